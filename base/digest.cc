@@ -1,0 +1,60 @@
+#include "base/digest.h"
+
+#include <openssl/sha.h>
+#include <xxhash.h>
+
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+
+namespace kvstow {
+namespace {
+
+Digest128 Canonical(XXH128_hash_t hash) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, hash);
+  Digest128 out;
+  std::memcpy(out.bytes.data(), canonical.digest, out.bytes.size());
+  return out;
+}
+
+}  // namespace
+
+uint64_t Xxh3(std::span<const uint8_t> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+Digest128 Xxh3_128(std::span<const uint8_t> bytes) {
+  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+std::string Digest128::Hex() const { return HexOf(bytes); }
+
+void Xxh3Stream::Deleter::operator()(void* state) const {
+  XXH3_freeState(static_cast<XXH3_state_t*>(state));
+}
+
+Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
+  XXH3_128bits_reset(static_cast<XXH3_state_t*>(state_.get()));
+}
+Xxh3Stream::~Xxh3Stream() = default;
+Xxh3Stream::Xxh3Stream(Xxh3Stream&&) noexcept = default;
+Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&&) noexcept = default;
+
+void Xxh3Stream::Update(std::span<const uint8_t> bytes) {
+  XXH3_128bits_update(static_cast<XXH3_state_t*>(state_.get()), bytes.data(), bytes.size());
+}
+
+Digest128 Xxh3Stream::Finish() const {
+  return Canonical(XXH3_128bits_digest(static_cast<const XXH3_state_t*>(state_.get())));
+}
+
+Sha256Digest Sha256(std::span<const uint8_t> bytes) {
+  Sha256Digest out;
+  SHA256(bytes.data(), bytes.size(), out.data());
+  return out;
+}
+
+std::string HexOf(std::span<const uint8_t> bytes) {
+  return absl::BytesToHexString(AsString(bytes));
+}
+
+}  // namespace kvstow

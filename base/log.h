@@ -1,0 +1,24 @@
+// Logs: spdlog with one format, set once at start.
+//
+// Use SPDLOG-style calls on Log(): kvstow::Log().info("ready in {} ms", ms). Thread-safe. Never log
+// keys in full, token ids or payload: they are prompt text.
+#ifndef KVSTOW_BASE_LOG_H_
+#define KVSTOW_BASE_LOG_H_
+
+#include <spdlog/spdlog.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace kvstow {
+
+// The process's logger; writes to standard error.
+spdlog::logger& Log();
+
+// level: trace, debug, info, warn, error, off. format: text or json (one object a line).
+// INVALID_ARGUMENT names what is not one of these.
+absl::Status SetUpLog(absl::string_view level, absl::string_view format);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_BASE_LOG_H_

@@ -1,0 +1,168 @@
+// The client library: what an inference worker links to keep its KV pages in kvstow.
+//
+//   std::unique_ptr<Client> client = Client::Connect({.address = "127.0.0.1:7380"});
+//   KVSTOW_ASSIGN_OR_RETURN(SpaceInfo space, client->OpenSpace({.name = "smollm2", .spec = spec,
+//   .recipe = "int8"})); std::vector<std::string> keys = PageKeys({}, tokens, spec.page_tokens); //
+//   client/key_chain.h PrefixHit hit = client->Lookup("smollm2", keys); // a dead server: no pages
+//   client->GetAsync("smollm2", hit.lease, pages, [](std::vector<GetResult> results) { ... });
+//
+// It never throws, never blocks past a deadline and never brings its worker down: a server that is
+// dead, slow or restarting is a miss. UNAVAILABLE is tried again, with back-off, until the call's
+// deadline; nothing else is. The connection comes back by itself. Connect() does not wait for the
+// server.
+//
+// Thread-safe. Buffers that are handed in are the caller's and must live until the callback has
+// run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
+// what is open and waits for callbacks.
+#ifndef KVSTOW_CLIENT_CLIENT_H_
+#define KVSTOW_CLIENT_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/shared_bytes.h"
+#include "kernels/page.h"
+
+namespace kvstow {
+
+struct ClientOptions {
+  std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
+  std::chrono::milliseconds timeout{10'000};  // deadline of a call
+  uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
+  uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
+};
+
+enum class Fidelity : uint8_t { kUnspecified = 0, kExact = 1, kDense = 2, kSparse = 3 };
+absl::string_view FidelityName(Fidelity f);
+
+struct SpaceOptions {
+  std::string name;
+  KvSpec spec;
+  std::string recipe;  // "" = the server's default
+  Fidelity fidelity = Fidelity::kUnspecified;
+};
+
+struct SpaceInfo {
+  std::string name, recipe, pipeline, fingerprint;  // fingerprint: 16 bytes
+  KvSpec spec;
+  Fidelity fidelity = Fidelity::kUnspecified;
+  bool created = false;
+  uint32_t levels = 1;
+};
+
+// What happened to a page; the same words as kvstow.v1.PageStatus.
+enum class PageOutcome : uint8_t {
+  kHit,
+  kMiss,
+  kCorrupt,
+  kExpired,
+  kUnavailable,
+  kNotCompatible,
+  kStored,
+  kAlreadyThere,
+  kConflict,
+  kRefused
+};
+absl::string_view OutcomeName(PageOutcome outcome);  // "HIT"
+
+enum class AckLevel : uint8_t { kDefault = 0, kMemory = 1, kProcess = 2, kDurable = 3 };
+
+struct PagePut {
+  std::string key;
+  std::span<const uint8_t> raw;  // as kernels/page.h lays a page out
+  uint32_t tokens = 0;
+  uint64_t first_position = 0;
+  AckLevel ack = AckLevel::kDefault;
+};
+
+struct PutResult {
+  PageOutcome outcome = PageOutcome::kUnavailable;
+  std::string message;  // why it was refused, or what a call failed with
+  uint64_t stored_bytes = 0;
+  std::string recipe;
+  bool fell_back = false;
+  AckLevel ack = AckLevel::kDefault;
+};
+
+struct PageGet {
+  std::string key;
+  std::span<uint8_t>
+      out;  // of the size that the page's layers have; HIT fills it, else it is undefined
+  uint32_t max_levels = 0;  // 0 = all
+  uint32_t min_levels = 0;
+  uint32_t first_layer = 0;
+  uint32_t layer_count = 0;  // 0 = all from first_layer
+};
+
+struct GetResult {
+  PageOutcome outcome = PageOutcome::kUnavailable;
+  std::string message;
+  uint32_t tokens =
+      0;  // a page that is shorter than `out` fills its front: PageBytes(spec, tokens) bytes
+  uint64_t first_position = 0;
+  uint64_t bytes = 0;
+  std::string tier, recipe;
+  bool exact = false;
+  uint32_t levels = 0, levels_stored = 0;
+  double estimated_error = 0;
+  uint64_t stored_bytes = 0;
+};
+
+struct PrefixHit {
+  uint32_t pages = 0;  // leading keys that are stored
+  uint64_t tokens = 0;
+  uint64_t lease = 0;
+  std::vector<std::string> tiers;  // of each page
+  absl::Status status;             // why there is nothing, when the call itself failed
+};
+
+class Client {
+ public:
+  // INVALID options are reported by the first call. Does not wait for the server.
+  static std::unique_ptr<Client> Connect(ClientOptions options);
+  ~Client();
+
+  absl::StatusOr<SpaceInfo> OpenSpace(const SpaceOptions& options);
+  // The space as it is; NOT_FOUND.
+  absl::StatusOr<SpaceInfo> FindSpace(absl::string_view name);
+
+  PrefixHit Lookup(absl::string_view space, std::span<const std::string> keys, bool lease = true);
+  absl::Status Release(uint64_t lease);
+
+  // The core: everything else is sugar over these. One result for each page, in order.
+  using PutDone = std::function<void(std::vector<PutResult>)>;
+  using GetDone = std::function<void(std::vector<GetResult>)>;
+  void PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done);
+  void GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages, GetDone done);
+
+  std::future<std::vector<PutResult>> Put(absl::string_view space, std::vector<PagePut> pages);
+  std::future<std::vector<GetResult>> Get(absl::string_view space, uint64_t lease,
+                                          std::vector<PageGet> pages);
+
+  absl::StatusOr<std::vector<PageOutcome>> Delete(absl::string_view space,
+                                                  std::span<const std::string> keys,
+                                                  bool force = false);
+  absl::StatusOr<std::vector<PageOutcome>> Pin(absl::string_view space,
+                                               std::span<const std::string> keys, bool pinned);
+
+  // Generic unary calls for the command line (kvstow.v1.*): serialized request in, serialized
+  // response out. `method` is for example "/kvstow.v1.Admin/Status".
+  absl::StatusOr<std::string> Call(absl::string_view method, absl::string_view request);
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_CLIENT_H_

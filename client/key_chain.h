@@ -1,0 +1,34 @@
+// Keys of pages from token ids: a chain of SHA-256, so that equal keys mean equal prefixes.
+//
+//   key[i] = SHA-256( "kvstow key v1" | parent | u32 count | u32 token ids ... | u32 length, extra
+//   ... )
+//
+// where parent is key[i-1], or 32 zero bytes for the first page; all integers little-endian; extras
+// (LoRA name, image hashes, a salt) enter the first page's key and, by the chain, all that follow.
+// Every field has its length before it.
+//
+// Engines with keys of their own (vLLM, SGLang, LMCache) pass those instead. Free functions;
+// thread-safe.
+#ifndef KVSTOW_CLIENT_KEY_CHAIN_H_
+#define KVSTOW_CLIENT_KEY_CHAIN_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace kvstow {
+
+// 32 bytes. `parent` is "" or the 32 bytes of the page before.
+std::string PageKey(absl::string_view parent, std::span<const int32_t> tokens,
+                    std::span<const std::string> extras = {});
+
+// Keys of the consecutive pages of `page_tokens` tokens; a last, shorter page has a key too.
+std::vector<std::string> PageKeys(std::span<const std::string> extras,
+                                  std::span<const int32_t> tokens, uint32_t page_tokens);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_KEY_CHAIN_H_

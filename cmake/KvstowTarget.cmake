@@ -1,0 +1,45 @@
+# How every target of the project is made: one function for libraries, one for programs, one for tests.
+# Includes are written from the project's root ("kernels/page.h"), links are PRIVATE unless said.
+
+add_library(kvstow_build_flags INTERFACE)
+target_compile_options(
+  kvstow_build_flags
+  INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers>
+            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVSTOW_WERROR}>>:-Werror>
+            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>)
+
+# kvstow_library(NAME SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes kvstow_NAME with the alias kvstow::NAME.
+function(kvstow_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(kvstow_${name} STATIC ${ARG_SOURCES})
+  add_library(kvstow::${name} ALIAS kvstow_${name})
+  target_include_directories(kvstow_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(kvstow_${name} PUBLIC ${ARG_PUBLIC} PRIVATE kvstow_build_flags ${ARG_PRIVATE})
+endfunction()
+
+# kvstow_program(NAME SOURCES ... LINK ...) makes build/bin/NAME.
+function(kvstow_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE kvstow_build_flags ${ARG_LINK})
+endfunction()
+
+# kvstow_test(NAME SOURCES ... LINK ... [LABEL unit|integration|slow] [TIMEOUT s]) makes one GoogleTest program;
+# ctest runs each of its tests by itself, in parallel. Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR.
+function(kvstow_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  kvstow_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
+  target_compile_definitions(
+    ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  gtest_discover_tests(
+    ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()

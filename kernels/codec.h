@@ -1,0 +1,77 @@
+// A codec: a recipe bound to a KvSpec, ready to encode raw pages and to decode encoded ones.
+//
+//   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse("int8"));
+//   KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Codec> codec, MakeCodec(recipe, spec));
+//   KVSTOW_ASSIGN_OR_RETURN(EncodedPage page, codec->Encode({.raw = bytes, .tokens = 256, .key =
+//   key})); KVSTOW_RETURN_IF_ERROR(DecodePage(page.header, segments, out));
+//
+// Thread-safe: a Codec is immutable, Encode and Decode keep no state. Encoding is deterministic:
+// the same page gives the same bytes whatever the thread, the batch or the SIMD target. NaN, Inf: a
+// lossy recipe keeps that page exactly (header.fell_back). Denormals, constants and one-token pages
+// are ordinary values.
+//
+// Errors: INVALID_ARGUMENT for a recipe that does not fit the spec, a page of the wrong size or a
+// bad position; DATA_LOSS for encoded bytes that do not decode, never a crash. FAILED_PRECONDITION
+// for an op this build lacks.
+#ifndef KVSTOW_KERNELS_CODEC_H_
+#define KVSTOW_KERNELS_CODEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "kernels/encoded_page.h"
+#include "kernels/page.h"
+#include "kernels/recipe.h"
+
+namespace kvstow {
+
+struct PageToEncode {
+  std::span<const uint8_t> raw;  // as page.h lays it out; PageBytes(spec, tokens) bytes
+  uint32_t tokens = 0;           // 1..spec.page_tokens
+  uint64_t first_position = 0;
+  absl::string_view key;  // <= 64 bytes, goes into the header
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual const Recipe& recipe() const = 0;
+  virtual const KvSpec& spec() const = 0;
+  // Decodes to the very bytes that were put.
+  virtual bool exact() const = 0;
+  // Levels of a page, >= 1.
+  virtual uint32_t levels() const = 0;
+  virtual absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const = 0;
+};
+
+// INVALID_ARGUMENT when the recipe does not fit: an unknown op, a group that is no divisor, a lossy
+// recipe for FP8.
+absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec);
+
+// Decodes any page, whatever recipe made it: the header says how. segments[i] is the body of
+// header.segments[i]; the list may be shorter than the header's (dropped refinements), and a body
+// may be absent when none of its layers are within [first_layer, first_layer + layer_count). `out`
+// is those layers of the raw page, and is written whole. DATA_LOSS when a base level is missing or
+// a body does not decode. Digests of bodies are checked by whoever read them; this checks the raw
+// digest of exact pages that are decoded whole.
+struct LayerRange {
+  uint32_t first = 0;
+  uint32_t count = 0;  // 0 = all from `first`
+};
+absl::Status DecodePage(const PageHeader& header,
+                        std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
+                        std::span<uint8_t> out);
+// The whole page.
+absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
+                        std::span<uint8_t> out);
+
+// Checks every body against the header's digest; DATA_LOSS names the first that fails.
+absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CODEC_H_

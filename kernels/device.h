@@ -1,0 +1,56 @@
+// A device: memory that holds segments, and the copies into and out of it. The host is a device, a
+// GPU is one.
+//
+// Thread-safe. A DeviceBuffer owns its memory and outlives neither its device nor the process.
+// Copies are complete when they return. Errors: RESOURCE_EXHAUSTED when memory is short (the caller
+// falls back to the next tier), INTERNAL with the driver's text when the device failed.
+#ifndef KVSTOW_KERNELS_DEVICE_H_
+#define KVSTOW_KERNELS_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/shared_bytes.h"
+
+namespace kvstow {
+
+// Immutable once written. Dropping the last reference frees it.
+class DeviceBuffer {
+ public:
+  virtual ~DeviceBuffer() = default;
+  virtual size_t size() const = 0;
+};
+
+struct DeviceMemory {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // "cpu", "cuda:0 (NVIDIA H100)".
+  virtual std::string name() const = 0;
+  virtual absl::StatusOr<DeviceMemory> Memory() const = 0;
+  // A buffer with these bytes. The host device keeps the reference, a GPU copies: so `bytes` should
+  // own little more memory than its size.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) = 0;
+  // The buffer's bytes in host memory: the host device gives a view without a copy.
+  virtual absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) = 0;
+};
+
+// Host memory; lives for ever.
+Device& HostDevice();
+
+// CUDA device `ordinal`. UNAVAILABLE, with the reason, when this build has no CUDA, the driver is
+// missing or there is no such device: the caller logs it and serves without a GPU tier. Two
+// definitions, one chosen by CMake.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_DEVICE_H_

@@ -1,0 +1,68 @@
+// Recipes: a codec written out as text, and the table of named ones.
+//
+// Grammar (lower case):
+//   recipe   := preset [ '(' argument {',' argument} ')' ] | pipeline
+//   pipeline := op { '|' op }
+//   op       := name [ '(' argument {',' argument} ')' ]
+//   argument := [ name '=' ] value         value := number | word
+//
+// `int8` and `affine(bits=8,group=64)` are the same recipe: both have the same pipeline(), which is
+// what pages store, so that a page decodes without the table. text() is what was parsed,
+// canonically spaced.
+//
+// A Recipe is an immutable value; thread-safe. Parse answers INVALID_ARGUMENT with the text, the
+// place and what is expected there. What a recipe means for a given KvSpec is checked by MakeCodec
+// (codec.h).
+#ifndef KVSTOW_KERNELS_RECIPE_H_
+#define KVSTOW_KERNELS_RECIPE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace kvstow {
+
+struct OpArgument {
+  std::string name;  // "" when given by place
+  std::string value;
+  bool operator==(const OpArgument&) const = default;
+};
+
+struct Op {
+  std::string name;
+  std::vector<OpArgument> arguments;
+  bool operator==(const Op&) const = default;
+};
+
+class Recipe {
+ public:
+  static absl::StatusOr<Recipe> Parse(absl::string_view text);
+
+  const std::string& text() const { return text_; }
+  // The written-out form: ops with their arguments, presets expanded.
+  const std::string& pipeline() const { return pipeline_; }
+  std::span<const Op> ops() const { return ops_; }
+  // Two recipes are equal when their pipelines are.
+  bool operator==(const Recipe& other) const { return pipeline_ == other.pipeline_; }
+
+ private:
+  std::string text_, pipeline_;
+  std::vector<Op> ops_;
+};
+
+// One row of the table of presets. Names are for ever; a pipeline, once released, does not change.
+struct Preset {
+  absl::string_view name;
+  absl::string_view pipeline;
+  absl::string_view summary;  // one line for `kvstow codec list`
+  absl::string_view source;   // paper or format, "" for our own
+  absl::string_view needs;    // "", "calibration", "attention"
+};
+std::span<const Preset> Presets();
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_RECIPE_H_

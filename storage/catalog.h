@@ -1,0 +1,64 @@
+// A catalog: what must outlive the process so that a restart is warm: spaces, and which page has
+// which segments.
+//
+// RocksDB keeps it beside the segments, so that a page and its bodies become durable in one atomic
+// write; NoopCatalog remembers nothing. Thread-safe. Records carry a digest; one that fails it, or
+// of an unknown version, is skipped and counted by Load, never an error: a cache may forget.
+#ifndef KVSTOW_STORAGE_CATALOG_H_
+#define KVSTOW_STORAGE_CATALOG_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "storage/segment.h"
+#include "storage/tier.h"
+
+namespace kvstow {
+
+// A page as the catalog remembers it: facts of the leading segments whose bodies are on disk.
+struct PageRecord {
+  PageNumber number = 0;
+  PageName name;
+  SharedBytes header;
+  Digest128 raw_digest;
+  uint64_t raw_bytes = 0;
+  uint64_t first_position = 0;
+  uint32_t tokens = 0;
+  bool whole = false;
+  std::vector<SegmentFacts> facts;  // only those on disk
+};
+
+struct SpaceRecord {
+  SpaceId id = 0;
+  SharedBytes bytes;  // opaque: the service's
+};
+
+class Catalog {
+ public:
+  virtual ~Catalog() = default;
+
+  // Writes the record and `bodies` in one atomic step; replaces the record of the same page number.
+  // `sync`: survive power loss.
+  virtual absl::Status PutPage(const PageRecord& record, std::span<const SegmentBody> bodies,
+                               bool sync) = 0;
+  // Forgets the record and all its bodies. A page that is not here is no error.
+  virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;
+  virtual absl::Status PutSpace(const SpaceRecord& space) = 0;
+  // Everything that is whole; called once, at start. Returns how many records were damaged or
+  // unknown.
+  struct Loaded {
+    std::vector<SpaceRecord> spaces;
+    std::vector<PageRecord> pages;
+    uint64_t damaged = 0;
+  };
+  virtual absl::StatusOr<Loaded> Load() = 0;
+  // Everything acknowledged so far survives power loss after this.
+  virtual absl::Status Sync() = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_CATALOG_H_

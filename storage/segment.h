@@ -1,0 +1,80 @@
+// What storage knows of a page: a name, an opaque header, and segments as bytes with a value.
+//
+// Storage never looks into a header or a segment: kernels/ made them, and only the counts, sizes,
+// gains and digests here reach a placement decision. Values; thread-safe.
+#ifndef KVSTOW_STORAGE_SEGMENT_H_
+#define KVSTOW_STORAGE_SEGMENT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/shared_bytes.h"
+
+namespace kvstow {
+
+using SpaceId = uint32_t;
+
+// The name of a page: the same key in two spaces names two pages.
+struct PageName {
+  SpaceId space = 0;
+  std::string key;  // 1..64 bytes
+  bool operator==(const PageName&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PageName& n) {
+    return H::combine(std::move(h), n.space, n.key);
+  }
+};
+
+// A page's number is given at publication and never used again, so that bytes of a page that was
+// deleted and put again are never taken for the new ones.
+using PageNumber = uint64_t;
+
+struct SegmentId {
+  PageNumber page = 0;
+  uint16_t index = 0;  // place in the page's list; 0 is dropped last
+  bool operator==(const SegmentId&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SegmentId& s) {
+    return H::combine(std::move(h), s.page, s.index);
+  }
+};
+
+struct SegmentFacts {
+  uint32_t bytes = 0;
+  float gain = 0;       // see SegmentInfo in kernels/encoded_page.h
+  uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read
+};
+
+// Where bytes can be. The order is the order of cooling.
+enum class TierId : uint8_t { kGpu = 0, kHost = 1, kDisk = 2 };
+inline constexpr int kTiers = 3;
+const char* TierName(TierId tier);  // "gpu", "host", "disk"
+
+// What an acknowledged put survives.
+enum class Ack : uint8_t {
+  kMemory = 0,   // nothing: it is in memory
+  kProcess = 1,  // kill -9: it was handed to the operating system
+  kDurable = 2,  // power loss: it was synced to disk
+};
+
+// A page on its way into the store.
+struct PageToStore {
+  PageName name;
+  SharedBytes header;           // opaque
+  Digest128 raw_digest;         // same digest = same page
+  uint64_t raw_bytes = 0;       // of the page before coding, for statistics
+  uint64_t first_position = 0;  // of its first token: how deep in a prefix it stands
+  uint32_t tokens = 0;
+  bool whole = false;  // exact pages: never drop a part
+  std::vector<SegmentFacts> facts;
+  std::vector<SharedBytes> bodies;  // one for each of `facts`
+  Ack ack = Ack::kMemory;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_SEGMENT_H_

@@ -1,0 +1,50 @@
+// A tier: somewhere that holds segments. It moves bytes and decides nothing; TieredStore takes
+// every decision.
+//
+// Implementations: MemoryTier over a Device (GPU or host), RocksTier (disk), NoopTier (holds
+// nothing, so that callers never ask whether a tier is there). One conformance suite,
+// tests/conformance/tier_conformance.h, runs on all.
+//
+// Thread-safe. A body becomes readable only after Write returned OK for it, and is immutable from
+// then on. Tiers do not check digests: the store does, on everything it reads. Errors: NOT_FOUND
+// for a segment that is not here, RESOURCE_EXHAUSTED when there is no room (the caller makes room
+// or goes to the next tier), DATA_LOSS for bytes that the medium itself reports as damaged,
+// UNAVAILABLE when the medium is not there.
+#ifndef KVSTOW_STORAGE_TIER_H_
+#define KVSTOW_STORAGE_TIER_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/shared_bytes.h"
+#include "storage/segment.h"
+
+namespace kvstow {
+
+struct SegmentBody {
+  SegmentId id;
+  SharedBytes bytes;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  virtual std::string name() const = 0;
+  // False for NoopTier: nothing can ever be written.
+  virtual bool holds_bytes() const = 0;
+  // All or nothing.
+  virtual absl::Status Write(std::span<const SegmentBody> bodies) = 0;
+  // One result for each id, in order.
+  virtual std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) = 0;
+  // Ids that are not here are no error.
+  virtual absl::Status Erase(std::span<const SegmentId> ids) = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_TIER_H_

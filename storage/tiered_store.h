@@ -1,0 +1,153 @@
+// TieredStore: pages over the tiers gpu, host and disk. It takes every decision; tiers only move
+// bytes.
+//
+//   Put      publishes a page: visible only after its bodies are in a tier (and, for Ack::kProcess
+//   and kDurable, on
+//            disk). Same key and same raw digest again stores nothing (kAlreadyThere); same key and
+//            other content keeps the first and counts a conflict (kConflict).
+//   Lookup   the longest prefix of a list of keys, from RAM alone, and a lease on it.
+//   Find     header and facts of a page, from RAM alone.
+//   Read     bodies of a page's segments, digest-checked. A body that fails its digest is never
+//   returned: the segment
+//            and those after it are dropped (of a `whole` page, or at segment 0, the page), and
+//            counted as corrupt.
+//
+// Cooling: budgets count encoded bytes (bodies and headers). When a tier is above its high
+// watermark, the demoter moves or drops segments, last ones first, until it is below its low one. A
+// page's segments are always a leading part of its list. Leased and pinned pages are never dropped,
+// but they may move to a colder tier.
+//
+// Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
+// page); it is read from the hottest.
+//
+// Thread-safe; no lock is held across I/O. Errors are values as in tier.h; RESOURCE_EXHAUSTED when
+// all tiers are full of leased or pinned pages; NOT_FOUND is a miss. The clock is injected, so are
+// the tiers.
+#ifndef KVSTOW_STORAGE_TIERED_STORE_H_
+#define KVSTOW_STORAGE_TIERED_STORE_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "storage/catalog.h"
+#include "storage/segment.h"
+#include "storage/tier.h"
+
+namespace kvstow {
+
+enum class PutOutcome { kStored, kAlreadyThere, kConflict };
+
+// What Find and Lookup tell about a page.
+struct PageFacts {
+  PageNumber number = 0;
+  SharedBytes header;
+  Digest128 raw_digest;
+  uint32_t tokens = 0;
+  uint64_t first_position = 0;
+  std::vector<SegmentFacts> segments;  // those present, a leading part
+  std::vector<TierId> tiers;           // hottest tier of each
+  uint64_t stored_bytes() const;
+};
+
+using LeaseId = uint64_t;  // 0 = none
+
+struct PrefixMatch {
+  std::vector<PageFacts> pages;  // of the leading keys that are present
+  LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
+  Duration ttl{};
+};
+
+struct TierUsage {
+  uint64_t budget_bytes = 0;
+  uint64_t encoded_bytes = 0;  // bodies and, in the hottest tier of a page, its header
+  uint64_t raw_bytes = 0;      // of the pages whose base is (hottest) here
+  uint64_t pages = 0;          // whose base is (hottest) here
+  uint64_t segments = 0;
+};
+
+struct StoreUsage {
+  std::array<TierUsage, kTiers> tiers;
+  uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
+  uint64_t leases = 0, pinned_pages = 0;
+};
+
+// Counters since start; monotonic.
+struct StoreCounters {
+  uint64_t puts = 0, already_there = 0, conflicts = 0;
+  uint64_t demoted_bytes = 0, dropped_segments = 0, dropped_pages = 0;
+  uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
+  uint64_t recovered_pages = 0, damaged_records = 0;
+  uint64_t expired_leases = 0, disk_errors = 0;
+};
+
+struct TieredStoreOptions {
+  std::array<uint64_t, kTiers> budget_bytes{};  // 0 = the tier is not used
+  double high_watermark = 0.95;                 // of a budget: demotion starts
+  double low_watermark = 0.90;                  // of a budget: demotion ends
+  Duration lease_ttl = std::chrono::seconds(10);
+  const Clock* clock = &Clock::Real();
+  // False: nothing happens in the background; tests call RunDemotion() themselves.
+  bool background = true;
+};
+
+// The parts a store is made of. An absent tier is a NoopTier, an absent catalog a NoopCatalog.
+struct TieredStoreParts {
+  std::array<std::unique_ptr<Tier>, kTiers> tiers;
+  std::unique_ptr<Catalog> catalog;
+};
+
+class TieredStore {
+ public:
+  // Recovers what the catalog remembers. FAILED_PRECONDITION when watermarks or budgets contradict
+  // each other.
+  static absl::StatusOr<std::unique_ptr<TieredStore>> Open(TieredStoreOptions options,
+                                                           TieredStoreParts parts);
+  ~TieredStore();  // does not flush: a store that is killed must come back all the same
+
+  absl::StatusOr<PutOutcome> Put(PageToStore page);
+  PrefixMatch Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease);
+  // Extends a lease by its TTL; false when it has expired or is unknown.
+  bool Renew(LeaseId lease);
+  bool Release(LeaseId lease);
+  absl::StatusOr<PageFacts> Find(const PageName& name);
+  // One result for each index, in order. Counts as a use of the page.
+  std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
+                                                        std::span<const uint16_t> indices);
+  // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
+  absl::Status Delete(const PageName& name, bool force);
+  absl::Status Pin(const PageName& name, bool pinned);
+
+  absl::Status SaveSpace(const SpaceRecord& space);
+  // The spaces that were recovered at Open.
+  std::vector<SpaceRecord> RecoveredSpaces();
+
+  StoreUsage Usage();
+  // Of one space only (tiers' budgets are left 0).
+  StoreUsage Usage(SpaceId space);
+  StoreCounters Counters();
+  // Pages of a space (0 = all), for listing and verification.
+  std::vector<PageName> Pages(SpaceId space);
+  // Demotes and drops until the tier holds at most `bytes`.
+  absl::Status Shrink(TierId tier, uint64_t bytes);
+  // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.
+  absl::Status Flush();
+  // One round of what the background does: demotion to the low watermarks, expiry of leases.
+  void RunDemotion();
+
+ private:
+  class Impl;
+  explicit TieredStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_TIERED_STORE_H_
