@@ -47,7 +47,8 @@ class Host final : public Device {
   absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
     const auto* host = dynamic_cast<const HostBuffer*>(buffer.get());
     if (host == nullptr) {
-      return absl::InvalidArgumentError("the buffer is not the host's: load it from its own device");
+      return absl::InvalidArgumentError(
+          "the buffer is not the host's: load it from its own device");
     }
     return host->bytes();
   }
