@@ -1,18 +1,21 @@
 // A catalog: what must outlive the process so that a restart is warm: spaces, and which page has
 // which segments.
 //
-// RocksDB keeps it beside the segments, so that a page and its bodies become durable in one atomic
-// write; NoopCatalog remembers nothing. Thread-safe. Records carry a digest; one that fails it, or
-// of an unknown version, is skipped and counted by Load, never an error: a cache may forget.
+// RocksDB keeps it beside the segments, so that a page and its bodies are written in one atomic
+// step; the catalog is therefore how bodies reach the disk tier. NoopCatalog remembers nothing and
+// only passes bodies on. Thread-safe. Records carry a digest; one that fails it, or of an unknown
+// version, is skipped and counted by Load, left as it is, and never an error: a cache may forget.
+//
+// Errors are those of Tier, and name the place.
 #ifndef KVSTOW_STORAGE_CATALOG_H_
 #define KVSTOW_STORAGE_CATALOG_H_
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "storage/segment.h"
 #include "storage/tier.h"
 
@@ -41,11 +44,15 @@ class Catalog {
   virtual ~Catalog() = default;
 
   // Writes the record and `bodies` in one atomic step; replaces the record of the same page number.
-  // `sync`: survive power loss.
+  // `ack`: what the write must survive once this returned OK.
   virtual absl::Status PutPage(const PageRecord& record, std::span<const SegmentBody> bodies,
-                               bool sync) = 0;
-  // Forgets the record and all its bodies. A page that is not here is no error.
+                               Ack ack) = 0;
+  // Replaces the record by one with fewer facts, and forgets the bodies from there up to `had`.
+  virtual absl::Status TruncatePage(const PageRecord& record, size_t had) = 0;
+  // Forgets the record and its `segments` bodies; survives kill -9. A page that is not here is no
+  // error.
   virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;
+  // Survives power loss.
   virtual absl::Status PutSpace(const SpaceRecord& space) = 0;
   // Everything that is whole; called once, at start. Returns how many records were damaged or
   // unknown.
@@ -53,6 +60,9 @@ class Catalog {
     std::vector<SpaceRecord> spaces;
     std::vector<PageRecord> pages;
     uint64_t damaged = 0;
+    // The largest that any record was filed under, damaged ones included: new ones must be larger.
+    PageNumber max_page = 0;
+    SpaceId max_space = 0;
   };
   virtual absl::StatusOr<Loaded> Load() = 0;
   // Everything acknowledged so far survives power loss after this.

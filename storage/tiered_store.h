@@ -1,21 +1,21 @@
 // TieredStore: pages over the tiers gpu, host and disk. It takes every decision; tiers only move
 // bytes.
 //
-//   Put      publishes a page: visible only after its bodies are in a tier (and, for Ack::kProcess
-//   and kDurable, on
-//            disk). Same key and same raw digest again stores nothing (kAlreadyThere); same key and
-//            other content keeps the first and counts a conflict (kConflict).
-//   Lookup   the longest prefix of a list of keys, from RAM alone, and a lease on it.
-//   Find     header and facts of a page, from RAM alone.
-//   Read     bodies of a page's segments, digest-checked. A body that fails its digest is never
-//   returned: the segment
-//            and those after it are dropped (of a `whole` page, or at segment 0, the page), and
-//            counted as corrupt.
+//   Put     publishes a page: visible only after its bodies are in a tier (and, for Ack::kProcess
+//           and kDurable, on disk). Same key and same raw digest again stores nothing
+//           (kAlreadyThere); same key and other content keeps the first and counts a conflict
+//           (kConflict).
+//   Lookup  the longest prefix of a list of keys, from RAM alone, and a lease on it.
+//   Find    header and facts of a page, from RAM alone.
+//   Read    bodies of a page's segments, digest-checked. A body that fails its digest is never
+//           returned: if no other tier has a good copy, the segment and those after it are dropped
+//           (of a `whole` page, or at segment 0, the page), and counted as corrupt.
 //
 // Cooling: budgets count encoded bytes (bodies and headers). When a tier is above its high
-// watermark, the demoter moves or drops segments, last ones first, until it is below its low one. A
-// page's segments are always a leading part of its list. Leased and pinned pages are never dropped,
-// but they may move to a colder tier.
+// watermark, the demoter moves or drops segments, last ones first, until it is below its low one; a
+// Put that finds no room does the same at once. A page's segments are always a leading part of its
+// list, and so are those of them that are on disk. Leased and pinned pages lose no bytes, but they
+// may move to a colder tier. Pins and leases end with the process.
 //
 // Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
 // page); it is read from the hottest.
@@ -67,7 +67,7 @@ struct PrefixMatch {
 
 struct TierUsage {
   uint64_t budget_bytes = 0;
-  uint64_t encoded_bytes = 0;  // bodies and, in the hottest tier of a page, its header
+  uint64_t encoded_bytes = 0;  // bodies, and the header with each copy of a page's base
   uint64_t raw_bytes = 0;      // of the pages whose base is (hottest) here
   uint64_t pages = 0;          // whose base is (hottest) here
   uint64_t segments = 0;
@@ -120,14 +120,18 @@ class TieredStore {
   absl::StatusOr<PageFacts> Find(const PageName& name);
   // One result for each index, in order. Counts as a use of the page.
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
-                                                        std::span<const uint16_t> indices);
+                                                std::span<const uint16_t> indices);
   // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Pin(const PageName& name, bool pinned);
 
+  // Pages come back after a restart only if their space was saved. FAILED_PRECONDITION for an id
+  // that belongs to a space whose record could not be read: its pages must not be taken for others.
   absl::Status SaveSpace(const SpaceRecord& space);
   // The spaces that were recovered at Open.
   std::vector<SpaceRecord> RecoveredSpaces();
+  // An id that no space ever had in this store; a new one at each call.
+  SpaceId NewSpaceId();
 
   StoreUsage Usage();
   // Of one space only (tiers' budgets are left 0).
@@ -141,6 +145,8 @@ class TieredStore {
   absl::Status Flush();
   // One round of what the background does: demotion to the low watermarks, expiry of leases.
   void RunDemotion();
+  // Recounts everything and compares it with what is kept up to date; INTERNAL names what differs.
+  absl::Status CheckInvariants();
 
  private:
   class Impl;
