@@ -1,6 +1,6 @@
 // What every Device promises, run on each implementation:
 //
-//   INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(OpenHost));
+//   INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(DeviceFactory{"cpu", Open}));
 //
 // The parameter opens the device. UNAVAILABLE skips its tests visibly (no such hardware here); any
 // other error fails them.
@@ -10,7 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <ostream>
 #include <thread>
 #include <vector>
 
@@ -19,7 +21,11 @@
 
 namespace kvstow {
 
-using DeviceFactory = absl::StatusOr<std::shared_ptr<Device>> (*)();
+struct DeviceFactory {
+  const char* name;  // in the names of the tests
+  absl::StatusOr<std::shared_ptr<Device>> (*open)();
+};
+inline void PrintTo(const DeviceFactory& factory, std::ostream* out) { *out << factory.name; }
 
 // Bytes that differ from one seed and one place to another.
 inline std::vector<uint8_t> PatternBytes(size_t size, uint32_t seed) {
@@ -37,7 +43,7 @@ inline std::vector<uint8_t> PatternBytes(size_t size, uint32_t seed) {
 class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
  protected:
   void SetUp() override {
-    auto device = GetParam()();
+    auto device = GetParam().open();
     if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);

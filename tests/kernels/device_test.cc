@@ -17,8 +17,9 @@ absl::StatusOr<std::shared_ptr<Device>> OpenFirstGpu() {
   return std::shared_ptr<Device>(*std::move(device));
 }
 
-INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(OpenHost));
-INSTANTIATE_TEST_SUITE_P(Cuda, DeviceConformance, testing::Values(OpenFirstGpu));
+INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(DeviceFactory{"cpu", OpenHost}));
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceConformance,
+                         testing::Values(DeviceFactory{"gpu0", OpenFirstGpu}));
 
 TEST(HostDeviceTest, KeepsAReferenceAndCopiesNothing) {
   const SharedBytes bytes = SharedBytes::CopyOf(PatternBytes(1 << 16, 1));

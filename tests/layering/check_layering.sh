@@ -23,9 +23,10 @@ BEGIN {
   may["storage/policies/"] = "base/ storage/policies/"
   may["storage/trace/"] = "base/ storage/policies/ storage/trace/"
   may["proto/"] = "base/ proto/"
-  may["service/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ service/"
-  may["client/"] = "base/ kernels/ proto/ client/ storage/policies/ storage/trace/"
-  may["tests/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ service/ client/ tests/"
+  may["proto/wire/"] = "base/ kernels/ proto/ proto/wire/"
+  may["service/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ proto/wire/ service/"
+  may["client/"] = "base/ kernels/ proto/ proto/wire/ client/ storage/policies/ storage/trace/"
+  may["tests/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ proto/wire/ service/ client/ tests/"
 
   # Third-party headers: a pattern of the header, a pattern of the files that may include it.
   rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^kernels/cuda/")
