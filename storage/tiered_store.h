@@ -3,8 +3,8 @@
 //
 //   Put     publishes a page: visible only after its bodies are in a tier (and, for Ack::kProcess
 //           and kDurable, on disk). Same key and same raw digest again stores nothing
-//           (kAlreadyThere); same key and other content keeps the first and counts a conflict
-//           (kConflict).
+//           (kAlreadyThere), but makes the page survive what the new ack promises; same key and
+//           other content keeps the first and counts a conflict (kConflict).
 //   Lookup  the longest prefix of a list of keys, from RAM alone, and a lease on it.
 //   Find    header and facts of a page, from RAM alone.
 //   Read    bodies of a page's segments, digest-checked. A body that fails its digest is never
@@ -54,6 +54,7 @@ struct PageFacts {
   uint64_t first_position = 0;
   std::vector<SegmentFacts> segments;  // those present, a leading part
   std::vector<TierId> tiers;           // hottest tier of each
+  Ack ack = Ack::kMemory;              // what all of these segments survive, at least
   uint64_t stored_bytes() const;
 };
 
