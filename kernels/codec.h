@@ -6,8 +6,9 @@
 //   key})); KVSTOW_RETURN_IF_ERROR(DecodePage(page.header, segments, out));
 //
 // Thread-safe: a Codec is immutable, Encode and Decode keep no state. Encoding is deterministic:
-// the same page gives the same bytes whatever the thread, the batch or the SIMD target. NaN, Inf: a
-// lossy recipe keeps that page exactly (header.fell_back). Denormals, constants and one-token pages
+// the same page gives the same bytes whatever the thread, the batch or the SIMD target. NaN, Inf or
+// values beyond what fp16 scales can hold: a lossy recipe keeps that page exactly
+// (header.fell_back). Denormals, constants and one-token pages
 // are ordinary values.
 //
 // Errors: INVALID_ARGUMENT for a recipe that does not fit the spec, a page of the wrong size or a
@@ -48,16 +49,18 @@ class Codec {
   virtual absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const = 0;
 };
 
-// INVALID_ARGUMENT when the recipe does not fit: an unknown op, a group that is no divisor, a lossy
-// recipe for FP8.
+// INVALID_ARGUMENT when the recipe does not fit: an unknown op, an argument out of range, a lossy
+// recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
 absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec);
 
 // Decodes any page, whatever recipe made it: the header says how. segments[i] is the body of
 // header.segments[i]; the list may be shorter than the header's (dropped refinements), and a body
-// may be absent when none of its layers are within [first_layer, first_layer + layer_count). `out`
-// is those layers of the raw page, and is written whole. DATA_LOSS when a base level is missing or
-// a body does not decode. Digests of bodies are checked by whoever read them; this checks the raw
-// digest of exact pages that are decoded whole.
+// may be absent when none of its layers are within `layers`, or when it is a refinement: its run is
+// then decoded from the levels before it. `out` is those layers of the raw page, and is written
+// whole. DATA_LOSS when a base level is missing or a body does not decode, FAILED_PRECONDITION for
+// an op or token classes that this build lacks, INVALID_ARGUMENT for layers that the page does not
+// have and `out` of the wrong size. Digests of bodies are checked by whoever read them; this checks
+// the raw digest of exact pages that are decoded whole.
 struct LayerRange {
   uint32_t first = 0;
   uint32_t count = 0;  // 0 = all from `first`

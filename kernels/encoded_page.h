@@ -15,6 +15,7 @@
 #ifndef KVSTOW_KERNELS_ENCODED_PAGE_H_
 #define KVSTOW_KERNELS_ENCODED_PAGE_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ namespace kvstow {
 
 inline constexpr uint16_t kPageFormatVersion = 1;
 inline constexpr size_t kMaxSegments = 4096;
+inline constexpr uint8_t kMaxLevels = 16;
+inline constexpr uint8_t kMaxTokenClasses = 16;
 inline constexpr size_t kMaxPageHeaderBytes = 256 * 1024;
 
 struct SegmentInfo {
@@ -69,7 +72,14 @@ struct PageHeader {
   KvSpec Geometry() const;
 };
 
+// INVALID_ARGUMENT says what contradicts itself: the geometry, the token classes or the segments
+// (each class that a token has covers every layer once at level 0; a refinement has a base of the
+// same layers).
+absl::Status Validate(const PageHeader& header);
+
+// The header must be valid.
 std::string SerializePageHeader(const PageHeader& header);
+// What it returns is valid, and serializes to the very bytes that were parsed.
 absl::StatusOr<PageHeader> ParsePageHeader(std::span<const uint8_t> bytes);
 
 // A page as the codec makes it: header bytes and the body of each segment that header.segments

@@ -1,0 +1,240 @@
+#include "kernels/codec.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/ops.h"
+#include "kernels/run_codec.h"
+
+namespace kvstow {
+namespace {
+
+class PageCodec final : public Codec {
+ public:
+  PageCodec(Recipe recipe, KvSpec spec, uint32_t layers_per_run,
+            std::unique_ptr<const RunCodec> run_codec, std::shared_ptr<const Codec> fallback)
+      : recipe_(std::move(recipe)),
+        spec_(std::move(spec)),
+        layers_per_run_(layers_per_run),
+        run_codec_(std::move(run_codec)),
+        fallback_(std::move(fallback)) {}
+
+  const Recipe& recipe() const override { return recipe_; }
+  const KvSpec& spec() const override { return spec_; }
+  bool exact() const override { return run_codec_->exact(); }
+  uint32_t levels() const override { return run_codec_->levels(); }
+
+  absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const override {
+    KVSTOW_RETURN_IF_ERROR(CheckPage(page));
+    absl::StatusOr<EncodedPage> encoded = EncodeRuns(page);
+    if (!absl::IsOutOfRange(encoded.status()) || fallback_ == nullptr) return encoded;
+    KVSTOW_ASSIGN_OR_RETURN(EncodedPage exact, fallback_->Encode(page));
+    exact.header.fell_back = true;
+    exact.header_bytes = SharedBytes::Take(SerializePageHeader(exact.header));
+    return exact;
+  }
+
+ private:
+  absl::Status CheckPage(const PageToEncode& page) const {
+    if (page.tokens < 1 || page.tokens > spec_.page_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a page of ", page.tokens, " tokens; this space has pages of 1 to ", spec_.page_tokens));
+    }
+    if (page.raw.size() != PageBytes(spec_, page.tokens)) {
+      return absl::InvalidArgumentError(absl::StrCat("a page of ", page.tokens, " tokens has ",
+                                                     PageBytes(spec_, page.tokens), " bytes, not ",
+                                                     page.raw.size()));
+    }
+    if (page.key.size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a key of ", page.key.size(), " bytes; the limit is ", kMaxKeyBytes));
+    }
+    if (page.first_position > UINT64_MAX - page.tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("first_position ", page.first_position, " is out of range"));
+    }
+    return absl::OkStatus();
+  }
+
+  PageHeader NewHeader(const PageToEncode& page) const {
+    PageHeader header;
+    header.key = std::string(page.key);
+    header.pipeline = recipe_.pipeline();
+    header.exact = exact();
+    header.layers = spec_.layers;
+    header.kv_heads = spec_.kv_heads;
+    header.head_dim_k = spec_.head_dim_k;
+    header.head_dim_v = spec_.head_dim_v;
+    header.dtype = spec_.dtype;
+    header.rope = spec_.rope;
+    header.tokens = page.tokens;
+    header.first_position = page.first_position;
+    header.raw_digest = Xxh3_128(page.raw);
+    return header;
+  }
+
+  // OUT_OF_RANGE when a run cannot be coded.
+  absl::StatusOr<EncodedPage> EncodeRuns(const PageToEncode& page) const {
+    const size_t layer_bytes = LayerBytes(spec_, page.tokens);
+    std::vector<LayerRange> runs;
+    std::vector<std::vector<EncodedLevel>> coded;
+    for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
+      const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
+      KVSTOW_ASSIGN_OR_RETURN(
+          std::vector<EncodedLevel> bodies,
+          run_codec_->Encode({layers, page.tokens, page.first_position},
+                             page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
+      runs.push_back(layers);
+      coded.push_back(std::move(bodies));
+    }
+    EncodedPage out;
+    out.header = NewHeader(page);
+    for (uint32_t level = 0; level < levels(); ++level) {
+      for (size_t i = 0; i < runs.size(); ++i) {
+        SharedBytes& body = coded[i][level].body;
+        out.header.segments.push_back({.first_layer = static_cast<uint16_t>(runs[i].first),
+                                       .layer_count = static_cast<uint16_t>(runs[i].count),
+                                       .level = static_cast<uint8_t>(level),
+                                       .bytes = static_cast<uint32_t>(body.size()),
+                                       .gain = static_cast<float>(coded[i][level].gain),
+                                       .digest = Xxh3(body.span())});
+        out.segments.push_back(std::move(body));
+      }
+    }
+    out.header_bytes = SharedBytes::Take(SerializePageHeader(out.header));
+    return out;
+  }
+
+  const Recipe recipe_;
+  const KvSpec spec_;
+  const uint32_t layers_per_run_;
+  const std::unique_ptr<const RunCodec> run_codec_;
+  const std::shared_ptr<const Codec> fallback_;  // null when exact
+};
+
+absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(const Recipe& recipe, const KvSpec& spec,
+                                                           std::shared_ptr<const Codec> fallback) {
+  KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec));
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
+  if (run_codec->exact()) fallback = nullptr;
+  return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec),
+                                     std::move(fallback));
+}
+
+// The run codec that made a page.
+absl::StatusOr<std::unique_ptr<const RunCodec>> RunCodecOf(const PageHeader& header) {
+  const auto damaged = [](const absl::Status& status) {
+    return absl::DataLossError(absl::StrCat("page header: ", status.message()));
+  };
+  if (const absl::Status status = Validate(header); !status.ok()) return damaged(status);
+  const absl::StatusOr<Recipe> recipe = Recipe::Parse(header.pipeline);
+  if (!recipe.ok()) return damaged(recipe.status());
+  for (const Op& op : recipe->ops()) {
+    if (FindOp(op.name) != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("page was coded with op '", op.name, "', which this build lacks"));
+  }
+  const auto is_other = [](uint8_t c) { return c != 0; };
+  if (std::any_of(header.token_classes.begin(), header.token_classes.end(), is_other)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "page has token classes, which '", header.pipeline, "' does not use in this build"));
+  }
+  auto codec = MakeRunCodec(*recipe, header.Geometry());
+  if (!codec.ok()) return damaged(codec.status());
+  if ((*codec)->exact() != header.exact) {
+    return absl::DataLossError("page header: its flag 'exact' contradicts its pipeline");
+  }
+  return codec;
+}
+
+// Bodies of the leading levels of the run that `base` begins: as many as are there.
+absl::StatusOr<std::vector<SharedBytes>> Levels(
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+    const SegmentInfo& base) {
+  std::vector<SharedBytes> bodies;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (s.first_layer != base.first_layer || s.level != bodies.size()) continue;
+    if (!segments[i].has_value()) break;
+    if (segments[i]->size() != s.bytes) {
+      return absl::DataLossError(absl::StrCat("segment ", i, " has ", segments[i]->size(),
+                                              " bytes; the page header says ", s.bytes));
+    }
+    bodies.push_back(*segments[i]);
+  }
+  if (bodies.empty()) {
+    return absl::DataLossError(
+        absl::StrCat("the base level of layers from ", base.first_layer, " on is missing"));
+  }
+  return bodies;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec) {
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe raw, Recipe::Parse("raw"));
+  KVSTOW_ASSIGN_OR_RETURN(auto fallback, MakePageCodec(raw, spec, nullptr));
+  return MakePageCodec(recipe, spec, std::move(fallback));
+}
+
+absl::Status DecodePage(const PageHeader& header,
+                        std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
+                        std::span<uint8_t> out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto codec, RunCodecOf(header));
+  if (layers.first >= header.layers || layers.count > header.layers - layers.first) {
+    return absl::InvalidArgumentError(absl::StrCat("layers ", layers.first, " + ", layers.count,
+                                                   " of a page of ", header.layers));
+  }
+  if (layers.count == 0) layers.count = header.layers - layers.first;
+  const size_t layer_bytes = LayerBytes(header.Geometry(), header.tokens);
+  if (out.size() != layers.count * layer_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        layers.count, " layers take ", layers.count * layer_bytes, " bytes, not ", out.size()));
+  }
+  if (segments.size() > header.segments.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(segments.size(), " segments for a page of ", header.segments.size()));
+  }
+  const uint32_t end = layers.first + layers.count;
+  for (const SegmentInfo& s : header.segments) {
+    if (s.level > 0) break;
+    const uint32_t from = std::max<uint32_t>(s.first_layer, layers.first);
+    const uint32_t to = std::min<uint32_t>(s.first_layer + s.layer_count, end);
+    if (from >= to) continue;
+    KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
+    const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
+    KVSTOW_RETURN_IF_ERROR(
+        codec->Decode(run, bodies, {from, to - from},
+                      out.subspan((from - layers.first) * layer_bytes, (to - from) * layer_bytes)));
+  }
+  if (header.exact && layers.count == header.layers && Xxh3_128(out) != header.raw_digest) {
+    return absl::DataLossError("the decoded page does not match its raw digest");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
+                        std::span<uint8_t> out) {
+  const std::vector<std::optional<SharedBytes>> all(segments.begin(), segments.end());
+  return DecodePage(header, all, LayerRange{}, out);
+}
+
+absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {
+  if (segments.size() > header.segments.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(segments.size(), " segments for a page of ", header.segments.size()));
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (segments[i].size() == s.bytes && Xxh3(segments[i].span()) == s.digest) continue;
+    return absl::DataLossError(absl::StrCat("segment ", i, " (layers from ", s.first_layer,
+                                            ", level ", s.level, ") fails its digest"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvstow

@@ -1,0 +1,52 @@
+#include "kernels/op_arguments.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace kvstow {
+
+const OpArgument* OpArguments::Find(absl::string_view name) const {
+  for (const OpArgument& argument : op_.arguments) {
+    if (argument.name == name) return &argument;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<uint32_t> OpArguments::Number(absl::string_view name, uint32_t otherwise,
+                                             uint32_t low, uint32_t high) const {
+  const OpArgument* argument = Find(name);
+  if (argument == nullptr) return otherwise;
+  uint32_t value = 0;
+  if (absl::SimpleAtoi(argument->value, &value) && value >= low && value <= high) return value;
+  return absl::InvalidArgumentError(absl::StrCat("op '", op_.name, "': ", name, "='",
+                                                 argument->value, "' must be a whole number from ",
+                                                 low, " to ", high));
+}
+
+absl::StatusOr<size_t> OpArguments::Word(absl::string_view name,
+                                         std::initializer_list<absl::string_view> words) const {
+  const OpArgument* argument = Find(name);
+  if (argument == nullptr) return 0;
+  const auto* found = std::find(words.begin(), words.end(), argument->value);
+  if (found != words.end()) return static_cast<size_t>(found - words.begin());
+  return absl::InvalidArgumentError(absl::StrCat("op '", op_.name, "': ", name, "='",
+                                                 argument->value,
+                                                 "' must be one of: ", absl::StrJoin(words, ", ")));
+}
+
+absl::Status OpArguments::Only(std::initializer_list<absl::string_view> names) const {
+  for (const OpArgument& argument : op_.arguments) {
+    const bool known = std::find(names.begin(), names.end(), argument.name) != names.end();
+    if (known && Find(argument.name) == &argument) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("op '", op_.name, "': argument '", argument.name, "' ('", argument.value,
+                     "') is ", known ? "given twice" : "unknown",
+                     "; it takes: ", names.size() == 0 ? "none" : absl::StrJoin(names, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvstow

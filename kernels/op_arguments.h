@@ -1,0 +1,39 @@
+// Reads the arguments of one op of a recipe.
+//
+// A view: the op must outlive it. Thread-safe. Errors are INVALID_ARGUMENT and name the op, the
+// argument and what it may be.
+#ifndef KVSTOW_KERNELS_OP_ARGUMENTS_H_
+#define KVSTOW_KERNELS_OP_ARGUMENTS_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/recipe.h"
+
+namespace kvstow {
+
+class OpArguments {
+ public:
+  explicit OpArguments(const Op& op) : op_(op) {}
+
+  const Op& op() const { return op_; }
+  // A whole number within [low, high]; `otherwise` when it is absent.
+  absl::StatusOr<uint32_t> Number(absl::string_view name, uint32_t otherwise, uint32_t low,
+                                  uint32_t high) const;
+  // The place in `words` of the given word; 0 when it is absent.
+  absl::StatusOr<size_t> Word(absl::string_view name,
+                              std::initializer_list<absl::string_view> words) const;
+  // Fails for a name that is none of `names`, for one given twice, and for one without a name.
+  absl::Status Only(std::initializer_list<absl::string_view> names) const;
+
+ private:
+  const OpArgument* Find(absl::string_view name) const;
+
+  const Op& op_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_OP_ARGUMENTS_H_

@@ -1,0 +1,39 @@
+// The table of ops: every primitive that a recipe can name. A new primitive adds one row.
+//
+// Names are persisted (pages store their pipeline) and are for ever. Thread-safe; rows live for
+// ever.
+#ifndef KVSTOW_KERNELS_OPS_H_
+#define KVSTOW_KERNELS_OPS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/strings/string_view.h"
+#include "kernels/quantize/quantizer.h"
+#include "kernels/transform/transform.h"
+
+namespace kvstow {
+
+enum class OpKind : uint8_t {
+  kRun,        // how many layers a segment holds; stands first
+  kRaw,        // keeps the bytes; stands alone
+  kTransform,  // any number
+  kQuantize,   // exactly one, last
+};
+
+struct OpInfo {
+  absl::string_view name;
+  OpKind kind;
+  // Names of the arguments in the order in which they may stand without a name; empty when the op
+  // takes a list of values.
+  std::span<const absl::string_view> arguments;
+  MakeTransform make_transform = nullptr;  // of a kTransform
+  MakeQuantizer make_quantizer = nullptr;  // of a kQuantize
+};
+
+// Null when there is no such op.
+const OpInfo* FindOp(absl::string_view name);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_OPS_H_

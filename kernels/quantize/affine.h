@@ -1,0 +1,52 @@
+// affine(bits,group,k,v): minimum and step of a group of values, codes between them.
+//
+//   m = fp16(min), s = fp16((max - m) / (2^bits - 1)), q = clip(round((x - m) / s), 0, 2^bits - 1)
+//   x' = q s + m
+//
+// bits: 1..8. group: 1..4096 values share m and s; a last, shorter group is its own. k and v: the
+// axis along which the groups of K and of V run, `token` (channels of one head vector) or `channel`
+// (consecutive tokens of one channel, as KIVI codes K, arXiv 2402.02750). Rounding is to nearest
+// even; (x - m) is multiplied by the F32 reciprocal of s. A group whose step rounds to 0 decodes to
+// m.
+//
+// Body of a slab: the steps of all groups (fp16), their minima (fp16), the codes in the order of
+// the values, bit-packed. Groups are in order of [token, head, group of channels], or of [group of
+// tokens, head, channel].
+#ifndef KVSTOW_KERNELS_QUANTIZE_AFFINE_H_
+#define KVSTOW_KERNELS_QUANTIZE_AFFINE_H_
+
+#include "kernels/quantize/quantizer.h"
+
+namespace kvstow {
+
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeAffine(const OpArguments& arguments);
+
+// The loops over `count` rows of `width` values, each row cut into groups along it (the token
+// axis), or grouped over rows `group` at a time (the channel axis). Codes are one a byte; `steps`
+// and `minima` are the fp16 values as floats. Encoding returns false when one of them is not
+// finite.
+struct AffineGroups {
+  size_t rows = 0, width = 0, group = 0;
+  uint32_t bits = 8;
+};
+bool AffineEncodeRows(const AffineGroups& g, const float* values, float* steps, float* minima,
+                      uint8_t* codes);
+bool AffineEncodeRowsReference(const AffineGroups& g, const float* values, float* steps,
+                               float* minima, uint8_t* codes);
+void AffineDecodeRows(const AffineGroups& g, const float* steps, const float* minima,
+                      const uint8_t* codes, float* values);
+void AffineDecodeRowsReference(const AffineGroups& g, const float* steps, const float* minima,
+                               const uint8_t* codes, float* values);
+
+bool AffineEncodeColumns(const AffineGroups& g, const float* values, float* steps, float* minima,
+                         uint8_t* codes);
+bool AffineEncodeColumnsReference(const AffineGroups& g, const float* values, float* steps,
+                                  float* minima, uint8_t* codes);
+void AffineDecodeColumns(const AffineGroups& g, const float* steps, const float* minima,
+                         const uint8_t* codes, float* values);
+void AffineDecodeColumnsReference(const AffineGroups& g, const float* steps, const float* minima,
+                                  const uint8_t* codes, float* values);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_QUANTIZE_AFFINE_H_

@@ -1,0 +1,98 @@
+// The affine quantizer, value by value: what the fast loops must equal.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/half.h"
+#include "kernels/quantize/affine.h"
+
+namespace kvstow {
+namespace {
+
+// One group: `count` values, `stride` apart.
+struct Group {
+  size_t first, count, stride;
+};
+
+bool EncodeGroup(const Group& at, uint32_t bits, const float* values, float* step, float* minimum,
+                 uint8_t* codes) {
+  float low = values[at.first], high = low;
+  for (size_t i = 1; i < at.count; ++i) {
+    low = std::min(low, values[at.first + i * at.stride]);
+    high = std::max(high, values[at.first + i * at.stride]);
+  }
+  const auto top = static_cast<float>((1u << bits) - 1);
+  // Adding zero makes -0 into +0: which of the two a minimum is depends on the order of values.
+  const uint16_t m = FloatToHalf(low + 0.0f);
+  *minimum = HalfToFloat(m);
+  const uint16_t s = FloatToHalf(std::max(high - *minimum, 0.0f) / top);
+  *step = HalfToFloat(s);
+  const float inverse = *step > 0 ? 1.0f / *step : 0.0f;
+  for (size_t i = 0; i < at.count; ++i) {
+    const size_t at_value = at.first + i * at.stride;
+    const float scaled = (values[at_value] - *minimum) * inverse;
+    codes[at_value] = static_cast<uint8_t>(std::nearbyint(std::min(std::max(scaled, 0.0f), top)));
+  }
+  return IsFiniteHalf(m) && IsFiniteHalf(s);
+}
+
+void DecodeGroup(const Group& at, float step, float minimum, const uint8_t* codes, float* values) {
+  for (size_t i = 0; i < at.count; ++i) {
+    const size_t at_value = at.first + i * at.stride;
+    values[at_value] = static_cast<float>(codes[at_value]) * step + minimum;
+  }
+}
+
+// Calls f(index, group) for all groups, in the order of their steps and minima.
+template <typename F>
+void ForGroupsOfRows(const AffineGroups& g, F f) {
+  size_t index = 0;
+  for (size_t row = 0; row < g.rows; ++row) {
+    for (size_t begin = 0; begin < g.width; begin += g.group) {
+      f(index++, Group{row * g.width + begin, std::min(g.group, g.width - begin), 1});
+    }
+  }
+}
+
+template <typename F>
+void ForGroupsOfColumns(const AffineGroups& g, F f) {
+  size_t index = 0;
+  for (size_t row = 0; row < g.rows; row += g.group) {
+    for (size_t column = 0; column < g.width; ++column) {
+      f(index++, Group{row * g.width + column, std::min(g.group, g.rows - row), g.width});
+    }
+  }
+}
+
+}  // namespace
+
+bool AffineEncodeRowsReference(const AffineGroups& g, const float* values, float* steps,
+                               float* minima, uint8_t* codes) {
+  bool ok = true;
+  ForGroupsOfRows(g, [&](size_t i, Group at) {
+    ok &= EncodeGroup(at, g.bits, values, steps + i, minima + i, codes);
+  });
+  return ok;
+}
+
+void AffineDecodeRowsReference(const AffineGroups& g, const float* steps, const float* minima,
+                               const uint8_t* codes, float* values) {
+  ForGroupsOfRows(g,
+                  [&](size_t i, Group at) { DecodeGroup(at, steps[i], minima[i], codes, values); });
+}
+
+bool AffineEncodeColumnsReference(const AffineGroups& g, const float* values, float* steps,
+                                  float* minima, uint8_t* codes) {
+  bool ok = true;
+  ForGroupsOfColumns(g, [&](size_t i, Group at) {
+    ok &= EncodeGroup(at, g.bits, values, steps + i, minima + i, codes);
+  });
+  return ok;
+}
+
+void AffineDecodeColumnsReference(const AffineGroups& g, const float* steps, const float* minima,
+                                  const uint8_t* codes, float* values) {
+  ForGroupsOfColumns(
+      g, [&](size_t i, Group at) { DecodeGroup(at, steps[i], minima[i], codes, values); });
+}
+
+}  // namespace kvstow

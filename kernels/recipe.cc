@@ -1,0 +1,163 @@
+#include "kernels/recipe.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kMaxRecipeChars = 1024;  // bounds what a page header may make us parse
+
+// A cursor over recipe text; the first error sticks.
+class Parser {
+ public:
+  explicit Parser(absl::string_view text) : text_(text) {}
+
+  absl::StatusOr<std::vector<Op>> Pipeline() {
+    std::vector<Op> ops;
+    do {
+      KVSTOW_ASSIGN_OR_RETURN(Op op, OneOp());
+      ops.push_back(std::move(op));
+    } while (Take('|'));
+    if (at_ != text_.size()) return Expected("'|', '(' or the end");
+    return ops;
+  }
+
+ private:
+  absl::StatusOr<Op> OneOp() {
+    Op op;
+    op.name = Word();
+    if (op.name.empty() || !absl::ascii_islower(op.name[0])) {
+      return Expected("the name of an op or a preset, in lower case");
+    }
+    if (!Take('(')) return op;
+    do {
+      OpArgument argument{.value = Word()};
+      if (argument.value.empty()) return Expected("an argument: a number or a word");
+      if (Take('=')) {
+        argument.name = std::move(argument.value);
+        argument.value = Word();
+        if (argument.value.empty()) return Expected("a number or a word");
+      }
+      op.arguments.push_back(std::move(argument));
+    } while (Take(','));
+    if (!Take(')')) return Expected("',' or ')'");
+    return op;
+  }
+
+  std::string Word() {
+    SkipSpace();
+    const size_t begin = at_;
+    const auto in_word = [](char c) {
+      return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_' || c == '-' || c == '.';
+    };
+    while (at_ < text_.size() && in_word(text_[at_])) ++at_;
+    return std::string(text_.substr(begin, at_ - begin));
+  }
+
+  bool Take(char c) {
+    SkipSpace();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    SkipSpace();
+    return true;
+  }
+
+  void SkipSpace() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+
+  absl::Status Expected(absl::string_view what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe '", text_, "': expected ", what, " at character ", at_ + 1));
+  }
+
+  const absl::string_view text_;
+  size_t at_ = 0;
+};
+
+std::string Print(std::span<const Op> ops) {
+  std::string out;
+  for (const Op& op : ops) {
+    absl::StrAppend(&out, out.empty() ? "" : "|", op.name);
+    absl::string_view open = "(";
+    for (const OpArgument& a : op.arguments) {
+      absl::StrAppend(&out, open, a.name, a.name.empty() ? "" : "=", a.value);
+      open = ",";
+    }
+    if (!op.arguments.empty()) out += ')';
+  }
+  return out;
+}
+
+const Preset* FindPreset(absl::string_view name) {
+  for (const Preset& preset : Presets()) {
+    if (preset.name == name) return &preset;
+  }
+  return nullptr;
+}
+
+// Arguments of a preset replace those that its pipeline writes out.
+absl::Status Override(const Op& preset, std::vector<Op>& ops) {
+  for (const OpArgument& given : preset.arguments) {
+    bool found = false;
+    std::string known;
+    for (Op& op : ops) {
+      for (OpArgument& argument : op.arguments) {
+        if (argument.name.empty()) continue;
+        absl::StrAppend(&known, known.empty() ? "" : ", ", argument.name);
+        if (found || argument.name != given.name) continue;
+        argument.value = given.value;
+        found = true;
+      }
+    }
+    if (found) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("preset '", preset.name, "' has no argument '", given.name, "' ('",
+                     given.value, "'): give by name one of: ", known.empty() ? "(none)" : known));
+  }
+  return absl::OkStatus();
+}
+
+// Arguments that stand by place get their names, so that one codec has one pipeline.
+absl::Status NameArguments(Op& op) {
+  const OpInfo* info = FindOp(op.name);
+  if (info == nullptr || info->arguments.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < op.arguments.size(); ++i) {
+    OpArgument& argument = op.arguments[i];
+    if (!argument.name.empty()) continue;
+    if (i >= info->arguments.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("op '", op.name, "' takes at most ", info->arguments.size(), " arguments"));
+    }
+    argument.name = std::string(info->arguments[i]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
+  if (text.size() > kMaxRecipeChars) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a recipe of ", text.size(), " characters; the limit is ", kMaxRecipeChars));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> ops, Parser(text).Pipeline());
+  Recipe recipe;
+  recipe.text_ = Print(ops);
+  if (const Preset* preset = FindPreset(ops[0].name); ops.size() == 1 && preset != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> expanded, Parser(preset->pipeline).Pipeline());
+    KVSTOW_RETURN_IF_ERROR(Override(ops[0], expanded));
+    ops = std::move(expanded);
+  }
+  for (Op& op : ops) KVSTOW_RETURN_IF_ERROR(NameArguments(op));
+  recipe.pipeline_ = Print(ops);
+  recipe.ops_ = std::move(ops);
+  return recipe;
+}
+
+}  // namespace kvstow

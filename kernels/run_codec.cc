@@ -1,0 +1,111 @@
+#include "kernels/run_codec.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/encoded_page.h"
+#include "kernels/ops.h"
+#include "kernels/slab_run_codec.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kRunBytes = 1 << 20;
+
+// Keeps the bytes. Any dtype.
+class RawRunCodec final : public RunCodec {
+ public:
+  explicit RawRunCodec(const KvSpec& spec) : spec_(spec) {}
+
+  bool exact() const override { return true; }
+  uint32_t levels() const override { return 1; }
+
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override {
+    const double slabs = run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
+    std::vector<EncodedLevel> out;
+    out.push_back({SharedBytes::CopyOf(raw), run.tokens * slabs});
+    return out;
+  }
+
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override {
+    const size_t layer = LayerBytes(spec_, run.tokens);
+    if (bodies.size() != 1 || bodies[0].size() != layer * run.layers.count) {
+      return absl::DataLossError(absl::StrCat("a raw run of ", run.layers.count, " layers needs ",
+                                              layer * run.layers.count, " bytes"));
+    }
+    const size_t before = wanted.first - run.layers.first;
+    std::memcpy(raw.data(), bodies[0].data() + before * layer, wanted.count * layer);
+    return absl::OkStatus();
+  }
+
+ private:
+  const KvSpec spec_;
+};
+
+absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(), "': ", why));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recipe,
+                                                             const KvSpec& spec) {
+  std::vector<std::unique_ptr<Transform>> transforms;
+  std::unique_ptr<Quantizer> quantizer;
+  bool raw = false;
+  for (size_t i = 0; i < recipe.ops().size(); ++i) {
+    const OpArguments arguments(recipe.ops()[i]);
+    const absl::string_view name = arguments.op().name;
+    const OpInfo* info = FindOp(name);
+    if (info == nullptr)
+      return Wrong(recipe, absl::StrCat("there is no op or preset '", name, "'"));
+    if (raw || quantizer != nullptr) {
+      return Wrong(recipe, absl::StrCat("nothing may follow '", recipe.ops()[i - 1].name, "'"));
+    }
+    switch (info->kind) {
+      case OpKind::kRun:
+        if (i > 0) return Wrong(recipe, "'run' must stand first");
+        break;
+      case OpKind::kRaw:
+        if (!transforms.empty()) return Wrong(recipe, "'raw' takes no transform");
+        KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
+        raw = true;
+        break;
+      case OpKind::kTransform: {
+        KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
+        transforms.push_back(std::move(made));
+        break;
+      }
+      case OpKind::kQuantize: {
+        KVSTOW_ASSIGN_OR_RETURN(quantizer, info->make_quantizer(arguments));
+        break;
+      }
+    }
+  }
+  if (raw) return std::make_unique<RawRunCodec>(spec);
+  if (quantizer == nullptr) return Wrong(recipe, "it must end in 'raw' or in a quantizer");
+  if (IsFloat8(spec.dtype)) {
+    return Wrong(recipe, absl::StrCat(DTypeName(spec.dtype), " pages take only 'raw'"));
+  }
+  return MakeSlabRunCodec(spec, std::move(transforms), std::move(quantizer));
+}
+
+absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, uint32_t levels) {
+  const auto fewest =
+      static_cast<uint32_t>((spec.layers * levels + kMaxSegments - 1) / kMaxSegments);
+  const size_t layer = LayerBytes(spec, spec.page_tokens);
+  const auto usual = static_cast<uint32_t>(
+      std::clamp<size_t>(kRunBytes / layer, std::max(fewest, 1u), spec.layers));
+  if (recipe.ops()[0].name != "run") return usual;
+  const OpArguments arguments(recipe.ops()[0]);
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"layers"}));
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t asked,
+                          arguments.Number("layers", usual, std::max(fewest, 1u), kMaxLayers));
+  return std::min(asked, spec.layers);
+}
+
+}  // namespace kvstow

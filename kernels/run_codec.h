@@ -1,0 +1,64 @@
+// A run codec: one recipe on one run of layers of one page. What a codec does to a page is this,
+// run after run; all else (header, digests, falling back, which layers are wanted) is codec.h's.
+//
+// A RunCodec is immutable: thread-safe. Encode is a pure function of its arguments and of the
+// recipe; the same run gives the same bytes on every SIMD target. Two kinds are here: one that
+// keeps bytes, and one that takes slab after slab through transforms and a quantizer. A transform
+// over K and V of all the layers of a run is another.
+#ifndef KVSTOW_KERNELS_RUN_CODEC_H_
+#define KVSTOW_KERNELS_RUN_CODEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/shared_bytes.h"
+#include "kernels/codec.h"
+#include "kernels/page.h"
+#include "kernels/recipe.h"
+
+namespace kvstow {
+
+// Which part of which page.
+struct Run {
+  LayerRange layers;  // count >= 1
+  uint32_t tokens = 0;
+  uint64_t first_position = 0;
+};
+
+struct EncodedLevel {
+  SharedBytes body;
+  double gain = 0;  // see SegmentInfo
+};
+
+class RunCodec {
+ public:
+  virtual ~RunCodec() = default;
+
+  virtual bool exact() const = 0;
+  virtual uint32_t levels() const = 0;
+  // `raw` holds the run's layers as a page does. All levels, base first. OUT_OF_RANGE when the
+  // values cannot be coded (NaN, Inf, beyond fp16): the page is then kept exactly.
+  virtual absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                           std::span<const uint8_t> raw) const = 0;
+  // From the bodies of the first bodies.size() >= 1 levels, the layers `wanted` (numbered as in the
+  // page, within the run) into `raw`, whose size is theirs. Sizes of bodies are checked before
+  // anything is read or allocated. DATA_LOSS says what does not fit.
+  virtual absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies,
+                              LayerRange wanted, std::span<uint8_t> raw) const = 0;
+};
+
+// `spec` needs no more than a page header gives. INVALID_ARGUMENT names the recipe and what is
+// wrong.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recipe,
+                                                             const KvSpec& spec);
+
+// Layers of a run: the recipe's run(layers), else as many as have about 1 MiB of raw bytes in a
+// full page. At least one, at most all; never so few that a page has more than kMaxSegments.
+absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, uint32_t levels);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_RUN_CODEC_H_

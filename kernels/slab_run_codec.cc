@@ -1,0 +1,157 @@
+#include "kernels/slab_run_codec.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/squared_error.h"
+
+namespace kvstow {
+namespace {
+
+class SlabRunCodec final : public RunCodec {
+ public:
+  SlabRunCodec(const KvSpec& spec, std::vector<std::unique_ptr<Transform>> transforms,
+               std::unique_ptr<Quantizer> quantizer)
+      : spec_(spec), transforms_(std::move(transforms)), quantizer_(std::move(quantizer)) {}
+
+  bool exact() const override { return false; }
+  uint32_t levels() const override { return quantizer_->levels(); }
+
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override {
+    std::vector<ByteBlock> bodies;
+    std::vector<uint8_t*> at;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      at.push_back(bodies.emplace_back(BodyBytes(run, level)).data());
+    }
+    std::vector<double> gains(levels());
+    Scratch scratch(*this, run.tokens);
+    for (uint32_t i = 0; i < run.layers.count; ++i) {
+      for (const SlabShape& shape : Shapes(run.tokens)) {
+        if (shape.dim == 0) continue;
+        const uint8_t* slab = raw.data() + SlabOffset(spec_, i, shape.part, run.tokens);
+        if (!EncodeSlab(shape, slab, scratch, at, gains)) {
+          return absl::OutOfRangeError(absl::StrCat(
+              "layer ", run.layers.first + i, " has NaN, Inf or values beyond the range of fp16"));
+        }
+      }
+    }
+    std::vector<EncodedLevel> out;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      out.push_back({std::move(bodies[level]).Share(), gains[level]});
+    }
+    return out;
+  }
+
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override {
+    if (bodies.empty() || bodies.size() > levels()) {
+      return absl::DataLossError(
+          absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
+    }
+    const uint32_t before = wanted.first - run.layers.first;
+    std::vector<const uint8_t*> at;
+    for (uint32_t level = 0; level < bodies.size(); ++level) {
+      const size_t expected = BodyBytes(run, level);
+      if (bodies[level].size() != expected) {
+        return absl::DataLossError(absl::StrCat("level ", level, " has ", bodies[level].size(),
+                                                " bytes; its shape needs ", expected));
+      }
+      at.push_back(bodies[level].data() + before * (expected / run.layers.count));
+    }
+    std::vector<float> values(MaxValues(run.tokens));
+    for (uint32_t i = 0; i < wanted.count; ++i) {
+      for (const SlabShape& shape : Shapes(run.tokens)) {
+        if (shape.dim == 0) continue;
+        if (!quantizer_->Decode(shape, at, values.data())) {
+          return absl::DataLossError(
+              absl::StrCat("layer ", wanted.first + i, " has a scale that is not finite"));
+        }
+        Advance(shape, at);
+        for (auto t = transforms_.rbegin(); t != transforms_.rend(); ++t) {
+          (*t)->Inverse(shape, values.data());
+        }
+        StoreFloats(spec_.dtype, values.data(), shape.values(),
+                    raw.data() + SlabOffset(spec_, i, shape.part, run.tokens));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Buffers of one slab, allocated once a run.
+  struct Scratch {
+    Scratch(const SlabRunCodec& codec, uint32_t tokens)
+        : values(codec.MaxValues(tokens)), decoded(codec.MaxValues(tokens)) {}
+    std::vector<float> values, decoded;
+  };
+
+  std::array<SlabShape, 2> Shapes(uint32_t tokens) const {
+    return {SlabShape{Part::kK, tokens, spec_.kv_heads, spec_.head_dim_k},
+            SlabShape{Part::kV, tokens, spec_.kv_heads, spec_.head_dim_v}};
+  }
+
+  size_t MaxValues(uint32_t tokens) const {
+    return std::max(SlabValues(spec_, Part::kK, tokens), SlabValues(spec_, Part::kV, tokens));
+  }
+
+  size_t BodyBytes(const Run& run, uint32_t level) const {
+    size_t layer = 0;
+    for (const SlabShape& shape : Shapes(run.tokens)) {
+      if (shape.dim > 0) layer += quantizer_->LevelBytes(shape, level);
+    }
+    return layer * run.layers.count;
+  }
+
+  template <typename Pointer>
+  void Advance(const SlabShape& shape, std::vector<Pointer>& at) const {
+    for (uint32_t level = 0; level < at.size(); ++level) {
+      at[level] += quantizer_->LevelBytes(shape, level);
+    }
+  }
+
+  // Writes the slab's bodies at `at`, moves `at` past them and adds what each level gains.
+  bool EncodeSlab(const SlabShape& shape, const uint8_t* raw, Scratch& scratch,
+                  std::vector<uint8_t*>& at, std::vector<double>& gains) const {
+    float* const values = scratch.values.data();
+    if (!LoadFloats(spec_.dtype, raw, shape.values(), values)) return false;
+    for (const auto& t : transforms_) t->Forward(shape, values);
+    if (!quantizer_->Encode(shape, values, at)) return false;
+    AddGains(shape, values, scratch.decoded.data(), at, gains);
+    Advance(shape, at);
+    return true;
+  }
+
+  // Decodes every leading part of the levels. A slab of zeros has no energy to measure against:
+  // its base level removes everything.
+  void AddGains(const SlabShape& shape, const float* values, float* decoded,
+                const std::vector<uint8_t*>& at, std::vector<double>& gains) const {
+    const double energy = SquaredSum(values, shape.values());
+    const std::vector<const uint8_t*> bodies(at.begin(), at.end());
+    double left = 1;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      quantizer_->Decode(shape, std::span(bodies).first(level + 1), decoded);
+      const double error = SquaredError(values, decoded, shape.values());
+      const double now = energy > 0 ? error / energy : 0;
+      gains[level] += shape.tokens * std::max(left - now, 0.0);
+      left = now;
+    }
+  }
+
+  const KvSpec spec_;
+  const std::vector<std::unique_ptr<Transform>> transforms_;
+  const std::unique_ptr<Quantizer> quantizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<const RunCodec> MakeSlabRunCodec(const KvSpec& spec,
+                                                 std::vector<std::unique_ptr<Transform>> transforms,
+                                                 std::unique_ptr<Quantizer> quantizer) {
+  return std::make_unique<SlabRunCodec>(spec, std::move(transforms), std::move(quantizer));
+}
+
+}  // namespace kvstow

@@ -1,0 +1,22 @@
+// The run codec that takes each slab by itself through transforms, then one quantizer.
+//
+// Body of a level: the quantizer's body of that level for K of the first layer, V of the first
+// layer, K of the second, and so on; sizes follow from the shape.
+#ifndef KVSTOW_KERNELS_SLAB_RUN_CODEC_H_
+#define KVSTOW_KERNELS_SLAB_RUN_CODEC_H_
+
+#include <memory>
+#include <vector>
+
+#include "kernels/run_codec.h"
+#include "kernels/transform/transform.h"
+
+namespace kvstow {
+
+std::unique_ptr<const RunCodec> MakeSlabRunCodec(const KvSpec& spec,
+                                                 std::vector<std::unique_ptr<Transform>> transforms,
+                                                 std::unique_ptr<Quantizer> quantizer);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_SLAB_RUN_CODEC_H_
