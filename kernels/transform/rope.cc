@@ -1,0 +1,129 @@
+#include "kernels/transform/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace kvstow {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+
+// The share of each pair that keeps its frequency (1) or takes the interpolated one (0).
+double YarnShare(const RopeSpec& rope, uint32_t dims, size_t pair) {
+  const auto dimension_of = [&](double turns) {
+    return dims * std::log(rope.original_context / (turns * kTwoPi)) / (2 * std::log(rope.theta));
+  };
+  const double low = std::max(std::floor(dimension_of(rope.high_freq_factor)), 0.0);
+  double high = std::min(std::ceil(dimension_of(rope.low_freq_factor)), dims - 1.0);
+  if (low == high) high += 0.001;
+  return 1 - std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+}
+
+double Llama3Frequency(const RopeSpec& rope, double frequency) {
+  const double turns = rope.original_context * frequency / kTwoPi;
+  if (turns < rope.low_freq_factor) return frequency / rope.factor;
+  if (turns > rope.high_freq_factor) return frequency;
+  const double smooth =
+      (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * frequency / rope.factor + smooth * frequency;
+}
+
+double ScaledFrequency(const RopeSpec& rope, uint32_t dims, size_t pair) {
+  const double exponent = -2.0 * static_cast<double>(pair) / dims;
+  const double plain = std::pow(rope.theta, exponent);
+  switch (rope.scaling) {
+    case RopeSpec::Scaling::kNone:
+      return plain;
+    case RopeSpec::Scaling::kLinear:
+      return plain / rope.factor;
+    case RopeSpec::Scaling::kNtk:
+      if (dims <= 2) return plain;  // one pair, which does not depend on theta
+      return std::pow(rope.theta * std::pow(rope.factor, dims / (dims - 2.0)), exponent);
+    case RopeSpec::Scaling::kYarn: {
+      const double share = YarnShare(rope, dims, pair);
+      return plain * share + plain / rope.factor * (1 - share);
+    }
+    case RopeSpec::Scaling::kLlama3:
+      return Llama3Frequency(rope, plain);
+  }
+  return plain;
+}
+
+// One head of one token. `step` is the distance of the two channels of a pair, `next` of two pairs.
+void TurnVector(const float* cos, const float* sin, float scale, float sign, size_t pairs,
+                size_t step, size_t next, float* x) {
+  for (size_t i = 0; i < pairs; ++i) {
+    float& first = x[i * next];
+    float& second = x[i * next + step];
+    const float c = cos[i] * scale, s = sin[i] * sign * scale;
+    const float a = first, b = second;
+    first = a * c - b * s;
+    second = b * c + a * s;
+  }
+}
+
+}  // namespace
+
+std::vector<double> RopeFrequencies(const RopeSpec& rope, uint32_t head_dim) {
+  std::vector<double> out;
+  if (rope.layout == RopeSpec::Layout::kNone) return out;
+  const uint32_t dims = rope.rotary_dims == 0 ? head_dim : rope.rotary_dims;
+  for (size_t i = 0; i < dims / 2; ++i) out.push_back(ScaledFrequency(rope, dims, i));
+  return out;
+}
+
+double RopeMagnitude(const RopeSpec& rope) {
+  const bool grows = rope.scaling == RopeSpec::Scaling::kYarn && rope.factor > 1;
+  return grows ? 0.1 * std::log(rope.factor) + 1 : 1;
+}
+
+RopeRotation::RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t first_position,
+                           uint32_t tokens)
+    : interleaved_(rope.layout == RopeSpec::Layout::kInterleaved),
+      head_dim_(head_dim),
+      tokens_(tokens) {
+  if (!rope.k_after_rope) return;
+  const std::vector<double> frequencies = RopeFrequencies(rope, head_dim);
+  pairs_ = frequencies.size();
+  magnitude_ = static_cast<float>(RopeMagnitude(rope));
+  cos_.reserve(tokens * pairs_);
+  sin_.reserve(tokens * pairs_);
+  for (uint32_t t = 0; t < tokens; ++t) {
+    const auto position = static_cast<double>(first_position + t);
+    for (const double frequency : frequencies) {
+      cos_.push_back(static_cast<float>(std::cos(position * frequency)));
+      sin_.push_back(static_cast<float>(std::sin(position * frequency)));
+    }
+  }
+}
+
+void RopeRotation::Turn(uint32_t first, uint32_t count, uint32_t heads, float scale, float sign,
+                        float* values) const {
+  if (pairs_ == 0) return;
+  for (uint32_t t = 0; t < count; ++t) {
+    const float* cos = cos_.data() + (first + t) * pairs_;
+    const float* sin = sin_.data() + (first + t) * pairs_;
+    for (uint32_t h = 0; h < heads; ++h, values += head_dim_) {
+      if (interleaved_) {
+        TurnVector(cos, sin, scale, sign, pairs_, 1, 2, values);
+      } else {
+        TurnVector(cos, sin, scale, sign, pairs_, pairs_, 1, values);
+      }
+    }
+  }
+}
+
+void RopeRotation::Undo(uint32_t first, uint32_t count, uint32_t heads, float* values) const {
+  Turn(first, count, heads, 1 / magnitude_, -1, values);
+}
+
+void RopeRotation::Redo(uint32_t first, uint32_t count, uint32_t heads, float* values) const {
+  Turn(first, count, heads, magnitude_, 1, values);
+}
+
+void RopeRotation::Undo(uint32_t heads, float* values) const { Undo(0, tokens_, heads, values); }
+
+void RopeRotation::Redo(uint32_t heads, float* values) const { Redo(0, tokens_, heads, values); }
+
+}  // namespace kvstow
