@@ -1,19 +1,23 @@
 // The client library: what an inference worker links to keep its KV pages in kvstow.
 //
 //   std::unique_ptr<Client> client = Client::Connect({.address = "127.0.0.1:7380"});
-//   KVSTOW_ASSIGN_OR_RETURN(SpaceInfo space, client->OpenSpace({.name = "smollm2", .spec = spec,
-//   .recipe = "int8"})); std::vector<std::string> keys = PageKeys({}, tokens, spec.page_tokens); //
-//   client/key_chain.h PrefixHit hit = client->Lookup("smollm2", keys); // a dead server: no pages
+//   KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, client->OpenSpace(
+//       {.name = "smollm2", .spec = spec, .recipe = "int8"}));
+//   const std::vector<std::string> keys = PageKeys({}, tokens, spec.page_tokens);  // key_chain.h
+//   const PrefixHit hit = client->Lookup("smollm2", keys);  // a dead server: no pages
 //   client->GetAsync("smollm2", hit.lease, pages, [](std::vector<GetResult> results) { ... });
 //
 // It never throws, never blocks past a deadline and never brings its worker down: a server that is
-// dead, slow or restarting is a miss. UNAVAILABLE is tried again, with back-off, until the call's
-// deadline; nothing else is. The connection comes back by itself. Connect() does not wait for the
-// server.
+// dead, slow or restarting is a miss. UNAVAILABLE is tried again, with back-off, a few times and
+// never past the call's deadline; nothing else is. The connection comes back by itself. Connect()
+// does not wait for the server.
 //
 // Thread-safe. Buffers that are handed in are the caller's and must live until the callback has
 // run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
-// what is open and waits for callbacks.
+// what is open and waits for callbacks; it must not run in one.
+//
+// What is read is checked: an exact page that was fetched whole is compared with the digest that
+// its writer gave it, and is CORRUPT when it differs.
 #ifndef KVSTOW_CLIENT_CLIENT_H_
 #define KVSTOW_CLIENT_CLIENT_H_
 
@@ -35,7 +39,8 @@ namespace kvstow {
 
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
-  std::chrono::milliseconds timeout{10'000};  // deadline of a call
+  std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
+  int attempts = 6;                           // in a row that got nowhere: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
 };
@@ -153,9 +158,13 @@ class Client {
   absl::StatusOr<std::vector<PageOutcome>> Pin(absl::string_view space,
                                                std::span<const std::string> keys, bool pinned);
 
-  // Generic unary calls for the command line (kvstow.v1.*): serialized request in, serialized
-  // response out. `method` is for example "/kvstow.v1.Admin/Status".
+  // Any other call of kvstow.v1, for the command line: serialized request in, serialized response
+  // out. `method` is for example "/kvstow.v1.Admin/Status".
   absl::StatusOr<std::string> Call(absl::string_view method, absl::string_view request);
+  // The same for a method that answers with a stream; not tried again. `on_message` runs on the
+  // calling thread's behalf, one call at a time.
+  absl::Status CallStreaming(absl::string_view method, absl::string_view request,
+                             std::function<void(absl::string_view)> on_message);
 
  private:
   class Impl;

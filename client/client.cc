@@ -1,0 +1,185 @@
+#include "client/client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/client_core.h"
+#include "client/convert.h"
+#include "client/get_call.h"
+#include "client/put_call.h"
+#include "client/unary_call.h"
+#include "proto/wire/chunk.h"
+
+namespace kvstow {
+namespace {
+
+// A typed unary call of kvstow.v1.KvCache.
+template <typename Response, typename Request>
+absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
+                                   const Request& request) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallUnary(core, absl::StrCat("/kvstow.v1.KvCache/", method), WriteMessage(request)));
+  Response response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return response;
+}
+
+template <typename Request>
+Request KeyedRequest(absl::string_view space, std::span<const std::string> keys) {
+  Request request;
+  request.set_space(std::string(space));
+  request.mutable_keys()->Reserve(static_cast<int>(keys.size()));
+  for (const std::string& key : keys) request.add_keys(key);
+  return request;
+}
+
+absl::StatusOr<std::vector<PageOutcome>> OutcomesOf(
+    const google::protobuf::RepeatedField<int>& status, size_t asked) {
+  if (static_cast<size_t>(status.size()) != asked) {
+    return absl::InternalError(absl::StrCat("the server answered for ", status.size(), " of ",
+                                            asked, " keys: is it another version?"));
+  }
+  std::vector<PageOutcome> out;
+  for (const int s : status) out.push_back(OutcomeOf(static_cast<v1::PageStatus>(s)));
+  return out;
+}
+
+std::string BytesOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string out;
+  if (!buffer.Dump(&slices).ok()) return out;
+  for (const grpc::Slice& s : slices)
+    out.append(reinterpret_cast<const char*>(s.begin()), s.size());
+  return out;
+}
+
+grpc::ByteBuffer BufferOf(absl::string_view bytes) {
+  const grpc::Slice slice(bytes.data(), bytes.size());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace
+
+class Client::Impl {
+ public:
+  explicit Impl(ClientOptions options) : core(std::move(options)) {}
+  // Streams first, then the connection that may still hold bytes of the caller's, then callbacks.
+  ~Impl() {
+    core.calls.Close();
+    core.executor.Hurry();
+    core.channels.CloseBulk();
+    core.calls.WaitForBatches();
+  }
+
+  ClientCore core;
+};
+
+std::unique_ptr<Client> Client::Connect(ClientOptions options) {
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(std::move(options))));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<SpaceInfo> Client::OpenSpace(const SpaceOptions& options) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const v1::OpenSpaceResponse response,
+      CallCache<v1::OpenSpaceResponse>(impl_->core, "OpenSpace", RequestOf(options)));
+  return SpaceInfoOf(options.name, response);
+}
+
+absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
+  v1::OpenSpaceRequest request;
+  request.set_space(std::string(name));
+  KVSTOW_ASSIGN_OR_RETURN(const v1::OpenSpaceResponse response,
+                          CallCache<v1::OpenSpaceResponse>(impl_->core, "OpenSpace", request));
+  return SpaceInfoOf(name, response);
+}
+
+PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {
+  auto request = KeyedRequest<v1::LookupRequest>(space, keys);
+  request.set_lease(lease);
+  auto response = CallCache<v1::LookupResponse>(impl_->core, "Lookup", request);
+  PrefixHit hit;
+  if (!response.ok()) {
+    hit.status = std::move(response).status();
+    return hit;
+  }
+  hit.pages = std::min<uint32_t>(response->pages(), static_cast<uint32_t>(keys.size()));
+  hit.tokens = response->tokens();
+  hit.lease = response->lease();
+  for (const v1::PageInfo& info : response->info()) hit.tiers.push_back(info.tier());
+  hit.tiers.resize(hit.pages);
+  return hit;
+}
+
+absl::Status Client::Release(uint64_t lease) {
+  v1::ReleaseRequest request;
+  request.set_lease(lease);
+  return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request).status();
+}
+
+void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
+  StartPut(impl_->core, std::string(space), std::move(pages), std::move(done));
+}
+
+void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
+                      GetDone done) {
+  StartGet(impl_->core, std::string(space), lease, std::move(pages), std::move(done));
+}
+
+std::future<std::vector<PutResult>> Client::Put(absl::string_view space,
+                                                std::vector<PagePut> pages) {
+  auto promise = std::make_shared<std::promise<std::vector<PutResult>>>();
+  auto future = promise->get_future();
+  PutAsync(space, std::move(pages),
+           [promise](std::vector<PutResult> results) { promise->set_value(std::move(results)); });
+  return future;
+}
+
+std::future<std::vector<GetResult>> Client::Get(absl::string_view space, uint64_t lease,
+                                                std::vector<PageGet> pages) {
+  auto promise = std::make_shared<std::promise<std::vector<GetResult>>>();
+  auto future = promise->get_future();
+  GetAsync(space, lease, std::move(pages),
+           [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); });
+  return future;
+}
+
+absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,
+                                                        std::span<const std::string> keys,
+                                                        bool force) {
+  auto request = KeyedRequest<v1::DeleteRequest>(space, keys);
+  request.set_force(force);
+  KVSTOW_ASSIGN_OR_RETURN(const v1::DeleteResponse response,
+                          CallCache<v1::DeleteResponse>(impl_->core, "Delete", request));
+  return OutcomesOf(response.status(), keys.size());
+}
+
+absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
+                                                     std::span<const std::string> keys,
+                                                     bool pinned) {
+  auto request = KeyedRequest<v1::PinRequest>(space, keys);
+  request.set_unpin(!pinned);
+  KVSTOW_ASSIGN_OR_RETURN(const v1::PinResponse response,
+                          CallCache<v1::PinResponse>(impl_->core, "Pin", request));
+  return OutcomesOf(response.status(), keys.size());
+}
+
+absl::StatusOr<std::string> Client::Call(absl::string_view method, absl::string_view request) {
+  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
+                          CallUnary(impl_->core, std::string(method), BufferOf(request)));
+  return BytesOf(answer);
+}
+
+absl::Status Client::CallStreaming(absl::string_view method, absl::string_view request,
+                                   std::function<void(absl::string_view)> on_message) {
+  return CallServerStreaming(
+      impl_->core, std::string(method), BufferOf(request),
+      [&](const grpc::ByteBuffer& message) { on_message(BytesOf(message)); });
+}
+
+}  // namespace kvstow

@@ -1,0 +1,78 @@
+// What the calls of one client share: options, connections, the thread of callbacks, and the list
+// of what is open, so that the destructor can end it.
+//
+// Thread-safe.
+#ifndef KVSTOW_CLIENT_CLIENT_CORE_H_
+#define KVSTOW_CLIENT_CLIENT_CORE_H_
+
+#include <optional>
+#include <unordered_set>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/channel.h"
+#include "client/client.h"
+#include "client/executor.h"
+
+namespace kvstow {
+
+class RawStream;
+
+// The streams that are open and the batches whose callback has not run.
+class OpenCalls {
+ public:
+  // False once Close() was called: the stream must not start.
+  bool Add(RawStream* stream);
+  void Remove(RawStream* stream);
+  // Ends every stream on `channel` (null = on any) with `why`.
+  void CancelStreams(const grpc::Channel* channel, const absl::Status& why);
+  // Cancels everything and refuses what comes later.
+  void Close();
+  bool closed() const;
+
+  void AddBatch();
+  void RemoveBatch();
+  void WaitForBatches();
+
+ private:
+  mutable Mutex mu_;
+  CondVar batch_ended_;
+  std::unordered_set<RawStream*> streams_ KVSTOW_GUARDED_BY(mu_);
+  size_t batches_ KVSTOW_GUARDED_BY(mu_) = 0;
+  bool closed_ KVSTOW_GUARDED_BY(mu_) = false;
+};
+
+struct ClientCore {
+  explicit ClientCore(ClientOptions o)
+      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {}
+
+  const ClientOptions options;
+  const absl::Status options_status;
+  Channels channels;
+  OpenCalls calls;
+  Executor executor;  // last: it joins before the others go
+};
+
+// When to try again. One for each call.
+class Attempts {
+ public:
+  Attempts(int limit, Time deadline) : limit_(limit), deadline_(deadline) {}
+
+  // How long to wait before the next attempt after one failed with `status`; nullopt: give up.
+  // `progress`: it had done part of the work, so the count starts again.
+  std::optional<Duration> Next(const absl::Status& status, bool progress);
+  Time deadline() const { return deadline_; }
+
+ private:
+  const int limit_;
+  const Time deadline_;
+  int failed_ = 0;
+};
+
+// A message for people: what failed, and what to do when the server was not reached.
+absl::Status Explain(const absl::Status& status, absl::string_view address);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_CLIENT_CORE_H_

@@ -1,0 +1,148 @@
+#include "client/convert.h"
+
+#include "base/status_macros.h"
+#include "proto/wire/spec.h"
+
+namespace kvstow {
+namespace {
+
+static_assert(static_cast<int>(Fidelity::kSparse) == v1::SPARSE);
+static_assert(static_cast<int>(AckLevel::kDurable) == v1::DURABLE);
+
+Fidelity FidelityOf(v1::Fidelity f) {
+  return v1::Fidelity_IsValid(f) ? static_cast<Fidelity>(f) : Fidelity::kUnspecified;
+}
+
+// The call may do better another time; anything else is an answer.
+bool IsPassing(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) || absl::IsResourceExhausted(status);
+}
+
+}  // namespace
+
+absl::string_view FidelityName(Fidelity f) {
+  switch (f) {
+    case Fidelity::kUnspecified:
+      return "unspecified";
+    case Fidelity::kExact:
+      return "exact";
+    case Fidelity::kDense:
+      return "dense";
+    case Fidelity::kSparse:
+      return "sparse";
+  }
+  return "unknown";
+}
+
+absl::string_view OutcomeName(PageOutcome outcome) {
+  switch (outcome) {
+    case PageOutcome::kHit:
+      return "HIT";
+    case PageOutcome::kMiss:
+      return "MISS";
+    case PageOutcome::kCorrupt:
+      return "CORRUPT";
+    case PageOutcome::kExpired:
+      return "EXPIRED";
+    case PageOutcome::kUnavailable:
+      return "UNAVAILABLE";
+    case PageOutcome::kNotCompatible:
+      return "NOT_COMPATIBLE";
+    case PageOutcome::kStored:
+      return "STORED";
+    case PageOutcome::kAlreadyThere:
+      return "ALREADY_THERE";
+    case PageOutcome::kConflict:
+      return "CONFLICT";
+    case PageOutcome::kRefused:
+      return "REFUSED";
+  }
+  return "UNKNOWN";
+}
+
+PageOutcome OutcomeOf(v1::PageStatus status) {
+  switch (status) {
+    case v1::HIT:
+      return PageOutcome::kHit;
+    case v1::MISS:
+      return PageOutcome::kMiss;
+    case v1::CORRUPT:
+      return PageOutcome::kCorrupt;
+    case v1::EXPIRED:
+      return PageOutcome::kExpired;
+    case v1::NOT_COMPATIBLE:
+      return PageOutcome::kNotCompatible;
+    case v1::STORED:
+      return PageOutcome::kStored;
+    case v1::ALREADY_THERE:
+      return PageOutcome::kAlreadyThere;
+    case v1::CONFLICT:
+      return PageOutcome::kConflict;
+    case v1::REFUSED:
+      return PageOutcome::kRefused;
+    default:
+      return PageOutcome::kUnavailable;
+  }
+}
+
+PutResult PutResultOf(const v1::PutResult& result) {
+  PutResult out;
+  out.outcome = OutcomeOf(result.status());
+  out.message = result.message();
+  out.stored_bytes = result.stored_bytes();
+  out.recipe = result.recipe();
+  out.fell_back = result.fell_back();
+  if (v1::Ack_IsValid(result.ack())) out.ack = static_cast<AckLevel>(result.ack());
+  return out;
+}
+
+GetResult GetResultOf(const v1::PageReply& reply) {
+  GetResult out;
+  out.outcome = OutcomeOf(reply.status());
+  out.message = reply.message();
+  out.tokens = reply.tokens();
+  out.first_position = reply.first_position();
+  out.bytes = reply.payload_bytes();
+  out.tier = reply.tier();
+  out.recipe = reply.recipe();
+  out.exact = reply.exact();
+  out.levels = reply.levels();
+  out.levels_stored = reply.levels_stored();
+  out.estimated_error = reply.estimated_error();
+  out.stored_bytes = reply.stored_bytes();
+  return out;
+}
+
+absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
+                                      const v1::OpenSpaceResponse& response) {
+  SpaceInfo out;
+  out.name = std::string(name);
+  KVSTOW_ASSIGN_OR_RETURN(out.spec, FromProto(response.spec()));
+  out.recipe = response.recipe();
+  out.pipeline = response.pipeline();
+  out.fingerprint = response.fingerprint();
+  out.fidelity = FidelityOf(response.fidelity());
+  out.created = response.created();
+  out.levels = response.levels();
+  return out;
+}
+
+v1::OpenSpaceRequest RequestOf(const SpaceOptions& options) {
+  v1::OpenSpaceRequest request;
+  request.set_space(options.name);
+  ToProto(options.spec, *request.mutable_spec());
+  request.set_recipe(options.recipe);
+  request.set_fidelity(static_cast<v1::Fidelity>(options.fidelity));
+  return request;
+}
+
+PageOutcome OutcomeOfFailedPut(const absl::Status& status) {
+  return IsPassing(status) ? PageOutcome::kUnavailable : PageOutcome::kRefused;
+}
+
+PageOutcome OutcomeOfFailedGet(const absl::Status& status) {
+  return absl::IsNotFound(status) ? PageOutcome::kMiss : PageOutcome::kUnavailable;
+}
+
+}  // namespace kvstow

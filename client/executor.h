@@ -1,0 +1,41 @@
+// One thread that runs functions, now or later: a client's callbacks and its next attempts.
+//
+// Callbacks never run on gRPC's threads, so that user code may call the client again. Functions run
+// one after the other in the order of their times, and must not block. Thread-safe.
+#ifndef KVSTOW_CLIENT_EXECUTOR_H_
+#define KVSTOW_CLIENT_EXECUTOR_H_
+
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace kvstow {
+
+class Executor {
+ public:
+  Executor();
+  // Runs what is left, and joins. Not from its own thread.
+  ~Executor();
+
+  void Run(std::function<void()> fn) { RunAfter(Duration(0), std::move(fn)); }
+  void RunAfter(Duration delay, std::function<void()> fn);
+  // From now on nothing waits for its time: what is waiting runs at once.
+  void Hurry();
+
+ private:
+  void Loop();
+
+  Mutex mu_;
+  CondVar changed_;
+  std::multimap<Time, std::function<void()>> queue_ KVSTOW_GUARDED_BY(mu_);
+  bool hurry_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_EXECUTOR_H_

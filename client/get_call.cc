@@ -1,0 +1,238 @@
+#include "client/get_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "client/convert.h"
+#include "client/raw_stream.h"
+#include "proto/wire/chunk.h"
+
+namespace kvstow {
+namespace {
+
+constexpr char kMethod[] = "/kvstow.v1.KvCache/Get";
+constexpr size_t kPagesPerMessage = 256;
+
+struct GetCall {
+  ClientCore& core;
+  std::string space;
+  uint64_t lease;
+  std::vector<PageGet> pages;
+  std::vector<GetResult> results;
+  std::vector<bool> answered;
+  Client::GetDone done;
+  Attempts attempts;
+
+  void Answer(size_t i, GetResult result) {
+    results[i] = std::move(result);
+    answered[i] = true;
+  }
+  std::vector<size_t> Unanswered() const {
+    std::vector<size_t> out;
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (!answered[i]) out.push_back(i);
+    }
+    return out;
+  }
+};
+
+void StartStream(std::shared_ptr<GetCall> call);
+
+// On the executor: the results go to the caller.
+void Finish(GetCall& call) {
+  call.done(std::move(call.results));
+  call.core.calls.RemoveBatch();
+}
+
+void Fail(GetCall& call, const absl::Status& status) {
+  const absl::Status why = Explain(status, call.core.options.address);
+  for (const size_t i : call.Unanswered()) {
+    call.Answer(i, {.outcome = OutcomeOfFailedGet(why), .message = std::string(why.message())});
+  }
+  Finish(call);
+}
+
+// On the executor, when a stream is over.
+void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t asked) {
+  const size_t left = call->Unanswered().size();
+  if (left == 0) return Finish(*call);
+  if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
+  ClientCore& core = call->core;
+  const auto wait = core.calls.closed() ? std::nullopt : call->attempts.Next(status, left < asked);
+  if (!wait) return Fail(*call, status);
+  core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
+}
+
+// One stream: asks for pages, grants credit as payload arrives, and puts payload in place.
+class GetStream final : public StreamHandler {
+ public:
+  explicit GetStream(std::shared_ptr<GetCall> call)
+      : call_(std::move(call)), todo_(call_->Unanswered()) {
+    for (const size_t i : todo_) wanted_bytes_ += call_->pages[i].out.size();
+  }
+
+  // Grants no more than can come, so that after the last grant the stream is closed on our side and
+  // the server ends it with its last page.
+  Outgoing Next() override {
+    if (left() == 0) return {.last = true};
+    v1::GetRequest message;
+    if (asked_ == 0) {
+      message.mutable_open()->set_space(call_->space);
+      message.mutable_open()->set_payload(v1::RAW);
+      message.mutable_open()->set_lease(call_->lease);
+    }
+    const uint64_t window = call_->core.options.get_window_bytes;
+    const uint64_t grant = std::min(window - (granted_ - received_), wanted_bytes_ - granted_);
+    const bool worth_it = grant >= window / 4 || (grant > 0 && granted_ + grant == wanted_bytes_);
+    if (asked_ == todo_.size() && !worth_it) return {};
+    for (size_t n = 0; n < kPagesPerMessage && asked_ < todo_.size(); ++n, ++asked_) {
+      Ask(call_->pages[todo_[asked_]], *message.add_pages());
+    }
+    if (worth_it) {
+      message.set_credit_bytes(grant);
+      granted_ += grant;
+    }
+    return {.message = WriteMessage(message),
+            .last = asked_ == todo_.size() && granted_ == wanted_bytes_};
+  }
+
+  absl::Status OnMessage(const grpc::ByteBuffer& message) override {
+    v1::GetResponse response;
+    KVSTOW_ASSIGN_OR_RETURN(const ChunkPayload payload, ReadChunk(message, response));
+    if (response.has_begin()) KVSTOW_RETURN_IF_ERROR(BeginPage(response));
+    if (payload.bytes == 0) return absl::OkStatus();
+    return TakePayload(response, payload);
+  }
+
+  void OnEnd(const absl::Status& status) override {
+    Executor& executor = call_->core.executor;
+    executor.Run([call = std::move(call_), status, asked = todo_.size()]() mutable {
+      AfterStream(std::move(call), status, asked);
+    });
+  }
+
+ private:
+  size_t left() const { return todo_.size() - answered_; }
+
+  void Ask(const PageGet& page, v1::GetPage& out) const {
+    out.set_page(asked_ + 1);
+    out.set_key(page.key);
+    out.set_max_levels(page.max_levels);
+    out.set_min_levels(page.min_levels);
+    out.set_first_layer(page.first_layer);
+    out.set_layer_count(page.layer_count);
+  }
+
+  absl::Status BeginPage(const v1::GetResponse& response) {
+    const uint64_t page = response.page();
+    if (current_ != 0 || page == 0 || page > asked_ || call_->answered[todo_[page - 1]]) {
+      return absl::InternalError(
+          absl::StrCat("the server sent page ", page, ", which was not due"));
+    }
+    result_ = GetResultOf(response.begin());
+    const std::span<uint8_t> out = call_->pages[todo_[page - 1]].out;
+    if (result_.outcome != PageOutcome::kHit) {
+      result_.bytes = 0;
+      return Answer(page);
+    }
+    if (result_.bytes > out.size()) {
+      result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
+                                     out.size(), ": does the worker use the space's spec?");
+      result_.outcome = PageOutcome::kNotCompatible;
+      KVSTOW_RETURN_IF_ERROR(Answer(page));
+      // There is no way to skip its payload: the pages after it come over another stream.
+      return absl::UnavailableError("the stream holds a page that does not fit its buffer");
+    }
+    current_ = page;
+    filled_ = 0;
+    raw_digest_ = response.begin().raw_digest();
+    digest_ = Xxh3Stream();
+    return result_.bytes == 0 ? EndPage() : absl::OkStatus();
+  }
+
+  absl::Status TakePayload(const v1::GetResponse& response, const ChunkPayload& payload) {
+    if (current_ == 0 || response.page() != current_ || response.offset() != filled_ ||
+        payload.bytes > result_.bytes - filled_ || payload.bytes > granted_ - received_) {
+      return absl::InternalError(absl::StrCat("the server sent ", payload.bytes,
+                                              " bytes at offset ", response.offset(), " of page ",
+                                              response.page(), ", which were not due"));
+    }
+    const PageGet& page = call_->pages[todo_[current_ - 1]];
+    for (const grpc::Slice& slice : payload.slices) {
+      const std::span<uint8_t> to = page.out.subspan(filled_, slice.size());
+      std::memcpy(to.data(), slice.begin(), slice.size());
+      if (Checked(page)) digest_.Update(to);
+      filled_ += slice.size();
+    }
+    received_ += payload.bytes;
+    return filled_ == result_.bytes ? EndPage() : absl::OkStatus();
+  }
+
+  // The very bytes that were put, and all of them: their digest is known.
+  bool Checked(const PageGet& page) const {
+    return result_.exact && page.first_layer == 0 && page.layer_count == 0;
+  }
+
+  absl::Status EndPage() {
+    const uint64_t page = std::exchange(current_, 0);
+    if (Checked(call_->pages[todo_[page - 1]])) {
+      const Digest128 digest = digest_.Finish();
+      if (AsBytes(raw_digest_).size() != digest.bytes.size() ||
+          std::memcmp(raw_digest_.data(), digest.bytes.data(), digest.bytes.size()) != 0) {
+        result_.outcome = PageOutcome::kCorrupt;
+        result_.message = "the bytes that came do not match the digest they were put with";
+      }
+    }
+    return Answer(page);
+  }
+
+  absl::Status Answer(uint64_t page) {
+    call_->Answer(todo_[page - 1], std::move(result_));
+    ++answered_;
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<GetCall> call_;
+  const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  size_t asked_ = 0, answered_ = 0;
+  uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
+  // The page that is arriving; 0 = none.
+  uint64_t current_ = 0;
+  GetResult result_;
+  uint64_t filled_ = 0;
+  std::string raw_digest_;
+  Xxh3Stream digest_;
+};
+
+void StartStream(std::shared_ptr<GetCall> call) {
+  ClientCore& core = call->core;
+  const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
+  if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
+  const Time deadline = call->attempts.deadline();
+  RawStream::Start(core, channel, kMethod, deadline, std::make_shared<GetStream>(std::move(call)));
+}
+
+}  // namespace
+
+void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
+              Client::GetDone done) {
+  const size_t n = pages.size();
+  auto call = std::make_shared<GetCall>(
+      GetCall{core, std::move(space), lease, std::move(pages), std::vector<GetResult>(n),
+              std::vector<bool>(n), std::move(done),
+              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+  core.calls.AddBatch();
+  // Callbacks run on the executor, also when there is nothing to fetch.
+  core.executor.Run([call = std::move(call)] {
+    if (!call->core.options_status.ok()) return Fail(*call, call->core.options_status);
+    if (call->pages.empty()) return Finish(*call);
+    StartStream(call);
+  });
+}
+
+}  // namespace kvstow

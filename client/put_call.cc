@@ -1,0 +1,207 @@
+#include "client/put_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "client/convert.h"
+#include "client/raw_stream.h"
+#include "proto/wire/chunk.h"
+
+namespace kvstow {
+namespace {
+
+constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
+constexpr Duration kDrainTime = std::chrono::milliseconds(50);
+
+// The caller's pages and their results. The slices that gRPC holds share it, so it goes, and the
+// callback runs, when nobody reads the pages any more.
+struct PutBatch {
+  ClientCore& core;
+  std::vector<PagePut> pages;
+  std::vector<PutResult> results;
+  std::vector<bool> answered;
+  Client::PutDone done;
+
+  PutBatch(ClientCore& c, std::vector<PagePut> p, Client::PutDone d)
+      : core(c),
+        pages(std::move(p)),
+        results(pages.size()),
+        answered(pages.size()),
+        done(std::move(d)) {
+    core.calls.AddBatch();
+  }
+  ~PutBatch() {
+    core.executor.Run(
+        [&core = core, results = std::move(results), done = std::move(done)]() mutable {
+          done(std::move(results));
+          core.calls.RemoveBatch();
+        });
+  }
+  void Answer(size_t i, PutResult result) {
+    results[i] = std::move(result);
+    answered[i] = true;
+  }
+  std::vector<size_t> Unanswered() const {
+    std::vector<size_t> out;
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (!answered[i]) out.push_back(i);
+    }
+    return out;
+  }
+};
+
+struct PutCall {
+  std::shared_ptr<PutBatch> batch;
+  std::string space;
+  Attempts attempts;
+};
+
+void StartStream(std::shared_ptr<PutCall> call);
+
+void Fail(PutCall& call, const absl::Status& status) {
+  const absl::Status why = Explain(status, call.batch->core.options.address);
+  for (const size_t i : call.batch->Unanswered()) {
+    call.batch->Answer(i,
+                       {.outcome = OutcomeOfFailedPut(why), .message = std::string(why.message())});
+  }
+}
+
+// When the deadline passed and bytes of the batch still lie in the connection a little later, its
+// peer has stopped reading, and only the end of the connection gives the bytes back: the other
+// streams on it go on over a new one.
+void FreeBytesSoon(ClientCore& core, std::weak_ptr<PutBatch> batch,
+                   std::shared_ptr<grpc::Channel> channel) {
+  core.executor.RunAfter(kDrainTime, [&core, batch = std::move(batch), channel] {
+    if (batch.expired()) return;
+    core.channels.ReplaceBulk(channel.get());
+    core.calls.CancelStreams(channel.get(),
+                             absl::UnavailableError("the connection stalled and was replaced"));
+  });
+}
+
+// On the executor, when a stream is over. `call` goes here unless there is another attempt.
+void AfterStream(std::shared_ptr<PutCall> call, absl::Status status, size_t asked,
+                 std::shared_ptr<grpc::Channel> channel) {
+  ClientCore& core = call->batch->core;
+  const size_t left = call->batch->Unanswered().size();
+  if (absl::IsDeadlineExceeded(status)) FreeBytesSoon(core, call->batch, std::move(channel));
+  if (left == 0) return;
+  if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
+  const auto wait = core.calls.closed() ? std::nullopt : call->attempts.Next(status, left < asked);
+  if (!wait) return Fail(*call, status);
+  core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
+}
+
+// One stream: sends what it has credit for, page after page.
+class PutStream final : public StreamHandler {
+ public:
+  PutStream(std::shared_ptr<PutCall> call, std::shared_ptr<grpc::Channel> channel)
+      : call_(std::move(call)),
+        channel_(std::move(channel)),
+        batch_(call_->batch),
+        todo_(batch_->Unanswered()) {}
+
+  Outgoing Next() override {
+    v1::PutRequest message;
+    if (!opened_) {
+      opened_ = true;
+      message.mutable_open()->set_space(call_->space);
+      message.mutable_open()->set_payload(v1::RAW);
+      return {.message = WriteChunk(message, {})};
+    }
+    if (next_ == todo_.size()) return {.last = true};
+    if (credit_ == 0) return {};
+    const PagePut& page = batch_->pages[todo_[next_]];
+    message.set_page(next_ + 1);
+    message.set_offset(sent_);
+    if (sent_ == 0) Begin(page, *message.mutable_begin());
+    const uint64_t bytes =
+        std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, page.raw.size() - sent_});
+    const SharedBytes payload(batch_, page.raw.subspan(sent_, bytes));
+    credit_ -= bytes;
+    sent_ += bytes;
+    if (sent_ == page.raw.size()) {
+      ++next_;
+      sent_ = 0;
+    }
+    return {.message = WriteChunk(message, {&payload, 1})};
+  }
+
+  absl::Status OnMessage(const grpc::ByteBuffer& message) override {
+    v1::PutResponse response;
+    if (absl::Status s = ReadMessage(message, response); !s.ok()) return s;
+    credit_ += response.credit_bytes();
+    for (const v1::PutResult& result : response.results()) {
+      const uint64_t page = result.page();
+      if (page == 0 || page > todo_.size() || batch_->answered[todo_[page - 1]]) {
+        return absl::InternalError(
+            absl::StrCat("the server answered page ", page, ", which was not asked"));
+      }
+      batch_->Answer(todo_[page - 1], PutResultOf(result));
+    }
+    return absl::OkStatus();
+  }
+
+  void OnEnd(const absl::Status& status) override {
+    ClientCore& core = batch_->core;
+    batch_.reset();
+    core.executor.Run([call = std::move(call_), channel = std::move(channel_), status,
+                       asked = todo_.size()]() mutable {
+      AfterStream(std::move(call), status, asked, std::move(channel));
+    });
+  }
+
+ private:
+  static void Begin(const PagePut& page, v1::PutPage& out) {
+    const Digest128 digest = Xxh3_128(page.raw);
+    out.set_key(page.key);
+    out.set_tokens(page.tokens);
+    out.set_first_position(page.first_position);
+    out.set_payload_bytes(page.raw.size());
+    out.set_digest(digest.bytes.data(), digest.bytes.size());
+    out.set_ack(static_cast<v1::Ack>(page.ack));
+  }
+
+  std::shared_ptr<PutCall> call_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<PutBatch> batch_;
+  const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  bool opened_ = false;
+  size_t next_ = 0;      // place in todo_ of the page that is being sent
+  uint64_t sent_ = 0;    // of its bytes
+  uint64_t credit_ = 0;  // that the server has granted and we have not used
+};
+
+void StartStream(std::shared_ptr<PutCall> call) {
+  ClientCore& core = call->batch->core;
+  const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
+  if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
+  const Time deadline = call->attempts.deadline();
+  RawStream::Start(core, channel, kMethod, deadline,
+                   std::make_shared<PutStream>(std::move(call), channel));
+}
+
+}  // namespace
+
+void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
+              Client::PutDone done) {
+  auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
+  for (size_t i = 0; i < batch->pages.size(); ++i) {
+    const PagePut& page = batch->pages[i];
+    if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
+      batch->Answer(i, {.outcome = PageOutcome::kRefused,
+                        .message = "a page needs bytes and a key of 1..64 bytes"});
+    }
+  }
+  auto call = std::make_shared<PutCall>(
+      PutCall{std::move(batch), std::move(space),
+              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+  if (!core.options_status.ok()) return Fail(*call, core.options_status);
+  if (call->batch->Unanswered().empty()) return;
+  StartStream(std::move(call));
+}
+
+}  // namespace kvstow

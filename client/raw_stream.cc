@@ -1,0 +1,105 @@
+#include "client/raw_stream.h"
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <utility>
+
+namespace kvstow {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::chrono::system_clock::time_point WallDeadline(Time deadline) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::Real().Now());
+}
+
+RawStream::RawStream(ClientCore& core, std::shared_ptr<grpc::Channel> channel, Time deadline,
+                     std::shared_ptr<StreamHandler> handler)
+    : core_(core), channel_(std::move(channel)), handler_(std::move(handler)) {
+  context_.set_deadline(WallDeadline(deadline));
+}
+
+void RawStream::Start(ClientCore& core, std::shared_ptr<grpc::Channel> channel,
+                      const std::string& method, Time deadline,
+                      std::shared_ptr<StreamHandler> handler) {
+  auto* const stream = new RawStream(core, std::move(channel), deadline, std::move(handler));
+  grpc::GenericStub stub(stream->channel_);
+  stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream);
+  // Held until it is registered: Cancel() must find a call that has begun.
+  stream->AddHold();
+  stream->StartRead(&stream->read_);
+  stream->StartCall();
+  stream->WriteNext();
+  if (!core.calls.Add(stream)) stream->Cancel(absl::CancelledError("the client was closed"));
+  stream->RemoveHold();
+}
+
+void RawStream::Cancel(const absl::Status& why) {
+  {
+    MutexLock lock(mu_);
+    if (why_.ok()) why_ = why;
+  }
+  context_.TryCancel();
+}
+
+void RawStream::WriteNext() {
+  StreamHandler::Outgoing out;
+  {
+    MutexLock lock(mu_);
+    if (writing_ || wrote_last_ || !why_.ok()) return;
+    out = handler_->Next();
+    if (!out.message && !out.last) return;
+    writing_ = true;
+    wrote_last_ = out.last;
+  }
+  if (out.message) write_.Swap(&*out.message);
+  // No other thread writes while writing_ is set, and the reaction (or the hold) that called us
+  // keeps the stream alive.
+  if (!out.message) {
+    StartWritesDone();
+  } else if (out.last) {
+    StartWriteLast(&write_, grpc::WriteOptions());
+  } else {
+    StartWrite(&write_);
+  }
+}
+
+void RawStream::OnWriteDone(bool ok) {
+  if (!ok) return;  // the stream is broken: OnDone() says why
+  write_.Clear();
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+  }
+  WriteNext();
+}
+
+void RawStream::OnReadDone(bool ok) {
+  if (!ok) return;
+  absl::Status status;
+  {
+    MutexLock lock(mu_);
+    status = why_.ok() ? handler_->OnMessage(read_) : why_;
+    read_.Clear();
+  }
+  if (!status.ok()) return Cancel(status);
+  StartRead(&read_);
+  WriteNext();
+}
+
+void RawStream::OnDone(const grpc::Status& grpc_status) {
+  core_.calls.Remove(this);
+  absl::Status status;
+  {
+    MutexLock lock(mu_);
+    status = why_.ok() ? FromGrpc(grpc_status) : why_;
+  }
+  // The call goes first: what it holds of the handler's bytes is then on its way back.
+  const std::shared_ptr<StreamHandler> handler = handler_;
+  delete this;
+  handler->OnEnd(status);
+}
+
+}  // namespace kvstow

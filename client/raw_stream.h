@@ -1,0 +1,78 @@
+// A bidi stream of raw messages: the part of Put and Get that is about gRPC.
+//
+// A handler says what to send and takes what arrives; it knows nothing of threads. The stream calls
+// it from gRPC's threads, one call at a time, and the last call is OnEnd().
+#ifndef KVSTOW_CLIENT_RAW_STREAM_H_
+#define KVSTOW_CLIENT_RAW_STREAM_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "client/client_core.h"
+
+namespace kvstow {
+
+class StreamHandler {
+ public:
+  virtual ~StreamHandler() = default;
+
+  struct Outgoing {
+    std::optional<grpc::ByteBuffer> message;
+    bool last = false;  // nothing follows, and Next() is not called again
+  };
+  // What to send now, if anything. Asked at the start and after each message sent or received.
+  virtual Outgoing Next() = 0;
+  // An error ends the stream and is what OnEnd() gets.
+  virtual absl::Status OnMessage(const grpc::ByteBuffer& message) = 0;
+  // Both sides are done, or the stream failed. The handler is let go afterwards.
+  virtual void OnEnd(const absl::Status& status) = 0;
+};
+
+// Owns itself from Start() to the end of the stream.
+class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  // Opens `method` ("/kvstow.v1.KvCache/Put"). When the client is closed, the handler's OnEnd() is
+  // called at once. `core` must outlive the stream.
+  static void Start(ClientCore& core, std::shared_ptr<grpc::Channel> channel,
+                    const std::string& method, Time deadline,
+                    std::shared_ptr<StreamHandler> handler);
+
+  // Ends the stream with `why`. The stream must be open (OpenCalls sees to that).
+  void Cancel(const absl::Status& why);
+  const grpc::Channel* channel() const { return channel_.get(); }
+
+ private:
+  RawStream(ClientCore& core, std::shared_ptr<grpc::Channel> channel, Time deadline,
+            std::shared_ptr<StreamHandler> handler);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  void WriteNext();
+
+  ClientCore& core_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::shared_ptr<StreamHandler> handler_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer read_;
+  grpc::ByteBuffer write_;  // of whoever set writing_
+  Mutex mu_;                // also held while the handler runs: it sees one call at a time
+  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool wrote_last_ KVSTOW_GUARDED_BY(mu_) = false;
+  absl::Status why_ KVSTOW_GUARDED_BY(mu_);  // we ended it ourselves
+};
+
+absl::Status FromGrpc(const grpc::Status& status);
+std::chrono::system_clock::time_point WallDeadline(Time deadline);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_RAW_STREAM_H_

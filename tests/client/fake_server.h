@@ -1,0 +1,34 @@
+// A small server of kvstow.v1 from the generated code, for tests of the client: pages in a map, one
+// process, faults on demand. It checks what the client promises on the wire (order of chunks,
+// digests, credit) and ends a stream that breaks it.
+#ifndef KVSTOW_TESTS_CLIENT_FAKE_SERVER_H_
+#define KVSTOW_TESTS_CLIENT_FAKE_SERVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/client/prompt.h"
+
+namespace kvstow {
+
+struct FakeFaults {
+  std::atomic<int> break_after_pages = -1;  // a stream ends UNAVAILABLE after so many; then off
+  std::atomic<bool> stall = false;          // streams are taken and never answered
+  std::atomic<bool> flip_a_bit = false;     // in the first chunk of each page that is read
+  std::atomic<bool> shift_chunks = false;   // sends every chunk with a wrong offset
+  std::atomic<int> streams = 0;             // opened so far
+};
+
+class FakeServer : public ServerUnderTest {
+ public:
+  virtual FakeFaults& faults() = 0;
+};
+
+// `address`: "127.0.0.1:0" or "unix:PATH".
+std::unique_ptr<FakeServer> StartFakeServer(const std::string& address);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_TESTS_CLIENT_FAKE_SERVER_H_

@@ -1,0 +1,171 @@
+// Servers that break, stall or lie: a miss within the deadline, and recovery afterwards.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "tests/client/fake_server.h"
+
+namespace kvstow {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A TCP port that takes connections (the kernel does) and never says a word; or nothing at all.
+class Socket {
+ public:
+  explicit Socket(bool listening) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(at);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&at), size), 0);
+    if (listening) {
+      EXPECT_EQ(listen(fd_, 16), 0);
+    }
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
+  }
+  ~Socket() { close(fd_); }
+  const std::string& address() const { return address_; }
+
+ private:
+  int fd_;
+  std::string address_;
+};
+
+void ExpectMissesWithin(const std::string& address, milliseconds timeout, milliseconds limit) {
+  const auto client = Client::Connect({.address = address, .timeout = timeout});
+  const Prompt prompt(SmallSpec(), 64 * 4, 1);
+  const auto took = [&](auto&& call) {
+    const Time start = Clock::Real().Now();
+    call();
+    EXPECT_LT(Clock::Real().Now() - start, limit);
+  };
+  took([&] { EXPECT_FALSE(client->Lookup("s", prompt.keys).status.ok()); });
+  took([&] {
+    EXPECT_THAT(OutcomesOf(client->Put("s", prompt.Puts()).get()),
+                testing::Each(PageOutcome::kUnavailable));
+  });
+  took([&] {
+    Fetch fetch(SmallSpec(), prompt.keys);
+    const auto results = client->Get("s", 0, fetch.gets).get();
+    EXPECT_THAT(OutcomesOf(results), testing::Each(PageOutcome::kUnavailable));
+    EXPECT_THAT(results[0].message, testing::HasSubstr(address));
+  });
+}
+
+TEST(ClientFault, ADeadServerIsAMiss) {
+  const Socket nobody(/*listening=*/false);
+  ExpectMissesWithin(nobody.address(), milliseconds(10'000), milliseconds(5'000));
+}
+
+TEST(ClientFault, AServerThatNeverAnswersIsAMissAtTheDeadline) {
+  const Socket silent(/*listening=*/true);
+  ExpectMissesWithin(silent.address(), milliseconds(300), milliseconds(2'000));
+}
+
+TEST(ClientFault, BadOptionsAreReportedByEveryCall) {
+  for (const ClientOptions& bad :
+       {ClientOptions{.address = "http://x"}, ClientOptions{.address = "x"},
+        ClientOptions{.timeout = milliseconds(0)}, ClientOptions{.chunk_bytes = 5 << 20},
+        ClientOptions{.attempts = 0}, ClientOptions{.get_window_bytes = 1}}) {
+    const auto client = Client::Connect(bad);
+    const Prompt prompt(SmallSpec(), 64, 1);
+    EXPECT_TRUE(absl::IsInvalidArgument(client->FindSpace("s").status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(client->Lookup("s", prompt.keys).status));
+    EXPECT_FALSE(client->Put("s", prompt.Puts()).get()[0].message.empty());
+    Fetch fetch(SmallSpec(), prompt.keys);
+    EXPECT_FALSE(client->Get("s", 0, fetch.gets).get()[0].message.empty());
+  }
+}
+
+class FaultyServer : public testing::Test {
+ protected:
+  void SetUp() override {
+    client_ = Client::Connect({.address = server_->address(), .timeout = milliseconds(1'000)});
+    ASSERT_TRUE(client_->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"}).ok());
+  }
+  std::unique_ptr<FakeServer> server_ = StartFakeServer("127.0.0.1:0");
+  std::unique_ptr<Client> client_;
+  const Prompt prompt_{SmallSpec(), 64 * 6, 1};
+};
+
+TEST_F(FaultyServer, ABrokenPutGoesOnWithThePagesThatHaveNoAnswer) {
+  server_->faults().break_after_pages = 3;
+  const auto results = client_->Put("s", prompt_.Puts()).get();
+  // The page whose answer was lost with the stream was stored before it was sent again.
+  EXPECT_THAT(OutcomesOf(results),
+              testing::Each(testing::AnyOf(PageOutcome::kStored, PageOutcome::kAlreadyThere)));
+  EXPECT_EQ(server_->faults().streams, 2);
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()), testing::Each(PageOutcome::kHit));
+  EXPECT_EQ(fetch.buffers, prompt_.pages);
+}
+
+TEST_F(FaultyServer, AStalledStreamEndsAtTheDeadlineAndTheNextOneWorks) {
+  server_->faults().stall = true;
+  EXPECT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kUnavailable));
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()),
+              testing::Each(PageOutcome::kUnavailable));
+  EXPECT_EQ(server_->faults().streams, 2) << "a deadline is not tried again";
+  server_->faults().stall = false;
+  EXPECT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+}
+
+TEST_F(FaultyServer, ADestroyedClientDoesNotWaitForAStalledServer) {
+  server_->faults().stall = true;
+  auto client =
+      Client::Connect({.address = server_->address(), .timeout = milliseconds(3'600'000)});
+  auto put = client->Put("s", prompt_.Puts());
+  client.reset();
+  EXPECT_THAT(OutcomesOf(put.get()), testing::Each(PageOutcome::kUnavailable));
+}
+
+TEST_F(FaultyServer, BytesThatChangedOnTheWayAreCorrupt) {
+  ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  server_->faults().flip_a_bit = true;
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()),
+              testing::Each(PageOutcome::kCorrupt));
+}
+
+TEST_F(FaultyServer, AServerThatBreaksTheProtocolIsNotBelievedNorTriedAgain) {
+  ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  server_->faults().shift_chunks = true;
+  server_->faults().streams = 0;
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  const auto results = client_->Get("s", 0, fetch.gets).get();
+  EXPECT_THAT(OutcomesOf(results), testing::Each(PageOutcome::kUnavailable));
+  EXPECT_THAT(results[0].message, testing::HasSubstr("offset 1"));
+  EXPECT_EQ(server_->faults().streams, 1);
+}
+
+TEST_F(FaultyServer, StreamedAnswersComeInOrder) {
+  std::vector<size_t> sizes;
+  const absl::Status status = client_->CallStreaming(
+      "/kvstow.v1.Admin/Verify", "", [&](absl::string_view m) { sizes.push_back(m.size()); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(sizes.size(), 3u);
+  EXPECT_TRUE(client_->Call("/kvstow.v1.Admin/Status", "").ok());
+  EXPECT_EQ(client_->Call("/kvstow.v1.Admin/Nothing", "").status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(FaultyServer, CallbacksMayCallTheClientAgain) {
+  std::promise<uint32_t> found;
+  client_->PutAsync("s", prompt_.Puts(), [&](std::vector<PutResult>) {
+    found.set_value(client_->Lookup("s", prompt_.keys).pages);
+  });
+  EXPECT_EQ(found.get_future().get(), 6u);
+}
+
+}  // namespace
+}  // namespace kvstow
