@@ -38,8 +38,10 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "storage/catalog.h"
+#include "storage/lease_table.h"
 #include "storage/segment.h"
 #include "storage/tier.h"
+#include "storage/usage.h"
 
 namespace kvstow {
 
@@ -58,35 +60,10 @@ struct PageFacts {
   uint64_t stored_bytes() const;
 };
 
-using LeaseId = uint64_t;  // 0 = none
-
 struct PrefixMatch {
   std::vector<PageFacts> pages;  // of the leading keys that are present
   LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
   Duration ttl{};
-};
-
-struct TierUsage {
-  uint64_t budget_bytes = 0;
-  uint64_t encoded_bytes = 0;  // bodies, and the header with each copy of a page's base
-  uint64_t raw_bytes = 0;      // of the pages whose base is (hottest) here
-  uint64_t pages = 0;          // whose base is (hottest) here
-  uint64_t segments = 0;
-};
-
-struct StoreUsage {
-  std::array<TierUsage, kTiers> tiers;
-  uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
-  uint64_t leases = 0, pinned_pages = 0;
-};
-
-// Counters since start; monotonic.
-struct StoreCounters {
-  uint64_t puts = 0, already_there = 0, conflicts = 0;
-  uint64_t demoted_bytes = 0, dropped_segments = 0, dropped_pages = 0;
-  uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
-  uint64_t recovered_pages = 0, damaged_records = 0;
-  uint64_t expired_leases = 0, disk_errors = 0;
 };
 
 struct TieredStoreOptions {

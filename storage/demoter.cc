@@ -1,0 +1,325 @@
+// Making room: which pages cool, and how their segments move or go.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+constexpr Duration kBackgroundPeriod = std::chrono::milliseconds(500);
+// Put waits for others' moves at most so often before it answers that there is no room.
+constexpr int kMaxWaits = 256;
+
+}  // namespace
+
+std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(PageNumber number, Wait wait) {
+  MutexLock lock(mu_);
+  for (;;) {
+    PageEntry* const page = index_.Find(number);
+    if (page == nullptr) return std::nullopt;
+    if (!page->busy) return Begin(page);
+    if (wait == Wait::kNo) return std::nullopt;
+    changed_.Wait(mu_);
+  }
+}
+
+TieredStore::Impl::Claim TieredStore::Impl::Begin(PageEntry* page) {
+  page->busy = true;
+  ++claims_;
+  return Claim(this, page);
+}
+
+void TieredStore::Impl::EndClaim(PageEntry* page) {
+  if (page == nullptr) return;
+  MutexLock lock(mu_);
+  page->busy = false;
+  --claims_;
+  changed_.NotifyAll();
+}
+
+bool TieredStore::Impl::Reserve(TierId t, uint64_t bytes, Wait wait) {
+  return usable(t) && CoolUntil(t, budget(t), bytes, wait);
+}
+
+void TieredStore::Impl::Unreserve(TierId t, uint64_t bytes) {
+  MutexLock lock(mu_);
+  reserved(t) -= bytes;
+  changed_.NotifyAll();
+}
+
+// Cools `t` until what it holds and `reserve` more are within `limit`; then reserves them.
+bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wait wait) {
+  absl::flat_hash_set<PageNumber> skip;  // pages that could not be cooled
+  for (int waits = 0;;) {
+    std::optional<Step> step;
+    {
+      MutexLock lock(mu_);
+      ReapLeases();
+      const uint64_t held = index_.bytes(t) + reserved(t) + reserve;
+      if (held <= limit) {
+        reserved(t) += reserve;
+        return true;
+      }
+      step = PickStep(t, held - limit, skip);
+      if (!step.has_value()) {
+        const bool under_way = claims_ > 0 || reserved(t) > 0;
+        if (wait == Wait::kNo || !under_way || ++waits > kMaxWaits) return false;
+        changed_.Wait(mu_);
+        continue;
+      }
+    }
+    const PageNumber number = step->claim->number;
+    const bool cooled = t == TierId::kDisk ? CoolDisk(*step) : CoolMemory(t, *step);
+    if (!cooled) skip.insert(number);
+  }
+}
+
+std::optional<TieredStore::Impl::Step> TieredStore::Impl::PickStep(
+    TierId from, uint64_t wanted, const absl::flat_hash_set<PageNumber>& skip) {
+  for (const auto& [rank, page] : index_.order(from)) {
+    if (page->busy || skip.contains(page->number)) continue;
+    std::vector<uint64_t> bytes(page->segments.size());
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (page->segments[i].tiers.Has(from)) bytes[i] = page->BytesOf(i);
+    }
+    const size_t keep = SegmentsToKeep(bytes, wanted, page->whole);
+    if (MayLeave(*page, from, keep)) return Step{Begin(page), keep};
+  }
+  return std::nullopt;
+}
+
+// Whether segments [keep, end) may leave `from`: a protected page only if a colder tier takes them.
+bool TieredStore::Impl::MayLeave(const PageEntry& page, TierId from, size_t keep) const {
+  if (!page.is_protected()) return true;
+  if (from == TierId::kDisk) return false;
+  if (usable(TierId::kDisk) || (from == TierId::kGpu && usable(TierId::kHost))) return true;
+  return std::all_of(page.segments.begin() + keep, page.segments.end(),
+                     [&](const PageEntry::Segment& segment) {
+                       return !segment.tiers.Has(from) || segment.tiers.HasColderThan(from);
+                     });
+}
+
+bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
+  const absl::Status moved = CopyColder(step.claim, from, step.keep);
+  if (step.claim.page() == nullptr) return true;  // it proved damaged and is gone
+  if (moved.ok()) {
+    const std::vector<uint16_t> leaving = step.claim->SegmentsIn(from, step.keep);
+    uint64_t bytes = 0;
+    for (const uint16_t i : leaving) bytes += step.claim->BytesOf(i);
+    DropCopies(step.claim, from, leaving);
+    MutexLock lock(mu_);
+    counters_.demoted_bytes += bytes;
+    return true;
+  }
+  // No room below: what is worth least is forgotten.
+  return Truncate(step.claim, step.keep, Why::kPolicy).ok();
+}
+
+bool TieredStore::Impl::CoolDisk(Step& step) {
+  const auto& segments = step.claim->segments;
+  size_t keep = step.keep;  // of the page: everything up to the first that is on disk only
+  const size_t on_disk = step.claim->on_disk();
+  while (keep < on_disk && segments[keep].tiers.Hottest() != TierId::kDisk) ++keep;
+  if (keep < on_disk && !Truncate(step.claim, keep, Why::kPolicy).ok()) return false;
+  if (step.claim.page() == nullptr) return true;
+  DropCopies(step.claim, TierId::kDisk, step.claim->SegmentsIn(TierId::kDisk, step.keep));
+  return true;
+}
+
+// Gives those of the segments [keep, end) that are in `from` and nowhere colder a colder copy.
+absl::Status TieredStore::Impl::CopyColder(Claim& claim, TierId from, size_t keep) {
+  std::vector<uint16_t> missing = claim->SegmentsIn(from, keep);
+  std::erase_if(missing, [&](uint16_t i) { return claim->segments[i].tiers.HasColderThan(from); });
+  if (missing.empty()) return absl::OkStatus();
+  if (from == TierId::kGpu) {
+    const absl::Status copied = CopyToHost(claim, missing);
+    if (copied.ok() || claim.page() == nullptr) return copied;
+  }
+  // What is on disk is a leading part: everything up to the last one goes with it.
+  return WriteThrough(claim, missing.back() + size_t{1}, Ack::kMemory);
+}
+
+absl::Status TieredStore::Impl::CopyToHost(Claim& claim, std::span<const uint16_t> indices) {
+  constexpr TierId kTo = TierId::kHost;
+  uint64_t bytes = 0;
+  for (const uint16_t i : indices) bytes += claim->BytesOf(i);
+  if (bytes > budget(kTo) || !Reserve(kTo, bytes, Wait::kNo)) {
+    return absl::ResourceExhaustedError("host has no room");
+  }
+  absl::Status written;
+  std::vector<SegmentBody> list;
+  for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, indices)) {
+    written.Update(body.status());
+    if (written.ok()) list.push_back({claim->id(indices[list.size()]), *std::move(body)});
+  }
+  if (written.ok()) written = tier(kTo).Write(list);
+  MutexLock lock(mu_);
+  reserved(kTo) -= bytes;
+  changed_.NotifyAll();
+  if (!written.ok()) return written;
+  index_.Change(claim.page(), [&](PageEntry& page) {
+    for (const SegmentBody& body : list) page.segments[body.id.index].tiers.Add(kTo);
+  });
+  return absl::OkStatus();
+}
+
+// Sees to it that the leading `end` segments are on disk, and survive what `ack` says.
+absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) {
+  const size_t on_disk = claim->on_disk();
+  if (on_disk >= end) {
+    if (claim->disk_ack >= ack) return absl::OkStatus();
+    KVSTOW_RETURN_IF_ERROR(parts_.catalog->Sync());
+    claim.page()->disk_ack = Ack::kDurable;
+    return absl::OkStatus();
+  }
+  const uint64_t bytes = claim->BytesOf(on_disk, end);
+  if (bytes > budget(TierId::kDisk) || !Reserve(TierId::kDisk, bytes, Wait::kNo)) {
+    return absl::ResourceExhaustedError("disk has no room");
+  }
+  // Earlier parts that were written with a weaker promise are written again.
+  const size_t first = claim->disk_ack >= ack ? on_disk : 0;
+  std::vector<uint16_t> indices;
+  for (size_t i = first; i < end; ++i) indices.push_back(i);
+  absl::Status written;
+  std::vector<SegmentBody> list;
+  for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, indices)) {
+    written.Update(body.status());
+    if (written.ok()) list.push_back({claim->id(first + list.size()), *std::move(body)});
+  }
+  const bool damaged = !written.ok();
+  if (!damaged) written = parts_.catalog->PutPage(claim->Record(end), list, ack);
+  MutexLock lock(mu_);
+  reserved(TierId::kDisk) -= bytes;
+  changed_.NotifyAll();
+  if (!written.ok()) {
+    counters_.disk_errors += damaged ? 0 : 1;
+    return written;
+  }
+  index_.Change(claim.page(), [&](PageEntry& page) {
+    for (size_t i = on_disk; i < end; ++i) page.segments[i].tiers.Add(TierId::kDisk);
+    page.disk_ack = first == 0 ? ack : std::min(page.disk_ack, ack);
+  });
+  return absl::OkStatus();
+}
+
+// The segments leave `from`; each has another copy. On disk they must be the last ones there.
+void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices) {
+  if (indices.empty()) return;
+  std::vector<SegmentId> ids;
+  uint64_t bytes = 0;
+  const size_t on_disk = claim->on_disk();
+  for (const uint16_t i : indices) {
+    ids.push_back(claim->id(i));
+    bytes += claim->BytesOf(i);
+  }
+  {
+    MutexLock lock(mu_);
+    index_.Change(claim.page(), [&](PageEntry& page) {
+      for (const uint16_t i : indices) page.segments[i].tiers.Remove(from);
+    });
+    reserved(from) += bytes;  // until they have really gone
+  }
+  absl::Status erased;
+  if (from != TierId::kDisk) {
+    erased = tier(from).Erase(ids);
+  } else if (indices.front() == 0) {
+    erased = parts_.catalog->ErasePage(claim->number, on_disk);
+  } else {
+    erased = parts_.catalog->TruncatePage(claim->Record(indices.front()), on_disk);
+  }
+  MutexLock lock(mu_);
+  reserved(from) -= bytes;
+  counters_.disk_errors += erased.ok() ? 0 : 1;
+  changed_.NotifyAll();
+}
+
+// Forgets segments [keep, end) of the page in every tier; at 0 the page. A `whole` page goes whole.
+// FAILED_PRECONDITION when that is only policy and the page is protected.
+absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why) {
+  if (claim->whole) keep = 0;
+  const size_t had = claim->segments.size(), on_disk = claim->on_disk();
+  const PageNumber number = claim->number;
+  std::array<std::vector<SegmentId>, kTiers> ids;
+  std::array<uint64_t, kTiers> bytes{};
+  for (size_t i = keep; i < had; ++i) {
+    for (int t = 0; t < kTiers; ++t) {
+      if (!claim->segments[i].tiers.Has(static_cast<TierId>(t))) continue;
+      ids[t].push_back(claim->id(i));
+      bytes[t] += claim->BytesOf(i);
+    }
+  }
+  std::unique_ptr<PageEntry> removed;
+  {
+    MutexLock lock(mu_);
+    if (why == Why::kPolicy && claim->is_protected()) {
+      return absl::FailedPreconditionError("the page is leased or pinned");
+    }
+    for (int t = 0; t < kTiers; ++t) reserved_[t] += bytes[t];
+    if (why != Why::kDelete) {
+      counters_.dropped_segments += had - keep;
+      counters_.dropped_pages += keep == 0 ? 1 : 0;
+    }
+    if (keep == 0) {
+      removed = index_.Remove(claim.page());
+      --claims_;
+      claim.PageWasRemoved();
+    } else {
+      index_.Change(claim.page(), [&](PageEntry& page) { page.segments.resize(keep); });
+    }
+    changed_.NotifyAll();
+  }
+  absl::Status erased;
+  for (const TierId t : {TierId::kGpu, TierId::kHost}) {
+    const auto& gone = ids[static_cast<size_t>(t)];
+    if (!gone.empty()) erased.Update(tier(t).Erase(gone));
+  }
+  if (on_disk > keep) {
+    const absl::Status s = keep == 0 ? parts_.catalog->ErasePage(number, on_disk)
+                                     : parts_.catalog->TruncatePage(claim->Record(keep), on_disk);
+    erased.Update(s);
+  }
+  MutexLock lock(mu_);
+  for (int t = 0; t < kTiers; ++t) reserved_[t] -= bytes[t];
+  counters_.disk_errors += erased.ok() ? 0 : 1;
+  changed_.NotifyAll();
+  // The page is forgotten here; at worst its bytes lie on disk until the next write succeeds.
+  if (!erased.ok()) Log().warn("page {}: {}", number, erased.ToString());
+  return absl::OkStatus();
+}
+
+absl::Status TieredStore::Impl::Shrink(TierId t, uint64_t bytes) {
+  if (CoolUntil(t, bytes, 0, Wait::kYes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(TierName(t), " cannot shrink so far: the rest is leased, pinned or in use"));
+}
+
+void TieredStore::Impl::RunDemotion() {
+  for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
+    if (!usable(t)) continue;
+    {
+      MutexLock lock(mu_);
+      ReapLeases();
+      if (index_.bytes(t) + reserved(t) <= options_.high_watermark * budget(t)) continue;
+    }
+    CoolUntil(t, static_cast<uint64_t>(options_.low_watermark * budget(t)), 0, Wait::kNo);
+  }
+}
+
+void TieredStore::Impl::StartBackground() {
+  background_ = std::thread([this] {
+    for (;;) {
+      {
+        MutexLock lock(mu_);
+        if (!stop_) wake_.WaitFor(mu_, kBackgroundPeriod);
+        if (stop_) return;
+      }
+      RunDemotion();
+    }
+  });
+}
+
+}  // namespace kvstow

@@ -1,0 +1,373 @@
+#include "storage/rocks_tier.h"
+
+#include <fcntl.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/sst_file_manager.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "storage/record.h"
+
+namespace kvstow {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Bodies at least this large lie in blob files and never enter the block cache.
+constexpr size_t kMinBlobBytes = 4096;
+constexpr size_t kBlockCacheBytes = 32 << 20;  // of keys, blob references and small records
+
+// Column families, in the order in which they are opened. RocksDB insists on "default"; `tables` is
+// where calibration tables belong.
+enum Family { kDefault, kSpaces, kPages, kSegments, kTables, kFamilies };
+constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "spaces", "pages",
+                                                             "segments", "tables"};
+
+absl::Status ToStatus(const rocksdb::Status& s, const std::string& folder) {
+  if (s.ok()) return absl::OkStatus();
+  const std::string text = absl::StrCat(folder, ": ", s.ToString());
+  if (s.IsNotFound() || s.IsPathNotFound()) return absl::NotFoundError(text);
+  if (s.IsNoSpace() || s.subcode() == rocksdb::Status::kSpaceLimit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(text, "; the disk is full: free space, writing resumes by itself"));
+  }
+  if (s.IsCorruption()) return absl::DataLossError(text);
+  return absl::UnavailableError(text);
+}
+
+rocksdb::Slice ToSlice(std::span<const uint8_t> b) {
+  return {reinterpret_cast<const char*>(b.data()), b.size()};
+}
+std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
+  return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
+}
+
+// One open database. Thread-safe as RocksDB is.
+class Database {
+ public:
+  Database(std::string folder, rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families)
+      : folder_(std::move(folder)), db_(db), families_(std::move(families)) {
+    // Bodies carry a digest of ours, and RocksDB's is slow: it is left out when bodies are read.
+    // The blocks that lead to a body are then not checked either, so they are checked once here.
+    const rocksdb::Status s = db_->VerifyChecksum();
+    if (!s.ok()) Log().error("{}: {}; reading with checksums from here on", folder_, s.ToString());
+    value_reads_.verify_checksums = !s.ok();
+  }
+  ~Database() {
+    for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
+    const rocksdb::Status s = db_->Close();
+    if (!s.ok()) Log().warn("closing {}: {}", folder_, s.ToString());
+  }
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  rocksdb::ColumnFamilyHandle* family(Family f) const { return families_[f]; }
+
+  absl::Status Write(rocksdb::WriteBatch& batch, Ack ack) {
+    rocksdb::WriteOptions options;
+    options.disableWAL = ack == Ack::kMemory;
+    options.sync = ack == Ack::kDurable;
+    KVSTOW_RETURN_IF_ERROR(ToStatus(db_->Write(options, &batch), folder_));
+    if (options.disableWAL) unlogged_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<SharedBytes> Get(Family f, const std::string& key) {
+    auto value = std::make_shared<rocksdb::PinnableSlice>();
+    KVSTOW_RETURN_IF_ERROR(ToStatus(db_->Get(value_reads_, family(f), key, value.get()), folder_));
+    // A small value may be pinned in the block cache, which must not outlive the database.
+    if (value->size() < kMinBlobBytes) return SharedBytes::CopyOf(ToBytes(*value));
+    const auto view = ToBytes(*value);
+    return SharedBytes(std::move(value), view);
+  }
+
+  absl::Status Sync() {
+    if (!unlogged_.exchange(false)) return ToStatus(db_->SyncWAL(), folder_);
+    const absl::Status flushed = ToStatus(db_->Flush(rocksdb::FlushOptions(), families_), folder_);
+    if (!flushed.ok()) unlogged_ = true;
+    return flushed;
+  }
+
+  std::unique_ptr<rocksdb::Iterator> Scan(Family f) {
+    rocksdb::ReadOptions options;
+    options.fill_cache = false;
+    return std::unique_ptr<rocksdb::Iterator>(db_->NewIterator(options, family(f)));
+  }
+
+ private:
+  const std::string folder_;
+  const std::unique_ptr<rocksdb::DB> db_;
+  const std::vector<rocksdb::ColumnFamilyHandle*> families_;
+  rocksdb::ReadOptions value_reads_;
+  std::atomic<bool> unlogged_{false};  // something was written past the log since the last flush
+};
+
+class RocksTier final : public Tier {
+ public:
+  explicit RocksTier(std::shared_ptr<Database> db) : db_(std::move(db)) {}
+
+  std::string name() const override { return absl::StrCat("rocksdb:", db_->folder()); }
+  bool holds_bytes() const override { return true; }
+
+  absl::Status Write(std::span<const SegmentBody> bodies) override {
+    rocksdb::WriteBatch batch;
+    for (const SegmentBody& body : bodies) {
+      batch.Put(db_->family(kSegments), SegmentKey(body.id), ToSlice(body.bytes.span()));
+    }
+    return db_->Write(batch, Ack::kProcess);
+  }
+
+  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
+    std::vector<absl::StatusOr<SharedBytes>> out;
+    out.reserve(ids.size());
+    for (const SegmentId& id : ids) out.push_back(db_->Get(kSegments, SegmentKey(id)));
+    return out;
+  }
+
+  absl::Status Erase(std::span<const SegmentId> ids) override {
+    rocksdb::WriteBatch batch;
+    for (const SegmentId& id : ids) batch.Delete(db_->family(kSegments), SegmentKey(id));
+    return db_->Write(batch, Ack::kProcess);
+  }
+
+ private:
+  const std::shared_ptr<Database> db_;
+};
+
+class RocksCatalog final : public Catalog {
+ public:
+  explicit RocksCatalog(std::shared_ptr<Database> db) : db_(std::move(db)) {}
+
+  absl::Status PutPage(const PageRecord& record, std::span<const SegmentBody> bodies,
+                       Ack ack) override {
+    size_t bytes = record.header.size() + 4096;
+    for (const SegmentBody& body : bodies) bytes += body.bytes.size() + 64;
+    rocksdb::WriteBatch batch(bytes);
+    batch.Put(db_->family(kPages), PageRecordKey(record.number), SerializePageRecord(record));
+    for (const SegmentBody& body : bodies) {
+      batch.Put(db_->family(kSegments), SegmentKey(body.id), ToSlice(body.bytes.span()));
+    }
+    return db_->Write(batch, ack);
+  }
+
+  absl::Status TruncatePage(const PageRecord& record, size_t had) override {
+    rocksdb::WriteBatch batch;
+    batch.Put(db_->family(kPages), PageRecordKey(record.number), SerializePageRecord(record));
+    DeleteBodies(batch, record.number, record.facts.size(), had);
+    return db_->Write(batch, Ack::kProcess);
+  }
+
+  absl::Status ErasePage(PageNumber number, size_t segments) override {
+    rocksdb::WriteBatch batch;
+    batch.Delete(db_->family(kPages), PageRecordKey(number));
+    DeleteBodies(batch, number, 0, segments);
+    return db_->Write(batch, Ack::kProcess);
+  }
+
+  absl::Status PutSpace(const SpaceRecord& space) override {
+    rocksdb::WriteBatch batch;
+    batch.Put(db_->family(kSpaces), SpaceRecordKey(space.id), SerializeSpaceRecord(space));
+    return db_->Write(batch, Ack::kDurable);
+  }
+
+  absl::StatusOr<Loaded> Load() override {
+    Loaded out;
+    uint64_t max_space = 0;
+    LoadFamily(
+        kSpaces, ParseSpaceRecord, [](const SpaceRecord& s) { return uint64_t{s.id}; }, out.spaces,
+        max_space, out.damaged);
+    LoadFamily(
+        kPages, ParsePageRecord, [](const PageRecord& p) { return p.number; }, out.pages,
+        out.max_page, out.damaged);
+    out.max_space = static_cast<SpaceId>(max_space);
+    return out;
+  }
+
+  absl::Status Sync() override { return db_->Sync(); }
+
+ private:
+  void DeleteBodies(rocksdb::WriteBatch& batch, PageNumber number, size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      batch.Delete(db_->family(kSegments), SegmentKey({number, static_cast<uint16_t>(i)}));
+    }
+  }
+
+  template <typename Record, typename NumberOf>
+  void LoadFamily(Family family, absl::StatusOr<Record> (*parse)(std::span<const uint8_t>),
+                  NumberOf number_of, std::vector<Record>& out, uint64_t& max, uint64_t& damaged) {
+    const auto it = db_->Scan(family);
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      const uint64_t number = NumberInKey(ToBytes(it->key()));
+      max = std::max(max, number);
+      auto record = parse(ToBytes(it->value()));
+      // A record filed under another's number is as wrong as a damaged one.
+      if (record.ok() && number_of(*record) == number) {
+        out.push_back(*std::move(record));
+        continue;
+      }
+      ++damaged;
+      Log().warn("{}: {} {} is left alone: {}", db_->folder(), kFamilyNames[family], number,
+                 record.ok() ? "it names another number" : record.status().ToString());
+    }
+    if (it->status().ok()) return;
+    ++damaged;
+    Log().error("{}: reading {} stopped early: {}", db_->folder(), kFamilyNames[family],
+                it->status().ToString());
+  }
+
+  const std::shared_ptr<Database> db_;
+};
+
+// Whether files in this folder can be read and written past the page cache.
+bool DirectIoWorks(const std::string& folder) {
+  std::string probe = absl::StrCat(folder, "/.direct-io-XXXXXX");
+  const int file = mkstemp(probe.data());
+  if (file < 0) return false;
+  constexpr size_t kBlock = 4096;
+  void* block = nullptr;
+  bool works = posix_memalign(&block, kBlock, kBlock) == 0;
+  const int direct = works ? open(probe.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC) : -1;
+  works = direct >= 0 && pwrite(direct, block, kBlock, 0) == static_cast<ssize_t>(kBlock) &&
+          pread(direct, block, kBlock, 0) == static_cast<ssize_t>(kBlock);
+  if (direct >= 0) close(direct);
+  std::free(block);
+  close(file);
+  unlink(probe.c_str());
+  return works;
+}
+
+rocksdb::DBOptions DatabaseOptions(bool direct_io) {
+  rocksdb::DBOptions o;
+  o.create_if_missing = true;
+  o.create_missing_column_families = true;
+  // A record and its bodies may be written past the log: they must be flushed together.
+  o.atomic_flush = true;
+  o.max_background_jobs = 4;
+  o.max_open_files = 512;  // below the usual limit of 1,024 for a process
+  o.bytes_per_sync = 1 << 20;
+  o.wal_bytes_per_sync = 1 << 20;
+  o.use_direct_reads = direct_io;
+  o.use_direct_io_for_flush_and_compaction = direct_io;
+  o.writable_file_max_buffer_size = 4 << 20;
+  o.avoid_unnecessary_blocking_io = true;
+  o.verify_sst_unique_id_in_manifest = true;
+  o.stats_dump_period_sec = 0;
+  o.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  o.keep_log_file_num = 4;
+  o.max_log_file_size = 16 << 20;
+  // It waits for free space after the disk was full, and lets writes go on.
+  o.sst_file_manager.reset(rocksdb::NewSstFileManager(rocksdb::Env::Default()));
+  return o;
+}
+
+std::vector<rocksdb::ColumnFamilyDescriptor> Families(uint64_t budget_bytes) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.checksum = rocksdb::kXXH3;  // CRC32C is slow in this library
+  rocksdb::ColumnFamilyOptions records;
+  records.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  records.compression = rocksdb::kNoCompression;
+  records.write_buffer_size = 8 << 20;
+
+  rocksdb::ColumnFamilyOptions segments = records;
+  segments.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 16, 4 << 20, 64 << 20);
+  segments.max_write_buffer_number = 2;
+  segments.enable_blob_files = true;
+  segments.min_blob_size = kMinBlobBytes;
+  segments.blob_file_size = segments.write_buffer_size * 4;
+  segments.enable_blob_garbage_collection = true;
+  segments.blob_garbage_collection_age_cutoff = 0.5;
+  segments.blob_garbage_collection_force_threshold = 0.5;
+
+  std::vector<rocksdb::ColumnFamilyDescriptor> out;
+  for (int f = 0; f < kFamilies; ++f) {
+    out.emplace_back(kFamilyNames[f], f == kSegments ? segments : records);
+  }
+  return out;
+}
+
+absl::Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (!error && fs::is_directory(path, error) && access(path.c_str(), R_OK | W_OK | X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  if (!error && !fs::is_directory(path, error))
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (!error) error = std::error_code(errno, std::generic_category());
+  const std::string text = absl::StrCat("disk folder ", path, ": ", error.message(),
+                                        "; give a folder that can be read and written");
+  if (error == std::errc::permission_denied) return absl::PermissionDeniedError(text);
+  if (error == std::errc::no_space_on_device) return absl::ResourceExhaustedError(text);
+  return absl::UnavailableError(text);
+}
+
+// Moves a damaged database out of the way, so that nothing of it is lost.
+absl::Status SetAside(const std::string& folder) {
+  for (int n = 1; n < 1000; ++n) {
+    const std::string aside = absl::StrCat(folder, ".damaged-", n);
+    std::error_code error;
+    if (fs::exists(aside, error)) continue;
+    fs::rename(folder, aside, error);
+    if (error) return absl::UnavailableError(absl::StrCat(aside, ": ", error.message()));
+    Log().error("{} is damaged and was moved to {}; starting with an empty one", folder, aside);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("there are too many ", folder, ".damaged-N: remove some"));
+}
+
+rocksdb::Status OpenDatabase(const std::string& folder, const RocksOptions& options,
+                             std::shared_ptr<Database>& out) {
+  rocksdb::DB* db = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;
+  const rocksdb::Status s = rocksdb::DB::Open(DatabaseOptions(DirectIoWorks(options.path)), folder,
+                                              Families(options.budget_bytes), &families, &db);
+  if (s.ok()) out = std::make_shared<Database>(folder, db, std::move(families));
+  return s;
+}
+
+}  // namespace
+
+absl::StatusOr<RocksStore> OpenRocksStore(const RocksOptions& options) {
+  KVSTOW_RETURN_IF_ERROR(MakeFolder(options.path));
+  const std::string folder = absl::StrCat(options.path, "/db");
+  std::shared_ptr<Database> db;
+  rocksdb::Status s = OpenDatabase(folder, options, db);
+  if (s.IsCorruption() || s.IsPathNotFound()) {
+    Log().error("{} does not open: {}", folder, s.ToString());
+    KVSTOW_RETURN_IF_ERROR(SetAside(folder));
+    s = OpenDatabase(folder, options, db);
+  }
+  if (s.IsIOError() && absl::StrContains(s.ToString(), "Permission denied")) {
+    return absl::PermissionDeniedError(absl::StrCat(folder, ": ", s.ToString()));
+  }
+  if (s.IsIOError() && absl::StrContains(s.ToString(), "/LOCK")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " is in use: another process holds ", folder,
+                     "/LOCK; stop it or give another folder (", s.ToString(), ")"));
+  }
+  KVSTOW_RETURN_IF_ERROR(ToStatus(s, folder));
+  return RocksStore{.tier = std::make_unique<RocksTier>(db),
+                    .catalog = std::make_unique<RocksCatalog>(db)};
+}
+
+}  // namespace kvstow

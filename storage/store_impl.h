@@ -1,0 +1,174 @@
+// The inside of TieredStore; only storage/*.cc include this.
+//
+// One mutex guards the index, the leases and the sums; no I/O happens under it. What is under way
+// is marked instead: a name that is being put is `pending`, a page whose segments are moving is
+// claimed (PageEntry::busy), and bytes that are on their way into or out of a tier are `reserved`
+// there. So a budget holds at every moment: index bytes + reserved bytes <= budget.
+//
+// Whoever holds a claim or a reservation waits for nobody who might wait for it: claims are never
+// waited for while holding one, and room is waited for only by Put, hotter tiers before colder
+// ones.
+#ifndef KVSTOW_STORAGE_STORE_IMPL_H_
+#define KVSTOW_STORAGE_STORE_IMPL_H_
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/mutex.h"
+#include "storage/lease_table.h"
+#include "storage/page_index.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+class TieredStore::Impl {
+ public:
+  Impl(TieredStoreOptions options, TieredStoreParts parts);
+  ~Impl();
+
+  // recovery.cc
+  absl::Status Recover();
+  absl::Status SaveSpace(const SpaceRecord& space);
+  std::vector<SpaceRecord> RecoveredSpaces();
+  SpaceId NewSpaceId();
+
+  // store_put.cc
+  absl::StatusOr<PutOutcome> Put(PageToStore page);
+  absl::Status Delete(const PageName& name, bool force);
+  absl::Status Flush();
+
+  // store_read.cc
+  PrefixMatch Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease);
+  bool Renew(LeaseId lease);
+  bool Release(LeaseId lease);
+  absl::StatusOr<PageFacts> Find(const PageName& name);
+  std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
+                                                std::span<const uint16_t> indices);
+  absl::Status Pin(const PageName& name, bool pinned);
+  StoreUsage Usage();
+  StoreUsage Usage(SpaceId space);
+  StoreCounters Counters();
+  std::vector<PageName> Pages(SpaceId space);
+  absl::Status CheckInvariants();
+
+  // demoter.cc
+  absl::Status Shrink(TierId tier, uint64_t bytes);
+  void RunDemotion();
+  void StartBackground();
+
+ private:
+  // The right to move or remove one page; see PageEntry::busy. While it is held, the page's
+  // segments may be read without the lock.
+  class Claim {
+   public:
+    Claim(Impl* store, PageEntry* page) : store_(store), page_(page) {}
+    Claim(Claim&& other) noexcept : store_(other.store_), page_(other.page_) {
+      other.page_ = nullptr;
+    }
+    Claim& operator=(Claim&& other) noexcept {
+      std::swap(store_, other.store_);
+      std::swap(page_, other.page_);
+      return *this;
+    }
+    ~Claim() { store_->EndClaim(page_); }
+    PageEntry* page() const { return page_; }  // null once the page was removed
+    PageEntry* operator->() const { return page_; }
+    void PageWasRemoved() { page_ = nullptr; }
+
+   private:
+    Impl* store_;
+    PageEntry* page_;
+  };
+  enum class Why { kPolicy, kDamage, kDelete };
+  enum class Wait { kNo, kYes };
+
+  Tier& tier(TierId t) const { return *parts_.tiers[static_cast<size_t>(t)]; }
+  uint64_t budget(TierId t) const { return options_.budget_bytes[static_cast<size_t>(t)]; }
+  bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
+  int64_t Age() const { return AgeOf(options_.clock->Now()); }
+
+  // Claims. EndClaim takes null for a page that is gone.
+  std::optional<Claim> ClaimPage(PageNumber number, Wait wait) KVSTOW_EXCLUDES(mu_);
+  Claim Begin(PageEntry* page) KVSTOW_REQUIRES(mu_);
+  void EndClaim(PageEntry* page) KVSTOW_EXCLUDES(mu_);
+
+  // Room.
+  bool Reserve(TierId t, uint64_t bytes, Wait wait) KVSTOW_EXCLUDES(mu_);
+  void Unreserve(TierId t, uint64_t bytes) KVSTOW_EXCLUDES(mu_);
+  bool CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wait wait) KVSTOW_EXCLUDES(mu_);
+  void ReapLeases() KVSTOW_REQUIRES(mu_);
+  uint64_t& reserved(TierId t) KVSTOW_REQUIRES(mu_) { return reserved_[static_cast<size_t>(t)]; }
+
+  // Cooling: a claimed page of which segments [keep, end) leave a tier.
+  struct Step {
+    Claim claim;
+    size_t keep;
+  };
+  std::optional<Step> PickStep(TierId from, uint64_t wanted,
+                               const absl::flat_hash_set<PageNumber>& skip) KVSTOW_REQUIRES(mu_);
+  bool MayLeave(const PageEntry& page, TierId from, size_t keep) const;
+  bool CoolMemory(TierId from, Step& step);
+  bool CoolDisk(Step& step);
+
+  // Moves, by the holder of the claim. After these the page may be gone.
+  absl::Status CopyColder(Claim& claim, TierId from, size_t keep);
+  absl::Status CopyToHost(Claim& claim, std::span<const uint16_t> indices);
+  absl::Status WriteThrough(Claim& claim, size_t end, Ack ack);
+  void DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices);
+  absl::Status Truncate(Claim& claim, size_t keep, Why why);
+  // Bodies from the hottest good copy. Copies that prove bad are dropped, and with the last copy
+  // of a segment the page's tail.
+  std::vector<absl::StatusOr<SharedBytes>> ReadClaimed(Claim& claim,
+                                                       std::span<const uint16_t> indices);
+  // A copy of a segment that proved missing or damaged.
+  struct BadCopy {
+    uint16_t index;
+    TierId tier;
+  };
+  void DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep);
+
+  // Parts of Put.
+  absl::StatusOr<PutOutcome> PutAgain(PageNumber number, Ack ack);
+  absl::StatusOr<TierSet> StoreBodies(const PageEntry& page, std::span<const SharedBytes> bodies,
+                                      Ack ack);
+  absl::Status CheckFits(uint64_t bytes, Ack ack) const;
+  absl::StatusOr<TierId> StoreInMemory(std::span<const SegmentBody> bodies, uint64_t bytes);
+  absl::Status StoreOnDisk(const PageEntry& page, std::span<const SegmentBody> bodies,
+                           uint64_t bytes, Ack ack);
+
+  // Parts of Read.
+  void Promote(PageNumber number, std::span<const uint16_t> indices,
+               std::span<const absl::StatusOr<SharedBytes>> bodies);
+  PageFacts FactsOf(const PageEntry& page) const;
+
+  const TieredStoreOptions options_;
+  const TieredStoreParts parts_;
+
+  Mutex mu_;
+  CondVar changed_;  // a claim or a reservation ended, a put was published or failed
+  CondVar wake_;     // the background has something to do
+  PageIndex index_ KVSTOW_GUARDED_BY(mu_);
+  LeaseTable leases_ KVSTOW_GUARDED_BY(mu_);
+  absl::flat_hash_set<PageName> pending_ KVSTOW_GUARDED_BY(mu_);
+  std::array<uint64_t, kTiers> reserved_ KVSTOW_GUARDED_BY(mu_){};
+  size_t claims_ KVSTOW_GUARDED_BY(mu_) = 0;
+  PageNumber next_number_ KVSTOW_GUARDED_BY(mu_) = 1;
+  StoreCounters counters_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<SpaceRecord> recovered_spaces_ KVSTOW_GUARDED_BY(mu_);
+  absl::flat_hash_set<SpaceId> known_spaces_ KVSTOW_GUARDED_BY(mu_);
+  SpaceId last_old_space_ KVSTOW_GUARDED_BY(mu_) = 0;  // the largest that records were filed under
+  SpaceId next_space_ KVSTOW_GUARDED_BY(mu_) = 1;
+  bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread background_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_STORE_IMPL_H_

@@ -1,0 +1,242 @@
+// Pages in and out of the index: Put, Delete, Flush.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "storage/record.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+absl::Status Validate(const PageToStore& page) {
+  const auto invalid = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
+  if (page.name.space == 0) return invalid("a page belongs to a space: ids start at 1");
+  if (page.name.key.empty() || page.name.key.size() > kMaxStoreKeyBytes) {
+    return invalid(absl::StrCat("a key has 1 to ", kMaxStoreKeyBytes, " bytes, this one has ",
+                                page.name.key.size()));
+  }
+  if (page.facts.empty() || page.facts.size() > kMaxPageSegments) {
+    return invalid(absl::StrCat("a page has 1 to ", kMaxPageSegments, " segments, this one has ",
+                                page.facts.size()));
+  }
+  if (page.facts.size() != page.bodies.size()) {
+    return invalid(
+        absl::StrCat(page.facts.size(), " segments with ", page.bodies.size(), " bodies"));
+  }
+  for (size_t i = 0; i < page.facts.size(); ++i) {
+    if (page.facts[i].bytes == page.bodies[i].size()) continue;
+    return invalid(absl::StrCat("segment ", i, " is said to have ", page.facts[i].bytes,
+                                " bytes and has ", page.bodies[i].size()));
+  }
+  return absl::OkStatus();
+}
+
+// Bodies that are slices of one block would keep all of it in memory until the last one goes: those
+// of a page that may lose its tail get a block each.
+void GiveEachItsOwnBlock(PageToStore& page) {
+  if (page.whole) return;
+  for (size_t i = 1; i < page.bodies.size(); ++i) {
+    if (page.bodies[i].owner() != page.bodies[i - 1].owner()) continue;
+    for (SharedBytes& body : page.bodies) body = SharedBytes::CopyOf(body.span());
+    return;
+  }
+}
+
+std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number) {
+  auto entry = std::make_unique<PageEntry>();
+  entry->number = number;
+  entry->name = page.name;
+  entry->header = page.header;
+  entry->raw_digest = page.raw_digest;
+  entry->raw_bytes = page.raw_bytes;
+  entry->first_position = page.first_position;
+  entry->tokens = page.tokens;
+  entry->whole = page.whole;
+  entry->disk_ack = page.ack;
+  for (const SegmentFacts& facts : page.facts) entry->segments.push_back({.facts = facts});
+  return entry;
+}
+
+}  // namespace
+
+absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
+  KVSTOW_RETURN_IF_ERROR(Validate(page));
+  if (page.ack != Ack::kMemory && !usable(TierId::kDisk)) {
+    return absl::FailedPreconditionError(
+        "there is no disk tier: a put can only be acknowledged as held in memory");
+  }
+  PageNumber number = 0, there = 0;
+  {
+    MutexLock lock(mu_);
+    // Whoever puts the same name at the same time goes first; then this put sees what it left.
+    while (pending_.contains(page.name)) changed_.Wait(mu_);
+    if (PageEntry* const old = index_.Find(page.name); old != nullptr) {
+      if (old->raw_digest != page.raw_digest) {
+        ++counters_.conflicts;
+        return PutOutcome::kConflict;
+      }
+      index_.Touch(old, Age());
+      there = old->number;
+    } else {
+      pending_.insert(page.name);
+      number = next_number_++;
+    }
+  }
+  if (there != 0) return PutAgain(there, page.ack);
+
+  GiveEachItsOwnBlock(page);
+  std::unique_ptr<PageEntry> entry = EntryOf(page, number);
+  const uint64_t bytes = entry->BytesOf(0, entry->segments.size());
+  const absl::StatusOr<TierSet> tiers = StoreBodies(*entry, page.bodies, page.ack);
+  MutexLock lock(mu_);
+  pending_.erase(page.name);
+  changed_.NotifyAll();
+  if (!tiers.ok()) return tiers.status();
+  for (PageEntry::Segment& segment : entry->segments) segment.tiers = *tiers;
+  entry->age = Age();
+  index_.Insert(std::move(entry));
+  ++counters_.puts;
+  for (int t = 0; t < kTiers; ++t) {
+    const auto id = static_cast<TierId>(t);
+    if (!tiers->Has(id)) continue;
+    reserved(id) -= bytes;
+    if (index_.bytes(id) + reserved(id) > options_.high_watermark * budget(id)) wake_.NotifyOne();
+  }
+  return PutOutcome::kStored;
+}
+
+// The page is there; what is left to do is to keep the promise that this ack makes.
+absl::StatusOr<PutOutcome> TieredStore::Impl::PutAgain(PageNumber number, Ack ack) {
+  if (ack != Ack::kMemory) {
+    std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+    if (!claim.has_value()) {
+      return absl::AbortedError("the page was removed while it was put again: put it once more");
+    }
+    KVSTOW_RETURN_IF_ERROR(WriteThrough(*claim, claim->page()->segments.size(), ack));
+  }
+  MutexLock lock(mu_);
+  ++counters_.already_there;
+  return PutOutcome::kAlreadyThere;
+}
+
+// Leaves the bytes reserved in the tiers of the result: publishing turns them into index bytes.
+absl::StatusOr<TierSet> TieredStore::Impl::StoreBodies(const PageEntry& page,
+                                                       std::span<const SharedBytes> bodies,
+                                                       Ack ack) {
+  std::vector<SegmentBody> list;
+  for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
+  const uint64_t bytes = page.BytesOf(0, page.segments.size());
+
+  TierSet tiers;
+  KVSTOW_RETURN_IF_ERROR(CheckFits(bytes, ack));
+  const absl::StatusOr<TierId> memory = StoreInMemory(list, bytes);
+  if (memory.ok()) tiers.Add(*memory);
+  if (!tiers.empty() && ack == Ack::kMemory) return tiers;
+
+  absl::Status stored = memory.status();
+  if (usable(TierId::kDisk)) stored = StoreOnDisk(page, list, bytes, ack);
+  if (stored.ok()) {
+    tiers.Add(TierId::kDisk);
+    return tiers;
+  }
+  if (!tiers.empty()) {
+    std::vector<SegmentId> ids;
+    for (const SegmentBody& body : list) ids.push_back(body.id);
+    tier(tiers.Hottest()).Erase(ids).IgnoreError();  // the put has failed already
+    Unreserve(tiers.Hottest(), bytes);
+  }
+  return stored;
+}
+
+absl::Status TieredStore::Impl::CheckFits(uint64_t bytes, Ack ack) const {
+  uint64_t largest = 0;
+  for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
+    if (usable(t) && (ack == Ack::kMemory || t == TierId::kDisk)) {
+      largest = std::max(largest, budget(t));
+    }
+  }
+  if (bytes <= largest) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a page of ", FormatSize(bytes), " is larger than ",
+      ack == Ack::kMemory ? "every tier" : "the disk tier", " (", FormatSize(largest), ")"));
+}
+
+// The hottest memory tier that took the bodies; an error says why none did.
+absl::StatusOr<TierId> TieredStore::Impl::StoreInMemory(std::span<const SegmentBody> bodies,
+                                                        uint64_t bytes) {
+  absl::Status why = absl::ResourceExhaustedError("the page fits into no tier in memory");
+  for (const TierId t : {TierId::kGpu, TierId::kHost}) {
+    if (!usable(t) || bytes > budget(t)) continue;
+    if (!Reserve(t, bytes, Wait::kYes)) {
+      why = absl::ResourceExhaustedError(absl::StrCat(
+          TierName(t), " is full of leased or pinned pages: try again when leases have ended"));
+      continue;
+    }
+    const absl::Status written = tier(t).Write(bodies);
+    if (written.ok()) return t;
+    Unreserve(t, bytes);
+    why = written;
+  }
+  return why;
+}
+
+absl::Status TieredStore::Impl::StoreOnDisk(const PageEntry& page,
+                                            std::span<const SegmentBody> bodies, uint64_t bytes,
+                                            Ack ack) {
+  if (bytes > budget(TierId::kDisk) || !Reserve(TierId::kDisk, bytes, Wait::kYes)) {
+    return absl::ResourceExhaustedError(
+        "disk is full of leased or pinned pages: try again when leases have ended");
+  }
+  const absl::Status written =
+      parts_.catalog->PutPage(page.Record(page.segments.size()), bodies, ack);
+  if (written.ok()) return written;
+  // What reached the disk all the same comes back at a restart, if at all, as a whole page.
+  Unreserve(TierId::kDisk, bytes);
+  MutexLock lock(mu_);
+  ++counters_.disk_errors;
+  return written;
+}
+
+absl::Status TieredStore::Impl::Delete(const PageName& name, bool force) {
+  std::optional<Claim> claim;
+  {
+    MutexLock lock(mu_);
+    ReapLeases();
+    PageEntry* page = index_.Find(name);
+    while (page != nullptr && page->busy) {
+      changed_.Wait(mu_);
+      page = index_.Find(name);
+    }
+    if (page == nullptr) return absl::NotFoundError("no such page");
+    if (page->leases > 0 && !force) {
+      return absl::FailedPreconditionError("the page is leased; use force to delete it");
+    }
+    claim = Begin(page);
+  }
+  return Truncate(*claim, 0, Why::kDelete);
+}
+
+absl::Status TieredStore::Impl::Flush() {
+  if (!usable(TierId::kDisk)) return absl::OkStatus();
+  std::vector<PageNumber> unwritten;
+  {
+    MutexLock lock(mu_);
+    index_.ForEach([&](const PageEntry& page) {
+      if (page.on_disk() < page.segments.size()) unwritten.push_back(page.number);
+    });
+  }
+  absl::Status first_error;
+  for (const PageNumber number : unwritten) {
+    std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+    if (!claim.has_value()) continue;
+    first_error.Update(WriteThrough(*claim, claim->page()->segments.size(), Ack::kMemory));
+  }
+  first_error.Update(parts_.catalog->Sync());
+  return first_error;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,284 @@
+// What readers see: Lookup, Find, Read, and the numbers.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+constexpr TierId kTierOrder[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
+
+absl::Status Missing() { return absl::NotFoundError("the segment is not stored (any longer)"); }
+
+// A body that came from a tier, and whether it is the one that was stored.
+absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const SegmentFacts& facts) {
+  if (!body.ok()) return body;
+  if (body->size() == facts.bytes && Xxh3(body->span()) == facts.digest) return body;
+  return absl::DataLossError("a segment fails its digest");
+}
+
+}  // namespace
+
+PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string> keys,
+                                      bool take_lease) {
+  PrefixMatch match;
+  const Time now = options_.clock->Now();
+  MutexLock lock(mu_);
+  ReapLeases();
+  std::vector<PageEntry*> found;
+  PageName name{.space = space};
+  for (const std::string& key : keys) {
+    name.key = key;
+    PageEntry* const page = index_.Find(name);
+    if (page == nullptr) break;
+    found.push_back(page);
+    match.pages.push_back(FactsOf(*page));
+  }
+  if (!take_lease || found.empty()) return match;
+  std::vector<PageNumber> numbers;
+  for (PageEntry* const page : found) {
+    ++page->leases;
+    index_.Touch(page, AgeOf(now));
+    numbers.push_back(page->number);
+  }
+  match.lease = leases_.Grant(std::move(numbers), now);
+  match.ttl = leases_.ttl();
+  return match;
+}
+
+bool TieredStore::Impl::Renew(LeaseId lease) {
+  const Time now = options_.clock->Now();
+  MutexLock lock(mu_);
+  return leases_.Renew(lease, now);
+}
+
+bool TieredStore::Impl::Release(LeaseId lease) {
+  const Time now = options_.clock->Now();
+  MutexLock lock(mu_);
+  const auto pages = leases_.Release(lease, now);
+  if (!pages.has_value()) return false;
+  for (const PageNumber number : *pages) {
+    if (PageEntry* const page = index_.Find(number); page != nullptr) --page->leases;
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+void TieredStore::Impl::ReapLeases() {
+  const LeaseTable::Expired expired = leases_.Expire(options_.clock->Now());
+  counters_.expired_leases += expired.leases;
+  for (const PageNumber number : expired.pages) {
+    if (PageEntry* const page = index_.Find(number); page != nullptr) --page->leases;
+  }
+}
+
+absl::StatusOr<PageFacts> TieredStore::Impl::Find(const PageName& name) {
+  MutexLock lock(mu_);
+  const PageEntry* const page = index_.Find(name);
+  if (page == nullptr) return absl::NotFoundError("no such page");
+  return FactsOf(*page);
+}
+
+PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
+  PageFacts facts{.number = page.number,
+                  .header = page.header,
+                  .raw_digest = page.raw_digest,
+                  .tokens = page.tokens,
+                  .first_position = page.first_position};
+  for (const PageEntry::Segment& segment : page.segments) {
+    facts.segments.push_back(segment.facts);
+    facts.tiers.push_back(segment.tiers.Hottest());
+  }
+  return facts;
+}
+
+std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
+    const PageName& name, PageNumber number, std::span<const uint16_t> indices) {
+  std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
+  std::vector<std::optional<PageEntry::Segment>> segments(indices.size());
+  {
+    MutexLock lock(mu_);
+    PageEntry* const page = index_.Find(name);
+    if (page == nullptr || page->number != number) return out;
+    index_.Touch(page, Age());
+    for (size_t k = 0; k < indices.size(); ++k) {
+      if (indices[k] < page->segments.size()) segments[k] = page->segments[indices[k]];
+    }
+  }
+  std::vector<uint16_t> doubtful, from_disk;
+  std::vector<size_t> doubtful_at;
+  std::vector<absl::StatusOr<SharedBytes>> disk_bodies;
+  for (const TierId t : kTierOrder) {
+    std::vector<SegmentId> ids;
+    std::vector<size_t> at;
+    for (size_t k = 0; k < indices.size(); ++k) {
+      if (!segments[k].has_value() || segments[k]->tiers.Hottest() != t) continue;
+      ids.push_back({number, indices[k]});
+      at.push_back(k);
+    }
+    if (ids.empty()) continue;
+    std::vector<absl::StatusOr<SharedBytes>> bodies = tier(t).Read(ids);
+    for (size_t j = 0; j < at.size(); ++j) {
+      out[at[j]] = Verified(std::move(bodies[j]), segments[at[j]]->facts);
+      if (!out[at[j]].ok()) {
+        doubtful.push_back(ids[j].index);
+        doubtful_at.push_back(at[j]);
+      } else if (t == TierId::kDisk) {
+        from_disk.push_back(ids[j].index);
+        disk_bodies.push_back(out[at[j]]);
+      }
+    }
+  }
+  if (!from_disk.empty()) Promote(number, from_disk, disk_bodies);
+  if (doubtful.empty()) return out;
+
+  // It may have moved while it was read, or its bytes are bad: look again with nobody moving it.
+  std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+  if (!claim.has_value()) {
+    for (const size_t k : doubtful_at) out[k] = Missing();
+    return out;
+  }
+  std::vector<absl::StatusOr<SharedBytes>> again = ReadClaimed(*claim, doubtful);
+  for (size_t j = 0; j < doubtful.size(); ++j) out[doubtful_at[j]] = std::move(again[j]);
+  return out;
+}
+
+std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::ReadClaimed(
+    Claim& claim, std::span<const uint16_t> indices) {
+  std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
+  std::vector<BadCopy> bad;
+  size_t keep = claim->segments.size();
+  uint64_t corrupt = 0, lost = 0, disk_errors = 0;
+  for (size_t k = 0; k < indices.size(); ++k) {
+    const uint16_t i = indices[k];
+    if (i >= claim->segments.size()) continue;
+    const PageEntry::Segment& segment = claim->segments[i];
+    TierSet left = segment.tiers, proven;
+    while (!left.empty()) {
+      const TierId t = left.Hottest();
+      const SegmentId id = claim->id(i);
+      out[k] = Verified(std::move(tier(t).Read({&id, 1})[0]), segment.facts);
+      if (out[k].ok()) break;
+      if (absl::IsNotFound(out[k].status()) || absl::IsDataLoss(out[k].status())) {
+        ++(absl::IsNotFound(out[k].status()) ? lost : corrupt);
+        bad.push_back({i, t});
+        proven.Add(t);
+      } else {
+        disk_errors += t == TierId::kDisk ? 1 : 0;
+      }
+      left.Remove(t);
+    }
+    // Bad everywhere, and not just out of reach: this segment is gone.
+    if (proven == segment.tiers) keep = std::min<size_t>(keep, i);
+  }
+  {
+    MutexLock lock(mu_);
+    counters_.corrupt_segments += corrupt;
+    counters_.lost_segments += lost;
+    counters_.disk_errors += disk_errors;
+  }
+  DropBad(claim, bad, keep);
+  return out;
+}
+
+// Drops the page from segment `keep` on, and bad copies before it. A bad copy on disk stays: what
+// is there must be a leading part; it is found again when it is the last copy.
+void TieredStore::Impl::DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep) {
+  if (keep < claim->segments.size()) Truncate(claim, keep, Why::kDamage).IgnoreError();
+  if (claim.page() == nullptr) return;
+  for (const BadCopy& copy : bad) {
+    if (copy.index >= claim->segments.size() || copy.tier == TierId::kDisk) continue;
+    DropCopies(claim, copy.tier, {&copy.index, 1});
+  }
+}
+
+void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> indices,
+                                std::span<const absl::StatusOr<SharedBytes>> bodies) {
+  constexpr TierId kTo = TierId::kHost;
+  if (!usable(kTo)) return;
+  std::optional<Claim> claim = ClaimPage(number, Wait::kNo);
+  if (!claim.has_value()) return;
+  const PageEntry& entry = *claim->page();
+  std::vector<SegmentBody> list;
+  uint64_t bytes = 0;
+  for (size_t k = 0; k < indices.size(); ++k) {
+    const uint16_t i = indices[k];
+    if (i >= entry.segments.size() || entry.segments[i].tiers.Has(kTo)) continue;
+    list.push_back({entry.id(i), *bodies[k]});
+    bytes += entry.BytesOf(i);
+  }
+  {
+    MutexLock lock(mu_);
+    const auto room = static_cast<uint64_t>(options_.high_watermark * budget(kTo));
+    if (list.empty() || index_.bytes(kTo) + reserved(kTo) + bytes > room) return;
+    reserved(kTo) += bytes;
+  }
+  const absl::Status written = tier(kTo).Write(list);
+  MutexLock lock(mu_);
+  reserved(kTo) -= bytes;
+  if (!written.ok()) return;  // it stays where it is
+  index_.Change(claim->page(), [&](PageEntry& page) {
+    for (const SegmentBody& body : list) page.segments[body.id.index].tiers.Add(kTo);
+  });
+}
+
+absl::Status TieredStore::Impl::Pin(const PageName& name, bool pinned) {
+  MutexLock lock(mu_);
+  PageEntry* const page = index_.Find(name);
+  if (page == nullptr) return absl::NotFoundError("no such page");
+  index_.Change(page, [&](PageEntry& p) { p.pinned = pinned; });
+  return absl::OkStatus();
+}
+
+StoreUsage TieredStore::Impl::Usage() {
+  MutexLock lock(mu_);
+  StoreUsage usage = index_.usage();
+  for (int t = 0; t < kTiers; ++t) usage.tiers[t].budget_bytes = options_.budget_bytes[t];
+  usage.leases = leases_.size();
+  return usage;
+}
+
+StoreUsage TieredStore::Impl::Usage(SpaceId space) {
+  MutexLock lock(mu_);
+  return index_.usage(space);
+}
+
+StoreCounters TieredStore::Impl::Counters() {
+  MutexLock lock(mu_);
+  return counters_;
+}
+
+std::vector<PageName> TieredStore::Impl::Pages(SpaceId space) {
+  std::vector<PageName> names;
+  MutexLock lock(mu_);
+  index_.ForEach([&](const PageEntry& page) {
+    if (space == 0 || page.name.space == space) names.push_back(page.name);
+  });
+  return names;
+}
+
+absl::Status TieredStore::Impl::CheckInvariants() {
+  MutexLock lock(mu_);
+  if (absl::Status s = index_.CheckInvariants(); !s.ok()) return s;
+  const auto counts = leases_.CountPages();
+  absl::Status wrong;
+  index_.ForEach([&](const PageEntry& page) {
+    const auto it = counts.find(page.number);
+    const uint32_t count = it == counts.end() ? 0 : it->second;
+    if (page.leases == count) return;
+    wrong = absl::InternalError(
+        absl::StrCat("page ", page.number, " counts ", page.leases, " leases, the table ", count));
+  });
+  for (int t = 0; t < kTiers; ++t) {
+    const auto id = static_cast<TierId>(t);
+    // A recovered store may be over a budget that was lowered; then nothing is reserved.
+    if (reserved_[t] == 0 || index_.bytes(id) + reserved_[t] <= budget(id)) continue;
+    wrong = absl::InternalError(absl::StrCat(TierName(id), " is over its budget"));
+  }
+  return wrong;
+}
+
+}  // namespace kvstow

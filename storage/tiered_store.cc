@@ -1,0 +1,116 @@
+#include "storage/tiered_store.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "storage/noop_tier.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+// Ids of a run start somewhere else each time: see LeaseTable.
+LeaseId FirstLease() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) >> 1;
+}
+
+TieredStoreParts Complete(TieredStoreParts parts) {
+  for (std::unique_ptr<Tier>& tier : parts.tiers) {
+    if (tier == nullptr) tier = MakeNoopTier();
+  }
+  if (parts.catalog == nullptr) {
+    parts.catalog = MakeNoopCatalog(*parts.tiers[static_cast<size_t>(TierId::kDisk)]);
+  }
+  return parts;
+}
+
+absl::Status Validate(const TieredStoreOptions& options, const TieredStoreParts& parts) {
+  const double low = options.low_watermark, high = options.high_watermark;
+  if (!(low > 0 && low <= high && high <= 1)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("watermarks: low ", low, " and high ", high, " must be 0 < low <= high <= 1"));
+  }
+  if (options.lease_ttl <= Duration::zero()) {
+    return absl::FailedPreconditionError("the lease TTL must be positive");
+  }
+  bool any = false;
+  for (int t = 0; t < kTiers; ++t) {
+    if (options.budget_bytes[t] == 0) continue;
+    any = true;
+    if (parts.tiers[t] != nullptr && parts.tiers[t]->holds_bytes()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(TierName(static_cast<TierId>(t)), " has a budget, but there is no such tier"));
+  }
+  if (!any) return absl::FailedPreconditionError("no tier has a budget: give one some bytes");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t PageFacts::stored_bytes() const {
+  uint64_t bytes = header.size();
+  for (const SegmentFacts& segment : segments) bytes += segment.bytes;
+  return bytes;
+}
+
+TieredStore::Impl::Impl(TieredStoreOptions options, TieredStoreParts parts)
+    : options_(options),
+      parts_(Complete(std::move(parts))),
+      leases_(options.lease_ttl, FirstLease()) {}
+
+TieredStore::Impl::~Impl() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    wake_.NotifyAll();
+  }
+  if (background_.joinable()) background_.join();
+}
+
+TieredStore::TieredStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TieredStore::~TieredStore() = default;
+
+absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(TieredStoreOptions options,
+                                                               TieredStoreParts parts) {
+  KVSTOW_RETURN_IF_ERROR(Validate(options, parts));
+  auto impl = std::make_unique<Impl>(options, std::move(parts));
+  KVSTOW_RETURN_IF_ERROR(impl->Recover());
+  if (options.background) impl->StartBackground();
+  return std::unique_ptr<TieredStore>(new TieredStore(std::move(impl)));
+}
+
+absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
+  return impl_->Put(std::move(page));
+}
+PrefixMatch TieredStore::Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease) {
+  return impl_->Lookup(space, keys, take_lease);
+}
+bool TieredStore::Renew(LeaseId lease) { return impl_->Renew(lease); }
+bool TieredStore::Release(LeaseId lease) { return impl_->Release(lease); }
+absl::StatusOr<PageFacts> TieredStore::Find(const PageName& name) { return impl_->Find(name); }
+std::vector<absl::StatusOr<SharedBytes>> TieredStore::Read(const PageName& name, PageNumber number,
+                                                           std::span<const uint16_t> indices) {
+  return impl_->Read(name, number, indices);
+}
+absl::Status TieredStore::Delete(const PageName& name, bool force) {
+  return impl_->Delete(name, force);
+}
+absl::Status TieredStore::Pin(const PageName& name, bool pinned) {
+  return impl_->Pin(name, pinned);
+}
+absl::Status TieredStore::SaveSpace(const SpaceRecord& space) { return impl_->SaveSpace(space); }
+std::vector<SpaceRecord> TieredStore::RecoveredSpaces() { return impl_->RecoveredSpaces(); }
+SpaceId TieredStore::NewSpaceId() { return impl_->NewSpaceId(); }
+StoreUsage TieredStore::Usage() { return impl_->Usage(); }
+StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
+StoreCounters TieredStore::Counters() { return impl_->Counters(); }
+std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
+absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
+absl::Status TieredStore::Flush() { return impl_->Flush(); }
+void TieredStore::RunDemotion() { impl_->RunDemotion(); }
+absl::Status TieredStore::CheckInvariants() { return impl_->CheckInvariants(); }
+
+}  // namespace kvstow

@@ -1,0 +1,122 @@
+// What the storage tests share: self-describing pages, and a store over real or faulty parts.
+#ifndef KVSTOW_TESTS_STORAGE_STORE_FIXTURE_H_
+#define KVSTOW_TESTS_STORAGE_STORE_FIXTURE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "kernels/device.h"
+#include "storage/memory_tier.h"
+#include "storage/noop_tier.h"
+#include "storage/rocks_tier.h"
+#include "storage/tiered_store.h"
+#include "tests/storage/prf_page.h"
+
+namespace kvstow {
+
+// A folder of its own for each test, removed afterwards.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "kvstow-XXXXXX").string();
+    path_ = mkdtemp(name.data()) == nullptr ? "" : name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+MATCHER_P(HasCode, code, std::string("has the code ") + absl::StatusCodeToString(code)) {
+  *result_listener << arg;
+  return arg.code() == code;
+}
+#define EXPECT_OK(expr) EXPECT_THAT((expr), HasCode(absl::StatusCode::kOk))
+#define ASSERT_OK(expr) ASSERT_THAT((expr), HasCode(absl::StatusCode::kOk))
+
+// A store that tests drive by hand: its clock stands still, nothing happens in the background.
+class StoreTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kKiB = 1024;
+
+  // Budgets of 0 leave a tier out. The "GPU" is host memory too.
+  void Open(uint64_t gpu, uint64_t host, uint64_t disk) {
+    options_.budget_bytes = {gpu, host, disk};
+    Reopen();
+  }
+  void Reopen() {
+    store_.reset();
+    TieredStoreParts parts;
+    if (options_.budget_bytes[0] > 0) parts.tiers[0] = MakeMemoryTier(HostDevice());
+    if (options_.budget_bytes[1] > 0) parts.tiers[1] = MakeMemoryTier(HostDevice());
+    if (options_.budget_bytes[2] > 0) {
+      auto disk = OpenRocksStore({.path = dir_.path(), .budget_bytes = options_.budget_bytes[2]});
+      ASSERT_OK(disk.status());
+      parts.tiers[2] = std::move(disk->tier);
+      parts.catalog = std::move(disk->catalog);
+    }
+    Wrap(parts);
+    options_.clock = &clock_;
+    options_.background = false;
+    auto store = TieredStore::Open(options_, std::move(parts));
+    ASSERT_OK(store.status());
+    store_ = *std::move(store);
+    ASSERT_OK(store_->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("space"))}));
+  }
+  // Puts faults between the store and its tiers.
+  virtual void Wrap(TieredStoreParts&) {}
+
+  void TearDown() override {
+    if (store_ != nullptr) {
+      EXPECT_OK(store_->CheckInvariants());
+    }
+  }
+
+  absl::StatusOr<PutOutcome> Put(const PrfPage& page, Ack ack = Ack::kMemory) {
+    auto outcome = store_->Put(page.ToStore(ack));
+    EXPECT_OK(store_->CheckInvariants());
+    return outcome;
+  }
+  // Reads all segments that the store says it has, checks that the bytes are this very page's, and
+  // answers how many there were; 0 for a miss.
+  size_t ReadBack(const PrfPage& page) {
+    const auto facts = store_->Find(page.name());
+    if (!facts.ok()) return 0;
+    std::vector<uint16_t> indices(facts->segments.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    const auto bodies = store_->Read(page.name(), facts->number, indices);
+    size_t good = 0;
+    for (size_t i = 0; i < bodies.size() && bodies[i].ok(); ++i) {
+      EXPECT_EQ(page.WhatIs(i, bodies[i]->span()), "") << "segment " << i;
+      ++good;
+    }
+    EXPECT_OK(store_->CheckInvariants());
+    return good;
+  }
+  uint64_t Bytes(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].encoded_bytes; }
+  size_t PagesIn(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].pages; }
+
+  TempDir dir_;
+  ManualClock clock_;
+  TieredStoreOptions options_;
+  std::unique_ptr<TieredStore> store_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_TESTS_STORAGE_STORE_FIXTURE_H_

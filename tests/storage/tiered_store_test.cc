@@ -1,0 +1,80 @@
+// What a store promises, call by call. Every step checks the accounting.
+#include "storage/tiered_store.h"
+
+#include "tests/storage/store_fixture.h"
+
+namespace kvstow {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+TEST_F(StoreTest, GivesBackWhatWasPut) {
+  Open(0, 64 * kKiB, 0);
+  const PrfPage page{.key = 1};
+  const auto put = Put(page);
+  ASSERT_OK(put.status());
+  EXPECT_EQ(*put, PutOutcome::kStored);
+  EXPECT_EQ(ReadBack(page), 3u);
+  const auto facts = store_->Find(page.name());
+  ASSERT_OK(facts.status());
+  EXPECT_EQ(AsString(facts->header.span()), "header of 1@1");
+  EXPECT_EQ(facts->raw_digest, page.raw_digest());
+  EXPECT_EQ(facts->stored_bytes(), page.stored_bytes());
+  EXPECT_EQ(Bytes(TierId::kHost), page.stored_bytes());
+}
+
+TEST_F(StoreTest, SameContentAgainIsAlreadyThereOtherContentIsAConflict) {
+  Open(0, 64 * kKiB, 0);
+  ASSERT_OK(Put({.key = 1}).status());
+  EXPECT_EQ(*Put({.key = 1}), PutOutcome::kAlreadyThere);
+  EXPECT_EQ(*Put({.key = 1, .version = 2}), PutOutcome::kConflict);
+  EXPECT_EQ(ReadBack({.key = 1}), 3u) << "the first is kept";
+  EXPECT_EQ(store_->Counters().conflicts, 1u);
+  EXPECT_EQ(*Put({.key = 1, .version = 2, .space = 2}), PutOutcome::kStored) << "another space";
+}
+
+TEST_F(StoreTest, LookupFindsTheLongestPrefix) {
+  Open(0, 64 * kKiB, 0);
+  for (const uint64_t key : {1, 2, 4}) ASSERT_OK(Put({.key = key}).status());
+  const std::vector<std::string> keys = {"key-1", "key-2", "key-3", "key-4"};
+  const PrefixMatch match = store_->Lookup(1, keys, true);
+  EXPECT_EQ(match.pages.size(), 2u);
+  EXPECT_NE(match.lease, 0u);
+  EXPECT_EQ(store_->Usage().leases, 1u);
+  EXPECT_TRUE(store_->Release(match.lease));
+  EXPECT_FALSE(store_->Release(match.lease));
+  EXPECT_EQ(store_->Usage().leases, 0u);
+  EXPECT_EQ(store_->Lookup(2, keys, true).lease, 0u);
+}
+
+TEST_F(StoreTest, DeletedPagesAreGoneAndLeasedOnesAreKept) {
+  Open(0, 64 * kKiB, 64 * kKiB);
+  const PrfPage page{.key = 1};
+  ASSERT_OK(Put(page, Ack::kProcess).status());
+  const std::vector<std::string> keys = {page.name().key};
+  const LeaseId lease = store_->Lookup(1, keys, true).lease;
+  EXPECT_THAT(store_->Delete(page.name(), false), HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_OK(store_->Delete(page.name(), true));
+  EXPECT_THAT(store_->Delete(page.name(), true), HasCode(StatusCode::kNotFound));
+  EXPECT_EQ(ReadBack(page), 0u);
+  EXPECT_TRUE(store_->Release(lease)) << "a lease outlives a page that was deleted by force";
+  EXPECT_EQ(store_->Usage().encoded_bytes, 0u);
+  Reopen();
+  EXPECT_EQ(ReadBack(page), 0u);
+}
+
+TEST_F(StoreTest, RestartIsWarm) {
+  Open(0, 64 * kKiB, 640 * kKiB);
+  for (uint64_t key = 1; key <= 8; ++key) ASSERT_OK(Put({.key = key}, Ack::kProcess).status());
+  ASSERT_OK(Put({.key = 9}, Ack::kMemory).status());
+  Reopen();
+  EXPECT_EQ(store_->Counters().recovered_pages, 8u);
+  EXPECT_EQ(store_->RecoveredSpaces().size(), 1u);
+  for (uint64_t key = 1; key <= 8; ++key) EXPECT_EQ(ReadBack({.key = key}), 3u) << key;
+  EXPECT_EQ(ReadBack({.key = 9}), 0u) << "it was acknowledged as held in memory only";
+  EXPECT_GT(store_->NewSpaceId(), 1u);
+}
+
+}  // namespace
+}  // namespace kvstow
