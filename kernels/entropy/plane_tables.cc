@@ -1,0 +1,157 @@
+#include "kernels/entropy/plane_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "kernels/entropy/rans.h"
+
+namespace kvstow {
+namespace {
+
+// Frequencies that sum to kRansTotal from counts, multiples of `unit` but for the first. A count of
+// 0 gives frequency 0, every other at least one unit.
+template <size_t n>
+void ToFrequencies(const std::array<double, n>& counts, int unit, std::array<uint16_t, n>& out) {
+  double sum = 0;
+  for (const double count : counts) sum += count;
+  int rest = kRansTotal;
+  for (size_t k = 1; k < n; ++k) {
+    const double want = std::round(counts[k] / sum * (kRansTotal / unit));
+    out[k] = static_cast<uint16_t>(counts[k] > 0 ? unit * std::max(1, static_cast<int>(want)) : 0);
+    rest -= out[k];
+  }
+  for (; rest < 1; rest += unit) *std::max_element(out.begin() + 1, out.end()) -= unit;
+  out[0] = static_cast<uint16_t>(rest);
+}
+
+// What is hardly ever met escapes: the symbol from which on less than the least frequency is left
+// stands for all above.
+std::array<double, kPlaneSymbols> WithEscape(const std::array<double, kPlaneSymbols>& counts) {
+  double sum = 0;
+  for (const double count : counts) sum += count;
+  std::array<double, kPlaneSymbols> out{};
+  double left = sum;
+  size_t k = 0;
+  for (; k < kPlaneSymbols - 1 && (k == 0 || left > sum * 1.5 / kRansTotal); ++k) {
+    out[k] = counts[k] + 1e-9;  // within the alphabet, so it needs a code
+    left -= counts[k];
+  }
+  out[k] = std::max(left, 1e-9);
+  return out;
+}
+
+// What one row counts: base symbols, refinement bits by context, and sums of places in bins.
+struct RowCounts {
+  std::array<double, kPlaneSymbols> symbols{}, places{};
+  std::array<std::array<double, 2>, kPlaneContexts> bits{};
+};
+
+RowCounts Count(std::span<const float> unit, int row) {
+  const float scale = std::exp2(static_cast<float>(row - kPlaneUnitRow) / 4);
+  RowCounts counts;
+  for (const float u : unit) {
+    const float magnitude = std::min(std::abs(u) * scale, 1e6f);
+    const uint32_t coarse = static_cast<uint32_t>(magnitude);
+    const uint32_t fine = static_cast<uint32_t>(2 * magnitude);
+    const uint32_t symbol = std::min<uint32_t>(coarse, kPlaneSymbols - 1);
+    counts.symbols[symbol] += 1;
+    counts.places[symbol] += magnitude - static_cast<float>(coarse);
+    counts.bits[std::min<uint32_t>(coarse, kPlaneContexts - 1)][fine & 1] += 1;
+  }
+  return counts;
+}
+
+}  // namespace
+
+const PlaneTables& UniversalPlaneTables() {
+  static constexpr PlaneTables kTables = {
+#include "kernels/entropy/universal_plane_tables.inc"
+  };
+  return kTables;
+}
+
+PlaneTables FitPlaneTables(std::span<const float> unit,
+                           std::span<const uint64_t, kPlaneEnergies> energies) {
+  PlaneTables tables;
+  for (int row = 0; row < kPlaneRows; ++row) {
+    const RowCounts counts = Count(unit, row);
+    ToFrequencies(WithEscape(counts.symbols), 2, tables.base[row]);
+    for (int context = 0; context < kPlaneContexts; ++context) {
+      const auto [zeros, ones] = counts.bits[context];
+      const double share = (ones + 0.5) / (zeros + ones + 1);
+      const double one =
+          std::clamp(std::round(share * (kRansTotal / 2)), 1.0, kRansTotal / 2 - 1.0);
+      tables.zero[row][context] =
+          static_cast<uint16_t>(kRansTotal - 2 * static_cast<uint32_t>(one));
+    }
+    for (int k = 0; k < kPlaneSymbols; ++k) {
+      const double n = counts.symbols[k];
+      const double centre = n >= 50 ? counts.places[k] / n : 0.45;
+      tables.centre[row][k] = static_cast<uint8_t>(std::min(std::round(centre * 256), 255.0));
+    }
+  }
+  std::array<double, kPlaneEnergies> seen{};
+  for (int k = 0; k < kPlaneEnergies; ++k) seen[k] = static_cast<double>(energies[k]) + 0.5;
+  ToFrequencies(seen, 1, tables.energy);
+  return tables;
+}
+
+absl::Status Validate(const PlaneTables& tables) {
+  for (int row = 0; row < kPlaneRows; ++row) {
+    const auto& base = tables.base[row];
+    uint32_t sum = 0;
+    bool ended = false, fits = base[0] > 0 && base[1] > 0;
+    for (int k = 0; k < kPlaneSymbols; ++k) {
+      sum += base[k];
+      if (k > 0 && base[k] % 2 != 0) fits = false;
+      if (ended && base[k] > 0) fits = false;
+      if (base[k] == 0) ended = true;
+    }
+    if (!fits || sum != kRansTotal)
+      return absl::InvalidArgumentError(
+          absl::StrCat("plane tables: base row ", row, " is no table"));
+    for (const uint16_t zero : tables.zero[row]) {
+      if (zero == 0 || zero >= kRansTotal || zero % 2 != 0)
+        return absl::InvalidArgumentError(
+            absl::StrCat("plane tables: a refinement of row ", row, " is no frequency"));
+    }
+  }
+  uint32_t sum = 0;
+  for (const uint16_t frequency : tables.energy) sum += frequency == 0 ? kRansTotal + 1 : frequency;
+  if (sum != kRansTotal) return absl::InvalidArgumentError("plane tables: energy is no table");
+  return absl::OkStatus();
+}
+
+std::string SerializePlaneTables(const PlaneTables& tables) {
+  ByteWriter writer;
+  for (int row = 0; row < kPlaneRows; ++row) {
+    for (const uint16_t frequency : tables.base[row]) writer.Put(frequency);
+    for (const uint16_t frequency : tables.zero[row]) writer.Put(frequency);
+    for (const uint8_t place : tables.centre[row]) writer.Put(place);
+  }
+  for (const uint16_t frequency : tables.energy) writer.Put(frequency);
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<PlaneTables> ParsePlaneTables(std::span<const uint8_t> bytes) {
+  if (bytes.size() != kPlaneTablesBytes)
+    return absl::DataLossError(
+        absl::StrCat("plane tables: ", bytes.size(), " bytes, not ", kPlaneTablesBytes));
+  ByteReader reader(bytes);
+  PlaneTables tables;
+  for (int row = 0; row < kPlaneRows; ++row) {
+    for (uint16_t& frequency : tables.base[row]) frequency = reader.Get<uint16_t>();
+    for (uint16_t& frequency : tables.zero[row]) frequency = reader.Get<uint16_t>();
+    for (uint8_t& place : tables.centre[row]) place = reader.Get<uint8_t>();
+  }
+  for (uint16_t& frequency : tables.energy) frequency = reader.Get<uint16_t>();
+  if (const absl::Status status = Validate(tables); !status.ok())
+    return absl::DataLossError(status.message());
+  return tables;
+}
+
+}  // namespace kvstow
