@@ -1,6 +1,9 @@
 #include "kernels/ops.h"
 
 #include "kernels/quantize/affine.h"
+#include "kernels/quantize/levels.h"
+#include "kernels/quantize/minifloat.h"
+#include "kernels/transform/hadamard.h"
 
 namespace kvstow {
 namespace {
@@ -8,10 +11,15 @@ namespace {
 constexpr absl::string_view kRunArguments[] = {"layers"};
 constexpr absl::string_view kAffineArguments[] = {"bits", "group", "k", "v"};
 
+constexpr absl::string_view kMinifloatArguments[] = {"format"};
+
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
+    {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"affine", OpKind::kQuantize, kAffineArguments, nullptr, MakeAffine},
+    {"minifloat", OpKind::kQuantize, kMinifloatArguments, nullptr, MakeMinifloat},
+    {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
 };
 
 }  // namespace

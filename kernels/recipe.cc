@@ -30,8 +30,11 @@ class Parser {
  private:
   absl::StatusOr<Op> OneOp() {
     Op op;
+    SkipSpace();
+    const size_t begin = at_;
     op.name = Word();
     if (op.name.empty() || !absl::ascii_islower(op.name[0])) {
+      at_ = begin;
       return Expected("the name of an op or a preset, in lower case");
     }
     if (!Take('(')) return op;
@@ -149,7 +152,8 @@ absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
   KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> ops, Parser(text).Pipeline());
   Recipe recipe;
   recipe.text_ = Print(ops);
-  if (const Preset* preset = FindPreset(ops[0].name); ops.size() == 1 && preset != nullptr) {
+  if (const Preset* preset = FindPreset(ops[0].name);
+      ops.size() == 1 && preset != nullptr && FindOp(preset->name) == nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> expanded, Parser(preset->pipeline).Pipeline());
     KVSTOW_RETURN_IF_ERROR(Override(ops[0], expanded));
     ops = std::move(expanded);

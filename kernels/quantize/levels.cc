@@ -1,0 +1,153 @@
+#include "kernels/quantize/levels.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/entropy/bit_pack.h"
+#include "kernels/half.h"
+#include "kernels/quantize/magnitude.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint32_t kMaxBits = 8;
+
+// Centroids of the cells from 0 outwards, 2^(b-1) of them for b = 1..4, one after another.
+constexpr float kInner[] = {0.297201f, 0.214719f, 0.673201f, 0.120330f, 0.361082f,
+                            0.602105f, 0.878808f, 0.061909f, 0.185728f, 0.309549f,
+                            0.433374f, 0.557204f, 0.681041f, 0.804886f, 0.963113f};
+constexpr uint32_t kTabulatedBits = 4;
+// The outermost cell of b = 5..8.
+constexpr float kOutermost[] = {0.990014f, 0.997427f, 0.999349f, 0.999836f};
+
+class Levels final : public Quantizer {
+ public:
+  explicit Levels(std::vector<uint32_t> bits) : bits_(std::move(bits)) {
+    for (const uint32_t b : bits_) {
+      total_ += b;
+      centroids_.push_back(LevelCentroids(total_));
+    }
+  }
+
+  uint32_t levels() const override { return static_cast<uint32_t>(bits_.size()); }
+  size_t LevelBytes(const SlabShape& shape, uint32_t level) const override {
+    return (level == 0 ? ScaleBytes(shape) : 0) + PackedBytes(shape.values(), bits_[level]);
+  }
+
+  bool Encode(const SlabShape& shape, const float* values,
+              std::span<uint8_t* const> bodies) const override {
+    std::vector<float> tops(shape.vectors());
+    std::vector<uint8_t> codes(shape.values());
+    uint8_t* out = codes.data();
+    for (float& top : tops) {
+      const uint16_t half = FloatToHalf(LargestMagnitude(values, shape.dim));
+      if (!IsFiniteHalf(half)) return false;
+      top = HalfToFloat(half);
+      EncodeVector(values, shape.dim, top, out);
+      values += shape.dim;
+      out += shape.dim;
+    }
+    StoreHalves(tops.data(), tops.size(), bodies[0]);
+    std::vector<uint8_t> part(levels() > 1 ? codes.size() : 0);
+    uint32_t below = total_;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      below -= bits_[level];
+      uint8_t* const packed = bodies[level] + (level == 0 ? ScaleBytes(shape) : 0);
+      if (levels() == 1) {
+        PackBits(codes.data(), codes.size(), bits_[level], packed);
+        break;
+      }
+      const auto mask = static_cast<uint8_t>((1u << bits_[level]) - 1);
+      for (size_t i = 0; i < codes.size(); ++i) {
+        part[i] = static_cast<uint8_t>(codes[i] >> below) & mask;
+      }
+      PackBits(part.data(), part.size(), bits_[level], packed);
+    }
+    return true;
+  }
+
+  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+              float* values) const override {
+    std::vector<float> tops(shape.vectors());
+    if (!LoadHalves(bodies[0], tops.size(), tops.data())) return false;
+    std::vector<uint8_t> codes(shape.values());
+    UnpackBits(bodies[0] + ScaleBytes(shape), codes.size(), bits_[0], codes.data());
+    std::vector<uint8_t> part(bodies.size() > 1 ? codes.size() : 0);
+    for (size_t level = 1; level < bodies.size(); ++level) {
+      UnpackBits(bodies[level], part.size(), bits_[level], part.data());
+      for (size_t i = 0; i < codes.size(); ++i) {
+        codes[i] = static_cast<uint8_t>(codes[i] << bits_[level] | part[i]);
+      }
+    }
+    const float* const centroids = centroids_[bodies.size() - 1].data();
+    const uint8_t* code = codes.data();
+    for (const float top : tops) {
+      for (uint32_t c = 0; c < shape.dim; ++c) *values++ = centroids[*code++] * top;
+    }
+    return true;
+  }
+
+ private:
+  static size_t ScaleBytes(const SlabShape& shape) { return 2 * shape.vectors(); }
+
+  void EncodeVector(const float* values, uint32_t dim, float top, uint8_t* codes) const {
+    const auto half = static_cast<float>(1u << (total_ - 1));
+    const float scale = top > 0 ? half / top : 0.0f;
+    const auto last = static_cast<int>((1u << total_) - 1);
+    for (uint32_t c = 0; c < dim; ++c) {
+      // `top` may have been rounded down, so both ends are cut off.
+      const int cell = static_cast<int>(values[c] * scale + half);
+      codes[c] = static_cast<uint8_t>(std::clamp(cell, 0, last));
+    }
+  }
+
+  const std::vector<uint32_t> bits_;
+  uint32_t total_ = 0;
+  std::vector<std::vector<float>> centroids_;  // of each level and those before it
+};
+
+}  // namespace
+
+std::vector<float> LevelCentroids(uint32_t bits) {
+  const size_t half = size_t{1} << (bits - 1);
+  std::vector<float> centroids(2 * half);
+  for (size_t i = 0; i < half; ++i) {
+    float c = (static_cast<float>(i) + 0.5f) / static_cast<float>(half);
+    if (bits <= kTabulatedBits) {
+      c = kInner[half - 1 + i];
+    } else if (i == half - 1) {
+      c = kOutermost[bits - kTabulatedBits - 1];
+    }
+    centroids[half + i] = c;
+    centroids[half - 1 - i] = -c;
+  }
+  return centroids;
+}
+
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeLevels(const OpArguments& arguments) {
+  std::vector<uint32_t> bits;
+  uint32_t total = 0;
+  for (const OpArgument& argument : arguments.op().arguments) {
+    uint32_t value = 0;
+    if (!argument.name.empty() || !absl::SimpleAtoi(argument.value, &value) || value < 1 ||
+        value > kMaxBits - total) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "op 'levels' takes the bits of each level, 1 to 8 in all, as in levels(2,2,4); not '",
+          argument.name, argument.name.empty() ? "" : "=", argument.value, "' after ", total,
+          " bits"));
+    }
+    total += value;
+    bits.push_back(value);
+  }
+  if (bits.empty()) {
+    return absl::InvalidArgumentError(
+        "op 'levels' needs the bits of each level, as in levels(2,2,4)");
+  }
+  return std::make_unique<Levels>(std::move(bits));
+}
+
+}  // namespace kvstow

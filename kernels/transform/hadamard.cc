@@ -1,0 +1,88 @@
+#include "kernels/transform/hadamard.h"
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "base/status_macros.h"
+
+namespace kvstow {
+namespace {
+
+// 1/sqrt(2^i), so that no machine's sqrt matters.
+constexpr std::array<float, 11> kScale = {1.0f,    0x1.6a09e6p-1f, 0.5f,    0x1.6a09e6p-2f,
+                                          0.25f,   0x1.6a09e6p-3f, 0.125f,  0x1.6a09e6p-4f,
+                                          0.0625f, 0x1.6a09e6p-5f, 0.03125f};
+static_assert(kMaxHeadDim == 1u << (kScale.size() - 1));
+
+void TransformBlock(size_t n, float* x) {
+  for (size_t stride = 1; stride < n; stride *= 2) {
+    for (size_t begin = 0; begin < n; begin += 2 * stride) {
+      for (size_t i = begin; i < begin + stride; ++i) {
+        const float a = x[i], b = x[i + stride];
+        x[i] = a + b;
+        x[i + stride] = a - b;
+      }
+    }
+  }
+  const float scale = kScale[static_cast<size_t>(std::countr_zero(n))];
+  for (size_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
+uint64_t SplitMix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+class Hadamard final : public Transform {
+ public:
+  Hadamard() {
+    for (size_t c = 0; c < signs_.size(); ++c) signs_[c] = SplitMix64(c) & 1 ? -1.0f : 1.0f;
+  }
+
+  void Forward(const SlabShape& shape, float* values) const override {
+    ApplySigns(shape, values);
+    HadamardBlocks(shape.vectors(), shape.dim, values);
+  }
+  // H is its own inverse.
+  void Inverse(const SlabShape& shape, float* values) const override {
+    HadamardBlocks(shape.vectors(), shape.dim, values);
+    ApplySigns(shape, values);
+  }
+
+ private:
+  void ApplySigns(const SlabShape& shape, float* values) const {
+    for (size_t v = 0; v < shape.vectors(); ++v, values += shape.dim) {
+      for (uint32_t c = 0; c < shape.dim; ++c) values[c] *= signs_[c];
+    }
+  }
+
+  std::array<float, kMaxHeadDim> signs_;
+};
+
+}  // namespace
+
+void HadamardBlocksReference(size_t count, size_t dim, float* values) {
+  for (size_t v = 0; v < count; ++v) {
+    for (size_t left = dim; left > 0;) {
+      const size_t n = std::bit_floor(left);
+      TransformBlock(n, values);
+      values += n;
+      left -= n;
+    }
+  }
+}
+
+void HadamardBlocks(size_t count, size_t dim, float* values) {
+  HadamardBlocksReference(count, dim, values);
+}
+
+absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments) {
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
+  return std::make_unique<Hadamard>();
+}
+
+}  // namespace kvstow

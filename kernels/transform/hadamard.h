@@ -1,0 +1,26 @@
+// hadamard: a signed Hadamard transform of each head vector (QuaRot, arXiv 2404.00456; TurboQuant,
+// arXiv 2504.19874). It spreads a vector's energy over its channels, whose values become close to
+// Gaussian: what a fixed quantizer wants.
+//
+//   y = H D x,  D = diag(signs), H orthonormal
+//
+// The sign of channel c is minus when bit 0 of splitmix64(c) is set. A head_dim that is no power of
+// two is cut into blocks, the largest power of two first (80 = 64 + 16, 576 = 512 + 64: MLA's
+// latent and RoPE parts stay apart), each transformed by itself. Stages go from stride 1 up; then
+// one multiplication by 1/sqrt(n).
+#ifndef KVSTOW_KERNELS_TRANSFORM_HADAMARD_H_
+#define KVSTOW_KERNELS_TRANSFORM_HADAMARD_H_
+
+#include "kernels/transform/transform.h"
+
+namespace kvstow {
+
+absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments);
+
+// In place: `count` vectors of `dim` values through the blocks of H, without signs.
+void HadamardBlocks(size_t count, size_t dim, float* values);
+void HadamardBlocksReference(size_t count, size_t dim, float* values);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_TRANSFORM_HADAMARD_H_

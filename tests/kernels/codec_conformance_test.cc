@@ -1,0 +1,42 @@
+// The codec conformance suite, on every recipe and every dtype.
+#include "tests/conformance/codec_conformance.h"
+
+#include "absl/strings/ascii.h"
+
+namespace kvstow::testing {
+namespace {
+
+std::vector<CodecCase> Cases() {
+  std::vector<CodecCase> cases;
+  const CodecCase recipes[] = {
+      {"raw", 0},
+      {"affine(bits=8,group=64)", 4e-5},
+      {"affine(bits=3,group=32,k=token,v=channel)", 0.030},
+      {"minifloat(format=e4m3)", 8e-4},
+      {"affine(bits=4,group=32,k=channel,v=token)", 0.0065},
+      {"hadamard|levels(2,2,4)", 6e-5},
+      {"levels(1,4)", 0.004},
+  };
+  for (CodecCase c : recipes) {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+      c.dtype = dtype;
+      cases.push_back(c);
+    }
+  }
+  cases.push_back({"raw", 0, DType::kF8E4M3});
+  cases.push_back({"raw", 0, DType::kF8E5M2});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, CodecConformance, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) {
+                           std::string name =
+                               absl::StrCat(info.param.pipeline, "_", DTypeName(info.param.dtype));
+                           for (char& c : name) {
+                             if (!absl::ascii_isalnum(c)) c = '_';
+                           }
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace kvstow::testing

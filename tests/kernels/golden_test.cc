@@ -1,0 +1,87 @@
+// Pages at rest: encoding gives these bytes, and these bytes decode, for ever. A golden file is the
+// page header's size (uint32), the header, then the bodies one after another.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/bytes.h"
+#include "kernels/codec.h"
+#include "tests/kernels/pages.h"
+
+namespace kvstow {
+namespace {
+
+struct Golden {
+  const char* file;
+  const char* recipe;
+  double error;  // of the whole page, relative to its energy: at most this
+
+  friend void PrintTo(const Golden& g, std::ostream* out) { *out << g.recipe; }
+};
+
+class GoldenPage : public ::testing::TestWithParam<Golden> {};
+
+constexpr uint32_t kTokens = 5;
+
+KvSpec Spec() {
+  KvSpec spec = testing::SpecOf(DType::kF16, 3, 2, 20, 16, 8);
+  spec.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 100000};
+  return spec;
+}
+
+std::string FileOf(const EncodedPage& page) {
+  ByteWriter out;
+  out.Put(static_cast<uint32_t>(page.header_bytes.size()));
+  out.PutBytes(page.header_bytes.span());
+  for (const SharedBytes& body : page.segments) out.PutBytes(body.span());
+  return std::move(out).Take();
+}
+
+TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
+  const KvSpec spec = Spec();
+  const auto raw = testing::GaussianPage(spec, kTokens, 42);
+  const auto codec = MakeCodec(*Recipe::Parse(GetParam().recipe), spec);
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  const auto page =
+      (*codec)->Encode({.raw = raw, .tokens = kTokens, .first_position = 640, .key = "golden"});
+  ASSERT_TRUE(page.ok()) << page.status();
+
+  const std::string path = std::string(KVSTOW_TESTS_DIR) + "/golden/" + GetParam().file;
+  std::ifstream in(path, std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(in)), {});
+  if (FileOf(*page) != golden) {
+    const auto made = std::filesystem::temp_directory_path() / GetParam().file;
+    std::ofstream(made, std::ios::binary) << FileOf(*page);
+    FAIL() << "the page differs from " << path << "; what was made is in " << made;
+  }
+
+  ByteReader reader(AsBytes(golden));
+  const auto header = ParsePageHeader(reader.GetBytes(reader.Get<uint32_t>()));
+  ASSERT_TRUE(header.ok()) << header.status();
+  std::vector<SharedBytes> bodies;
+  for (const SegmentInfo& s : header->segments) {
+    bodies.push_back(SharedBytes::CopyOf(reader.GetBytes(s.bytes)));
+  }
+  ASSERT_TRUE(reader.ok());
+  ASSERT_TRUE(VerifySegments(*header, bodies).ok());
+  std::vector<uint8_t> back(raw.size());
+  ASSERT_TRUE(DecodePage(*header, bodies, back).ok());
+  EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GoldenPage,
+                         ::testing::Values(Golden{"page_v1_raw.bin", "raw", 0},
+                                           Golden{"page_v1_int8.bin",
+                                                  "run(2)|affine(bits=8,group=64)", 4e-5},
+                                           Golden{"page_v1_fp8.bin", "fp8", 8e-4},
+                                           Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
+                                           Golden{"page_v1_rotated8.bin", "rotated8", 6e-5}),
+                         [](const auto& info) {
+                           const std::string file = info.param.file;
+                           return file.substr(8, file.size() - 12);
+                         });
+
+}  // namespace
+}  // namespace kvstow
