@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/quantize/quantizer.h"
+#include "kernels/run_codec.h"
 #include "kernels/transform/transform.h"
 
 namespace kvstow {
@@ -19,7 +20,12 @@ enum class OpKind : uint8_t {
   kRaw,        // keeps the bytes; stands alone
   kTransform,  // any number
   kQuantize,   // exactly one, last
+  kRunCodec,   // codes K and V of all layers of a run by itself; stands alone but for kRun
 };
+
+// How the table makes the run codec of a kRunCodec; INVALID_ARGUMENT names the argument.
+using MakeOwnRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(const OpArguments&,
+                                                                            const KvSpec&);
 
 struct OpInfo {
   absl::string_view name;
@@ -27,8 +33,9 @@ struct OpInfo {
   // Names of the arguments in the order in which they may stand without a name; empty when the op
   // takes a list of values.
   std::span<const absl::string_view> arguments;
-  MakeTransform make_transform = nullptr;  // of a kTransform
-  MakeQuantizer make_quantizer = nullptr;  // of a kQuantize
+  MakeTransform make_transform = nullptr;    // of a kTransform
+  MakeQuantizer make_quantizer = nullptr;    // of a kQuantize
+  MakeOwnRunCodec make_run_codec = nullptr;  // of a kRunCodec
 };
 
 // Null when there is no such op.

@@ -56,14 +56,14 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recip
                                                              const KvSpec& spec) {
   std::vector<std::unique_ptr<Transform>> transforms;
   std::unique_ptr<Quantizer> quantizer;
-  bool raw = false;
+  std::unique_ptr<const RunCodec> own;
   for (size_t i = 0; i < recipe.ops().size(); ++i) {
     const OpArguments arguments(recipe.ops()[i]);
     const absl::string_view name = arguments.op().name;
     const OpInfo* info = FindOp(name);
     if (info == nullptr)
       return Wrong(recipe, absl::StrCat("there is no op or preset '", name, "'"));
-    if (raw || quantizer != nullptr) {
+    if (own != nullptr || quantizer != nullptr) {
       return Wrong(recipe, absl::StrCat("nothing may follow '", recipe.ops()[i - 1].name, "'"));
     }
     switch (info->kind) {
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recip
       case OpKind::kRaw:
         if (!transforms.empty()) return Wrong(recipe, "'raw' takes no transform");
         KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
-        raw = true;
+        own = std::make_unique<RawRunCodec>(spec);
         break;
       case OpKind::kTransform: {
         KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
@@ -84,13 +84,19 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recip
         KVSTOW_ASSIGN_OR_RETURN(quantizer, info->make_quantizer(arguments));
         break;
       }
+      case OpKind::kRunCodec: {
+        if (!transforms.empty())
+          return Wrong(recipe, absl::StrCat("'", name, "' takes no transform"));
+        KVSTOW_ASSIGN_OR_RETURN(own, info->make_run_codec(arguments, spec));
+        break;
+      }
     }
   }
-  if (raw) return std::make_unique<RawRunCodec>(spec);
-  if (quantizer == nullptr) return Wrong(recipe, "it must end in 'raw' or in a quantizer");
-  if (IsFloat8(spec.dtype)) {
+  if (own == nullptr && quantizer == nullptr)
+    return Wrong(recipe, "it must end in 'raw' or in a quantizer");
+  if (IsFloat8(spec.dtype) && (own == nullptr || !own->exact()))
     return Wrong(recipe, absl::StrCat(DTypeName(spec.dtype), " pages take only 'raw'"));
-  }
+  if (own != nullptr) return own;
   return MakeSlabRunCodec(spec, std::move(transforms), std::move(quantizer));
 }
 
