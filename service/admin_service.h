@@ -1,0 +1,21 @@
+// kvstow.v1.Admin as gRPC calls it: every method hands over to KvOperator. What is handed in
+// outlives the service.
+#ifndef KVSTOW_SERVICE_ADMIN_SERVICE_H_
+#define KVSTOW_SERVICE_ADMIN_SERVICE_H_
+
+#include <grpcpp/impl/service_type.h>
+
+#include <memory>
+
+#include "service/kv_operator.h"
+#include "service/metrics.h"
+#include "service/worker_pool.h"
+
+namespace kvstow {
+
+std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics,
+                                                WorkerPool& workers);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_ADMIN_SERVICE_H_

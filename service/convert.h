@@ -1,0 +1,35 @@
+// Between the wire's types and the project's own (KvSpec: proto/wire/spec.h).
+//
+// Free functions; thread-safe. Errors are INVALID_ARGUMENT and name the field.
+#ifndef KVSTOW_SERVICE_CONVERT_H_
+#define KVSTOW_SERVICE_CONVERT_H_
+
+#include <grpcpp/support/status.h>
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "kvstow/v1/types.pb.h"
+#include "service/spaces.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+// nullopt = unspecified. UNIMPLEMENTED for SPARSE.
+absl::StatusOr<std::optional<SpaceFidelity>> FidelityFromProto(v1::Fidelity fidelity);
+v1::Fidelity FidelityToProto(SpaceFidelity fidelity);
+
+// `unspecified` is what ACK_UNSPECIFIED means on this server.
+absl::StatusOr<Ack> AckFromProto(v1::Ack ack, Ack unspecified);
+v1::Ack AckToProto(Ack ack);
+
+v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage);
+
+// What kind of failure a page met, as its typed result.
+v1::PageStatus GetOutcome(const absl::Status& status);
+
+grpc::Status ToGrpc(const absl::Status& status);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_CONVERT_H_

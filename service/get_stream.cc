@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "proto/wire/chunk.h"
+#include "service/convert.h"
+#include "service/streams.h"
+
+namespace kvstow {
+namespace {
+
+class GetStream final : public RawReactor {
+ public:
+  GetStream(StreamParts& parts, grpc::CallbackServerContext* context)
+      : parts_(parts), count_(parts, StreamKind::kGet) {
+    absl::Status status = CheckDeadline(*context, parts.metrics);
+    if (status.ok()) status = count_.admitted();
+    if (status.ok()) {
+      StartRead(&in_);
+    } else {
+      Finish(ToGrpc(status));
+    }
+  }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { delete this; }
+
+ private:
+  // A page that was asked for, from then until its last byte is written.
+  struct Asked {
+    v1::GetPage request;
+    uint64_t reserved = 0;  // payload bytes of ahead_ that are this page's
+    bool ready = false;
+    FetchedPage page;
+    bool begun = false;  // its reply is on the wire
+    uint64_t sent = 0;   // payload bytes on the wire
+    size_t part = 0;     // of page.payload, and the offset in it, that come next
+    size_t part_offset = 0;
+  };
+  enum class Next { kNothing, kWrite, kFinish };
+
+  absl::Status Handle(const grpc::ByteBuffer& message);
+  absl::Status Open(const v1::GetOpen& open);
+  void EndReading(absl::Status status);
+  void Fetch(const std::shared_ptr<Asked>& asked);  // on a worker thread
+
+  void StartFetches() KVSTOW_REQUIRES(mu_);
+  bool NextChunk() KVSTOW_REQUIRES(mu_);
+  std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
+  Next Decide() KVSTOW_REQUIRES(mu_);
+  void Act(Next next);
+
+  StreamParts& parts_;
+  const StreamCount count_;
+
+  grpc::ByteBuffer in_;
+  std::shared_ptr<const Space> space_;  // these three are set once, by the first message
+  LeaseId lease_ = 0;
+  v1::Payload payload_ = v1::RAW;
+
+  Mutex mu_;
+  grpc::ByteBuffer out_;  // belongs to gRPC while writing_
+  std::deque<std::shared_ptr<Asked>> asked_ KVSTOW_GUARDED_BY(mu_);  // in the order of replies
+  size_t next_fetch_ KVSTOW_GUARDED_BY(mu_) = 0;  // in asked_: those before it are being fetched
+  uint64_t ahead_ KVSTOW_GUARDED_BY(mu_) = 0;     // payload bytes fetched and not yet written
+  uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;    // payload bytes that the client will take
+  int fetching_ KVSTOW_GUARDED_BY(mu_) = 0;
+  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
+  bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
+  absl::Status final_ KVSTOW_GUARDED_BY(mu_);
+};
+
+void GetStream::OnReadDone(bool ok) {
+  if (!ok) {
+    EndReading(absl::OkStatus());
+    return;
+  }
+  const absl::Status status = Handle(in_);
+  if (status.ok()) {
+    StartRead(&in_);
+  } else {
+    EndReading(status);
+  }
+}
+
+// With an error, what was asked for and is not on the wire yet is forgotten.
+void GetStream::EndReading(absl::Status status) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    reading_done_ = true;
+    if (!status.ok()) broken_ = true;
+    final_ = std::move(status);
+    next = Decide();
+  }
+  Act(next);
+}
+
+absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
+  v1::GetRequest message;
+  if (const absl::Status s = ReadMessage(buffer, message); !s.ok()) return s;
+  if (message.has_open() == (space_ != nullptr)) {
+    return absl::InvalidArgumentError("the first message of a Get stream has `open`, no other has");
+  }
+  if (message.has_open()) {
+    if (const absl::Status s = Open(message.open()); !s.ok()) return s;
+  }
+  Next next;
+  {
+    MutexLock lock(mu_);
+    if (asked_.size() + message.pages_size() > parts_.limits.pending_pages) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", parts_.limits.pending_pages,
+                       " pages were asked for and are not answered yet: ask for fewer at a time"));
+    }
+    for (v1::GetPage& page : *message.mutable_pages()) {
+      asked_.push_back(std::make_shared<Asked>());
+      asked_.back()->request = std::move(page);
+    }
+    // Sums that would wrap around are as good as unlimited.
+    credit_ = std::max(credit_, credit_ + message.credit_bytes());
+    next = Decide();
+  }
+  Act(next);
+  return absl::OkStatus();
+}
+
+absl::Status GetStream::Open(const v1::GetOpen& open) {
+  if (!v1::Payload_IsValid(open.payload())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: ", open.payload(), " is no value that this server knows"));
+  }
+  auto space = parts_.spaces.Find(open.space());
+  if (!space.ok()) return space.status();
+  space_ = *std::move(space);
+  lease_ = open.lease();
+  payload_ = open.payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
+  return absl::OkStatus();
+}
+
+// Pages are fetched ahead as far as the client's credit and the window go, and always at least one.
+void GetStream::StartFetches() {
+  while (next_fetch_ < asked_.size()) {
+    const std::shared_ptr<Asked>& asked = asked_[next_fetch_];
+    const uint64_t bound = PayloadBound(*space_, asked->request);
+    const uint64_t room = std::min(credit_, parts_.limits.window_bytes);
+    if (ahead_ > 0 && ahead_ + bound > room) return;
+    asked->reserved = bound;
+    ahead_ += bound;
+    ++next_fetch_;
+    ++fetching_;
+    parts_.get_workers.Submit([this, asked] { Fetch(asked); });
+  }
+}
+
+void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
+  bool wanted;
+  {
+    MutexLock lock(mu_);
+    wanted = !broken_;
+  }
+  FetchedPage page;
+  if (wanted) page = parts_.reader.Fetch(*space_, lease_, payload_, asked->request);
+  Next next;
+  {
+    MutexLock lock(mu_);
+    ahead_ = ahead_ - asked->reserved + page.reply.payload_bytes();
+    asked->page = std::move(page);
+    asked->ready = true;
+    --fetching_;
+    next = Decide();
+  }
+  Act(next);  // with kNothing, the stream may be gone by now
+}
+
+// The next bytes of a page, as far as credit and the size of a chunk go.
+std::vector<SharedBytes> GetStream::TakePayload(Asked& asked) {
+  uint64_t room = std::min(parts_.limits.get_chunk_bytes, credit_);
+  std::vector<SharedBytes> out;
+  while (room > 0 && asked.part < asked.page.payload.size()) {
+    const SharedBytes& part = asked.page.payload[asked.part];
+    const size_t bytes = std::min<uint64_t>(room, part.size() - asked.part_offset);
+    if (bytes > 0) out.push_back(part.Slice(asked.part_offset, bytes));
+    asked.sent += bytes;
+    asked.part_offset += bytes;
+    credit_ -= bytes;
+    ahead_ -= bytes;
+    room -= bytes;
+    if (asked.part_offset == part.size()) {
+      ++asked.part;
+      asked.part_offset = 0;
+    }
+  }
+  return out;
+}
+
+// Puts the next message into out_; false when there is nothing that may be sent.
+bool GetStream::NextChunk() {
+  if (asked_.empty() || !asked_.front()->ready) return false;
+  Asked& asked = *asked_.front();
+  const uint64_t total = asked.page.reply.payload_bytes();
+  if (asked.begun && credit_ == 0) return false;
+  v1::GetResponse message;
+  message.set_page(asked.request.page());
+  message.set_offset(asked.sent);
+  if (!asked.begun) *message.mutable_begin() = asked.page.reply;
+  asked.begun = true;
+  out_ = WriteChunk(message, TakePayload(asked));
+  if (asked.sent == total) {
+    asked_.pop_front();
+    --next_fetch_;
+  }
+  return true;
+}
+
+// What is to be done next; who got it from here does it, outside the lock.
+GetStream::Next GetStream::Decide() {
+  if (finished_) return Next::kNothing;
+  if (broken_) {
+    asked_.clear();
+    next_fetch_ = 0;
+  } else if (space_ != nullptr) {
+    StartFetches();
+  }
+  if (writing_) return Next::kNothing;
+  if (NextChunk()) {
+    writing_ = true;
+    return Next::kWrite;
+  }
+  if (!reading_done_ || fetching_ > 0) return Next::kNothing;
+  if (!asked_.empty()) {
+    final_ = absl::InvalidArgumentError(
+        "the stream was closed before there was credit_bytes for all that was asked for");
+  }
+  finished_ = true;
+  return Next::kFinish;
+}
+
+void GetStream::Act(Next next) {
+  if (next == Next::kWrite) StartWrite(&out_);
+  if (next == Next::kFinish) {
+    absl::Status status;
+    {
+      MutexLock lock(mu_);
+      status = final_;
+    }
+    Finish(ToGrpc(status));
+  }
+}
+
+void GetStream::OnWriteDone(bool ok) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok) broken_ = true;
+    next = Decide();
+  }
+  Act(next);
+}
+
+// The read that is always open until reading ends fails now, and ends the stream. After reading
+// has ended, it is a write or a fetch that comes back, and Decide() finishes.
+void GetStream::OnCancel() {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    broken_ = true;
+    next = Decide();
+  }
+  Act(next);
+}
+
+}  // namespace
+
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context) {
+  return new GetStream(parts, context);
+}
+
+}  // namespace kvstow

@@ -1,0 +1,71 @@
+#include "service/kv_cache_service.h"
+
+#include "kvstow/v1/kv_cache.grpc.pb.h"
+#include "service/unary.h"
+
+namespace kvstow {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+using K = v1::KvCache;
+
+template <typename Base>
+using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_Lookup<
+    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<
+        K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<Base>>>>>>>;
+using RawMethods = K::WithRawCallbackMethod_Put<K::WithRawCallbackMethod_Get<K::Service>>;
+
+class KvCacheService final : public UnaryMethods<RawMethods> {
+ public:
+  KvCacheService(KvOperator& op, StreamParts& streams, WorkerPool& workers)
+      : op_(op), streams_(streams), workers_(workers) {}
+
+  RawReactor* Put(CallbackServerContext* c) override { return NewPutStream(streams_, c); }
+  RawReactor* Get(CallbackServerContext* c) override { return NewGetStream(streams_, c); }
+
+  ServerUnaryReactor* OpenSpace(CallbackServerContext* c, const v1::OpenSpaceRequest* in,
+                                v1::OpenSpaceResponse* out) override {
+    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.OpenSpace(*in, *out); });
+  }
+  ServerUnaryReactor* Lookup(CallbackServerContext* c, const v1::LookupRequest* in,
+                             v1::LookupResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return op_.Lookup(*in, *out); });
+  }
+  ServerUnaryReactor* ReportAttention(CallbackServerContext* c, const v1::ReportAttentionRequest*,
+                                      v1::ReportAttentionResponse*) override {
+    return NotServed(c, "ReportAttention");
+  }
+  ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
+                              v1::ReleaseResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return op_.Release(*in, *out); });
+  }
+  ServerUnaryReactor* Pin(CallbackServerContext* c, const v1::PinRequest* in,
+                          v1::PinResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return op_.Pin(*in, *out); });
+  }
+  ServerUnaryReactor* Delete(CallbackServerContext* c, const v1::DeleteRequest* in,
+                             v1::DeleteResponse* out) override {
+    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.Delete(*in, *out); });
+  }
+  ServerUnaryReactor* Usage(CallbackServerContext* c, const v1::UsageRequest* in,
+                            v1::UsageResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return op_.Usage(*in, *out); });
+  }
+
+ private:
+  Metrics& metrics() { return streams_.metrics; }
+
+  KvOperator& op_;
+  StreamParts& streams_;
+  WorkerPool& workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, StreamParts& streams,
+                                                  WorkerPool& workers) {
+  return std::make_unique<KvCacheService>(op, streams, workers);
+}
+
+}  // namespace kvstow

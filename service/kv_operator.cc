@@ -1,0 +1,227 @@
+#include "service/kv_operator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/encoded_page.h"
+#include "proto/wire/spec.h"
+#include "service/convert.h"
+
+namespace kvstow {
+namespace {
+
+template <typename Keys>
+absl::StatusOr<std::vector<std::string>> CheckedKeys(const Keys& keys) {
+  if (keys.size() > kMaxKeysPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("keys: ", keys.size(), " are too many, at most ",
+                                                   kMaxKeysPerCall, " in one call"));
+  }
+  for (int i = 0; i < keys.size(); ++i) {
+    if (keys[i].empty() || keys[i].size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("keys[", i, "] has ", keys[i].size(),
+                                                     " bytes: a key has 1 to ", kMaxKeyBytes));
+    }
+  }
+  return std::vector<std::string>(keys.begin(), keys.end());
+}
+
+// Levels of all layers that the present segments hold.
+uint32_t WholeLevels(const PageFacts& facts) {
+  const auto header = ParsePageHeader(facts.header.span());
+  if (!header.ok()) return 0;
+  uint32_t levels = 0, missing = 256;
+  for (size_t i = 0; i < header->segments.size(); ++i) {
+    const uint32_t level = header->segments[i].level;
+    levels = std::max(levels, level + 1);
+    if (i >= facts.segments.size()) missing = std::min(missing, level);
+  }
+  return std::min(levels, missing);
+}
+
+void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>* out) {
+  for (int t = 0; t < kTiers; ++t) {
+    *out->Add() = UsageToProto(TierName(static_cast<TierId>(t)), usage.tiers[t]);
+  }
+}
+
+}  // namespace
+
+KvOperator::KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader, Metrics& metrics,
+                       ServerFacts facts)
+    : store_(store),
+      spaces_(spaces),
+      reader_(reader),
+      metrics_(metrics),
+      facts_(std::move(facts)) {}
+
+absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out) {
+  SpaceToOpen request{.name = in.space(), .spec = {}, .recipe = in.recipe(), .fidelity = {}};
+  if (in.has_spec()) {
+    KVSTOW_ASSIGN_OR_RETURN(request.spec, FromProto(in.spec()));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(request.fidelity, FidelityFromProto(in.fidelity()));
+  KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, spaces_.Open(request));
+  const Space& space = *opened.space;
+  out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
+  out.set_created(opened.created);
+  ToProto(space.spec, *out.mutable_spec());
+  out.set_recipe(space.recipe);
+  out.set_pipeline(space.codec->recipe().pipeline());
+  out.set_fidelity(FidelityToProto(space.fidelity));
+  out.set_raw_bytes_per_token(BytesPerToken(space.spec));
+  out.set_levels(space.codec->levels());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Lookup(const v1::LookupRequest& in, v1::LookupResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
+  const PrefixMatch match = store_.Lookup(space->id, keys, in.lease());
+  for (const PageFacts& page : match.pages) {
+    out.set_tokens(out.tokens() + page.tokens);
+    v1::PageInfo& info = *out.add_info();
+    info.set_tokens(page.tokens);
+    if (!page.tiers.empty()) info.set_tier(TierName(page.tiers.front()));
+    info.set_levels(WholeLevels(page));
+    info.set_stored_bytes(page.stored_bytes());
+  }
+  out.set_pages(static_cast<uint32_t>(match.pages.size()));
+  out.set_lease(match.lease);
+  if (match.lease != 0) {
+    out.set_lease_ttl_ms(std::chrono::duration_cast<std::chrono::milliseconds>(match.ttl).count());
+  }
+  metrics_.CountLookup(keys.size(), match.pages.size(), out.tokens());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out) {
+  out.set_found(in.renew() ? store_.Renew(in.lease()) : store_.Release(in.lease()));
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
+  for (const std::string& key : keys) {
+    const absl::Status s = store_.Pin({.space = space->id, .key = key}, !in.unpin());
+    if (!s.ok() && !absl::IsNotFound(s)) return s;
+    out.add_status(s.ok() ? v1::HIT : v1::MISS);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
+  for (const std::string& key : keys) {
+    const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
+    if (absl::IsFailedPrecondition(s)) {
+      out.add_status(v1::REFUSED);
+    } else if (absl::IsNotFound(s)) {
+      out.add_status(v1::MISS);
+    } else {
+      out.add_status(s.ok() ? v1::HIT : v1::UNAVAILABLE);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& out) {
+  StoreUsage usage;
+  if (in.space().empty()) {
+    usage = store_.Usage();
+    for (const auto& space : spaces_.All()) {
+      const StoreUsage part = store_.Usage(space->id);
+      v1::SpaceUsage& row = *out.add_spaces();
+      row.set_space(space->name);
+      ToProto(space->spec, *row.mutable_spec());
+      row.set_recipe(space->recipe);
+      row.set_fidelity(FidelityToProto(space->fidelity));
+      row.set_pages(part.pages);
+      row.set_raw_bytes(part.raw_bytes);
+      row.set_encoded_bytes(part.encoded_bytes);
+    }
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    usage = store_.Usage(space->id);
+  }
+  AddTiers(usage, out.mutable_tiers());
+  out.set_pages(usage.pages);
+  out.set_raw_bytes(usage.raw_bytes);
+  out.set_encoded_bytes(usage.encoded_bytes);
+  out.set_leases(usage.leases);
+  out.set_pinned_pages(usage.pinned_pages);
+  for (const auto& [name, value] : CounterRows(store_.Counters())) {
+    (*out.mutable_counters())[name] = value;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Status(const v1::StatusRequest&, v1::StatusResponse& out) {
+  out.set_version(facts_.version);
+  out.set_device(facts_.device);
+  const Duration up = Clock::Real().Now() - facts_.started;
+  out.set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(up).count());
+  out.set_ready(ready());
+  out.set_ready_ms(ready_ms_);
+  out.set_recovered_pages(store_.Counters().recovered_pages);
+  out.mutable_libraries()->insert(facts_.libraries.begin(), facts_.libraries.end());
+  out.mutable_config()->insert(facts_.config.begin(), facts_.config.end());
+  AddTiers(store_.Usage(), out.mutable_tiers());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse& out) {
+  for (int t = 0; t < kTiers; ++t) {
+    const auto tier = static_cast<TierId>(t);
+    if (in.tier() != TierName(tier)) continue;
+    KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
+    *out.mutable_usage() = UsageToProto(TierName(tier), store_.Usage().tiers[t]);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("tier: use gpu, host or disk");
+}
+
+absl::Status KvOperator::Flush(const v1::FlushRequest&, v1::FlushResponse&) {
+  return store_.Flush();
+}
+
+absl::Status KvOperator::Verify(const v1::VerifyRequest& in,
+                                const std::function<bool(const v1::VerifyProgress&)>& progress) {
+  constexpr Duration kTellEvery = std::chrono::milliseconds(500);
+  SpaceId only = 0;
+  if (!in.space().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    only = space->id;
+  }
+  const std::vector<PageName> pages = store_.Pages(only);
+  v1::VerifyProgress told;
+  told.set_total_pages(pages.size());
+  Time last = Clock::Real().Now();
+  for (const PageName& page : pages) {
+    const auto space = spaces_.Find(page.space);
+    if (space != nullptr) {
+      v1::GetPage request;
+      request.set_key(page.key);
+      const v1::PageReply reply = reader_.Check(*space, request);
+      told.set_bytes(told.bytes() + reply.stored_bytes());
+      if (reply.status() == v1::CORRUPT) told.set_corrupt_pages(told.corrupt_pages() + 1);
+    }
+    told.set_pages(told.pages() + 1);
+    if (const Time now = Clock::Real().Now(); now - last >= kTellEvery) {
+      if (!progress(told)) return absl::CancelledError("the caller went away");
+      last = now;
+    }
+  }
+  told.set_done(true);
+  progress(told);
+  return absl::OkStatus();
+}
+
+void KvOperator::SetReady(bool ready, Duration from_start) {
+  if (ready) ready_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(from_start).count();
+  ready_ = ready;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,72 @@
+// KvOperator: what the unary calls of kvstow.v1.KvCache and Admin do.
+//
+// Without gRPC, so that it can be tested alone: a request in, a response and a status out. The
+// calls that may touch the disk (`blocking` below) belong on a worker thread, the others answer
+// from RAM. Thread-safe; responses are empty when they are handed in.
+#ifndef KVSTOW_SERVICE_KV_OPERATOR_H_
+#define KVSTOW_SERVICE_KV_OPERATOR_H_
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "kvstow/v1/admin.pb.h"
+#include "kvstow/v1/kv_cache.pb.h"
+#include "service/metrics.h"
+#include "service/page_reader.h"
+#include "service/spaces.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+inline constexpr int kMaxKeysPerCall = 65536;
+
+// What Status tells that does not change while the server runs.
+struct ServerFacts {
+  std::string version;
+  std::string device;
+  std::vector<std::pair<std::string, std::string>> libraries, config;
+  Time started;
+};
+
+class KvOperator {
+ public:
+  KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader, Metrics& metrics,
+             ServerFacts facts);
+
+  absl::Status OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out);  // blocking
+  absl::Status Lookup(const v1::LookupRequest& in, v1::LookupResponse& out);
+  absl::Status Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out);
+  absl::Status Pin(const v1::PinRequest& in, v1::PinResponse& out);
+  absl::Status Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out);  // blocking
+  absl::Status Usage(const v1::UsageRequest& in, v1::UsageResponse& out);
+
+  absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
+  absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);  // blocking
+  absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);  // blocking
+  // `progress` is told now and then, and once at the end with `done`; false from it stops.
+  // Blocking.
+  absl::Status Verify(const v1::VerifyRequest& in,
+                      const std::function<bool(const v1::VerifyProgress&)>& progress);
+
+  // Told by the server when it begins and when it ends to serve.
+  void SetReady(bool ready, Duration from_start);
+  bool ready() const { return ready_; }
+
+ private:
+  TieredStore& store_;
+  Spaces& spaces_;
+  PageReader& reader_;
+  Metrics& metrics_;
+  const ServerFacts facts_;
+  std::atomic<bool> ready_ = false;
+  std::atomic<uint64_t> ready_ms_ = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_KV_OPERATOR_H_

@@ -1,0 +1,76 @@
+// kvstowd: the server. See --help.
+#include <google/protobuf/stubs/logging.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "service/config.h"
+#include "service/notify.h"
+#include "service/server.h"
+
+namespace kvstow {
+namespace {
+
+constexpr int kFailed = 1, kWrongUse = 2;
+
+int Complain(const absl::Status& status) {
+  std::fprintf(stderr, "kvstowd: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? kWrongUse : kFailed;
+}
+
+int Run(std::span<const char* const> args) {
+  const auto command = ParseCommandLine(
+      args, [](const char* name) { return std::getenv(name); },
+      absl::StrCat("kvstowd ", Version()));
+  if (!command.ok()) return Complain(command.status());
+  if (!command->print.empty()) {
+    std::fputs(command->print.c_str(), stdout);
+    return 0;
+  }
+  const Config& config = command->config;
+  if (const absl::Status s = SetUpLog(config.log_level, config.log_format); !s.ok()) {
+    return Complain(s);
+  }
+
+  // Every thread inherits this mask, so that the signals wait for sigwait() below.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  // A client that sends nonsense gets an error; it must not fill our log.
+  google::protobuf::SetLogHandler(nullptr);
+
+  Log().info("kvstowd {} with {}", Version(),
+             absl::StrJoin(LibraryVersions(), ", ", absl::PairFormatter(" ")));
+  for (const auto& [name, value] : Describe(config)) Log().info("config {}={}", name, value);
+
+  auto server = Server::Start(config, {});
+  if (!server.ok()) return Complain(server.status());
+  NotifySystemd("READY=1");
+
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  Log().info("stopping: signal {}", signal_number);
+  NotifySystemd("STOPPING=1");
+  // A second signal ends the process at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  const absl::Status stopped = (*server)->Stop();
+  server->reset();
+  Log().info("stopped");
+  return stopped.ok() ? 0 : kFailed;
+}
+
+}  // namespace
+}  // namespace kvstow
+
+int main(int argc, char** argv) {
+  return kvstow::Run({argv + 1, static_cast<size_t>(argc > 0 ? argc - 1 : 0)});
+}

@@ -1,0 +1,62 @@
+// What the server counts, and the text that Prometheus reads.
+//
+// Names, labels and meanings are in docs/OPERATIONS.md. Counting is cheap and thread-safe. Usage of
+// the store is not counted here but taken from the store when the text is made.
+#ifndef KVSTOW_SERVICE_METRICS_H_
+#define KVSTOW_SERVICE_METRICS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "kvstow/v1/types.pb.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+enum class StreamKind { kPut, kGet };
+
+// Gauges at one moment.
+struct MetricsSnapshot {
+  StoreUsage usage;
+  StoreCounters counters;
+  uint64_t spaces = 0;
+  uint64_t staged_bytes = 0;
+  uint64_t put_queue = 0, get_queue = 0;  // pages that wait for a worker
+  bool ready = false;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(absl::string_view version);
+  ~Metrics();
+
+  void CountPut(v1::PageStatus status, uint64_t raw_bytes, uint64_t stored_bytes);
+  // `tier`: of the base level, for a HIT.
+  void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
+  void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
+  void CountRefusedCall(absl::string_view why);  // a short word: deadline, draining, streams
+  void CountCorrupt();  // a page failed a check or its decoding, and was dropped
+  void CountReaped(uint64_t tickets);
+  void ObserveEncode(Duration time);
+  void ObserveDecode(Duration time);
+  void AddStreams(StreamKind kind, int change);
+
+  // The text exposition format.
+  std::string Text(const MetricsSnapshot& snapshot) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Name and value of each of the store's counters, for Usage and for the metrics.
+std::vector<std::pair<std::string, uint64_t>> CounterRows(const StoreCounters& counters);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_METRICS_H_

@@ -1,0 +1,235 @@
+#include "service/page_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "kernels/codec.h"
+#include "kernels/page.h"
+#include "service/convert.h"
+
+namespace kvstow {
+namespace {
+
+// How many of `segment`'s layers are within the range.
+uint32_t Overlap(const SegmentInfo& segment, LayerRange layers) {
+  const uint32_t first = std::max<uint32_t>(segment.first_layer, layers.first);
+  const uint32_t end =
+      std::min<uint32_t>(segment.first_layer + segment.layer_count, layers.first + layers.count);
+  return end > first ? end - first : 0;
+}
+
+uint32_t LevelsOf(const PageHeader& header) {
+  uint32_t levels = 0;
+  for (const SegmentInfo& s : header.segments) levels = std::max<uint32_t>(levels, s.level + 1u);
+  return levels;
+}
+
+// Levels of which nothing is missing in the range when the first `present` segments are there.
+uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
+  uint32_t levels = LevelsOf(header);
+  for (size_t i = present; i < header.segments.size(); ++i) {
+    if (Overlap(header.segments[i], layers) == 0) continue;
+    levels = std::min<uint32_t>(levels, header.segments[i].level);
+  }
+  return levels;
+}
+
+// The share of the error that the first `used` segments leave in the range, by their gains.
+double ErrorLeft(const PageHeader& header, size_t used, LayerRange layers) {
+  if (header.exact) return 0;
+  const double slabs = layers.count * (header.head_dim_v > 0 ? 2.0 : 1.0);
+  double left = slabs * header.tokens;
+  for (size_t i = 0; i < used; ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (s.layer_count > 0) left -= s.gain * Overlap(s, layers) / s.layer_count;
+  }
+  return std::max(0.0, left / (slabs * header.tokens));
+}
+
+bool SameGeometry(const PageHeader& header, const KvSpec& spec) {
+  return header.layers == spec.layers && header.kv_heads == spec.kv_heads &&
+         header.head_dim_k == spec.head_dim_k && header.head_dim_v == spec.head_dim_v &&
+         header.dtype == spec.dtype && header.rope == spec.rope && header.tokens >= 1 &&
+         header.tokens <= spec.page_tokens;
+}
+
+absl::StatusOr<LayerRange> LayersOf(const KvSpec& spec, const v1::GetPage& request) {
+  const uint32_t first = request.first_layer();
+  const uint32_t count = request.layer_count() > 0 ? request.layer_count()
+                                                   : spec.layers - std::min(first, spec.layers);
+  if (count == 0 || first >= spec.layers || count > spec.layers - first) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("layers ", first, " to ", uint64_t{first} + count,
+                     " were asked for, the space has ", spec.layers));
+  }
+  return LayerRange{.first = first, .count = count};
+}
+
+// docs/FORMAT.md, "Encoded payload".
+std::vector<SharedBytes> EncodedPayload(const SharedBytes& header,
+                                        std::span<const std::optional<SharedBytes>> bodies) {
+  ByteWriter front, indices;
+  uint32_t count = 0;
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    if (!bodies[i].has_value()) continue;
+    indices.Put(static_cast<uint16_t>(i));
+    ++count;
+  }
+  front.Put(static_cast<uint32_t>(header.size()));
+  front.Put(count);
+  front.PutBytes(AsBytes(indices.bytes()));
+  std::vector<SharedBytes> out = {SharedBytes::Take(std::move(front).Take()), header};
+  for (const auto& body : bodies) {
+    if (body.has_value()) out.push_back(*body);
+  }
+  return out;
+}
+
+}  // namespace
+
+// What of a page is decoded: the first `bodies.size()` segments, as far as their layers are asked.
+struct PageReader::Selected {
+  const PageHeader& header;
+  LayerRange layers;
+  std::vector<std::optional<SharedBytes>> bodies;
+};
+
+uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
+  const auto layers = LayersOf(space.spec, request);
+  return layers.ok() ? layers->count * LayerBytes(space.spec, space.spec.page_tokens) : 0;
+}
+
+absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v1::GetPage& request,
+                                                     const PageFacts& facts) const {
+  KVSTOW_ASSIGN_OR_RETURN(PageHeader header, ParsePageHeader(facts.header.span()));
+  if (header.key != request.key()) {
+    return absl::DataLossError("the stored page belongs to another key");
+  }
+  if (!SameGeometry(header, space.spec)) {
+    return absl::DataLossError("the stored page has another geometry than its space");
+  }
+  if (facts.segments.size() > header.segments.size()) {
+    return absl::DataLossError("the store speaks of more segments than the page has");
+  }
+  for (size_t i = 0; i < facts.segments.size(); ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (facts.segments[i].digest != s.digest || facts.segments[i].bytes != s.bytes) {
+      return absl::DataLossError(absl::StrCat("segment ", i, " is not the page's"));
+    }
+  }
+  return header;
+}
+
+// Reads what is selected. When a body cannot be had, those before it still decode: the selection
+// is cut there, unless nothing is left of the base level.
+absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& facts,
+                                      Selected& selected) {
+  std::vector<uint16_t> indices;
+  for (size_t i = 0; i < selected.bodies.size(); ++i) {
+    if (Overlap(selected.header.segments[i], selected.layers) > 0) {
+      indices.push_back(static_cast<uint16_t>(i));
+    }
+  }
+  auto bodies = store_.Read(name, facts.number, indices);
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    if (bodies[i].ok()) {
+      selected.bodies[indices[i]] = *std::move(bodies[i]);
+      continue;
+    }
+    selected.bodies.resize(indices[i]);
+    const bool usable =
+        !selected.header.exact && WholeLevels(selected.header, indices[i], selected.layers) > 0;
+    return usable ? absl::OkStatus() : bodies[i].status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
+                                   const v1::GetPage& request, FetchedPage& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
+  const PageName name{.space = space.id, .key = request.key()};
+  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
+
+  const size_t wanted = SegmentsForLevels(header, request.max_levels());
+  Selected selected{.header = header, .layers = layers, .bodies = {}};
+  selected.bodies.resize(std::min(wanted, facts.segments.size()));
+  KVSTOW_RETURN_IF_ERROR(ReadSegments(name, facts, selected));
+
+  const size_t used = selected.bodies.size();
+  const uint32_t levels = WholeLevels(header, used, layers);
+  if (levels == 0) return absl::NotFoundError("its base level is no longer stored");
+  if (levels < request.min_levels()) {
+    return absl::FailedPreconditionError(absl::StrCat("it has ", levels, " levels, at least ",
+                                                      request.min_levels(), " were asked for"));
+  }
+  if (payload == v1::ENCODED) {
+    out.payload = EncodedPayload(facts.header, selected.bodies);
+  } else {
+    ByteBlock block(layers.count * LayerBytes(space.spec, header.tokens));
+    const Time begin = Clock::Real().Now();
+    KVSTOW_RETURN_IF_ERROR(DecodePage(header, selected.bodies, layers, block.span()));
+    metrics_.ObserveDecode(Clock::Real().Now() - begin);
+    out.payload.push_back(std::move(block).Share());
+  }
+
+  v1::PageReply& reply = out.reply;
+  for (const SharedBytes& part : out.payload) {
+    reply.set_payload_bytes(reply.payload_bytes() + part.size());
+  }
+  reply.set_tokens(header.tokens);
+  reply.set_first_position(header.first_position);
+  if (!facts.tiers.empty()) reply.set_tier(TierName(facts.tiers.front()));
+  reply.set_recipe(header.pipeline);
+  reply.set_exact(header.exact);
+  reply.set_levels(levels);
+  reply.set_levels_stored(LevelsOf(header));
+  reply.set_estimated_error(ErrorLeft(header, used, layers));
+  reply.set_stored_bytes(facts.stored_bytes());
+  reply.set_raw_digest(AsString(header.raw_digest.bytes).data(), header.raw_digest.bytes.size());
+  return absl::OkStatus();
+}
+
+// FetchInto with its status as a typed outcome.
+void PageReader::FetchChecked(const Space& space, v1::Payload payload, const v1::GetPage& request,
+                              FetchedPage& out) {
+  const absl::Status s = FetchInto(space, payload, request, out);
+  if (s.ok()) {
+    out.reply.set_status(v1::HIT);
+    return;
+  }
+  out = {};
+  out.reply.set_status(GetOutcome(s));
+  out.reply.set_message(std::string(s.message()));
+  if (absl::IsDataLoss(s)) {
+    // A page that does not decode would fail for ever.
+    metrics_.CountCorrupt();
+    (void)store_.Delete({.space = space.id, .key = request.key()}, /*force=*/true);
+  }
+}
+
+FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+                              const v1::GetPage& request) {
+  FetchedPage out;
+  if (lease != 0 && !store_.Renew(lease)) {
+    out.reply.set_status(v1::EXPIRED);
+    out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
+  } else {
+    FetchChecked(space, payload, request, out);
+  }
+  metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
+  return out;
+}
+
+v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {
+  FetchedPage out;
+  FetchChecked(space, v1::RAW, request, out);
+  return std::move(out.reply);
+}
+
+}  // namespace kvstow

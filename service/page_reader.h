@@ -1,0 +1,58 @@
+// PageReader: one page out of the store for a Get stream: find, read, check, decode.
+//
+// It never lies: the header's key must be the key that was asked for, its geometry the space's, and
+// its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted.
+// The reply says what the bytes are: levels, exactness, error left.
+//
+// Without gRPC, so that it can be tested alone. Thread-safe; Fetch takes the time that reading and
+// decoding take, so it runs on a worker thread.
+#ifndef KVSTOW_SERVICE_PAGE_READER_H_
+#define KVSTOW_SERVICE_PAGE_READER_H_
+
+#include <vector>
+
+#include "base/shared_bytes.h"
+#include "kernels/encoded_page.h"
+#include "kvstow/v1/kv_cache.pb.h"
+#include "service/metrics.h"
+#include "service/spaces.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+struct FetchedPage {
+  v1::PageReply reply;
+  std::vector<SharedBytes> payload;  // reply.payload_bytes in all; empty unless HIT
+};
+
+class PageReader {
+ public:
+  PageReader(TieredStore& store, Metrics& metrics) : store_(store), metrics_(metrics) {}
+
+  // `lease` 0 = none; a lease is renewed by each page that it is used for.
+  FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+                    const v1::GetPage& request);
+
+  // The same for Verify: every level is read and decoded, nothing counts as a Get.
+  v1::PageReply Check(const Space& space, const v1::GetPage& request);
+
+ private:
+  struct Selected;
+  absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
+                                           const PageFacts& facts) const;
+  void FetchChecked(const Space& space, v1::Payload payload, const v1::GetPage& request,
+                    FetchedPage& out);
+  absl::Status FetchInto(const Space& space, v1::Payload payload, const v1::GetPage& request,
+                         FetchedPage& out);
+  absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
+
+  TieredStore& store_;
+  Metrics& metrics_;
+};
+
+// At most this many payload bytes come for a raw page of the space.
+uint64_t PayloadBound(const Space& space, const v1::GetPage& request);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_PAGE_READER_H_

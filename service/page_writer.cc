@@ -1,0 +1,136 @@
+#include "service/page_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/encoded_page.h"
+#include "kernels/page.h"
+#include "service/convert.h"
+
+namespace kvstow {
+namespace {
+
+void Describe(const PageHeader& header, uint64_t stored_bytes, Ack ack, v1::PutResult& result) {
+  result.set_recipe(header.pipeline);
+  result.set_fell_back(header.fell_back);
+  result.set_stored_bytes(stored_bytes);
+  result.set_ack(AckToProto(ack));
+}
+
+PageToStore ToStore(PageName name, EncodedPage page, uint64_t raw_bytes, Ack ack) {
+  PageToStore out;
+  out.name = std::move(name);
+  out.header = page.header_bytes;
+  out.raw_digest = page.header.raw_digest;
+  out.raw_bytes = raw_bytes;
+  out.first_position = page.header.first_position;
+  out.tokens = page.header.tokens;
+  out.whole = page.header.exact;
+  out.facts.reserve(page.header.segments.size());
+  for (const SegmentInfo& s : page.header.segments) {
+    out.facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
+  }
+  out.bodies = std::move(page.segments);
+  out.ack = ack;
+  return out;
+}
+
+}  // namespace
+
+v1::PutResult Refused(absl::string_view why) {
+  v1::PutResult result;
+  result.set_status(v1::REFUSED);
+  result.set_message(std::string(why));
+  return result;
+}
+
+PageWriter::PageWriter(TieredStore& store, Metrics& metrics, bool has_disk)
+    : store_(store), metrics_(metrics), default_ack_(has_disk ? Ack::kProcess : Ack::kMemory) {}
+
+Ack PageWriter::AckOf(const v1::PutPage& page) const {
+  return AckFromProto(page.ack(), default_ack_).value_or(default_ack_);
+}
+
+absl::Status PageWriter::Check(const Space& space, const v1::PutPage& page) const {
+  if (page.key().empty() || page.key().size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key has ", page.key().size(), " bytes: a key has 1 to ", kMaxKeyBytes));
+  }
+  if (page.tokens() == 0 || page.tokens() > space.spec.page_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokens is ", page.tokens(), ": a page of this space has 1 to ", space.spec.page_tokens));
+  }
+  const uint64_t want = PageBytes(space.spec, page.tokens());
+  if (page.payload_bytes() != want) {
+    return absl::InvalidArgumentError(absl::StrCat("payload_bytes is ", page.payload_bytes(), ": ",
+                                                   page.tokens(), " tokens of this space have ",
+                                                   want));
+  }
+  if (!page.digest().empty() && page.digest().size() != sizeof(Digest128)) {
+    return absl::InvalidArgumentError(absl::StrCat("digest has ", page.digest().size(),
+                                                   " bytes: XXH3-128 has ", sizeof(Digest128)));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Ack ack, AckFromProto(page.ack(), default_ack_));
+  if (ack > Ack::kMemory && default_ack_ == Ack::kMemory) {
+    return absl::InvalidArgumentError(
+        "ack: this server has no disk tier, so nothing outlives it: start it with --disk-path, or "
+        "ask for MEMORY");
+  }
+  return absl::OkStatus();
+}
+
+bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
+                              const Digest128& raw_digest, v1::PutResult& result) const {
+  const auto facts = store_.Find({.space = space.id, .key = page.key()});
+  if (!facts.ok() || facts->raw_digest != raw_digest || facts->ack < AckOf(page)) return false;
+  const auto header = ParsePageHeader(facts->header.span());
+  if (!header.ok()) return false;
+  Describe(*header, facts->stored_bytes(), facts->ack, result);
+  result.set_status(v1::ALREADY_THERE);
+  return true;
+}
+
+v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
+                                const SharedBytes& raw) {
+  const Digest128 digest = Xxh3_128(raw.span());
+  if (!page.digest().empty() &&
+      !std::ranges::equal(AsBytes(page.digest()), std::span(digest.bytes))) {
+    return Refused(absl::StrCat("digest: the page came as ", digest.Hex(), ", but was sent as ",
+                                HexOf(AsBytes(page.digest())),
+                                ": it was damaged on its way; send it again"));
+  }
+  v1::PutResult result;
+  if (AlreadyThere(space, page, digest, result)) return result;
+
+  const Time begin = Clock::Real().Now();
+  auto encoded = space.codec->Encode({.raw = raw.span(),
+                                      .tokens = page.tokens(),
+                                      .first_position = page.first_position(),
+                                      .key = page.key()});
+  metrics_.ObserveEncode(Clock::Real().Now() - begin);
+  if (!encoded.ok()) return Refused(encoded.status().message());
+
+  Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);
+  const auto outcome = store_.Put(ToStore({.space = space.id, .key = page.key()},
+                                          *std::move(encoded), raw.size(), AckOf(page)));
+  if (!outcome.ok()) return Refused(outcome.status().message());
+  switch (*outcome) {
+    case PutOutcome::kStored:
+      result.set_status(v1::STORED);
+      break;
+    case PutOutcome::kAlreadyThere:
+      result.set_status(v1::ALREADY_THERE);
+      break;
+    case PutOutcome::kConflict:
+      result.Clear();
+      result.set_status(v1::CONFLICT);
+      result.set_message("the key holds other content, which was kept");
+      break;
+  }
+  return result;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,49 @@
+// PageWriter: one page from a Put stream into the store: check, digest, encode, publish.
+//
+// Without gRPC, so that it can be tested alone. Thread-safe; Write takes the time that encoding and
+// the ack take, so it runs on a worker thread. Nothing throws and nothing fails but the page: every
+// outcome is a typed result with a sentence.
+#ifndef KVSTOW_SERVICE_PAGE_WRITER_H_
+#define KVSTOW_SERVICE_PAGE_WRITER_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "base/shared_bytes.h"
+#include "kvstow/v1/kv_cache.pb.h"
+#include "service/metrics.h"
+#include "service/spaces.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+class PageWriter {
+ public:
+  // `default_ack` is what ACK_UNSPECIFIED means; a server without a disk offers MEMORY only.
+  PageWriter(TieredStore& store, Metrics& metrics, bool has_disk);
+
+  // What can be told before any payload came: INVALID_ARGUMENT names the field.
+  absl::Status Check(const Space& space, const v1::PutPage& page) const;
+
+  // True, with the result, when a page of this key and digest is stored with the ack that was asked
+  // for: then its payload need not be encoded, or even looked at.
+  bool AlreadyThere(const Space& space, const v1::PutPage& page, const Digest128& raw_digest,
+                    v1::PutResult& result) const;
+
+  // `raw` is the whole payload of a page that passed Check. `result.page` is left to the caller.
+  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& raw);
+
+ private:
+  Ack AckOf(const v1::PutPage& page) const;
+
+  TieredStore& store_;
+  Metrics& metrics_;
+  const Ack default_ack_;
+};
+
+// A result that says no.
+v1::PutResult Refused(absl::string_view why);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_PAGE_WRITER_H_

@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "proto/wire/chunk.h"
+#include "service/convert.h"
+#include "service/streams.h"
+
+namespace kvstow {
+namespace {
+
+class PutStream final : public RawReactor {
+ public:
+  PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
+      : parts_(parts), count_(parts, StreamKind::kPut) {
+    absl::Status status = CheckDeadline(*context, parts.metrics);
+    if (status.ok()) status = count_.admitted();
+    if (status.ok()) {
+      StartRead(&in_);
+    } else {
+      Finish(ToGrpc(status));
+    }
+  }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { delete this; }
+
+ private:
+  // The page that is being received; touched by the reading side only.
+  struct Receiving {
+    uint64_t number = 0;
+    v1::PutPage begin;
+    uint64_t bytes = 0;          // received so far
+    Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
+  };
+  enum class Next { kNothing, kWrite, kFinish };
+
+  // The reading side. A status that is not OK ends the stream.
+  absl::Status Handle(const grpc::ByteBuffer& message);
+  absl::Status Open(const v1::PutRequest& message);
+  absl::Status Begin(const v1::PutRequest& message);
+  absl::Status Chunk(const v1::PutRequest& message, const ChunkPayload& payload);
+  void RefuseReceiving(absl::string_view why);
+  void EndReading(absl::Status status);
+
+  // On a worker thread.
+  void Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket);
+
+  // The writing side: any thread. A result, and credit, for the client.
+  void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker);
+  void GrantCredit(uint64_t bytes);
+  Next Decide() KVSTOW_REQUIRES(mu_);
+  void Act(Next next);
+
+  StreamParts& parts_;
+  const StreamCount count_;
+
+  grpc::ByteBuffer in_;
+  std::shared_ptr<const Space> space_;  // set once, by the first message
+  Receiving receiving_;
+  uint64_t last_page_ = 0;
+
+  Mutex mu_;
+  grpc::ByteBuffer out_;                            // belongs to gRPC while writing_
+  v1::PutResponse answers_ KVSTOW_GUARDED_BY(mu_);  // to be written
+  uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;      // granted and not yet used
+  int storing_ KVSTOW_GUARDED_BY(mu_) = 0;          // pages on worker threads
+  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
+  bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
+  absl::Status final_ KVSTOW_GUARDED_BY(mu_);
+};
+
+void PutStream::OnReadDone(bool ok) {
+  if (!ok) {
+    if (receiving_.ticket != 0) {
+      RefuseReceiving(absl::StrCat("the stream ended after ", receiving_.bytes, " of ",
+                                   receiving_.begin.payload_bytes(), " bytes"));
+    }
+    EndReading(absl::OkStatus());
+    return;
+  }
+  const absl::Status status = Handle(in_);
+  if (status.ok()) {
+    StartRead(&in_);
+    return;
+  }
+  if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
+  EndReading(status);
+}
+
+void PutStream::EndReading(absl::Status status) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    reading_done_ = true;
+    final_ = std::move(status);
+    next = Decide();
+  }
+  Act(next);
+}
+
+absl::Status PutStream::Handle(const grpc::ByteBuffer& buffer) {
+  v1::PutRequest message;
+  const auto payload = ReadChunk(buffer, message);
+  if (!payload.ok()) return payload.status();
+  if (space_ == nullptr) return Open(message);
+  if (message.has_open()) return absl::InvalidArgumentError("open: the stream is open already");
+  {
+    MutexLock lock(mu_);
+    if (payload->bytes > credit_) {
+      return absl::InvalidArgumentError(absl::StrCat("page ", message.page(), ": ", payload->bytes,
+                                                     " bytes came, but only ", credit_,
+                                                     " were granted: wait for credit_bytes"));
+    }
+    credit_ -= payload->bytes;
+  }
+  if (message.has_begin()) {
+    const absl::Status status = Begin(message);
+    if (!status.ok()) return status;
+  }
+  return Chunk(message, *payload);
+}
+
+absl::Status PutStream::Open(const v1::PutRequest& message) {
+  if (!message.has_open() || message.has_begin()) {
+    return absl::InvalidArgumentError("the first message of a Put stream is `open`, and only that");
+  }
+  if (message.open().payload() == v1::ENCODED) {
+    return absl::UnimplementedError("payload ENCODED is not served for Put yet: send RAW");
+  }
+  if (!v1::Payload_IsValid(message.open().payload())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: ", message.open().payload(), " is no value that this server knows"));
+  }
+  auto space = parts_.spaces.Find(message.open().space());
+  if (!space.ok()) return space.status();
+  space_ = *std::move(space);
+  // A page must fit, and the next one should be able to come while it is encoded.
+  const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens);
+  GrantCredit(std::max(parts_.limits.window_bytes, 2 * page));
+  return absl::OkStatus();
+}
+
+absl::Status PutStream::Begin(const v1::PutRequest& message) {
+  if (receiving_.ticket != 0) {
+    RefuseReceiving(absl::StrCat("page ", message.page(), " began after ", receiving_.bytes, " of ",
+                                 receiving_.begin.payload_bytes(), " bytes of this one"));
+  }
+  if (message.page() <= last_page_) {
+    return absl::InvalidArgumentError(absl::StrCat("page ", message.page(), " begins after page ",
+                                                   last_page_,
+                                                   ": numbers start at 1 and must grow"));
+  }
+  last_page_ = message.page();
+  receiving_ = {.number = message.page(), .begin = message.begin()};
+  const v1::PutPage& page = receiving_.begin;
+  if (const absl::Status s = parts_.writer.Check(*space_, page); !s.ok()) {
+    RefuseReceiving(s.message());
+    return absl::OkStatus();
+  }
+  if (!page.digest().empty()) {
+    Digest128 digest;
+    std::copy(page.digest().begin(), page.digest().end(), digest.bytes.begin());
+    v1::PutResult result;
+    if (parts_.writer.AlreadyThere(*space_, page, digest, result)) {
+      Answer(receiving_.number, std::move(result), 0, false);
+      return absl::OkStatus();
+    }
+  }
+  const auto ticket = parts_.staging.Begin(page.payload_bytes());
+  if (ticket.ok()) {
+    receiving_.ticket = *ticket;
+  } else {
+    RefuseReceiving(ticket.status().message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload& payload) {
+  Receiving& r = receiving_;
+  if (message.page() != r.number || r.number == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk of page ", message.page(),
+                     ", which is not being sent: a page's first chunk has "
+                     "`begin`, and the pages' chunks are not mixed"));
+  }
+  if (r.ticket == 0) {
+    GrantCredit(payload.bytes);
+    return absl::OkStatus();
+  }
+  if (payload.bytes == 0 && !message.has_begin()) {
+    RefuseReceiving(absl::StrCat("the chunk at offset ", message.offset(), " is empty"));
+    return absl::OkStatus();
+  }
+  uint64_t offset = message.offset();
+  absl::Status status;
+  for (const grpc::Slice& slice : payload.slices) {
+    if (slice.size() == 0) continue;
+    status = parts_.staging.Append(r.ticket, offset, {slice.begin(), slice.size()});
+    if (!status.ok()) break;
+    offset += slice.size();
+  }
+  r.bytes += payload.bytes;
+  if (!status.ok()) {
+    RefuseReceiving(status.message());
+  } else if (r.bytes == r.begin.payload_bytes()) {
+    {
+      MutexLock lock(mu_);
+      ++storing_;
+    }
+    parts_.put_workers.Submit([this, number = r.number, page = std::move(r.begin),
+                               ticket = r.ticket] { Store(number, page, ticket); });
+    r = {};  // one more chunk of this page ends the stream
+  }
+  return absl::OkStatus();
+}
+
+// Answers the page that is being received; what is left of its chunks will be discarded.
+void PutStream::RefuseReceiving(absl::string_view why) {
+  if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
+  receiving_.ticket = 0;
+  Answer(receiving_.number, Refused(why), receiving_.bytes, false);
+}
+
+void PutStream::Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket) {
+  const auto raw = parts_.staging.Finish(ticket);
+  v1::PutResult result =
+      raw.ok() ? parts_.writer.Write(*space_, page, *raw) : Refused(raw.status().message());
+  Answer(number, std::move(result), page.payload_bytes(), true);
+}
+
+void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker) {
+  result.set_page(number);
+  parts_.metrics.CountPut(result.status(), credit, result.stored_bytes());
+  Next next;
+  {
+    MutexLock lock(mu_);
+    *answers_.add_results() = std::move(result);
+    answers_.set_credit_bytes(answers_.credit_bytes() + credit);
+    credit_ += credit;
+    if (from_worker) --storing_;
+    next = Decide();
+  }
+  Act(next);  // with kNothing, the stream may be gone by now
+}
+
+void PutStream::GrantCredit(uint64_t bytes) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    answers_.set_credit_bytes(answers_.credit_bytes() + bytes);
+    credit_ += bytes;
+    next = Decide();
+  }
+  Act(next);
+}
+
+// What is to be done next; who got it from here does it, outside the lock.
+PutStream::Next PutStream::Decide() {
+  if (writing_ || finished_) return Next::kNothing;
+  if (!broken_ && (answers_.results_size() > 0 || answers_.credit_bytes() > 0)) {
+    out_ = WriteMessage(answers_);
+    answers_.Clear();
+    writing_ = true;
+    return Next::kWrite;
+  }
+  if (reading_done_ && storing_ == 0) {
+    finished_ = true;
+    return Next::kFinish;
+  }
+  return Next::kNothing;
+}
+
+void PutStream::Act(Next next) {
+  if (next == Next::kWrite) StartWrite(&out_);
+  if (next == Next::kFinish) {
+    absl::Status status;
+    {
+      MutexLock lock(mu_);
+      status = final_;
+    }
+    Finish(ToGrpc(status));
+  }
+}
+
+void PutStream::OnWriteDone(bool ok) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok) broken_ = true;
+    next = Decide();
+  }
+  Act(next);
+}
+
+// The read that is always open until reading ends fails now, and ends the stream.
+void PutStream::OnCancel() {
+  MutexLock lock(mu_);
+  broken_ = true;
+}
+
+}  // namespace
+
+RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context) {
+  return new PutStream(parts, context);
+}
+
+}  // namespace kvstow

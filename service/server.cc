@@ -1,0 +1,336 @@
+#include "service/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/device.h"
+#include "proto/wire/chunk.h"
+#include "service/admin_service.h"
+#include "service/http.h"
+#include "service/kv_cache_service.h"
+#include "service/kv_operator.h"
+#include "service/status_page.h"
+#include "storage/memory_tier.h"
+#include "storage/noop_tier.h"
+#include "storage/rocks_tier.h"
+
+namespace kvstow {
+namespace {
+
+constexpr char kServiceName[] = "kvstow.v1.KvCache";
+constexpr size_t kAdminThreads = 2;
+constexpr Duration kReapEvery = std::chrono::seconds(1);
+constexpr uint64_t kMinStagingBytes = uint64_t{256} << 20;
+
+// The GPU that the configuration asks for, or null with one line that says why.
+absl::StatusOr<std::unique_ptr<Device>> OpenGpu(const Config& config) {
+  if (config.device == "cpu") {
+    if (config.gpu_bytes == 0) return nullptr;
+    return absl::InvalidArgumentError(
+        "gpu-bytes needs a GPU: leave it out with --device cpu, or use --device auto");
+  }
+  absl::string_view ordinal = config.device;
+  int n = 0;
+  const bool named = absl::ConsumePrefix(&ordinal, "cuda:") && absl::SimpleAtoi(ordinal, &n);
+  auto gpu = OpenCudaDevice(n);
+  if (gpu.ok()) return gpu;
+  if (named) {
+    return absl::UnavailableError(absl::StrCat("device: ", config.device, ": ",
+                                               gpu.status().message(),
+                                               "; --device auto serves without a GPU"));
+  }
+  Log().info("no GPU: {}; serving on the CPU", std::string(gpu.status().message()));
+  return nullptr;
+}
+
+struct OpenedStore {
+  std::unique_ptr<Device> gpu;  // null = none
+  std::unique_ptr<TieredStore> store;
+};
+
+absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
+  OpenedStore out;
+  KVSTOW_ASSIGN_OR_RETURN(out.gpu, OpenGpu(config));
+  TieredStoreOptions options;
+  options.budget_bytes = {out.gpu != nullptr ? config.gpu_bytes : 0, config.host_bytes,
+                          config.disk_bytes};
+  options.high_watermark = config.high_watermark;
+  options.low_watermark = config.low_watermark;
+  options.lease_ttl = config.lease_ttl;
+
+  TieredStoreParts parts;
+  auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;
+  gpu_tier = options.budget_bytes[0] > 0 ? MakeMemoryTier(*out.gpu) : MakeNoopTier();
+  host_tier = config.host_bytes > 0 ? MakeMemoryTier(HostDevice()) : MakeNoopTier();
+  if (config.disk_path.empty()) {
+    disk_tier = MakeNoopTier();
+    parts.catalog = MakeNoopCatalog(*disk_tier);
+  } else {
+    auto disk = OpenRocksStore({.path = config.disk_path, .budget_bytes = config.disk_bytes});
+    if (!disk.ok()) {
+      return absl::Status(disk.status().code(),
+                          absl::StrCat("disk-path: ", disk.status().message()));
+    }
+    disk_tier = std::move(disk->tier);
+    parts.catalog = std::move(disk->catalog);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(out.store, TieredStore::Open(options, std::move(parts)));
+  return out;
+}
+
+ServerFacts FactsOf(const Config& config, const Device* gpu, Time started) {
+  ServerFacts facts{.version = Version(),
+                    .device = gpu != nullptr ? gpu->name() : HostDevice().name(),
+                    .libraries = LibraryVersions(),
+                    .config = Describe(config),
+                    .started = started};
+  return facts;
+}
+
+void SetArguments(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  // Pages are compressed already, and a decompressor is a way to fill memory.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  const auto set = [&](const char* name, int value) { builder.AddChannelArgument(name, value); };
+  set(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on this port must fail
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, 128);
+  set(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5'000);
+  // Dead and abusive peers.
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Bulk: fewer, larger frames and reads; measured to cut the tail of stream latency.
+  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
+  set(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20);
+  set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
+}
+
+}  // namespace
+
+// Members stand in the order of construction: what is used by others comes before them.
+class Server::Impl {
+ public:
+  Impl(const Config& config, const ServerOptions& options, OpenedStore opened, Time started)
+      : options_(options),
+        config_(config),
+        started_(started),
+        gpu_(std::move(opened.gpu)),
+        store_(std::move(opened.store)),
+        staging_({.budget_bytes = std::max(UsableMemory() / 16, kMinStagingBytes),
+                  .ttl = options.staging_ttl}),
+        metrics_(Version()),
+        spaces_(
+            {.default_recipe = config.recipe}, [this] { return store_->NewSpaceId(); },
+            [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
+        reader_(*store_, metrics_),
+        writer_(*store_, metrics_, !config.disk_path.empty()),
+        op_(*store_, spaces_, reader_, metrics_, FactsOf(config, gpu_.get(), started)) {}
+
+  absl::Status Start();
+  absl::Status Stop();
+
+  const std::string& address() const { return address_; }
+  const std::string& http_address() const { return http_address_; }
+  TieredStore& store() { return *store_; }
+  const Staging& staging() const { return staging_; }
+
+ private:
+  absl::Status StartHttp();
+  absl::Status StartGrpc();
+  void Reap();
+  MetricsSnapshot Snapshot();
+
+  const ServerOptions options_;
+  const Config config_;
+  const Time started_;
+  const std::unique_ptr<Device> gpu_;
+  const std::unique_ptr<TieredStore> store_;
+  Staging staging_;
+  Metrics metrics_;
+  Spaces spaces_;
+  PageReader reader_;
+  PageWriter writer_;
+  KvOperator op_;
+  const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
+  WorkerPool put_workers_{"kvstow-put", threads_};
+  WorkerPool get_workers_{"kvstow-get", threads_};
+  WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
+  StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
+                       metrics_, put_workers_, get_workers_, options_.limits};
+  std::unique_ptr<grpc::Service> kv_cache_ = MakeKvCacheService(op_, streams_, admin_workers_);
+  std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<HttpServer> http_;
+  std::string address_, http_address_;
+  bool stopped_ = false;
+
+  Mutex mu_;
+  CondVar stop_;
+  bool reaping_ KVSTOW_GUARDED_BY(mu_) = true;
+  std::thread reaper_;
+};
+
+absl::Status Server::Impl::Start() {
+  const size_t left_out = spaces_.Recover(store_->RecoveredSpaces());
+  if (left_out > 0) {
+    Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
+               left_out);
+  }
+  KVSTOW_RETURN_IF_ERROR(StartHttp());
+  KVSTOW_RETURN_IF_ERROR(StartGrpc());
+  reaper_ = std::thread([this] { Reap(); });
+  const Duration took = Clock::Real().Now() - started_;
+  op_.SetReady(true, took);
+  grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  Log().info("ready in {} ms: {} spaces, {} pages came back",
+             std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
+             spaces_.All().size(), store_->Counters().recovered_pages);
+  Log().info("listening grpc={} http={}", address_, http_address_.empty() ? "off" : http_address_);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartHttp() {
+  if (config_.http_listen == "off") return absl::OkStatus();
+  KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.http_listen));
+  HttpPages pages;
+  pages.ready = [this] { return op_.ready(); };
+  pages.metrics = [this] { return metrics_.Text(Snapshot()); };
+  pages.status = [this] {
+    v1::StatusResponse status;
+    v1::UsageResponse usage;
+    (void)op_.Status({}, status);
+    (void)op_.Usage({}, usage);
+    return StatusPage(status, usage);
+  };
+  KVSTOW_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, std::move(pages)));
+  http_address_ = http_->address();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartGrpc() {
+  KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.listen));
+  if (!address.loopback()) {
+    Log().warn(
+        "listening on {} without TLS and without authentication: anyone who reaches it can "
+        "read and write every space; keep it on a trusted network",
+        config_.listen);
+  }
+  grpc::EnableDefaultHealthCheckService(true);
+  static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
+  (void)reflection;  // once a process
+  grpc::ServerBuilder builder;
+  SetArguments(builder);
+  int port = -1;
+  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(kv_cache_.get());
+  builder.RegisterService(admin_.get());
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || port <= 0) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: ", config_.listen, " cannot be bound: is another server there?"));
+  }
+  grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);
+  address_ = address.path.empty()
+                 ? absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":", port)
+                 : config_.listen;
+  return absl::OkStatus();
+}
+
+void Server::Impl::Reap() {
+  MutexLock lock(mu_);
+  while (reaping_) {
+    stop_.WaitFor(mu_, kReapEvery);
+    const size_t reaped = staging_.Reap();
+    if (reaped > 0) metrics_.CountReaped(reaped);
+  }
+}
+
+MetricsSnapshot Server::Impl::Snapshot() {
+  return {.usage = store_->Usage(),
+          .counters = store_->Counters(),
+          .spaces = spaces_.All().size(),
+          .staged_bytes = staging_.staged_bytes(),
+          .put_queue = put_workers_.queued(),
+          .get_queue = get_workers_.queued(),
+          .ready = op_.ready()};
+}
+
+absl::Status Server::Impl::Stop() {
+  if (std::exchange(stopped_, true)) return absl::OkStatus();
+  op_.SetReady(false, {});
+  if (grpc_ != nullptr) {
+    grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);
+    Log().info("draining: streams have {} to finish",
+               absl::FormatDuration(absl::FromChrono(options_.drain_grace)));
+    grpc_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::microseconds>(options_.drain_grace));
+    grpc_->Wait();
+  }
+  if (reaper_.joinable()) {
+    {
+      MutexLock lock(mu_);
+      reaping_ = false;
+    }
+    stop_.NotifyAll();
+    reaper_.join();
+  }
+  http_.reset();
+  const absl::Status flushed = store_->Flush();
+  if (!flushed.ok()) {
+    Log().error("what was only in memory is lost: {}", std::string(flushed.message()));
+  }
+  return flushed;
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() { (void)impl_->Stop(); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
+                                                      const ServerOptions& options) {
+  const Time started = Clock::Real().Now();
+  if (const auto recipe = Recipe::Parse(config.recipe); !recipe.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config));
+  std::unique_ptr<Server> server(
+      new Server(std::make_unique<Impl>(config, options, std::move(opened), started)));
+  KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
+  return server;
+}
+
+const std::string& Server::address() const { return impl_->address(); }
+const std::string& Server::http_address() const { return impl_->http_address(); }
+absl::Status Server::Stop() { return impl_->Stop(); }
+TieredStore& Server::store() { return impl_->store(); }
+const Staging& Server::staging() const { return impl_->staging(); }
+
+std::string Version() { return KVSTOW_VERSION; }
+
+std::vector<std::pair<std::string, std::string>> LibraryVersions() {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (absl::string_view pair : absl::StrSplit(KVSTOW_LIBRARIES, ',', absl::SkipEmpty())) {
+    out.push_back(absl::StrSplit(pair, absl::MaxSplits('=', 1)));
+  }
+  return out;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,110 @@
+// The spaces that are open: what a worker's pages mean.
+//
+// A space is a name with one KvSpec, one recipe and one fidelity. All that changes bytes is in its
+// fingerprint: the first 16 bytes of SHA-256 over the fields, each with its length before it, of
+// spec, pipeline and fidelity (docs/FORMAT.md). A space never changes: opening it with another
+// spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that lossy pages never
+// pass for exact ones.
+//
+// New spaces are saved before anyone sees them;
+// recovered records that are damaged, of an unknown version or of a recipe that this build lacks
+// are left out and counted, and their pages become unreachable: a cache may forget.
+//
+// Thread-safe; no lock is held while a record is saved. A Space is immutable and shared.
+#ifndef KVSTOW_SERVICE_SPACES_H_
+#define KVSTOW_SERVICE_SPACES_H_
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "kernels/codec.h"
+#include "kernels/page.h"
+#include "storage/catalog.h"
+
+namespace kvstow {
+
+// What a space promises about what comes back. Persisted: do not change values.
+enum class SpaceFidelity : uint8_t { kExact = 1, kDense = 2 };
+absl::string_view SpaceFidelityName(SpaceFidelity fidelity);  // "EXACT"
+
+using Fingerprint = std::array<uint8_t, 16>;
+
+struct Space {
+  SpaceId id = 0;
+  std::string name;
+  KvSpec spec;
+  std::string recipe;  // as it was written
+  SpaceFidelity fidelity = SpaceFidelity::kDense;
+  std::shared_ptr<const Codec> codec;
+  Fingerprint fingerprint{};
+};
+
+struct SpaceToOpen {
+  std::string name;
+  std::optional<KvSpec> spec;             // absent: the space must exist
+  std::string recipe;                     // "": the space's own, or the default
+  std::optional<SpaceFidelity> fidelity;  // absent: the space's own, or what the recipe gives
+};
+
+class Spaces {
+ public:
+  // Where ids come from (one at each call, never used before) and where records go.
+  using NewId = std::function<SpaceId()>;
+  using Save = std::function<absl::Status(const SpaceRecord&)>;
+  struct Options {
+    std::string default_recipe = "int8";
+    size_t max_spaces = 1024;
+  };
+
+  Spaces(Options options, NewId new_id, Save save);
+
+  // Takes over what was saved; returns how many records were left out. Call once, before Open.
+  size_t Recover(std::span<const SpaceRecord> records);
+
+  // INVALID_ARGUMENT: a bad name, spec or recipe, or EXACT with a recipe that loses bits.
+  // NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION: it is open as something
+  // else. RESOURCE_EXHAUSTED: too many spaces. A space that could not be saved is not opened.
+  struct Opened {
+    std::shared_ptr<const Space> space;
+    bool created = false;
+  };
+  absl::StatusOr<Opened> Open(const SpaceToOpen& request);
+
+  // NOT_FOUND says to open it first.
+  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name) const;
+  // Null when there is none.
+  std::shared_ptr<const Space> Find(SpaceId id) const;
+  std::vector<std::shared_ptr<const Space>> All() const;  // by name
+
+ private:
+  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request) const;
+
+  const Options options_;
+  const NewId new_id_;
+  const Save save_;
+  mutable Mutex mu_;
+  CondVar created_;  // a name left `creating_`
+  std::map<std::string, std::shared_ptr<const Space>, std::less<>> by_name_ KVSTOW_GUARDED_BY(mu_);
+  std::set<std::string> creating_ KVSTOW_GUARDED_BY(mu_);
+};
+
+// The record of a space at rest; docs/FORMAT.md. Parsing answers DATA_LOSS, FAILED_PRECONDITION for
+// an unknown version, and what Recipe::Parse and MakeCodec answer.
+std::string SerializeSpace(const Space& space);
+absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes);
+
+Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceFidelity fidelity);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_SPACES_H_

@@ -1,0 +1,143 @@
+// Where settings come from, and what is said about those that are wrong.
+#include "service/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+namespace kvstow {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<CommandLine> Parse(std::vector<const char*> args) {
+    return ParseCommandLine(
+        args,
+        [this](const char* name) -> const char* {
+          const auto it = environment_.find(name);
+          return it == environment_.end() ? nullptr : it->second.c_str();
+        },
+        "kvstowd 1.2.3");
+  }
+  Config Good(std::vector<const char*> args) {
+    auto parsed = Parse(std::move(args));
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->config : Config{};
+  }
+  std::string Error(std::vector<const char*> args) {
+    const auto parsed = Parse(std::move(args));
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << parsed.status();
+    return std::string(parsed.status().message());
+  }
+  std::string File(const std::string& text) {
+    const auto path = std::filesystem::path(::testing::TempDir()) /
+                      ("kvstow_config_" + std::to_string(getpid()) + ".conf");
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+  std::map<std::string, std::string> environment_;
+};
+
+TEST_F(ConfigTest, WithNothingItServesOnLoopbackFromAQuarterOfTheMemory) {
+  const Config c = Good({});
+  EXPECT_EQ(c.listen, "127.0.0.1:7380");
+  EXPECT_EQ(c.http_listen, "127.0.0.1:7381");
+  EXPECT_EQ(c.host_bytes, UsableMemory() / 4);
+  EXPECT_GT(c.host_bytes, 0u);
+  EXPECT_EQ(c.disk_path, "");
+  EXPECT_EQ(c.disk_bytes, 0u);
+  EXPECT_EQ(c.gpu_bytes, 0u);
+  EXPECT_EQ(c.lease_ttl, std::chrono::seconds(10));
+}
+
+TEST_F(ConfigTest, FlagBeforeEnvironmentBeforeFileBeforeDefault) {
+  const std::string file = File("host-bytes = \"1GiB\"\nrecipe = \"raw\"\nlisten = \"[::1]:1\"\n");
+  environment_ = {{"KVSTOW_HOST_BYTES", "2GiB"}, {"KVSTOW_RECIPE", "int8"}, {"KVSTOW_DEVICE", ""}};
+  const Config c = Good({"--config", file.c_str(), "--host-bytes", "3GiB"});
+  EXPECT_EQ(c.host_bytes, uint64_t{3} << 30) << "the flag wins over both";
+  EXPECT_EQ(c.recipe, "int8") << "the environment wins over the file";
+  EXPECT_EQ(c.listen, "[::1]:1") << "the file wins over the default";
+  EXPECT_EQ(c.device, "auto") << "an empty variable is none";
+  EXPECT_EQ(c.config, file);
+}
+
+TEST_F(ConfigTest, TheFileCanComeFromTheEnvironment) {
+  environment_ = {{"KVSTOW_CONFIG", File("lease-ttl = \"1500ms\"\n")}};
+  EXPECT_EQ(Good({}).lease_ttl, std::chrono::milliseconds(1500));
+}
+
+TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
+  const Config defaults = Good({});
+  const auto described = Describe(defaults);
+  const auto help = Parse({"--help"});
+  ASSERT_TRUE(help.ok());
+  std::vector<std::string> names;
+  for (const auto& [name, value] : described) {
+    EXPECT_THAT(help->print, HasSubstr("--" + name));
+    names.push_back(name);
+  }
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                         "listen", "http-listen", "gpu-bytes", "host-bytes", "disk-path",
+                         "disk-bytes", "recipe", "eviction-policy", "lease-ttl", "high-watermark",
+                         "low-watermark", "log-level", "log-format", "config", "device"));
+  EXPECT_THAT(help->print, HasSubstr("Examples:"));
+}
+
+TEST_F(ConfigTest, VersionIsPrinted) {
+  const auto parsed = Parse({"--version"});
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->print, "kvstowd 1.2.3\n");
+}
+
+TEST_F(ConfigTest, WhatIsWrongIsNamed) {
+  const struct {
+    std::vector<const char*> args;
+    const char* says;
+  } kCases[] = {
+      {{"--host-bytes", "lots"}, "host-bytes: 'lots' is not a size"},
+      {{"--listen", "nowhere"}, "listen: 'nowhere' is not an address"},
+      {{"--listen", "1.2.3.4:70000"}, "listen: '1.2.3.4:70000' is not an address"},
+      {{"--listen", "::1:80"}, "put an IPv6 host in brackets"},
+      {{"--http-listen", "unix:/tmp/x"}, "http-listen: 'unix:/tmp/x' is not HOST:PORT"},
+      {{"--device", "cuda:x"}, "device: 'cuda:x' is not a device"},
+      {{"--eviction-policy", "gdsf"}, "eviction-policy: 'gdsf' is not an eviction policy"},
+      {{"--lease-ttl", "10"}, "lease-ttl: '10' is not a time"},
+      {{"--high-watermark", "1.5"}, "high-watermark: '1.5' is not a fraction"},
+      {{"--low-watermark", "0.99"}, "low-watermark 0.99 is above high-watermark 0.95"},
+      {{"--disk-bytes", "1GB"}, "disk-bytes needs disk-path"},
+      {{"--no-such-flag"}, "--no-such-flag"},
+      {{"--config", "/no/such/file.conf"}, "/no/such/file.conf"},
+      {{"--config", "/"}, "config: the file cannot be read"},
+  };
+  for (const auto& c : kCases) EXPECT_THAT(Error(c.args), HasSubstr(c.says));
+  environment_ = {{"KVSTOW_HOST_BYTES", "many"}};
+  EXPECT_THAT(Error({}), HasSubstr("host-bytes: 'many' is not a size"));
+}
+
+TEST_F(ConfigTest, AnUnknownKeyOfTheFileIsAnError) {
+  EXPECT_THAT(Error({"--config", File("hostbytes = \"1GiB\"\n").c_str()}), HasSubstr("hostbytes"));
+}
+
+TEST_F(ConfigTest, ADiskWithoutASizeGetsHalfOfItsFileSystem) {
+  const std::string path = ::testing::TempDir() + "/not/there/yet";
+  const Config c = Good({"--disk-path", path.c_str()});
+  EXPECT_EQ(c.disk_bytes, std::filesystem::space(::testing::TempDir()).capacity / 2);
+}
+
+TEST(AddressTest, LoopbackIsKnown) {
+  for (const char* text : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/run/x"}) {
+    EXPECT_TRUE(ParseAddress(text)->loopback()) << text;
+  }
+  for (const char* text : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "kv.example:1"}) {
+    EXPECT_FALSE(ParseAddress(text)->loopback()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace kvstow
