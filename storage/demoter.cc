@@ -173,6 +173,7 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
   if (on_disk >= end) {
     if (claim->disk_ack >= ack) return absl::OkStatus();
     KVSTOW_RETURN_IF_ERROR(parts_.catalog->Sync());
+    MutexLock lock(mu_);
     claim.page()->disk_ack = Ack::kDurable;
     return absl::OkStatus();
   }

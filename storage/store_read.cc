@@ -92,6 +92,7 @@ PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
     facts.segments.push_back(segment.facts);
     facts.tiers.push_back(segment.tiers.Hottest());
   }
+  if (page.on_disk() == page.segments.size()) facts.ack = page.disk_ack;
   return facts;
 }
 

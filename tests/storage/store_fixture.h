@@ -4,10 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -22,32 +19,10 @@
 #include "storage/rocks_tier.h"
 #include "storage/tiered_store.h"
 #include "tests/storage/prf_page.h"
+#include "tests/storage/status_matchers.h"
+#include "tests/storage/temp_dir.h"
 
 namespace kvstow {
-
-// A folder of its own for each test, removed afterwards.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvstow-XXXXXX").string();
-    path_ = mkdtemp(name.data()) == nullptr ? "" : name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-MATCHER_P(HasCode, code, std::string("has the code ") + absl::StatusCodeToString(code)) {
-  *result_listener << arg;
-  return arg.code() == code;
-}
-#define EXPECT_OK(expr) EXPECT_THAT((expr), HasCode(absl::StatusCode::kOk))
-#define ASSERT_OK(expr) ASSERT_THAT((expr), HasCode(absl::StatusCode::kOk))
 
 // A store that tests drive by hand: its clock stands still, nothing happens in the background.
 class StoreTest : public testing::Test {

@@ -1,0 +1,184 @@
+// Every tier through the conformance suite, and what is special to each.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "kernels/device.h"
+#include "storage/memory_tier.h"
+#include "storage/noop_tier.h"
+#include "storage/rocks_tier.h"
+#include "tests/conformance/tier_conformance.h"
+#include "tests/storage/status_matchers.h"
+
+namespace kvstow {
+namespace {
+
+using absl::StatusCode;
+using testing::AllOf;
+using testing::HasSubstr;
+
+absl::StatusOr<std::unique_ptr<Tier>> OpenRocksTier(const std::string& folder) {
+  auto store = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20});
+  if (!store.ok()) return store.status();
+  return std::move(store->tier);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tiers, TierConformance,
+    testing::Values(TierCase{"noop", [](const std::string&) { return MakeNoopTier(); }},
+                    TierCase{"memory",
+                             [](const std::string&) { return MakeMemoryTier(HostDevice()); }},
+                    TierCase{"rocks", OpenRocksTier}),
+    [](const auto& info) { return info.param.name; });
+
+// A device that runs out of memory at its nth store.
+class ShortDevice final : public Device {
+ public:
+  explicit ShortDevice(int stores) : left_(stores) {}
+  std::string name() const override { return "short"; }
+  absl::StatusOr<DeviceMemory> Memory() const override { return DeviceMemory{}; }
+  absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
+    if (left_-- > 0) return HostDevice().Store(bytes);
+    return absl::ResourceExhaustedError("out of device memory");
+  }
+  absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
+    return HostDevice().Load(buffer);
+  }
+
+ private:
+  int left_;
+};
+
+TEST(MemoryTier, WritesAllOrNothing) {
+  ShortDevice device(2);
+  const auto tier = MakeMemoryTier(device);
+  const PrfPage page{.key = 1};
+  std::vector<SegmentBody> bodies;
+  std::vector<SegmentId> ids;
+  for (uint16_t i = 0; i < 3; ++i) {
+    ids.push_back({1, i});
+    bodies.push_back({ids.back(), SharedBytes::Take(page.Body(i))});
+  }
+  EXPECT_THAT(tier->Write(bodies), HasCode(StatusCode::kResourceExhausted));
+  for (const auto& body : tier->Read(ids)) {
+    EXPECT_THAT(body.status(), HasCode(StatusCode::kNotFound));
+  }
+}
+
+TEST(MemoryTier, HostReadsCopyNothing) {
+  const auto tier = MakeMemoryTier(HostDevice());
+  const SegmentBody body{{1, 0}, SharedBytes::Take(PrfPage{}.Body(0))};
+  ASSERT_OK(tier->Write({&body, 1}));
+  EXPECT_EQ(tier->Read({&body.id, 1})[0]->data(), body.bytes.data());
+}
+
+class RocksTest : public testing::Test {
+ protected:
+  void Open() {
+    store_ = {};
+    auto store = OpenRocksStore({.path = dir_.path(), .budget_bytes = 64 << 20});
+    ASSERT_OK(store.status());
+    store_ = *std::move(store);
+  }
+  static PageRecord RecordOf(const PrfPage& page, PageNumber number) {
+    const PageToStore put = page.ToStore();
+    return {.number = number,
+            .name = put.name,
+            .header = put.header,
+            .raw_digest = put.raw_digest,
+            .raw_bytes = put.raw_bytes,
+            .first_position = put.first_position,
+            .tokens = put.tokens,
+            .whole = page.whole,
+            .facts = put.facts};
+  }
+  static std::vector<SegmentBody> BodiesOf(const PrfPage& page, PageNumber number) {
+    std::vector<SegmentBody> out;
+    for (uint16_t i = 0; i < page.sizes.size(); ++i) {
+      out.push_back({{number, i}, SharedBytes::Take(page.Body(i))});
+    }
+    return out;
+  }
+
+  TempDir dir_;
+  RocksStore store_;
+};
+
+TEST_F(RocksTest, CatalogRemembersPagesAndSpaces) {
+  Open();
+  const PrfPage page{.key = 5, .whole = true};
+  ASSERT_OK(store_.catalog->PutSpace({.id = 3, .bytes = SharedBytes::Take(std::string("spec"))}));
+  ASSERT_OK(store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kProcess));
+  Open();
+  const auto loaded = store_.catalog->Load();
+  ASSERT_OK(loaded.status());
+  ASSERT_EQ(loaded->spaces.size(), 1u);
+  EXPECT_EQ(loaded->spaces[0].id, 3u);
+  EXPECT_EQ(AsString(loaded->spaces[0].bytes.span()), "spec");
+  ASSERT_EQ(loaded->pages.size(), 1u);
+  EXPECT_EQ(loaded->pages[0].name, page.name());
+  EXPECT_TRUE(loaded->pages[0].whole);
+  EXPECT_EQ(loaded->max_page, 9u);
+  EXPECT_EQ(loaded->max_space, 3u);
+  const std::vector<SegmentId> ids = {{9, 0}, {9, 2}};
+  const auto bodies = store_.tier->Read(ids);
+  EXPECT_EQ(page.WhatIs(0, bodies[0]->span()), "");
+  EXPECT_EQ(page.WhatIs(2, bodies[1]->span()), "");
+}
+
+TEST_F(RocksTest, TruncateAndEraseTakeTheBodiesAlong) {
+  Open();
+  const PrfPage page{.key = 5};
+  PageRecord record = RecordOf(page, 9);
+  ASSERT_OK(store_.catalog->PutPage(record, BodiesOf(page, 9), Ack::kProcess));
+  record.facts.resize(1);
+  ASSERT_OK(store_.catalog->TruncatePage(record, 3));
+  const std::vector<SegmentId> ids = {{9, 0}, {9, 1}, {9, 2}};
+  auto bodies = store_.tier->Read(ids);
+  EXPECT_OK(bodies[0].status());
+  EXPECT_THAT(bodies[1].status(), HasCode(StatusCode::kNotFound));
+  EXPECT_THAT(bodies[2].status(), HasCode(StatusCode::kNotFound));
+  ASSERT_OK(store_.catalog->ErasePage(9, 1));
+  Open();
+  EXPECT_TRUE(store_.catalog->Load()->pages.empty());
+  EXPECT_THAT(store_.tier->Read(ids)[0].status(), HasCode(StatusCode::kNotFound));
+  EXPECT_OK(store_.catalog->ErasePage(77, 4)) << "a page that is not here";
+}
+
+TEST_F(RocksTest, WritesPastTheLogSurviveAfterSync) {
+  Open();
+  const PrfPage page{.key = 5};
+  ASSERT_OK(store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kMemory));
+  ASSERT_OK(store_.catalog->Sync());
+  EXPECT_OK(store_.catalog->Sync()) << "with nothing to do";
+  Open();
+  EXPECT_EQ(store_.catalog->Load()->pages.size(), 1u);
+}
+
+TEST_F(RocksTest, SaysWhoHoldsTheFolder) {
+  Open();
+  const auto second = OpenRocksStore({.path = dir_.path()});
+  EXPECT_THAT(second.status(), HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(dir_.path()), HasSubstr("LOCK")));
+}
+
+TEST_F(RocksTest, SaysWhichFolderCannotBeUsed) {
+  const std::string file = dir_.path() + "/file";
+  std::ofstream(file) << "no folder";
+  const auto store = OpenRocksStore({.path = file + "/below"});
+  EXPECT_THAT(store.status(), HasCode(StatusCode::kUnavailable));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(file + "/below"));
+}
+
+TEST_F(RocksTest, SaysThatAFolderIsForbidden) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read every folder";
+  const std::string folder = dir_.path() + "/forbidden";
+  ASSERT_EQ(mkdir(folder.c_str(), 0), 0);
+  EXPECT_THAT(OpenRocksStore({.path = folder}).status(), HasCode(StatusCode::kPermissionDenied));
+}
+
+}  // namespace
+}  // namespace kvstow
