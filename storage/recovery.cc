@@ -39,7 +39,10 @@ absl::Status TieredStore::Impl::Recover() {
     MutexLock lock(mu_);
     next_number_ = loaded.max_page + 1;
     last_old_space_ = loaded.max_space;
-    next_space_ = loaded.max_space + 1;
+    for (const PageRecord& page : loaded.pages) {
+      last_old_space_ = std::max(last_old_space_, page.name.space);
+    }
+    next_space_ = last_old_space_ + 1;
     counters_.damaged_records = loaded.damaged;
     for (const SpaceRecord& space : loaded.spaces) known_spaces_.insert(space.id);
     recovered_spaces_ = std::move(loaded.spaces);
