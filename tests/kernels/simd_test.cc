@@ -10,6 +10,7 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/affine.h"
+#include "kernels/squared_error.h"
 #include "kernels/transform/hadamard.h"
 
 namespace kvstow {
@@ -183,22 +184,36 @@ TEST(SimdTest, HadamardIsTheSameAndItsOwnInverse) {
   });
 }
 
-TEST(BitPackTest, PacksAsTheReferenceAndBack) {
-  std::mt19937 random(1);
-  for (uint32_t bits = 1; bits <= 8; ++bits) {
-    for (size_t count = 0; count < 140; ++count) {
-      std::vector<uint8_t> codes(count), back(count), back_reference(count);
-      for (uint8_t& code : codes) code = static_cast<uint8_t>(random() & ((1u << bits) - 1));
-      std::vector<uint8_t> packed(PackedBytes(count, bits), 0xee), reference = packed;
-      PackBits(codes.data(), count, bits, packed.data());
-      PackBitsReference(codes.data(), count, bits, reference.data());
-      EXPECT_EQ(packed, reference) << bits << " bits, " << count;
-      UnpackBits(packed.data(), count, bits, back.data());
-      UnpackBitsReference(packed.data(), count, bits, back_reference.data());
-      EXPECT_EQ(back, codes);
-      EXPECT_EQ(back_reference, codes);
+TEST(SimdTest, SquaredErrorsAddInTheSameOrder) {
+  const std::vector<float> a = Values(5000, 1), b = Values(5000, 2), zero(5000);
+  OnEveryTarget([&] {
+    for (const size_t count : {0, 1, 15, 16, 17, 63, 1023, 1024, 1025, 1050, 4999}) {
+      EXPECT_EQ(SquaredError(a.data(), b.data(), count),
+                SquaredErrorReference(a.data(), b.data(), count))
+          << count;
+      EXPECT_EQ(SquaredSum(a.data(), count), SquaredErrorReference(a.data(), zero.data(), count));
     }
-  }
+  });
+}
+
+TEST(SimdTest, BitsPackTheSameAndComeBack) {
+  std::mt19937 random(1);
+  OnEveryTarget([&] {
+    for (uint32_t bits = 1; bits <= 8; ++bits) {
+      for (size_t count = 0; count < 300; ++count) {
+        std::vector<uint8_t> codes(count), back(count), back_reference(count);
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(random() & ((1u << bits) - 1));
+        std::vector<uint8_t> packed(PackedBytes(count, bits), 0xee), reference = packed;
+        PackBits(codes.data(), count, bits, packed.data());
+        PackBitsReference(codes.data(), count, bits, reference.data());
+        ASSERT_EQ(packed, reference) << bits << " bits, " << count;
+        UnpackBits(packed.data(), count, bits, back.data());
+        UnpackBitsReference(packed.data(), count, bits, back_reference.data());
+        ASSERT_EQ(back, codes) << bits << " bits, " << count;
+        ASSERT_EQ(back_reference, codes) << bits << " bits, " << count;
+      }
+    }
+  });
 }
 
 }  // namespace
