@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "proto/wire/chunk.h"
 #include "service/admin_service.h"
 #include "service/http.h"
@@ -53,6 +54,20 @@ absl::StatusOr<std::unique_ptr<Device>> OpenGpu(const Config& config) {
   }
   Log().info("no GPU: {}; serving on the CPU", std::string(gpu.status().message()));
   return nullptr;
+}
+
+// Whether it fits is a question to each space; here only what no space could use is refused.
+absl::Status CheckRecipe(const std::string& text) {
+  const auto recipe = Recipe::Parse(text);
+  if (!recipe.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
+  }
+  for (const Op& op : recipe->ops()) {
+    if (FindOp(op.name) != nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
+  }
+  return absl::OkStatus();
 }
 
 struct OpenedStore {
@@ -307,9 +322,7 @@ Server::~Server() { (void)impl_->Stop(); }
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       const ServerOptions& options) {
   const Time started = Clock::Real().Now();
-  if (const auto recipe = Recipe::Parse(config.recipe); !recipe.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
-  }
+  KVSTOW_RETURN_IF_ERROR(CheckRecipe(config.recipe));
   KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config));
   std::unique_ptr<Server> server(
       new Server(std::make_unique<Impl>(config, options, std::move(opened), started)));

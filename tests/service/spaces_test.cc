@@ -1,0 +1,198 @@
+// Spaces: what they are called, what tells them apart, and their record at rest.
+#include "service/spaces.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "base/digest.h"
+#include "tests/service/wire_client.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SpacesTest : public ::testing::Test {
+ protected:
+  SpacesTest() { Remake({}); }
+  void Remake(Spaces::Options options) {
+    spaces_ = std::make_unique<Spaces>(
+        options, [this] { return ++last_id_; },
+        [this](const SpaceRecord& record) {
+          if (save_.ok()) saved_.push_back(record);
+          return save_;
+        });
+  }
+  absl::StatusOr<Spaces::Opened> Open(const std::string& name, const std::string& recipe,
+                                      std::optional<SpaceFidelity> fidelity = {}) {
+    return spaces_->Open(
+        {.name = name, .spec = SmallSpec(), .recipe = recipe, .fidelity = fidelity});
+  }
+
+  SpaceId last_id_ = 0;
+  absl::Status save_;
+  std::vector<SpaceRecord> saved_;
+  std::unique_ptr<Spaces> spaces_;
+};
+
+TEST_F(SpacesTest, OpenMakesThenFinds) {
+  const auto made = Open("s", "raw");
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->created);
+  EXPECT_EQ(made->space->fidelity, SpaceFidelity::kExact);
+  const auto again = Open("s", "");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->created);
+  EXPECT_EQ(again->space, made->space);
+  EXPECT_EQ(spaces_->Find(made->space->id), made->space);
+  EXPECT_EQ(saved_.size(), 1u);
+}
+
+TEST_F(SpacesTest, TheDefaultRecipeIsTheServers) {
+  Remake({.default_recipe = "raw"});
+  EXPECT_EQ((*Open("s", "")).space->recipe, "raw");
+}
+
+TEST_F(SpacesTest, WhatDiffersIsNamed) {
+  ASSERT_TRUE(Open("s", "int8").ok());
+  KvSpec other = SmallSpec();
+  other.dtype = DType::kBF16;
+  const auto spec = spaces_->Open({.name = "s", .spec = other});
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr("dtype"));
+  EXPECT_THAT(std::string(Open("s", "raw").status().message()),
+              HasSubstr("recipe: int8 here, raw asked"));
+  EXPECT_THAT(std::string(Open("s", "int8", SpaceFidelity::kExact).status().message()),
+              HasSubstr("fidelity: DENSE here, EXACT asked"));
+}
+
+TEST_F(SpacesTest, LossyIsNeverExact) {
+  EXPECT_EQ(Open("s", "int8", SpaceFidelity::kExact).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Open("d", "raw", SpaceFidelity::kDense).ok());
+  EXPECT_TRUE(Open("e", "raw", SpaceFidelity::kExact).ok());
+  EXPECT_NE((*Open("d", "")).space->fingerprint, (*Open("e", "")).space->fingerprint);
+}
+
+TEST_F(SpacesTest, NamesAreChecked) {
+  const std::string names[] = {"", "a b", "a\n", "a\x80", std::string(129, 'a')};
+  for (const std::string& name : names) {
+    EXPECT_EQ(Open(name, "raw").status().code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_TRUE(Open(std::string(128, 'a'), "raw").ok());
+  EXPECT_TRUE(Open("Az09._-/", "raw").ok());
+}
+
+TEST_F(SpacesTest, ThereIsALimit) {
+  Remake({.max_spaces = 2});
+  ASSERT_TRUE(Open("a", "raw").ok());
+  ASSERT_TRUE(Open("b", "raw").ok());
+  EXPECT_EQ(Open("c", "raw").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Open("a", "raw").ok());
+}
+
+TEST_F(SpacesTest, ASpaceThatCannotBeSavedIsNotOpened) {
+  save_ = absl::UnavailableError("the disk is gone");
+  EXPECT_EQ(Open("s", "raw").status(), save_);
+  EXPECT_EQ(spaces_->Find("s").status().code(), absl::StatusCode::kNotFound);
+  save_ = absl::OkStatus();
+  EXPECT_TRUE(Open("s", "raw").ok()) << "the name is free again";
+}
+
+TEST_F(SpacesTest, WithoutASpecItMustExist) {
+  EXPECT_EQ(spaces_->Open({.name = "s"}).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Open("s", "raw").ok());
+  EXPECT_TRUE(spaces_->Open({.name = "s"}).ok());
+}
+
+TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
+  ASSERT_TRUE(Open("a", "raw").ok());
+  ASSERT_TRUE(Open("b", "int8").ok());
+  std::vector<SpaceRecord> records = saved_;
+  records.push_back({.id = 3, .bytes = SharedBytes::Take(std::string("nonsense"))});
+  records.push_back({.id = 99, .bytes = records[0].bytes});  // filed under another id
+  const auto before = spaces_->All();
+  Remake({});
+  EXPECT_EQ(spaces_->Recover(records), 2u);
+  const auto after = spaces_->All();
+  ASSERT_EQ(after.size(), 2u);
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i]->id, before[i]->id);
+    EXPECT_EQ(after[i]->fingerprint, before[i]->fingerprint);
+    EXPECT_EQ(after[i]->spec, before[i]->spec);
+    EXPECT_EQ(after[i]->recipe, before[i]->recipe);
+    EXPECT_EQ(after[i]->fidelity, before[i]->fidelity);
+    EXPECT_TRUE(after[i]->codec->recipe() == before[i]->codec->recipe());
+  }
+}
+
+TEST(FingerprintTest, EveryFieldCounts) {
+  std::vector<KvSpec> specs(22, SmallSpec());
+  specs[1].model = "x";
+  specs[2].revision = "x";
+  specs[3].layers = 5;
+  specs[4].kv_heads = 3;
+  specs[5].head_dim_k = 32;
+  specs[6].head_dim_v = 32;
+  specs[7].dtype = DType::kBF16;
+  specs[8].page_tokens = 32;
+  specs[9].rank = 1;
+  specs[10].world_size = 2;
+  specs[11].rope.layout = RopeSpec::Layout::kHalf;
+  specs[12].rope.scaling = RopeSpec::Scaling::kYarn;
+  specs[13].rope.k_after_rope = false;
+  specs[14].rope.rotary_dims = 32;
+  specs[15].rope.theta = 1;
+  specs[16].rope.factor = 2;
+  specs[17].rope.low_freq_factor = 2;
+  specs[18].rope.high_freq_factor = 2;
+  specs[19].rope.original_context = 2;
+  specs[20].engine = "x";
+  // The same bytes in other fields must not meet.
+  specs[21].model = "test/smal";
+  specs[21].revision = "l";
+  std::set<Fingerprint> seen;
+  for (const KvSpec& spec : specs) seen.insert(FingerprintOf(spec, "raw", SpaceFidelity::kExact));
+  seen.insert(FingerprintOf(specs[0], "raw", SpaceFidelity::kDense));
+  seen.insert(FingerprintOf(specs[0], "affine(bits=8,group=64)", SpaceFidelity::kDense));
+  EXPECT_EQ(seen.size(), specs.size() + 2);
+}
+
+// The record as version 1 wrote it, for ever.
+TEST(SpaceRecordTest, GoldenFile) {
+  Space space;
+  space.id = 7;
+  space.name = "golden";
+  space.spec = SmallSpec();
+  space.spec.rope.layout = RopeSpec::Layout::kHalf;
+  space.spec.rope.theta = 100000;
+  space.recipe = "raw";
+  space.fidelity = SpaceFidelity::kExact;
+  space.codec = *MakeCodec(*Recipe::Parse("raw"), space.spec);
+  space.fingerprint = FingerprintOf(space.spec, "raw", space.fidelity);
+  const std::string record = SerializeSpace(space);
+
+  std::ifstream in(KVSTOW_TESTS_DIR "/golden/service_space_v1.bin", std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  ASSERT_FALSE(golden.empty()) << "tests/golden/service_space_v1.bin is missing";
+  EXPECT_EQ(HexOf(AsBytes(record)), HexOf(AsBytes(golden)));
+  const auto parsed = ParseSpace(AsBytes(golden));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ((*parsed)->id, 7u);
+  EXPECT_EQ((*parsed)->name, "golden");
+  EXPECT_EQ((*parsed)->spec, space.spec);
+
+  for (size_t n = 0; n < golden.size(); ++n) {
+    EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n))).ok()) << "cut at " << n;
+  }
+  std::string newer = golden;
+  newer[0] = 2;
+  EXPECT_EQ(ParseSpace(AsBytes(newer)).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace kvstow::testing
