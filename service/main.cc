@@ -14,6 +14,12 @@
 #include "service/notify.h"
 #include "service/server.h"
 
+// Read by jemalloc at start: memory that is not used goes back to the system without a call to
+// free.
+extern "C" {
+const char* malloc_conf = "background_thread:true";
+}
+
 namespace kvstow {
 namespace {
 
