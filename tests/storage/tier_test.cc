@@ -10,6 +10,7 @@
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
 #include "tests/conformance/tier_conformance.h"
+#include "tests/storage/fake_disk.h"
 #include "tests/storage/status_matchers.h"
 
 namespace kvstow {
@@ -30,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(TierCase{"noop", [](const std::string&) { return MakeNoopTier(); }},
                     TierCase{"memory",
                              [](const std::string&) { return MakeMemoryTier(HostDevice()); }},
-                    TierCase{"rocks", OpenRocksTier}),
+                    TierCase{"rocks", OpenRocksTier, !kUnderTsan}),
     [](const auto& info) { return info.param.name; });
 
 // A device that runs out of memory at its nth store.

@@ -1,0 +1,19 @@
+// The pages that kvstow_crash_writer puts and kill_test expects.
+#ifndef KVSTOW_TESTS_FAULT_CRASH_PAGES_H_
+#define KVSTOW_TESTS_FAULT_CRASH_PAGES_H_
+
+#include "tests/storage/prf_page.h"
+
+namespace kvstow {
+
+inline PrfPage CrashPage(uint64_t key) {
+  PrfPage page{.key = key, .sizes = {}};
+  for (uint64_t i = 0; i < 1 + key % 3; ++i) {
+    page.sizes.push_back(static_cast<uint32_t>(1000 + 7000 * ((key + i) % 5)));
+  }
+  return page;
+}
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_TESTS_FAULT_CRASH_PAGES_H_
