@@ -1,0 +1,229 @@
+// Tiers and the whole store: GB/s of 1 MiB segments, and how that compares with what the machine
+// can do in the same run: `of_memcpy` and, for the disk, `of_device` (a loop of O_DIRECT writes or
+// reads of 1 MiB in one preallocated file).
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "kernels/device.h"
+#include "storage/memory_tier.h"
+#include "storage/rocks_tier.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kSegment = 1 << 20;
+constexpr uint64_t kSegments = 512;  // of one run: more than the caches and write buffers hold
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "kvstow-bench-XXXXXX").string();
+    path_ = mkdtemp(name.data()) == nullptr ? "" : name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+double Seconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+// Bytes that no file system or disk can shrink.
+std::vector<uint8_t> Noise(uint64_t seed) {
+  std::vector<uint8_t> out(kSegment);
+  uint64_t x = seed * 0x9E3779B97F4A7C15 + 1;
+  for (size_t at = 0; at < out.size(); at += sizeof(x)) {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    std::memcpy(out.data() + at, &x, sizeof(x));
+  }
+  return out;
+}
+
+double MemcpyBytesPerSecond() {
+  const std::vector<uint8_t> from(64 << 20, 1);
+  std::vector<uint8_t> to(from.size(), 2);
+  std::memcpy(to.data(), from.data(), from.size());
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t at = 0; at < from.size(); at += kSegment) {
+    std::memcpy(to.data() + at, from.data() + at, kSegment);
+    benchmark::ClobberMemory();
+  }
+  return from.size() / Seconds(start);
+}
+
+// 0 where the file system has no direct I/O.
+double DeviceBytesPerSecond(const std::string& folder, bool write) {
+  constexpr size_t kPieces = 128;
+  const std::string name = folder + "/device";
+  const int file = open(name.c_str(), O_CREAT | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+  if (file < 0) return 0;
+  void* block = nullptr;
+  double rate = 0;
+  if (posix_memalign(&block, 4096, kSegment) == 0) {
+    std::memcpy(block, Noise(1).data(), kSegment);
+    bool ok = posix_fallocate(file, 0, kPieces * kSegment) == 0;
+    const auto loop = [&](bool writing) {
+      for (size_t i = 0; i < kPieces && ok; ++i) {
+        const off_t at = static_cast<off_t>((writing ? i : i * 37 % kPieces) * kSegment);
+        ok = (writing ? pwrite(file, block, kSegment, at) : pread(file, block, kSegment, at)) ==
+             static_cast<ssize_t>(kSegment);
+      }
+    };
+    loop(true);
+    const auto start = std::chrono::steady_clock::now();
+    loop(write);
+    if (ok) rate = kPieces * kSegment / Seconds(start);
+    std::free(block);
+  }
+  close(file);
+  unlink(name.c_str());
+  return rate;
+}
+
+void Report(benchmark::State& state, double bytes, double seconds, double device) {
+  const double rate = bytes / seconds;
+  state.SetBytesProcessed(static_cast<int64_t>(bytes));
+  state.counters["of_memcpy"] = rate / MemcpyBytesPerSecond();
+  if (device > 0) state.counters["of_device"] = rate / device;
+}
+
+std::unique_ptr<Tier> OpenTier(bool disk, const std::string& folder, benchmark::State& state) {
+  if (!disk) return MakeMemoryTier(HostDevice());
+  auto store = OpenRocksStore({.path = folder});
+  if (store.ok()) return std::move(store->tier);
+  state.SkipWithError(std::string(store.status().message()).c_str());
+  return nullptr;
+}
+
+// One iteration writes, or reads in scattered order, all segments.
+void BM_Tier(benchmark::State& state, bool disk, bool write) {
+  const Folder folder;
+  const std::unique_ptr<Tier> tier = OpenTier(disk, folder.path(), state);
+  if (tier == nullptr) return;
+  const double device = disk ? DeviceBytesPerSecond(folder.path(), write) : 0;
+  const SharedBytes body = SharedBytes::Take(Noise(7));
+  double bytes = 0, seconds = 0;
+  uint64_t page = 0;
+  const auto write_all = [&] {
+    for (uint64_t i = 0; i < kSegments; ++i) {
+      const SegmentBody one{{++page, 0}, body};
+      if (!tier->Write({&one, 1}).ok()) state.SkipWithError("write failed");
+    }
+  };
+  if (!write) write_all();
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    if (write) {
+      write_all();
+    } else {
+      for (uint64_t i = 0; i < kSegments; ++i) {
+        const SegmentId id{1 + i * 37 % kSegments, 0};
+        const auto got = tier->Read({&id, 1});
+        if (!got[0].ok()) state.SkipWithError("read failed");
+        benchmark::DoNotOptimize(got[0]->data()[kSegment - 1]);
+      }
+    }
+    const double took = Seconds(start);
+    state.SetIterationTime(took);
+    seconds += took;
+    bytes += kSegments * kSegment;
+  }
+  Report(state, bytes, seconds, device);
+}
+
+PageToStore PageOf(uint64_t key, const SharedBytes& body, uint64_t digest, Ack ack) {
+  PageToStore page{.name = {.space = 1, .key = std::to_string(key)},
+                   .header = SharedBytes::Take(std::string(200, 'h')),
+                   .raw_bytes = 4 * kSegment,
+                   .first_position = key,
+                   .tokens = 256,
+                   .ack = ack};
+  page.facts.push_back({.bytes = kSegment, .gain = 1, .digest = digest});
+  page.bodies.push_back(body);
+  return page;
+}
+
+// The whole store with pages of one segment: everything in the host tier, or everything on disk.
+void BM_Store(benchmark::State& state, bool disk, bool write, Ack ack) {
+  const Folder folder;
+  TieredStoreOptions options{.budget_bytes = {0, disk ? 0 : uint64_t{16} << 30, 0}};
+  TieredStoreParts parts;
+  if (disk) {
+    auto rocks = OpenRocksStore({.path = folder.path()});
+    if (!rocks.ok()) return state.SkipWithError(std::string(rocks.status().message()).c_str());
+    parts.tiers[2] = std::move(rocks->tier);
+    parts.catalog = std::move(rocks->catalog);
+    options.budget_bytes[2] = uint64_t{64} << 30;
+  } else {
+    parts.tiers[1] = MakeMemoryTier(HostDevice());
+  }
+  const auto store = TieredStore::Open(options, std::move(parts));
+  if (!store.ok()) return state.SkipWithError("open failed");
+  const double device = disk ? DeviceBytesPerSecond(folder.path(), write) : 0;
+  const SharedBytes body = SharedBytes::Take(Noise(7));
+  const uint64_t digest = Xxh3(body.span());
+  double bytes = 0, seconds = 0;
+  uint64_t key = 0;
+  const auto write_all = [&] {
+    for (uint64_t i = 0; i < kSegments; ++i) {
+      if (!(*store)->Put(PageOf(++key, body, digest, ack)).ok()) state.SkipWithError("put failed");
+    }
+  };
+  if (!write) {
+    write_all();
+    if (disk && !(*store)->Flush().ok()) state.SkipWithError("flush failed");
+  }
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    if (write) {
+      write_all();
+    } else {
+      for (uint64_t i = 0; i < kSegments; ++i) {
+        const PageName name{.space = 1, .key = std::to_string(1 + i * 37 % kSegments)};
+        const auto facts = (*store)->Find(name);
+        const uint16_t base = 0;
+        if (!facts.ok() || !(*store)->Read(name, facts->number, {&base, 1})[0].ok()) {
+          state.SkipWithError("read failed");
+        }
+      }
+    }
+    const double took = Seconds(start);
+    state.SetIterationTime(took);
+    seconds += took;
+    bytes += kSegments * kSegment;
+  }
+  Report(state, bytes, seconds, device);
+}
+
+BENCHMARK_CAPTURE(BM_Tier, HostWrite, false, true)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, HostRead, false, false)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, DiskWrite, true, true)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, DiskRead, true, false)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, HostPut, false, true, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, HostRead, false, false, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskPutPastTheLog, true, true, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskPutProcess, true, true, Ack::kProcess)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskRead, true, false, Ack::kMemory)->UseManualTime();
+
+}  // namespace
+}  // namespace kvstow
