@@ -138,6 +138,7 @@ absl::Status TieredStore::Impl::CopyColder(Claim& claim, TierId from, size_t kee
   if (from == TierId::kGpu) {
     const absl::Status copied = CopyToHost(claim, missing);
     if (copied.ok() || claim.page() == nullptr) return copied;
+    if (missing.back() >= claim->segments.size()) return copied;  // its tail proved damaged
   }
   // What is on disk is a leading part: everything up to the last one goes with it.
   return WriteThrough(claim, missing.back() + size_t{1}, Ack::kMemory);
@@ -241,6 +242,7 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
 // Forgets segments [keep, end) of the page in every tier; at 0 the page. A `whole` page goes whole.
 // FAILED_PRECONDITION when that is only policy and the page is protected.
 absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why) {
+  if (keep >= claim->segments.size()) return absl::OkStatus();  // damage has cut it already
   if (claim->whole) keep = 0;
   const size_t had = claim->segments.size(), on_disk = claim->on_disk();
   const PageNumber number = claim->number;
