@@ -2,40 +2,75 @@
 
 #include <algorithm>
 
-namespace kvstow {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/squared_error.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 
-constexpr size_t kLanes = 16;
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kSums = 16;
 constexpr size_t kBlock = 1024;  // short enough that F32 sums keep their precision
 
-// The sum of f(i)^2.
-template <typename F>
-double SumOfSquares(size_t count, F f) {
-  double sum = 0;
+// `b` may be null: zeros.
+double SumOfSquares(const float* a, const float* b, size_t count) {
+  const hn::CappedTag<float, kSums> d;
+  constexpr size_t kLanes = hn::MaxLanes(d), kVectors = kSums / kLanes;
+  double total = 0;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t end = std::min(count, begin + kBlock);
-    float lanes[kLanes] = {};
+    hn::Vec<decltype(d)> sums[kVectors];
+    std::fill(sums, sums + kVectors, hn::Zero(d));
     size_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        const float x = f(i + lane);
-        lanes[lane] += x * x;
+    for (; i + kSums <= end; i += kSums) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        auto x = hn::LoadU(d, a + i + v * kLanes);
+        if (b != nullptr) x = hn::Sub(x, hn::LoadU(d, b + i + v * kLanes));
+        sums[v] = hn::Add(sums[v], hn::Mul(x, x));
       }
     }
-    for (; i < end; ++i) lanes[0] += f(i) * f(i);
-    for (const float lane : lanes) sum += lane;
+    HWY_ALIGN float partial[kSums];
+    for (size_t v = 0; v < kVectors; ++v) hn::Store(sums[v], d, partial + v * kLanes);
+    for (; i < end; ++i) {
+      const float x = b == nullptr ? a[i] : a[i] - b[i];
+      partial[0] += x * x;
+    }
+    for (const float sum : partial) total += sum;
   }
-  return sum;
+  return total;
 }
 
-}  // namespace
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvstow {
+
+HWY_EXPORT(SumOfSquares);
 
 double SquaredSum(const float* values, size_t count) {
-  return SumOfSquares(count, [=](size_t i) { return values[i]; });
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, nullptr, count);
 }
 
 double SquaredError(const float* a, const float* b, size_t count) {
-  return SumOfSquares(count, [=](size_t i) { return a[i] - b[i]; });
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(a, b, count);
+}
+
+double SquaredErrorReference(const float* a, const float* b, size_t count) {
+  double total = 0;
+  for (size_t begin = 0; begin < count; begin += 1024) {
+    const size_t n = std::min<size_t>(1024, count - begin);
+    float partial[16] = {};
+    for (size_t i = 0; i < n; ++i) {
+      const float x = a[begin + i] - b[begin + i];
+      partial[i < n / 16 * 16 ? i % 16 : 0] += x * x;
+    }
+    for (const float sum : partial) total += sum;
+  }
+  return total;
 }
 
 }  // namespace kvstow
+#endif  // HWY_ONCE

@@ -93,21 +93,4 @@ absl::StatusOr<std::unique_ptr<Quantizer>> MakeAffine(const OpArguments& argumen
   return std::make_unique<Affine>(bits, group, static_cast<Axis>(k), static_cast<Axis>(v));
 }
 
-bool AffineEncodeRows(const AffineGroups& g, const float* values, float* steps, float* minima,
-                      uint8_t* codes) {
-  return AffineEncodeRowsReference(g, values, steps, minima, codes);
-}
-void AffineDecodeRows(const AffineGroups& g, const float* steps, const float* minima,
-                      const uint8_t* codes, float* values) {
-  AffineDecodeRowsReference(g, steps, minima, codes, values);
-}
-bool AffineEncodeColumns(const AffineGroups& g, const float* values, float* steps, float* minima,
-                         uint8_t* codes) {
-  return AffineEncodeColumnsReference(g, values, steps, minima, codes);
-}
-void AffineDecodeColumns(const AffineGroups& g, const float* steps, const float* minima,
-                         const uint8_t* codes, float* values) {
-  AffineDecodeColumnsReference(g, steps, minima, codes, values);
-}
-
 }  // namespace kvstow

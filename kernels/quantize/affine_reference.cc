@@ -24,7 +24,7 @@ bool EncodeGroup(const Group& at, uint32_t bits, const float* values, float* ste
   // Adding zero makes -0 into +0: which of the two a minimum is depends on the order of values.
   const uint16_t m = FloatToHalf(low + 0.0f);
   *minimum = HalfToFloat(m);
-  const uint16_t s = FloatToHalf(std::max(high - *minimum, 0.0f) / top);
+  const uint16_t s = FloatToHalf((std::max(high - *minimum, 0.0f) + 0.0f) / top);
   *step = HalfToFloat(s);
   const float inverse = *step > 0 ? 1.0f / *step : 0.0f;
   for (size_t i = 0; i < at.count; ++i) {

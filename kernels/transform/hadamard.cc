@@ -10,12 +10,6 @@
 namespace kvstow {
 namespace {
 
-// 1/sqrt(2^i), so that no machine's sqrt matters.
-constexpr std::array<float, 11> kScale = {1.0f,    0x1.6a09e6p-1f, 0.5f,    0x1.6a09e6p-2f,
-                                          0.25f,   0x1.6a09e6p-3f, 0.125f,  0x1.6a09e6p-4f,
-                                          0.0625f, 0x1.6a09e6p-5f, 0.03125f};
-static_assert(kMaxHeadDim == 1u << (kScale.size() - 1));
-
 void TransformBlock(size_t n, float* x) {
   for (size_t stride = 1; stride < n; stride *= 2) {
     for (size_t begin = 0; begin < n; begin += 2 * stride) {
@@ -26,8 +20,7 @@ void TransformBlock(size_t n, float* x) {
       }
     }
   }
-  const float scale = kScale[static_cast<size_t>(std::countr_zero(n))];
-  for (size_t i = 0; i < n; ++i) x[i] *= scale;
+  for (size_t i = 0; i < n; ++i) x[i] *= HadamardScale(n);
 }
 
 uint64_t SplitMix64(uint64_t x) {
@@ -74,10 +67,6 @@ void HadamardBlocksReference(size_t count, size_t dim, float* values) {
       left -= n;
     }
   }
-}
-
-void HadamardBlocks(size_t count, size_t dim, float* values) {
-  HadamardBlocksReference(count, dim, values);
 }
 
 absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments) {

@@ -11,6 +11,10 @@
 #ifndef KVSTOW_KERNELS_TRANSFORM_HADAMARD_H_
 #define KVSTOW_KERNELS_TRANSFORM_HADAMARD_H_
 
+#include <bit>
+#include <cstddef>
+#include <iterator>
+
 #include "kernels/transform/transform.h"
 
 namespace kvstow {
@@ -20,6 +24,15 @@ absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& argum
 // In place: `count` vectors of `dim` values through the blocks of H, without signs.
 void HadamardBlocks(size_t count, size_t dim, float* values);
 void HadamardBlocksReference(size_t count, size_t dim, float* values);
+
+// 1/sqrt(n), n a power of two up to kMaxHeadDim; tabulated, so that no machine's sqrt matters.
+inline float HadamardScale(size_t n) {
+  constexpr float kScale[] = {1.0f,    0x1.6a09e6p-1f, 0.5f,    0x1.6a09e6p-2f,
+                              0.25f,   0x1.6a09e6p-3f, 0.125f,  0x1.6a09e6p-4f,
+                              0.0625f, 0x1.6a09e6p-5f, 0.03125f};
+  static_assert(kMaxHeadDim == 1u << (std::size(kScale) - 1));
+  return kScale[std::countr_zero(n)];
+}
 
 }  // namespace kvstow
 

@@ -49,7 +49,7 @@ class CodecConformance : public ::testing::TestWithParam<CodecCase> {
 
   // Two layers a run, so that pages have several.
   std::shared_ptr<const Codec> Make(const KvSpec& spec) const {
-    auto codec = MakeCodec(*Recipe::Parse("run(2)|" + GetParam().pipeline), spec);
+    auto codec = MakeCodec(*Recipe::Parse(absl::StrCat("run(2)|", GetParam().pipeline)), spec);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *codec : nullptr;
   }

@@ -1,0 +1,252 @@
+// kvstow bench: put and get load on a live server.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+#include "kernels/page.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  std::string space = "kvstow-bench", recipe;
+  uint32_t clients = 1, pages = 64, batch = 4;
+  KvSpec spec;
+};
+
+// What one client did, or why it stopped.
+struct ClientRun {
+  absl::Status status;
+  std::vector<double> put_us, get_us;  // of each call
+};
+
+struct Phase {
+  std::string operation;
+  double seconds = 0;
+  std::vector<double> us;  // sorted
+};
+
+// Finite F16 numbers about 1, as K and V are; the same page for all keys of a client.
+std::vector<uint8_t> MakePage(const KvSpec& spec, uint32_t seed) {
+  std::vector<uint8_t> page(PageBytes(spec, spec.page_tokens));
+  uint32_t state = seed * 2654435761u + 1;
+  for (size_t i = 0; i + 1 < page.size(); i += 2) {
+    state = state * 1664525u + 1013904223u;
+    page[i] = static_cast<uint8_t>(state >> 24);
+    page[i + 1] = static_cast<uint8_t>(0x38 | (state >> 16 & 0x83));
+  }
+  return page;
+}
+
+std::vector<std::string> MakeKeys(const Flags& flags, uint32_t client) {
+  const auto run = std::chrono::system_clock::now().time_since_epoch().count();
+  std::vector<std::string> keys;
+  for (uint32_t p = 0; p < flags.pages; ++p) {
+    keys.push_back(absl::StrCat("bench-", run, "-", client, "-", p));
+  }
+  return keys;
+}
+
+// Calls fn(first key, count) for each batch; the latencies. `what` is shown with how far it is.
+absl::Status ForEachBatch(const Flags& flags, const char* what, std::vector<double>& us,
+                          const std::function<absl::Status(uint32_t, uint32_t)>& fn) {
+  const std::unique_ptr<Progress> progress =
+      what == nullptr ? nullptr : std::make_unique<Progress>(what, flags.pages, "pages a client");
+  for (uint32_t first = 0; first < flags.pages; first += flags.batch) {
+    const Time start = Clock::Real().Now();
+    KVSTOW_RETURN_IF_ERROR(fn(first, std::min(flags.batch, flags.pages - first)));
+    us.push_back(SecondsSince(start) * 1e6);
+    if (progress) progress->Update(first);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Expect(PageOutcome got, PageOutcome wanted, const std::string& message) {
+  if (got == wanted) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a page was ", OutcomeName(got), " (", message,
+                                          "): is the budget of ",
+                                          "the server large enough for what the clients put?"));
+}
+
+absl::Status PutAll(Client& client, const Flags& flags, const std::vector<std::string>& keys,
+                    const std::vector<uint8_t>& page, const char* what, std::vector<double>& us) {
+  return ForEachBatch(flags, what, us, [&](uint32_t first, uint32_t count) {
+    std::vector<PagePut> puts;
+    for (uint32_t p = first; p < first + count; ++p) {
+      puts.push_back({.key = keys[p], .raw = page, .tokens = flags.spec.page_tokens});
+    }
+    for (const PutResult& r : client.Put(flags.space, std::move(puts)).get()) {
+      KVSTOW_RETURN_IF_ERROR(Expect(r.outcome, PageOutcome::kStored, r.message));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GetAll(Client& client, const Flags& flags, const std::vector<std::string>& keys,
+                    size_t page_bytes, const char* what, std::vector<double>& us) {
+  std::vector<std::vector<uint8_t>> buffers(flags.batch, std::vector<uint8_t>(page_bytes));
+  return ForEachBatch(flags, what, us, [&](uint32_t first, uint32_t count) {
+    std::vector<PageGet> gets;
+    for (uint32_t i = 0; i < count; ++i) {
+      gets.push_back({.key = keys[first + i], .out = buffers[i]});
+    }
+    for (const GetResult& r : client.Get(flags.space, 0, std::move(gets)).get()) {
+      KVSTOW_RETURN_IF_ERROR(Expect(r.outcome, PageOutcome::kHit, r.message));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// What one thread copies in the same minute, on pages of the same size.
+double MemcpyGbps(size_t page_bytes) {
+  constexpr size_t kPages = 8;
+  const std::vector<uint8_t> from(page_bytes * kPages, 1);
+  std::vector<uint8_t> to(from.size());
+  uint64_t copied = 0;
+  const Time start = Clock::Real().Now();
+  while (SecondsSince(start) < 0.2) {
+    for (size_t p = 0; p < kPages; ++p) {
+      std::memcpy(to.data() + p * page_bytes, from.data() + p * page_bytes, page_bytes);
+    }
+    copied += from.size();
+  }
+  return GigabytesPerSecond(copied, SecondsSince(start));
+}
+
+// Runs fn(client number) on a thread for each client; the seconds until all were done.
+double OnEveryClient(uint32_t clients, const std::function<void(uint32_t)>& fn) {
+  const Time start = Clock::Real().Now();
+  std::vector<std::thread> threads;
+  for (uint32_t c = 0; c < clients; ++c) threads.emplace_back(fn, c);
+  for (std::thread& t : threads) t.join();
+  return SecondsSince(start);
+}
+
+absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
+  const size_t page_bytes = PageBytes(flags.spec, flags.spec.page_tokens);
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::vector<std::string>> keys;
+  std::vector<std::vector<uint8_t>> data;
+  std::vector<ClientRun> runs(flags.clients);
+  for (uint32_t c = 0; c < flags.clients; ++c) {
+    clients.push_back(Connect(flags.server));
+    keys.push_back(MakeKeys(flags, c));
+    data.push_back(MakePage(flags.spec, c));
+    KVSTOW_RETURN_IF_ERROR(
+        clients[c]
+            ->OpenSpace({.name = flags.space, .spec = flags.spec, .recipe = flags.recipe})
+            .status());
+  }
+  // The first client shows how far all of them are: they do the same.
+  const auto shown = [](const char* what, uint32_t c) { return c == 0 ? what : nullptr; };
+  std::vector<Phase> phases(2);
+  phases[0].operation = "put";
+  phases[0].seconds = OnEveryClient(flags.clients, [&](uint32_t c) {
+    runs[c].status = PutAll(*clients[c], flags, keys[c], data[c], shown("put", c), runs[c].put_us);
+  });
+  phases[1].operation = "get";
+  phases[1].seconds = OnEveryClient(flags.clients, [&](uint32_t c) {
+    if (runs[c].status.ok()) {
+      runs[c].status =
+          GetAll(*clients[c], flags, keys[c], page_bytes, shown("get", c), runs[c].get_us);
+    }
+  });
+  for (uint32_t c = 0; c < flags.clients; ++c) {
+    const auto deleted = clients[c]->Delete(flags.space, keys[c], /*force=*/true);
+    KVSTOW_RETURN_IF_ERROR(runs[c].status);
+    KVSTOW_RETURN_IF_ERROR(deleted.status());
+    phases[0].us.insert(phases[0].us.end(), runs[c].put_us.begin(), runs[c].put_us.end());
+    phases[1].us.insert(phases[1].us.end(), runs[c].get_us.begin(), runs[c].get_us.end());
+  }
+  for (Phase& p : phases) std::sort(p.us.begin(), p.us.end());
+  return phases;
+}
+
+double Percentile(const std::vector<double>& sorted, double p) {
+  return sorted[std::min(sorted.size() - 1,
+                         static_cast<size_t>(p * static_cast<double>(sorted.size())))];
+}
+
+int Bench(const Flags& flags) {
+  if (const absl::Status s = Validate(flags.spec); !s.ok()) {
+    Fail(flags.output, s);
+    return kWrongUse;
+  }
+  const absl::StatusOr<std::vector<Phase>> phases = RunPhases(flags);
+  if (!phases.ok()) return Fail(flags.output, phases.status());
+  const size_t page_bytes = PageBytes(flags.spec, flags.spec.page_tokens);
+  const uint64_t bytes = uint64_t{flags.clients} * flags.pages * page_bytes;
+  const double memcpy_gbps = MemcpyGbps(page_bytes);
+  Json rows = Json::array();
+  std::vector<std::vector<std::string>> table;
+  for (const Phase& p : *phases) {
+    const double gbps = GigabytesPerSecond(bytes, p.seconds);
+    const double p50 = Percentile(p.us, 0.5), p99 = Percentile(p.us, 0.99);
+    rows.push_back({{"operation", p.operation},
+                    {"clients", flags.clients},
+                    {"bytes", bytes},
+                    {"page_bytes", page_bytes},
+                    {"batch", flags.batch},
+                    {"gbps", gbps},
+                    {"memcpy_gbps", memcpy_gbps},
+                    {"p50_us", p50},
+                    {"p99_us", p99}});
+    table.push_back({p.operation, absl::StrCat(flags.clients), FormatSize(bytes),
+                     FormatFixed(gbps, 2), FormatFixed(memcpy_gbps, 2),
+                     FormatFixed(gbps / memcpy_gbps, 2), FormatFixed(p50 / 1e3, 2),
+                     FormatFixed(p99 / 1e3, 2)});
+  }
+  Print(flags.output, {{"recipe", flags.recipe}, {"rows", rows}},
+        absl::StrCat("pages of ", FormatSize(page_bytes), ", ", flags.batch, " in a call\n",
+                     FormatTable({"OPERATION", "CLIENTS", "BYTES", "GB/s", "MEMCPY GB/s", "SHARE",
+                                  "P50 ms", "P99 ms"},
+                                 table)));
+  return kDone;
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, int& exit_code) {
+  CLI::App* const verb =
+      app.add_subcommand("bench", "Put and get load on a live server; what it put is deleted");
+  const auto flags = std::make_shared<Flags>();
+  flags->spec = {.model = "bench", .layers = 30, .kv_heads = 3, .page_tokens = 256};
+  flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  verb->add_option("--clients", flags->clients, "clients at once, each with its connections")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  verb->add_option("--pages", flags->pages, "pages of each client")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  verb->add_option("--batch", flags->batch, "pages in one call")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  verb->add_option("--recipe", flags->recipe, "codec; the server's default if left out");
+  verb->add_option("--space", flags->space, "space to use")->capture_default_str();
+  verb->add_option("--layers", flags->spec.layers, "of the synthetic model")->capture_default_str();
+  verb->add_option("--kv-heads", flags->spec.kv_heads, "of the synthetic model")
+      ->capture_default_str();
+  verb->add_option("--head-dim", flags->spec.head_dim_k, "of the synthetic model")
+      ->capture_default_str();
+  verb->add_option("--page-tokens", flags->spec.page_tokens, "tokens of a page")
+      ->capture_default_str();
+  verb->footer(
+      "Examples:\n  kvstow bench --recipe raw --clients 4\n"
+      "  kvstow bench --layers 80 --kv-heads 8 --head-dim 128 --pages 16 --space big");
+  verb->callback([flags, &exit_code] {
+    flags->spec.head_dim_v = flags->spec.head_dim_k;
+    exit_code = Bench(*flags);
+  });
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,36 @@
+#include "client/cli/case_pages.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/key_chain.h"
+
+namespace kvstow::cli {
+
+void AddCaseFlags(CLI::App& verb, CaseFlags& flags) {
+  verb.add_option("--space", flags.space, "name of the space")->required();
+  verb.add_option("CASE", flags.path, "safetensors file with k.L, v.L and tokens")->required();
+}
+
+CasePages CutCase(CaseFile file, uint32_t page_tokens) {
+  const KvSpec spec = file.Spec(page_tokens);
+  std::vector<std::string> keys = PageKeys({}, file.tokens(), page_tokens);
+  return {std::move(file), spec, std::move(keys)};
+}
+
+absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags) {
+  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.path));
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, client.FindSpace(flags.space));
+  CasePages pages = CutCase(std::move(file), space.spec.page_tokens);
+  if (const std::string difference = FirstDifference(space.spec, pages.spec); !difference.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags.path, " does not fit space '", flags.space, "': ", difference));
+  }
+  return pages;
+}
+
+std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier) {
+  return absl::StrJoin(pages_by_tier, ", ", absl::PairFormatter(": "));
+}
+
+}  // namespace kvstow::cli

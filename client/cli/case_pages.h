@@ -1,0 +1,44 @@
+// A case cut into the pages of a space: what put, get, exists, del and pin work on.
+#ifndef KVSTOW_CLIENT_CLI_CASE_PAGES_H_
+#define KVSTOW_CLIENT_CLI_CASE_PAGES_H_
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/case_file.h"
+#include "client/cli/cli.h"
+
+namespace kvstow::cli {
+
+// --space and CASE
+struct CaseFlags {
+  std::string space, path;
+};
+void AddCaseFlags(CLI::App& verb, CaseFlags& flags);
+
+struct CasePages {
+  CaseFile file;
+  KvSpec spec;
+  std::vector<std::string> keys;  // one for each page, by the chain of key_chain.h
+
+  uint32_t tokens() const { return static_cast<uint32_t>(file.tokens().size()); }
+  uint32_t First(size_t page) const { return static_cast<uint32_t>(page) * spec.page_tokens; }
+  uint32_t Count(size_t page) const { return std::min(spec.page_tokens, tokens() - First(page)); }
+  size_t Bytes(size_t page) const { return PageBytes(spec, Count(page)); }
+};
+
+CasePages CutCase(CaseFile file, uint32_t page_tokens);
+
+// The case, cut as the space says. FAILED_PRECONDITION names the field in which the case's model is
+// another one than the space's; NOT_FOUND when there is no such space or file.
+absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags);
+
+// "host: 7, disk: 1"
+std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);
+
+}  // namespace kvstow::cli
+
+#endif  // KVSTOW_CLIENT_CLI_CASE_PAGES_H_

@@ -1,0 +1,174 @@
+// kvstow codec roundtrip: what a recipe does to a case, without a server.
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+#include "kernels/codec.h"
+#include "kernels/convert.h"
+#include "kernels/recipe.h"
+#include "kernels/squared_error.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  std::string recipe, path, out;
+  uint32_t page_tokens = 256;
+  uint32_t max_levels = 0;
+};
+
+// Of K or of V, over all pages: the relative error is the square root of their quotient.
+struct SquaredErrors {
+  double error = 0, energy = 0;
+
+  double Relative() const {
+    if (error == 0) return 0;
+    return energy > 0 ? std::sqrt(error / energy) : INFINITY;
+  }
+};
+
+struct Report {
+  std::string pipeline;
+  uint64_t pages = 0, raw_bytes = 0, stored_bytes = 0, fell_back = 0;
+  double encode_s = 0, decode_s = 0;
+  SquaredErrors k, v;
+};
+
+// NaN and Inf in the case make the errors NaN: there is no distance between them.
+void Compare(const CasePages& pages, size_t page, std::span<const uint8_t> raw,
+             std::span<const uint8_t> decoded, Report& report) {
+  const KvSpec& spec = pages.spec;
+  const uint32_t tokens = pages.Count(page);
+  std::vector<float> x, y;
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    for (const Part part : {Part::kK, Part::kV}) {
+      x.resize(SlabValues(spec, part, tokens));
+      y.resize(x.size());
+      const size_t offset = SlabOffset(spec, layer, part, tokens);
+      SquaredErrors& errors = part == Part::kK ? report.k : report.v;
+      if (!LoadFloats(spec.dtype, raw.data() + offset, x.size(), x.data()) ||
+          !LoadFloats(spec.dtype, decoded.data() + offset, y.size(), y.data())) {
+        errors.error = NAN;
+        continue;
+      }
+      errors.error += SquaredError(x.data(), y.data(), x.size());
+      errors.energy += SquaredSum(x.data(), x.size());
+    }
+  }
+}
+
+absl::Status RoundtripPage(const Codec& codec, const CasePages& pages, size_t page,
+                           uint32_t max_levels, std::span<uint8_t> decoded, Report& report) {
+  std::vector<uint8_t> raw(pages.Bytes(page));
+  pages.file.ReadPage(pages.First(page), pages.Count(page), raw);
+  Time start = Clock::Real().Now();
+  KVSTOW_ASSIGN_OR_RETURN(const EncodedPage encoded,
+                          codec.Encode({.raw = raw,
+                                        .tokens = pages.Count(page),
+                                        .first_position = pages.First(page),
+                                        .key = pages.keys[page]}));
+  report.encode_s += SecondsSince(start);
+  const size_t kept = SegmentsForLevels(encoded.header, max_levels);
+  const std::span<const SharedBytes> segments(encoded.segments.data(), kept);
+  start = Clock::Real().Now();
+  KVSTOW_RETURN_IF_ERROR(DecodePage(encoded.header, segments, decoded));
+  report.decode_s += SecondsSince(start);
+  ++report.pages;
+  report.raw_bytes += raw.size();
+  report.stored_bytes += encoded.header_bytes.size();
+  for (const SharedBytes& s : segments) report.stored_bytes += s.size();
+  report.fell_back += encoded.header.fell_back ? 1 : 0;
+  Compare(pages, page, raw, decoded, report);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Report> RoundtripCase(const Flags& flags) {
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(flags.recipe));
+  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.path));
+  const CasePages pages = CutCase(std::move(file), flags.page_tokens);
+  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Codec> codec, MakeCodec(recipe, pages.spec));
+  Report report;
+  report.pipeline = recipe.pipeline();
+  std::vector<std::vector<uint8_t>> raw(pages.keys.size());
+  std::vector<DecodedPage> decoded;
+  Progress progress("codec roundtrip", PageBytes(pages.spec, 1) * pages.tokens());
+  for (size_t page = 0; page < pages.keys.size(); ++page) {
+    raw[page].resize(pages.Bytes(page));
+    KVSTOW_RETURN_IF_ERROR(RoundtripPage(*codec, pages, page, flags.max_levels, raw[page], report));
+    decoded.push_back({pages.First(page), pages.Count(page), raw[page]});
+    progress.Update(report.raw_bytes);
+  }
+  KVSTOW_RETURN_IF_ERROR(WriteDecoded(flags.out, pages.file, decoded, report.stored_bytes));
+  return report;
+}
+
+int Roundtrip(const Flags& flags) {
+  if (const absl::Status s = Recipe::Parse(flags.recipe).status(); !s.ok()) {
+    Fail(flags.output, s);
+    return kWrongUse;
+  }
+  const absl::StatusOr<Report> report = RoundtripCase(flags);
+  if (!report.ok()) return Fail(flags.output, report.status());
+  const double encode = GigabytesPerSecond(report->raw_bytes, report->encode_s);
+  const double decode = GigabytesPerSecond(report->raw_bytes, report->decode_s);
+  const auto way = [](double seconds, double gbps) {
+    return absl::StrCat(FormatFixed(seconds, 3), " s, ", FormatFixed(gbps, 2), " GB/s");
+  };
+  Print(flags.output,
+        {{"recipe", flags.recipe},
+         {"pipeline", report->pipeline},
+         {"pages", report->pages},
+         {"raw_bytes", report->raw_bytes},
+         {"stored_bytes", report->stored_bytes},
+         {"ratio",
+          static_cast<double>(report->raw_bytes) / static_cast<double>(report->stored_bytes)},
+         {"fell_back", report->fell_back},
+         {"k_error", report->k.Relative()},
+         {"v_error", report->v.Relative()},
+         {"encode_seconds", report->encode_s},
+         {"encode_gbps", encode},
+         {"decode_seconds", report->decode_s},
+         {"decode_gbps", decode}},
+        FormatFields(
+            {{"recipe", report->pipeline},
+             {"pages", absl::StrCat(report->pages)},
+             {"raw", absl::StrCat(report->raw_bytes, " bytes")},
+             {"stored", absl::StrCat(report->stored_bytes, " bytes, ",
+                                     FormatRatio(report->raw_bytes, report->stored_bytes))},
+             {"error", absl::StrCat("K ", FormatFixed(report->k.Relative(), 5), ", V ",
+                                    FormatFixed(report->v.Relative(), 5), " (|x' - x| / |x|)")},
+             {"encode", way(report->encode_s, encode)},
+             {"decode", way(report->decode_s, decode)}}));
+  return kDone;
+}
+
+}  // namespace
+
+void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
+  CLI::App* const verb = codec.add_subcommand(
+      "roundtrip", "Encode and decode a case without a server: size, error and speed");
+  const auto flags = std::make_shared<Flags>();
+  AddOutputFlags(*verb, flags->output);
+  verb->add_option("--recipe", flags->recipe, "preset or pipeline, see `kvstow codec list`")
+      ->required();
+  verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
+      ->check(CLI::Range(1u, kMaxPageTokens))
+      ->capture_default_str();
+  verb->add_option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
+      ->capture_default_str();
+  verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();
+  verb->add_option("OUT", flags->out, "safetensors file to write the decoded k.L and v.L to")
+      ->required();
+  verb->footer(
+      "Examples:\n"
+      "  kvstow codec roundtrip --recipe int8 prompt.safetensors decoded.safetensors\n"
+      "  kvstow codec roundtrip --recipe 'affine(bits=4,group=64)' prompt.safetensors "
+      "decoded.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Roundtrip(*flags); });
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,38 @@
+// kvstow del: a case's pages go.
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/page_outcomes.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+  bool force = false;
+};
+
+int Del(const Flags& flags) {
+  const auto client = Connect(flags.server);
+  const auto pages = OpenCaseInSpace(*client, flags.pages);
+  if (!pages.ok()) return Fail(flags.output, pages.status());
+  return ReportOutcomes(flags.output, "deleted",
+                        client->Delete(flags.pages.space, pages->keys, flags.force));
+}
+
+}  // namespace
+
+void AddDel(CLI::App& app, int& exit_code) {
+  CLI::App* const verb =
+      app.add_subcommand("del", "Delete the pages of a case; exit code 3 when none was there");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  AddCaseFlags(*verb, flags->pages);
+  verb->add_flag("--force", flags->force, "also pages that a lease holds");
+  verb->footer("Examples:\n  kvstow del --space smollm2 prompt.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Del(*flags); });
+}
+
+}  // namespace kvstow::cli

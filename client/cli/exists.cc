@@ -1,0 +1,53 @@
+// kvstow exists: how much of a case is stored.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+};
+
+int Exists(const Flags& flags) {
+  const auto client = Connect(flags.server);
+  const auto pages = OpenCaseInSpace(*client, flags.pages);
+  if (!pages.ok()) return Fail(flags.output, pages.status());
+  const PrefixHit hit = client->Lookup(flags.pages.space, pages->keys, /*lease=*/false);
+  if (!hit.status.ok()) return Fail(flags.output, hit.status);
+  std::map<std::string, uint64_t> tiers;
+  for (const std::string& tier : hit.tiers) ++tiers[tier];
+  Print(
+      flags.output,
+      {{"space", flags.pages.space},
+       {"tokens", pages->tokens()},
+       {"hit_tokens", hit.tokens},
+       {"hit_pages", hit.pages},
+       {"tiers", tiers}},
+      hit.pages == 0
+          ? absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n")
+          : FormatFields({{"hit", absl::StrCat(hit.tokens, " of ", pages->tokens(), " tokens")},
+                          {"pages", TiersText(tiers)}}));
+  return hit.pages == 0 ? kMiss : kDone;
+}
+
+}  // namespace
+
+void AddExists(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand(
+      "exists", "How many leading tokens of a case are stored; exit code 3 when none are");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  AddCaseFlags(*verb, flags->pages);
+  verb->footer("Examples:\n  kvstow exists --space smollm2 prompt.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Exists(*flags); });
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,154 @@
+// kvstow get: the longest stored prefix of a case comes back into a file.
+#include <map>
+#include <set>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+
+namespace kvstow::cli {
+namespace {
+
+constexpr uint64_t kBatchBytes = 64 << 20;  // of pages in one call
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+  std::string out;
+  uint32_t max_levels = 0;
+};
+
+struct Fetched {
+  uint32_t asked_tokens = 0, tokens = 0;
+  std::vector<std::vector<uint8_t>> raw;
+  std::map<std::string, uint64_t> tiers;
+  std::set<std::string> recipes;
+  std::set<uint32_t> levels;
+  uint64_t raw_bytes = 0, stored_bytes = 0;
+  std::string stopped;  // why there is no more, when a page that was found did not come
+  double seconds = 0;
+};
+
+// Takes the leading hits of a batch; false when it did not all come.
+bool Take(std::vector<GetResult> results, std::vector<std::vector<uint8_t>> buffers,
+          Fetched& fetched) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const GetResult& r = results[i];
+    if (r.outcome == PageOutcome::kHit && r.bytes != buffers[i].size()) {
+      fetched.stopped = "a page came back with another size than the case's";
+      return false;
+    }
+    if (r.outcome != PageOutcome::kHit) {
+      fetched.stopped = absl::StrCat(OutcomeName(r.outcome), ": ", r.message);
+      return false;
+    }
+    fetched.tokens += r.tokens;
+    fetched.raw_bytes += r.bytes;
+    fetched.stored_bytes += r.stored_bytes;
+    ++fetched.tiers[r.tier];
+    fetched.recipes.insert(r.recipe);
+    fetched.levels.insert(r.levels);
+    fetched.raw.push_back(std::move(buffers[i]));
+  }
+  return true;
+}
+
+void FetchPages(Client& client, const Flags& flags, const CasePages& pages, const PrefixHit& hit,
+                Fetched& fetched) {
+  Progress progress("get", PageBytes(pages.spec, 1) * hit.tokens);
+  const Time start = Clock::Real().Now();
+  for (size_t next = 0; next < hit.pages;) {
+    std::vector<std::vector<uint8_t>> buffers;
+    std::vector<PageGet> gets;
+    for (uint64_t bytes = 0; next < hit.pages && bytes < kBatchBytes; ++next) {
+      std::vector<uint8_t>& buffer = buffers.emplace_back(pages.Bytes(next));
+      gets.push_back({.key = pages.keys[next], .out = buffer, .max_levels = flags.max_levels});
+      bytes += buffer.size();
+    }
+    auto results = client.Get(flags.pages.space, hit.lease, std::move(gets)).get();
+    if (!Take(std::move(results), std::move(buffers), fetched)) break;
+    progress.Update(fetched.raw_bytes);
+  }
+  fetched.seconds = SecondsSince(start);
+}
+
+absl::StatusOr<Fetched> GetCase(const Flags& flags) {
+  const auto client = Connect(flags.server);
+  KVSTOW_ASSIGN_OR_RETURN(const CasePages pages, OpenCaseInSpace(*client, flags.pages));
+  const PrefixHit hit = client->Lookup(flags.pages.space, pages.keys);
+  KVSTOW_RETURN_IF_ERROR(hit.status);
+  Fetched fetched;
+  fetched.asked_tokens = pages.tokens();
+  FetchPages(*client, flags, pages, hit, fetched);
+  // The lease ends by itself too, so nothing is lost when this fails.
+  if (hit.lease != 0) client->Release(hit.lease).IgnoreError();
+  if (fetched.raw.empty()) return fetched;
+  std::vector<DecodedPage> decoded;
+  for (size_t p = 0; p < fetched.raw.size(); ++p) {
+    decoded.push_back({pages.First(p), pages.Count(p), fetched.raw[p]});
+  }
+  KVSTOW_RETURN_IF_ERROR(WriteDecoded(flags.out, pages.file, decoded, fetched.stored_bytes));
+  return fetched;
+}
+
+int Get(const Flags& flags) {
+  const absl::StatusOr<Fetched> got = GetCase(flags);
+  if (!got.ok()) return Fail(flags.output, got.status());
+  const double gbps = GigabytesPerSecond(got->raw_bytes, got->seconds);
+  Json json = {{"space", flags.pages.space},
+               {"tokens", got->asked_tokens},
+               {"hit_tokens", got->tokens},
+               {"hit_pages", got->raw.size()},
+               {"tiers", got->tiers},
+               {"levels", got->levels},
+               {"recipe", absl::StrJoin(got->recipes, ", ")},
+               {"raw_bytes", got->raw_bytes},
+               {"stored_bytes", got->stored_bytes},
+               {"seconds", got->seconds},
+               {"gbps", gbps}};
+  if (!got->stopped.empty()) json["stopped"] = got->stopped;
+  const std::string stopped = got->stopped.empty() ? "" : "stopped at " + got->stopped + "\n";
+  if (got->raw.empty()) {
+    Print(flags.output, json,
+          absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n",
+                       stopped));
+    return kMiss;
+  }
+  Print(flags.output, json,
+        FormatFields({{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
+                      {"pages", TiersText(got->tiers)},
+                      {"levels", absl::StrJoin(got->levels, ", ")},
+                      {"recipe", absl::StrJoin(got->recipes, ", ")},
+                      {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
+                                              FormatRatio(got->raw_bytes, got->stored_bytes))},
+                      {"time", absl::StrCat(FormatFixed(got->seconds, 3), " s, ",
+                                            FormatFixed(gbps, 2), " GB/s")}}) +
+            stopped);
+  return kDone;
+}
+
+}  // namespace
+
+void AddGet(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand(
+      "get",
+      "Fetch the longest stored prefix of a case into a file; exit code 3 when there is none");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  AddCaseFlags(*verb, flags->pages);
+  verb->add_option("OUT", flags->out, "safetensors file to write k.L and v.L to")->required();
+  verb->add_option("--max-levels", flags->max_levels, "decode at most so many levels; 0 = all")
+      ->capture_default_str();
+  verb->footer(
+      "Examples:\n  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
+      "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Get(*flags); });
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,42 @@
+// kvstow pin, kvstow unpin: pages of a case that must not be dropped.
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/page_outcomes.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+};
+
+int Pin(const Flags& flags, bool pinned) {
+  const auto client = Connect(flags.server);
+  const auto pages = OpenCaseInSpace(*client, flags.pages);
+  if (!pages.ok()) return Fail(flags.output, pages.status());
+  return ReportOutcomes(flags.output, pinned ? "pinned" : "unpinned",
+                        client->Pin(flags.pages.space, pages->keys, pinned));
+}
+
+void AddVerb(CLI::App& app, int& exit_code, const std::string& name, const std::string& summary,
+             bool pinned) {
+  CLI::App* const verb = app.add_subcommand(name, summary);
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  AddCaseFlags(*verb, flags->pages);
+  verb->footer("Examples:\n  kvstow " + name + " --space smollm2 system-prompt.safetensors");
+  verb->callback([flags, &exit_code, pinned] { exit_code = Pin(*flags, pinned); });
+}
+
+}  // namespace
+
+void AddPin(CLI::App& app, int& exit_code) {
+  AddVerb(app, exit_code, "pin", "Keep the pages of a case: they may cool, but are never dropped",
+          true);
+  AddVerb(app, exit_code, "unpin", "Let the pages of a case go again", false);
+}
+
+}  // namespace kvstow::cli

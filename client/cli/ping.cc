@@ -1,0 +1,45 @@
+// kvstow ping: is the server there?
+#include "absl/strings/str_cat.h"
+#include "client/cli/admin.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+#include "kvstow/v1/admin.pb.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+};
+
+int Ping(const Flags& flags) {
+  const auto client = Connect(flags.server);
+  const Time start = Clock::Real().Now();
+  const auto status =
+      CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
+  if (!status.ok()) return Fail(flags.output, status.status());
+  const double ms = SecondsSince(start) * 1e3;
+  Print(flags.output,
+        {{"server", flags.server.server},
+         {"version", status->version()},
+         {"ready", status->ready()},
+         {"milliseconds", ms}},
+        absl::StrCat(flags.server.server, " runs kvstowd ", status->version(), ", ",
+                     status->ready() ? "ready" : "not ready yet", " (", FormatFixed(ms, 1),
+                     " ms)\n"));
+  return status->ready() ? kDone : kFailed;
+}
+
+}  // namespace
+
+void AddPing(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand("ping", "Is the server there?");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server, /*timeout_s=*/5);
+  AddOutputFlags(*verb, flags->output);
+  verb->footer("Examples:\n  kvstow ping\n  kvstow ping --server unix:/run/kvstow.sock");
+  verb->callback([flags, &exit_code] { exit_code = Ping(*flags); });
+}
+
+}  // namespace kvstow::cli

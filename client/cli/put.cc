@@ -1,0 +1,193 @@
+// kvstow put: a case's pages go into a space.
+#include <deque>
+#include <future>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "client/cli/case_pages.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+
+namespace kvstow::cli {
+namespace {
+
+constexpr uint64_t kBatchBytes = 16 << 20;  // of pages in one call
+constexpr size_t kBatchesUnderWay = 3;
+constexpr uint32_t kDefaultPageTokens = 256;
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+  std::string recipe, fidelity, attention = "none";
+  uint32_t page_tokens = 0;
+};
+
+struct Totals {
+  uint64_t pages = 0, stored = 0, already_there = 0, failed = 0, fell_back = 0;
+  uint64_t raw_bytes = 0, stored_bytes = 0;
+  std::set<std::string> recipes;
+  std::string failure;  // the first
+  double seconds = 0;
+};
+
+// Pages of one call, with the bytes that it needs until it is done.
+struct Batch {
+  std::vector<std::vector<uint8_t>> raw;
+  std::future<std::vector<PutResult>> results;
+};
+
+Batch StartBatch(Client& client, const std::string& space, const CasePages& pages, size_t& next) {
+  Batch batch;
+  std::vector<PagePut> puts;
+  uint64_t bytes = 0;
+  for (; next < pages.keys.size() && (bytes == 0 || bytes + pages.Bytes(next) <= kBatchBytes);
+       ++next) {
+    std::vector<uint8_t>& raw = batch.raw.emplace_back(pages.Bytes(next));
+    pages.file.ReadPage(pages.First(next), pages.Count(next), raw);
+    puts.push_back({.key = pages.keys[next],
+                    .raw = raw,
+                    .tokens = pages.Count(next),
+                    .first_position = pages.First(next)});
+    bytes += raw.size();
+  }
+  batch.results = client.Put(space, std::move(puts));
+  return batch;
+}
+
+void Count(Batch& batch, Totals& totals) {
+  const std::vector<PutResult> results = batch.results.get();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const PutResult& r = results[i];
+    ++totals.pages;
+    totals.raw_bytes += batch.raw[i].size();
+    totals.stored_bytes += r.stored_bytes;
+    totals.fell_back += r.fell_back ? 1 : 0;
+    if (!r.recipe.empty()) totals.recipes.insert(r.recipe);
+    if (r.outcome == PageOutcome::kStored) {
+      ++totals.stored;
+    } else if (r.outcome == PageOutcome::kAlreadyThere) {
+      ++totals.already_there;
+    } else if (++totals.failed == 1) {
+      totals.failure = absl::StrCat(OutcomeName(r.outcome), ": ", r.message);
+    }
+  }
+}
+
+Totals Stream(Client& client, const std::string& space, const CasePages& pages) {
+  Totals totals;
+  Progress progress("put", PageBytes(pages.spec, 1) * pages.tokens());
+  const Time start = Clock::Real().Now();
+  std::deque<Batch> under_way;
+  size_t next = 0;
+  while (next < pages.keys.size() || !under_way.empty()) {
+    if (next < pages.keys.size() && under_way.size() < kBatchesUnderWay && totals.failed == 0) {
+      under_way.push_back(StartBatch(client, space, pages, next));
+      continue;
+    }
+    if (under_way.empty()) break;  // a page failed: do not start more
+    Count(under_way.front(), totals);
+    under_way.pop_front();
+    progress.Update(totals.raw_bytes);
+  }
+  totals.seconds = SecondsSince(start);
+  return totals;
+}
+
+// The page size that was asked for, else the space's own, else the default of a new space.
+absl::StatusOr<uint32_t> PageTokens(Client& client, const Flags& flags) {
+  if (flags.page_tokens != 0) return flags.page_tokens;
+  const absl::StatusOr<SpaceInfo> space = client.FindSpace(flags.pages.space);
+  if (space.ok()) return space->spec.page_tokens;
+  if (absl::IsNotFound(space.status())) return kDefaultPageTokens;
+  return space.status();
+}
+
+Fidelity FidelityFlag(const std::string& name) {
+  for (const Fidelity f : {Fidelity::kExact, Fidelity::kDense, Fidelity::kSparse}) {
+    if (name == FidelityName(f)) return f;
+  }
+  return Fidelity::kUnspecified;
+}
+
+absl::StatusOr<Totals> PutCase(const Flags& flags) {
+  if (flags.attention != "none") {
+    return absl::UnimplementedError(absl::StrCat("--attention ", flags.attention,
+                                                 " is not served yet: leave it out, or say none"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
+  const auto client = Connect(flags.server);
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t page_tokens, PageTokens(*client, flags));
+  const CasePages pages = CutCase(std::move(file), page_tokens);
+  KVSTOW_RETURN_IF_ERROR(client
+                             ->OpenSpace({.name = flags.pages.space,
+                                          .spec = pages.spec,
+                                          .recipe = flags.recipe,
+                                          .fidelity = FidelityFlag(flags.fidelity)})
+                             .status());
+  return Stream(*client, flags.pages.space, pages);
+}
+
+int Put(const Flags& flags) {
+  const absl::StatusOr<Totals> totals = PutCase(flags);
+  if (!totals.ok()) return Fail(flags.output, totals.status());
+  if (totals->failed > 0) {
+    return Fail(flags.output, absl::InternalError(absl::StrCat(
+                                  totals->failed, " of ", totals->pages,
+                                  " pages were not stored; the first: ", totals->failure)));
+  }
+  const double gbps = GigabytesPerSecond(totals->raw_bytes, totals->seconds);
+  Print(
+      flags.output,
+      {{"space", flags.pages.space},
+       {"pages", totals->pages},
+       {"stored", totals->stored},
+       {"already_there", totals->already_there},
+       {"raw_bytes", totals->raw_bytes},
+       {"stored_bytes", totals->stored_bytes},
+       {"ratio", static_cast<double>(totals->raw_bytes) /
+                     static_cast<double>(std::max<uint64_t>(totals->stored_bytes, 1))},
+       {"recipe", absl::StrJoin(totals->recipes, ", ")},
+       {"fell_back", totals->fell_back},
+       {"seconds", totals->seconds},
+       {"gbps", gbps}},
+      FormatFields({{"pages", absl::StrCat(totals->pages, ", ", totals->already_there,
+                                           " of them were there already")},
+                    {"raw", absl::StrCat(totals->raw_bytes, " bytes")},
+                    {"stored", absl::StrCat(totals->stored_bytes, " bytes, ",
+                                            FormatRatio(totals->raw_bytes, totals->stored_bytes))},
+                    {"recipe", absl::StrJoin(totals->recipes, ", ")},
+                    {"time", absl::StrCat(FormatFixed(totals->seconds, 3), " s, ",
+                                          FormatFixed(gbps, 2), " GB/s")}}));
+  return kDone;
+}
+
+}  // namespace
+
+void AddPut(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand("put", "Store the KV cache of a case");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  AddCaseFlags(*verb, flags->pages);
+  verb->add_option(
+      "--recipe", flags->recipe,
+      "codec of a new space, see `kvstow codec list`; the server's default if left out");
+  verb->add_option("--fidelity", flags->fidelity, "what a new space promises")
+      ->check(CLI::IsMember({"exact", "dense", "sparse"}));
+  verb->add_option("--page-tokens", flags->page_tokens,
+                   "tokens of a page; the space's own, or 256 for a new space, if left out")
+      ->check(CLI::Range(1u, kMaxPageTokens));
+  verb->add_option("--attention", flags->attention, "attention columns to send along")
+      ->check(CLI::IsMember({"none", "sum", "window"}))
+      ->capture_default_str();
+  verb->footer(
+      "Examples:\n  kvstow put --space smollm2 prompt.safetensors\n"
+      "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Put(*flags); });
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,220 @@
+// Every SIMD target that this machine runs gives the bytes of the scalar reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "kernels/convert.h"
+#include "kernels/entropy/bit_pack.h"
+#include "kernels/quantize/affine.h"
+#include "kernels/squared_error.h"
+#include "kernels/transform/hadamard.h"
+
+namespace kvstow {
+namespace {
+
+// Runs `test` once for each target.
+template <typename F>
+void OnEveryTarget(F test) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    test();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+// Values of all sizes, zeros of both signs and denormals among them.
+std::vector<float> Values(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = normal(random);
+    switch (random() % 16) {
+      case 0:
+        value = std::ldexp(value, static_cast<int>(random() % 60) - 44);
+        break;
+      case 1:
+        value = random() % 2 == 0 ? 0.0f : -0.0f;
+        break;
+      default:
+        break;
+    }
+  }
+  return values;
+}
+
+TEST(SimdTest, ThereIsMoreThanOneTargetToCompare) {
+  EXPECT_GT(hwy::SupportedAndGeneratedTargets().size(), 1u);
+}
+
+TEST(SimdTest, Every16BitPatternLoadsTheSame) {
+  std::vector<uint16_t> bits(65536);
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
+  const auto* raw = reinterpret_cast<const uint8_t*>(bits.data());
+  OnEveryTarget([&] {
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      std::vector<float> expected(64), got(64);
+      for (size_t i = 0; i < bits.size(); i += 64) {
+        const bool finite = LoadFloatsReference(dtype, raw + 2 * i, 64, expected.data());
+        ASSERT_EQ(LoadFloats(dtype, raw + 2 * i, 64, got.data()), finite) << i;
+        if (finite) {
+          ASSERT_TRUE(SameBits(got, expected)) << DTypeName(dtype) << " from " << i;
+        }
+      }
+    }
+  });
+}
+
+TEST(SimdTest, StoringRoundsTheSame) {
+  std::mt19937 random(7);
+  std::vector<float> values;
+  // All exponents with random and with half-way mantissas.
+  for (uint32_t exponent = 0; exponent < 255; ++exponent) {
+    for (int i = 0; i < 64; ++i) {
+      auto mantissa = static_cast<uint32_t>(random() & 0x7fffff);
+      if (i % 4 == 0) mantissa = (mantissa & ~0x1fffu) | 0x1000;
+      if (i % 4 == 1) mantissa = (mantissa & ~0xffffu) | 0x8000;
+      const uint32_t sign = random() & 0x80000000;
+      values.push_back(std::bit_cast<float>(sign | exponent << 23 | mantissa));
+    }
+  }
+  OnEveryTarget([&] {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+      std::vector<uint8_t> expected(values.size() * DTypeBytes(dtype)), got(expected.size());
+      StoreFloatsReference(dtype, values.data(), values.size(), expected.data());
+      StoreFloats(dtype, values.data(), values.size(), got.data());
+      EXPECT_TRUE(SameBits(got, expected)) << DTypeName(dtype);
+    }
+  });
+}
+
+TEST(SimdTest, ShortAndUnalignedArraysConvertTheSame) {
+  const std::vector<float> values = Values(70, 3);
+  OnEveryTarget([&] {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+      for (size_t count = 0; count <= 67; ++count) {
+        std::vector<uint8_t> expected(count * 4 + 3, 9), got = expected;
+        StoreFloatsReference(dtype, values.data() + 1, count, expected.data() + 1);
+        StoreFloats(dtype, values.data() + 1, count, got.data() + 1);
+        ASSERT_TRUE(SameBits(got, expected)) << DTypeName(dtype) << " " << count;
+        std::vector<float> back(count + 1, 7), back_expected = back;
+        EXPECT_TRUE(LoadFloatsReference(dtype, got.data() + 1, count, back_expected.data()));
+        EXPECT_TRUE(LoadFloats(dtype, got.data() + 1, count, back.data()));
+        ASSERT_TRUE(SameBits(back, back_expected)) << DTypeName(dtype) << " " << count;
+      }
+    }
+  });
+}
+
+struct Coded {
+  std::vector<float> steps, minima, decoded;
+  std::vector<uint8_t> codes;
+};
+
+TEST(SimdTest, AffineCodesTheSame) {
+  const AffineGroups shapes[] = {{300, 64, 64, 8}, {7, 80, 64, 8},  {33, 96, 32, 4},  {5, 7, 7, 2},
+                                 {1, 1, 1, 8},     {70, 3, 2, 3},   {40, 192, 32, 4}, {9, 65, 9, 8},
+                                 {2, 576, 64, 5},  {130, 17, 32, 1}};
+  OnEveryTarget([&] {
+    for (const AffineGroups& g : shapes) {
+      const std::vector<float> values = Values(g.rows * g.width, 11);
+      const auto code = [&](auto encode, auto decode) {
+        Coded c;
+        c.steps.resize(values.size());
+        c.minima.resize(values.size());
+        c.codes.resize(values.size());
+        c.decoded.resize(values.size());
+        EXPECT_TRUE(encode(g, values.data(), c.steps.data(), c.minima.data(), c.codes.data()));
+        decode(g, c.steps.data(), c.minima.data(), c.codes.data(), c.decoded.data());
+        return c;
+      };
+      const auto expect_same = [&](const Coded& a, const Coded& b) {
+        EXPECT_TRUE(SameBits(a.steps, b.steps)) << g.rows << " x " << g.width;
+        EXPECT_TRUE(SameBits(a.minima, b.minima)) << g.rows << " x " << g.width;
+        EXPECT_TRUE(SameBits(a.codes, b.codes)) << g.rows << " x " << g.width;
+        EXPECT_TRUE(SameBits(a.decoded, b.decoded)) << g.rows << " x " << g.width;
+      };
+      expect_same(code(AffineEncodeRows, AffineDecodeRows),
+                  code(AffineEncodeRowsReference, AffineDecodeRowsReference));
+      expect_same(code(AffineEncodeColumns, AffineDecodeColumns),
+                  code(AffineEncodeColumnsReference, AffineDecodeColumnsReference));
+    }
+  });
+}
+
+TEST(SimdTest, AffineRefusesTheSame) {
+  const AffineGroups g{4, 40, 10, 1};
+  OnEveryTarget([&] {
+    for (const float odd : {65519.0f, 65520.0f, -65519.0f, -65520.0f, 1e38f}) {
+      for (size_t at = 0; at < 160; at += 13) {
+        std::vector<float> values(160, 1.0f), steps(160), minima(160);
+        std::vector<uint8_t> codes(160);
+        values[at] = odd;
+        const auto run = [&](auto encode) {
+          return encode(g, values.data(), steps.data(), minima.data(), codes.data());
+        };
+        EXPECT_EQ(run(AffineEncodeRows), run(AffineEncodeRowsReference)) << odd << " at " << at;
+        EXPECT_EQ(run(AffineEncodeColumns), run(AffineEncodeColumnsReference)) << odd;
+      }
+    }
+  });
+}
+
+TEST(SimdTest, HadamardIsTheSameAndItsOwnInverse) {
+  OnEveryTarget([&] {
+    for (const size_t dim : {1, 2, 3, 7, 16, 32, 64, 80, 96, 128, 192, 576, 1024}) {
+      const std::vector<float> values = Values(5 * dim, 5);
+      std::vector<float> got = values, expected = values;
+      HadamardBlocks(5, dim, got.data());
+      HadamardBlocksReference(5, dim, expected.data());
+      EXPECT_TRUE(SameBits(got, expected)) << dim;
+      HadamardBlocks(5, dim, got.data());
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], values[i], 1e-1) << dim;
+    }
+  });
+}
+
+TEST(SimdTest, SquaredErrorsAddInTheSameOrder) {
+  const std::vector<float> a = Values(5000, 1), b = Values(5000, 2), zero(5000);
+  OnEveryTarget([&] {
+    for (const size_t count : {0, 1, 15, 16, 17, 63, 1023, 1024, 1025, 1050, 4999}) {
+      EXPECT_EQ(SquaredError(a.data(), b.data(), count),
+                SquaredErrorReference(a.data(), b.data(), count))
+          << count;
+      EXPECT_EQ(SquaredSum(a.data(), count), SquaredErrorReference(a.data(), zero.data(), count));
+    }
+  });
+}
+
+TEST(SimdTest, BitsPackTheSameAndComeBack) {
+  std::mt19937 random(1);
+  OnEveryTarget([&] {
+    for (uint32_t bits = 1; bits <= 8; ++bits) {
+      for (size_t count = 0; count < 300; ++count) {
+        std::vector<uint8_t> codes(count), back(count), back_reference(count);
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(random() & ((1u << bits) - 1));
+        std::vector<uint8_t> packed(PackedBytes(count, bits), 0xee), reference = packed;
+        PackBits(codes.data(), count, bits, packed.data());
+        PackBitsReference(codes.data(), count, bits, reference.data());
+        ASSERT_EQ(packed, reference) << bits << " bits, " << count;
+        UnpackBits(packed.data(), count, bits, back.data());
+        UnpackBitsReference(packed.data(), count, bits, back_reference.data());
+        ASSERT_EQ(back, codes) << bits << " bits, " << count;
+        ASSERT_EQ(back_reference, codes) << bits << " bits, " << count;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace kvstow
