@@ -48,6 +48,17 @@ std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
+// gRPC's last user shuts it down, and that joins a thread that may sit in a poll of 10 s. A process
+// that once had a client keeps gRPC up until it ends.
+std::string KeepGrpcUp(std::string address) {
+  static const bool up = [] {
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(up);
+  return address;
+}
+
 }  // namespace
 
 absl::Status Validate(const ClientOptions& options) {
@@ -73,7 +84,7 @@ absl::Status Validate(const ClientOptions& options) {
 }
 
 Channels::Channels(std::string address)
-    : address_(std::move(address)),
+    : address_(KeepGrpcUp(std::move(address))),
       metadata_(MakeMetadataChannel(address_)),
       bulk_(MakeBulkChannel(address_)) {}
 

@@ -20,7 +20,13 @@ CasePages CutCase(CaseFile file, uint32_t page_tokens) {
 
 absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.path));
-  KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, client.FindSpace(flags.space));
+  const absl::StatusOr<SpaceInfo> found = client.FindSpace(flags.space);
+  if (absl::IsNotFound(found.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no space '", flags.space,
+                     "': `kvstow spaces` lists them, `kvstow put` makes one"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, found);
   CasePages pages = CutCase(std::move(file), space.spec.page_tokens);
   if (const std::string difference = FirstDifference(space.spec, pages.spec); !difference.empty()) {
     return absl::FailedPreconditionError(

@@ -86,19 +86,21 @@ absl::Status RoundtripPage(const Codec& codec, const CasePages& pages, size_t pa
   return absl::OkStatus();
 }
 
-absl::StatusOr<Report> RoundtripCase(const Flags& flags) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(flags.recipe));
-  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.path));
-  const CasePages pages = CutCase(std::move(file), flags.page_tokens);
-  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Codec> codec, MakeCodec(recipe, pages.spec));
+absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const std::string& text, const KvSpec& spec) {
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+  return MakeCodec(recipe, spec);
+}
+
+absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
+                                      const CasePages& pages) {
   Report report;
-  report.pipeline = recipe.pipeline();
+  report.pipeline = codec.recipe().pipeline();
   std::vector<std::vector<uint8_t>> raw(pages.keys.size());
   std::vector<DecodedPage> decoded;
   Progress progress("codec roundtrip", PageBytes(pages.spec, 1) * pages.tokens());
   for (size_t page = 0; page < pages.keys.size(); ++page) {
     raw[page].resize(pages.Bytes(page));
-    KVSTOW_RETURN_IF_ERROR(RoundtripPage(*codec, pages, page, flags.max_levels, raw[page], report));
+    KVSTOW_RETURN_IF_ERROR(RoundtripPage(codec, pages, page, flags.max_levels, raw[page], report));
     decoded.push_back({pages.First(page), pages.Count(page), raw[page]});
     progress.Update(report.raw_bytes);
   }
@@ -107,11 +109,15 @@ absl::StatusOr<Report> RoundtripCase(const Flags& flags) {
 }
 
 int Roundtrip(const Flags& flags) {
-  if (const absl::Status s = Recipe::Parse(flags.recipe).status(); !s.ok()) {
-    Fail(flags.output, s);
+  absl::StatusOr<CaseFile> file = CaseFile::Open(flags.path);
+  if (!file.ok()) return Fail(flags.output, file.status());
+  const CasePages pages = CutCase(*std::move(file), flags.page_tokens);
+  const absl::StatusOr<std::shared_ptr<const Codec>> codec = CodecFor(flags.recipe, pages.spec);
+  if (!codec.ok()) {
+    Fail(flags.output, codec.status());
     return kWrongUse;
   }
-  const absl::StatusOr<Report> report = RoundtripCase(flags);
+  const absl::StatusOr<Report> report = RoundtripPages(flags, **codec, pages);
   if (!report.ok()) return Fail(flags.output, report.status());
   const double encode = GigabytesPerSecond(report->raw_bytes, report->encode_s);
   const double decode = GigabytesPerSecond(report->raw_bytes, report->decode_s);

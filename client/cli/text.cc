@@ -62,7 +62,7 @@ std::string FormatFields(const std::vector<std::pair<std::string, std::string>>&
 std::string FormatFixed(double value, int digits) { return absl::StrFormat("%.*f", digits, value); }
 
 std::string FormatRatio(uint64_t raw, uint64_t stored) {
-  if (stored == 0) return "-";
+  if (raw == 0 || stored == 0) return "-";
   return FormatFixed(static_cast<double>(raw) / static_cast<double>(stored), 2) + "x";
 }
 
