@@ -1,0 +1,297 @@
+// The command line: exit codes, JSON, help, and a case's way to the server and back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "client/safetensors.h"
+#include "tests/integration/process.h"
+
+namespace kvstow {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
+constexpr uint64_t kRawBytes = 256 * 30 * 3 * 64 * 2 * 2;
+constexpr char kNobody[] = "127.0.0.1:1";
+
+const std::vector<std::string> kVerbs = {"ping",  "status", "stats",  "spaces", "put",
+                                         "get",   "exists", "del",    "pin",    "unpin",
+                                         "evict", "flush",  "verify", "bench"};
+
+// Standard output as JSON: one object on one line.
+Json ParseLine(const Finished& run) {
+  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
+  const Json json = Json::parse(run.out, nullptr, false);
+  EXPECT_TRUE(json.is_object()) << run.out << run.err;
+  return json.is_object() ? json : Json::object();
+}
+
+void ExpectSameCase(const std::string& path, const std::string& original, uint64_t tokens) {
+  const auto a = SafetensorsReader::Open(original), b = SafetensorsReader::Open(path);
+  ASSERT_TRUE(a.ok() && b.ok()) << b.status();
+  EXPECT_EQ(b->tensors().size(), 60u);
+  for (const auto& [name, tensor] : b->tensors()) {
+    const auto whole = a->Find(name);
+    ASSERT_TRUE(whole.ok());
+    ASSERT_EQ(tensor.shape, (std::vector<uint64_t>{tokens, 3, 64})) << name;
+    EXPECT_TRUE(std::ranges::equal(a->Data(*whole).first(tensor.bytes), b->Data(tensor))) << name;
+  }
+}
+
+TEST(Cli, EveryVerbHasHelpWithExamples) {
+  std::vector<std::vector<std::string>> all = {{}, {"codec", "list"}, {"codec", "roundtrip"}};
+  for (const std::string& verb : kVerbs) all.push_back({verb});
+  for (auto arguments : all) {
+    arguments.push_back("--help");
+    const Finished run = RunKvstow(arguments);
+    EXPECT_EQ(run.exit_code, 0) << arguments[0];
+    EXPECT_THAT(run.out, HasSubstr("Examples:")) << arguments[0];
+  }
+  EXPECT_EQ(RunKvstow({"--version"}).exit_code, 0);
+}
+
+TEST(Cli, WrongUseIsTwo) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"nosuch"},
+      {"codec"},
+      {"put", kCase},
+      {"put", "--space", "s"},
+      {"get", "--space", "s", kCase},
+      {"ping", "--format", "xml"},
+      {"ping", "--nosuch"},
+      {"put", "--space", "s", "--page-tokens", "0", kCase},
+      {"put", "--space", "s", "--fidelity", "perfect", kCase},
+      {"put", "--space", "s", "--attention", "much", kCase},
+      {"evict"},
+      {"evict", "--tier", "tape"},
+      {"evict", "--tier", "host", "--to", "lots"},
+      {"bench", "--head-dim", "4096"},
+      {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
+  for (const auto& arguments : wrong) {
+    const Finished run = RunKvstow(arguments);
+    EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
+    EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
+  }
+}
+
+TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
+  for (const std::string& verb : kVerbs) {
+    std::vector<std::string> arguments = {verb, "--server", kNobody, "--format", "json"};
+    if (verb == "put" || verb == "exists" || verb == "del" || verb == "pin" || verb == "unpin") {
+      arguments.insert(arguments.end(), {"--space", "s", kCase});
+    } else if (verb == "get") {
+      arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
+    } else if (verb == "evict") {
+      arguments.insert(arguments.end(), {"--tier", "host"});
+    }
+    const Finished run = RunKvstow(arguments);
+    EXPECT_EQ(run.exit_code, 1) << verb;
+    EXPECT_THAT(run.err, HasSubstr("cannot reach 127.0.0.1:1: is kvstowd running?")) << verb;
+    EXPECT_THAT(ParseLine(run)["error"].get<std::string>(), HasSubstr("cannot reach")) << verb;
+  }
+}
+
+TEST(Cli, FilesThatAreNoCasesAreNamed) {
+  const TempDir dir;
+  const Finished missing =
+      RunKvstow({"codec", "roundtrip", "--recipe", "raw", dir.path("no-such"), dir.path("out")});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("no-such"));
+  const Finished program = RunKvstow(
+      {"codec", "roundtrip", "--recipe", "raw", KVSTOW_BIN_DIR "/kvstow", dir.path("out")});
+  EXPECT_EQ(program.exit_code, 1);
+  EXPECT_THAT(program.err, HasSubstr("no whole safetensors file"));
+}
+
+TEST(Cli, AttentionIsNotServedYet) {
+  const Finished run = RunKvstow({"put", "--space", "s", "--attention", "sum", kCase});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("not served yet"));
+}
+
+TEST(Cli, CodecListHasEveryPreset) {
+  const Finished text = RunKvstow({"codec", "list"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("NAME"));
+  const Json json = ParseLine(RunKvstow({"codec", "list", "--format", "json"}));
+  std::map<std::string, Json> presets;
+  for (const Json& p : json["presets"]) presets[p["name"]] = p;
+  ASSERT_TRUE(presets.contains("raw") && presets.contains("int8"));
+  EXPECT_NEAR(presets["raw"]["bits_per_value"], 16.0, 0.05);
+  EXPECT_NEAR(presets["int8"]["bits_per_value"], 8.5, 0.05);
+  for (const auto& [name, preset] : presets) {
+    EXPECT_GE(preset["levels"], 1) << name;
+    EXPECT_FALSE(preset["summary"].get<std::string>().empty()) << name;
+  }
+}
+
+TEST(Cli, RoundtripOfRawIsTheCaseItself) {
+  const TempDir dir;
+  const std::string out = dir.path("out.safetensors");
+  const Json json = ParseLine(RunKvstow({"codec", "roundtrip", "--recipe", "raw", "--page-tokens",
+                                         "100", "--format", "json", kCase, out}));
+  EXPECT_EQ(json["raw_bytes"], kRawBytes);
+  EXPECT_EQ(json["pages"], 3);
+  EXPECT_EQ(json["k_error"], 0);
+  EXPECT_EQ(json["v_error"], 0);
+  EXPECT_GT(json["stored_bytes"], kRawBytes) << "headers count";
+  EXPECT_LT(json["stored_bytes"], kRawBytes * 1.01);
+  ExpectSameCase(out, kCase, 256);
+}
+
+TEST(Cli, RoundtripOfFewerLevelsIsSmallerAndWorse) {
+  const TempDir dir;
+  std::vector<Json> by_levels;
+  for (const char* levels : {"1", "2", "0"}) {
+    by_levels.push_back(
+        ParseLine(RunKvstow({"codec", "roundtrip", "--recipe", "rotated8", "--max-levels", levels,
+                             "--format", "json", kCase, dir.path("out")})));
+  }
+  for (size_t i = 1; i < by_levels.size(); ++i) {
+    EXPECT_GT(by_levels[i]["stored_bytes"], by_levels[i - 1]["stored_bytes"]);
+    EXPECT_LT(by_levels[i]["k_error"], by_levels[i - 1]["k_error"]);
+    EXPECT_LT(by_levels[i]["v_error"], by_levels[i - 1]["v_error"]);
+  }
+  const auto written = SafetensorsReader::Open(dir.path("out"));
+  ASSERT_TRUE(written.ok()) << written.status();
+  EXPECT_EQ(written->metadata().at("stored_bytes"),
+            std::to_string(by_levels[2]["stored_bytes"].get<uint64_t>()));
+}
+
+// A daemon with a disk, and the verbs pointed at it.
+class CliServer : public testing::Test {
+ protected:
+  Finished Run(std::vector<std::string> arguments) {
+    return RunKvstow(arguments, {"KVSTOW_SERVER=" + daemon_.address()});
+  }
+  // The verb with --format json.
+  Json RunJson(std::vector<std::string> arguments, int exit_code = 0) {
+    arguments.insert(arguments.end(), {"--format", "json"});
+    const Finished run = Run(arguments);
+    EXPECT_EQ(run.exit_code, exit_code) << arguments[0] << ": " << run.err;
+    return ParseLine(run);
+  }
+
+  TempDir dir_;
+  const std::string out_ = dir_.path("out.safetensors");
+  Daemon daemon_{"127.0.0.1:0", {"--disk-path", dir_.path("disk"), "--host-bytes", "64MiB"}};
+};
+
+TEST_F(CliServer, ACaseGoesInComesBackAndGoes) {
+  const Json put =
+      RunJson({"put", "--space", "s", "--recipe", "raw", "--page-tokens", "100", kCase});
+  EXPECT_EQ(put["pages"], 3);
+  EXPECT_EQ(put["stored"], 3);
+  EXPECT_EQ(put["already_there"], 0);
+  EXPECT_EQ(put["raw_bytes"], kRawBytes);
+  EXPECT_GE(put["stored_bytes"], kRawBytes);
+  const Json again = RunJson({"put", "--space", "s", kCase});
+  EXPECT_EQ(again["already_there"], 3) << "the space's own page size and recipe";
+
+  const Json exists = RunJson({"exists", "--space", "s", kCase});
+  EXPECT_EQ(exists["hit_tokens"], 256);
+  EXPECT_EQ(exists["hit_pages"], 3);
+  const Json get = RunJson({"get", "--space", "s", kCase, out_});
+  EXPECT_EQ(get["hit_tokens"], 256);
+  EXPECT_EQ(get["stored_bytes"], put["stored_bytes"]);
+  uint64_t pages = 0;
+  for (const auto& [tier, n] : get["tiers"].items()) pages += n.get<uint64_t>();
+  EXPECT_EQ(pages, 3u);
+  ExpectSameCase(out_, kCase, 256);
+
+  EXPECT_EQ(RunJson({"pin", "--space", "s", kCase})["pinned"], 3);
+  EXPECT_EQ(RunJson({"unpin", "--space", "s", kCase})["unpinned"], 3);
+  EXPECT_EQ(RunJson({"del", "--space", "s", kCase})["deleted"], 3);
+  EXPECT_EQ(RunJson({"exists", "--space", "s", kCase}, 3)["hit_pages"], 0);
+  EXPECT_EQ(RunJson({"get", "--space", "s", kCase, dir_.path("none")}, 3)["hit_pages"], 0);
+  EXPECT_FALSE(std::filesystem::exists(dir_.path("none")));
+  EXPECT_EQ(RunJson({"del", "--space", "s", kCase}, 3)["deleted"], 0);
+}
+
+TEST_F(CliServer, AcknowledgedPagesSurviveSigkill) {
+  ASSERT_EQ(Run({"put", "--space", "s", "--recipe", "raw", kCase}).exit_code, 0);
+  daemon_.Kill();
+  daemon_.Start();
+  EXPECT_EQ(RunJson({"status"})["recovered_pages"], 1);
+  EXPECT_EQ(RunJson({"get", "--space", "s", kCase, out_})["hit_tokens"], 256);
+  ExpectSameCase(out_, kCase, 256);
+  EXPECT_EQ(daemon_.Terminate(), 0) << "SIGTERM ends it cleanly";
+}
+
+TEST_F(CliServer, WhatLeavesTheHostComesBackFromDisk) {
+  ASSERT_EQ(Run({"put", "--space", "s", "--recipe", "int8", kCase}).exit_code, 0);
+  EXPECT_TRUE(RunJson({"flush"})["flushed"]);
+  const Json evicted = RunJson({"evict", "--tier", "host", "--to", "0"});
+  EXPECT_EQ(evicted["tier"], "host");
+  EXPECT_EQ(evicted["encoded_bytes"], 0);
+  EXPECT_EQ(RunJson({"exists", "--space", "s", kCase})["tiers"]["disk"], 1);
+  const Json verify = RunJson({"verify"});
+  EXPECT_EQ(verify["pages"], 1);
+  EXPECT_EQ(verify["corrupt_pages"], 0);
+  EXPECT_GT(verify["bytes"], 0);
+  EXPECT_EQ(RunJson({"get", "--space", "s", kCase, out_})["hit_tokens"], 256);
+}
+
+TEST_F(CliServer, WhatItIsAndWhatItHolds) {
+  ASSERT_EQ(Run({"put", "--space", "s", "--recipe", "int8", kCase}).exit_code, 0);
+  const Json ping = RunJson({"ping"});
+  EXPECT_TRUE(ping["ready"]);
+  EXPECT_EQ(ping["server"], daemon_.address());
+  const Json status = RunJson({"status"});
+  EXPECT_FALSE(status["version"].get<std::string>().empty());
+  EXPECT_EQ(status["config"]["disk-path"], dir_.path("disk"));
+  const Json stats = RunJson({"stats"});
+  EXPECT_EQ(stats["pages"], 1);
+  EXPECT_EQ(stats["raw_bytes"], kRawBytes);
+  EXPECT_LT(stats["encoded_bytes"], kRawBytes);
+  const Json spaces = RunJson({"spaces"});
+  ASSERT_EQ(spaces["spaces"].size(), 1u);
+  EXPECT_EQ(spaces["spaces"][0]["space"], "s");
+  EXPECT_EQ(spaces["spaces"][0]["page_tokens"], 256);
+  for (const char* verb : {"ping", "status", "stats", "spaces"}) {
+    const Finished text = Run({verb});
+    EXPECT_EQ(text.exit_code, 0) << verb;
+    EXPECT_FALSE(text.out.empty()) << verb;
+  }
+}
+
+TEST_F(CliServer, ACaseOfAnotherModelIsRefusedByTheFieldThatDiffers) {
+  ASSERT_EQ(Run({"put", "--space", "s", "--page-tokens", "128", kCase}).exit_code, 0);
+  const Finished other = Run({"put", "--space", "s", "--page-tokens", "64", kCase});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("page_tokens"));
+  const Finished nowhere = Run({"get", "--space", "nowhere", kCase, out_});
+  EXPECT_EQ(nowhere.exit_code, 1);
+  EXPECT_THAT(nowhere.err, HasSubstr("there is no space 'nowhere'"));
+  const Finished recipe = Run({"put", "--space", "t", "--recipe", "nosuch", kCase});
+  EXPECT_EQ(recipe.exit_code, 1);
+  EXPECT_THAT(recipe.err, HasSubstr("nosuch"));
+}
+
+TEST_F(CliServer, BenchMeasuresAndCleansUp) {
+  const Json bench = RunJson({"bench", "--clients", "2", "--pages", "4", "--batch", "2", "--layers",
+                              "2", "--recipe", "raw"});
+  ASSERT_EQ(bench["rows"].size(), 2u);
+  for (const Json& row : bench["rows"]) {
+    EXPECT_GT(row["gbps"], 0);
+    EXPECT_GT(row["memcpy_gbps"], 0);
+    EXPECT_LE(row["p50_us"], row["p99_us"]);
+    EXPECT_EQ(row["page_bytes"], 256 * 2 * 3 * 64 * 2 * 2);
+  }
+  EXPECT_EQ(RunJson({"stats"})["pages"], 0);
+}
+
+TEST(CliUnixSocket, VerbsReachIt) {
+  const TempDir dir;
+  const Daemon daemon("unix:" + dir.path("s"), {"--host-bytes", "64MiB"});
+  EXPECT_EQ(RunKvstow({"ping", "--server", daemon.address()}).exit_code, 0);
+  EXPECT_EQ(RunKvstow({"put", "--server", daemon.address(), "--space", "s", kCase}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace kvstow
