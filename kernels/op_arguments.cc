@@ -26,6 +26,19 @@ absl::StatusOr<uint32_t> OpArguments::Number(absl::string_view name, uint32_t ot
                                                  low, " to ", high));
 }
 
+absl::StatusOr<double> OpArguments::Real(absl::string_view name, double otherwise, double low,
+                                         double high) const {
+  const OpArgument* argument = Find(name);
+  if (argument == nullptr) return otherwise;
+  double value = 0;
+  const bool plain = argument->value.find_first_not_of("0123456789.") == std::string::npos;
+  if (plain && absl::SimpleAtod(argument->value, &value) && value >= low && value <= high)
+    return value;
+  return absl::InvalidArgumentError(absl::StrCat("op '", op_.name, "': ", name, "='",
+                                                 argument->value, "' must be a number from ", low,
+                                                 " to ", high));
+}
+
 absl::StatusOr<size_t> OpArguments::Word(absl::string_view name,
                                          std::initializer_list<absl::string_view> words) const {
   const OpArgument* argument = Find(name);

@@ -22,6 +22,9 @@ class OpArguments {
   // A whole number within [low, high]; `otherwise` when it is absent.
   absl::StatusOr<uint32_t> Number(absl::string_view name, uint32_t otherwise, uint32_t low,
                                   uint32_t high) const;
+  // A decimal number within [low, high]; `otherwise` when it is absent.
+  absl::StatusOr<double> Real(absl::string_view name, double otherwise, double low,
+                              double high) const;
   // The place in `words` of the given word; 0 when it is absent.
   absl::StatusOr<size_t> Word(absl::string_view name,
                               std::initializer_list<absl::string_view> words) const;

@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include "kernels/planes_run_codec.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/minifloat.h"
@@ -13,6 +14,8 @@ constexpr absl::string_view kAffineArguments[] = {"bits", "group", "k", "v"};
 
 constexpr absl::string_view kMinifloatArguments[] = {"format"};
 
+constexpr absl::string_view kPlanesArguments[] = {"step", "levels"};
+
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
@@ -20,6 +23,7 @@ constexpr OpInfo kOps[] = {
     {"affine", OpKind::kQuantize, kAffineArguments, nullptr, MakeAffine},
     {"minifloat", OpKind::kQuantize, kMinifloatArguments, nullptr, MakeMinifloat},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
+    {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes},
 };
 
 }  // namespace

@@ -13,6 +13,9 @@ constexpr Preset kPresets[] = {
      "KIVI, arXiv 2402.02750", ""},
     {"rotated8", "hadamard|levels(2,2,4)",
      "embedded: 2, 4 or 8 bits a value of rotated vectors, one scale each", "", ""},
+    {"kvstow", "planes(step=0.5,levels=3)",
+     "embedded and entropy coded by statistics of the page, no calibration; about 2.5 bits a value",
+     "", ""},
 };
 
 }  // namespace

@@ -67,7 +67,7 @@ bool GetEscape(RansDecoder& rans, uint32_t* excess) {
   return true;
 }
 
-void PutBase(RansEncoder& rans, const PlaneTables& tables, int row, int32_t q) {
+void PutBase(RansEncoder& rans, const LevelTables& tables, int row, int32_t q) {
   const auto [table, raw_bits] = SplitRow(row);
   const auto& frequencies = tables.base[table];
   const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), high = magnitude >> raw_bits;
@@ -86,7 +86,7 @@ void PutBase(RansEncoder& rans, const PlaneTables& tables, int row, int32_t q) {
   }
 }
 
-bool GetBase(RansDecoder& rans, const PlaneTables& tables, int row, int32_t* q) {
+bool GetBase(RansDecoder& rans, const LevelTables& tables, int row, int32_t* q) {
   const auto [table, raw_bits] = SplitRow(row);
   const auto& frequencies = tables.base[table];
   const uint32_t slot = rans.Peek();
@@ -116,7 +116,7 @@ bool GetBase(RansDecoder& rans, const PlaneTables& tables, int row, int32_t* q) 
 }
 
 // `row` is that of the coarser step.
-void PutRefinement(RansEncoder& rans, const PlaneTables& tables, int row, int32_t q) {
+void PutRefinement(RansEncoder& rans, const LevelTables& tables, int row, int32_t q) {
   const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), coarse = magnitude >> 1;
   const uint32_t context = std::min<uint32_t>(coarse, kPlaneContexts - 1);
   const uint32_t zero = tables.zero[TableRow(row)][context], one = kRansTotal - zero;
@@ -129,7 +129,7 @@ void PutRefinement(RansEncoder& rans, const PlaneTables& tables, int row, int32_
   }
 }
 
-int32_t GetRefinement(RansDecoder& rans, const PlaneTables& tables, int row, int32_t coarse) {
+int32_t GetRefinement(RansDecoder& rans, const LevelTables& tables, int row, int32_t coarse) {
   const uint32_t magnitude = static_cast<uint32_t>(std::abs(coarse));
   const uint32_t context = std::min<uint32_t>(magnitude, kPlaneContexts - 1);
   const uint32_t zero = tables.zero[TableRow(row)][context], one = kRansTotal - zero;
@@ -145,11 +145,6 @@ int32_t GetRefinement(RansDecoder& rans, const PlaneTables& tables, int row, int
   const bool negative = slot >= zero + one / 2;
   rans.Take(negative ? zero + one / 2 : zero, one / 2);
   return negative ? -1 : 1;
-}
-
-int32_t Coarser(int32_t q, uint32_t levels) {
-  const int32_t magnitude = std::abs(q) >> levels;
-  return q < 0 ? -magnitude : magnitude;
 }
 
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
@@ -214,19 +209,19 @@ int PlaneCoder::Row(size_t coefficient, int shift, uint32_t level) const {
                     kPlaneMaxRow);
 }
 
-void PlaneCoder::EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t finest,
-                             uint32_t level, RansEncoder& rans) const {
+void PlaneCoder::EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t level,
+                             RansEncoder& rans) const {
   size_t i = width();
   const size_t count = std::max<size_t>(blocks(), 1);
   for (size_t b = count; b-- > 0;) {
     const size_t begin = b == 0 ? 0 : layout_.block_ends[b - 1];
     const int shift = blocks() == 0 ? 0 : EnergyShift(energies[b]);
     while (i-- > begin) {
-      const int32_t value = Coarser(q[i], finest - level);
+      const int32_t value = CoarserLevel(q[i], Above(level));
       if (level == 0) {
-        PutBase(rans, tables_, Row(i, shift, 0), value);
+        PutBase(rans, TablesOf(level), Row(i, shift, 0), value);
       } else {
-        PutRefinement(rans, tables_, Row(i, shift, level - 1), value);
+        PutRefinement(rans, TablesOf(level), Row(i, shift, level - 1), value);
       }
     }
     i = begin;
@@ -249,8 +244,8 @@ bool PlaneCoder::DecodeToken(RansDecoder& rans, uint32_t level, int32_t* q,
     const int shift = blocks() == 0 ? 0 : EnergyShift(energies[b]);
     for (; i < end; ++i) {
       if (level > 0) {
-        q[i] = GetRefinement(rans, tables_, Row(i, shift, level - 1), q[i]);
-      } else if (!GetBase(rans, tables_, Row(i, shift, 0), &q[i])) {
+        q[i] = GetRefinement(rans, TablesOf(level), Row(i, shift, level - 1), q[i]);
+      } else if (!GetBase(rans, TablesOf(level), Row(i, shift, 0), &q[i])) {
         return false;
       }
     }
@@ -259,14 +254,14 @@ bool PlaneCoder::DecodeToken(RansDecoder& rans, uint32_t level, int32_t* q,
 }
 
 std::string PlaneCoder::EncodeLevel(std::span<const int32_t> q, std::span<const uint8_t> energies,
-                                    uint32_t finest, uint32_t level) const {
+                                    uint32_t level) const {
   const size_t tokens = q.size() / width();
   std::vector<uint16_t> words;
   std::vector<uint32_t> lengths;
   RansEncoder rans;
   for (size_t first = 0; first < tokens; first += layout_.tokens_per_stream) {
     for (size_t t = std::min<size_t>(first + layout_.tokens_per_stream, tokens); t-- > first;)
-      EncodeToken(&q[t * width()], energies.data() + t * blocks(), finest, level, rans);
+      EncodeToken(&q[t * width()], energies.data() + t * blocks(), level, rans);
     const size_t before = words.size();
     rans.Finish(words);
     lengths.push_back(static_cast<uint32_t>(words.size() - before));
@@ -301,6 +296,7 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
                             uint32_t level, std::span<const float> steps,
                             std::span<float> coefficients) const {
   const size_t tokens = q.size() / width(), count = std::max<size_t>(blocks(), 1);
+  const LevelTables& tables = TablesOf(level);
   size_t k = 0;
   for (size_t t = 0; t < tokens; ++t) {
     size_t i = 0;
@@ -308,12 +304,12 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
       const size_t end = blocks() == 0 ? width() : layout_.block_ends[b];
       const int shift = blocks() == 0 ? 0 : EnergyShift(energies[t * blocks() + b]);
       for (; i < end; ++i, ++k) {
-        const auto& centre = tables_.centre[TableRow(Row(i, shift, level))];
+        const auto& centre = tables.centre[TableRow(Row(i, shift, level))];
         const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[k]));
         const float step = steps.size() == 1 ? steps[0] : steps[i];
         const uint32_t within = centre[std::min<uint32_t>(magnitude, kPlaneSymbols - 1)];
         const float value =
-            (static_cast<float>(magnitude) + static_cast<float>(within) / 256) * step;
+            (static_cast<float>(magnitude) - 0.5f + static_cast<float>(within) / 256) * step;
         coefficients[k] = magnitude == 0 ? 0 : q[k] < 0 ? -value : value;
       }
     }

@@ -50,19 +50,58 @@ struct RowCounts {
   std::array<std::array<double, 2>, kPlaneContexts> bits{};
 };
 
-RowCounts Count(std::span<const float> unit, int row) {
-  const float scale = std::exp2(static_cast<float>(row - kPlaneUnitRow) / 4);
+// The step of `row`, or twice that step, is that of the level `distance` below the finest.
+RowCounts Count(std::span<const float> unit, int row, int distance) {
+  const float steps = std::exp2(static_cast<float>(row - kPlaneUnitRow) / 4);  // sigma in steps
+  const auto finest = static_cast<float>(1 << distance);
+  const auto magnitude_of = [&](float in_steps) {
+    return static_cast<uint32_t>(in_steps * finest + (1 - kPlaneDeadZone)) >> distance;
+  };
   RowCounts counts;
   for (const float u : unit) {
-    const float magnitude = std::min(std::abs(u) * scale, 1e6f);
-    const uint32_t coarse = static_cast<uint32_t>(magnitude);
-    const uint32_t fine = static_cast<uint32_t>(2 * magnitude);
-    const uint32_t symbol = std::min<uint32_t>(coarse, kPlaneSymbols - 1);
+    const float in_steps = std::min(std::abs(u) * steps, 1e6f);
+    const uint32_t magnitude = magnitude_of(in_steps), fine = magnitude_of(2 * in_steps);
+    const uint32_t symbol = std::min<uint32_t>(magnitude, kPlaneSymbols - 1);
     counts.symbols[symbol] += 1;
-    counts.places[symbol] += magnitude - static_cast<float>(coarse);
-    counts.bits[std::min<uint32_t>(coarse, kPlaneContexts - 1)][fine & 1] += 1;
+    counts.places[symbol] += in_steps - static_cast<float>(magnitude) + 0.5f;
+    counts.bits[std::min<uint32_t>(fine >> 1, kPlaneContexts - 1)][fine & 1] += 1;
   }
   return counts;
+}
+
+void FitRow(const RowCounts& counts, int row, LevelTables& tables) {
+  ToFrequencies(WithEscape(counts.symbols), 2, tables.base[row]);
+  for (int context = 0; context < kPlaneContexts; ++context) {
+    const auto [zeros, ones] = counts.bits[context];
+    const double share = (ones + 0.5) / (zeros + ones + 1);
+    const double one = std::clamp(std::round(share * (kRansTotal / 2)), 1.0, kRansTotal / 2 - 1.0);
+    tables.zero[row][context] = static_cast<uint16_t>(kRansTotal - 2 * static_cast<uint32_t>(one));
+  }
+  for (int k = 0; k < kPlaneSymbols; ++k) {
+    const double n = counts.symbols[k];
+    const double place = k > 0 && n >= 50 ? counts.places[k] / n : 0.5;
+    tables.centre[row][k] = static_cast<uint8_t>(std::clamp(std::round(place * 256), 0.0, 255.0));
+  }
+}
+
+absl::Status CheckRow(const LevelTables& tables, int row) {
+  const auto& base = tables.base[row];
+  uint32_t sum = 0;
+  bool ended = false, fits = base[0] > 0 && base[1] > 0;
+  for (int k = 0; k < kPlaneSymbols; ++k) {
+    sum += base[k];
+    if (k > 0 && base[k] % 2 != 0) fits = false;
+    if (ended && base[k] > 0) fits = false;
+    if (base[k] == 0) ended = true;
+  }
+  if (!fits || sum != kRansTotal)
+    return absl::InvalidArgumentError(absl::StrCat("plane tables: base row ", row, " is no table"));
+  for (const uint16_t zero : tables.zero[row]) {
+    if (zero == 0 || zero >= kRansTotal || zero % 2 != 0)
+      return absl::InvalidArgumentError(
+          absl::StrCat("plane tables: a refinement of row ", row, " is no frequency"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -77,22 +116,9 @@ const PlaneTables& UniversalPlaneTables() {
 PlaneTables FitPlaneTables(std::span<const float> unit,
                            std::span<const uint64_t, kPlaneEnergies> energies) {
   PlaneTables tables;
-  for (int row = 0; row < kPlaneRows; ++row) {
-    const RowCounts counts = Count(unit, row);
-    ToFrequencies(WithEscape(counts.symbols), 2, tables.base[row]);
-    for (int context = 0; context < kPlaneContexts; ++context) {
-      const auto [zeros, ones] = counts.bits[context];
-      const double share = (ones + 0.5) / (zeros + ones + 1);
-      const double one =
-          std::clamp(std::round(share * (kRansTotal / 2)), 1.0, kRansTotal / 2 - 1.0);
-      tables.zero[row][context] =
-          static_cast<uint16_t>(kRansTotal - 2 * static_cast<uint32_t>(one));
-    }
-    for (int k = 0; k < kPlaneSymbols; ++k) {
-      const double n = counts.symbols[k];
-      const double centre = n >= 50 ? counts.places[k] / n : 0.45;
-      tables.centre[row][k] = static_cast<uint8_t>(std::min(std::round(centre * 256), 255.0));
-    }
+  for (int distance = 0; distance < kPlaneDistances; ++distance) {
+    for (int row = 0; row < kPlaneRows; ++row)
+      FitRow(Count(unit, row, distance), row, tables.distance[distance]);
   }
   std::array<double, kPlaneEnergies> seen{};
   for (int k = 0; k < kPlaneEnergies; ++k) seen[k] = static_cast<double>(energies[k]) + 0.5;
@@ -101,24 +127,8 @@ PlaneTables FitPlaneTables(std::span<const float> unit,
 }
 
 absl::Status Validate(const PlaneTables& tables) {
-  for (int row = 0; row < kPlaneRows; ++row) {
-    const auto& base = tables.base[row];
-    uint32_t sum = 0;
-    bool ended = false, fits = base[0] > 0 && base[1] > 0;
-    for (int k = 0; k < kPlaneSymbols; ++k) {
-      sum += base[k];
-      if (k > 0 && base[k] % 2 != 0) fits = false;
-      if (ended && base[k] > 0) fits = false;
-      if (base[k] == 0) ended = true;
-    }
-    if (!fits || sum != kRansTotal)
-      return absl::InvalidArgumentError(
-          absl::StrCat("plane tables: base row ", row, " is no table"));
-    for (const uint16_t zero : tables.zero[row]) {
-      if (zero == 0 || zero >= kRansTotal || zero % 2 != 0)
-        return absl::InvalidArgumentError(
-            absl::StrCat("plane tables: a refinement of row ", row, " is no frequency"));
-    }
+  for (const LevelTables& level : tables.distance) {
+    for (int row = 0; row < kPlaneRows; ++row) KVSTOW_RETURN_IF_ERROR(CheckRow(level, row));
   }
   uint32_t sum = 0;
   for (const uint16_t frequency : tables.energy) sum += frequency == 0 ? kRansTotal + 1 : frequency;
@@ -128,10 +138,12 @@ absl::Status Validate(const PlaneTables& tables) {
 
 std::string SerializePlaneTables(const PlaneTables& tables) {
   ByteWriter writer;
-  for (int row = 0; row < kPlaneRows; ++row) {
-    for (const uint16_t frequency : tables.base[row]) writer.Put(frequency);
-    for (const uint16_t frequency : tables.zero[row]) writer.Put(frequency);
-    for (const uint8_t place : tables.centre[row]) writer.Put(place);
+  for (const LevelTables& level : tables.distance) {
+    for (int row = 0; row < kPlaneRows; ++row) {
+      for (const uint16_t frequency : level.base[row]) writer.Put(frequency);
+      for (const uint16_t frequency : level.zero[row]) writer.Put(frequency);
+      for (const uint8_t place : level.centre[row]) writer.Put(place);
+    }
   }
   for (const uint16_t frequency : tables.energy) writer.Put(frequency);
   return std::move(writer).Take();
@@ -143,10 +155,12 @@ absl::StatusOr<PlaneTables> ParsePlaneTables(std::span<const uint8_t> bytes) {
         absl::StrCat("plane tables: ", bytes.size(), " bytes, not ", kPlaneTablesBytes));
   ByteReader reader(bytes);
   PlaneTables tables;
-  for (int row = 0; row < kPlaneRows; ++row) {
-    for (uint16_t& frequency : tables.base[row]) frequency = reader.Get<uint16_t>();
-    for (uint16_t& frequency : tables.zero[row]) frequency = reader.Get<uint16_t>();
-    for (uint8_t& place : tables.centre[row]) place = reader.Get<uint8_t>();
+  for (LevelTables& level : tables.distance) {
+    for (int row = 0; row < kPlaneRows; ++row) {
+      for (uint16_t& frequency : level.base[row]) frequency = reader.Get<uint16_t>();
+      for (uint16_t& frequency : level.zero[row]) frequency = reader.Get<uint16_t>();
+      for (uint8_t& place : level.centre[row]) place = reader.Get<uint8_t>();
+    }
   }
   for (uint16_t& frequency : tables.energy) frequency = reader.Get<uint16_t>();
   if (const absl::Status status = Validate(tables); !status.ok())

@@ -24,26 +24,37 @@ inline constexpr int kPlaneUnitRow = 16;  // sigma = step
 inline constexpr int kPlaneMaxRow = 56;   // sigma = 1024 steps; greater ratios use this row
 inline constexpr int kPlaneSymbols = 16;
 inline constexpr int kPlaneContexts = 4;  // min(magnitude one level coarser, 3)
+inline constexpr int kPlaneDistances = 4;
 inline constexpr int kPlaneEnergies = 16;
 
-struct PlaneTables {
-  // Frequencies of min(magnitude, last) at the base level; they sum to kRansTotal, all but the
-  // first are even (half for each sign), and the last that is not 0 escapes: it stands for that
-  // magnitude and all above.
+// A magnitude at the finest level is floor(|c| / step + 1 - kPlaneDeadZone).
+inline constexpr float kPlaneDeadZone = 0.55f;
+
+// Of one level, by how many levels are above it.
+struct LevelTables {
+  // Frequencies of min(magnitude, last) where this level is the base; they sum to kRansTotal, all
+  // but the first are even (half for each sign), and the last that is not 0 escapes: it stands for
+  // that magnitude and all above.
   std::array<std::array<uint16_t, kPlaneSymbols>, kPlaneRows> base{};
-  // Frequency of a refinement bit 0, by the row at the coarser step. In context 0 the bit 1 brings
-  // a sign, so kRansTotal minus it is even.
+  // Frequency of a bit 0 that refines the level below to this one, by the row at that coarser step.
+  // In context 0 the bit 1 brings a sign, so kRansTotal minus it is even.
   std::array<std::array<uint16_t, kPlaneContexts>, kPlaneRows> zero{};
-  // Where within its bin a magnitude is decoded, in 1/256 of the step; for 1.. (bin 0 gives 0).
-  // The last serves all magnitudes above.
+  // Where a magnitude m > 0 is decoded: at m - 0.5 + centre / 256 steps. The last serves all
+  // magnitudes above.
   std::array<std::array<uint8_t, kPlaneSymbols>, kPlaneRows> centre{};
+  bool operator==(const LevelTables&) const = default;
+};
+
+struct PlaneTables {
+  // [d] is for the level d below the finest, the last for all further down.
+  std::array<LevelTables, kPlaneDistances> distance{};
   // Frequencies of energy classes; they sum to kRansTotal.
   std::array<uint16_t, kPlaneEnergies> energy{};
   bool operator==(const PlaneTables&) const = default;
 };
 
 inline constexpr size_t kPlaneTablesBytes =
-    kPlaneRows * (2 * kPlaneSymbols + 2 * kPlaneContexts + kPlaneSymbols) + 2 * kPlaneEnergies;
+    kPlaneDistances * kPlaneRows * (3 * kPlaneSymbols + 2 * kPlaneContexts) + 2 * kPlaneEnergies;
 
 // For coefficients of any origin: a shape a little heavier than Gaussian. Lives for ever.
 const PlaneTables& UniversalPlaneTables();

@@ -16,6 +16,7 @@ std::vector<CodecCase> Cases() {
       {"affine(bits=4,group=32,k=channel,v=token)", 0.0065},
       {"hadamard|levels(2,2,4)", 6e-5},
       {"levels(1,4)", 0.004},
+      {"planes(step=0.5,levels=3)", 0.05},
   };
   for (CodecCase c : recipes) {
     for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {

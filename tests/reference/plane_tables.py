@@ -8,6 +8,8 @@ import numpy as np
 from math import erf, exp, pi, sqrt
 
 SPREAD = .3
+DEAD_ZONE = .55     # kPlaneDeadZone
+DISTANCES = 4
 ROWS, UNIT_ROW, SYMBOLS, CONTEXTS, TOTAL = 25, 16, 16, 4, 1 << 14
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -33,35 +35,47 @@ def frequencies(p):
     return [TOTAL - int(f.sum()), *map(int, f)] + [0] * (SYMBOLS - last - 1)
 
 
-def row(r):
+def edge(m, d):
+    """Where magnitude m begins, in steps of the level that is d above the finest."""
+    return 0. if m == 0 else m - (1 - DEAD_ZONE) / 2 ** d
+
+
+def row(r, d):
     scale = 2. ** (-(r - UNIT_ROW) / 4)                # the step in sigmas
-    edges = [k * scale for k in range(SYMBOLS)] + [60.]
-    cdf = np.array([below(a) for a in edges])
-    p = np.diff(cdf)
-    centre = [round(256 * min((first_moment(a, a + scale) / max(below(a + scale) - below(a), 1e-12) - a) / scale, .5))
-              if below(a + scale) - below(a) > 1e-9 else 115 for a in edges[:-1]]
-    zero = []
+    p = lambda a, b: below(b * scale) - below(a * scale)
+    cells = [(edge(k, d), edge(k + 1, d)) for k in range(SYMBOLS)]
+    counts = np.array([p(a, b) for a, b in cells[:-1]] + [1 - below(cells[-1][0] * scale)])
+    centre = [128]
+    for k, (a, b) in list(enumerate(cells))[1:]:
+        at = first_moment(a * scale, b * scale) / scale / p(a, b) if p(a, b) > 1e-9 else a + .42
+        centre.append(round(256 * min(at - k + .5, .99)))
+    zero = []                                          # of the bit that leads here from a step twice as wide
     for c in range(CONTEXTS):
-        if c < CONTEXTS - 1:
-            one, all_ = below((c + 1) * scale) - below((c + .5) * scale), p[c]
-        else:                                          # magnitudes 3 and more
-            one = sum(below((k + 1) * scale) - below((k + .5) * scale) for k in range(3, 64))
-            all_ = 1 - below(3 * scale)
+        these = range(c, c + 1) if c < CONTEXTS - 1 else range(c, 64)
+        half = scale                                   # rows of `zero` are those of the wider step
+        q = lambda a, b: below(b * half / 2) - below(a * half / 2)
+        one = sum(q(edge(2 * m + 1, d), edge(2 * m + 2, d)) for m in these)
+        all_ = sum(q(edge(2 * m, d), edge(2 * m + 2, d)) for m in these)
         share = one / all_ if all_ > 1e-9 else .42
         zero.append(TOTAL - 2 * int(min(max(round(share * TOTAL / 2), 1), TOTAL // 2 - 1)))
-    return frequencies(p), zero, centre
+    return frequencies(counts), zero, centre
 
 
 def listing(name, rows):
-    print(f"    .{name} = {{{{")
+    print(f"        .{name} = {{{{")
     for r in rows:
-        print("        {" + ", ".join(map(str, r)) + "},")
-    print("    }},")
+        print("            {" + ", ".join(map(str, r)) + "},")
+    print("        }},")
 
 
 if __name__ == "__main__":
-    rows = [row(r) for r in range(ROWS)]
     print("// Made by tests/reference/plane_tables.py.")
-    for i, name in enumerate(("base", "zero", "centre")):
-        listing(name, [r[i] for r in rows])
+    print("    .distance = {{")
+    for d in range(DISTANCES):
+        rows = [row(r, d) for r in range(ROWS)]
+        print("        {")
+        for i, name in enumerate(("base", "zero", "centre")):
+            listing(name, [r[i] for r in rows])
+        print("        },")
+    print("    }},")
     print("    .energy = {" + ", ".join([str(TOTAL // 16)] * 16) + "},")

@@ -1,0 +1,287 @@
+#include "kernels/planes_run_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/entropy/plane_coder.h"
+#include "kernels/page_statistics.h"
+#include "kernels/quantize/affine.h"
+#include "kernels/quantize/dead_zone.h"
+#include "kernels/squared_error.h"
+#include "kernels/transform/rope.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint32_t kTokensPerStream = 4;
+constexpr float kLargest = 65504;  // of fp16
+
+class PlanesRunCodec final : public RunCodec {
+ public:
+  PlanesRunCodec(const KvSpec& spec, double step, uint32_t levels, std::unique_ptr<Quantizer> plain)
+      : spec_(spec), step_(step), levels_(levels), plain_(std::move(plain)) {}
+
+  bool exact() const override { return false; }
+  uint32_t levels() const override { return levels_; }
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override;
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override;
+
+ private:
+  // A slab of a run, and where its channels begin among those of a token.
+  struct Slab {
+    uint32_t layer;  // within the run
+    Part part;
+    uint32_t heads, dim, first_channel;
+    uint32_t channels() const { return heads * dim; }
+    SlabShape Shape(uint32_t tokens) const { return {part, tokens, heads, dim}; }
+  };
+  std::vector<Slab> SlabsOf(uint32_t layers) const;
+  static std::vector<uint32_t> ChannelsOf(std::span<const Slab> slabs);
+  // Tokens that are kept apart.
+  static uint32_t PlainTokens(const Run& run) {
+    return static_cast<uint32_t>(
+        run.first_position >= kPlainTokens
+            ? 0
+            : std::min<uint64_t>(run.tokens, kPlainTokens - run.first_position));
+  }
+  size_t PlainBytes(std::span<const Slab> slabs, uint32_t plain) const;
+  // Values of the coded tokens of every slab, K without positions; plain tokens go into `body`.
+  absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
+                         std::vector<std::vector<float>>& values, std::string& body) const;
+  PlaneCoder CoderOf(const ChannelStatistics& channels) const {
+    return PlaneCoder(
+        {.rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream},
+        UniversalPlaneTables());
+  }
+  // The layers `wanted` from plain tokens and decoded coefficients [tokens, width].
+  absl::Status StoreSlabs(const Run& run, LayerRange wanted, std::span<const Slab> slabs,
+                          std::span<const uint8_t> plain_bytes, const ChannelStatistics& channels,
+                          std::span<const float> decoded, std::span<uint8_t> raw) const;
+  // What each level gains, see SegmentInfo.
+  std::vector<double> GainsOf(uint32_t plain, std::span<const Slab> slabs,
+                              const std::vector<std::vector<float>>& values,
+                              const ChannelStatistics& channels, const PlaneCoder& coder,
+                              std::span<const int32_t> q) const;
+
+  const KvSpec spec_;
+  const double step_;
+  const uint32_t levels_;
+  const std::unique_ptr<Quantizer> plain_;
+};
+
+std::vector<PlanesRunCodec::Slab> PlanesRunCodec::SlabsOf(uint32_t layers) const {
+  std::vector<Slab> slabs;
+  uint32_t channel = 0;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (const auto& [part, dim] :
+         {std::pair{Part::kK, spec_.head_dim_k}, std::pair{Part::kV, spec_.head_dim_v}}) {
+      if (dim == 0) continue;
+      slabs.push_back({layer, part, spec_.kv_heads, dim, channel});
+      channel += slabs.back().channels();
+    }
+  }
+  return slabs;
+}
+
+std::vector<uint32_t> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) {
+  std::vector<uint32_t> channels;
+  for (const Slab& slab : slabs) channels.push_back(slab.channels());
+  return channels;
+}
+
+size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
+  size_t bytes = 0;
+  for (const Slab& slab : slabs) bytes += plain == 0 ? 0 : plain_->LevelBytes(slab.Shape(plain), 0);
+  return bytes;
+}
+
+absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> raw,
+                                       std::span<const Slab> slabs,
+                                       std::vector<std::vector<float>>& values,
+                                       std::string& body) const {
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+  body.resize(PlainBytes(slabs, plain));
+  auto* plain_body = reinterpret_cast<uint8_t*>(body.data());
+  for (const Slab& slab : slabs) {
+    const size_t skipped = size_t{plain} * slab.channels();
+    std::vector<float>& all = values.emplace_back(slab.Shape(run.tokens).values());
+    const uint8_t* from = raw.data() + SlabOffset(spec_, slab.layer, slab.part, run.tokens);
+    const bool finite = LoadFloats(spec_.dtype, from, all.size(), all.data());
+    const auto beyond = [](float v) { return std::abs(v) > kLargest; };
+    if (!finite || std::any_of(all.begin(), all.end(), beyond)) {
+      return absl::OutOfRangeError(
+          absl::StrCat("layer ", run.layers.first + slab.layer,
+                       " has NaN, Inf or values beyond the range of fp16"));
+    }
+    if (plain > 0) {
+      const SlabShape shape = slab.Shape(plain);
+      uint8_t* const bodies[] = {plain_body};
+      if (!plain_->Encode(shape, all.data(), bodies))
+        return absl::OutOfRangeError("a step beyond the range of fp16");
+      plain_body += plain_->LevelBytes(shape, 0);
+    }
+    all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(skipped));
+    if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data());
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab> slabs,
+                                            const std::vector<std::vector<float>>& values,
+                                            const ChannelStatistics& channels,
+                                            const PlaneCoder& coder,
+                                            std::span<const int32_t> q) const {
+  const size_t width = coder.width(), tokens = q.size() / width;
+  std::vector<double> gains(levels_);
+  gains[0] = static_cast<double>(plain * slabs.size());
+  std::vector<float> decoded(q.size()), slab_values;
+  std::vector<int32_t> coarse(q.size());
+  std::vector<double> left(slabs.size(), 1.0);
+  for (uint32_t level = 0; level < levels_ && tokens > 0; ++level) {
+    const uint32_t shift = levels_ - 1 - level;
+    for (size_t k = 0; k < q.size(); ++k) coarse[k] = CoarserLevel(q[k], shift);
+    std::vector<float> steps = channels.steps;
+    for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
+    coder.Dequantize(coarse, {}, level, steps, decoded);
+    for (size_t s = 0; s < slabs.size(); ++s) {
+      const Slab& slab = slabs[s];
+      slab_values.clear();
+      for (size_t t = 0; t < tokens; ++t) {
+        for (uint32_t i = slab.first_channel; i < slab.first_channel + slab.channels(); ++i)
+          slab_values.push_back(decoded[t * width + i] + channels.means[i]);
+      }
+      const double energy = SquaredSum(values[s].data(), values[s].size());
+      const double error = SquaredError(values[s].data(), slab_values.data(), slab_values.size());
+      const double now = energy > 0 ? error / energy : 0;
+      gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
+      left[s] = std::min(left[s], now);
+    }
+  }
+  return gains;
+}
+
+absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
+    const Run& run, std::span<const uint8_t> raw) const {
+  const std::vector<Slab> slabs = SlabsOf(run.layers.count);
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  std::vector<std::vector<float>> values;
+  std::string base;
+  KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
+  std::vector<SlabStatistics> statistics;
+  for (size_t s = 0; s < slabs.size() && coded > 0; ++s)
+    statistics.push_back(MeasureSlab(values[s], slabs[s].channels(), step_, levels_));
+  const ChannelStatistics channels = ExpandStatistics(statistics, ChannelsOf(slabs));
+  base += SerializeStatistics(statistics);
+
+  const PlaneCoder coder = CoderOf(channels);
+  const size_t width = coder.width();
+  std::vector<int32_t> q(coded * width);
+  std::vector<float> centred;
+  for (size_t s = 0; s < statistics.size(); ++s) {
+    const uint32_t first = slabs[s].first_channel, count = slabs[s].channels();
+    centred.resize(count);
+    for (uint32_t t = 0; t < coded; ++t) {
+      for (uint32_t i = 0; i < count; ++i)
+        centred[i] = values[s][t * count + i] - channels.means[first + i];
+      DeadZoneQuantize(centred.data(), count, 1 / channels.steps[first], kPlaneDeadZone,
+                       kPlaneMaxMagnitude - 1, &q[t * width + first]);
+    }
+  }
+  const std::vector<double> gains = GainsOf(plain, slabs, values, channels, coder, q);
+  std::vector<EncodedLevel> out;
+  for (uint32_t level = 0; level < levels_; ++level) {
+    std::string body = level == 0 ? std::move(base) : std::string();
+    if (coded > 0) body += coder.EncodeLevel(q, {}, level);
+    out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
+  }
+  return out;
+}
+
+absl::Status PlanesRunCodec::Decode(const Run& run, std::span<const SharedBytes> bodies,
+                                    LayerRange wanted, std::span<uint8_t> raw) const {
+  if (bodies.empty() || bodies.size() > levels_)
+    return absl::DataLossError(
+        absl::StrCat(bodies.size(), " levels where the recipe has ", levels_));
+  const std::vector<Slab> slabs = SlabsOf(run.layers.count);
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  ByteReader reader(bodies[0].span());
+  const std::span<const uint8_t> plain_bytes = reader.GetBytes(PlainBytes(slabs, plain));
+  if (!reader.ok()) return absl::DataLossError("planes: cut within the first tokens");
+  ChannelStatistics channels;
+  std::vector<int32_t> q;
+  std::vector<float> decoded;
+  if (coded > 0) {
+    const std::vector<uint32_t> counts = ChannelsOf(slabs);
+    KVSTOW_ASSIGN_OR_RETURN(const auto statistics,
+                            ReadStatistics(reader, counts, coded >= kMinTokensForChannels));
+    channels = ExpandStatistics(statistics, counts);
+    const PlaneCoder coder = CoderOf(channels);
+    q.resize(coded * coder.width());
+    for (uint32_t level = 0; level < bodies.size(); ++level) {
+      const std::span<const uint8_t> body =
+          level == 0 ? reader.GetBytes(reader.remaining()) : bodies[level].span();
+      KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, level, coded, {0, coded}, q, {}));
+    }
+    const auto dropped = static_cast<int>(levels_ - bodies.size());
+    for (float& step : channels.steps) step = std::ldexp(step, dropped);
+    decoded.resize(q.size());
+    coder.Dequantize(q, {}, static_cast<uint32_t>(bodies.size() - 1), channels.steps, decoded);
+  }
+  return StoreSlabs(run, wanted, slabs, plain_bytes, channels, decoded, raw);
+}
+
+absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
+                                        std::span<const Slab> slabs,
+                                        std::span<const uint8_t> plain_bytes,
+                                        const ChannelStatistics& channels,
+                                        std::span<const float> decoded,
+                                        std::span<uint8_t> raw) const {
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const size_t width = channels.rows.size();
+  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+  const uint8_t* plain_body = plain_bytes.data();
+  std::vector<float> values;
+  for (const Slab& slab : slabs) {
+    const SlabShape plain_shape = slab.Shape(plain);
+    const uint8_t* const plain_bodies[] = {plain_body};
+    if (plain > 0) plain_body += plain_->LevelBytes(plain_shape, 0);
+    const uint32_t layer = run.layers.first + slab.layer;
+    if (layer < wanted.first || layer >= wanted.first + wanted.count) continue;
+    values.resize(slab.Shape(run.tokens).values());
+    if (plain > 0 && !plain_->Decode(plain_shape, plain_bodies, values.data()))
+      return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
+    float* const rest = values.data() + size_t{plain} * slab.channels();
+    for (size_t t = 0; t < coded; ++t) {
+      const float* from = &decoded[t * width + slab.first_channel];
+      const float* means = &channels.means[slab.first_channel];
+      for (uint32_t i = 0; i < slab.channels(); ++i)
+        rest[t * slab.channels() + i] = from[i] + means[i];
+    }
+    if (slab.part == Part::kK) rotation.Redo(plain, coded, slab.heads, rest);
+    StoreFloats(spec_.dtype, values.data(), values.size(),
+                raw.data() + SlabOffset(spec_, layer - wanted.first, slab.part, run.tokens));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
+                                                           const KvSpec& spec) {
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels"}));
+  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 0.5, 0.01, 8));
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t levels, arguments.Number("levels", 3, 1, 8));
+  const Op affine{"affine", {{"bits", "5"}, {"group", "32"}}};
+  KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeAffine(OpArguments(affine)));
+  return std::make_unique<PlanesRunCodec>(spec, step, levels, std::move(plain));
+}
+
+}  // namespace kvstow

@@ -1,0 +1,31 @@
+// planes(step,levels): page statistics and the plane coder. An embedded code without calibration,
+// source: our own; docs/CODECS.md has the formula and what was measured.
+//
+// K loses its rotary positions; every channel loses its mean over the page. Values are quantized
+// with a full dead zone, `step` times the slab's rms spread at the finest level, twice that a level
+// coarser, and coded by static tables picked by the spread of the channel. The first tokens of a
+// text (positions below kPlainTokens) lie far from all others: they are kept apart, in 5 bits.
+//
+// Body of the base level: those first tokens, the statistics (page_statistics.h), the plane
+// coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
+// OUT_OF_RANGE.
+#ifndef KVSTOW_KERNELS_PLANES_RUN_CODEC_H_
+#define KVSTOW_KERNELS_PLANES_RUN_CODEC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/op_arguments.h"
+#include "kernels/run_codec.h"
+
+namespace kvstow {
+
+inline constexpr uint64_t kPlainTokens = 4;
+
+// step: 0.01 to 8, of the finest level; levels: 1 to 8.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
+                                                           const KvSpec& spec);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_PLANES_RUN_CODEC_H_
