@@ -149,7 +149,6 @@ int32_t GetRefinement(RansDecoder& rans, const LevelTables& tables, int row, int
 
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
 // The least takes 4 bytes and the bits 1.
-constexpr size_t kLengthsHeaderBytes = 5;
 
 void PutLengths(std::span<const uint32_t> lengths, std::string& out) {
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
