@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
-#include "kernels/half.h"
 #include "kernels/quantize/magnitude.h"
 
 namespace kvstow {
@@ -42,15 +41,8 @@ class Levels final : public Quantizer {
               std::span<uint8_t* const> bodies) const override {
     std::vector<float> tops(shape.vectors());
     std::vector<uint8_t> codes(shape.values());
-    uint8_t* out = codes.data();
-    for (float& top : tops) {
-      const uint16_t half = FloatToHalf(LargestMagnitude(values, shape.dim));
-      if (!IsFiniteHalf(half)) return false;
-      top = HalfToFloat(half);
-      EncodeVector(values, shape.dim, top, out);
-      values += shape.dim;
-      out += shape.dim;
-    }
+    if (!VectorTops(values, tops.size(), shape.dim, tops.data())) return false;
+    LevelsEncode(values, tops.size(), shape.dim, tops.data(), total_, codes.data());
     StoreHalves(tops.data(), tops.size(), bodies[0]);
     std::vector<uint8_t> part(levels() > 1 ? codes.size() : 0);
     uint32_t below = total_;
@@ -83,27 +75,15 @@ class Levels final : public Quantizer {
         codes[i] = static_cast<uint8_t>(codes[i] << bits_[level] | part[i]);
       }
     }
-    const float* const centroids = centroids_[bodies.size() - 1].data();
-    const uint8_t* code = codes.data();
-    for (const float top : tops) {
-      for (uint32_t c = 0; c < shape.dim; ++c) *values++ = centroids[*code++] * top;
-    }
+    uint32_t bits = 0;
+    for (size_t level = 0; level < bodies.size(); ++level) bits += bits_[level];
+    LevelsDecode(codes.data(), tops.size(), shape.dim, tops.data(), bits,
+                 centroids_[bodies.size() - 1].data(), values);
     return true;
   }
 
  private:
   static size_t ScaleBytes(const SlabShape& shape) { return 2 * shape.vectors(); }
-
-  void EncodeVector(const float* values, uint32_t dim, float top, uint8_t* codes) const {
-    const auto half = static_cast<float>(1u << (total_ - 1));
-    const float scale = top > 0 ? half / top : 0.0f;
-    const auto last = static_cast<int>((1u << total_) - 1);
-    for (uint32_t c = 0; c < dim; ++c) {
-      // `top` may have been rounded down, so both ends are cut off.
-      const int cell = static_cast<int>(values[c] * scale + half);
-      codes[c] = static_cast<uint8_t>(std::clamp(cell, 0, last));
-    }
-  }
 
   const std::vector<uint32_t> bits_;
   uint32_t total_ = 0;
@@ -111,6 +91,27 @@ class Levels final : public Quantizer {
 };
 
 }  // namespace
+
+void LevelsEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
+                           uint32_t bits, uint8_t* codes) {
+  const auto half = static_cast<float>(1u << (bits - 1));
+  const auto last = static_cast<int>((1u << bits) - 1);
+  for (size_t v = 0; v < count; ++v) {
+    const float scale = tops[v] > 0 ? half / tops[v] : 0.0f;
+    for (size_t i = 0; i < dim; ++i) {
+      // The top may have been rounded down, so both ends are cut off.
+      const int cell = static_cast<int>(*values++ * scale + half);
+      *codes++ = static_cast<uint8_t>(std::clamp(cell, 0, last));
+    }
+  }
+}
+
+void LevelsDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
+                           uint32_t, const float* centroids, float* values) {
+  for (size_t v = 0; v < count; ++v) {
+    for (size_t i = 0; i < dim; ++i) *values++ = centroids[*codes++] * tops[v];
+  }
+}
 
 std::vector<float> LevelCentroids(uint32_t bits) {
   const size_t half = size_t{1} << (bits - 1);

@@ -1,22 +1,17 @@
-// The largest magnitude of a vector. Exact, so any order of the values gives the same bits.
+// The scale of a vector code: the largest magnitude of each vector, as fp16 holds it.
+//
+// Free functions, thread-safe; the fast one gives the same bits as the reference.
 #ifndef KVSTOW_KERNELS_QUANTIZE_MAGNITUDE_H_
 #define KVSTOW_KERNELS_QUANTIZE_MAGNITUDE_H_
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 
 namespace kvstow {
 
-// `values` are finite. Magnitudes of floats are ordered as their bits are.
-inline float LargestMagnitude(const float* values, size_t count) {
-  uint32_t largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
-  }
-  return std::bit_cast<float>(largest);
-}
+// tops[v] = fp16(max |x|) of vector v of `count` vectors of `dim` finite values. False when one
+// is beyond fp16.
+bool VectorTops(const float* values, size_t count, size_t dim, float* tops);
+bool VectorTopsReference(const float* values, size_t count, size_t dim, float* tops);
 
 }  // namespace kvstow
 

@@ -1,36 +1,19 @@
 #include "kernels/quantize/minifloat.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/convert.h"
-#include "kernels/half.h"
 #include "kernels/quantize/magnitude.h"
 
 namespace kvstow {
 namespace {
 
-constexpr float kMaxE4M3 = 448.0f;
-constexpr uint8_t kMagnitude = 0x7f;  // the NaN code, and the mask of all but the sign
-
-bool IsNan(uint8_t code) { return (code & kMagnitude) == kMagnitude; }
-
-std::array<float, 256> DecodeTable() {
-  std::array<float, 256> table;
-  for (size_t code = 0; code < table.size(); ++code) {
-    table[code] = IsNan(static_cast<uint8_t>(code)) ? 0 : E4M3ToFloat(static_cast<uint8_t>(code));
-  }
-  return table;
-}
-
 class Minifloat final : public Quantizer {
  public:
-  Minifloat() : table_(DecodeTable()) {}
-
   uint32_t levels() const override { return 1; }
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
     return 2 * shape.vectors() + shape.values();
@@ -39,17 +22,9 @@ class Minifloat final : public Quantizer {
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {
     std::vector<float> tops(shape.vectors());
-    uint8_t* codes = bodies[0] + 2 * shape.vectors();
-    for (float& top : tops) {
-      const uint16_t half = FloatToHalf(LargestMagnitude(values, shape.dim));
-      if (!IsFiniteHalf(half)) return false;
-      top = HalfToFloat(half);
-      const float scale = top > 0 ? kMaxE4M3 / top : 0.0f;
-      for (uint32_t c = 0; c < shape.dim; ++c) codes[c] = FloatToE4M3(values[c] * scale);
-      values += shape.dim;
-      codes += shape.dim;
-    }
+    if (!VectorTops(values, tops.size(), shape.dim, tops.data())) return false;
     StoreHalves(tops.data(), tops.size(), bodies[0]);
+    MinifloatEncode(values, tops.size(), shape.dim, tops.data(), bodies[0] + 2 * tops.size());
     return true;
   }
 
@@ -57,19 +32,9 @@ class Minifloat final : public Quantizer {
               float* values) const override {
     std::vector<float> tops(shape.vectors());
     if (!LoadHalves(bodies[0], tops.size(), tops.data())) return false;
-    const uint8_t* codes = bodies[0] + 2 * shape.vectors();
-    if (std::any_of(codes, codes + shape.values(), IsNan)) return false;
-    for (const float top : tops) {
-      const float scale = top / kMaxE4M3;
-      for (uint32_t c = 0; c < shape.dim; ++c) values[c] = table_[codes[c]] * scale;
-      values += shape.dim;
-      codes += shape.dim;
-    }
-    return true;
+    const uint8_t* const codes = bodies[0] + 2 * tops.size();
+    return MinifloatDecode(codes, tops.size(), shape.dim, tops.data(), values);
   }
-
- private:
-  const std::array<float, 256> table_;
 };
 
 }  // namespace
@@ -91,6 +56,27 @@ float E4M3ToFloat(uint8_t code) {
                               ? std::ldexp(static_cast<float>(mantissa), -9)
                               : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return code & 0x80 ? -magnitude : magnitude;
+}
+
+void MinifloatEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
+                              uint8_t* codes) {
+  for (size_t v = 0; v < count; ++v) {
+    const float scale = tops[v] > 0 ? kMaxE4M3 / tops[v] : 0.0f;
+    for (size_t i = 0; i < dim; ++i) *codes++ = FloatToE4M3(*values++ * scale);
+  }
+}
+
+bool MinifloatDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
+                              float* values) {
+  bool ok = true;
+  for (size_t v = 0; v < count; ++v) {
+    const float scale = tops[v] / kMaxE4M3;
+    for (size_t i = 0; i < dim; ++i, ++codes) {
+      ok &= (*codes & 0x7f) != 0x7f;
+      *values++ = E4M3ToFloat(*codes) * scale;
+    }
+  }
+  return ok;
 }
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeMinifloat(const OpArguments& arguments) {

@@ -16,9 +16,21 @@ namespace kvstow {
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeMinifloat(const OpArguments& arguments);
 
 // One value; saturates, never makes the NaN code. `value` is finite.
+inline constexpr float kMaxE4M3 = 448.0f;
 uint8_t FloatToE4M3(float value);
-// The code is not NaN (0x7f, 0xff).
+// NaN codes (0x7f, 0xff) give 480, which no value has.
 float E4M3ToFloat(uint8_t code);
+
+// The loops over `count` vectors of `dim` values, scaled by their tops (magnitude.h). Decoding
+// returns false when a code is NaN.
+void MinifloatEncode(const float* values, size_t count, size_t dim, const float* tops,
+                     uint8_t* codes);
+void MinifloatEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
+                              uint8_t* codes);
+bool MinifloatDecode(const uint8_t* codes, size_t count, size_t dim, const float* tops,
+                     float* values);
+bool MinifloatDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
+                              float* values);
 
 }  // namespace kvstow
 

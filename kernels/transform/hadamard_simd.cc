@@ -45,7 +45,7 @@ HWY_INLINE void WideStage(D d, size_t stride, size_t n, float* x) {
   }
 }
 
-void Transform(size_t count, size_t dim, float* values) {
+void TransformVectors(size_t count, size_t dim, float* values) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t v = 0; v < count; ++v) {
@@ -73,10 +73,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(Transform);
+HWY_EXPORT(TransformVectors);
 
 void HadamardBlocks(size_t count, size_t dim, float* values) {
-  HWY_DYNAMIC_DISPATCH(Transform)(count, dim, values);
+  HWY_DYNAMIC_DISPATCH(TransformVectors)(count, dim, values);
 }
 
 }  // namespace kvstow

@@ -1,52 +1,54 @@
-// The codec on real and on odd pages: what every recipe must do is in tests/conformance.
+// The presets on a page of a real model.
 #include "kernels/codec.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include "kernels/half.h"
+#include "tests/kernels/fixture.h"
 
 namespace kvstow {
 namespace {
 
-std::vector<uint8_t> RandomPage(const KvSpec& spec, uint32_t tokens) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  std::vector<uint8_t> raw(PageBytes(spec, tokens));
-  for (size_t i = 0; i + 2 <= raw.size(); i += 2) {
-    const uint16_t half = FloatToHalf(normal(random));
-    std::memcpy(raw.data() + i, &half, 2);
+struct RealCase {
+  const char* recipe;
+  uint32_t levels;  // of those that the recipe has
+  double ratio;     // raw bytes over stored bytes, header and all: at least
+  double error;     // relative to the page's energy: at most
+
+  friend void PrintTo(const RealCase& c, std::ostream* out) {
+    *out << c.recipe << ", " << c.levels << " levels";
   }
-  return raw;
+};
+
+class RealPage : public ::testing::TestWithParam<RealCase> {};
+
+TEST_P(RealPage, IsAsSmallAndAsCloseAsPromised) {
+  const KvSpec spec = testing::FixtureSpec();
+  const std::vector<uint8_t> raw = testing::FixturePage();
+  ASSERT_EQ(raw.size(), PageBytes(spec, testing::kFixtureTokens))
+      << "the fixture is not as expected";
+  const auto codec = MakeCodec(*Recipe::Parse(GetParam().recipe), spec);
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  const auto page = (*codec)->Encode(
+      {.raw = raw, .tokens = testing::kFixtureTokens, .key = std::string(32, 'k')});
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_FALSE(page->header.fell_back);
+
+  const size_t kept = SegmentsForLevels(page->header, GetParam().levels);
+  uint64_t stored = page->header_bytes.size();
+  for (size_t i = 0; i < kept; ++i) stored += page->segments[i].size();
+  EXPECT_GE(static_cast<double>(raw.size()) / static_cast<double>(stored), GetParam().ratio);
+
+  std::vector<uint8_t> back(raw.size());
+  ASSERT_TRUE(DecodePage(page->header, std::span(page->segments).first(kept), back).ok());
+  EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
 }
 
-TEST(CodecTest, Int8OfAFullPageIsAtLeast1Point88TimesSmaller) {
-  KvSpec spec{.layers = 30, .kv_heads = 3, .head_dim_k = 64, .head_dim_v = 64, .page_tokens = 256};
-  const auto raw = RandomPage(spec, 256);
-  const auto codec = MakeCodec(*Recipe::Parse("int8"), spec);
-  ASSERT_TRUE(codec.ok()) << codec.status();
-  const auto page = (*codec)->Encode({.raw = raw, .tokens = 256, .key = "k"});
-  ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_GE(static_cast<double>(raw.size()) / page->StoredBytes(), 1.88);
-  const auto header = ParsePageHeader(page->header_bytes.span());
-  ASSERT_TRUE(header.ok()) << header.status();
-  EXPECT_EQ(*header, page->header);
-  EXPECT_TRUE(VerifySegments(*header, page->segments).ok());
-  std::vector<uint8_t> back(raw.size());
-  ASSERT_TRUE(DecodePage(*header, page->segments, back).ok());
-  double error = 0;
-  for (size_t i = 0; i < raw.size(); i += 2) {
-    uint16_t a, b;
-    std::memcpy(&a, &raw[i], 2);
-    std::memcpy(&b, &back[i], 2);
-    error += std::pow(HalfToFloat(a) - HalfToFloat(b), 2);
-  }
-  EXPECT_LT(error / (raw.size() / 2), 3.2e-5);
-}
+INSTANTIATE_TEST_SUITE_P(
+    Presets, RealPage,
+    ::testing::Values(RealCase{"raw", 1, 0.9999, 0}, RealCase{"int8", 1, 1.88, 5.8e-5},
+                      RealCase{"fp8", 1, 1.93, 5e-4}, RealCase{"kivi4", 1, 3.19, 2.7e-3},
+                      RealCase{"rotated8", 3, 1.93, 3.4e-5}, RealCase{"rotated8", 2, 3.7, 8.6e-3},
+                      RealCase{"rotated8", 1, 7.0, 0.13}));
 
 }  // namespace
 }  // namespace kvstow

@@ -10,6 +10,9 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/affine.h"
+#include "kernels/quantize/levels.h"
+#include "kernels/quantize/magnitude.h"
+#include "kernels/quantize/minifloat.h"
 #include "kernels/squared_error.h"
 #include "kernels/transform/hadamard.h"
 
@@ -180,6 +183,57 @@ TEST(SimdTest, HadamardIsTheSameAndItsOwnInverse) {
       EXPECT_TRUE(SameBits(got, expected)) << dim;
       HadamardBlocks(5, dim, got.data());
       for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], values[i], 1e-1) << dim;
+    }
+  });
+}
+
+TEST(SimdTest, VectorCodesAreTheSame) {
+  OnEveryTarget([&] {
+    for (const size_t dim : {1, 3, 7, 16, 64, 80, 100}) {
+      const size_t count = 40, n = count * dim;
+      std::vector<float> values = Values(n, 9), tops(count), expected_tops(count);
+      std::fill_n(values.begin(), dim, 0.0f);
+      EXPECT_TRUE(VectorTops(values.data(), count, dim, tops.data()));
+      EXPECT_TRUE(VectorTopsReference(values.data(), count, dim, expected_tops.data()));
+      ASSERT_TRUE(SameBits(tops, expected_tops)) << dim;
+
+      std::vector<uint8_t> codes(n), expected_codes(n);
+      std::vector<float> back(n), expected(n);
+      MinifloatEncode(values.data(), count, dim, tops.data(), codes.data());
+      MinifloatEncodeReference(values.data(), count, dim, tops.data(), expected_codes.data());
+      ASSERT_TRUE(SameBits(codes, expected_codes)) << dim;
+      EXPECT_TRUE(MinifloatDecode(codes.data(), count, dim, tops.data(), back.data()));
+      EXPECT_TRUE(MinifloatDecodeReference(codes.data(), count, dim, tops.data(), expected.data()));
+      ASSERT_TRUE(SameBits(back, expected)) << dim;
+      for (size_t at : {size_t{0}, n / 2, n - 1}) {
+        std::vector<uint8_t> damaged = codes;
+        damaged[at] |= 0x7f;
+        EXPECT_FALSE(MinifloatDecode(damaged.data(), count, dim, tops.data(), back.data()));
+      }
+
+      for (uint32_t bits = 1; bits <= 8; ++bits) {
+        const std::vector<float> centroids = LevelCentroids(bits);
+        LevelsEncode(values.data(), count, dim, tops.data(), bits, codes.data());
+        LevelsEncodeReference(values.data(), count, dim, tops.data(), bits, expected_codes.data());
+        ASSERT_TRUE(SameBits(codes, expected_codes)) << dim << ", " << bits << " bits";
+        LevelsDecode(codes.data(), count, dim, tops.data(), bits, centroids.data(), back.data());
+        LevelsDecodeReference(codes.data(), count, dim, tops.data(), bits, centroids.data(),
+                              expected.data());
+        ASSERT_TRUE(SameBits(back, expected)) << dim << ", " << bits << " bits";
+      }
+    }
+  });
+}
+
+TEST(SimdTest, TopsBeyondFp16AreRefused) {
+  OnEveryTarget([&] {
+    for (size_t at = 0; at < 37; ++at) {
+      std::vector<float> values(37, 1.0f), top(1);
+      values[at] = -65519.0f;
+      EXPECT_TRUE(VectorTops(values.data(), 1, 37, top.data()));
+      EXPECT_EQ(top[0], 65504.0f);
+      values[at] = -65520.0f;
+      EXPECT_FALSE(VectorTops(values.data(), 1, 37, top.data()));
     }
   });
 }

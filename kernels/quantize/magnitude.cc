@@ -1,0 +1,61 @@
+#include "kernels/quantize/magnitude.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/half.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantize/magnitude.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+bool Tops(const float* values, size_t count, size_t dim, float* tops) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  bool finite = true;
+  for (size_t v = 0; v < count; ++v, values += dim) {
+    auto largest = hn::Zero(d);
+    size_t i = 0;
+    for (; i + lanes <= dim; i += lanes) {
+      largest = hn::Max(largest, hn::Abs(hn::LoadU(d, values + i)));
+    }
+    float top = hn::GetLane(hn::MaxOfLanes(d, largest));
+    for (; i < dim; ++i) top = std::max(top, std::abs(values[i]));
+    const uint16_t half = FloatToHalf(top);
+    finite &= IsFiniteHalf(half);
+    tops[v] = HalfToFloat(half);
+  }
+  return finite;
+}
+
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvstow {
+
+HWY_EXPORT(Tops);
+
+bool VectorTops(const float* values, size_t count, size_t dim, float* tops) {
+  return HWY_DYNAMIC_DISPATCH(Tops)(values, count, dim, tops);
+}
+
+bool VectorTopsReference(const float* values, size_t count, size_t dim, float* tops) {
+  bool finite = true;
+  for (size_t v = 0; v < count; ++v) {
+    float top = 0;
+    for (size_t i = 0; i < dim; ++i) top = std::max(top, std::abs(values[v * dim + i]));
+    const uint16_t half = FloatToHalf(top);
+    finite &= IsFiniteHalf(half);
+    tops[v] = HalfToFloat(half);
+  }
+  return finite;
+}
+
+}  // namespace kvstow
+#endif  // HWY_ONCE

@@ -1,0 +1,45 @@
+// Pages from anywhere: a header (without its digest) and bodies that nobody checked decode or are
+// refused, whole and by layers; never a crash. The input is a golden file (tests/golden is the seed
+// corpus) whose header's digest is made right.
+#include <algorithm>
+#include <vector>
+
+#include "base/bytes.h"
+#include "kernels/codec.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kMaxPage = 1 << 20;  // keeps a run fast: a small input can name a large page
+
+void Decode(const PageHeader& header, std::span<const uint8_t> rest) {
+  std::vector<std::optional<SharedBytes>> bodies;
+  for (const SegmentInfo& s : header.segments) {
+    const size_t size = std::min<size_t>(s.bytes, rest.size());
+    bodies.emplace_back(SharedBytes::CopyOf(rest.first(size)));
+    rest = rest.subspan(size);
+  }
+  std::vector<uint8_t> out(PageBytes(header.Geometry(), header.tokens));
+  (void)DecodePage(header, bodies, {}, out).ok();
+  out.resize(LayerBytes(header.Geometry(), header.tokens));
+  (void)DecodePage(header, bodies, {header.layers - 1, 1}, out).ok();
+  bodies.resize(SegmentsForLevels(header, 1));
+  (void)DecodePage(header, bodies, {0, 1}, out).ok();
+}
+
+}  // namespace
+}  // namespace kvstow
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace kvstow;
+  ByteReader in({data, size});
+  const auto head = in.GetBytes(in.Get<uint32_t>());
+  if (head.size() < sizeof(uint64_t)) return 0;
+  std::string bytes(AsString(head.first(head.size() - sizeof(uint64_t))));
+  const uint64_t digest = Xxh3(AsBytes(bytes));
+  bytes.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
+  const auto header = ParsePageHeader(AsBytes(bytes));
+  if (!header.ok() || PageBytes(header->Geometry(), header->tokens) > kMaxPage) return 0;
+  Decode(*header, in.GetBytes(in.remaining()));
+  return 0;
+}
