@@ -23,6 +23,17 @@ constexpr uint32_t kTabulatedBits = 4;
 // The outermost cell of b = 5..8.
 constexpr float kOutermost[] = {0.990014f, 0.997427f, 0.999349f, 0.999836f};
 
+// The `bits` bits above the `below` lowest of each code.
+void TakeBits(const uint8_t* codes, size_t count, uint32_t below, uint32_t bits, uint8_t* part) {
+  const auto mask = static_cast<uint8_t>((1u << bits) - 1);
+  for (size_t i = 0; i < count; ++i) part[i] = static_cast<uint8_t>(codes[i] >> below) & mask;
+}
+
+// Appends `bits` bits to each code.
+void AppendBits(const uint8_t* part, size_t count, uint32_t bits, uint8_t* codes) {
+  for (size_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(codes[i] << bits | part[i]);
+}
+
 class Levels final : public Quantizer {
  public:
   explicit Levels(std::vector<uint32_t> bits) : bits_(std::move(bits)) {
@@ -53,10 +64,7 @@ class Levels final : public Quantizer {
         PackBits(codes.data(), codes.size(), bits_[level], packed);
         break;
       }
-      const auto mask = static_cast<uint8_t>((1u << bits_[level]) - 1);
-      for (size_t i = 0; i < codes.size(); ++i) {
-        part[i] = static_cast<uint8_t>(codes[i] >> below) & mask;
-      }
+      TakeBits(codes.data(), codes.size(), below, bits_[level], part.data());
       PackBits(part.data(), part.size(), bits_[level], packed);
     }
     return true;
@@ -71,9 +79,7 @@ class Levels final : public Quantizer {
     std::vector<uint8_t> part(bodies.size() > 1 ? codes.size() : 0);
     for (size_t level = 1; level < bodies.size(); ++level) {
       UnpackBits(bodies[level], part.size(), bits_[level], part.data());
-      for (size_t i = 0; i < codes.size(); ++i) {
-        codes[i] = static_cast<uint8_t>(codes[i] << bits_[level] | part[i]);
-      }
+      AppendBits(part.data(), part.size(), bits_[level], codes.data());
     }
     uint32_t bits = 0;
     for (size_t level = 0; level < bodies.size(); ++level) bits += bits_[level];

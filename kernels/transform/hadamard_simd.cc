@@ -1,7 +1,7 @@
 // The Hadamard transform, once for each SIMD target, chosen at run time. Its additions are those of
 // the reference, stage by stage: the same bits.
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "kernels/transform/hadamard.h"
 
@@ -18,21 +18,26 @@ using D = hn::ScalableTag<float>;
 
 // Strides below a vector: each lane takes its partner's value; lanes in the upper half of a pair
 // subtract themselves from it.
-HWY_INLINE void NarrowStage(D d, size_t stride, size_t n, float* x) {
-  const size_t lanes = hn::Lanes(d);
+struct NarrowStage {
   HWY_ALIGN int32_t partner[hn::MaxLanes(D())];
   HWY_ALIGN float sign[hn::MaxLanes(D())];
-  for (size_t i = 0; i < lanes; ++i) {
-    partner[i] = static_cast<int32_t>(i ^ stride);
-    sign[i] = (i & stride) != 0 ? -0.0f : 0.0f;
+
+  explicit NarrowStage(size_t stride) {
+    for (size_t i = 0; i < hn::MaxLanes(D()); ++i) {
+      partner[i] = static_cast<int32_t>(i ^ stride);
+      sign[i] = (i & stride) != 0 ? -0.0f : 0.0f;
+    }
   }
-  const auto indices = hn::SetTableIndices(d, partner);
-  const auto signs = hn::Load(d, sign);
-  for (size_t i = 0; i < n; i += lanes) {
-    const auto v = hn::LoadU(d, x + i);
-    hn::StoreU(hn::Add(hn::TableLookupLanes(v, indices), hn::Xor(v, signs)), d, x + i);
+
+  HWY_INLINE void Run(D d, size_t n, float* x) const {
+    const auto indices = hn::SetTableIndices(d, partner);
+    const auto signs = hn::Load(d, sign);
+    for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+      const auto v = hn::LoadU(d, x + i);
+      hn::StoreU(hn::Add(hn::TableLookupLanes(v, indices), hn::Xor(v, signs)), d, x + i);
+    }
   }
-}
+};
 
 HWY_INLINE void WideStage(D d, size_t stride, size_t n, float* x) {
   const size_t lanes = hn::Lanes(d);
@@ -48,13 +53,15 @@ HWY_INLINE void WideStage(D d, size_t stride, size_t n, float* x) {
 void TransformVectors(size_t count, size_t dim, float* values) {
   const D d;
   const size_t lanes = hn::Lanes(d);
+  std::vector<NarrowStage> narrow;
+  for (size_t stride = 1; stride < lanes; stride *= 2) narrow.emplace_back(stride);
   for (size_t v = 0; v < count; ++v) {
     for (size_t left = dim; left > 0;) {
       const size_t n = std::bit_floor(left);
       if (n < lanes) {
         HadamardBlocksReference(1, n, values);
       } else {
-        for (size_t stride = 1; stride < lanes; stride *= 2) NarrowStage(d, stride, n, values);
+        for (const NarrowStage& stage : narrow) stage.Run(d, n, values);
         for (size_t stride = lanes; stride < n; stride *= 2) WideStage(d, stride, n, values);
         const auto scale = hn::Set(d, HadamardScale(n));
         for (size_t i = 0; i < n; i += lanes) {
