@@ -264,8 +264,8 @@ rocksdb::DBOptions DatabaseOptions(bool direct_io) {
   o.create_missing_column_families = true;
   // A record and its bodies may be written past the log: they must be flushed together.
   o.atomic_flush = true;
-  o.max_background_jobs = 4;
-  o.max_open_files = 512;  // below the usual limit of 1,024 for a process
+  o.max_background_jobs = 8;  // a quarter of them flush: two write buffers at once
+  o.max_open_files = 512;     // below the usual limit of 1,024 for a process
   o.bytes_per_sync = 1 << 20;
   o.wal_bytes_per_sync = 1 << 20;
   o.use_direct_reads = direct_io;
@@ -293,8 +293,8 @@ std::vector<rocksdb::ColumnFamilyDescriptor> Families(uint64_t budget_bytes) {
   records.write_buffer_size = 8 << 20;
 
   rocksdb::ColumnFamilyOptions segments = records;
-  segments.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 16, 4 << 20, 64 << 20);
-  segments.max_write_buffer_number = 2;
+  segments.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 32, 4 << 20, 32 << 20);
+  segments.max_write_buffer_number = 4;
   segments.enable_blob_files = true;
   segments.min_blob_size = kMinBlobBytes;
   segments.blob_file_size = segments.write_buffer_size * 4;

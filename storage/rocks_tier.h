@@ -25,8 +25,8 @@ namespace kvstow {
 
 struct RocksOptions {
   std::string path;  // a folder; made when it is not there
-  // What the store means to keep here. It only sizes write buffers: two of 1/16 of it, within
-  // [4 MiB, 64 MiB], are held in memory beside the store's budgets.
+  // What the store means to keep here. It only sizes write buffers: up to four of 1/32 of it, each
+  // within [4 MiB, 32 MiB], are held in memory beside the store's budgets.
   uint64_t budget_bytes = uint64_t{64} << 30;
 };
 
