@@ -135,7 +135,12 @@ class TieredStore::Impl {
   void DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep);
 
   // Parts of Put.
-  absl::StatusOr<PutOutcome> PutAgain(PageNumber number, Ack ack);
+  struct NameTaken {
+    PutOutcome outcome;
+    PageNumber number;
+  };
+  NameTaken TakeName(const PageToStore& page);
+  std::optional<absl::Status> KeepPromise(PageNumber number, Ack ack);
   absl::StatusOr<TierSet> StoreBodies(const PageEntry& page, std::span<const SharedBytes> bodies,
                                       Ack ack);
   absl::Status CheckFits(uint64_t bytes, Ack ack) const;

@@ -69,24 +69,17 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
     return absl::FailedPreconditionError(
         "there is no disk tier: a put can only be acknowledged as held in memory");
   }
-  PageNumber number = 0, there = 0;
-  {
-    MutexLock lock(mu_);
-    // Whoever puts the same name at the same time goes first; then this put sees what it left.
-    while (pending_.contains(page.name)) changed_.Wait(mu_);
-    if (PageEntry* const old = index_.Find(page.name); old != nullptr) {
-      if (old->raw_digest != page.raw_digest) {
-        ++counters_.conflicts;
-        return PutOutcome::kConflict;
-      }
-      index_.Touch(old, Age());
-      there = old->number;
-    } else {
-      pending_.insert(page.name);
-      number = next_number_++;
+  PageNumber number = 0;
+  while (number == 0) {
+    const NameTaken taken = TakeName(page);
+    if (taken.outcome == PutOutcome::kConflict) return PutOutcome::kConflict;
+    if (taken.outcome == PutOutcome::kStored) {
+      number = taken.number;
+    } else if (const auto kept = KeepPromise(taken.number, page.ack); kept.has_value()) {
+      KVSTOW_RETURN_IF_ERROR(*kept);
+      return PutOutcome::kAlreadyThere;
     }
   }
-  if (there != 0) return PutAgain(there, page.ack);
 
   GiveEachItsOwnBlock(page);
   std::unique_ptr<PageEntry> entry = EntryOf(page, number);
@@ -109,18 +102,37 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   return PutOutcome::kStored;
 }
 
-// The page is there; what is left to do is to keep the promise that this ack makes.
-absl::StatusOr<PutOutcome> TieredStore::Impl::PutAgain(PageNumber number, Ack ack) {
+// Either the name is this put's, with a number for the page, or there is such a page.
+TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page) {
+  MutexLock lock(mu_);
+  // Whoever puts the same name at the same time goes first; then this put sees what it left.
+  while (pending_.contains(page.name)) changed_.Wait(mu_);
+  PageEntry* const old = index_.Find(page.name);
+  if (old == nullptr) {
+    pending_.insert(page.name);
+    return {PutOutcome::kStored, next_number_++};
+  }
+  if (old->raw_digest != page.raw_digest) {
+    ++counters_.conflicts;
+    return {PutOutcome::kConflict, old->number};
+  }
+  index_.Touch(old, Age());
+  return {PutOutcome::kAlreadyThere, old->number};
+}
+
+// The page is there; what is left to do is to keep the promise that this ack makes. Nothing when
+// the page was removed meanwhile.
+std::optional<absl::Status> TieredStore::Impl::KeepPromise(PageNumber number, Ack ack) {
   if (ack != Ack::kMemory) {
     std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
-    if (!claim.has_value()) {
-      return absl::AbortedError("the page was removed while it was put again: put it once more");
-    }
-    KVSTOW_RETURN_IF_ERROR(WriteThrough(*claim, claim->page()->segments.size(), ack));
+    if (!claim.has_value()) return std::nullopt;
+    const absl::Status kept = WriteThrough(*claim, claim->page()->segments.size(), ack);
+    if (claim->page() == nullptr) return std::nullopt;  // it proved damaged
+    if (!kept.ok()) return kept;
   }
   MutexLock lock(mu_);
   ++counters_.already_there;
-  return PutOutcome::kAlreadyThere;
+  return absl::OkStatus();
 }
 
 // Leaves the bytes reserved in the tiers of the result: publishing turns them into index bytes.

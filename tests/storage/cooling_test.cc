@@ -333,21 +333,6 @@ TEST_F(CoolingTest, OldNumbersAreMisses) {
   EXPECT_EQ(ReadBack({.key = 1, .version = 2}), 3u);
 }
 
-TEST_F(CoolingTest, RefusesMalformedPages) {
-  Open(0, 4 * kPage, 0);
-  const PageToStore good = PrfPage{.key = 1}.ToStore();
-  std::vector<PageToStore> bad(6, good);
-  bad[0].name.key = "";
-  bad[1].name.key = std::string(65, 'k');
-  bad[2].name.space = 0;
-  bad[3].facts.clear();
-  bad[4].bodies.pop_back();
-  bad[5].facts[1].bytes += 1;
-  for (size_t i = 0; i < bad.size(); ++i) {
-    EXPECT_THAT(store_->Put(bad[i]).status(), HasCode(StatusCode::kInvalidArgument)) << i;
-  }
-}
-
 TEST_F(CoolingTest, TwoPutsOfOneNameAtOnceMakeOnePage) {
   Open(0, 100 * kPage, 0);
   // While the first is between its tier write and publication, the second begins.
@@ -385,28 +370,6 @@ TEST_F(CoolingTest, AFailedPutLetsTheNextOneThrough) {
   }
   EXPECT_EQ(*Put({.key = 1, .version = 2}),
             other.ok() ? PutOutcome::kAlreadyThere : PutOutcome::kStored);
-}
-
-TEST_F(CoolingTest, OptionsThatContradictEachOtherAreRefused) {
-  const auto refused = [](TieredStoreOptions options) {
-    EXPECT_THAT(TieredStore::Open(options, {}).status(), HasCode(StatusCode::kFailedPrecondition));
-  };
-  refused({});                           // no budget at all
-  refused({.budget_bytes = {0, 0, 1}});  // a disk that is not there
-  TieredStoreOptions options{.budget_bytes = {0, 1, 0}};
-  options.low_watermark = 0.99;
-  refused(options);
-}
-
-TEST_F(CoolingTest, AnUnreadableSpaceKeepsItsId) {
-  Open(0, 0, 100 * kPage);
-  EXPECT_THAT(store_->SaveSpace({.id = 0}), HasCode(StatusCode::kInvalidArgument));
-  ASSERT_OK(Put({.key = 1, .space = 4}, Ack::kProcess).status());  // space 4 was never saved
-  Reopen();
-  EXPECT_EQ(ReadBack({.key = 1, .space = 4}), 0u);
-  EXPECT_GT(store_->NewSpaceId(), 4u);
-  EXPECT_THAT(store_->SaveSpace({.id = 4}), HasCode(StatusCode::kFailedPrecondition));
-  EXPECT_EQ(store_->Counters().damaged_records, 1u);
 }
 
 }  // namespace

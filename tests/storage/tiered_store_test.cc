@@ -7,7 +7,6 @@ namespace kvstow {
 namespace {
 
 using absl::StatusCode;
-using testing::HasSubstr;
 
 TEST_F(StoreTest, GivesBackWhatWasPut) {
   Open(0, 64 * kKiB, 0);
@@ -74,6 +73,43 @@ TEST_F(StoreTest, RestartIsWarm) {
   for (uint64_t key = 1; key <= 8; ++key) EXPECT_EQ(ReadBack({.key = key}), 3u) << key;
   EXPECT_EQ(ReadBack({.key = 9}), 0u) << "it was acknowledged as held in memory only";
   EXPECT_GT(store_->NewSpaceId(), 1u);
+}
+
+TEST_F(StoreTest, RefusesMalformedPages) {
+  Open(0, 64 * kKiB, 0);
+  const PageToStore good = PrfPage{.key = 1}.ToStore();
+  std::vector<PageToStore> bad(6, good);
+  bad[0].name.key = "";
+  bad[1].name.key = std::string(65, 'k');
+  bad[2].name.space = 0;
+  bad[3].facts.clear();
+  bad[4].bodies.pop_back();
+  bad[5].facts[1].bytes += 1;
+  for (size_t i = 0; i < bad.size(); ++i) {
+    EXPECT_THAT(store_->Put(bad[i]).status(), HasCode(StatusCode::kInvalidArgument)) << i;
+  }
+}
+
+TEST_F(StoreTest, OptionsThatContradictEachOtherAreRefused) {
+  const auto refused = [](TieredStoreOptions options) {
+    EXPECT_THAT(TieredStore::Open(options, {}).status(), HasCode(StatusCode::kFailedPrecondition));
+  };
+  refused({});                           // no budget at all
+  refused({.budget_bytes = {0, 0, 1}});  // a disk that is not there
+  TieredStoreOptions options{.budget_bytes = {0, 1, 0}};
+  options.low_watermark = 0.99;
+  refused(options);
+}
+
+TEST_F(StoreTest, AnUnreadableSpaceKeepsItsId) {
+  Open(0, 0, 300 * kKiB);
+  EXPECT_THAT(store_->SaveSpace({.id = 0}), HasCode(StatusCode::kInvalidArgument));
+  ASSERT_OK(Put({.key = 1, .space = 4}, Ack::kProcess).status());  // space 4 was never saved
+  Reopen();
+  EXPECT_EQ(ReadBack({.key = 1, .space = 4}), 0u);
+  EXPECT_GT(store_->NewSpaceId(), 4u);
+  EXPECT_THAT(store_->SaveSpace({.id = 4}), HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_EQ(store_->Counters().damaged_records, 1u);
 }
 
 }  // namespace
