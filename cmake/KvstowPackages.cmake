@@ -4,6 +4,7 @@ find_package(absl CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(hwy CONFIG REQUIRED)
+find_package(Eigen3 CONFIG REQUIRED)
 find_package(RocksDB CONFIG REQUIRED)
 
 find_package(PkgConfig REQUIRED)

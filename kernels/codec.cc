@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/calibration.h"
+#include "kernels/joint_run_codec.h"
 #include "kernels/ops.h"
 #include "kernels/run_codec.h"
 
@@ -15,11 +17,13 @@ namespace {
 class PageCodec final : public Codec {
  public:
   PageCodec(Recipe recipe, KvSpec spec, uint32_t layers_per_run,
-            std::unique_ptr<const RunCodec> run_codec, std::shared_ptr<const Codec> fallback)
+            std::unique_ptr<const RunCodec> run_codec, const CalibrationId& calibration,
+            std::shared_ptr<const Codec> fallback)
       : recipe_(std::move(recipe)),
         spec_(std::move(spec)),
         layers_per_run_(layers_per_run),
         run_codec_(std::move(run_codec)),
+        calibration_(calibration),
         fallback_(std::move(fallback)) {}
 
   const Recipe& recipe() const override { return recipe_; }
@@ -73,6 +77,7 @@ class PageCodec final : public Codec {
     header.tokens = page.tokens;
     header.first_position = page.first_position;
     header.raw_digest = Xxh3_128(page.raw);
+    header.calibration = calibration_;
     return header;
   }
 
@@ -112,20 +117,39 @@ class PageCodec final : public Codec {
   const KvSpec spec_;
   const uint32_t layers_per_run_;
   const std::unique_ptr<const RunCodec> run_codec_;
+  const CalibrationId calibration_;              // all zero = none
   const std::shared_ptr<const Codec> fallback_;  // null when exact
 };
 
-absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(const Recipe& recipe, const KvSpec& spec,
-                                                           std::shared_ptr<const Codec> fallback) {
-  KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec));
+absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
+    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
+    std::shared_ptr<const Codec> fallback) {
+  const CalibrationId id = calibration == nullptr ? CalibrationId{} : calibration->id();
+  KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, std::move(calibration)));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
   if (run_codec->exact()) fallback = nullptr;
-  return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec),
+  return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec), id,
                                      std::move(fallback));
 }
 
+// The calibration that a page names; null when it names none.
+absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationOf(
+    const PageHeader& header, const Recipe& recipe, const CalibrationStore& calibrations) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto needs, CalibrationNeeds(recipe));
+  const bool named = header.calibration != CalibrationId{};
+  if (named != needs.has_value()) {
+    return absl::DataLossError("page header: its calibration contradicts its pipeline");
+  }
+  if (!named) return std::shared_ptr<const Calibration>();
+  auto found = calibrations.Find(header.calibration);
+  if (found != nullptr) return found;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "page was coded with calibration ", HexOf(header.calibration), ", which is not loaded"));
+}
+
 // The run codec that made a page.
-absl::StatusOr<std::unique_ptr<const RunCodec>> RunCodecOf(const PageHeader& header) {
+absl::StatusOr<std::unique_ptr<const RunCodec>> RunCodecOf(const PageHeader& header,
+                                                           const CalibrationStore& calibrations) {
   const auto damaged = [](const absl::Status& status) {
     return absl::DataLossError(absl::StrCat("page header: ", status.message()));
   };
@@ -142,7 +166,8 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> RunCodecOf(const PageHeader& hea
     return absl::FailedPreconditionError(absl::StrCat(
         "page has token classes, which '", header.pipeline, "' does not use in this build"));
   }
-  auto codec = MakeRunCodec(*recipe, header.Geometry());
+  KVSTOW_ASSIGN_OR_RETURN(auto calibration, CalibrationOf(header, *recipe, calibrations));
+  auto codec = MakeRunCodec(*recipe, header.Geometry(), std::move(calibration));
   if (!codec.ok()) return damaged(codec.status());
   if ((*codec)->exact() != header.exact) {
     return absl::DataLossError("page header: its flag 'exact' contradicts its pipeline");
@@ -174,17 +199,30 @@ absl::StatusOr<std::vector<SharedBytes>> Levels(
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec) {
+const CalibrationStore& NoCalibrations() { return CalibrationStore::Empty(); }
+
+absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec,
+                                                       const CalibrationStore& calibrations) {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
   KVSTOW_ASSIGN_OR_RETURN(const Recipe raw, Recipe::Parse("raw"));
-  KVSTOW_ASSIGN_OR_RETURN(auto fallback, MakePageCodec(raw, spec, nullptr));
-  return MakePageCodec(recipe, spec, std::move(fallback));
+  KVSTOW_ASSIGN_OR_RETURN(auto fallback, MakePageCodec(raw, spec, nullptr, nullptr));
+  KVSTOW_ASSIGN_OR_RETURN(const auto needs, CalibrationNeeds(recipe));
+  std::shared_ptr<const Calibration> calibration;
+  if (needs.has_value()) {
+    if (IsFloat8(spec.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "recipe '", recipe.text(), "': ", DTypeName(spec.dtype), " pages take only 'raw'"));
+    }
+    const CalibrationShape shape = ShapeFor(spec, needs->layers_per_run);
+    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(shape, needs->blob));
+  }
+  return MakePageCodec(recipe, spec, std::move(calibration), std::move(fallback));
 }
 
 absl::Status DecodePage(const PageHeader& header,
                         std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
-                        std::span<uint8_t> out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto codec, RunCodecOf(header));
+                        std::span<uint8_t> out, const CalibrationStore& calibrations) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto codec, RunCodecOf(header, calibrations));
   if (layers.first >= header.layers || layers.count > header.layers - layers.first) {
     return absl::InvalidArgumentError(absl::StrCat("layers ", layers.first, " + ", layers.count,
                                                    " of a page of ", header.layers));
@@ -218,9 +256,9 @@ absl::Status DecodePage(const PageHeader& header,
 }
 
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
-                        std::span<uint8_t> out) {
+                        std::span<uint8_t> out, const CalibrationStore& calibrations) {
   const std::vector<std::optional<SharedBytes>> all(segments.begin(), segments.end());
-  return DecodePage(header, all, LayerRange{}, out);
+  return DecodePage(header, all, LayerRange{}, out, calibrations);
 }
 
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {

@@ -29,6 +29,10 @@
 
 namespace kvstow {
 
+class CalibrationStore;
+// A store with nothing in it, for recipes that need no calibration.
+const CalibrationStore& NoCalibrations();
+
 struct PageToEncode {
   std::span<const uint8_t> raw;  // as page.h lays it out; PageBytes(spec, tokens) bytes
   uint32_t tokens = 0;           // 1..spec.page_tokens
@@ -51,14 +55,19 @@ class Codec {
 
 // INVALID_ARGUMENT when the recipe does not fit: an unknown op, an argument out of range, a lossy
 // recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
-absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec);
+// FAILED_PRECONDITION when the recipe needs a calibration that `calibrations` lacks; the codec
+// keeps the one it found.
+absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(
+    const Recipe& recipe, const KvSpec& spec,
+    const CalibrationStore& calibrations = NoCalibrations());
 
 // Decodes any page, whatever recipe made it: the header says how. segments[i] is the body of
 // header.segments[i]; the list may be shorter than the header's (dropped refinements), and a body
 // may be absent when none of its layers are within `layers`, or when it is a refinement: its run is
 // then decoded from the levels before it. `out` is those layers of the raw page, and is written
 // whole. DATA_LOSS when a base level is missing or a body does not decode, FAILED_PRECONDITION for
-// an op or token classes that this build lacks, INVALID_ARGUMENT for layers that the page does not
+// an op or token classes that this build lacks and for a calibration that `calibrations` lacks,
+// INVALID_ARGUMENT for layers that the page does not
 // have and `out` of the wrong size. Digests of bodies are checked by whoever read them; this checks
 // the raw digest of exact pages that are decoded whole.
 struct LayerRange {
@@ -67,10 +76,12 @@ struct LayerRange {
 };
 absl::Status DecodePage(const PageHeader& header,
                         std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
-                        std::span<uint8_t> out);
+                        std::span<uint8_t> out,
+                        const CalibrationStore& calibrations = NoCalibrations());
 // The whole page.
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
-                        std::span<uint8_t> out);
+                        std::span<uint8_t> out,
+                        const CalibrationStore& calibrations = NoCalibrations());
 
 // Checks every body against the header's digest; DATA_LOSS names the first that fails.
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);

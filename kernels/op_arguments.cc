@@ -39,6 +39,11 @@ absl::StatusOr<double> OpArguments::Real(absl::string_view name, double otherwis
                                                  " to ", high));
 }
 
+absl::string_view OpArguments::Text(absl::string_view name, absl::string_view otherwise) const {
+  const OpArgument* argument = Find(name);
+  return argument == nullptr ? otherwise : absl::string_view(argument->value);
+}
+
 absl::StatusOr<size_t> OpArguments::Word(absl::string_view name,
                                          std::initializer_list<absl::string_view> words) const {
   const OpArgument* argument = Find(name);

@@ -25,6 +25,8 @@ class OpArguments {
   // A decimal number within [low, high]; `otherwise` when it is absent.
   absl::StatusOr<double> Real(absl::string_view name, double otherwise, double low,
                               double high) const;
+  // The word as it stands.
+  absl::string_view Text(absl::string_view name, absl::string_view otherwise) const;
   // The place in `words` of the given word; 0 when it is absent.
   absl::StatusOr<size_t> Word(absl::string_view name,
                               std::initializer_list<absl::string_view> words) const;

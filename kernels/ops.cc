@@ -15,10 +15,12 @@ constexpr absl::string_view kAffineArguments[] = {"bits", "group", "k", "v"};
 constexpr absl::string_view kMinifloatArguments[] = {"format"};
 
 constexpr absl::string_view kPlanesArguments[] = {"step", "levels"};
+constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
 
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
+    {"joint", OpKind::kJoint, kJointArguments},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"affine", OpKind::kQuantize, kAffineArguments, nullptr, MakeAffine},
     {"minifloat", OpKind::kQuantize, kMinifloatArguments, nullptr, MakeMinifloat},

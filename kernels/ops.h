@@ -18,6 +18,7 @@ namespace kvstow {
 enum class OpKind : uint8_t {
   kRun,        // how many layers a segment holds; stands first
   kRaw,        // keeps the bytes; stands alone
+  kJoint,      // a calibrated transform and its coder; stands alone
   kTransform,  // any number
   kQuantize,   // exactly one, last
   kRunCodec,   // codes K and V of all layers of a run by itself; stands alone but for kRun

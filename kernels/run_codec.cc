@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/encoded_page.h"
+#include "kernels/joint_run_codec.h"
 #include "kernels/ops.h"
 #include "kernels/slab_run_codec.h"
 
@@ -52,8 +53,18 @@ absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recipe,
-                                                             const KvSpec& spec) {
+absl::StatusOr<std::optional<JointNeeds>> CalibrationNeeds(const Recipe& recipe) {
+  for (const Op& op : recipe.ops()) {
+    const OpInfo* info = FindOp(op.name);
+    if (info == nullptr || info->kind != OpKind::kJoint) continue;
+    KVSTOW_ASSIGN_OR_RETURN(JointNeeds needs, ParseJointNeeds(OpArguments(op)));
+    return std::optional<JointNeeds>(std::move(needs));
+  }
+  return std::optional<JointNeeds>();
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
+    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
   std::vector<std::unique_ptr<Transform>> transforms;
   std::unique_ptr<Quantizer> quantizer;
   std::unique_ptr<const RunCodec> own;
@@ -75,6 +86,10 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recip
         KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
         own = std::make_unique<RawRunCodec>(spec);
         break;
+      case OpKind::kJoint:
+        if (recipe.ops().size() > 1) return Wrong(recipe, "'joint' stands alone");
+        if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw'");
+        return MakeJointRunCodec(arguments, spec, std::move(calibration));
       case OpKind::kTransform: {
         KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
         transforms.push_back(std::move(made));
@@ -106,6 +121,12 @@ absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, 
   const size_t layer = LayerBytes(spec, spec.page_tokens);
   const auto usual = static_cast<uint32_t>(
       std::clamp<size_t>(kRunBytes / layer, std::max(fewest, 1u), spec.layers));
+  KVSTOW_ASSIGN_OR_RETURN(const auto calibrated, CalibrationNeeds(recipe));
+  if (calibrated.has_value()) {
+    if (calibrated->layers_per_run >= fewest)
+      return std::min(calibrated->layers_per_run, spec.layers);
+    return Wrong(recipe, absl::StrCat("runs must have at least ", fewest, " layers"));
+  }
   if (recipe.ops()[0].name != "run") return usual;
   const OpArguments arguments(recipe.ops()[0]);
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"layers"}));

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "kernels/recipe.h"
 
 namespace kvstow {
+
+class Calibration;
+struct JointNeeds;
 
 // Which part of which page.
 struct Run {
@@ -50,10 +54,14 @@ class RunCodec {
                               LayerRange wanted, std::span<uint8_t> raw) const = 0;
 };
 
-// `spec` needs no more than a page header gives. INVALID_ARGUMENT names the recipe and what is
+// `spec` needs no more than a page header gives; `calibration` is null when CalibrationNeeds is
+// nothing. INVALID_ARGUMENT names the recipe and what is
 // wrong.
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(const Recipe& recipe,
-                                                             const KvSpec& spec);
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
+    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration);
+
+// What the recipe asks for of a calibration; nothing when it needs none.
+absl::StatusOr<std::optional<JointNeeds>> CalibrationNeeds(const Recipe& recipe);
 
 // Layers of a run: the recipe's run(layers), else as many as have about 1 MiB of raw bytes in a
 // full page. At least one, at most all; never so few that a page has more than kMaxSegments.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <numbers>
 
 namespace kvstow {
@@ -50,6 +51,11 @@ double ScaledFrequency(const RopeSpec& rope, uint32_t dims, size_t pair) {
   return plain;
 }
 
+// Written out: std::complex's product looks for NaN.
+std::complex<double> Product(std::complex<double> a, std::complex<double> b) {
+  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+}
+
 // One head of one token. `step` is the distance of the two channels of a pair, `next` of two pairs.
 void TurnVector(const float* cos, const float* sin, float scale, float sign, size_t pairs,
                 size_t step, size_t next, float* x) {
@@ -69,7 +75,10 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, uint32_t head_dim) {
   std::vector<double> out;
   if (rope.layout == RopeSpec::Layout::kNone) return out;
   const uint32_t dims = rope.rotary_dims == 0 ? head_dim : rope.rotary_dims;
-  for (size_t i = 0; i < dims / 2; ++i) out.push_back(ScaledFrequency(rope, dims, i));
+  for (size_t i = 0; i < dims / 2; ++i) {
+    const double frequency = ScaledFrequency(rope, dims, i);
+    out.push_back(std::isfinite(frequency) ? frequency : 0);
+  }
   return out;
 }
 
@@ -87,13 +96,18 @@ RopeRotation::RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t fir
   const std::vector<double> frequencies = RopeFrequencies(rope, head_dim);
   pairs_ = frequencies.size();
   magnitude_ = static_cast<float>(RopeMagnitude(rope));
-  cos_.reserve(tokens * pairs_);
-  sin_.reserve(tokens * pairs_);
-  for (uint32_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<double>(first_position + t);
-    for (const double frequency : frequencies) {
-      cos_.push_back(static_cast<float>(std::cos(position * frequency)));
-      sin_.push_back(static_cast<float>(std::sin(position * frequency)));
+  cos_.resize(tokens * pairs_);
+  sin_.resize(tokens * pairs_);
+  for (size_t i = 0; i < pairs_; ++i) {
+    // A token's angle from the one before by a complex product in F64; every 64th anew, so that
+    // rounding does not add up.
+    const std::complex<double> step = std::polar(1.0, frequencies[i]);
+    std::complex<double> turn;
+    for (uint32_t t = 0; t < tokens; ++t) {
+      const auto position = static_cast<double>(first_position + t);
+      turn = t % 64 == 0 ? std::polar(1.0, position * frequencies[i]) : Product(turn, step);
+      cos_[t * pairs_ + i] = static_cast<float>(turn.real());
+      sin_[t * pairs_ + i] = static_cast<float>(turn.imag());
     }
   }
 }

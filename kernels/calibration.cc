@@ -1,0 +1,250 @@
+#include "kernels/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/encoded_page.h"
+
+namespace kvstow {
+namespace {
+
+constexpr absl::string_view kMagic = "KVSTOWCA";
+constexpr size_t kDigestBytes = sizeof(Digest128::bytes);
+
+void PutFloats(std::span<const float> values, ByteWriter& out) {
+  out.PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+}
+
+void PutHalves(std::span<const uint16_t> values, ByteWriter& out) {
+  out.PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+}
+
+void PutShape(const CalibrationShape& shape, ByteWriter& out) {
+  for (const uint32_t n :
+       {shape.layers, shape.kv_heads, shape.head_dim_k, shape.head_dim_v, shape.layers_per_run,
+        shape.rope.rotary_dims, shape.rope.original_context}) {
+    out.Put(n);
+  }
+  out.Put(static_cast<uint8_t>(shape.rope.layout));
+  out.Put(static_cast<uint8_t>(shape.rope.scaling));
+  out.Put(static_cast<uint8_t>(shape.rope.k_after_rope));
+  out.Put(uint8_t{0});
+  for (const double x : {shape.rope.theta, shape.rope.factor, shape.rope.low_freq_factor,
+                         shape.rope.high_freq_factor}) {
+    out.Put(x);
+  }
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("calibration blob: ", what));
+}
+
+absl::StatusOr<CalibrationShape> ReadShape(ByteReader& in) {
+  CalibrationShape shape;
+  for (uint32_t* n :
+       {&shape.layers, &shape.kv_heads, &shape.head_dim_k, &shape.head_dim_v, &shape.layers_per_run,
+        &shape.rope.rotary_dims, &shape.rope.original_context}) {
+    *n = in.Get<uint32_t>();
+  }
+  shape.rope.layout = static_cast<RopeSpec::Layout>(in.Get<uint8_t>());
+  shape.rope.scaling = static_cast<RopeSpec::Scaling>(in.Get<uint8_t>());
+  const auto after = in.Get<uint8_t>(), reserved = in.Get<uint8_t>();
+  shape.rope.k_after_rope = after != 0;
+  for (double* x : {&shape.rope.theta, &shape.rope.factor, &shape.rope.low_freq_factor,
+                    &shape.rope.high_freq_factor}) {
+    *x = in.Get<double>();
+  }
+  if (!in.ok()) return Damaged("it ends within its shape");
+  const absl::Status valid = Validate(KvSpec{.layers = shape.layers,
+                                             .kv_heads = shape.kv_heads,
+                                             .head_dim_k = shape.head_dim_k,
+                                             .head_dim_v = shape.head_dim_v,
+                                             .page_tokens = 1,
+                                             .rope = shape.rope});
+  if (!valid.ok()) return Damaged(valid.message());
+  if (after > 1 || reserved != 0) return Damaged("a flag of its shape is out of range");
+  if (shape.layers_per_run < 1 || shape.layers_per_run > shape.layers ||
+      shape.WidthOfRun(0) > kMaxCalibrationWidth) {
+    return Damaged(absl::StrCat("runs of ", shape.layers_per_run, " layers"));
+  }
+  return shape;
+}
+
+bool ReadFloats(ByteReader& in, size_t count, float least, std::vector<float>& out) {
+  const auto bytes = in.GetBytes(count * sizeof(float));
+  if (bytes.size() != count * sizeof(float)) return false;
+  out.resize(count);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return std::all_of(out.begin(), out.end(),
+                     [&](float x) { return std::isfinite(x) && x >= least; });
+}
+
+// A matrix [rank, width] in halves with a scale a row; `set_row` gets each row. The caller has
+// checked that so many bytes are there.
+template <typename SetRow>
+bool ReadMatrix(ByteReader& in, size_t rank, size_t width, const SetRow& set_row) {
+  std::vector<float> scales, row(width);
+  if (!ReadFloats(in, rank, 0, scales)) return false;
+  for (size_t i = 0; i < rank; ++i) {
+    const auto halves = in.GetBytes(2 * width);
+    if (halves.size() != 2 * width || !LoadHalves(halves.data(), width, row.data())) return false;
+    for (float& x : row) x *= scales[i];
+    set_row(i, row);
+  }
+  return true;
+}
+
+// The encode matrix lies in the blob by components, which are its columns in memory.
+bool ReadEncode(ByteReader& in, size_t rank, size_t width, PackedMatrix& encode) {
+  encode = PackedMatrix(width, rank);
+  return ReadMatrix(in, rank, width,
+                    [&](size_t i, std::span<const float> row) { encode.SetColumn(i, row); });
+}
+
+bool ReadDecode(ByteReader& in, size_t rank, size_t width, PackedMatrix& decode) {
+  decode = PackedMatrix(rank, width);
+  return ReadMatrix(in, rank, width,
+                    [&](size_t i, std::span<const float> row) { decode.SetRow(i, row); });
+}
+
+absl::StatusOr<CalibratedRun> ReadRun(const CalibrationShape& shape, uint32_t index,
+                                      ByteReader& in) {
+  CalibratedRun run;
+  run.first_layer = index * shape.layers_per_run;
+  run.layer_count = shape.LayersOfRun(index);
+  const size_t width = shape.WidthOfRun(index), rank = in.Get<uint32_t>();
+  const auto damaged = [&](absl::string_view what) {
+    return Damaged(absl::StrCat("run ", index, ": ", what));
+  };
+  if (!in.ok() || rank < 1 || rank > width) return damaged("its rank is out of range");
+  const uint64_t bytes = 4 * width + 3 * 4 * rank + 2 * 2 * uint64_t{rank} * width;
+  if (in.remaining() < bytes) return damaged("it is cut off");
+  if (!ReadFloats(in, width, std::numeric_limits<float>::lowest(), run.mean)) {
+    return damaged("a mean is not finite");
+  }
+  if (!ReadFloats(in, rank, std::numeric_limits<float>::min(), run.sigma)) {
+    return damaged("a sigma is not positive");
+  }
+  if (!ReadEncode(in, rank, width, run.encode) || !ReadDecode(in, rank, width, run.decode)) {
+    return damaged("a matrix has a value that is not finite");
+  }
+  return run;
+}
+
+}  // namespace
+
+uint32_t CalibrationShape::LayersOfRun(uint32_t run) const {
+  return std::min(layers_per_run, layers - run * layers_per_run);
+}
+
+size_t CalibrationShape::WidthOfRun(uint32_t run) const {
+  return size_t{LayersOfRun(run)} * kv_heads * (head_dim_k + head_dim_v);
+}
+
+CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run) {
+  return {spec.layers,
+          spec.kv_heads,
+          spec.head_dim_k,
+          spec.head_dim_v,
+          std::min(layers_per_run, spec.layers),
+          spec.rope};
+}
+
+std::string SerializeCalibration(const CalibrationData& data) {
+  ByteWriter out;
+  out.PutBytes(AsBytes(kMagic));
+  out.Put(kCalibrationFormatVersion);
+  PutShape(data.shape, out);
+  out.PutBytes(AsBytes(SerializePlaneTables(data.tables)));
+  for (const CalibratedRunData& run : data.runs) {
+    out.Put(static_cast<uint32_t>(run.sigma.size()));
+    PutFloats(run.mean, out);
+    PutFloats(run.sigma, out);
+    PutFloats(run.encode_scales, out);
+    PutHalves(run.encode_halves, out);
+    PutFloats(run.decode_scales, out);
+    PutHalves(run.decode_halves, out);
+  }
+  out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
+  return std::move(out).Take();
+}
+
+absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(
+    std::span<const uint8_t> blob) {
+  ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
+  if (AsString(in.GetBytes(kMagic.size())) != kMagic) return Damaged("it does not begin as one");
+  const auto version = in.Get<uint16_t>();
+  if (in.ok() && version != kCalibrationFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("calibration blob of version ", version,
+                                                      "; this build reads version ",
+                                                      kCalibrationFormatVersion));
+  }
+  const Digest128 digest = Xxh3_128(blob.first(blob.size() - kDigestBytes));
+  if (!std::equal(digest.bytes.begin(), digest.bytes.end(), blob.end() - kDigestBytes)) {
+    return Damaged("its digest does not match");
+  }
+  std::shared_ptr<Calibration> out(new Calibration);
+  KVSTOW_ASSIGN_OR_RETURN(out->shape_, ReadShape(in));
+  const auto tables = ParsePlaneTables(in.GetBytes(kPlaneTablesBytes));
+  if (!tables.ok()) return Damaged(tables.status().message());
+  out->tables_ = *tables;
+  for (uint32_t i = 0; i < out->shape_.runs(); ++i) {
+    KVSTOW_ASSIGN_OR_RETURN(CalibratedRun run, ReadRun(out->shape_, i, in));
+    out->runs_.push_back(std::move(run));
+  }
+  if (in.remaining() != 0) return Damaged("bytes follow its last run");
+  const Sha256Digest name = Sha256(blob);
+  std::copy_n(name.begin(), out->id_.size(), out->id_.begin());
+  return out;
+}
+
+const CalibrationStore& CalibrationStore::Empty() {
+  static const CalibrationStore* const empty = new CalibrationStore;
+  return *empty;
+}
+
+absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Add(
+    std::span<const uint8_t> blob) {
+  KVSTOW_ASSIGN_OR_RETURN(auto calibration, Calibration::Parse(blob));
+  MutexLock lock(mutex_);
+  return calibrations_.try_emplace(calibration->id(), calibration).first->second;
+}
+
+std::shared_ptr<const Calibration> CalibrationStore::Find(const CalibrationId& id) const {
+  MutexLock lock(mutex_);
+  const auto found = calibrations_.find(id);
+  return found == calibrations_.end() ? nullptr : found->second;
+}
+
+absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Choose(
+    const CalibrationShape& shape, absl::string_view prefix) const {
+  MutexLock lock(mutex_);
+  std::shared_ptr<const Calibration> chosen;
+  for (const auto& [id, calibration] : calibrations_) {
+    if (calibration->shape() != shape || !absl::StartsWith(HexOf(id), prefix)) continue;
+    if (chosen != nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("calibrations ", HexOf(chosen->id()), " and ",
+                                                     HexOf(id),
+                                                     " both fit: name one with blob=..."));
+    }
+    chosen = calibration;
+  }
+  if (chosen == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no calibration ", prefix, prefix.empty() ? "" : "... ", "of ", shape.layers,
+                     " layers in runs of ", shape.layers_per_run, ", ", shape.kv_heads,
+                     " KV heads of ", shape.head_dim_k, " and ", shape.head_dim_v,
+                     " is loaded: make one with `kvstow codec calibrate`"));
+  }
+  return chosen;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,287 @@
+#include "kernels/calibration_fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/calibration_basis.h"
+#include "kernels/calibration_moments.h"
+#include "kernels/half.h"
+#include "kernels/joint_vectors.h"
+
+namespace kvstow {
+namespace {
+
+// What a step of 1 is. With gains, coefficients are in units of sqrt(nat), and a hundredth of it is
+// about 12 x on a small model; without, of each slab's own spread.
+constexpr double kUnitWithGains = 0.01;
+constexpr double kUnitOfSpread = 0.25;
+constexpr double kLeastSpread = 1e-6;
+constexpr float kLeastSigma = 1e-6f;
+constexpr double kLeastShareNonZero = 1e-3;  // of a component that is kept
+constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables are fitted on
+constexpr size_t kUnitSamples = 600'000;
+
+// A matrix in halves, a scale a row.
+void Halve(std::span<const float> rows, size_t width, std::vector<float>& scales,
+           std::vector<uint16_t>& halves) {
+  for (size_t first = 0; first < rows.size(); first += width) {
+    float scale = 0;
+    for (const float x : rows.subspan(first, width)) scale = std::max(scale, std::abs(x));
+    if (scale == 0) scale = 1;
+    scales.push_back(scale);
+    for (const float x : rows.subspan(first, width)) halves.push_back(FloatToHalf(x / scale));
+  }
+}
+
+// One run of layers through the passes.
+class RunFit {
+ public:
+  explicit RunFit(size_t width) : first_(width) {}
+
+  void AddFirst(const float* x, size_t count) { first_.Add(x, count); }
+  void EndFirst() {
+    data_.mean = first_.Mean();
+    second_.emplace(data_.mean.size());
+  }
+  const FirstMoments& first() const { return first_; }
+
+  void AddSecond(float* x, size_t count) {
+    Centre(x, count);
+    second_->Add(x, count);
+  }
+  void EndSecond(std::span<const WhiteningBlock> blocks) {
+    const size_t width = data_.mean.size();
+    Basis basis = FitBasis(std::move(*second_).Take(), width, blocks);
+    second_.reset();
+    Halve(basis.encode, width, data_.encode_scales, data_.encode_halves);
+    Halve(basis.decode, width, data_.decode_scales, data_.decode_halves);
+    encode_ = PackedMatrix(width, width);
+    std::vector<float> row(width);
+    for (size_t i = 0; i < width; ++i) {
+      for (size_t j = 0; j < width; ++j) {
+        row[j] = HalfToFloat(data_.encode_halves[i * width + j]) * data_.encode_scales[i];
+      }
+      encode_.SetColumn(i, row);
+    }
+    squares_.resize(width);
+    non_zero_.resize(width);
+  }
+
+  // Looks at what the matrix as it will be stored makes of the vectors.
+  void AddThird(float* x, size_t count, double finest_step, uint64_t sample_every) {
+    const size_t width = data_.mean.size();
+    Centre(x, count);
+    coefficients_.resize(count * width);
+    MultiplyRows(x, count, encode_, {0, width}, coefficients_.data(), width);
+    for (size_t t = 0; t < count; ++t, ++projected_) {
+      const float* const c = coefficients_.data() + t * width;
+      for (size_t i = 0; i < width; ++i) {
+        squares_[i] += double{c[i]} * c[i];
+        non_zero_[i] += std::abs(c[i]) >= kPlaneDeadZone * finest_step ? 1 : 0;
+      }
+      if (projected_ % sample_every == 0) sample_.insert(sample_.end(), c, c + width);
+    }
+  }
+
+  // Cuts the components, then adds to what the tables are fitted on.
+  void EndThird(size_t unit_samples, std::vector<float>& unit,
+                std::span<uint64_t, kPlaneEnergies> energies) {
+    const size_t width = data_.mean.size();
+    size_t rank = 1;
+    for (size_t i = 0; i < width; ++i) {
+      const double share = static_cast<double>(non_zero_[i]) / static_cast<double>(projected_);
+      if (share > kLeastShareNonZero) rank = i + 1;
+    }
+    for (size_t i = 0; i < rank; ++i) {
+      const double sigma = std::sqrt(squares_[i] / static_cast<double>(projected_));
+      data_.sigma.push_back(std::max(static_cast<float>(sigma), kLeastSigma));
+    }
+    data_.encode_scales.resize(rank);
+    data_.decode_scales.resize(rank);
+    data_.encode_halves.resize(rank * width);
+    data_.decode_halves.resize(rank * width);
+    const size_t tokens = sample_.size() / width;
+    const size_t every = std::max<size_t>(tokens * rank / std::max<size_t>(unit_samples, 1), 1);
+    size_t at = 0;
+    for (size_t t = 0; t < tokens; ++t) {
+      const std::span<const float> row(sample_.data() + t * width, rank);
+      const uint8_t energy = EnergyClass(row, data_.sigma);
+      ++energies[energy];
+      for (size_t i = 0; i < rank; ++i, ++at) {
+        if (at % every == t % every) unit.push_back(row[i] / data_.sigma[i] / EnergyFactor(energy));
+      }
+    }
+    sample_ = {};
+    encode_ = {};
+  }
+
+  CalibratedRunData Take() { return std::move(data_); }
+
+ private:
+  void Centre(float* x, size_t count) const {
+    const size_t width = data_.mean.size();
+    for (size_t t = 0; t < count; ++t) {
+      for (size_t j = 0; j < width; ++j) x[t * width + j] -= data_.mean[j];
+    }
+  }
+
+  FirstMoments first_;
+  std::optional<SecondMoments> second_;
+  CalibratedRunData data_;
+  PackedMatrix encode_;
+  uint64_t projected_ = 0;
+  std::vector<double> squares_;
+  std::vector<uint64_t> non_zero_;
+  std::vector<float> coefficients_, sample_;
+};
+
+class Fit final : public CalibrationFit {
+ public:
+  Fit(const KvSpec& spec, const CalibrationOptions& options, ModelStats stats)
+      : spec_(spec),
+        options_(options),
+        stats_(std::move(stats)),
+        shape_(ShapeFor(spec, options.layers_per_run)) {
+    for (uint32_t i = 0; i < shape_.runs(); ++i) runs_.emplace_back(shape_.WidthOfRun(i));
+  }
+
+  absl::Status Add(const PageToEncode& page) override {
+    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
+    if (page.tokens < 1 || page.tokens > kMaxPageTokens ||
+        page.raw.size() != PageBytes(spec_, page.tokens)) {
+      return absl::InvalidArgumentError(absl::StrCat("a page of ", page.tokens, " tokens and ",
+                                                     page.raw.size(), " bytes to calibrate on"));
+    }
+    const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
+    const TokenRange tokens{first, page.tokens - first};
+    if (tokens.count == 0) return absl::OkStatus();
+    const size_t layer_bytes = LayerBytes(spec_, page.tokens);
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
+      const JointVectors vectors(spec_, {layers, page.tokens, page.first_position});
+      vectors_.resize(tokens.count * vectors.width());
+      const auto raw = page.raw.subspan(layers.first * layer_bytes, layers.count * layer_bytes);
+      if (!vectors.Gather(raw, tokens, vectors_.data())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("layers from ", layers.first, " on have NaN or Inf"));
+      }
+      AddTo(runs_[i], vectors_.data(), tokens.count);
+    }
+    tokens_[pass_] += tokens.count;
+    return absl::OkStatus();
+  }
+
+  absl::Status EndPass() override {
+    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
+    if (tokens_[pass_] < kLeastTokens || tokens_[pass_] != tokens_[0]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("pass ", pass_ + 1, " saw ", tokens_[pass_], " tokens, the first ",
+                       tokens_[0], "; all must see the same, at least ", kLeastTokens));
+    }
+    for (uint32_t i = 0; i < shape_.runs() && pass_ == 0; ++i) runs_[i].EndFirst();
+    for (uint32_t i = 0; i < shape_.runs() && pass_ == 1; ++i) runs_[i].EndSecond(Blocks(i));
+    ++pass_;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Finish() override {
+    if (pass_ != kPasses) {
+      return absl::FailedPreconditionError(
+          pass_ < kPasses ? absl::StrCat(pass_, " of ", kPasses, " passes are done")
+                          : "this fit is finished");
+    }
+    ++pass_;
+    CalibrationData data{.shape = shape_};
+    std::vector<float> unit;
+    std::array<uint64_t, kPlaneEnergies> energies{};
+    for (RunFit& run : runs_) run.EndThird(kUnitSamples / shape_.runs(), unit, energies);
+    for (RunFit& run : runs_) data.runs.push_back(run.Take());
+    data.tables = FitPlaneTables(unit, energies);
+    return SerializeCalibration(data);
+  }
+
+ private:
+  void AddTo(RunFit& run, float* x, size_t count) const {
+    const uint64_t every = std::max<uint64_t>(tokens_[0] / kSampleTokens, 1);
+    if (pass_ == 0) run.AddFirst(x, count);
+    if (pass_ == 1) run.AddSecond(x, count);
+    if (pass_ == 2) run.AddThird(x, count, options_.finest_step, every);
+  }
+
+  // What whitens the vectors of a run, in units of the step.
+  std::vector<WhiteningBlock> Blocks(uint32_t index) const {
+    std::vector<WhiteningBlock> blocks;
+    size_t column = 0;
+    for (const Part part : {Part::kK, Part::kV}) {
+      const size_t dim = part == Part::kK ? spec_.head_dim_k : spec_.head_dim_v;
+      const std::vector<float>& metric = part == Part::kK ? stats_.metric_k : stats_.metric_v;
+      const std::vector<float>& gain = part == Part::kK ? stats_.gain_k : stats_.gain_v;
+      const size_t first = size_t{index} * shape_.layers_per_run * spec_.kv_heads;
+      const size_t slabs = size_t{shape_.LayersOfRun(index)} * spec_.kv_heads;
+      for (size_t i = first; dim > 0 && i < first + slabs; ++i, column += dim) {
+        if (gain.empty()) {
+          const double spread = std::max(runs_[index].first().Spread(column, dim), kLeastSpread);
+          blocks.push_back(WhitenByScale(column, dim, 1 / (spread * kUnitOfSpread)));
+        } else {
+          blocks.push_back(WhitenByMetric(column,
+                                          std::span(metric).subspan(i * dim * dim, dim * dim), dim,
+                                          gain[i] / kUnitWithGains));
+        }
+      }
+    }
+    return blocks;
+  }
+
+  const KvSpec spec_;
+  const CalibrationOptions options_;
+  const ModelStats stats_;
+  const CalibrationShape shape_;
+  int pass_ = 0;
+  std::array<uint64_t, kPasses> tokens_{};
+  std::vector<RunFit> runs_;
+  std::vector<float> vectors_;
+};
+
+absl::Status Check(const KvSpec& spec, const ModelStats& stats) {
+  const size_t heads = size_t{spec.layers} * spec.kv_heads;
+  const auto fits = [&](const std::vector<float>& metric, const std::vector<float>& gain,
+                        size_t dim) {
+    return metric.size() == heads * dim * dim && gain.size() == (dim > 0 ? heads : 0) &&
+           std::all_of(metric.begin(), metric.end(), [](float x) { return std::isfinite(x); }) &&
+           std::all_of(gain.begin(), gain.end(), [](float x) { return std::isfinite(x) && x > 0; });
+  };
+  const bool none = stats.metric_k.empty() && stats.metric_v.empty() && stats.gain_k.empty() &&
+                    stats.gain_v.empty();
+  if (none || (fits(stats.metric_k, stats.gain_k, spec.head_dim_k) &&
+               fits(stats.metric_v, stats.gain_v, spec.head_dim_v))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "the model's statistics do not fit the pages' layers, KV heads and head_dim, or hold a gain "
+      "that is not positive");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> CalibrationFit::Start(
+    const KvSpec& spec, const CalibrationOptions& options, const ModelStats& stats) {
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  KVSTOW_RETURN_IF_ERROR(Check(spec, stats));
+  if (IsFloat8(spec.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DTypeName(spec.dtype), " pages cannot be calibrated on"));
+  }
+  if (options.layers_per_run < 1 ||
+      ShapeFor(spec, options.layers_per_run).WidthOfRun(0) > kMaxCalibrationWidth) {
+    return absl::InvalidArgumentError(absl::StrCat("runs of ", options.layers_per_run,
+                                                   " layers: use fewer, a token of a run may ",
+                                                   "have ", kMaxCalibrationWidth, " values"));
+  }
+  if (!(options.finest_step > 0)) return absl::InvalidArgumentError("finest_step must be positive");
+  return std::make_unique<Fit>(spec, options, stats);
+}
+
+}  // namespace kvstow

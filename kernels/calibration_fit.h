@@ -1,0 +1,70 @@
+// Fits a calibration (calibration.h) to pages of KV: means, then second moments, then what the
+// coefficients look like. Three passes over the same pages:
+//
+//   KVSTOW_ASSIGN_OR_RETURN(auto fit, CalibrationFit::Start(spec, {.layers_per_run = 10}, stats));
+//   for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
+//     for (page : pages) KVSTOW_RETURN_IF_ERROR(fit->Add(page));
+//     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+//   }
+//   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
+//
+// K is taken before RoPE; the first kFirstTokens tokens of a text are left out. Vectors are scaled
+// to what the model feels (ModelStats) or, without, each (K|V, layer, head) to its own spread; then
+// a principal component analysis of a run's K and V together. Of the components those are kept that
+// are non-zero in more than one token of a thousand at the finest step.
+//
+// Memory: some (values a token of a run)^2 doubles for each run, and vectors of one page; it does
+// not grow with the number of pages. Time grows with tokens * width, and once with width^3 a run.
+//
+// Deterministic for one SIMD target. Not thread-safe. Errors: INVALID_ARGUMENT for pages or
+// statistics that do not fit the spec, or that hold NaN or Inf; FAILED_PRECONDITION when there were
+// too few tokens, or a call is out of order.
+#ifndef KVSTOW_KERNELS_CALIBRATION_FIT_H_
+#define KVSTOW_KERNELS_CALIBRATION_FIT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/calibration.h"
+#include "kernels/codec.h"
+
+namespace kvstow {
+
+// What a model feels of an error in its KV. All empty = not known.
+struct ModelStats {
+  // [layers, kv_heads, d, d], symmetric: x' M x is the cost of an error x of K before RoPE, or of
+  // V.
+  std::vector<float> metric_k, metric_v;
+  // [layers, kv_heads]: the square root of the damage (a KL divergence, in nats) that noise of unit
+  // size under the metric does in that slab alone.
+  std::vector<float> gain_k, gain_v;
+};
+
+struct CalibrationOptions {
+  uint32_t layers_per_run = 1;
+  double finest_step = 1;  // the smallest that pages will be coded with
+};
+
+class CalibrationFit {
+ public:
+  static constexpr int kPasses = 3;
+  static constexpr uint64_t kLeastTokens = 64;
+
+  virtual ~CalibrationFit() = default;
+
+  static absl::StatusOr<std::unique_ptr<CalibrationFit>> Start(const KvSpec& spec,
+                                                               const CalibrationOptions& options,
+                                                               const ModelStats& stats);
+
+  virtual absl::Status Add(const PageToEncode& page) = 0;
+  virtual absl::Status EndPass() = 0;
+  // The blob, after all passes; once.
+  virtual absl::StatusOr<std::string> Finish() = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_FIT_H_

@@ -1,0 +1,328 @@
+#include "kernels/joint_run_codec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/entropy/plane_coder.h"
+#include "kernels/joint_vectors.h"
+#include "kernels/quantize/affine.h"
+#include "kernels/quantize/dead_zone.h"
+#include "kernels/squared_error.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint32_t kChunkTokens = 192;  // vectors that are in memory at once
+constexpr uint32_t kGainEvery = 8;      // tokens; gains are measured on this share of them
+constexpr uint32_t kMaxJointLevels = 8;
+
+struct JointOptions {
+  float step = 0;
+  uint32_t levels = 0, tokens_per_stream = 0;
+  float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
+};
+
+// The plane coder of one run.
+PlaneCoder MakeCoder(const Calibration& calibration, const CalibratedRun& run,
+                     const JointOptions& options) {
+  PlaneLayout layout{.block_ends = {static_cast<uint32_t>(run.rank())},
+                     .levels = options.levels,
+                     .tokens_per_stream = options.tokens_per_stream};
+  for (const float sigma : run.sigma) {
+    const float row = kPlaneUnitRow + 4 * std::log2(sigma / options.StepAt(0));
+    layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
+  }
+  return PlaneCoder(std::move(layout), calibration.tables());
+}
+
+// What the tokens of one run became: magnitudes at the finest step, and energy classes.
+struct Quantized {
+  std::vector<int32_t> q;  // [tokens, rank]
+  std::vector<uint8_t> energies;
+  // Of every kGainEvery-th token: coefficients, and the two above.
+  std::vector<float> sample;
+  std::vector<int32_t> sample_q;
+  std::vector<uint8_t> sample_energies;
+};
+
+class JointRunCodec final : public RunCodec {
+ public:
+  JointRunCodec(const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
+                JointOptions options, std::unique_ptr<Quantizer> first_tokens)
+      : spec_(spec),
+        calibration_(std::move(calibration)),
+        options_(options),
+        first_tokens_(std::move(first_tokens)) {}
+
+  bool exact() const override { return false; }
+  uint32_t levels() const override { return options_.levels; }
+
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override {
+    const CalibratedRun* const calibrated = Find(run);
+    if (calibrated == nullptr) return absl::InternalError("a run that the calibration lacks");
+    const uint32_t first = CountFirstTokens(run.first_position, run.tokens);
+    std::string head;
+    Quantized quantized;
+    if (!EncodeFirstTokens(run, raw, first, head) ||
+        !Quantize(*calibrated, run, raw, {first, run.tokens - first}, quantized)) {
+      return absl::OutOfRangeError(
+          absl::StrCat("layers from ", run.layers.first,
+                       " on have NaN, Inf or values far outside the calibration's range"));
+    }
+    const PlaneCoder coder = MakeCoder(*calibration_, *calibrated, options_);
+    const std::vector<double> gains = Gains(coder, quantized, run);
+    std::vector<EncodedLevel> out;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      std::string body = level == 0 ? std::move(head) : std::string();
+      if (!quantized.q.empty()) {
+        body += coder.EncodeLevel(quantized.q, quantized.energies, level);
+      }
+      out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
+    }
+    return out;
+  }
+
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override {
+    const CalibratedRun* const calibrated = Find(run);
+    if (calibrated == nullptr) {
+      return absl::DataLossError(absl::StrCat("layers from ", run.layers.first,
+                                              " on are no run of the page's calibration"));
+    }
+    if (bodies.empty() || bodies.size() > levels()) {
+      return absl::DataLossError(
+          absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
+    }
+    const uint32_t first = CountFirstTokens(run.first_position, run.tokens);
+    std::vector<std::span<const uint8_t>> planes;
+    for (const SharedBytes& body : bodies) planes.push_back(body.span());
+    const size_t head = FirstTokensBytes(run, first);
+    if (planes[0].size() < head) {
+      return absl::DataLossError(absl::StrCat("level 0 has ", planes[0].size(),
+                                              " bytes; its first tokens alone need ", head));
+    }
+    KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, wanted, raw));
+    planes[0] = planes[0].subspan(head);
+    return DecodeOthers(*calibrated, run, planes, first, wanted, raw);
+  }
+
+ private:
+  const CalibratedRun* Find(const Run& run) const {
+    const uint32_t index = run.layers.first / calibration_->shape().layers_per_run;
+    if (index >= calibration_->runs().size()) return nullptr;
+    const CalibratedRun& found = calibration_->runs()[index];
+    const bool same =
+        found.first_layer == run.layers.first && found.layer_count == run.layers.count;
+    return same ? &found : nullptr;
+  }
+
+  // Calls visit(layer within the run, shape of its first tokens) for every slab of a run.
+  template <typename Visit>
+  void ForEachSlab(const Run& run, uint32_t tokens, const Visit& visit) const {
+    for (uint32_t i = 0; tokens > 0 && i < run.layers.count; ++i) {
+      visit(i, SlabShape{Part::kK, tokens, spec_.kv_heads, spec_.head_dim_k});
+      if (spec_.head_dim_v > 0) {
+        visit(i, SlabShape{Part::kV, tokens, spec_.kv_heads, spec_.head_dim_v});
+      }
+    }
+  }
+
+  size_t FirstTokensBytes(const Run& run, uint32_t tokens) const {
+    size_t bytes = 0;
+    ForEachSlab(run, tokens, [&](uint32_t, const SlabShape& shape) {
+      bytes += first_tokens_->LevelBytes(shape, 0);
+    });
+    return bytes;
+  }
+
+  bool EncodeFirstTokens(const Run& run, std::span<const uint8_t> raw, uint32_t tokens,
+                         std::string& out) const {
+    out.resize(FirstTokensBytes(run, tokens));
+    auto* body = reinterpret_cast<uint8_t*>(out.data());
+    bool ok = true;
+    ForEachSlab(run, tokens, [&](uint32_t i, const SlabShape& shape) {
+      std::vector<float> values(shape.values());
+      const uint8_t* slab = raw.data() + SlabOffset(spec_, i, shape.part, run.tokens);
+      uint8_t* const bodies[] = {body};
+      ok = ok && LoadFloats(spec_.dtype, slab, values.size(), values.data()) &&
+           first_tokens_->Encode(shape, values.data(), bodies);
+      body += first_tokens_->LevelBytes(shape, 0);
+    });
+    return ok;
+  }
+
+  absl::Status DecodeFirstTokens(const Run& run, const uint8_t* body, uint32_t tokens,
+                                 LayerRange wanted, std::span<uint8_t> raw) const {
+    bool ok = true;
+    const uint32_t before = wanted.first - run.layers.first;
+    ForEachSlab(run, tokens, [&](uint32_t i, const SlabShape& shape) {
+      const uint8_t* const bodies[] = {body};
+      body += first_tokens_->LevelBytes(shape, 0);
+      if (i < before || i >= before + wanted.count) return;
+      std::vector<float> values(shape.values());
+      ok = ok && first_tokens_->Decode(shape, bodies, values.data());
+      uint8_t* slab = raw.data() + SlabOffset(spec_, i - before, shape.part, run.tokens);
+      if (ok) StoreFloats(spec_.dtype, values.data(), values.size(), slab);
+    });
+    if (ok) return absl::OkStatus();
+    return absl::DataLossError("a scale of the first tokens is not finite");
+  }
+
+  bool Quantize(const CalibratedRun& calibrated, const Run& run, std::span<const uint8_t> raw,
+                TokenRange tokens, Quantized& out) const {
+    const size_t rank = calibrated.rank(), width = calibrated.width();
+    const JointVectors vectors(spec_, run);
+    const float inverse_step = 1 / options_.step;
+    out.q.resize(tokens.count * rank);
+    out.energies.resize(tokens.count);
+    std::vector<float> x(std::min(kChunkTokens, tokens.count) * width), c(x.size() / width * rank);
+    for (uint32_t done = 0; done < tokens.count; done += kChunkTokens) {
+      const uint32_t n = std::min(kChunkTokens, tokens.count - done);
+      if (!vectors.Gather(raw, {tokens.first + done, n}, x.data())) return false;
+      for (size_t i = 0; i < n * width; ++i) x[i] -= calibrated.mean[i % width];
+      MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, c.data(), rank);
+      for (uint32_t t = 0; t < n; ++t) {
+        const std::span<const float> row(c.data() + t * rank, rank);
+        int32_t* const q = out.q.data() + (done + t) * rank;
+        const bool fits = std::all_of(row.begin(), row.end(), [&](float x) {
+          return std::abs(x * inverse_step) < static_cast<float>(kPlaneMaxMagnitude - 1);
+        });
+        if (!fits) return false;
+        DeadZoneQuantize(row.data(), rank, inverse_step, kPlaneDeadZone, kPlaneMaxMagnitude - 1, q);
+        out.energies[done + t] = EnergyClass(row, calibrated.sigma);
+        if ((done + t) % kGainEvery == 0) {
+          out.sample.insert(out.sample.end(), row.begin(), row.end());
+          out.sample_q.insert(out.sample_q.end(), q, q + rank);
+          out.sample_energies.push_back(out.energies[done + t]);
+        }
+      }
+    }
+    return true;
+  }
+
+  // What each level takes off the error, on the sampled tokens: see SegmentInfo. First tokens are
+  // in the base.
+  std::vector<double> Gains(const PlaneCoder& coder, const Quantized& quantized,
+                            const Run& run) const {
+    const double whole = run.tokens * run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
+    std::vector<double> gains(levels());
+    const double energy = SquaredSum(quantized.sample.data(), quantized.sample.size());
+    std::vector<float> decoded(quantized.sample.size());
+    double left = 1;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      std::vector<int32_t> q(quantized.sample_q);
+      for (int32_t& x : q) x = CoarserLevel(x, levels() - 1 - level);
+      const float step = options_.StepAt(level);
+      coder.Dequantize(q, quantized.sample_energies, level, {&step, 1}, decoded);
+      const double error =
+          SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size());
+      const double now = energy > 0 ? error / energy : 0;
+      gains[level] = whole * std::max(left - now, 0.0);
+      left = std::min(left, now);
+    }
+    return gains;
+  }
+
+  absl::Status DecodeOthers(const CalibratedRun& calibrated, const Run& run,
+                            std::span<const std::span<const uint8_t>> planes, uint32_t first,
+                            LayerRange wanted, std::span<uint8_t> raw) const {
+    const PlaneCoder coder = MakeCoder(*calibration_, calibrated, options_);
+    const JointVectors vectors(spec_, {wanted, run.tokens, run.first_position});
+    const uint32_t tokens = run.tokens - first, stream = options_.tokens_per_stream;
+    const uint32_t chunk = std::max(kChunkTokens / stream, 1u) * stream;
+    const size_t rank = calibrated.rank();
+    const auto level = static_cast<uint32_t>(planes.size() - 1);
+    const float step = options_.StepAt(level);
+    std::vector<int32_t> q;
+    std::vector<uint8_t> energies;
+    std::vector<float> c, x;
+    for (uint32_t done = 0; done < tokens; done += chunk) {
+      const uint32_t n = std::min(chunk, tokens - done);
+      q.resize(n * rank), energies.resize(n), c.resize(n * rank), x.resize(n * vectors.width());
+      for (uint32_t l = 0; l <= level; ++l) {
+        KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(planes[l], l, tokens, {done, n}, q, energies));
+      }
+      coder.Dequantize(q, energies, level, {&step, 1}, c);
+      Inverse(calibrated, c, run, wanted, x);
+      vectors.Scatter(x.data(), {first + done, n}, raw);
+    }
+    return absl::OkStatus();
+  }
+
+  // x = c D + mean, for the columns of the wanted layers.
+  void Inverse(const CalibratedRun& calibrated, std::span<const float> c, const Run& run,
+               LayerRange wanted, std::span<float> x) const {
+    const size_t rank = calibrated.rank(), n = c.size() / rank, stride = x.size() / n;
+    SparseRows rows;
+    for (size_t t = 0; t < n; ++t) {
+      for (size_t i = 0; i < rank; ++i) {
+        if (c[t * rank + i] == 0) continue;
+        rows.indices.push_back(static_cast<uint32_t>(i));
+        rows.values.push_back(c[t * rank + i]);
+      }
+      rows.ends.push_back(static_cast<uint32_t>(rows.indices.size()));
+    }
+    const size_t before = wanted.first - run.layers.first;
+    const size_t k = SlabValues(spec_, Part::kK, 1), v = SlabValues(spec_, Part::kV, 1);
+    const Columns parts[] = {{before * k, wanted.count * k},
+                             {run.layers.count * k + before * v, wanted.count * v}};
+    size_t at = 0;
+    for (const Columns& columns : parts) {
+      MultiplySparseRows(rows, calibrated.decode, columns, x.data() + at, stride);
+      for (size_t t = 0; t < n; ++t) {
+        float* const row = x.data() + t * stride + at;
+        for (size_t j = 0; j < columns.count; ++j) row[j] += calibrated.mean[columns.first + j];
+      }
+      at += columns.count;
+    }
+  }
+
+  const KvSpec spec_;
+  const std::shared_ptr<const Calibration> calibration_;
+  const JointOptions options_;
+  const std::unique_ptr<Quantizer> first_tokens_;
+};
+
+}  // namespace
+
+absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments) {
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob"}));
+  JointNeeds needs;
+  KVSTOW_ASSIGN_OR_RETURN(needs.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  const absl::string_view blob = arguments.Text("blob", "any");
+  if (blob == "any") return needs;
+  if (blob.size() > 2 * sizeof(CalibrationId) ||
+      !std::all_of(blob.begin(), blob.end(), absl::ascii_isxdigit)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "op 'joint': blob='", blob, "' must be 'any' or leading hexadecimal digits of an id"));
+  }
+  needs.blob = std::string(blob);
+  return needs;
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration) {
+  KVSTOW_ASSIGN_OR_RETURN(const JointNeeds needs, ParseJointNeeds(arguments));
+  JointOptions options;
+  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
+  options.step = static_cast<float>(step);
+  KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
+  KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
+                          arguments.Number("stream", 64, 1, kMaxPageTokens));
+  if (calibration == nullptr || calibration->shape() != ShapeFor(spec, needs.layers_per_run)) {
+    return absl::InvalidArgumentError(
+        "op 'joint': the calibration was made for another model or another run");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe affine, Recipe::Parse("affine(bits=5,group=32)"));
+  KVSTOW_ASSIGN_OR_RETURN(auto first_tokens, MakeAffine(OpArguments(affine.ops()[0])));
+  return std::make_unique<JointRunCodec>(spec, std::move(calibration), options,
+                                         std::move(first_tokens));
+}
+
+}  // namespace kvstow

@@ -1,0 +1,48 @@
+// The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
+// together, then through a dead-zone quantizer and the plane coder.
+//
+//   joint(run=10,step=2,levels=4,stream=64,blob=any)
+//
+//   run     layers that are transformed together; the calibration must be made for it
+//   step    of the finest level, in the calibration's units
+//   levels  1..8; each coarser level doubles the step
+//   stream  tokens of an entropy-coded stream: what a reader of few tokens must decode
+//   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
+//
+// Every token is coded by itself. Body of level 0: the first tokens of a text (kFirstTokens), slab
+// after slab as affine(bits=5,group=32), then the plane coder's body of the others; of a further
+// level only the latter. Level l is read with step * 2^(levels - 1 - l).
+//
+// Encoding is deterministic within one SIMD target: another may take another rounding decision, as
+// the products' sums round differently. Decoded values differ between targets by rounding only.
+//
+// Method: a Karhunen-Loeve transform over the layers and over K and V, whitened by what the model
+// feels; the published relative is KVTC (NVIDIA), over K and V apart.
+#ifndef KVSTOW_KERNELS_JOINT_RUN_CODEC_H_
+#define KVSTOW_KERNELS_JOINT_RUN_CODEC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/calibration.h"
+#include "kernels/op_arguments.h"
+#include "kernels/run_codec.h"
+
+namespace kvstow {
+
+// What op `joint` asks for of a calibration.
+struct JointNeeds {
+  uint32_t layers_per_run = 1;
+  std::string blob;  // leading digits of its id; "" = any
+};
+absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments);
+
+// INVALID_ARGUMENT when an argument is out of range or the calibration has another shape than the
+// spec.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_JOINT_RUN_CODEC_H_

@@ -1,0 +1,69 @@
+// KV as models make it, in small: a few latent values a token drive K and V of all layers, K's
+// channels have large means, the first token is far out, and K is stored after RoPE.
+#ifndef KVSTOW_TESTS_KERNELS_CORRELATED_PAGES_H_
+#define KVSTOW_TESTS_KERNELS_CORRELATED_PAGES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/calibration_fit.h"
+#include "kernels/joint_vectors.h"
+#include "tests/kernels/pages.h"
+
+namespace kvstow::testing {
+
+inline KvSpec CorrelatedSpec(uint32_t layers = 3, uint32_t dim_k = 16, uint32_t dim_v = 8) {
+  KvSpec spec = SpecOf(DType::kF16, layers, 2, dim_k, dim_v, 128);
+  spec.rope.layout = RopeSpec::Layout::kHalf;
+  return spec;
+}
+
+// Another `seed` is another text of the same model. At least one token.
+inline std::vector<uint8_t> CorrelatedPage(const KvSpec& spec, uint32_t tokens, uint64_t seed,
+                                           uint64_t first_position = 0) {
+  constexpr size_t kLatents = 6;
+  const JointVectors vectors(spec, {{0, spec.layers}, tokens, first_position});
+  Gaussian model(77), text(1000 + seed);
+  std::vector<float> loadings(vectors.width() * kLatents), means(vectors.width());
+  for (float& x : loadings) x = model();
+  for (float& x : means) x = 3 * model();
+  std::vector<float> x(tokens * vectors.width());
+  for (uint32_t t = 0; t < tokens; ++t) {
+    const float size = first_position + t == 0 ? 20 : 1;
+    float latents[kLatents];
+    for (size_t i = 0; i < kLatents; ++i) {
+      latents[i] = size * text() * std::exp2(-static_cast<float>(i));
+    }
+    for (size_t j = 0; j < vectors.width(); ++j) {
+      float sum = means[j] + 0.01f * text();
+      for (size_t i = 0; i < kLatents; ++i) sum += loadings[j * kLatents + i] * latents[i];
+      x[t * vectors.width() + j] = sum;
+    }
+  }
+  std::vector<uint8_t> raw(PageBytes(spec, tokens));
+  vectors.Scatter(x.data(), {0, tokens}, raw);
+  return raw;
+}
+
+inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t layers_per_run,
+                                                 const ModelStats& stats = {}) {
+  KVSTOW_ASSIGN_OR_RETURN(auto fit,
+                          CalibrationFit::Start(spec, {.layers_per_run = layers_per_run}, stats));
+  for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
+    for (uint64_t text = 0; text < 8; ++text) {
+      for (uint64_t first = 0; first < 256; first += 128) {
+        const auto raw = CorrelatedPage(spec, 128, 2 * text + first / 128, first);
+        KVSTOW_RETURN_IF_ERROR(fit->Add({.raw = raw, .tokens = 128, .first_position = first}));
+      }
+    }
+    KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+  }
+  return fit->Finish();
+}
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_KERNELS_CORRELATED_PAGES_H_
