@@ -41,6 +41,6 @@ function(kvstow_test name)
   target_compile_definitions(
     ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
   gtest_discover_tests(
-    ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+    ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -26,28 +26,28 @@ void BM_Memcpy(benchmark::State& state) {
   }
   CountBytes(state);
 }
-BENCHMARK(BM_Memcpy)->Arg(kInCache)->Arg(kInMemory)->UseRealTime();
+BENCHMARK(BM_Memcpy)->Arg(kInCache)->Arg(kInMemory);
 
 void BM_Xxh3(benchmark::State& state) {
   const std::vector<uint8_t> bytes(state.range(0), 1);
   for (auto _ : state) benchmark::DoNotOptimize(Xxh3(bytes));
   CountBytes(state);
 }
-BENCHMARK(BM_Xxh3)->Arg(kInCache)->Arg(kInMemory)->UseRealTime();
+BENCHMARK(BM_Xxh3)->Arg(kInCache)->Arg(kInMemory);
 
 void BM_Xxh3Of128Bits(benchmark::State& state) {
   const std::vector<uint8_t> bytes(state.range(0), 1);
   for (auto _ : state) benchmark::DoNotOptimize(Xxh3_128(bytes));
   CountBytes(state);
 }
-BENCHMARK(BM_Xxh3Of128Bits)->Arg(kInCache)->Arg(kInMemory)->UseRealTime();
+BENCHMARK(BM_Xxh3Of128Bits)->Arg(kInCache)->Arg(kInMemory);
 
 void BM_Sha256(benchmark::State& state) {
   const std::vector<uint8_t> bytes(state.range(0), 1);
   for (auto _ : state) benchmark::DoNotOptimize(Sha256(bytes));
   CountBytes(state);
 }
-BENCHMARK(BM_Sha256)->Arg(kInCache)->UseRealTime();
+BENCHMARK(BM_Sha256)->Arg(kInCache);
 
 }  // namespace
 }  // namespace kvstow
