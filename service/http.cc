@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -55,9 +56,12 @@ class CppHttpServer final : public HttpServer {
       port_ = -1;
     }
     if (port_ > 0) {
-      thread_ = std::thread([this] { server_.listen_after_bind(); });
+      thread_ = std::thread([this] {
+        server_.listen_after_bind();
+        ended_ = true;
+      });
       // stop() before the thread listens would be lost.
-      while (!server_.is_running()) std::this_thread::yield();
+      while (!server_.is_running() && !ended_) std::this_thread::yield();
       return absl::OkStatus();
     }
     return absl::UnavailableError(absl::StrCat("http-listen: ", address.host, ":", address.port,
@@ -74,6 +78,7 @@ class CppHttpServer final : public HttpServer {
   httplib::Server server_;
   std::string host_;
   int port_ = 0;
+  std::atomic<bool> ended_ = false;
   std::thread thread_;
 };
 

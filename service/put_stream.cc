@@ -10,6 +10,9 @@
 namespace kvstow {
 namespace {
 
+// Answers that may wait for a client that does not read; beyond it, the stream reads no more.
+constexpr int kMaxUnreadResults = 1024;
+
 class PutStream final : public RawReactor {
  public:
   PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
@@ -69,6 +72,7 @@ class PutStream final : public RawReactor {
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;      // granted and not yet used
   int storing_ KVSTOW_GUARDED_BY(mu_) = 0;          // pages on worker threads
   bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;  // no read is open until the write is done
   bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
   bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
   bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
@@ -86,6 +90,11 @@ void PutStream::OnReadDone(bool ok) {
   }
   const absl::Status status = Handle(in_);
   if (status.ok()) {
+    {
+      MutexLock lock(mu_);
+      paused_ = writing_ && !broken_ && answers_.results_size() >= kMaxUnreadResults;
+      if (paused_) return;  // OnWriteDone goes on
+    }
     StartRead(&in_);
     return;
   }
@@ -290,16 +299,19 @@ void PutStream::Act(Next next) {
 
 void PutStream::OnWriteDone(bool ok) {
   Next next;
+  bool resume;
   {
     MutexLock lock(mu_);
     writing_ = false;
     if (!ok) broken_ = true;
     next = Decide();
+    resume = std::exchange(paused_, false);
   }
   Act(next);
+  if (resume) StartRead(&in_);
 }
 
-// The read that is always open until reading ends fails now, and ends the stream.
+// What is open, a read or (while reading is paused) a write, fails now and ends the stream.
 void PutStream::OnCancel() {
   MutexLock lock(mu_);
   broken_ = true;

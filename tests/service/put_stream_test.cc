@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "tests/service/put_fixture.h"
 
@@ -216,6 +217,32 @@ TEST_F(PutTest, AStreamPastItsDeadlineLeavesNothingBehind) {
   }
   EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   ExpectNothingLeft(0);
+}
+
+TEST_F(PutTest, AClientThatReadsNothingIsHeldBackAndLosesNothing) {
+  constexpr uint64_t kPages = 20'000;
+  PutByHand stream(*client_, "s");
+  std::thread writing([&] {
+    const PageIn no_key{.key = "", .raw = "x", .tokens = 1};
+    for (uint64_t i = 1; i <= kPages; ++i) {
+      if (!stream.Write(BeginPage(i, no_key, ""))) break;
+    }
+  });
+  ASSERT_TRUE(
+      Eventually([&] { return Metric("kvstow_put_pages_total{result=\"refused\"}") >= 1024; }));
+  std::vector<bool> seen(kPages + 1);
+  uint64_t results = 0;
+  while (results < kPages) {
+    const v1::PutResponse response = stream.Read();
+    ASSERT_LE(response.results_size(), 1025);
+    for (const v1::PutResult& r : response.results()) {
+      EXPECT_FALSE(seen.at(r.page())) << "answered twice: " << r.page();
+      seen[r.page()] = true;
+      ++results;
+    }
+  }
+  writing.join();
+  EXPECT_TRUE(stream.End().ok());
 }
 
 TEST_F(PutTest, ASilentSenderIsReaped) {
