@@ -104,8 +104,10 @@ bool TieredStore::Impl::MayLeave(const PageEntry& page, TierId from, size_t keep
 }
 
 bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
+  const size_t had = step.claim->segments.size();
   const absl::Status moved = CopyColder(step.claim, from, step.keep);
-  if (step.claim.page() == nullptr) return true;  // it proved damaged and is gone
+  // Where it proved damaged it was cut, which made room too: what is left gets its own step.
+  if (step.claim.page() == nullptr || step.claim->segments.size() < had) return true;
   if (moved.ok()) {
     const std::vector<uint16_t> leaving = step.claim->SegmentsIn(from, step.keep);
     uint64_t bytes = 0;
@@ -146,6 +148,7 @@ absl::Status TieredStore::Impl::CopyColder(Claim& claim, TierId from, size_t kee
 
 absl::Status TieredStore::Impl::CopyToHost(Claim& claim, std::span<const uint16_t> indices) {
   constexpr TierId kTo = TierId::kHost;
+  const PageNumber number = claim->number;  // the page may go while it is read
   uint64_t bytes = 0;
   for (const uint16_t i : indices) bytes += claim->BytesOf(i);
   if (bytes > budget(kTo) || !Reserve(kTo, bytes, Wait::kNo)) {
@@ -155,7 +158,7 @@ absl::Status TieredStore::Impl::CopyToHost(Claim& claim, std::span<const uint16_
   std::vector<SegmentBody> list;
   for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, indices)) {
     written.Update(body.status());
-    if (written.ok()) list.push_back({claim->id(indices[list.size()]), *std::move(body)});
+    if (written.ok()) list.push_back({{number, indices[list.size()]}, *std::move(body)});
   }
   if (written.ok()) written = tier(kTo).Write(list);
   MutexLock lock(mu_);
@@ -170,6 +173,7 @@ absl::Status TieredStore::Impl::CopyToHost(Claim& claim, std::span<const uint16_
 
 // Sees to it that the leading `end` segments are on disk, and survive what `ack` says.
 absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) {
+  const PageNumber number = claim->number;  // the page may go while it is read
   const size_t on_disk = claim->on_disk();
   if (on_disk >= end) {
     if (claim->disk_ack >= ack) return absl::OkStatus();
@@ -190,7 +194,7 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
   std::vector<SegmentBody> list;
   for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, indices)) {
     written.Update(body.status());
-    if (written.ok()) list.push_back({claim->id(first + list.size()), *std::move(body)});
+    if (written.ok()) list.push_back({{number, indices[list.size()]}, *std::move(body)});
   }
   const bool damaged = !written.ok();
   if (!damaged) written = parts_.catalog->PutPage(claim->Record(end), list, ack);

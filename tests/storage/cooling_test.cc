@@ -320,6 +320,25 @@ TEST_F(CoolingTest, DamageFoundWhileCoolingIsNotCarriedOn) {
   EXPECT_GT(store_->Counters().corrupt_segments, 0u);
 }
 
+TEST_F(CoolingTest, OfADamagedPageTheGoodPartIsCarriedOn) {
+  for (const TierId from : {TierId::kGpu, TierId::kHost}) {
+    Open(from == TierId::kGpu ? 4 * kPage : 0, 4 * kPage, 100 * kPage);
+    Faults& faults = faults_[static_cast<size_t>(from)];
+    faults.damage_reads = true;
+    for (const int damaged : {0, 1, 2}) {
+      PutOk(1);
+      faults.damage_only = damaged;
+      ASSERT_OK(store_->Shrink(from, 0));
+      EXPECT_EQ(Segments(1), static_cast<size_t>(damaged));
+      if (damaged > 0) {
+        EXPECT_GT(TierOf(1), from);
+      }
+      EXPECT_EQ(ReadBack({.key = 1}), static_cast<size_t>(damaged));
+      store_->Delete(PrfPage{.key = 1}.name(), true).IgnoreError();  // gone already for 0
+    }
+  }
+}
+
 TEST_F(CoolingTest, OldNumbersAreMisses) {
   Open(0, 4 * kPage, 0);
   PutOk(1);

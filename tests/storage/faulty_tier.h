@@ -19,6 +19,7 @@ struct Faults {
   std::atomic<bool> fail_writes{false};   // RESOURCE_EXHAUSTED
   std::atomic<bool> fail_reads{false};    // UNAVAILABLE
   std::atomic<bool> damage_reads{false};  // one bit of every body is flipped
+  std::atomic<int> damage_only{-1};       // of the segment with this index, if not -1
   std::atomic<bool> lose_reads{false};    // NOT_FOUND
   std::atomic<int> writes{0};
   std::function<void()> before_write;  // runs inside Write and PutPage
@@ -44,10 +45,12 @@ class FaultyTier final : public Tier {
   }
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
     std::vector<absl::StatusOr<SharedBytes>> out = inner_->Read(ids);
-    for (auto& body : out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      auto& body = out[i];
       if (faults_.fail_reads) body = absl::UnavailableError("injected: does not answer");
       if (faults_.lose_reads) body = absl::NotFoundError("injected: not here");
       if (!faults_.damage_reads || !body.ok() || body->empty()) continue;
+      if (faults_.damage_only >= 0 && ids[i].index != faults_.damage_only) continue;
       std::vector<uint8_t> bytes(body->span().begin(), body->span().end());
       bytes[bytes.size() / 2] ^= 1;
       body = SharedBytes::Take(std::move(bytes));
