@@ -14,7 +14,7 @@ constexpr absl::string_view kAffineArguments[] = {"bits", "group", "k", "v"};
 
 constexpr absl::string_view kMinifloatArguments[] = {"format"};
 
-constexpr absl::string_view kPlanesArguments[] = {"step", "levels"};
+constexpr absl::string_view kPlanesArguments[] = {"step", "levels", "k", "depth"};
 constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
 
 constexpr OpInfo kOps[] = {

@@ -14,6 +14,7 @@ namespace kvstow {
 namespace {
 
 constexpr int kStepsAnOctave = 8, kRowsAnOctave = 4;
+constexpr int kMaxFiner = 24;
 constexpr int kMeanDivisor = 4;  // of a step
 // Steps are normal and so is all that is made of them: magnitudes below 2^24.
 constexpr int kMinStep = -100 * kStepsAnOctave, kMaxStep = 100 * kStepsAnOctave;
@@ -67,6 +68,17 @@ int StepFor(double spread, double relative_step) {
   return std::clamp(RoundLog2(spread * relative_step, kStepsAnOctave), kMinStep, kMaxStep);
 }
 
+float MeanOf(int32_t mean, float step) { return static_cast<float>(mean) * (step / kMeanDivisor); }
+
+void Centre(const SlabStatistics& slab, std::span<float> values) {
+  const size_t channels = slab.means.size();
+  std::vector<float> means;
+  for (const int32_t mean : slab.means) means.push_back(MeanOf(mean, StepOf(slab)));
+  for (size_t at = 0; at < values.size(); at += channels) {
+    for (size_t i = 0; i < channels; ++i) values[at + i] -= means[i];
+  }
+}
+
 // One token of twice as many coefficients as the run has channels: rows, then means.
 PlaneCoder CoderOf(std::span<const SlabStatistics> slabs, std::span<const uint32_t> channels) {
   PlaneLayout layout;
@@ -79,15 +91,16 @@ PlaneCoder CoderOf(std::span<const SlabStatistics> slabs, std::span<const uint32
 
 }  // namespace
 
-SlabStatistics MeasureSlab(std::span<const float> values, size_t channels, double relative_step,
+SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& of, double relative_step,
                            uint32_t levels) {
+  const size_t channels = of.count(), tokens = values.size() / channels;
   const Moments m = MomentsOf(values, channels);
   SlabStatistics slab;
   const double rms = std::sqrt(m.square);
   const auto base_step = [&] {
     return Exp2Fraction(slab.step + kStepsAnOctave * static_cast<int>(levels - 1), kStepsAnOctave);
   };
-  if (values.size() / channels < kMinTokensForChannels) {
+  if (tokens < kMinTokensForChannels) {
     slab.step = static_cast<int16_t>(StepFor(rms, relative_step));
     slab.row = static_cast<int8_t>(RowOf(rms, base_step()));
     return slab;
@@ -97,28 +110,53 @@ SlabStatistics MeasureSlab(std::span<const float> values, size_t channels, doubl
   slab.step = static_cast<int16_t>(StepFor(std::max(spread, rms * kMinSpread), relative_step));
   slab.row = static_cast<int8_t>(RowOf(spread, base_step()));
   const double unit = StepOf(slab) / kMeanDivisor;
-  for (size_t i = 0; i < channels; ++i) {
-    slab.rows.push_back(RowOf(std::sqrt(m.variance[i]), base_step()) - slab.row);
-    slab.means.push_back(static_cast<int32_t>(
-        std::clamp(m.mean[i] / unit, -(kPlaneMaxMagnitude - 1.0), kPlaneMaxMagnitude - 1.0)));
+  for (const double mean : m.mean) {
+    slab.means.push_back(static_cast<int32_t>(std::clamp(
+        std::round(mean / unit), -(kPlaneMaxMagnitude - 1.0), kPlaneMaxMagnitude - 1.0)));
   }
-  slab.row_spread = TableRowOf(slab.rows);
   slab.mean_row = TableRowOf(slab.means);
+  Centre(slab, values);
+  size_t at = 0;
+  for (const uint32_t width : RotationBlocks(of.heads, of.dim)) {
+    slab.rotations.push_back(FindRotations(&values[at], tokens, channels, width, StepOf(slab)));
+    Rotate(slab.rotations.back(), tokens, channels, &values[at]);
+    at += width;
+  }
+  const Moments rotated = MomentsOf(values, channels);
+  for (const double variance : rotated.variance)
+    slab.rows.push_back(RowOf(std::sqrt(variance), base_step()) - slab.row);
+  slab.row_spread = TableRowOf(slab.rows);
   return slab;
 }
 
+void RestoreSlab(const SlabStatistics& slab, const SlabChannels& of, std::span<const float> means,
+                 std::span<float> values) {
+  const size_t channels = of.count(), tokens = values.size() / channels;
+  const std::vector<uint32_t> widths = RotationBlocks(of.heads, of.dim);
+  size_t at = 0;
+  for (size_t b = 0; b < slab.rotations.size(); ++b) {
+    RotateBack(slab.rotations[b], tokens, channels, &values[at]);
+    at += widths[b];
+  }
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t i = 0; i < channels; ++i) values[t * channels + i] += means[i];
+  }
+}
+
 ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
-                                   std::span<const uint32_t> channels) {
+                                   std::span<const SlabChannels> channels) {
   ChannelStatistics out;
   for (size_t s = 0; s < slabs.size(); ++s) {
     const SlabStatistics& slab = slabs[s];
     const float step = StepOf(slab);
-    for (uint32_t i = 0; i < channels[s]; ++i) {
-      out.rows.push_back(static_cast<int16_t>(slab.row + (slab.rows.empty() ? 0 : slab.rows[i])));
-      const int32_t mean = slab.means.empty() ? 0 : slab.means[i];
-      out.means.push_back(static_cast<float>(mean) * (step / kMeanDivisor));
+    for (uint32_t i = 0; i < channels[s].count(); ++i) {
+      const int row = slab.rows.empty() ? 0 : slab.rows[i];
+      // Of a row, a quarter of a quarter octave.
+      const int finer = channels[s].finer_where_wide ? std::clamp(row, -kMaxFiner, kMaxFiner) : 0;
+      out.rows.push_back(static_cast<int16_t>(slab.row + row + (finer + (finer < 0 ? -2 : 2)) / 4));
+      out.steps.push_back(step * static_cast<float>(Exp2Fraction(-finer, 4 * kRowsAnOctave)));
+      out.means.push_back(slab.means.empty() ? 0 : MeanOf(slab.means[i], step));
     }
-    out.steps.insert(out.steps.end(), channels[s], step);
   }
   return out;
 }
@@ -141,11 +179,14 @@ std::string SerializeStatistics(std::span<const SlabStatistics> slabs) {
   const std::string body = CoderOf(slabs, channels).EncodeLevel(rows, {}, 0);
   out.Put(static_cast<uint32_t>(body.size()));
   out.PutBytes(AsBytes(body));
-  return std::move(out).Take();
+  std::vector<BlockRotations> rotations;
+  for (const SlabStatistics& slab : slabs)
+    rotations.insert(rotations.end(), slab.rotations.begin(), slab.rotations.end());
+  return std::move(out).Take() + SerializeRotations(rotations);
 }
 
 absl::StatusOr<std::vector<SlabStatistics>> ReadStatistics(ByteReader& reader,
-                                                           std::span<const uint32_t> channels,
+                                                           std::span<const SlabChannels> channels,
                                                            bool with_channels) {
   std::vector<SlabStatistics> slabs(channels.size());
   for (SlabStatistics& slab : slabs) {
@@ -159,16 +200,28 @@ absl::StatusOr<std::vector<SlabStatistics>> ReadStatistics(ByteReader& reader,
   if (!with_channels) return slabs;
   const std::span<const uint8_t> body = reader.GetBytes(reader.Get<uint32_t>());
   if (!reader.ok()) return absl::DataLossError("page statistics: cut within the channels");
-  const PlaneCoder coder = CoderOf(slabs, channels);
+  std::vector<uint32_t> counts, widths;
+  for (const SlabChannels& slab : channels) {
+    counts.push_back(slab.count());
+    const std::vector<uint32_t> blocks = RotationBlocks(slab.heads, slab.dim);
+    widths.insert(widths.end(), blocks.begin(), blocks.end());
+  }
+  const PlaneCoder coder = CoderOf(slabs, counts);
   std::vector<int32_t> values(coder.width());
   KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, 0, 1, {0, 1}, values, {}));
+  KVSTOW_ASSIGN_OR_RETURN(const auto rotations, ReadRotations(reader, widths));
   auto rows = values.begin(), means = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  auto blocks = rotations.begin();
   for (size_t s = 0; s < slabs.size(); ++s) {
-    slabs[s].rows.assign(rows, rows + channels[s]);
-    slabs[s].means.assign(means, means + channels[s]);
+    slabs[s].rows.assign(rows, rows + counts[s]);
+    slabs[s].means.assign(means, means + counts[s]);
     for (int32_t& row : slabs[s].rows) row = std::clamp(row, -400, 400);
-    rows += channels[s];
-    means += channels[s];
+    rows += counts[s];
+    means += counts[s];
+    const auto end =
+        blocks + static_cast<ptrdiff_t>(RotationBlocks(channels[s].heads, channels[s].dim).size());
+    slabs[s].rotations.assign(blocks, end);
+    blocks = end;
   }
   return slabs;
 }

@@ -2,14 +2,16 @@
 // of every channel, taken from the page itself, and their bytes.
 //
 // A *channel* is one coordinate of one head of K or V of one layer; channels of a run stand in the
-// order of a token's values: K of the first layer, V of the first layer, K of the second. The step
-// is one for each slab. Means are integers of a quarter of the step, spreads are rows of the plane
-// coder's tables (quarter octaves): both are coded by the plane coder itself, as one token of
-// twice the width. docs/FORMAT.md has the bytes.
+// order of a token's values: K of the first layer, V of the first layer, K of the second. Within a
+// head, channels are centred and then decorrelated by a few rotations (pair_rotations.h): what is
+// coded are rotated channels. The step is one for each slab, but may shrink for wide channels.
+// Means are integers of a quarter of the step, spreads are rows of the plane coder's tables
+// (quarter octaves): both are coded by the plane coder itself, as one token of twice the width.
+// docs/FORMAT.md has the bytes.
 //
-// Pages of fewer than kMinTokensForChannels tokens have no channel statistics: all means are 0 and
-// all spreads of a slab are its rms. Free functions and values; thread-safe; the same bits on every
-// machine.
+// Pages of fewer than kMinTokensForChannels tokens have no channel statistics: all means are 0, all
+// spreads of a slab are its rms, and nothing is rotated. Free functions and values; thread-safe;
+// the same bits on every machine.
 #ifndef KVSTOW_KERNELS_PAGE_STATISTICS_H_
 #define KVSTOW_KERNELS_PAGE_STATISTICS_H_
 
@@ -20,24 +22,37 @@
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "kernels/transform/pair_rotations.h"
 
 namespace kvstow {
 
 inline constexpr uint32_t kMinTokensForChannels = 8;
 
-// What the bytes hold of one slab.
-struct SlabStatistics {
-  int16_t step = 0;                  // of the finest level, 2^(step / 8)
-  int8_t row = 0;                    // the mean row of its channels, at the base step
-  uint8_t row_spread = 0;            // the table row that codes differences from `row`
-  uint8_t mean_row = 0;              // the table row that codes the means
-  std::vector<int32_t> rows, means;  // a channel each, empty without channel statistics
+// How a slab's channels are made up.
+struct SlabChannels {
+  uint32_t heads = 0, dim = 0;
+  bool finer_where_wide = false;  // steps follow spreads^-1/4
+  uint32_t count() const { return heads * dim; }
 };
 
-// Statistics of the slab `values` [tokens, channels], whose finest step is `relative_step` times
-// its rms spread; `levels` >= 1.
-SlabStatistics MeasureSlab(std::span<const float> values, size_t channels, double relative_step,
-                           uint32_t levels);
+// What the bytes hold of one slab.
+struct SlabStatistics {
+  int16_t step = 0;        // of the finest level, 2^(step / 8)
+  int8_t row = 0;          // the mean row of its channels, at the base step
+  uint8_t row_spread = 0;  // the table row that codes differences from `row`
+  uint8_t mean_row = 0;    // the table row that codes the means
+  // A channel each, and a block each; empty without channel statistics.
+  std::vector<int32_t> rows, means;
+  std::vector<BlockRotations> rotations;
+};
+
+// Statistics of the slab `values` [tokens, heads, dim], which become what is to be coded: centred
+// and rotated. The finest step is `relative_step` times the rms spread; `levels` >= 1.
+SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& channels,
+                           double relative_step, uint32_t levels);
+// The inverse of what MeasureSlab did to values; `means` are the slab's.
+void RestoreSlab(const SlabStatistics& slab, const SlabChannels& channels,
+                 std::span<const float> means, std::span<float> values);
 
 // All that coding needs, a channel each.
 struct ChannelStatistics {
@@ -46,12 +61,12 @@ struct ChannelStatistics {
   std::vector<float> means;
 };
 ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
-                                   std::span<const uint32_t> channels);
+                                   std::span<const SlabChannels> channels);
 
 std::string SerializeStatistics(std::span<const SlabStatistics> slabs);
-// `channels`: of each slab. DATA_LOSS when the bytes cannot be statistics.
+// DATA_LOSS when the bytes cannot be statistics.
 absl::StatusOr<std::vector<SlabStatistics>> ReadStatistics(ByteReader& reader,
-                                                           std::span<const uint32_t> channels,
+                                                           std::span<const SlabChannels> channels,
                                                            bool with_channels);
 
 }  // namespace kvstow

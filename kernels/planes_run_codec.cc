@@ -21,10 +21,15 @@ namespace {
 constexpr uint32_t kTokensPerStream = 4;
 constexpr float kLargest = 65504;  // of fp16
 
+struct PlanesOptions {
+  double step = 0, k = 0, depth = 0;
+  uint32_t levels = 0;
+};
+
 class PlanesRunCodec final : public RunCodec {
  public:
-  PlanesRunCodec(const KvSpec& spec, double step, uint32_t levels, std::unique_ptr<Quantizer> plain)
-      : spec_(spec), step_(step), levels_(levels), plain_(std::move(plain)) {}
+  PlanesRunCodec(const KvSpec& spec, PlanesOptions options, std::unique_ptr<Quantizer> plain)
+      : spec_(spec), options_(options), levels_(options.levels), plain_(std::move(plain)) {}
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return levels_; }
@@ -40,10 +45,11 @@ class PlanesRunCodec final : public RunCodec {
     Part part;
     uint32_t heads, dim, first_channel;
     uint32_t channels() const { return heads * dim; }
+    SlabChannels Channels() const { return {heads, dim, part == Part::kK}; }
     SlabShape Shape(uint32_t tokens) const { return {part, tokens, heads, dim}; }
   };
   std::vector<Slab> SlabsOf(uint32_t layers) const;
-  static std::vector<uint32_t> ChannelsOf(std::span<const Slab> slabs);
+  static std::vector<SlabChannels> ChannelsOf(std::span<const Slab> slabs);
   // Tokens that are kept apart.
   static uint32_t PlainTokens(const Run& run) {
     return static_cast<uint32_t>(
@@ -55,6 +61,8 @@ class PlanesRunCodec final : public RunCodec {
   // Values of the coded tokens of every slab, K without positions; plain tokens go into `body`.
   absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
                          std::vector<std::vector<float>>& values, std::string& body) const;
+  // The finest step relative to the rms spread of a slab.
+  double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
     return PlaneCoder(
         {.rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream},
@@ -62,16 +70,20 @@ class PlanesRunCodec final : public RunCodec {
   }
   // The layers `wanted` from plain tokens and decoded coefficients [tokens, width].
   absl::Status StoreSlabs(const Run& run, LayerRange wanted, std::span<const Slab> slabs,
-                          std::span<const uint8_t> plain_bytes, const ChannelStatistics& channels,
-                          std::span<const float> decoded, std::span<uint8_t> raw) const;
-  // What each level gains, see SegmentInfo.
+                          std::span<const uint8_t> plain_bytes,
+                          std::span<const SlabStatistics> statistics,
+                          const ChannelStatistics& channels, std::span<const float> decoded,
+                          std::span<uint8_t> raw) const;
+  // What each level gains, see SegmentInfo: `values` are centred and rotated, `energies` are
+  // squared sums of the slabs before that.
   std::vector<double> GainsOf(uint32_t plain, std::span<const Slab> slabs,
+                              std::span<const double> energies,
                               const std::vector<std::vector<float>>& values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,
                               std::span<const int32_t> q) const;
 
   const KvSpec spec_;
-  const double step_;
+  const PlanesOptions options_;
   const uint32_t levels_;
   const std::unique_ptr<Quantizer> plain_;
 };
@@ -90,10 +102,17 @@ std::vector<PlanesRunCodec::Slab> PlanesRunCodec::SlabsOf(uint32_t layers) const
   return slabs;
 }
 
-std::vector<uint32_t> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) {
-  std::vector<uint32_t> channels;
-  for (const Slab& slab : slabs) channels.push_back(slab.channels());
+std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) {
+  std::vector<SlabChannels> channels;
+  for (const Slab& slab : slabs) channels.push_back({slab.heads, slab.dim});
   return channels;
+}
+
+double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
+  if (slab.part == Part::kK) return options_.step * options_.k;
+  if (spec_.layers < 2) return options_.step;
+  const double depth = static_cast<double>(run.layers.first + slab.layer) / (spec_.layers - 1);
+  return options_.step * std::pow(options_.depth, depth - 0.5);
 }
 
 size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
@@ -135,6 +154,7 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
 }
 
 std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab> slabs,
+                                            std::span<const double> energies,
                                             const std::vector<std::vector<float>>& values,
                                             const ChannelStatistics& channels,
                                             const PlaneCoder& coder,
@@ -156,11 +176,10 @@ std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab
       slab_values.clear();
       for (size_t t = 0; t < tokens; ++t) {
         for (uint32_t i = slab.first_channel; i < slab.first_channel + slab.channels(); ++i)
-          slab_values.push_back(decoded[t * width + i] + channels.means[i]);
+          slab_values.push_back(decoded[t * width + i]);
       }
-      const double energy = SquaredSum(values[s].data(), values[s].size());
       const double error = SquaredError(values[s].data(), slab_values.data(), slab_values.size());
-      const double now = energy > 0 ? error / energy : 0;
+      const double now = energies[s] > 0 ? error / energies[s] : 0;
       gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
       left[s] = std::min(left[s], now);
     }
@@ -176,26 +195,28 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<SlabStatistics> statistics;
-  for (size_t s = 0; s < slabs.size() && coded > 0; ++s)
-    statistics.push_back(MeasureSlab(values[s], slabs[s].channels(), step_, levels_));
+  std::vector<double> energies;
+  for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
+    energies.push_back(SquaredSum(values[s].data(), values[s].size()));
+    statistics.push_back(
+        MeasureSlab(values[s], slabs[s].Channels(), StepFor(run, slabs[s]), levels_));
+  }
   const ChannelStatistics channels = ExpandStatistics(statistics, ChannelsOf(slabs));
   base += SerializeStatistics(statistics);
 
   const PlaneCoder coder = CoderOf(channels);
   const size_t width = coder.width();
   std::vector<int32_t> q(coded * width);
-  std::vector<float> centred;
+  std::vector<float> inverse_steps;
+  for (const float step : channels.steps) inverse_steps.push_back(1 / step);
   for (size_t s = 0; s < statistics.size(); ++s) {
     const uint32_t first = slabs[s].first_channel, count = slabs[s].channels();
-    centred.resize(count);
     for (uint32_t t = 0; t < coded; ++t) {
-      for (uint32_t i = 0; i < count; ++i)
-        centred[i] = values[s][t * count + i] - channels.means[first + i];
-      DeadZoneQuantize(centred.data(), count, 1 / channels.steps[first], kPlaneDeadZone,
-                       kPlaneMaxMagnitude - 1, &q[t * width + first]);
+      DeadZoneQuantizeEach(&values[s][t * count], count, &inverse_steps[first], kPlaneDeadZone,
+                           kPlaneMaxMagnitude - 1, &q[t * width + first]);
     }
   }
-  const std::vector<double> gains = GainsOf(plain, slabs, values, channels, coder, q);
+  const std::vector<double> gains = GainsOf(plain, slabs, energies, values, channels, coder, q);
   std::vector<EncodedLevel> out;
   for (uint32_t level = 0; level < levels_; ++level) {
     std::string body = level == 0 ? std::move(base) : std::string();
@@ -215,12 +236,13 @@ absl::Status PlanesRunCodec::Decode(const Run& run, std::span<const SharedBytes>
   ByteReader reader(bodies[0].span());
   const std::span<const uint8_t> plain_bytes = reader.GetBytes(PlainBytes(slabs, plain));
   if (!reader.ok()) return absl::DataLossError("planes: cut within the first tokens");
+  std::vector<SlabStatistics> statistics;
   ChannelStatistics channels;
   std::vector<int32_t> q;
   std::vector<float> decoded;
   if (coded > 0) {
-    const std::vector<uint32_t> counts = ChannelsOf(slabs);
-    KVSTOW_ASSIGN_OR_RETURN(const auto statistics,
+    const std::vector<SlabChannels> counts = ChannelsOf(slabs);
+    KVSTOW_ASSIGN_OR_RETURN(statistics,
                             ReadStatistics(reader, counts, coded >= kMinTokensForChannels));
     channels = ExpandStatistics(statistics, counts);
     const PlaneCoder coder = CoderOf(channels);
@@ -235,12 +257,13 @@ absl::Status PlanesRunCodec::Decode(const Run& run, std::span<const SharedBytes>
     decoded.resize(q.size());
     coder.Dequantize(q, {}, static_cast<uint32_t>(bodies.size() - 1), channels.steps, decoded);
   }
-  return StoreSlabs(run, wanted, slabs, plain_bytes, channels, decoded, raw);
+  return StoreSlabs(run, wanted, slabs, plain_bytes, statistics, channels, decoded, raw);
 }
 
 absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
                                         std::span<const Slab> slabs,
                                         std::span<const uint8_t> plain_bytes,
+                                        std::span<const SlabStatistics> statistics,
                                         const ChannelStatistics& channels,
                                         std::span<const float> decoded,
                                         std::span<uint8_t> raw) const {
@@ -249,7 +272,8 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
   const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
   const uint8_t* plain_body = plain_bytes.data();
   std::vector<float> values;
-  for (const Slab& slab : slabs) {
+  for (size_t s = 0; s < slabs.size(); ++s) {
+    const Slab& slab = slabs[s];
     const SlabShape plain_shape = slab.Shape(plain);
     const uint8_t* const plain_bodies[] = {plain_body};
     if (plain > 0) plain_body += plain_->LevelBytes(plain_shape, 0);
@@ -258,14 +282,16 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
     values.resize(slab.Shape(run.tokens).values());
     if (plain > 0 && !plain_->Decode(plain_shape, plain_bodies, values.data()))
       return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
-    float* const rest = values.data() + size_t{plain} * slab.channels();
-    for (size_t t = 0; t < coded; ++t) {
-      const float* from = &decoded[t * width + slab.first_channel];
-      const float* means = &channels.means[slab.first_channel];
-      for (uint32_t i = 0; i < slab.channels(); ++i)
-        rest[t * slab.channels() + i] = from[i] + means[i];
+    if (coded > 0) {
+      const std::span<float> rest = std::span(values).subspan(size_t{plain} * slab.channels());
+      for (size_t t = 0; t < coded; ++t) {
+        std::copy_n(&decoded[t * width + slab.first_channel], slab.channels(),
+                    &rest[t * slab.channels()]);
+      }
+      RestoreSlab(statistics[s], slab.Channels(),
+                  std::span(channels.means).subspan(slab.first_channel), rest);
+      if (slab.part == Part::kK) rotation.Redo(plain, coded, slab.heads, rest.data());
     }
-    if (slab.part == Part::kK) rotation.Redo(plain, coded, slab.heads, rest);
     StoreFloats(spec_.dtype, values.data(), values.size(),
                 raw.data() + SlabOffset(spec_, layer - wanted.first, slab.part, run.tokens));
   }
@@ -276,12 +302,15 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels"}));
-  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 0.5, 0.01, 8));
-  KVSTOW_ASSIGN_OR_RETURN(const uint32_t levels, arguments.Number("levels", 3, 1, 8));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth"}));
+  PlanesOptions options;
+  KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
+  KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
+  KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
+  KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
   const Op affine{"affine", {{"bits", "5"}, {"group", "32"}}};
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeAffine(OpArguments(affine)));
-  return std::make_unique<PlanesRunCodec>(spec, step, levels, std::move(plain));
+  return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
 }
 
 }  // namespace kvstow

@@ -26,16 +26,24 @@ constexpr double kSixteenths[16] = {
     1.9152065613971472939,
 };
 
+int32_t Quantize(float value, float inverse_step, float dead_zone, float most) {
+  const float magnitude = std::abs(value) * inverse_step + (1 - dead_zone);
+  const auto whole = static_cast<int32_t>(std::min(magnitude, most));
+  return value < 0 ? -whole : whole;
+}
+
 }  // namespace
 
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q) {
   const auto most = static_cast<float>(limit);
-  for (size_t i = 0; i < count; ++i) {
-    const float magnitude = std::abs(values[i]) * inverse_step + (1 - dead_zone);
-    const auto whole = static_cast<int32_t>(std::min(magnitude, most));
-    q[i] = values[i] < 0 ? -whole : whole;
-  }
+  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
+}
+
+void DeadZoneQuantizeEach(const float* values, size_t count, const float* inverse_steps,
+                          float dead_zone, int32_t limit, int32_t* q) {
+  const auto most = static_cast<float>(limit);
+  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_steps[i], dead_zone, most);
 }
 
 int RoundLog2(double x, int per_octave) {

@@ -17,11 +17,14 @@ namespace kvstow {
 // `values` are finite, `inverse_step` is 1 / step in F32. Magnitudes end at `limit`.
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q);
+// The same with a step for each value.
+void DeadZoneQuantizeEach(const float* values, size_t count, const float* inverse_steps,
+                          float dead_zone, int32_t limit, int32_t* q);
 
 // round(per_octave log2(x)) by comparisons, the same on every machine. x is positive and normal,
 // per_octave is 4 or 8.
 int RoundLog2(double x, int per_octave);
-// 2^(n / per_octave).
+// 2^(n / per_octave); per_octave is 4, 8 or 16.
 double Exp2Fraction(int n, int per_octave);
 
 }  // namespace kvstow

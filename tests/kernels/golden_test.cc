@@ -2,6 +2,7 @@
 // page header's size (uint32), the header, then the bodies one after another.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,16 +18,15 @@ struct Golden {
   const char* file;
   const char* recipe;
   double error;  // of the whole page, relative to its energy: at most this
+  uint32_t tokens = 5;
 
   friend void PrintTo(const Golden& g, std::ostream* out) { *out << g.recipe; }
 };
 
 class GoldenPage : public ::testing::TestWithParam<Golden> {};
 
-constexpr uint32_t kTokens = 5;
-
-KvSpec Spec() {
-  KvSpec spec = testing::SpecOf(DType::kF16, 3, 2, 20, 16, 8);
+KvSpec Spec(uint32_t tokens) {
+  KvSpec spec = testing::SpecOf(DType::kF16, 3, 2, 20, 16, std::max(tokens, 8u));
   spec.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 100000};
   return spec;
 }
@@ -40,12 +40,13 @@ std::string FileOf(const EncodedPage& page) {
 }
 
 TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
-  const KvSpec spec = Spec();
-  const auto raw = testing::GaussianPage(spec, kTokens, 42);
+  const uint32_t tokens = GetParam().tokens;
+  const KvSpec spec = Spec(tokens);
+  const auto raw = testing::GaussianPage(spec, tokens, 42);
   const auto codec = MakeCodec(*Recipe::Parse(GetParam().recipe), spec);
   ASSERT_TRUE(codec.ok()) << codec.status();
   const auto page =
-      (*codec)->Encode({.raw = raw, .tokens = kTokens, .first_position = 640, .key = "golden"});
+      (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 640, .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
   const std::string path = std::string(KVSTOW_TESTS_DIR) + "/golden/" + GetParam().file;
@@ -77,7 +78,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, GoldenPage,
                                                   "run(2)|affine(bits=8,group=64)", 4e-5},
                                            Golden{"page_v1_fp8.bin", "fp8", 8e-4},
                                            Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
-                                           Golden{"page_v1_rotated8.bin", "rotated8", 6e-5}),
+                                           Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
+                                           Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),
                          [](const auto& info) {
                            const std::string file = info.param.file;
                            return file.substr(8, file.size() - 12);
