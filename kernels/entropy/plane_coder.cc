@@ -29,13 +29,6 @@ int TableRow(int row) { return std::min(row, kPlaneRows - 1); }
 
 int EnergyShift(uint8_t energy) { return 2 * (static_cast<int>(energy) - kPlaneEnergies / 2); }
 
-// The symbol that escapes: the last that has a frequency.
-uint32_t Escape(const std::array<uint16_t, kPlaneSymbols>& frequencies) {
-  uint32_t last = kPlaneSymbols - 1;
-  while (frequencies[last] == 0) --last;
-  return last;
-}
-
 template <size_t n>
 uint32_t Start(const std::array<uint16_t, n>& frequencies, uint32_t symbol) {
   uint32_t start = 0;
@@ -64,54 +57,6 @@ bool GetEscape(RansDecoder& rans, uint32_t* excess) {
   const uint32_t width = rans.GetBits(kEscapeWidthBits);
   if (width > 24) return false;
   *excess = width < 2 ? width : (1u << (width - 1) | rans.GetBits(width - 1));
-  return true;
-}
-
-void PutBase(RansEncoder& rans, const LevelTables& tables, int row, int32_t q) {
-  const auto [table, raw_bits] = SplitRow(row);
-  const auto& frequencies = tables.base[table];
-  const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), high = magnitude >> raw_bits;
-  const bool negative = q < 0;
-  if (raw_bits > 0) {
-    if (high == 0 && magnitude > 0) rans.PutBits(negative, 1);
-    rans.PutBits(magnitude & ((1u << raw_bits) - 1), raw_bits);
-  }
-  const uint32_t escape = Escape(frequencies), symbol = std::min(high, escape);
-  if (symbol == escape) PutEscape(rans, high - escape);
-  const uint32_t start = Start(frequencies, symbol), frequency = frequencies[symbol];
-  if (symbol == 0) {
-    rans.Put(start, frequency);
-  } else {
-    rans.Put(start + (negative ? frequency / 2 : 0), frequency / 2);
-  }
-}
-
-bool GetBase(RansDecoder& rans, const LevelTables& tables, int row, int32_t* q) {
-  const auto [table, raw_bits] = SplitRow(row);
-  const auto& frequencies = tables.base[table];
-  const uint32_t slot = rans.Peek();
-  uint32_t start;
-  uint32_t high = Find(frequencies, slot, &start);
-  bool negative = false;
-  if (high == 0) {
-    rans.Take(start, frequencies[0]);
-  } else {
-    const uint32_t half = frequencies[high] / 2u;
-    negative = slot >= start + half;
-    rans.Take(negative ? start + half : start, half);
-  }
-  if (high == Escape(frequencies)) {
-    uint32_t excess;
-    if (!GetEscape(rans, &excess)) return false;
-    high += excess;
-  }
-  uint64_t magnitude = high;
-  if (raw_bits > 0) {
-    magnitude = uint64_t{high} << raw_bits | rans.GetBits(raw_bits);
-    if (high == 0 && magnitude > 0) negative = rans.GetBits(1) != 0;
-  }
-  if (magnitude >= kPlaneMaxMagnitude) return false;
-  *q = negative ? -static_cast<int32_t>(magnitude) : static_cast<int32_t>(magnitude);
   return true;
 }
 
@@ -201,7 +146,67 @@ TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_
 }
 
 PlaneCoder::PlaneCoder(PlaneLayout layout, const PlaneTables& tables)
-    : layout_(std::move(layout)), tables_(tables) {}
+    : layout_(std::move(layout)), tables_(tables) {
+  for (int row = 0; row < kPlaneRows; ++row) {
+    const auto& frequencies = TablesOf(0).base[row];
+    BaseStarts& starts = starts_[row];
+    for (uint32_t k = 1; k < kPlaneSymbols; ++k) {
+      starts.start[k] = static_cast<uint16_t>(starts.start[k - 1] + frequencies[k - 1]);
+      if (frequencies[k] > 0) starts.escape = k;
+    }
+  }
+}
+
+void PlaneCoder::PutBase(RansEncoder& rans, int row, int32_t q) const {
+  const auto [table, raw_bits] = SplitRow(row);
+  const auto& frequencies = TablesOf(0).base[table];
+  const BaseStarts& starts = starts_[table];
+  const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), high = magnitude >> raw_bits;
+  const bool negative = q < 0;
+  if (raw_bits > 0) {
+    if (high == 0 && magnitude > 0) rans.PutBits(negative, 1);
+    rans.PutBits(magnitude & ((1u << raw_bits) - 1), raw_bits);
+  }
+  const uint32_t symbol = std::min(high, starts.escape);
+  if (symbol == starts.escape) PutEscape(rans, high - symbol);
+  const uint32_t start = starts.start[symbol], frequency = frequencies[symbol];
+  if (symbol == 0) {
+    rans.Put(start, frequency);
+  } else {
+    rans.Put(start + (negative ? frequency / 2 : 0), frequency / 2);
+  }
+}
+
+bool PlaneCoder::GetBase(RansDecoder& rans, int row, int32_t* q) const {
+  const auto [table, raw_bits] = SplitRow(row);
+  const auto& frequencies = TablesOf(0).base[table];
+  const BaseStarts& starts = starts_[table];
+  const uint32_t slot = rans.Peek();
+  uint32_t high = 0;
+  while (high < starts.escape && slot >= starts.start[high + 1]) ++high;
+  const uint32_t start = starts.start[high];
+  bool negative = false;
+  if (high == 0) {
+    rans.Take(start, frequencies[0]);
+  } else {
+    const uint32_t half = frequencies[high] / 2u;
+    negative = slot >= start + half;
+    rans.Take(negative ? start + half : start, half);
+  }
+  if (high == starts.escape) {
+    uint32_t excess;
+    if (!GetEscape(rans, &excess)) return false;
+    high += excess;
+  }
+  uint64_t magnitude = high;
+  if (raw_bits > 0) {
+    magnitude = uint64_t{high} << raw_bits | rans.GetBits(raw_bits);
+    if (high == 0 && magnitude > 0) negative = rans.GetBits(1) != 0;
+  }
+  if (magnitude >= kPlaneMaxMagnitude) return false;
+  *q = negative ? -static_cast<int32_t>(magnitude) : static_cast<int32_t>(magnitude);
+  return true;
+}
 
 int PlaneCoder::Row(size_t coefficient, int shift, uint32_t level) const {
   return std::clamp(layout_.rows[coefficient] + shift + 4 * static_cast<int>(level), 0,
@@ -218,7 +223,7 @@ void PlaneCoder::EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t
     while (i-- > begin) {
       const int32_t value = CoarserLevel(q[i], Above(level));
       if (level == 0) {
-        PutBase(rans, TablesOf(level), Row(i, shift, 0), value);
+        PutBase(rans, Row(i, shift, 0), value);
       } else {
         PutRefinement(rans, TablesOf(level), Row(i, shift, level - 1), value);
       }
@@ -244,7 +249,7 @@ bool PlaneCoder::DecodeToken(RansDecoder& rans, uint32_t level, int32_t* q,
     for (; i < end; ++i) {
       if (level > 0) {
         q[i] = GetRefinement(rans, TablesOf(level), Row(i, shift, level - 1), q[i]);
-      } else if (!GetBase(rans, TablesOf(level), Row(i, shift, 0), &q[i])) {
+      } else if (!GetBase(rans, Row(i, shift, 0), &q[i])) {
         return false;
       }
     }

@@ -23,6 +23,7 @@
 #define KVSTOW_KERNELS_ENTROPY_PLANE_CODER_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -94,8 +95,18 @@ class PlaneCoder {
   }
   int Row(size_t coefficient, int shift, uint32_t level) const;
 
+  // Where the symbols of a row of base tables start, and which of them escapes.
+  struct BaseStarts {
+    std::array<uint16_t, kPlaneSymbols> start{};
+    uint32_t escape = 0;
+  };
+  // Of the base level.
+  void PutBase(RansEncoder& rans, int row, int32_t q) const;
+  bool GetBase(RansDecoder& rans, int row, int32_t* q) const;
+
   PlaneLayout layout_;
   const PlaneTables& tables_;
+  std::array<BaseStarts, kPlaneRows> starts_;
 };
 
 }  // namespace kvstow

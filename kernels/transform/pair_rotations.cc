@@ -35,14 +35,16 @@ class Covariance {
   Covariance(const float* values, size_t tokens, size_t stride, uint32_t width, float floor)
       : width_(width),
         floor_(floor),
-        matrix_(size_t{width} * width),
+        matrix_(size_t{width} * kRotationBlock),
         inverse_(width),
         best_(width) {
+    std::array<float, kRotationBlock> token{};  // of constant length: the sums below are vectors
     for (size_t t = 0; t < tokens; ++t, values += stride) {
+      std::copy_n(values, width, token.begin());
       for (uint32_t i = 0; i < width; ++i) {
-        const float v = values[i];
-        float* row = &matrix_[size_t{i} * width];
-        for (uint32_t j = 0; j < width; ++j) row[j] += v * values[j];
+        const float v = token[i];
+        float* row = &matrix_[size_t{i} * kRotationBlock];
+        for (uint32_t j = 0; j < kRotationBlock; ++j) row[j] += v * token[j];
       }
     }
     for (float& c : matrix_) c /= static_cast<float>(tokens);
@@ -79,10 +81,10 @@ class Covariance {
 
   void Apply(const PairRotation& r) {
     const auto [c, s] = TurnOf(r.angle);
-    float* a = &matrix_[size_t{r.first} * width_];
-    float* b = &matrix_[size_t{r.second} * width_];
+    float* a = &matrix_[size_t{r.first} * kRotationBlock];
+    float* b = &matrix_[size_t{r.second} * kRotationBlock];
     TurnRows(c, s, 1, a, b);
-    TurnRows(c, s, width_, &matrix_[r.first], &matrix_[r.second]);
+    TurnRows(c, s, kRotationBlock, &matrix_[r.first], &matrix_[r.second]);
     for (const uint32_t k : {uint32_t{r.first}, uint32_t{r.second}})
       inverse_[k] = 1 / std::max(At(k, k), floor_);
     FindBest(r.first);
@@ -100,7 +102,7 @@ class Covariance {
   }
 
  private:
-  float At(uint32_t i, uint32_t j) const { return matrix_[size_t{i} * width_ + j]; }
+  float At(uint32_t i, uint32_t j) const { return matrix_[size_t{i} * kRotationBlock + j]; }
 
   // Its square, against variances that are worth bits.
   float Correlation(uint32_t i, uint32_t j) const {
