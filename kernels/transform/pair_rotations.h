@@ -21,7 +21,7 @@
 namespace kvstow {
 
 inline constexpr uint32_t kRotationBlock = 64;
-inline constexpr uint32_t kMaxRotations = 128;  // of a block
+inline constexpr uint32_t kMaxRotations = 255;  // of a block
 
 struct PairRotation {
   uint8_t first = 0, second = 0;  // channels within the block, first < second
