@@ -294,6 +294,7 @@ absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob"}));
   JointNeeds needs;
   KVSTOW_ASSIGN_OR_RETURN(needs.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  KVSTOW_ASSIGN_OR_RETURN(needs.step, arguments.Real("step", needs.step, 1e-3, 1e3));
   const absl::string_view blob = arguments.Text("blob", "any");
   if (blob == "any") return needs;
   if (blob.size() > 2 * sizeof(CalibrationId) ||
@@ -310,8 +311,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_ASSIGN_OR_RETURN(const JointNeeds needs, ParseJointNeeds(arguments));
   JointOptions options;
-  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
-  options.step = static_cast<float>(step);
+  options.step = static_cast<float>(needs.step);
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 64, 1, kMaxPageTokens));

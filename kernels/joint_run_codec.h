@@ -33,6 +33,7 @@ namespace kvstow {
 // What op `joint` asks for of a calibration.
 struct JointNeeds {
   uint32_t layers_per_run = 1;
+  double step = 2;   // of the finest level
   std::string blob;  // leading digits of its id; "" = any
 };
 absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments);

@@ -56,8 +56,9 @@ void AddPin(CLI::App& app, int& exit_code);  // and unpin
 void AddEvict(CLI::App& app, int& exit_code);
 void AddFlush(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
-void AddCodec(CLI::App& app, int& exit_code);  // list and roundtrip
+void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip and calibrate
 void AddCodecRoundtrip(CLI::App& codec, int& exit_code);
+void AddCodecCalibrate(CLI::App& codec, int& exit_code);
 void AddBench(CLI::App& app, int& exit_code);
 
 }  // namespace kvstow::cli

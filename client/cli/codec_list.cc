@@ -73,6 +73,7 @@ void AddCodec(CLI::App& app, int& exit_code) {
   verb->footer("Examples:\n  kvstow codec list\n  kvstow codec list --format json");
   verb->callback([flags, &exit_code] { exit_code = List(*flags); });
   AddCodecRoundtrip(*codec, exit_code);
+  AddCodecCalibrate(*codec, exit_code);
 }
 
 }  // namespace kvstow::cli

@@ -6,6 +6,8 @@
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
+#include "client/mapped_file.h"
+#include "kernels/calibration.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
 #include "kernels/recipe.h"
@@ -16,7 +18,7 @@ namespace {
 
 struct Flags {
   OutputFlags output;
-  std::string recipe, path, out;
+  std::string recipe, calibration, path, out;
   uint32_t page_tokens = 256;
   uint32_t max_levels = 0;
 };
@@ -61,8 +63,9 @@ void Compare(const CasePages& pages, size_t page, std::span<const uint8_t> raw,
   }
 }
 
-absl::Status RoundtripPage(const Codec& codec, const CasePages& pages, size_t page,
-                           uint32_t max_levels, std::span<uint8_t> decoded, Report& report) {
+absl::Status RoundtripPage(const Codec& codec, const CalibrationStore& calibrations,
+                           const CasePages& pages, size_t page, uint32_t max_levels,
+                           std::span<uint8_t> decoded, Report& report) {
   std::vector<uint8_t> raw(pages.Bytes(page));
   pages.file.ReadPage(pages.First(page), pages.Count(page), raw);
   Time start = Clock::Real().Now();
@@ -75,7 +78,7 @@ absl::Status RoundtripPage(const Codec& codec, const CasePages& pages, size_t pa
   const size_t kept = SegmentsForLevels(encoded.header, max_levels);
   const std::span<const SharedBytes> segments(encoded.segments.data(), kept);
   start = Clock::Real().Now();
-  KVSTOW_RETURN_IF_ERROR(DecodePage(encoded.header, segments, decoded));
+  KVSTOW_RETURN_IF_ERROR(DecodePage(encoded.header, segments, decoded, calibrations));
   report.decode_s += SecondsSince(start);
   ++report.pages;
   report.raw_bytes += raw.size();
@@ -86,12 +89,22 @@ absl::Status RoundtripPage(const Codec& codec, const CasePages& pages, size_t pa
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const std::string& text, const KvSpec& spec) {
+absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const std::string& text, const KvSpec& spec,
+                                                      const CalibrationStore& calibrations) {
   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
-  return MakeCodec(recipe, spec);
+  return MakeCodec(recipe, spec, calibrations);
+}
+
+absl::Status LoadCalibration(const std::string& path, CalibrationStore& calibrations) {
+  if (path.empty()) return absl::OkStatus();
+  KVSTOW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const absl::Status status = calibrations.Add(file.bytes()).status();
+  return status.ok() ? status
+                     : absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
 absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
+                                      const CalibrationStore& calibrations,
                                       const CasePages& pages) {
   Report report;
   report.pipeline = codec.recipe().pipeline();
@@ -100,7 +113,8 @@ absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
   Progress progress("codec roundtrip", PageBytes(pages.spec, 1) * pages.tokens());
   for (size_t page = 0; page < pages.keys.size(); ++page) {
     raw[page].resize(pages.Bytes(page));
-    KVSTOW_RETURN_IF_ERROR(RoundtripPage(codec, pages, page, flags.max_levels, raw[page], report));
+    KVSTOW_RETURN_IF_ERROR(
+        RoundtripPage(codec, calibrations, pages, page, flags.max_levels, raw[page], report));
     decoded.push_back({pages.First(page), pages.Count(page), raw[page]});
     progress.Update(report.raw_bytes);
   }
@@ -112,12 +126,16 @@ int Roundtrip(const Flags& flags) {
   absl::StatusOr<CaseFile> file = CaseFile::Open(flags.path);
   if (!file.ok()) return Fail(flags.output, file.status());
   const CasePages pages = CutCase(*std::move(file), flags.page_tokens);
-  const absl::StatusOr<std::shared_ptr<const Codec>> codec = CodecFor(flags.recipe, pages.spec);
+  CalibrationStore calibrations;
+  const absl::Status loaded = LoadCalibration(flags.calibration, calibrations);
+  if (!loaded.ok()) return Fail(flags.output, loaded);
+  const absl::StatusOr<std::shared_ptr<const Codec>> codec =
+      CodecFor(flags.recipe, pages.spec, calibrations);
   if (!codec.ok()) {
     Fail(flags.output, codec.status());
     return kWrongUse;
   }
-  const absl::StatusOr<Report> report = RoundtripPages(flags, **codec, pages);
+  const absl::StatusOr<Report> report = RoundtripPages(flags, **codec, calibrations, pages);
   if (!report.ok()) return Fail(flags.output, report.status());
   const double encode = GigabytesPerSecond(report->raw_bytes, report->encode_s);
   const double decode = GigabytesPerSecond(report->raw_bytes, report->decode_s);
@@ -164,6 +182,8 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
   verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
       ->check(CLI::Range(1u, kMaxPageTokens))
       ->capture_default_str();
+  verb->add_option("--calibration", flags->calibration,
+                   "file that `kvstow codec calibrate` wrote, for recipes that need one");
   verb->add_option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
       ->capture_default_str();
   verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();

@@ -1,0 +1,181 @@
+// kvstow codec calibrate: a calibration blob from cases.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "client/case_file.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+#include "client/mapped_file.h"
+#include "kernels/calibration_fit.h"
+#include "kernels/joint_run_codec.h"
+#include "kernels/recipe.h"
+#include "kernels/run_codec.h"
+
+namespace kvstow::cli {
+namespace {
+
+constexpr uint32_t kTokensAtOnce = 1024;
+
+struct Flags {
+  OutputFlags output;
+  std::string recipe, out, model_stats;
+  std::vector<std::string> cases;
+};
+
+struct Report {
+  std::shared_ptr<const Calibration> calibration;
+  uint64_t tokens = 0, bytes = 0;
+  double seconds = 0;
+};
+
+// Appends a tensor of 32-bit floats of the given shape.
+absl::Status Append(const SafetensorsReader& file, const std::string& name,
+                    const std::vector<uint64_t>& shape, std::vector<float>& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const Tensor tensor, file.Find(name));
+  if (tensor.dtype != "F32" || tensor.shape != shape) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": tensor ", name, ": its type or shape does not fit the cases' model"));
+  }
+  const std::span<const uint8_t> bytes = file.Data(tensor);
+  out.resize(out.size() + bytes.size() / sizeof(float));
+  std::memcpy(out.data() + out.size() - bytes.size() / sizeof(float), bytes.data(), bytes.size());
+  return absl::OkStatus();
+}
+
+// Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads].
+absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec& spec) {
+  ModelStats stats;
+  if (path.empty()) return stats;
+  KVSTOW_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open(path));
+  const uint64_t heads = spec.kv_heads, k = spec.head_dim_k, v = spec.head_dim_v;
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    KVSTOW_RETURN_IF_ERROR(
+        Append(file, absl::StrCat("metric_k.", layer), {heads, k, k}, stats.metric_k));
+    KVSTOW_RETURN_IF_ERROR(
+        Append(file, absl::StrCat("metric_v.", layer), {heads, v, v}, stats.metric_v));
+  }
+  KVSTOW_RETURN_IF_ERROR(Append(file, "gain_k", {spec.layers, heads}, stats.gain_k));
+  KVSTOW_RETURN_IF_ERROR(Append(file, "gain_v", {spec.layers, heads}, stats.gain_v));
+  return stats;
+}
+
+absl::Status AddCase(const std::string& path, const KvSpec& spec, CalibrationFit& fit,
+                     uint64_t& tokens) {
+  KVSTOW_ASSIGN_OR_RETURN(const CaseFile file, CaseFile::Open(path));
+  const std::string difference = FirstDifference(spec, file.Spec(kTokensAtOnce));
+  if (!difference.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is of another model than the first case: ", difference));
+  }
+  const auto count = static_cast<uint32_t>(file.tokens().size());
+  std::vector<uint8_t> raw;
+  for (uint32_t first = 0; first < count; first += kTokensAtOnce) {
+    const uint32_t n = std::min(kTokensAtOnce, count - first);
+    raw.resize(PageBytes(spec, n));
+    file.ReadPage(first, n, raw);
+    KVSTOW_RETURN_IF_ERROR(fit.Add({.raw = raw, .tokens = n, .first_position = first}));
+  }
+  tokens += count;
+  return absl::OkStatus();
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
+  KVSTOW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Create(path, bytes.size()));
+  std::memcpy(file.writable().data(), bytes.data(), bytes.size());
+  return file.Commit();
+}
+
+absl::StatusOr<Report> Fit(const Flags& flags, const JointNeeds& needs) {
+  const Time start = Clock::Real().Now();
+  KVSTOW_ASSIGN_OR_RETURN(const CaseFile first, CaseFile::Open(flags.cases[0]));
+  const KvSpec spec = first.Spec(kTokensAtOnce);
+  KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, ReadModelStats(flags.model_stats, spec));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const auto fit,
+      CalibrationFit::Start(
+          spec, {.layers_per_run = needs.layers_per_run, .finest_step = needs.step}, stats));
+  Report report;
+  Progress progress("codec calibrate", CalibrationFit::kPasses * flags.cases.size(), "cases");
+  for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
+    report.tokens = 0;
+    for (size_t i = 0; i < flags.cases.size(); ++i) {
+      KVSTOW_RETURN_IF_ERROR(AddCase(flags.cases[i], spec, *fit, report.tokens));
+      progress.Update(pass * flags.cases.size() + i + 1);
+    }
+    KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
+  KVSTOW_ASSIGN_OR_RETURN(report.calibration, Calibration::Parse(AsBytes(blob)));
+  KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));
+  report.bytes = blob.size();
+  report.seconds = SecondsSince(start);
+  return report;
+}
+
+absl::StatusOr<JointNeeds> NeedsOf(const std::string& text) {
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+  KVSTOW_ASSIGN_OR_RETURN(std::optional<JointNeeds> needs, CalibrationNeeds(recipe));
+  if (needs.has_value()) return *std::move(needs);
+  return absl::InvalidArgumentError(absl::StrCat("recipe '", text, "' needs no calibration"));
+}
+
+int Calibrate(const Flags& flags) {
+  const absl::StatusOr<JointNeeds> needs = NeedsOf(flags.recipe);
+  if (!needs.ok()) {
+    Fail(flags.output, needs.status());
+    return kWrongUse;
+  }
+  const absl::StatusOr<Report> report = Fit(flags, *needs);
+  if (!report.ok()) return Fail(flags.output, report.status());
+  uint64_t components = 0, values = 0;
+  for (const CalibratedRun& run : report->calibration->runs()) {
+    components += run.rank();
+    values += run.width();
+  }
+  const std::string id = HexOf(report->calibration->id());
+  Print(flags.output,
+        {{"calibration", id},
+         {"out", flags.out},
+         {"bytes", report->bytes},
+         {"cases", flags.cases.size()},
+         {"tokens", report->tokens},
+         {"layers_per_run", report->calibration->shape().layers_per_run},
+         {"components", components},
+         {"values_per_token", values},
+         {"seconds", report->seconds}},
+        FormatFields(
+            {{"calibration", id},
+             {"written to", absl::StrCat(flags.out, ", ", report->bytes, " bytes")},
+             {"made from", absl::StrCat(flags.cases.size(), " cases, ", report->tokens, " tokens")},
+             {"components", absl::StrCat(components, " of ", values, " values a token")},
+             {"time", absl::StrCat(FormatFixed(report->seconds, 1), " s")}}));
+  return kDone;
+}
+
+}  // namespace
+
+void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
+  CLI::App* const verb = codec.add_subcommand(
+      "calibrate", "Fit the calibration of a recipe to cases: text like what will be stored");
+  const auto flags = std::make_shared<Flags>();
+  AddOutputFlags(*verb, flags->output);
+  verb->add_option("--recipe", flags->recipe,
+                   "the recipe; its `run` and its `step`, the finest that is meant to be used, "
+                   "shape the calibration")
+      ->required();
+  verb->add_option("--out", flags->out, "file to write the calibration to")->required();
+  verb->add_option("--model-stats", flags->model_stats,
+                   "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
+                   "gain_v; without it all layers and heads count the same");
+  verb->add_option("CASE", flags->cases, "safetensors files with k.L, v.L and tokens")->required();
+  verb->footer(
+      "Example:\n"
+      "  kvstow codec calibrate --recipe 'kvstow-cal(run=10)' --out model.kvcal prose*.safetensors "
+      "code*.safetensors");
+  verb->callback([flags, &exit_code] { exit_code = Calibrate(*flags); });
+}
+
+}  // namespace kvstow::cli
