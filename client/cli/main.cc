@@ -13,7 +13,7 @@ int Main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed, 2 wrong use, 3 a miss.");
   app.name("kvstow");
   app.set_version_flag("--version", KVSTOW_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is told below: CLI11 would not name a verb it does not know
   app.footer(
       "Examples:\n  kvstow put --space smollm2 prompt.safetensors\n"
       "  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
@@ -27,6 +27,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kDone : kWrongUse;
+  }
+  if (app.get_subcommands().empty()) {
+    std::cerr << app.help();
+    return kWrongUse;
   }
   return exit_code;
 }
