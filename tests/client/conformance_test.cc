@@ -14,8 +14,9 @@ std::unique_ptr<ServerUnderTest> OverUnixSocket() {
                          std::to_string(n++));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(&OverTcp));
-INSTANTIATE_TEST_SUITE_P(Unix, ClientConformance, testing::Values(&OverUnixSocket));
+INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(ServerCase{"fake", OverTcp}));
+INSTANTIATE_TEST_SUITE_P(Unix, ClientConformance,
+                         testing::Values(ServerCase{"fake", OverUnixSocket}));
 
 }  // namespace
 }  // namespace kvstow

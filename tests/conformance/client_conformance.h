@@ -1,7 +1,8 @@
 // What client/client.h promises, run against any server: include this in one source of a test
 // program and instantiate ClientConformance with a factory of servers.
 //
-//   INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(&StartOverTcp));
+//   INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(ServerCase{"server",
+//   StartOverTcp}));
 #ifndef KVSTOW_TESTS_CONFORMANCE_CLIENT_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_CLIENT_CONFORMANCE_H_
 
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,9 +22,13 @@
 
 namespace kvstow {
 
-using StartServer = std::unique_ptr<ServerUnderTest> (*)();
+struct ServerCase {
+  const char* name;  // in the names of the tests
+  std::unique_ptr<ServerUnderTest> (*start)();
+};
+inline void PrintTo(const ServerCase& c, std::ostream* out) { *out << c.name; }
 
-class ClientConformance : public testing::TestWithParam<StartServer> {
+class ClientConformance : public testing::TestWithParam<ServerCase> {
  protected:
   void SetUp() override { client_ = Connect(); }
 
@@ -49,7 +55,7 @@ class ClientConformance : public testing::TestWithParam<StartServer> {
     }
   }
 
-  std::unique_ptr<ServerUnderTest> server_ = GetParam()();
+  std::unique_ptr<ServerUnderTest> server_ = GetParam().start();
   std::unique_ptr<Client> client_;
 };
 

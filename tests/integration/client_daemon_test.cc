@@ -1,9 +1,8 @@
 // The client against kvstowd itself: over TCP with a disk, over a Unix socket in memory alone.
-#include "tests/conformance/client_conformance.h"
-
 #include <csignal>
 
 #include "base/clock.h"
+#include "tests/conformance/client_conformance.h"
 #include "tests/integration/process.h"
 
 namespace kvstow {
@@ -31,8 +30,9 @@ std::unique_ptr<ServerUnderTest> OverUnixSocket() {
   return std::make_unique<DaemonInDir>(true, false);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(&OverTcp));
-INSTANTIATE_TEST_SUITE_P(Unix, ClientConformance, testing::Values(&OverUnixSocket));
+INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(ServerCase{"kvstowd", OverTcp}));
+INSTANTIATE_TEST_SUITE_P(Unix, ClientConformance,
+                         testing::Values(ServerCase{"kvstowd", OverUnixSocket}));
 
 // A server that stopped in the middle keeps its sockets open and their buffers fill: bytes of the
 // worker's pages lie in the connection when the deadline passes.
