@@ -19,7 +19,8 @@ namespace kvstow {
 namespace {
 
 constexpr uint32_t kTokensPerStream = 4;
-constexpr float kLargest = 65504;  // of fp16
+constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
+constexpr float kLargest = 65504;                       // of fp16
 
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
@@ -162,24 +163,27 @@ std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab
   const size_t width = coder.width(), tokens = q.size() / width;
   std::vector<double> gains(levels_);
   gains[0] = static_cast<double>(plain * slabs.size());
-  std::vector<float> decoded(q.size()), slab_values;
-  std::vector<int32_t> coarse(q.size());
+  const size_t every = tokens >= kTokensToSample ? kGainEvery : 1;
+  std::vector<int32_t> coarse;
+  std::vector<float> decoded;
   std::vector<double> left(slabs.size(), 1.0);
   for (uint32_t level = 0; level < levels_ && tokens > 0; ++level) {
     const uint32_t shift = levels_ - 1 - level;
-    for (size_t k = 0; k < q.size(); ++k) coarse[k] = CoarserLevel(q[k], shift);
+    coarse.clear();
+    for (size_t t = 0; t < tokens; t += every) {
+      for (size_t i = 0; i < width; ++i) coarse.push_back(CoarserLevel(q[t * width + i], shift));
+    }
     std::vector<float> steps = channels.steps;
     for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
+    decoded.resize(coarse.size());
     coder.Dequantize(coarse, {}, level, steps, decoded);
+    const double share = static_cast<double>(tokens * width) / static_cast<double>(coarse.size());
     for (size_t s = 0; s < slabs.size(); ++s) {
-      const Slab& slab = slabs[s];
-      slab_values.clear();
-      for (size_t t = 0; t < tokens; ++t) {
-        for (uint32_t i = slab.first_channel; i < slab.first_channel + slab.channels(); ++i)
-          slab_values.push_back(decoded[t * width + i]);
-      }
-      const double error = SquaredError(values[s].data(), slab_values.data(), slab_values.size());
-      const double now = energies[s] > 0 ? error / energies[s] : 0;
+      const uint32_t first = slabs[s].first_channel, count = slabs[s].channels();
+      double error = 0;
+      for (size_t t = 0, at = first; t < tokens; t += every, at += width)
+        error += SquaredError(&values[s][t * count], &decoded[at], count);
+      const double now = energies[s] > 0 ? error * share / energies[s] : 0;
       gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
       left[s] = std::min(left[s], now);
     }

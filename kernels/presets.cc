@@ -13,7 +13,7 @@ constexpr Preset kPresets[] = {
      "KIVI, arXiv 2402.02750", ""},
     {"rotated8", "hadamard|levels(2,2,4)",
      "embedded: 2, 4 or 8 bits a value of rotated vectors, one scale each", "", ""},
-    {"kvstow", "planes(step=0.52,levels=3,k=1.1,depth=2.5)",
+    {"kvstow", "planes(step=0.51,levels=3,k=1.1,depth=2.5)",
      "embedded and entropy coded by statistics of the page, no calibration; about 2.5 bits a value",
      "", ""},
     {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=64,blob=any)",

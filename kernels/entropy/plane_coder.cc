@@ -208,11 +208,6 @@ bool PlaneCoder::GetBase(RansDecoder& rans, int row, int32_t* q) const {
   return true;
 }
 
-int PlaneCoder::Row(size_t coefficient, int shift, uint32_t level) const {
-  return std::clamp(layout_.rows[coefficient] + shift + 4 * static_cast<int>(level), 0,
-                    kPlaneMaxRow);
-}
-
 void PlaneCoder::EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t level,
                              RansEncoder& rans) const {
   size_t i = width();
@@ -301,6 +296,7 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
                             std::span<float> coefficients) const {
   const size_t tokens = q.size() / width(), count = std::max<size_t>(blocks(), 1);
   const LevelTables& tables = TablesOf(level);
+  const bool one_step = steps.size() == 1;
   size_t k = 0;
   for (size_t t = 0; t < tokens; ++t) {
     size_t i = 0;
@@ -310,7 +306,7 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
       for (; i < end; ++i, ++k) {
         const auto& centre = tables.centre[TableRow(Row(i, shift, level))];
         const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[k]));
-        const float step = steps.size() == 1 ? steps[0] : steps[i];
+        const float step = one_step ? steps[0] : steps[i];
         const uint32_t within = centre[std::min<uint32_t>(magnitude, kPlaneSymbols - 1)];
         const float value =
             (static_cast<float>(magnitude) - 0.5f + static_cast<float>(within) / 256) * step;

@@ -93,7 +93,10 @@ class PlaneCoder {
   const LevelTables& TablesOf(uint32_t level) const {
     return tables_.distance[std::min<uint32_t>(Above(level), kPlaneDistances - 1)];
   }
-  int Row(size_t coefficient, int shift, uint32_t level) const;
+  int Row(size_t coefficient, int shift, uint32_t level) const {
+    return std::clamp(layout_.rows[coefficient] + shift + 4 * static_cast<int>(level), 0,
+                      kPlaneMaxRow);
+  }
 
   // Where the symbols of a row of base tables start, and which of them escapes.
   struct BaseStarts {
