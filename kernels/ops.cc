@@ -2,18 +2,22 @@
 
 #include "kernels/planes_run_codec.h"
 #include "kernels/quantize/affine.h"
+#include "kernels/quantize/block.h"
+#include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/minifloat.h"
+#include "kernels/quantize/symmetric.h"
 #include "kernels/transform/hadamard.h"
+#include "kernels/transform/mean.h"
 
 namespace kvstow {
 namespace {
 
 constexpr absl::string_view kRunArguments[] = {"layers"};
-constexpr absl::string_view kAffineArguments[] = {"bits", "group", "k", "v"};
-
-constexpr absl::string_view kMinifloatArguments[] = {"format"};
-
+constexpr absl::string_view kMeanArguments[] = {"part"};
+constexpr absl::string_view kGroupedArguments[] = {"bits", "group", "k", "v"};
+constexpr absl::string_view kFormatArguments[] = {"format"};
+constexpr absl::string_view kCodebookArguments[] = {"bits", "norm"};
 constexpr absl::string_view kPlanesArguments[] = {"step", "levels", "k", "depth"};
 constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
 
@@ -22,8 +26,12 @@ constexpr OpInfo kOps[] = {
     {"raw", OpKind::kRaw, {}},
     {"joint", OpKind::kJoint, kJointArguments},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
-    {"affine", OpKind::kQuantize, kAffineArguments, nullptr, MakeAffine},
-    {"minifloat", OpKind::kQuantize, kMinifloatArguments, nullptr, MakeMinifloat},
+    {"mean", OpKind::kTransform, kMeanArguments, MakeMean},
+    {"affine", OpKind::kQuantize, kGroupedArguments, nullptr, MakeAffine},
+    {"symmetric", OpKind::kQuantize, kGroupedArguments, nullptr, MakeSymmetric},
+    {"minifloat", OpKind::kQuantize, kFormatArguments, nullptr, MakeMinifloat},
+    {"block", OpKind::kQuantize, kFormatArguments, nullptr, MakeBlock},
+    {"codebook", OpKind::kQuantize, kCodebookArguments, nullptr, MakeCodebook},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
     {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes},
 };

@@ -66,13 +66,9 @@ class SlabRunCodec final : public RunCodec {
     for (uint32_t i = 0; i < wanted.count; ++i) {
       for (const SlabShape& shape : Shapes(run.tokens)) {
         if (shape.dim == 0) continue;
-        if (!quantizer_->Decode(shape, at, values.data())) {
+        if (!DecodeSlab(shape, at, values.data())) {
           return absl::DataLossError(
               absl::StrCat("layer ", wanted.first + i, " has a scale that is not finite"));
-        }
-        Advance(shape, at);
-        for (auto t = transforms_.rbegin(); t != transforms_.rend(); ++t) {
-          (*t)->Inverse(shape, values.data());
         }
         StoreFloats(spec_.dtype, values.data(), shape.values(),
                     raw.data() + SlabOffset(spec_, i, shape.part, run.tokens));
@@ -101,11 +97,19 @@ class SlabRunCodec final : public RunCodec {
   size_t BodyBytes(const Run& run, uint32_t level) const {
     size_t layer = 0;
     for (const SlabShape& shape : Shapes(run.tokens)) {
-      if (shape.dim > 0) layer += quantizer_->LevelBytes(shape, level);
+      if (shape.dim == 0) continue;
+      layer += quantizer_->LevelBytes(shape, level) + (level == 0 ? SideBytes(shape) : 0);
     }
     return layer * run.layers.count;
   }
 
+  size_t SideBytes(const SlabShape& shape) const {
+    size_t bytes = 0;
+    for (const auto& t : transforms_) bytes += t->SideBytes(shape);
+    return bytes;
+  }
+
+  // Moves past the quantizer's bodies of a slab.
   template <typename Pointer>
   void Advance(const SlabShape& shape, std::vector<Pointer>& at) const {
     for (uint32_t level = 0; level < at.size(); ++level) {
@@ -118,18 +122,36 @@ class SlabRunCodec final : public RunCodec {
                   std::vector<uint8_t*>& at, std::vector<double>& gains) const {
     float* const values = scratch.values.data();
     if (!LoadFloats(spec_.dtype, raw, shape.values(), values)) return false;
-    for (const auto& t : transforms_) t->Forward(shape, values);
+    // Side parts carry energy; a rotation alone leaves it in the values.
+    const bool shifted = SideBytes(shape) > 0;
+    double energy = shifted ? SquaredSum(values, shape.values()) : 0;
+    for (const auto& t : transforms_) {
+      if (!t->Forward(shape, values, at[0])) return false;
+      at[0] += t->SideBytes(shape);
+    }
     if (!quantizer_->Encode(shape, values, at)) return false;
-    AddGains(shape, values, scratch.decoded.data(), at, gains);
+    if (!shifted) energy = SquaredSum(values, shape.values());
+    AddGains(shape, values, energy, scratch.decoded.data(), at, gains);
     Advance(shape, at);
     return true;
   }
 
-  // Decodes every leading part of the levels. A slab of zeros has no energy to measure against:
-  // its base level removes everything.
-  void AddGains(const SlabShape& shape, const float* values, float* decoded,
+  // Reads the slab's bodies at `at` and moves past them. False when they are damaged.
+  bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at, float* values) const {
+    const uint8_t* side = at[0] += SideBytes(shape);
+    if (!quantizer_->Decode(shape, at, values)) return false;
+    Advance(shape, at);
+    for (auto t = transforms_.rbegin(); t != transforms_.rend(); ++t) {
+      side -= (*t)->SideBytes(shape);
+      if (!(*t)->Inverse(shape, side, values)) return false;
+    }
+    return true;
+  }
+
+  // Decodes every leading part of the levels; `energy` is that of the slab as it was put. A slab
+  // of zeros has no energy to measure against: its base level removes everything.
+  void AddGains(const SlabShape& shape, const float* values, double energy, float* decoded,
                 const std::vector<uint8_t*>& at, std::vector<double>& gains) const {
-    const double energy = SquaredSum(values, shape.values());
     const std::vector<const uint8_t*> bodies(at.begin(), at.end());
     double left = 1;
     for (uint32_t level = 0; level < levels(); ++level) {

@@ -1,21 +1,18 @@
 #include "kernels/quantize/affine.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
+#include "kernels/quantize/group_axis.h"
 
 namespace kvstow {
 namespace {
 
-enum class Axis : uint8_t { kToken = 0, kChannel = 1 };
-
 class Affine final : public Quantizer {
  public:
-  Affine(uint32_t bits, uint32_t group, Axis k, Axis v)
-      : bits_(bits), group_(group), k_(k), v_(v) {}
+  Affine(uint32_t bits, const GroupAxes& axes) : bits_(bits), axes_(axes) {}
 
   uint32_t levels() const override { return 1; }
 
@@ -32,7 +29,7 @@ class Affine final : public Quantizer {
     std::vector<uint8_t> unpacked(bits_ == 8 ? 0 : shape.values());
     uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
     const AffineGroups g = Groups(shape);
-    const auto encode = AxisOf(shape) == Axis::kToken ? AffineEncodeRows : AffineEncodeColumns;
+    const auto encode = axes_.LayoutOf(shape).along_rows ? AffineEncodeRows : AffineEncodeColumns;
     if (!encode(g, values, steps.data(), minima.data(), codes)) return false;
     StoreHalves(steps.data(), groups, body);
     StoreHalves(minima.data(), groups, body + 2 * groups);
@@ -56,30 +53,21 @@ class Affine final : public Quantizer {
       codes = unpacked.data();
     }
     const AffineGroups g = Groups(shape);
-    const auto decode = AxisOf(shape) == Axis::kToken ? AffineDecodeRows : AffineDecodeColumns;
+    const auto decode = axes_.LayoutOf(shape).along_rows ? AffineDecodeRows : AffineDecodeColumns;
     decode(g, steps.data(), minima.data(), codes, values);
     return true;
   }
 
  private:
-  Axis AxisOf(const SlabShape& shape) const { return shape.part == Part::kK ? k_ : v_; }
-
   AffineGroups Groups(const SlabShape& shape) const {
-    if (AxisOf(shape) == Axis::kToken) {
-      return {shape.vectors(), shape.dim, std::min<size_t>(group_, shape.dim), bits_};
-    }
-    return {shape.tokens, size_t{shape.heads} * shape.dim, std::min(group_, shape.tokens), bits_};
+    const GroupLayout at = axes_.LayoutOf(shape);
+    return {at.rows, at.width, at.group, bits_};
   }
 
-  size_t CountGroups(const SlabShape& shape) const {
-    const AffineGroups g = Groups(shape);
-    const size_t along = AxisOf(shape) == Axis::kToken ? g.width : g.rows;
-    const size_t across = AxisOf(shape) == Axis::kToken ? g.rows : g.width;
-    return across * ((along + g.group - 1) / g.group);
-  }
+  size_t CountGroups(const SlabShape& shape) const { return axes_.LayoutOf(shape).groups(); }
 
-  const uint32_t bits_, group_;
-  const Axis k_, v_;
+  const uint32_t bits_;
+  const GroupAxes axes_;
 };
 
 }  // namespace
@@ -87,10 +75,8 @@ class Affine final : public Quantizer {
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeAffine(const OpArguments& arguments) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "group", "k", "v"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", 8, 1, 8));
-  KVSTOW_ASSIGN_OR_RETURN(const uint32_t group, arguments.Number("group", 64, 1, kMaxPageTokens));
-  KVSTOW_ASSIGN_OR_RETURN(const size_t k, arguments.Word("k", {"token", "channel"}));
-  KVSTOW_ASSIGN_OR_RETURN(const size_t v, arguments.Word("v", {"token", "channel"}));
-  return std::make_unique<Affine>(bits, group, static_cast<Axis>(k), static_cast<Axis>(v));
+  KVSTOW_ASSIGN_OR_RETURN(const GroupAxes axes, ReadGroupAxes(arguments));
+  return std::make_unique<Affine>(bits, axes);
 }
 
 }  // namespace kvstow

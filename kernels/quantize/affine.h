@@ -4,8 +4,9 @@
 //   x' = q s + m
 //
 // bits: 1..8. group: 1..4096 values share m and s; a last, shorter group is its own. k and v: the
-// axis along which the groups of K and of V run, `token` (channels of one head vector) or `channel`
-// (consecutive tokens of one channel, as KIVI codes K, arXiv 2402.02750). Rounding is to nearest
+// axis along which the groups of K and of V run, `token` (channels of one head vector), `channel`
+// (consecutive tokens of one channel, as KIVI codes K, arXiv 2402.02750) or `tensor` (the slab is
+// one group, whatever `group` says). Rounding is to nearest
 // even; (x - m) is multiplied by the F32 reciprocal of s. A group whose step rounds to 0 decodes to
 // m.
 //

@@ -36,14 +36,16 @@ class Hadamard final : public Transform {
     for (size_t c = 0; c < signs_.size(); ++c) signs_[c] = SplitMix64(c) & 1 ? -1.0f : 1.0f;
   }
 
-  void Forward(const SlabShape& shape, float* values) const override {
+  bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
     ApplySigns(shape, values);
     HadamardBlocks(shape.vectors(), shape.dim, values);
+    return true;
   }
   // H is its own inverse.
-  void Inverse(const SlabShape& shape, float* values) const override {
+  bool Inverse(const SlabShape& shape, const uint8_t*, float* values) const override {
     HadamardBlocks(shape.vectors(), shape.dim, values);
     ApplySigns(shape, values);
+    return true;
   }
 
  private:

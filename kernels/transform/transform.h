@@ -1,5 +1,7 @@
-// A transform: an orthonormal change of the basis of a slab's values, in place, before they are
-// quantized. Orthonormal, so that an error has the same size on both sides.
+// A transform: an orthonormal change of the basis of a slab's values, or a shift of them, in place,
+// before they are quantized: an error has the same size on both sides. What it takes out of the
+// values (a shift) is its side part, whose size depends on the shape only; side parts stand before
+// the quantizer's base level.
 //
 // A Transform is immutable and knows no page: thread-safe. The same values give the same bits on
 // every SIMD target.
@@ -17,8 +19,11 @@ namespace kvstow {
 class Transform {
  public:
   virtual ~Transform() = default;
-  virtual void Forward(const SlabShape& shape, float* values) const = 0;
-  virtual void Inverse(const SlabShape& shape, float* values) const = 0;
+  virtual size_t SideBytes(const SlabShape&) const { return 0; }
+  // Writes SideBytes(shape) at `side`. False when it cannot hold what the values need.
+  virtual bool Forward(const SlabShape& shape, float* values, uint8_t* side) const = 0;
+  // False when the side part cannot have come from Forward.
+  virtual bool Inverse(const SlabShape& shape, const uint8_t* side, float* values) const = 0;
 };
 
 // How the table of ops makes one.

@@ -72,18 +72,27 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GoldenPage,
-                         ::testing::Values(Golden{"page_v1_raw.bin", "raw", 0},
-                                           Golden{"page_v1_int8.bin",
-                                                  "run(2)|affine(bits=8,group=64)", 4e-5},
-                                           Golden{"page_v1_fp8.bin", "fp8", 8e-4},
-                                           Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
-                                           Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
-                                           Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),
-                         [](const auto& info) {
-                           const std::string file = info.param.file;
-                           return file.substr(8, file.size() - 12);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Golden, GoldenPage,
+    ::testing::Values(
+        Golden{"page_v1_raw.bin", "raw", 0},
+        Golden{"page_v1_int8.bin", "run(2)|affine(bits=8,group=64)", 4e-5},
+        Golden{"page_v1_fp8.bin", "fp8", 8e-4},
+        Golden{"page_v1_int8_tensor.bin", "int8-tensor", 4e-4},
+        Golden{"page_v1_symmetric4.bin", "symmetric(bits=4,group=16,k=channel)", 0.02},
+        Golden{"page_v1_q8_0.bin", "q8_0", 4e-5}, Golden{"page_v1_q4_0.bin", "q4_0", 0.009},
+        Golden{"page_v1_nvfp4.bin", "nvfp4", 0.011}, Golden{"page_v1_mxfp4.bin", "mxfp4", 0.017},
+        Golden{"page_v1_mxfp8.bin", "mxfp8", 1.5e-3},
+        Golden{"page_v1_sageattention.bin", "sageattention", 4e-5},
+        Golden{"page_v1_turboquant3.bin", "turboquant3(norm=corrected)", 0.05},
+        Golden{"page_v1_turboquant4.bin", "turboquant4", 0.013},
+        Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
+        Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
+        Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),
+    [](const auto& info) {
+      const std::string file = info.param.file;
+      return file.substr(8, file.size() - 12);
+    });
 
 }  // namespace
 }  // namespace kvstow

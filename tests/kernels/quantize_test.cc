@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "kernels/quantize/block.h"
+#include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/minifloat.h"
 #include "kernels/recipe.h"
@@ -49,6 +51,7 @@ double GaussianMse(const Quantizer& quantizer, uint32_t dim, Part part = Part::k
 struct Oracle {
   const char* recipe;
   double mse;
+  uint32_t dim = 64;
 
   friend void PrintTo(const Oracle& o, std::ostream* out) { *out << o.recipe; }
 };
@@ -57,8 +60,9 @@ class GaussianOracle : public ::testing::TestWithParam<Oracle> {};
 
 TEST_P(GaussianOracle, ErrorIsThatOfTheReference) {
   const auto quantizer = Make(GetParam().recipe);
-  EXPECT_NEAR(GaussianMse(*quantizer, 64), GetParam().mse, 0.02 * GetParam().mse);
-  EXPECT_NEAR(GaussianMse(*quantizer, 64, Part::kV), GetParam().mse, 0.02 * GetParam().mse);
+  const uint32_t dim = GetParam().dim;
+  EXPECT_NEAR(GaussianMse(*quantizer, dim), GetParam().mse, 0.02 * GetParam().mse);
+  EXPECT_NEAR(GaussianMse(*quantizer, dim, Part::kV), GetParam().mse, 0.02 * GetParam().mse);
 }
 
 // From an independent implementation (numpy, 6 million values), the last digit uncertain.
@@ -70,7 +74,170 @@ INSTANTIATE_TEST_SUITE_P(
         Oracle{"affine(bits=2,group=64)", .2025}, Oracle{"affine(bits=3,group=64)", .0370},
         Oracle{"affine(bits=4,group=64)", .00804}, Oracle{"affine(bits=8,group=64)", 2.79e-5},
         Oracle{"affine(bits=4,group=32,k=channel,v=channel)", .00612},
+        Oracle{"affine(bits=4,group=128)", .00991, 128},
         Oracle{"minifloat(format=e4m3)", 6.27e-4}));
+
+INSTANTIATE_TEST_SUITE_P(Symmetric, GaussianOracle,
+                         ::testing::Values(Oracle{"symmetric(bits=2,group=32)", .430},
+                                           Oracle{"symmetric(bits=3,group=32)", .0514},
+                                           Oracle{"symmetric(bits=4,group=32)", .00941},
+                                           Oracle{"symmetric(bits=8,group=32)", 2.85e-5},
+                                           Oracle{"symmetric(bits=3,group=64)", .0631},
+                                           Oracle{"symmetric(bits=4,group=64)", .0116},
+                                           Oracle{"symmetric(bits=4,group=128)", .0138, 128},
+                                           Oracle{"symmetric(bits=4,group=64,k=channel,v=channel)",
+                                                  .0116}));
+
+INSTANTIATE_TEST_SUITE_P(Block, GaussianOracle,
+                         ::testing::Values(Oracle{"block(format=q8_0)", 2.86e-5},
+                                           Oracle{"block(format=q4_0)", .00738},
+                                           Oracle{"block(format=nvfp4)", .00904},
+                                           Oracle{"block(format=mxfp4)", .0133},
+                                           Oracle{"block(format=mxfp8)", 8.64e-4}));
+
+INSTANTIATE_TEST_SUITE_P(Codebook, GaussianOracle,
+                         ::testing::Values(Oracle{"codebook(bits=1)", .3584},
+                                           Oracle{"codebook(bits=2)", .1145},
+                                           Oracle{"codebook(bits=3)", .0334},
+                                           Oracle{"codebook(bits=4)", .00914},
+                                           Oracle{"codebook(bits=3,norm=corrected)", .0328},
+                                           Oracle{"codebook(bits=4,norm=corrected)", .00885},
+                                           Oracle{"codebook(bits=2)", .1159, 128},
+                                           Oracle{"codebook(bits=3)", .0340, 128},
+                                           Oracle{"codebook(bits=4)", .00932, 128}));
+
+std::vector<uint8_t> Encoded(const Quantizer& quantizer, const SlabShape& shape,
+                             const std::vector<float>& values) {
+  std::vector<uint8_t> body(quantizer.LevelBytes(shape, 0));
+  uint8_t* const out = body.data();
+  EXPECT_TRUE(quantizer.Encode(shape, values.data(), std::span(&out, 1)));
+  return body;
+}
+
+std::vector<float> Decoded(const Quantizer& quantizer, const SlabShape& shape,
+                           const std::vector<uint8_t>& body) {
+  std::vector<float> values(shape.values());
+  const uint8_t* const in = body.data();
+  EXPECT_TRUE(quantizer.Decode(shape, std::span(&in, 1), values.data()));
+  return values;
+}
+
+TEST(AffineTest, ATensorHasOneStepAndOneMinimum) {
+  const auto quantizer = Make("affine(bits=2,group=4,k=tensor)");
+  const SlabShape shape{Part::kK, 2, 2, 4};
+  std::vector<float> values(16);
+  for (size_t i = 0; i < 16; ++i) values[i] = static_cast<float>(i % 4) - 1;
+  const auto body = Encoded(*quantizer, shape, values);
+  // Step 1, minimum -1, codes 0 1 2 3.
+  EXPECT_EQ(body, (std::vector<uint8_t>{0, 0x3c, 0, 0xbc, 0xe4, 0xe4, 0xe4, 0xe4}));
+  EXPECT_EQ(Decoded(*quantizer, shape, body), values);
+}
+
+// Worked out by hand from ggml's block_q4_0 and block_q8_0.
+TEST(BlockTest, BytesAreThoseOfLlamaCpp) {
+  const SlabShape shape{Part::kK, 1, 1, 32};
+  std::vector<float> values(32, 0.0f);
+  values[0] = 8;   // the largest: d = -1, q = 0
+  values[1] = -3;  // q = 3 + 8
+  values[17] = -7.9f;
+  const auto q4 = Make("block(format=q4_0)"), q8 = Make("block(format=q8_0)");
+  auto body = Encoded(*q4, shape, values);
+  std::vector<uint8_t> expected(18, 0x88);
+  expected[0] = 0, expected[1] = 0xbc, expected[2] = 0x80, expected[3] = 0xfb;
+  EXPECT_EQ(body, expected);
+  auto back = Decoded(*q4, shape, body);
+  EXPECT_EQ(back[0], 8);
+  EXPECT_EQ(back[1], -3);
+  EXPECT_EQ(back[17], -7);
+
+  values[0] = -127;
+  values[17] = 2.5f;  // away from zero
+  body = Encoded(*q8, shape, values);
+  expected.assign(34, 0);
+  expected[1] = 0x3c, expected[2] = 0x81, expected[3] = 0xfd, expected[19] = 3;
+  EXPECT_EQ(body, expected);
+  EXPECT_EQ(Decoded(*q8, shape, body)[0], -127);
+}
+
+TEST(BlockTest, EveryE2M1CodeComesBackAndRoundsToNearestEven) {
+  for (uint8_t code = 0; code < 7; ++code) {
+    EXPECT_EQ(FloatToE2M1(E2M1ToFloat(code)), code);
+    EXPECT_EQ(FloatToE2M1(-E2M1ToFloat(code)), code | 8);
+    const float middle = (E2M1ToFloat(code) + E2M1ToFloat(code + 1)) / 2;
+    EXPECT_EQ(FloatToE2M1(middle), code % 2 == 0 ? code : code + 1);
+    EXPECT_EQ(FloatToE2M1(std::nextafter(middle, 0.0f)), code);
+    EXPECT_EQ(FloatToE2M1(std::nextafter(middle, 9.0f)), code + 1);
+  }
+  EXPECT_EQ(E2M1ToFloat(FloatToE2M1(1e30f)), 6.0f);
+}
+
+TEST(BlockTest, SharedScalesThatNoEncoderWritesAreRefused) {
+  const SlabShape shape{Part::kK, 1, 1, 32};
+  float values[32];
+  const auto decodes = [&](const char* recipe, std::vector<uint8_t> body) {
+    const auto quantizer = Make(recipe);
+    EXPECT_EQ(body.size(), quantizer->LevelBytes(shape, 0));
+    const uint8_t* const in = body.data();
+    return quantizer->Decode(shape, std::span(&in, 1), values);
+  };
+  for (const char* recipe : {"block(format=mxfp4)", "block(format=mxfp8)"}) {
+    std::vector<uint8_t> body(std::string_view(recipe) == "block(format=mxfp4)" ? 17 : 33);
+    body[0] = 127;
+    EXPECT_TRUE(decodes(recipe, body));
+    body[0] = 255;
+    EXPECT_FALSE(decodes(recipe, body));
+    body[0] = 254;  // 2^127, of which the largest code makes Inf
+    EXPECT_FALSE(decodes(recipe, body));
+  }
+  std::vector<uint8_t> body(4 + 2 * 9);
+  EXPECT_TRUE(decodes("block(format=nvfp4)", body));
+  body[4] = 0x7f;
+  EXPECT_FALSE(decodes("block(format=nvfp4)", body));
+  body[4] = 0, body[2] = 0x80, body[3] = 0x7f;  // a slab scale of Inf
+  EXPECT_FALSE(decodes("block(format=nvfp4)", body));
+}
+
+// Each entry is the mean of its cell under the law: the condition that Lloyd and Max gave.
+TEST(CodebookTest, EntriesAreTheMeansOfTheirCells) {
+  constexpr int kSteps = 1 << 17;
+  for (const uint32_t dim : {64u, 128u, 80u}) {
+    const double end = dim == 80 ? 9 : std::sqrt(dim);
+    for (uint32_t bits = 1; bits <= 4; ++bits) {
+      const std::vector<float> entries = LloydMax(bits, dim);
+      std::vector<double> weight(entries.size()), moment(entries.size());
+      for (int i = 0; i < kSteps; ++i) {
+        const double u = ((i + .5) / kSteps * 2 - 1) * end;
+        const double p =
+            dim == 80 ? std::exp(-u * u / 2) : std::pow(1 - u * u / dim, (dim - 3.0) / 2);
+        size_t cell = 0;
+        while (cell + 1 < entries.size() && (entries[cell] + entries[cell + 1]) / 2 < u) ++cell;
+        weight[cell] += p;
+        moment[cell] += p * u;
+      }
+      for (size_t i = 0; i < entries.size(); ++i) {
+        EXPECT_NEAR(entries[i], moment[i] / weight[i], 3e-4) << dim << ", " << bits << " bits";
+      }
+    }
+  }
+}
+
+TEST(CodebookTest, TheCorrectedNormKeepsTheLength) {
+  const auto quantizer = Make("codebook(bits=2,norm=corrected)");
+  const SlabShape shape{Part::kV, 50, 2, 64};
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(shape.values());
+  for (float& value : values) value = normal(random);
+  const std::vector<float> back = Decoded(*quantizer, shape, Encoded(*quantizer, shape, values));
+  for (size_t v = 0; v < shape.vectors(); ++v) {
+    double before = 0, after = 0;
+    for (size_t i = v * 64; i < (v + 1) * 64; ++i) {
+      before += double{values[i]} * values[i];
+      after += double{back[i]} * back[i];
+    }
+    EXPECT_NEAR(after / before, 1, 1.5e-3);  // fp16 rounds the length
+  }
+}
 
 TEST(MinifloatTest, EveryCodeComesBackAndRoundsToNearestEven) {
   for (int code = 0; code < 0x7e; ++code) {

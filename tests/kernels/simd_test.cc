@@ -125,9 +125,10 @@ struct Coded {
 };
 
 TEST(SimdTest, AffineCodesTheSame) {
-  const AffineGroups shapes[] = {{300, 64, 64, 8}, {7, 80, 64, 8},  {33, 96, 32, 4},  {5, 7, 7, 2},
-                                 {1, 1, 1, 8},     {70, 3, 2, 3},   {40, 192, 32, 4}, {9, 65, 9, 8},
-                                 {2, 576, 64, 5},  {130, 17, 32, 1}};
+  const AffineGroups shapes[] = {{300, 64, 64, 8}, {7, 80, 64, 8},  {33, 96, 32, 4},
+                                 {5, 7, 7, 2},     {1, 1, 1, 8},    {70, 3, 2, 3},
+                                 {40, 192, 32, 4}, {9, 65, 9, 8},   {2, 576, 64, 5},
+                                 {130, 17, 32, 1}, {1, 999, 999, 8}};
   OnEveryTarget([&] {
     for (const AffineGroups& g : shapes) {
       const std::vector<float> values = Values(g.rows * g.width, 11);

@@ -1,0 +1,31 @@
+#include "kernels/quantize/group_axis.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+
+namespace kvstow {
+
+GroupLayout GroupAxes::LayoutOf(const SlabShape& shape) const {
+  switch (shape.part == Part::kK ? k : v) {
+    case GroupAxis::kChannel:
+      return {false, shape.tokens, size_t{shape.heads} * shape.dim, std::min(group, shape.tokens)};
+    case GroupAxis::kTensor:
+      return {true, 1, shape.values(), shape.values()};
+    case GroupAxis::kToken:
+      break;
+  }
+  return {true, shape.vectors(), shape.dim, std::min(group, shape.dim)};
+}
+
+absl::StatusOr<GroupAxes> ReadGroupAxes(const OpArguments& arguments) {
+  GroupAxes axes;
+  KVSTOW_ASSIGN_OR_RETURN(axes.group, arguments.Number("group", axes.group, 1, kMaxPageTokens));
+  KVSTOW_ASSIGN_OR_RETURN(const size_t k, arguments.Word("k", {"token", "channel", "tensor"}));
+  KVSTOW_ASSIGN_OR_RETURN(const size_t v, arguments.Word("v", {"token", "channel", "tensor"}));
+  axes.k = static_cast<GroupAxis>(k);
+  axes.v = static_cast<GroupAxis>(v);
+  return axes;
+}
+
+}  // namespace kvstow
