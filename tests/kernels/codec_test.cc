@@ -47,6 +47,12 @@ INSTANTIATE_TEST_SUITE_P(
     Presets, RealPage,
     ::testing::Values(RealCase{"raw", 1, 0.9999, 0}, RealCase{"int8", 1, 1.88, 5.8e-5},
                       RealCase{"fp8", 1, 1.93, 5e-4}, RealCase{"kivi4", 1, 3.19, 2.7e-3},
+                      RealCase{"int4", 1, 3.55, 0.0172}, RealCase{"q4_0", 1, 3.55, 0.0180},
+                      RealCase{"nvfp4", 1, 3.55, 0.0088}, RealCase{"mxfp4", 1, 3.75, 0.0189},
+                      RealCase{"kivi2", 1, 5.3, 0.07}, RealCase{"quarot", 1, 3.55, 0.0076},
+                      RealCase{"sageattention", 1, 1.87, 1.6e-5},
+                      RealCase{"turboquant3", 1, 4.9, 0.032},
+                      RealCase{"turboquant4", 1, 3.76, 0.0088},
                       RealCase{"rotated8", 3, 1.93, 3.4e-5}, RealCase{"rotated8", 2, 3.7, 8.6e-3},
                       RealCase{"rotated8", 1, 7.0, 0.13}));
 

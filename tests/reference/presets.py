@@ -179,7 +179,7 @@ def error(x, y):
 
 def main(kvstow, case):
     slabs, apart = load(case), 0
-    print("| preset | ratio | K here | K kvstow | V here | V kvstow |\n|---|---|---|---|---|---|")
+    print("| preset | ratio | K numpy | K kvstow | V numpy | V kvstow |\n|---|---|---|---|---|---|")
     for name, codes in PRESETS.items():
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "out.safetensors")
