@@ -184,7 +184,9 @@ class JointRunCodec final : public RunCodec {
     for (uint32_t done = 0; done < tokens.count; done += kChunkTokens) {
       const uint32_t n = std::min(kChunkTokens, tokens.count - done);
       if (!vectors.Gather(raw, {tokens.first + done, n}, x.data())) return false;
-      for (size_t i = 0; i < n * width; ++i) x[i] -= calibrated.mean[i % width];
+      for (uint32_t t = 0; t < n; ++t) {
+        for (size_t i = 0; i < width; ++i) x[t * width + i] -= calibrated.mean[i];
+      }
       MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, c.data(), rank);
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<const float> row(c.data() + t * rank, rank);
