@@ -96,8 +96,8 @@ TEST(PairRotations, BytesComeBackAndDamageIsFound) {
     EXPECT_EQ(ReadRotations(cut, widths).status().code(), absl::StatusCode::kDataLoss) << size;
   }
   // All ones: the pair (63, 64), which no block has.
-  const std::string ones(200, '\xff');
-  ByteReader wild(AsBytes("\1" + std::string(3, '\0') + ones));
+  const std::string ones = "\1" + std::string(3, '\0') + std::string(200, '\xff');
+  ByteReader wild(AsBytes(ones));
   EXPECT_EQ(ReadRotations(wild, widths).status().code(), absl::StatusCode::kDataLoss);
 }
 
