@@ -6,6 +6,7 @@
 #include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/minifloat.h"
+#include "kernels/quantize/sketch.h"
 #include "kernels/quantize/symmetric.h"
 #include "kernels/transform/hadamard.h"
 #include "kernels/transform/mean.h"
@@ -18,6 +19,7 @@ constexpr absl::string_view kMeanArguments[] = {"part"};
 constexpr absl::string_view kGroupedArguments[] = {"bits", "group", "k", "v"};
 constexpr absl::string_view kFormatArguments[] = {"format"};
 constexpr absl::string_view kCodebookArguments[] = {"bits", "norm"};
+constexpr absl::string_view kSketchArguments[] = {"bits"};
 constexpr absl::string_view kPlanesArguments[] = {"step", "levels", "k", "depth"};
 constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
 
@@ -32,6 +34,7 @@ constexpr OpInfo kOps[] = {
     {"minifloat", OpKind::kQuantize, kFormatArguments, nullptr, MakeMinifloat},
     {"block", OpKind::kQuantize, kFormatArguments, nullptr, MakeBlock},
     {"codebook", OpKind::kQuantize, kCodebookArguments, nullptr, MakeCodebook},
+    {"sketch", OpKind::kQuantize, kSketchArguments, nullptr, MakeSketch},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
     {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes},
 };

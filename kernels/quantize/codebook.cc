@@ -31,15 +31,6 @@ constexpr PositiveEntries kSphere128 = {0.799444f,                              
                                         0.127873f, 0.386381f, 0.653619f, 0.937097f,  //
                                         1.247770f, 1.604343f, 2.045925f, 2.688859f};
 
-// In a fixed order, so that the sum is the same everywhere; the products are exact.
-double SquaredLength(const float* x, size_t count) {
-  std::array<double, 8> lanes{};
-  for (size_t i = 0; i < count; ++i) lanes[i % 8] += double{x[i]} * double{x[i]};
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
 class Codebook final : public Quantizer {
  public:
   Codebook(uint32_t bits, bool corrected) : bits_(bits), corrected_(corrected) {}
@@ -63,7 +54,7 @@ class Codebook final : public Quantizer {
       uint16_t stored = FloatToHalf(static_cast<float>(length));
       if (!IsFiniteHalf(stored)) return false;
       const float r = HalfToFloat(stored);
-      Nearest(entries, x, shape.dim, r > 0 ? root / r : 0.0f, code);
+      NearestEntries(entries, x, shape.dim, r > 0 ? root / r : 0.0f, code);
       if (corrected_ && r > 0) {
         stored = FloatToHalf(static_cast<float>(length * root / CodedLength(entries, code, shape)));
         if (!IsFiniteHalf(stored)) return false;
@@ -92,17 +83,6 @@ class Codebook final : public Quantizer {
   }
 
  private:
-  // How many of the middles between neighbouring entries lie below a value is its entry.
-  static void Nearest(const std::vector<float>& entries, const float* x, size_t count, float scale,
-                      uint8_t* codes) {
-    for (size_t i = 0; i < count; ++i) {
-      const float u = x[i] * scale;
-      uint8_t code = 0;
-      for (size_t e = 1; e < entries.size(); ++e) code += (entries[e - 1] + entries[e]) * 0.5f < u;
-      codes[i] = code;
-    }
-  }
-
   static double CodedLength(const std::vector<float>& entries, const uint8_t* codes,
                             const SlabShape& shape) {
     std::array<float, kMaxHeadDim> coded;
@@ -126,6 +106,26 @@ std::vector<float> LloydMax(uint32_t bits, uint32_t dim) {
     entries[half - 1 - i] = -positive[i];
   }
   return entries;
+}
+
+// In lanes of a fixed order, so that the sum is the same everywhere; the products are exact.
+double SquaredLength(const float* x, size_t count) {
+  std::array<double, 8> lanes{};
+  for (size_t i = 0; i < count; ++i) lanes[i % 8] += double{x[i]} * double{x[i]};
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// How many of the middles between neighbouring entries lie below a value is its entry.
+void NearestEntries(const std::vector<float>& entries, const float* x, size_t count, float scale,
+                    uint8_t* codes) {
+  for (size_t i = 0; i < count; ++i) {
+    const float u = x[i] * scale;
+    uint8_t code = 0;
+    for (size_t e = 1; e < entries.size(); ++e) code += (entries[e - 1] + entries[e]) * 0.5f < u;
+    codes[i] = code;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeCodebook(const OpArguments& arguments) {

@@ -26,6 +26,11 @@ absl::StatusOr<std::unique_ptr<Quantizer>> MakeCodebook(const OpArguments& argum
 
 // All 2^bits entries for vectors of `dim` values, in ascending order.
 std::vector<float> LloydMax(uint32_t bits, uint32_t dim);
+// The place of the entry nearest to each x[i] scale.
+void NearestEntries(const std::vector<float>& entries, const float* x, size_t count, float scale,
+                    uint8_t* codes);
+// The sum of squares, the same on every machine.
+double SquaredLength(const float* x, size_t count);
 
 }  // namespace kvstow
 

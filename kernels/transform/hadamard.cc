@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/split_mix.h"
 
 namespace kvstow {
 namespace {
@@ -21,13 +22,6 @@ void TransformBlock(size_t n, float* x) {
     }
   }
   for (size_t i = 0; i < n; ++i) x[i] *= HadamardScale(n);
-}
-
-uint64_t SplitMix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 class Hadamard final : public Transform {

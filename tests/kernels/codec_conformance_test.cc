@@ -23,6 +23,7 @@ std::vector<CodecCase> Cases() {
       {"block(format=mxfp8)", 1e-3},
       {"hadamard|codebook(bits=4,norm=plain)", 0.012},
       {"hadamard|codebook(bits=4,norm=corrected)", 0.012},
+      {"hadamard|sketch(bits=5)", 0.03},
       {"mean(part=k)|affine(bits=8,group=64)", 4e-5},
       {"mean(part=kv)|hadamard|levels(2,2,4)", 6e-5},
       {"affine(bits=4,group=32,k=channel,v=token)", 0.0065},

@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_sageattention.bin", "sageattention", 4e-5},
         Golden{"page_v1_turboquant3.bin", "turboquant3(norm=corrected)", 0.05},
         Golden{"page_v1_turboquant4.bin", "turboquant4", 0.013},
+        Golden{"page_v1_turboquant4_prod.bin", "turboquant4-prod", 0.08},
         Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
         Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
         Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),

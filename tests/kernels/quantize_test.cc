@@ -106,6 +106,14 @@ INSTANTIATE_TEST_SUITE_P(Codebook, GaussianOracle,
                                            Oracle{"codebook(bits=3)", .0340, 128},
                                            Oracle{"codebook(bits=4)", .00932, 128}));
 
+// By tests/reference/presets.py, whose matrix is the same.
+INSTANTIATE_TEST_SUITE_P(Sketch, GaussianOracle,
+                         ::testing::Values(Oracle{"sketch(bits=2)", .5844},
+                                           Oracle{"sketch(bits=3)", .1872},
+                                           Oracle{"sketch(bits=4)", .0544},
+                                           Oracle{"sketch(bits=3)", .1823, 128},
+                                           Oracle{"sketch(bits=4)", .0532, 128}));
+
 std::vector<uint8_t> Encoded(const Quantizer& quantizer, const SlabShape& shape,
                              const std::vector<float>& values) {
   std::vector<uint8_t> body(quantizer.LevelBytes(shape, 0));

@@ -111,6 +111,7 @@ TEST(RecipeTest, RecipesThatDoNotFitAreRefusedWithTheReason) {
       {"block(format=q5_0)", "one of: q8_0, q4_0, nvfp4, mxfp4, mxfp8"},
       {"codebook(bits=5)", "from 1 to 4"},
       {"codebook(norm=l1)", "one of: plain, corrected"},
+      {"sketch(bits=1)", "from 2 to 5"},
       {"mean(part=v)|affine", "one of: k, kv"},
       {"mean", "must end in"},
       {"levels", "needs the bits"},

@@ -89,12 +89,16 @@ def fp8(x):
     return to_grid(ratio(x * 448, a), E4M3) * a / 448
 
 
-def sign_of(channel):
+def splitmix64(x):
     mask = 2 ** 64 - 1
-    x = (channel + 0x9e3779b97f4a7c15) & mask
+    x = (x + 0x9e3779b97f4a7c15) & mask
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9 & mask
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb & mask
-    return -1. if (x ^ (x >> 31)) & 1 else 1.
+    return x ^ (x >> 31)
+
+
+def sign_of(channel):
+    return -1. if splitmix64(channel) & 1 else 1.
 
 
 @lru_cache
@@ -132,6 +136,26 @@ def turboquant(bits, corrected=False):
     return rotated(run)
 
 
+@lru_cache
+def gaussian_matrix(d):
+    parts = lambda x: sum(x >> s & 0xffff for s in (0, 16, 32, 48))
+    return np.array([[sum(parts(splitmix64(3 * (i * d + j) + k)) for k in range(3)) - 6 * 65535
+                      for j in range(d)] for i in range(d)]) / 65536
+
+
+def sketch(bits):
+    def run(x):
+        d = x.shape[-1]
+        length, s = f16(np.linalg.norm(x, axis=-1, keepdims=True)), gaussian_matrix(d)
+        c = lloyd_max(bits - 1, d)
+        u = ratio(x, length) * d ** .5
+        y = c[np.searchsorted((c[1:] + c[:-1]) / 2, u)]
+        rest = f16(np.linalg.norm(u - y, axis=-1, keepdims=True))
+        signs = np.where((u - y) @ s.T >= 0, 1, -1)
+        return ((y + (np.pi / 2) ** .5 / d * rest * (signs @ s)) * length / d ** .5).astype(np.float32)
+    return run
+
+
 def centred(code):
     def run(x):
         m = f16(x.mean(0, keepdims=True, dtype=np.float64))
@@ -162,6 +186,8 @@ PRESETS = {
     "turboquant2": [turboquant(2)] * 2,
     "turboquant3": [turboquant(3)] * 2,
     "turboquant4": [turboquant(4)] * 2,
+    "turboquant3-prod": [rotated(sketch(3))] * 2,
+    "turboquant4-prod": [rotated(sketch(4))] * 2,
     "turboquant4(norm=corrected)": [turboquant(4, True)] * 2,
 }
 
