@@ -135,20 +135,20 @@ TEST(Cli, ACalibrationIsMadeFromACaseAndUsedOnOne) {
   const TempDir dir;
   const std::string blob = dir.path("model.kvcal");
   const Json made =
-      ParseLine(RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal(run=2,step=2)", "--out",
+      ParseLine(RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal(run=1,step=2)", "--out",
                            blob, "--format", "json", kCase}));
   EXPECT_EQ(made["tokens"], 256);
-  EXPECT_EQ(made["layers_per_run"], 2);
+  EXPECT_EQ(made["layers_per_run"], 1);
   EXPECT_EQ(made["values_per_token"], 30 * 3 * 128);
   EXPECT_LE(made["components"], made["values_per_token"]);
   EXPECT_EQ(made["calibration"].get<std::string>().size(), 32);
   const Json json =
-      ParseLine(RunKvstow({"codec", "roundtrip", "--recipe", "kvstow-cal(run=2,step=2)",
+      ParseLine(RunKvstow({"codec", "roundtrip", "--recipe", "kvstow-cal(run=1,step=2)",
                            "--calibration", blob, "--format", "json", kCase, dir.path("out")}));
   EXPECT_GT(json["ratio"], 8);
   EXPECT_LT(json["k_error"], 0.3);
   const Finished without = RunKvstow(
-      {"codec", "roundtrip", "--recipe", "kvstow-cal(run=2,step=2)", kCase, dir.path("out")});
+      {"codec", "roundtrip", "--recipe", "kvstow-cal(run=1,step=2)", kCase, dir.path("out")});
   EXPECT_EQ(without.exit_code, 2);
   EXPECT_THAT(without.err, HasSubstr("kvstow codec calibrate"));
   EXPECT_EQ(RunKvstow({"codec", "roundtrip", "--recipe", "kvstow-cal(run=2)", "--calibration",
