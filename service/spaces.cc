@@ -9,7 +9,9 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/joint_run_codec.h"
 #include "kernels/recipe.h"
+#include "kernels/run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -126,6 +128,17 @@ absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
   return absl::OkStatus();
 }
 
+// UNIMPLEMENTED for a recipe that needs a calibration.
+absl::StatusOr<std::shared_ptr<const Codec>> CodecToServe(const Recipe& recipe,
+                                                          const KvSpec& spec) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(recipe));
+  if (!calibration.has_value()) return MakeCodec(recipe, spec);
+  return absl::UnimplementedError(
+      absl::StrCat("recipe '", recipe.text(),
+                   "' needs a calibration, and the server holds none yet: use another recipe here, "
+                   "or `kvstow codec roundtrip --calibration` without a server"));
+}
+
 }  // namespace
 
 absl::string_view SpaceFidelityName(SpaceFidelity fidelity) {
@@ -224,7 +237,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(space->recipe));
-  KVSTOW_ASSIGN_OR_RETURN(space->codec, MakeCodec(recipe, space->spec));
+  KVSTOW_ASSIGN_OR_RETURN(space->codec, CodecToServe(recipe, space->spec));
   const bool exact = space->codec->exact();
   space->fidelity =
       request.fidelity.value_or(exact ? SpaceFidelity::kExact : SpaceFidelity::kDense);

@@ -78,6 +78,13 @@ TEST_F(SpacesTest, LossyIsNeverExact) {
   EXPECT_NE((*Open("d", "")).space->fingerprint, (*Open("e", "")).space->fingerprint);
 }
 
+TEST_F(SpacesTest, ARecipeThatNeedsACalibrationIsNotServedYet) {
+  const auto opened = Open("s", "kvstow-cal");
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(opened.status().message()),
+              HasSubstr("'kvstow-cal' needs a calibration"));
+}
+
 TEST_F(SpacesTest, NamesAreChecked) {
   const std::string names[] = {"", "a b", "a\n", "a\x80", std::string(129, 'a')};
   for (const std::string& name : names) {
