@@ -93,8 +93,8 @@ HWY_ATTR void MultiplyChunk(const float* x, size_t count, const PackedMatrix& m,
 HWY_ATTR void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns columns,
                            float* y, size_t stride) {
   for (size_t t = 0; t < count; t += kChunkRows) {
-    MultiplyChunk(x + t * m.rows(), std::min(kChunkRows, count - t), m, columns,
-                  y + t * stride, stride);
+    MultiplyChunk(x + t * m.rows(), std::min(kChunkRows, count - t), m, columns, y + t * stride,
+                  stride);
   }
 }
 
@@ -153,11 +153,13 @@ void PackedMatrix::SetColumn(size_t column, std::span<const float> values) {
   for (size_t i = 0; i < rows_; ++i) at[i * kPanel] = values[i];
 }
 
-void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns columns, float* y, size_t stride) {
+void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns columns, float* y,
+                  size_t stride) {
   HWY_DYNAMIC_DISPATCH(MultiplyRows)(x, count, m, columns, y, stride);
 }
 
-void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y, size_t stride) {
+void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,
+                        size_t stride) {
   HWY_DYNAMIC_DISPATCH(MultiplySparseRows)(x, m, columns, y, stride);
 }
 

@@ -32,8 +32,9 @@
 
 namespace kvstow {
 
-// Radians a position, one a channel pair; empty when the spec has no rotary positions. Always finite:
-// a pair for which the scaling's formula has no value (YaRN without a context length) is not turned.
+// Radians a position, one a channel pair; empty when the spec has no rotary positions. Always
+// finite: a pair for which the scaling's formula has no value (YaRN without a context length) is
+// not turned.
 std::vector<double> RopeFrequencies(const RopeSpec& rope, uint32_t head_dim);
 
 // What the scaling multiplies K with beside turning it: 1 but for YaRN.
