@@ -7,6 +7,8 @@
 
 #include <optional>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -68,6 +70,32 @@ class Attempts {
   const int limit_;
   const Time deadline_;
   int failed_ = 0;
+};
+
+// The results of one batch, as they come. Not thread-safe.
+template <typename Result>
+class Answers {
+ public:
+  explicit Answers(size_t pages) : results_(pages), answered_(pages) {}
+
+  void Set(size_t page, Result result) {
+    results_[page] = std::move(result);
+    answered_[page] = true;
+  }
+  bool Has(size_t page) const { return answered_[page]; }
+  std::vector<size_t> Missing() const {
+    std::vector<size_t> out;
+    for (size_t i = 0; i < answered_.size(); ++i) {
+      if (!answered_[i]) out.push_back(i);
+    }
+    return out;
+  }
+  // One for each page; what was not answered is as Result begins.
+  std::vector<Result> Take() { return std::move(results_); }
+
+ private:
+  std::vector<Result> results_;
+  std::vector<bool> answered_;
 };
 
 // A message for people: what failed, and what to do when the server was not reached.

@@ -23,43 +23,31 @@ struct GetCall {
   std::string space;
   uint64_t lease;
   std::vector<PageGet> pages;
-  std::vector<GetResult> results;
-  std::vector<bool> answered;
+  Answers<GetResult> answers;
   Client::GetDone done;
   Attempts attempts;
-
-  void Answer(size_t i, GetResult result) {
-    results[i] = std::move(result);
-    answered[i] = true;
-  }
-  std::vector<size_t> Unanswered() const {
-    std::vector<size_t> out;
-    for (size_t i = 0; i < pages.size(); ++i) {
-      if (!answered[i]) out.push_back(i);
-    }
-    return out;
-  }
 };
 
 void StartStream(std::shared_ptr<GetCall> call);
 
 // On the executor: the results go to the caller.
 void Finish(GetCall& call) {
-  call.done(std::move(call.results));
+  call.done(call.answers.Take());
   call.core.calls.RemoveBatch();
 }
 
 void Fail(GetCall& call, const absl::Status& status) {
   const absl::Status why = Explain(status, call.core.options.address);
-  for (const size_t i : call.Unanswered()) {
-    call.Answer(i, {.outcome = OutcomeOfFailedGet(why), .message = std::string(why.message())});
+  for (const size_t i : call.answers.Missing()) {
+    call.answers.Set(i,
+                     {.outcome = OutcomeOfFailedGet(why), .message = std::string(why.message())});
   }
   Finish(call);
 }
 
 // On the executor, when a stream is over.
 void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t asked) {
-  const size_t left = call->Unanswered().size();
+  const size_t left = call->answers.Missing().size();
   if (left == 0) return Finish(*call);
   if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
   ClientCore& core = call->core;
@@ -72,7 +60,7 @@ void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t aske
 class GetStream final : public StreamHandler {
  public:
   explicit GetStream(std::shared_ptr<GetCall> call)
-      : call_(std::move(call)), todo_(call_->Unanswered()) {
+      : call_(std::move(call)), todo_(call_->answers.Missing()) {
     for (const size_t i : todo_) wanted_bytes_ += call_->pages[i].out.size();
   }
 
@@ -130,7 +118,7 @@ class GetStream final : public StreamHandler {
 
   absl::Status BeginPage(const v1::GetResponse& response) {
     const uint64_t page = response.page();
-    if (current_ != 0 || page == 0 || page > asked_ || call_->answered[todo_[page - 1]]) {
+    if (current_ != 0 || page == 0 || page > asked_ || call_->answers.Has(todo_[page - 1])) {
       return absl::InternalError(
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
@@ -192,7 +180,7 @@ class GetStream final : public StreamHandler {
   }
 
   absl::Status Answer(uint64_t page) {
-    call_->Answer(todo_[page - 1], std::move(result_));
+    call_->answers.Set(todo_[page - 1], std::move(result_));
     ++answered_;
     return absl::OkStatus();
   }
@@ -222,10 +210,9 @@ void StartStream(std::shared_ptr<GetCall> call) {
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
               Client::GetDone done) {
   const size_t n = pages.size();
-  auto call = std::make_shared<GetCall>(
-      GetCall{core, std::move(space), lease, std::move(pages), std::vector<GetResult>(n),
-              std::vector<bool>(n), std::move(done),
-              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+  auto call = std::make_shared<GetCall>(GetCall{
+      core, std::move(space), lease, std::move(pages), Answers<GetResult>(n), std::move(done),
+      Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
   core.calls.AddBatch();
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {

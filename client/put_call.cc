@@ -21,35 +21,18 @@ constexpr Duration kDrainTime = std::chrono::milliseconds(50);
 struct PutBatch {
   ClientCore& core;
   std::vector<PagePut> pages;
-  std::vector<PutResult> results;
-  std::vector<bool> answered;
+  Answers<PutResult> answers;
   Client::PutDone done;
 
   PutBatch(ClientCore& c, std::vector<PagePut> p, Client::PutDone d)
-      : core(c),
-        pages(std::move(p)),
-        results(pages.size()),
-        answered(pages.size()),
-        done(std::move(d)) {
+      : core(c), pages(std::move(p)), answers(pages.size()), done(std::move(d)) {
     core.calls.AddBatch();
   }
   ~PutBatch() {
-    core.executor.Run(
-        [&core = core, results = std::move(results), done = std::move(done)]() mutable {
-          done(std::move(results));
-          core.calls.RemoveBatch();
-        });
-  }
-  void Answer(size_t i, PutResult result) {
-    results[i] = std::move(result);
-    answered[i] = true;
-  }
-  std::vector<size_t> Unanswered() const {
-    std::vector<size_t> out;
-    for (size_t i = 0; i < pages.size(); ++i) {
-      if (!answered[i]) out.push_back(i);
-    }
-    return out;
+    core.executor.Run([&core = core, results = answers.Take(), done = std::move(done)]() mutable {
+      done(std::move(results));
+      core.calls.RemoveBatch();
+    });
   }
 };
 
@@ -63,9 +46,9 @@ void StartStream(std::shared_ptr<PutCall> call);
 
 void Fail(PutCall& call, const absl::Status& status) {
   const absl::Status why = Explain(status, call.batch->core.options.address);
-  for (const size_t i : call.batch->Unanswered()) {
-    call.batch->Answer(i,
-                       {.outcome = OutcomeOfFailedPut(why), .message = std::string(why.message())});
+  for (const size_t i : call.batch->answers.Missing()) {
+    call.batch->answers.Set(
+        i, {.outcome = OutcomeOfFailedPut(why), .message = std::string(why.message())});
   }
 }
 
@@ -86,7 +69,7 @@ void FreeBytesSoon(ClientCore& core, std::weak_ptr<PutBatch> batch,
 void AfterStream(std::shared_ptr<PutCall> call, absl::Status status, size_t asked,
                  std::shared_ptr<grpc::Channel> channel) {
   ClientCore& core = call->batch->core;
-  const size_t left = call->batch->Unanswered().size();
+  const size_t left = call->batch->answers.Missing().size();
   if (absl::IsDeadlineExceeded(status)) FreeBytesSoon(core, call->batch, std::move(channel));
   if (left == 0) return;
   if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
@@ -102,7 +85,7 @@ class PutStream final : public StreamHandler {
       : call_(std::move(call)),
         channel_(std::move(channel)),
         batch_(call_->batch),
-        todo_(batch_->Unanswered()) {}
+        todo_(batch_->answers.Missing()) {}
 
   Outgoing Next() override {
     v1::PutRequest message;
@@ -136,11 +119,11 @@ class PutStream final : public StreamHandler {
     credit_ += response.credit_bytes();
     for (const v1::PutResult& result : response.results()) {
       const uint64_t page = result.page();
-      if (page == 0 || page > todo_.size() || batch_->answered[todo_[page - 1]]) {
+      if (page == 0 || page > todo_.size() || batch_->answers.Has(todo_[page - 1])) {
         return absl::InternalError(
             absl::StrCat("the server answered page ", page, ", which was not asked"));
       }
-      batch_->Answer(todo_[page - 1], PutResultOf(result));
+      batch_->answers.Set(todo_[page - 1], PutResultOf(result));
     }
     return absl::OkStatus();
   }
@@ -192,15 +175,15 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
   for (size_t i = 0; i < batch->pages.size(); ++i) {
     const PagePut& page = batch->pages[i];
     if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
-      batch->Answer(i, {.outcome = PageOutcome::kRefused,
-                        .message = "a page needs bytes and a key of 1..64 bytes"});
+      batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
+                             .message = "a page needs bytes and a key of 1..64 bytes"});
     }
   }
   auto call = std::make_shared<PutCall>(
       PutCall{std::move(batch), std::move(space),
               Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
-  if (call->batch->Unanswered().empty()) return;
+  if (call->batch->answers.Missing().empty()) return;
   StartStream(std::move(call));
 }
 
