@@ -76,7 +76,7 @@ class PageCodec final : public Codec {
     header.rope = spec_.rope;
     header.tokens = page.tokens;
     header.first_position = page.first_position;
-    header.raw_digest = Xxh3_128(page.raw);
+    header.raw_digest = page.raw_digest.has_value() ? *page.raw_digest : Xxh3_128(page.raw);
     header.calibration = calibration_;
     return header;
   }

@@ -38,6 +38,8 @@ struct PageToEncode {
   uint32_t tokens = 0;           // 1..spec.page_tokens
   uint64_t first_position = 0;
   absl::string_view key;  // <= 64 bytes, goes into the header
+  // Xxh3_128 of `raw` where the caller has it already: saves a pass over the page.
+  std::optional<Digest128> raw_digest = {};
 };
 
 class Codec {

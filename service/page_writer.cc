@@ -109,7 +109,8 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   auto encoded = space.codec->Encode({.raw = raw.span(),
                                       .tokens = page.tokens(),
                                       .first_position = page.first_position(),
-                                      .key = page.key()});
+                                      .key = page.key(),
+                                      .raw_digest = digest});
   metrics_.ObserveEncode(Clock::Real().Now() - begin);
   if (!encoded.ok()) return Refused(encoded.status().message());
 

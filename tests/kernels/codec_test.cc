@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/digest.h"
 #include "tests/kernels/fixture.h"
 
 namespace kvstow {
@@ -41,6 +42,19 @@ TEST_P(RealPage, IsAsSmallAndAsCloseAsPromised) {
   std::vector<uint8_t> back(raw.size());
   ASSERT_TRUE(DecodePage(page->header, std::span(page->segments).first(kept), back).ok());
   EXPECT_LE(testing::RelativeError(spec.dtype, raw, back), GetParam().error);
+}
+
+TEST(CodecTest, ADigestThatTheCallerHasGivesTheSamePage) {
+  const std::vector<uint8_t> raw = testing::FixturePage();
+  const auto codec = MakeCodec(*Recipe::Parse("int8"), testing::FixtureSpec());
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  PageToEncode page{.raw = raw, .tokens = testing::kFixtureTokens, .key = "k"};
+  const auto computed = (*codec)->Encode(page);
+  page.raw_digest = Xxh3_128(raw);
+  const auto given = (*codec)->Encode(page);
+  ASSERT_TRUE(computed.ok() && given.ok());
+  EXPECT_EQ(given->header, computed->header);
+  EXPECT_EQ(given->header.raw_digest, Xxh3_128(raw));
 }
 
 INSTANTIATE_TEST_SUITE_P(
