@@ -68,7 +68,7 @@ class CorruptionTest : public StoreTest {
     store_->Delete(page.name(), true).IgnoreError();
   }
 
-  std::mt19937_64 random_{std::random_device{}()};
+  std::mt19937_64 random_{2026};
 };
 
 TEST_F(CorruptionTest, FlippedBitsInBlobsUnderARunningStore) {
@@ -138,7 +138,7 @@ TEST_F(CorruptionTest, AnyFileAnyDamage) {
     } else {
       FlipBits(file, damage == 2 ? 1 : 20);
     }
-    Reopen();
+    ReopenDamaged();
     ReadAll();
     // A fresh start for the next round; the damaged database is left as it is.
     store_.reset();

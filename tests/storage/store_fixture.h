@@ -35,6 +35,17 @@ class StoreTest : public testing::Test {
     Reopen();
   }
   void Reopen() {
+    OpenStore();
+    ASSERT_OK(SaveSpace());
+  }
+  // After damage the id of a space whose record was hit is refused, so that no page of the old space
+  // is ever taken for one of the new.
+  void ReopenDamaged() {
+    OpenStore();
+    EXPECT_THAT(SaveSpace(), testing::AnyOf(HasCode(absl::StatusCode::kOk),
+                                            HasCode(absl::StatusCode::kFailedPrecondition)));
+  }
+  void OpenStore() {
     store_.reset();
     TieredStoreParts parts;
     if (options_.budget_bytes[0] > 0) parts.tiers[0] = MakeMemoryTier(HostDevice());
@@ -51,7 +62,9 @@ class StoreTest : public testing::Test {
     auto store = TieredStore::Open(options_, std::move(parts));
     ASSERT_OK(store.status());
     store_ = *std::move(store);
-    ASSERT_OK(store_->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("space"))}));
+  }
+  absl::Status SaveSpace() {
+    return store_->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("space"))});
   }
   // Puts faults between the store and its tiers.
   virtual void Wrap(TieredStoreParts&) {}
