@@ -38,8 +38,8 @@ class StoreTest : public testing::Test {
     OpenStore();
     ASSERT_OK(SaveSpace());
   }
-  // After damage the id of a space whose record was hit is refused, so that no page of the old space
-  // is ever taken for one of the new.
+  // After damage the id of a space whose record was hit is refused, so that no page of the old
+  // space is ever taken for one of the new.
   void ReopenDamaged() {
     OpenStore();
     EXPECT_THAT(SaveSpace(), testing::AnyOf(HasCode(absl::StatusCode::kOk),
