@@ -1,7 +1,8 @@
 // One value between F32 and the 16-bit types, by bits: the reference that every faster way equals.
 //
 // Rounds to nearest, ties to even, denormals included. Free functions, thread-safe. They hold for
-// the default floating-point environment (no flush to zero).
+// the default floating-point environment (no flush to zero). constexpr, so that GPU code may call
+// them as well (nvcc --expt-relaxed-constexpr).
 #ifndef KVSTOW_KERNELS_HALF_H_
 #define KVSTOW_KERNELS_HALF_H_
 
@@ -13,7 +14,7 @@ namespace kvstow {
 inline constexpr float kMaxHalf = 65504.0f;
 inline constexpr float kMaxBf16 = 0x1.fep127f;
 
-inline float HalfToFloat(uint16_t half) {
+constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16;
   const uint32_t magnitude = half & 0x7fffu;
   // Exponents move by a multiplication, which is exact for denormals too.
@@ -24,7 +25,7 @@ inline float HalfToFloat(uint16_t half) {
 }
 
 // Overflow gives Inf: callers check, or clamp to kMaxHalf first.
-inline uint16_t FloatToHalf(float value) {
+constexpr uint16_t FloatToHalf(float value) {
   const uint32_t all = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((all >> 16) & 0x8000);
   uint32_t x = all & 0x7fffffff;
@@ -39,12 +40,12 @@ inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((x - 0x38000000) >> 13));
 }
 
-inline bool IsFiniteHalf(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+constexpr bool IsFiniteHalf(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
-inline float Bf16ToFloat(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
+constexpr float Bf16ToFloat(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
 
 // Overflow gives Inf; NaN stays NaN.
-inline uint16_t FloatToBf16(float value) {
+constexpr uint16_t FloatToBf16(float value) {
   const uint32_t x = std::bit_cast<uint32_t>(value);
   if ((x & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((x >> 16) | 0x40);
   return static_cast<uint16_t>((x + 0x7fff + ((x >> 16) & 1)) >> 16);

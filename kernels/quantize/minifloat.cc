@@ -1,8 +1,5 @@
 #include "kernels/quantize/minifloat.h"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -38,25 +35,6 @@ class Minifloat final : public Quantizer {
 };
 
 }  // namespace
-
-uint8_t FloatToE4M3(float value) {
-  const uint32_t all = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = all >> 24 & 0x80;
-  const float magnitude = std::min(std::bit_cast<float>(all & 0x7fffffff), kMaxE4M3);
-  // Denormals are multiples of 2^-9: adding 2^23 rounds to a whole number of them.
-  const uint32_t denormal = std::bit_cast<uint32_t>(magnitude * 512.0f + 0x1p23f) & 0xff;
-  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t normal = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3);
-  return static_cast<uint8_t>(sign | (magnitude < 0x1p-6f ? denormal : normal));
-}
-
-float E4M3ToFloat(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return code & 0x80 ? -magnitude : magnitude;
-}
 
 void MinifloatEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
                               uint8_t* codes) {

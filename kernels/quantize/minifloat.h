@@ -9,17 +9,12 @@
 #ifndef KVSTOW_KERNELS_QUANTIZE_MINIFLOAT_H_
 #define KVSTOW_KERNELS_QUANTIZE_MINIFLOAT_H_
 
+#include "kernels/quantize/e4m3.h"
 #include "kernels/quantize/quantizer.h"
 
 namespace kvstow {
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeMinifloat(const OpArguments& arguments);
-
-// One value; saturates, never makes the NaN code. `value` is finite.
-inline constexpr float kMaxE4M3 = 448.0f;
-uint8_t FloatToE4M3(float value);
-// NaN codes (0x7f, 0xff) give 480, which no value has.
-float E4M3ToFloat(uint8_t code);
 
 // The loops over `count` vectors of `dim` values, scaled by their tops (magnitude.h). Decoding
 // returns false when a code is NaN.
