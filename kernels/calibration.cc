@@ -5,11 +5,13 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/bytes.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/calibration_methods.h"
 #include "kernels/convert.h"
 #include "kernels/encoded_page.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 constexpr absl::string_view kMagic = "KVSTOWCA";
 constexpr size_t kDigestBytes = sizeof(Digest128::bytes);
+constexpr size_t kMaxSections = 16;
 
 void PutFloats(std::span<const float> values, ByteWriter& out) {
   out.PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
@@ -139,6 +142,17 @@ absl::StatusOr<CalibratedRun> ReadRun(const CalibrationShape& shape, uint32_t in
   return run;
 }
 
+void PutHead(uint16_t version, const CalibrationShape& shape, ByteWriter& out) {
+  out.PutBytes(AsBytes(kMagic));
+  out.Put(version);
+  PutShape(shape, out);
+}
+
+std::string Sealed(ByteWriter out) {
+  out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
+  return std::move(out).Take();
+}
+
 }  // namespace
 
 uint32_t CalibrationShape::LayersOfRun(uint32_t run) const {
@@ -160,9 +174,7 @@ CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run) {
 
 std::string SerializeCalibration(const CalibrationData& data) {
   ByteWriter out;
-  out.PutBytes(AsBytes(kMagic));
-  out.Put(kCalibrationFormatVersion);
-  PutShape(data.shape, out);
+  PutHead(kJointCalibrationVersion, data.shape, out);
   out.PutBytes(AsBytes(SerializePlaneTables(data.tables)));
   for (const CalibratedRunData& run : data.runs) {
     out.Put(static_cast<uint32_t>(run.sigma.size()));
@@ -173,8 +185,20 @@ std::string SerializeCalibration(const CalibrationData& data) {
     PutFloats(run.decode_scales, out);
     PutHalves(run.decode_halves, out);
   }
-  out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
-  return std::move(out).Take();
+  return Sealed(std::move(out));
+}
+
+std::string SerializeCalibration(const CalibrationShape& shape,
+                                 std::span<const CalibrationSection> sections) {
+  ByteWriter out;
+  PutHead(kSectionedCalibrationVersion, shape, out);
+  out.Put(static_cast<uint32_t>(sections.size()));
+  for (const CalibrationSection& section : sections) {
+    out.PutString16(section.name);
+    out.Put(uint64_t{section.body.size()});
+    out.PutBytes(AsBytes(section.body));
+  }
+  return Sealed(std::move(out));
 }
 
 absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(
@@ -182,10 +206,9 @@ absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(
   ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
   if (AsString(in.GetBytes(kMagic.size())) != kMagic) return Damaged("it does not begin as one");
   const auto version = in.Get<uint16_t>();
-  if (in.ok() && version != kCalibrationFormatVersion) {
+  if (in.ok() && version != kJointCalibrationVersion && version != kSectionedCalibrationVersion) {
     return absl::FailedPreconditionError(absl::StrCat("calibration blob of version ", version,
-                                                      "; this build reads version ",
-                                                      kCalibrationFormatVersion));
+                                                      "; this build reads versions 1 and 2"));
   }
   const Digest128 digest = Xxh3_128(blob.first(blob.size() - kDigestBytes));
   if (!std::equal(digest.bytes.begin(), digest.bytes.end(), blob.end() - kDigestBytes)) {
@@ -193,17 +216,71 @@ absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(
   }
   std::shared_ptr<Calibration> out(new Calibration);
   KVSTOW_ASSIGN_OR_RETURN(out->shape_, ReadShape(in));
-  const auto tables = ParsePlaneTables(in.GetBytes(kPlaneTablesBytes));
-  if (!tables.ok()) return Damaged(tables.status().message());
-  out->tables_ = *tables;
-  for (uint32_t i = 0; i < out->shape_.runs(); ++i) {
-    KVSTOW_ASSIGN_OR_RETURN(CalibratedRun run, ReadRun(out->shape_, i, in));
-    out->runs_.push_back(std::move(run));
-  }
-  if (in.remaining() != 0) return Damaged("bytes follow its last run");
+  KVSTOW_RETURN_IF_ERROR(version == kJointCalibrationVersion ? out->ReadJoint(in)
+                                                             : out->ReadSections(in));
+  if (in.remaining() != 0) return Damaged("bytes follow its end");
   const Sha256Digest name = Sha256(blob);
   std::copy_n(name.begin(), out->id_.size(), out->id_.begin());
   return out;
+}
+
+absl::Status Calibration::ReadJoint(ByteReader& in) {
+  const auto tables = ParsePlaneTables(in.GetBytes(kPlaneTablesBytes));
+  if (!tables.ok()) return Damaged(tables.status().message());
+  plane_tables_ = *tables;
+  for (uint32_t i = 0; i < shape_.runs(); ++i) {
+    KVSTOW_ASSIGN_OR_RETURN(CalibratedRun run, ReadRun(shape_, i, in));
+    runs_.push_back(std::move(run));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Calibration::ReadSections(ByteReader& in) {
+  const auto count = in.Get<uint32_t>();
+  if (count < 1 || count > kMaxSections) return Damaged(absl::StrCat(count, " sections"));
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name(in.GetString16());
+    const auto size = in.Get<uint64_t>();
+    const auto body = in.GetBytes(size);
+    if (!in.ok()) return Damaged(absl::StrCat("it ends within section ", i));
+    const CalibrationMethod* const method = FindCalibrationMethod(name);
+    if (method == nullptr || method->parse == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "calibration blob: section '", absl::CHexEscape(name), "', which this build lacks"));
+    }
+    auto tables = method->parse(shape_, body);
+    if (!tables.ok()) {
+      return Damaged(absl::StrCat("section '", name, "': ", tables.status().message()));
+    }
+    if (!tables_.emplace(name, *std::move(tables)).second) {
+      return Damaged(absl::StrCat("section '", name, "' stands twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Calibration::Has(absl::string_view section) const {
+  return section == kJointSection ? !runs_.empty() : Tables(section) != nullptr;
+}
+
+const CalibratedTables* Calibration::Tables(absl::string_view section) const {
+  const auto found = tables_.find(section);
+  return found == tables_.end() ? nullptr : found->second.get();
+}
+
+absl::StatusOr<CalibrationNeed> ReadCalibrationNeed(const OpArguments& arguments) {
+  CalibrationNeed need{.section = arguments.op().name};
+  KVSTOW_ASSIGN_OR_RETURN(need.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  const absl::string_view blob = arguments.Text("blob", "any");
+  if (blob == "any") return need;
+  if (blob.size() > 2 * sizeof(CalibrationId) ||
+      !std::all_of(blob.begin(), blob.end(), absl::ascii_isxdigit)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op '", need.section, "': blob='", blob,
+                     "' must be 'any' or leading hexadecimal digits of an id"));
+  }
+  need.blob = std::string(blob);
+  return need;
 }
 
 const CalibrationStore& CalibrationStore::Empty() {
@@ -225,11 +302,15 @@ std::shared_ptr<const Calibration> CalibrationStore::Find(const CalibrationId& i
 }
 
 absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Choose(
-    const CalibrationShape& shape, absl::string_view prefix) const {
+    const KvSpec& spec, const CalibrationNeed& need) const {
+  const CalibrationShape shape = ShapeFor(spec, need.layers_per_run);
   MutexLock lock(mutex_);
   std::shared_ptr<const Calibration> chosen;
   for (const auto& [id, calibration] : calibrations_) {
-    if (calibration->shape() != shape || !absl::StartsWith(HexOf(id), prefix)) continue;
+    if (calibration->shape() != shape || !calibration->Has(need.section) ||
+        !absl::StartsWith(HexOf(id), need.blob)) {
+      continue;
+    }
     if (chosen != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("calibrations ", HexOf(chosen->id()), " and ",
                                                      HexOf(id),
@@ -238,11 +319,11 @@ absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Choose(
     chosen = calibration;
   }
   if (chosen == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no calibration ", prefix, prefix.empty() ? "" : "... ", "of ", shape.layers,
-                     " layers in runs of ", shape.layers_per_run, ", ", shape.kv_heads,
-                     " KV heads of ", shape.head_dim_k, " and ", shape.head_dim_v,
-                     " is loaded: make one with `kvstow codec calibrate`"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no calibration ", need.blob, need.blob.empty() ? "" : "... ", "for '", need.section,
+        "' of ", shape.layers, " layers in runs of ", shape.layers_per_run, ", ", shape.kv_heads,
+        " KV heads of ", shape.head_dim_k, " and ", shape.head_dim_v,
+        " is loaded: make one with `kvstow codec calibrate`"));
   }
   return chosen;
 }

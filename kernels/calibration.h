@@ -1,11 +1,15 @@
-// A calibration: what the joint transform (joint_run_codec.h) knows of a model's KV, made once from
-// sample text (calibration_fit.h) and named by its bytes. docs/FORMAT.md gives every byte of a
-// blob.
+// A calibration: what a codec knows of a model's KV before it sees a page, made once from sample
+// text (calibration_fit.h) and named by its bytes. docs/FORMAT.md gives every byte of a blob.
 //
-// For every run of layers it holds the mean of a token's vector [K before RoPE of the run's layers,
-// V of the same layers], an encode matrix E and a decode matrix D: coefficients are c = (x - mean)
-// E, and x' = c D + mean. Coefficients are scaled so that an error of one unit costs the same
-// everywhere: one step fits all of them. `sigma` is the spread of each, largest first.
+// A blob is for one CalibrationShape and holds sections, each the tables of one method under the
+// name of its op (calibration_methods.h). A blob of version 1 holds what is section `joint` alone,
+// the joint transform's (joint_run_codec.h); version 2 holds any others.
+//
+// Section `joint`: for every run of layers it holds the mean of a token's vector [K before RoPE of
+// the run's layers, V of the same layers], an encode matrix E and a decode matrix D: coefficients
+// are c = (x - mean) E, and x' = c D + mean. Coefficients are scaled so that an error of one unit
+// costs the same everywhere: one step fits all of them. `sigma` is the spread of each, largest
+// first.
 //
 // A page names the blob that coded it by CalibrationId. Whoever decodes looks it up in a
 // CalibrationStore; a missing one is FAILED_PRECONDITION here and a miss in the service.
@@ -23,8 +27,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/bytes.h"
 #include "base/mutex.h"
 #include "kernels/entropy/plane_tables.h"
+#include "kernels/op_arguments.h"
 #include "kernels/page.h"
 #include "kernels/transform/dense_product.h"
 
@@ -33,7 +39,9 @@ namespace kvstow {
 // The first 16 bytes of the SHA-256 of a blob.
 using CalibrationId = std::array<uint8_t, 16>;
 
-inline constexpr uint16_t kCalibrationFormatVersion = 1;
+inline constexpr uint16_t kJointCalibrationVersion = 1;
+inline constexpr uint16_t kSectionedCalibrationVersion = 2;
+inline constexpr absl::string_view kJointSection = "joint";
 inline constexpr size_t kMaxCalibrationWidth = 1 << 16;  // values a token of one run
 
 // What of a model's KV a calibration is for: a KvSpec without names, dtype and page size.
@@ -73,25 +81,53 @@ struct CalibratedRun {
   size_t rank() const { return sigma.size(); }
 };
 
+// Tables of one method, as its own file reads them out of a section. Immutable.
+class CalibratedTables {
+ public:
+  virtual ~CalibratedTables() = default;
+};
+
+struct CalibrationSection {
+  std::string name, body;
+};
+// A blob of version 2.
+std::string SerializeCalibration(const CalibrationShape& shape,
+                                 std::span<const CalibrationSection> sections);
+
 class Calibration {
  public:
-  // DATA_LOSS says what is wrong with the bytes; FAILED_PRECONDITION for an unknown version. Never
-  // allocates more than a small multiple of blob.size().
+  // DATA_LOSS says what is wrong with the bytes; FAILED_PRECONDITION for an unknown version or
+  // section. Never allocates more than a small multiple of blob.size().
   static absl::StatusOr<std::shared_ptr<const Calibration>> Parse(std::span<const uint8_t> blob);
 
   const CalibrationId& id() const { return id_; }
   const CalibrationShape& shape() const { return shape_; }
-  const PlaneTables& tables() const { return tables_; }
-  std::span<const CalibratedRun> runs() const { return runs_; }
+  const PlaneTables& plane_tables() const { return plane_tables_; }
+  std::span<const CalibratedRun> runs() const { return runs_; }  // of section `joint`
+  bool Has(absl::string_view section) const;
+  // Null when there is no such section, and for `joint`.
+  const CalibratedTables* Tables(absl::string_view section) const;
 
  private:
   Calibration() = default;
+  absl::Status ReadJoint(ByteReader& in);
+  absl::Status ReadSections(ByteReader& in);
 
   CalibrationId id_{};
   CalibrationShape shape_;
-  PlaneTables tables_;
+  PlaneTables plane_tables_;
   std::vector<CalibratedRun> runs_;
+  std::map<std::string, std::shared_ptr<const CalibratedTables>, std::less<>> tables_;
 };
+
+// What a recipe asks for of a calibration.
+struct CalibrationNeed {
+  std::string section;  // the name of its op
+  uint32_t layers_per_run = 1;
+  std::string blob;  // leading hexadecimal digits of its id; "" = any
+};
+// Arguments `run` and `blob` of an op; INVALID_ARGUMENT names the one that is out of range.
+absl::StatusOr<CalibrationNeed> ReadCalibrationNeed(const OpArguments& arguments);
 
 // The calibrations that a process has loaded.
 class CalibrationStore {
@@ -103,10 +139,10 @@ class CalibrationStore {
   absl::StatusOr<std::shared_ptr<const Calibration>> Add(std::span<const uint8_t> blob);
   // Null when there is none of that name.
   std::shared_ptr<const Calibration> Find(const CalibrationId& id) const;
-  // The one of this shape whose id in hexadecimal begins with `prefix` ("" = any).
+  // The one of this shape that has the section `need` names and whose id begins as it says.
   // FAILED_PRECONDITION when there is none, INVALID_ARGUMENT when there are several.
-  absl::StatusOr<std::shared_ptr<const Calibration>> Choose(const CalibrationShape& shape,
-                                                            absl::string_view prefix) const;
+  absl::StatusOr<std::shared_ptr<const Calibration>> Choose(const KvSpec& spec,
+                                                            const CalibrationNeed& need) const;
 
  private:
   mutable Mutex mutex_;

@@ -23,6 +23,7 @@ constexpr float kLeastSigma = 1e-6f;
 constexpr double kLeastShareNonZero = 1e-3;  // of a component that is kept
 constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables are fitted on
 constexpr size_t kUnitSamples = 600'000;
+constexpr int kPasses = 3;
 
 // A matrix in halves, a scale a row.
 void Halve(std::span<const float> rows, size_t width, std::vector<float>& scales,
@@ -147,6 +148,8 @@ class Fit final : public CalibrationFit {
         shape_(ShapeFor(spec, options.layers_per_run)) {
     for (uint32_t i = 0; i < shape_.runs(); ++i) runs_.emplace_back(shape_.WidthOfRun(i));
   }
+
+  int passes() const override { return kPasses; }
 
   absl::Status Add(const PageToEncode& page) override {
     if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");

@@ -1,12 +1,6 @@
-// Fits a calibration (calibration.h) to pages of KV: means, then second moments, then what the
-// coefficients look like. Three passes over the same pages:
-//
-//   KVSTOW_ASSIGN_OR_RETURN(auto fit, CalibrationFit::Start(spec, {.layers_per_run = 10}, stats));
-//   for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
-//     for (page : pages) KVSTOW_RETURN_IF_ERROR(fit->Add(page));
-//     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
-//   }
-//   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
+// Fits a calibration (calibration.h) to pages of KV in some passes over the same pages;
+// calibration_methods.h starts one. This file has the interface and the fit of the joint transform,
+// in three passes: means, then second moments, then what the coefficients look like.
 //
 // K is taken before RoPE; the first kFirstTokens tokens of a text are left out. Vectors are scaled
 // to what the model feels (ModelStats) or, without, each (K|V, layer, head) to its own spread; then
@@ -50,15 +44,16 @@ struct CalibrationOptions {
 
 class CalibrationFit {
  public:
-  static constexpr int kPasses = 3;
   static constexpr uint64_t kLeastTokens = 64;
 
   virtual ~CalibrationFit() = default;
 
+  // Of the joint transform.
   static absl::StatusOr<std::unique_ptr<CalibrationFit>> Start(const KvSpec& spec,
                                                                const CalibrationOptions& options,
                                                                const ModelStats& stats);
 
+  virtual int passes() const = 0;
   virtual absl::Status Add(const PageToEncode& page) = 0;
   virtual absl::Status EndPass() = 0;
   // The blob, after all passes; once.

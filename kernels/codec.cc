@@ -7,7 +7,6 @@
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
-#include "kernels/joint_run_codec.h"
 #include "kernels/ops.h"
 #include "kernels/run_codec.h"
 
@@ -213,8 +212,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
       return absl::InvalidArgumentError(absl::StrCat(
           "recipe '", recipe.text(), "': ", DTypeName(spec.dtype), " pages take only 'raw'"));
     }
-    const CalibrationShape shape = ShapeFor(spec, needs->layers_per_run);
-    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(shape, needs->blob));
+    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(spec, *needs));
   }
   return MakePageCodec(recipe, spec, std::move(calibration), std::move(fallback));
 }

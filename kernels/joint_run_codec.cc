@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
@@ -36,7 +35,7 @@ PlaneCoder MakeCoder(const Calibration& calibration, const CalibratedRun& run,
     const float row = kPlaneUnitRow + 4 * std::log2(sigma / options.StepAt(0));
     layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
   }
-  return PlaneCoder(std::move(layout), calibration.tables());
+  return PlaneCoder(std::move(layout), calibration.plane_tables());
 }
 
 // What the tokens of one run became: magnitudes at the finest step, and energy classes.
@@ -292,32 +291,19 @@ class JointRunCodec final : public RunCodec {
 
 }  // namespace
 
-absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob"}));
-  JointNeeds needs;
-  KVSTOW_ASSIGN_OR_RETURN(needs.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
-  KVSTOW_ASSIGN_OR_RETURN(needs.step, arguments.Real("step", needs.step, 1e-3, 1e3));
-  const absl::string_view blob = arguments.Text("blob", "any");
-  if (blob == "any") return needs;
-  if (blob.size() > 2 * sizeof(CalibrationId) ||
-      !std::all_of(blob.begin(), blob.end(), absl::ascii_isxdigit)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "op 'joint': blob='", blob, "' must be 'any' or leading hexadecimal digits of an id"));
-  }
-  needs.blob = std::string(blob);
-  return needs;
-}
-
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration) {
-  KVSTOW_ASSIGN_OR_RETURN(const JointNeeds needs, ParseJointNeeds(arguments));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob"}));
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options;
-  options.step = static_cast<float>(needs.step);
+  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
+  options.step = static_cast<float>(step);
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 64, 1, kMaxPageTokens));
-  if (calibration == nullptr || calibration->shape() != ShapeFor(spec, needs.layers_per_run)) {
+  if (calibration == nullptr || !calibration->Has(kJointSection) ||
+      calibration->shape() != ShapeFor(spec, need.layers_per_run)) {
     return absl::InvalidArgumentError(
         "op 'joint': the calibration was made for another model or another run");
   }

@@ -30,14 +30,6 @@
 
 namespace kvstow {
 
-// What op `joint` asks for of a calibration.
-struct JointNeeds {
-  uint32_t layers_per_run = 1;
-  double step = 2;   // of the finest level
-  std::string blob;  // leading digits of its id; "" = any
-};
-absl::StatusOr<JointNeeds> ParseJointNeeds(const OpArguments& arguments);
-
 // INVALID_ARGUMENT when an argument is out of range or the calibration has another shape than the
 // spec.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(

@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include "kernels/joint_run_codec.h"
 #include "kernels/planes_run_codec.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/block.h"
@@ -26,7 +27,7 @@ constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "strea
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
-    {"joint", OpKind::kJoint, kJointArguments},
+    {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"mean", OpKind::kTransform, kMeanArguments, MakeMean},
     {"affine", OpKind::kQuantize, kGroupedArguments, nullptr, MakeAffine},

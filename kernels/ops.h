@@ -16,17 +16,21 @@
 namespace kvstow {
 
 enum class OpKind : uint8_t {
-  kRun,        // how many layers a segment holds; stands first
-  kRaw,        // keeps the bytes; stands alone
-  kJoint,      // a calibrated transform and its coder; stands alone
-  kTransform,  // any number
-  kQuantize,   // exactly one, last
-  kRunCodec,   // codes K and V of all layers of a run by itself; stands alone but for kRun
+  kRun,         // how many layers a segment holds; stands first
+  kRaw,         // keeps the bytes; stands alone
+  kCalibrated,  // codes all of a run by a calibration; stands alone
+  kTransform,   // any number
+  kQuantize,    // exactly one, last
+  kRunCodec,    // codes K and V of all layers of a run by itself; stands alone but for kRun
 };
 
 // How the table makes the run codec of a kRunCodec; INVALID_ARGUMENT names the argument.
 using MakeOwnRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(const OpArguments&,
                                                                             const KvSpec&);
+
+// The same for a kCalibrated; also when the calibration is not one for this op and spec.
+using MakeCalibratedRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(
+    const OpArguments&, const KvSpec&, std::shared_ptr<const Calibration>);
 
 struct OpInfo {
   absl::string_view name;
@@ -34,9 +38,10 @@ struct OpInfo {
   // Names of the arguments in the order in which they may stand without a name; empty when the op
   // takes a list of values.
   std::span<const absl::string_view> arguments;
-  MakeTransform make_transform = nullptr;    // of a kTransform
-  MakeQuantizer make_quantizer = nullptr;    // of a kQuantize
-  MakeOwnRunCodec make_run_codec = nullptr;  // of a kRunCodec
+  MakeTransform make_transform = nullptr;            // of a kTransform
+  MakeQuantizer make_quantizer = nullptr;            // of a kQuantize
+  MakeOwnRunCodec make_run_codec = nullptr;          // of a kRunCodec
+  MakeCalibratedRunCodec make_calibrated = nullptr;  // of a kCalibrated
 };
 
 // Null when there is no such op.

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/calibration.h"
 #include "kernels/encoded_page.h"
-#include "kernels/joint_run_codec.h"
 #include "kernels/ops.h"
 #include "kernels/slab_run_codec.h"
 
@@ -53,14 +53,14 @@ absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<JointNeeds>> CalibrationNeeds(const Recipe& recipe) {
+absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe) {
   for (const Op& op : recipe.ops()) {
     const OpInfo* info = FindOp(op.name);
-    if (info == nullptr || info->kind != OpKind::kJoint) continue;
-    KVSTOW_ASSIGN_OR_RETURN(JointNeeds needs, ParseJointNeeds(OpArguments(op)));
-    return std::optional<JointNeeds>(std::move(needs));
+    if (info == nullptr || info->kind != OpKind::kCalibrated) continue;
+    KVSTOW_ASSIGN_OR_RETURN(CalibrationNeed need, ReadCalibrationNeed(OpArguments(op)));
+    return std::optional<CalibrationNeed>(std::move(need));
   }
-  return std::optional<JointNeeds>();
+  return std::optional<CalibrationNeed>();
 }
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
@@ -86,10 +86,11 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
         KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
         own = std::make_unique<RawRunCodec>(spec);
         break;
-      case OpKind::kJoint:
-        if (recipe.ops().size() > 1) return Wrong(recipe, "'joint' stands alone");
+      case OpKind::kCalibrated:
+        if (recipe.ops().size() > 1)
+          return Wrong(recipe, absl::StrCat("'", name, "' stands alone"));
         if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw'");
-        return MakeJointRunCodec(arguments, spec, std::move(calibration));
+        return info->make_calibrated(arguments, spec, std::move(calibration));
       case OpKind::kTransform: {
         KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
         transforms.push_back(std::move(made));

@@ -23,7 +23,7 @@
 namespace kvstow {
 
 class Calibration;
-struct JointNeeds;
+struct CalibrationNeed;
 
 // Which part of which page.
 struct Run {
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration);
 
 // What the recipe asks for of a calibration; nothing when it needs none.
-absl::StatusOr<std::optional<JointNeeds>> CalibrationNeeds(const Recipe& recipe);
+absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe);
 
 // Layers of a run: the recipe's run(layers), else as many as have about 1 MiB of raw bytes in a
 // full page. At least one, at most all; never so few that a page has more than kMaxSegments.

@@ -9,8 +9,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 #include "client/mapped_file.h"
-#include "kernels/calibration_fit.h"
-#include "kernels/joint_run_codec.h"
+#include "kernels/calibration_methods.h"
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
 
@@ -88,18 +87,15 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   return file.Commit();
 }
 
-absl::StatusOr<Report> Fit(const Flags& flags, const JointNeeds& needs) {
+absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
   const Time start = Clock::Real().Now();
   KVSTOW_ASSIGN_OR_RETURN(const CaseFile first, CaseFile::Open(flags.cases[0]));
   const KvSpec spec = first.Spec(kTokensAtOnce);
   KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, ReadModelStats(flags.model_stats, spec));
-  KVSTOW_ASSIGN_OR_RETURN(
-      const auto fit,
-      CalibrationFit::Start(
-          spec, {.layers_per_run = needs.layers_per_run, .finest_step = needs.step}, stats));
+  KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, stats));
   Report report;
-  Progress progress("codec calibrate", CalibrationFit::kPasses * flags.cases.size(), "cases");
-  for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
+  Progress progress("codec calibrate", fit->passes() * flags.cases.size(), "cases");
+  for (int pass = 0; pass < fit->passes(); ++pass) {
     report.tokens = 0;
     for (size_t i = 0; i < flags.cases.size(); ++i) {
       KVSTOW_RETURN_IF_ERROR(AddCase(flags.cases[i], spec, *fit, report.tokens));
@@ -115,26 +111,26 @@ absl::StatusOr<Report> Fit(const Flags& flags, const JointNeeds& needs) {
   return report;
 }
 
-absl::StatusOr<JointNeeds> NeedsOf(const std::string& text) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
-  KVSTOW_ASSIGN_OR_RETURN(std::optional<JointNeeds> needs, CalibrationNeeds(recipe));
-  if (needs.has_value()) return *std::move(needs);
+absl::StatusOr<Recipe> CalibratedRecipe(const std::string& text) {
+  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(text));
+  KVSTOW_ASSIGN_OR_RETURN(const std::optional<CalibrationNeed> need, CalibrationNeeds(recipe));
+  if (need.has_value()) return recipe;
   return absl::InvalidArgumentError(absl::StrCat("recipe '", text, "' needs no calibration"));
 }
 
 int Calibrate(const Flags& flags) {
-  const absl::StatusOr<JointNeeds> needs = NeedsOf(flags.recipe);
-  if (!needs.ok()) {
-    Fail(flags.output, needs.status());
+  const absl::StatusOr<Recipe> recipe = CalibratedRecipe(flags.recipe);
+  if (!recipe.ok()) {
+    Fail(flags.output, recipe.status());
     return kWrongUse;
   }
-  const absl::StatusOr<Report> report = Fit(flags, *needs);
+  const absl::StatusOr<Report> report = Fit(flags, *recipe);
   if (!report.ok()) return Fail(flags.output, report.status());
-  uint64_t components = 0, values = 0;
-  for (const CalibratedRun& run : report->calibration->runs()) {
-    components += run.rank();
-    values += run.width();
-  }
+  const CalibrationShape& shape = report->calibration->shape();
+  const uint64_t values =
+      uint64_t{shape.layers} * shape.kv_heads * (shape.head_dim_k + shape.head_dim_v);
+  uint64_t components = 0;  // 0 = not a joint transform
+  for (const CalibratedRun& run : report->calibration->runs()) components += run.rank();
   const std::string id = HexOf(report->calibration->id());
   Print(flags.output,
         {{"calibration", id},
@@ -142,7 +138,7 @@ int Calibrate(const Flags& flags) {
          {"bytes", report->bytes},
          {"cases", flags.cases.size()},
          {"tokens", report->tokens},
-         {"layers_per_run", report->calibration->shape().layers_per_run},
+         {"layers_per_run", shape.layers_per_run},
          {"components", components},
          {"values_per_token", values},
          {"seconds", report->seconds}},
@@ -150,7 +146,8 @@ int Calibrate(const Flags& flags) {
             {{"calibration", id},
              {"written to", absl::StrCat(flags.out, ", ", report->bytes, " bytes")},
              {"made from", absl::StrCat(flags.cases.size(), " cases, ", report->tokens, " tokens")},
-             {"components", absl::StrCat(components, " of ", values, " values a token")},
+             {"components",
+              components == 0 ? "-" : absl::StrCat(components, " of ", values, " values a token")},
              {"time", absl::StrCat(FormatFixed(report->seconds, 1), " s")}}));
   return kDone;
 }

@@ -106,12 +106,17 @@ TEST(CalibrationStoreTest, FindsByIdAndChoosesByShape) {
   EXPECT_EQ(store.Add(AsBytes(Blob())).value(), one);
   EXPECT_EQ(store.Find(one->id()), one);
   EXPECT_EQ(store.Find(CalibrationId{}), nullptr);
-  const CalibrationShape shape = ShapeFor(CorrelatedSpec(), 2);
-  EXPECT_EQ(store.Choose(shape, "").value(), one);
-  EXPECT_EQ(store.Choose(shape, HexOf(one->id()).substr(0, 5)).value(), one);
-  const auto other_run = store.Choose(ShapeFor(CorrelatedSpec(), 3), "").status();
+  const KvSpec spec = CorrelatedSpec();
+  const auto need = [](std::string blob) {
+    return CalibrationNeed{.section = "joint", .layers_per_run = 2, .blob = std::move(blob)};
+  };
+  EXPECT_EQ(store.Choose(spec, need("")).value(), one);
+  EXPECT_EQ(store.Choose(spec, need(HexOf(one->id()).substr(0, 5))).value(), one);
+  const auto other_run = store.Choose(spec, {.section = "joint", .layers_per_run = 3}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(other_run));
   EXPECT_THAT(other_run.message(), HasSubstr("runs of 3"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      store.Choose(spec, {.section = "other", .layers_per_run = 2}).status()));
   const std::string other = FitCorrelated(CorrelatedSpec(), 2,
                                           {.metric_k = std::vector<float>(6 * 16 * 16, 1),
                                            .metric_v = std::vector<float>(6 * 8 * 8, 1),
@@ -119,8 +124,8 @@ TEST(CalibrationStoreTest, FindsByIdAndChoosesByShape) {
                                            .gain_v = std::vector<float>(6, 0.1f)})
                                 .value();
   ASSERT_TRUE(store.Add(AsBytes(other)).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(store.Choose(shape, "").status()));
-  EXPECT_EQ(store.Choose(shape, HexOf(one->id())).value(), one);
+  EXPECT_TRUE(absl::IsInvalidArgument(store.Choose(spec, need("")).status()));
+  EXPECT_EQ(store.Choose(spec, need(HexOf(one->id()))).value(), one);
 }
 
 TEST(CalibrationFitTest, RefusesWhatDoesNotFit) {

@@ -52,7 +52,7 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
                                                  const ModelStats& stats = {}) {
   KVSTOW_ASSIGN_OR_RETURN(auto fit,
                           CalibrationFit::Start(spec, {.layers_per_run = layers_per_run}, stats));
-  for (int pass = 0; pass < CalibrationFit::kPasses; ++pass) {
+  for (int pass = 0; pass < fit->passes(); ++pass) {
     for (uint64_t text = 0; text < 8; ++text) {
       for (uint64_t first = 0; first < 256; first += 128) {
         const auto raw = CorrelatedPage(spec, 128, 2 * text + first / 128, first);

@@ -185,7 +185,8 @@ TEST_F(JointCodecTest, WithoutItsBlobAPageIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(DecodePage(nameless, page.segments, out, *store_)));
   // The name of another run's blob.
   PageHeader other = page.header;
-  other.calibration = store_->Choose(ShapeFor(spec_, 3), "").value()->id();
+  other.calibration =
+      store_->Choose(spec_, {.section = "joint", .layers_per_run = 3}).value()->id();
   EXPECT_TRUE(absl::IsDataLoss(DecodePage(other, page.segments, out, *store_)));
   EXPECT_TRUE(
       absl::IsFailedPrecondition(MakeCodec(Recipe::Parse("kvstow-cal").value(), spec_).status()));

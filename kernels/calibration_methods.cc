@@ -1,0 +1,42 @@
+#include "kernels/calibration_methods.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace kvstow {
+namespace {
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJoint(const KvSpec& spec,
+                                                           const OpArguments& arguments,
+                                                           const ModelStats& stats) {
+  CalibrationOptions options;
+  KVSTOW_ASSIGN_OR_RETURN(options.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  KVSTOW_ASSIGN_OR_RETURN(options.finest_step, arguments.Real("step", 2, 1e-3, 1e3));
+  return CalibrationFit::Start(spec, options, stats);
+}
+
+constexpr CalibrationMethod kMethods[] = {
+    {kJointSection, nullptr, StartJoint},
+};
+
+}  // namespace
+
+const CalibrationMethod* FindCalibrationMethod(absl::string_view name) {
+  for (const CalibrationMethod& method : kMethods) {
+    if (method.name == name) return &method;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
+                                                                 const KvSpec& spec,
+                                                                 const ModelStats& stats) {
+  for (const Op& op : recipe.ops()) {
+    const CalibrationMethod* const method = FindCalibrationMethod(op.name);
+    if (method != nullptr) return method->start(spec, OpArguments(op), stats);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("recipe '", recipe.text(), "' needs no calibration"));
+}
+
+}  // namespace kvstow

@@ -1,0 +1,49 @@
+// The table of methods that have a calibration: how a section of a blob (calibration.h) is read and
+// how it is fitted. A new method adds one row here and one in ops.cc.
+//
+//   KVSTOW_ASSIGN_OR_RETURN(auto fit, StartCalibration(recipe, spec, stats));
+//   for (int pass = 0; pass < fit->passes(); ++pass) {
+//     for (page : pages) KVSTOW_RETURN_IF_ERROR(fit->Add(page));
+//     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+//   }
+//   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
+//
+// Thread-safe; rows live for ever.
+#ifndef KVSTOW_KERNELS_CALIBRATION_METHODS_H_
+#define KVSTOW_KERNELS_CALIBRATION_METHODS_H_
+
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/calibration.h"
+#include "kernels/calibration_fit.h"
+#include "kernels/op_arguments.h"
+#include "kernels/recipe.h"
+
+namespace kvstow {
+
+struct CalibrationMethod {
+  absl::string_view name;  // of its op and of its section
+  // DATA_LOSS says what is wrong with the section; allocates no more than a small multiple of its
+  // size. Null for `joint`, whose tables are a blob's version 1.
+  absl::StatusOr<std::shared_ptr<const CalibratedTables>> (*parse)(const CalibrationShape& shape,
+                                                                   std::span<const uint8_t> body);
+  absl::StatusOr<std::unique_ptr<CalibrationFit>> (*start)(const KvSpec& spec,
+                                                           const OpArguments& arguments,
+                                                           const ModelStats& stats);
+};
+
+// Null when no method has that name.
+const CalibrationMethod* FindCalibrationMethod(absl::string_view name);
+
+// A fit of what the recipe asks for. INVALID_ARGUMENT when it asks for none, or when its arguments
+// or the statistics do not fit the spec.
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
+                                                                 const KvSpec& spec,
+                                                                 const ModelStats& stats);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_METHODS_H_
