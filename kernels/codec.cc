@@ -196,6 +196,29 @@ absl::StatusOr<std::vector<SharedBytes>> Levels(
   return bodies;
 }
 
+// The wanted part of a run, from the whole of it where the codec knows no better.
+absl::Status DecodeTokens(const RunCodec& codec, const PageHeader& header, const Run& run,
+                          std::span<const SharedBytes> bodies, PageRange wanted,
+                          std::span<uint8_t> out) {
+  const absl::Status status = codec.DecodeTokens(run, bodies, wanted.layers, wanted.tokens, out);
+  if (!absl::IsUnimplemented(status)) return status;
+  const KvSpec spec = header.Geometry();
+  ByteBlock all(wanted.layers.count * LayerBytes(spec, run.tokens));
+  KVSTOW_RETURN_IF_ERROR(codec.Decode(run, bodies, wanted.layers, all.span()));
+  CopyTokens(spec, wanted.layers.count, run.tokens, all.span(), wanted.tokens, out);
+  return absl::OkStatus();
+}
+
+// Checks a range of `all` things and writes out a count of 0.
+absl::Status Complete(absl::string_view what, uint32_t all, uint32_t first, uint32_t& count) {
+  if (first >= all || count > all - first) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " ", first, " + ", count, " of a page of ", all));
+  }
+  if (count == 0) count = all - first;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const CalibrationStore& NoCalibrations() { return CalibrationStore::Empty(); }
@@ -218,15 +241,13 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
 }
 
 absl::Status DecodePage(const PageHeader& header,
-                        std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
+                        std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                         std::span<uint8_t> out, const CalibrationStore& calibrations) {
   KVSTOW_ASSIGN_OR_RETURN(const auto codec, RunCodecOf(header, calibrations));
-  if (layers.first >= header.layers || layers.count > header.layers - layers.first) {
-    return absl::InvalidArgumentError(absl::StrCat("layers ", layers.first, " + ", layers.count,
-                                                   " of a page of ", header.layers));
-  }
-  if (layers.count == 0) layers.count = header.layers - layers.first;
-  const size_t layer_bytes = LayerBytes(header.Geometry(), header.tokens);
+  auto& [layers, tokens] = wanted;
+  KVSTOW_RETURN_IF_ERROR(Complete("layers", header.layers, layers.first, layers.count));
+  KVSTOW_RETURN_IF_ERROR(Complete("tokens", header.tokens, tokens.first, tokens.count));
+  const size_t layer_bytes = LayerBytes(header.Geometry(), tokens.count);
   if (out.size() != layers.count * layer_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         layers.count, " layers take ", layers.count * layer_bytes, " bytes, not ", out.size()));
@@ -243,11 +264,14 @@ absl::Status DecodePage(const PageHeader& header,
     if (from >= to) continue;
     KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
     const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
-    KVSTOW_RETURN_IF_ERROR(
-        codec->Decode(run, bodies, {from, to - from},
-                      out.subspan((from - layers.first) * layer_bytes, (to - from) * layer_bytes)));
+    const auto part = out.subspan((from - layers.first) * layer_bytes, (to - from) * layer_bytes);
+    const LayerRange of_run{from, to - from};
+    KVSTOW_RETURN_IF_ERROR(tokens.count == header.tokens
+                               ? codec->Decode(run, bodies, of_run, part)
+                               : DecodeTokens(*codec, header, run, bodies, {of_run, tokens}, part));
   }
-  if (header.exact && layers.count == header.layers && Xxh3_128(out) != header.raw_digest) {
+  const bool whole = layers.count == header.layers && tokens.count == header.tokens;
+  if (header.exact && whole && Xxh3_128(out) != header.raw_digest) {
     return absl::DataLossError("the decoded page does not match its raw digest");
   }
   return absl::OkStatus();
@@ -256,7 +280,7 @@ absl::Status DecodePage(const PageHeader& header,
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
                         std::span<uint8_t> out, const CalibrationStore& calibrations) {
   const std::vector<std::optional<SharedBytes>> all(segments.begin(), segments.end());
-  return DecodePage(header, all, LayerRange{}, out, calibrations);
+  return DecodePage(header, all, PageRange{}, out, calibrations);
 }
 
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {

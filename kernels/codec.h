@@ -65,19 +65,20 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(
 
 // Decodes any page, whatever recipe made it: the header says how. segments[i] is the body of
 // header.segments[i]; the list may be shorter than the header's (dropped refinements), and a body
-// may be absent when none of its layers are within `layers`, or when it is a refinement: its run is
-// then decoded from the levels before it. `out` is those layers of the raw page, and is written
-// whole. DATA_LOSS when a base level is missing or a body does not decode, FAILED_PRECONDITION for
-// an op or token classes that this build lacks and for a calibration that `calibrations` lacks,
-// INVALID_ARGUMENT for layers that the page does not
-// have and `out` of the wrong size. Digests of bodies are checked by whoever read them; this checks
-// the raw digest of exact pages that are decoded whole.
-struct LayerRange {
-  uint32_t first = 0;
-  uint32_t count = 0;  // 0 = all from `first`
+// may be absent when none of its layers are wanted, or when it is a refinement: its run is then
+// decoded from the levels before it. `out` is the wanted layers of the wanted tokens, laid out as a
+// raw page of so many tokens, and is written whole. Only the runs of the wanted layers are decoded,
+// and of them no more tokens than the codec must. DATA_LOSS when a base level is missing or a body
+// does not decode, FAILED_PRECONDITION for an op or token classes that this build lacks and for a
+// calibration that `calibrations` lacks, INVALID_ARGUMENT for layers or tokens that the page does
+// not have and `out` of the wrong size. Digests of bodies are checked by whoever read them; this
+// checks the raw digest of exact pages that are decoded whole.
+struct PageRange {  // a count of 0 = all from `first`
+  LayerRange layers;
+  TokenRange tokens;
 };
 absl::Status DecodePage(const PageHeader& header,
-                        std::span<const std::optional<SharedBytes>> segments, LayerRange layers,
+                        std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                         std::span<uint8_t> out,
                         const CalibrationStore& calibrations = NoCalibrations());
 // The whole page.

@@ -88,6 +88,11 @@ class JointRunCodec final : public RunCodec {
 
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                       std::span<uint8_t> raw) const override {
+    return DecodeTokens(run, bodies, wanted, {0, run.tokens}, raw);
+  }
+
+  absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                            TokenRange tokens, std::span<uint8_t> raw) const override {
     const CalibratedRun* const calibrated = Find(run);
     if (calibrated == nullptr) {
       return absl::DataLossError(absl::StrCat("layers from ", run.layers.first,
@@ -105,9 +110,9 @@ class JointRunCodec final : public RunCodec {
       return absl::DataLossError(absl::StrCat("level 0 has ", planes[0].size(),
                                               " bytes; its first tokens alone need ", head));
     }
-    KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, wanted, raw));
+    KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, {wanted, tokens}, raw));
     planes[0] = planes[0].subspan(head);
-    return DecodeOthers(*calibrated, run, planes, first, wanted, raw);
+    return DecodeOthers(*calibrated, run, planes, first, {wanted, tokens}, raw);
   }
 
  private:
@@ -156,17 +161,22 @@ class JointRunCodec final : public RunCodec {
   }
 
   absl::Status DecodeFirstTokens(const Run& run, const uint8_t* body, uint32_t tokens,
-                                 LayerRange wanted, std::span<uint8_t> raw) const {
+                                 const PageRange& wanted, std::span<uint8_t> raw) const {
+    if (wanted.tokens.first >= tokens) return absl::OkStatus();
     bool ok = true;
-    const uint32_t before = wanted.first - run.layers.first;
+    const uint32_t count = std::min(wanted.tokens.count, tokens - wanted.tokens.first);
+    const uint32_t before = wanted.layers.first - run.layers.first;
     ForEachSlab(run, tokens, [&](uint32_t i, const SlabShape& shape) {
       const uint8_t* const bodies[] = {body};
       body += first_tokens_->LevelBytes(shape, 0);
-      if (i < before || i >= before + wanted.count) return;
+      if (i < before || i >= before + wanted.layers.count) return;
       std::vector<float> values(shape.values());
       ok = ok && first_tokens_->Decode(shape, bodies, values.data());
-      uint8_t* slab = raw.data() + SlabOffset(spec_, i - before, shape.part, run.tokens);
-      if (ok) StoreFloats(spec_.dtype, values.data(), values.size(), slab);
+      const size_t token = size_t{shape.heads} * shape.dim;
+      uint8_t* slab = raw.data() + SlabOffset(spec_, i - before, shape.part, wanted.tokens.count);
+      if (ok) {
+        StoreFloats(spec_.dtype, &values[wanted.tokens.first * token], count * token, slab);
+      }
     });
     if (ok) return absl::OkStatus();
     return absl::DataLossError("a scale of the first tokens is not finite");
@@ -231,26 +241,37 @@ class JointRunCodec final : public RunCodec {
 
   absl::Status DecodeOthers(const CalibratedRun& calibrated, const Run& run,
                             std::span<const std::span<const uint8_t>> planes, uint32_t first,
-                            LayerRange wanted, std::span<uint8_t> raw) const {
-    const PlaneCoder coder = MakeCoder(*calibration_, calibrated, options_);
-    const JointVectors vectors(spec_, {wanted, run.tokens, run.first_position});
+                            const PageRange& wanted, std::span<uint8_t> raw) const {
+    // Tokens are counted from the first that is coded here.
+    const uint32_t end = wanted.tokens.first + wanted.tokens.count;
+    if (end <= first) return absl::OkStatus();
+    const uint32_t begin = std::max(wanted.tokens.first, first) - first;
     const uint32_t tokens = run.tokens - first, stream = options_.tokens_per_stream;
+    const TokenRange streams = WholeStreams({begin, end - first - begin}, tokens, stream);
     const uint32_t chunk = std::max(kChunkTokens / stream, 1u) * stream;
+    const PlaneCoder coder = MakeCoder(*calibration_, calibrated, options_);
+    const JointVectors vectors(
+        spec_, {wanted.layers, wanted.tokens.count, run.first_position + wanted.tokens.first});
     const size_t rank = calibrated.rank();
     const auto level = static_cast<uint32_t>(planes.size() - 1);
     const float step = options_.StepAt(level);
     std::vector<int32_t> q;
     std::vector<uint8_t> energies;
     std::vector<float> c, x;
-    for (uint32_t done = 0; done < tokens; done += chunk) {
-      const uint32_t n = std::min(chunk, tokens - done);
-      q.resize(n * rank), energies.resize(n), c.resize(n * rank), x.resize(n * vectors.width());
+    for (uint32_t done = 0; done < streams.count; done += chunk) {
+      const TokenRange here{streams.first + done, std::min(chunk, streams.count - done)};
+      q.resize(here.count * rank), energies.resize(here.count);
       for (uint32_t l = 0; l <= level; ++l) {
-        KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(planes[l], l, tokens, {done, n}, q, energies));
+        KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(planes[l], l, tokens, here, q, energies));
       }
-      coder.Dequantize(q, energies, level, {&step, 1}, c);
-      Inverse(calibrated, c, run, wanted, x);
-      vectors.Scatter(x.data(), {first + done, n}, raw);
+      const uint32_t from = std::max(here.first, begin);
+      const uint32_t n = std::min(here.first + here.count, end - first) - from;
+      const size_t skip = from - here.first;
+      c.resize(n * rank), x.resize(n * vectors.width());
+      coder.Dequantize(std::span(q).subspan(skip * rank, n * rank),
+                       std::span(energies).subspan(skip, n), level, {&step, 1}, c);
+      Inverse(calibrated, c, run, wanted.layers, x);
+      vectors.Scatter(x.data(), {first + from - wanted.tokens.first, n}, raw);
     }
     return absl::OkStatus();
   }

@@ -147,4 +147,15 @@ size_t SlabOffset(const KvSpec& spec, uint32_t layer, Part part, uint32_t tokens
   return layer * LayerBytes(spec, tokens) + before * DTypeBytes(spec.dtype);
 }
 
+void CopyTokens(const KvSpec& spec, uint32_t layers, uint32_t tokens, std::span<const uint8_t> raw,
+                TokenRange wanted, std::span<uint8_t> out) {
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (const Part part : {Part::kK, Part::kV}) {
+      const size_t token = SlabValues(spec, part, 1) * DTypeBytes(spec.dtype);
+      std::copy_n(raw.begin() + SlabOffset(spec, layer, part, tokens) + wanted.first * token,
+                  wanted.count * token, out.begin() + SlabOffset(spec, layer, part, wanted.count));
+    }
+  }
+}
+
 }  // namespace kvstow

@@ -78,6 +78,17 @@ absl::Status Validate(const KvSpec& spec);
 // The first field in which two specs differ, with both values ("layers: 30 here, 32 asked"), or "".
 std::string FirstDifference(const KvSpec& have, const KvSpec& asked);
 
+// Consecutive layers of a page.
+struct LayerRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+// Consecutive tokens of a page.
+struct TokenRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
 // Sizes in bytes. V's are 0 where there is no V.
 enum class Part : uint8_t { kK = 0, kV = 1 };
 size_t SlabValues(const KvSpec& spec, Part part, uint32_t tokens);
@@ -87,6 +98,11 @@ size_t BytesPerToken(const KvSpec& spec);
 
 // Where the slab of `part` of `layer` begins within a raw page of `tokens` tokens.
 size_t SlabOffset(const KvSpec& spec, uint32_t layer, Part part, uint32_t tokens);
+
+// Copies some tokens out of the raw bytes of `layers` layers of a page of `tokens` tokens: `out` is
+// what those layers of a page of wanted.count tokens take.
+void CopyTokens(const KvSpec& spec, uint32_t layers, uint32_t tokens, std::span<const uint8_t> raw,
+                TokenRange wanted, std::span<uint8_t> out);
 
 }  // namespace kvstow
 

@@ -37,7 +37,11 @@ class PlanesRunCodec final : public RunCodec {
   absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
                                                    std::span<const uint8_t> raw) const override;
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
-                      std::span<uint8_t> raw) const override;
+                      std::span<uint8_t> raw) const override {
+    return DecodeTokens(run, bodies, wanted, {0, run.tokens}, raw);
+  }
+  absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                            TokenRange tokens, std::span<uint8_t> raw) const override;
 
  private:
   // A slab of a run, and where its channels begin among those of a token.
@@ -69,8 +73,8 @@ class PlanesRunCodec final : public RunCodec {
         {.rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream},
         UniversalPlaneTables());
   }
-  // The layers `wanted` from plain tokens and decoded coefficients [tokens, width].
-  absl::Status StoreSlabs(const Run& run, LayerRange wanted, std::span<const Slab> slabs,
+  // What is wanted, from plain tokens and the coefficients [tokens, width] of its other tokens.
+  absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
                           std::span<const uint8_t> plain_bytes,
                           std::span<const SlabStatistics> statistics,
                           const ChannelStatistics& channels, std::span<const float> decoded,
@@ -230,8 +234,9 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   return out;
 }
 
-absl::Status PlanesRunCodec::Decode(const Run& run, std::span<const SharedBytes> bodies,
-                                    LayerRange wanted, std::span<uint8_t> raw) const {
+absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const SharedBytes> bodies,
+                                          LayerRange wanted, TokenRange tokens,
+                                          std::span<uint8_t> raw) const {
   if (bodies.empty() || bodies.size() > levels_)
     return absl::DataLossError(
         absl::StrCat(bodies.size(), " levels where the recipe has ", levels_));
@@ -242,62 +247,73 @@ absl::Status PlanesRunCodec::Decode(const Run& run, std::span<const SharedBytes>
   if (!reader.ok()) return absl::DataLossError("planes: cut within the first tokens");
   std::vector<SlabStatistics> statistics;
   ChannelStatistics channels;
-  std::vector<int32_t> q;
   std::vector<float> decoded;
-  if (coded > 0) {
+  if (tokens.first + tokens.count > plain) {
     const std::vector<SlabChannels> counts = ChannelsOf(slabs);
     KVSTOW_ASSIGN_OR_RETURN(statistics,
                             ReadStatistics(reader, counts, coded >= kMinTokensForChannels));
     channels = ExpandStatistics(statistics, counts);
     const PlaneCoder coder = CoderOf(channels);
-    q.resize(coded * coder.width());
+    // The wanted tokens behind the plain ones, and the streams that they are in.
+    const uint32_t first = std::max(tokens.first, plain) - plain;
+    const uint32_t count = tokens.first + tokens.count - plain - first;
+    const TokenRange streams = WholeStreams({first, count}, coded, kTokensPerStream);
+    std::vector<int32_t> q(streams.count * coder.width());
     for (uint32_t level = 0; level < bodies.size(); ++level) {
       const std::span<const uint8_t> body =
           level == 0 ? reader.GetBytes(reader.remaining()) : bodies[level].span();
-      KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, level, coded, {0, coded}, q, {}));
+      KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, level, coded, streams, q, {}));
     }
     const auto dropped = static_cast<int>(levels_ - bodies.size());
     for (float& step : channels.steps) step = std::ldexp(step, dropped);
-    decoded.resize(q.size());
-    coder.Dequantize(q, {}, static_cast<uint32_t>(bodies.size() - 1), channels.steps, decoded);
+    decoded.resize(count * coder.width());
+    coder.Dequantize(std::span(q).subspan((first - streams.first) * coder.width(), decoded.size()),
+                     {}, static_cast<uint32_t>(bodies.size() - 1), channels.steps, decoded);
   }
-  return StoreSlabs(run, wanted, slabs, plain_bytes, statistics, channels, decoded, raw);
+  return StoreSlabs(run, {wanted, tokens}, slabs, plain_bytes, statistics, channels, decoded, raw);
 }
 
-absl::Status PlanesRunCodec::StoreSlabs(const Run& run, LayerRange wanted,
+absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
                                         std::span<const Slab> slabs,
                                         std::span<const uint8_t> plain_bytes,
                                         std::span<const SlabStatistics> statistics,
                                         const ChannelStatistics& channels,
                                         std::span<const float> decoded,
                                         std::span<uint8_t> raw) const {
-  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const auto& [layers, tokens] = wanted;
+  const uint32_t plain = PlainTokens(run);
+  const uint32_t from_plain =
+      std::min(tokens.first + tokens.count, plain) - std::min(tokens.first, plain);
+  const uint32_t coded = tokens.count - from_plain;
   const size_t width = channels.rows.size();
-  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position + tokens.first,
+                              tokens.count);
   const uint8_t* plain_body = plain_bytes.data();
-  std::vector<float> values;
-  for (size_t s = 0; s < slabs.size(); ++s) {
-    const Slab& slab = slabs[s];
+  std::vector<float> values, plain_values;
+  for (const Slab& slab : slabs) {
     const SlabShape plain_shape = slab.Shape(plain);
     const uint8_t* const plain_bodies[] = {plain_body};
     if (plain > 0) plain_body += plain_->LevelBytes(plain_shape, 0);
     const uint32_t layer = run.layers.first + slab.layer;
-    if (layer < wanted.first || layer >= wanted.first + wanted.count) continue;
-    values.resize(slab.Shape(run.tokens).values());
-    if (plain > 0 && !plain_->Decode(plain_shape, plain_bodies, values.data()))
+    if (layer < layers.first || layer >= layers.first + layers.count) continue;
+    values.resize(slab.Shape(tokens.count).values());
+    plain_values.resize(plain_shape.values());
+    if (from_plain > 0 && !plain_->Decode(plain_shape, plain_bodies, plain_values.data()))
       return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
+    std::copy_n(plain_values.begin() + size_t{std::min(tokens.first, plain)} * slab.channels(),
+                size_t{from_plain} * slab.channels(), values.begin());
     if (coded > 0) {
-      const std::span<float> rest = std::span(values).subspan(size_t{plain} * slab.channels());
+      const std::span<float> rest = std::span(values).subspan(from_plain * slab.channels());
       for (size_t t = 0; t < coded; ++t) {
         std::copy_n(&decoded[t * width + slab.first_channel], slab.channels(),
                     &rest[t * slab.channels()]);
       }
-      RestoreSlab(statistics[s], slab.Channels(),
+      RestoreSlab(statistics[&slab - slabs.data()], slab.Channels(),
                   std::span(channels.means).subspan(slab.first_channel), rest);
-      if (slab.part == Part::kK) rotation.Redo(plain, coded, slab.heads, rest.data());
+      if (slab.part == Part::kK) rotation.Redo(from_plain, coded, slab.heads, rest.data());
     }
     StoreFloats(spec_.dtype, values.data(), values.size(),
-                raw.data() + SlabOffset(spec_, layer - wanted.first, slab.part, run.tokens));
+                raw.data() + SlabOffset(spec_, layer - layers.first, slab.part, tokens.count));
   }
   return absl::OkStatus();
 }

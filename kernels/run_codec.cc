@@ -33,13 +33,19 @@ class RawRunCodec final : public RunCodec {
 
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                       std::span<uint8_t> raw) const override {
+    return DecodeTokens(run, bodies, wanted, {0, run.tokens}, raw);
+  }
+
+  absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                            TokenRange tokens, std::span<uint8_t> raw) const override {
     const size_t layer = LayerBytes(spec_, run.tokens);
     if (bodies.size() != 1 || bodies[0].size() != layer * run.layers.count) {
       return absl::DataLossError(absl::StrCat("a raw run of ", run.layers.count, " layers needs ",
                                               layer * run.layers.count, " bytes"));
     }
     const size_t before = wanted.first - run.layers.first;
-    std::memcpy(raw.data(), bodies[0].data() + before * layer, wanted.count * layer);
+    CopyTokens(spec_, wanted.count, run.tokens, bodies[0].span().subspan(before * layer), tokens,
+               raw);
     return absl::OkStatus();
   }
 

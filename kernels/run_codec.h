@@ -52,6 +52,13 @@ class RunCodec {
   // anything is read or allocated. DATA_LOSS says what does not fit.
   virtual absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies,
                               LayerRange wanted, std::span<uint8_t> raw) const = 0;
+  // What Decode writes for these tokens alone, laid out as a page of so many, without decoding all.
+  // UNIMPLEMENTED, as here, when it would have to: DecodePage then does so and copies.
+  virtual absl::Status DecodeTokens(const Run& /*run*/, std::span<const SharedBytes> /*bodies*/,
+                                    LayerRange /*wanted*/, TokenRange /*tokens*/,
+                                    std::span<uint8_t> /*raw*/) const {
+    return absl::UnimplementedError("all tokens are decoded together");
+  }
 };
 
 // `spec` needs no more than a page header gives; `calibration` is null when CalibrationNeeds is

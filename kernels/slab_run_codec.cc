@@ -48,30 +48,34 @@ class SlabRunCodec final : public RunCodec {
 
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                       std::span<uint8_t> raw) const override {
-    if (bodies.empty() || bodies.size() > levels()) {
-      return absl::DataLossError(
-          absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
-    }
-    const uint32_t before = wanted.first - run.layers.first;
-    std::vector<const uint8_t*> at;
-    for (uint32_t level = 0; level < bodies.size(); ++level) {
-      const size_t expected = BodyBytes(run, level);
-      if (bodies[level].size() != expected) {
-        return absl::DataLossError(absl::StrCat("level ", level, " has ", bodies[level].size(),
-                                                " bytes; its shape needs ", expected));
-      }
-      at.push_back(bodies[level].data() + before * (expected / run.layers.count));
-    }
+    KVSTOW_ASSIGN_OR_RETURN(std::vector<const uint8_t*> at, BodiesFrom(run, bodies, wanted.first));
     std::vector<float> values(MaxValues(run.tokens));
     for (uint32_t i = 0; i < wanted.count; ++i) {
       for (const SlabShape& shape : Shapes(run.tokens)) {
         if (shape.dim == 0) continue;
-        if (!DecodeSlab(shape, at, values.data())) {
-          return absl::DataLossError(
-              absl::StrCat("layer ", wanted.first + i, " has a scale that is not finite"));
-        }
+        if (!DecodeSlab(shape, at, values.data())) return NotFinite(wanted.first + i);
         StoreFloats(spec_.dtype, values.data(), shape.values(),
                     raw.data() + SlabOffset(spec_, i, shape.part, run.tokens));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                            TokenRange tokens, std::span<uint8_t> raw) const override {
+    if (!CanCutTokens(run.tokens)) return absl::UnimplementedError("slabs decode whole");
+    KVSTOW_ASSIGN_OR_RETURN(std::vector<const uint8_t*> at, BodiesFrom(run, bodies, wanted.first));
+    std::vector<float> values;
+    for (uint32_t i = 0; i < wanted.count; ++i) {
+      for (const SlabShape& shape : Shapes(run.tokens)) {
+        if (shape.dim == 0) continue;
+        const TokenRange cut = CutOf(shape, bodies.size(), tokens);
+        const SlabShape part{shape.part, cut.count, shape.heads, shape.dim};
+        values.resize(part.values());
+        if (!DecodeCut(shape, part, cut, at, values.data())) return NotFinite(wanted.first + i);
+        const size_t token = size_t{shape.heads} * shape.dim;
+        StoreFloats(spec_.dtype, &values[(tokens.first - cut.first) * token], tokens.count * token,
+                    raw.data() + SlabOffset(spec_, i, shape.part, tokens.count));
       }
     }
     return absl::OkStatus();
@@ -109,6 +113,47 @@ class SlabRunCodec final : public RunCodec {
     return bytes;
   }
 
+  // Where layer `layer` begins in the body of each level, once their sizes are checked.
+  absl::StatusOr<std::vector<const uint8_t*>> BodiesFrom(const Run& run,
+                                                         std::span<const SharedBytes> bodies,
+                                                         uint32_t layer) const {
+    if (bodies.empty() || bodies.size() > levels()) {
+      return absl::DataLossError(
+          absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
+    }
+    std::vector<const uint8_t*> at;
+    for (uint32_t level = 0; level < bodies.size(); ++level) {
+      const size_t expected = BodyBytes(run, level);
+      if (bodies[level].size() != expected) {
+        return absl::DataLossError(absl::StrCat("level ", level, " has ", bodies[level].size(),
+                                                " bytes; its shape needs ", expected));
+      }
+      at.push_back(bodies[level].data() +
+                   (layer - run.layers.first) * (expected / run.layers.count));
+    }
+    return at;
+  }
+
+  static absl::Status NotFinite(uint32_t layer) {
+    return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
+  }
+
+  bool CanCutTokens(uint32_t tokens) const {
+    return !quantizer_->Parts(Shapes(tokens)[0], 0).empty() &&
+           std::all_of(transforms_.begin(), transforms_.end(),
+                       [](const auto& t) { return t->EachTokenAlone(); });
+  }
+
+  // The tokens to decode where `wanted` are wanted of the leading levels.
+  TokenRange CutOf(const SlabShape& shape, size_t levels, TokenRange wanted) const {
+    std::vector<BodyPart> parts;
+    for (uint32_t level = 0; level < levels; ++level) {
+      const std::vector<BodyPart> of_level = quantizer_->Parts(shape, level);
+      parts.insert(parts.end(), of_level.begin(), of_level.end());
+    }
+    return CutAround(parts, shape.tokens, wanted);
+  }
+
   // Moves past the quantizer's bodies of a slab.
   template <typename Pointer>
   void Advance(const SlabShape& shape, std::vector<Pointer>& at) const {
@@ -138,9 +183,28 @@ class SlabRunCodec final : public RunCodec {
 
   // Reads the slab's bodies at `at` and moves past them. False when they are damaged.
   bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at, float* values) const {
-    const uint8_t* side = at[0] += SideBytes(shape);
+    const uint8_t* const side = at[0] += SideBytes(shape);
     if (!quantizer_->Decode(shape, at, values)) return false;
     Advance(shape, at);
+    return InvertTransforms(shape, side, values);
+  }
+
+  // DecodeSlab of the tokens `cut` of the slab, which alone have the shape `part`.
+  bool DecodeCut(const SlabShape& shape, const SlabShape& part, TokenRange cut,
+                 std::vector<const uint8_t*>& at, float* values) const {
+    const uint8_t* const side = at[0] += SideBytes(shape);
+    std::vector<std::vector<uint8_t>> bodies;
+    std::vector<const uint8_t*> pointers;
+    for (uint32_t level = 0; level < at.size(); ++level) {
+      bodies.push_back(CutBody(quantizer_->Parts(shape, level), shape.tokens, cut, at[level]));
+      pointers.push_back(bodies.back().data());
+    }
+    Advance(shape, at);
+    return quantizer_->Decode(part, pointers, values) && InvertTransforms(part, side, values);
+  }
+
+  // `side` is the end of the side parts.
+  bool InvertTransforms(const SlabShape& shape, const uint8_t* side, float* values) const {
     for (auto t = transforms_.rbegin(); t != transforms_.rend(); ++t) {
       side -= (*t)->SideBytes(shape);
       if (!(*t)->Inverse(shape, side, values)) return false;

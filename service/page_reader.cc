@@ -173,7 +173,7 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   } else {
     ByteBlock block(layers.count * LayerBytes(space.spec, header.tokens));
     const Time begin = Clock::Real().Now();
-    KVSTOW_RETURN_IF_ERROR(DecodePage(header, selected.bodies, layers, block.span()));
+    KVSTOW_RETURN_IF_ERROR(DecodePage(header, selected.bodies, {.layers = layers}, block.span()));
     metrics_.ObserveDecode(Clock::Real().Now() - begin);
     out.payload.push_back(std::move(block).Share());
   }

@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
+#include "kernels/page.h"
 
 namespace kvstow {
 
@@ -52,9 +53,6 @@ struct PlaneLayout {
   uint32_t tokens_per_stream = 1;  // >= 1
 };
 
-struct TokenRange {
-  uint32_t first = 0, count = 0;
-};
 // The least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream);
 

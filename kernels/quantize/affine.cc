@@ -19,6 +19,10 @@ class Affine final : public Quantizer {
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
     return 4 * CountGroups(shape) + PackedBytes(shape.values(), bits_);
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    const BodyPart scales = axes_.PartOf(shape, 16);
+    return {scales, scales, {bits_ * (shape.values() / shape.tokens)}};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

@@ -160,6 +160,12 @@ class Block final : public Quantizer {
     const size_t a_vector = (shape.dim + format_.values - 1) / format_.values;
     return (format_.tensor_scale ? sizeof(float) : 0) + shape.vectors() * a_vector * format_.bytes;
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    const uint64_t a_vector = (shape.dim + format_.values - 1) / format_.values;
+    const BodyPart blocks{8 * shape.heads * a_vector * format_.bytes};
+    if (!format_.tensor_scale) return {blocks};
+    return {{8 * sizeof(float), kAllTokens}, blocks};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

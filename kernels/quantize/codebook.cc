@@ -40,6 +40,9 @@ class Codebook final : public Quantizer {
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
     return 2 * shape.vectors() + PackedBytes(shape.values(), bits_);
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    return {{uint64_t{16} * shape.heads}, {bits_ * (shape.values() / shape.tokens)}};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

@@ -18,6 +18,19 @@ GroupLayout GroupAxes::LayoutOf(const SlabShape& shape) const {
   return {true, shape.vectors(), shape.dim, std::min(group, shape.dim)};
 }
 
+BodyPart GroupAxes::PartOf(const SlabShape& shape, uint64_t bits) const {
+  const GroupLayout layout = LayoutOf(shape);
+  switch (shape.part == Part::kK ? k : v) {
+    case GroupAxis::kChannel:
+      return {bits * layout.width, group};
+    case GroupAxis::kTensor:
+      return {bits, kAllTokens};
+    case GroupAxis::kToken:
+      break;
+  }
+  return {bits * layout.groups() / shape.tokens, 1};
+}
+
 absl::StatusOr<GroupAxes> ReadGroupAxes(const OpArguments& arguments) {
   GroupAxes axes;
   KVSTOW_ASSIGN_OR_RETURN(axes.group, arguments.Number("group", axes.group, 1, kMaxPageTokens));

@@ -34,6 +34,8 @@ struct GroupAxes {
   GroupAxis k = GroupAxis::kToken, v = GroupAxis::kToken;
 
   GroupLayout LayoutOf(const SlabShape& shape) const;
+  // `bits` bits for each group of a slab.
+  BodyPart PartOf(const SlabShape& shape, uint64_t bits) const;
 };
 
 absl::StatusOr<GroupAxes> ReadGroupAxes(const OpArguments& arguments);

@@ -47,6 +47,11 @@ class Levels final : public Quantizer {
   size_t LevelBytes(const SlabShape& shape, uint32_t level) const override {
     return (level == 0 ? ScaleBytes(shape) : 0) + PackedBytes(shape.values(), bits_[level]);
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t level) const override {
+    const BodyPart codes{bits_[level] * (shape.values() / shape.tokens)};
+    if (level > 0) return {codes};
+    return {{uint64_t{16} * shape.heads}, codes};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

@@ -15,6 +15,9 @@ class Minifloat final : public Quantizer {
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
     return 2 * shape.vectors() + shape.values();
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    return {{uint64_t{16} * shape.heads}, {8 * (shape.values() / shape.tokens)}};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/op_arguments.h"
 #include "kernels/page.h"
+#include "kernels/quantize/body_parts.h"
 
 namespace kvstow {
 
@@ -33,6 +35,11 @@ class Quantizer {
   virtual uint32_t levels() const = 0;
   // Size of the body of one level.
   virtual size_t LevelBytes(const SlabShape& shape, uint32_t level) const = 0;
+  // What that body consists of, so that some tokens can be cut out of it and decoded alone. None,
+  // as here: it cannot be cut, and a reader of some tokens decodes all of the slab.
+  virtual std::vector<BodyPart> Parts(const SlabShape& /*shape*/, uint32_t /*level*/) const {
+    return {};
+  }
   // Writes all levels; `bodies[l]` has room for LevelBytes(shape, l). `values` are finite. False
   // when they lie beyond what the scales can hold.
   virtual bool Encode(const SlabShape& shape, const float* values,

@@ -42,6 +42,11 @@ class Sketch final : public Quantizer {
     return 4 * shape.vectors() + PackedBytes(shape.values(), bits_ - 1) +
            PackedBytes(shape.values(), 1);
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    const uint64_t values = shape.values() / shape.tokens;
+    const BodyPart lengths{uint64_t{16} * shape.heads};
+    return {lengths, lengths, {(bits_ - 1) * values}, {values}};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

@@ -37,6 +37,9 @@ class Symmetric final : public Quantizer {
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
     return 2 * axes_.LayoutOf(shape).groups() + PackedBytes(shape.values(), bits_);
   }
+  std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
+    return {axes_.PartOf(shape, 16), {bits_ * (shape.values() / shape.tokens)}};
+  }
 
   bool Encode(const SlabShape& shape, const float* values,
               std::span<uint8_t* const> bodies) const override {

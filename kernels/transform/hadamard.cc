@@ -30,6 +30,7 @@ class Hadamard final : public Transform {
     for (size_t c = 0; c < signs_.size(); ++c) signs_[c] = SplitMix64(c) & 1 ? -1.0f : 1.0f;
   }
 
+  bool EachTokenAlone() const override { return true; }
   bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
     ApplySigns(shape, values);
     HadamardBlocks(shape.vectors(), shape.dim, values);

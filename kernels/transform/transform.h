@@ -20,6 +20,9 @@ class Transform {
  public:
   virtual ~Transform() = default;
   virtual size_t SideBytes(const SlabShape&) const { return 0; }
+  // Whether the same side part inverts some of the tokens alone: what is done to a token depends on
+  // no other token and on no position.
+  virtual bool EachTokenAlone() const { return false; }
   // Writes SideBytes(shape) at `side`. False when it cannot hold what the values need.
   virtual bool Forward(const SlabShape& shape, float* values, uint8_t* side) const = 0;
   // False when the side part cannot have come from Forward.

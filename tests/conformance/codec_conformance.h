@@ -187,7 +187,7 @@ TEST_P(CodecConformance, LayersAreThatPartOfTheWhole) {
         bodies.push_back(needed ? std::optional(page.segments[i]) : std::nullopt);
       }
       std::vector<uint8_t> part(n * layer);
-      const absl::Status status = DecodePage(page.header, bodies, {first, count}, part);
+      const absl::Status status = DecodePage(page.header, bodies, {.layers = {first, count}}, part);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first * layer))
           << first << " + " << count;
@@ -196,9 +196,9 @@ TEST_P(CodecConformance, LayersAreThatPartOfTheWhole) {
   std::vector<uint8_t> none(layer);
   const std::vector<std::optional<SharedBytes>> bodies(page.segments.begin(), page.segments.end());
   for (const LayerRange wrong : {LayerRange{5, 1}, LayerRange{4, 2}, LayerRange{0, 6}}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(DecodePage(page.header, bodies, wrong, none)));
+    EXPECT_TRUE(absl::IsInvalidArgument(DecodePage(page.header, bodies, {.layers = wrong}, none)));
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(DecodePage(page.header, bodies, {0, 2}, none)));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodePage(page.header, bodies, {.layers = {0, 2}}, none)));
 }
 
 TEST_P(CodecConformance, NanAndInfArePagesKeptExactly) {

@@ -1,6 +1,6 @@
 // Pages from anywhere: a header (without its digest) and bodies that nobody checked decode or are
-// refused, whole and by layers; never a crash. The input is a golden file (tests/golden is the seed
-// corpus) whose header's digest is made right.
+// refused, whole, by layers and by tokens; never a crash. The input is a golden file (tests/golden
+// is the seed corpus) whose header's digest is made right.
 #include <algorithm>
 #include <vector>
 
@@ -22,9 +22,12 @@ void Decode(const PageHeader& header, std::span<const uint8_t> rest) {
   std::vector<uint8_t> out(PageBytes(header.Geometry(), header.tokens));
   (void)DecodePage(header, bodies, {}, out).ok();
   out.resize(LayerBytes(header.Geometry(), header.tokens));
-  (void)DecodePage(header, bodies, {header.layers - 1, 1}, out).ok();
+  (void)DecodePage(header, bodies, {.layers = {header.layers - 1, 1}}, out).ok();
   bodies.resize(SegmentsForLevels(header, 1));
-  (void)DecodePage(header, bodies, {0, 1}, out).ok();
+  (void)DecodePage(header, bodies, {.layers = {0, 1}}, out).ok();
+  out.resize(LayerBytes(header.Geometry(), 1));
+  const TokenRange token{header.tokens / 2, 1};
+  (void)DecodePage(header, bodies, {.layers = {0, 1}, .tokens = token}, out).ok();
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ TEST_F(JointCodecTest, AnyLayersDecodeAloneFromTheirRunsSegments) {
         segments.push_back(needed ? std::optional(page.segments[i]) : std::nullopt);
       }
       std::vector<uint8_t> part(count * layer);
-      const auto status = DecodePage(page.header, segments, {first, count}, part, *store_);
+      const auto status =
+          DecodePage(page.header, segments, {.layers = {first, count}}, part, *store_);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first * layer))
           << first << " + " << count;
