@@ -232,8 +232,9 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
   std::shared_ptr<const Calibration> calibration;
   if (needs.has_value()) {
     if (IsFloat8(spec.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "recipe '", recipe.text(), "': ", DTypeName(spec.dtype), " pages take only 'raw'"));
+      return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(),
+                                                     "': ", DTypeName(spec.dtype),
+                                                     " pages take only 'raw' and 'lossless'"));
     }
     KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(spec, *needs));
   }

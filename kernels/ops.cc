@@ -1,6 +1,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/joint_run_codec.h"
+#include "kernels/lossless_run_codec.h"
 #include "kernels/planes_run_codec.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/block.h"
@@ -27,6 +28,7 @@ constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "strea
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
+    {"lossless", OpKind::kRunCodec, {}, nullptr, nullptr, MakeLossless},
     {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"mean", OpKind::kTransform, kMeanArguments, MakeMean},

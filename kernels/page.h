@@ -20,7 +20,7 @@
 
 namespace kvstow {
 
-// Persisted: do not change values. FP8 values pass through untouched (`raw` only).
+// Persisted: do not change values. FP8 values pass through untouched (exact recipes only).
 enum class DType : uint8_t { kF16 = 1, kBF16 = 2, kF32 = 3, kF8E4M3 = 4, kF8E5M2 = 5 };
 
 size_t DTypeBytes(DType dtype);

@@ -5,6 +5,8 @@ namespace {
 
 constexpr Preset kPresets[] = {
     {"raw", "raw", "the very bytes that were put; 16 bits a value", "", ""},
+    {"lossless", "lossless", "the very bytes, exponents entropy coded; about 13 bits a F16 value",
+     "", ""},
     {"int8", "affine(bits=8,group=64)", "8.5 bits a value, near lossless: the hot form", "", ""},
     {"int8-tensor", "affine(bits=8,k=tensor,v=tensor)", "one scale for K and one for V of a layer",
      "", ""},

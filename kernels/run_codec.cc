@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
       case OpKind::kCalibrated:
         if (recipe.ops().size() > 1)
           return Wrong(recipe, absl::StrCat("'", name, "' stands alone"));
-        if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw'");
+        if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw' and 'lossless'");
         return info->make_calibrated(arguments, spec, std::move(calibration));
       case OpKind::kTransform: {
         KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
@@ -117,7 +117,8 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
   if (own == nullptr && quantizer == nullptr)
     return Wrong(recipe, "it must end in 'raw' or in a quantizer");
   if (IsFloat8(spec.dtype) && (own == nullptr || !own->exact()))
-    return Wrong(recipe, absl::StrCat(DTypeName(spec.dtype), " pages take only 'raw'"));
+    return Wrong(recipe,
+                 absl::StrCat(DTypeName(spec.dtype), " pages take only 'raw' and 'lossless'"));
   if (own != nullptr) return own;
   return MakeSlabRunCodec(spec, std::move(transforms), std::move(quantizer));
 }

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
 
@@ -16,8 +17,9 @@ namespace {
 
 constexpr uint32_t kTokens = 256;
 
-KvSpec Spec() {
+KvSpec Spec(DType dtype) {
   KvSpec spec;
+  spec.dtype = dtype;
   spec.layers = 30;
   spec.kv_heads = 3;
   spec.head_dim_k = spec.head_dim_v = 64;
@@ -25,13 +27,13 @@ KvSpec Spec() {
   return spec;
 }
 
-std::vector<uint8_t> GaussianPage() {
-  std::vector<float> values(PageBytes(Spec(), kTokens) / 2);
+std::vector<uint8_t> GaussianPage(DType dtype) {
+  std::vector<uint8_t> raw(PageBytes(Spec(dtype), kTokens));
+  std::vector<float> values(raw.size() / DTypeBytes(dtype));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (float& value : values) value = normal(random);
-  std::vector<uint8_t> raw(2 * values.size());
-  StoreFloats(DType::kF16, values.data(), values.size(), raw.data());
+  StoreFloats(dtype, values.data(), values.size(), raw.data());
   return raw;
 }
 
@@ -58,18 +60,18 @@ void AgainstMemcpy(benchmark::State& state, const std::vector<uint8_t>& raw, F w
   state.counters["of_memcpy"] = copying / working;
 }
 
-void BM_Encode(benchmark::State& state, absl::string_view recipe) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec());
-  const std::vector<uint8_t> raw = GaussianPage();
+void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
+  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec(dtype));
+  const std::vector<uint8_t> raw = GaussianPage(dtype);
   uint64_t stored = 0;
   AgainstMemcpy(state, raw,
                 [&] { stored = codec->Encode({.raw = raw, .tokens = kTokens})->StoredBytes(); });
   state.counters["ratio"] = static_cast<double>(raw.size()) / static_cast<double>(stored);
 }
 
-void BM_Decode(benchmark::State& state, absl::string_view recipe) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec());
-  const std::vector<uint8_t> raw = GaussianPage();
+void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
+  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec(dtype));
+  const std::vector<uint8_t> raw = GaussianPage(dtype);
   const EncodedPage page = *codec->Encode({.raw = raw, .tokens = kTokens});
   std::vector<uint8_t> out(raw.size());
   AgainstMemcpy(state, raw, [&] {
@@ -77,17 +79,23 @@ void BM_Decode(benchmark::State& state, absl::string_view recipe) {
   });
 }
 
+void Register(absl::string_view recipe, DType dtype, absl::string_view suffix) {
+  const auto one = [&](absl::string_view what, auto function) {
+    benchmark::RegisterBenchmark(absl::StrCat(what, "/", recipe, suffix).c_str(), function, recipe,
+                                 dtype)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  one("BM_Encode", BM_Encode);
+  one("BM_Decode", BM_Decode);
+}
+
 const int kRegistered = [] {
   for (const Preset& preset : Presets()) {
     if (preset.needs == "calibration") continue;  // none is at hand
-    const std::string name(preset.name);
-    benchmark::RegisterBenchmark(("BM_Encode/" + name).c_str(), BM_Encode, preset.name)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
-    benchmark::RegisterBenchmark(("BM_Decode/" + name).c_str(), BM_Decode, preset.name)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
+    Register(preset.name, DType::kF16, "");
   }
+  Register("lossless", DType::kBF16, "/bf16");
   return 0;
 }();
 

@@ -202,7 +202,7 @@ TEST_P(CodecConformance, LayersAreThatPartOfTheWhole) {
 }
 
 TEST_P(CodecConformance, NanAndInfArePagesKeptExactly) {
-  if (IsFloat8(GetParam().dtype)) return;  // raw only, where they are bytes
+  if (IsFloat8(GetParam().dtype)) return;  // exact recipes only, where they are bytes
   const KvSpec spec = UsualSpec();
   const auto codec = Make(spec);
   const float inf = std::numeric_limits<float>::infinity();

@@ -10,6 +10,7 @@ std::vector<CodecCase> Cases() {
   std::vector<CodecCase> cases;
   const CodecCase recipes[] = {
       {"raw", 0},
+      {"lossless", 0},
       {"affine(bits=8,group=64)", 4e-5},
       {"affine(bits=3,group=32,k=token,v=channel)", 0.030},
       {"affine(bits=4,k=tensor,v=tensor)", 0.04},
@@ -37,8 +38,10 @@ std::vector<CodecCase> Cases() {
       cases.push_back(c);
     }
   }
-  cases.push_back({"raw", 0, DType::kF8E4M3});
-  cases.push_back({"raw", 0, DType::kF8E5M2});
+  for (const char* recipe : {"raw", "lossless"}) {
+    cases.push_back({recipe, 0, DType::kF8E4M3});
+    cases.push_back({recipe, 0, DType::kF8E5M2});
+  }
   return cases;
 }
 

@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_turboquant4_prod.bin", "turboquant4-prod", 0.08},
         Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
         Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
+        Golden{"page_v1_lossless.bin", "run(2)|lossless", 0, 40},
         Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),
     [](const auto& info) {
       const std::string file = info.param.file;

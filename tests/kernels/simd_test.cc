@@ -14,6 +14,7 @@
 #include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/minifloat.h"
 #include "kernels/squared_error.h"
+#include "kernels/transform/byte_planes.h"
 #include "kernels/transform/hadamard.h"
 
 namespace kvstow {
@@ -97,6 +98,34 @@ TEST(SimdTest, StoringRoundsTheSame) {
       StoreFloatsReference(dtype, values.data(), values.size(), expected.data());
       StoreFloats(dtype, values.data(), values.size(), got.data());
       EXPECT_TRUE(SameBits(got, expected)) << DTypeName(dtype);
+    }
+  });
+}
+
+TEST(SimdTest, BytesSplitAndMergeTheSame) {
+  std::mt19937 random(4);
+  std::vector<uint8_t> raw(4 * 300 + 1);
+  for (uint8_t& byte : raw) byte = static_cast<uint8_t>(random());
+  OnEveryTarget([&] {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF8E4M3}) {
+      for (const size_t count : {0, 1, 15, 64, 67, 299}) {
+        const size_t bytes = DTypeBytes(dtype);
+        std::vector<uint8_t> split(bytes * count), expected(split.size()), back(split.size());
+        std::vector<uint8_t*> planes, expected_planes;
+        for (size_t p = 0; p < bytes; ++p) {
+          planes.push_back(split.data() + p * count);
+          expected_planes.push_back(expected.data() + p * count);
+        }
+        SplitBytes(dtype, raw.data() + 1, count, planes);
+        SplitBytesReference(dtype, raw.data() + 1, count, expected_planes);
+        ASSERT_EQ(split, expected) << DTypeName(dtype) << " " << count;
+        const std::vector<const uint8_t*> in(planes.begin(), planes.end());
+        for (const auto merge : {MergeBytes, MergeBytesReference}) {
+          back.assign(back.size(), 0);
+          merge(dtype, in, count, back.data());
+          ASSERT_TRUE(std::equal(back.begin(), back.end(), raw.begin() + 1)) << DTypeName(dtype);
+        }
+      }
     }
   });
 }

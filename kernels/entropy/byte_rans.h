@@ -1,0 +1,107 @@
+// Byte rANS: many bytes by static tables, 32 states interleaved over one stream of words, so that a
+// vector of states decodes at once (Duda, arXiv:1311.2540; interleaving as in Giesen's ryg_rans and
+// the 32-way coder of htscodecs, arXiv:1402.3392).
+//
+// Bytes stand in rows of a fixed width; the byte at a column is coded by the table of that column's
+// *class*. Byte i of a row block belongs to lane i % 32, the next block begins at lane 0 again. All
+// lanes share the words: of the bytes 0..31 the first lane that needs a word takes the first. A
+// state is of 32 bits and never below 2^16, probabilities are of 11 bits, words of 16.
+//
+//   stream := 32 states (uint32), words (uint16): little-endian, both as a decoder wants them
+//
+// Free functions and values; thread-compatible. The same bytes on every machine and SIMD target.
+// Decoding hostile bytes reads nothing out of bounds and writes what was asked for.
+#ifndef KVSTOW_KERNELS_ENTROPY_BYTE_RANS_H_
+#define KVSTOW_KERNELS_ENTROPY_BYTE_RANS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+
+namespace kvstow {
+
+inline constexpr uint32_t kByteRansBits = 11;
+inline constexpr uint32_t kByteRansTotal = 1u << kByteRansBits;
+inline constexpr size_t kByteRansLanes = 32;
+inline constexpr uint32_t kByteRansLow = 1u << 16;
+inline constexpr size_t kMaxByteClasses = 16;
+
+// How often each byte comes among kByteRansTotal.
+using ByteFrequencies = std::array<uint16_t, 256>;
+using ByteCounts = std::array<uint32_t, 256>;
+
+// Frequencies close to `counts`, which are not all 0; what was counted gets at least 1.
+ByteFrequencies NormalizeCounts(const ByteCounts& counts);
+
+// First and last byte that can come, then the frequency of each between: 7 bits, or with the top
+// bit set 7 low bits and a byte with the rest.
+void WriteFrequencies(const ByteFrequencies& frequencies, std::string& out);
+// DATA_LOSS unless they sum to kByteRansTotal.
+absl::StatusOr<ByteFrequencies> ReadFrequencies(ByteReader& reader);
+
+// The class of each column of a block, and how many rows it has.
+struct ByteRansBlock {
+  std::span<const uint8_t> classes;  // at least one; each names a table
+  size_t rows = 0;
+  size_t size() const { return rows * classes.size(); }
+};
+
+// The stream of `bytes`, the blocks one after another, appended to `out`. A byte must have a
+// frequency in the table of its class.
+void ByteRansEncode(std::span<const ByteFrequencies> tables, std::span<const ByteRansBlock> blocks,
+                    std::span<const uint8_t> bytes, std::string& out);
+
+// What a decoder looks up: for each class and slot the byte (bits 0..7), the slot's distance from
+// the byte's first (8..18) and the byte's frequency (19..31).
+std::vector<uint32_t> ByteRansSlots(std::span<const ByteFrequencies> tables);
+
+// Where each column's slots begin: classes, repeated for 32 columns past the last.
+std::vector<uint32_t> ByteRansColumns(std::span<const uint8_t> classes);
+
+class ByteRansDecoder {
+ public:
+  // `stream` must outlive this.
+  explicit ByteRansDecoder(std::span<const uint8_t> stream);
+  ByteRansDecoder(const ByteRansDecoder&) = delete;
+  ByteRansDecoder& operator=(const ByteRansDecoder&) = delete;
+
+  // The next block, of `count` bytes. False when the words ran out; what was written is then
+  // unspecified.
+  bool Decode(std::span<const uint32_t> slots, std::span<const uint32_t> columns, size_t count,
+              uint8_t* out);
+  bool DecodeReference(std::span<const uint32_t> slots, std::span<const uint32_t> columns,
+                       size_t count, uint8_t* out);
+  // Every word was read and every state is where its encoder began: an undamaged stream's end.
+  bool AtEnd() const;
+
+  // States and words, as the loops take them: a step of 32 bytes may begin while next <= last.
+  struct Lanes {
+    alignas(64) std::array<uint32_t, kByteRansLanes> state{};
+    const uint8_t* next = nullptr;
+    const uint8_t* last = nullptr;
+  };
+
+ private:
+  // Steps of 32 bytes while there are 32 to write and words to read; answers how many it wrote.
+  using Loop = size_t (*)(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
+                          Lanes& lanes, uint8_t* out, size_t done);
+  bool Decode(Loop loop, std::span<const uint32_t> slots, std::span<const uint32_t> columns,
+              size_t count, uint8_t* out);
+  // Moves the last words to where zeros follow them; false when they were there.
+  bool MoveToTail();
+
+  Lanes lanes_;
+  const uint8_t* end_;
+  bool in_tail_ = false;
+  std::array<uint8_t, 4 * kByteRansLanes> tail_{};
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_ENTROPY_BYTE_RANS_H_
