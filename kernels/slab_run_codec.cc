@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
+#include "kernels/quantize/tile_array.h"
 #include "kernels/squared_error.h"
 
 namespace kvstow {
@@ -28,7 +30,7 @@ class SlabRunCodec final : public RunCodec {
       at.push_back(bodies.emplace_back(BodyBytes(run, level)).data());
     }
     std::vector<double> gains(levels());
-    Scratch scratch(*this, run.tokens);
+    Scratch scratch;
     for (uint32_t i = 0; i < run.layers.count; ++i) {
       for (const SlabShape& shape : Shapes(run.tokens)) {
         if (shape.dim == 0) continue;
@@ -49,13 +51,12 @@ class SlabRunCodec final : public RunCodec {
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                       std::span<uint8_t> raw) const override {
     KVSTOW_ASSIGN_OR_RETURN(std::vector<const uint8_t*> at, BodiesFrom(run, bodies, wanted.first));
-    std::vector<float> values(MaxValues(run.tokens));
+    std::vector<float> values;
     for (uint32_t i = 0; i < wanted.count; ++i) {
       for (const SlabShape& shape : Shapes(run.tokens)) {
         if (shape.dim == 0) continue;
-        if (!DecodeSlab(shape, at, values.data())) return NotFinite(wanted.first + i);
-        StoreFloats(spec_.dtype, values.data(), shape.values(),
-                    raw.data() + SlabOffset(spec_, i, shape.part, run.tokens));
+        uint8_t* const slab = raw.data() + SlabOffset(spec_, i, shape.part, run.tokens);
+        if (!DecodeSlab(shape, at, values, slab)) return NotFinite(wanted.first + i);
       }
     }
     return absl::OkStatus();
@@ -82,20 +83,20 @@ class SlabRunCodec final : public RunCodec {
   }
 
  private:
-  // Buffers of one slab, allocated once a run.
+  // Buffers of one tile, kept for a run.
   struct Scratch {
-    Scratch(const SlabRunCodec& codec, uint32_t tokens)
-        : values(codec.MaxValues(tokens)), decoded(codec.MaxValues(tokens)) {}
     std::vector<float> values, decoded;
+  };
+
+  // Squared sums over the tiles of a slab that are done.
+  struct Measure {
+    double energy = 0;           // of the slab as it was put
+    std::vector<double> errors;  // left by each leading part of the levels
   };
 
   std::array<SlabShape, 2> Shapes(uint32_t tokens) const {
     return {SlabShape{Part::kK, tokens, spec_.kv_heads, spec_.head_dim_k},
             SlabShape{Part::kV, tokens, spec_.kv_heads, spec_.head_dim_v}};
-  }
-
-  size_t MaxValues(uint32_t tokens) const {
-    return std::max(SlabValues(spec_, Part::kK, tokens), SlabValues(spec_, Part::kV, tokens));
   }
 
   size_t BodyBytes(const Run& run, uint32_t level) const {
@@ -162,31 +163,84 @@ class SlabRunCodec final : public RunCodec {
     }
   }
 
+  // Tokens of a tile: about kTileValues values, whole groups, whole blocks of the squared sums.
+  uint32_t TileTokens(const SlabShape& shape) const {
+    uint64_t tokens = quantizer_->TileTokens(shape);
+    for (const auto& t : transforms_) tokens = std::lcm(tokens, t->TileTokens(shape));
+    if (tokens >= shape.tokens) return shape.tokens;
+    const size_t a_token = size_t{shape.heads} * shape.dim;
+    tokens *= kSquaredBlock / std::gcd(kSquaredBlock, tokens * a_token);
+    tokens *= std::max<size_t>(1, kTileValues / (tokens * a_token));
+    return static_cast<uint32_t>(std::min<uint64_t>(tokens, shape.tokens));
+  }
+
+  // Calls f for the slab's tiles in order, as long as it returns true.
+  template <typename F>
+  bool ForTiles(const SlabShape& shape, F f) const {
+    const uint32_t tokens = TileTokens(shape);
+    for (uint32_t first = 0; first < shape.tokens; first += tokens) {
+      if (!f(SlabTile(shape, first, std::min(tokens, shape.tokens - first)))) return false;
+    }
+    return true;
+  }
+
   // Writes the slab's bodies at `at`, moves `at` past them and adds what each level gains.
   bool EncodeSlab(const SlabShape& shape, const uint8_t* raw, Scratch& scratch,
                   std::vector<uint8_t*>& at, std::vector<double>& gains) const {
-    float* const values = scratch.values.data();
-    if (!LoadFloats(spec_.dtype, raw, shape.values(), values)) return false;
-    // Side parts carry energy; a rotation alone leaves it in the values.
-    const bool shifted = SideBytes(shape) > 0;
-    double energy = shifted ? SquaredSum(values, shape.values()) : 0;
-    for (const auto& t : transforms_) {
-      if (!t->Forward(shape, values, at[0])) return false;
-      at[0] += t->SideBytes(shape);
+    uint8_t* const side = at[0];
+    at[0] += SideBytes(shape);
+    Measure measure{0, std::vector<double>(levels())};
+    const size_t width = DTypeBytes(spec_.dtype);
+    if (!ForTiles(shape, [&](const SlabTile& tile) {
+          const uint8_t* const from = raw + tile.first_value() * width;
+          return EncodeTile(tile, from, scratch, side, at, measure);
+        })) {
+      return false;
     }
-    if (!quantizer_->Encode(shape, values, at)) return false;
-    if (!shifted) energy = SquaredSum(values, shape.values());
-    AddGains(shape, values, energy, scratch.decoded.data(), at, gains);
+    AddGains(shape, measure, gains);
     Advance(shape, at);
     return true;
   }
 
+  bool EncodeTile(const SlabTile& tile, const uint8_t* raw, Scratch& scratch, uint8_t* side,
+                  const std::vector<uint8_t*>& bodies, Measure& measure) const {
+    const SlabShape shape = tile.shape();
+    const size_t count = tile.values();
+    scratch.values.resize(count);
+    scratch.decoded.resize(count);
+    float *const values = scratch.values.data(), *const decoded = scratch.decoded.data();
+    if (!LoadFloats(spec_.dtype, raw, count, values)) return false;
+    // Side parts carry energy; a rotation alone leaves it in the values.
+    const bool shifted = SideBytes(tile.slab) > 0;
+    if (shifted) measure.energy = SquaredSum(values, count, measure.energy);
+    for (const auto& t : transforms_) {
+      if (!t->Forward(shape, values, side)) return false;
+      side += t->SideBytes(tile.slab);
+    }
+    if (!quantizer_->Encode(tile, values, bodies)) return false;
+    if (!shifted) measure.energy = SquaredSum(values, count, measure.energy);
+    const std::vector<const uint8_t*> written(bodies.begin(), bodies.end());
+    for (uint32_t level = 0; level < levels(); ++level) {
+      quantizer_->Decode(tile, std::span(written).first(level + 1), decoded);
+      measure.errors[level] = SquaredError(values, decoded, count, measure.errors[level]);
+    }
+    return true;
+  }
+
   // Reads the slab's bodies at `at` and moves past them. False when they are damaged.
-  bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at, float* values) const {
+  bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at,
+                  std::vector<float>& values, uint8_t* raw) const {
     const uint8_t* const side = at[0] += SideBytes(shape);
-    if (!quantizer_->Decode(shape, at, values)) return false;
+    const size_t width = DTypeBytes(spec_.dtype);
+    const bool ok = ForTiles(shape, [&](const SlabTile& tile) {
+      values.resize(tile.values());
+      if (!quantizer_->Decode(tile, at, values.data())) return false;
+      if (!InvertTransforms(tile.shape(), side, values.data())) return false;
+      StoreFloats(spec_.dtype, values.data(), tile.values(), raw + tile.first_value() * width);
+      return true;
+    });
     Advance(shape, at);
-    return InvertTransforms(shape, side, values);
+    return ok;
   }
 
   // DecodeSlab of the tokens `cut` of the slab, which alone have the shape `part`.
@@ -212,16 +266,11 @@ class SlabRunCodec final : public RunCodec {
     return true;
   }
 
-  // Decodes every leading part of the levels; `energy` is that of the slab as it was put. A slab
-  // of zeros has no energy to measure against: its base level removes everything.
-  void AddGains(const SlabShape& shape, const float* values, double energy, float* decoded,
-                const std::vector<uint8_t*>& at, std::vector<double>& gains) const {
-    const std::vector<const uint8_t*> bodies(at.begin(), at.end());
+  // A slab of zeros has no energy to measure against: its base level removes everything.
+  void AddGains(const SlabShape& shape, const Measure& measure, std::vector<double>& gains) const {
     double left = 1;
     for (uint32_t level = 0; level < levels(); ++level) {
-      quantizer_->Decode(shape, std::span(bodies).first(level + 1), decoded);
-      const double error = SquaredError(values, decoded, shape.values());
-      const double now = energy > 0 ? error / energy : 0;
+      const double now = measure.energy > 0 ? measure.errors[level] / measure.energy : 0;
       gains[level] += shape.tokens * std::max(left - now, 0.0);
       left = now;
     }

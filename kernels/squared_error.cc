@@ -12,15 +12,13 @@ namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kSums = 16;
-constexpr size_t kBlock = 1024;  // short enough that F32 sums keep their precision
 
 // `b` may be null: zeros.
-double SumOfSquares(const float* a, const float* b, size_t count) {
+double SumOfSquares(const float* a, const float* b, size_t count, double total) {
   const hn::CappedTag<float, kSums> d;
   constexpr size_t kLanes = hn::MaxLanes(d), kVectors = kSums / kLanes;
-  double total = 0;
-  for (size_t begin = 0; begin < count; begin += kBlock) {
-    const size_t end = std::min(count, begin + kBlock);
+  for (size_t begin = 0; begin < count; begin += kSquaredBlock) {
+    const size_t end = std::min(count, begin + kSquaredBlock);
     hn::Vec<decltype(d)> sums[kVectors];
     std::fill(sums, sums + kVectors, hn::Zero(d));
     size_t i = begin;
@@ -50,18 +48,18 @@ namespace kvstow {
 
 HWY_EXPORT(SumOfSquares);
 
-double SquaredSum(const float* values, size_t count) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, nullptr, count);
+double SquaredSum(const float* values, size_t count, double before) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, nullptr, count, before);
 }
 
-double SquaredError(const float* a, const float* b, size_t count) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(a, b, count);
+double SquaredError(const float* a, const float* b, size_t count, double before) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(a, b, count, before);
 }
 
 double SquaredErrorReference(const float* a, const float* b, size_t count) {
   double total = 0;
-  for (size_t begin = 0; begin < count; begin += 1024) {
-    const size_t n = std::min<size_t>(1024, count - begin);
+  for (size_t begin = 0; begin < count; begin += kSquaredBlock) {
+    const size_t n = std::min(kSquaredBlock, count - begin);
     float partial[16] = {};
     for (size_t i = 0; i < n; ++i) {
       const float x = a[begin + i] - b[begin + i];

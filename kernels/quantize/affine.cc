@@ -1,11 +1,10 @@
 #include "kernels/quantize/affine.h"
 
-#include <vector>
-
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/group_axis.h"
+#include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
 namespace {
@@ -24,49 +23,55 @@ class Affine final : public Quantizer {
     return {scales, scales, {bits_ * (shape.values() / shape.tokens)}};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  uint32_t TileTokens(const SlabShape& shape) const override { return axes_.TileTokens(shape); }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
-    const size_t groups = CountGroups(shape);
-    uint8_t* const body = bodies[0];
-    uint8_t* const packed = body + 4 * groups;
-    std::vector<float> steps(groups), minima(groups);
-    std::vector<uint8_t> unpacked(bits_ == 8 ? 0 : shape.values());
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    const Offsets to = OffsetsOf(tile);
+    uint8_t* const packed = bodies[0] + to.codes;
+    FloatArray steps(at.groups()), minima(at.groups());
+    CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
-    const AffineGroups g = Groups(shape);
-    const auto encode = axes_.LayoutOf(shape).along_rows ? AffineEncodeRows : AffineEncodeColumns;
-    if (!encode(g, values, steps.data(), minima.data(), codes)) return false;
-    StoreHalves(steps.data(), groups, body);
-    StoreHalves(minima.data(), groups, body + 2 * groups);
-    if (bits_ != 8) PackBits(codes, shape.values(), bits_, packed);
+    const auto encode = at.along_rows ? AffineEncodeRows : AffineEncodeColumns;
+    if (!encode(Groups(at), values, steps.data(), minima.data(), codes)) return false;
+    StoreHalves(steps.data(), steps.size(), bodies[0] + to.steps);
+    StoreHalves(minima.data(), minima.size(), bodies[0] + to.minima);
+    if (bits_ != 8) PackBits(codes, tile.values(), bits_, packed);
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
-    const size_t groups = CountGroups(shape);
-    const uint8_t* const body = bodies[0];
-    const uint8_t* codes = body + 4 * groups;
-    std::vector<float> steps(groups), minima(groups);
-    if (!LoadHalves(body, groups, steps.data()) ||
-        !LoadHalves(body + 2 * groups, groups, minima.data())) {
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    const Offsets from = OffsetsOf(tile);
+    const uint8_t* codes = bodies[0] + from.codes;
+    FloatArray steps(at.groups()), minima(at.groups());
+    if (!LoadHalves(bodies[0] + from.steps, steps.size(), steps.data()) ||
+        !LoadHalves(bodies[0] + from.minima, minima.size(), minima.data())) {
       return false;
     }
-    std::vector<uint8_t> unpacked(bits_ == 8 ? 0 : shape.values());
+    CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     if (bits_ != 8) {
-      UnpackBits(codes, shape.values(), bits_, unpacked.data());
+      UnpackBits(codes, unpacked.size(), bits_, unpacked.data());
       codes = unpacked.data();
     }
-    const AffineGroups g = Groups(shape);
-    const auto decode = axes_.LayoutOf(shape).along_rows ? AffineDecodeRows : AffineDecodeColumns;
-    decode(g, steps.data(), minima.data(), codes, values);
+    const auto decode = at.along_rows ? AffineDecodeRows : AffineDecodeColumns;
+    decode(Groups(at), steps.data(), minima.data(), codes, values);
     return true;
   }
 
  private:
-  AffineGroups Groups(const SlabShape& shape) const {
-    const GroupLayout at = axes_.LayoutOf(shape);
-    return {at.rows, at.width, at.group, bits_};
+  // Where a tile's parts are within the body of its slab.
+  struct Offsets {
+    size_t steps, minima, codes;
+  };
+  Offsets OffsetsOf(const SlabTile& tile) const {
+    const size_t groups = CountGroups(tile.slab), before = axes_.GroupsBefore(tile);
+    return {2 * before, 2 * (groups + before), 4 * groups + PackedBytes(tile.first_value(), bits_)};
   }
+
+  AffineGroups Groups(const GroupLayout& at) const { return {at.rows, at.width, at.group, bits_}; }
 
   size_t CountGroups(const SlabShape& shape) const { return axes_.LayoutOf(shape).groups(); }
 

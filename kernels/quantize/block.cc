@@ -157,8 +157,7 @@ class Block final : public Quantizer {
   uint32_t levels() const override { return 1; }
 
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override {
-    const size_t a_vector = (shape.dim + format_.values - 1) / format_.values;
-    return (format_.tensor_scale ? sizeof(float) : 0) + shape.vectors() * a_vector * format_.bytes;
+    return (format_.tensor_scale ? sizeof(float) : 0) + shape.vectors() * VectorBytes(shape);
   }
   std::vector<BodyPart> Parts(const SlabShape& shape, uint32_t) const override {
     const uint64_t a_vector = (shape.dim + format_.values - 1) / format_.values;
@@ -167,18 +166,22 @@ class Block final : public Quantizer {
     return {{8 * sizeof(float), kAllTokens}, blocks};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  // A scale of the tensor needs all of its values.
+  uint32_t TileTokens(const SlabShape& shape) const override {
+    return format_.tensor_scale ? shape.tokens : 1;
+  }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
     float top = 0;
-    for (size_t i = 0; i < shape.values(); ++i) top = std::max(top, std::abs(values[i]));
+    for (size_t i = 0; i < tile.values(); ++i) top = std::max(top, std::abs(values[i]));
     if (top > kMaxHalf) return false;
-    uint8_t* out = bodies[0];
+    uint8_t* out = bodies[0] + BlocksAt(tile);
     const float tensor = format_.tensor_scale ? top / (kMaxE4M3 * kMaxE2M1) : 0;
     if (format_.tensor_scale) {
-      std::memcpy(out, &tensor, sizeof(tensor));
-      out += sizeof(tensor);
+      std::memcpy(bodies[0], &tensor, sizeof(tensor));
     }
-    ForBlocks(shape, [&](size_t first, size_t count) {
+    ForBlocks(tile.shape(), [&](size_t first, size_t count) {
       std::array<float, kMaxBlock> x{};
       std::copy_n(values + first, count, x.begin());
       format_.encode(x.data(), tensor, out);
@@ -187,17 +190,16 @@ class Block final : public Quantizer {
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
-    const uint8_t* in = bodies[0];
+    const uint8_t* in = bodies[0] + BlocksAt(tile);
     float tensor = 0;
     if (format_.tensor_scale) {
-      std::memcpy(&tensor, in, sizeof(tensor));
-      in += sizeof(tensor);
+      std::memcpy(&tensor, bodies[0], sizeof(tensor));
       if (!(tensor >= 0) || !std::isfinite(tensor * kMaxE4M3 * kMaxE2M1)) return false;
     }
     bool ok = true;
-    ForBlocks(shape, [&](size_t first, size_t count) {
+    ForBlocks(tile.shape(), [&](size_t first, size_t count) {
       std::array<float, kMaxBlock> x;
       ok &= format_.decode(in, tensor, x.data());
       std::copy_n(x.begin(), count, values + first);
@@ -207,6 +209,15 @@ class Block final : public Quantizer {
   }
 
  private:
+  size_t VectorBytes(const SlabShape& shape) const {
+    return (shape.dim + format_.values - 1) / format_.values * format_.bytes;
+  }
+
+  size_t BlocksAt(const SlabTile& tile) const {
+    return (format_.tensor_scale ? sizeof(float) : 0) +
+           tile.first_vector() * VectorBytes(tile.slab);
+  }
+
   // Calls f(first value, how many) for all blocks.
   template <typename F>
   void ForBlocks(const SlabShape& shape, F f) const {

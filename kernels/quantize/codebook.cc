@@ -7,6 +7,7 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/half.h"
+#include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
 namespace {
@@ -44,12 +45,15 @@ class Codebook final : public Quantizer {
     return {{uint64_t{16} * shape.heads}, {bits_ * (shape.values() / shape.tokens)}};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  uint32_t TileTokens(const SlabShape&) const override { return 1; }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
+    const SlabShape& shape = tile.slab;
     const std::vector<float> entries = LloydMax(bits_, shape.dim);
     const float root = std::sqrt(static_cast<float>(shape.dim));
-    std::vector<float> lengths(shape.vectors());
-    std::vector<uint8_t> codes(shape.values());
+    FloatArray lengths(tile.vectors());
+    CodeArray codes(tile.values());
     for (size_t v = 0; v < lengths.size(); ++v) {
       const float* const x = values + v * shape.dim;
       uint8_t* const code = codes.data() + v * shape.dim;
@@ -64,19 +68,22 @@ class Codebook final : public Quantizer {
       }
       lengths[v] = HalfToFloat(stored);
     }
-    StoreHalves(lengths.data(), lengths.size(), bodies[0]);
-    PackBits(codes.data(), codes.size(), bits_, bodies[0] + 2 * lengths.size());
+    StoreHalves(lengths.data(), lengths.size(), bodies[0] + 2 * tile.first_vector());
+    PackBits(codes.data(), codes.size(), bits_, bodies[0] + CodesAt(tile));
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
+    const SlabShape& shape = tile.slab;
     const std::vector<float> entries = LloydMax(bits_, shape.dim);
     const float root = std::sqrt(static_cast<float>(shape.dim));
-    std::vector<float> lengths(shape.vectors());
-    if (!LoadHalves(bodies[0], lengths.size(), lengths.data())) return false;
-    std::vector<uint8_t> codes(shape.values());
-    UnpackBits(bodies[0] + 2 * lengths.size(), codes.size(), bits_, codes.data());
+    FloatArray lengths(tile.vectors());
+    if (!LoadHalves(bodies[0] + 2 * tile.first_vector(), lengths.size(), lengths.data())) {
+      return false;
+    }
+    CodeArray codes(tile.values());
+    UnpackBits(bodies[0] + CodesAt(tile), codes.size(), bits_, codes.data());
     const uint8_t* code = codes.data();
     for (const float length : lengths) {
       const float scale = length / root;
@@ -86,6 +93,10 @@ class Codebook final : public Quantizer {
   }
 
  private:
+  size_t CodesAt(const SlabTile& tile) const {
+    return 2 * tile.slab.vectors() + PackedBytes(tile.first_value(), bits_);
+  }
+
   static double CodedLength(const std::vector<float>& entries, const uint8_t* codes,
                             const SlabShape& shape) {
     std::array<float, kMaxHeadDim> coded;

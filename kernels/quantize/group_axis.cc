@@ -31,6 +31,17 @@ BodyPart GroupAxes::PartOf(const SlabShape& shape, uint64_t bits) const {
   return {bits * layout.groups() / shape.tokens, 1};
 }
 
+uint32_t GroupAxes::TileTokens(const SlabShape& shape) const {
+  const GroupAxis axis = shape.part == Part::kK ? k : v;
+  if (axis == GroupAxis::kTensor) return shape.tokens;
+  return axis == GroupAxis::kChannel ? std::min(group, shape.tokens) : 1;
+}
+
+size_t GroupAxes::GroupsBefore(const SlabTile& tile) const {
+  if (tile.first_token == 0) return 0;
+  return LayoutOf({tile.slab.part, tile.first_token, tile.slab.heads, tile.slab.dim}).groups();
+}
+
 absl::StatusOr<GroupAxes> ReadGroupAxes(const OpArguments& arguments) {
   GroupAxes axes;
   KVSTOW_ASSIGN_OR_RETURN(axes.group, arguments.Number("group", axes.group, 1, kMaxPageTokens));

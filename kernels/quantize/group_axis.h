@@ -36,6 +36,10 @@ struct GroupAxes {
   GroupLayout LayoutOf(const SlabShape& shape) const;
   // `bits` bits for each group of a slab.
   BodyPart PartOf(const SlabShape& shape, uint64_t bits) const;
+  // Quantizer::TileTokens.
+  uint32_t TileTokens(const SlabShape& shape) const;
+  // How many groups stand before those of the tile.
+  size_t GroupsBefore(const SlabTile& tile) const;
 };
 
 absl::StatusOr<GroupAxes> ReadGroupAxes(const OpArguments& arguments);

@@ -9,6 +9,7 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/magnitude.h"
+#include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
 namespace {
@@ -53,18 +54,20 @@ class Levels final : public Quantizer {
     return {{uint64_t{16} * shape.heads}, codes};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  uint32_t TileTokens(const SlabShape&) const override { return 1; }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
-    std::vector<float> tops(shape.vectors());
-    std::vector<uint8_t> codes(shape.values());
-    if (!VectorTops(values, tops.size(), shape.dim, tops.data())) return false;
-    LevelsEncode(values, tops.size(), shape.dim, tops.data(), total_, codes.data());
-    StoreHalves(tops.data(), tops.size(), bodies[0]);
-    std::vector<uint8_t> part(levels() > 1 ? codes.size() : 0);
+    FloatArray tops(tile.vectors());
+    CodeArray codes(tile.values());
+    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    LevelsEncode(values, tops.size(), tile.slab.dim, tops.data(), total_, codes.data());
+    StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());
+    CodeArray part(levels() > 1 ? codes.size() : 0);
     uint32_t below = total_;
     for (uint32_t level = 0; level < levels(); ++level) {
       below -= bits_[level];
-      uint8_t* const packed = bodies[level] + (level == 0 ? ScaleBytes(shape) : 0);
+      uint8_t* const packed = bodies[level] + CodesAt(tile, level);
       if (levels() == 1) {
         PackBits(codes.data(), codes.size(), bits_[level], packed);
         break;
@@ -75,25 +78,29 @@ class Levels final : public Quantizer {
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
-    std::vector<float> tops(shape.vectors());
-    if (!LoadHalves(bodies[0], tops.size(), tops.data())) return false;
-    std::vector<uint8_t> codes(shape.values());
-    UnpackBits(bodies[0] + ScaleBytes(shape), codes.size(), bits_[0], codes.data());
-    std::vector<uint8_t> part(bodies.size() > 1 ? codes.size() : 0);
-    for (size_t level = 1; level < bodies.size(); ++level) {
-      UnpackBits(bodies[level], part.size(), bits_[level], part.data());
+    FloatArray tops(tile.vectors());
+    if (!LoadHalves(bodies[0] + 2 * tile.first_vector(), tops.size(), tops.data())) return false;
+    CodeArray codes(tile.values());
+    UnpackBits(bodies[0] + CodesAt(tile, 0), codes.size(), bits_[0], codes.data());
+    CodeArray part(bodies.size() > 1 ? codes.size() : 0);
+    for (uint32_t level = 1; level < bodies.size(); ++level) {
+      UnpackBits(bodies[level] + CodesAt(tile, level), part.size(), bits_[level], part.data());
       AppendBits(part.data(), part.size(), bits_[level], codes.data());
     }
     uint32_t bits = 0;
     for (size_t level = 0; level < bodies.size(); ++level) bits += bits_[level];
-    LevelsDecode(codes.data(), tops.size(), shape.dim, tops.data(), bits,
+    LevelsDecode(codes.data(), tops.size(), tile.slab.dim, tops.data(), bits,
                  centroids_[bodies.size() - 1].data(), values);
     return true;
   }
 
  private:
+  size_t CodesAt(const SlabTile& tile, uint32_t level) const {
+    return (level == 0 ? ScaleBytes(tile.slab) : 0) + PackedBytes(tile.first_value(), bits_[level]);
+  }
+
   static size_t ScaleBytes(const SlabShape& shape) { return 2 * shape.vectors(); }
 
   const std::vector<uint32_t> bits_;

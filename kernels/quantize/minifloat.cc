@@ -1,10 +1,9 @@
 #include "kernels/quantize/minifloat.h"
 
-#include <vector>
-
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/quantize/magnitude.h"
+#include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
 namespace {
@@ -19,21 +18,28 @@ class Minifloat final : public Quantizer {
     return {{uint64_t{16} * shape.heads}, {8 * (shape.values() / shape.tokens)}};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  uint32_t TileTokens(const SlabShape&) const override { return 1; }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
-    std::vector<float> tops(shape.vectors());
-    if (!VectorTops(values, tops.size(), shape.dim, tops.data())) return false;
-    StoreHalves(tops.data(), tops.size(), bodies[0]);
-    MinifloatEncode(values, tops.size(), shape.dim, tops.data(), bodies[0] + 2 * tops.size());
+    FloatArray tops(tile.vectors());
+    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());
+    MinifloatEncode(values, tops.size(), tile.slab.dim, tops.data(), bodies[0] + CodesAt(tile));
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
-    std::vector<float> tops(shape.vectors());
-    if (!LoadHalves(bodies[0], tops.size(), tops.data())) return false;
-    const uint8_t* const codes = bodies[0] + 2 * tops.size();
-    return MinifloatDecode(codes, tops.size(), shape.dim, tops.data(), values);
+    FloatArray tops(tile.vectors());
+    if (!LoadHalves(bodies[0] + 2 * tile.first_vector(), tops.size(), tops.data())) return false;
+    const uint8_t* const codes = bodies[0] + CodesAt(tile);
+    return MinifloatDecode(codes, tops.size(), tile.slab.dim, tops.data(), values);
+  }
+
+ private:
+  static size_t CodesAt(const SlabTile& tile) {
+    return 2 * tile.slab.vectors() + tile.first_value();
   }
 };
 

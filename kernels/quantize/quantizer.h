@@ -1,5 +1,8 @@
 // A quantizer: the values of a slab to the bodies of its levels, and back from leading levels.
 //
+// A slab is coded tile after tile, so that its values stay in the cache between one step and the
+// next; how it is cut changes no byte.
+//
 // A Quantizer is immutable and knows no page: thread-safe. Bodies have a fixed size that depends on
 // the shape only, so that every slab of a run has a known place. The same values give the same
 // bytes on every SIMD target. No float sum, no fused multiply-add: where order or contraction could
@@ -28,6 +31,23 @@ struct SlabShape {
   size_t values() const { return vectors() * dim; }
 };
 
+// Consecutive tokens of a slab. A whole slab is one as well.
+struct SlabTile {
+  SlabTile(const SlabShape& whole) : slab(whole), tokens(whole.tokens) {}  // NOLINT: is one
+  SlabTile(const SlabShape& of, uint32_t first, uint32_t count)
+      : slab(of), first_token(first), tokens(count) {}
+
+  SlabShape slab;
+  uint32_t first_token = 0, tokens = 0;
+
+  // As if the tile were a slab of its own.
+  SlabShape shape() const { return {slab.part, tokens, slab.heads, slab.dim}; }
+  size_t vectors() const { return size_t{tokens} * slab.heads; }
+  size_t values() const { return vectors() * slab.dim; }
+  size_t first_vector() const { return size_t{first_token} * slab.heads; }
+  size_t first_value() const { return first_vector() * slab.dim; }
+};
+
 class Quantizer {
  public:
   virtual ~Quantizer() = default;
@@ -40,13 +60,17 @@ class Quantizer {
   virtual std::vector<BodyPart> Parts(const SlabShape& /*shape*/, uint32_t /*level*/) const {
     return {};
   }
-  // Writes all levels; `bodies[l]` has room for LevelBytes(shape, l). `values` are finite. False
-  // when they lie beyond what the scales can hold.
-  virtual bool Encode(const SlabShape& shape, const float* values,
+  // How many tokens depend on each other: tiles begin and end at multiples of it, or at the end of
+  // the slab, and at multiples of 8 values. Who does not say so takes whole slabs only.
+  virtual uint32_t TileTokens(const SlabShape& shape) const { return shape.tokens; }
+  // Writes the tile's part of all levels; `bodies[l]` is that of the whole slab and has room for
+  // LevelBytes(tile.slab, l). `values` are the tile's, all finite. False when they lie beyond what
+  // the scales can hold.
+  virtual bool Encode(const SlabTile& tile, const float* values,
                       std::span<uint8_t* const> bodies) const = 0;
-  // Reads the first bodies.size() >= 1 levels and writes shape.values() finite values. False when
-  // the bodies cannot have come from Encode.
-  virtual bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  // Reads the tile's part of the first bodies.size() >= 1 levels and writes tile.values() finite
+  // values. False when the bodies cannot have come from Encode.
+  virtual bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                       float* values) const = 0;
 };
 

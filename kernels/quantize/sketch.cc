@@ -48,8 +48,9 @@ class Sketch final : public Quantizer {
     return {lengths, lengths, {(bits_ - 1) * values}, {values}};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
+    const SlabShape& shape = tile.slab;
     const size_t dim = shape.dim, vectors = shape.vectors();
     const std::vector<float> entries = LloydMax(bits_ - 1, shape.dim);
     const SketchMatrix matrix(dim);
@@ -78,8 +79,9 @@ class Sketch final : public Quantizer {
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
+    const SlabShape& shape = tile.slab;
     const size_t dim = shape.dim, vectors = shape.vectors();
     const uint8_t* const in = bodies[0];
     std::vector<float> lengths(vectors), rests(vectors), sum(dim);

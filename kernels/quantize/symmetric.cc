@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/half.h"
 #include "kernels/quantize/group_axis.h"
+#include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
 namespace {
@@ -41,10 +41,12 @@ class Symmetric final : public Quantizer {
     return {axes_.PartOf(shape, 16), {bits_ * (shape.values() / shape.tokens)}};
   }
 
-  bool Encode(const SlabShape& shape, const float* values,
+  uint32_t TileTokens(const SlabShape& shape) const override { return axes_.TileTokens(shape); }
+
+  bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
-    const GroupLayout at = axes_.LayoutOf(shape);
-    std::vector<float> steps(at.groups()), inverses(at.groups());
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    FloatArray steps(at.groups(), 0.0f), inverses(at.groups());
     const size_t stride = at.along_rows ? 0 : 1;  // from the group of a value to that of the next
     ForStretches(at, [&](size_t first, size_t count, size_t group) {
       for (size_t i = 0; i < count; ++i) {
@@ -59,7 +61,7 @@ class Symmetric final : public Quantizer {
       steps[i] = HalfToFloat(step);
       inverses[i] = steps[i] > 0 ? 1.0f / steps[i] : 0.0f;
     }
-    std::vector<uint8_t> codes(shape.values());
+    CodeArray codes(tile.values());
     ForStretches(at, [&](size_t first, size_t count, size_t group) {
       for (size_t i = 0; i < count; ++i) {
         const float scaled = values[first + i] * inverses[group + i * stride];
@@ -67,18 +69,18 @@ class Symmetric final : public Quantizer {
         codes[first + i] = static_cast<uint8_t>(static_cast<int>(q) + Middle());
       }
     });
-    StoreHalves(steps.data(), steps.size(), bodies[0]);
-    PackBits(codes.data(), codes.size(), bits_, bodies[0] + 2 * steps.size());
+    StoreHalves(steps.data(), steps.size(), bodies[0] + StepsAt(tile));
+    PackBits(codes.data(), codes.size(), bits_, bodies[0] + CodesAt(tile));
     return true;
   }
 
-  bool Decode(const SlabShape& shape, std::span<const uint8_t* const> bodies,
+  bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
-    const GroupLayout at = axes_.LayoutOf(shape);
-    std::vector<float> steps(at.groups());
-    if (!LoadHalves(bodies[0], steps.size(), steps.data())) return false;
-    std::vector<uint8_t> codes(shape.values());
-    UnpackBits(bodies[0] + 2 * steps.size(), codes.size(), bits_, codes.data());
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    FloatArray steps(at.groups());
+    if (!LoadHalves(bodies[0] + StepsAt(tile), steps.size(), steps.data())) return false;
+    CodeArray codes(tile.values());
+    UnpackBits(bodies[0] + CodesAt(tile), codes.size(), bits_, codes.data());
     const size_t stride = at.along_rows ? 0 : 1;
     ForStretches(at, [&](size_t first, size_t count, size_t group) {
       for (size_t i = 0; i < count; ++i) {
@@ -90,6 +92,11 @@ class Symmetric final : public Quantizer {
   }
 
  private:
+  size_t StepsAt(const SlabTile& tile) const { return 2 * axes_.GroupsBefore(tile); }
+  size_t CodesAt(const SlabTile& tile) const {
+    return 2 * axes_.LayoutOf(tile.slab).groups() + PackedBytes(tile.first_value(), bits_);
+  }
+
   int Middle() const { return 1 << (bits_ - 1); }
 
   const uint32_t bits_;

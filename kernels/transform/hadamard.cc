@@ -31,6 +31,7 @@ class Hadamard final : public Transform {
   }
 
   bool EachTokenAlone() const override { return true; }
+  uint32_t TileTokens(const SlabShape&) const override { return 1; }
   bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
     ApplySigns(shape, values);
     HadamardBlocks(shape.vectors(), shape.dim, values);

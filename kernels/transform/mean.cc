@@ -15,6 +15,9 @@ class Mean final : public Transform {
 
   size_t SideBytes(const SlabShape& shape) const override { return 2 * Means(shape); }
 
+  uint32_t TileTokens(const SlabShape& shape) const override {
+    return Means(shape) == 0 ? 1 : shape.tokens;
+  }
   bool EachTokenAlone() const override { return true; }
   bool Forward(const SlabShape& shape, float* values, uint8_t* side) const override {
     const size_t width = Means(shape);

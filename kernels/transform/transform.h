@@ -23,6 +23,8 @@ class Transform {
   // Whether the same side part inverts some of the tokens alone: what is done to a token depends on
   // no other token and on no position.
   virtual bool EachTokenAlone() const { return false; }
+  // Quantizer::TileTokens: `shape` of Forward and Inverse is that of a tile.
+  virtual uint32_t TileTokens(const SlabShape& shape) const { return shape.tokens; }
   // Writes SideBytes(shape) at `side`. False when it cannot hold what the values need.
   virtual bool Forward(const SlabShape& shape, float* values, uint8_t* side) const = 0;
   // False when the side part cannot have come from Forward.

@@ -1,0 +1,21 @@
+// Arrays for one tile of a slab: on the stack for tiles of the usual size, and not initialised.
+#ifndef KVSTOW_KERNELS_QUANTIZE_TILE_ARRAY_H_
+#define KVSTOW_KERNELS_QUANTIZE_TILE_ARRAY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/fixed_array.h"
+
+namespace kvstow {
+
+// The values that a slab run codec aims at for a tile: with what is made of them they fit the
+// first-level cache.
+inline constexpr size_t kTileValues = 2048;
+
+using FloatArray = absl::FixedArray<float, kTileValues / 16>;  // of scales
+using CodeArray = absl::FixedArray<uint8_t, kTileValues>;
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_QUANTIZE_TILE_ARRAY_H_
