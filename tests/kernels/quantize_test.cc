@@ -48,6 +48,38 @@ double GaussianMse(const Quantizer& quantizer, uint32_t dim, Part part = Part::k
   return sum / static_cast<double>(values.size());
 }
 
+TEST(QuantizerTest, TilesGiveTheBytesAndValuesOfTheSlab) {
+  for (const char* recipe :
+       {"affine(bits=8,group=64)", "affine(bits=3,group=32,k=channel)", "affine(k=tensor)",
+        "symmetric(bits=4,group=16,k=channel)", "symmetric(bits=5,group=48)", "minifloat",
+        "block(format=q4_0)", "block(format=mxfp8)", "block(format=nvfp4)", "codebook(bits=3)",
+        "levels(1,2,4)", "sketch(bits=3)"}) {
+    SCOPED_TRACE(recipe);
+    const std::unique_ptr<Quantizer> quantizer = Make(recipe);
+    const SlabShape shape{Part::kK, 75, 2, 40};
+    std::vector<float> values(shape.values());
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal;
+    for (float& value : values) value = normal(random);
+    const auto code = [&](uint32_t tile_tokens) {
+      std::vector<std::vector<uint8_t>> bodies;
+      std::vector<uint8_t*> out;
+      for (uint32_t l = 0; l < quantizer->levels(); ++l) {
+        out.push_back(bodies.emplace_back(quantizer->LevelBytes(shape, l)).data());
+      }
+      const std::vector<const uint8_t*> in(out.begin(), out.end());
+      std::vector<float> decoded(shape.values());
+      for (uint32_t first = 0; first < shape.tokens; first += tile_tokens) {
+        const SlabTile tile(shape, first, std::min(tile_tokens, shape.tokens - first));
+        EXPECT_TRUE(quantizer->Encode(tile, values.data() + tile.first_value(), out));
+        EXPECT_TRUE(quantizer->Decode(tile, in, decoded.data() + tile.first_value()));
+      }
+      return std::pair(bodies, decoded);
+    };
+    EXPECT_EQ(code(quantizer->TileTokens(shape)), code(shape.tokens));
+  }
+}
+
 struct Oracle {
   const char* recipe;
   double mse;
