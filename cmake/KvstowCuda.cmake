@@ -1,13 +1,16 @@
-# Decides whether CUDA code is built: KVSTOW_HAS_CUDA. CUDA is C++17 here: CMake 3.25 knows nvcc no further.
+# Decides whether CUDA code is built: KVSTOW_HAS_CUDA.
 set(KVSTOW_HAS_CUDA OFF)
 if(NOT KVSTOW_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 90)
+      # Machine code for A100 and H100 and what runs the same; newer GPUs compile the virtual one of H100 when they start.
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     endif()
     enable_language(CUDA)
+    # CMake 3.25 knows nvcc's standards up to C++17 only.
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     find_package(CUDAToolkit REQUIRED)
     set(KVSTOW_HAS_CUDA ON)
   elseif(KVSTOW_CUDA STREQUAL "ON")

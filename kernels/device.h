@@ -17,12 +17,17 @@
 
 namespace kvstow {
 
-// Immutable once written. Dropping the last reference frees it.
+// Immutable once written: a buffer of Allocate is written once, before it is shared. Dropping the
+// last reference frees it.
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
   virtual size_t size() const = 0;
 };
+
+class DeviceCodec;
+class Recipe;
+struct KvSpec;
 
 struct DeviceMemory {
   uint64_t total_bytes = 0;
@@ -41,6 +46,14 @@ class Device {
   virtual absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) = 0;
   // The buffer's bytes in host memory: the host device gives a view without a copy.
   virtual absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) = 0;
+  // A buffer of that size, at least 1, aligned to 16 bytes, for a codec to write; its bytes are not
+  // initialised.
+  virtual absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) = 0;
+  // A codec that works in this device's memory (device_codec.h). UNIMPLEMENTED names what of the
+  // recipe or of the spec is not there: the caller then codes on the CPU. INVALID_ARGUMENT as
+  // MakeCodec (codec.h). The device outlives it.
+  virtual absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
+                                                                const KvSpec& spec) = 0;
 };
 
 // Host memory; lives for ever.

@@ -5,20 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/device.h"
+#include "kernels/host_buffer.h"
+#include "kernels/host_device_codec.h"
 
 namespace kvstow {
 namespace {
-
-// Host memory is where segments come from, so a buffer here is a reference, not a copy.
-class HostBuffer final : public DeviceBuffer {
- public:
-  explicit HostBuffer(SharedBytes bytes) : bytes_(std::move(bytes)) {}
-  size_t size() const override { return bytes_.size(); }
-  const SharedBytes& bytes() const { return bytes_; }
-
- private:
-  const SharedBytes bytes_;
-};
 
 // MemAvailable counts page cache that the kernel would give up; free pages alone would not.
 uint64_t AvailableBytes() {
@@ -31,6 +22,7 @@ uint64_t AvailableBytes() {
   return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
+// Host memory is where segments come from, so a stored buffer is a reference, not a copy.
 class Host final : public Device {
  public:
   std::string name() const override { return "cpu"; }
@@ -51,6 +43,15 @@ class Host final : public Device {
           "the buffer is not the host's: load it from its own device");
     }
     return host->bytes();
+  }
+
+  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
+    return std::make_shared<HostBuffer>(ByteBlock(bytes));
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
+                                                        const KvSpec& spec) override {
+    return MakeHostDeviceCodec(recipe, spec);
   }
 };
 

@@ -2,8 +2,7 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(DeviceFactory{"cpu", Open}));
 //
-// The parameter opens the device. UNAVAILABLE skips its tests visibly (no such hardware here); any
-// other error fails them.
+// The parameter opens the device (device_factory.h).
 #ifndef KVSTOW_TESTS_CONFORMANCE_DEVICE_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_DEVICE_CONFORMANCE_H_
 
@@ -12,20 +11,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <ostream>
 #include <thread>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "tests/conformance/device_factory.h"
 
 namespace kvstow {
-
-struct DeviceFactory {
-  const char* name;  // in the names of the tests
-  absl::StatusOr<std::shared_ptr<Device>> (*open)();
-};
-inline void PrintTo(const DeviceFactory& factory, std::ostream* out) { *out << factory.name; }
 
 // Bytes that differ from one seed and one place to another.
 inline std::vector<uint8_t> PatternBytes(size_t size, uint32_t seed) {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "kernels/device.h"
+#include "kernels/device_codec.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
@@ -46,6 +47,13 @@ class ShortDevice final : public Device {
   }
   absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
     return HostDevice().Load(buffer);
+  }
+  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
+    return HostDevice().Allocate(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
+                                                        const KvSpec& spec) override {
+    return HostDevice().NewCodec(recipe, spec);
   }
 
  private:

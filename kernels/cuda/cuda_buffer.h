@@ -1,0 +1,37 @@
+// A GPU's DeviceBuffer. Thread-safe; its device outlives it.
+#ifndef KVSTOW_KERNELS_CUDA_CUDA_BUFFER_H_
+#define KVSTOW_KERNELS_CUDA_CUDA_BUFFER_H_
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device.h"
+
+namespace kvstow {
+
+class CudaBuffer final : public DeviceBuffer {
+ public:
+  // Takes over `data`, which was allocated on `stream`.
+  CudaBuffer(int ordinal, cudaStream_t stream, uint8_t* data, size_t size)
+      : ordinal_(ordinal), stream_(stream), data_(data), size_(size) {}
+  // The bytes are at rest: every call that used them has returned.
+  ~CudaBuffer() override {
+    cudaSetDevice(ordinal_);
+    cudaFreeAsync(data_, stream_);
+  }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+
+  size_t size() const override { return size_; }
+  uint8_t* data() const { return data_; }
+  int ordinal() const { return ordinal_; }
+
+ private:
+  const int ordinal_;
+  const cudaStream_t stream_;
+  uint8_t* const data_;
+  const size_t size_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CUDA_CUDA_BUFFER_H_

@@ -1,0 +1,88 @@
+// Streams of a GPU with their pinned memory, lent to one caller at a time. There is no default
+// stream in kvstow: whatever it does on a GPU is on one of these.
+//
+// Thread-safe but for a Lane, which is its holder's alone. The current device must be the GPU.
+#ifndef KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
+#define KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+
+namespace kvstow {
+
+// RESOURCE_EXHAUSTED when the GPU's memory is short, else INTERNAL; with the driver's text.
+absl::Status ToStatus(cudaError_t code, absl::string_view what);
+
+// One caller at a time: a stream, two pinned pieces and, for each, the event after its last
+// transfer.
+class Lane {
+ public:
+  Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  ~Lane();
+
+  absl::Status Open();
+  cudaStream_t stream() const { return stream_; }
+
+  // After what the stream has to do before. Both return when the bytes are there, or when nothing
+  // uses the pieces any more.
+  absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to);
+  absl::Status ToHost(const uint8_t* from, std::span<uint8_t> to);
+  // Waits for the stream; the first error of `code` and of what it did, told as `what`.
+  absl::Status Drain(cudaError_t code, absl::string_view what);
+
+ private:
+  struct Piece {
+    void* pinned = nullptr;
+    cudaEvent_t moved = nullptr;
+  };
+
+  cudaError_t SendAll(std::span<const uint8_t> from, uint8_t* to);
+  cudaError_t ReceiveAll(const uint8_t* from, std::span<uint8_t> to);
+  cudaError_t Move(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                   cudaEvent_t moved);
+
+  cudaStream_t stream_ = nullptr;
+  std::array<Piece, 2> pieces_{};
+};
+
+class Lanes {
+ public:
+  absl::Status Open();
+  // Closes them; none may be held.
+  void Close();
+
+  // A lane for a scope; waits until one is free.
+  class Hold {
+   public:
+    explicit Hold(Lanes& lanes);
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    Lane* operator->() const { return lane_; }
+    Lane& operator*() const { return *lane_; }
+
+   private:
+    Lanes& lanes_;
+    Lane* lane_ = nullptr;
+  };
+
+ private:
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  Mutex mu_;
+  CondVar freed_;
+  std::vector<Lane*> free_ KVSTOW_GUARDED_BY(mu_);
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CUDA_CUDA_LANES_H_

@@ -1,0 +1,28 @@
+// The host's DeviceBuffer: a reference to bytes where they are, or a block of its own to write.
+//
+// Thread-safe once written.
+#ifndef KVSTOW_KERNELS_HOST_BUFFER_H_
+#define KVSTOW_KERNELS_HOST_BUFFER_H_
+
+#include "kernels/device.h"
+
+namespace kvstow {
+
+class HostBuffer final : public DeviceBuffer {
+ public:
+  explicit HostBuffer(SharedBytes bytes) : bytes_(std::move(bytes)) {}
+  explicit HostBuffer(ByteBlock block) : written_(block.data()), bytes_(std::move(block).Share()) {}
+
+  size_t size() const override { return bytes_.size(); }
+  const SharedBytes& bytes() const { return bytes_; }
+  // Null when it is a reference.
+  uint8_t* data() { return written_; }
+
+ private:
+  uint8_t* const written_ = nullptr;
+  const SharedBytes bytes_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_HOST_BUFFER_H_

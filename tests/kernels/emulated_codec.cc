@@ -1,0 +1,193 @@
+#include "tests/kernels/emulated_codec.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/cuda/batches.h"
+#include "kernels/cuda/decode_tile.cuh"
+#include "kernels/cuda/encode_tile.cuh"
+#include "kernels/device_layout.h"
+#include "kernels/host_buffer.h"
+
+namespace kvstow::testing {
+namespace {
+
+using gpu::Batch;
+using gpu::Launch;
+using gpu::SlabPart;
+
+bool IsHosts(const DeviceBuffer& buffer) {
+  return dynamic_cast<const HostBuffer*>(&buffer) != nullptr;
+}
+// Kernels take one pointer for both ways, and read only where they should.
+uint8_t* DataOf(const DeviceBuffer* buffer) {
+  return const_cast<uint8_t*>(static_cast<const HostBuffer*>(buffer)->bytes().data());
+}
+
+// A thread block's shared memory: as a GPU's it begins with whatever was there.
+class Shared {
+ public:
+  explicit Shared(size_t bytes) : words_((bytes + 15) / 16), bytes_(bytes) {}
+  uint8_t* Fresh() {
+    auto* const begin = reinterpret_cast<uint8_t*>(words_.data());
+    std::fill(begin, begin + bytes_, uint8_t{0xff});  // NaN
+    return begin;
+  }
+
+ private:
+  struct alignas(16) Word {
+    uint8_t bytes[16];
+  };
+  std::vector<Word> words_;
+  size_t bytes_;
+};
+
+class EmulatedCodec final : public DeviceCodec {
+ public:
+  EmulatedCodec(DeviceLayout layout, ThreadOrder order)
+      : layout_(std::move(layout)), plan_(*layout_.plan()), order_(order) {}
+
+  uint32_t levels() const override { return layout_.levels(); }
+  std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
+    return layout_.Segments(tokens);
+  }
+
+  absl::StatusOr<std::vector<PageCoding>> Encode(std::span<const EncodeJob> pages,
+                                                 bool want_gains) override {
+    KVSTOW_RETURN_IF_ERROR(layout_.Check(pages, IsHosts));
+    std::vector<PageCoding> codings(pages.size());
+    for (const Batch& batch : gpu::BatchesOf(pages)) EncodeBatch(pages, batch, want_gains, codings);
+    return codings;
+  }
+
+  absl::Status Decode(std::span<const DecodeJob> pages) override {
+    KVSTOW_RETURN_IF_ERROR(layout_.Check(pages, IsHosts));
+    for (const Batch& batch : gpu::BatchesOf(pages)) {
+      Launch launch = LaunchOf(pages, batch);
+      std::vector<uint32_t> refused(batch.size());
+      launch.refused = refused.data();
+      launch.levels = pages[batch[0]].levels;
+      gpu::WithKind(plan_.ops().kind, [&](auto kind) { RunDecode<kind()>(launch); });
+      if (std::ranges::count(refused, 1u) > 0) return absl::DataLossError("a page is damaged");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename Job>
+  Launch LaunchOf(std::span<const Job> pages, const Batch& batch) const {
+    Launch launch;
+    launch.ops = plan_.ops();
+    launch.layout = plan_.LayoutOf(pages[batch[0]].tokens);
+    for (const size_t i : batch) {
+      launch.page[launch.pages++] = {DataOf(pages[i].raw), DataOf(pages[i].coded)};
+    }
+    return launch;
+  }
+
+  void EncodeBatch(std::span<const EncodeJob> pages, const Batch& batch, bool want_gains,
+                   std::vector<PageCoding>& codings) const {
+    Launch launch = LaunchOf(pages, batch);
+    std::vector<uint32_t> refused(batch.size());
+    launch.refused = refused.data();
+    const size_t page_totals = launch.layout.slabs() * (levels() + 1);
+    std::vector<float> partials(batch.size() * launch.layout.layers *
+                                launch.layout.layer_partials(levels()));
+    std::vector<double> totals(batch.size() * page_totals);
+    if (want_gains) {
+      launch.partials = partials.data();
+      launch.totals = totals.data();
+    }
+    gpu::WithKind(plan_.ops().kind, [&](auto kind) { RunEncode<kind()>(launch); });
+    for (size_t i = 0; i < batch.size(); ++i) {
+      PageCoding& coding = codings[batch[i]];
+      coding.coded = refused[i] == 0;
+      if (!want_gains || !coding.coded) continue;
+      const std::vector<double> gains = gpu::GainsOf(
+          &totals[i * page_totals], launch.layout.slabs(), levels(), launch.layout.tokens);
+      coding.gains = layout_.GainsOfSegments(launch.layout.tokens, gains);
+    }
+  }
+
+  // Calls f(thread) for each of `count` threads.
+  template <typename F>
+  void ForThreads(uint32_t count, F f) const {
+    for (uint32_t i = 0; i < count; ++i) f(order_ == ThreadOrder::kForward ? i : count - 1 - i);
+  }
+
+  template <gpu::Kind kind>
+  void RunEncode(const Launch& launch) const {
+    const gpu::PageLayout& layout = launch.layout;
+    size_t bytes = 0;
+    for (const SlabPart& part : layout.part) bytes = std::max(bytes, gpu::EncodeSharedBytes(part));
+    Shared shared(bytes);
+    ForThreads(launch.pages * layout.layers * layout.parts, [&](uint32_t slab) {
+      const uint32_t layer = slab / layout.parts, part = slab % layout.parts;
+      ForThreads(layout.part[part].octets, [&](uint32_t item) {
+        gpu::ColumnScales(launch, layer / layout.layers, layer % layout.layers, part, item);
+      });
+    });
+    const uint32_t tiles = layout.layers * layout.layer_tiles();
+    ForThreads(launch.pages * tiles, [&](uint32_t i) {
+      const gpu::EncodeTile<kind> tile(launch, i / tiles, i % tiles, shared.Fresh());
+      tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
+    });
+    if (launch.partials == nullptr) return;
+    ForThreads(launch.pages * layout.slabs() * (levels() + 1) + 7,
+               [&](uint32_t item) { gpu::AddPartials(launch, item); });
+  }
+
+  template <gpu::Kind kind>
+  void RunDecode(const Launch& launch) const {
+    const gpu::PageLayout& layout = launch.layout;
+    size_t bytes = 0;
+    for (const SlabPart& part : layout.part) {
+      bytes = std::max(bytes, gpu::DecodeSharedBytes(part, launch.ops.rotated));
+    }
+    Shared shared(bytes);
+    const uint32_t tiles = layout.layers * layout.layer_tiles();
+    ForThreads(launch.pages * tiles, [&](uint32_t i) {
+      const gpu::DecodeTile<kind> tile(launch, i / tiles, i % tiles, shared.Fresh());
+      tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
+    });
+  }
+
+  const DeviceLayout layout_;
+  const gpu::SlabPlan& plan_;
+  const ThreadOrder order_;
+};
+
+class EmulatedDevice final : public Device {
+ public:
+  explicit EmulatedDevice(ThreadOrder order) : order_(order) {}
+
+  std::string name() const override { return "emulated GPU"; }
+  absl::StatusOr<DeviceMemory> Memory() const override { return HostDevice().Memory(); }
+  absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
+    return HostDevice().Store(bytes);
+  }
+  absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
+    return HostDevice().Load(buffer);
+  }
+  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
+    return HostDevice().Allocate(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
+                                                        const KvSpec& spec) override {
+    KVSTOW_ASSIGN_OR_RETURN(DeviceLayout layout, DeviceLayout::Make(recipe, spec));
+    if (!layout.plan().has_value()) return HostDevice().NewCodec(recipe, spec);
+    return std::make_unique<EmulatedCodec>(std::move(layout), order_);
+  }
+
+ private:
+  const ThreadOrder order_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> EmulatedGpu(ThreadOrder order) {
+  return std::make_unique<EmulatedDevice>(order);
+}
+
+}  // namespace kvstow::testing

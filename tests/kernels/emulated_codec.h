@@ -1,0 +1,22 @@
+// The GPU's kernels without a GPU: the very functions that nvcc compiles, run on the host for every
+// tile, phase and thread. What it finds wrong is wrong on a GPU as well; what it cannot find is in
+// docs/GPU.md.
+#ifndef KVSTOW_TESTS_KERNELS_EMULATED_CODEC_H_
+#define KVSTOW_TESTS_KERNELS_EMULATED_CODEC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace kvstow::testing {
+
+// In which order the threads of a phase run. A result that depends on it is a race.
+enum class ThreadOrder { kForward, kBackward };
+
+// The host, whose codecs are emulated.
+std::unique_ptr<Device> EmulatedGpu(ThreadOrder order);
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_KERNELS_EMULATED_CODEC_H_
