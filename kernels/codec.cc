@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
 #include "kernels/ops.h"
+#include "kernels/rate_codec.h"
 #include "kernels/run_codec.h"
 
 namespace kvstow {
@@ -238,7 +239,11 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
     }
     KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(spec, *needs));
   }
-  return MakePageCodec(recipe, spec, std::move(calibration), std::move(fallback));
+  KVSTOW_ASSIGN_OR_RETURN(const auto target, RateTargetOf(recipe));
+  const auto make = [=](const Recipe& stepped) {
+    return MakePageCodec(stepped, spec, calibration, fallback);
+  };
+  return target.has_value() ? MakeRateCodec(recipe, *target, make) : make(recipe);
 }
 
 absl::Status DecodePage(const PageHeader& header,

@@ -29,7 +29,8 @@ constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
     {"raw", OpKind::kRaw, {}},
     {"lossless", OpKind::kRunCodec, {}, nullptr, nullptr, MakeLossless},
-    {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec},
+    {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec,
+     StepRange{1e-3, 1e3, 2}},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"mean", OpKind::kTransform, kMeanArguments, MakeMean},
     {"affine", OpKind::kQuantize, kGroupedArguments, nullptr, MakeAffine},
@@ -39,7 +40,8 @@ constexpr OpInfo kOps[] = {
     {"codebook", OpKind::kQuantize, kCodebookArguments, nullptr, MakeCodebook},
     {"sketch", OpKind::kQuantize, kSketchArguments, nullptr, MakeSketch},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
-    {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes},
+    {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes, nullptr,
+     StepRange{0.01, 8, 0.5}},
 };
 
 }  // namespace

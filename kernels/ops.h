@@ -32,6 +32,11 @@ using MakeOwnRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(cons
 using MakeCalibratedRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(
     const OpArguments&, const KvSpec&, std::shared_ptr<const Calibration>);
 
+// The steps that an op takes, where it has one that rate control (rate_codec.h) may look for.
+struct StepRange {
+  double least = 0, most = 0, usual = 0;
+};
+
 struct OpInfo {
   absl::string_view name;
   OpKind kind;
@@ -42,6 +47,7 @@ struct OpInfo {
   MakeQuantizer make_quantizer = nullptr;            // of a kQuantize
   MakeOwnRunCodec make_run_codec = nullptr;          // of a kRunCodec
   MakeCalibratedRunCodec make_calibrated = nullptr;  // of a kCalibrated
+  StepRange steps = {};
 };
 
 // Null when there is no such op.

@@ -83,25 +83,21 @@ class Parser {
   size_t at_ = 0;
 };
 
-std::string Print(std::span<const Op> ops) {
-  std::string out;
-  for (const Op& op : ops) {
-    absl::StrAppend(&out, out.empty() ? "" : "|", op.name);
-    absl::string_view open = "(";
-    for (const OpArgument& a : op.arguments) {
-      absl::StrAppend(&out, open, a.name, a.name.empty() ? "" : "=", a.value);
-      open = ",";
-    }
-    if (!op.arguments.empty()) out += ')';
-  }
-  return out;
-}
-
 const Preset* FindPreset(absl::string_view name) {
   for (const Preset& preset : Presets()) {
     if (preset.name == name) return &preset;
   }
   return nullptr;
+}
+
+// A step, or what rate control is to find one for.
+bool IsRate(absl::string_view name) { return name == "step" || name == "ratio" || name == "error"; }
+
+absl::Status OneRate(const Op& op) {
+  const auto is_rate = [](const OpArgument& a) { return IsRate(a.name); };
+  if (std::count_if(op.arguments.begin(), op.arguments.end(), is_rate) < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", op.name, "': give only one of step, ratio and error"));
 }
 
 // Arguments of a preset replace those that its pipeline writes out.
@@ -113,8 +109,9 @@ absl::Status Override(const Op& preset, std::vector<Op>& ops) {
       for (OpArgument& argument : op.arguments) {
         if (argument.name.empty()) continue;
         absl::StrAppend(&known, known.empty() ? "" : ", ", argument.name);
-        if (found || argument.name != given.name) continue;
-        argument.value = given.value;
+        const bool same = argument.name == given.name;
+        if (found || !(same || (argument.name == "step" && IsRate(given.name)))) continue;
+        argument = given;
         found = true;
       }
     }
@@ -144,6 +141,20 @@ absl::Status NameArguments(Op& op) {
 
 }  // namespace
 
+std::string PipelineText(std::span<const Op> ops) {
+  std::string out;
+  for (const Op& op : ops) {
+    absl::StrAppend(&out, out.empty() ? "" : "|", op.name);
+    absl::string_view open = "(";
+    for (const OpArgument& a : op.arguments) {
+      absl::StrAppend(&out, open, a.name, a.name.empty() ? "" : "=", a.value);
+      open = ",";
+    }
+    if (!op.arguments.empty()) out += ')';
+  }
+  return out;
+}
+
 absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
   if (text.size() > kMaxRecipeChars) {
     return absl::InvalidArgumentError(
@@ -151,15 +162,19 @@ absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
   }
   KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> ops, Parser(text).Pipeline());
   Recipe recipe;
-  recipe.text_ = Print(ops);
+  recipe.text_ = PipelineText(ops);
   if (const Preset* preset = FindPreset(ops[0].name);
       ops.size() == 1 && preset != nullptr && FindOp(preset->name) == nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> expanded, Parser(preset->pipeline).Pipeline());
+    KVSTOW_RETURN_IF_ERROR(OneRate(ops[0]));
     KVSTOW_RETURN_IF_ERROR(Override(ops[0], expanded));
     ops = std::move(expanded);
   }
-  for (Op& op : ops) KVSTOW_RETURN_IF_ERROR(NameArguments(op));
-  recipe.pipeline_ = Print(ops);
+  for (Op& op : ops) {
+    KVSTOW_RETURN_IF_ERROR(NameArguments(op));
+    KVSTOW_RETURN_IF_ERROR(OneRate(op));
+  }
+  recipe.pipeline_ = PipelineText(ops);
   recipe.ops_ = std::move(ops);
   return recipe;
 }

@@ -10,6 +10,9 @@
 // what pages store, so that a page decodes without the table. text() is what was parsed,
 // canonically spaced.
 //
+// Where an op takes a step, `ratio` or `error` may stand in its place: rate control (rate_codec.h)
+// then finds a step for each page.
+//
 // A Recipe is an immutable value; thread-safe. Parse answers INVALID_ARGUMENT with the text, the
 // place and what is expected there. What a recipe means for a given KvSpec is checked by MakeCodec
 // (codec.h).
@@ -36,6 +39,9 @@ struct Op {
   std::vector<OpArgument> arguments;
   bool operator==(const Op&) const = default;
 };
+
+// `op(name=value,...)|...`: what Parse reads back.
+std::string PipelineText(std::span<const Op> ops);
 
 class Recipe {
  public:
