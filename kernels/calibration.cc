@@ -185,6 +185,11 @@ std::string SerializeCalibration(const CalibrationData& data) {
     PutFloats(run.decode_scales, out);
     PutHalves(run.decode_halves, out);
   }
+  const bool known = std::all_of(data.runs.begin(), data.runs.end(),
+                                 [](const auto& run) { return !run.importance.weights.empty(); });
+  for (const CalibratedRunData& run : data.runs) {
+    if (known) PutFloats(run.importance.weights, out);
+  }
   return Sealed(std::move(out));
 }
 
@@ -231,6 +236,13 @@ absl::Status Calibration::ReadJoint(ByteReader& in) {
   for (uint32_t i = 0; i < shape_.runs(); ++i) {
     KVSTOW_ASSIGN_OR_RETURN(CalibratedRun run, ReadRun(shape_, i, in));
     runs_.push_back(std::move(run));
+  }
+  if (in.remaining() == 0) return absl::OkStatus();
+  for (CalibratedRun& run : runs_) {
+    if (!ReadFloats(in, ImportanceWeights(run.rank()), std::numeric_limits<float>::lowest(),
+                    run.importance.weights)) {
+      return Damaged("its importance of tokens is cut off or not finite");
+    }
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/op_arguments.h"
 #include "kernels/page.h"
+#include "kernels/token_importance.h"
 #include "kernels/transform/dense_product.h"
 
 namespace kvstow {
@@ -63,6 +64,7 @@ struct CalibratedRunData {
   std::vector<float> sigma;                            // [rank]
   std::vector<float> encode_scales, decode_scales;     // [rank]
   std::vector<uint16_t> encode_halves, decode_halves;  // [rank, width]: E transposed, and D
+  ImportanceModel importance;                          // of all runs or of none
 };
 struct CalibrationData {
   CalibrationShape shape;
@@ -77,6 +79,7 @@ struct CalibratedRun {
   std::vector<float> mean, sigma;
   PackedMatrix encode;  // [width, rank]
   PackedMatrix decode;  // [rank, width]
+  ImportanceModel importance;
   size_t width() const { return mean.size(); }
   size_t rank() const { return sigma.size(); }
 };

@@ -1,5 +1,6 @@
 #include "kernels/calibration_basis.h"
 
+#include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <Eigen/Eigenvalues>
 #include <algorithm>
@@ -72,6 +73,12 @@ Basis FitBasis(std::vector<double> moments, size_t width, std::span<const Whiten
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(m);
   return {width, Rows(solver.eigenvectors(), blocks, &WhiteningBlock::forward),
           Rows(solver.eigenvectors(), blocks, &WhiteningBlock::inverse)};
+}
+
+std::vector<double> SolveSymmetric(const std::vector<double>& a, const std::vector<double>& b) {
+  const Eigen::Map<const Eigen::VectorXd> right(b.data(), Index(b.size()));
+  const Eigen::VectorXd x = View(a, b.size()).ldlt().solve(right);
+  return {x.data(), x.data() + x.size()};
 }
 
 }  // namespace kvstow

@@ -36,6 +36,9 @@ struct Basis {
 // `moments` [width, width] of vectors whose columns `blocks` cover once.
 Basis FitBasis(std::vector<double> moments, size_t width, std::span<const WhiteningBlock> blocks);
 
+// x of A x = b for a symmetric, positive semidefinite A [b.size(), b.size()].
+std::vector<double> SolveSymmetric(const std::vector<double>& a, const std::vector<double>& b);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_CALIBRATION_BASIS_H_

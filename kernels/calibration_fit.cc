@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -23,7 +25,7 @@ constexpr float kLeastSigma = 1e-6f;
 constexpr double kLeastShareNonZero = 1e-3;  // of a component that is kept
 constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables are fitted on
 constexpr size_t kUnitSamples = 600'000;
-constexpr int kPasses = 3;
+constexpr int kPasses = 4;
 
 // A matrix in halves, a scale a row.
 void Halve(std::span<const float> rows, size_t width, std::vector<float>& scales,
@@ -74,9 +76,7 @@ class RunFit {
   // Looks at what the matrix as it will be stored makes of the vectors.
   void AddThird(float* x, size_t count, double finest_step, uint64_t sample_every) {
     const size_t width = data_.mean.size();
-    Centre(x, count);
-    coefficients_.resize(count * width);
-    MultiplyRows(x, count, encode_, {0, width}, coefficients_.data(), width);
+    Project(x, count, width);
     for (size_t t = 0; t < count; ++t, ++projected_) {
       const float* const c = coefficients_.data() + t * width;
       for (size_t i = 0; i < width; ++i) {
@@ -87,9 +87,8 @@ class RunFit {
     }
   }
 
-  // Cuts the components, then adds to what the tables are fitted on.
-  void EndThird(size_t unit_samples, std::vector<float>& unit,
-                std::span<uint64_t, kPlaneEnergies> energies) {
+  // Cuts the components.
+  void EndThird() {
     const size_t width = data_.mean.size();
     size_t rank = 1;
     for (size_t i = 0; i < width; ++i) {
@@ -104,11 +103,30 @@ class RunFit {
     data_.decode_scales.resize(rank);
     data_.encode_halves.resize(rank * width);
     data_.decode_halves.resize(rank * width);
+    importance_.emplace(rank);
+  }
+
+  void AddFourth(float* x, std::span<const float> sensitivity) {
+    Project(x, sensitivity.size(), data_.sigma.size());
+    importance_->Add(coefficients_.data(), data_.sigma, sensitivity);
+  }
+
+  // Adds to what the tables are fitted on.
+  void EndFourth(size_t unit_samples, std::vector<float>& unit,
+                 std::span<uint64_t, kPlaneEnergies> energies) {
+    data_.importance = importance_->Finish();
+    const bool classes = !data_.importance.weights.empty();
+    const size_t width = data_.mean.size(), rank = data_.sigma.size();
     const size_t tokens = sample_.size() / width;
     const size_t every = std::max<size_t>(tokens * rank / std::max<size_t>(unit_samples, 1), 1);
     size_t at = 0;
     for (size_t t = 0; t < tokens; ++t) {
-      const std::span<const float> row(sample_.data() + t * width, rank);
+      const std::span<float> row(sample_.data() + t * width, rank);
+      if (classes) {
+        const float factor =
+            StepFactor(StepClass(data_.importance, row, data_.sigma, kDefaultFocus));
+        for (float& c : row) c /= factor;
+      }
       const uint8_t energy = EnergyClass(row, data_.sigma);
       ++energies[energy];
       for (size_t i = 0; i < rank; ++i, ++at) {
@@ -122,6 +140,12 @@ class RunFit {
   CalibratedRunData Take() { return std::move(data_); }
 
  private:
+  // Coefficients of vectors, by the first `rank` columns of the matrix.
+  void Project(float* x, size_t count, size_t rank) {
+    Centre(x, count);
+    coefficients_.resize(count * rank);
+    MultiplyRows(x, count, encode_, {0, rank}, coefficients_.data(), rank);
+  }
   void Centre(float* x, size_t count) const {
     const size_t width = data_.mean.size();
     for (size_t t = 0; t < count; ++t) {
@@ -133,6 +157,7 @@ class RunFit {
   std::optional<SecondMoments> second_;
   CalibratedRunData data_;
   PackedMatrix encode_;
+  std::optional<ImportanceFit> importance_;
   uint64_t projected_ = 0;
   std::vector<double> squares_;
   std::vector<uint64_t> non_zero_;
@@ -160,7 +185,15 @@ class Fit final : public CalibrationFit {
     }
     const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
     const TokenRange tokens{first, page.tokens - first};
-    if (tokens.count == 0) return absl::OkStatus();
+    const uint64_t place = added_ + first;
+    added_ += page.tokens;
+    if (!stats_.sensitivity.empty() && added_ > stats_.sensitivity.size() / spec_.layers) {
+      return absl::InvalidArgumentError("there are more tokens than sensitivities of tokens");
+    }
+    if (tokens.count == 0 || (pass_ == 3 && stats_.sensitivity.empty())) {
+      tokens_[pass_] += tokens.count;
+      return absl::OkStatus();
+    }
     const size_t layer_bytes = LayerBytes(spec_, page.tokens);
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
       const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
@@ -172,6 +205,9 @@ class Fit final : public CalibrationFit {
             absl::StrCat("layers from ", layers.first, " on have NaN or Inf"));
       }
       AddTo(runs_[i], vectors_.data(), tokens.count);
+      if (pass_ == 3) {
+        runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens.count));
+      }
     }
     tokens_[pass_] += tokens.count;
     return absl::OkStatus();
@@ -184,8 +220,12 @@ class Fit final : public CalibrationFit {
           absl::StrCat("pass ", pass_ + 1, " saw ", tokens_[pass_], " tokens, the first ",
                        tokens_[0], "; all must see the same, at least ", kLeastTokens));
     }
-    for (uint32_t i = 0; i < shape_.runs() && pass_ == 0; ++i) runs_[i].EndFirst();
-    for (uint32_t i = 0; i < shape_.runs() && pass_ == 1; ++i) runs_[i].EndSecond(Blocks(i));
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      if (pass_ == 0) runs_[i].EndFirst();
+      if (pass_ == 1) runs_[i].EndSecond(Blocks(i));
+      if (pass_ == 2) runs_[i].EndThird();
+    }
+    added_ = 0;
     ++pass_;
     return absl::OkStatus();
   }
@@ -200,7 +240,7 @@ class Fit final : public CalibrationFit {
     CalibrationData data{.shape = shape_};
     std::vector<float> unit;
     std::array<uint64_t, kPlaneEnergies> energies{};
-    for (RunFit& run : runs_) run.EndThird(kUnitSamples / shape_.runs(), unit, energies);
+    for (RunFit& run : runs_) run.EndFourth(kUnitSamples / shape_.runs(), unit, energies);
     for (RunFit& run : runs_) data.runs.push_back(run.Take());
     data.tables = FitPlaneTables(unit, energies);
     return SerializeCalibration(data);
@@ -212,6 +252,17 @@ class Fit final : public CalibrationFit {
     if (pass_ == 0) run.AddFirst(x, count);
     if (pass_ == 1) run.AddSecond(x, count);
     if (pass_ == 2) run.AddThird(x, count, options_.finest_step, every);
+  }
+
+  // Of tokens from `place` on, over the layers of a run; 0 where one is not known.
+  std::vector<float> SensitivityOf(LayerRange layers, uint64_t place, uint32_t tokens) const {
+    std::vector<float> out(tokens);
+    for (uint32_t t = 0; t < tokens; ++t) {
+      const float* const row = &stats_.sensitivity[(place + t) * spec_.layers + layers.first];
+      const bool known = std::all_of(row, row + layers.count, [](float s) { return s > 0; });
+      out[t] = known ? std::accumulate(row, row + layers.count, 0.0f) : 0;
+    }
+    return out;
   }
 
   // What whitens the vectors of a run, in units of the step.
@@ -244,6 +295,7 @@ class Fit final : public CalibrationFit {
   const CalibrationShape shape_;
   int pass_ = 0;
   std::array<uint64_t, kPasses> tokens_{};
+  uint64_t added_ = 0;  // tokens of this pass, those left out too
   std::vector<RunFit> runs_;
   std::vector<float> vectors_;
 };
@@ -256,6 +308,13 @@ absl::Status Check(const KvSpec& spec, const ModelStats& stats) {
            std::all_of(metric.begin(), metric.end(), [](float x) { return std::isfinite(x); }) &&
            std::all_of(gain.begin(), gain.end(), [](float x) { return std::isfinite(x) && x > 0; });
   };
+  const bool sensitivity = stats.sensitivity.size() % spec.layers == 0 &&
+                           std::all_of(stats.sensitivity.begin(), stats.sensitivity.end(),
+                                       [](float s) { return std::isfinite(s) && s >= 0; });
+  if (!sensitivity) {
+    return absl::InvalidArgumentError(
+        "the model's sensitivities are not finite numbers for every layer of a token");
+  }
   const bool none = stats.metric_k.empty() && stats.metric_v.empty() && stats.gain_k.empty() &&
                     stats.gain_v.empty();
   if (none || (fits(stats.metric_k, stats.gain_k, spec.head_dim_k) &&

@@ -1,6 +1,7 @@
 // Fits a calibration (calibration.h) to pages of KV in some passes over the same pages;
 // calibration_methods.h starts one. This file has the interface and the fit of the joint transform,
-// in three passes: means, then second moments, then what the coefficients look like.
+// in four passes: means, then second moments, then what the coefficients look like, then which
+// tokens the model feels (token_importance.h; nothing to do without sensitivities).
 //
 // K is taken before RoPE; the first kFirstTokens tokens of a text are left out. Vectors are scaled
 // to what the model feels (ModelStats) or, without, each (K|V, layer, head) to its own spread; then
@@ -35,6 +36,10 @@ struct ModelStats {
   // [layers, kv_heads]: the square root of the damage (a KL divergence, in nats) that noise of unit
   // size under the metric does in that slab alone.
   std::vector<float> gain_k, gain_v;
+  // [tokens, layers] of all pages in the order in which they are added: what errors of that token
+  // in that layer cost, in any unit; 0 = not known. Tokens of one page are compared with each other
+  // alone. May be empty by itself.
+  std::vector<float> sensitivity;
 };
 
 struct CalibrationOptions {

@@ -6,11 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
+#include "kernels/entropy/bit_pack.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/joint_vectors.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
+#include "kernels/token_importance.h"
 
 namespace kvstow {
 namespace {
@@ -21,6 +23,7 @@ constexpr uint32_t kMaxJointLevels = 8;
 
 struct JointOptions {
   float step = 0;
+  float focus = 0;
   uint32_t levels = 0, tokens_per_stream = 0;
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
@@ -42,6 +45,7 @@ PlaneCoder MakeCoder(const Calibration& calibration, const CalibratedRun& run,
 struct Quantized {
   std::vector<int32_t> q;  // [tokens, rank]
   std::vector<uint8_t> energies;
+  std::vector<uint8_t> classes;  // of steps; empty where all steps are the same
   // Of every kGainEvery-th token: coefficients, and the two above.
   std::vector<float> sample;
   std::vector<int32_t> sample_q;
@@ -77,7 +81,8 @@ class JointRunCodec final : public RunCodec {
     const std::vector<double> gains = Gains(coder, quantized, run);
     std::vector<EncodedLevel> out;
     for (uint32_t level = 0; level < levels(); ++level) {
-      std::string body = level == 0 ? std::move(head) : std::string();
+      std::string body = level == 0 ? std::move(head) : "";
+      if (level == 0) body += PackClasses(quantized.classes);
       if (!quantized.q.empty()) {
         body += coder.EncodeLevel(quantized.q, quantized.energies, level);
       }
@@ -112,10 +117,29 @@ class JointRunCodec final : public RunCodec {
     }
     KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, {wanted, tokens}, raw));
     planes[0] = planes[0].subspan(head);
-    return DecodeOthers(*calibrated, run, planes, first, {wanted, tokens}, raw);
+    std::vector<uint8_t> classes;
+    if (HasClasses(*calibrated)) {
+      classes.resize(run.tokens - first);
+      const size_t bytes = PackedBytes(classes.size(), kStepClassBits);
+      if (planes[0].size() < bytes)
+        return absl::DataLossError("level 0 is cut within its step classes");
+      UnpackBits(planes[0].data(), classes.size(), kStepClassBits, classes.data());
+      planes[0] = planes[0].subspan(bytes);
+    }
+    return DecodeOthers(*calibrated, run, planes, classes, first, {wanted, tokens}, raw);
   }
 
  private:
+  bool HasClasses(const CalibratedRun& calibrated) const {
+    return options_.focus > 0 && !calibrated.importance.weights.empty();
+  }
+  static std::string PackClasses(std::span<const uint8_t> classes) {
+    std::string out(PackedBytes(classes.size(), kStepClassBits), '\0');
+    PackBits(classes.data(), classes.size(), kStepClassBits,
+             reinterpret_cast<uint8_t*>(out.data()));
+    return out;
+  }
+
   const CalibratedRun* Find(const Run& run) const {
     const uint32_t index = run.layers.first / calibration_->shape().layers_per_run;
     if (index >= calibration_->runs().size()) return nullptr;
@@ -189,6 +213,7 @@ class JointRunCodec final : public RunCodec {
     const float inverse_step = 1 / options_.step;
     out.q.resize(tokens.count * rank);
     out.energies.resize(tokens.count);
+    if (HasClasses(calibrated)) out.classes.resize(tokens.count);
     std::vector<float> x(std::min(kChunkTokens, tokens.count) * width), c(x.size() / width * rank);
     for (uint32_t done = 0; done < tokens.count; done += kChunkTokens) {
       const uint32_t n = std::min(kChunkTokens, tokens.count - done);
@@ -198,7 +223,13 @@ class JointRunCodec final : public RunCodec {
       }
       MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, c.data(), rank);
       for (uint32_t t = 0; t < n; ++t) {
-        const std::span<const float> row(c.data() + t * rank, rank);
+        const std::span<float> row(c.data() + t * rank, rank);
+        if (!out.classes.empty()) {
+          const uint8_t step_class =
+              StepClass(calibrated.importance, row, calibrated.sigma, options_.focus);
+          out.classes[done + t] = step_class;
+          for (float& value : row) value /= StepFactor(step_class);
+        }
         int32_t* const q = out.q.data() + (done + t) * rank;
         const bool fits = std::all_of(row.begin(), row.end(), [&](float x) {
           return std::abs(x * inverse_step) < static_cast<float>(kPlaneMaxMagnitude - 1);
@@ -240,7 +271,8 @@ class JointRunCodec final : public RunCodec {
   }
 
   absl::Status DecodeOthers(const CalibratedRun& calibrated, const Run& run,
-                            std::span<const std::span<const uint8_t>> planes, uint32_t first,
+                            std::span<const std::span<const uint8_t>> planes,
+                            std::span<const uint8_t> classes, uint32_t first,
                             const PageRange& wanted, std::span<uint8_t> raw) const {
     // Tokens are counted from the first that is coded here.
     const uint32_t end = wanted.tokens.first + wanted.tokens.count;
@@ -270,6 +302,10 @@ class JointRunCodec final : public RunCodec {
       c.resize(n * rank), x.resize(n * vectors.width());
       coder.Dequantize(std::span(q).subspan(skip * rank, n * rank),
                        std::span(energies).subspan(skip, n), level, {&step, 1}, c);
+      for (size_t t = 0; !classes.empty() && t < n; ++t) {
+        const float factor = StepFactor(classes[from + t]);
+        for (float& value : std::span(c).subspan(t * rank, rank)) value *= factor;
+      }
       Inverse(calibrated, c, run, wanted.layers, x);
       vectors.Scatter(x.data(), {first + from - wanted.tokens.first, n}, raw);
     }
@@ -315,11 +351,13 @@ class JointRunCodec final : public RunCodec {
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob"}));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob", "focus"}));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options;
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
   options.step = static_cast<float>(step);
+  KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
+  options.focus = static_cast<float>(focus);
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 64, 1, kMaxPageTokens));

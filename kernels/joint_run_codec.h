@@ -1,17 +1,20 @@
 // The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
 // together, then through a dead-zone quantizer and the plane coder.
 //
-//   joint(run=10,step=2,levels=4,stream=64,blob=any)
+//   joint(run=10,step=2,levels=4,stream=64,blob=any,focus=0.4)0,step=2,levels=4,stream=64,blob=any)
 //
 //   run     layers that are transformed together; the calibration must be made for it
 //   step    of the finest level, in the calibration's units
 //   levels  1..8; each coarser level doubles the step
 //   stream  tokens of an entropy-coded stream: what a reader of few tokens must decode
+//   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
+//           0 = all the same
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
 // Every token is coded by itself. Body of level 0: the first tokens of a text (kFirstTokens), slab
-// after slab as affine(bits=5,group=32), then the plane coder's body of the others; of a further
-// level only the latter. Level l is read with step * 2^(levels - 1 - l).
+// after slab as affine(bits=5,group=32), then the step classes of the others, 3 bits each, if the
+// calibration tells of importance and `focus` is not 0, then the plane coder's body of the others;
+// of a further level only the latter. Level l is read with step * 2^(levels - 1 - l).
 //
 // Encoding is deterministic within one SIMD target: another may take another rounding decision, as
 // the products' sums round differently. Decoded values differ between targets by rounding only.

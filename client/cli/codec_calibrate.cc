@@ -44,7 +44,8 @@ absl::Status Append(const SafetensorsReader& file, const std::string& name,
   return absl::OkStatus();
 }
 
-// Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads].
+// Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads], and
+// optionally sensitivity [tokens of all cases in their order, layers].
 absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec& spec) {
   ModelStats stats;
   if (path.empty()) return stats;
@@ -58,6 +59,11 @@ absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec&
   }
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_k", {spec.layers, heads}, stats.gain_k));
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_v", {spec.layers, heads}, stats.gain_v));
+  const auto sensitivity = file.tensors().find("sensitivity");
+  if (sensitivity != file.tensors().end() && !sensitivity->second.shape.empty()) {
+    KVSTOW_RETURN_IF_ERROR(Append(file, "sensitivity", {sensitivity->second.shape[0], spec.layers},
+                                  stats.sensitivity));
+  }
   return stats;
 }
 
@@ -166,7 +172,8 @@ void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
   verb->add_option("--out", flags->out, "file to write the calibration to")->required();
   verb->add_option("--model-stats", flags->model_stats,
                    "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
-                   "gain_v; without it all layers and heads count the same");
+                   "gain_v, and optionally sensitivity of the cases' tokens in their order; "
+                   "without it all layers, heads and tokens count the same");
   verb->add_option("CASE", flags->cases, "safetensors files with k.L, v.L and tokens")->required();
   verb->footer(
       "Example:\n"

@@ -144,6 +144,22 @@ TEST(CalibrationFitTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 40})));
 }
 
+TEST(CalibrationFitTest, SensitivitiesMakeAModelOfImportance) {
+  const KvSpec spec = CorrelatedSpec();
+  const std::string blob = FitCorrelated(spec, 2, {}, /*with_sensitivity=*/true).value();
+  const auto calibration = Calibration::Parse(AsBytes(blob)).value();
+  for (const CalibratedRun& run : calibration->runs()) {
+    EXPECT_EQ(run.importance.weights.size(), ImportanceWeights(run.rank()));
+  }
+  EXPECT_TRUE(absl::IsDataLoss(
+      Calibration::Parse(AsBytes(Resealed(blob.substr(0, blob.size() - 4)))).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      CalibrationFit::Start(spec, {}, {.sensitivity = {1, 2, -1}}).status()));
+  auto fit = CalibrationFit::Start(spec, {}, {.sensitivity = {1, 2, 1}}).value();
+  const auto raw = CorrelatedPage(spec, 128, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 128}))) << "of 1 token";
+}
+
 TEST(CalibrationFitTest, AllPassesMustSeeTheSame) {
   const KvSpec spec = CorrelatedSpec();
   auto fit = CalibrationFit::Start(spec, {}, {}).value();

@@ -48,8 +48,25 @@ inline std::vector<uint8_t> CorrelatedPage(const KvSpec& spec, uint32_t tokens, 
   return raw;
 }
 
+// How much a model feels errors of these tokens: a token more, the larger its first value of K.
+inline std::vector<float> CorrelatedSensitivity(const KvSpec& spec, uint32_t tokens, uint64_t seed,
+                                                uint64_t first_position = 0) {
+  const JointVectors vectors(spec, {{0, spec.layers}, tokens, first_position});
+  std::vector<float> x(tokens * vectors.width()), out;
+  vectors.Gather(CorrelatedPage(spec, tokens, seed, first_position), {0, tokens}, x.data());
+  for (uint32_t t = 0; t < tokens; ++t) {
+    out.insert(out.end(), spec.layers, std::exp(2 * x[t * vectors.width()]));
+  }
+  return out;
+}
+
 inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t layers_per_run,
-                                                 const ModelStats& stats = {}) {
+                                                 ModelStats stats = {},
+                                                 bool with_sensitivity = false) {
+  for (uint64_t page = 0; with_sensitivity && page < 16; ++page) {
+    const auto more = CorrelatedSensitivity(spec, 128, page, page % 2 * 128);
+    stats.sensitivity.insert(stats.sensitivity.end(), more.begin(), more.end());
+  }
   KVSTOW_ASSIGN_OR_RETURN(auto fit,
                           CalibrationFit::Start(spec, {.layers_per_run = layers_per_run}, stats));
   for (int pass = 0; pass < fit->passes(); ++pass) {

@@ -25,7 +25,8 @@ class JointCodecTest : public ::testing::Test {
   static void SetUpTestSuite() {
     store_ = new CalibrationStore;
     for (const uint32_t run : {1, 2, 3}) {
-      ASSERT_TRUE(store_->Add(AsBytes(FitCorrelated(CorrelatedSpec(), run).value())).ok());
+      const auto blob = FitCorrelated(CorrelatedSpec(), run, {}, /*with_sensitivity=*/run == 2);
+      ASSERT_TRUE(store_->Add(AsBytes(blob.value())).ok());
     }
   }
   static void TearDownTestSuite() { delete store_; }
@@ -87,6 +88,33 @@ TEST_F(JointCodecTest, LevelsTradeBytesForErrorAndTheHeaderNamesTheBlob) {
   for (const SegmentInfo& s : page.header.segments) gain += s.gain;
   EXPECT_GT(gain, 0.9 * 128 * 6);
   EXPECT_LE(gain, 128 * 6 * 1.0001);
+}
+
+TEST_F(JointCodecTest, TokensThatTheModelFeelsAreFiner) {
+  const uint32_t tokens = 128;
+  const auto raw = CorrelatedPage(spec_, tokens, 510, 128);
+  const std::vector<float> sensitivity = CorrelatedSensitivity(spec_, tokens, 510, 128);
+  std::vector<float> middle;
+  for (uint32_t t = 0; t < tokens; ++t) middle.push_back(sensitivity[t * spec_.layers]);
+  std::nth_element(middle.begin(), middle.begin() + tokens / 2, middle.end());
+  const JointVectors vectors(spec_, {{0, spec_.layers}, tokens, 128});
+  const auto values = [&](const std::vector<uint8_t>& page) {
+    std::vector<float> x(tokens * vectors.width());
+    EXPECT_TRUE(vectors.Gather(page, {0, tokens}, x.data()));
+    return x;
+  };
+  // Error of the half that is felt more, over that of the other.
+  const auto ratio = [&](absl::string_view recipe) {
+    const std::vector<float> x = values(raw), y = values(Decode(Encode(recipe, raw, tokens, 128)));
+    double errors[2] = {};
+    for (size_t i = 0; i < x.size(); ++i) {
+      const bool felt = sensitivity[i / vectors.width() * spec_.layers] > middle[tokens / 2];
+      errors[felt] += (x[i] - y[i]) * (x[i] - y[i]);
+    }
+    return errors[1] / errors[0];
+  };
+  EXPECT_LT(ratio("kvstow-cal(run=2,step=1)"), 0.4);
+  EXPECT_GT(ratio("kvstow-cal(run=2,step=1,focus=0)"), 0.7);
 }
 
 TEST_F(JointCodecTest, OneLevelCostsWhatItsPlanesCost) {

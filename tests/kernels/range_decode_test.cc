@@ -35,7 +35,7 @@ class RangeDecode : public ::testing::TestWithParam<std::string> {
   static void SetUpTestSuite() {
     calibrations_ = new CalibrationStore;
     for (const uint32_t layers_per_run : {1, 2}) {
-      const auto blob = FitCorrelated(Spec(), layers_per_run);
+      const auto blob = FitCorrelated(Spec(), layers_per_run, {}, layers_per_run == 2);
       ASSERT_TRUE(blob.ok()) << blob.status();
       ASSERT_TRUE(calibrations_->Add(AsBytes(*blob)).ok());
     }
