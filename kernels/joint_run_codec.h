@@ -1,7 +1,7 @@
 // The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
 // together, then through a dead-zone quantizer and the plane coder.
 //
-//   joint(run=10,step=2,levels=4,stream=64,blob=any,focus=0.4)0,step=2,levels=4,stream=64,blob=any)
+//   joint(run=10,step=2,levels=4,stream=64,blob=any,focus=0.4)
 //
 //   run     layers that are transformed together; the calibration must be made for it
 //   step    of the finest level, in the calibration's units
