@@ -27,7 +27,7 @@ HWY_INLINE hn::Vec<D> FloatsOf(D d, Halves<D> halves) {
 
 // `values` are finite.
 template <class D>
-HWY_INLINE Halves<D> HalvesOf(D d, hn::Vec<D> values) {
+HWY_INLINE Halves<D> HalvesOf([[maybe_unused]] D d, hn::Vec<D> values) {
   const hn::Rebind<uint16_t, D> du16;
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SSSE3 || \
     HWY_TARGET == HWY_SSE4

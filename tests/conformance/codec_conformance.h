@@ -11,9 +11,12 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "hwy/targets.h"
 #include "kernels/codec.h"
 #include "tests/kernels/pages.h"
 
@@ -37,7 +40,7 @@ struct Geometry {
 // Usual, one token, one head, odd dims, groups that do not divide, MLA, V of another size.
 inline constexpr Geometry kGeometries[] = {
     {5, 3, 64, 64, 40}, {2, 1, 64, 64, 1},   {3, 2, 80, 96, 33},  {2, 1, 7, 1, 5},
-    {2, 1, 576, 0, 9},  {1, 2, 192, 128, 3}, {3, 4, 128, 64, 64},
+    {2, 1, 576, 0, 9},  {1, 2, 192, 128, 3}, {3, 4, 128, 64, 64}, {2, 1, 96, 192, 9},
 };
 
 class CodecConformance : public ::testing::TestWithParam<CodecCase> {
@@ -133,6 +136,26 @@ TEST_P(CodecConformance, TheSamePageGivesTheSameBytes) {
   Encode(*codec, other, 40);
   ExpectSamePage(Encode(*codec, raw, 40), first);
   ExpectSamePage(Encode(*Make(spec), raw, 40), first);
+}
+
+TEST_P(CodecConformance, EveryThreadAndSimdTargetGivesTheSameBytes) {
+  const KvSpec spec = SpecOf(GetParam().dtype, 3, 2, 80, 64, 21);
+  const auto codec = Make(spec);
+  const auto raw = GaussianPage(spec, 21);
+  const EncodedPage page = Encode(*codec, raw, 21);
+  const auto back = Decode(page);
+  std::vector<EncodedPage> pages(4);
+  std::vector<std::thread> threads;
+  for (EncodedPage& p : pages) threads.emplace_back([&] { p = Encode(*codec, raw, 21); });
+  for (std::thread& thread : threads) thread.join();
+  for (const EncodedPage& p : pages) ExpectSamePage(p, page);
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    ExpectSamePage(Encode(*codec, raw, 21), page);
+    EXPECT_EQ(Decode(page), back);
+  }
+  hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST_P(CodecConformance, EachLevelLowersTheErrorByItsGain) {
@@ -250,7 +273,9 @@ TEST_P(CodecConformance, ConstantsZerosDenormalsAndTheLargestValuesStayFinite) {
     const auto raw = MakePage(spec, 40, pages[i].next);
     const EncodedPage page = Encode(*codec, raw, 40);
     // fp16 scales are multiples of 2^-24, of which a code counts up to 255.
-    const double bound = page.header.exact ? 0 : 0.55 * pages[i].largest + 256 * 0x1p-24;
+    // Codes of 2 bits may put a value on the other side of its cell's neighbour.
+    const double share = GetParam().bound < 0.2 ? 0.55 : 2;
+    const double bound = page.header.exact ? 0 : share * pages[i].largest + 256 * 0x1p-24;
     ExpectWithin(raw, Decode(page), bound);
     float gain = 0;
     for (const SegmentInfo& s : page.header.segments) gain += s.gain;
@@ -298,6 +323,67 @@ TEST_P(CodecConformance, EveryDamagedByteIsFound) {
       const absl::Status status = DecodePage(page.header, damaged, out);
       EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
       EXPECT_TRUE(!page.header.exact || absl::IsDataLoss(status));
+    }
+  }
+}
+
+// As above where the header goes along: what a decoder meets when a writer was wrong or hostile.
+TEST_P(CodecConformance, ChangedBodiesThatTheHeaderVouchesForDecodeOrAreFound) {
+  const KvSpec spec = SpecOf(GetParam().dtype, 3, 1, 12, 4, 12);
+  const auto raw = GaussianPage(spec, 12);
+  const EncodedPage page = Encode(*Make(spec), raw, 12);
+  const auto expect_sound = [&](size_t s, std::vector<uint8_t> body, absl::string_view what) {
+    PageHeader header = page.header;
+    header.segments[s].bytes = static_cast<uint32_t>(body.size());
+    auto segments = page.segments;
+    segments[s] = SharedBytes::Take(std::move(body));
+    std::vector<uint8_t> out(raw.size());
+    const absl::Status status = DecodePage(header, segments, out);
+    ASSERT_TRUE(status.ok() || absl::IsDataLoss(status)) << what << ": " << status;
+    if (!status.ok()) return;
+    ASSERT_FALSE(header.exact) << what;  // its raw digest says so
+    std::vector<float> values(out.size() / DTypeBytes(spec.dtype));
+    EXPECT_TRUE(LoadFloats(spec.dtype, out.data(), values.size(), values.data())) << what;
+  };
+  for (size_t s = 0; s < page.segments.size(); ++s) {
+    const auto whole = page.segments[s].span();
+    for (size_t size = 0; size < whole.size(); ++size)
+      expect_sound(s, {whole.begin(), whole.begin() + size}, absl::StrCat("cut at ", size));
+    std::vector<uint8_t> body(whole.begin(), whole.end());
+    body.push_back(0);
+    expect_sound(s, body, "a byte more");
+    body.pop_back();
+    for (size_t i = 0; i < body.size(); ++i) {
+      for (const int flip : {1, 0x10, 0x80, 0xff}) {
+        body[i] ^= static_cast<uint8_t>(flip);
+        expect_sound(s, body, absl::StrCat("byte ", i, " with ", flip));
+        body[i] ^= static_cast<uint8_t>(flip);
+      }
+    }
+  }
+}
+
+TEST_P(CodecConformance, AHeaderOfOtherFieldsDecodesOrSaysWhatIsWrong) {
+  const KvSpec spec = SpecOf(GetParam().dtype, 2, 1, 8, 4, 6);
+  const auto raw = GaussianPage(spec, 6);
+  const EncodedPage page = Encode(*Make(spec), raw, 6);
+  const auto bytes = page.header_bytes.span();
+  const std::string fields(bytes.begin(), bytes.end() - sizeof(uint64_t));
+  for (size_t i = 0; i < fields.size(); ++i) {
+    for (int flip = 1; flip < 256; flip = flip * 3 + 1) {
+      std::string changed = fields;
+      changed[i] = static_cast<char>(changed[i] ^ flip);
+      const uint64_t digest = Xxh3(AsBytes(changed));
+      changed.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
+      const auto header = ParsePageHeader(AsBytes(changed));
+      if (!header.ok()) continue;
+      const size_t size = PageBytes(header->Geometry(), header->tokens);
+      if (size > 1 << 20) continue;  // a header may name a large page: whoever decodes it decides
+      std::vector<uint8_t> out(size);
+      const absl::Status status = DecodePage(*header, page.segments, out);
+      EXPECT_TRUE(status.ok() || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status) ||
+                  absl::IsInvalidArgument(status))
+          << "byte " << i << ": " << status;
     }
   }
 }

@@ -38,6 +38,12 @@ std::vector<CodecCase> Cases() {
       cases.push_back(c);
     }
   }
+  // Every preset, also one that came without a line above: the bound is the crudest there is.
+  for (const Preset& preset : Presets()) {
+    const auto listed = [&](const CodecCase& c) { return c.pipeline == preset.pipeline; };
+    if (!preset.needs.empty() || std::any_of(cases.begin(), cases.end(), listed)) continue;
+    cases.push_back({std::string(preset.pipeline), 0.25});
+  }
   for (const char* recipe : {"raw", "lossless"}) {
     cases.push_back({recipe, 0, DType::kF8E4M3});
     cases.push_back({recipe, 0, DType::kF8E5M2});

@@ -101,11 +101,15 @@ TEST_P(GaussianOracle, ErrorIsThatOfTheReference) {
 INSTANTIATE_TEST_SUITE_P(
     Quantize, GaussianOracle,
     ::testing::Values(
-        Oracle{"affine(bits=2,group=32)", .1543}, Oracle{"affine(bits=3,group=32)", .0281},
-        Oracle{"affine(bits=4,group=32)", .00612}, Oracle{"affine(bits=8,group=32)", 2.12e-5},
-        Oracle{"affine(bits=2,group=64)", .2025}, Oracle{"affine(bits=3,group=64)", .0370},
-        Oracle{"affine(bits=4,group=64)", .00804}, Oracle{"affine(bits=8,group=64)", 2.79e-5},
+        Oracle{"affine(bits=2,group=16)", .1067}, Oracle{"affine(bits=3,group=16)", .0194},
+        Oracle{"affine(bits=4,group=16)", .00423}, Oracle{"affine(bits=2,group=32)", .1543},
+        Oracle{"affine(bits=3,group=32)", .0281}, Oracle{"affine(bits=4,group=32)", .00612},
+        Oracle{"affine(bits=8,group=32)", 2.12e-5}, Oracle{"affine(bits=2,group=64)", .2025},
+        Oracle{"affine(bits=3,group=64)", .0370}, Oracle{"affine(bits=4,group=64)", .00804},
+        Oracle{"affine(bits=8,group=64)", 2.79e-5},
         Oracle{"affine(bits=4,group=32,k=channel,v=channel)", .00612},
+        Oracle{"affine(bits=2,group=128)", .251, 128},
+        Oracle{"affine(bits=3,group=128)", .0446, 128},
         Oracle{"affine(bits=4,group=128)", .00991, 128},
         Oracle{"minifloat(format=e4m3)", 6.27e-4}));
 
@@ -114,6 +118,9 @@ INSTANTIATE_TEST_SUITE_P(Symmetric, GaussianOracle,
                                            Oracle{"symmetric(bits=3,group=32)", .0514},
                                            Oracle{"symmetric(bits=4,group=32)", .00941},
                                            Oracle{"symmetric(bits=8,group=32)", 2.85e-5},
+                                           Oracle{"symmetric(bits=2,group=64)", .512},
+                                           Oracle{"symmetric(bits=2,group=128)", .585, 128},
+                                           Oracle{"symmetric(bits=3,group=128)", .0758, 128},
                                            Oracle{"symmetric(bits=3,group=64)", .0631},
                                            Oracle{"symmetric(bits=4,group=64)", .0116},
                                            Oracle{"symmetric(bits=4,group=128)", .0138, 128},
@@ -129,6 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Block, GaussianOracle,
 
 INSTANTIATE_TEST_SUITE_P(Codebook, GaussianOracle,
                          ::testing::Values(Oracle{"codebook(bits=1)", .3584},
+                                           Oracle{"codebook(bits=1)", .3610, 128},
                                            Oracle{"codebook(bits=2)", .1145},
                                            Oracle{"codebook(bits=3)", .0334},
                                            Oracle{"codebook(bits=4)", .00914},
@@ -258,6 +266,31 @@ TEST(CodebookTest, EntriesAreTheMeansOfTheirCells) {
         EXPECT_NEAR(entries[i], moment[i] / weight[i], 3e-4) << dim << ", " << bits << " bits";
       }
     }
+  }
+}
+
+TEST(CodebookTest, EntriesAreThoseOfTheTables) {
+  const struct {
+    uint32_t bits, dim;
+    std::vector<float> positive;
+  } tables[] = {
+      {1, 80, {.7978f}},
+      {2, 80, {.4524f, 1.5099f}},
+      {3, 80, {.2446f, .7552f, 1.3430f, 2.1511f}},
+      {4, 80, {.1275f, .3858f, .6534f, .9384f, 1.2519f, 1.6136f, 2.0647f, 2.7288f}},
+      {1, 64, {.8009f}},
+      {2, 64, {.4519f, 1.4998f}},
+      {3, 64, {.2432f, .7495f, 1.3280f, 2.1102f}},
+      {4, 64, {.1263f, .3823f, .6471f, .9279f, 1.2351f, 1.5864f, 2.0191f, 2.6430f}},
+      {1, 128, {.7993f}},
+      {4, 128, {.1269f, .3842f, .6506f, .9333f, 1.2434f, 1.5998f, 2.0417f, 2.6853f}},
+  };
+  for (const auto& t : tables) {
+    const std::vector<float> entries = LloydMax(t.bits, t.dim);
+    ASSERT_EQ(entries.size(), 2 * t.positive.size());
+    for (size_t i = 0; i < t.positive.size(); ++i)
+      EXPECT_NEAR(entries[t.positive.size() + i] / t.positive[i], 1, 0.01)
+          << t.dim << ", " << t.bits;
   }
 }
 
