@@ -1,5 +1,6 @@
 #include "client/case_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -150,6 +151,11 @@ void CaseFile::ReadPage(uint32_t first, uint32_t count, std::span<uint8_t> out) 
   });
 }
 
+void CaseFile::ReadSlab(uint32_t layer, Part part, std::span<uint8_t> out) const {
+  const auto& slab = slabs_[2 * size_t{layer} + (part == Part::kK ? 0 : 1)];
+  std::memcpy(out.data(), slab.data(), tokens_.size() * RowBytes(spec_, part));
+}
+
 absl::Status WriteDecoded(const std::string& path, const CaseFile& source,
                           std::span<const DecodedPage> pages, uint64_t stored_bytes) {
   const KvSpec spec = source.Spec(1);
@@ -161,6 +167,12 @@ absl::Status WriteDecoded(const std::string& path, const CaseFile& source,
                        .dtype = std::string(DTypeName(spec.dtype)),
                        .shape = {tokens, spec.kv_heads, spec.head_dim_k}});
   });
+  const bool sparse = std::any_of(pages.begin(), pages.end(),
+                                  [](const DecodedPage& page) { return page.kept != nullptr; });
+  for (uint32_t layer = 0; layer < spec.layers && sparse; ++layer) {
+    tensors.push_back(
+        {.name = absl::StrCat("keep.", layer), .dtype = "U8", .shape = {tokens, spec.kv_heads}});
+  }
   TensorMetadata metadata = source.metadata();
   metadata["prefix"] = absl::StrCat(tokens);
   metadata["stored_bytes"] = absl::StrCat(stored_bytes);
@@ -172,6 +184,16 @@ absl::Status WriteDecoded(const std::string& path, const CaseFile& source,
       std::memcpy(writer.Data(slab).data() + page.first * row,
                   page.raw.data() + SlabOffset(spec, layer, part, page.count), page.count * row);
     });
+    for (uint32_t layer = 0; layer < spec.layers && sparse; ++layer) {
+      const size_t row = spec.kv_heads;
+      uint8_t* keep = writer.Data(2 * size_t{spec.layers} + layer).data() + page.first * row;
+      if (page.kept == nullptr) {
+        std::memset(keep, 1, page.count * row);
+      } else {
+        const uint8_t* from = page.kept->keep.data() + layer * page.count * row;
+        std::memcpy(keep, from, page.count * row);
+      }
+    }
   }
   return writer.Commit();
 }

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/safetensors.h"
+#include "kernels/importance/budget.h"
 #include "kernels/page.h"
 
 namespace kvstow {
@@ -30,10 +31,14 @@ class CaseFile {
   // The tokens that have KV.
   std::span<const int32_t> tokens() const { return tokens_; }
   const TensorMetadata& metadata() const { return file_.metadata(); }
+  // Everything that the file holds.
+  const SafetensorsReader& tensors() const { return file_; }
 
   // Writes the page of tokens [first, first + count) into `out`, PageBytes(spec, count) bytes.
   // The range must lie within tokens().
   void ReadPage(uint32_t first, uint32_t count, std::span<uint8_t> out) const;
+  // Writes K or V of one layer, all of tokens(), into `out`.
+  void ReadSlab(uint32_t layer, Part part, std::span<uint8_t> out) const;
 
  private:
   explicit CaseFile(SafetensorsReader file) : file_(std::move(file)) {}
@@ -51,10 +56,13 @@ class CaseFile {
 struct DecodedPage {
   uint32_t first = 0, count = 0;  // tokens
   std::span<const uint8_t> raw;
+  // Which of the tokens it holds; null = all.
+  const Selection* kept = nullptr;
 };
 
 // Writes consecutive pages from token 0 as the tensors k.L and v.L in the spec's dtype, with the
-// case's metadata, `prefix` set to the tokens that are there, and `stored_bytes`.
+// case's metadata, `prefix` set to the tokens that are there, and `stored_bytes`. Where a page
+// lacks tokens also keep.L, U8 [tokens, kv_heads]: 0 = dropped.
 absl::Status WriteDecoded(const std::string& path, const CaseFile& source,
                           std::span<const DecodedPage> pages, uint64_t stored_bytes);
 

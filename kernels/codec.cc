@@ -7,9 +7,11 @@
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
+#include "kernels/importance/policy.h"
 #include "kernels/ops.h"
 #include "kernels/rate_codec.h"
 #include "kernels/run_codec.h"
+#include "kernels/sparse_run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -17,12 +19,13 @@ namespace {
 class PageCodec final : public Codec {
  public:
   PageCodec(Recipe recipe, KvSpec spec, uint32_t layers_per_run,
-            std::unique_ptr<const RunCodec> run_codec, const CalibrationId& calibration,
-            std::shared_ptr<const Codec> fallback)
+            std::unique_ptr<const RunCodec> run_codec, std::optional<ImportancePolicy> policy,
+            const CalibrationId& calibration, std::shared_ptr<const Codec> fallback)
       : recipe_(std::move(recipe)),
         spec_(std::move(spec)),
         layers_per_run_(layers_per_run),
         run_codec_(std::move(run_codec)),
+        policy_(std::move(policy)),
         calibration_(calibration),
         fallback_(std::move(fallback)) {}
 
@@ -86,11 +89,21 @@ class PageCodec final : public Codec {
     const size_t layer_bytes = LayerBytes(spec_, page.tokens);
     std::vector<LayerRange> runs;
     std::vector<std::vector<EncodedLevel>> coded;
+    Selection kept;
+    if (policy_.has_value()) {
+      KVSTOW_ASSIGN_OR_RETURN(kept, policy_->Select({.spec = spec_,
+                                                     .raw = page.raw,
+                                                     .tokens = page.tokens,
+                                                     .first_position = page.first_position,
+                                                     .columns = page.columns,
+                                                     .queries = page.queries,
+                                                     .protected_tokens = page.protected_tokens}));
+    }
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
-          run_codec_->Encode({layers, page.tokens, page.first_position},
+          run_codec_->Encode({layers, page.tokens, page.first_position, &kept},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
@@ -117,6 +130,7 @@ class PageCodec final : public Codec {
   const KvSpec spec_;
   const uint32_t layers_per_run_;
   const std::unique_ptr<const RunCodec> run_codec_;
+  const std::optional<ImportancePolicy> policy_;
   const CalibrationId calibration_;              // all zero = none
   const std::shared_ptr<const Codec> fallback_;  // null when exact
 };
@@ -128,8 +142,12 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
   KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, std::move(calibration)));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
   if (run_codec->exact()) fallback = nullptr;
-  return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec), id,
-                                     std::move(fallback));
+  std::optional<ImportancePolicy> policy;
+  if (!recipe.policy_ops().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(policy, ImportancePolicy::Make(recipe.policy_ops()));
+  }
+  return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec), std::move(policy),
+                                     id, std::move(fallback));
 }
 
 // The calibration that a page names; null when it names none.
@@ -157,7 +175,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> RunCodecOf(const PageHeader& hea
   const absl::StatusOr<Recipe> recipe = Recipe::Parse(header.pipeline);
   if (!recipe.ok()) return damaged(recipe.status());
   for (const Op& op : recipe->ops()) {
-    if (FindOp(op.name) != nullptr) continue;
+    if (IsOp(op.name)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("page was coded with op '", op.name, "', which this build lacks"));
   }
@@ -287,6 +305,23 @@ absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> s
                         std::span<uint8_t> out, const CalibrationStore& calibrations) {
   const std::vector<std::optional<SharedBytes>> all(segments.begin(), segments.end());
   return DecodePage(header, all, PageRange{}, out, calibrations);
+}
+
+absl::StatusOr<std::optional<Selection>> KeptTokens(
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments) {
+  const absl::StatusOr<Recipe> recipe = Recipe::Parse(header.pipeline);
+  if (!recipe.ok())
+    return absl::DataLossError(absl::StrCat("page header: ", recipe.status().message()));
+  if (recipe->policy_ops().empty()) return std::optional<Selection>();
+  Selection all{header.layers, header.tokens, header.kv_heads, {}};
+  for (const SegmentInfo& s : header.segments) {
+    if (s.level > 0) break;
+    KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
+    const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
+    KVSTOW_ASSIGN_OR_RETURN(const Selection part, ReadKept(bodies[0].span(), run, header.kv_heads));
+    all.keep.insert(all.keep.end(), part.keep.begin(), part.keep.end());
+  }
+  return std::optional<Selection>(std::move(all));
 }
 
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {

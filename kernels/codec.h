@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/encoded_page.h"
+#include "kernels/importance/budget.h"
 #include "kernels/page.h"
 #include "kernels/recipe.h"
 
@@ -40,6 +41,10 @@ struct PageToEncode {
   absl::string_view key;  // <= 64 bytes, goes into the header
   // Xxh3_128 of `raw` where the caller has it already: saves a pass over the page.
   std::optional<Digest128> raw_digest = {};
+  // What importance policies read (importance/importance.h); null or empty: nothing is known.
+  const AttentionColumns* columns = nullptr;
+  const QueryStatistics* queries = nullptr;
+  std::span<const uint8_t> protected_tokens = {};
 };
 
 class Codec {
@@ -85,6 +90,11 @@ absl::Status DecodePage(const PageHeader& header,
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
                         std::span<uint8_t> out,
                         const CalibrationStore& calibrations = NoCalibrations());
+
+// Which tokens a page holds, from the base levels in `segments`, which all must be there. Nothing
+// when it holds all of them: its recipe drops none. Errors are DecodePage's.
+absl::StatusOr<std::optional<Selection>> KeptTokens(
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments);
 
 // Checks every body against the header's digest; DATA_LOSS names the first that fails.
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);

@@ -55,14 +55,14 @@ absl::StatusOr<size_t> OpArguments::Word(absl::string_view name,
                                                  "' must be one of: ", absl::StrJoin(words, ", ")));
 }
 
-absl::Status OpArguments::Only(std::initializer_list<absl::string_view> names) const {
+absl::Status OpArguments::Only(std::span<const absl::string_view> names) const {
   for (const OpArgument& argument : op_.arguments) {
     const bool known = std::find(names.begin(), names.end(), argument.name) != names.end();
     if (known && Find(argument.name) == &argument) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("op '", op_.name, "': argument '", argument.name, "' ('", argument.value,
                      "') is ", known ? "given twice" : "unknown",
-                     "; it takes: ", names.size() == 0 ? "none" : absl::StrJoin(names, ", ")));
+                     "; it takes: ", names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,7 +32,10 @@ class OpArguments {
   absl::StatusOr<size_t> Word(absl::string_view name,
                               std::initializer_list<absl::string_view> words) const;
   // Fails for a name that is none of `names`, for one given twice, and for one without a name.
-  absl::Status Only(std::initializer_list<absl::string_view> names) const;
+  absl::Status Only(std::span<const absl::string_view> names) const;
+  absl::Status Only(std::initializer_list<absl::string_view> names) const {
+    return Only(std::span(names.begin(), names.size()));
+  }
 
  private:
   const OpArgument* Find(absl::string_view name) const;

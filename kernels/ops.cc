@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include "kernels/importance/policy.h"
 #include "kernels/joint_run_codec.h"
 #include "kernels/lossless_run_codec.h"
 #include "kernels/planes_run_codec.h"
@@ -51,6 +52,19 @@ const OpInfo* FindOp(absl::string_view name) {
     if (op.name == name) return &op;
   }
   return nullptr;
+}
+
+bool IsOp(absl::string_view name) {
+  return FindOp(name) != nullptr || FindScoreOp(name) != nullptr || name == "protect" ||
+         name == "budget";
+}
+
+std::span<const absl::string_view> OpArgumentNames(absl::string_view name) {
+  if (const OpInfo* op = FindOp(name); op != nullptr) return op->arguments;
+  if (const ScoreOpInfo* op = FindScoreOp(name); op != nullptr) return op->arguments;
+  if (name == "protect") return ProtectionArguments();
+  if (name == "budget") return BudgetArguments();
+  return {};
 }
 
 }  // namespace kvstow

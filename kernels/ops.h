@@ -53,6 +53,13 @@ struct OpInfo {
 // Null when there is no such op.
 const OpInfo* FindOp(absl::string_view name);
 
+// Whether the name is that of an op: one of this table, or a step of an importance policy
+// (importance/policy.h).
+bool IsOp(absl::string_view name);
+
+// As OpInfo::arguments, of either kind.
+std::span<const absl::string_view> OpArgumentNames(absl::string_view name);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_OPS_H_

@@ -1,10 +1,12 @@
 #include "kernels/recipe.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/importance/policy.h"
 #include "kernels/ops.h"
 
 namespace kvstow {
@@ -84,8 +86,10 @@ class Parser {
 };
 
 const Preset* FindPreset(absl::string_view name) {
-  for (const Preset& preset : Presets()) {
-    if (preset.name == name) return &preset;
+  for (const std::span<const Preset> table : {Presets(), ImportancePresets()}) {
+    for (const Preset& preset : table) {
+      if (preset.name == name) return &preset;
+    }
   }
   return nullptr;
 }
@@ -125,16 +129,16 @@ absl::Status Override(const Op& preset, std::vector<Op>& ops) {
 
 // Arguments that stand by place get their names, so that one codec has one pipeline.
 absl::Status NameArguments(Op& op) {
-  const OpInfo* info = FindOp(op.name);
-  if (info == nullptr || info->arguments.empty()) return absl::OkStatus();
+  const std::span<const absl::string_view> names = OpArgumentNames(op.name);
+  if (names.empty()) return absl::OkStatus();
   for (size_t i = 0; i < op.arguments.size(); ++i) {
     OpArgument& argument = op.arguments[i];
     if (!argument.name.empty()) continue;
-    if (i >= info->arguments.size()) {
+    if (i >= names.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("op '", op.name, "' takes at most ", info->arguments.size(), " arguments"));
+          absl::StrCat("op '", op.name, "' takes at most ", names.size(), " arguments"));
     }
-    argument.name = std::string(info->arguments[i]);
+    argument.name = std::string(names[i]);
   }
   return absl::OkStatus();
 }
@@ -163,19 +167,23 @@ absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
   KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> ops, Parser(text).Pipeline());
   Recipe recipe;
   recipe.text_ = PipelineText(ops);
-  if (const Preset* preset = FindPreset(ops[0].name);
-      ops.size() == 1 && preset != nullptr && FindOp(preset->name) == nullptr) {
-    KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> expanded, Parser(preset->pipeline).Pipeline());
-    KVSTOW_RETURN_IF_ERROR(OneRate(ops[0]));
-    KVSTOW_RETURN_IF_ERROR(Override(ops[0], expanded));
-    ops = std::move(expanded);
-  }
   for (Op& op : ops) {
-    KVSTOW_RETURN_IF_ERROR(NameArguments(op));
+    const Preset* preset = IsOp(op.name) ? nullptr : FindPreset(op.name);
+    if (preset == nullptr) {
+      recipe.ops_.push_back(std::move(op));
+      continue;
+    }
+    KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> expanded, Parser(preset->pipeline).Pipeline());
     KVSTOW_RETURN_IF_ERROR(OneRate(op));
+    KVSTOW_RETURN_IF_ERROR(Override(op, expanded));
+    std::move(expanded.begin(), expanded.end(), std::back_inserter(recipe.ops_));
   }
-  recipe.pipeline_ = PipelineText(ops);
-  recipe.ops_ = std::move(ops);
+  for (size_t i = 0; i < recipe.ops_.size(); ++i) {
+    KVSTOW_RETURN_IF_ERROR(NameArguments(recipe.ops_[i]));
+    KVSTOW_RETURN_IF_ERROR(OneRate(recipe.ops_[i]));
+    if (recipe.ops_[i].name == "budget") recipe.policy_ops_ = i + 1;
+  }
+  recipe.pipeline_ = PipelineText(recipe.ops_);
   return recipe;
 }
 

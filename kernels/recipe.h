@@ -1,8 +1,8 @@
 // Recipes: a codec written out as text, and the table of named ones.
 //
 // Grammar (lower case):
-//   recipe   := preset [ '(' argument {',' argument} ')' ] | pipeline
-//   pipeline := op { '|' op }
+//   recipe   := pipeline                  preset := as op
+//   pipeline := step { '|' step }         step := op | preset
 //   op       := name [ '(' argument {',' argument} ')' ]
 //   argument := [ name '=' ] value         value := number | word
 //
@@ -51,12 +51,17 @@ class Recipe {
   // The written-out form: ops with their arguments, presets expanded.
   const std::string& pipeline() const { return pipeline_; }
   std::span<const Op> ops() const { return ops_; }
+  // The importance policy that the recipe begins with, up to `budget`, or nothing; and what codes
+  // the tokens that it keeps, or nothing when they are kept as they are.
+  std::span<const Op> policy_ops() const { return ops().first(policy_ops_); }
+  std::span<const Op> codec_ops() const { return ops().subspan(policy_ops_); }
   // Two recipes are equal when their pipelines are.
   bool operator==(const Recipe& other) const { return pipeline_ == other.pipeline_; }
 
  private:
   std::string text_, pipeline_;
   std::vector<Op> ops_;
+  size_t policy_ops_ = 0;
 };
 
 // One row of the table of presets. Names are for ever; a pipeline, once released, does not change.

@@ -7,8 +7,10 @@
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
 #include "kernels/encoded_page.h"
+#include "kernels/importance/policy.h"
 #include "kernels/ops.h"
 #include "kernels/slab_run_codec.h"
+#include "kernels/sparse_run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -57,31 +59,21 @@ absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(), "': ", why));
 }
 
-}  // namespace
-
-absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe) {
-  for (const Op& op : recipe.ops()) {
-    const OpInfo* info = FindOp(op.name);
-    if (info == nullptr || info->kind != OpKind::kCalibrated) continue;
-    KVSTOW_ASSIGN_OR_RETURN(CalibrationNeed need, ReadCalibrationNeed(OpArguments(op)));
-    return std::optional<CalibrationNeed>(std::move(need));
-  }
-  return std::optional<CalibrationNeed>();
-}
-
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
+// What codes the tokens of a page, all that there are.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeDenseRunCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+  const std::span<const Op> ops = recipe.codec_ops();
   std::vector<std::unique_ptr<Transform>> transforms;
   std::unique_ptr<Quantizer> quantizer;
   std::unique_ptr<const RunCodec> own;
-  for (size_t i = 0; i < recipe.ops().size(); ++i) {
-    const OpArguments arguments(recipe.ops()[i]);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const OpArguments arguments(ops[i]);
     const absl::string_view name = arguments.op().name;
     const OpInfo* info = FindOp(name);
     if (info == nullptr)
       return Wrong(recipe, absl::StrCat("there is no op or preset '", name, "'"));
     if (own != nullptr || quantizer != nullptr) {
-      return Wrong(recipe, absl::StrCat("nothing may follow '", recipe.ops()[i - 1].name, "'"));
+      return Wrong(recipe, absl::StrCat("nothing may follow '", ops[i - 1].name, "'"));
     }
     switch (info->kind) {
       case OpKind::kRun:
@@ -93,8 +85,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
         own = std::make_unique<RawRunCodec>(spec);
         break;
       case OpKind::kCalibrated:
-        if (recipe.ops().size() > 1)
-          return Wrong(recipe, absl::StrCat("'", name, "' stands alone"));
+        if (ops.size() > 1) return Wrong(recipe, absl::StrCat("'", name, "' stands alone"));
         if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw' and 'lossless'");
         return info->make_calibrated(arguments, spec, std::move(calibration));
       case OpKind::kTransform: {
@@ -123,6 +114,35 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
   return MakeSlabRunCodec(spec, std::move(transforms), std::move(quantizer));
 }
 
+}  // namespace
+
+absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe) {
+  for (const Op& op : recipe.ops()) {
+    const OpInfo* info = FindOp(op.name);
+    if (info == nullptr || info->kind != OpKind::kCalibrated) continue;
+    KVSTOW_ASSIGN_OR_RETURN(CalibrationNeed need, ReadCalibrationNeed(OpArguments(op)));
+    return std::optional<CalibrationNeed>(std::move(need));
+  }
+  return std::optional<CalibrationNeed>();
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
+    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+  if (recipe.policy_ops().empty()) return MakeDenseRunCodec(recipe, spec, std::move(calibration));
+  if (calibration != nullptr) {
+    return Wrong(recipe, "a calibrated codec takes whole tokens: drop planes instead");
+  }
+  if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw' and 'lossless'");
+  KVSTOW_RETURN_IF_ERROR(ImportancePolicy::Make(recipe.policy_ops()).status());
+  KvSpec head = spec;
+  head.layers = head.kv_heads = 1;
+  if (recipe.codec_ops().empty()) {
+    return MakeSparseRunCodec(spec, std::make_unique<RawRunCodec>(head));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto codec, MakeDenseRunCodec(recipe, head, nullptr));
+  return MakeSparseRunCodec(spec, std::move(codec));
+}
+
 absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, uint32_t levels) {
   const auto fewest =
       static_cast<uint32_t>((spec.layers * levels + kMaxSegments - 1) / kMaxSegments);
@@ -135,8 +155,9 @@ absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, 
       return std::min(calibrated->layers_per_run, spec.layers);
     return Wrong(recipe, absl::StrCat("runs must have at least ", fewest, " layers"));
   }
-  if (recipe.ops()[0].name != "run") return usual;
-  const OpArguments arguments(recipe.ops()[0]);
+  const std::span<const Op> ops = recipe.codec_ops();
+  if (ops.empty() || ops[0].name != "run") return usual;
+  const OpArguments arguments(ops[0]);
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"layers"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t asked,
                           arguments.Number("layers", usual, std::max(fewest, 1u), kMaxLayers));

@@ -23,6 +23,7 @@
 namespace kvstow {
 
 class Calibration;
+struct Selection;
 struct CalibrationNeed;
 
 // Which part of which page.
@@ -30,6 +31,9 @@ struct Run {
   LayerRange layers;  // count >= 1
   uint32_t tokens = 0;
   uint64_t first_position = 0;
+  // Which tokens of the page stay, for recipes that drop some; null when encoding any other, and
+  // when decoding.
+  const Selection* kept = nullptr;
 };
 
 struct EncodedLevel {

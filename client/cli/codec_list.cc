@@ -3,6 +3,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 #include "kernels/codec.h"
+#include "kernels/importance/policy.h"
 #include "kernels/recipe.h"
 
 namespace kvstow::cli {
@@ -39,6 +40,21 @@ Facts Measure(const Preset& preset) {
                             static_cast<double>(raw.size() / DTypeBytes(spec.dtype))};
 }
 
+// Policies stand before a codec: what they keep depends on the page, so no bits are told.
+std::string ListPolicies(Json& policies) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Preset& p : ImportancePresets()) {
+    policies.push_back({{"name", std::string(p.name)},
+                        {"pipeline", std::string(p.pipeline)},
+                        {"needs", std::string(p.needs)},
+                        {"summary", std::string(p.summary)},
+                        {"source", std::string(p.source)}});
+    rows.push_back({std::string(p.name), p.needs.empty() ? "-" : std::string(p.needs),
+                    std::string(p.pipeline), std::string(p.summary)});
+  }
+  return FormatTable({"POLICY", "NEEDS", "PIPELINE", "WHAT STAYS"}, rows);
+}
+
 int List(const OutputFlags& flags) {
   Json presets = Json::array();
   std::vector<std::vector<std::string>> rows;
@@ -56,8 +72,12 @@ int List(const OutputFlags& flags) {
                     p.needs.empty() ? "-" : std::string(p.needs), std::string(p.pipeline),
                     std::string(p.summary)});
   }
-  Print(flags, {{"presets", presets}},
-        FormatTable({"NAME", "LEVELS", "BITS", "NEEDS", "PIPELINE", "WHAT IT IS"}, rows));
+  Json policies = Json::array();
+  const std::string table = ListPolicies(policies);
+  Print(
+      flags, {{"presets", presets}, {"policies", policies}},
+      absl::StrCat(FormatTable({"NAME", "LEVELS", "BITS", "NEEDS", "PIPELINE", "WHAT IT IS"}, rows),
+                   "\nPolicies stand before a codec, as in 'snapkv(keep=0.25)|int8':\n\n", table));
   return kDone;
 }
 
@@ -67,7 +87,8 @@ void AddCodec(CLI::App& app, int& exit_code) {
   CLI::App* const codec = app.add_subcommand("codec", "Recipes: what they are, and what they do");
   codec->require_subcommand(1);
   CLI::App* const verb = codec->add_subcommand(
-      "list", "Presets, with levels, bits for each value of a 16-bit page, and needs");
+      "list",
+      "Presets, with levels, bits for each value of a 16-bit page, and needs; importance policies");
   const auto flags = std::make_shared<OutputFlags>();
   AddOutputFlags(*verb, *flags);
   verb->footer("Examples:\n  kvstow codec list\n  kvstow codec list --format json");

@@ -1,8 +1,10 @@
 // kvstow codec roundtrip: what a recipe does to a case, without a server.
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/case_attention.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
@@ -21,6 +23,7 @@ struct Flags {
   std::string recipe, calibration, path, out;
   uint32_t page_tokens = 256;
   uint32_t max_levels = 0;
+  std::optional<CaseAttention> attention;  // of the case, when the recipe asks for importance
 };
 
 // Of K or of V, over all pages: the relative error is the square root of their quotient.
@@ -64,22 +67,33 @@ void Compare(const CasePages& pages, size_t page, std::span<const uint8_t> raw,
 }
 
 absl::Status RoundtripPage(const Codec& codec, const CalibrationStore& calibrations,
-                           const CasePages& pages, size_t page, uint32_t max_levels,
-                           std::span<uint8_t> decoded, Report& report) {
+                           const CasePages& pages, size_t page, const Flags& flags,
+                           std::span<uint8_t> decoded, std::optional<Selection>& kept_tokens,
+                           Report& report) {
   std::vector<uint8_t> raw(pages.Bytes(page));
   pages.file.ReadPage(pages.First(page), pages.Count(page), raw);
+  AttentionColumns columns;
+  if (flags.attention.has_value()) {
+    columns = flags.attention->Page(pages.First(page), pages.Count(page));
+  }
   Time start = Clock::Real().Now();
-  KVSTOW_ASSIGN_OR_RETURN(const EncodedPage encoded,
-                          codec.Encode({.raw = raw,
-                                        .tokens = pages.Count(page),
-                                        .first_position = pages.First(page),
-                                        .key = pages.keys[page]}));
+  KVSTOW_ASSIGN_OR_RETURN(
+      const EncodedPage encoded,
+      codec.Encode(
+          {.raw = raw,
+           .tokens = pages.Count(page),
+           .first_position = pages.First(page),
+           .key = pages.keys[page],
+           .columns = &columns,
+           .queries = flags.attention.has_value() ? flags.attention->queries() : nullptr}));
   report.encode_s += SecondsSince(start);
-  const size_t kept = SegmentsForLevels(encoded.header, max_levels);
+  const size_t kept = SegmentsForLevels(encoded.header, flags.max_levels);
   const std::span<const SharedBytes> segments(encoded.segments.data(), kept);
   start = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(DecodePage(encoded.header, segments, decoded, calibrations));
   report.decode_s += SecondsSince(start);
+  const std::vector<std::optional<SharedBytes>> all(segments.begin(), segments.end());
+  KVSTOW_ASSIGN_OR_RETURN(kept_tokens, KeptTokens(encoded.header, all));
   ++report.pages;
   report.raw_bytes += raw.size();
   report.stored_bytes += encoded.header_bytes.size();
@@ -109,20 +123,22 @@ absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
   Report report;
   report.pipeline = codec.recipe().pipeline();
   std::vector<std::vector<uint8_t>> raw(pages.keys.size());
+  std::vector<std::optional<Selection>> kept(pages.keys.size());
   std::vector<DecodedPage> decoded;
   Progress progress("codec roundtrip", PageBytes(pages.spec, 1) * pages.tokens());
   for (size_t page = 0; page < pages.keys.size(); ++page) {
     raw[page].resize(pages.Bytes(page));
     KVSTOW_RETURN_IF_ERROR(
-        RoundtripPage(codec, calibrations, pages, page, flags.max_levels, raw[page], report));
-    decoded.push_back({pages.First(page), pages.Count(page), raw[page]});
+        RoundtripPage(codec, calibrations, pages, page, flags, raw[page], kept[page], report));
+    decoded.push_back({pages.First(page), pages.Count(page), raw[page],
+                       kept[page].has_value() ? &*kept[page] : nullptr});
     progress.Update(report.raw_bytes);
   }
   KVSTOW_RETURN_IF_ERROR(WriteDecoded(flags.out, pages.file, decoded, report.stored_bytes));
   return report;
 }
 
-int Roundtrip(const Flags& flags) {
+int Roundtrip(Flags flags) {
   absl::StatusOr<CaseFile> file = CaseFile::Open(flags.path);
   if (!file.ok()) return Fail(flags.output, file.status());
   const CasePages pages = CutCase(*std::move(file), flags.page_tokens);
@@ -134,6 +150,11 @@ int Roundtrip(const Flags& flags) {
   if (!codec.ok()) {
     Fail(flags.output, codec.status());
     return kWrongUse;
+  }
+  if (!(*codec)->recipe().policy_ops().empty()) {
+    absl::StatusOr<CaseAttention> attention = CaseAttention::Read(pages.file);
+    if (!attention.ok()) return Fail(flags.output, attention.status());
+    flags.attention = *std::move(attention);
   }
   const absl::StatusOr<Report> report = RoundtripPages(flags, **codec, calibrations, pages);
   if (!report.ok()) return Fail(flags.output, report.status());
@@ -193,6 +214,8 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
       "Examples:\n"
       "  kvstow codec roundtrip --recipe int8 prompt.safetensors decoded.safetensors\n"
       "  kvstow codec roundtrip --recipe 'affine(bits=4,group=64)' prompt.safetensors "
+      "decoded.safetensors\n"
+      "  kvstow codec roundtrip --recipe 'snapkv(keep=0.25)|int8' prompt.safetensors "
       "decoded.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Roundtrip(*flags); });
 }

@@ -1,0 +1,79 @@
+// Budgets: from scores to the tokens that stay.
+//
+//   Selection s = SelectTokens({.keep = 0.25}, {.first = 4, .last = 32}, {}, scores);
+//
+// Protected tokens always stay, also when they are more than the budget, and count against it. What
+// is left goes to the highest scores; of equal ones to the earliest position, then the lowest
+// layer and head. A score that is not finite is lower than any that is. A budget of 0 keeps the
+// protected only, one beyond what there is keeps everything. Free functions, thread-safe.
+#ifndef KVSTOW_KERNELS_IMPORTANCE_BUDGET_H_
+#define KVSTOW_KERNELS_IMPORTANCE_BUDGET_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/importance/importance.h"
+
+namespace kvstow {
+
+enum class BudgetScope : uint8_t {
+  kHead,   // each head of each layer keeps its own tokens, all as many
+  kLayer,  // the heads of a layer compete (AdaKV, arXiv:2407.11550)
+  kPage,   // all heads of all layers compete
+  kToken,  // a token stays in all heads and layers or in none; its score is the mean of theirs
+};
+
+enum class LayerProfile : uint8_t {
+  kFlat,      // every layer the same share
+  kPyramid,   // falling in a line with depth (PyramidKV, arXiv:2406.02069)
+  kDecay,     // falling by a factor with depth (PyramidInfer, arXiv:2405.12532)
+  kVariance,  // by entropy and variance of the window's attention (CAKE, arXiv:2503.12491)
+  kLazy,      // all of a layer, or the protected only where they hold most of the score
+              // (SimLayerKV, arXiv:2410.13846)
+};
+
+struct Budget {
+  double keep = 1;                  // share of the tokens, 0..1
+  std::optional<uint32_t> count;    // or a number of tokens a head
+  std::optional<double> threshold;  // or every token whose score is at least this
+  BudgetScope scope = BudgetScope::kHead;
+  LayerProfile profile = LayerProfile::kFlat;
+  double beta = 20;     // pyramid: the last layer's part of the mean is 1 / beta
+  double decay = 0.95;  // decay: a layer's share over the one before
+  double lazy = 0.9;    // lazy: share of the score that the protected must hold
+  double floor = 0;     // layer scope: the part of its fair share that a head has for certain
+  double split = 0;     // the part of the budget that goes by the first of two scores
+};
+
+struct Protection {
+  uint32_t first = 0, last = 0;  // tokens of the page
+};
+
+struct Selection {
+  uint32_t layers = 0, tokens = 0, heads = 0;
+  std::vector<uint8_t> keep;  // [layers, tokens, heads], 0 or 1
+
+  bool Kept(uint32_t layer, uint32_t token, uint32_t head) const {
+    return keep[(size_t{layer} * tokens + token) * heads + head] != 0;
+  }
+  double Share() const;  // of what there is
+};
+
+// The share of each layer, 0..1, whose mean is budget.keep as far as no layer is cut off at 1.
+// `window` and `variance` are the columns that kVariance weighs layers by; other profiles take
+// scores only.
+std::vector<double> LayerShares(const Budget& budget, const Protection& protection,
+                                const ScoreMap& scores, const ScoreMap* window,
+                                const ScoreMap* variance);
+
+// `protected_tokens`: empty or [tokens]. `shares`: of each layer, as LayerShares gives. `first`:
+// the score of the budget's first part, when split > 0; null otherwise.
+Selection SelectTokens(const Budget& budget, const Protection& protection,
+                       std::span<const uint8_t> protected_tokens, std::span<const double> shares,
+                       const ScoreMap& scores, const ScoreMap* first);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_IMPORTANCE_BUDGET_H_

@@ -1,0 +1,84 @@
+// An importance policy: scores and a budget, written out as ops of a recipe.
+//
+//   column(name=attn_window)|pool(kind=mean,width=5)|protect(first=4,last=32)|budget(keep=0.25)
+//
+// Score ops work on a stack, as a pocket calculator does: an op that makes a score pushes it,
+// `plus` and `times` take two and push one, `pool`, `norm` and the like change the top. `protect`
+// and `budget` stand last. With budget(split=S) two scores are left: the first takes the part S of
+// the budget, the second the rest. docs/CODECS.md lists the ops; the published methods are rows of
+// ImportancePresets(), each one line of them.
+//
+// Immutable: thread-safe. The same page and columns give the same selection on every machine whose
+// floating point is IEEE's, but for scores that need a matrix product (leverage, redundancy,
+// queries), which may differ in a tie.
+//
+// Errors: INVALID_ARGUMENT names the op and what is wrong, also for a column of the wrong length;
+// FAILED_PRECONDITION names the column or the statistics that the page lacks.
+#ifndef KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
+#define KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/importance/budget.h"
+#include "kernels/importance/importance.h"
+#include "kernels/recipe.h"
+
+namespace kvstow {
+
+// A page and the scores made of it so far.
+struct ScoreStack {
+  const PageToScore& page;
+  std::vector<ScoreMap> scores;
+};
+using ScoreStep = std::function<absl::Status(ScoreStack&)>;
+
+// One row of the table of score ops (score_ops.cc).
+struct ScoreOpInfo {
+  absl::string_view name;
+  std::span<const absl::string_view> arguments;
+  int takes = 0, gives = 1;  // scores, off and onto the stack
+  absl::StatusOr<ScoreStep> (*make)(const class OpArguments&);
+};
+const ScoreOpInfo* FindScoreOp(absl::string_view name);
+
+// Names of the arguments of `protect` and of `budget`, in the order in which they may stand
+// without.
+std::span<const absl::string_view> ProtectionArguments();
+std::span<const absl::string_view> BudgetArguments();
+
+// The scores (tokens of all layers and heads, in the shape of the page) of the column `name`, query
+// heads averaged into their KV heads.
+absl::StatusOr<ScoreMap> ColumnScores(const PageToScore& page, absl::string_view name);
+
+class ImportancePolicy {
+ public:
+  // `ops` must end in `budget`.
+  static absl::StatusOr<ImportancePolicy> Make(std::span<const Op> ops);
+
+  // The score that the budget goes by: the last one.
+  absl::StatusOr<ScoreMap> Scores(const PageToScore& page) const;
+  absl::StatusOr<Selection> Select(const PageToScore& page) const;
+  // Names of the columns that it reads.
+  std::span<const std::string> columns() const { return columns_; }
+
+ private:
+  absl::Status AddScoreOp(const Op& op, int& height);
+  absl::Status Run(ScoreStack& stack) const;
+
+  std::vector<ScoreStep> steps_;
+  std::vector<std::string> columns_;
+  Protection protection_;
+  Budget budget_;
+};
+
+// Published policies by name; ops with the arguments that the papers use.
+std::span<const Preset> ImportancePresets();
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_IMPORTANCE_POLICY_H_

@@ -1,0 +1,272 @@
+#include "kernels/sparse_run_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "kernels/convert.h"
+#include "kernels/squared_error.h"
+
+namespace kvstow {
+namespace {
+
+size_t BitmapBytes(uint32_t tokens) { return (size_t{tokens} + 7) / 8; }
+// A list of positions where that is shorter than a bit for each token.
+bool IsList(size_t kept, uint32_t tokens) { return kept * 2 < BitmapBytes(tokens); }
+size_t MaskBytes(size_t kept, uint32_t tokens) {
+  return IsList(kept, tokens) ? kept * 2 : BitmapBytes(tokens);
+}
+
+std::vector<uint32_t> KeptOf(const Selection& kept, uint32_t layer, uint32_t head) {
+  std::vector<uint32_t> out;
+  for (uint32_t t = 0; t < kept.tokens; ++t) {
+    if (kept.Kept(layer, t, head)) out.push_back(t);
+  }
+  return out;
+}
+
+// Where the bytes of each (layer, head) of a run stand in a body.
+struct Parts {
+  std::vector<std::span<const uint8_t>> bytes;  // [layers, heads]
+};
+
+// The lengths and parts that end a body.
+absl::StatusOr<Parts> ReadParts(ByteReader& in, size_t count) {
+  const std::span<const uint8_t> lengths = in.GetBytes(count * sizeof(uint32_t));
+  if (!in.ok()) return absl::DataLossError("a sparse body ends within its lengths");
+  Parts out;
+  ByteReader each(lengths);
+  for (size_t i = 0; i < count; ++i) out.bytes.push_back(in.GetBytes(each.Get<uint32_t>()));
+  if (in.ok() && in.remaining() == 0) return out;
+  return absl::DataLossError("a sparse body's parts do not fill it");
+}
+
+class SparseRunCodec final : public RunCodec {
+ public:
+  SparseRunCodec(const KvSpec& spec, std::unique_ptr<const RunCodec> head_codec)
+      : spec_(spec), head_codec_(std::move(head_codec)) {}
+
+  bool exact() const override { return false; }
+  uint32_t levels() const override { return head_codec_->levels(); }
+
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override {
+    if (run.kept == nullptr) return absl::InternalError("a sparse run without a selection");
+    std::vector<std::vector<EncodedLevel>> coded;  // [layers * heads][level], or empty
+    ByteWriter counts, masks;
+    std::vector<double> gains(levels(), 0);
+    for (uint32_t i = 0; i < run.layers.count; ++i) {
+      for (uint32_t h = 0; h < spec_.kv_heads; ++h) {
+        const std::vector<uint32_t> kept = KeptOf(*run.kept, run.layers.first + i, h);
+        counts.Put(static_cast<uint16_t>(kept.size()));
+        PutMask(kept, run.tokens, masks);
+        coded.emplace_back();
+        if (kept.empty()) continue;
+        const std::vector<uint8_t> head = Gather(raw, i, h, run.tokens, kept);
+        KVSTOW_ASSIGN_OR_RETURN(coded.back(), head_codec_->Encode(HeadRun(run, kept.size()), head));
+        KVSTOW_RETURN_IF_ERROR(AddGains(run, raw, i, h, head, kept.size(), coded.back(), gains));
+      }
+    }
+    std::vector<EncodedLevel> out;
+    for (uint32_t level = 0; level < levels(); ++level) {
+      std::string body = level == 0 ? counts.bytes() + masks.bytes() : std::string();
+      AppendParts(coded, level, body);
+      out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
+    }
+    return out;
+  }
+
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override {
+    if (bodies.empty() || bodies.size() > levels()) {
+      return absl::DataLossError(
+          absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
+    }
+    KVSTOW_ASSIGN_OR_RETURN(const Selection kept, ReadKept(bodies[0].span(), run, spec_.kv_heads));
+    std::vector<Parts> parts;
+    for (size_t level = 0; level < bodies.size(); ++level) {
+      ByteReader in(bodies[level].span());
+      if (level == 0) in.GetBytes(KeptBytes(kept));
+      KVSTOW_ASSIGN_OR_RETURN(parts.emplace_back(),
+                              ReadParts(in, size_t{run.layers.count} * spec_.kv_heads));
+    }
+    std::fill(raw.begin(), raw.end(), uint8_t{0});
+    for (uint32_t i = 0; i < wanted.count; ++i) {
+      const uint32_t layer = wanted.first - run.layers.first + i;
+      for (uint32_t h = 0; h < spec_.kv_heads; ++h) {
+        KVSTOW_RETURN_IF_ERROR(DecodeHead(run, kept, parts, layer, h, i, raw));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The one layer of one head, `tokens` of its tokens, as a run of its own.
+  static Run HeadRun(const Run& run, size_t tokens) {
+    return {.layers = {0, 1},
+            .tokens = static_cast<uint32_t>(tokens),
+            .first_position = run.first_position};
+  }
+
+  static void PutMask(const std::vector<uint32_t>& kept, uint32_t tokens, ByteWriter& out) {
+    if (IsList(kept.size(), tokens)) {
+      for (const uint32_t t : kept) out.Put(static_cast<uint16_t>(t));
+      return;
+    }
+    std::vector<uint8_t> bits(BitmapBytes(tokens));
+    for (const uint32_t t : kept) bits[t / 8] |= static_cast<uint8_t>(1U << t % 8);
+    out.PutBytes(bits);
+  }
+
+  static void AppendParts(const std::vector<std::vector<EncodedLevel>>& coded, uint32_t level,
+                          std::string& body) {
+    ByteWriter lengths, parts;
+    for (const std::vector<EncodedLevel>& head : coded) {
+      lengths.Put(static_cast<uint32_t>(head.empty() ? 0 : head[level].body.size()));
+      if (!head.empty()) parts.PutBytes(head[level].body.span());
+    }
+    body += lengths.bytes();
+    body += parts.bytes();
+  }
+
+  // Bytes of the counts and masks at the beginning of a base level's body.
+  static size_t KeptBytes(const Selection& kept) {
+    size_t bytes = size_t{kept.layers} * kept.heads * sizeof(uint16_t);
+    for (uint32_t l = 0; l < kept.layers; ++l) {
+      for (uint32_t h = 0; h < kept.heads; ++h) {
+        bytes += MaskBytes(KeptOf(kept, l, h).size(), kept.tokens);
+      }
+    }
+    return bytes;
+  }
+
+  size_t VectorBytes(Part part) const {
+    return DTypeBytes(spec_.dtype) * (part == Part::kK ? spec_.head_dim_k : spec_.head_dim_v);
+  }
+  // Where the vector of a token and head stands in a raw run whose first layer is layer 0.
+  size_t VectorAt(Part part, uint32_t layer, uint32_t head, uint32_t tokens, uint32_t token) const {
+    return SlabOffset(spec_, layer, part, tokens) +
+           (size_t{token} * spec_.kv_heads + head) * VectorBytes(part);
+  }
+
+  // K and then V of the kept tokens of one head: a raw page of one layer and one head.
+  std::vector<uint8_t> Gather(std::span<const uint8_t> raw, uint32_t layer, uint32_t head,
+                              uint32_t tokens, const std::vector<uint32_t>& kept) const {
+    std::vector<uint8_t> out;
+    out.reserve(kept.size() * (VectorBytes(Part::kK) + VectorBytes(Part::kV)));
+    for (const Part part : {Part::kK, Part::kV}) {
+      for (const uint32_t t : kept) {
+        const auto from = raw.subspan(VectorAt(part, layer, head, tokens, t), VectorBytes(part));
+        out.insert(out.end(), from.begin(), from.end());
+      }
+    }
+    return out;
+  }
+
+  absl::Status DecodeHead(const Run& run, const Selection& kept, const std::vector<Parts>& parts,
+                          uint32_t layer, uint32_t head, uint32_t out_layer,
+                          std::span<uint8_t> raw) const {
+    const std::vector<uint32_t> tokens = KeptOf(kept, layer, head);
+    if (tokens.empty()) return absl::OkStatus();
+    std::vector<SharedBytes> bodies;
+    for (const Parts& level : parts) {
+      bodies.push_back(SharedBytes::CopyOf(level.bytes[size_t{layer} * spec_.kv_heads + head]));
+    }
+    std::vector<uint8_t> values(tokens.size() * (VectorBytes(Part::kK) + VectorBytes(Part::kV)));
+    KVSTOW_RETURN_IF_ERROR(
+        head_codec_->Decode(HeadRun(run, tokens.size()), bodies, {0, 1}, values));
+    const uint8_t* from = values.data();
+    for (const Part part : {Part::kK, Part::kV}) {
+      for (const uint32_t t : tokens) {
+        std::memcpy(raw.data() + VectorAt(part, out_layer, head, run.tokens, t), from,
+                    VectorBytes(part));
+        from += VectorBytes(part);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What the head's levels gain is relative to what was kept; weighed here by the energy that this
+  // is of the slabs' (the mean of K's share and V's), which counts dropped tokens as error.
+  absl::Status AddGains(const Run& run, std::span<const uint8_t> raw, uint32_t layer, uint32_t head,
+                        std::span<const uint8_t> kept, size_t count,
+                        const std::vector<EncodedLevel>& levels, std::vector<double>& gains) const {
+    double share = 0, parts = 0;
+    size_t at = 0;
+    for (const Part part : {Part::kK, Part::kV}) {
+      if (VectorBytes(part) == 0) continue;
+      const size_t bytes = count * VectorBytes(part);
+      const size_t slab = run.tokens * spec_.kv_heads * VectorBytes(part);
+      const double all = Energy(raw.subspan(SlabOffset(spec_, layer, part, run.tokens), slab));
+      share += all > 0 ? Energy(kept.subspan(at, bytes)) / all : 1.0 / spec_.kv_heads;
+      parts += 1;
+      at += bytes;
+    }
+    const double weight = share / parts * run.tokens / static_cast<double>(count);
+    if (!std::isfinite(weight)) {
+      return absl::OutOfRangeError(absl::StrCat("head ", head, " has NaN or Inf"));
+    }
+    for (size_t level = 0; level < levels.size(); ++level) {
+      gains[level] += levels[level].gain * weight;
+    }
+    return absl::OkStatus();
+  }
+
+  double Energy(std::span<const uint8_t> raw) const {
+    std::vector<float> values(raw.size() / DTypeBytes(spec_.dtype));
+    LoadFloats(spec_.dtype, raw.data(), values.size(), values.data());
+    return SquaredSum(values.data(), values.size());
+  }
+
+  const KvSpec spec_;
+  const std::unique_ptr<const RunCodec> head_codec_;
+};
+
+}  // namespace
+
+std::unique_ptr<const RunCodec> MakeSparseRunCodec(const KvSpec& spec,
+                                                   std::unique_ptr<const RunCodec> head_codec) {
+  return std::make_unique<SparseRunCodec>(spec, std::move(head_codec));
+}
+
+absl::StatusOr<Selection> ReadKept(std::span<const uint8_t> body, const Run& run, uint32_t heads) {
+  Selection out{run.layers.count, run.tokens, heads, {}};
+  const size_t lists = size_t{out.layers} * heads;
+  ByteReader in(body);
+  ByteReader counts(in.GetBytes(lists * sizeof(uint16_t)));
+  if (!in.ok()) return absl::DataLossError("a sparse body ends within its counts");
+  out.keep.resize(lists * run.tokens);
+  for (size_t list = 0; list < lists; ++list) {
+    const size_t count = counts.Get<uint16_t>();
+    const auto mask =
+        count > run.tokens ? std::span<const uint8_t>() : in.GetBytes(MaskBytes(count, run.tokens));
+    const auto keep = [&](size_t token) -> uint8_t& {
+      return out.keep[(list / heads * run.tokens + token) * heads + list % heads];
+    };
+    size_t found = 0, next = 0;  // positions ascend
+    const auto take = [&](size_t token) {
+      if (token < next || token >= run.tokens) return;
+      keep(token) = 1;
+      next = token + 1;
+      ++found;
+    };
+    if (IsList(count, run.tokens)) {
+      ByteReader positions(mask);
+      for (size_t i = 0; i < count; ++i) take(positions.Get<uint16_t>());
+    } else {
+      for (size_t t = 0; t < mask.size() * 8; ++t) {
+        if (mask[t / 8] >> t % 8 & 1) take(t);
+      }
+    }
+    if (!in.ok() || found != count) {
+      return absl::DataLossError(
+          absl::StrCat("list ", list, " of a sparse body does not hold ", count, " positions"));
+    }
+  }
+  return out;
+}
+
+}  // namespace kvstow
