@@ -237,6 +237,12 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(space->recipe));
+  if (!recipe.policy_ops().empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "recipe '", recipe.text(),
+        "' drops tokens, and replies cannot name the kept ones yet: use its codec alone here, or "
+        "`kvstow codec roundtrip` without a server"));
+  }
   KVSTOW_ASSIGN_OR_RETURN(space->codec, CodecToServe(recipe, space->spec));
   const bool exact = space->codec->exact();
   space->fidelity =

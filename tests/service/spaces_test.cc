@@ -85,6 +85,12 @@ TEST_F(SpacesTest, ARecipeThatNeedsACalibrationIsNotServedYet) {
               HasSubstr("'kvstow-cal' needs a calibration"));
 }
 
+TEST_F(SpacesTest, ARecipeThatDropsTokensIsNotServedYet) {
+  const auto opened = Open("s", "knorm(keep=0.5)|int8");
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("drops tokens"));
+}
+
 TEST_F(SpacesTest, NamesAreChecked) {
   const std::string names[] = {"", "a b", "a\n", "a\x80", std::string(129, 'a')};
   for (const std::string& name : names) {
