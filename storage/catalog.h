@@ -31,6 +31,7 @@ struct PageRecord {
   uint64_t first_position = 0;
   uint32_t tokens = 0;
   bool whole = false;
+  bool hot = false;
   std::vector<SegmentFacts> facts;  // only those on disk
 };
 

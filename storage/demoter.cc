@@ -53,8 +53,10 @@ void TieredStore::Impl::Unreserve(TierId t, uint64_t bytes) {
 
 // Cools `t` until what it holds and `reserve` more are within `limit`; then reserves them.
 bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wait wait) {
-  absl::flat_hash_set<PageNumber> skip;  // pages that could not be cooled
+  absl::flat_hash_set<PageNumber> skip, skip_hot;  // pages that could not be cooled
+  bool try_hot = true;
   for (int waits = 0;;) {
+    std::optional<Claim> hot;
     std::optional<Step> step;
     {
       MutexLock lock(mu_);
@@ -64,13 +66,21 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
         reserved(t) += reserve;
         return true;
       }
-      step = PickStep(t, held - limit, skip);
-      if (!step.has_value()) {
+      if (std::exchange(try_hot, true)) hot = PickHot(t, skip_hot);
+      if (!hot.has_value()) step = PickStep(t, held - limit, skip);
+      if (!hot.has_value() && !step.has_value()) {
         const bool under_way = claims_ > 0 || reserved(t) > 0;
         if (wait == Wait::kNo || !under_way || ++waits > kMaxWaits) return false;
         changed_.Wait(mu_);
         continue;
       }
+    }
+    if (hot.has_value()) {
+      const PageNumber number = (*hot)->number;
+      // Where one does not get cold, something cools as it is, before another is tried.
+      try_hot = Cool(*hot);
+      if (!try_hot) skip_hot.insert(number);
+      continue;
     }
     const PageNumber number = step->claim->number;
     const bool cooled = t == TierId::kDisk ? CoolDisk(*step) : CoolMemory(t, *step);

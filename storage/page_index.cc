@@ -83,7 +83,8 @@ PageRecord PageEntry::Record(size_t segments_on_disk) const {
                     .raw_bytes = raw_bytes,
                     .first_position = first_position,
                     .tokens = tokens,
-                    .whole = whole};
+                    .whole = whole,
+                    .hot = hot};
   for (size_t i = 0; i < segments_on_disk; ++i) record.facts.push_back(segments[i].facts);
   return record;
 }
@@ -134,8 +135,10 @@ void PageIndex::Touch(PageEntry* page, int64_t age) {
   page->age = age;
   for (int t = 0; t < kTiers; ++t) {
     if (!tiers.Has(static_cast<TierId>(t))) continue;
-    order_[t].erase(old);
-    order_[t][page->rank()] = page;
+    for (Order* order : OrdersOf(*page, t)) {
+      order->erase(old);
+      order->emplace(page->rank(), page);
+    }
   }
 }
 
@@ -148,6 +151,11 @@ void PageIndex::ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const {
   for (const auto& [name, page] : pages_) visit(*page);
 }
 
+std::vector<PageIndex::Order*> PageIndex::OrdersOf(const PageEntry& page, int tier) {
+  if (page.hot) return {&order_[tier], &hot_order_[tier]};
+  return {&order_[tier]};
+}
+
 void PageIndex::Count(const PageEntry& page, bool in) {
   const uint64_t sign = in ? 1 : ~uint64_t{0};  // unsigned sums wrap: adding -1 takes one away
   AddTo(usage_, page, sign);
@@ -157,10 +165,12 @@ void PageIndex::Count(const PageEntry& page, bool in) {
   const TierSet tiers = TiersOf(page);
   for (int t = 0; t < kTiers; ++t) {
     if (!tiers.Has(static_cast<TierId>(t))) continue;
-    if (in) {
-      order_[t][page.rank()] = by_number_[page.number];
-    } else {
-      order_[t].erase(page.rank());
+    for (Order* order : OrdersOf(page, t)) {
+      if (in) {
+        order->emplace(page.rank(), by_number_[page.number]);
+      } else {
+        order->erase(page.rank());
+      }
     }
   }
 }
@@ -168,7 +178,7 @@ void PageIndex::Count(const PageEntry& page, bool in) {
 absl::Status PageIndex::CheckInvariants() const {
   StoreUsage all;
   absl::flat_hash_map<SpaceId, StoreUsage> spaces;
-  std::array<size_t, kTiers> in_order{};
+  std::array<size_t, kTiers> in_order{}, hot_in_order{};
   for (const auto& [name, page] : pages_) {
     if (absl::Status s = CheckPage(*page); !s.ok()) return s;
     AddTo(all, *page, 1);
@@ -181,12 +191,17 @@ absl::Status PageIndex::CheckInvariants() const {
         return Wrong(*page, "is in the wrong orders of cooling");
       }
       in_order[t] += listed ? 1 : 0;
+      const bool hot = hot_order_[t].contains(page->rank());
+      if (hot != (listed && page->hot)) return Wrong(*page, "is in the wrong orders of hot pages");
+      hot_in_order[t] += hot ? 1 : 0;
     }
     const auto it = by_number_.find(page->number);
     if (it == by_number_.end() || it->second != page.get()) return Wrong(*page, "lost its number");
   }
   for (int t = 0; t < kTiers; ++t) {
-    if (in_order[t] != order_[t].size()) return absl::InternalError("an order lists lost pages");
+    if (in_order[t] != order_[t].size() || hot_in_order[t] != hot_order_[t].size()) {
+      return absl::InternalError("an order lists lost pages");
+    }
   }
   if (by_number_.size() != pages_.size()) return absl::InternalError("a number has no page");
   if (spaces.size() != by_space_.size()) return absl::InternalError("a space without pages");

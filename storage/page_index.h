@@ -58,6 +58,7 @@ struct PageEntry {
   uint64_t first_position = 0;
   uint32_t tokens = 0;
   bool whole = false;
+  bool hot = false;  // see PageToStore
   std::vector<Segment> segments;
   Ack disk_ack = Ack::kMemory;  // what the copy on disk survives
   int64_t age = 0;              // AgeOf its last use
@@ -97,6 +98,8 @@ class PageIndex {
   void Touch(PageEntry* page, int64_t age);
 
   const Order& order(TierId tier) const { return order_[static_cast<size_t>(tier)]; }
+  // Those of them that are hot.
+  const Order& hot_order(TierId tier) const { return hot_order_[static_cast<size_t>(tier)]; }
   uint64_t bytes(TierId tier) const {
     return usage_.tiers[static_cast<size_t>(tier)].encoded_bytes;
   }
@@ -111,10 +114,12 @@ class PageIndex {
 
  private:
   void Count(const PageEntry& page, bool in);
+  // The orders of a tier that the page is in when it has bytes there.
+  std::vector<Order*> OrdersOf(const PageEntry& page, int tier);
 
   absl::flat_hash_map<PageName, std::unique_ptr<PageEntry>> pages_;
   absl::flat_hash_map<PageNumber, PageEntry*> by_number_;
-  std::array<Order, kTiers> order_;
+  std::array<Order, kTiers> order_, hot_order_;
   StoreUsage usage_;
   absl::flat_hash_map<SpaceId, StoreUsage> by_space_;
 };

@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kPageMagic = 0x4750766b;
 constexpr uint32_t kSpaceMagic = 0x5053766b;
 constexpr uint16_t kWholeFlag = 1;
+constexpr uint16_t kHotFlag = 2;  // another form is to come
 constexpr size_t kFactsBytes = sizeof(uint32_t) + sizeof(float) + sizeof(uint64_t);
 
 ByteWriter Begin(uint32_t magic, uint16_t flags) {
@@ -65,7 +66,7 @@ std::string BigEndian(uint64_t value, size_t bytes) {
 }  // namespace
 
 std::string SerializePageRecord(const PageRecord& record) {
-  ByteWriter out = Begin(kPageMagic, record.whole ? kWholeFlag : 0);
+  ByteWriter out = Begin(kPageMagic, (record.whole ? kWholeFlag : 0) | (record.hot ? kHotFlag : 0));
   out.Put(record.number);
   out.Put(record.name.space);
   out.PutString16(record.name.key);
@@ -97,6 +98,7 @@ absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
   ByteReader& in = opened.reader;
   PageRecord record;
   record.whole = (opened.flags & kWholeFlag) != 0;
+  record.hot = (opened.flags & kHotFlag) != 0;
   record.number = in.Get<uint64_t>();
   record.name.space = in.Get<uint32_t>();
   record.name.key = std::string(in.GetString16());

@@ -22,6 +22,7 @@ std::unique_ptr<PageEntry> EntryOf(PageRecord record) {
   page->first_position = record.first_position;
   page->tokens = record.tokens;
   page->whole = record.whole;
+  page->hot = record.hot;
   page->disk_ack = Ack::kDurable;  // opening wrote the log's content to files
   for (const SegmentFacts& facts : record.facts) {
     page->segments.push_back({.facts = facts});

@@ -70,9 +70,18 @@ struct PageToStore {
   uint64_t first_position = 0;  // of its first token: how deep in a prefix it stands
   uint32_t tokens = 0;
   bool whole = false;  // exact pages: never drop a part
+  bool hot = false;    // it has a cold form, which it gets before it leaves memory (ColdForm)
   std::vector<SegmentFacts> facts;
   std::vector<SharedBytes> bodies;  // one for each of `facts`
   Ack ack = Ack::kMemory;
+};
+
+// A smaller coding of the same content, that takes the place of a hot page.
+struct ColdForm {
+  SharedBytes header;
+  bool whole = false;
+  std::vector<SegmentFacts> facts;
+  std::vector<SharedBytes> bodies;  // one for each of `facts`
 };
 
 }  // namespace kvstow

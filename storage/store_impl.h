@@ -58,6 +58,9 @@ class TieredStore::Impl {
   std::vector<PageName> Pages(SpaceId space);
   absl::Status CheckInvariants();
 
+  // cold_form.cc
+  void SetMakeColdForm(MakeColdForm make_cold_form);
+
   // demoter.cc
   absl::Status Shrink(TierId tier, uint64_t bytes);
   void RunDemotion();
@@ -117,6 +120,15 @@ class TieredStore::Impl {
   bool CoolMemory(TierId from, Step& step);
   bool CoolDisk(Step& step);
 
+  // Hot pages: cold_form.cc.
+  std::optional<Claim> PickHot(TierId from, const absl::flat_hash_set<PageNumber>& skip)
+      KVSTOW_REQUIRES(mu_);
+  bool Cool(Claim& claim);
+  bool WriteCold(const PageEntry& page, std::span<const SharedBytes> bodies);
+  bool Swap(Claim& claim, std::unique_ptr<PageEntry> cold);
+  void EraseEverywhere(const PageEntry& page);
+  std::array<uint64_t, kTiers> BytesByTier() const KVSTOW_REQUIRES(mu_);
+
   // Moves, by the holder of the claim. After these the page may be gone.
   absl::Status CopyColder(Claim& claim, TierId from, size_t keep);
   absl::Status CopyToHost(Claim& claim, std::span<const uint16_t> indices);
@@ -168,6 +180,7 @@ class TieredStore::Impl {
   StoreCounters counters_ KVSTOW_GUARDED_BY(mu_);
   std::vector<SpaceRecord> recovered_spaces_ KVSTOW_GUARDED_BY(mu_);
   absl::flat_hash_set<SpaceId> known_spaces_ KVSTOW_GUARDED_BY(mu_);
+  std::shared_ptr<const MakeColdForm> make_cold_form_ KVSTOW_GUARDED_BY(mu_);  // null = none
   SpaceId last_old_space_ KVSTOW_GUARDED_BY(mu_) = 0;  // the largest that records were filed under
   SpaceId next_space_ KVSTOW_GUARDED_BY(mu_) = 1;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;

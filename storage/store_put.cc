@@ -56,6 +56,7 @@ std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number) {
   entry->first_position = page.first_position;
   entry->tokens = page.tokens;
   entry->whole = page.whole;
+  entry->hot = page.hot;
   entry->disk_ack = page.ack;
   for (const SegmentFacts& facts : page.facts) entry->segments.push_back({.facts = facts});
   return entry;

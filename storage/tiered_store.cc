@@ -82,6 +82,9 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(TieredStoreOption
   return std::unique_ptr<TieredStore>(new TieredStore(std::move(impl)));
 }
 
+void TieredStore::SetMakeColdForm(MakeColdForm make_cold_form) {
+  impl_->SetMakeColdForm(std::move(make_cold_form));
+}
 absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
   return impl_->Put(std::move(page));
 }

@@ -17,6 +17,13 @@
 // list, and so are those of them that are on disk. Leased and pinned pages lose no bytes, but they
 // may move to a colder tier. Pins and leases end with the process.
 //
+// Hot and cold form: a page that was put as `hot` becomes another, smaller coding of the same
+// content before it leaves memory, by a function that the store is given. Hot pages are cooled so
+// before anything is demoted, oldest first, by whoever needs the room: a round of demotion, or a
+// Put. The cold form takes the page's place in one step, under a number of its own, in every tier
+// that held all of the hot one and with the same ack. Leased and pinned pages stay as they are;
+// what has no cold form, or no smaller one, cools like any other page.
+//
 // Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
 // page); it is read from the hottest.
 //
@@ -31,6 +38,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +84,11 @@ struct TieredStoreOptions {
   bool background = true;
 };
 
+// Makes the cold form of a page from header and bodies of its hot one; nothing when it has none.
+// Called by any thread, without a lock, and must not call the store.
+using MakeColdForm = std::function<std::optional<ColdForm>(
+    const PageName& name, const SharedBytes& header, std::span<const SharedBytes> bodies)>;
+
 // The parts a store is made of. An absent tier is a NoopTier, an absent catalog a NoopCatalog.
 struct TieredStoreParts {
   std::array<std::unique_ptr<Tier>, kTiers> tiers;
@@ -89,6 +102,9 @@ class TieredStore {
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(TieredStoreOptions options,
                                                            TieredStoreParts parts);
   ~TieredStore();  // does not flush: a store that is killed must come back all the same
+
+  // What cools hot pages; they cool like any other before it is set. It outlives the store.
+  void SetMakeColdForm(MakeColdForm make_cold_form);
 
   absl::StatusOr<PutOutcome> Put(PageToStore page);
   PrefixMatch Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease);

@@ -29,6 +29,7 @@ struct StoreUsage {
 struct StoreCounters {
   uint64_t puts = 0, already_there = 0, conflicts = 0;
   uint64_t demoted_bytes = 0, dropped_segments = 0, dropped_pages = 0;
+  uint64_t cooled_pages = 0, cooled_bytes = 0;  // hot pages that got their cold form; bytes saved
   uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
   uint64_t recovered_pages = 0, damaged_records = 0;
   uint64_t expired_leases = 0, disk_errors = 0;

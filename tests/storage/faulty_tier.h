@@ -17,6 +17,7 @@ namespace kvstow {
 // Shared by the faulty tier, the faulty catalog and the test.
 struct Faults {
   std::atomic<bool> fail_writes{false};   // RESOURCE_EXHAUSTED
+  std::atomic<bool> fail_erases{false};   // of a page's record
   std::atomic<bool> fail_reads{false};    // UNAVAILABLE
   std::atomic<bool> damage_reads{false};  // one bit of every body is flipped
   std::atomic<int> damage_only{-1};       // of the segment with this index, if not -1
@@ -79,7 +80,8 @@ class FaultyCatalog final : public Catalog {
     return inner_->TruncatePage(record, had);
   }
   absl::Status ErasePage(PageNumber number, size_t segments) override {
-    if (faults_.fail_writes) return absl::ResourceExhaustedError("injected: no space");
+    if (faults_.fail_writes || faults_.fail_erases)
+      return absl::ResourceExhaustedError("injected: no space");
     return inner_->ErasePage(number, segments);
   }
   absl::Status PutSpace(const SpaceRecord& space) override { return inner_->PutSpace(space); }

@@ -21,6 +21,7 @@ struct PrfPage {
   std::vector<uint32_t> sizes = {1000, 1000, 1000};  // of the segments, each at least 24
   bool whole = false;
   SpaceId space = 1;
+  bool hot = false;
 
   PageName name() const { return {.space = space, .key = absl::StrCat("key-", key)}; }
 
@@ -64,6 +65,7 @@ struct PrfPage {
                      .first_position = key * 16,
                      .tokens = 16,
                      .whole = whole,
+                     .hot = hot,
                      .ack = ack};
     for (size_t i = 0; i < sizes.size(); ++i) {
       SharedBytes body = SharedBytes::Take(Body(i));
@@ -72,6 +74,14 @@ struct PrfPage {
       page.bodies.push_back(std::move(body));
     }
     return page;
+  }
+  // The same as what takes the place of another page.
+  ColdForm ToColdForm() const {
+    PageToStore page = ToStore();
+    return {.header = page.header,
+            .whole = page.whole,
+            .facts = std::move(page.facts),
+            .bodies = std::move(page.bodies)};
   }
   uint64_t stored_bytes() const {
     uint64_t bytes = absl::StrCat("header of ", key, "@", version).size();

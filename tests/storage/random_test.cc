@@ -16,9 +16,25 @@ constexpr uint64_t kKeys = 60, kVersions = 3;
 class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
  protected:
   static PrfPage PageOf(uint64_t key, uint64_t version) {
-    PrfPage page{.key = key, .version = version, .sizes = {}, .whole = key % 5 == 0};
+    PrfPage page{
+        .key = key, .version = version, .sizes = {}, .whole = key % 5 == 0, .hot = key % 3 == 0};
     for (uint64_t i = 0; i < 1 + key % 4; ++i) page.sizes.push_back(500 + 900 * ((key + i) % 7));
     return page;
+  }
+  static PrfPage ColdOf(uint64_t key, uint64_t version) {
+    PrfPage page = PageOf(key, version + 1000);
+    page.sizes = std::vector<uint32_t>(1 + key % 2, 200);
+    page.hot = false;
+    return page;
+  }
+  void SetColdForms() {
+    store_->SetMakeColdForm([](const PageName& name, const SharedBytes& header,
+                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
+      const std::string text(AsString(header.span()));
+      const uint64_t key = std::stoull(name.key.substr(4));
+      if (key % 9 == 0) return std::nullopt;
+      return ColdOf(key, std::stoull(text.substr(text.find('@') + 1))).ToColdForm();
+    });
   }
   // The parameter: RocksDB, or a disk that is all instrumented code.
   void Wrap(TieredStoreParts& parts) override {
@@ -37,8 +53,10 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
     const auto facts = store_->Find(name);
     if (!facts.ok()) return;
     for (uint64_t version = 1; version <= kVersions; ++version) {
-      const PrfPage page = PageOf(key, version);
+      PrfPage page = PageOf(key, version);
       if (facts->raw_digest != page.raw_digest()) continue;
+      const PrfPage cold = ColdOf(key, version);
+      if (AsString(facts->header.span()) == AsString(cold.ToStore().header.span())) page = cold;
       std::vector<uint16_t> indices(facts->segments.size());
       std::iota(indices.begin(), indices.end(), 0);
       const auto bodies = store_->Read(name, facts->number, indices);
@@ -113,6 +131,8 @@ TEST_P(RandomTest, BytesAreRightOrMissing) {
   constexpr int kThreads = 4, kRounds = 3, kSteps = 800;
   constexpr uint64_t seed = 2026;
   Open(30 * kKiB, 60 * kKiB, 150 * kKiB);
+  SetColdForms();
+  uint64_t cooled = 0;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -129,13 +149,16 @@ TEST_P(RandomTest, BytesAreRightOrMissing) {
     for (Faults& faults : faults_) faults.damage_reads = faults.fail_writes = false;
     ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) ReadAndCheck(key);
+    cooled += store_->Counters().cooled_pages;
     Reopen();
+    SetColdForms();
     ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) ReadAndCheck(key);
     EXPECT_EQ(store_->Counters().corrupt_segments, 0u);
     EXPECT_EQ(store_->Counters().lost_segments, 0u) << "records without bodies were recovered";
   }
   EXPECT_GT(good_, 1000u);
+  EXPECT_GT(cooled, 10u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Disks, RandomTest, testing::Bool(),

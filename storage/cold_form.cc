@@ -1,0 +1,162 @@
+// The other coding of a page: a hot page becomes its cold form, once.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
+
+// The tiers that hold all of the page: those get the cold form. Of what is elsewhere in part,
+// nothing is needed.
+TierSet TiersOfAll(const PageEntry& page) {
+  TierSet out = page.segments[0].tiers;
+  for (const PageEntry::Segment& segment : page.segments) {
+    for (const TierId t : kAllTiers) {
+      if (!segment.tiers.Has(t)) out.Remove(t);
+    }
+  }
+  return out;
+}
+
+std::unique_ptr<PageEntry> ColdEntry(const PageEntry& hot, const ColdForm& cold, TierSet tiers,
+                                     PageNumber number) {
+  auto page = std::make_unique<PageEntry>();
+  page->number = number;
+  page->name = hot.name;
+  page->header = cold.header;
+  page->raw_digest = hot.raw_digest;
+  page->raw_bytes = hot.raw_bytes;
+  page->first_position = hot.first_position;
+  page->tokens = hot.tokens;
+  page->whole = cold.whole;
+  page->disk_ack = hot.disk_ack;
+  for (const SegmentFacts& facts : cold.facts) page->segments.push_back({facts, tiers});
+  return page;
+}
+
+}  // namespace
+
+void TieredStore::Impl::SetMakeColdForm(MakeColdForm make_cold_form) {
+  MutexLock lock(mu_);
+  make_cold_form_ = std::make_shared<const MakeColdForm>(std::move(make_cold_form));
+}
+
+// The hot page that would cool first; a page whose form cannot change now is skipped.
+std::optional<TieredStore::Impl::Claim> TieredStore::Impl::PickHot(
+    TierId from, const absl::flat_hash_set<PageNumber>& skip) {
+  if (make_cold_form_ == nullptr) return std::nullopt;
+  for (const auto& [rank, page] : index_.hot_order(from)) {
+    if (page->busy || page->is_protected() || skip.contains(page->number)) continue;
+    if (TiersOfAll(*page).Has(from)) return Begin(page);
+  }
+  return std::nullopt;
+}
+
+// Replaces the claimed hot page by its cold form, in every tier that holds all of it. The new one
+// is another page with a number of its own: written first, published in the place of the old one in
+// one step, and only then is the old one erased. A crash in between leaves two pages of one name on
+// disk, of which recovery takes the later. False when the page stays as it is.
+bool TieredStore::Impl::Cool(Claim& claim) {
+  std::vector<uint16_t> all(claim->segments.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  std::vector<SharedBytes> bodies;
+  for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, all)) {
+    if (body.ok()) bodies.push_back(*std::move(body));
+  }
+  if (bodies.size() < all.size()) return claim.page() == nullptr;  // cut where it was damaged
+
+  std::shared_ptr<const MakeColdForm> make_cold;
+  PageNumber number = 0;
+  {
+    MutexLock lock(mu_);
+    make_cold = make_cold_form_;
+    number = next_number_++;
+  }
+  const std::optional<ColdForm> cold = (*make_cold)(claim->name, claim->header, bodies);
+  std::unique_ptr<PageEntry> entry;
+  if (cold.has_value()) entry = ColdEntry(*claim.page(), *cold, TiersOfAll(*claim.page()), number);
+  const bool smaller = entry != nullptr && entry->BytesOf(0, entry->segments.size()) <=
+                                               claim->BytesOf(0, claim->segments.size());
+  if (!smaller) {
+    // It cools as it is.
+    MutexLock lock(mu_);
+    index_.Change(claim.page(), [](PageEntry& page) { page.hot = false; });
+    return false;
+  }
+  if (!WriteCold(*entry, cold->bodies)) return false;
+  return Swap(claim, std::move(entry));
+}
+
+// All of a page that is not in the index yet, into the tiers that its segments name. It is smaller
+// than the page whose place it takes, so no room is reserved for it.
+bool TieredStore::Impl::WriteCold(const PageEntry& page, std::span<const SharedBytes> bodies) {
+  std::vector<SegmentBody> list;
+  for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
+  absl::Status written;
+  const TierSet tiers = page.segments[0].tiers;
+  for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
+    if (!tiers.Has(t)) continue;
+    written = t != TierId::kDisk
+                  ? tier(t).Write(list)
+                  : parts_.catalog->PutPage(page.Record(list.size()), list, page.disk_ack);
+    if (!written.ok()) break;
+  }
+  if (written.ok()) return true;
+  EraseEverywhere(page);
+  MutexLock lock(mu_);
+  counters_.disk_errors += tiers.Has(TierId::kDisk) ? 1 : 0;
+  return false;
+}
+
+// Publishes `cold` in the place of the claimed page, unless that was leased or pinned meanwhile.
+bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
+  std::unique_ptr<PageEntry> gone;
+  std::array<uint64_t, kTiers> leaving{};
+  {
+    MutexLock lock(mu_);
+    if (claim->is_protected()) {
+      gone = std::move(cold);
+    } else {
+      cold->age = claim->age;
+      const uint64_t had = claim->BytesOf(0, claim->segments.size());
+      counters_.cooled_pages += 1;
+      counters_.cooled_bytes += had - cold->BytesOf(0, cold->segments.size());
+      const std::array<uint64_t, kTiers> before = BytesByTier();
+      gone = index_.Remove(claim.page());
+      --claims_;
+      claim.PageWasRemoved();
+      index_.Insert(std::move(cold));
+      const std::array<uint64_t, kTiers> after = BytesByTier();
+      // Until the hot form has really gone.
+      for (int t = 0; t < kTiers; ++t) reserved_[t] += leaving[t] = before[t] - after[t];
+    }
+  }
+  EraseEverywhere(*gone);
+  MutexLock lock(mu_);
+  for (int t = 0; t < kTiers; ++t) reserved_[t] -= leaving[t];
+  changed_.NotifyAll();
+  return claim.page() == nullptr;
+}
+
+std::array<uint64_t, kTiers> TieredStore::Impl::BytesByTier() const {
+  return {index_.bytes(TierId::kGpu), index_.bytes(TierId::kHost), index_.bytes(TierId::kDisk)};
+}
+
+// A page that is not in the index. At worst its bytes stay on disk until the next start.
+void TieredStore::Impl::EraseEverywhere(const PageEntry& page) {
+  absl::Status erased;
+  for (const TierId t : {TierId::kGpu, TierId::kHost}) {
+    std::vector<SegmentId> ids;
+    for (const uint16_t i : page.SegmentsIn(t, 0)) ids.push_back(page.id(i));
+    if (!ids.empty()) erased.Update(tier(t).Erase(ids));
+  }
+  if (page.on_disk() > 0) erased.Update(parts_.catalog->ErasePage(page.number, page.on_disk()));
+  if (!erased.ok()) Log().warn("page {}: {}", page.number, erased.ToString());
+}
+
+}  // namespace kvstow
