@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
@@ -124,6 +125,18 @@ absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& re
     return std::optional<CalibrationNeed>(std::move(need));
   }
   return std::optional<CalibrationNeed>();
+}
+
+absl::StatusOr<Recipe> NameCalibration(const Recipe& recipe, absl::string_view id) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto need, CalibrationNeeds(recipe));
+  if (!need.has_value() || !absl::StartsWith(id, need->blob)) return recipe;
+  std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
+  for (Op& op : ops) {
+    if (op.name != need->section) continue;
+    std::erase_if(op.arguments, [](const OpArgument& a) { return a.name == "blob"; });
+    op.arguments.push_back({"blob", std::string(id)});
+  }
+  return Recipe::Parse(PipelineText(ops));
 }
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(

@@ -74,6 +74,10 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
 // What the recipe asks for of a calibration; nothing when it needs none.
 absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe);
 
+// The same recipe with the calibration of this id (in hexadecimal) named in full, where it leaves
+// open which one, or gives the first digits of this one. A recipe that needs none stays as it is.
+absl::StatusOr<Recipe> NameCalibration(const Recipe& recipe, absl::string_view id);
+
 // Layers of a run: the recipe's run(layers), else as many as have about 1 MiB of raw bytes in a
 // full page. At least one, at most all; never so few that a page has more than kMaxSegments.
 absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, uint32_t levels);

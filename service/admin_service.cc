@@ -111,6 +111,10 @@ class AdminService final : public v1::Admin::CallbackService {
     if (const absl::Status s = CheckDeadline(*c, metrics_); !s.ok()) return new VerifyStream(s);
     return new VerifyStream(op_, workers_, *in);
   }
+  ServerUnaryReactor* SamplePages(CallbackServerContext* c, const v1::SamplePagesRequest* in,
+                                  v1::SamplePagesResponse* out) override {
+    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
+  }
   ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
                             v1::EvictResponse* out) override {
     return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Evict(*in, *out); });

@@ -71,6 +71,15 @@ v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage) {
   return proto;
 }
 
+std::vector<SegmentFacts> FactsOf(const PageHeader& header) {
+  std::vector<SegmentFacts> facts;
+  facts.reserve(header.segments.size());
+  for (const SegmentInfo& s : header.segments) {
+    facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
+  }
+  return facts;
+}
+
 v1::PageStatus GetOutcome(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

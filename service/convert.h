@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "kernels/encoded_page.h"
 #include "kvstow/v1/types.pb.h"
 #include "service/spaces.h"
 #include "storage/tiered_store.h"
@@ -29,6 +30,9 @@ v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage);
 v1::PageStatus GetOutcome(const absl::Status& status);
 
 grpc::Status ToGrpc(const absl::Status& status);
+
+// What the store is told of a page's segments.
+std::vector<SegmentFacts> FactsOf(const PageHeader& header);
 
 }  // namespace kvstow
 

@@ -67,10 +67,10 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   out.set_created(opened.created);
   ToProto(space.spec, *out.mutable_spec());
   out.set_recipe(space.recipe);
-  out.set_pipeline(space.codec->recipe().pipeline());
+  out.set_pipeline(space.pipeline);
   out.set_fidelity(FidelityToProto(space.fidelity));
   out.set_raw_bytes_per_token(BytesPerToken(space.spec));
-  out.set_levels(space.codec->levels());
+  out.set_levels((space.cold != nullptr ? space.cold : space.codec)->levels());
   return absl::OkStatus();
 }
 
@@ -169,6 +169,21 @@ absl::Status KvOperator::Status(const v1::StatusRequest&, v1::StatusResponse& ou
   out.mutable_libraries()->insert(facts_.libraries.begin(), facts_.libraries.end());
   out.mutable_config()->insert(facts_.config.begin(), facts_.config.end());
   AddTiers(store_.Usage(), out.mutable_tiers());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::SamplePages(const v1::SamplePagesRequest& in,
+                                     v1::SamplePagesResponse& out) {
+  if (in.max_pages() < 1 || in.max_pages() > kMaxSampledPages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_pages is ", in.max_pages(), ": ask for 1 to ", kMaxSampledPages));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  std::vector<PageName> pages = store_.Pages(space->id);
+  std::ranges::sort(pages, {}, &PageName::key);
+  const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
+  for (size_t i = 0; i < taken; ++i) out.add_keys(pages[i * pages.size() / taken].key);
+  out.set_pages(pages.size());
   return absl::OkStatus();
 }
 

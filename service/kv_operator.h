@@ -24,6 +24,7 @@
 namespace kvstow {
 
 inline constexpr int kMaxKeysPerCall = 65536;
+inline constexpr uint32_t kMaxSampledPages = 16384;  // their keys fit into a message
 
 // What Status tells that does not change while the server runs.
 struct ServerFacts {
@@ -46,6 +47,7 @@ class KvOperator {
   absl::Status Usage(const v1::UsageRequest& in, v1::UsageResponse& out);
 
   absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
+  absl::Status SamplePages(const v1::SamplePagesRequest& in, v1::SamplePagesResponse& out);
   absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);  // blocking
   absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);  // blocking
   // `progress` is told now and then, and once at the end with `done`; false from it stops.

@@ -67,6 +67,8 @@ constexpr CounterRow kStoreCounters[] = {
     {"demoted_bytes", "bytes that moved to a colder tier", &StoreCounters::demoted_bytes},
     {"dropped_segments", "segments that were dropped", &StoreCounters::dropped_segments},
     {"dropped_pages", "pages of which nothing is left", &StoreCounters::dropped_pages},
+    {"cooled_pages", "hot pages that became their cold form", &StoreCounters::cooled_pages},
+    {"cooled_bytes", "bytes that this saved", &StoreCounters::cooled_bytes},
     {"corrupt_segments", "segments that failed their digest", &StoreCounters::corrupt_segments},
     {"lost_segments", "segments that were not where they should be", &StoreCounters::lost_segments},
     {"recovered_pages", "pages that came back at start", &StoreCounters::recovered_pages},
@@ -146,6 +148,10 @@ class Metrics::Impl {
       Count(registry, "kvstow_corrupt_pages_total",
             "pages that failed a check or their decoding when they were read, and were dropped")
           .Add({});
+  Counter& missing_calibration =
+      Count(registry, "kvstow_missing_calibration_total",
+            "pages that were a miss because their calibration is not loaded")
+          .Add({});
   Counter& reaped = Count(registry, "kvstow_reaped_pages_total",
                           "half-sent pages that were dropped because nobody went on")
                         .Add({});
@@ -159,6 +165,11 @@ class Metrics::Impl {
                           .Help("time to decode a page")
                           .Register(registry)
                           .Add({}, TimeBuckets());
+  Histogram& cooling = prometheus::BuildHistogram()
+                           .Name("kvstow_cooling_seconds")
+                           .Help("time to make the cold form of a page from its hot one")
+                           .Register(registry)
+                           .Add({}, TimeBuckets());
   Family<Gauge>& streams = prometheus::BuildGauge()
                                .Name("kvstow_open_streams")
                                .Help("streams that are open, by method")
@@ -194,6 +205,7 @@ void Metrics::CountRefusedCall(absl::string_view why) {
 }
 
 void Metrics::CountCorrupt() { impl_->corrupt.Increment(); }
+void Metrics::CountMissingCalibration() { impl_->missing_calibration.Increment(); }
 void Metrics::CountReaped(uint64_t tickets) {
   impl_->reaped.Increment(static_cast<double>(tickets));
 }
@@ -203,6 +215,10 @@ void Metrics::ObserveEncode(Duration time) {
 }
 void Metrics::ObserveDecode(Duration time) {
   impl_->decode.Observe(std::chrono::duration<double>(time).count());
+}
+
+void Metrics::ObserveCooling(Duration time) {
+  impl_->cooling.Observe(std::chrono::duration<double>(time).count());
 }
 
 void Metrics::AddStreams(StreamKind kind, int change) {

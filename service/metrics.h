@@ -40,10 +40,12 @@ class Metrics {
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);  // a short word: deadline, draining, streams
-  void CountCorrupt();  // a page failed a check or its decoding, and was dropped
+  void CountCorrupt();             // a page failed a check or its decoding, and was dropped
+  void CountMissingCalibration();  // a page was a miss because its calibration is not here
   void CountReaped(uint64_t tickets);
   void ObserveEncode(Duration time);
   void ObserveDecode(Duration time);
+  void ObserveCooling(Duration time);  // of a page from its hot form to its cold one
   void AddStreams(StreamKind kind, int change);
 
   // The text exposition format.

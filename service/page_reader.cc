@@ -70,6 +70,21 @@ absl::StatusOr<LayerRange> LayersOf(const KvSpec& spec, const v1::GetPage& reque
   return LayerRange{.first = first, .count = count};
 }
 
+// The tokens of a page that a request asks for.
+absl::StatusOr<TokenRange> TokensOf(const PageHeader& header, v1::Payload payload,
+                                    const v1::GetPage& request) {
+  if (payload == v1::ENCODED) return TokenRange{0, header.tokens};
+  const uint32_t first = request.first_token();
+  const uint32_t count = request.token_count() > 0 ? request.token_count()
+                                                   : header.tokens - std::min(first, header.tokens);
+  if (count == 0 || first >= header.tokens || count > header.tokens - first) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tokens ", first, " to ", uint64_t{first} + count,
+                     " were asked for, the page has ", header.tokens));
+  }
+  return TokenRange{.first = first, .count = count};
+}
+
 // docs/FORMAT.md, "Encoded payload".
 std::vector<SharedBytes> EncodedPayload(const SharedBytes& header,
                                         std::span<const std::optional<SharedBytes>> bodies) {
@@ -96,12 +111,15 @@ std::vector<SharedBytes> EncodedPayload(const SharedBytes& header,
 struct PageReader::Selected {
   const PageHeader& header;
   LayerRange layers;
+  TokenRange tokens;
   std::vector<std::optional<SharedBytes>> bodies;
 };
 
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
   const auto layers = LayersOf(space.spec, request);
-  return layers.ok() ? layers->count * LayerBytes(space.spec, space.spec.page_tokens) : 0;
+  const uint32_t all = space.spec.page_tokens;
+  const uint32_t tokens = request.token_count() > 0 ? std::min(request.token_count(), all) : all;
+  return layers.ok() ? layers->count * LayerBytes(space.spec, tokens) : 0;
 }
 
 absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v1::GetPage& request,
@@ -149,6 +167,22 @@ absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& fac
   return absl::OkStatus();
 }
 
+absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out) {
+  const PageHeader& header = selected.header;
+  if (header.calibration != CalibrationId{} && calibrations_.Find(header.calibration) == nullptr) {
+    metrics_.CountMissingCalibration();
+    return absl::NotFoundError(absl::StrCat("the page needs calibration ",
+                                            HexOf(header.calibration),
+                                            ", which the server has not: put its file into the "
+                                            "folder of --calibrations and open the space again"));
+  }
+  const Time begin = Clock::Real().Now();
+  KVSTOW_RETURN_IF_ERROR(
+      DecodePage(header, selected.bodies, {selected.layers, selected.tokens}, out, calibrations_));
+  metrics_.ObserveDecode(Clock::Real().Now() - begin);
+  return absl::OkStatus();
+}
+
 absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
                                    const v1::GetPage& request, FetchedPage& out) {
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
@@ -157,9 +191,14 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
 
   const size_t wanted = SegmentsForLevels(header, request.max_levels());
-  Selected selected{.header = header, .layers = layers, .bodies = {}};
+  KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, payload, request));
+  Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
   selected.bodies.resize(std::min(wanted, facts.segments.size()));
-  KVSTOW_RETURN_IF_ERROR(ReadSegments(name, facts, selected));
+  if (const absl::Status read = ReadSegments(name, facts, selected); !read.ok()) {
+    const auto now = store_.Find(name);
+    const bool replaced = now.ok() && now->number != facts.number;
+    return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
+  }
 
   const size_t used = selected.bodies.size();
   const uint32_t levels = WholeLevels(header, used, layers);
@@ -171,10 +210,8 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   if (payload == v1::ENCODED) {
     out.payload = EncodedPayload(facts.header, selected.bodies);
   } else {
-    ByteBlock block(layers.count * LayerBytes(space.spec, header.tokens));
-    const Time begin = Clock::Real().Now();
-    KVSTOW_RETURN_IF_ERROR(DecodePage(header, selected.bodies, {.layers = layers}, block.span()));
-    metrics_.ObserveDecode(Clock::Real().Now() - begin);
+    ByteBlock block(layers.count * LayerBytes(space.spec, tokens.count));
+    KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
     out.payload.push_back(std::move(block).Share());
   }
 
@@ -182,8 +219,8 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   for (const SharedBytes& part : out.payload) {
     reply.set_payload_bytes(reply.payload_bytes() + part.size());
   }
-  reply.set_tokens(header.tokens);
-  reply.set_first_position(header.first_position);
+  reply.set_tokens(tokens.count);
+  reply.set_first_position(header.first_position + tokens.first);
   if (!facts.tiers.empty()) reply.set_tier(TierName(facts.tiers.front()));
   reply.set_recipe(header.pipeline);
   reply.set_exact(header.exact);
@@ -198,7 +235,9 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
 // FetchInto with its status as a typed outcome.
 void PageReader::FetchChecked(const Space& space, v1::Payload payload, const v1::GetPage& request,
                               FetchedPage& out) {
-  const absl::Status s = FetchInto(space, payload, request, out);
+  absl::Status s = FetchInto(space, payload, request, out);
+  // It got its cold form between being found and being read: that happens once.
+  if (absl::IsAborted(s)) s = FetchInto(space, payload, request, out);
   if (s.ok()) {
     out.reply.set_status(v1::HIT);
     return;

@@ -2,7 +2,8 @@
 //
 // It never lies: the header's key must be the key that was asked for, its geometry the space's, and
 // its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted.
-// The reply says what the bytes are: levels, exactness, error left.
+// The reply says what the bytes are: levels, exactness, error left. A page whose calibration is not
+// here cannot be decoded: a MISS, counted, until it is here again.
 //
 // Without gRPC, so that it can be tested alone. Thread-safe; Fetch takes the time that reading and
 // decoding take, so it runs on a worker thread.
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/shared_bytes.h"
+#include "kernels/calibration.h"
 #include "kernels/encoded_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/metrics.h"
@@ -27,7 +29,9 @@ struct FetchedPage {
 
 class PageReader {
  public:
-  PageReader(TieredStore& store, Metrics& metrics) : store_(store), metrics_(metrics) {}
+  // `calibrations` is what pages may need; all of them outlive this.
+  PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics)
+      : store_(store), calibrations_(calibrations), metrics_(metrics) {}
 
   // `lease` 0 = none; a lease is renewed by each page that it is used for.
   FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
@@ -44,13 +48,16 @@ class PageReader {
                     FetchedPage& out);
   absl::Status FetchInto(const Space& space, v1::Payload payload, const v1::GetPage& request,
                          FetchedPage& out);
+  absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
 
   TieredStore& store_;
+  const CalibrationStore& calibrations_;
   Metrics& metrics_;
 };
 
-// At most this many payload bytes come for a raw page of the space.
+// At most this many payload bytes come for a raw page of the space, or about as many for an encoded
+// one.
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request);
 
 }  // namespace kvstow

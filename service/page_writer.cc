@@ -20,7 +20,7 @@ void Describe(const PageHeader& header, uint64_t stored_bytes, Ack ack, v1::PutR
   result.set_ack(AckToProto(ack));
 }
 
-PageToStore ToStore(PageName name, EncodedPage page, uint64_t raw_bytes, Ack ack) {
+PageToStore ToStore(PageName name, EncodedPage page, uint64_t raw_bytes, bool hot, Ack ack) {
   PageToStore out;
   out.name = std::move(name);
   out.header = page.header_bytes;
@@ -29,10 +29,8 @@ PageToStore ToStore(PageName name, EncodedPage page, uint64_t raw_bytes, Ack ack
   out.first_position = page.header.first_position;
   out.tokens = page.header.tokens;
   out.whole = page.header.exact;
-  out.facts.reserve(page.header.segments.size());
-  for (const SegmentInfo& s : page.header.segments) {
-    out.facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
-  }
+  out.hot = hot;
+  out.facts = FactsOf(page.header);
   out.bodies = std::move(page.segments);
   out.ack = ack;
   return out;
@@ -115,8 +113,10 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   if (!encoded.ok()) return Refused(encoded.status().message());
 
   Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);
+  // A page that was kept exactly would be kept so again.
+  const bool hot = space.cold != nullptr && !encoded->header.fell_back;
   const auto outcome = store_.Put(ToStore({.space = space.id, .key = page.key()},
-                                          *std::move(encoded), raw.size(), AckOf(page)));
+                                          *std::move(encoded), raw.size(), hot, AckOf(page)));
   if (!outcome.ok()) return Refused(outcome.status().message());
   switch (*outcome) {
     case PutOutcome::kStored:

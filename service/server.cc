@@ -19,9 +19,12 @@
 #include "kernels/ops.h"
 #include "proto/wire/chunk.h"
 #include "service/admin_service.h"
+#include "service/calibrations.h"
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
+#include "service/page_cooler.h"
+#include "service/space_recipe.h"
 #include "service/status_page.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
@@ -58,14 +61,16 @@ absl::StatusOr<std::unique_ptr<Device>> OpenGpu(const Config& config) {
 
 // Whether it fits is a question to each space; here only what no space could use is refused.
 absl::Status CheckRecipe(const std::string& text) {
-  const auto recipe = Recipe::Parse(text);
+  const auto recipe = SpaceRecipe::Parse(text);
   if (!recipe.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
   }
-  for (const Op& op : recipe->ops()) {
-    if (FindOp(op.name) != nullptr) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
+  for (const Recipe& form : {recipe->hot, recipe->cold.value_or(recipe->hot)}) {
+    for (const Op& op : form.ops()) {
+      if (FindOp(op.name) != nullptr) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
+    }
   }
   return absl::OkStatus();
 }
@@ -105,7 +110,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   return out;
 }
 
-ServerFacts FactsOf(const Config& config, const Device* gpu, Time started) {
+ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
   ServerFacts facts{.version = Version(),
                     .device = gpu != nullptr ? gpu->name() : HostDevice().name(),
                     .libraries = LibraryVersions(),
@@ -148,16 +153,23 @@ class Server::Impl {
         config_(config),
         started_(started),
         gpu_(std::move(opened.gpu)),
+        metrics_(Version()),
+        calibrations_(config.calibrations),
+        spaces_(
+            {.default_recipe = config.recipe}, calibrations_,
+            [this] { return store_->NewSpaceId(); },
+            [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
+        cooler_(spaces_, calibrations_.store(), metrics_),
         store_(std::move(opened.store)),
         staging_({.budget_bytes = std::max(UsableMemory() / 16, kMinStagingBytes),
                   .ttl = options.staging_ttl}),
-        metrics_(Version()),
-        spaces_(
-            {.default_recipe = config.recipe}, [this] { return store_->NewSpaceId(); },
-            [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
-        reader_(*store_, metrics_),
+        reader_(*store_, calibrations_.store(), metrics_),
         writer_(*store_, metrics_, !config.disk_path.empty()),
-        op_(*store_, spaces_, reader_, metrics_, FactsOf(config, gpu_.get(), started)) {}
+        op_(*store_, spaces_, reader_, metrics_, ServerFactsOf(config, gpu_.get(), started)) {
+    store_->SetMakeColdForm(
+        [this](const PageName& name, const SharedBytes& header,
+               std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
+  }
 
   absl::Status Start();
   absl::Status Stop();
@@ -177,10 +189,12 @@ class Server::Impl {
   const Config config_;
   const Time started_;
   const std::unique_ptr<Device> gpu_;
-  const std::unique_ptr<TieredStore> store_;
-  Staging staging_;
   Metrics metrics_;
+  Calibrations calibrations_;
   Spaces spaces_;
+  const PageCooler cooler_;
+  const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
+  Staging staging_;
   PageReader reader_;
   PageWriter writer_;
   KvOperator op_;
@@ -204,6 +218,7 @@ class Server::Impl {
 };
 
 absl::Status Server::Impl::Start() {
+  KVSTOW_RETURN_IF_ERROR(calibrations_.Load());
   const size_t left_out = spaces_.Recover(store_->RecoveredSpaces());
   if (left_out > 0) {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",

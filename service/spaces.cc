@@ -8,10 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/status_macros.h"
-#include "kernels/joint_run_codec.h"
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
+#include "service/space_recipe.h"
 
 namespace kvstow {
 namespace {
@@ -108,14 +109,42 @@ absl::Status Differs(absl::string_view name, absl::string_view difference) {
                                                     "; use another name for other KV"));
 }
 
+// Whether a recipe means this codec, once the codec's calibration is named in it.
+absl::StatusOr<bool> Means(const Recipe& recipe, const Codec& codec) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(codec.recipe()));
+  if (!calibration.has_value()) return recipe == codec.recipe();
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe named, NameCalibration(recipe, calibration->blob));
+  return named == codec.recipe();
+}
+
+absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
+  if (recipe.cold.has_value() != (space.cold != nullptr)) return false;
+  if (!recipe.cold.has_value()) return Means(recipe.hot, *space.codec);
+  KVSTOW_ASSIGN_OR_RETURN(const bool cold, Means(*recipe.cold, *space.cold));
+  KVSTOW_ASSIGN_OR_RETURN(const bool hot, Means(recipe.hot, *space.codec));
+  return hot && cold;
+}
+
+// Gives a space the codecs of its recipe. FAILED_PRECONDITION: a calibration is missing.
+absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space) {
+  KVSTOW_ASSIGN_OR_RETURN(space.codec, calibrations.CodecOf(recipe.hot, space.spec));
+  if (recipe.cold.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(space.cold, calibrations.CodecOf(*recipe.cold, space.spec));
+  }
+  const Recipe* cold = space.cold == nullptr ? nullptr : &space.cold->recipe();
+  space.pipeline = PipelineOf(space.codec->recipe(), cold);
+  return absl::OkStatus();
+}
+
 absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
   if (asked.spec.has_value()) {
     const std::string difference = FirstDifference(have.spec, *asked.spec);
     if (!difference.empty()) return Differs(have.name, difference);
   }
   if (!asked.recipe.empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(asked.recipe));
-    if (!(recipe == have.codec->recipe())) {
+    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(asked.recipe));
+    KVSTOW_ASSIGN_OR_RETURN(const bool same, Serves(have, recipe));
+    if (!same) {
       return Differs(have.name,
                      absl::StrCat("recipe: ", have.recipe, " here, ", asked.recipe, " asked"));
     }
@@ -126,17 +155,6 @@ absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
                                 SpaceFidelityName(*asked.fidelity), " asked"));
   }
   return absl::OkStatus();
-}
-
-// UNIMPLEMENTED for a recipe that needs a calibration.
-absl::StatusOr<std::shared_ptr<const Codec>> CodecToServe(const Recipe& recipe,
-                                                          const KvSpec& spec) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(recipe));
-  if (!calibration.has_value()) return MakeCodec(recipe, spec);
-  return absl::UnimplementedError(
-      absl::StrCat("recipe '", recipe.text(),
-                   "' needs a calibration, and the server holds none yet: use another recipe here, "
-                   "or `kvstow codec roundtrip --calibration` without a server"));
 }
 
 }  // namespace
@@ -162,14 +180,14 @@ std::string SerializeSpace(const Space& space) {
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
-  const std::string identity =
-      Identity(space.spec, space.codec->recipe().pipeline(), space.fidelity);
+  const std::string identity = Identity(space.spec, space.pipeline, space.fidelity);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
   return std::move(out).Take();
 }
 
-absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes) {
+absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
+                                                  Calibrations& calibrations) {
   auto space = std::make_shared<Space>();
   FieldReader reader{ByteReader(bytes)};
   const auto version = reader.in.Get<uint16_t>();
@@ -195,22 +213,39 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
   }
   KVSTOW_RETURN_IF_ERROR(Validate(space->spec));
   // The pipeline, not the text: a name's meaning belongs to the build that wrote it.
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(pipeline));
-  KVSTOW_ASSIGN_OR_RETURN(space->codec, MakeCodec(recipe, space->spec));
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(pipeline));
+  absl::Status made = MakeCodecs(recipe, calibrations, *space);
+  if (absl::IsFailedPrecondition(made)) {
+    space->calibration_missing = true;
+    space->pipeline = pipeline;
+    space->codec = MakeMissingCodec(recipe.hot, space->spec, made);
+    if (recipe.cold.has_value()) {
+      space->cold = MakeMissingCodec(*recipe.cold, space->spec, made);
+    }
+    made = absl::OkStatus();
+  }
+  KVSTOW_RETURN_IF_ERROR(made);
   return space;
 }
 
-Spaces::Spaces(Options options, NewId new_id, Save save)
-    : options_(std::move(options)), new_id_(std::move(new_id)), save_(std::move(save)) {}
+Spaces::Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save)
+    : options_(std::move(options)),
+      calibrations_(calibrations),
+      new_id_(std::move(new_id)),
+      save_(std::move(save)) {}
 
 size_t Spaces::Recover(std::span<const SpaceRecord> records) {
   MutexLock lock(mu_);
   size_t left_out = 0;
   for (const SpaceRecord& record : records) {
-    auto space = ParseSpace(record.bytes.span());
+    auto space = ParseSpace(record.bytes.span(), calibrations_);
     if (!space.ok() || (*space)->id != record.id) {
       ++left_out;
       continue;
+    }
+    if ((*space)->calibration_missing) {
+      Log().warn("space '{}': {}", (*space)->name,
+                 std::string((*space)->codec->Encode({}).status().message()));
     }
     by_name_[(*space)->name] = *std::move(space);
   }
@@ -218,7 +253,7 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
 }
 
 // All of a new space but its id.
-absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) const {
+absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) {
   if (!request.spec.has_value()) {
     return absl::NotFoundError(
         absl::StrCat("there is no space '", request.name, "': give its spec to make it"));
@@ -236,15 +271,16 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->name = request.name;
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(space->recipe));
-  if (!recipe.policy_ops().empty()) {
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->recipe));
+  if (!recipe.hot.policy_ops().empty() ||
+      (recipe.cold.has_value() && !recipe.cold->policy_ops().empty())) {
     return absl::UnimplementedError(absl::StrCat(
-        "recipe '", recipe.text(),
+        "recipe '", space->recipe,
         "' drops tokens, and replies cannot name the kept ones yet: use its codec alone here, or "
         "`kvstow codec roundtrip` without a server"));
   }
-  KVSTOW_ASSIGN_OR_RETURN(space->codec, CodecToServe(recipe, space->spec));
-  const bool exact = space->codec->exact();
+  KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
+  const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
   space->fidelity =
       request.fidelity.value_or(exact ? SpaceFidelity::kExact : SpaceFidelity::kDense);
   if (space->fidelity == SpaceFidelity::kExact && !exact) {
@@ -252,24 +288,41 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
         absl::StrCat("fidelity EXACT with recipe '", space->recipe,
                      "', which loses bits: use an exact recipe, as `raw`, or fidelity DENSE"));
   }
-  space->fingerprint = FingerprintOf(space->spec, recipe.pipeline(), space->fidelity);
+  space->fingerprint = FingerprintOf(space->spec, space->pipeline, space->fidelity);
   return space;
+}
+
+// A space as it is now: one whose calibration was missing is made anew once it is here.
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<const Space> space) {
+  if (!space->calibration_missing) return space;
+  auto whole = std::make_shared<Space>(*space);
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->pipeline));
+  KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *whole));
+  whole->calibration_missing = false;
+  MutexLock lock(mu_);
+  by_name_[whole->name] = whole;
+  return whole;
 }
 
 absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
   KVSTOW_RETURN_IF_ERROR(CheckName(request.name));
+  std::shared_ptr<const Space> there;
   {
     MutexLock lock(mu_);
     while (creating_.contains(request.name)) created_.Wait(mu_);
     if (const auto it = by_name_.find(request.name); it != by_name_.end()) {
-      KVSTOW_RETURN_IF_ERROR(CheckSame(*it->second, request));
-      return Opened{it->second, false};
-    }
-    if (by_name_.size() + creating_.size() >= options_.max_spaces) {
+      there = it->second;
+    } else if (by_name_.size() + creating_.size() >= options_.max_spaces) {
       return absl::ResourceExhaustedError(
           absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed"));
+    } else {
+      creating_.insert(request.name);
     }
-    creating_.insert(request.name);
+  }
+  if (there != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(CheckSame(*there, request));
+    KVSTOW_ASSIGN_OR_RETURN(there, WithCodec(std::move(there)));
+    return Opened{std::move(there), false};
   }
   auto made = Make(request);
   absl::Status status = made.status();

@@ -6,9 +6,14 @@
 // spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that lossy pages never
 // pass for exact ones.
 //
-// New spaces are saved before anyone sees them;
-// recovered records that are damaged, of an unknown version or of a recipe that this build lacks
-// are left out and counted, and their pages become unreachable: a cache may forget.
+// A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration is served
+// with the one that fits, and the space keeps to it: its pipeline names it in full. A space whose
+// calibration is not here (its file went between two runs) is recovered all the same: nothing can
+// be put into it and its pages are misses, until Open finds the calibration again.
+//
+// New spaces are saved before anyone sees them; recovered records that are damaged, of an unknown
+// version or of a recipe that this build lacks are left out and counted, and their pages become
+// unreachable: a cache may forget.
 //
 // Thread-safe; no lock is held while a record is saved. A Space is immutable and shared.
 #ifndef KVSTOW_SERVICE_SPACES_H_
@@ -29,6 +34,7 @@
 #include "base/mutex.h"
 #include "kernels/codec.h"
 #include "kernels/page.h"
+#include "service/calibrations.h"
 #include "storage/catalog.h"
 
 namespace kvstow {
@@ -43,9 +49,13 @@ struct Space {
   SpaceId id = 0;
   std::string name;
   KvSpec spec;
-  std::string recipe;  // as it was written
+  std::string recipe;    // as it was written
+  std::string pipeline;  // the recipe written out
   SpaceFidelity fidelity = SpaceFidelity::kDense;
-  std::shared_ptr<const Codec> codec;
+  std::shared_ptr<const Codec> cold;  // what pages become before they leave memory; null = stay
+  std::shared_ptr<const Codec>
+      codec;  // what put makes; refuses every page when its calibration is missing
+  bool calibration_missing = false;
   Fingerprint fingerprint{};
 };
 
@@ -66,14 +76,16 @@ class Spaces {
     size_t max_spaces = 1024;
   };
 
-  Spaces(Options options, NewId new_id, Save save);
+  // `calibrations` outlives this.
+  Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
 
   // Takes over what was saved; returns how many records were left out. Call once, before Open.
   size_t Recover(std::span<const SpaceRecord> records);
 
   // INVALID_ARGUMENT: a bad name, spec or recipe, or EXACT with a recipe that loses bits.
   // NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION: it is open as something
-  // else. RESOURCE_EXHAUSTED: too many spaces. A space that could not be saved is not opened.
+  // else, or its calibration is not here. RESOURCE_EXHAUSTED: too many spaces. A space that could
+  // not be saved is not opened.
   struct Opened {
     std::shared_ptr<const Space> space;
     bool created = false;
@@ -87,9 +99,11 @@ class Spaces {
   std::vector<std::shared_ptr<const Space>> All() const;  // by name
 
  private:
-  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request) const;
+  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request);
+  absl::StatusOr<std::shared_ptr<const Space>> WithCodec(std::shared_ptr<const Space> space);
 
   const Options options_;
+  Calibrations& calibrations_;
   const NewId new_id_;
   const Save save_;
   mutable Mutex mu_;
@@ -99,9 +113,11 @@ class Spaces {
 };
 
 // The record of a space at rest; docs/FORMAT.md. Parsing answers DATA_LOSS, FAILED_PRECONDITION for
-// an unknown version, and what Recipe::Parse and MakeCodec answer.
+// an unknown version, and what Recipe::Parse and Calibrations::CodecOf answer, but that a missing
+// calibration makes a space with calibration_missing.
 std::string SerializeSpace(const Space& space);
-absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes);
+absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
+                                                  Calibrations& calibrations);
 
 Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceFidelity fidelity);
 

@@ -7,11 +7,16 @@
 namespace kvstow {
 
 inline PrfPage CrashPage(uint64_t key) {
-  PrfPage page{.key = key, .sizes = {}};
+  PrfPage page{.key = key, .sizes = {}, .hot = key % 2 == 0};
   for (uint64_t i = 0; i < 1 + key % 3; ++i) {
     page.sizes.push_back(static_cast<uint32_t>(1000 + 7000 * ((key + i) % 5)));
   }
   return page;
+}
+
+// What a hot one becomes.
+inline PrfPage CrashColdPage(uint64_t key) {
+  return {.key = key, .version = 1001, .sizes = {300, 400}};
 }
 
 }  // namespace kvstow

@@ -3,7 +3,8 @@
 //   kvstow_crash_writer FOLDER FIRST_KEY
 //
 // Writes one line to standard output for each put that was acknowledged as surviving kill -9: its
-// key. Every fourth page is only held in memory, so that demotion runs beside.
+// key. Every fourth page is only held in memory, so that demotion runs beside; every second is hot
+// and gets its cold form when memory is full.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -30,6 +31,10 @@ int Run(const std::string& folder, uint64_t first_key) {
   auto store =
       TieredStore::Open({.budget_bytes = {0, 1 << 20, uint64_t{1} << 30}}, std::move(parts));
   if (!store.ok() || !(*store)->SaveSpace({.id = 1}).ok()) return 1;
+  (*store)->SetMakeColdForm([](const PageName& name, const SharedBytes&,
+                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
+    return CrashColdPage(std::stoull(name.key.substr(4))).ToColdForm();
+  });
   std::printf("ready\n");
   std::fflush(stdout);
   for (uint64_t key = first_key;; ++key) {

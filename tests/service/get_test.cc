@@ -102,6 +102,34 @@ TEST_F(GetTest, ALossyPageSaysSo) {
   EXPECT_NEAR(reply.estimated_error(), error, error) << "the estimate is of the right size";
 }
 
+TEST_F(GetTest, TokensAndLayersAreThatPartOfThePage) {
+  const KvSpec spec = SmallSpec();
+  for (const char* space : {"s", "lossy"}) {
+    const std::string whole = client_->Get(space, {Ask("p9")}).pages[0].data;
+    for (uint32_t first = 0; first < 17; first += 4) {
+      v1::GetPage ask = Ask("p9");
+      ask.set_first_layer(1);
+      ask.set_layer_count(2);
+      ask.set_first_token(first);
+      ask.set_token_count(first == 16 ? 0 : 3);
+      const PageOut got = client_->Get(space, {ask}).pages[0];
+      ASSERT_EQ(got.reply.status(), v1::HIT) << got.reply.message();
+      const uint32_t count = first == 16 ? 1 : 3;
+      EXPECT_EQ(got.reply.tokens(), count);
+      EXPECT_EQ(got.reply.first_position(), 64 * 9 + first);
+      std::vector<uint8_t> part(2 * LayerBytes(spec, count));
+      CopyTokens(spec, 2, 17, AsBytes(whole).subspan(LayerBytes(spec, 17)), {first, count}, part);
+      EXPECT_EQ(got.data, AsString(part)) << space << ", tokens from " << first;
+    }
+  }
+  v1::GetPage wrong = Ask("p9");
+  wrong.set_first_token(16);
+  wrong.set_token_count(2);
+  const auto got = client_->Get("s", {wrong});
+  EXPECT_EQ(got.pages[0].reply.status(), v1::NOT_COMPATIBLE);
+  EXPECT_THAT(got.pages[0].reply.message(), HasSubstr("tokens 16 to 18 were asked for"));
+}
+
 TEST_F(GetTest, EachPageHasAnOutcomeOfItsOwn) {
   v1::GetPage deep = Ask("p1"), layers = Ask("p1");
   deep.set_min_levels(2);

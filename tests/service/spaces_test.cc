@@ -14,6 +14,7 @@
 namespace kvstow::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class SpacesTest : public ::testing::Test {
@@ -21,7 +22,7 @@ class SpacesTest : public ::testing::Test {
   SpacesTest() { Remake({}); }
   void Remake(Spaces::Options options) {
     spaces_ = std::make_unique<Spaces>(
-        options, [this] { return ++last_id_; },
+        options, calibrations_, [this] { return ++last_id_; },
         [this](const SpaceRecord& record) {
           if (save_.ok()) saved_.push_back(record);
           return save_;
@@ -36,6 +37,7 @@ class SpacesTest : public ::testing::Test {
   SpaceId last_id_ = 0;
   absl::Status save_;
   std::vector<SpaceRecord> saved_;
+  Calibrations calibrations_{""};
   std::unique_ptr<Spaces> spaces_;
 };
 
@@ -78,11 +80,12 @@ TEST_F(SpacesTest, LossyIsNeverExact) {
   EXPECT_NE((*Open("d", "")).space->fingerprint, (*Open("e", "")).space->fingerprint);
 }
 
-TEST_F(SpacesTest, ARecipeThatNeedsACalibrationIsNotServedYet) {
+TEST_F(SpacesTest, ARecipeWhoseCalibrationIsMissingSaysWhatToDo) {
   const auto opened = Open("s", "kvstow-cal");
-  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(opened.status().message()),
-              HasSubstr("'kvstow-cal' needs a calibration"));
+              AllOf(HasSubstr("recipe 'kvstow-cal'"), HasSubstr("kvstow codec calibrate"),
+                    HasSubstr("--calibrations FOLDER")));
 }
 
 TEST_F(SpacesTest, ARecipeThatDropsTokensIsNotServedYet) {
@@ -186,25 +189,28 @@ TEST(SpaceRecordTest, GoldenFile) {
   space.recipe = "raw";
   space.fidelity = SpaceFidelity::kExact;
   space.codec = *MakeCodec(*Recipe::Parse("raw"), space.spec);
+  space.pipeline = "raw";
   space.fingerprint = FingerprintOf(space.spec, "raw", space.fidelity);
   const std::string record = SerializeSpace(space);
 
+  Calibrations calibrations("");
   std::ifstream in(KVSTOW_TESTS_DIR "/golden/service_space_v1.bin", std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   ASSERT_FALSE(golden.empty()) << "tests/golden/service_space_v1.bin is missing";
   EXPECT_EQ(HexOf(AsBytes(record)), HexOf(AsBytes(golden)));
-  const auto parsed = ParseSpace(AsBytes(golden));
+  const auto parsed = ParseSpace(AsBytes(golden), calibrations);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ((*parsed)->id, 7u);
   EXPECT_EQ((*parsed)->name, "golden");
   EXPECT_EQ((*parsed)->spec, space.spec);
 
   for (size_t n = 0; n < golden.size(); ++n) {
-    EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n))).ok()) << "cut at " << n;
+    EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n)), calibrations).ok()) << "cut at " << n;
   }
   std::string newer = golden;
   newer[0] = 2;
-  EXPECT_EQ(ParseSpace(AsBytes(newer)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ParseSpace(AsBytes(newer), calibrations).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace
