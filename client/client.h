@@ -37,12 +37,18 @@
 
 namespace kvstow {
 
+class CalibrationStore;  // kernels/calibration.h
+
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
   int attempts = 6;                           // in a row that got nowhere: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
+  // Pages cross the network as they are stored, and are decoded here: fewer bytes, our CPU time.
+  bool get_encoded = false;
+  // What such pages may need; a page that needs another calibration is a miss. Null = none.
+  std::shared_ptr<const CalibrationStore> calibrations;
 };
 
 enum class Fidelity : uint8_t { kUnspecified = 0, kExact = 1, kDense = 2, kSparse = 3 };
@@ -105,6 +111,9 @@ struct PageGet {
   uint32_t min_levels = 0;
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;  // 0 = all from first_layer
+  uint32_t first_token = 0;
+  uint32_t token_count =
+      0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
 };
 
 struct GetResult {

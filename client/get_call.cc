@@ -9,7 +9,10 @@
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/convert.h"
+#include "client/encoded_payload.h"
 #include "client/raw_stream.h"
+#include "kernels/codec.h"
+#include "kernels/encoded_page.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -17,6 +20,8 @@ namespace {
 
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Get";
 constexpr size_t kPagesPerMessage = 256;
+// By how much the payload of an encoded page may exceed the page: header and list of segments.
+constexpr uint64_t kEncodedOverhead = kMaxPageHeaderBytes + (64 << 10);
 
 struct GetCall {
   ClientCore& core;
@@ -61,7 +66,7 @@ class GetStream final : public StreamHandler {
  public:
   explicit GetStream(std::shared_ptr<GetCall> call)
       : call_(std::move(call)), todo_(call_->answers.Missing()) {
-    for (const size_t i : todo_) wanted_bytes_ += call_->pages[i].out.size();
+    for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->pages[i]);
   }
 
   // Grants no more than can come, so that after the last grant the stream is closed on our side and
@@ -71,7 +76,7 @@ class GetStream final : public StreamHandler {
     v1::GetRequest message;
     if (asked_ == 0) {
       message.mutable_open()->set_space(call_->space);
-      message.mutable_open()->set_payload(v1::RAW);
+      message.mutable_open()->set_payload(encoded() ? v1::ENCODED : v1::RAW);
       message.mutable_open()->set_lease(call_->lease);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
@@ -106,6 +111,10 @@ class GetStream final : public StreamHandler {
 
  private:
   size_t left() const { return todo_.size() - answered_; }
+  bool encoded() const { return call_->core.options.get_encoded; }
+  uint64_t PayloadLimit(const PageGet& page) const {
+    return page.out.size() + (encoded() ? kEncodedOverhead : 0);
+  }
 
   void Ask(const PageGet& page, v1::GetPage& out) const {
     out.set_page(asked_ + 1);
@@ -114,6 +123,8 @@ class GetStream final : public StreamHandler {
     out.set_min_levels(page.min_levels);
     out.set_first_layer(page.first_layer);
     out.set_layer_count(page.layer_count);
+    out.set_first_token(page.first_token);
+    out.set_token_count(page.token_count);
   }
 
   absl::Status BeginPage(const v1::GetResponse& response) {
@@ -123,14 +134,14 @@ class GetStream final : public StreamHandler {
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
     result_ = GetResultOf(response.begin());
-    const std::span<uint8_t> out = call_->pages[todo_[page - 1]].out;
+    const PageGet& asked = call_->pages[todo_[page - 1]];
     if (result_.outcome != PageOutcome::kHit) {
       result_.bytes = 0;
       return Answer(page);
     }
-    if (result_.bytes > out.size()) {
+    if (result_.bytes > PayloadLimit(asked)) {
       result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
-                                     out.size(), ": does the worker use the space's spec?");
+                                     asked.out.size(), ": does the worker use the space's spec?");
       result_.outcome = PageOutcome::kNotCompatible;
       KVSTOW_RETURN_IF_ERROR(Answer(page));
       // There is no way to skip its payload: the pages after it come over another stream.
@@ -140,6 +151,7 @@ class GetStream final : public StreamHandler {
     filled_ = 0;
     raw_digest_ = response.begin().raw_digest();
     digest_ = Xxh3Stream();
+    payload_.resize(encoded() ? result_.bytes : 0);
     return result_.bytes == 0 ? EndPage() : absl::OkStatus();
   }
 
@@ -152,7 +164,8 @@ class GetStream final : public StreamHandler {
     }
     const PageGet& page = call_->pages[todo_[current_ - 1]];
     for (const grpc::Slice& slice : payload.slices) {
-      const std::span<uint8_t> to = page.out.subspan(filled_, slice.size());
+      const std::span<uint8_t> whole = encoded() ? std::span(payload_) : page.out;
+      const std::span<uint8_t> to = whole.subspan(filled_, slice.size());
       std::memcpy(to.data(), slice.begin(), slice.size());
       if (Checked(page)) digest_.Update(to);
       filled_ += slice.size();
@@ -163,11 +176,13 @@ class GetStream final : public StreamHandler {
 
   // The very bytes that were put, and all of them: their digest is known.
   bool Checked(const PageGet& page) const {
-    return result_.exact && page.first_layer == 0 && page.layer_count == 0;
+    return !encoded() && result_.exact && page.first_layer == 0 && page.layer_count == 0 &&
+           page.first_token == 0 && page.token_count == 0;
   }
 
   absl::Status EndPage() {
     const uint64_t page = std::exchange(current_, 0);
+    if (encoded()) DecodePayload(call_->pages[todo_[page - 1]]);
     if (Checked(call_->pages[todo_[page - 1]])) {
       const Digest128 digest = digest_.Finish();
       if (AsBytes(raw_digest_).size() != digest.bytes.size() ||
@@ -177,6 +192,21 @@ class GetStream final : public StreamHandler {
       }
     }
     return Answer(page);
+  }
+
+  void DecodePayload(const PageGet& page) {
+    const std::shared_ptr<const CalibrationStore>& loaded = call_->core.options.calibrations;
+    const absl::StatusOr<DecodedPayload> decoded =
+        DecodeEncodedPayload(payload_, page, loaded == nullptr ? NoCalibrations() : *loaded);
+    if (decoded.ok()) {
+      result_.bytes = decoded->bytes;
+      result_.tokens = decoded->tokens;
+      result_.first_position += page.first_token;
+      return;
+    }
+    result_.outcome = OutcomeOfFailedDecode(decoded.status());
+    result_.message = std::string(decoded.status().message());
+    result_.bytes = 0;
   }
 
   absl::Status Answer(uint64_t page) {
@@ -195,6 +225,7 @@ class GetStream final : public StreamHandler {
   uint64_t filled_ = 0;
   std::string raw_digest_;
   Xxh3Stream digest_;
+  std::vector<uint8_t> payload_;  // of an encoded page
 };
 
 void StartStream(std::shared_ptr<GetCall> call) {

@@ -22,11 +22,14 @@ void AddServerFlags(CLI::App& verb, ServerFlags& flags, double timeout_s) {
       ->capture_default_str();
 }
 
+ClientOptions OptionsOf(const ServerFlags& flags) {
+  return {.address = flags.server,
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
+          .attempts = 3};
+}
+
 std::unique_ptr<Client> Connect(const ServerFlags& flags) {
-  return Client::Connect(
-      {.address = flags.server,
-       .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
-       .attempts = 3});
+  return Client::Connect(OptionsOf(flags));
 }
 
 void Print(const OutputFlags& flags, const Json& object, const std::string& text) {

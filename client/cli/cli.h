@@ -34,7 +34,8 @@ struct ServerFlags {
   double timeout_s = 60;
 };
 void AddServerFlags(CLI::App& verb, ServerFlags& flags, double timeout_s = 60);
-// A client that reports a dead server soon: people wait for it.
+// Of a client that reports a dead server soon: people wait for it.
+ClientOptions OptionsOf(const ServerFlags& flags);
 std::unique_ptr<Client> Connect(const ServerFlags& flags);
 
 // Prints `object` or `text`, as the flags say.

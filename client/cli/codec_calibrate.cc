@@ -1,14 +1,15 @@
-// kvstow codec calibrate: a calibration blob from cases.
+// kvstow codec calibrate: a calibration blob from cases, or from the pages of a running server.
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "client/case_file.h"
 #include "client/cli/cli.h"
+#include "client/cli/page_source.h"
 #include "client/cli/text.h"
 #include "client/mapped_file.h"
+#include "client/safetensors.h"
 #include "kernels/calibration_methods.h"
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
@@ -16,16 +17,19 @@
 namespace kvstow::cli {
 namespace {
 
-constexpr uint32_t kTokensAtOnce = 1024;
-
 struct Flags {
   OutputFlags output;
   std::string recipe, out, model_stats;
   std::vector<std::string> cases;
+  ServerFlags server;
+  std::string space;
+  uint32_t max_pages = 256;
 };
 
 struct Report {
   std::shared_ptr<const Calibration> calibration;
+  std::string things;  // that it was made from, "cases" or "pages"
+  size_t count = 0;
   uint64_t tokens = 0, bytes = 0;
   double seconds = 0;
 };
@@ -67,26 +71,6 @@ absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec&
   return stats;
 }
 
-absl::Status AddCase(const std::string& path, const KvSpec& spec, CalibrationFit& fit,
-                     uint64_t& tokens) {
-  KVSTOW_ASSIGN_OR_RETURN(const CaseFile file, CaseFile::Open(path));
-  const std::string difference = FirstDifference(spec, file.Spec(kTokensAtOnce));
-  if (!difference.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is of another model than the first case: ", difference));
-  }
-  const auto count = static_cast<uint32_t>(file.tokens().size());
-  std::vector<uint8_t> raw;
-  for (uint32_t first = 0; first < count; first += kTokensAtOnce) {
-    const uint32_t n = std::min(kTokensAtOnce, count - first);
-    raw.resize(PageBytes(spec, n));
-    file.ReadPage(first, n, raw);
-    KVSTOW_RETURN_IF_ERROR(fit.Add({.raw = raw, .tokens = n, .first_position = first}));
-  }
-  tokens += count;
-  return absl::OkStatus();
-}
-
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   KVSTOW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Create(path, bytes.size()));
   std::memcpy(file.writable().data(), bytes.data(), bytes.size());
@@ -95,23 +79,31 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
 
 absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
   const Time start = Clock::Real().Now();
-  KVSTOW_ASSIGN_OR_RETURN(const CaseFile first, CaseFile::Open(flags.cases[0]));
-  const KvSpec spec = first.Spec(kTokensAtOnce);
+  KVSTOW_ASSIGN_OR_RETURN(const auto source,
+                          flags.space.empty()
+                              ? CasesAsSource(flags.cases)
+                              : SpaceAsSource(flags.server, flags.space, flags.max_pages));
+  const KvSpec& spec = source->spec();
   KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, ReadModelStats(flags.model_stats, spec));
   KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, stats));
   Report report;
-  Progress progress("codec calibrate", fit->passes() * flags.cases.size(), "cases");
+  Progress progress("codec calibrate", fit->passes() * source->size(),
+                    std::string(source->things()));
   for (int pass = 0; pass < fit->passes(); ++pass) {
     report.tokens = 0;
-    for (size_t i = 0; i < flags.cases.size(); ++i) {
-      KVSTOW_RETURN_IF_ERROR(AddCase(flags.cases[i], spec, *fit, report.tokens));
-      progress.Update(pass * flags.cases.size() + i + 1);
-    }
+    const auto add = [&](const PageToEncode& page) {
+      report.tokens += page.tokens;
+      return fit->Add(page);
+    };
+    KVSTOW_RETURN_IF_ERROR(
+        source->ForEach(add, [&](size_t done) { progress.Update(pass * source->size() + done); }));
     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
   KVSTOW_ASSIGN_OR_RETURN(report.calibration, Calibration::Parse(AsBytes(blob)));
   KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));
+  report.things = std::string(source->things());
+  report.count = source->size();
   report.bytes = blob.size();
   report.seconds = SecondsSince(start);
   return report;
@@ -125,6 +117,12 @@ absl::StatusOr<Recipe> CalibratedRecipe(const std::string& text) {
 }
 
 int Calibrate(const Flags& flags) {
+  if (flags.space.empty() && flags.cases.empty()) {
+    Fail(flags.output,
+         absl::InvalidArgumentError(
+             "name what to calibrate on: CASE files, or --space of a running server"));
+    return kWrongUse;
+  }
   const absl::StatusOr<Recipe> recipe = CalibratedRecipe(flags.recipe);
   if (!recipe.ok()) {
     Fail(flags.output, recipe.status());
@@ -142,7 +140,7 @@ int Calibrate(const Flags& flags) {
         {{"calibration", id},
          {"out", flags.out},
          {"bytes", report->bytes},
-         {"cases", flags.cases.size()},
+         {report->things, report->count},
          {"tokens", report->tokens},
          {"layers_per_run", shape.layers_per_run},
          {"components", components},
@@ -151,7 +149,8 @@ int Calibrate(const Flags& flags) {
         FormatFields(
             {{"calibration", id},
              {"written to", absl::StrCat(flags.out, ", ", report->bytes, " bytes")},
-             {"made from", absl::StrCat(flags.cases.size(), " cases, ", report->tokens, " tokens")},
+             {"made from",
+              absl::StrCat(report->count, " ", report->things, ", ", report->tokens, " tokens")},
              {"components",
               components == 0 ? "-" : absl::StrCat(components, " of ", values, " values a token")},
              {"time", absl::StrCat(FormatFixed(report->seconds, 1), " s")}}));
@@ -162,7 +161,9 @@ int Calibrate(const Flags& flags) {
 
 void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
   CLI::App* const verb = codec.add_subcommand(
-      "calibrate", "Fit the calibration of a recipe to cases: text like what will be stored");
+      "calibrate",
+      "Fit the calibration of a recipe to text like what will be stored: to cases, or to the pages "
+      "of a space");
   const auto flags = std::make_shared<Flags>();
   AddOutputFlags(*verb, flags->output);
   verb->add_option("--recipe", flags->recipe,
@@ -174,11 +175,22 @@ void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
                    "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
                    "gain_v, and optionally sensitivity of the cases' tokens in their order; "
                    "without it all layers, heads and tokens count the same");
-  verb->add_option("CASE", flags->cases, "safetensors files with k.L, v.L and tokens")->required();
+  AddServerFlags(*verb, flags->server);
+  CLI::Option* const space =
+      verb->add_option("--space", flags->space,
+                       "calibrate on pages of this space of a running server, not on cases");
+  verb->add_option("--max-pages", flags->max_pages,
+                   "so many of them at most, spread over all that the space has")
+      ->check(CLI::Range(1u, 16384u))
+      ->needs(space)
+      ->capture_default_str();
+  verb->add_option("CASE", flags->cases, "safetensors files with k.L, v.L and tokens")
+      ->excludes(space);
   verb->footer(
-      "Example:\n"
+      "Examples:\n"
       "  kvstow codec calibrate --recipe 'kvstow-cal(run=10)' --out model.kvcal prose*.safetensors "
-      "code*.safetensors");
+      "code*.safetensors\n"
+      "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --space smollm2");
   verb->callback([flags, &exit_code] { exit_code = Calibrate(*flags); });
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/case_attention.h"
+#include "client/cli/calibration_files.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
@@ -20,7 +21,8 @@ namespace {
 
 struct Flags {
   OutputFlags output;
-  std::string recipe, calibration, path, out;
+  std::string recipe, path, out;
+  std::vector<std::string> calibrations;
   uint32_t page_tokens = 256;
   uint32_t max_levels = 0;
   std::optional<CaseAttention> attention;  // of the case, when the recipe asks for importance
@@ -109,14 +111,6 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const std::string& text, c
   return MakeCodec(recipe, spec, calibrations);
 }
 
-absl::Status LoadCalibration(const std::string& path, CalibrationStore& calibrations) {
-  if (path.empty()) return absl::OkStatus();
-  KVSTOW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const absl::Status status = calibrations.Add(file.bytes()).status();
-  return status.ok() ? status
-                     : absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
                                       const CalibrationStore& calibrations,
                                       const CasePages& pages) {
@@ -143,7 +137,7 @@ int Roundtrip(Flags flags) {
   if (!file.ok()) return Fail(flags.output, file.status());
   const CasePages pages = CutCase(*std::move(file), flags.page_tokens);
   CalibrationStore calibrations;
-  const absl::Status loaded = LoadCalibration(flags.calibration, calibrations);
+  const absl::Status loaded = LoadCalibrations(flags.calibrations, calibrations);
   if (!loaded.ok()) return Fail(flags.output, loaded);
   const absl::StatusOr<std::shared_ptr<const Codec>> codec =
       CodecFor(flags.recipe, pages.spec, calibrations);
@@ -203,8 +197,7 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
   verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
       ->check(CLI::Range(1u, kMaxPageTokens))
       ->capture_default_str();
-  verb->add_option("--calibration", flags->calibration,
-                   "file that `kvstow codec calibrate` wrote, for recipes that need one");
+  AddCalibrationFlag(*verb, flags->calibrations);
   verb->add_option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
       ->capture_default_str();
   verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "client/cli/calibration_files.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
@@ -19,7 +20,8 @@ struct Flags {
   OutputFlags output;
   ServerFlags server;
   CaseFlags pages;
-  std::string out;
+  std::string out, payload = "raw";
+  std::vector<std::string> calibrations;
   uint32_t max_levels = 0;
 };
 
@@ -78,7 +80,12 @@ void FetchPages(Client& client, const Flags& flags, const CasePages& pages, cons
 }
 
 absl::StatusOr<Fetched> GetCase(const Flags& flags) {
-  const auto client = Connect(flags.server);
+  const auto calibrations = std::make_shared<CalibrationStore>();
+  KVSTOW_RETURN_IF_ERROR(LoadCalibrations(flags.calibrations, *calibrations));
+  ClientOptions options = OptionsOf(flags.server);
+  options.get_encoded = flags.payload == "encoded";
+  options.calibrations = calibrations;
+  const auto client = Client::Connect(std::move(options));
   KVSTOW_ASSIGN_OR_RETURN(const CasePages pages, OpenCaseInSpace(*client, flags.pages));
   const PrefixHit hit = client->Lookup(flags.pages.space, pages.keys);
   KVSTOW_RETURN_IF_ERROR(hit.status);
@@ -145,9 +152,17 @@ void AddGet(CLI::App& app, int& exit_code) {
   verb->add_option("OUT", flags->out, "safetensors file to write k.L and v.L to")->required();
   verb->add_option("--max-levels", flags->max_levels, "decode at most so many levels; 0 = all")
       ->capture_default_str();
+  verb->add_option("--payload", flags->payload,
+                   "raw: the server decodes; encoded: pages come as they are stored and are "
+                   "decoded here")
+      ->check(CLI::IsMember({"raw", "encoded"}))
+      ->capture_default_str();
+  AddCalibrationFlag(*verb, flags->calibrations);
   verb->footer(
       "Examples:\n  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
-      "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors");
+      "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors\n"
+      "  kvstow get --space smollm2 --payload encoded --calibration model.kvcal prompt.safetensors "
+      "decoded.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Get(*flags); });
 }
 

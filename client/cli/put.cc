@@ -175,7 +175,8 @@ void AddPut(CLI::App& app, int& exit_code) {
   AddCaseFlags(*verb, flags->pages);
   verb->add_option(
       "--recipe", flags->recipe,
-      "codec of a new space, see `kvstow codec list`; the server's default if left out");
+      "codec of a new space, see `kvstow codec list`, or hot=RECIPE,cold=RECIPE for a form to put "
+      "and one to keep; the server's default if left out");
   verb->add_option("--fidelity", flags->fidelity, "what a new space promises")
       ->check(CLI::IsMember({"exact", "dense", "sparse"}));
   verb->add_option("--page-tokens", flags->page_tokens,

@@ -159,6 +159,44 @@ TEST(Cli, ACalibrationIsMadeFromACaseAndUsedOnOne) {
             2);
 }
 
+TEST(Cli, ACalibratedSpaceGivesWhatTheLocalCodecGives) {
+  const TempDir dir;
+  const std::string blob = dir.path("calibrations/model.kvcal"), out = dir.path("out");
+  std::filesystem::create_directory(dir.path("calibrations"));
+  const std::string recipe = "kvstow-cal(run=1,step=2)";
+  ParseLine(RunKvstow(
+      {"codec", "calibrate", "--recipe", recipe, "--out", blob, "--format", "json", kCase}));
+  ParseLine(RunKvstow({"codec", "roundtrip", "--recipe", recipe, "--calibration", blob, "--format",
+                       "json", kCase, dir.path("local")}));
+  Daemon daemon("127.0.0.1:0", {"--disk-path", dir.path("disk"), "--host-bytes", "64MiB",
+                                "--calibrations", dir.path("calibrations")});
+  const auto run = [&](std::vector<std::string> arguments) {
+    return RunKvstow(arguments, {"KVSTOW_SERVER=" + daemon.address()});
+  };
+  ASSERT_EQ(run({"put", "--space", "s", "--recipe", recipe, kCase}).exit_code, 0);
+  ASSERT_EQ(run({"get", "--space", "s", kCase, out}).exit_code, 0);
+  ExpectSameCase(out, dir.path("local"), 256);
+  daemon.Kill();
+  daemon.Start();
+  const std::vector<std::string> encoded = {"get", "--space", "s", "--payload", "encoded", kCase};
+  std::vector<std::string> with = encoded, without = encoded;
+  with.insert(with.end(), {dir.path("decoded"), "--calibration", blob});
+  const Finished here = run(with);
+  ASSERT_EQ(here.exit_code, 0) << here.err;
+  ExpectSameCase(dir.path("decoded"), dir.path("local"), 256);
+  without.push_back(dir.path("none"));
+  const Finished miss = run(without);
+  EXPECT_EQ(miss.exit_code, 3) << miss.err;
+  EXPECT_THAT(miss.out, HasSubstr("which is not loaded"));
+
+  std::filesystem::remove(blob);
+  daemon.Kill();
+  daemon.Start();
+  const Finished lost = run({"get", "--space", "s", kCase, out});
+  EXPECT_EQ(lost.exit_code, 1);
+  EXPECT_THAT(lost.err, HasSubstr("put its file into the server's folder"));
+}
+
 TEST(Cli, RoundtripOfRawIsTheCaseItself) {
   const TempDir dir;
   const std::string out = dir.path("out.safetensors");
@@ -240,6 +278,27 @@ TEST_F(CliServer, ACaseGoesInComesBackAndGoes) {
   EXPECT_EQ(RunJson({"get", "--space", "s", kCase, dir_.path("none")}, 3)["hit_pages"], 0);
   EXPECT_FALSE(std::filesystem::exists(dir_.path("none")));
   EXPECT_EQ(RunJson({"del", "--space", "s", kCase}, 3)["deleted"], 0);
+}
+
+TEST_F(CliServer, ACalibrationIsMadeFromThePagesOfASpace) {
+  const std::string blob = dir_.path("model.kvcal"), recipe = "kvstow-cal(run=1,step=2)";
+  ASSERT_EQ(Run({"put", "--space", "s", "--recipe", "raw", "--page-tokens", "64", kCase}).exit_code,
+            0);
+  const Json made =
+      RunJson({"codec", "calibrate", "--recipe", recipe, "--out", blob, "--space", "s"});
+  EXPECT_EQ(made["pages"], 4);
+  EXPECT_EQ(made["tokens"], 256);
+  const Json coded = RunJson(
+      {"codec", "roundtrip", "--recipe", recipe, "--calibration", blob, kCase, dir_.path("out")});
+  EXPECT_GT(coded["ratio"], 8);
+  EXPECT_LT(coded["k_error"], 0.3);
+  EXPECT_EQ(RunJson({"codec", "calibrate", "--recipe", recipe, "--out", blob, "--space", "s",
+                     "--max-pages", "2"})["tokens"],
+            128);
+  EXPECT_EQ(
+      Run({"codec", "calibrate", "--recipe", recipe, "--out", blob, "--space", "none"}).exit_code,
+      1);
+  EXPECT_EQ(Run({"codec", "calibrate", "--recipe", recipe, "--out", blob}).exit_code, 2);
 }
 
 TEST_F(CliServer, AcknowledgedPagesSurviveSigkill) {

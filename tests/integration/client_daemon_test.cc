@@ -34,6 +34,46 @@ INSTANTIATE_TEST_SUITE_P(Tcp, ClientConformance, testing::Values(ServerCase{"kvs
 INSTANTIATE_TEST_SUITE_P(Unix, ClientConformance,
                          testing::Values(ServerCase{"kvstowd", OverUnixSocket}));
 
+// Whole pages, layers and tokens, decoded there or here, more of them than the window takes.
+TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
+  DaemonInDir server(/*unix_socket=*/false, /*disk=*/false);
+  const KvSpec spec = SmallSpec();
+  const Prompt prompt(spec, 19 * 64 + 17, 1);
+  const auto raw = Client::Connect({.address = server.address()});
+  const auto encoded = Client::Connect(
+      {.address = server.address(), .get_window_bytes = 4 << 20, .get_encoded = true});
+  for (const char* recipe : {"raw", "int8", "kvstow", "rotated8"}) {
+    SCOPED_TRACE(recipe);
+    ASSERT_TRUE(raw->OpenSpace({.name = recipe, .spec = spec, .recipe = recipe}).ok());
+    ASSERT_THAT(OutcomesOf(raw->Put(recipe, prompt.Puts()).get()),
+                testing::Each(PageOutcome::kStored));
+    Fetch there(spec, prompt.keys), here(spec, prompt.keys);
+    for (Fetch* fetch : {&there, &here}) {
+      fetch->gets[1].first_layer = 2;
+      fetch->gets[2].layer_count = 1;
+      fetch->gets[3].first_token = 30;
+      fetch->gets[4].token_count = 7;
+      fetch->gets[19].first_token = 18;  // of 17
+      fetch->gets.push_back({.key = "none", .out = fetch->buffers[0]});
+    }
+    const auto a = raw->Get(recipe, 0, there.gets).get();
+    const auto b = encoded->Get(recipe, 0, here.gets).get();
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(a[i].outcome, i < 19    ? PageOutcome::kHit
+                              : i == 19 ? PageOutcome::kNotCompatible
+                                        : PageOutcome::kMiss);
+      EXPECT_EQ(b[i].outcome, a[i].outcome) << b[i].message;
+      if (a[i].outcome != PageOutcome::kHit) continue;
+      EXPECT_EQ(b[i].bytes, a[i].bytes);
+      EXPECT_EQ(b[i].tokens, a[i].tokens);
+      EXPECT_EQ(b[i].first_position, a[i].first_position);
+      EXPECT_EQ(here.buffers[i], there.buffers[i]);
+    }
+  }
+}
+
 // A server that stopped in the middle keeps its sockets open and their buffers fill: bytes of the
 // worker's pages lie in the connection when the deadline passes.
 TEST(FrozenServer, IsAMissAtTheDeadlineAndGivesTheBytesBack) {
