@@ -164,7 +164,8 @@ std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab
                                             const ChannelStatistics& channels,
                                             const PlaneCoder& coder,
                                             std::span<const int32_t> q) const {
-  const size_t width = coder.width(), tokens = q.size() / width;
+  // No channels where all tokens are kept apart.
+  const size_t width = coder.width(), tokens = width > 0 ? q.size() / width : 0;
   std::vector<double> gains(levels_);
   gains[0] = static_cast<double>(plain * slabs.size());
   const size_t every = tokens >= kTokensToSample ? kGainEvery : 1;

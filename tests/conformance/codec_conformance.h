@@ -128,6 +128,23 @@ TEST_P(CodecConformance, APageMayBeShorterThanThePagesOfItsSpace) {
   }
 }
 
+// The first tokens of a text, which some codecs treat apart, alone and with others.
+TEST_P(CodecConformance, PagesAtTheBeginningOfATextAreOrdinary) {
+  const KvSpec spec = SpecOf(GetParam().dtype, 3, 2, 16, 8, 12);
+  const auto codec = Make(spec);
+  for (const uint64_t first_position : {0, 1, 3, 4}) {
+    for (const uint32_t tokens : {1, 2, 4, 5, 12}) {
+      SCOPED_TRACE(absl::StrCat(tokens, " tokens from ", first_position));
+      const auto raw = GaussianPage(spec, tokens);
+      const auto page =
+          codec->Encode({.raw = raw, .tokens = tokens, .first_position = first_position});
+      ASSERT_TRUE(page.ok()) << page.status();
+      const auto back = Decode(*page);
+      EXPECT_LE(codec->exact() ? back != raw : RelativeError(spec.dtype, raw, back), 0.5);
+    }
+  }
+}
+
 TEST_P(CodecConformance, TheSamePageGivesTheSameBytes) {
   const KvSpec spec = UsualSpec();
   const auto codec = Make(spec);
