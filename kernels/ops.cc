@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include "kernels/cachegen_run_codec.h"
 #include "kernels/importance/policy.h"
 #include "kernels/joint_run_codec.h"
 #include "kernels/lossless_run_codec.h"
@@ -7,12 +8,21 @@
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/block.h"
 #include "kernels/quantize/codebook.h"
+#include "kernels/quantize/keep.h"
 #include "kernels/quantize/levels.h"
+#include "kernels/quantize/low_rank.h"
 #include "kernels/quantize/minifloat.h"
+#include "kernels/quantize/polar.h"
+#include "kernels/quantize/signs.h"
 #include "kernels/quantize/sketch.h"
+#include "kernels/quantize/split.h"
+#include "kernels/quantize/svd.h"
 #include "kernels/quantize/symmetric.h"
+#include "kernels/shared_basis_run_codec.h"
+#include "kernels/transform/clip.h"
 #include "kernels/transform/hadamard.h"
 #include "kernels/transform/mean.h"
+#include "kernels/transform/sparse.h"
 
 namespace kvstow {
 namespace {
@@ -23,7 +33,18 @@ constexpr absl::string_view kGroupedArguments[] = {"bits", "group", "k", "v"};
 constexpr absl::string_view kFormatArguments[] = {"format"};
 constexpr absl::string_view kCodebookArguments[] = {"bits", "norm"};
 constexpr absl::string_view kSketchArguments[] = {"bits"};
+constexpr absl::string_view kSignsArguments[] = {"rows"};
+constexpr absl::string_view kLowRankArguments[] = {"rank"};
+constexpr absl::string_view kSparseArguments[] = {"share", "k", "v"};
+constexpr absl::string_view kClipArguments[] = {"share", "group"};
+constexpr absl::string_view kMergeArguments[] = {"heads"};
+constexpr absl::string_view kDeltasArguments[] = {"every", "bins", "early", "middle", "late"};
+constexpr absl::string_view kBinsArguments[] = {"k", "k_then", "k_from", "v", "v_then", "v_from"};
+constexpr absl::string_view kSharedBasisArguments[] = {"k", "v"};
 constexpr absl::string_view kPlanesArguments[] = {"step", "levels", "k", "depth"};
+constexpr absl::string_view kOutliersArguments[] = {"share", "group"};
+constexpr absl::string_view kLatentArguments[] = {"rope"};
+constexpr absl::string_view kAnchorArguments[] = {"every"};
 constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
 
 constexpr OpInfo kOps[] = {
@@ -34,15 +55,43 @@ constexpr OpInfo kOps[] = {
      StepRange{1e-3, 1e3, 2}},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"mean", OpKind::kTransform, kMeanArguments, MakeMean},
+    {"clip", OpKind::kTransform, kClipArguments, MakeClip},
+    {"sparse", OpKind::kTransform, kSparseArguments, MakeSparse},
     {"affine", OpKind::kQuantize, kGroupedArguments, nullptr, MakeAffine},
     {"symmetric", OpKind::kQuantize, kGroupedArguments, nullptr, MakeSymmetric},
     {"minifloat", OpKind::kQuantize, kFormatArguments, nullptr, MakeMinifloat},
     {"block", OpKind::kQuantize, kFormatArguments, nullptr, MakeBlock},
     {"codebook", OpKind::kQuantize, kCodebookArguments, nullptr, MakeCodebook},
     {"sketch", OpKind::kQuantize, kSketchArguments, nullptr, MakeSketch},
+    {"polar", OpKind::kQuantize, {}, nullptr, MakePolar},
+    {"keep", OpKind::kQuantize, {}, nullptr, MakeKeep},
+    {"lowrank", OpKind::kQuantize, kLowRankArguments, nullptr, MakeLowRank},
+    {"svd", OpKind::kQuantize, {}, nullptr, MakeSvd},
+    {"signs", OpKind::kQuantize, kSignsArguments, nullptr, MakeSigns},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
     {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes, nullptr,
      StepRange{0.01, 8, 0.5}},
+    {.name = "outliers",
+     .kind = OpKind::kSplit,
+     .arguments = kOutliersArguments,
+     .make_split = MakeOutliers},
+    {.name = "latent",
+     .kind = OpKind::kSplit,
+     .arguments = kLatentArguments,
+     .make_split = MakeLatent},
+    {.name = "anchor",
+     .kind = OpKind::kSplit,
+     .arguments = kAnchorArguments,
+     .make_split = MakeAnchor},
+    {.name = "merge", .kind = OpKind::kWrap, .arguments = kMergeArguments, .make_wrap = MakeMerge},
+    {"rope", OpKind::kRope, {}},
+    {"deltas", OpKind::kRunCodec, kDeltasArguments, nullptr, nullptr, MakeDeltas},
+    {"bins", OpKind::kRunCodec, kBinsArguments, nullptr, nullptr, MakeBins},
+    {"sharedbasis", OpKind::kRunCodec, kSharedBasisArguments, nullptr, nullptr, MakeSharedBasis},
+    {"k", OpKind::kMark, {}},
+    {"v", OpKind::kMark, {}},
+    {"rest", OpKind::kMark, {}},
+    {"residual", OpKind::kMark, {}},
 };
 
 }  // namespace

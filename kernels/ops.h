@@ -9,7 +9,9 @@
 #include <span>
 
 #include "absl/strings/string_view.h"
+#include "kernels/quantize/combine.h"
 #include "kernels/quantize/quantizer.h"
+#include "kernels/quantize/split.h"
 #include "kernels/run_codec.h"
 #include "kernels/transform/transform.h"
 
@@ -19,8 +21,12 @@ enum class OpKind : uint8_t {
   kRun,         // how many layers a segment holds; stands first
   kRaw,         // keeps the bytes; stands alone
   kCalibrated,  // codes all of a run by a calibration; stands alone
-  kTransform,   // any number
-  kQuantize,    // exactly one, last
+  kTransform,   // any number, before a quantizer or a split
+  kQuantize,    // ends a stage
+  kSplit,       // codes two pieces of a slab apart; ends a stage (compose.h)
+  kWrap,        // hands slabs on in another shape; before a stage (combine.h)
+  kRope,        // takes K's rotary positions off; stands first but for kRun (rope_run_codec.h)
+  kMark,        // k, v, rest, residual: says what the ops behind it are for (compose.h)
   kRunCodec,    // codes K and V of all layers of a run by itself; stands alone but for kRun
 };
 
@@ -48,6 +54,8 @@ struct OpInfo {
   MakeOwnRunCodec make_run_codec = nullptr;          // of a kRunCodec
   MakeCalibratedRunCodec make_calibrated = nullptr;  // of a kCalibrated
   StepRange steps = {};
+  MakeSplit make_split = nullptr;  // of a kSplit
+  MakeWrap make_wrap = nullptr;    // of a kWrap
 };
 
 // Null when there is no such op.

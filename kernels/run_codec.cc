@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
+#include "kernels/compose.h"
 #include "kernels/encoded_page.h"
 #include "kernels/importance/policy.h"
 #include "kernels/ops.h"
+#include "kernels/rope_run_codec.h"
 #include "kernels/slab_run_codec.h"
 #include "kernels/sparse_run_codec.h"
 
@@ -60,59 +62,49 @@ absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(), "': ", why));
 }
 
-// What codes the tokens of a page, all that there are.
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakeDenseRunCodec(
-    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+absl::Status OnlyExact(const Recipe& recipe, DType dtype) {
+  return Wrong(recipe, absl::StrCat(DTypeName(dtype), " pages take only 'raw' and 'lossless'"));
+}
+
+size_t FirstAfterRun(const Recipe& recipe) { return recipe.codec_ops()[0].name == "run" ? 1 : 0; }
+
+// What the ops from `first` on make.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeFrom(
+    const Recipe& recipe, size_t first, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration) {
   const std::span<const Op> ops = recipe.codec_ops();
-  std::vector<std::unique_ptr<Transform>> transforms;
-  std::unique_ptr<Quantizer> quantizer;
-  std::unique_ptr<const RunCodec> own;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const OpArguments arguments(ops[i]);
-    const absl::string_view name = arguments.op().name;
-    const OpInfo* info = FindOp(name);
-    if (info == nullptr)
-      return Wrong(recipe, absl::StrCat("there is no op or preset '", name, "'"));
-    if (own != nullptr || quantizer != nullptr) {
-      return Wrong(recipe, absl::StrCat("nothing may follow '", ops[i - 1].name, "'"));
-    }
-    switch (info->kind) {
-      case OpKind::kRun:
-        if (i > 0) return Wrong(recipe, "'run' must stand first");
-        break;
-      case OpKind::kRaw:
-        if (!transforms.empty()) return Wrong(recipe, "'raw' takes no transform");
-        KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
-        own = std::make_unique<RawRunCodec>(spec);
-        break;
-      case OpKind::kCalibrated:
-        if (ops.size() > 1) return Wrong(recipe, absl::StrCat("'", name, "' stands alone"));
-        if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw' and 'lossless'");
-        return info->make_calibrated(arguments, spec, std::move(calibration));
-      case OpKind::kTransform: {
-        KVSTOW_ASSIGN_OR_RETURN(auto made, info->make_transform(arguments));
-        transforms.push_back(std::move(made));
-        break;
-      }
-      case OpKind::kQuantize: {
-        KVSTOW_ASSIGN_OR_RETURN(quantizer, info->make_quantizer(arguments));
-        break;
-      }
-      case OpKind::kRunCodec: {
-        if (!transforms.empty())
-          return Wrong(recipe, absl::StrCat("'", name, "' takes no transform"));
-        KVSTOW_ASSIGN_OR_RETURN(own, info->make_run_codec(arguments, spec));
-        break;
-      }
-    }
+  if (first == ops.size()) return Wrong(recipe, "it must end in 'raw' or in a quantizer");
+  const OpArguments arguments(ops[first]);
+  const OpInfo* info = FindOp(ops[first].name);
+  if (info == nullptr)
+    return Wrong(recipe, absl::StrCat("there is no op or preset '", ops[first].name, "'"));
+  const bool stands_alone = info->kind == OpKind::kRaw || info->kind == OpKind::kCalibrated ||
+                            info->kind == OpKind::kRunCodec;
+  if (stands_alone && first + 1 < ops.size())
+    return Wrong(recipe, absl::StrCat("nothing may follow '", ops[first].name, "'"));
+  if (info->kind == OpKind::kRaw) {
+    KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
+    return std::make_unique<RawRunCodec>(spec);
   }
-  if (own == nullptr && quantizer == nullptr)
-    return Wrong(recipe, "it must end in 'raw' or in a quantizer");
-  if (IsFloat8(spec.dtype) && (own == nullptr || !own->exact()))
-    return Wrong(recipe,
-                 absl::StrCat(DTypeName(spec.dtype), " pages take only 'raw' and 'lossless'"));
-  if (own != nullptr) return own;
-  return MakeSlabRunCodec(spec, std::move(transforms), std::move(quantizer));
+  if (IsFloat8(spec.dtype) && info->kind != OpKind::kRunCodec) return OnlyExact(recipe, spec.dtype);
+  if (info->kind == OpKind::kRope && first == FirstAfterRun(recipe)) {
+    KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
+    KVSTOW_ASSIGN_OR_RETURN(auto inner, MakeFrom(recipe, first + 1, FloatSpec(spec), nullptr));
+    if (inner->exact()) return Wrong(recipe, "'rope' takes no exact codec");
+    return MakeRopeRunCodec(spec, std::move(inner));
+  }
+  if (info->kind == OpKind::kCalibrated) {
+    if (first > 0) return Wrong(recipe, absl::StrCat("'", ops[first].name, "' stands alone"));
+    return info->make_calibrated(arguments, spec, std::move(calibration));
+  }
+  if (info->kind == OpKind::kRunCodec) {
+    KVSTOW_ASSIGN_OR_RETURN(auto own, info->make_run_codec(arguments, spec));
+    if (IsFloat8(spec.dtype) && !own->exact()) return OnlyExact(recipe, spec.dtype);
+    return own;
+  }
+  absl::StatusOr<SlabOps> slabs = ComposeSlabOps(ops.subspan(first));
+  if (!slabs.ok()) return Wrong(recipe, slabs.status().message());
+  return MakeSlabRunCodec(spec, std::move(slabs->transforms), std::move(slabs->quantizer));
 }
 
 }  // namespace
@@ -141,7 +133,8 @@ absl::StatusOr<Recipe> NameCalibration(const Recipe& recipe, absl::string_view i
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
-  if (recipe.policy_ops().empty()) return MakeDenseRunCodec(recipe, spec, std::move(calibration));
+  if (recipe.policy_ops().empty())
+    return MakeFrom(recipe, FirstAfterRun(recipe), spec, std::move(calibration));
   if (calibration != nullptr) {
     return Wrong(recipe, "a calibrated codec takes whole tokens: drop planes instead");
   }
@@ -152,7 +145,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
   if (recipe.codec_ops().empty()) {
     return MakeSparseRunCodec(spec, std::make_unique<RawRunCodec>(head));
   }
-  KVSTOW_ASSIGN_OR_RETURN(auto codec, MakeDenseRunCodec(recipe, head, nullptr));
+  KVSTOW_ASSIGN_OR_RETURN(auto codec, MakeFrom(recipe, FirstAfterRun(recipe), head, nullptr));
   return MakeSparseRunCodec(spec, std::move(codec));
 }
 

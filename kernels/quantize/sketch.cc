@@ -20,12 +20,7 @@ struct SketchMatrix {
   explicit SketchMatrix(size_t dim) : rows(dim * dim), columns(dim * dim) {
     for (size_t i = 0; i < dim; ++i) {
       for (size_t j = 0; j < dim; ++j) {
-        int64_t sum = -6 * 65535;
-        for (uint64_t k = 0; k < 3; ++k) {
-          const uint64_t bits = SplitMix64(3 * (i * dim + j) + k);
-          for (int shift = 0; shift < 64; shift += 16) sum += bits >> shift & 0xffff;
-        }
-        rows[i * dim + j] = columns[j * dim + i] = static_cast<float>(sum) * 0x1p-16f;
+        rows[i * dim + j] = columns[j * dim + i] = FixedGaussian(i * dim + j);
       }
     }
   }

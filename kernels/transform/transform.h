@@ -1,5 +1,5 @@
-// A transform: an orthonormal change of the basis of a slab's values, or a shift of them, in place,
-// before they are quantized: an error has the same size on both sides. What it takes out of the
+// A transform: a change of a slab's values, in place, before they are quantized. Most are an
+// orthonormal change of their basis, or a shift of them: an error has the same size on both sides. What it takes out of the
 // values (a shift) is its side part, whose size depends on the shape only; side parts stand before
 // the quantizer's base level.
 //
@@ -20,6 +20,8 @@ class Transform {
  public:
   virtual ~Transform() = default;
   virtual size_t SideBytes(const SlabShape&) const { return 0; }
+  // Whether an error has the same size on both sides.
+  virtual bool keeps_error() const { return true; }
   // Whether the same side part inverts some of the tokens alone: what is done to a token depends on
   // no other token and on no position.
   virtual bool EachTokenAlone() const { return false; }

@@ -154,6 +154,14 @@ INSTANTIATE_TEST_SUITE_P(Sketch, GaussianOracle,
                                            Oracle{"sketch(bits=3)", .1823, 128},
                                            Oracle{"sketch(bits=4)", .0532, 128}));
 
+INSTANTIATE_TEST_SUITE_P(Polar, GaussianOracle,
+                         ::testing::Values(Oracle{"polar", .0321}, Oracle{"polar", .0321, 128}));
+
+INSTANTIATE_TEST_SUITE_P(Signs, GaussianOracle,
+                         ::testing::Values(Oracle{"signs(rows=2)", .7802},
+                                           Oracle{"signs(rows=16)", .0986},
+                                           Oracle{"signs(rows=2)", .7881, 128}));
+
 std::vector<uint8_t> Encoded(const Quantizer& quantizer, const SlabShape& shape,
                              const std::vector<float>& values) {
   std::vector<uint8_t> body(quantizer.LevelBytes(shape, 0));

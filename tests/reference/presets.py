@@ -1,4 +1,4 @@
-"""The published fixed-rate presets in numpy, against the program: python presets.py KVSTOW CASE
+"""The published fixed-rate presets in numpy, against the program: python presets.py KVSTOW CASE [PART OF A NAME]
 
 Written from docs/CODECS.md and docs/FORMAT.md, not from the sources. CASE is a safetensors file of
 at most one page (tests/data has one). For each preset: |x' - x| / |x| over all K and over all V, of
@@ -114,9 +114,10 @@ def rotated(code):
 
 @lru_cache
 def lloyd_max(bits, d):
-    """Of sqrt(d) times a coordinate of a random point of the unit sphere."""
-    u = np.linspace(-d ** .5, d ** .5, 100_001)
-    p = np.maximum(1 - u * u / d, 0) ** ((d - 3) / 2)
+    """Of sqrt(d) times a coordinate of a random point of the unit sphere; other d: of a Gaussian."""
+    sphere = d in (64, 128)
+    u = np.linspace(-1, 1, 100_001) * (d ** .5 if sphere else 9)
+    p = np.maximum(1 - u * u / d, 0) ** ((d - 3) / 2) if sphere else np.exp(-u * u / 2)
     c = np.interp((np.arange(2 ** bits) + .5) / 2 ** bits, np.cumsum(p) / p.sum(), u)
     for _ in range(2000):
         cell = np.searchsorted((c[1:] + c[:-1]) / 2, u)
@@ -137,16 +138,16 @@ def turboquant(bits, corrected=False):
 
 
 @lru_cache
-def gaussian_matrix(d):
+def gaussian_matrix_of(rows, d):
     parts = lambda x: sum(x >> s & 0xffff for s in (0, 16, 32, 48))
     return np.array([[sum(parts(splitmix64(3 * (i * d + j) + k)) for k in range(3)) - 6 * 65535
-                      for j in range(d)] for i in range(d)]) / 65536
+                      for j in range(d)] for i in range(rows)]) / 65536
 
 
 def sketch(bits):
     def run(x):
         d = x.shape[-1]
-        length, s = f16(np.linalg.norm(x, axis=-1, keepdims=True)), gaussian_matrix(d)
+        length, s = f16(np.linalg.norm(x, axis=-1, keepdims=True)), gaussian_matrix_of(d, d)
         c = lloyd_max(bits - 1, d)
         u = ratio(x, length) * d ** .5
         y = c[np.searchsorted((c[1:] + c[:-1]) / 2, u)]
@@ -204,18 +205,27 @@ def error(x, y):
     return np.linalg.norm(x - y) / np.linalg.norm(x)
 
 
-def main(kvstow, case):
+def decode(codes, slabs):
+    """All slabs of K and of V as `codes` gives them back: one code for K and one for V, or a code of all."""
+    whole = codes(*slabs) if callable(codes) else [[code(x) for x in part] for code, part in zip(codes, slabs)]
+    return [[f16(x) for x in part] for part in whole]
+
+
+def main(kvstow, case, only=""):
+    from combined import COMBINED, WHOLE
     slabs, apart = load(case), 0
     print("| preset | ratio | K numpy | K kvstow | V numpy | V kvstow |\n|---|---|---|---|---|---|")
-    for name, codes in PRESETS.items():
+    for name, codes in {**PRESETS, **COMBINED, **WHOLE}.items():
+        if only and only not in name:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "out.safetensors")
             said = subprocess.run([kvstow, "codec", "roundtrip", "--recipe", name, "--page-tokens", "256",
                                    "--format", "json", case, out], check=True, capture_output=True, text=True)
             decoded = load(out)
-        row = []
+        row, here_decoded = [], decode(codes, slabs)
         for part in (0, 1):
-            here = error(slabs[part], [f16(codes[part](x)) for x in slabs[part]])
+            here = error(slabs[part], here_decoded[part])
             there = error(slabs[part], decoded[part])
             apart = max(apart, abs(there / here - 1) if here > 0 else float(there > 0))
             row += [f"{here:.5f}", f"{there:.5f}"]
@@ -225,6 +235,6 @@ def main(kvstow, case):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

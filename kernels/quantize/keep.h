@@ -1,0 +1,16 @@
+// keep: values in fp16, as they are. For the piece of a split that is small and must stay exact, as
+// the RoPE part of an MLA vector; F16 pages lose nothing, others 2^-11 of a value.
+//
+// Body of a slab: all values (fp16).
+#ifndef KVSTOW_KERNELS_QUANTIZE_KEEP_H_
+#define KVSTOW_KERNELS_QUANTIZE_KEEP_H_
+
+#include "kernels/quantize/quantizer.h"
+
+namespace kvstow {
+
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeKeep(const OpArguments& arguments);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_QUANTIZE_KEEP_H_
