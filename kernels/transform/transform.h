@@ -1,7 +1,7 @@
 // A transform: a change of a slab's values, in place, before they are quantized. Most are an
-// orthonormal change of their basis, or a shift of them: an error has the same size on both sides. What it takes out of the
-// values (a shift) is its side part, whose size depends on the shape only; side parts stand before
-// the quantizer's base level.
+// orthonormal change of their basis, or a shift of them: an error has the same size on both sides.
+// What it takes out of the values (a shift) is its side part, whose size depends on the shape only;
+// side parts stand before the quantizer's base level.
 //
 // A Transform is immutable and knows no page: thread-safe. The same values give the same bits on
 // every SIMD target.
