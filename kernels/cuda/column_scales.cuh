@@ -23,7 +23,7 @@ KVSTOW_GPU void ColumnScales(const Launch& launch, uint32_t page, uint32_t layer
   for (uint32_t row = first; row < end; ++row) {
     const size_t octet = size_t{row} * part.row_octets + item % part.row_octets;
     float x[kOctet];
-    if (!RawToFloats(LoadRaw(raw + octet * kOctetBytes), launch.ops.bf16, x)) {
+    if (!RawToFloats(LoadWords(raw + octet * kOctetBytes), launch.ops.bf16, x)) {
       launch.refused[page] = 1;
     }
     for (uint32_t j = 0; j < kOctet; ++j) {

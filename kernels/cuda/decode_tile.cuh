@@ -17,8 +17,9 @@ template <Kind kind>
 class DecodeTile : public Tile {
  public:
   // `shared` has DecodeSharedBytes of the part, aligned to 16.
-  KVSTOW_GPU DecodeTile(const Launch& launch, uint32_t page, uint32_t tile, uint8_t* shared)
-      : Tile(launch, page, tile, shared) {}
+  KVSTOW_GPU DecodeTile(const Launch& launch, uint32_t page, uint32_t layer, uint32_t tile,
+                        uint8_t* shared)
+      : Tile(launch, page, layer, tile, shared) {}
 
   template <typename Run>
   KVSTOW_GPU void Code(const Run& run) const {
@@ -60,25 +61,41 @@ class DecodeTile : public Tile {
   }
 
   KVSTOW_GPU void Write(uint32_t octet, const float* x) const {
-    RawOctet raw;
-    for (uint32_t j = 0; j < kOctet; ++j) raw.value[j] = FloatToRaw(x[j], launch_.ops.bf16);
-    StoreRaw(raw, RawSlab() + size_t{octet} * kOctetBytes);
+    StoreWords(FloatsToRaw(x, launch_.ops.bf16), RawSlab() + size_t{octet} * kOctetBytes);
   }
 
   // The values of an octet of the slab.
   KVSTOW_GPU void ReadOctet(uint32_t octet, float* x) const {
-    uint32_t codes[kOctet] = {}, bits = 0;
+    const uint32_t bits = launch_.ops.bits[0];
+    if (launch_.levels > 1) return ReadLevels(octet, x);
+    WithBits(bits, [&](auto constant) {
+      uint32_t codes[kOctet];
+      Unpack(LoadBytes(CodeBytes<kind>(0, octet, constant), constant), constant, codes);
+      Values(octet, codes, constant, x);
+    });
+  }
+
+  KVSTOW_GPU void ReadLevels(uint32_t octet, float* x) const {
+    uint32_t codes[kOctet] = {}, all = 0;
     for (uint32_t level = 0; level < launch_.levels; ++level) {
-      const uint32_t more = launch_.ops.bits[level];
-      Unpack(LoadBytes(Codes(level, kind == Kind::kAffine) + size_t{octet} * more, more), more,
-             codes);
-      bits += more;
+      const uint32_t bits = launch_.ops.bits[level];
+      uint32_t part[kOctet];
+      Unpack(LoadBytes(CodeBytes<kind>(level, octet, bits), bits), bits, part);
+      for (uint32_t j = 0; j < kOctet; ++j) codes[j] = codes[j] << bits | part[j];
+      all += bits;
     }
-    bool sound = true;
-    Scale scale{};
+    Values(octet, codes, all, x);
+  }
+
+  template <typename Bits>
+  KVSTOW_GPU void Values(uint32_t octet, const uint32_t* codes, Bits bits, float* x) const {
+    const bool columns = kind == Kind::kAffine && part_.columns;
+    Halves halves = columns ? Halves{} : HalvesAt(octet);
+    bool sound = Finite(halves);
+    Scale scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
     for (uint32_t j = 0; j < kOctet; ++j) {
-      if (j == 0 || part_.columns) {
-        const Halves halves = HalvesAt(octet, j);
+      if (columns) {
+        halves = ColumnHalves(part_, Body(0), octet, j);
         sound &= Finite(halves);
         scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
       }
@@ -88,12 +105,9 @@ class DecodeTile : public Tile {
     if (!sound) Refuse();
   }
 
-  KVSTOW_GPU Halves HalvesAt(uint32_t octet, uint32_t j) const {
+  KVSTOW_GPU Halves HalvesAt(uint32_t octet) const {
     const uint8_t* const body = Body(0);
-    if (part_.columns) return ColumnHalves(part_, body, octet, j);
-    const InVector in = VectorOf(octet - at_.from);
-    const size_t index = size_t{at_.from / part_.vector.by + in.vector} * part_.vector_scales +
-                         Divide(in.octet, part_.group);
+    const size_t index = FirstScale() + ScaleInSpan(octet - at_.from);
     if (kind != Kind::kAffine) return {ReadHalf(body + 2 * index), 0};
     return {ReadHalf(body + 2 * index), ReadHalf(body + 2 * (part_.scales + index))};
   }

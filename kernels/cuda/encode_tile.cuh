@@ -13,10 +13,9 @@
 namespace kvstow::gpu {
 
 // Shared memory after the tables and values: errors, statistics, scales.
-constexpr size_t ErrorFloats() { return kTileOctets * kOctet; }
 constexpr size_t EncodeSharedBytes(const SlabPart& part) {
   const size_t scales = part.columns ? 0 : part.span_octets / part.vector.by * part.vector_scales;
-  return TableBytes() + ValueBytes(part) + ErrorFloats() * sizeof(float) + StatisticsBytes(part) +
+  return TableBytes() + ValueBytes(part) + kTileValues * sizeof(float) + StatisticsBytes(part) +
          scales * sizeof(Scale);
 }
 
@@ -24,11 +23,12 @@ template <Kind kind>
 class EncodeTile : public Tile {
  public:
   // `shared` has EncodeSharedBytes of the part, aligned to 16.
-  KVSTOW_GPU EncodeTile(const Launch& launch, uint32_t page, uint32_t tile, uint8_t* shared)
-      : Tile(launch, page, tile, shared),
+  KVSTOW_GPU EncodeTile(const Launch& launch, uint32_t page, uint32_t layer, uint32_t tile,
+                        uint8_t* shared)
+      : Tile(launch, page, layer, tile, shared),
         error_(x_ + Padded(part_.span_octets * kOctet)),
-        statistics_(error_ + ErrorFloats(), part_.span_octets),
-        scales_(reinterpret_cast<Scale*>(reinterpret_cast<uint8_t*>(error_ + ErrorFloats()) +
+        statistics_(error_ + kTileValues, part_.span_octets),
+        scales_(reinterpret_cast<Scale*>(reinterpret_cast<uint8_t*>(error_ + kTileValues) +
                                          StatisticsBytes(part_))) {}
 
   template <typename Run>
@@ -38,15 +38,13 @@ class EncodeTile : public Tile {
     run([&](uint32_t thread) { Load(thread); });
     if (ops.rotated) {
       RotateSpan(run);
-      if (kind != Kind::kCodebook) run([&](uint32_t thread) { Measure(thread); });
+      run([&](uint32_t thread) { Measure(thread); });
     }
     if (kind == Kind::kCodebook) run([&](uint32_t thread) { SumLanes(thread); });
     if (!part_.columns) run([&](uint32_t thread) { MakeScales(thread); });
-    run([&](uint32_t thread) { Put(thread); });
-    if (launch_.partials == nullptr) return;
-    run([&](uint32_t thread) { SumSquares(thread, 0); });
-    for (uint32_t level = 1; level < ops.levels; ++level) {
-      run([&](uint32_t thread) { TakeErrors(thread, level); });
+    run([&](uint32_t thread) { Put(thread, 0); });
+    for (uint32_t level = 0; level < ops.levels && launch_.partials != nullptr; ++level) {
+      if (level > 0) run([&](uint32_t thread) { Put(thread, level); });
       run([&](uint32_t thread) { SumSquares(thread, level); });
     }
   }
@@ -57,7 +55,8 @@ class EncodeTile : public Tile {
     bool finite = true;
     for (uint32_t o = thread; o < at_.span(); o += kThreads) {
       float x[kOctet];
-      finite &= RawToFloats(LoadRaw(raw + size_t{at_.from + o} * kOctetBytes), launch_.ops.bf16, x);
+      finite &=
+          RawToFloats(LoadWords(raw + size_t{at_.from + o} * kOctetBytes), launch_.ops.bf16, x);
       if (launch_.ops.rotated) {
         const uint32_t octet = VectorOf(o).octet;
         FlipSigns(signs_[octet], x);
@@ -71,10 +70,8 @@ class EncodeTile : public Tile {
   }
 
   KVSTOW_GPU void Measure(uint32_t thread) const {
-    for (uint32_t o = thread; o < at_.span(); o += kThreads) {
-      float x[kOctet];
-      GetValues(o, x);
-      statistics_.PutOctet(o, x);
+    for (uint32_t o = thread; o < at_.span() && kind != Kind::kCodebook; o += kThreads) {
+      statistics_.PutOctet(o, x_ + Padded(o * kOctet));
     }
   }
 
@@ -99,68 +96,81 @@ class EncodeTile : public Tile {
       // Of a group that the tile's beginning cuts, the tile before is the writer.
       const uint32_t octet = at_.from + begin;
       if (octet < at_.first || octet >= at_.end) continue;
-      const size_t index = size_t{at_.from / part_.vector.by} * part_.vector_scales + i;
+      const size_t index = FirstScale() + i;
       WriteHalf(halves.first, Body(0) + 2 * index);
       if (kind == Kind::kAffine) WriteHalf(halves.minimum, Body(0) + 2 * (part_.scales + index));
     }
   }
 
-  // The scale of a value of octet o of the tile; ColumnScales has written those of columns.
+  // The scale of value j of octet o of the tile; ColumnScales has written those of columns.
+  template <bool columns>
   KVSTOW_GPU Scale ScaleAt(uint32_t o, uint32_t j) const {
-    if (!part_.columns) {
-      const InVector in = VectorOf(at_.first - at_.from + o);
-      return scales_[in.vector * part_.vector_scales + Divide(in.octet, part_.group)];
-    }
+    if (!columns) return scales_[ScaleInSpan(at_.first - at_.from + o)];
     return ScaleOf<kind>(ColumnHalves(part_, Body(0), at_.first + o, j), part_,
                          launch_.ops.total_bits);
   }
 
-  KVSTOW_GPU void CodesAt(uint32_t o, uint32_t* codes, float* x) const {
+  // Calls f(columns, bits of a code), as constants where that makes faster code.
+  template <typename F>
+  KVSTOW_GPU void WithConstants(const F& f) const {
+    const bool columns = kind == Kind::kAffine && part_.columns;
+    WithBits(launch_.ops.total_bits, [&](auto bits) {
+      if (columns) f(std::true_type(), bits);
+      if (!columns) f(std::false_type(), bits);
+    });
+  }
+
+  template <bool columns, typename Bits>
+  KVSTOW_GPU void CodesAt(uint32_t o, Bits bits, float* x, uint32_t* codes) const {
     GetValues(at_.first - at_.from + o, x);
-    Scale scale = ScaleAt(o, 0);
+    Scale scale = ScaleAt<columns>(o, 0);
     for (uint32_t j = 0; j < kOctet; ++j) {
-      if (part_.columns) scale = ScaleAt(o, j);
-      codes[j] = CodeOf<kind>(x[j], scale, table_, launch_.ops.total_bits);
+      if (columns) scale = ScaleAt<columns>(o, j);
+      codes[j] = CodeOf<kind>(x[j], scale, table_, bits);
     }
   }
 
-  KVSTOW_GPU void Put(uint32_t thread) const {
-    const SlabOps& ops = launch_.ops;
-    for (uint32_t o = thread; o < at_.end - at_.first; o += kThreads) {
-      uint32_t codes[kOctet];
-      float x[kOctet];
-      CodesAt(o, codes, x);
-      uint32_t below = ops.total_bits;
-      for (uint32_t level = 0; level < ops.levels; ++level) {
-        const uint32_t bits = ops.bits[level];
-        below -= bits;
-        StoreBytes(Pack(codes, below, bits), bits,
-                   Codes(level, kind == Kind::kAffine) + size_t{at_.first + o} * bits);
+  // Writes the codes (once, at level 0) and takes the errors of the levels up to `level`.
+  KVSTOW_GPU void Put(uint32_t thread, uint32_t level) const {
+    WithConstants([&](auto columns, auto bits) {
+      for (uint32_t o = thread; o < at_.end - at_.first; o += kThreads) {
+        uint32_t codes[kOctet];
+        float x[kOctet];
+        CodesAt<columns>(o, bits, x, codes);
+        if (level == 0 && launch_.ops.levels == 1) {
+          StoreBytes(Pack(codes, bits), bits, CodeBytes<kind>(0, at_.first + o, bits));
+        } else if (level == 0) {
+          PutLevels(o, codes);
+        }
+        if (launch_.partials != nullptr) PutErrors<columns>(o, bits, codes, x, level);
       }
-      if (launch_.partials != nullptr) PutErrors(o, codes, x, ops.bits[0]);
+    });
+  }
+
+  KVSTOW_GPU void PutLevels(uint32_t o, const uint32_t* codes) const {
+    uint32_t below = launch_.ops.total_bits;
+    for (uint32_t level = 0; level < launch_.ops.levels; ++level) {
+      const uint32_t bits = launch_.ops.bits[level];
+      below -= bits;
+      uint32_t part[kOctet];
+      for (uint32_t j = 0; j < kOctet; ++j) part[j] = codes[j] >> below & ((1u << bits) - 1);
+      StoreBytes(Pack(part, bits), bits, CodeBytes<kind>(level, at_.first + o, bits));
     }
   }
 
-  KVSTOW_GPU void TakeErrors(uint32_t thread, uint32_t level) const {
-    uint32_t bits = 0;
-    for (uint32_t l = 0; l <= level; ++l) bits += launch_.ops.bits[l];
-    for (uint32_t o = thread; o < at_.end - at_.first; o += kThreads) {
-      uint32_t codes[kOctet];
-      float x[kOctet];
-      CodesAt(o, codes, x);
-      PutErrors(o, codes, x, bits);
-    }
-  }
-
-  // What is lost when only the leading `bits` of the codes are there.
-  KVSTOW_GPU void PutErrors(uint32_t o, const uint32_t* codes, const float* x,
-                            uint32_t bits) const {
-    Scale scale = ScaleAt(o, 0);
+  // What is lost when only the levels up to `level` are there.
+  template <bool columns, typename Bits>
+  KVSTOW_GPU void PutErrors(uint32_t o, Bits bits, uint32_t* codes, const float* x,
+                            uint32_t level) const {
+    uint32_t there = bits;
+    for (uint32_t l = launch_.ops.levels - 1; l > level; --l) there -= launch_.ops.bits[l];
+    Scale scale = ScaleAt<columns>(o, 0);
+    float error[kOctet];
     for (uint32_t j = 0; j < kOctet; ++j) {
-      if (part_.columns) scale = ScaleAt(o, j);
-      const uint32_t code = codes[j] >> (launch_.ops.total_bits - bits);
-      error_[o * kOctet + j] = x[j] - ValueOf<kind>(code, scale, table_, bits);
+      if (columns) scale = ScaleAt<columns>(o, j);
+      error[j] = x[j] - ValueOf<kind>(codes[j] >> (bits - there), scale, table_, there);
     }
+    StoreFloats(error, error_ + o * kOctet);
   }
 
   // Partial sums of the values (with level 0) and of the errors.
@@ -173,8 +183,10 @@ class EncodeTile : public Tile {
       const uint32_t count = std::min(kBlockOctets * kOctet, values - begin);
       const bool energy = level == 0 && i / kSums % sums == 0;
       const uint32_t x_begin = (at_.first - at_.from) * kOctet + begin;
+      // Both are in one array, from which a thread takes either.
+      const uint32_t error_begin = Padded(part_.span_octets * kOctet) + begin;
       const float sum = PartialSum(count, i % kSums, [&](uint32_t k) {
-        return energy ? x_[Padded(x_begin + k)] : error_[begin + k];
+        return x_[energy ? Padded(x_begin + k) : error_begin + k];
       });
       Partials(launch_, at_, energy ? 0 : level + 1)[block * kSums + i % kSums] = sum;
     }

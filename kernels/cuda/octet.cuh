@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "kernels/cuda/slab_layout.h"
 #include "kernels/half.h"
@@ -23,15 +24,44 @@
 
 namespace kvstow::gpu {
 
-struct RawOctet {
-  alignas(kOctetBytes) uint16_t value[kOctet];
+// 16 bytes in one access: raw values of an octet, or four floats. The place is aligned to 16.
+struct Words {
+  uint32_t word[4];
 };
-
-KVSTOW_GPU RawOctet LoadRaw(const uint8_t* from) {
-  return *reinterpret_cast<const RawOctet*>(from);  // one load: both are aligned to 16 bytes
+KVSTOW_GPU Words LoadWords(const void* from) {
+#ifdef __CUDA_ARCH__
+  const uint4 words = *static_cast<const uint4*>(from);
+  return {{words.x, words.y, words.z, words.w}};
+#else
+  Words words;
+  std::memcpy(&words, from, sizeof(words));
+  return words;
+#endif
 }
-KVSTOW_GPU void StoreRaw(const RawOctet& octet, uint8_t* to) {
-  *reinterpret_cast<RawOctet*>(to) = octet;
+KVSTOW_GPU void StoreWords(const Words& words, void* to) {
+#ifdef __CUDA_ARCH__
+  *static_cast<uint4*>(to) = make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
+#else
+  std::memcpy(to, &words, sizeof(words));
+#endif
+}
+
+// An octet of floats, aligned to 16 bytes.
+KVSTOW_GPU void LoadFloats(const float* from, float* x) {
+  const Words low = LoadWords(from), high = LoadWords(from + kOctet / 2);
+  for (uint32_t j = 0; j < kOctet / 2; ++j) {
+    x[j] = std::bit_cast<float>(low.word[j]);
+    x[j + kOctet / 2] = std::bit_cast<float>(high.word[j]);
+  }
+}
+KVSTOW_GPU void StoreFloats(const float* x, float* to) {
+  Words low, high;
+  for (uint32_t j = 0; j < kOctet / 2; ++j) {
+    low.word[j] = std::bit_cast<uint32_t>(x[j]);
+    high.word[j] = std::bit_cast<uint32_t>(x[j + kOctet / 2]);
+  }
+  StoreWords(low, to);
+  StoreWords(high, to + kOctet / 2);
 }
 
 KVSTOW_GPU float RawToFloat(uint16_t value, bool bf16) {
@@ -55,24 +85,33 @@ KVSTOW_GPU uint16_t FloatToRaw(float x, bool bf16) {
 #endif
 }
 
-KVSTOW_GPU bool IsFiniteRaw(uint16_t value, bool bf16) {
-  const uint32_t exponent = bf16 ? 0x7f80 : 0x7c00;
-  return (value & exponent) != exponent;
-}
-
-// False when a value is NaN or Inf.
-KVSTOW_GPU bool RawToFloats(const RawOctet& octet, bool bf16, float* x) {
-  bool finite = true;
-  for (uint32_t j = 0; j < kOctet; ++j) {
-    finite &= IsFiniteRaw(octet.value[j], bf16);
-    x[j] = RawToFloat(octet.value[j], bf16);
+// False when a value is NaN or Inf: the bits of its exponent are all set, so that one more in the
+// lowest of them carries into the sign's place, which is masked out before.
+KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
+  const uint32_t exponents = bf16 ? 0x7f807f80 : 0x7c007c00;
+  const uint32_t lowest = bf16 ? 0x00800080 : 0x04000400;
+  uint32_t carries = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    carries |= (raw.word[i] & exponents) + lowest;
+    x[2 * i] = RawToFloat(static_cast<uint16_t>(raw.word[i]), bf16);
+    x[2 * i + 1] = RawToFloat(static_cast<uint16_t>(raw.word[i] >> 16), bf16);
   }
-  return finite;
+  return (carries & 0x80008000) == 0;
 }
 
+KVSTOW_GPU Words FloatsToRaw(const float* x, bool bf16) {
+  Words raw;
+  for (uint32_t i = 0; i < 4; ++i) {
+    raw.word[i] = FloatToRaw(x[2 * i], bf16) | uint32_t{FloatToRaw(x[2 * i + 1], bf16)} << 16;
+  }
+  return raw;
+}
+
+// Bit j of `signs`: x[j] changes its sign.
 KVSTOW_GPU void FlipSigns(uint8_t signs, float* x) {
   for (uint32_t j = 0; j < kOctet; ++j) {
-    x[j] = std::bit_cast<float>(std::bit_cast<uint32_t>(x[j]) ^ (signs >> j & 1u) << 31);
+    x[j] = std::bit_cast<float>(std::bit_cast<uint32_t>(x[j]) ^
+                                (uint32_t{signs} << (31 - j) & 0x80000000u));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/cuda/octet.cuh"
 #include "kernels/half.h"
@@ -33,10 +34,10 @@ KVSTOW_GPU Halves AffineHalves(float low, float high, uint32_t bits) {
 
 template <Kind kind>
 KVSTOW_GPU Scale ScaleOf(Halves h, const SlabPart& part, uint32_t total_bits) {
-  const float s = HalfToFloat(h.first);
+  const float s = RawToFloat(h.first, false);
   switch (kind) {
     case Kind::kAffine:
-      return {s > 0 ? 1.0f / s : 0.0f, s, HalfToFloat(h.minimum)};
+      return {s > 0 ? 1.0f / s : 0.0f, s, RawToFloat(h.minimum, false)};
     case Kind::kCodebook:
       return {s > 0 ? part.root / s : 0.0f, s / part.root, 0};
     case Kind::kLevels:
@@ -109,21 +110,25 @@ KVSTOW_GPU float ValueOf(uint32_t code, const Scale& scale, const float* table, 
   return 0;
 }
 
-// Eight codes of `bits` bits are `bits` bytes, the first code in the lowest bits.
-KVSTOW_GPU uint64_t Pack(const uint32_t* codes, uint32_t below, uint32_t bits) {
+// Eight codes below 2^bits are `bits` bytes, the first code in the lowest bits.
+KVSTOW_GPU uint64_t Pack(const uint32_t* codes, uint32_t bits) {
   uint64_t word = 0;
-  const uint32_t mask = (1u << bits) - 1;
-  for (uint32_t j = 0; j < kOctet; ++j) {
-    word |= static_cast<uint64_t>(codes[j] >> below & mask) << (bits * j);
-  }
+  for (uint32_t j = 0; j < kOctet; ++j) word |= uint64_t{codes[j]} << (bits * j);
   return word;
 }
-// Appends `bits` bits to each code.
 KVSTOW_GPU void Unpack(uint64_t word, uint32_t bits, uint32_t* codes) {
   const uint32_t mask = (1u << bits) - 1;
   for (uint32_t j = 0; j < kOctet; ++j) {
-    codes[j] = codes[j] << bits | (static_cast<uint32_t>(word >> (bits * j)) & mask);
+    codes[j] = static_cast<uint32_t>(word >> (bits * j)) & mask;
   }
+}
+
+// Calls f(bits), with 8 and 4 as constants: the usual ones get code of their own.
+template <typename F>
+KVSTOW_GPU void WithBits(uint32_t bits, const F& f) {
+  if (bits == 8) return f(std::integral_constant<uint32_t, 8>());
+  if (bits == 4) return f(std::integral_constant<uint32_t, 4>());
+  f(bits);
 }
 
 }  // namespace kvstow::gpu

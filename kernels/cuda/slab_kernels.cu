@@ -1,5 +1,5 @@
-// The kernels: a grid of tiles by pages. All that they do is in encode_tile.cuh and
-// decode_tile.cuh; here a phase becomes a call of each thread and a barrier.
+// The kernels: a grid of tiles of a layer by layers by pages. All that they do is in
+// encode_tile.cuh and decode_tile.cuh; here a phase becomes a call of each thread and a barrier.
 //
 // Nothing is special to an architecture: sm_80 and up (16-byte loads, 4 KiB of arguments). A tile
 // takes at most 40 KiB of shared memory, at head_dim 64 20 KiB: 8 thread blocks on an SM.
@@ -24,13 +24,13 @@ struct RunPhase {
 template <Kind kind>
 __global__ void __launch_bounds__(kThreads) EncodeTiles(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(16) uint8_t shared[];
-  EncodeTile<kind>(launch, blockIdx.y, blockIdx.x, shared).Code(RunPhase());
+  EncodeTile<kind>(launch, blockIdx.z, blockIdx.y, blockIdx.x, shared).Code(RunPhase());
 }
 
 template <Kind kind>
 __global__ void __launch_bounds__(kThreads) DecodeTiles(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(16) uint8_t shared[];
-  DecodeTile<kind>(launch, blockIdx.y, blockIdx.x, shared).Code(RunPhase());
+  DecodeTile<kind>(launch, blockIdx.z, blockIdx.y, blockIdx.x, shared).Code(RunPhase());
 }
 
 // Grid: items of a slab by slabs of a page by pages.
@@ -57,7 +57,7 @@ uint32_t ColumnItems(const PageLayout& layout) {
 }
 
 dim3 GridOf(const Launch& launch) {
-  return dim3(launch.layout.layers * launch.layout.layer_tiles(), launch.pages);
+  return dim3(launch.layout.layer_tiles(), launch.layout.layers, launch.pages);
 }
 
 }  // namespace

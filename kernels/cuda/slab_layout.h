@@ -24,6 +24,7 @@ inline constexpr uint32_t kOctet = 8;
 inline constexpr uint32_t kOctetBytes = 16;
 inline constexpr uint32_t kThreads = 256;  // of a thread block
 inline constexpr uint32_t kTileOctets = 256;
+inline constexpr uint32_t kTileValues = kTileOctets * kOctet;
 inline constexpr uint32_t kBlockOctets = 128;
 inline constexpr uint32_t kSums = 16;  // partial sums of a block
 inline constexpr uint32_t kMaxLevels = 8;
@@ -62,10 +63,11 @@ struct HadamardBlock {
 // K or V of one layer of a page of some number of tokens.
 struct SlabPart {
   uint32_t dim = 0, tokens = 0, octets = 0, tiles = 0, blocks = 0;
-  uint32_t scales = 0;       // groups of affine, vectors of the others
-  uint32_t row_octets = 0;   // of a token
-  uint32_t span_octets = 0;  // the most that a tile and the rest of its vectors have
-  Divisor vector;            // octets of a vector
+  uint32_t scales = 0;        // groups of affine, vectors of the others
+  uint32_t row_octets = 0;    // of a token
+  uint32_t span_octets = 0;   // the most that a tile and the rest of its vectors have
+  uint32_t tile_vectors = 0;  // where a tile has whole vectors
+  Divisor vector;             // octets of a vector
   HadamardBlock hadamard[8];
   // Affine only: groups of consecutive tokens of one channel, or of channels of one vector.
   bool columns = false;

@@ -155,6 +155,7 @@ SlabPart SlabPlan::PartOf(Part which, uint32_t tokens) const {
   part.tiles = (part.octets + kTileOctets - 1) / kTileOctets;
   part.blocks = (part.octets + kBlockOctets - 1) / kBlockOctets;
   part.vector = DivisorOf(part.dim / kOctet);
+  part.tile_vectors = kTileOctets / part.vector.by;
   part.group = part.vector;
   part.span_octets = kTileOctets;
   FillHadamard(part.vector.by, part.hadamard);

@@ -33,21 +33,20 @@ struct TilePlace {
   KVSTOW_GPU uint32_t span() const { return to - from; }
 };
 
-KVSTOW_GPU TilePlace PlaceOf(const PageLayout& layout, uint32_t page, uint32_t tile) {
+// `tile` counts those of K, then those of V.
+KVSTOW_GPU TilePlace PlaceOf(const PageLayout& layout, uint32_t page, uint32_t layer,
+                             uint32_t tile) {
   TilePlace at;
   at.page = page;
-  at.layer = tile / layout.layer_tiles();
-  at.tile = tile - at.layer * layout.layer_tiles();
-  if (at.tile >= layout.part[0].tiles) {
-    at.part = 1;
-    at.tile -= layout.part[0].tiles;
-  }
+  at.layer = layer;
+  at.part = tile < layout.part[0].tiles ? 0 : 1;
+  at.tile = at.part == 0 ? tile : tile - layout.part[0].tiles;
   const SlabPart& part = layout.part[at.part];
   at.first = at.tile * kTileOctets;
   at.end = std::min(at.first + kTileOctets, part.octets);
   at.from = at.first;
   at.to = at.end;
-  if (!part.columns) {
+  if (part.span_octets > kTileOctets) {  // else tiles are whole vectors, or none are asked for
     at.from -= at.first % part.vector.by;
     at.to += (part.vector.by - at.end % part.vector.by) % part.vector.by;
   }
@@ -57,9 +56,10 @@ KVSTOW_GPU TilePlace PlaceOf(const PageLayout& layout, uint32_t page, uint32_t t
 class Tile {
  public:
   // `shared` has TableBytes(), then `values` floats.
-  KVSTOW_GPU Tile(const Launch& launch, uint32_t page, uint32_t tile, uint8_t* shared)
+  KVSTOW_GPU Tile(const Launch& launch, uint32_t page, uint32_t layer, uint32_t tile,
+                  uint8_t* shared)
       : launch_(launch),
-        at_(PlaceOf(launch.layout, page, tile)),
+        at_(PlaceOf(launch.layout, page, layer, tile)),
         part_(launch.layout.part[at_.part]),
         table_(reinterpret_cast<float*>(shared)),
         signs_(shared + kTableFloats * sizeof(float)),
@@ -74,6 +74,18 @@ class Tile {
     return {vector, span_octet - vector * part_.vector.by};
   }
 
+  // The scale of an octet of the span among those of the span, and the first of those in the slab.
+  KVSTOW_GPU uint32_t ScaleInSpan(uint32_t span_octet) const {
+    const InVector in = VectorOf(span_octet);
+    if (part_.vector_scales == 1) return in.vector;
+    return in.vector * part_.vector_scales + Divide(in.octet, part_.group);
+  }
+  KVSTOW_GPU size_t FirstScale() const {
+    const uint32_t vector = part_.span_octets == kTileOctets ? at_.tile * part_.tile_vectors
+                                                             : at_.from / part_.vector.by;
+    return size_t{vector} * part_.vector_scales;
+  }
+
   KVSTOW_GPU uint8_t* RawSlab() const {
     return launch_.page[at_.page].raw + at_.layer * launch_.layout.raw_layer_bytes +
            part_.raw_offset;
@@ -83,10 +95,11 @@ class Tile {
     return launch_.page[at_.page].coded + launch_.layout.level_offset[level] +
            at_.layer * launch_.layout.layer_bytes[level] + part_.body_offset[level];
   }
-  // Its packed codes.
-  KVSTOW_GPU uint8_t* Codes(uint32_t level, bool affine) const {
-    const size_t halves = level > 0 ? 0 : affine ? 2 * size_t{part_.scales} : part_.scales;
-    return Body(level) + 2 * halves;
+  // The packed codes of an octet of the slab, `bits` bits each.
+  template <Kind kind>
+  KVSTOW_GPU uint8_t* CodeBytes(uint32_t level, uint32_t octet, uint32_t bits) const {
+    const size_t halves = level == 0 ? part_.scales : 0;
+    return Body(level) + (kind == Kind::kAffine ? 4 : 2) * halves + size_t{octet} * bits;
   }
   KVSTOW_GPU void Refuse() const { launch_.refused[at_.page] = 1; }
 
@@ -97,12 +110,10 @@ class Tile {
   }
 
   KVSTOW_GPU void PutValues(uint32_t span_octet, const float* x) const {
-    float* const to = x_ + Padded(span_octet * kOctet);
-    for (uint32_t j = 0; j < kOctet; ++j) to[j] = x[j];
+    StoreFloats(x, x_ + Padded(span_octet * kOctet));
   }
   KVSTOW_GPU void GetValues(uint32_t span_octet, float* x) const {
-    const float* const from = x_ + Padded(span_octet * kOctet);
-    for (uint32_t j = 0; j < kOctet; ++j) x[j] = from[j];
+    LoadFloats(x_ + Padded(span_octet * kOctet), x);
   }
 
   // The first stages of the transform, within an octet that is still in registers.

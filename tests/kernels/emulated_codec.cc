@@ -128,9 +128,11 @@ class EmulatedCodec final : public DeviceCodec {
         gpu::ColumnScales(launch, layer / layout.layers, layer % layout.layers, part, item);
       });
     });
-    const uint32_t tiles = layout.layers * layout.layer_tiles();
-    ForThreads(launch.pages * tiles, [&](uint32_t i) {
-      const gpu::EncodeTile<kind> tile(launch, i / tiles, i % tiles, shared.Fresh());
+    const uint32_t tiles = layout.layer_tiles();
+    ForThreads(launch.pages * layout.layers * tiles, [&](uint32_t i) {
+      const uint32_t layer = i / tiles;
+      const gpu::EncodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
+                                       i % tiles, shared.Fresh());
       tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
     });
     if (launch.partials == nullptr) return;
@@ -146,9 +148,11 @@ class EmulatedCodec final : public DeviceCodec {
       bytes = std::max(bytes, gpu::DecodeSharedBytes(part, launch.ops.rotated));
     }
     Shared shared(bytes);
-    const uint32_t tiles = layout.layers * layout.layer_tiles();
-    ForThreads(launch.pages * tiles, [&](uint32_t i) {
-      const gpu::DecodeTile<kind> tile(launch, i / tiles, i % tiles, shared.Fresh());
+    const uint32_t tiles = layout.layer_tiles();
+    ForThreads(launch.pages * layout.layers * tiles, [&](uint32_t i) {
+      const uint32_t layer = i / tiles;
+      const gpu::DecodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
+                                       i % tiles, shared.Fresh());
       tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
     });
   }
