@@ -27,8 +27,8 @@ KVSTOW_GPU void ColumnScales(const Launch& launch, uint32_t page, uint32_t layer
       launch.refused[page] = 1;
     }
     for (uint32_t j = 0; j < kOctet; ++j) {
-      low[j] = row == first ? x[j] : std::min(low[j], x[j]);
-      high[j] = row == first ? x[j] : std::max(high[j], x[j]);
+      low[j] = row == first ? x[j] : Least(low[j], x[j]);
+      high[j] = row == first ? x[j] : Most(high[j], x[j]);
     }
   }
   for (uint32_t j = 0; j < kOctet; ++j) {

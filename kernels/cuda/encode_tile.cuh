@@ -130,7 +130,7 @@ class EncodeTile : public Tile {
     }
   }
 
-  // Writes the codes (once, at level 0) and takes the errors of the levels up to `level`.
+  // Writes the codes (at level 0), and what is lost when only the levels up to `level` are there.
   KVSTOW_GPU void Put(uint32_t thread, uint32_t level) const {
     WithConstants([&](auto columns, auto bits) {
       for (uint32_t o = thread; o < at_.end - at_.first; o += kThreads) {
@@ -158,7 +158,6 @@ class EncodeTile : public Tile {
     }
   }
 
-  // What is lost when only the levels up to `level` are there.
   template <bool columns, typename Bits>
   KVSTOW_GPU void PutErrors(uint32_t o, Bits bits, uint32_t* codes, const float* x,
                             uint32_t level) const {
@@ -173,7 +172,7 @@ class EncodeTile : public Tile {
     StoreFloats(error, error_ + o * kOctet);
   }
 
-  // Partial sums of the values (with level 0) and of the errors.
+  // Of the values (with level 0) and of the errors.
   KVSTOW_GPU void SumSquares(uint32_t thread, uint32_t level) const {
     const uint32_t values = (at_.end - at_.first) * kOctet;
     const uint32_t blocks = (at_.end - at_.first + kBlockOctets - 1) / kBlockOctets;
@@ -183,7 +182,6 @@ class EncodeTile : public Tile {
       const uint32_t count = std::min(kBlockOctets * kOctet, values - begin);
       const bool energy = level == 0 && i / kSums % sums == 0;
       const uint32_t x_begin = (at_.first - at_.from) * kOctet + begin;
-      // Both are in one array, from which a thread takes either.
       const uint32_t error_begin = Padded(part_.span_octets * kOctet) + begin;
       const float sum = PartialSum(count, i % kSums, [&](uint32_t k) {
         return x_[energy ? Padded(x_begin + k) : error_begin + k];

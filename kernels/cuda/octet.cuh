@@ -64,20 +64,31 @@ KVSTOW_GPU void StoreFloats(const float* x, float* to) {
   StoreWords(high, to + kOctet / 2);
 }
 
-KVSTOW_GPU float RawToFloat(uint16_t value, bool bf16) {
-  if (bf16) return Bf16ToFloat(value);
+// Of finite values; which zero comes out of two is not said.
+KVSTOW_GPU float Least(float a, float b) {
 #ifdef __CUDA_ARCH__
-  return __half2float(__ushort_as_half(value));
+  return fminf(a, b);
 #else
-  return HalfToFloat(value);
+  return std::min(a, b);
+#endif
+}
+KVSTOW_GPU float Most(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return fmaxf(a, b);
+#else
+  return std::max(a, b);
 #endif
 }
 
-// Saturates, as StoreFloats does.
-KVSTOW_GPU uint16_t FloatToRaw(float x, bool bf16) {
-  const float most = bf16 ? kMaxBf16 : kMaxHalf;
-  x = std::min(std::max(x, -most), most);
-  if (bf16) return FloatToBf16(x);
+// As HalfToFloat and FloatToHalf.
+KVSTOW_GPU float FloatOfHalf(uint16_t half) {
+#ifdef __CUDA_ARCH__
+  return __half2float(__ushort_as_half(half));
+#else
+  return HalfToFloat(half);
+#endif
+}
+KVSTOW_GPU uint16_t HalfOfFloat(float x) {
 #ifdef __CUDA_ARCH__
   return __half_as_ushort(__float2half_rn(x));
 #else
@@ -91,20 +102,36 @@ KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
   const uint32_t exponents = bf16 ? 0x7f807f80 : 0x7c007c00;
   const uint32_t lowest = bf16 ? 0x00800080 : 0x04000400;
   uint32_t carries = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    carries |= (raw.word[i] & exponents) + lowest;
-    x[2 * i] = RawToFloat(static_cast<uint16_t>(raw.word[i]), bf16);
-    x[2 * i + 1] = RawToFloat(static_cast<uint16_t>(raw.word[i] >> 16), bf16);
+  for (uint32_t i = 0; i < 4; ++i) carries |= (raw.word[i] & exponents) + lowest;
+  if (bf16) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      x[2 * i] = std::bit_cast<float>(raw.word[i] << 16);
+      x[2 * i + 1] = std::bit_cast<float>(raw.word[i] & 0xffff0000u);
+    }
+  } else {
+    for (uint32_t i = 0; i < 4; ++i) {
+      x[2 * i] = FloatOfHalf(static_cast<uint16_t>(raw.word[i]));
+      x[2 * i + 1] = FloatOfHalf(static_cast<uint16_t>(raw.word[i] >> 16));
+    }
   }
   return (carries & 0x80008000) == 0;
 }
 
+// Saturates, as StoreFloats of convert.h does.
 KVSTOW_GPU Words FloatsToRaw(const float* x, bool bf16) {
-  Words raw;
-  for (uint32_t i = 0; i < 4; ++i) {
-    raw.word[i] = FloatToRaw(x[2 * i], bf16) | uint32_t{FloatToRaw(x[2 * i + 1], bf16)} << 16;
+  uint16_t raw[kOctet];
+  if (bf16) {
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      raw[j] = FloatToBf16(Least(Most(x[j], -kMaxBf16), kMaxBf16));
+    }
+  } else {
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      raw[j] = HalfOfFloat(Least(Most(x[j], -kMaxHalf), kMaxHalf));
+    }
   }
-  return raw;
+  Words words;
+  for (uint32_t i = 0; i < 4; ++i) words.word[i] = raw[2 * i] | uint32_t{raw[2 * i + 1]} << 16;
+  return words;
 }
 
 // Bit j of `signs`: x[j] changes its sign.

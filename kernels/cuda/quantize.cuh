@@ -34,10 +34,10 @@ KVSTOW_GPU Halves AffineHalves(float low, float high, uint32_t bits) {
 
 template <Kind kind>
 KVSTOW_GPU Scale ScaleOf(Halves h, const SlabPart& part, uint32_t total_bits) {
-  const float s = RawToFloat(h.first, false);
+  const float s = FloatOfHalf(h.first);
   switch (kind) {
     case Kind::kAffine:
-      return {s > 0 ? 1.0f / s : 0.0f, s, RawToFloat(h.minimum, false)};
+      return {s > 0 ? 1.0f / s : 0.0f, s, FloatOfHalf(h.minimum)};
     case Kind::kCodebook:
       return {s > 0 ? part.root / s : 0.0f, s / part.root, 0};
     case Kind::kLevels:
@@ -61,7 +61,7 @@ KVSTOW_GPU uint32_t CodeOf(float x, const Scale& scale, const float* table, uint
   switch (kind) {
     case Kind::kAffine: {
       const float top = static_cast<float>((1u << bits) - 1);
-      return RoundSmall(std::min(std::max((x - scale.minimum) * scale.inward, 0.0f), top));
+      return RoundSmall(Least(Most((x - scale.minimum) * scale.inward, 0.0f), top));
     }
     case Kind::kCodebook: {
       // How many middles lie below u.

@@ -27,8 +27,8 @@ class Statistics {
     if (kind == Kind::kCodebook) return;
     float low = x[0], high = kind == Kind::kAffine ? x[0] : std::abs(x[0]);
     for (uint32_t j = 1; j < kOctet; ++j) {
-      low = std::min(low, x[j]);
-      high = std::max(high, kind == Kind::kAffine ? x[j] : std::abs(x[j]));
+      low = Least(low, x[j]);
+      high = Most(high, kind == Kind::kAffine ? x[j] : std::abs(x[j]));
     }
     low_[o] = low;
     high_[o] = high;
@@ -56,8 +56,8 @@ class Statistics {
     }
     float low = low_[begin], high = high_[begin];
     for (uint32_t o = begin + 1; o < begin + octets; ++o) {
-      low = std::min(low, low_[o]);
-      high = std::max(high, high_[o]);
+      low = Least(low, low_[o]);
+      high = Most(high, high_[o]);
     }
     if (kind == Kind::kAffine) return AffineHalves(low, high, bits);
     return {FloatToHalf(high), 0};
