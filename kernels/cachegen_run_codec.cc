@@ -178,7 +178,24 @@ std::vector<int16_t> RowsOf(const std::vector<int32_t>& q, size_t width) {
 
 PlaneCoder CoderOf(std::vector<int16_t> rows) {
   return PlaneCoder({.rows = std::move(rows), .tokens_per_stream = kTokensPerStream},
-                    UniversalPlaneTables());
+                    UniversalPlaneTables(), PlaneLookups::Universal());
+}
+
+// The plane coder has the tokens of a column together.
+std::vector<int32_t> ByColumn(const std::vector<int32_t>& q, size_t width) {
+  const size_t tokens = q.size() / width, stride = PlaneStride(tokens);
+  std::vector<int32_t> out(width * stride);
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t c = 0; c < width; ++c) out[c * stride + t] = q[t * width + c];
+  }
+  return out;
+}
+
+void ByToken(const std::vector<int32_t>& columns, size_t width, std::vector<int32_t>& q) {
+  const size_t tokens = q.size() / width, stride = PlaneStride(tokens);
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t c = 0; c < width; ++c) q[t * width + c] = columns[c * stride + t];
+  }
 }
 
 absl::StatusOr<std::vector<EncodedLevel>> CachegenRunCodec::Encode(
@@ -213,7 +230,9 @@ absl::StatusOr<std::vector<EncodedLevel>> CachegenRunCodec::Encode(
     if (codes.empty()) continue;
     std::vector<int16_t> rows = RowsOf(codes, width);
     for (const int16_t row : rows) body.Put(static_cast<uint8_t>(row));
-    const std::string coded = CoderOf(std::move(rows)).EncodeLevel(codes, {}, 0);
+    const auto tokens = static_cast<uint32_t>(codes.size() / width);
+    const std::string coded =
+        CoderOf(std::move(rows)).Encode(ByColumn(codes, width), {}, tokens)[0];
     body.Put(static_cast<uint32_t>(coded.size()));
     body.PutBytes(AsBytes(coded));
   }
@@ -253,8 +272,10 @@ absl::Status CachegenRunCodec::Decode(const Run& run, std::span<const SharedByte
       return absl::DataLossError("the codes are cut, or a channel has no table");
     q[kind].resize(tokens[kind] * width);
     const auto count = static_cast<uint32_t>(tokens[kind]);
+    std::vector<int32_t> columns(width * PlaneStride(count));
     KVSTOW_RETURN_IF_ERROR(
-        CoderOf({rows.begin(), rows.end()}).DecodeLevel(coded, 0, count, {0, count}, q[kind], {}));
+        CoderOf({rows.begin(), rows.end()}).Decode({{coded}}, count, {0, count}, columns, {}));
+    ByToken(columns, width, q[kind]);
   }
   if (reader.remaining() > 0) return absl::DataLossError("bytes are left over");
   std::vector<float> values;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/channel_rows.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/entropy/plane_coder.h"
@@ -13,12 +14,16 @@
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
 #include "kernels/token_importance.h"
+#include "kernels/transform/transpose.h"
 
 namespace kvstow {
 namespace {
 
 constexpr uint32_t kChunkTokens = 192;  // vectors that are in memory at once
-constexpr uint32_t kGainEvery = 8;      // tokens; gains are measured on this share of them
+constexpr uint32_t kGainEvery = 4;      // 16 tokens; gains are measured on this share of them
+static_assert(kChunkTokens % (kGainEvery * kRansLanes) == 0);
+// A coefficient that spreads less than this share of the finest step is never coded: it is 0.
+constexpr float kLeastSpread = 0.125f;
 constexpr uint32_t kMaxJointLevels = 8;
 
 struct JointOptions {
@@ -28,28 +33,40 @@ struct JointOptions {
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
 
+bool HasClasses(const CalibratedRun& run, const JointOptions& options) {
+  return options.focus > 0 && !run.importance.weights.empty();
+}
+
+// How many leading coefficients of a run are coded: all, where step classes are told from them.
+size_t CodedRank(const CalibratedRun& run, const JointOptions& options) {
+  size_t rank = run.rank();
+  if (HasClasses(run, options)) return rank;
+  while (rank > 1 && run.sigma[rank - 1] < kLeastSpread * options.step) --rank;
+  return rank;
+}
+
 // The plane coder of one run.
-PlaneCoder MakeCoder(const Calibration& calibration, const CalibratedRun& run,
-                     const JointOptions& options) {
-  PlaneLayout layout{.block_ends = {static_cast<uint32_t>(run.rank())},
+PlaneCoder MakeCoder(const Calibration& calibration, const PlaneLookups& lookups,
+                     const CalibratedRun& run, const JointOptions& options) {
+  const size_t rank = CodedRank(run, options);
+  PlaneLayout layout{.block_ends = {static_cast<uint32_t>(rank)},
                      .levels = options.levels,
                      .tokens_per_stream = options.tokens_per_stream};
-  for (const float sigma : run.sigma) {
+  for (const float sigma : std::span(run.sigma).first(rank)) {
     const float row = kPlaneUnitRow + 4 * std::log2(sigma / options.StepAt(0));
     layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
   }
-  return PlaneCoder(std::move(layout), calibration.plane_tables());
+  return PlaneCoder(std::move(layout), calibration.plane_tables(), lookups);
 }
 
 // What the tokens of one run became: magnitudes at the finest step, and energy classes.
 struct Quantized {
-  std::vector<int32_t> q;  // [tokens, rank]
-  std::vector<uint8_t> energies;
-  std::vector<uint8_t> classes;  // of steps; empty where all steps are the same
-  // Of every kGainEvery-th token: coefficients, and the two above.
+  uint32_t tokens = 0;
+  std::vector<int32_t> q;         // [coded rank, PlaneStride(tokens)]
+  std::vector<uint8_t> energies;  // and some for what is behind the tokens
+  std::vector<uint8_t> classes;   // of steps; empty where all steps are the same
+  // Coefficients of every kGainEvery-th vector of kRansLanes tokens; 0 behind the tokens.
   std::vector<float> sample;
-  std::vector<int32_t> sample_q;
-  std::vector<uint8_t> sample_energies;
 };
 
 class JointRunCodec final : public RunCodec {
@@ -59,7 +76,8 @@ class JointRunCodec final : public RunCodec {
       : spec_(spec),
         calibration_(std::move(calibration)),
         options_(options),
-        first_tokens_(std::move(first_tokens)) {}
+        first_tokens_(std::move(first_tokens)),
+        lookups_(std::make_unique<const PlaneLookups>(calibration_->plane_tables())) {}
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return options_.levels; }
@@ -77,17 +95,15 @@ class JointRunCodec final : public RunCodec {
           absl::StrCat("layers from ", run.layers.first,
                        " on have NaN, Inf or values far outside the calibration's range"));
     }
-    const PlaneCoder coder = MakeCoder(*calibration_, *calibrated, options_);
+    const PlaneCoder coder = MakeCoder(*calibration_, *lookups_, *calibrated, options_);
     const std::vector<double> gains = Gains(coder, quantized, run);
-    std::vector<EncodedLevel> out;
-    for (uint32_t level = 0; level < levels(); ++level) {
-      std::string body = level == 0 ? std::move(head) : "";
-      if (level == 0) body += PackClasses(quantized.classes);
-      if (!quantized.q.empty()) {
-        body += coder.EncodeLevel(quantized.q, quantized.energies, level);
-      }
-      out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
-    }
+    std::vector<std::string> bodies(levels());
+    if (quantized.tokens > 0)
+      bodies = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
+    bodies[0].insert(0, head + PackClasses(quantized.classes));
+    std::vector<EncodedLevel> out(levels());
+    for (uint32_t level = 0; level < levels(); ++level)
+      out[level] = {SharedBytes::Take(std::move(bodies[level])), gains[level]};
     return out;
   }
 
@@ -118,7 +134,7 @@ class JointRunCodec final : public RunCodec {
     KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, {wanted, tokens}, raw));
     planes[0] = planes[0].subspan(head);
     std::vector<uint8_t> classes;
-    if (HasClasses(*calibrated)) {
+    if (HasClasses(*calibrated, options_)) {
       classes.resize(run.tokens - first);
       const size_t bytes = PackedBytes(classes.size(), kStepClassBits);
       if (planes[0].size() < bytes)
@@ -130,9 +146,6 @@ class JointRunCodec final : public RunCodec {
   }
 
  private:
-  bool HasClasses(const CalibratedRun& calibrated) const {
-    return options_.focus > 0 && !calibrated.importance.weights.empty();
-  }
   static std::string PackClasses(std::span<const uint8_t> classes) {
     std::string out(PackedBytes(classes.size(), kStepClassBits), '\0');
     PackBits(classes.data(), classes.size(), kStepClassBits,
@@ -208,43 +221,57 @@ class JointRunCodec final : public RunCodec {
 
   bool Quantize(const CalibratedRun& calibrated, const Run& run, std::span<const uint8_t> raw,
                 TokenRange tokens, Quantized& out) const {
-    const size_t rank = calibrated.rank(), width = calibrated.width();
+    const size_t rank = CodedRank(calibrated, options_), width = calibrated.width();
+    const size_t stride = PlaneStride(tokens.count);
     const JointVectors vectors(spec_, run);
-    const float inverse_step = 1 / options_.step;
-    out.q.resize(tokens.count * rank);
-    out.energies.resize(tokens.count);
-    if (HasClasses(calibrated)) out.classes.resize(tokens.count);
-    std::vector<float> x(std::min(kChunkTokens, tokens.count) * width), c(x.size() / width * rank);
+    std::vector<float> minus_mean(calibrated.mean);
+    for (float& mean : minus_mean) mean = -mean;
+    out.tokens = tokens.count;
+    out.q.resize(stride * rank);
+    out.energies.assign(stride, kPlaneEnergies / 2);
+    if (HasClasses(calibrated, options_)) out.classes.resize(tokens.count);
+    out.sample.resize(rank * SampleStride(stride));
+    const size_t most = std::min(kChunkTokens, tokens.count);
+    std::vector<float> x(most * width), by_token(most * rank), c(PlaneStride(most) * rank);
     for (uint32_t done = 0; done < tokens.count; done += kChunkTokens) {
       const uint32_t n = std::min(kChunkTokens, tokens.count - done);
       if (!vectors.Gather(raw, {tokens.first + done, n}, x.data())) return false;
+      for (uint32_t t = 0; t < n; ++t) AddRow(minus_mean.data(), width, x.data() + t * width);
+      MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, by_token.data(), rank);
       for (uint32_t t = 0; t < n; ++t) {
-        for (size_t i = 0; i < width; ++i) x[t * width + i] -= calibrated.mean[i];
-      }
-      MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, c.data(), rank);
-      for (uint32_t t = 0; t < n; ++t) {
-        const std::span<float> row(c.data() + t * rank, rank);
+        const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {
           const uint8_t step_class =
               StepClass(calibrated.importance, row, calibrated.sigma, options_.focus);
           out.classes[done + t] = step_class;
           for (float& value : row) value /= StepFactor(step_class);
         }
-        int32_t* const q = out.q.data() + (done + t) * rank;
-        const bool fits = std::all_of(row.begin(), row.end(), [&](float x) {
-          return std::abs(x * inverse_step) < static_cast<float>(kPlaneMaxMagnitude - 1);
-        });
-        if (!fits) return false;
-        DeadZoneQuantize(row.data(), rank, inverse_step, kPlaneDeadZone, kPlaneMaxMagnitude - 1, q);
         out.energies[done + t] = EnergyClass(row, calibrated.sigma);
-        if ((done + t) % kGainEvery == 0) {
-          out.sample.insert(out.sample.end(), row.begin(), row.end());
-          out.sample_q.insert(out.sample_q.end(), q, q + rank);
-          out.sample_energies.push_back(out.energies[done + t]);
-        }
       }
+      const float largest = LargestMagnitude(by_token.data(), n * rank) / options_.step;
+      if (!(largest < static_cast<float>(kPlaneMaxMagnitude - 2))) return false;
+      QuantizeChunk(by_token, n, rank, done, stride, c, out);
     }
     return true;
+  }
+
+  // Of coefficients [n, rank] of the tokens from `done` on; `c` is scratch.
+  void QuantizeChunk(std::span<const float> by_token, uint32_t n, size_t rank, uint32_t done,
+                     size_t stride, std::vector<float>& c, Quantized& out) const {
+    const size_t padded = PlaneStride(n);
+    std::fill(c.begin(), c.end(), 0);
+    Transpose(by_token.data(), n, rank, rank, c.data(), padded);
+    for (size_t i = 0; i < rank; ++i) {
+      const float* const row = c.data() + i * padded;
+      DeadZoneQuantize(row, padded, 1 / options_.step, kPlaneDeadZone, kPlaneMaxMagnitude - 1,
+                       out.q.data() + i * stride + done);
+      float* const sample = out.sample.data() + i * SampleStride(stride) + done / kGainEvery;
+      for (size_t t = 0; t < padded; t += kGainEvery * kRansLanes)
+        std::copy_n(row + t, kRansLanes, sample + t / kGainEvery);
+    }
+  }
+  static size_t SampleStride(size_t stride) {
+    return PlaneStride((stride + kGainEvery - 1) / kGainEvery);
   }
 
   // What each level takes off the error, on the sampled tokens: see SegmentInfo. First tokens are
@@ -256,11 +283,15 @@ class JointRunCodec final : public RunCodec {
     const double energy = SquaredSum(quantized.sample.data(), quantized.sample.size());
     std::vector<float> decoded(quantized.sample.size());
     double left = 1;
+    const size_t stride = PlaneStride(quantized.tokens);
+    const auto finest = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
+    const auto energies = SamplePlanes<uint8_t>(quantized.energies, stride, kGainEvery);
     for (uint32_t level = 0; level < levels(); ++level) {
-      std::vector<int32_t> q(quantized.sample_q);
+      std::vector<int32_t> q(finest);
       for (int32_t& x : q) x = CoarserLevel(x, levels() - 1 - level);
       const float step = options_.StepAt(level);
-      coder.Dequantize(q, quantized.sample_energies, level, {&step, 1}, decoded);
+      coder.Dequantize(q, energies, static_cast<uint32_t>(energies.size()), level, {&step, 1},
+                       decoded);
       const double error =
           SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size());
       const double now = energy > 0 ? error / energy : 0;
@@ -281,50 +312,40 @@ class JointRunCodec final : public RunCodec {
     const uint32_t tokens = run.tokens - first, stream = options_.tokens_per_stream;
     const TokenRange streams = WholeStreams({begin, end - first - begin}, tokens, stream);
     const uint32_t chunk = std::max(kChunkTokens / stream, 1u) * stream;
-    const PlaneCoder coder = MakeCoder(*calibration_, calibrated, options_);
+    const PlaneCoder coder = MakeCoder(*calibration_, *lookups_, calibrated, options_);
     const JointVectors vectors(
         spec_, {wanted.layers, wanted.tokens.count, run.first_position + wanted.tokens.first});
-    const size_t rank = calibrated.rank();
+    const size_t rank = coder.width();
     const auto level = static_cast<uint32_t>(planes.size() - 1);
     const float step = options_.StepAt(level);
     std::vector<int32_t> q;
     std::vector<uint8_t> energies;
-    std::vector<float> c, x;
+    std::vector<float> c, by_token, x;
     for (uint32_t done = 0; done < streams.count; done += chunk) {
       const TokenRange here{streams.first + done, std::min(chunk, streams.count - done)};
-      q.resize(here.count * rank), energies.resize(here.count);
-      for (uint32_t l = 0; l <= level; ++l) {
-        KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(planes[l], l, tokens, here, q, energies));
-      }
+      const size_t stride = PlaneStride(here.count);
+      q.resize(stride * rank), c.resize(q.size()), energies.resize(here.count);
+      KVSTOW_RETURN_IF_ERROR(coder.Decode(planes, tokens, here, q, energies));
+      coder.Dequantize(q, energies, here.count, level, {&step, 1}, c);
       const uint32_t from = std::max(here.first, begin);
       const uint32_t n = std::min(here.first + here.count, end - first) - from;
-      const size_t skip = from - here.first;
-      c.resize(n * rank), x.resize(n * vectors.width());
-      coder.Dequantize(std::span(q).subspan(skip * rank, n * rank),
-                       std::span(energies).subspan(skip, n), level, {&step, 1}, c);
+      by_token.resize(n * rank), x.resize(n * vectors.width());
+      Transpose(c.data() + (from - here.first), rank, n, stride, by_token.data(), rank);
       for (size_t t = 0; !classes.empty() && t < n; ++t) {
         const float factor = StepFactor(classes[from + t]);
-        for (float& value : std::span(c).subspan(t * rank, rank)) value *= factor;
+        for (float& value : std::span(by_token).subspan(t * rank, rank)) value *= factor;
       }
-      Inverse(calibrated, c, run, wanted.layers, x);
+      Inverse(calibrated, by_token, rank, run, wanted.layers, x);
       vectors.Scatter(x.data(), {first + from - wanted.tokens.first, n}, raw);
     }
     return absl::OkStatus();
   }
 
   // x = c D + mean, for the columns of the wanted layers.
-  void Inverse(const CalibratedRun& calibrated, std::span<const float> c, const Run& run,
-               LayerRange wanted, std::span<float> x) const {
-    const size_t rank = calibrated.rank(), n = c.size() / rank, stride = x.size() / n;
-    SparseRows rows;
-    for (size_t t = 0; t < n; ++t) {
-      for (size_t i = 0; i < rank; ++i) {
-        if (c[t * rank + i] == 0) continue;
-        rows.indices.push_back(static_cast<uint32_t>(i));
-        rows.values.push_back(c[t * rank + i]);
-      }
-      rows.ends.push_back(static_cast<uint32_t>(rows.indices.size()));
-    }
+  void Inverse(const CalibratedRun& calibrated, std::span<const float> c, size_t rank,
+               const Run& run, LayerRange wanted, std::span<float> x) const {
+    const size_t n = c.size() / rank, stride = x.size() / n;
+    const SparseRows rows = ListNonZeros(c.data(), n, rank);
     const size_t before = wanted.first - run.layers.first;
     const size_t k = SlabValues(spec_, Part::kK, 1), v = SlabValues(spec_, Part::kV, 1);
     const Columns parts[] = {{before * k, wanted.count * k},
@@ -334,7 +355,7 @@ class JointRunCodec final : public RunCodec {
       MultiplySparseRows(rows, calibrated.decode, columns, x.data() + at, stride);
       for (size_t t = 0; t < n; ++t) {
         float* const row = x.data() + t * stride + at;
-        for (size_t j = 0; j < columns.count; ++j) row[j] += calibrated.mean[columns.first + j];
+        AddRow(calibrated.mean.data() + columns.first, columns.count, row);
       }
       at += columns.count;
     }
@@ -344,6 +365,7 @@ class JointRunCodec final : public RunCodec {
   const std::shared_ptr<const Calibration> calibration_;
   const JointOptions options_;
   const std::unique_ptr<Quantizer> first_tokens_;
+  const std::unique_ptr<const PlaneLookups> lookups_;
 };
 
 }  // namespace
@@ -360,7 +382,11 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
   options.focus = static_cast<float>(focus);
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
-                          arguments.Number("stream", 64, 1, kMaxPageTokens));
+                          arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
+  if (options.tokens_per_stream % kRansLanes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("op 'joint': stream=", options.tokens_per_stream,
+                                                   " must be a multiple of ", kRansLanes));
+  }
   if (calibration == nullptr || !calibration->Has(kJointSection) ||
       calibration->shape() != ShapeFor(spec, need.layers_per_run)) {
     return absl::InvalidArgumentError(

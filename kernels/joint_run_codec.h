@@ -1,12 +1,12 @@
 // The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
 // together, then through a dead-zone quantizer and the plane coder.
 //
-//   joint(run=10,step=2,levels=4,stream=64,blob=any,focus=0.4)
+//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4)
 //
 //   run     layers that are transformed together; the calibration must be made for it
 //   step    of the finest level, in the calibration's units
 //   levels  1..8; each coarser level doubles the step
-//   stream  tokens of an entropy-coded stream: what a reader of few tokens must decode
+//   stream  tokens of an entropy-coded stream, a multiple of 16: a reader of few decodes as many
 //   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
 //           0 = all the same
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits

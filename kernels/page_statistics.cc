@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/channel_rows.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/quantize/dead_zone.h"
 
@@ -42,23 +43,15 @@ struct Moments {
   double square = 0;                   // of all values, their mean
 };
 
-Moments MomentsOf(std::span<const float> values, size_t channels) {
-  const size_t tokens = values.size() / channels;
+// `values`: [channels, PlaneStride(tokens)].
+Moments MomentsOf(std::span<const float> values, size_t tokens, size_t channels) {
   Moments m{std::vector<double>(channels), std::vector<double>(channels)};
-  std::vector<double>& squares = m.variance;
-  for (size_t t = 0; t < tokens; ++t) {
-    const float* row = &values[t * channels];
-    for (size_t i = 0; i < channels; ++i) {
-      const double v = row[i];
-      m.mean[i] += v;
-      squares[i] += v * v;
-    }
-  }
   const double n = static_cast<double>(tokens);
   for (size_t i = 0; i < channels; ++i) {
-    m.square += squares[i] / (n * static_cast<double>(channels));
-    m.mean[i] /= n;
-    m.variance[i] = std::max(squares[i] / n - m.mean[i] * m.mean[i], 0.0);
+    const RowSums sums = SumRow(&values[i * PlaneStride(tokens)], tokens);
+    m.square += sums.squares / (n * static_cast<double>(channels));
+    m.mean[i] = sums.values / n;
+    m.variance[i] = std::max(sums.squares / n - m.mean[i] * m.mean[i], 0.0);
   }
   return m;
 }
@@ -70,31 +63,33 @@ int StepFor(double spread, double relative_step) {
 
 float MeanOf(int32_t mean, float step) { return static_cast<float>(mean) * (step / kMeanDivisor); }
 
-void Centre(const SlabStatistics& slab, std::span<float> values) {
-  const size_t channels = slab.means.size();
-  std::vector<float> means;
-  for (const int32_t mean : slab.means) means.push_back(MeanOf(mean, StepOf(slab)));
-  for (size_t at = 0; at < values.size(); at += channels) {
-    for (size_t i = 0; i < channels; ++i) values[at + i] -= means[i];
-  }
-}
+// Rows and means are the integers of kLanes tokens: of each slab rows, then of each slab means, the
+// channels of a slab over the tokens, the last padded with zeros.
+constexpr uint32_t kLanes = kRansLanes;
 
-// One token of twice as many coefficients as the run has channels: rows, then means.
+uint32_t Padded(uint32_t channels) { return static_cast<uint32_t>(PlaneStride(channels)); }
+
 PlaneCoder CoderOf(std::span<const SlabStatistics> slabs, std::span<const uint32_t> channels) {
   PlaneLayout layout;
   for (size_t i = 0; i < slabs.size(); ++i)
-    layout.rows.insert(layout.rows.end(), channels[i], slabs[i].row_spread);
+    layout.rows.insert(layout.rows.end(), Padded(channels[i]) / kLanes, slabs[i].row_spread);
   for (size_t i = 0; i < slabs.size(); ++i)
-    layout.rows.insert(layout.rows.end(), channels[i], slabs[i].mean_row);
-  return PlaneCoder(std::move(layout), UniversalPlaneTables());
+    layout.rows.insert(layout.rows.end(), Padded(channels[i]) / kLanes, slabs[i].mean_row);
+  return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
+}
+
+void AppendPadded(std::span<const int32_t> values, std::vector<int32_t>& out) {
+  out.insert(out.end(), values.begin(), values.end());
+  out.resize(PlaneStride(out.size()));
 }
 
 }  // namespace
 
-SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& of, double relative_step,
-                           uint32_t levels) {
-  const size_t channels = of.count(), tokens = values.size() / channels;
-  const Moments m = MomentsOf(values, channels);
+SlabStatistics MeasureSlab(std::span<float> values, uint32_t tokens, const SlabChannels& of,
+                           double relative_step, uint32_t levels, double& energy) {
+  const size_t channels = of.count(), stride = PlaneStride(tokens);
+  const Moments m = MomentsOf(values, tokens, channels);
+  energy = m.square * static_cast<double>(channels) * tokens;
   SlabStatistics slab;
   const double rms = std::sqrt(m.square);
   const auto base_step = [&] {
@@ -115,14 +110,15 @@ SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& of, doub
         std::round(mean / unit), -(kPlaneMaxMagnitude - 1.0), kPlaneMaxMagnitude - 1.0)));
   }
   slab.mean_row = TableRowOf(slab.means);
-  Centre(slab, values);
+  for (size_t i = 0; i < channels; ++i)
+    ShiftRow(-MeanOf(slab.means[i], StepOf(slab)), tokens, &values[i * stride]);
   size_t at = 0;
   for (const uint32_t width : RotationBlocks(of.heads, of.dim)) {
-    slab.rotations.push_back(FindRotations(&values[at], tokens, channels, width, StepOf(slab)));
-    Rotate(slab.rotations.back(), tokens, channels, &values[at]);
-    at += width;
+    slab.rotations.push_back(FindRotations(&values[at], tokens, stride, width, StepOf(slab)));
+    Rotate(slab.rotations.back(), stride, &values[at]);
+    at += width * stride;
   }
-  const Moments rotated = MomentsOf(values, channels);
+  const Moments rotated = MomentsOf(values, tokens, channels);
   for (const double variance : rotated.variance)
     slab.rows.push_back(RowOf(std::sqrt(variance), base_step()) - slab.row);
   slab.row_spread = TableRowOf(slab.rows);
@@ -131,16 +127,14 @@ SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& of, doub
 
 void RestoreSlab(const SlabStatistics& slab, const SlabChannels& of, std::span<const float> means,
                  std::span<float> values) {
-  const size_t channels = of.count(), tokens = values.size() / channels;
+  const size_t channels = of.count(), stride = values.size() / channels;
   const std::vector<uint32_t> widths = RotationBlocks(of.heads, of.dim);
   size_t at = 0;
   for (size_t b = 0; b < slab.rotations.size(); ++b) {
-    RotateBack(slab.rotations[b], tokens, channels, &values[at]);
-    at += widths[b];
+    RotateBack(slab.rotations[b], stride, &values[at]);
+    at += widths[b] * stride;
   }
-  for (size_t t = 0; t < tokens; ++t) {
-    for (size_t i = 0; i < channels; ++i) values[t * channels + i] += means[i];
-  }
+  for (size_t i = 0; i < channels; ++i) ShiftRow(means[i], stride, &values[i * stride]);
 }
 
 ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
@@ -164,19 +158,18 @@ ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
 std::string SerializeStatistics(std::span<const SlabStatistics> slabs) {
   ByteWriter out;
   std::vector<uint32_t> channels;
-  std::vector<int32_t> rows, means;
+  std::vector<int32_t> values;
   for (const SlabStatistics& slab : slabs) {
     out.Put(slab.step);
     out.Put(slab.row);
     out.Put(slab.row_spread);
     out.Put(slab.mean_row);
     channels.push_back(static_cast<uint32_t>(slab.rows.size()));
-    rows.insert(rows.end(), slab.rows.begin(), slab.rows.end());
-    means.insert(means.end(), slab.means.begin(), slab.means.end());
+    AppendPadded(slab.rows, values);
   }
-  if (rows.empty()) return std::move(out).Take();
-  rows.insert(rows.end(), means.begin(), means.end());
-  const std::string body = CoderOf(slabs, channels).EncodeLevel(rows, {}, 0);
+  if (values.empty()) return std::move(out).Take();
+  for (const SlabStatistics& slab : slabs) AppendPadded(slab.means, values);
+  const std::string body = CoderOf(slabs, channels).Encode(values, {}, kLanes)[0];
   out.Put(static_cast<uint32_t>(body.size()));
   out.PutBytes(AsBytes(body));
   std::vector<BlockRotations> rotations;
@@ -207,8 +200,8 @@ absl::StatusOr<std::vector<SlabStatistics>> ReadStatistics(ByteReader& reader,
     widths.insert(widths.end(), blocks.begin(), blocks.end());
   }
   const PlaneCoder coder = CoderOf(slabs, counts);
-  std::vector<int32_t> values(coder.width());
-  KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, 0, 1, {0, 1}, values, {}));
+  std::vector<int32_t> values(coder.width() * kLanes);
+  KVSTOW_RETURN_IF_ERROR(coder.Decode({{body}}, kLanes, {0, kLanes}, values, {}));
   KVSTOW_ASSIGN_OR_RETURN(const auto rotations, ReadRotations(reader, widths));
   auto rows = values.begin(), means = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   auto blocks = rotations.begin();
@@ -216,8 +209,8 @@ absl::StatusOr<std::vector<SlabStatistics>> ReadStatistics(ByteReader& reader,
     slabs[s].rows.assign(rows, rows + counts[s]);
     slabs[s].means.assign(means, means + counts[s]);
     for (int32_t& row : slabs[s].rows) row = std::clamp(row, -400, 400);
-    rows += counts[s];
-    means += counts[s];
+    rows += Padded(counts[s]);
+    means += Padded(counts[s]);
     const auto end =
         blocks + static_cast<ptrdiff_t>(RotationBlocks(channels[s].heads, channels[s].dim).size());
     slabs[s].rotations.assign(blocks, end);

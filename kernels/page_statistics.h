@@ -6,7 +6,7 @@
 // head, channels are centred and then decorrelated by a few rotations (pair_rotations.h): what is
 // coded are rotated channels. The step is one for each slab, but may shrink for wide channels.
 // Means are integers of a quarter of the step, spreads are rows of the plane coder's tables
-// (quarter octaves): both are coded by the plane coder itself, as one token of twice the width.
+// (quarter octaves): both are coded by the plane coder itself, as 16 tokens of few coefficients.
 // docs/FORMAT.md has the bytes.
 //
 // Pages of fewer than kMinTokensForChannels tokens have no channel statistics: all means are 0, all
@@ -46,10 +46,11 @@ struct SlabStatistics {
   std::vector<BlockRotations> rotations;
 };
 
-// Statistics of the slab `values` [tokens, heads, dim], which become what is to be coded: centred
-// and rotated. The finest step is `relative_step` times the rms spread; `levels` >= 1.
-SlabStatistics MeasureSlab(std::span<float> values, const SlabChannels& channels,
-                           double relative_step, uint32_t levels);
+// Statistics of the slab `values` [channels, PlaneStride(tokens)], which become what is to be
+// coded: centred and rotated. The finest step is `relative_step` times the rms spread; `levels`
+// >= 1. `energy` becomes the sum of squares that the values had.
+SlabStatistics MeasureSlab(std::span<float> values, uint32_t tokens, const SlabChannels& channels,
+                           double relative_step, uint32_t levels, double& energy);
 // The inverse of what MeasureSlab did to values; `means` are the slab's.
 void RestoreSlab(const SlabStatistics& slab, const SlabChannels& channels,
                  std::span<const float> means, std::span<float> values);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "kernels/channel_rows.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/page_statistics.h"
@@ -14,11 +15,12 @@
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
 #include "kernels/transform/rope.h"
+#include "kernels/transform/transpose.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kTokensPerStream = 4;
+constexpr uint32_t kTokensPerStream = 64;
 constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
 constexpr float kLargest = 65504;                       // of fp16
 
@@ -63,27 +65,34 @@ class PlanesRunCodec final : public RunCodec {
             : std::min<uint64_t>(run.tokens, kPlainTokens - run.first_position));
   }
   size_t PlainBytes(std::span<const Slab> slabs, uint32_t plain) const;
-  // Values of the coded tokens of every slab, K without positions; plain tokens go into `body`.
+  // Values [channels of the run, PlaneStride] of the coded tokens, K without positions; plain
+  // tokens go into `body`.
   absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
-                         std::vector<std::vector<float>>& values, std::string& body) const;
+                         std::vector<float>& values, std::string& body) const;
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
     return PlaneCoder(
         {.rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream},
-        UniversalPlaneTables());
+        UniversalPlaneTables(), PlaneLookups::Universal());
   }
-  // What is wanted, from plain tokens and the coefficients [tokens, width] of its other tokens.
+  // Coefficients [channels of the run, stride] of whole streams; the wanted tokens behind the plain
+  // ones are `count` from the row's `first` on.
+  struct Decoded {
+    std::vector<float> coefficients;
+    size_t stride = 0;
+    uint32_t first = 0, count = 0;
+  };
+  // What is wanted, from plain tokens and the coefficients of its other tokens, which it changes.
   absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
                           std::span<const uint8_t> plain_bytes,
                           std::span<const SlabStatistics> statistics,
-                          const ChannelStatistics& channels, std::span<const float> decoded,
+                          const ChannelStatistics& channels, Decoded& decoded,
                           std::span<uint8_t> raw) const;
   // What each level gains, see SegmentInfo: `values` are centred and rotated, `energies` are
   // squared sums of the slabs before that.
-  std::vector<double> GainsOf(uint32_t plain, std::span<const Slab> slabs,
-                              std::span<const double> energies,
-                              const std::vector<std::vector<float>>& values,
+  std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
+                              std::span<const double> energies, std::span<const float> values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,
                               std::span<const int32_t> q) const;
 
@@ -127,20 +136,21 @@ size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) c
 }
 
 absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> raw,
-                                       std::span<const Slab> slabs,
-                                       std::vector<std::vector<float>>& values,
+                                       std::span<const Slab> slabs, std::vector<float>& values,
                                        std::string& body) const {
   const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const size_t stride = PlaneStride(coded);
+  values.resize((slabs.back().first_channel + slabs.back().channels()) * stride);
+  std::vector<float> all;
   const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
   body.resize(PlainBytes(slabs, plain));
   auto* plain_body = reinterpret_cast<uint8_t*>(body.data());
   for (const Slab& slab : slabs) {
     const size_t skipped = size_t{plain} * slab.channels();
-    std::vector<float>& all = values.emplace_back(slab.Shape(run.tokens).values());
+    all.resize(slab.Shape(run.tokens).values());
     const uint8_t* from = raw.data() + SlabOffset(spec_, slab.layer, slab.part, run.tokens);
     const bool finite = LoadFloats(spec_.dtype, from, all.size(), all.data());
-    const auto beyond = [](float v) { return std::abs(v) > kLargest; };
-    if (!finite || std::any_of(all.begin(), all.end(), beyond)) {
+    if (!finite || LargestMagnitude(all.data(), all.size()) > kLargest) {
       return absl::OutOfRangeError(
           absl::StrCat("layer ", run.layers.first + slab.layer,
                        " has NaN, Inf or values beyond the range of fp16"));
@@ -152,42 +162,42 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
         return absl::OutOfRangeError("a step beyond the range of fp16");
       plain_body += plain_->LevelBytes(shape, 0);
     }
-    all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(skipped));
-    if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data());
+    if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data() + skipped);
+    Transpose(all.data() + skipped, coded, slab.channels(), slab.channels(),
+              values.data() + slab.first_channel * stride, stride);
   }
   return absl::OkStatus();
 }
 
-std::vector<double> PlanesRunCodec::GainsOf(uint32_t plain, std::span<const Slab> slabs,
-                                            std::span<const double> energies,
-                                            const std::vector<std::vector<float>>& values,
-                                            const ChannelStatistics& channels,
-                                            const PlaneCoder& coder,
-                                            std::span<const int32_t> q) const {
-  // No channels where all tokens are kept apart.
-  const size_t width = coder.width(), tokens = width > 0 ? q.size() / width : 0;
+std::vector<double> PlanesRunCodec::GainsOf(
+    uint32_t plain, uint32_t tokens, std::span<const Slab> slabs, std::span<const double> energies,
+    std::span<const float> values, const ChannelStatistics& channels, const PlaneCoder& coder,
+    std::span<const int32_t> q) const {
   std::vector<double> gains(levels_);
   gains[0] = static_cast<double>(plain * slabs.size());
-  const size_t every = tokens >= kTokensToSample ? kGainEvery : 1;
-  std::vector<int32_t> coarse;
-  std::vector<float> decoded;
+  if (tokens == 0) return gains;
+  // Behind the last token, values and what they are decoded to are 0.
+  const size_t stride = PlaneStride(tokens), every = tokens >= kTokensToSample ? kGainEvery : 1;
+  const std::vector<float> wanted = SamplePlanes(values, stride, every);
+  const std::vector<int32_t> finest = SamplePlanes(q, stride, every);
+  const size_t sampled = finest.size() / coder.width();
+  std::vector<int32_t> coarse(finest.size());
+  std::vector<float> decoded(finest.size());
   std::vector<double> left(slabs.size(), 1.0);
-  for (uint32_t level = 0; level < levels_ && tokens > 0; ++level) {
+  size_t seen = 0;
+  for (size_t t = 0; t < tokens; t += every * kRansLanes) seen += std::min(kRansLanes, tokens - t);
+  const double share = static_cast<double>(tokens) / static_cast<double>(seen);
+  for (uint32_t level = 0; level < levels_; ++level) {
     const uint32_t shift = levels_ - 1 - level;
-    coarse.clear();
-    for (size_t t = 0; t < tokens; t += every) {
-      for (size_t i = 0; i < width; ++i) coarse.push_back(CoarserLevel(q[t * width + i], shift));
-    }
+    std::transform(finest.begin(), finest.end(), coarse.begin(),
+                   [&](int32_t x) { return CoarserLevel(x, shift); });
     std::vector<float> steps = channels.steps;
     for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
-    decoded.resize(coarse.size());
-    coder.Dequantize(coarse, {}, level, steps, decoded);
-    const double share = static_cast<double>(tokens * width) / static_cast<double>(coarse.size());
+    coder.Dequantize(coarse, {}, static_cast<uint32_t>(sampled), level, steps, decoded);
     for (size_t s = 0; s < slabs.size(); ++s) {
-      const uint32_t first = slabs[s].first_channel, count = slabs[s].channels();
-      double error = 0;
-      for (size_t t = 0, at = first; t < tokens; t += every, at += width)
-        error += SquaredError(&values[s][t * count], &decoded[at], count);
+      const size_t first = slabs[s].first_channel * sampled;
+      const double error =
+          SquaredError(&wanted[first], &decoded[first], slabs[s].channels() * sampled);
       const double now = energies[s] > 0 ? error * share / energies[s] : 0;
       gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
       left[s] = std::min(left[s], now);
@@ -200,37 +210,35 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
     const Run& run, std::span<const uint8_t> raw) const {
   const std::vector<Slab> slabs = SlabsOf(run.layers.count);
   const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
-  std::vector<std::vector<float>> values;
+  const size_t stride = PlaneStride(coded);
+  std::vector<float> values;
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<SlabStatistics> statistics;
-  std::vector<double> energies;
+  std::vector<double> energies(slabs.size());
   for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
-    energies.push_back(SquaredSum(values[s].data(), values[s].size()));
-    statistics.push_back(
-        MeasureSlab(values[s], slabs[s].Channels(), StepFor(run, slabs[s]), levels_));
+    const std::span<float> slab =
+        std::span(values).subspan(slabs[s].first_channel * stride, slabs[s].channels() * stride);
+    statistics.push_back(MeasureSlab(slab, coded, slabs[s].Channels(), StepFor(run, slabs[s]),
+                                     levels_, energies[s]));
   }
   const ChannelStatistics channels = ExpandStatistics(statistics, ChannelsOf(slabs));
   base += SerializeStatistics(statistics);
 
   const PlaneCoder coder = CoderOf(channels);
-  const size_t width = coder.width();
-  std::vector<int32_t> q(coded * width);
-  std::vector<float> inverse_steps;
-  for (const float step : channels.steps) inverse_steps.push_back(1 / step);
-  for (size_t s = 0; s < statistics.size(); ++s) {
-    const uint32_t first = slabs[s].first_channel, count = slabs[s].channels();
-    for (uint32_t t = 0; t < coded; ++t) {
-      DeadZoneQuantizeEach(&values[s][t * count], count, &inverse_steps[first], kPlaneDeadZone,
-                           kPlaneMaxMagnitude - 1, &q[t * width + first]);
-    }
+  std::vector<int32_t> q(values.size());
+  for (size_t i = 0; i < channels.steps.size(); ++i) {
+    DeadZoneQuantize(&values[i * stride], stride, 1 / channels.steps[i], kPlaneDeadZone,
+                     kPlaneMaxMagnitude - 1, &q[i * stride]);
   }
-  const std::vector<double> gains = GainsOf(plain, slabs, energies, values, channels, coder, q);
+  const std::vector<double> gains =
+      GainsOf(plain, coded, slabs, energies, values, channels, coder, q);
+  std::vector<std::string> bodies(levels_);
+  if (coded > 0) bodies = coder.Encode(q, {}, coded);
+  bodies[0].insert(0, base);
   std::vector<EncodedLevel> out;
   for (uint32_t level = 0; level < levels_; ++level) {
-    std::string body = level == 0 ? std::move(base) : std::string();
-    if (coded > 0) body += coder.EncodeLevel(q, {}, level);
-    out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
+    out.push_back({SharedBytes::Take(std::move(bodies[level])), gains[level]});
   }
   return out;
 }
@@ -248,7 +256,7 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
   if (!reader.ok()) return absl::DataLossError("planes: cut within the first tokens");
   std::vector<SlabStatistics> statistics;
   ChannelStatistics channels;
-  std::vector<float> decoded;
+  Decoded decoded;
   if (tokens.first + tokens.count > plain) {
     const std::vector<SlabChannels> counts = ChannelsOf(slabs);
     KVSTOW_ASSIGN_OR_RETURN(statistics,
@@ -259,17 +267,19 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     const uint32_t first = std::max(tokens.first, plain) - plain;
     const uint32_t count = tokens.first + tokens.count - plain - first;
     const TokenRange streams = WholeStreams({first, count}, coded, kTokensPerStream);
-    std::vector<int32_t> q(streams.count * coder.width());
-    for (uint32_t level = 0; level < bodies.size(); ++level) {
-      const std::span<const uint8_t> body =
-          level == 0 ? reader.GetBytes(reader.remaining()) : bodies[level].span();
-      KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, level, coded, streams, q, {}));
-    }
+    decoded.stride = PlaneStride(streams.count);
+    decoded.first = first - streams.first;
+    decoded.count = count;
+    std::vector<int32_t> q(coder.width() * decoded.stride);
+    std::vector<std::span<const uint8_t>> levels;
+    for (const SharedBytes& body : bodies) levels.push_back(body.span());
+    levels[0] = reader.GetBytes(reader.remaining());
+    KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, q, {}));
     const auto dropped = static_cast<int>(levels_ - bodies.size());
     for (float& step : channels.steps) step = std::ldexp(step, dropped);
-    decoded.resize(count * coder.width());
-    coder.Dequantize(std::span(q).subspan((first - streams.first) * coder.width(), decoded.size()),
-                     {}, static_cast<uint32_t>(bodies.size() - 1), channels.steps, decoded);
+    decoded.coefficients.resize(q.size());
+    coder.Dequantize(q, {}, streams.count, static_cast<uint32_t>(bodies.size() - 1), channels.steps,
+                     decoded.coefficients);
   }
   return StoreSlabs(run, {wanted, tokens}, slabs, plain_bytes, statistics, channels, decoded, raw);
 }
@@ -278,15 +288,12 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
                                         std::span<const Slab> slabs,
                                         std::span<const uint8_t> plain_bytes,
                                         std::span<const SlabStatistics> statistics,
-                                        const ChannelStatistics& channels,
-                                        std::span<const float> decoded,
+                                        const ChannelStatistics& channels, Decoded& decoded,
                                         std::span<uint8_t> raw) const {
   const auto& [layers, tokens] = wanted;
   const uint32_t plain = PlainTokens(run);
   const uint32_t from_plain =
       std::min(tokens.first + tokens.count, plain) - std::min(tokens.first, plain);
-  const uint32_t coded = tokens.count - from_plain;
-  const size_t width = channels.rows.size();
   const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position + tokens.first,
                               tokens.count);
   const uint8_t* plain_body = plain_bytes.data();
@@ -303,15 +310,16 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
       return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
     std::copy_n(plain_values.begin() + size_t{std::min(tokens.first, plain)} * slab.channels(),
                 size_t{from_plain} * slab.channels(), values.begin());
-    if (coded > 0) {
-      const std::span<float> rest = std::span(values).subspan(from_plain * slab.channels());
-      for (size_t t = 0; t < coded; ++t) {
-        std::copy_n(&decoded[t * width + slab.first_channel], slab.channels(),
-                    &rest[t * slab.channels()]);
-      }
+    if (decoded.count > 0) {
+      float* const rest = values.data() + from_plain * slab.channels();
+      const std::span<float> rows =
+          std::span(decoded.coefficients)
+              .subspan(slab.first_channel * decoded.stride, slab.channels() * decoded.stride);
       RestoreSlab(statistics[&slab - slabs.data()], slab.Channels(),
-                  std::span(channels.means).subspan(slab.first_channel), rest);
-      if (slab.part == Part::kK) rotation.Redo(from_plain, coded, slab.heads, rest.data());
+                  std::span(channels.means).subspan(slab.first_channel), rows);
+      Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, decoded.stride, rest,
+                slab.channels());
+      if (slab.part == Part::kK) rotation.Redo(from_plain, decoded.count, slab.heads, rest);
     }
     StoreFloats(spec_.dtype, values.data(), values.size(),
                 raw.data() + SlabOffset(spec_, layer - layers.first, slab.part, tokens.count));

@@ -114,7 +114,7 @@ constexpr Preset kPresets[] = {
     {"kvstow", "planes(step=0.51,levels=3,k=1.1,depth=2.5)",
      "embedded and entropy coded by statistics of the page, no calibration; about 2.5 bits a value",
      "", ""},
-    {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=64,blob=any,focus=0.4)",
+    {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=256,blob=any,focus=0.4)",
      "K and V of a run of layers through one calibrated transform, embedded: 12 to 60 x", "",
      "calibration"},
 };

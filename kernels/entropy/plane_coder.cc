@@ -2,94 +2,25 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "kernels/entropy/rans.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kEscapeWidthBits = 5;  // how many bits of the escaped value follow its width
-
-// The row of tables for `row` in 0..kPlaneMaxRow, and how many low bits of a magnitude stay raw.
-struct BaseRow {
-  int row;
-  uint32_t raw_bits;
-};
-BaseRow SplitRow(int row) {
-  if (row < kPlaneRows) return {row, 0};
-  const int octaves = (row - kPlaneRows + 4) / 4;
-  return {row - 4 * octaves, static_cast<uint32_t>(octaves)};
-}
-
-int TableRow(int row) { return std::min(row, kPlaneRows - 1); }
-
 int EnergyShift(uint8_t energy) { return 2 * (static_cast<int>(energy) - kPlaneEnergies / 2); }
 
-template <size_t n>
-uint32_t Start(const std::array<uint16_t, n>& frequencies, uint32_t symbol) {
-  uint32_t start = 0;
-  for (uint32_t k = 0; k < symbol; ++k) start += frequencies[k];
-  return start;
-}
-
-template <size_t n>
-uint32_t Find(const std::array<uint16_t, n>& frequencies, uint32_t slot, uint32_t* start) {
-  uint32_t symbol = 0;
-  *start = 0;
-  while (slot >= *start + frequencies[symbol]) *start += frequencies[symbol++];
-  return symbol;
-}
-
-// Encoders put the parts of a coefficient in the reverse of the order in which decoders get them.
-
-void PutEscape(RansEncoder& rans, uint32_t excess) {
-  const uint32_t width = static_cast<uint32_t>(std::bit_width(excess));
-  if (width > 1) rans.PutBits(excess & ((1u << (width - 1)) - 1), width - 1);
-  rans.PutBits(width, kEscapeWidthBits);
-}
-
-// False for a width that no encoder writes.
-bool GetEscape(RansDecoder& rans, uint32_t* excess) {
-  const uint32_t width = rans.GetBits(kEscapeWidthBits);
-  if (width > 24) return false;
-  *excess = width < 2 ? width : (1u << (width - 1) | rans.GetBits(width - 1));
-  return true;
-}
-
-// `row` is that of the coarser step.
-void PutRefinement(RansEncoder& rans, const LevelTables& tables, int row, int32_t q) {
-  const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), coarse = magnitude >> 1;
-  const uint32_t context = std::min<uint32_t>(coarse, kPlaneContexts - 1);
-  const uint32_t zero = tables.zero[TableRow(row)][context], one = kRansTotal - zero;
-  if ((magnitude & 1) == 0) {
-    rans.Put(0, zero);
-  } else if (coarse > 0) {
-    rans.Put(zero, one);
-  } else {
-    rans.Put(zero + (q < 0 ? one / 2 : 0), one / 2);
+// Of each block and token, from `energies` [tokens, blocks].
+std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, uint32_t tokens,
+                              size_t stride) {
+  std::vector<int32_t> shifts(blocks * stride);
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t b = 0; b < blocks; ++b)
+      shifts[b * stride + t] = EnergyShift(energies[t * blocks + b]);
   }
-}
-
-int32_t GetRefinement(RansDecoder& rans, const LevelTables& tables, int row, int32_t coarse) {
-  const uint32_t magnitude = static_cast<uint32_t>(std::abs(coarse));
-  const uint32_t context = std::min<uint32_t>(magnitude, kPlaneContexts - 1);
-  const uint32_t zero = tables.zero[TableRow(row)][context], one = kRansTotal - zero;
-  const uint32_t slot = rans.Peek();
-  if (slot < zero) {
-    rans.Take(0, zero);
-    return 2 * coarse;
-  }
-  if (coarse != 0) {
-    rans.Take(zero, one);
-    return coarse < 0 ? 2 * coarse - 1 : 2 * coarse + 1;
-  }
-  const bool negative = slot >= zero + one / 2;
-  rans.Take(negative ? zero + one / 2 : zero, one / 2);
-  return negative ? -1 : 1;
+  return shifts;
 }
 
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
@@ -145,175 +76,110 @@ TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_
   return {first, static_cast<uint32_t>(end - first)};
 }
 
-PlaneCoder::PlaneCoder(PlaneLayout layout, const PlaneTables& tables)
-    : layout_(std::move(layout)), tables_(tables) {
-  for (int row = 0; row < kPlaneRows; ++row) {
-    const auto& frequencies = TablesOf(0).base[row];
-    BaseStarts& starts = starts_[row];
-    for (uint32_t k = 1; k < kPlaneSymbols; ++k) {
-      starts.start[k] = static_cast<uint16_t>(starts.start[k - 1] + frequencies[k - 1]);
-      if (frequencies[k] > 0) starts.escape = k;
-    }
-  }
+PlaneCoder::PlaneCoder(PlaneLayout layout, const PlaneTables& tables, const PlaneLookups& lookups)
+    : layout_(std::move(layout)), tables_(tables), lookups_(lookups) {}
+
+PlaneStream PlaneCoder::StreamOf(uint32_t tokens, size_t stride, const int32_t* shifts) const {
+  return {.rows = layout_.rows,
+          .tables = &tables_,
+          .lookups = &lookups_,
+          .levels = layout_.levels,
+          .tokens = tokens,
+          .stride = stride,
+          .block_ends = layout_.block_ends,
+          .shifts = blocks() == 0 ? nullptr : shifts};
 }
 
-void PlaneCoder::PutBase(RansEncoder& rans, int row, int32_t q) const {
-  const auto [table, raw_bits] = SplitRow(row);
-  const auto& frequencies = TablesOf(0).base[table];
-  const BaseStarts& starts = starts_[table];
-  const uint32_t magnitude = static_cast<uint32_t>(std::abs(q)), high = magnitude >> raw_bits;
-  const bool negative = q < 0;
-  if (raw_bits > 0) {
-    if (high == 0 && magnitude > 0) rans.PutBits(negative, 1);
-    rans.PutBits(magnitude & ((1u << raw_bits) - 1), raw_bits);
-  }
-  const uint32_t symbol = std::min(high, starts.escape);
-  if (symbol == starts.escape) PutEscape(rans, high - symbol);
-  const uint32_t start = starts.start[symbol], frequency = frequencies[symbol];
-  if (symbol == 0) {
-    rans.Put(start, frequency);
-  } else {
-    rans.Put(start + (negative ? frequency / 2 : 0), frequency / 2);
-  }
-}
+// Energy classes stand before the coefficients: block after block, token after token.
 
-bool PlaneCoder::GetBase(RansDecoder& rans, int row, int32_t* q) const {
-  const auto [table, raw_bits] = SplitRow(row);
-  const auto& frequencies = TablesOf(0).base[table];
-  const BaseStarts& starts = starts_[table];
-  const uint32_t slot = rans.Peek();
-  uint32_t high = 0;
-  while (high < starts.escape && slot >= starts.start[high + 1]) ++high;
-  const uint32_t start = starts.start[high];
-  bool negative = false;
-  if (high == 0) {
-    rans.Take(start, frequencies[0]);
-  } else {
-    const uint32_t half = frequencies[high] / 2u;
-    negative = slot >= start + half;
-    rans.Take(negative ? start + half : start, half);
-  }
-  if (high == starts.escape) {
-    uint32_t excess;
-    if (!GetEscape(rans, &excess)) return false;
-    high += excess;
-  }
-  uint64_t magnitude = high;
-  if (raw_bits > 0) {
-    magnitude = uint64_t{high} << raw_bits | rans.GetBits(raw_bits);
-    if (high == 0 && magnitude > 0) negative = rans.GetBits(1) != 0;
-  }
-  if (magnitude >= kPlaneMaxMagnitude) return false;
-  *q = negative ? -static_cast<int32_t>(magnitude) : static_cast<int32_t>(magnitude);
-  return true;
-}
-
-void PlaneCoder::EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t level,
+void PlaneCoder::PutEnergies(std::span<const uint8_t> energies, uint32_t tokens,
                              RansEncoder& rans) const {
-  size_t i = width();
-  const size_t count = std::max<size_t>(blocks(), 1);
-  for (size_t b = count; b-- > 0;) {
-    const size_t begin = b == 0 ? 0 : layout_.block_ends[b - 1];
-    const int shift = blocks() == 0 ? 0 : EnergyShift(energies[b]);
-    while (i-- > begin) {
-      const int32_t value = CoarserLevel(q[i], Above(level));
-      if (level == 0) {
-        PutBase(rans, Row(i, shift, 0), value);
-      } else {
-        PutRefinement(rans, TablesOf(level), Row(i, shift, level - 1), value);
-      }
+  for (size_t b = blocks(); b-- > 0;) {
+    for (uint32_t t = tokens; t-- > 0;) {
+      const uint8_t energy = energies[t * blocks() + b];
+      uint32_t start = 0;
+      for (uint8_t k = 0; k < energy; ++k) start += tables_.energy[k];
+      rans.Put(t % kRansLanes, start, tables_.energy[energy]);
     }
-    i = begin;
-    if (level == 0 && blocks() > 0)
-      rans.Put(Start(tables_.energy, energies[b]), tables_.energy[energies[b]]);
   }
 }
 
-bool PlaneCoder::DecodeToken(RansDecoder& rans, uint32_t level, int32_t* q,
-                             uint8_t* energies) const {
-  size_t i = 0;
-  const size_t count = std::max<size_t>(blocks(), 1);
-  for (size_t b = 0; b < count; ++b) {
-    const size_t end = blocks() == 0 ? width() : layout_.block_ends[b];
-    if (level == 0 && blocks() > 0) {
-      uint32_t start;
-      energies[b] = static_cast<uint8_t>(Find(tables_.energy, rans.Peek(), &start));
-      rans.Take(start, tables_.energy[energies[b]]);
-    }
-    const int shift = blocks() == 0 ? 0 : EnergyShift(energies[b]);
-    for (; i < end; ++i) {
-      if (level > 0) {
-        q[i] = GetRefinement(rans, TablesOf(level), Row(i, shift, level - 1), q[i]);
-      } else if (!GetBase(rans, Row(i, shift, 0), &q[i])) {
-        return false;
-      }
+void PlaneCoder::GetEnergies(RansDecoder& rans, uint32_t tokens, uint8_t* energies) const {
+  for (size_t b = 0; b < blocks(); ++b) {
+    for (uint32_t t = 0; t < tokens; ++t) {
+      const uint32_t slot = rans.Peek(t % kRansLanes);
+      uint32_t start = 0;
+      uint8_t energy = 0;
+      while (slot >= start + tables_.energy[energy]) start += tables_.energy[energy++];
+      rans.Take(t % kRansLanes, start, tables_.energy[energy]);
+      energies[t * blocks() + b] = energy;
     }
   }
-  return true;
 }
 
-std::string PlaneCoder::EncodeLevel(std::span<const int32_t> q, std::span<const uint8_t> energies,
-                                    uint32_t level) const {
-  const size_t tokens = q.size() / width();
-  std::vector<uint16_t> words;
-  std::vector<uint32_t> lengths;
-  RansEncoder rans;
-  for (size_t first = 0; first < tokens; first += layout_.tokens_per_stream) {
-    for (size_t t = std::min<size_t>(first + layout_.tokens_per_stream, tokens); t-- > first;)
-      EncodeToken(&q[t * width()], energies.data() + t * blocks(), level, rans);
-    const size_t before = words.size();
-    rans.Finish(words);
-    lengths.push_back(static_cast<uint32_t>(words.size() - before));
+std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
+                                            std::span<const uint8_t> energies,
+                                            uint32_t tokens) const {
+  const size_t stride = PlaneStride(tokens);
+  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
+  std::vector<std::vector<uint16_t>> words(layout_.levels);
+  std::vector<std::vector<uint32_t>> lengths(layout_.levels);
+  std::vector<RansEncoder> encoders(layout_.levels);
+  for (uint32_t first = 0; first < tokens; first += layout_.tokens_per_stream) {
+    const uint32_t count = std::min(layout_.tokens_per_stream, tokens - first);
+    EncodePlanes(StreamOf(count, stride, shifts.data() + first), q.data() + first, encoders);
+    PutEnergies(energies.subspan(first * blocks()), count, encoders[0]);
+    for (uint32_t level = 0; level < layout_.levels; ++level) {
+      const size_t before = words[level].size();
+      encoders[level].Finish(words[level]);
+      lengths[level].push_back(static_cast<uint32_t>(words[level].size() - before));
+    }
   }
-  std::string out;
-  PutLengths(lengths, out);
-  out.append(reinterpret_cast<const char*>(words.data()), 2 * words.size());
+  std::vector<std::string> out(layout_.levels);
+  for (uint32_t level = 0; level < layout_.levels; ++level) {
+    PutLengths(lengths[level], out[level]);
+    out[level].append(reinterpret_cast<const char*>(words[level].data()), 2 * words[level].size());
+  }
   return out;
 }
 
-absl::Status PlaneCoder::DecodeLevel(std::span<const uint8_t> body, uint32_t level, uint32_t tokens,
-                                     TokenRange wanted, std::span<int32_t> q,
-                                     std::span<uint8_t> energies) const {
+absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies, uint32_t tokens,
+                                TokenRange wanted, std::span<int32_t> q,
+                                std::span<uint8_t> energies) const {
   const uint32_t each = layout_.tokens_per_stream;
-  KVSTOW_ASSIGN_OR_RETURN(const auto streams,
-                          SplitStreams(body, (size_t{tokens} + each - 1) / each));
-  for (uint32_t t = 0; t < wanted.count;) {
-    const uint32_t stream = (wanted.first + t) / each;
-    RansDecoder rans(streams[stream]);
-    for (const uint32_t end = std::min(t + each, wanted.count); t < end; ++t) {
-      if (!DecodeToken(rans, level, &q[t * width()], energies.data() + t * blocks()))
+  const size_t stride = PlaneStride(wanted.count);
+  std::vector<std::vector<std::span<const uint8_t>>> streams(bodies.size());
+  for (size_t level = 0; level < bodies.size(); ++level) {
+    KVSTOW_ASSIGN_OR_RETURN(streams[level],
+                            SplitStreams(bodies[level], (size_t{tokens} + each - 1) / each));
+  }
+  std::vector<RansDecoder> decoders;
+  for (uint32_t first = 0; first < wanted.count; first += each) {
+    const uint32_t count = std::min(each, wanted.count - first);
+    const uint32_t stream = (wanted.first + first) / each;
+    decoders.clear();
+    for (const auto& level : streams) decoders.emplace_back(level[stream]);
+    const std::span<uint8_t> classes = energies.subspan(first * blocks());
+    GetEnergies(decoders[0], count, classes.data());
+    const std::vector<int32_t> shifts = ShiftsOf(classes, blocks(), count, stride);
+    if (!DecodePlanes(StreamOf(count, stride, shifts.data()), decoders, q.data() + first))
+      return absl::DataLossError(absl::StrCat("plane body: stream ", stream, " has a bad escape"));
+    for (const RansDecoder& rans : decoders) {
+      if (!rans.AtEnd())
         return absl::DataLossError(
-            absl::StrCat("plane body: stream ", stream, " has a bad escape"));
+            absl::StrCat("plane body: stream ", stream, " does not end well"));
     }
-    if (!rans.AtEnd())
-      return absl::DataLossError(absl::StrCat("plane body: stream ", stream, " does not end well"));
   }
   return absl::OkStatus();
 }
 
 void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies,
-                            uint32_t level, std::span<const float> steps,
+                            uint32_t tokens, uint32_t level, std::span<const float> steps,
                             std::span<float> coefficients) const {
-  const size_t tokens = q.size() / width(), count = std::max<size_t>(blocks(), 1);
-  const LevelTables& tables = TablesOf(level);
-  const bool one_step = steps.size() == 1;
-  size_t k = 0;
-  for (size_t t = 0; t < tokens; ++t) {
-    size_t i = 0;
-    for (size_t b = 0; b < count; ++b) {
-      const size_t end = blocks() == 0 ? width() : layout_.block_ends[b];
-      const int shift = blocks() == 0 ? 0 : EnergyShift(energies[t * blocks() + b]);
-      for (; i < end; ++i, ++k) {
-        const auto& centre = tables.centre[TableRow(Row(i, shift, level))];
-        const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[k]));
-        const float step = one_step ? steps[0] : steps[i];
-        const uint32_t within = centre[std::min<uint32_t>(magnitude, kPlaneSymbols - 1)];
-        const float value =
-            (static_cast<float>(magnitude) - 0.5f + static_cast<float>(within) / 256) * step;
-        coefficients[k] = magnitude == 0 ? 0 : q[k] < 0 ? -value : value;
-      }
-    }
-  }
+  const size_t stride = PlaneStride(tokens);
+  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
+  DequantizePlanes(StreamOf(tokens, stride, shifts.data()), q.data(), level, steps,
+                   coefficients.data());
 }
 
 }  // namespace kvstow

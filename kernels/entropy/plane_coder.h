@@ -1,4 +1,4 @@
-// The plane coder: quantized coefficients [tokens, width] to an embedded code and back.
+// The plane coder: quantized coefficients to an embedded code and back.
 //
 // A magnitude at the finest level is floor(|c| / step + 1 - kPlaneDeadZone); each level below
 // doubles the step and drops a bit of the magnitude, so a level is the leading bits of the next.
@@ -8,40 +8,59 @@
 // half octaves of amplitude.
 //
 // Body of a level: the lengths of its streams, then the streams. A stream holds
-// `tokens_per_stream` consecutive tokens, and is one rANS stream (rans.h) that is decoded by
-// itself: so any token range decodes alone, and 16 streams decode in lockstep. docs/FORMAT.md has
-// every byte.
+// `tokens_per_stream` consecutive tokens, and is one rANS stream of kRansLanes lanes (rans.h) that
+// is decoded by itself: so a reader of few tokens decodes few streams, and a stream is decoded by
+// vectors (plane_loops.h). docs/FORMAT.md has every byte.
 //
-//   PlaneCoder coder({.rows = rows, .levels = 4}, UniversalPlaneTables());
-//   std::string body = coder.EncodeLevel(q, {}, /*level=*/0);
-//   std::vector<int32_t> got(tokens * n);
-//   KVSTOW_RETURN_IF_ERROR(coder.DecodeLevel(body, 0, tokens, {0, tokens}, got, {}));
+// Integers and coefficients are arrays [width, stride] with stride = PlaneStride(tokens): the
+// tokens of a coefficient stand together.
+//
+//   const PlaneCoder coder({.rows = rows, .levels = 4, .tokens_per_stream = 256}, tables, lookups);
+//   std::vector<std::string> bodies = coder.Encode(q, {}, tokens);
+//   KVSTOW_RETURN_IF_ERROR(coder.Decode(first_bodies, tokens, {0, tokens}, got, {}));
 //
 // Immutable, thread-safe. The same input gives the same bytes on every machine. Decoding checks
 // every length before it reads, and answers DATA_LOSS; what it wrote until then is unspecified.
 #ifndef KVSTOW_KERNELS_ENTROPY_PLANE_CODER_H_
 #define KVSTOW_KERNELS_ENTROPY_PLANE_CODER_H_
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/entropy/plane_loops.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
 #include "kernels/page.h"
 
 namespace kvstow {
 
-// Magnitudes are below this at every level.
-inline constexpr int32_t kPlaneMaxMagnitude = 1 << 24;
-
 // What `q` is `levels` levels coarser.
 inline int32_t CoarserLevel(int32_t q, uint32_t levels) {
   return q < 0 ? -(-q >> levels) : q >> levels;
+}
+
+inline constexpr uint32_t kMaxPlaneLevels = 8;
+
+// From a coefficient's first token to the next coefficient's.
+inline size_t PlaneStride(size_t tokens) {
+  return (tokens + kRansLanes - 1) / kRansLanes * kRansLanes;
+}
+
+// Of rows [rows, stride], every `every`-th vector of kRansLanes tokens.
+template <typename T>
+std::vector<T> SamplePlanes(std::span<const T> rows, size_t stride, size_t every) {
+  std::vector<T> out;
+  if (rows.empty()) return out;
+  out.reserve(rows.size() / stride * PlaneStride((stride + every - 1) / every));
+  for (size_t row = 0; row < rows.size(); row += stride) {
+    for (size_t t = 0; t < stride; t += every * kRansLanes)
+      out.insert(out.end(), rows.begin() + static_cast<ptrdiff_t>(row + t),
+                 rows.begin() + static_cast<ptrdiff_t>(row + t + kRansLanes));
+  }
+  return out;
 }
 
 struct PlaneLayout {
@@ -49,8 +68,8 @@ struct PlaneLayout {
   // Where each block of coefficients that share an energy class ends, ascending, the last =
   // rows.size(); empty = no energy classes.
   std::vector<uint32_t> block_ends;
-  uint32_t levels = 1;             // >= 1
-  uint32_t tokens_per_stream = 1;  // >= 1
+  uint32_t levels = 1;                      // 1 to kMaxPlaneLevels
+  uint32_t tokens_per_stream = kRansLanes;  // a multiple of kRansLanes
 };
 
 // The least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
@@ -58,56 +77,38 @@ TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_
 
 class PlaneCoder {
  public:
-  // `tables` must be valid and outlive this.
-  PlaneCoder(PlaneLayout layout, const PlaneTables& tables);
+  // `tables` must be valid, `lookups` be made of them; both outlive this.
+  PlaneCoder(PlaneLayout layout, const PlaneTables& tables, const PlaneLookups& lookups);
 
   const PlaneLayout& layout() const { return layout_; }
   size_t width() const { return layout_.rows.size(); }
   size_t blocks() const { return layout_.block_ends.size(); }
 
-  // `q`: [tokens, width], at least one token, at the step of the finest level; `energies`:
-  // [tokens, blocks], below kPlaneEnergies.
-  std::string EncodeLevel(std::span<const int32_t> q, std::span<const uint8_t> energies,
-                          uint32_t level) const;
+  // The bodies of all levels, base first. `q`: [width, stride], at least one token, at the step of
+  // the finest level; `energies`: [tokens, blocks], below kPlaneEnergies.
+  std::vector<std::string> Encode(std::span<const int32_t> q, std::span<const uint8_t> energies,
+                                  uint32_t tokens) const;
 
-  // Decodes the tokens `wanted`, whole streams, of a body of `tokens` tokens. `q` [wanted, width]
-  // and `energies` [wanted, blocks] are written by level 0; a further level takes what the level
-  // before left there, and makes `q` that level's.
-  absl::Status DecodeLevel(std::span<const uint8_t> body, uint32_t level, uint32_t tokens,
-                           TokenRange wanted, std::span<int32_t> q,
-                           std::span<uint8_t> energies) const;
+  // Decodes the tokens `wanted`, whole streams, from the bodies of the first levels (at least one)
+  // of `tokens` tokens: `q` [width, stride of wanted] at the last of these levels, and `energies`
+  // [wanted, blocks].
+  absl::Status Decode(std::span<const std::span<const uint8_t>> bodies, uint32_t tokens,
+                      TokenRange wanted, std::span<int32_t> q, std::span<uint8_t> energies) const;
 
-  // Coefficients [tokens, width] from `q` at `level`, at the centroids of the bins. steps[i] is the
+  // Coefficients [width, stride] from `q` at `level`, at the centroids of the bins. steps[i] is the
   // step of coefficient i at that level; one entry = the same for all.
-  void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t level,
-                  std::span<const float> steps, std::span<float> coefficients) const;
+  void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t tokens,
+                  uint32_t level, std::span<const float> steps,
+                  std::span<float> coefficients) const;
 
  private:
-  void EncodeToken(const int32_t* q, const uint8_t* energies, uint32_t level,
-                   RansEncoder& rans) const;
-  bool DecodeToken(RansDecoder& rans, uint32_t level, int32_t* q, uint8_t* energies) const;
-  // Levels above `level`, and the tables that depend on it.
-  uint32_t Above(uint32_t level) const { return layout_.levels - 1 - level; }
-  const LevelTables& TablesOf(uint32_t level) const {
-    return tables_.distance[std::min<uint32_t>(Above(level), kPlaneDistances - 1)];
-  }
-  int Row(size_t coefficient, int shift, uint32_t level) const {
-    return std::clamp(layout_.rows[coefficient] + shift + 4 * static_cast<int>(level), 0,
-                      kPlaneMaxRow);
-  }
-
-  // Where the symbols of a row of base tables start, and which of them escapes.
-  struct BaseStarts {
-    std::array<uint16_t, kPlaneSymbols> start{};
-    uint32_t escape = 0;
-  };
-  // Of the base level.
-  void PutBase(RansEncoder& rans, int row, int32_t q) const;
-  bool GetBase(RansDecoder& rans, int row, int32_t* q) const;
+  PlaneStream StreamOf(uint32_t tokens, size_t stride, const int32_t* shifts) const;
+  void PutEnergies(std::span<const uint8_t> energies, uint32_t tokens, RansEncoder& rans) const;
+  void GetEnergies(RansDecoder& rans, uint32_t tokens, uint8_t* energies) const;
 
   PlaneLayout layout_;
   const PlaneTables& tables_;
-  std::array<BaseStarts, kPlaneRows> starts_;
+  const PlaneLookups& lookups_;
 };
 
 }  // namespace kvstow

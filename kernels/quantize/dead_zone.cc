@@ -3,7 +3,41 @@
 #include <algorithm>
 #include <cmath>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantize/dead_zone.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Whole vectors only; returns how many values that were.
+size_t QuantizeVectors(const float* values, size_t count, float inverse_step, float offset,
+                       float most, int32_t* q) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto inverse = hn::Set(d, inverse_step), add = hn::Set(d, offset);
+  const auto limit = hn::Set(d, most);
+  size_t i = 0;
+  for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
+    const auto value = hn::LoadU(d, values + i);
+    const auto magnitude = hn::Add(hn::Mul(hn::Abs(value), inverse), add);
+    const auto whole = hn::ConvertTo(di, hn::Min(magnitude, limit));
+    const auto sign = hn::BroadcastSignBit(hn::BitCast(di, value));
+    hn::StoreU(hn::Sub(hn::Xor(whole, sign), sign), di, q + i);
+  }
+  return i;
+}
+
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace kvstow {
+
+HWY_EXPORT(QuantizeVectors);
+
 namespace {
 
 // 2^(i / 16).
@@ -37,13 +71,15 @@ int32_t Quantize(float value, float inverse_step, float dead_zone, float most) {
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q) {
   const auto most = static_cast<float>(limit);
-  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
+  const size_t done =
+      HWY_DYNAMIC_DISPATCH(QuantizeVectors)(values, count, inverse_step, 1 - dead_zone, most, q);
+  for (size_t i = done; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
 }
 
-void DeadZoneQuantizeEach(const float* values, size_t count, const float* inverse_steps,
-                          float dead_zone, int32_t limit, int32_t* q) {
+void DeadZoneQuantizeReference(const float* values, size_t count, float inverse_step,
+                               float dead_zone, int32_t limit, int32_t* q) {
   const auto most = static_cast<float>(limit);
-  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_steps[i], dead_zone, most);
+  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
 }
 
 int RoundLog2(double x, int per_octave) {
@@ -60,3 +96,4 @@ double Exp2Fraction(int n, int per_octave) {
 }
 
 }  // namespace kvstow
+#endif  // HWY_ONCE

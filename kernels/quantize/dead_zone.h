@@ -5,7 +5,7 @@
 // of an embedded code are nested whatever the finest one does, and get the wider zones that low
 // rates want.
 //
-// Free functions, thread-safe; the same bits on every machine.
+// Free functions, thread-safe; the same bits on every machine and SIMD target.
 #ifndef KVSTOW_KERNELS_QUANTIZE_DEAD_ZONE_H_
 #define KVSTOW_KERNELS_QUANTIZE_DEAD_ZONE_H_
 
@@ -17,9 +17,8 @@ namespace kvstow {
 // `values` are finite, `inverse_step` is 1 / step in F32. Magnitudes end at `limit`.
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q);
-// The same with a step for each value.
-void DeadZoneQuantizeEach(const float* values, size_t count, const float* inverse_steps,
-                          float dead_zone, int32_t limit, int32_t* q);
+void DeadZoneQuantizeReference(const float* values, size_t count, float inverse_step,
+                               float dead_zone, int32_t limit, int32_t* q);
 
 // round(per_octave log2(x)) by comparisons, the same on every machine. x is positive and normal,
 // per_octave is 4 or 8.

@@ -127,6 +127,28 @@ HWY_ATTR void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Col
   }
 }
 
+// Appends those of a row to lists that have room for all, and a vector more; returns how many.
+HWY_ATTR size_t AppendNonZeros(const float* row, size_t width, uint32_t* indices, float* values) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d);
+  size_t n = 0, i = 0;
+  auto index = hn::Iota(du, 0);
+  for (; i + lanes <= width; i += lanes, index = hn::Add(index, hn::Set(du, lanes))) {
+    const auto value = hn::LoadU(d, row + i);
+    const auto kept = hn::Ne(value, hn::Zero(d));
+    hn::StoreU(hn::Compress(value, kept), d, values + n);
+    hn::StoreU(hn::Compress(index, hn::RebindMask(du, kept)), du, indices + n);
+    n += hn::CountTrue(d, kept);
+  }
+  for (; i < width; ++i) {
+    if (row[i] == 0) continue;
+    values[n] = row[i];
+    indices[n++] = static_cast<uint32_t>(i);
+  }
+  return n;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kvstow
 HWY_AFTER_NAMESPACE();
@@ -136,6 +158,7 @@ namespace kvstow {
 
 HWY_EXPORT(MultiplyRows);
 HWY_EXPORT(MultiplySparseRows);
+HWY_EXPORT(AppendNonZeros);
 
 PackedMatrix::PackedMatrix(size_t rows, size_t columns)
     : rows_(rows), columns_(columns), values_((columns + kPanel - 1) / kPanel * kPanel * rows) {}
@@ -156,6 +179,24 @@ void PackedMatrix::SetColumn(size_t column, std::span<const float> values) {
 void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns columns, float* y,
                   size_t stride) {
   HWY_DYNAMIC_DISPATCH(MultiplyRows)(x, count, m, columns, y, stride);
+}
+
+SparseRows ListNonZeros(const float* x, size_t count, size_t width) {
+  constexpr size_t kRoom = 16;
+  SparseRows out;
+  size_t n = 0;
+  for (size_t t = 0; t < count; ++t) {
+    if (out.values.size() < n + width + kRoom) {
+      out.values.resize(2 * n + width + kRoom);
+      out.indices.resize(out.values.size());
+    }
+    n += HWY_DYNAMIC_DISPATCH(AppendNonZeros)(x + t * width, width, out.indices.data() + n,
+                                              out.values.data() + n);
+    out.ends.push_back(static_cast<uint32_t>(n));
+  }
+  out.values.resize(n);
+  out.indices.resize(n);
+  return out;
 }
 
 void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,

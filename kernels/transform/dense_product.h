@@ -63,6 +63,9 @@ struct SparseRows {
   size_t count() const { return ends.size(); }
 };
 
+// Of `count` rows of `width` values.
+SparseRows ListNonZeros(const float* x, size_t count, size_t width);
+
 // The same for sparse rows: costs what the listed values cost, not what the zeros would.
 void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,
                         size_t stride);

@@ -22,6 +22,7 @@ namespace kvstow {
 
 inline constexpr uint32_t kRotationBlock = 64;
 inline constexpr uint32_t kMaxRotations = 255;  // of a block
+inline constexpr uint32_t kRotationBits = 15;   // what one costs: 11 for the pair, 4 for the angle
 
 struct PairRotation {
   uint8_t first = 0, second = 0;  // channels within the block, first < second
@@ -33,16 +34,15 @@ using BlockRotations = std::vector<PairRotation>;
 // Widths of the blocks of `heads` heads of `dim` channels.
 std::vector<uint32_t> RotationBlocks(uint32_t heads, uint32_t dim);
 
-// The rotations worth their bits for `values` [tokens, stride], of which the block is `width`
-// channels from the first on. Values are centred. Spreads far below `step` cost nothing, so
+// The rotations worth their bits for the block `values` [width, stride], `tokens` in each row, of
+// centred values; `stride` is a multiple of 16, as below. Spreads far below `step` cost nothing, so
 // nothing is saved on them.
 BlockRotations FindRotations(const float* values, size_t tokens, size_t stride, uint32_t width,
                              double step);
 
-// Turns the block of each token, in place, and back.
-void Rotate(std::span<const PairRotation> rotations, size_t tokens, size_t stride, float* values);
-void RotateBack(std::span<const PairRotation> rotations, size_t tokens, size_t stride,
-                float* values);
+// Turns the rows of a block [width, stride], in place, and back.
+void Rotate(std::span<const PairRotation> rotations, size_t stride, float* values);
+void RotateBack(std::span<const PairRotation> rotations, size_t stride, float* values);
 
 // A byte a block with the number of its rotations, then 15 bits a rotation.
 std::string SerializeRotations(std::span<const BlockRotations> blocks);

@@ -125,7 +125,8 @@ TEST_F(JointCodecTest, OneLevelCostsWhatItsPlanesCost) {
     for (const SharedBytes& s : Encode(recipe, raw, 128, 128).segments) sum += s.size();
     return static_cast<double>(sum);
   };
-  EXPECT_NEAR(bytes("4"), bytes("1"), 0.05 * bytes("1"));
+  // The states of 16 lanes and the lengths: some 30 bytes for each further level.
+  EXPECT_NEAR(bytes("4"), bytes("1"), 0.02 * bytes("1") + 3 * 30);
 }
 
 TEST_F(JointCodecTest, AnyLayersDecodeAloneFromTheirRunsSegments) {

@@ -24,7 +24,7 @@ std::vector<std::string> Recipes() {
   for (const char* more :
        {"affine(bits=3,group=5,k=channel,v=token)", "symmetric(bits=5,group=7,k=token,v=channel)",
         "symmetric(bits=4,k=tensor,v=tensor)", "mean(part=kv)|hadamard|levels(1,3)",
-        "planes(step=0.5,levels=2)", "joint(run=2,stream=5)"}) {
+        "planes(step=0.5,levels=2)", "joint(run=2,stream=16)"}) {
     recipes.emplace_back(more);
   }
   return recipes;

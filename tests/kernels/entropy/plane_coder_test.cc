@@ -7,19 +7,31 @@
 #include <random>
 
 #include "base/digest.h"
+#include "hwy/highway.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
 
 namespace kvstow {
 namespace {
 
-// Coefficients [tokens, width] with spreads from a hundredth of the base step to 300 times it.
+// Coefficients with spreads from a hundredth of the base step to 300 times it.
 struct Sample {
   PlaneLayout layout;
   uint32_t tokens;
-  std::vector<int32_t> q;  // at level `finest`
+  std::vector<int32_t> q;  // [width, stride] at level `finest`; behind the tokens is rubbish
   std::vector<uint8_t> energies;
+
+  size_t stride() const { return PlaneStride(tokens); }
+  std::vector<std::span<const uint8_t>> Spans(const std::vector<std::string>& bodies) const {
+    std::vector<std::span<const uint8_t>> spans;
+    for (const std::string& body : bodies) spans.push_back(AsBytes(body));
+    return spans;
+  }
 };
+
+PlaneCoder CoderOf(const Sample& s) {
+  return {s.layout, UniversalPlaneTables(), PlaneLookups::Universal()};
+}
 
 Sample MakeSample(uint32_t tokens, uint32_t width, uint32_t blocks, uint32_t finest,
                   uint32_t tokens_per_stream, uint32_t seed) {
@@ -31,13 +43,12 @@ Sample MakeSample(uint32_t tokens, uint32_t width, uint32_t blocks, uint32_t fin
   for (uint32_t i = 0; i < width; ++i)
     s.layout.rows.push_back(static_cast<int16_t>(random() % 60 - 10));
   for (uint32_t b = 1; b <= blocks; ++b) s.layout.block_ends.push_back(width * b / blocks);
-  for (uint32_t t = 0; t < tokens; ++t) {
-    for (uint32_t b = 0; b < blocks; ++b)
-      s.energies.push_back(static_cast<uint8_t>(random() % kPlaneEnergies));
-    uint32_t b = 0;
-    for (uint32_t i = 0; i < width; ++i) {
-      while (blocks > 0 && i >= s.layout.block_ends[b]) ++b;
-      const int shift = blocks == 0 ? 0 : 2 * (s.energies[t * blocks + b] - 8);
+  for (uint32_t k = 0; k < tokens * blocks; ++k)
+    s.energies.push_back(static_cast<uint8_t>(random() % kPlaneEnergies));
+  for (uint32_t i = 0, b = 0; i < width; ++i) {
+    while (blocks > 0 && i >= s.layout.block_ends[b]) ++b;
+    for (uint32_t t = 0; t < s.stride(); ++t) {
+      const int shift = blocks == 0 || t >= tokens ? 0 : 2 * (s.energies[t * blocks + b] - 8);
       const double sigma = std::exp2((s.layout.rows[i] + shift - kPlaneUnitRow) / 4.0 + finest);
       s.q.push_back(static_cast<int32_t>(
           std::clamp(normal(random) * sigma, -kPlaneMaxMagnitude + 1.0, kPlaneMaxMagnitude - 1.0)));
@@ -56,16 +67,20 @@ class PlaneCoderTest : public testing::TestWithParam<uint32_t> {};
 TEST_P(PlaneCoderTest, EveryLevelIsTheLeadingBitsOfTheFinest) {
   const uint32_t finest = 3;
   for (const uint32_t blocks : {0u, 1u, 3u}) {
-    const Sample s = MakeSample(37, 53, blocks, finest, GetParam(), 7 + blocks);
-    const PlaneCoder coder(s.layout, UniversalPlaneTables());
-    std::vector<int32_t> got(s.q.size());
-    std::vector<uint8_t> energies(s.energies.size());
+    const Sample s = MakeSample(117, 53, blocks, finest, GetParam(), 7 + blocks);
+    const PlaneCoder coder = CoderOf(s);
+    const std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
+    ASSERT_EQ(bodies.size(), finest + 1);
+    const auto spans = s.Spans(bodies);
     for (uint32_t level = 0; level <= finest; ++level) {
-      const std::string body = coder.EncodeLevel(s.q, s.energies, level);
-      ASSERT_TRUE(
-          coder.DecodeLevel(AsBytes(body), level, s.tokens, {0, s.tokens}, got, energies).ok());
+      std::vector<int32_t> got(s.q.size(), -1);
+      std::vector<uint8_t> energies(s.energies.size());
+      const absl::Status status =
+          coder.Decode(std::span(spans).first(level + 1), s.tokens, {0, s.tokens}, got, energies);
+      ASSERT_TRUE(status.ok()) << status;
       for (size_t k = 0; k < got.size(); ++k)
-        ASSERT_EQ(got[k], AtLevel(s.q[k], finest, level)) << "level " << level << " value " << k;
+        ASSERT_EQ(got[k], k % s.stride() >= s.tokens ? 0 : AtLevel(s.q[k], finest, level))
+            << "level " << level << " value " << k;
       EXPECT_EQ(energies, s.energies);
     }
   }
@@ -73,37 +88,102 @@ TEST_P(PlaneCoderTest, EveryLevelIsTheLeadingBitsOfTheFinest) {
 
 TEST_P(PlaneCoderTest, TokenRangesDecodeAlone) {
   const uint32_t each = GetParam();
-  const Sample s = MakeSample(41, 20, 2, 1, each, 11);
-  const PlaneCoder coder(s.layout, UniversalPlaneTables());
-  const std::string bodies[] = {coder.EncodeLevel(s.q, s.energies, 0),
-                                coder.EncodeLevel(s.q, s.energies, 1)};
+  const Sample s = MakeSample(141, 20, 2, 1, each, 11);
+  const PlaneCoder coder = CoderOf(s);
+  const std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
+  const auto spans = s.Spans(bodies);
   for (uint32_t first = 0; first < s.tokens; first += 5) {
     const TokenRange range = WholeStreams({first, 3}, s.tokens, each);
     ASSERT_LE(range.first, first);
     ASSERT_GE(range.first + range.count, std::min(first + 3, s.tokens));
-    std::vector<int32_t> got(range.count * 20);
+    const size_t stride = PlaneStride(range.count);
+    std::vector<int32_t> got(20 * stride);
     std::vector<uint8_t> energies(range.count * 2);
-    for (const uint32_t level : {0u, 1u})
-      ASSERT_TRUE(
-          coder.DecodeLevel(AsBytes(bodies[level]), level, s.tokens, range, got, energies).ok());
-    EXPECT_TRUE(std::equal(got.begin(), got.end(), s.q.begin() + range.first * 20)) << first;
+    ASSERT_TRUE(coder.Decode(spans, s.tokens, range, got, energies).ok());
+    for (size_t i = 0; i < 20; ++i) {
+      const auto want = s.q.begin() + static_cast<ptrdiff_t>(i * s.stride() + range.first);
+      EXPECT_TRUE(
+          std::equal(want, want + range.count, got.begin() + static_cast<ptrdiff_t>(i * stride)))
+          << first;
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TokensPerStream, PlaneCoderTest, testing::Values(1, 4, 64));
+INSTANTIATE_TEST_SUITE_P(TokensPerStream, PlaneCoderTest, testing::Values(16, 64, 256));
+
+// Streams of the loops that define the bytes.
+std::vector<std::vector<uint16_t>> StreamsOf(const PlaneStream& stream,
+                                             const std::vector<int32_t>& q, bool reference) {
+  std::vector<RansEncoder> encoders(stream.levels);
+  (reference ? EncodePlanesReference : EncodePlanes)(stream, q.data(), encoders);
+  std::vector<std::vector<uint16_t>> words(stream.levels);
+  for (size_t level = 0; level < words.size(); ++level) encoders[level].Finish(words[level]);
+  return words;
+}
+
+TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
+      for (const uint32_t blocks : {0u, 2u}) {
+        const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
+        std::vector<int32_t> shifts(blocks * s.stride());
+        for (uint32_t k = 0; k < tokens * blocks; ++k)
+          shifts[k % blocks * s.stride() + k / blocks] = 2 * (s.energies[k] - 8);
+        const PlaneStream stream{.rows = s.layout.rows,
+                                 .tables = &UniversalPlaneTables(),
+                                 .lookups = &PlaneLookups::Universal(),
+                                 .levels = 3,
+                                 .tokens = tokens,
+                                 .stride = s.stride(),
+                                 .block_ends = s.layout.block_ends,
+                                 .shifts = blocks == 0 ? nullptr : shifts.data()};
+        const auto words = StreamsOf(stream, s.q, true);
+        ASSERT_EQ(StreamsOf(stream, s.q, false), words) << tokens << " " << blocks;
+        std::vector<int32_t> want(s.q.size()), got(s.q.size(), -1);
+        std::vector<float> expected(s.q.size()), coefficients(s.q.size());
+        for (const size_t levels : {3, 2, 1}) {
+          std::vector<RansDecoder> decoders, again;
+          for (size_t level = 0; level < levels; ++level) {
+            const auto* bytes = reinterpret_cast<const uint8_t*>(words[level].data());
+            decoders.emplace_back(std::span(bytes, 2 * words[level].size()));
+          }
+          again = decoders;
+          ASSERT_TRUE(DecodePlanesReference(stream, decoders, want.data()));
+          ASSERT_TRUE(DecodePlanes(stream, again, got.data()));
+          for (const RansDecoder& rans : again) EXPECT_TRUE(rans.AtEnd());
+          ASSERT_EQ(got, want);
+          const float step[] = {0.37f};
+          DequantizePlanesReference(stream, want.data(), levels - 1, step, expected.data());
+          DequantizePlanes(stream, want.data(), levels - 1, step, coefficients.data());
+          for (size_t k = 0; k < want.size(); ++k) {
+            if (k % s.stride() < tokens) {
+              ASSERT_EQ(coefficients[k], expected[k]) << k;
+            }
+          }
+        }
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
 
 TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
-  const Sample s = MakeSample(24, 40, 2, 1, 4, 3);
-  const PlaneCoder coder(s.layout, UniversalPlaneTables());
+  const Sample s = MakeSample(84, 20, 2, 1, 32, 3);
+  const PlaneCoder coder = CoderOf(s);
+  std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
   std::mt19937 random(1);
   int lost = 0, tries = 0;
-  for (const uint32_t level : {0u, 1u}) {
-    const std::string body = coder.EncodeLevel(s.q, s.energies, level);
-    const auto decode = [&](const std::string& bytes) {
+  for (std::string& body : bodies) {
+    const auto decode = [&](std::string bytes) {
+      const std::string whole = std::exchange(body, std::move(bytes));
+      const auto spans = s.Spans(bodies);
       std::vector<int32_t> got(s.q.size());
-      for (size_t k = 0; k < got.size(); ++k) got[k] = level == 0 ? 0 : AtLevel(s.q[k], 1, 0);
-      std::vector<uint8_t> energies = s.energies;
-      return coder.DecodeLevel(AsBytes(bytes), level, s.tokens, {0, s.tokens}, got, energies);
+      std::vector<uint8_t> energies(s.energies.size());
+      const absl::Status status = coder.Decode(spans, s.tokens, {0, s.tokens}, got, energies);
+      body = whole;
+      return status;
     };
     ASSERT_TRUE(decode(body).ok());
     for (size_t size = 0; size < body.size(); ++size) {
@@ -125,9 +205,9 @@ TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
 double CrossEntropy(const Sample& s, uint32_t finest, uint32_t level, const LevelTables& tables) {
   double bits = 0;
   for (size_t k = 0; k < s.q.size(); ++k) {
-    const int row = std::clamp(
-        s.layout.rows[k % s.layout.rows.size()] + 4 * static_cast<int>(level == 0 ? 0 : level - 1),
-        0, kPlaneRows - 1);
+    const int row =
+        std::clamp(s.layout.rows[k / s.stride()] + 4 * static_cast<int>(level == 0 ? 0 : level - 1),
+                   0, kPlaneRows - 1);
     const int32_t m = std::abs(AtLevel(s.q[k], finest, level));
     double p;
     if (level == 0) {
@@ -147,27 +227,26 @@ TEST(PlaneCoder, CostsWhatTheTablesSay) {
   for (const int row : {4, 8, 12, 16, 20}) {
     Sample s{.layout = {.rows = std::vector<int16_t>(1000, static_cast<int16_t>(row)),
                         .levels = 3,
-                        .tokens_per_stream = 16},
+                        .tokens_per_stream = 64},
              .tokens = 64};
     const double sigma = std::exp2((row - kPlaneUnitRow) / 4.0 + 2);
     for (int k = 0; k < 64'000; ++k)
       s.q.push_back(static_cast<int32_t>(std::clamp(normal(random), -3.2, 3.2) * sigma));
-    const PlaneCoder coder(s.layout, UniversalPlaneTables());
+    const std::vector<std::string> bodies = CoderOf(s).Encode(s.q, {}, s.tokens);
     for (uint32_t level = 0; level <= 2; ++level) {
       const double want = CrossEntropy(s, 2, level, UniversalPlaneTables().distance[2 - level]) / 8;
-      const double got = static_cast<double>(coder.EncodeLevel(s.q, {}, level).size());
-      EXPECT_LE(got, want * 1.01 + 4 * 4.0) << "row " << row << " level " << level;
+      const double got = static_cast<double>(bodies[level].size());
+      EXPECT_LE(got, want * 1.01 + 32) << "row " << row << " level " << level;
       EXPECT_GE(got, want > 1000 ? want * 0.99 : 0) << "row " << row << " level " << level;
     }
   }
 }
 
 TEST(PlaneCoder, NothingToSayCostsOnlyTheLengths) {
-  const PlaneCoder coder({.rows = std::vector<int16_t>(500, 0), .levels = 3},
-                         UniversalPlaneTables());
-  const std::vector<int32_t> zeros(500 * 16);
-  EXPECT_EQ(coder.EncodeLevel(zeros, {}, 0).size(), 5u);
-  EXPECT_EQ(coder.EncodeLevel(zeros, {}, 2).size(), 5u);
+  const Sample s{.layout = {.rows = std::vector<int16_t>(500, 0), .levels = 3},
+                 .tokens = 40,
+                 .q = std::vector<int32_t>(500 * 48)};
+  for (const std::string& body : CoderOf(s).Encode(s.q, {}, s.tokens)) EXPECT_EQ(body.size(), 5u);
 }
 
 TEST(PlaneTables, FitReproducesTheUniversalTables) {

@@ -6,22 +6,23 @@
 #include <random>
 
 #include "base/digest.h"
+#include "hwy/highway.h"
 
 namespace kvstow {
 namespace {
 
 constexpr uint32_t kWidth = 24;
 
-// Tokens whose channels come in correlated pairs (2k, 2k + 1), or not at all.
+// Channels [kWidth, tokens] that come in correlated pairs (2k, 2k + 1), or not at all.
 std::vector<float> Tokens(size_t tokens, float correlation) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
-  std::vector<float> values;
+  std::vector<float> values(kWidth * tokens);
   for (size_t t = 0; t < tokens; ++t) {
-    for (uint32_t k = 0; k < kWidth / 2; ++k) {
+    for (uint32_t k = 0; k < kWidth; k += 2) {
       const float common = normal(random), rest = std::sqrt(1 - correlation * correlation);
-      values.push_back(common);
-      values.push_back(2 * (correlation * common + rest * normal(random)));
+      values[k * tokens + t] = common;
+      values[(k + 1) * tokens + t] = 2 * (correlation * common + rest * normal(random));
     }
   }
   return values;
@@ -31,7 +32,9 @@ double LogVariances(const std::vector<float>& values) {
   double sum = 0;
   for (uint32_t i = 0; i < kWidth; ++i) {
     double square = 0;
-    for (size_t at = i; at < values.size(); at += kWidth) square += double{values[at]} * values[at];
+    const size_t tokens = values.size() / kWidth;
+    for (size_t t = 0; t < tokens; ++t)
+      square += double{values[i * tokens + t]} * values[i * tokens + t];
     sum += std::log2(square);
   }
   return sum;
@@ -41,36 +44,53 @@ TEST(PairRotations, SaveWhatCorrelationIsWorth) {
   const size_t tokens = 400;
   std::vector<float> values = Tokens(tokens, 0.9f);
   const double before = LogVariances(values);
-  const BlockRotations found = FindRotations(values.data(), tokens, kWidth, kWidth, 0.1);
+  const BlockRotations found = FindRotations(values.data(), tokens, tokens, kWidth, 0.1);
   EXPECT_GE(found.size(), kWidth / 2);
-  Rotate(found, tokens, kWidth, values.data());
+  Rotate(found, tokens, values.data());
   // A pair of correlation r has log2(1 / (1 - r^2)) to give.
   EXPECT_LT(LogVariances(values), before + 0.9 * kWidth / 2 * std::log2(1 - 0.81));
 }
 
 TEST(PairRotations, NothingIsTakenWhereNothingIsSaved) {
   const std::vector<float> independent = Tokens(400, 0);
-  EXPECT_LE(FindRotations(independent.data(), 400, kWidth, kWidth, 0.1).size(), 6u);
+  EXPECT_LE(FindRotations(independent.data(), 400, 400, kWidth, 0.1).size(), 6u);
   // Spreads far below the step cost no bits.
   const std::vector<float> close = Tokens(400, 0.9f);
-  EXPECT_TRUE(FindRotations(close.data(), 400, kWidth, kWidth, 100).empty());
-  EXPECT_TRUE(FindRotations(close.data(), 400, kWidth, 1, 0.1).empty());
+  EXPECT_TRUE(FindRotations(close.data(), 400, 400, kWidth, 100).empty());
+  EXPECT_TRUE(FindRotations(close.data(), 400, 400, 1, 0.1).empty());
   const std::vector<float> zeros(400 * kWidth);
-  EXPECT_TRUE(FindRotations(zeros.data(), 400, kWidth, kWidth, 0.1).empty());
+  EXPECT_TRUE(FindRotations(zeros.data(), 400, 400, kWidth, 0.1).empty());
 }
 
 TEST(PairRotations, AreOrthonormalAndTurnBack) {
-  const std::vector<float> values = Tokens(50, 0.8f);
-  const BlockRotations found = FindRotations(values.data(), 50, kWidth, kWidth, 0.01);
+  const std::vector<float> values = Tokens(48, 0.8f);
+  const BlockRotations found = FindRotations(values.data(), 48, 48, kWidth, 0.01);
   ASSERT_FALSE(found.empty());
   std::vector<float> turned = values;
-  Rotate(found, 50, kWidth, turned.data());
+  Rotate(found, 48, turned.data());
   double before = 0, after = 0;
   for (const float v : values) before += double{v} * v;
   for (const float v : turned) after += double{v} * v;
   EXPECT_NEAR(after, before, 1e-4 * before);
-  RotateBack(found, 50, kWidth, turned.data());
+  RotateBack(found, 48, turned.data());
   for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(turned[i], values[i], 1e-5) << i;
+}
+
+TEST(PairRotations, AreTheSameOnEverySimdTarget) {
+  const std::vector<float> values = Tokens(80, 0.7f);
+  const BlockRotations want = FindRotations(values.data(), 77, 80, kWidth, 0.1);
+  std::vector<float> expected = values;
+  Rotate(want, 80, expected.data());
+  ASSERT_FALSE(want.empty());
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    EXPECT_EQ(FindRotations(values.data(), 77, 80, kWidth, 0.1), want);
+    std::vector<float> turned = values;
+    Rotate(want, 80, turned.data());
+    EXPECT_EQ(turned, expected);
+  }
+  hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST(PairRotations, BytesComeBackAndDamageIsFound) {

@@ -1,0 +1,261 @@
+// The plane coder's encoding loop, once for each SIMD target, chosen at run time: the bytes of the
+// reference. Levels of a coefficient are coded together, so that the chains of dependent
+// instructions of their states run side by side.
+#include "kernels/entropy/plane_loops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/entropy/plane_encode_simd.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/entropy/plane_vectors-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+
+// The state with a symbol, below 2^31. The quotient is below 2^17: by F32 it is at most one off.
+HWY_INLINE V Push(V state, V start, V frequency) {
+  const DI di;
+  const DF df;
+  const auto x = hn::BitCast(di, state), f = hn::BitCast(di, frequency);
+  auto q = hn::ConvertTo(di, hn::Div(hn::ConvertTo(df, x), hn::ConvertTo(df, f)));
+  const auto rest = hn::Sub(x, hn::Mul(q, f));
+  q = hn::Add(q, hn::VecFromMask(di, hn::Lt(rest, hn::Zero(di))));
+  q = hn::Sub(q, hn::VecFromMask(di, hn::Gt(rest, hn::Sub(f, hn::Set(di, 1)))));
+  // x + start + q (total - f) is q total + (x - q f) + start.
+  const auto more = hn::Mul(q, hn::Sub(hn::Set(di, static_cast<int32_t>(kRansTotal)), f));
+  return hn::BitCast(D(), hn::Add(hn::Add(x, hn::BitCast(di, start)), more));
+}
+
+// A RansEncoder in registers, until it is stored.
+class Chain {
+ public:
+  HWY_INLINE explicit Chain(RansEncoder& rans) : rans_(rans) { Load(); }
+  HWY_INLINE void Store() {
+    for (size_t v = 0; v < kVectors; ++v) hn::Store(state_[v], D(), &rans_.states[v * kLanes]);
+    rans_.written = written_;
+  }
+
+  HWY_INLINE void Reserve(size_t words) {
+    if (HWY_LIKELY(rans_.words.size() >= written_ + words)) return;
+    Store();
+    rans_.Reserve(words);
+    Load();
+  }
+
+  HWY_INLINE void Put(const Symbols& symbols) {
+    const D d;
+    V most[kVectors];
+    for (size_t v = 0; v < kVectors; ++v)
+      most[v] =
+          hn::Sub(hn::ShiftLeft<31 - kRansBits>(symbols.frequency[v]), hn::Set(d, uint32_t{1}));
+    if (HWY_UNLIKELY(written_ == 0)) Rise(most);
+    for (size_t v = kVectors; v-- > 0;) {
+      const auto last_first = hn::Reverse(d, state_[v]);
+      const auto writes = Above(last_first, hn::Reverse(d, most[v]));
+      hn::StoreU(hn::TruncateTo(D16(), hn::Compress(last_first, writes)), D16(), words_ + written_);
+      written_ += hn::CountTrue(d, writes);
+      const auto above = Above(state_[v], most[v]);
+      const auto kept = hn::IfThenElse(above, hn::ShiftRight<16>(state_[v]), state_[v]);
+      state_[v] = Push(kept, symbols.start[v], symbols.frequency[v]);
+    }
+  }
+
+  // What follows the symbols of a step, which an encoder puts first.
+  template <bool kSame>
+  HWY_NOINLINE void PutRests(const Step& step, const LaneArrays<kSame>& lanes) {
+    Store();
+    for (size_t lane = step.lanes; lane-- > 0;) {
+      if (lanes.HasRest(lane))
+        PutPlaneRest(rans_, lane, lanes.magnitude[lane], lanes.negative[lane] != 0,
+                     lanes.raw_bits[lane], lanes.escape[lane]);
+    }
+    Load();
+  }
+
+ private:
+  HWY_INLINE void Load() {
+    for (size_t v = 0; v < kVectors; ++v) state_[v] = hn::Load(D(), &rans_.states[v * kLanes]);
+    words_ = rans_.words.data();
+    written_ = rans_.written;
+  }
+  // See rans.h.
+  HWY_INLINE void Rise(const V* most) {
+    const auto low = hn::Set(D(), kRansLow);
+    bool writes = false;
+    for (size_t v = 0; v < kVectors; ++v)
+      writes |= !hn::AllFalse(D(), Above(hn::Add(state_[v], low), most[v]));
+    for (size_t v = 0; v < kVectors && writes; ++v) state_[v] = hn::Add(state_[v], low);
+  }
+
+  RansEncoder& rans_;
+  V state_[kVectors];
+  uint16_t* words_;
+  size_t written_;
+};
+
+template <bool kSame>
+HWY_INLINE void PutBase(const Step& step, const Tables<kSame>& tables, const Values& values,
+                        Chain& chain) {
+  const D d;
+  Symbols out;
+  V symbols[kVectors];
+  bool more = tables.AnyRaw();
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto escape = tables.Escape(v);
+    symbols[v] = hn::Min(hn::Shr(values.magnitude[v], tables.RawBits(v)), escape);
+    more |= !hn::AllFalse(d, hn::Eq(symbols[v], escape));
+    const auto entry = tables.Symbol(v, symbols[v]);
+    out.frequency[v] = hn::ShiftRight<16>(entry);
+    const auto second = hn::AndNot(hn::VecFromMask(d, hn::Eq(symbols[v], hn::Zero(d))),
+                                   hn::And(values.negative[v], out.frequency[v]));
+    out.start[v] = hn::Add(hn::And(entry, hn::Set(d, uint32_t{0xffff})), second);
+  }
+  if (HWY_UNLIKELY(more)) chain.PutRests(step, LaneArrays<kSame>(values, symbols, tables));
+  Mask(step, out);
+  chain.Put(out);
+}
+
+template <bool kSame>
+HWY_INLINE void PutRefinement(const Step& step, const Tables<kSame>& tables, const Values& values,
+                              Chain& chain) {
+  const D d;
+  const auto unit = hn::Set(d, uint32_t{1});
+  Symbols out;
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto magnitude = values.magnitude[v];
+    V zero, one;
+    Refine(tables, v, hn::ShiftRight<1>(magnitude), zero, one);
+    const auto bit = hn::Ne(hn::And(magnitude, unit), hn::Zero(d));
+    const auto second = hn::IfThenElseZero(hn::Eq(magnitude, unit), values.negative[v]);
+    out.start[v] = hn::IfThenElseZero(bit, hn::Add(zero, hn::And(second, one)));
+    out.frequency[v] = hn::IfThenElse(bit, one, zero);
+  }
+  Mask(step, out);
+  chain.Put(out);
+}
+
+// The levels [first + kIndex, first + kCount) of a stream, each with its state.
+template <bool kSame, size_t kIndex, size_t kCount>
+class Levels {
+ public:
+  HWY_INLINE Levels(const PlaneStream& stream, size_t first, std::span<RansEncoder> encoders)
+      : stream_(stream),
+        level_(first + kIndex),
+        tables_(stream.lookups->levels[stream.Distance(level_)]),
+        chain_(encoders[level_]),
+        others_(stream, first, encoders) {}
+
+  HWY_INLINE void Reserve(size_t words) {
+    chain_.Reserve(words);
+    others_.Reserve(words);
+  }
+  HWY_INLINE void Begin(size_t coefficient) {
+    tables_.Begin(RowAt(stream_, coefficient, level_));
+    others_.Begin(coefficient);
+  }
+  HWY_INLINE void Store() {
+    chain_.Store();
+    others_.Store();
+  }
+  HWY_INLINE void Put(const Step& step, const Values& finest) {
+    tables_.Move(step);
+    Values values = finest;
+    for (V& magnitude : values.magnitude)
+      magnitude = hn::ShiftRightSame(magnitude, static_cast<int>(stream_.levels - 1 - level_));
+    if (kIndex == 0 && level_ == 0) {
+      PutBase(step, tables_, values, chain_);
+    } else {
+      PutRefinement(step, tables_, values, chain_);
+    }
+    others_.Put(step, finest);
+  }
+
+ private:
+  const PlaneStream& stream_;
+  const size_t level_;
+  Tables<kSame> tables_;
+  Chain chain_;
+  Levels<kSame, kIndex + 1, kCount> others_;
+};
+
+template <bool kSame, size_t kCount>
+class Levels<kSame, kCount, kCount> {
+ public:
+  HWY_INLINE Levels(const PlaneStream&, size_t, std::span<RansEncoder>) {}
+  HWY_INLINE void Reserve(size_t) {}
+  HWY_INLINE void Begin(size_t) {}
+  HWY_INLINE void Store() {}
+  HWY_INLINE void Put(const Step&, const Values&) {}
+};
+
+HWY_INLINE Values LoadValues(const Step& step, const int32_t* q) {
+  Values values;
+  for (size_t v = 0; v < kVectors; ++v) {
+    auto value = hn::LoadU(DI(), q + v * kLanes);
+    if (HWY_UNLIKELY(!step.whole()))
+      value = hn::IfThenElseZero(hn::RebindMask(DI(), step.Active(v)), value);
+    values.magnitude[v] = Magnitudes(value);
+    values.negative[v] = hn::BitCast(D(), hn::BroadcastSignBit(value));
+  }
+  return values;
+}
+
+template <bool kSame, size_t kCount>
+void EncodeLevels(const PlaneStream& stream, const int32_t* q, size_t first,
+                  std::span<RansEncoder> encoders) {
+  constexpr size_t kWordsAStep = 8 * kRansLanes;  // the most that one writes
+  Levels<kSame, 0, kCount> levels(stream, first, encoders);
+  for (size_t block = BlocksOf(stream); block-- > 0;) {
+    const std::vector<Step> steps = StepsOf(stream, block);
+    for (size_t i = EndOfBlock(stream, block); i-- > FirstOfBlock(stream, block);) {
+      levels.Reserve((steps.size() + 1) * kWordsAStep);
+      levels.Begin(i);
+      for (size_t s = steps.size(); s-- > 0;)
+        levels.Put(steps[s], LoadValues(steps[s], q + i * stream.stride + steps[s].first));
+    }
+  }
+  levels.Store();
+}
+
+template <bool kSame>
+void Encode(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
+  for (size_t first = 0; first < encoders.size(); first += 4) {
+    switch (encoders.size() - first) {
+      case 1:
+        EncodeLevels<kSame, 1>(stream, q, first, encoders);
+        break;
+      case 2:
+        EncodeLevels<kSame, 2>(stream, q, first, encoders);
+        break;
+      case 3:
+        EncodeLevels<kSame, 3>(stream, q, first, encoders);
+        break;
+      default:
+        EncodeLevels<kSame, 4>(stream, q, first, encoders);
+        break;
+    }
+  }
+}
+
+void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
+  if (stream.shifts == nullptr) {
+    Encode<true>(stream, q, encoders);
+  } else {
+    Encode<false>(stream, q, encoders);
+  }
+}
+
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvstow {
+
+HWY_EXPORT(EncodePlanes);
+
+void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
+  HWY_DYNAMIC_DISPATCH(EncodePlanes)(stream, q, encoders);
+}
+
+}  // namespace kvstow
+#endif  // HWY_ONCE

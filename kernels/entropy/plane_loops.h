@@ -1,0 +1,135 @@
+// The loops of the plane coder (plane_coder.h) over one stream: the obvious ones, which define the
+// bytes, and those on vectors. Only the plane coder, its tests and its benchmark call them.
+//
+// Integers of a stream are [width, stride]: the tokens of a coefficient stand together, the
+// stream's first is a multiple of kRansLanes and so is `stride`. Lane l codes tokens l, l +
+// kRansLanes, ... Coefficient after coefficient, and within it kRansLanes tokens after kRansLanes
+// tokens, a step codes a symbol of each lane that has a token; then follows, lane after lane, what
+// does not fit a symbol: what is above an escape, raw bits and a sign.
+#ifndef KVSTOW_KERNELS_ENTROPY_PLANE_LOOPS_H_
+#define KVSTOW_KERNELS_ENTROPY_PLANE_LOOPS_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "kernels/entropy/plane_tables.h"
+#include "kernels/entropy/rans.h"
+
+namespace kvstow {
+
+// Magnitudes are below this at every level.
+inline constexpr int32_t kPlaneMaxMagnitude = 1 << 24;
+
+// Tables in the form in which vectors look them up, by distance to the finest level.
+struct PlaneLookups {
+  static constexpr size_t kRows = 32;  // kPlaneRows, and zeros
+  struct Level {
+    // Of a symbol: start, and from bit 16 on its frequency, for each sign where it has two.
+    alignas(64) uint32_t symbols[kRows][kPlaneSymbols];
+    // The slot before a symbol's first; not used of symbol 0.
+    alignas(64) uint32_t before[kRows][kPlaneSymbols];
+    alignas(64) uint32_t before_by_row[kPlaneSymbols][kRows];
+    alignas(64) uint32_t zero[kRows][kPlaneContexts];
+    alignas(64) uint32_t zero_by_row[kPlaneContexts][kRows];
+    alignas(64) uint32_t escape[kRows];
+    uint32_t most_escape[kRows];                        // of this row and those below
+    alignas(64) uint32_t centre[kRows][kPlaneSymbols];  // bits of a float, 1 = a step
+  };
+  explicit PlaneLookups(const PlaneTables& tables);
+  static const PlaneLookups& Universal();
+
+  std::array<Level, kPlaneDistances> levels;
+};
+
+// What the loops need of a stream.
+struct PlaneStream {
+  std::span<const int16_t> rows;  // of each coefficient, at the base step
+  const PlaneTables* tables;
+  const PlaneLookups* lookups;
+  uint32_t levels;  // of the code: a stream of fewer levels may be decoded
+  uint32_t tokens;
+  size_t stride;  // of the integers
+  // What is added to the row of each coefficient of a block: [blocks, stride], from the stream's
+  // first token on; both are empty without energy classes.
+  std::span<const uint32_t> block_ends;
+  const int32_t* shifts = nullptr;
+
+  uint32_t Distance(size_t level) const {
+    return std::min<uint32_t>(levels - 1 - static_cast<uint32_t>(level), kPlaneDistances - 1);
+  }
+  // Magnitudes at the base level are below this.
+  uint32_t BaseLimit() const { return uint32_t{kPlaneMaxMagnitude} >> (levels - 1); }
+};
+
+// Level l of the integers `q` goes to encoders[l]; all levels.
+void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders);
+void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
+                           std::span<RansEncoder> encoders);
+// Decodes decoders.size() levels to integers of the last of them; 0 where lanes have no token.
+// False for what no encoder writes.
+bool DecodePlanes(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
+bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
+
+// Coefficients of integers at `level`, whose steps are `steps`: of each, or one for all.
+void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
+                      std::span<const float> steps, float* coefficients);
+void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size_t level,
+                               std::span<const float> steps, float* coefficients);
+
+// The row of tables for `row` in 0..kPlaneMaxRow, and how many low bits of a magnitude stay raw.
+struct PlaneBaseRow {
+  uint32_t row, raw_bits;
+};
+inline PlaneBaseRow SplitPlaneRow(int row) {
+  if (row < kPlaneRows) return {static_cast<uint32_t>(row), 0};
+  const int octaves = (row - kPlaneRows + 4) / 4;
+  return {static_cast<uint32_t>(row - 4 * octaves), static_cast<uint32_t>(octaves)};
+}
+// Of a coefficient, at a level.
+inline int PlaneRow(int row, int shift, size_t level) {
+  return std::clamp(row + shift + 4 * static_cast<int>(level), 0, kPlaneMaxRow);
+}
+
+inline constexpr uint32_t kEscapeWidthBits = 5;  // how many bits of the escaped value follow
+
+// What follows the symbol of a magnitude whose bits above the raw ones are escape + excess, or less
+// than escape (then excess is not used). Encoders put the parts in the reverse of the order in
+// which decoders get them.
+inline void PutPlaneRest(RansEncoder& rans, size_t lane, uint32_t magnitude, bool negative,
+                         uint32_t raw_bits, uint32_t escape) {
+  const uint32_t high = magnitude >> raw_bits;
+  if (raw_bits > 0) {
+    if (high == 0 && magnitude > 0) rans.PutBits(lane, negative, 1);
+    rans.PutBits(lane, magnitude & ((1u << raw_bits) - 1), raw_bits);
+  }
+  if (high < escape) return;
+  const uint32_t excess = high - escape, width = static_cast<uint32_t>(std::bit_width(excess));
+  if (width > 1) rans.PutBits(lane, excess & ((1u << (width - 1)) - 1), width - 1);
+  rans.PutBits(lane, width, kEscapeWidthBits);
+}
+
+// Makes `magnitude`, on entry the symbol, and `negative` whole. False for a width that no encoder
+// writes or a magnitude that is not below `limit`.
+inline bool GetPlaneRest(RansDecoder& rans, size_t lane, uint32_t raw_bits, uint32_t escape,
+                         uint32_t limit, uint32_t& magnitude, bool& negative) {
+  uint64_t whole = magnitude;
+  if (magnitude == escape) {
+    const uint32_t width = rans.GetBits(lane, kEscapeWidthBits);
+    if (width > 24) return false;
+    whole += width < 2 ? width : (1u << (width - 1) | rans.GetBits(lane, width - 1));
+  }
+  if (raw_bits > 0) {
+    const bool had_sign = whole > 0;
+    whole = whole << raw_bits | rans.GetBits(lane, raw_bits);
+    if (!had_sign && whole > 0) negative = rans.GetBits(lane, 1) != 0;
+  }
+  magnitude = static_cast<uint32_t>(whole);
+  return whole < limit;
+}
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_ENTROPY_PLANE_LOOPS_H_

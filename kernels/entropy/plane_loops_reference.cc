@@ -1,0 +1,187 @@
+#include <cstdlib>
+
+#include "kernels/entropy/plane_loops.h"
+
+namespace kvstow {
+namespace {
+
+uint32_t Escape(const std::array<uint16_t, kPlaneSymbols>& frequencies) {
+  uint32_t escape = kPlaneSymbols - 1;
+  while (frequencies[escape] == 0) --escape;
+  return escape;
+}
+
+RansSymbol BaseSymbol(const std::array<uint16_t, kPlaneSymbols>& frequencies, uint32_t symbol,
+                      bool negative) {
+  RansSymbol out{.start = 0, .frequency = frequencies[symbol]};
+  for (uint32_t k = 0; k < symbol; ++k) out.start += frequencies[k];
+  if (symbol == 0) return out;
+  out.frequency /= 2;
+  if (negative) out.start += out.frequency;
+  return out;
+}
+
+// Of a bit that refines the magnitude `coarse`.
+RansSymbol RefinementSymbol(const std::array<uint16_t, kPlaneContexts>& zeros, uint32_t coarse,
+                            bool bit, bool negative) {
+  const uint32_t zero = zeros[std::min<uint32_t>(coarse, kPlaneContexts - 1)];
+  const uint32_t one = kRansTotal - zero;
+  if (!bit) return {0, zero};
+  if (coarse > 0) return {zero, one};
+  return {zero + (negative ? one / 2 : 0), one / 2};
+}
+
+// One coefficient of up to kRansLanes tokens, at one level.
+class Cell {
+ public:
+  Cell(const PlaneStream& stream, size_t coefficient, size_t block, size_t first, size_t level)
+      : tables_(stream.tables->distance[stream.Distance(level)]),
+        lanes_(std::min(kRansLanes, stream.tokens - first)) {
+    for (size_t lane = 0; lane < lanes_; ++lane) {
+      const int shift =
+          stream.shifts == nullptr ? 0 : stream.shifts[block * stream.stride + first + lane];
+      rows_[lane] = PlaneRow(stream.rows[coefficient], shift, level == 0 ? 0 : level - 1);
+    }
+  }
+
+  void PutBase(const int32_t* q, RansEncoder& rans) const {
+    RansStep step;
+    for (size_t lane = lanes_; lane-- > 0;) {
+      const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
+      const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
+      const uint32_t escape = Escape(tables_.base[row]);
+      PutPlaneRest(rans, lane, magnitude, q[lane] < 0, raw_bits, escape);
+      const uint32_t symbol = std::min(magnitude >> raw_bits, escape);
+      step[lane] = BaseSymbol(tables_.base[row], symbol, q[lane] < 0);
+    }
+    rans.Put(step);
+  }
+
+  bool GetBase(RansDecoder& rans, uint32_t limit, int32_t* q) const {
+    RansStep step;
+    std::array<uint32_t, kRansLanes> magnitude{};
+    std::array<bool, kRansLanes> negative{};
+    for (size_t lane = 0; lane < lanes_; ++lane) {
+      const auto& frequencies = tables_.base[SplitPlaneRow(rows_[lane]).row];
+      const auto past = [&](const RansSymbol& s) {
+        return rans.Peek(lane) >= s.start + s.frequency;
+      };
+      while (past(BaseSymbol(frequencies, magnitude[lane], magnitude[lane] > 0))) ++magnitude[lane];
+      negative[lane] = magnitude[lane] > 0 && past(BaseSymbol(frequencies, magnitude[lane], false));
+      step[lane] = BaseSymbol(frequencies, magnitude[lane], negative[lane]);
+    }
+    rans.Take(step);
+    for (size_t lane = 0; lane < lanes_; ++lane) {
+      const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
+      if (!GetPlaneRest(rans, lane, raw_bits, Escape(tables_.base[row]), limit, magnitude[lane],
+                        negative[lane]))
+        return false;
+      const auto value = static_cast<int32_t>(magnitude[lane]);
+      q[lane] = negative[lane] ? -value : value;
+    }
+    return true;
+  }
+
+  void PutRefinement(const int32_t* q, RansEncoder& rans) const {
+    RansStep step;
+    for (size_t lane = 0; lane < lanes_; ++lane) {
+      const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
+      step[lane] = RefinementSymbol(Zeros(lane), magnitude >> 1, (magnitude & 1) != 0, q[lane] < 0);
+    }
+    rans.Put(step);
+  }
+
+  void GetRefinement(RansDecoder& rans, int32_t* q) const {
+    RansStep step;
+    for (size_t lane = 0; lane < lanes_; ++lane) {
+      const uint32_t coarse = static_cast<uint32_t>(std::abs(q[lane])), slot = rans.Peek(lane);
+      const bool bit = slot >= RefinementSymbol(Zeros(lane), coarse, false, false).frequency;
+      const bool negative =
+          coarse > 0 ? q[lane] < 0
+                     : bit && slot >= RefinementSymbol(Zeros(lane), coarse, true, true).start;
+      step[lane] = RefinementSymbol(Zeros(lane), coarse, bit, negative);
+      const auto value = static_cast<int32_t>(2 * coarse + (bit ? 1 : 0));
+      q[lane] = negative ? -value : value;
+    }
+    rans.Take(step);
+  }
+
+ private:
+  const std::array<uint16_t, kPlaneContexts>& Zeros(size_t lane) const {
+    return tables_.zero[std::min(rows_[lane], kPlaneRows - 1)];
+  }
+
+  const LevelTables& tables_;
+  const size_t lanes_;
+  std::array<int, kRansLanes> rows_{};
+};
+
+size_t BlockOf(const PlaneStream& stream, size_t coefficient) {
+  size_t block = 0;
+  while (block < stream.block_ends.size() && coefficient >= stream.block_ends[block]) ++block;
+  return block;
+}
+
+}  // namespace
+
+void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
+                           std::span<RansEncoder> encoders) {
+  const size_t steps = (stream.tokens + kRansLanes - 1) / kRansLanes;
+  for (size_t level = 0; level < encoders.size(); ++level) {
+    for (size_t i = stream.rows.size(); i-- > 0;) {
+      for (size_t s = steps; s-- > 0;) {
+        const Cell cell(stream, i, BlockOf(stream, i), s * kRansLanes, level);
+        std::array<int32_t, kRansLanes> coarse{};
+        for (size_t lane = 0; lane < std::min(kRansLanes, stream.tokens - s * kRansLanes); ++lane) {
+          const int32_t value = q[i * stream.stride + s * kRansLanes + lane];
+          coarse[lane] = value / (1 << (stream.levels - 1 - level));
+        }
+        if (level == 0) {
+          cell.PutBase(coarse.data(), encoders[level]);
+        } else {
+          cell.PutRefinement(coarse.data(), encoders[level]);
+        }
+      }
+    }
+  }
+}
+
+bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q) {
+  const size_t steps = (stream.tokens + kRansLanes - 1) / kRansLanes;
+  for (size_t level = 0; level < decoders.size(); ++level) {
+    for (size_t i = 0; i < stream.rows.size(); ++i) {
+      for (size_t s = 0; s < steps; ++s) {
+        int32_t* const values = q + i * stream.stride + s * kRansLanes;
+        const Cell cell(stream, i, BlockOf(stream, i), s * kRansLanes, level);
+        if (level > 0) {
+          cell.GetRefinement(decoders[level], values);
+        } else {
+          std::fill_n(values, kRansLanes, 0);
+          if (!cell.GetBase(decoders[level], stream.BaseLimit(), values)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size_t level,
+                               std::span<const float> steps, float* coefficients) {
+  const LevelTables& tables = stream.tables->distance[stream.Distance(level)];
+  for (size_t i = 0; i < stream.rows.size(); ++i) {
+    for (size_t t = 0; t < stream.tokens; ++t) {
+      const size_t at = i * stream.stride + t;
+      const int shift =
+          stream.shifts == nullptr ? 0 : stream.shifts[BlockOf(stream, i) * stream.stride + t];
+      const int row = std::min(PlaneRow(stream.rows[i], shift, level), kPlaneRows - 1);
+      const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[at]));
+      const uint32_t centre = tables.centre[row][std::min<uint32_t>(magnitude, kPlaneSymbols - 1)];
+      const float value =
+          (static_cast<float>(magnitude) - 0.5f + static_cast<float>(centre) / 256) *
+          steps[steps.size() == 1 ? 0 : i];
+      coefficients[at] = magnitude == 0 ? 0 : q[at] < 0 ? -value : value;
+    }
+  }
+}
+
+}  // namespace kvstow

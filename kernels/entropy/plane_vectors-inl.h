@@ -1,0 +1,252 @@
+// What the vector loops of the plane coder share, for the files that are compiled once a SIMD
+// target: look-ups in tables, and the steps of a stream (plane_loops.h).
+#if defined(KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_
+#undef KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_
+#else
+#define KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_
+#endif
+
+#include <vector>
+
+#include "hwy/highway.h"
+#include "kernels/entropy/plane_loops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<uint32_t, kRansLanes>;
+using DI = hn::RebindToSigned<D>;
+using DF = hn::RebindToFloat<D>;
+using D16 = hn::Rebind<uint16_t, D>;
+using V = hn::Vec<D>;
+using VI = hn::Vec<DI>;
+using M = hn::Mask<D>;
+constexpr size_t kLanes = hn::MaxLanes(D());
+constexpr size_t kVectors = kRansLanes / kLanes;
+static_assert(kRansLanes % kLanes == 0);
+
+// table[indices], of a table of 4, kPlaneSymbols or 32 entries.
+
+HWY_INLINE V Find4(const uint32_t* table, V indices) {
+  const D d;
+  if constexpr (kLanes >= 4) {
+    return hn::TableLookupLanes(hn::LoadDup128(d, table), hn::IndicesFromVec(d, indices));
+  } else {
+    return hn::GatherIndex(d, table, hn::BitCast(DI(), indices));
+  }
+}
+
+HWY_INLINE V Find16(const uint32_t* table, V indices) {
+  const D d;
+  if constexpr (kLanes == 16) {
+    return hn::TableLookupLanes(hn::Load(d, table), hn::IndicesFromVec(d, indices));
+  } else {
+    return hn::GatherIndex(d, table, hn::BitCast(DI(), indices));
+  }
+}
+
+HWY_INLINE V Find32(const uint32_t* table, V indices) {
+  const D d;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return V{
+      _mm512_permutex2var_epi32(hn::Load(d, table).raw, indices.raw, hn::Load(d, table + 16).raw)};
+#else
+  return hn::GatherIndex(d, table, hn::BitCast(DI(), indices));
+#endif
+}
+
+HWY_INLINE M Above(V a, V b) {  // both below 2^31
+  const DI di;
+  return hn::RebindMask(D(), hn::Gt(hn::BitCast(di, a), hn::BitCast(di, b)));
+}
+
+HWY_INLINE V Magnitudes(VI values) { return hn::BitCast(D(), hn::Abs(values)); }
+
+// A symbol of each lane.
+struct Symbols {
+  V start[kVectors], frequency[kVectors];
+};
+
+// What one step codes; signs are 0 and -1.
+struct Values {
+  V magnitude[kVectors], negative[kVectors];
+};
+
+// What the lanes of a step have in common.
+struct Step {
+  size_t first;    // token of lane 0
+  size_t lanes;    // that have a token
+  int most_shift;  // of the rows
+  const int32_t* shifts;
+
+  bool whole() const { return lanes == kRansLanes; }
+  HWY_INLINE M Active(size_t v) const {
+    return hn::FirstN(D(), lanes - std::min(lanes, v * kLanes));
+  }
+};
+
+// What the lanes of a step look up at one level: kSame = all in the tables of one row, else each in
+// those of its own. Begin takes the row of a coefficient, before it is shifted and clamped; Move
+// goes to a step.
+template <bool kSame>
+class Tables;
+
+template <>
+class Tables<true> {
+ public:
+  HWY_INLINE explicit Tables(const PlaneLookups::Level& level) : level_(level) {}
+  HWY_INLINE void Begin(int row) {
+    row = std::clamp(row, 0, kPlaneMaxRow);
+    const auto [base, raw_bits] = SplitPlaneRow(row);
+    raw_bits_ = raw_bits;
+    escape_ = level_.escape[base];
+    before_ = level_.before[base];
+    symbols_ = level_.symbols[base];
+    zero_ = level_.zero[std::min(row, kPlaneRows - 1)];
+    centre_ = level_.centre[std::min(row, kPlaneRows - 1)];
+  }
+  HWY_INLINE void Move(const Step&) {}
+  HWY_INLINE uint32_t MostEscape() const { return escape_; }
+  HWY_INLINE bool AnyRaw() const { return raw_bits_ > 0; }
+  HWY_INLINE V RawBits(size_t) const { return hn::Set(D(), raw_bits_); }
+  HWY_INLINE V Escape(size_t) const { return hn::Set(D(), escape_); }
+  HWY_INLINE V Before(size_t, size_t k) const { return hn::Set(D(), before_[k]); }
+  HWY_INLINE V Symbol(size_t, V symbol) const { return Find16(symbols_, symbol); }
+  HWY_INLINE V Zero(size_t, V context) const { return Find4(zero_, context); }
+  HWY_INLINE V Centre(size_t, V magnitude) const { return Find16(centre_, magnitude); }
+
+ private:
+  const PlaneLookups::Level& level_;
+  uint32_t raw_bits_ = 0, escape_ = 0;
+  const uint32_t *before_ = nullptr, *symbols_ = nullptr, *zero_ = nullptr, *centre_ = nullptr;
+};
+
+template <>
+class Tables<false> {
+ public:
+  HWY_INLINE explicit Tables(const PlaneLookups::Level& level) : level_(level) {}
+  HWY_INLINE void Begin(int row) { row_ = row; }
+  HWY_INLINE void Move(const Step& step) {
+    const DI di;
+    const auto last = hn::Set(di, kPlaneRows - 1);
+    const int most = std::clamp(row_ + step.most_shift, 0, kPlaneMaxRow);
+    any_raw_ = most >= kPlaneRows;
+    most_escape_ = any_raw_ ? kPlaneSymbols - 1 : level_.most_escape[most];
+    for (size_t v = 0; v < kVectors; ++v) {
+      auto of = hn::Max(hn::Add(hn::LoadU(di, step.shifts + v * kLanes), hn::Set(di, row_)),
+                        hn::Zero(di));
+      of = hn::Min(of, hn::Set(di, kPlaneMaxRow));
+      table_[v] = hn::BitCast(D(), hn::Min(of, last));
+      const auto octaves = hn::ShiftRight<2>(hn::Sub(of, hn::Set(di, kPlaneRows - 4)));
+      const auto raw_bits = hn::IfThenElseZero(hn::Gt(of, last), octaves);
+      raw_bits_[v] = hn::BitCast(D(), raw_bits);
+      base_[v] = hn::BitCast(D(), hn::Sub(of, hn::ShiftLeft<2>(raw_bits)));
+    }
+  }
+  HWY_INLINE uint32_t MostEscape() const { return most_escape_; }
+  HWY_INLINE bool AnyRaw() const { return any_raw_; }
+  HWY_INLINE V RawBits(size_t v) const { return raw_bits_[v]; }
+  HWY_INLINE V Escape(size_t v) const { return Find32(level_.escape, base_[v]); }
+  HWY_INLINE V Before(size_t v, size_t k) const {
+    return Find32(level_.before_by_row[k], base_[v]);
+  }
+  HWY_INLINE V Symbol(size_t v, V symbol) const {
+    const auto at = hn::Add(hn::ShiftLeft<4>(base_[v]), symbol);
+    return hn::GatherIndex(D(), level_.symbols[0], hn::BitCast(DI(), at));
+  }
+  HWY_INLINE V Zero(size_t v, V context) const {
+    auto zero = Find32(level_.zero_by_row[0], table_[v]);
+    for (uint32_t c = 1; c < kPlaneContexts; ++c) {
+      const auto here = hn::Eq(context, hn::Set(D(), c));
+      zero = hn::IfThenElse(here, Find32(level_.zero_by_row[c], table_[v]), zero);
+    }
+    return zero;
+  }
+  HWY_INLINE V Centre(size_t v, V magnitude) const {
+    const auto at = hn::Add(hn::ShiftLeft<4>(table_[v]), magnitude);
+    return hn::GatherIndex(D(), level_.centre[0], hn::BitCast(DI(), at));
+  }
+
+ private:
+  const PlaneLookups::Level& level_;
+  int row_ = 0;
+  bool any_raw_ = false;
+  uint32_t most_escape_ = 0;
+  V table_[kVectors], base_[kVectors], raw_bits_[kVectors];
+};
+
+// Of bits that refine magnitudes `coarse`: how much of the slots a 0 has, and each interval of a 1:
+// that of a coefficient that becomes non-zero has a half for each sign.
+template <bool kSame>
+HWY_INLINE void Refine(const Tables<kSame>& tables, size_t v, V coarse, V& zero, V& one) {
+  const D d;
+  zero = tables.Zero(v, hn::Min(coarse, hn::Set(d, uint32_t{kPlaneContexts - 1})));
+  one = hn::Sub(hn::Set(d, kRansTotal), zero);
+  one = hn::IfThenElse(hn::Eq(coarse, hn::Zero(d)), hn::ShiftRight<1>(one), one);
+}
+
+// Makes symbols of lanes without a token cost nothing.
+HWY_INLINE void Mask(const Step& step, Symbols& symbols) {
+  if (HWY_LIKELY(step.whole())) return;
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto active = step.Active(v);
+    symbols.start[v] = hn::IfThenElseZero(active, symbols.start[v]);
+    symbols.frequency[v] = hn::IfThenElse(active, symbols.frequency[v], hn::Set(D(), kRansTotal));
+  }
+}
+
+// Arrays of what a step codes, for what is coded lane after lane.
+template <bool kSame>
+struct LaneArrays {
+  HWY_ALIGN uint32_t magnitude[kRansLanes], negative[kRansLanes], symbol[kRansLanes];
+  HWY_ALIGN uint32_t raw_bits[kRansLanes], escape[kRansLanes];
+
+  LaneArrays(const Values& values, const V* symbols, const Tables<kSame>& tables) {
+    const D d;
+    for (size_t v = 0, at = 0; v < kVectors; ++v, at += kLanes) {
+      hn::Store(values.magnitude[v], d, magnitude + at);
+      hn::Store(values.negative[v], d, negative + at);
+      hn::Store(symbols[v], d, symbol + at);
+      hn::Store(tables.RawBits(v), d, raw_bits + at);
+      hn::Store(tables.Escape(v), d, escape + at);
+    }
+  }
+  bool HasRest(size_t lane) const { return raw_bits[lane] > 0 || symbol[lane] == escape[lane]; }
+};
+
+// The steps of a coefficient of block `block`.
+inline std::vector<Step> StepsOf(const PlaneStream& stream, size_t block) {
+  std::vector<Step> steps((stream.tokens + kRansLanes - 1) / kRansLanes);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    Step& step = steps[s];
+    step.first = s * kRansLanes;
+    step.lanes = std::min(kRansLanes, stream.tokens - step.first);
+    step.most_shift = 0;
+    if (stream.shifts == nullptr) continue;
+    step.shifts = stream.shifts + block * stream.stride + step.first;
+    step.most_shift = *std::max_element(step.shifts, step.shifts + step.lanes);
+  }
+  return steps;
+}
+
+inline size_t FirstOfBlock(const PlaneStream& stream, size_t block) {
+  return block == 0 ? 0 : stream.block_ends[block - 1];
+}
+inline size_t EndOfBlock(const PlaneStream& stream, size_t block) {
+  return stream.block_ends.empty() ? stream.rows.size() : stream.block_ends[block];
+}
+// Blocks, or one for all coefficients.
+inline size_t BlocksOf(const PlaneStream& stream) {
+  return std::max<size_t>(stream.block_ends.size(), 1);
+}
+// The row of a coefficient for the tables of a level: refinements go by that of the coarser step.
+inline int RowAt(const PlaneStream& stream, size_t coefficient, size_t level) {
+  return stream.rows[coefficient] + 4 * static_cast<int>(level == 0 ? 0 : level - 1);
+}
+
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,59 @@
+#include "kernels/transform/transpose.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/transform/transpose.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvstow::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kTile = 4;
+
+HWY_INLINE void TransposeTile(const float* from, size_t from_stride, float* to, size_t to_stride) {
+#if HWY_TARGET == HWY_SCALAR  // has no vectors to interleave
+  for (size_t i = 0; i < kTile; ++i) {
+    for (size_t j = 0; j < kTile; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+  }
+#else
+  const hn::Full128<float> d;
+  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_stride);
+  const auto c = hn::LoadU(d, from + 2 * from_stride), e = hn::LoadU(d, from + 3 * from_stride);
+  const auto ac0 = hn::InterleaveLower(d, a, c), ac1 = hn::InterleaveUpper(d, a, c);
+  const auto be0 = hn::InterleaveLower(d, b, e), be1 = hn::InterleaveUpper(d, b, e);
+  hn::StoreU(hn::InterleaveLower(d, ac0, be0), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, ac0, be0), d, to + to_stride);
+  hn::StoreU(hn::InterleaveLower(d, ac1, be1), d, to + 2 * to_stride);
+  hn::StoreU(hn::InterleaveUpper(d, ac1, be1), d, to + 3 * to_stride);
+#endif
+}
+
+void Transpose(const float* from, size_t rows, size_t columns, size_t from_stride, float* to,
+               size_t to_stride) {
+  const size_t whole_rows = rows / kTile * kTile, whole_columns = columns / kTile * kTile;
+  for (size_t j = 0; j < whole_columns; j += kTile) {
+    for (size_t i = 0; i < whole_rows; i += kTile)
+      TransposeTile(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride);
+  }
+  for (size_t j = 0; j < columns; ++j) {
+    for (size_t i = j < whole_columns ? whole_rows : 0; i < rows; ++i)
+      to[j * to_stride + i] = from[i * from_stride + j];
+  }
+}
+
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvstow {
+
+HWY_EXPORT(Transpose);
+
+void Transpose(const float* from, size_t rows, size_t columns, size_t from_stride, float* to,
+               size_t to_stride) {
+  HWY_DYNAMIC_DISPATCH(Transpose)(from, rows, columns, from_stride, to, to_stride);
+}
+
+}  // namespace kvstow
+#endif  // HWY_ONCE
