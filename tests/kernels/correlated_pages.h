@@ -56,7 +56,8 @@ inline std::vector<float> CorrelatedSensitivity(const KvSpec& spec, uint32_t tok
   std::vector<float> x(tokens * vectors.width()), out;
   vectors.Gather(CorrelatedPage(spec, tokens, seed, first_position), {0, tokens}, x.data());
   for (uint32_t t = 0; t < tokens; ++t) {
-    out.insert(out.end(), spec.layers, std::exp(std::clamp(2 * x[t * vectors.width()], -40.0f, 40.0f)));
+    out.insert(out.end(), spec.layers,
+               std::exp(std::clamp(2 * x[t * vectors.width()], -40.0f, 40.0f)));
   }
   return out;
 }
