@@ -6,6 +6,7 @@ find_package(OpenSSL REQUIRED)
 find_package(hwy CONFIG REQUIRED)
 find_package(Eigen3 CONFIG REQUIRED)
 find_package(RocksDB CONFIG REQUIRED)
+find_package(ZLIB REQUIRED)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

@@ -6,12 +6,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/split_mix.h"
+#include "kernels/transform/dense_product.h"
+
 namespace kvstow {
 namespace {
 
 using Matrix = Eigen::MatrixXd;
 
+using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
 constexpr double kEigenvalueFloor = 1e-3;
+constexpr size_t kExactWidth = 512;
+constexpr int kSubspaceIterations = 4;
+constexpr double kLeastVariance = 1e-14;
+constexpr double kRidge = 1e-3;
 
 Eigen::Index Index(size_t n) { return static_cast<Eigen::Index>(n); }
 
@@ -37,6 +46,33 @@ std::vector<float> Rows(const Matrix& vectors, std::span<const WhiteningBlock> b
     }
   }
   return out;
+}
+
+// The last columns, the very last first, each as a row of floats.
+std::vector<float> LastColumns(const Matrix& vectors, size_t count) {
+  const auto width = static_cast<size_t>(vectors.rows());
+  std::vector<float> out(count * width);
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 0; j < width; ++j) {
+      out[i * width + j] = static_cast<float>(vectors(Index(j), vectors.cols() - 1 - Index(i)));
+    }
+  }
+  return out;
+}
+
+// An orthonormal basis of the rows' span, in the order of the rows. Twice Cholesky's factorization
+// of their products: the second time for what rounding left in the first.
+Matrix Orthonormal(Matrix rows) {
+  for (int i = 0; i < 2; ++i) {
+    Matrix products = Matrix::Zero(rows.rows(), rows.rows());
+    products.selfadjointView<Eigen::Lower>().rankUpdate(rows);
+    // Where there are fewer directions than rows, noise fills up.
+    const double floor = kLeastVariance * products.diagonal().maxCoeff();
+    products.diagonal().array() += floor;
+    const Eigen::LLT<Matrix> factor(products);
+    factor.matrixL().solveInPlace(rows);
+  }
+  return rows;
 }
 
 }  // namespace
@@ -79,6 +115,60 @@ std::vector<double> SolveSymmetric(const std::vector<double>& a, const std::vect
   const Eigen::Map<const Eigen::VectorXd> right(b.data(), Index(b.size()));
   const Eigen::VectorXd x = View(a, b.size()).ldlt().solve(right);
   return {x.data(), x.data() + x.size()};
+}
+
+std::vector<float> PrincipalComponents(std::vector<double> moments, size_t width, size_t rank) {
+  const Eigen::Map<const Matrix> m(moments.data(), Index(width), Index(width));
+  if (width <= kExactWidth || 2 * rank > width) {
+    const Eigen::SelfAdjointEigenSolver<Matrix> solver(m);
+    return LastColumns(solver.eigenvectors(), rank);
+  }
+  PackedMatrix packed(width, width);
+  std::vector<float> row(width);
+  for (size_t i = 0; i < width; ++i) {
+    std::copy_n(moments.data() + i * width, width, row.begin());
+    packed.SetRow(i, row);
+  }
+  std::vector<float> basis(rank * width), product(rank * width);
+  for (size_t i = 0; i < basis.size(); ++i) {
+    basis[i] = static_cast<float>(SplitMix64(i) >> 40) * 0x1p-23f - 1.0f;
+  }
+  Eigen::Map<RowMatrix> q(basis.data(), Index(rank), Index(width));
+  const Eigen::Map<RowMatrix> y(product.data(), Index(rank), Index(width));
+  for (int i = 0; i < kSubspaceIterations; ++i) {
+    MultiplyRows(basis.data(), rank, packed, {0, width}, product.data(), width);
+    q = Orthonormal(y.cast<double>()).cast<float>();
+  }
+  // Within the subspace: its own principal components.
+  MultiplyRows(basis.data(), rank, packed, {0, width}, product.data(), width);
+  const Matrix inner = (y * q.transpose()).cast<double>();
+  const Eigen::SelfAdjointEigenSolver<Matrix> solver((inner + inner.transpose()) / 2);
+  const Eigen::MatrixXf turn = solver.eigenvectors().rowwise().reverse().cast<float>();
+  const RowMatrix turned = turn.transpose() * q;
+  return {turned.data(), turned.data() + turned.size()};
+}
+
+LinearMap FitLinear(const std::vector<float>& x, const std::vector<float>& y, size_t samples) {
+  const size_t inputs = x.size() / samples, outputs = y.size() / samples;
+  using View = Eigen::Map<const RowMatrix>;
+  Matrix b = View(y.data(), Index(samples), Index(outputs)).cast<double>();
+  const Eigen::RowVectorXd y_mean = b.colwise().mean();
+  LinearMap out{.inputs = inputs};
+  Eigen::RowVectorXd bias = y_mean;
+  if (inputs > 0) {
+    Matrix a = View(x.data(), Index(samples), Index(inputs)).cast<double>();
+    const Eigen::RowVectorXd x_mean = a.colwise().mean();
+    a.rowwise() -= x_mean;
+    b.rowwise() -= y_mean;
+    Matrix products = a.transpose() * a;
+    products.diagonal().array() += kRidge * products.diagonal().mean() + 1e-12;
+    const Matrix map = products.ldlt().solve(a.transpose() * b);
+    bias -= x_mean * map;
+    const RowMatrix rows = map.cast<float>();
+    out.map.assign(rows.data(), rows.data() + rows.size());
+  }
+  for (const double value : bias) out.bias.push_back(static_cast<float>(value));
+  return out;
 }
 
 }  // namespace kvstow

@@ -33,6 +33,22 @@ struct Basis {
   std::vector<float> encode, decode;  // [width, width]
 };
 
+// The `rank` <= width orthonormal directions, row by row, in which vectors of these `moments`
+// [width, width] have the largest variance, the largest first. Exact when few are left out or
+// `width` is small, else by subspace iteration from a fixed random start (Halko et al., arXiv
+// 0909.4061): time grows with width^2 * rank. F32 products: the same on one SIMD target.
+std::vector<float> PrincipalComponents(std::vector<double> moments, size_t width, size_t rank);
+
+// outputs = bias + inputs * map, with the least squares over samples.
+struct LinearMap {
+  size_t inputs = 0;
+  std::vector<float> bias;  // [outputs]
+  std::vector<float> map;   // [inputs, outputs]
+};
+// `x` [samples, inputs], maybe without inputs, and `y` [samples, outputs]; a ridge of a thousandth
+// of the inputs' mean variance holds weights down that nothing else does.
+LinearMap FitLinear(const std::vector<float>& x, const std::vector<float>& y, size_t samples);
+
 // `moments` [width, width] of vectors whose columns `blocks` cover once.
 Basis FitBasis(std::vector<double> moments, size_t width, std::span<const WhiteningBlock> blocks);
 

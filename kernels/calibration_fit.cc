@@ -27,18 +27,6 @@ constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables ar
 constexpr size_t kUnitSamples = 600'000;
 constexpr int kPasses = 4;
 
-// A matrix in halves, a scale a row.
-void Halve(std::span<const float> rows, size_t width, std::vector<float>& scales,
-           std::vector<uint16_t>& halves) {
-  for (size_t first = 0; first < rows.size(); first += width) {
-    float scale = 0;
-    for (const float x : rows.subspan(first, width)) scale = std::max(scale, std::abs(x));
-    if (scale == 0) scale = 1;
-    scales.push_back(scale);
-    for (const float x : rows.subspan(first, width)) halves.push_back(FloatToHalf(x / scale));
-  }
-}
-
 // One run of layers through the passes.
 class RunFit {
  public:
@@ -59,8 +47,8 @@ class RunFit {
     const size_t width = data_.mean.size();
     Basis basis = FitBasis(std::move(*second_).Take(), width, blocks);
     second_.reset();
-    Halve(basis.encode, width, data_.encode_scales, data_.encode_halves);
-    Halve(basis.decode, width, data_.decode_scales, data_.decode_halves);
+    HalveRows(basis.encode, width, data_.encode_scales, data_.encode_halves);
+    HalveRows(basis.decode, width, data_.decode_scales, data_.decode_halves);
     encode_ = PackedMatrix(width, width);
     std::vector<float> row(width);
     for (size_t i = 0; i < width; ++i) {
@@ -178,38 +166,22 @@ class Fit final : public CalibrationFit {
 
   absl::Status Add(const PageToEncode& page) override {
     if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
-    if (page.tokens < 1 || page.tokens > kMaxPageTokens ||
-        page.raw.size() != PageBytes(spec_, page.tokens)) {
-      return absl::InvalidArgumentError(absl::StrCat("a page of ", page.tokens, " tokens and ",
-                                                     page.raw.size(), " bytes to calibrate on"));
-    }
     const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
-    const TokenRange tokens{first, page.tokens - first};
     const uint64_t place = added_ + first;
     added_ += page.tokens;
     if (!stats_.sensitivity.empty() && added_ > stats_.sensitivity.size() / spec_.layers) {
       return absl::InvalidArgumentError("there are more tokens than sensitivities of tokens");
     }
-    if (tokens.count == 0 || (pass_ == 3 && stats_.sensitivity.empty())) {
-      tokens_[pass_] += tokens.count;
-      return absl::OkStatus();
-    }
-    const size_t layer_bytes = LayerBytes(spec_, page.tokens);
+    size_t tokens = 0;
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
       const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
-      const JointVectors vectors(spec_, {layers, page.tokens, page.first_position});
-      vectors_.resize(tokens.count * vectors.width());
-      const auto raw = page.raw.subspan(layers.first * layer_bytes, layers.count * layer_bytes);
-      if (!vectors.Gather(raw, tokens, vectors_.data())) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("layers from ", layers.first, " on have NaN or Inf"));
-      }
-      AddTo(runs_[i], vectors_.data(), tokens.count);
-      if (pass_ == 3) {
-        runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens.count));
-      }
+      KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, layers, page, vectors_));
+      tokens = vectors_.size() / shape_.WidthOfRun(i);
+      if (tokens == 0 || (pass_ == 3 && stats_.sensitivity.empty())) break;
+      AddTo(runs_[i], vectors_.data(), tokens);
+      if (pass_ == 3) runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens));
     }
-    tokens_[pass_] += tokens.count;
+    tokens_[pass_] += tokens;
     return absl::OkStatus();
   }
 
@@ -300,7 +272,46 @@ class Fit final : public CalibrationFit {
   std::vector<float> vectors_;
 };
 
-absl::Status Check(const KvSpec& spec, const ModelStats& stats) {
+}  // namespace
+
+void HalveRows(std::span<const float> rows, size_t width, std::vector<float>& scales,
+               std::vector<uint16_t>& halves) {
+  for (size_t first = 0; first < rows.size(); first += width) {
+    float scale = 0;
+    for (const float x : rows.subspan(first, width)) scale = std::max(scale, std::abs(x));
+    if (scale == 0) scale = 1;
+    scales.push_back(scale);
+    for (const float x : rows.subspan(first, width)) halves.push_back(FloatToHalf(x / scale));
+  }
+}
+
+absl::Status GatherToCalibrate(const KvSpec& spec, LayerRange layers, const PageToEncode& page,
+                               std::vector<float>& out) {
+  if (page.tokens < 1 || page.tokens > kMaxPageTokens ||
+      page.raw.size() != PageBytes(spec, page.tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("a page of ", page.tokens, " tokens and ",
+                                                   page.raw.size(), " bytes to calibrate on"));
+  }
+  const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
+  const JointVectors vectors(spec, {layers, page.tokens, page.first_position});
+  out.resize((page.tokens - first) * vectors.width());
+  const size_t layer_bytes = LayerBytes(spec, page.tokens);
+  const auto raw = page.raw.subspan(layers.first * layer_bytes, layers.count * layer_bytes);
+  if (out.empty() || vectors.Gather(raw, {first, page.tokens - first}, out.data())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("layers from ", layers.first, " on have NaN or Inf"));
+}
+
+absl::Status CheckCalibrated(const KvSpec& spec) {
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  if (!IsFloat8(spec.dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(DTypeName(spec.dtype), " pages cannot be calibrated on"));
+}
+
+absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats) {
   const size_t heads = size_t{spec.layers} * spec.kv_heads;
   const auto fits = [&](const std::vector<float>& metric, const std::vector<float>& gain,
                         size_t dim) {
@@ -326,16 +337,10 @@ absl::Status Check(const KvSpec& spec, const ModelStats& stats) {
       "that is not positive");
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<CalibrationFit>> CalibrationFit::Start(
     const KvSpec& spec, const CalibrationOptions& options, const ModelStats& stats) {
-  KVSTOW_RETURN_IF_ERROR(Validate(spec));
-  KVSTOW_RETURN_IF_ERROR(Check(spec, stats));
-  if (IsFloat8(spec.dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(DTypeName(spec.dtype), " pages cannot be calibrated on"));
-  }
+  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
+  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
   if (options.layers_per_run < 1 ||
       ShapeFor(spec, options.layers_per_run).WidthOfRun(0) > kMaxCalibrationWidth) {
     return absl::InvalidArgumentError(absl::StrCat("runs of ", options.layers_per_run,

@@ -47,6 +47,19 @@ struct CalibrationOptions {
   double finest_step = 1;  // the smallest that pages will be coded with
 };
 
+// A matrix of rows of `width` in fp16, each row over a scale of its own: its largest magnitude, or
+// 1 for a row of zeros. Appends.
+void HalveRows(std::span<const float> rows, size_t width, std::vector<float>& scales,
+               std::vector<uint16_t>& halves);
+// The vectors of the page's tokens beyond the first of a text (joint_vectors.h), for a fit; `out`
+// may end up empty. INVALID_ARGUMENT when the page does not fit the spec, or holds NaN or Inf.
+absl::Status GatherToCalibrate(const KvSpec& spec, LayerRange layers, const PageToEncode& page,
+                               std::vector<float>& out);
+// INVALID_ARGUMENT when pages of this spec are not valid, or are FP8.
+absl::Status CheckCalibrated(const KvSpec& spec);
+// INVALID_ARGUMENT when the statistics are neither empty nor of this spec.
+absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats);
+
 class CalibrationFit {
  public:
   static constexpr uint64_t kLeastTokens = 64;

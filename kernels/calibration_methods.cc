@@ -2,6 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/nuq_run_codec.h"
+#include "kernels/pca_run_codec.h"
+#include "kernels/predict_run_codec.h"
+#include "kernels/rotate_run_codec.h"
+#include "kernels/waterfill_run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -17,6 +22,11 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJoint(const KvSpec& spec,
 
 constexpr CalibrationMethod kMethods[] = {
     {kJointSection, nullptr, StartJoint},
+    {"nuq", ParseNuqTables, StartNuqFit},
+    {"pca", ParsePcaTables, StartPcaFit},
+    {"predict", ParsePredictTables, StartPredictFit},
+    {"rotate", ParseRotateTables, StartRotateFit},
+    {"waterfill", ParseWaterfillTables, StartWaterfillFit},
 };
 
 }  // namespace

@@ -4,7 +4,10 @@
 #include "kernels/importance/policy.h"
 #include "kernels/joint_run_codec.h"
 #include "kernels/lossless_run_codec.h"
+#include "kernels/nuq_run_codec.h"
+#include "kernels/pca_run_codec.h"
 #include "kernels/planes_run_codec.h"
+#include "kernels/predict_run_codec.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/block.h"
 #include "kernels/quantize/codebook.h"
@@ -18,11 +21,13 @@
 #include "kernels/quantize/split.h"
 #include "kernels/quantize/svd.h"
 #include "kernels/quantize/symmetric.h"
+#include "kernels/rotate_run_codec.h"
 #include "kernels/shared_basis_run_codec.h"
 #include "kernels/transform/clip.h"
 #include "kernels/transform/hadamard.h"
 #include "kernels/transform/mean.h"
 #include "kernels/transform/sparse.h"
+#include "kernels/waterfill_run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -46,6 +51,11 @@ constexpr absl::string_view kOutliersArguments[] = {"share", "group"};
 constexpr absl::string_view kLatentArguments[] = {"rope"};
 constexpr absl::string_view kAnchorArguments[] = {"every"};
 constexpr absl::string_view kJointArguments[] = {"run", "step", "levels", "stream", "blob"};
+constexpr absl::string_view kNuqArguments[] = {"bits", "outliers", "first", "last", "blob"};
+constexpr absl::string_view kPredictArguments[] = {"bits", "run", "first", "last", "blob"};
+constexpr absl::string_view kRotateArguments[] = {"bits", "group", "first", "last", "blob"};
+constexpr absl::string_view kWaterfillArguments[] = {"bits", "first", "last", "blob"};
+constexpr absl::string_view kPcaArguments[] = {"bits", "run", "first", "last", "blob"};
 
 constexpr OpInfo kOps[] = {
     {"run", OpKind::kRun, kRunArguments},
@@ -53,6 +63,14 @@ constexpr OpInfo kOps[] = {
     {"lossless", OpKind::kRunCodec, {}, nullptr, nullptr, MakeLossless},
     {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec,
      StepRange{1e-3, 1e3, 2}},
+    {"nuq", OpKind::kCalibrated, kNuqArguments, nullptr, nullptr, nullptr, MakeNuqRunCodec},
+    {"predict", OpKind::kCalibrated, kPredictArguments, nullptr, nullptr, nullptr,
+     MakePredictRunCodec},
+    {"rotate", OpKind::kCalibrated, kRotateArguments, nullptr, nullptr, nullptr,
+     MakeRotateRunCodec},
+    {"waterfill", OpKind::kCalibrated, kWaterfillArguments, nullptr, nullptr, nullptr,
+     MakeWaterfillRunCodec},
+    {"pca", OpKind::kCalibrated, kPcaArguments, nullptr, nullptr, nullptr, MakePcaRunCodec},
     {"hadamard", OpKind::kTransform, {}, MakeHadamard},
     {"mean", OpKind::kTransform, kMeanArguments, MakeMean},
     {"clip", OpKind::kTransform, kClipArguments, MakeClip},

@@ -11,6 +11,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/calibration_fit.h"
+#include "kernels/calibration_methods.h"
 #include "kernels/joint_vectors.h"
 #include "tests/kernels/pages.h"
 
@@ -77,6 +78,21 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
         const auto raw = CorrelatedPage(spec, 128, 2 * text + first / 128, first);
         KVSTOW_RETURN_IF_ERROR(fit->Add({.raw = raw, .tokens = 128, .first_position = first}));
       }
+    }
+    KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+  }
+  return fit->Finish();
+}
+
+// What the recipe asks for of a calibration, made from six texts.
+inline absl::StatusOr<std::string> FitRecipe(absl::string_view recipe, const KvSpec& spec,
+                                             const ModelStats& stats = {}) {
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, Recipe::Parse(recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(parsed, spec, stats));
+  for (int pass = 0; pass < fit->passes(); ++pass) {
+    for (uint64_t text = 0; text < 6; ++text) {
+      const auto raw = CorrelatedPage(spec, 128, text);
+      KVSTOW_RETURN_IF_ERROR(fit->Add({.raw = raw, .tokens = 128, .first_position = 0}));
     }
     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
   }

@@ -39,6 +39,13 @@ class RangeDecode : public ::testing::TestWithParam<std::string> {
       ASSERT_TRUE(blob.ok()) << blob.status();
       ASSERT_TRUE(calibrations_->Add(AsBytes(*blob)).ok());
     }
+    for (const Preset& preset : Presets()) {
+      const Recipe recipe = *Recipe::Parse(preset.name);
+      if (MakeCodec(recipe, Spec(), *calibrations_).ok()) continue;
+      const auto blob = FitRecipe(preset.name, Spec());
+      ASSERT_TRUE(blob.ok()) << preset.name << blob.status();
+      ASSERT_TRUE(calibrations_->Add(AsBytes(*blob)).ok());
+    }
   }
   static void TearDownTestSuite() { delete calibrations_; }
 

@@ -1,0 +1,105 @@
+#include "kernels/calibration_sample.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/joint_vectors.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kLeastSample = 1024;
+
+class SampledFit final : public CalibrationFit {
+ public:
+  SampledFit(const KvSpec& spec, const CalibrationShape& shape, std::string section, FitSection fit)
+      : spec_(spec),
+        shape_(shape),
+        section_(std::move(section)),
+        fit_(std::move(fit)),
+        sample_(SlabValues(spec, Part::kK, 1) * spec.layers +
+                SlabValues(spec, Part::kV, 1) * spec.layers) {}
+
+  int passes() const override { return 1; }
+
+  absl::Status Add(const PageToEncode& page) override {
+    if (done_) return absl::FailedPreconditionError("the pass of this fit is done");
+    KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {0, spec_.layers}, page, vectors_));
+    sample_.Add(vectors_.data(), vectors_.size() / sample_.width());
+    return absl::OkStatus();
+  }
+
+  absl::Status EndPass() override {
+    if (done_) return absl::FailedPreconditionError("the pass of this fit is done");
+    if (sample_.tokens() < kLeastTokens) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the pages have ", sample_.tokens(), " tokens; at least ", kLeastTokens, " are needed"));
+    }
+    done_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Finish() override {
+    if (!done_ || fit_ == nullptr) {
+      return absl::FailedPreconditionError(done_ ? "this fit is finished"
+                                                 : "the pass of this fit is not done");
+    }
+    KVSTOW_ASSIGN_OR_RETURN(std::string body, std::exchange(fit_, nullptr)(sample_));
+    const CalibrationSection section{section_, std::move(body)};
+    return SerializeCalibration(shape_, {&section, 1});
+  }
+
+ private:
+  const KvSpec spec_;
+  const CalibrationShape shape_;
+  const std::string section_;
+  FitSection fit_;
+  TokenSample sample_;
+  bool done_ = false;
+  std::vector<float> vectors_;
+};
+
+}  // namespace
+
+TokenSample::TokenSample(size_t width, size_t max_tokens)
+    : width_(width),
+      max_tokens_(max_tokens > 0 ? max_tokens
+                                 : std::max(kSampleBytes / (width * sizeof(float)), kLeastSample)) {
+}
+
+void TokenSample::Add(const float* x, size_t count) {
+  for (size_t t = 0; t < count; ++t, ++seen_, x += width_) {
+    if (seen_ % every_ != 0) continue;
+    if (tokens() == max_tokens_) {
+      const size_t kept = (max_tokens_ + 1) / 2;
+      for (size_t i = 1; i < kept; ++i) {
+        std::copy_n(row(2 * i), width_, rows_.data() + i * width_);
+      }
+      rows_.resize(kept * width_);
+      every_ *= 2;
+      if (seen_ % every_ != 0) continue;
+    }
+    rows_.insert(rows_.end(), x, x + width_);
+  }
+}
+
+std::vector<float> TokenSample::Columns(size_t first, size_t count) const {
+  std::vector<float> out(tokens() * count);
+  for (size_t t = 0; t < tokens(); ++t) {
+    std::copy_n(row(t) + first, count, out.data() + t * count);
+  }
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> MakeSampledFit(const KvSpec& spec,
+                                                               uint32_t layers_per_run,
+                                                               std::string section,
+                                                               FitSection fit) {
+  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
+  return std::make_unique<SampledFit>(spec, ShapeFor(spec, layers_per_run), std::move(section),
+                                      std::move(fit));
+}
+
+}  // namespace kvstow
