@@ -377,9 +377,8 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options;
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
-  options.step = static_cast<float>(step);
   KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
-  options.focus = static_cast<float>(focus);
+  options.step = static_cast<float>(step), options.focus = static_cast<float>(focus);
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
