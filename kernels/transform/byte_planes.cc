@@ -1,6 +1,7 @@
 // Splitting and merging, once for each SIMD target, chosen at run time.
 #include "kernels/transform/byte_planes.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -127,7 +128,7 @@ void SplitBytes(DType dtype, const uint8_t* raw, size_t count, std::span<uint8_t
 void SplitBytesReference(DType dtype, const uint8_t* raw, size_t count,
                          std::span<uint8_t* const> planes) {
   if (!IsFloat8(dtype)) return SplitFrom(dtype, raw, 0, count, planes.data());
-  std::memcpy(planes[0], raw, count);
+  std::copy_n(raw, count, planes[0]);
 }
 
 void MergeBytes(DType dtype, std::span<const uint8_t* const> planes, size_t count, uint8_t* raw) {
@@ -139,7 +140,7 @@ void MergeBytes(DType dtype, std::span<const uint8_t* const> planes, size_t coun
 void MergeBytesReference(DType dtype, std::span<const uint8_t* const> planes, size_t count,
                          uint8_t* raw) {
   if (!IsFloat8(dtype)) return MergeFrom(dtype, planes.data(), 0, count, raw);
-  std::memcpy(raw, planes[0], count);
+  std::copy_n(planes[0], count, raw);
 }
 
 }  // namespace kvstow
