@@ -366,13 +366,14 @@ TEST_P(CodecConformance, ChangedBodiesThatTheHeaderVouchesForDecodeOrAreFound) {
   };
   for (size_t s = 0; s < page.segments.size(); ++s) {
     const auto whole = page.segments[s].span();
-    for (size_t size = 0; size < whole.size(); ++size)
+    const size_t stride = whole.size() / 256 + 1;  // a long body is sampled: each is decoded anew
+    for (size_t size = 0; size < whole.size(); size += stride)
       expect_sound(s, {whole.begin(), whole.begin() + size}, absl::StrCat("cut at ", size));
     std::vector<uint8_t> body(whole.begin(), whole.end());
     body.push_back(0);
     expect_sound(s, body, "a byte more");
     body.pop_back();
-    for (size_t i = 0; i < body.size(); ++i) {
+    for (size_t i = 0; i < body.size(); i += stride) {
       for (const int flip : {1, 0x10, 0x80, 0xff}) {
         body[i] ^= static_cast<uint8_t>(flip);
         expect_sound(s, body, absl::StrCat("byte ", i, " with ", flip));
