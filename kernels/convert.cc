@@ -1,49 +1,42 @@
 // The conversions, once for each SIMD target, chosen at run time.
 #include "kernels/convert.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "kernels/half.h"
+#include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/convert.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/half-inl.h"
+#include "kernels/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 
 // Loops return how many values they did: whole vectors only.
 
-size_t LoadHalfVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
+template <class Values>
+size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<uint16_t, decltype(d)> du;
   auto largest = hn::Zero(du);
   size_t i = 0;
   for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
-    const auto bits = hn::LoadU(du, raw + i);
-    largest = hn::Max(largest, hn::And(bits, hn::Set(du, 0x7fff)));
-    hn::StoreU(FloatsOf(d, bits), d, out + i);
+    largest = hn::Max(largest, hn::And(hn::LoadU(du, raw + i), hn::Set(du, 0x7fff)));
+    hn::StoreU(Values::Load(d, raw + i), d, out + i);
   }
-  finite = hn::AllTrue(du, hn::Lt(largest, hn::Set(du, 0x7c00)));
+  finite = hn::AllTrue(du, hn::Lt(largest, hn::Set(du, Values::kInf)));
   return i;
 }
 
+size_t LoadHalfVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
+  return LoadVectors<F16Values>(raw, count, out, finite);
+}
+
 size_t LoadBf16Vectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
-  const hn::ScalableTag<float> d;
-  const hn::RebindToUnsigned<decltype(d)> du32;
-  const hn::Rebind<uint16_t, decltype(d)> du;
-  auto largest = hn::Zero(du);
-  size_t i = 0;
-  for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
-    const auto bits = hn::LoadU(du, raw + i);
-    largest = hn::Max(largest, hn::And(bits, hn::Set(du, 0x7fff)));
-    const auto wide = hn::ShiftLeft<16>(hn::PromoteTo(du32, bits));
-    hn::StoreU(hn::BitCast(d, wide), d, out + i);
-  }
-  finite = hn::AllTrue(du, hn::Lt(largest, hn::Set(du, 0x7f80)));
-  return i;
+  return LoadVectors<Bf16Values>(raw, count, out, finite);
 }
 
 size_t LoadFloatVectors(const float* raw, size_t count, float* out, bool& finite) {
@@ -60,34 +53,32 @@ size_t LoadFloatVectors(const float* raw, size_t count, float* out, bool& finite
   return i;
 }
 
-size_t StoreHalfVectors(const float* values, size_t count, uint16_t* raw) {
+template <class Values>
+size_t StoreVectors(const float* values, size_t count, uint16_t* raw) {
   const hn::ScalableTag<float> d;
-  const hn::Rebind<uint16_t, decltype(d)> du;
-  const auto most = hn::Set(d, kMaxHalf), least = hn::Set(d, -kMaxHalf);
   size_t i = 0;
   for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
-    const auto value = hn::Min(hn::Max(hn::LoadU(d, values + i), least), most);
-    hn::StoreU(HalvesOf(d, value), du, raw + i);
+    Values::Store(d, hn::LoadU(d, values + i), raw + i);
   }
   return i;
 }
 
+size_t StoreHalfVectors(const float* values, size_t count, uint16_t* raw) {
+  return StoreVectors<F16Values>(values, count, raw);
+}
+
 size_t StoreBf16Vectors(const float* values, size_t count, uint16_t* raw) {
-  const hn::ScalableTag<float> d;
-  const hn::RebindToUnsigned<decltype(d)> du32;
-  const hn::RebindToSigned<decltype(d)> di32;
-  const hn::Rebind<uint16_t, decltype(d)> du;
-  const auto most = hn::Set(d, kMaxBf16), least = hn::Set(d, -kMaxBf16);
-  size_t i = 0;
-  for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
-    const auto value = hn::Min(hn::Max(hn::LoadU(d, values + i), least), most);
-    const auto bits = hn::BitCast(du32, value);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1));
-    const auto rounded = hn::Add(hn::Add(bits, hn::Set(du32, 0x7fff)), odd);
-    const auto high = hn::BitCast(di32, hn::ShiftRight<16>(rounded));
-    hn::StoreU(hn::DemoteTo(du, high), du, raw + i);
-  }
-  return i;
+  return StoreVectors<Bf16Values>(values, count, raw);
+}
+
+// Writes past the caches. What is left over at both ends of 64-byte lines is written as usual.
+void StreamVectors(const uint8_t* from, size_t count, uint8_t* to) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t lanes = hn::Lanes(d), over = reinterpret_cast<uintptr_t>(to) % lanes;
+  size_t i = std::min(count, over == 0 ? 0 : lanes - over);
+  std::memcpy(to, from, i);
+  for (; i + lanes <= count; i += lanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  std::memcpy(to + i, from + i, count - i);
 }
 
 }  // namespace kvstow::HWY_NAMESPACE
@@ -101,6 +92,7 @@ HWY_EXPORT(LoadBf16Vectors);
 HWY_EXPORT(LoadFloatVectors);
 HWY_EXPORT(StoreHalfVectors);
 HWY_EXPORT(StoreBf16Vectors);
+HWY_EXPORT(StreamVectors);
 
 bool LoadFloats(DType dtype, const uint8_t* raw, size_t count, float* out) {
   bool finite = true;
@@ -131,6 +123,12 @@ void StoreFloats(DType dtype, const float* values, size_t count, uint8_t* raw) {
   }
   StoreFloatsReference(dtype, values + done, count - done, raw + done * DTypeBytes(dtype));
 }
+
+void StreamBytes(const uint8_t* from, size_t count, uint8_t* to) {
+  HWY_DYNAMIC_DISPATCH(StreamVectors)(from, count, to);
+}
+
+void FinishStreams() { hwy::FlushStream(); }
 
 void StoreHalves(const float* values, size_t count, uint8_t* out) {
   StoreFloats(DType::kF16, values, count, out);

@@ -22,6 +22,11 @@ bool LoadFloatsReference(DType dtype, const uint8_t* raw, size_t count, float* o
 void StoreFloats(DType dtype, const float* values, size_t count, uint8_t* raw);
 void StoreFloatsReference(DType dtype, const float* values, size_t count, uint8_t* raw);
 
+// Copies bytes that nobody reads soon: past the caches, where the processor has such stores. Other
+// threads may read them after FinishStreams.
+void StreamBytes(const uint8_t* from, size_t count, uint8_t* to);
+void FinishStreams();
+
 // fp16 side information of quantizers: scales and minima.
 void StoreHalves(const float* values, size_t count, uint8_t* out);
 // False when one of them is NaN or Inf.

@@ -51,15 +51,18 @@ class SlabRunCodec final : public RunCodec {
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                       std::span<uint8_t> raw) const override {
     KVSTOW_ASSIGN_OR_RETURN(std::vector<const uint8_t*> at, BodiesFrom(run, bodies, wanted.first));
-    std::vector<float> values;
-    for (uint32_t i = 0; i < wanted.count; ++i) {
+    Scratch scratch;
+    bool ok = true;
+    uint32_t i = 0;
+    for (; i < wanted.count && ok; ++i) {
       for (const SlabShape& shape : Shapes(run.tokens)) {
         if (shape.dim == 0) continue;
         uint8_t* const slab = raw.data() + SlabOffset(spec_, i, shape.part, run.tokens);
-        if (!DecodeSlab(shape, at, values, slab)) return NotFinite(wanted.first + i);
+        ok = ok && DecodeSlab(shape, at, scratch, slab);
       }
     }
-    return absl::OkStatus();
+    FinishStreams();
+    return ok ? absl::OkStatus() : NotFinite(wanted.first + i - 1);
   }
 
   absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
@@ -86,6 +89,7 @@ class SlabRunCodec final : public RunCodec {
   // Buffers of one tile, kept for a run.
   struct Scratch {
     std::vector<float> values, decoded;
+    std::vector<uint8_t> raw;
   };
 
   // Squared sums over the tiles of a slab that are done.
@@ -204,6 +208,10 @@ class SlabRunCodec final : public RunCodec {
 
   bool EncodeTile(const SlabTile& tile, const uint8_t* raw, Scratch& scratch, uint8_t* side,
                   const std::vector<uint8_t*>& bodies, Measure& measure) const {
+    if (transforms_.empty() && quantizer_->TakesRaw(tile, spec_.dtype)) {
+      return quantizer_->EncodeRaw(tile, spec_.dtype, raw, bodies, &measure.energy,
+                                   &measure.errors[0]);
+    }
     const SlabShape shape = tile.shape();
     const size_t count = tile.values();
     scratch.values.resize(count);
@@ -228,19 +236,30 @@ class SlabRunCodec final : public RunCodec {
   }
 
   // Reads the slab's bodies at `at` and moves past them. False when they are damaged.
-  bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at,
-                  std::vector<float>& values, uint8_t* raw) const {
+  bool DecodeSlab(const SlabShape& shape, std::vector<const uint8_t*>& at, Scratch& scratch,
+                  uint8_t* raw) const {
     const uint8_t* const side = at[0] += SideBytes(shape);
     const size_t width = DTypeBytes(spec_.dtype);
     const bool ok = ForTiles(shape, [&](const SlabTile& tile) {
-      values.resize(tile.values());
-      if (!quantizer_->Decode(tile, at, values.data())) return false;
-      if (!InvertTransforms(tile.shape(), side, values.data())) return false;
-      StoreFloats(spec_.dtype, values.data(), tile.values(), raw + tile.first_value() * width);
+      scratch.raw.resize(tile.values() * width);
+      if (!DecodeTile(tile, at, side, scratch.values, scratch.raw.data())) return false;
+      StreamBytes(scratch.raw.data(), scratch.raw.size(), raw + tile.first_value() * width);
       return true;
     });
     Advance(shape, at);
     return ok;
+  }
+
+  bool DecodeTile(const SlabTile& tile, std::span<const uint8_t* const> bodies,
+                  const uint8_t* side_end, std::vector<float>& values, uint8_t* raw) const {
+    if (transforms_.empty() && quantizer_->TakesRaw(tile, spec_.dtype)) {
+      return quantizer_->DecodeRaw(tile, spec_.dtype, bodies, raw);
+    }
+    values.resize(tile.values());
+    if (!quantizer_->Decode(tile, bodies, values.data())) return false;
+    if (!InvertTransforms(tile.shape(), side_end, values.data())) return false;
+    StoreFloats(spec_.dtype, values.data(), tile.values(), raw);
+    return true;
   }
 
   // DecodeSlab of the tokens `cut` of the slab, which alone have the shape `part`.

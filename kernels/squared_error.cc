@@ -56,8 +56,7 @@ double SquaredError(const float* a, const float* b, size_t count, double before)
   return HWY_DYNAMIC_DISPATCH(SumOfSquares)(a, b, count, before);
 }
 
-double SquaredErrorReference(const float* a, const float* b, size_t count) {
-  double total = 0;
+double SquaredErrorReference(const float* a, const float* b, size_t count, double total) {
   for (size_t begin = 0; begin < count; begin += kSquaredBlock) {
     const size_t n = std::min(kSquaredBlock, count - begin);
     float partial[16] = {};

@@ -44,20 +44,45 @@ class Affine final : public Quantizer {
   bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
               float* values) const override {
     const GroupLayout at = axes_.LayoutOf(tile.shape());
-    const Offsets from = OffsetsOf(tile);
-    const uint8_t* codes = bodies[0] + from.codes;
     FloatArray steps(at.groups()), minima(at.groups());
-    if (!LoadHalves(bodies[0] + from.steps, steps.size(), steps.data()) ||
-        !LoadHalves(bodies[0] + from.minima, minima.size(), minima.data())) {
-      return false;
-    }
     CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
-    if (bits_ != 8) {
-      UnpackBits(codes, unpacked.size(), bits_, unpacked.data());
-      codes = unpacked.data();
-    }
+    const uint8_t* const codes = Load(tile, bodies[0], steps, minima, unpacked);
+    if (codes == nullptr) return false;
     const auto decode = at.along_rows ? AffineDecodeRows : AffineDecodeColumns;
     decode(Groups(at), steps.data(), minima.data(), codes, values);
+    return true;
+  }
+
+  bool TakesRaw(const SlabTile& tile, DType dtype) const override {
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    return (dtype == DType::kF16 || dtype == DType::kBF16) && at.along_rows &&
+           at.group % kAffineRawGroup == 0 && at.width % at.group == 0;
+  }
+
+  bool EncodeRaw(const SlabTile& tile, DType dtype, const uint8_t* raw,
+                 std::span<uint8_t* const> bodies, double* energy, double* error) const override {
+    const AffineRaw g = RawGroups(tile, dtype);
+    const Offsets to = OffsetsOf(tile);
+    CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
+    uint8_t* const packed = bodies[0] + to.codes;
+    uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
+    if (!AffineEncodeRaw(g, raw, bodies[0] + to.steps, bodies[0] + to.minima, codes)) return false;
+    FloatArray steps(g.groups), minima(g.groups);
+    LoadHalves(bodies[0] + to.steps, g.groups, steps.data());
+    LoadHalves(bodies[0] + to.minima, g.groups, minima.data());
+    AffineMeasureRaw(g, raw, steps.data(), minima.data(), codes, energy, error);
+    if (bits_ != 8) PackBits(codes, tile.values(), bits_, packed);
+    return true;
+  }
+
+  bool DecodeRaw(const SlabTile& tile, DType dtype, std::span<const uint8_t* const> bodies,
+                 uint8_t* raw) const override {
+    const AffineRaw g = RawGroups(tile, dtype);
+    FloatArray steps(g.groups), minima(g.groups);
+    CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
+    const uint8_t* const codes = Load(tile, bodies[0], steps, minima, unpacked);
+    if (codes == nullptr) return false;
+    AffineDecodeRaw(g, steps.data(), minima.data(), codes, raw);
     return true;
   }
 
@@ -69,6 +94,26 @@ class Affine final : public Quantizer {
   Offsets OffsetsOf(const SlabTile& tile) const {
     const size_t groups = CountGroups(tile.slab), before = axes_.GroupsBefore(tile);
     return {2 * before, 2 * (groups + before), 4 * groups + PackedBytes(tile.first_value(), bits_)};
+  }
+
+  // Scales and codes of a tile; `unpacked` holds the codes when bits are packed. Null when a scale
+  // is not finite.
+  const uint8_t* Load(const SlabTile& tile, const uint8_t* body, FloatArray& steps,
+                      FloatArray& minima, CodeArray& unpacked) const {
+    const Offsets from = OffsetsOf(tile);
+    if (!LoadHalves(body + from.steps, steps.size(), steps.data()) ||
+        !LoadHalves(body + from.minima, minima.size(), minima.data())) {
+      return nullptr;
+    }
+    if (bits_ == 8) return body + from.codes;
+    UnpackBits(body + from.codes, unpacked.size(), bits_, unpacked.data());
+    return unpacked.data();
+  }
+
+  // What TakesRaw took.
+  AffineRaw RawGroups(const SlabTile& tile, DType dtype) const {
+    const GroupLayout at = axes_.LayoutOf(tile.shape());
+    return {dtype, at.groups(), at.group, bits_};
   }
 
   AffineGroups Groups(const GroupLayout& at) const { return {at.rows, at.width, at.group, bits_}; }

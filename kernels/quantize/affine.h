@@ -48,6 +48,32 @@ void AffineDecodeColumns(const AffineGroups& g, const float* steps, const float*
 void AffineDecodeColumnsReference(const AffineGroups& g, const float* steps, const float* minima,
                                   const uint8_t* codes, float* values);
 
+// The same straight between a page's 16-bit values (F16 or BF16) and bytes at rest, for groups side
+// by side: `groups` of `group` values each, a multiple of kAffineRawGroup. Steps and minima are
+// fp16. Bytes and sums are those of LoadFloats, AffineEncodeRows and SquaredError.
+inline constexpr size_t kAffineRawGroup = 64;
+struct AffineRaw {
+  DType dtype = DType::kF16;
+  size_t groups = 0, group = 0;
+  uint32_t bits = 8;
+};
+// False when a value is not finite or a scale beyond fp16.
+bool AffineEncodeRaw(const AffineRaw& g, const uint8_t* raw, uint8_t* steps, uint8_t* minima,
+                     uint8_t* codes);
+bool AffineEncodeRawReference(const AffineRaw& g, const uint8_t* raw, uint8_t* steps,
+                              uint8_t* minima, uint8_t* codes);
+// `steps` and `minima` as floats.
+void AffineDecodeRaw(const AffineRaw& g, const float* steps, const float* minima,
+                     const uint8_t* codes, uint8_t* raw);
+void AffineDecodeRawReference(const AffineRaw& g, const float* steps, const float* minima,
+                              const uint8_t* codes, uint8_t* raw);
+// Adds to the sums (squared_error.h) of the values and of what the codes leave of them.
+void AffineMeasureRaw(const AffineRaw& g, const uint8_t* raw, const float* steps,
+                      const float* minima, const uint8_t* codes, double* energy, double* error);
+void AffineMeasureRawReference(const AffineRaw& g, const uint8_t* raw, const float* steps,
+                               const float* minima, const uint8_t* codes, double* energy,
+                               double* error);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_QUANTIZE_AFFINE_H_

@@ -1,9 +1,12 @@
 // The affine quantizer, value by value: what the fast loops must equal.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
+#include "kernels/convert.h"
 #include "kernels/half.h"
 #include "kernels/quantize/affine.h"
+#include "kernels/squared_error.h"
 
 namespace kvstow {
 namespace {
@@ -93,6 +96,41 @@ void AffineDecodeColumnsReference(const AffineGroups& g, const float* steps, con
                                   const uint8_t* codes, float* values) {
   ForGroupsOfColumns(
       g, [&](size_t i, Group at) { DecodeGroup(at, steps[i], minima[i], codes, values); });
+}
+
+bool AffineEncodeRawReference(const AffineRaw& g, const uint8_t* raw, uint8_t* steps,
+                              uint8_t* minima, uint8_t* codes) {
+  const size_t count = g.groups * g.group;
+  std::vector<float> values(count), s(g.groups), m(g.groups);
+  if (!LoadFloatsReference(g.dtype, raw, count, values.data()) ||
+      !AffineEncodeRowsReference({g.groups, g.group, g.group, g.bits}, values.data(), s.data(),
+                                 m.data(), codes)) {
+    return false;
+  }
+  StoreFloatsReference(DType::kF16, s.data(), g.groups, steps);
+  StoreFloatsReference(DType::kF16, m.data(), g.groups, minima);
+  return true;
+}
+
+void AffineDecodeRawReference(const AffineRaw& g, const float* steps, const float* minima,
+                              const uint8_t* codes, uint8_t* raw) {
+  const size_t count = g.groups * g.group;
+  std::vector<float> values(count);
+  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
+                            values.data());
+  StoreFloatsReference(g.dtype, values.data(), count, raw);
+}
+
+void AffineMeasureRawReference(const AffineRaw& g, const uint8_t* raw, const float* steps,
+                               const float* minima, const uint8_t* codes, double* energy,
+                               double* error) {
+  const size_t count = g.groups * g.group;
+  std::vector<float> values(count), decoded(count), zeros(count);
+  LoadFloatsReference(g.dtype, raw, count, values.data());
+  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
+                            decoded.data());
+  *energy = SquaredErrorReference(values.data(), zeros.data(), count, *energy);
+  *error = SquaredErrorReference(values.data(), decoded.data(), count, *error);
 }
 
 }  // namespace kvstow

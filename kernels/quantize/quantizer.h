@@ -72,6 +72,20 @@ class Quantizer {
   // values. False when the bodies cannot have come from Encode.
   virtual bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                       float* values) const = 0;
+
+  // Whether the tile's values may stay what they are in a page: EncodeRaw and DecodeRaw then do,
+  // in one pass each, what LoadFloats, Encode, Decode and StoreFloats do.
+  virtual bool TakesRaw(const SlabTile& /*tile*/, DType /*dtype*/) const { return false; }
+  // Adds the sums (squared_error.h) of the tile's values, and of what its codes leave of them.
+  virtual bool EncodeRaw(const SlabTile& /*tile*/, DType /*dtype*/, const uint8_t* /*raw*/,
+                         std::span<uint8_t* const> /*bodies*/, double* /*energy*/,
+                         double* /*error*/) const {
+    return false;
+  }
+  virtual bool DecodeRaw(const SlabTile& /*tile*/, DType /*dtype*/,
+                         std::span<const uint8_t* const> /*bodies*/, uint8_t* /*raw*/) const {
+    return false;
+  }
 };
 
 // How the table of ops makes one; INVALID_ARGUMENT names the argument and its limits.

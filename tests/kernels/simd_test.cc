@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "hwy/highway.h"
@@ -181,6 +183,67 @@ TEST(SimdTest, AffineCodesTheSame) {
                   code(AffineEncodeRowsReference, AffineDecodeRowsReference));
       expect_same(code(AffineEncodeColumns, AffineDecodeColumns),
                   code(AffineEncodeColumnsReference, AffineDecodeColumnsReference));
+    }
+  });
+}
+
+TEST(SimdTest, AffineCodesRawValuesTheSame) {
+  const AffineRaw shapes[] = {{DType::kF16, 100, 64, 8}, {DType::kBF16, 41, 64, 8},
+                              {DType::kF16, 7, 192, 4},  {DType::kBF16, 1, 1024, 3},
+                              {DType::kF16, 33, 128, 1}, {DType::kF16, 8, 64, 2}};
+  OnEveryTarget([&] {
+    for (const AffineRaw& g : shapes) {
+      SCOPED_TRACE(g.groups);
+      const size_t count = g.groups * g.group;
+      std::vector<float> values = Values(count, 21);
+      std::fill_n(values.begin(), g.group, -1.5f);  // a constant, a denormal step
+      if (g.groups > 2) {
+        for (size_t i = 0; i < g.group; ++i) values[g.group + i] = 1e-7f * static_cast<float>(i);
+      }
+      std::vector<uint8_t> page(2 * count + 1);
+      uint8_t* const raw = page.data() + 1;
+      StoreFloatsReference(g.dtype, values.data(), count, raw);
+      const auto code = [&](auto encode, auto decode, auto measure) {
+        std::vector<uint8_t> out(4 * g.groups + count), back(2 * count + 1);
+        uint8_t *const s = out.data(), *const m = s + 2 * g.groups, *const codes = m + 2 * g.groups;
+        EXPECT_TRUE(encode(g, raw, s, m, codes));
+        std::vector<float> steps(g.groups), minima(g.groups);
+        EXPECT_TRUE(LoadHalves(s, g.groups, steps.data()));
+        EXPECT_TRUE(LoadHalves(m, g.groups, minima.data()));
+        decode(g, steps.data(), minima.data(), codes, back.data() + 1);
+        double energy = 3, error = 5;
+        measure(g, raw, steps.data(), minima.data(), codes, &energy, &error);
+        return std::tuple(out, back, energy, error);
+      };
+      EXPECT_EQ(
+          code(AffineEncodeRaw, AffineDecodeRaw, AffineMeasureRaw),
+          code(AffineEncodeRawReference, AffineDecodeRawReference, AffineMeasureRawReference));
+      const uint16_t inf = g.dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+      for (const int odd : {0, 1, 0x8000, 0x8001, 0x7f, 0x807f}) {  // Inf and NaN of both signs
+        for (size_t at = 0; at < count; at += 37) {
+          std::vector<uint8_t> bad = page, out(4 * g.groups + count);
+          const auto bits = static_cast<uint16_t>(inf ^ odd);
+          std::memcpy(bad.data() + 1 + 2 * at, &bits, 2);
+          EXPECT_FALSE(AffineEncodeRaw(g, bad.data() + 1, out.data(), out.data() + 2 * g.groups,
+                                       out.data() + 4 * g.groups));
+        }
+      }
+    }
+  });
+}
+
+TEST(SimdTest, StreamsAnyBytes) {
+  std::vector<uint8_t> from(300);
+  std::iota(from.begin(), from.end(), 0);
+  OnEveryTarget([&] {
+    for (size_t begin = 0; begin < 70; ++begin) {
+      for (const size_t count : {0, 1, 15, 63, 64, 65, 130, 200}) {
+        std::vector<uint8_t> to(300, 9), expected = to;
+        std::copy_n(from.begin(), count, expected.begin() + static_cast<ptrdiff_t>(begin));
+        StreamBytes(from.data(), count, to.data() + begin);
+        FinishStreams();
+        EXPECT_EQ(to, expected) << begin << " + " << count;
+      }
     }
   });
 }
