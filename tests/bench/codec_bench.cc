@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
+#include "kernels/quantize/affine.h"
 #include "kernels/run_codec.h"
 
 namespace kvstow {
@@ -106,6 +107,57 @@ void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
     if (!DecodePage(page.header, page.segments, to).ok()) state.SkipWithError("does not decode");
   });
 }
+
+// A run codec on all layers of a page: with gains, without digests and header. Decoding writes past
+// the caches.
+void BM_EncodeRun(benchmark::State& state, absl::string_view recipe) {
+  const KvSpec spec = Spec(DType::kF16);
+  const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
+  Memory memory(GaussianPage(spec));
+  AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
+    if (!codec->Encode({{0, spec.layers}, kTokens}, from).ok()) state.SkipWithError("is not coded");
+  });
+}
+BENCHMARK_CAPTURE(BM_EncodeRun, int8, "int8")->UseManualTime();
+BENCHMARK_CAPTURE(BM_EncodeRun, hadamard4, "hadamard|affine(bits=4,group=64)")->UseManualTime();
+
+void BM_DecodeRun(benchmark::State& state, absl::string_view recipe) {
+  const KvSpec spec = Spec(DType::kF16);
+  const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
+  Memory memory(GaussianPage(spec));
+  const Run run{{0, spec.layers}, kTokens};
+  std::vector<std::vector<SharedBytes>> bodies;
+  for (const auto& raw : memory.from) {
+    auto& levels = bodies.emplace_back();
+    const std::vector<EncodedLevel> coded = *codec->Encode(run, raw);
+    for (const EncodedLevel& level : coded) levels.push_back(level.body);
+  }
+  size_t i = 0;
+  AgainstMemcpy(state, memory, false, [&](const auto&, auto& to) {
+    if (!codec->Decode(run, bodies[++i % kPages], run.layers, to).ok()) {
+      state.SkipWithError("does not decode");
+    }
+  });
+}
+BENCHMARK_CAPTURE(BM_DecodeRun, int8, "int8")->UseManualTime();
+BENCHMARK_CAPTURE(BM_DecodeRun, hadamard4, "hadamard|affine(bits=4,group=64)")->UseManualTime();
+
+// The kernel alone: values to scales and codes, in groups of 64. `cached`: 256 KiB of values.
+void BM_QuantizeInt8(benchmark::State& state, bool cached) {
+  KvSpec spec = Spec(DType::kF16);
+  if (cached) spec.layers = 1, spec.kv_heads = 4;
+  Memory memory(GaussianPage(spec));
+  const size_t values = memory.from[0].size() / 2;
+  const AffineRaw groups{DType::kF16, values / 64, 64, 8};
+  AgainstMemcpy(state, memory, cached, [&](const auto& from, auto& to) {
+    uint8_t *const steps = to.data(), *const minima = steps + 2 * groups.groups;
+    if (!AffineEncodeRaw(groups, from.data(), steps, minima, minima + 2 * groups.groups)) {
+      state.SkipWithError("is not coded");
+    }
+  });
+}
+BENCHMARK_CAPTURE(BM_QuantizeInt8, memory, false)->UseManualTime();
+BENCHMARK_CAPTURE(BM_QuantizeInt8, cached, true)->UseManualTime();
 
 void Register(absl::string_view recipe, DType dtype, absl::string_view suffix) {
   const auto one = [&](absl::string_view what, auto function) {
