@@ -172,7 +172,7 @@ template <class Values>
 bool Encode(const AffineRaw& g, const uint16_t* raw, uint8_t* steps, uint8_t* minima,
             uint8_t* codes) {
   const uint32_t top = (1u << g.bits) - 1;
-  const BytePacker packer;
+  static const BytePacker packer;
   HWY_ALIGN int16_t low[kBatch] = {}, high[kBatch] = {};
   Scales scales;
   for (size_t begin = 0; begin < g.groups; begin += kBatch) {

@@ -33,37 +33,33 @@ class Hadamard final : public Transform {
   bool EachTokenAlone() const override { return true; }
   uint32_t TileTokens(const SlabShape&) const override { return 1; }
   bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
-    ApplySigns(shape, values);
-    HadamardBlocks(shape.vectors(), shape.dim, values);
+    HadamardBlocks(shape.vectors(), shape.dim, values, signs_.data());
     return true;
   }
   // H is its own inverse.
   bool Inverse(const SlabShape& shape, const uint8_t*, float* values) const override {
-    HadamardBlocks(shape.vectors(), shape.dim, values);
-    ApplySigns(shape, values);
+    HadamardBlocks(shape.vectors(), shape.dim, values, nullptr, signs_.data());
     return true;
   }
 
  private:
-  void ApplySigns(const SlabShape& shape, float* values) const {
-    for (size_t v = 0; v < shape.vectors(); ++v, values += shape.dim) {
-      for (uint32_t c = 0; c < shape.dim; ++c) values[c] *= signs_[c];
-    }
-  }
-
   std::array<float, kMaxHeadDim> signs_;
 };
 
+void Multiply(const float* signs, size_t n, float* x) {
+  for (size_t i = 0; signs != nullptr && i < n; ++i) x[i] *= signs[i];
+}
+
 }  // namespace
 
-void HadamardBlocksReference(size_t count, size_t dim, float* values) {
-  for (size_t v = 0; v < count; ++v) {
-    for (size_t left = dim; left > 0;) {
-      const size_t n = std::bit_floor(left);
-      TransformBlock(n, values);
-      values += n;
-      left -= n;
+void HadamardBlocksReference(size_t count, size_t dim, float* values, const float* before,
+                             const float* after) {
+  for (size_t v = 0; v < count; ++v, values += dim) {
+    Multiply(before, dim, values);
+    for (size_t at = 0; at < dim; at += std::bit_floor(dim - at)) {
+      TransformBlock(std::bit_floor(dim - at), values + at);
     }
+    Multiply(after, dim, values);
   }
 }
 

@@ -21,9 +21,12 @@ namespace kvstow {
 
 absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments);
 
-// In place: `count` vectors of `dim` values through the blocks of H, without signs.
-void HadamardBlocks(size_t count, size_t dim, float* values);
-void HadamardBlocksReference(size_t count, size_t dim, float* values);
+// In place: `count` vectors of `dim` values through the blocks of H. Values are multiplied by `dim`
+// signs, 1 or -1, before and after; null is no signs.
+void HadamardBlocks(size_t count, size_t dim, float* values, const float* before = nullptr,
+                    const float* after = nullptr);
+void HadamardBlocksReference(size_t count, size_t dim, float* values, const float* before = nullptr,
+                             const float* after = nullptr);
 
 // 1/sqrt(n), n a power of two up to kMaxHeadDim; tabulated, so that no machine's sqrt matters.
 inline float HadamardScale(size_t n) {

@@ -268,13 +268,17 @@ TEST(SimdTest, AffineRefusesTheSame) {
 
 TEST(SimdTest, HadamardIsTheSameAndItsOwnInverse) {
   OnEveryTarget([&] {
-    for (const size_t dim : {1, 2, 3, 7, 16, 32, 64, 80, 96, 128, 192, 576, 1024}) {
+    for (const size_t dim : {1, 2, 3, 7, 16, 32, 64, 80, 96, 128, 192, 256, 576, 1024}) {
       const std::vector<float> values = Values(5 * dim, 5);
+      std::vector<float> signs(dim);
+      for (size_t i = 0; i < dim; ++i) signs[i] = i % 3 == 1 ? -1.0f : 1.0f;
       std::vector<float> got = values, expected = values;
-      HadamardBlocks(5, dim, got.data());
-      HadamardBlocksReference(5, dim, expected.data());
+      HadamardBlocks(5, dim, got.data(), signs.data());
+      HadamardBlocksReference(5, dim, expected.data(), signs.data());
       EXPECT_TRUE(SameBits(got, expected)) << dim;
-      HadamardBlocks(5, dim, got.data());
+      HadamardBlocks(5, dim, got.data(), nullptr, signs.data());
+      HadamardBlocksReference(5, dim, expected.data(), nullptr, signs.data());
+      EXPECT_TRUE(SameBits(got, expected)) << dim;
       for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], values[i], 1e-1) << dim;
     }
   });
