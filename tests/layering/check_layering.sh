@@ -34,7 +34,9 @@ BEGIN {
   rule("^(grpc/|grpc\\+\\+/|grpcpp/|google/|kvstow/v1/)|\\.pb\\.h$",
        "^(service|client|proto|tests/(service|client|integration|fault|proto|bench))/")
   rule("^(httplib\\.h|prometheus/)", "^(service|tests/(service|integration|fault))/")
-  rule("^(CLI/|CLI11|nlohmann/)", "^(service|client|tests)/")
+  rule("^(CLI/|CLI11)", "^(service|client|tests)/")
+  rule("^nlohmann/", "^(service|client|tests|storage/trace)/")
+  rule("^zlib\\.h", "^(kernels|storage/trace|tests)/")
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
   rule("^(xxhash\\.h|openssl/)", "^(base|service|tests/(base|service))/")
   rule("^spdlog/", "^(base|tests/base)/")
