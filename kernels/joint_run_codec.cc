@@ -9,8 +9,8 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/entropy/plane_coder.h"
+#include "kernels/first_tokens.h"
 #include "kernels/joint_vectors.h"
-#include "kernels/quantize/affine.h"
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
 #include "kernels/token_importance.h"
@@ -72,7 +72,7 @@ struct Quantized {
 class JointRunCodec final : public RunCodec {
  public:
   JointRunCodec(const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
-                JointOptions options, std::unique_ptr<Quantizer> first_tokens)
+                JointOptions options, FirstTokens first_tokens)
       : spec_(spec),
         calibration_(std::move(calibration)),
         options_(options),
@@ -86,10 +86,10 @@ class JointRunCodec final : public RunCodec {
                                                    std::span<const uint8_t> raw) const override {
     const CalibratedRun* const calibrated = Find(run);
     if (calibrated == nullptr) return absl::InternalError("a run that the calibration lacks");
-    const uint32_t first = CountFirstTokens(run.first_position, run.tokens);
-    std::string head;
+    const uint32_t first = first_tokens_.Count(run);
+    const std::optional<std::string> head = first_tokens_.Encode(run, raw);
     Quantized quantized;
-    if (!EncodeFirstTokens(run, raw, first, head) ||
+    if (!head.has_value() ||
         !Quantize(*calibrated, run, raw, {first, run.tokens - first}, quantized)) {
       return absl::OutOfRangeError(
           absl::StrCat("layers from ", run.layers.first,
@@ -100,7 +100,7 @@ class JointRunCodec final : public RunCodec {
     std::vector<std::string> bodies(levels());
     if (quantized.tokens > 0)
       bodies = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
-    bodies[0].insert(0, head + PackClasses(quantized.classes));
+    bodies[0].insert(0, *head + PackClasses(quantized.classes));
     std::vector<EncodedLevel> out(levels());
     for (uint32_t level = 0; level < levels(); ++level)
       out[level] = {SharedBytes::Take(std::move(bodies[level])), gains[level]};
@@ -123,15 +123,15 @@ class JointRunCodec final : public RunCodec {
       return absl::DataLossError(
           absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
     }
-    const uint32_t first = CountFirstTokens(run.first_position, run.tokens);
+    const uint32_t first = first_tokens_.Count(run);
     std::vector<std::span<const uint8_t>> planes;
     for (const SharedBytes& body : bodies) planes.push_back(body.span());
-    const size_t head = FirstTokensBytes(run, first);
+    const size_t head = first_tokens_.Bytes(run);
     if (planes[0].size() < head) {
       return absl::DataLossError(absl::StrCat("level 0 has ", planes[0].size(),
                                               " bytes; its first tokens alone need ", head));
     }
-    KVSTOW_RETURN_IF_ERROR(DecodeFirstTokens(run, planes[0].data(), first, {wanted, tokens}, raw));
+    KVSTOW_RETURN_IF_ERROR(first_tokens_.Decode(run, planes[0].data(), {wanted, tokens}, raw));
     planes[0] = planes[0].subspan(head);
     std::vector<uint8_t> classes;
     if (HasClasses(*calibrated, options_)) {
@@ -160,63 +160,6 @@ class JointRunCodec final : public RunCodec {
     const bool same =
         found.first_layer == run.layers.first && found.layer_count == run.layers.count;
     return same ? &found : nullptr;
-  }
-
-  // Calls visit(layer within the run, shape of its first tokens) for every slab of a run.
-  template <typename Visit>
-  void ForEachSlab(const Run& run, uint32_t tokens, const Visit& visit) const {
-    for (uint32_t i = 0; tokens > 0 && i < run.layers.count; ++i) {
-      visit(i, SlabShape{Part::kK, tokens, spec_.kv_heads, spec_.head_dim_k});
-      if (spec_.head_dim_v > 0) {
-        visit(i, SlabShape{Part::kV, tokens, spec_.kv_heads, spec_.head_dim_v});
-      }
-    }
-  }
-
-  size_t FirstTokensBytes(const Run& run, uint32_t tokens) const {
-    size_t bytes = 0;
-    ForEachSlab(run, tokens, [&](uint32_t, const SlabShape& shape) {
-      bytes += first_tokens_->LevelBytes(shape, 0);
-    });
-    return bytes;
-  }
-
-  bool EncodeFirstTokens(const Run& run, std::span<const uint8_t> raw, uint32_t tokens,
-                         std::string& out) const {
-    out.resize(FirstTokensBytes(run, tokens));
-    auto* body = reinterpret_cast<uint8_t*>(out.data());
-    bool ok = true;
-    ForEachSlab(run, tokens, [&](uint32_t i, const SlabShape& shape) {
-      std::vector<float> values(shape.values());
-      const uint8_t* slab = raw.data() + SlabOffset(spec_, i, shape.part, run.tokens);
-      uint8_t* const bodies[] = {body};
-      ok = ok && LoadFloats(spec_.dtype, slab, values.size(), values.data()) &&
-           first_tokens_->Encode(shape, values.data(), bodies);
-      body += first_tokens_->LevelBytes(shape, 0);
-    });
-    return ok;
-  }
-
-  absl::Status DecodeFirstTokens(const Run& run, const uint8_t* body, uint32_t tokens,
-                                 const PageRange& wanted, std::span<uint8_t> raw) const {
-    if (wanted.tokens.first >= tokens) return absl::OkStatus();
-    bool ok = true;
-    const uint32_t count = std::min(wanted.tokens.count, tokens - wanted.tokens.first);
-    const uint32_t before = wanted.layers.first - run.layers.first;
-    ForEachSlab(run, tokens, [&](uint32_t i, const SlabShape& shape) {
-      const uint8_t* const bodies[] = {body};
-      body += first_tokens_->LevelBytes(shape, 0);
-      if (i < before || i >= before + wanted.layers.count) return;
-      std::vector<float> values(shape.values());
-      ok = ok && first_tokens_->Decode(shape, bodies, values.data());
-      const size_t token = size_t{shape.heads} * shape.dim;
-      uint8_t* slab = raw.data() + SlabOffset(spec_, i - before, shape.part, wanted.tokens.count);
-      if (ok) {
-        StoreFloats(spec_.dtype, &values[wanted.tokens.first * token], count * token, slab);
-      }
-    });
-    if (ok) return absl::OkStatus();
-    return absl::DataLossError("a scale of the first tokens is not finite");
   }
 
   bool Quantize(const CalibratedRun& calibrated, const Run& run, std::span<const uint8_t> raw,
@@ -364,7 +307,7 @@ class JointRunCodec final : public RunCodec {
   const KvSpec spec_;
   const std::shared_ptr<const Calibration> calibration_;
   const JointOptions options_;
-  const std::unique_ptr<Quantizer> first_tokens_;
+  const FirstTokens first_tokens_;
   const std::unique_ptr<const PlaneLookups> lookups_;
 };
 
@@ -373,12 +316,14 @@ class JointRunCodec final : public RunCodec {
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"run", "step", "levels", "stream", "blob", "focus"}));
+  KVSTOW_RETURN_IF_ERROR(
+      arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first"}));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options;
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
   KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
   options.step = static_cast<float>(step), options.focus = static_cast<float>(focus);
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t first, arguments.Number("first", kFirstTokens, 0, 64));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
@@ -391,8 +336,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     return absl::InvalidArgumentError(
         "op 'joint': the calibration was made for another model or another run");
   }
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe affine, Recipe::Parse("affine(bits=5,group=32)"));
-  KVSTOW_ASSIGN_OR_RETURN(auto first_tokens, MakeAffine(OpArguments(affine.ops()[0])));
+  KVSTOW_ASSIGN_OR_RETURN(FirstTokens first_tokens, FirstTokens::Make(spec, first));
   return std::make_unique<JointRunCodec>(spec, std::move(calibration), options,
                                          std::move(first_tokens));
 }

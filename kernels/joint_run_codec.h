@@ -1,7 +1,7 @@
 // The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
 // together, then through a dead-zone quantizer and the plane coder.
 //
-//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4)
+//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1)
 //
 //   run     layers that are transformed together; the calibration must be made for it
 //   step    of the finest level, in the calibration's units
@@ -9,9 +9,10 @@
 //   stream  tokens of an entropy-coded stream, a multiple of 16: a reader of few decodes as many
 //   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
 //           0 = all the same
+//   first   positions below this are kept apart (4 where it is not given): sinks of attention
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
-// Every token is coded by itself. Body of level 0: the first tokens of a text (kFirstTokens), slab
+// Every token is coded by itself. Body of level 0: the first tokens of a text (`first`), slab
 // after slab as affine(bits=5,group=32), then the step classes of the others, 3 bits each, if the
 // calibration tells of importance and `focus` is not 0, then the plane coder's body of the others;
 // of a further level only the latter. Level l is read with step * 2^(levels - 1 - l).

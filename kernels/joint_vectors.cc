@@ -53,9 +53,9 @@ void JointVectors::Scatter(const float* x, TokenRange tokens, std::span<uint8_t>
   }
 }
 
-uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens) {
-  if (first_position >= kFirstTokens) return 0;
-  return std::min<uint32_t>(tokens, kFirstTokens - static_cast<uint32_t>(first_position));
+uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end) {
+  if (first_position >= end) return 0;
+  return std::min<uint32_t>(tokens, end - static_cast<uint32_t>(first_position));
 }
 
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma) {

@@ -47,8 +47,8 @@ class JointVectors {
 // without them, and the joint codec stores them apart.
 inline constexpr uint32_t kFirstTokens = 4;
 
-// How many leading tokens of a page are among them.
-uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens);
+// How many leading tokens of a page are at positions below `end`.
+uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end = kFirstTokens);
 
 // How large a token is: the mean energy of the leading quarter of its coefficients over sigma^2, in
 // octaves, 8 = as calibrated. The plane coder moves its tables by it.

@@ -23,15 +23,16 @@ inline KvSpec CorrelatedSpec(uint32_t layers = 3, uint32_t dim_k = 16, uint32_t 
   return spec;
 }
 
-// Another `seed` is another text of the same model. At least one token.
+// Another `seed` is another text of the same model. At least one token. `mean_size` is the spread
+// of the channels' means, before RoPE; that of what varies is near 1.
 inline std::vector<uint8_t> CorrelatedPage(const KvSpec& spec, uint32_t tokens, uint64_t seed,
-                                           uint64_t first_position = 0) {
+                                           uint64_t first_position = 0, float mean_size = 3) {
   constexpr size_t kLatents = 6;
   const JointVectors vectors(spec, {{0, spec.layers}, tokens, first_position});
   Gaussian model(77), text(1000 + seed);
   std::vector<float> loadings(vectors.width() * kLatents), means(vectors.width());
   for (float& x : loadings) x = model();
-  for (float& x : means) x = 3 * model();
+  for (float& x : means) x = mean_size * model();
   std::vector<float> x(tokens * vectors.width());
   for (uint32_t t = 0; t < tokens; ++t) {
     const float size = first_position + t == 0 ? 20 : 1;
@@ -65,7 +66,8 @@ inline std::vector<float> CorrelatedSensitivity(const KvSpec& spec, uint32_t tok
 
 inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t layers_per_run,
                                                  ModelStats stats = {},
-                                                 bool with_sensitivity = false) {
+                                                 bool with_sensitivity = false,
+                                                 float mean_size = 3) {
   for (uint64_t page = 0; with_sensitivity && page < 16; ++page) {
     const auto more = CorrelatedSensitivity(spec, 128, page, page % 2 * 128);
     stats.sensitivity.insert(stats.sensitivity.end(), more.begin(), more.end());
@@ -75,7 +77,7 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
   for (int pass = 0; pass < fit->passes(); ++pass) {
     for (uint64_t text = 0; text < 8; ++text) {
       for (uint64_t first = 0; first < 256; first += 128) {
-        const auto raw = CorrelatedPage(spec, 128, 2 * text + first / 128, first);
+        const auto raw = CorrelatedPage(spec, 128, 2 * text + first / 128, first, mean_size);
         KVSTOW_RETURN_IF_ERROR(fit->Add({.raw = raw, .tokens = 128, .first_position = first}));
       }
     }

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "kernels/codec.h"
+#include "kernels/squared_error.h"
 #include "tests/kernels/correlated_pages.h"
 
 namespace kvstow::testing {
@@ -177,7 +178,7 @@ TEST_F(JointCodecTest, TheFirstTokensAreCodedApart) {
     EXPECT_LT(Error(part, Decode(Encode("kvstow-cal(run=2,step=0.5)", part, tokens))), 2e-3)
         << tokens << " tokens";
   }
-  EXPECT_LT(Error(raw, Decode(Encode("kvstow-cal(run=3,step=0.5)", raw, 5, 2))), 0.05);
+  EXPECT_LT(Error(raw, Decode(Encode("kvstow-cal(run=3,step=0.5,first=4)", raw, 5, 2))), 0.05);
 }
 
 TEST_F(JointCodecTest, OneTokenAndConstantsAreOrdinary) {
@@ -282,22 +283,55 @@ TEST(JointCodecShapes, OddShapesWork) {
   }
 }
 
+// QK-norm leaves K with channels whose means are many times what varies, and RoPE turns them by
+// position: neither codec may spend its bits or its error on them.
+TEST(ChannelMeans, LargeOnesCostLittle) {
+  const KvSpec spec = CorrelatedSpec(3, 64, 64);
+  const uint32_t tokens = 128;
+  struct Outcome {
+    double bytes = 0, error = 0;  // error: over the square of what varies
+  };
+  const auto outcome = [&](absl::string_view recipe, float mean_size) {
+    CalibrationStore store;
+    EXPECT_TRUE(store.Add(AsBytes(*FitCorrelated(spec, 3, {}, false, mean_size))).ok());
+    const auto raw = CorrelatedPage(spec, tokens, 640, 128, mean_size);
+    const auto still = CorrelatedPage(spec, tokens, 640, 128, 0);
+    const auto codec = MakeCodec(*Recipe::Parse(recipe), spec, store);
+    EXPECT_TRUE(codec.ok()) << codec.status();
+    const auto page = (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 128});
+    EXPECT_TRUE(page.ok()) << page.status();
+    std::vector<uint8_t> back(raw.size());
+    EXPECT_TRUE(DecodePage(page->header, page->segments, back, store).ok());
+    const auto energy = [&](const std::vector<uint8_t>& bytes) {
+      const std::vector<float> values = ValuesOf(spec.dtype, bytes);
+      return SquaredSum(values.data(), values.size());
+    };
+    return Outcome{static_cast<double>(page->StoredBytes()),
+                   RelativeError(spec.dtype, raw, back) * energy(raw) / energy(still)};
+  };
+  for (const char* recipe : {"kvstow", "kvstow-cal(run=3,step=0.5)"}) {
+    const Outcome plain = outcome(recipe, 0), large = outcome(recipe, 30);
+    EXPECT_LT(large.error, 1.5 * plain.error + 1e-3) << recipe;
+    EXPECT_LT(large.bytes, 1.2 * plain.bytes) << recipe;
+  }
+}
+
 // A blob and a page at rest, the page as in golden_test.cc. Encoding them anew may differ in a
 // rounding decision on another SIMD target; reading them may not.
-TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
-  const auto golden = [](const char* name) {
-    std::ifstream in(std::string(KVSTOW_TESTS_DIR) + "/golden/" + name, std::ios::binary);
+void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string_view page_name) {
+  const auto golden = [](absl::string_view name) {
+    std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
   };
   const KvSpec spec = CorrelatedSpec(3, 4, 2);
   CalibrationStore store;
-  const std::string blob = golden("calibration_v1.kvcal");
+  const std::string blob = golden(blob_name);
   const auto calibration = store.Add(AsBytes(blob));
   ASSERT_TRUE(calibration.ok()) << calibration.status();
-  EXPECT_EQ(HexOf((*calibration)->id()), "b85994e7f871d91caf228f1be483ca1e");
+  EXPECT_EQ(HexOf((*calibration)->id()), id);
   EXPECT_EQ((*calibration)->shape(), ShapeFor(spec, 2));
 
-  const std::string page = golden("page_v1_kvstow_cal.bin");
+  const std::string page = golden(page_name);
   ByteReader reader(AsBytes(page));
   const auto header = ParsePageHeader(reader.GetBytes(reader.Get<uint32_t>()));
   ASSERT_TRUE(header.ok()) << header.status();
@@ -309,6 +343,15 @@ TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
   std::vector<uint8_t> back(PageBytes(spec, 9));
   ASSERT_TRUE(DecodePage(*header, bodies, back, store).ok());
   EXPECT_LT(RelativeError(spec.dtype, CorrelatedPage(spec, 9, 700, 2), back), 5e-3);
+}
+
+TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
+  CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e", "page_v1_kvstow_cal.bin");
+}
+
+TEST(JointCodecGolden, ABlobWithImportanceToo) {
+  CheckGolden("calibration_v1_importance.kvcal", "dfb6125a35a36f137c033cf9acd06e76",
+              "page_v1_kvstow_cal_importance.bin");
 }
 
 }  // namespace
