@@ -20,7 +20,7 @@ int Main(int argc, char** argv) {
       "  kvstow VERB --help");
   int exit_code = kDone;
   for (const auto add : {AddPing, AddStatus, AddStats, AddSpaces, AddPut, AddGet, AddExists, AddDel,
-                         AddPin, AddEvict, AddFlush, AddVerify, AddCodec, AddBench}) {
+                         AddPin, AddEvict, AddFlush, AddVerify, AddCodec, AddBench, AddPlan}) {
     add(app, exit_code);
   }
   try {

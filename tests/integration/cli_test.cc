@@ -43,7 +43,8 @@ void ExpectSameCase(const std::string& path, const std::string& original, uint64
 }
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
-  std::vector<std::vector<std::string>> all = {{}, {"codec", "list"}, {"codec", "roundtrip"}};
+  std::vector<std::vector<std::string>> all = {
+      {}, {"codec", "list"}, {"codec", "roundtrip"}, {"plan"}};
   for (const std::string& verb : kVerbs) all.push_back({verb});
   for (auto arguments : all) {
     arguments.push_back("--help");
