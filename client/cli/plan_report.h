@@ -1,0 +1,29 @@
+// How a plan is shown: JSON and text.
+#ifndef KVSTOW_CLIENT_CLI_PLAN_REPORT_H_
+#define KVSTOW_CLIENT_CLI_PLAN_REPORT_H_
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/planner/size_curve.h"
+
+namespace kvstow::cli {
+
+struct PlanReport {
+  planner::ModelKv model;
+  planner::RankKv rank;
+  std::vector<planner::RecipeSize> recipes;  // at least one
+  std::string load_name;                     // the trace's path, or the profile
+  planner::Origin load_origin = planner::Origin::kMeasured;
+  std::optional<planner::Load> load;
+  planner::SizeCurves curves;  // of the load
+};
+
+nlohmann::ordered_json PlanJson(const PlanReport& report);
+std::string PlanText(const PlanReport& report);
+
+}  // namespace kvstow::cli
+
+#endif  // KVSTOW_CLIENT_CLI_PLAN_REPORT_H_
