@@ -20,6 +20,8 @@ struct Flags {
   std::vector<std::string> recipes = {"raw", "int8"};
   std::string trace, profile, plot;
   std::vector<std::string> sizes;
+  planner::Hardware hardware;
+  double target_hit_percent = 0, target_ttft_ms = 0;
 };
 
 absl::StatusOr<PlanReport> SizesOf(const Flags& flags) {
@@ -63,9 +65,32 @@ absl::Status AddLoad(const Flags& flags, PlanReport& report) {
   return absl::OkStatus();
 }
 
+absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
+  report.hardware = flags.hardware;
+  report.goal = {flags.target_hit_percent / 100, flags.target_ttft_ms / 1000};
+  const bool goal = report.goal.hit_rate > 0 || report.goal.first_token_s > 0;
+  if (!report.load.has_value()) {
+    if (!goal && report.hardware.bytes() == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("tiers and targets need a load: --trace or --profile");
+  }
+  const uint64_t raw = report.rank.all_bytes_per_token;
+  if (report.hardware.bytes() > 0) {
+    for (const planner::RecipeSize& recipe : report.recipes) {
+      report.outcomes.push_back(planner::Predict(*report.load, raw, recipe, report.hardware));
+    }
+  }
+  const bool prices = report.hardware.tiers[planner::Hardware::kRam].price_per_gib > 0;
+  report.advised = goal && (prices || report.goal.first_token_s > 0);
+  if (!report.advised) return absl::OkStatus();
+  KVSTOW_ASSIGN_OR_RETURN(report.advice, planner::Advise(*report.load, raw, report.recipes,
+                                                         report.hardware, report.goal));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlanReport> MakeReport(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(PlanReport report, SizesOf(flags));
   KVSTOW_RETURN_IF_ERROR(AddLoad(flags, report));
+  KVSTOW_RETURN_IF_ERROR(AddOutcomes(flags, report));
   return report;
 }
 
@@ -74,6 +99,59 @@ int Plan(const Flags& flags) {
   if (!report.ok()) return Fail(flags.output, report.status());
   Print(flags.output, PlanJson(*report), PlanText(*report));
   return kDone;
+}
+
+// A size, or a bandwidth; wrong ones are wrong use.
+void AddSize(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& help) {
+  verb.add_option_function<std::string>(
+          name,
+          [&bytes](const std::string& text) {
+            const absl::StatusOr<uint64_t> size = ParseSize(text);
+            if (!size.ok()) throw CLI::ValidationError(std::string(size.status().message()));
+            bytes = *size;
+          },
+          help)
+      ->type_name("SIZE");
+}
+void AddBandwidth(CLI::App& verb, const std::string& name, double& speed, const std::string& help) {
+  verb.add_option_function<std::string>(
+          name,
+          [&speed](const std::string& text) {
+            const absl::StatusOr<double> parsed = planner::ParseBandwidth(text);
+            if (!parsed.ok()) throw CLI::ValidationError(std::string(parsed.status().message()));
+            speed = *parsed;
+          },
+          help)
+      ->type_name("BANDWIDTH");
+}
+CLI::Option* AddNumber(CLI::App& verb, const std::string& name, double& value, double low,
+                       double high, const std::string& help) {
+  return verb.add_option(name, value, help)->check(CLI::Range(low, high))->type_name("NUMBER");
+}
+
+void AddHardware(CLI::App& verb, Flags& flags) {
+  planner::Hardware& h = flags.hardware;
+  for (size_t t = 0; t < planner::Hardware::kTiers; ++t) {
+    const std::string tier = absl::StrCat("--", planner::TierName(t));
+    AddSize(verb, tier, h.tiers[t].bytes, "size of the tier, as 512GiB");
+    AddBandwidth(verb, tier + "-bandwidth", h.tiers[t].bytes_per_s, "what it reads, as 3GB/s");
+    AddNumber(verb, tier + "-price", h.tiers[t].price_per_gib, 1e-9, 1e9,
+              "of a GiB, in any currency");
+  }
+  AddBandwidth(verb, "--link", h.link_bytes_per_s, "from kvstowd to the worker, as 25Gbit/s");
+  AddBandwidth(verb, "--decode-speed", h.decode_bytes_per_s,
+               "raw bytes that the decoder gives; `kvstow codec roundtrip` measures it");
+  AddNumber(verb, "--prefill-tps", h.prefill_tokens_per_s, 1e-3, 1e12,
+            "tokens a second that the worker computes");
+  AddSize(verb, "--disk-life", h.disk_life_bytes,
+          "bytes that may be written to the disk, as 7000TB");
+  AddNumber(verb, "--write-amplification", h.write_amplification, 1, 1000,
+            "bytes written to the disk for one stored")
+      ->capture_default_str();
+  AddNumber(verb, "--target-hit", flags.target_hit_percent, 1e-6, 100,
+            "hit rate to reach, in %: the size for it, and with prices the cheapest setting");
+  AddNumber(verb, "--target-ttft", flags.target_ttft_ms, 1e-6, 1e9,
+            "mean time to first token to reach, in ms");
 }
 
 }  // namespace
@@ -109,6 +187,7 @@ void AddPlan(CLI::App& app, int& exit_code) {
   verb->add_option("--size", flags->sizes, "may be repeated: a size to tell the hit rate of")
       ->take_all();
   verb->add_option("--plot", flags->plot, "SVG file to draw hit rate against size into");
+  AddHardware(*verb, *flags);
   verb->footer(
       "Every figure says where it comes from: published (the model's geometry), given (typed in),\n"
       "measured (here, or counted), modelled (a formula over the others).\n"
@@ -118,6 +197,11 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "  kvstow plan --model llama-3.1-8b --trace conversation_trace.jsonl --size 512GiB\n"
       "  kvstow plan --model llama-3.1-8b --recipe kivi4 --plot curve.svg --profile "
       "sessions=500,turns=5,shared=2000,prompt=800,output=300,rate=0.2,think=30\n"
+      "  kvstow plan --model llama-3.1-8b --recipe int8 --recipe kvstow=6.0 --trace trace.jsonl "
+      "--ram "
+      "256GiB --disk 2TiB --disk-bandwidth 3GB/s --link 25Gbit/s --prefill-tps 8000\n"
+      "  kvstow plan --model llama-3.1-8b --trace trace.jsonl --target-hit 30 --ram-price 3 "
+      "--disk-price 0.1\n"
       "  kvstow plan --model deepseek-v3 --recipe mla8 --format json");
   verb->callback([flags, &exit_code] { exit_code = Plan(*flags); });
 }

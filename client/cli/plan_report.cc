@@ -167,13 +167,15 @@ std::string LoadText(const PlanReport& report) {
 Json PlanJson(const PlanReport& report) {
   Json out = SizesJson(report);
   if (report.load.has_value()) AddLoadJson(report, out);
+  AddOutcomesJson(report, out);
   return out;
 }
 
 std::string PlanText(const PlanReport& report) {
   std::string out = SizesText(report);
   if (report.load.has_value()) absl::StrAppend(&out, "\n", LoadText(report));
-  return out;
+  const std::string outcomes = OutcomesText(report);
+  return outcomes.empty() ? out : absl::StrCat(out, "\n", outcomes);
 }
 
 }  // namespace kvstow::cli

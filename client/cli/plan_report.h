@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/planner/outcome.h"
 #include "client/planner/size_curve.h"
 
 namespace kvstow::cli {
@@ -19,10 +20,19 @@ struct PlanReport {
   planner::Origin load_origin = planner::Origin::kMeasured;
   std::optional<planner::Load> load;
   planner::SizeCurves curves;  // of the load
+  planner::Hardware hardware;
+  std::vector<planner::Outcome> outcomes;  // by recipe; empty without a load and a tier's size
+  planner::Goal goal;
+  bool advised = false;  // a goal and prices were given
+  std::optional<planner::Advice> advice;
 };
 
 nlohmann::ordered_json PlanJson(const PlanReport& report);
 std::string PlanText(const PlanReport& report);
+
+// What follows from the hardware: the parts of the two above that are in plan_outcomes.cc.
+void AddOutcomesJson(const PlanReport& report, nlohmann::ordered_json& out);
+std::string OutcomesText(const PlanReport& report);
 
 }  // namespace kvstow::cli
 

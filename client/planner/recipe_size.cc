@@ -14,7 +14,7 @@ namespace kvstow::planner {
 namespace {
 
 constexpr double kMaxRatio = 10000;
-constexpr size_t kMaxProbeBytes = size_t{64} << 20;
+constexpr size_t kMaxProbeBytes = size_t{8} << 20;
 
 // Two pages that no entropy coder takes the same for: noise of unit variance, and a slow wave with
 // most values close to their neighbours. FP8 values are bytes to every recipe that takes them.

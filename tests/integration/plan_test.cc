@@ -1,0 +1,134 @@
+// kvstow plan, as users run it: what the library's tests cannot see.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/integration/process.h"
+
+namespace kvstow {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
+constexpr char kConfig[] = KVSTOW_TESTS_DIR "/data/models/llama-3.1-70b.json";
+
+Finished RunPlan(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "plan");
+  return RunKvstow(arguments);
+}
+
+Json PlanJson(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--format", "json"});
+  const Finished run = RunPlan(arguments);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
+  return Json::parse(run.out, nullptr, false);
+}
+
+TEST(Plan, BytesOfATokenAndCurve) {
+  const Json plan = PlanJson({"--model", kConfig, "--tp", "8", "--recipe", "4x=4", "--recipe",
+                              "int8", "--trace", kTrace, "--size", "96GiB"});
+  EXPECT_EQ(plan["bytes_per_token"]["raw"], 40960);
+  EXPECT_EQ(plan["bytes_per_token"]["stored"], 10240);
+  EXPECT_EQ(plan["bytes_per_token"]["all_ranks"], 327680);
+  EXPECT_EQ(plan["recipes"][0]["origin"], "given");
+  EXPECT_EQ(plan["recipes"][1]["origin"], "measured");
+  EXPECT_EQ(plan["load"]["requests"], 1000);
+  EXPECT_EQ(plan["curve"], plan["recipes"][0]["curve"]);
+  double last = 0;
+  bool asked = false;
+  for (const Json& point : plan["curve"]) {
+    EXPECT_GE(point["hit_rate"], last);
+    last = point["hit_rate"];
+    asked |= point["gib"] == 96;
+  }
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(plan["infinite_hit_rate"], last);
+}
+
+TEST(Plan, HardwareGivesTimesWearAndAdvice) {
+  const Json plan = PlanJson({"--model",       "llama-3.1-8b", "--recipe",    "4x=4",
+                              "--trace",       kTrace,         "--ram",       "64GiB",
+                              "--disk",        "1T",           "--link",      "25Gbit/s",
+                              "--prefill-tps", "8000",         "--disk-life", "7000TB",
+                              "--target-hit",  "10",           "--ram-price", "3",
+                              "--disk-price",  "0.1"});
+  const Json& outcome = plan["recipes"][0]["outcome"];
+  EXPECT_EQ(outcome["origin"], "modelled");
+  EXPECT_LT(outcome["first_token_mean_s"], outcome["first_token_cold_s"]);
+  EXPECT_GT(outcome["disk_life_years"], 0);
+  EXPECT_EQ(plan["recipes"][0]["break_even_link_bytes_per_second"], 8000 * 32768);
+  EXPECT_GE(plan["advice"]["cheapest"]["outcome"]["hit_rate"], 0.1);
+  EXPECT_FALSE(plan["advice"]["steps"].empty());
+  EXPECT_EQ(plan["hardware"]["origin"], "given");
+}
+
+TEST(Plan, TextSaysWhereFiguresComeFromAndAPlotIsDrawn) {
+  const TempDir folder;
+  const Finished run =
+      RunPlan({"--model", "smollm2-135m", "--profile",
+               "sessions=50,turns=4,shared=600,prompt=300,rate=1,output=100", "--ram", "1GiB",
+               "--prefill-tps", "5000", "--plot", folder.path("curve.svg")});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("published"), HasSubstr("measured"), HasSubstr("given"),
+                             HasSubstr("modelled"), HasSubstr("█"), HasSubstr("BREAK-EVEN LINK")));
+  std::ifstream plot(folder.path("curve.svg"));
+  std::stringstream svg;
+  svg << plot.rdbuf();
+  EXPECT_THAT(svg.str(), AllOf(HasSubstr("<svg"), HasSubstr("</svg>"), HasSubstr("int8")));
+}
+
+TEST(Plan, WrongFlagsAreWrongUse) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"--model", "llama-3.1-8b", "--tp", "0"},
+      {"--model", "llama-3.1-8b", "--link", "0GB/s"},
+      {"--model", "llama-3.1-8b", "--ram", "lots"},
+      {"--model", "llama-3.1-8b", "--prefill-tps", "0"},
+      {"--model", "llama-3.1-8b", "--target-hit", "101"},
+      {"--model", "llama-3.1-8b", "--trace", kTrace, "--profile", "sessions=1"}};
+  for (const auto& arguments : wrong) {
+    const Finished run = RunPlan(arguments);
+    EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
+    EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
+  }
+}
+
+TEST(Plan, BadInputNamesFileLineAndField) {
+  const TempDir folder;
+  std::ofstream(folder.path("config.json"))
+      << R"({"model_type": "llama", "torch_dtype": "float16"})";
+  std::ofstream(folder.path("trace.jsonl"))
+      << R"({"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]})"
+      << "\n"
+      << R"({"timestamp": 1, "input_length": 5, "hash_ids": [0]})"
+      << "\n";
+  std::ofstream(folder.path("empty.jsonl"));
+  const std::string model = "llama-3.1-8b";
+  const std::pair<std::vector<std::string>, std::vector<std::string>> bad[] = {
+      {{"--model", folder.path()}, {folder.path("config.json"), "num_hidden_layers"}},
+      {{"--model", "gpt-6"}, {"gpt-6", "llama-3.1-8b"}},
+      {{"--model", model, "--trace", folder.path("trace.jsonl")}, {"line 2", "output_length"}},
+      {{"--model", model, "--trace", folder.path("empty.jsonl")}, {"empty.jsonl", "no requests"}},
+      {{"--model", model, "--trace", "/nowhere.jsonl"}, {"/nowhere.jsonl"}},
+      {{"--model", model, "--profile", "sessions=1"}, {"turns is missing"}},
+      {{"--model", model, "--recipe", "kvstow"}, {"kvstow=RATIO"}},
+      {{"--model", model, "--tp", "3"}, {"3", "8 KV heads"}},
+      {{"--model", model, "--ram", "1GiB"}, {"--trace"}},
+      {{"--model", model, "--trace", kTrace, "--size", "12parsecs"}, {"12parsecs"}},
+      {{"--model", model, "--trace", kTrace, "--plot", "/nowhere/x.svg"}, {"/nowhere/x.svg"}}};
+  for (const auto& [arguments, words] : bad) {
+    const Finished run = RunPlan(arguments);
+    EXPECT_EQ(run.exit_code, 1) << testing::PrintToString(arguments);
+    for (const std::string& word : words) EXPECT_THAT(run.err, HasSubstr(word));
+  }
+}
+
+}  // namespace
+}  // namespace kvstow
