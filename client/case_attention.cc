@@ -106,6 +106,12 @@ absl::Status CaseAttention::ReadQueries(const CaseFile& file) {
   return absl::OkStatus();
 }
 
+absl::Status CaseAttention::Need(const std::string& column) const {
+  if (columns_.contains(column)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the case has no tensors ", column, ".L: nothing reports its attention"));
+}
+
 AttentionColumns CaseAttention::Page(uint32_t first, uint32_t count) const {
   AttentionColumns out;
   for (const auto& [name, column] : columns_) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "client/case_file.h"
@@ -23,6 +24,8 @@ class CaseAttention {
 
   // The columns of tokens [first, first + count).
   AttentionColumns Page(uint32_t first, uint32_t count) const;
+  // INVALID_ARGUMENT naming what the case lacks, when it has no such column.
+  absl::Status Need(const std::string& column) const;
   // Null when the case has no queries.
   const QueryStatistics* queries() const { return queries_.has_value() ? &*queries_ : nullptr; }
 

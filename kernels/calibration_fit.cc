@@ -111,8 +111,8 @@ class RunFit {
     for (size_t t = 0; t < tokens; ++t) {
       const std::span<float> row(sample_.data() + t * width, rank);
       if (classes) {
-        const float factor =
-            StepFactor(StepClass(data_.importance, row, data_.sigma, kDefaultFocus));
+        const float factor = StepFactor(
+            StepClass(ForetoldLogStep(data_.importance, row, data_.sigma, kDefaultFocus)));
         for (float& c : row) c /= factor;
       }
       const uint8_t energy = EnergyClass(row, data_.sigma);

@@ -84,26 +84,40 @@ class PageCodec final : public Codec {
     return header;
   }
 
+  // What the policy scores a page's tokens, or nothing when nobody reported what it reads.
+  absl::StatusOr<std::optional<ScoreMap>> KnownScores(const PageToScore& page) const {
+    absl::StatusOr<ScoreMap> scores = policy_->Scores(page);
+    if (absl::IsFailedPrecondition(scores.status())) return std::optional<ScoreMap>();
+    KVSTOW_RETURN_IF_ERROR(scores.status());
+    return std::optional<ScoreMap>(*std::move(scores));
+  }
+
   // OUT_OF_RANGE when a run cannot be coded.
   absl::StatusOr<EncodedPage> EncodeRuns(const PageToEncode& page) const {
     const size_t layer_bytes = LayerBytes(spec_, page.tokens);
     std::vector<LayerRange> runs;
     std::vector<std::vector<EncodedLevel>> coded;
+    const PageToScore to_score{.spec = spec_,
+                               .raw = page.raw,
+                               .tokens = page.tokens,
+                               .first_position = page.first_position,
+                               .columns = page.columns,
+                               .queries = page.queries,
+                               .protected_tokens = page.protected_tokens};
     Selection kept;
-    if (policy_.has_value()) {
-      KVSTOW_ASSIGN_OR_RETURN(kept, policy_->Select({.spec = spec_,
-                                                     .raw = page.raw,
-                                                     .tokens = page.tokens,
-                                                     .first_position = page.first_position,
-                                                     .columns = page.columns,
-                                                     .queries = page.queries,
-                                                     .protected_tokens = page.protected_tokens}));
+    std::optional<ScoreMap> scores;
+    if (recipe_.drops_tokens()) {
+      KVSTOW_ASSIGN_OR_RETURN(kept, policy_->Select(to_score));
+    } else if (policy_.has_value()) {
+      KVSTOW_ASSIGN_OR_RETURN(scores, KnownScores(to_score));
     }
+    std::vector<float> log_steps;
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
+      if (scores.has_value()) log_steps = policy_->LogStepsOf(to_score, *scores, layers);
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
-          run_codec_->Encode({layers, page.tokens, page.first_position, &kept},
+          run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
@@ -312,7 +326,7 @@ absl::StatusOr<std::optional<Selection>> KeptTokens(
   const absl::StatusOr<Recipe> recipe = Recipe::Parse(header.pipeline);
   if (!recipe.ok())
     return absl::DataLossError(absl::StrCat("page header: ", recipe.status().message()));
-  if (recipe->policy_ops().empty()) return std::optional<Selection>();
+  if (!recipe->drops_tokens()) return std::optional<Selection>();
   Selection all{header.layers, header.tokens, header.kv_heads, {}};
   for (const SegmentInfo& s : header.segments) {
     if (s.level > 0) break;

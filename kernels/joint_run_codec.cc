@@ -29,12 +29,13 @@ constexpr uint32_t kMaxJointLevels = 8;
 struct JointOptions {
   float step = 0;
   float focus = 0;
+  bool classed = false;  // step classes are always there, whatever the calibration knows
   uint32_t levels = 0, tokens_per_stream = 0;
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
 
 bool HasClasses(const CalibratedRun& run, const JointOptions& options) {
-  return options.focus > 0 && !run.importance.weights.empty();
+  return options.classed || (options.focus > 0 && !run.importance.weights.empty());
 }
 
 // How many leading coefficients of a run are coded: all, where step classes are told from them.
@@ -184,8 +185,10 @@ class JointRunCodec final : public RunCodec {
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {
-          const uint8_t step_class =
-              StepClass(calibrated.importance, row, calibrated.sigma, options_.focus);
+          float log_step =
+              ForetoldLogStep(calibrated.importance, row, calibrated.sigma, options_.focus);
+          if (!run.log_steps.empty()) log_step += run.log_steps[tokens.first + done + t];
+          const uint8_t step_class = StepClass(log_step);
           out.classes[done + t] = step_class;
           for (float& value : row) value /= StepFactor(step_class);
         }
@@ -311,15 +314,13 @@ class JointRunCodec final : public RunCodec {
   const std::unique_ptr<const PlaneLookups> lookups_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJoint(
     const OpArguments& arguments, const KvSpec& spec,
-    std::shared_ptr<const Calibration> calibration) {
+    std::shared_ptr<const Calibration> calibration, bool classed) {
   KVSTOW_RETURN_IF_ERROR(
       arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first"}));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
-  JointOptions options;
+  JointOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
   KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
   options.step = static_cast<float>(step), options.focus = static_cast<float>(focus);
@@ -339,6 +340,20 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
   KVSTOW_ASSIGN_OR_RETURN(FirstTokens first_tokens, FirstTokens::Make(spec, first));
   return std::make_unique<JointRunCodec>(spec, std::move(calibration), options,
                                          std::move(first_tokens));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration) {
+  return MakeJoint(arguments, spec, std::move(calibration), false);
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration) {
+  return MakeJoint(arguments, spec, std::move(calibration), true);
 }
 
 }  // namespace kvstow

@@ -39,6 +39,10 @@ namespace kvstow {
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration);
+// The same behind a policy that ends in `class`.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration);
 
 }  // namespace kvstow
 

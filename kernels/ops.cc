@@ -62,7 +62,7 @@ constexpr OpInfo kOps[] = {
     {"raw", OpKind::kRaw, {}},
     {"lossless", OpKind::kRunCodec, {}, nullptr, nullptr, MakeLossless},
     {"joint", OpKind::kCalibrated, kJointArguments, nullptr, nullptr, nullptr, MakeJointRunCodec,
-     StepRange{1e-3, 1e3, 2}},
+     StepRange{1e-3, 1e3, 2}, nullptr, nullptr, MakeClassedJointRunCodec},
     {"nuq", OpKind::kCalibrated, kNuqArguments, nullptr, nullptr, nullptr, MakeNuqRunCodec},
     {"predict", OpKind::kCalibrated, kPredictArguments, nullptr, nullptr, nullptr,
      MakePredictRunCodec},
@@ -123,7 +123,7 @@ const OpInfo* FindOp(absl::string_view name) {
 
 bool IsOp(absl::string_view name) {
   return FindOp(name) != nullptr || FindScoreOp(name) != nullptr || name == "protect" ||
-         name == "budget";
+         name == "budget" || name == "class";
 }
 
 std::span<const absl::string_view> OpArgumentNames(absl::string_view name) {
@@ -131,6 +131,7 @@ std::span<const absl::string_view> OpArgumentNames(absl::string_view name) {
   if (const ScoreOpInfo* op = FindScoreOp(name); op != nullptr) return op->arguments;
   if (name == "protect") return ProtectionArguments();
   if (name == "budget") return BudgetArguments();
+  if (name == "class") return ClassArguments();
   return {};
 }
 

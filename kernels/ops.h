@@ -56,6 +56,9 @@ struct OpInfo {
   StepRange steps = {};
   MakeSplit make_split = nullptr;  // of a kSplit
   MakeWrap make_wrap = nullptr;    // of a kWrap
+  // The codec whose tokens have classes of steps that a policy tells (importance/token_steps.h);
+  // the calibration is null where none is needed. Null when the op knows no classes.
+  MakeCalibratedRunCodec make_classed = nullptr;
 };
 
 // Null when there is no such op.

@@ -153,6 +153,24 @@ absl::StatusOr<Recipe> WithStep(const Recipe& recipe, const RateTarget& target, 
   return Recipe::Parse(PipelineText(ops));
 }
 
+absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, double value) {
+  std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
+  for (Op& op : ops) {
+    const OpInfo* const info = FindOp(op.name);
+    if (info == nullptr || info->steps.most == 0) continue;
+    std::erase_if(op.arguments, [](const OpArgument& a) {
+      return a.name == "step" || a.name == "ratio" || a.name == "error";
+    });
+    op.arguments.push_back({std::string(name), absl::StrFormat("%.6f", value)});
+    KVSTOW_ASSIGN_OR_RETURN(Recipe out, Recipe::Parse(PipelineText(ops)));
+    KVSTOW_RETURN_IF_ERROR(RateTargetOf(out).status());
+    return out;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(),
+                                                 "' has no step that could follow a target ", name,
+                                                 ": kvstow and kvstow-cal have"));
+}
+
 absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,
                                                            const RateTarget& target,
                                                            MakeSteppedCodec make) {

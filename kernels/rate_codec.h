@@ -41,6 +41,10 @@ absl::StatusOr<std::optional<RateTarget>> RateTargetOf(const Recipe& recipe);
 // The recipe with `step` where the target stood.
 absl::StatusOr<Recipe> WithStep(const Recipe& recipe, const RateTarget& target, double step);
 
+// The recipe with `ratio` or `error` (`name`) in the place of its step. INVALID_ARGUMENT when none
+// of its ops takes a step, or the value is out of range.
+absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, double value);
+
 // `make` gives the codec of a recipe with a step.
 using MakeSteppedCodec =
     std::function<absl::StatusOr<std::shared_ptr<const Codec>>(const Recipe& recipe)>;

@@ -181,7 +181,9 @@ absl::StatusOr<Recipe> Recipe::Parse(absl::string_view text) {
   for (size_t i = 0; i < recipe.ops_.size(); ++i) {
     KVSTOW_RETURN_IF_ERROR(NameArguments(recipe.ops_[i]));
     KVSTOW_RETURN_IF_ERROR(OneRate(recipe.ops_[i]));
-    if (recipe.ops_[i].name == "budget") recipe.policy_ops_ = i + 1;
+    if (recipe.ops_[i].name == "budget" || recipe.ops_[i].name == "class") {
+      recipe.policy_ops_ = i + 1;
+    }
   }
   recipe.pipeline_ = PipelineText(recipe.ops_);
   return recipe;

@@ -51,10 +51,12 @@ class Recipe {
   // The written-out form: ops with their arguments, presets expanded.
   const std::string& pipeline() const { return pipeline_; }
   std::span<const Op> ops() const { return ops_; }
-  // The importance policy that the recipe begins with, up to `budget`, or nothing; and what codes
-  // the tokens that it keeps, or nothing when they are kept as they are.
+  // The importance policy that the recipe begins with, up to `budget` or `class`, or nothing; and
+  // what codes the tokens, or nothing when those that `budget` keeps stay as they are.
   std::span<const Op> policy_ops() const { return ops().first(policy_ops_); }
   std::span<const Op> codec_ops() const { return ops().subspan(policy_ops_); }
+  // Whether the policy drops tokens; it may also say how finely each is coded.
+  bool drops_tokens() const { return policy_ops_ > 0 && ops_[policy_ops_ - 1].name == "budget"; }
   // Two recipes are equal when their pipelines are.
   bool operator==(const Recipe& other) const { return pipeline_ == other.pipeline_; }
 

@@ -62,6 +62,18 @@ absl::Status Wrong(const Recipe& recipe, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(), "': ", why));
 }
 
+// A codec whose tokens have classes.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassed(
+    const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+  const std::span<const Op> ops = recipe.codec_ops();
+  const OpInfo* const info = ops.empty() ? nullptr : FindOp(ops.back().name);
+  if (info == nullptr || info->make_classed == nullptr || ops.size() > 2 ||
+      (ops.size() == 2 && ops[0].name != "run")) {
+    return Wrong(recipe, "only kvstow and kvstow-cal may follow 'class'");
+  }
+  return info->make_classed(OpArguments(ops.back()), spec, std::move(calibration));
+}
+
 absl::Status OnlyExact(const Recipe& recipe, DType dtype) {
   return Wrong(recipe, absl::StrCat(DTypeName(dtype), " pages take only 'raw' and 'lossless'"));
 }
@@ -135,11 +147,12 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
   if (recipe.policy_ops().empty())
     return MakeFrom(recipe, FirstAfterRun(recipe), spec, std::move(calibration));
-  if (calibration != nullptr) {
-    return Wrong(recipe, "a calibrated codec takes whole tokens: drop planes instead");
+  if (calibration != nullptr && recipe.drops_tokens()) {
+    return Wrong(recipe, "a calibrated codec takes whole tokens: end the policy in 'class'");
   }
   if (IsFloat8(spec.dtype)) return Wrong(recipe, "FP8 pages take only 'raw' and 'lossless'");
   KVSTOW_RETURN_IF_ERROR(ImportancePolicy::Make(recipe.policy_ops()).status());
+  if (!recipe.drops_tokens()) return MakeClassed(recipe, spec, std::move(calibration));
   KvSpec head = spec;
   head.layers = head.kv_heads = 1;
   if (recipe.codec_ops().empty()) {

@@ -34,6 +34,9 @@ struct Run {
   // Which tokens of the page stay, for recipes that drop some; null when encoding any other, and
   // when decoding.
   const Selection* kept = nullptr;
+  // log2 of each token's step over the usual one, for codecs that take classes of steps; empty
+  // when nothing is known, and when decoding.
+  std::span<const float> log_steps = {};
 };
 
 struct EncodedLevel {

@@ -34,14 +34,19 @@ void ImportanceFeatures(std::span<const float> coefficients, std::span<const flo
   features[2 * n + 2] = 1;
 }
 
-uint8_t StepClass(const ImportanceModel& model, std::span<const float> coefficients,
-                  std::span<const float> sigma, float focus) {
+float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
+                      std::span<const float> sigma, float focus) {
+  if (model.weights.empty() || focus == 0) return 0;
   std::vector<float> features(model.weights.size());
   ImportanceFeatures(coefficients, sigma, features);
   float log_sensitivity = 0;
   for (size_t i = 0; i < features.size(); ++i) log_sensitivity += model.weights[i] * features[i];
-  // Error power goes with the square of the step; two classes are an octave.
-  const float k = std::round(-focus * log_sensitivity / std::log(2.0f)) + kPlainStepClass;
+  // Error power goes with the square of the step.
+  return -focus * log_sensitivity / std::log(2.0f) / 2;
+}
+
+uint8_t StepClass(float log_step) {
+  const float k = std::round(2 * log_step) + kPlainStepClass;  // two classes are an octave
   if (std::isnan(k)) return kPlainStepClass;
   return static_cast<uint8_t>(std::clamp(k, 0.0f, kStepClasses - 1.0f));
 }

@@ -39,9 +39,12 @@ inline size_t ImportanceWeights(size_t rank) {
 void ImportanceFeatures(std::span<const float> coefficients, std::span<const float> sigma,
                         std::span<float> features);
 
-// The class of a token: `focus` is the power of the sensitivity that its error goes down with.
-uint8_t StepClass(const ImportanceModel& model, std::span<const float> coefficients,
-                  std::span<const float> sigma, float focus);
+// log2 of the step of a token over the usual one: `focus` is the power of the sensitivity that its
+// error goes down with. 0 when the model is not known.
+float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
+                      std::span<const float> sigma, float focus);
+// The nearest class; NaN is the usual step.
+uint8_t StepClass(float log_step);
 float StepFactor(uint8_t step_class);
 
 // Fits a model to tokens and their sensitivities.

@@ -272,8 +272,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
   KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->recipe));
-  if (!recipe.hot.policy_ops().empty() ||
-      (recipe.cold.has_value() && !recipe.cold->policy_ops().empty())) {
+  if (recipe.hot.drops_tokens() || (recipe.cold.has_value() && recipe.cold->drops_tokens())) {
     return absl::UnimplementedError(absl::StrCat(
         "recipe '", space->recipe,
         "' drops tokens, and replies cannot name the kept ones yet: use its codec alone here, or "

@@ -13,11 +13,17 @@
 #include "kernels/calibration.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
+#include "kernels/importance/policy.h"
+#include "kernels/rate_codec.h"
 #include "kernels/recipe.h"
 #include "kernels/squared_error.h"
 
 namespace kvstow::cli {
 namespace {
+
+// What --attention puts before a recipe: a token is coded the finer the more attention it got.
+constexpr absl::string_view kSumPolicy = "column(name=attn_sum,seen=16)|class|";
+constexpr absl::string_view kWindowPolicy = "column(name=attn_window)|class|";
 
 struct Flags {
   OutputFlags output;
@@ -25,6 +31,8 @@ struct Flags {
   std::vector<std::string> calibrations;
   uint32_t page_tokens = 256;
   uint32_t max_levels = 0;
+  std::optional<double> target_ratio, max_error, keep;
+  std::string attention_column = "none";   // or sum, window
   std::optional<CaseAttention> attention;  // of the case, when the recipe asks for importance
 };
 
@@ -105,10 +113,31 @@ absl::Status RoundtripPage(const Codec& codec, const CalibrationStore& calibrati
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const std::string& text, const KvSpec& spec,
+// The recipe as the flags change it.
+absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const Flags& flags, const KvSpec& spec,
                                                       const CalibrationStore& calibrations) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+  const absl::string_view policy = flags.attention_column == "sum"      ? kSumPolicy
+                                   : flags.attention_column == "window" ? kWindowPolicy
+                                                                        : "";
+  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(absl::StrCat(policy, flags.recipe)));
+  if (flags.keep.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(recipe, WithKeep(recipe, *flags.keep));
+  }
+  if (flags.target_ratio.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(recipe, WithTarget(recipe, "ratio", *flags.target_ratio));
+  }
+  if (flags.max_error.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(recipe, WithTarget(recipe, "error", *flags.max_error));
+  }
   return MakeCodec(recipe, spec, calibrations);
+}
+
+absl::StatusOr<CaseAttention> ReadAttention(const Flags& flags, const CaseFile& file) {
+  KVSTOW_ASSIGN_OR_RETURN(CaseAttention attention, CaseAttention::Read(file));
+  if (flags.attention_column != "none") {
+    KVSTOW_RETURN_IF_ERROR(attention.Need(absl::StrCat("attn_", flags.attention_column)));
+  }
+  return attention;
 }
 
 absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
@@ -140,13 +169,13 @@ int Roundtrip(Flags flags) {
   const absl::Status loaded = LoadCalibrations(flags.calibrations, calibrations);
   if (!loaded.ok()) return Fail(flags.output, loaded);
   const absl::StatusOr<std::shared_ptr<const Codec>> codec =
-      CodecFor(flags.recipe, pages.spec, calibrations);
+      CodecFor(flags, pages.spec, calibrations);
   if (!codec.ok()) {
     Fail(flags.output, codec.status());
     return kWrongUse;
   }
   if (!(*codec)->recipe().policy_ops().empty()) {
-    absl::StatusOr<CaseAttention> attention = CaseAttention::Read(pages.file);
+    absl::StatusOr<CaseAttention> attention = ReadAttention(flags, pages.file);
     if (!attention.ok()) return Fail(flags.output, attention.status());
     flags.attention = *std::move(attention);
   }
@@ -200,6 +229,21 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
   AddCalibrationFlag(*verb, flags->calibrations);
   verb->add_option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
       ->capture_default_str();
+  auto* const ratio =
+      verb->add_option("--target-ratio", flags->target_ratio,
+                       "raw over stored bytes of each page, in place of the recipe's step")
+          ->check(CLI::Range(1.0, 1000.0));
+  verb->add_option("--max-error", flags->max_error,
+                   "squared error over energy of each page, in place of the recipe's step")
+      ->check(CLI::Range(1e-6, 0.9))
+      ->excludes(ratio);
+  verb->add_option("--keep", flags->keep, "share of the tokens that the recipe's policy keeps")
+      ->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--attention", flags->attention_column,
+                   "code tokens the finer the more attention the case says they got: none, sum (of "
+                   "all queries), window (of the last 32); for kvstow-cal")
+      ->check(CLI::IsMember({"none", "sum", "window"}))
+      ->capture_default_str();
   verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();
   verb->add_option("OUT", flags->out, "safetensors file to write the decoded k.L and v.L to")
       ->required();
@@ -209,7 +253,9 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
       "  kvstow codec roundtrip --recipe 'affine(bits=4,group=64)' prompt.safetensors "
       "decoded.safetensors\n"
       "  kvstow codec roundtrip --recipe 'snapkv(keep=0.25)|int8' prompt.safetensors "
-      "decoded.safetensors");
+      "decoded.safetensors\n"
+      "  kvstow codec roundtrip --recipe 'kvstow-cal(run=10)' --attention sum --target-ratio 30 "
+      "--calibration model.kvcal prompt.safetensors decoded.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Roundtrip(*flags); });
 }
 

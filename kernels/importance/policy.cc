@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "kernels/importance/token_steps.h"
 #include "kernels/op_arguments.h"
 
 namespace kvstow {
@@ -16,6 +18,8 @@ constexpr absl::string_view kVarianceColumn = "attn_window_var";
 constexpr absl::string_view kProtectionArguments[] = {"first", "last"};
 constexpr absl::string_view kBudgetArguments[] = {"keep", "count", "threshold", "scope", "profile",
                                                   "beta", "decay", "lazy",      "floor", "split"};
+
+constexpr absl::string_view kClassArguments[] = {"power"};
 
 absl::StatusOr<Protection> ReadProtection(const Op& op) {
   const OpArguments arguments(op);
@@ -60,12 +64,28 @@ absl::StatusOr<Budget> ReadBudget(const Op& op) {
 
 std::span<const absl::string_view> ProtectionArguments() { return kProtectionArguments; }
 std::span<const absl::string_view> BudgetArguments() { return kBudgetArguments; }
+std::span<const absl::string_view> ClassArguments() { return kClassArguments; }
+
+absl::StatusOr<Recipe> WithKeep(const Recipe& recipe, double keep) {
+  if (!recipe.drops_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "recipe '", recipe.text(), "' keeps every token: put a policy before it, as 'snapkv|",
+        recipe.text(), "', to keep a share"));
+  }
+  std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
+  std::vector<OpArgument>& arguments = ops[recipe.policy_ops().size() - 1].arguments;
+  std::erase_if(arguments, [](const OpArgument& a) {
+    return a.name == "keep" || a.name == "count" || a.name == "threshold";
+  });
+  arguments.push_back({"keep", absl::StrFormat("%.6f", keep)});
+  return Recipe::Parse(PipelineText(ops));
+}
 
 absl::Status ImportancePolicy::AddScoreOp(const Op& op, int& height) {
   const ScoreOpInfo* info = FindScoreOp(op.name);
   if (info == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", op.name, "' makes no score: a policy is score ops, then protect, budget"));
+        "'", op.name, "' makes no score: a policy is score ops, then protect, budget or class"));
   }
   if (height < info->takes) {
     return absl::InvalidArgumentError(absl::StrCat("op '", op.name, "' takes ", info->takes,
@@ -83,10 +103,17 @@ absl::Status ImportancePolicy::AddScoreOp(const Op& op, int& height) {
 absl::StatusOr<ImportancePolicy> ImportancePolicy::Make(std::span<const Op> ops) {
   ImportancePolicy policy;
   int height = 0;
-  if (ops.empty() || ops.back().name != "budget") {
-    return absl::InvalidArgumentError("a policy ends in 'budget'");
+  if (ops.empty() || (ops.back().name != "budget" && ops.back().name != "class")) {
+    return absl::InvalidArgumentError("a policy ends in 'budget' or 'class'");
   }
-  KVSTOW_ASSIGN_OR_RETURN(policy.budget_, ReadBudget(ops.back()));
+  const absl::string_view action = ops.back().name;
+  if (action == "class") {
+    const OpArguments arguments(ops.back());
+    KVSTOW_RETURN_IF_ERROR(arguments.Only(kClassArguments));
+    KVSTOW_ASSIGN_OR_RETURN(policy.power_, arguments.Real("power", kDefaultClassPower, 0, 2));
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(policy.budget_, ReadBudget(ops.back()));
+  }
   ops = ops.first(ops.size() - 1);
   if (!ops.empty() && ops.back().name == "protect") {
     KVSTOW_ASSIGN_OR_RETURN(policy.protection_, ReadProtection(ops.back()));
@@ -95,7 +122,7 @@ absl::StatusOr<ImportancePolicy> ImportancePolicy::Make(std::span<const Op> ops)
   for (const Op& op : ops) KVSTOW_RETURN_IF_ERROR(policy.AddScoreOp(op, height));
   const int want = policy.budget_.split > 0 ? 2 : 1;
   if (height != want) {
-    return absl::InvalidArgumentError(absl::StrCat("the ops before 'budget' leave ", height,
+    return absl::InvalidArgumentError(absl::StrCat("the ops before '", action, "' leave ", height,
                                                    " scores; it takes ", want,
                                                    want == 2 ? " (split)" : ""));
   }
@@ -127,6 +154,11 @@ absl::StatusOr<ScoreMap> ImportancePolicy::Scores(const PageToScore& page) const
   ScoreStack stack{page, {}};
   KVSTOW_RETURN_IF_ERROR(Run(stack));
   return std::move(stack.scores.back());
+}
+
+std::vector<float> ImportancePolicy::LogStepsOf(const PageToScore& page, const ScoreMap& scores,
+                                                LayerRange layers) const {
+  return LogSteps(scores, layers, power_, protection_, page.protected_tokens);
 }
 
 absl::StatusOr<Selection> ImportancePolicy::Select(const PageToScore& page) const {

@@ -1,12 +1,13 @@
-// An importance policy: scores and a budget, written out as ops of a recipe.
+// An importance policy: scores and an action, written out as ops of a recipe. The action is a
+// `budget`, which drops tokens, or `class`, which says how finely each is coded (token_steps.h).
 //
 //   column(name=attn_window)|pool(kind=mean,width=5)|protect(first=4,last=32)|budget(keep=0.25)
 //
 // Score ops work on a stack, as a pocket calculator does: an op that makes a score pushes it,
 // `plus` and `times` take two and push one, `pool`, `norm` and the like change the top. `protect`
-// and `budget` stand last. With budget(split=S) two scores are left: the first takes the part S of
-// the budget, the second the rest. docs/CODECS.md lists the ops; the published methods are rows of
-// ImportancePresets(), each one line of them.
+// and the action stand last. With budget(split=S) two scores are left: the first takes the part S
+// of the budget, the second the rest. docs/CODECS.md lists the ops; the published methods are rows
+// of ImportancePresets(), each one line of them.
 //
 // Immutable: thread-safe. The same page and columns give the same selection on every machine whose
 // floating point is IEEE's, but for scores that need a matrix product (leverage, redundancy,
@@ -46,23 +47,32 @@ struct ScoreOpInfo {
 };
 const ScoreOpInfo* FindScoreOp(absl::string_view name);
 
-// Names of the arguments of `protect` and of `budget`, in the order in which they may stand
-// without.
+// Names of the arguments of `protect`, of `budget` and of `class`, in the order in which they may
+// stand without.
 std::span<const absl::string_view> ProtectionArguments();
 std::span<const absl::string_view> BudgetArguments();
+std::span<const absl::string_view> ClassArguments();
 
 // The scores (tokens of all layers and heads, in the shape of the page) of the column `name`, query
 // heads averaged into their KV heads.
 absl::StatusOr<ScoreMap> ColumnScores(const PageToScore& page, absl::string_view name);
 
+// The recipe with the share `keep` (0..1) in its `budget`, whose count and threshold go.
+// INVALID_ARGUMENT when it drops no tokens.
+absl::StatusOr<Recipe> WithKeep(const Recipe& recipe, double keep);
+
 class ImportancePolicy {
  public:
-  // `ops` must end in `budget`.
+  // `ops` must end in `budget` or `class`.
   static absl::StatusOr<ImportancePolicy> Make(std::span<const Op> ops);
 
-  // The score that the budget goes by: the last one.
+  // The score that the action goes by: the last one.
   absl::StatusOr<ScoreMap> Scores(const PageToScore& page) const;
+  // What `budget` keeps.
   absl::StatusOr<Selection> Select(const PageToScore& page) const;
+  // What `class` makes of the page's scores, in a run of layers: see token_steps.h.
+  std::vector<float> LogStepsOf(const PageToScore& page, const ScoreMap& scores,
+                                LayerRange layers) const;
   // Names of the columns that it reads.
   std::span<const std::string> columns() const { return columns_; }
 
@@ -74,6 +84,7 @@ class ImportancePolicy {
   std::vector<std::string> columns_;
   Protection protection_;
   Budget budget_;
+  double power_ = 0;  // of `class`
 };
 
 // Published policies by name; ops with the arguments that the papers use.

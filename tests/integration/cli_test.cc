@@ -231,6 +231,33 @@ TEST(Cli, RoundtripOfFewerLevelsIsSmallerAndWorse) {
             std::to_string(by_levels[2]["stored_bytes"].get<uint64_t>()));
 }
 
+TEST(Cli, RoundtripFollowsTargets) {
+  const TempDir dir;
+  const auto run = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"codec", "roundtrip", "--format", "json", "--recipe"});
+    flags.insert(flags.end(), {kCase, dir.path("out")});
+    return RunKvstow(flags);
+  };
+  EXPECT_NEAR(ParseLine(run({"kvstow", "--target-ratio", "8"}))["ratio"], 8, 0.1);
+  const double close = ParseLine(run({"kvstow", "--max-error", "0.005"}))["v_error"];
+  EXPECT_LT(close, 0.15);
+  EXPECT_GT(ParseLine(run({"kvstow", "--max-error", "0.05"}))["v_error"], 2 * close);
+  const Json quarter = ParseLine(run({"random-tokens|int8", "--keep", "0.25"}));
+  EXPECT_NEAR(quarter["ratio"], 4 * 1.88, 0.5);
+  EXPECT_THAT(quarter["pipeline"], HasSubstr("keep=0.25"));
+
+  const auto refused = [&](std::vector<std::string> flags) {
+    const Finished finished = run(std::move(flags));
+    EXPECT_EQ(finished.exit_code, 2) << finished.err;
+    return finished.err;
+  };
+  EXPECT_THAT(refused({"int8", "--target-ratio", "3"}), HasSubstr("has no step"));
+  EXPECT_THAT(refused({"int8", "--keep", "0.5"}), HasSubstr("keeps every token"));
+  EXPECT_THAT(refused({"int8", "--attention", "sum"}), HasSubstr("may follow 'class'"));
+  EXPECT_THAT(refused({"kvstow", "--attention", "all"}), HasSubstr("--attention"));
+  refused({"kvstow", "--target-ratio", "8", "--max-error", "0.1"});
+}
+
 // A daemon with a disk, and the verbs pointed at it.
 class CliServer : public testing::Test {
  protected:

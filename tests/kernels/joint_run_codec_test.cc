@@ -349,6 +349,11 @@ TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
   CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e", "page_v1_kvstow_cal.bin");
 }
 
+TEST(JointCodecGolden, APageWithClassesToo) {
+  CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e",
+              "page_v1_kvstow_cal_classes.bin");
+}
+
 TEST(JointCodecGolden, ABlobWithImportanceToo) {
   CheckGolden("calibration_v1_importance.kvcal", "dfb6125a35a36f137c033cf9acd06e76",
               "page_v1_kvstow_cal_importance.bin");

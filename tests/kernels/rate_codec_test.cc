@@ -11,6 +11,7 @@
 namespace kvstow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -105,6 +106,21 @@ TEST(RateOfCalibrated, TheRatioAskedForIsReached) {
     std::vector<uint8_t> back(raw.size());
     EXPECT_TRUE(DecodePage(page.header, page.segments, back, store).ok());
   }
+}
+
+TEST(RateRecipe, ATargetTakesThePlaceOfTheStep) {
+  const auto pipeline = [](absl::string_view text, absl::string_view name, double value) {
+    const auto recipe = WithTarget(Recipe::Parse(text).value(), name, value);
+    return recipe.ok() ? recipe->pipeline() : std::string(recipe.status().message());
+  };
+  EXPECT_THAT(pipeline("kvstow(step=1)", "ratio", 8), HasSubstr("ratio=8.000000)"));
+  EXPECT_THAT(pipeline("kvstow(step=1)", "ratio", 8), Not(HasSubstr("step")));
+  EXPECT_THAT(pipeline("random|class|kvstow-cal(error=0.1)", "ratio", 30),
+              AllOf(HasSubstr("class|joint("), HasSubstr("ratio=30.0"), Not(HasSubstr("error"))));
+  EXPECT_THAT(pipeline("kvstow", "error", 1e-5), HasSubstr("error=0.000010)"));
+  EXPECT_THAT(pipeline("int8", "ratio", 2), AllOf(HasSubstr("'int8'"), HasSubstr("no step")));
+  EXPECT_THAT(pipeline("snapkv|int8", "error", 0.1), HasSubstr("no step"));
+  EXPECT_THAT(pipeline("kvstow", "ratio", 2000), HasSubstr("ratio"));
 }
 
 TEST(RateRecipe, StepRatioAndErrorExcludeEachOther) {

@@ -32,21 +32,22 @@ TEST(TokenImportanceTest, FindsTheRuleOfSensitivities) {
   // u = 1.5: a sensitivity of e^3, with focus 0.5 half as many half octaves of the step.
   std::vector<float> token(kRank);
   token[3] = 1.5f * sigma[3];
-  EXPECT_EQ(StepClass(model, token, sigma, 0), kPlainStepClass);
-  EXPECT_NEAR(StepClass(model, token, sigma, 0.5f), kPlainStepClass - 2, 1);
+  EXPECT_EQ(StepClass(ForetoldLogStep(model, token, sigma, 0)), kPlainStepClass);
+  EXPECT_NEAR(StepClass(ForetoldLogStep(model, token, sigma, 0.5f)), kPlainStepClass - 2, 1);
   token[3] = -1.5f * sigma[3];
-  EXPECT_GT(StepClass(model, token, sigma, 0.5f), kPlainStepClass);
+  EXPECT_GT(StepClass(ForetoldLogStep(model, token, sigma, 0.5f)), kPlainStepClass);
 }
 
 TEST(TokenImportanceTest, ClassesStayInRange) {
   const std::vector<float> sigma(1, 1), token(1, 3);
   const size_t n = ImportanceWeights(1);
   constexpr float kHuge = std::numeric_limits<float>::max();
-  EXPECT_EQ(StepClass({std::vector<float>(n, kHuge)}, token, sigma, 1), 0);
-  EXPECT_EQ(StepClass({std::vector<float>(n, -kHuge)}, token, sigma, 1), kStepClasses - 1);
+  EXPECT_EQ(StepClass(ForetoldLogStep({std::vector<float>(n, kHuge)}, token, sigma, 1)), 0);
+  EXPECT_EQ(StepClass(ForetoldLogStep({std::vector<float>(n, -kHuge)}, token, sigma, 1)),
+            kStepClasses - 1);
   std::vector<float> opposed(n, kHuge);
   opposed[1] = -kHuge;  // inf - inf
-  EXPECT_LT(StepClass({opposed}, token, sigma, 1), kStepClasses);
+  EXPECT_LT(StepClass(ForetoldLogStep({opposed}, token, sigma, 1)), kStepClasses);
   EXPECT_EQ(StepFactor(kPlainStepClass), 1);
   EXPECT_EQ(StepFactor(kPlainStepClass + 2), 2);
 }
