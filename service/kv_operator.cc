@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/encoded_page.h"
 #include "proto/wire/spec.h"
@@ -42,6 +43,28 @@ uint32_t WholeLevels(const PageFacts& facts) {
 void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>* out) {
   for (int t = 0; t < kTiers; ++t) {
     *out->Add() = UsageToProto(TierName(static_cast<TierId>(t)), usage.tiers[t]);
+  }
+}
+
+// What a prompt asked for, for the estimate of other sizes. All pages count as full ones.
+void RecordReuse(const Space& space, std::span<const std::string> keys, LiveReuse& reuse) {
+  constexpr uint64_t kOddConstant = 0x9e3779b97f4a7c15;  // spaces share no pages
+  std::vector<uint64_t> pages;
+  pages.reserve(keys.size());
+  for (const std::string& key : keys) pages.push_back(Xxh3(AsBytes(key)) ^ space.id * kOddConstant);
+  reuse.Record(pages, static_cast<uint32_t>(PageBytes(space.spec, space.spec.page_tokens)),
+               Clock::Real().Now());
+}
+
+void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
+  out.set_references(estimate.references);
+  out.set_distinct_pages(estimate.distinct_pages);
+  out.set_infinite_hit_rate(estimate.infinite_hit_rate);
+  out.set_sampled(estimate.sampled);
+  for (const ReusePoint& point : estimate.curve) {
+    v1::ReusePoint& row = *out.add_curve();
+    row.set_raw_bytes(point.raw_bytes);
+    row.set_hit_rate(point.hit_rate);
   }
 }
 
@@ -91,6 +114,7 @@ absl::Status KvOperator::Lookup(const v1::LookupRequest& in, v1::LookupResponse&
   if (match.lease != 0) {
     out.set_lease_ttl_ms(std::chrono::duration_cast<std::chrono::milliseconds>(match.ttl).count());
   }
+  RecordReuse(*space, keys, reuse_);
   metrics_.CountLookup(keys.size(), match.pages.size(), out.tokens());
   return absl::OkStatus();
 }
@@ -142,6 +166,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
       row.set_raw_bytes(part.raw_bytes);
       row.set_encoded_bytes(part.encoded_bytes);
     }
+    ToProto(reuse_.Estimate(), *out.mutable_reuse());
   } else {
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
     usage = store_.Usage(space->id);

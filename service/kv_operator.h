@@ -20,6 +20,7 @@
 #include "service/page_reader.h"
 #include "service/spaces.h"
 #include "storage/tiered_store.h"
+#include "storage/trace/live_reuse.h"
 
 namespace kvstow {
 
@@ -64,6 +65,7 @@ class KvOperator {
   Spaces& spaces_;
   PageReader& reader_;
   Metrics& metrics_;
+  LiveReuse reuse_;  // of the keys that Lookup was asked for
   const ServerFacts facts_;
   std::atomic<bool> ready_ = false;
   std::atomic<uint64_t> ready_ms_ = 0;

@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
 #include "client/cli/plan_report.h"
+#include "client/cli/plan_server.h"
 #include "client/cli/text.h"
 #include "client/planner/profile.h"
 
@@ -14,12 +15,13 @@ namespace {
 
 struct Flags {
   OutputFlags output;
+  ServerFlags server{.server = ""};
   std::string model, kv_dtype;
   uint32_t ranks = 1;
   uint32_t page_tokens = 256;
   std::vector<std::string> recipes = {"raw", "int8"};
   std::string trace, profile, plot;
-  std::vector<std::string> sizes;
+  std::vector<uint64_t> sizes;
   planner::Hardware hardware;
   double target_hit_percent = 0, target_ttft_ms = 0;
 };
@@ -49,14 +51,8 @@ absl::Status AddLoad(const Flags& flags, PlanReport& report) {
   report.load = planner::MeasureLoad(trace);
   report.load_name = flags.trace.empty() ? flags.profile : flags.trace;
   report.load_origin = flags.trace.empty() ? planner::Origin::kGiven : planner::Origin::kMeasured;
-  std::vector<uint64_t> sizes;
-  for (const std::string& text : flags.sizes) {
-    KVSTOW_ASSIGN_OR_RETURN(const uint64_t size, ParseSize(text));
-    if (size == 0) return absl::InvalidArgumentError("--size must be above 0");
-    sizes.push_back(size);
-  }
   report.curves =
-      planner::CurvesOf(*report.load, report.rank.all_bytes_per_token, report.recipes, sizes);
+      planner::CurvesOf(*report.load, report.rank.all_bytes_per_token, report.recipes, flags.sizes);
   if (flags.plot.empty()) return absl::OkStatus();
   std::ofstream out(flags.plot);
   out << planner::CurvesSvg(report.curves, absl::StrCat(report.model.name, ", ", report.load_name));
@@ -94,23 +90,28 @@ absl::StatusOr<PlanReport> MakeReport(const Flags& flags) {
   return report;
 }
 
-int Plan(const Flags& flags) {
+int Plan(Flags flags, bool recipes_given) {
+  if (!flags.server.server.empty()) {
+    if (!recipes_given) flags.recipes.clear();
+    return PlanServer(flags.output, flags.server, flags.recipes, flags.sizes);
+  }
+  if (flags.model.empty()) throw CLI::RequiredError("--model or --server");
   const absl::StatusOr<PlanReport> report = MakeReport(flags);
   if (!report.ok()) return Fail(flags.output, report.status());
   Print(flags.output, PlanJson(*report), PlanText(*report));
   return kDone;
 }
 
-// A size, or a bandwidth; wrong ones are wrong use.
+// A size above 0, or a bandwidth; others are wrong use.
+uint64_t SizeOf(const std::string& text) {
+  const absl::StatusOr<uint64_t> size = ParseSize(text);
+  if (!size.ok()) throw CLI::ValidationError(std::string(size.status().message()));
+  if (*size == 0) throw CLI::ValidationError("'" + text + "' is no size to plan with: it is 0");
+  return *size;
+}
 void AddSize(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& help) {
   verb.add_option_function<std::string>(
-          name,
-          [&bytes](const std::string& text) {
-            const absl::StatusOr<uint64_t> size = ParseSize(text);
-            if (!size.ok()) throw CLI::ValidationError(std::string(size.status().message()));
-            bytes = *size;
-          },
-          help)
+          name, [&bytes](const std::string& text) { bytes = SizeOf(text); }, help)
       ->type_name("SIZE");
 }
 void AddBandwidth(CLI::App& verb, const std::string& name, double& speed, const std::string& help) {
@@ -161,9 +162,12 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "plan", "Capacity planning: what a model's KV cache takes, and what keeping it gains");
   const auto flags = std::make_shared<Flags>();
   AddOutputFlags(*verb, flags->output);
-  verb->add_option("--model", flags->model,
-                   "a Hugging Face config.json, a folder with one, or a name of the built-in table")
-      ->required();
+  verb->add_option(
+      "--model", flags->model,
+      "a Hugging Face config.json, a folder with one, or a name of the built-in table");
+  verb->add_option("--server", flags->server.server,
+                   "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
+                   "what it was asked for");
   verb->add_option("--kv-dtype", flags->kv_dtype,
                    "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says");
   verb->add_option("--tp", flags->ranks, "ranks of the tensor-parallel group")
@@ -184,8 +188,14 @@ void AddPlan(CLI::App& app, int& exit_code) {
       verb->add_option("--profile", flags->profile,
                        "a load in numbers: sessions=,turns=,shared=,prompt=,output=,rate=,think=");
   profile->excludes(trace);
-  verb->add_option("--size", flags->sizes, "may be repeated: a size to tell the hit rate of")
-      ->take_all();
+  verb->add_option_function<std::vector<std::string>>(
+          "--size",
+          [flags](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) flags->sizes.push_back(SizeOf(text));
+          },
+          "may be repeated: a size to tell the hit rate of")
+      ->take_all()
+      ->type_name("SIZE");
   verb->add_option("--plot", flags->plot, "SVG file to draw hit rate against size into");
   AddHardware(*verb, *flags);
   verb->footer(
@@ -202,8 +212,10 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "256GiB --disk 2TiB --disk-bandwidth 3GB/s --link 25Gbit/s --prefill-tps 8000\n"
       "  kvstow plan --model llama-3.1-8b --trace trace.jsonl --target-hit 30 --ram-price 3 "
       "--disk-price 0.1\n"
+      "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
       "  kvstow plan --model deepseek-v3 --recipe mla8 --format json");
-  verb->callback([flags, &exit_code] { exit_code = Plan(*flags); });
+  verb->callback(
+      [flags, verb, &exit_code] { exit_code = Plan(*flags, verb->count("--recipe") > 0); });
 }
 
 }  // namespace kvstow::cli

@@ -29,6 +29,10 @@ Json ToJson(const v1::UsageResponse& usage, const std::map<std::string, uint64_t
           {"leases", usage.leases()},
           {"pinned_pages", usage.pinned_pages()},
           {"tiers", TiersJson(usage.tiers())},
+          {"reuse",
+           {{"references", usage.reuse().references()},
+            {"distinct_pages", usage.reuse().distinct_pages()},
+            {"infinite_hit_rate", usage.reuse().infinite_hit_rate()}}},
           {"counters", counters}};
 }
 
@@ -40,6 +44,11 @@ std::string Text(const v1::UsageResponse& usage, const std::map<std::string, uin
                                 FormatRatio(usage.raw_bytes(), usage.encoded_bytes()))},
        {"leases", absl::StrCat(usage.leases())}});
   absl::StrAppend(&out, "\n", TiersTable(usage.tiers()));
+  if (const v1::Reuse& reuse = usage.reuse(); reuse.references() > 0) {
+    absl::StrAppend(&out, "\nin the last hours ", reuse.references(), " pages were asked for, ",
+                    FormatFixed(100 * reuse.infinite_hit_rate(), 1),
+                    " % of them not for the first time (`kvstow plan --server`)\n");
+  }
   if (counters.empty()) return out;
   absl::StrAppend(&out, "\nsince start\n");
   std::vector<std::pair<std::string, std::string>> fields;

@@ -90,17 +90,21 @@ absl::StatusOr<KvSpec> SpecOfRank(const ModelKv& model, const RankKv& rank, uint
   return spec;
 }
 
+absl::StatusOr<RecipeSize> GivenRatio(const std::string& text) {
+  const size_t last = text.find_last_of(")=");
+  RecipeSize given{.origin = Origin::kGiven};
+  if (last != std::string::npos && text[last] == '=') given.recipe = text.substr(0, last);
+  if (given.recipe.empty() || !absl::SimpleAtod(text.substr(last + 1), &given.ratio) ||
+      !(given.ratio >= 1 && given.ratio <= kMaxRatio)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe '", text, "': write NAME=RATIO with a ratio from 1 to ", kMaxRatio));
+  }
+  return given;
+}
+
 absl::StatusOr<RecipeSize> SizeOfRecipe(const std::string& text, const KvSpec& spec) {
   const size_t last = text.find_last_of(")=");
-  if (last != std::string::npos && text[last] == '=') {
-    RecipeSize given{.recipe = text.substr(0, last), .origin = Origin::kGiven};
-    if (given.recipe.empty() || !absl::SimpleAtod(text.substr(last + 1), &given.ratio) ||
-        !(given.ratio >= 1 && given.ratio <= kMaxRatio)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "recipe '", text, "': behind '=' must be its ratio, a number from 1 to ", kMaxRatio));
-    }
-    return given;
-  }
+  if (last != std::string::npos && text[last] == '=') return GivenRatio(text);
   const auto ratio = Measure(text, spec);
   if (!ratio.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(

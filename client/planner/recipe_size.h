@@ -37,6 +37,9 @@ struct RecipeSize {
 // geometry.
 absl::StatusOr<KvSpec> SpecOfRank(const ModelKv& model, const RankKv& rank, uint32_t page_tokens);
 
+// "NAME=RATIO", as below. INVALID_ARGUMENT when there is no such ratio.
+absl::StatusOr<RecipeSize> GivenRatio(const std::string& text);
+
 // "int8": measured; a preset or a pipeline. "kvstow=6.0" or "any name=4": given, a number of at
 // least 1 behind the last '=' outside parentheses. INVALID_ARGUMENT names the recipe; one whose
 // size depends on the data, or that needs a calibration, asks for its ratio.

@@ -16,6 +16,7 @@ using testing::HasSubstr;
 using Json = nlohmann::json;
 
 constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
+constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
 constexpr char kConfig[] = KVSTOW_TESTS_DIR "/data/models/llama-3.1-70b.json";
 
 Finished RunPlan(std::vector<std::string> arguments) {
@@ -69,6 +70,37 @@ TEST(Plan, HardwareGivesTimesWearAndAdvice) {
   EXPECT_EQ(plan["hardware"]["origin"], "given");
 }
 
+TEST(Plan, AServerTellsWhatItWasAskedFor) {
+  Daemon server("127.0.0.1:0", {"--host-bytes", "64MiB"});
+  server.Start();
+  const std::string address = server.address();
+  const std::vector<std::string> silent = {"--server", address};
+  Finished run = RunPlan(silent);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("no page"));
+  run = RunKvstow({"put", "--server", address, "--space", "s", "--page-tokens", "16", "--recipe",
+                   "int8", kCase});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(RunKvstow({"exists", "--server", address, "--space", "s", kCase}).exit_code, 0);
+  }
+  const Json plan = PlanJson({"--server", address, "--recipe", "tiny=1000", "--size", "1MiB"});
+  const uint64_t asked = plan["load"]["references"];
+  EXPECT_GE(asked, 3 * 16u) << "16 pages, three times";
+  EXPECT_EQ(asked % 16, 0u);
+  const double again = 1 - 16 / static_cast<double>(asked);
+  EXPECT_NEAR(plan["infinite_hit_rate"], again, 0.01);
+  EXPECT_EQ(plan["present_gib"], 1.0 / 16);
+  EXPECT_NEAR(plan["recipes"][0]["ratio"], 1.87, 0.05);
+  EXPECT_EQ(plan["curve"][0]["gib"], 1.0 / 1024);
+  EXPECT_NEAR(plan["curve"][0]["hit_rate"], 0, 0.01) << "5.6 MiB raw do not fit";
+  EXPECT_NEAR(plan["curve"][1]["hit_rate"], again, 0.01);
+  EXPECT_NEAR(plan["recipes"][1]["curve"][0]["hit_rate"], again, 0.01);
+  run = RunPlan(silent);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("(now)"), HasSubstr("measured"), HasSubstr("modelled")));
+}
+
 TEST(Plan, TextSaysWhereFiguresComeFromAndAPlotIsDrawn) {
   const TempDir folder;
   const Finished run =
@@ -90,6 +122,8 @@ TEST(Plan, WrongFlagsAreWrongUse) {
       {"--model", "llama-3.1-8b", "--tp", "0"},
       {"--model", "llama-3.1-8b", "--link", "0GB/s"},
       {"--model", "llama-3.1-8b", "--ram", "lots"},
+      {"--model", "llama-3.1-8b", "--trace", kTrace, "--size", "12parsecs"},
+      {"--model", "llama-3.1-8b", "--trace", kTrace, "--size", "0"},
       {"--model", "llama-3.1-8b", "--prefill-tps", "0"},
       {"--model", "llama-3.1-8b", "--target-hit", "101"},
       {"--model", "llama-3.1-8b", "--trace", kTrace, "--profile", "sessions=1"}};
@@ -121,7 +155,7 @@ TEST(Plan, BadInputNamesFileLineAndField) {
       {{"--model", model, "--recipe", "kvstow"}, {"kvstow=RATIO"}},
       {{"--model", model, "--tp", "3"}, {"3", "8 KV heads"}},
       {{"--model", model, "--ram", "1GiB"}, {"--trace"}},
-      {{"--model", model, "--trace", kTrace, "--size", "12parsecs"}, {"12parsecs"}},
+      {{"--server", "127.0.0.1:1"}, {"127.0.0.1:1"}},
       {{"--model", model, "--trace", kTrace, "--plot", "/nowhere/x.svg"}, {"/nowhere/x.svg"}}};
   for (const auto& [arguments, words] : bad) {
     const Finished run = RunPlan(arguments);

@@ -1,0 +1,20 @@
+// kvstow plan --server: what a running server would hit with more or less memory.
+#ifndef KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
+#define KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/cli/cli.h"
+
+namespace kvstow::cli {
+
+// `recipes`: NAME=RATIO, beside the ratio that the server's pages have. `sizes`: beside 0.5, 1, 2
+// and 4 times what its tiers hold now. The exit code.
+int PlanServer(const OutputFlags& output, const ServerFlags& server,
+               const std::vector<std::string>& recipes, const std::vector<uint64_t>& sizes);
+
+}  // namespace kvstow::cli
+
+#endif  // KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
