@@ -21,6 +21,7 @@
 #include "kernels/quantize/split.h"
 #include "kernels/quantize/svd.h"
 #include "kernels/quantize/symmetric.h"
+#include "kernels/quantize/zero.h"
 #include "kernels/rotate_run_codec.h"
 #include "kernels/shared_basis_run_codec.h"
 #include "kernels/transform/clip.h"
@@ -83,12 +84,13 @@ constexpr OpInfo kOps[] = {
     {"sketch", OpKind::kQuantize, kSketchArguments, nullptr, MakeSketch},
     {"polar", OpKind::kQuantize, {}, nullptr, MakePolar},
     {"keep", OpKind::kQuantize, {}, nullptr, MakeKeep},
+    {"zero", OpKind::kQuantize, {}, nullptr, MakeZero},
     {"lowrank", OpKind::kQuantize, kLowRankArguments, nullptr, MakeLowRank},
     {"svd", OpKind::kQuantize, {}, nullptr, MakeSvd},
     {"signs", OpKind::kQuantize, kSignsArguments, nullptr, MakeSigns},
     {"levels", OpKind::kQuantize, {}, nullptr, MakeLevels},
     {"planes", OpKind::kRunCodec, kPlanesArguments, nullptr, nullptr, MakePlanes, nullptr,
-     StepRange{0.01, 8, 0.5}},
+     StepRange{0.01, 8, 0.5}, nullptr, nullptr, MakeClassedPlanes},
     {.name = "outliers",
      .kind = OpKind::kSplit,
      .arguments = kOutliersArguments,

@@ -10,6 +10,7 @@
 #include "kernels/channel_rows.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/plane_coder.h"
+#include "kernels/joint_vectors.h"
 #include "kernels/page_statistics.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/dead_zone.h"
@@ -27,7 +28,31 @@ constexpr float kLargest = 65504;                       // of fp16
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
+  bool classed = false;  // tokens have classes of steps
 };
+
+// Step classes are half octaves, as the plane coder's energy classes, and stand in their place: a
+// token whose step is 2^(k/2) times the usual is coded over that, and is so much smaller.
+std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t stride) {
+  constexpr int kPlain = kPlaneEnergies / 2;
+  std::vector<uint8_t> out(stride, kPlain);
+  for (size_t t = 0; t < log_steps.size(); ++t) {
+    const float half_octaves = std::isnan(log_steps[t]) ? 0 : std::round(2 * log_steps[t]);
+    out[t] = static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain));
+  }
+  return out;
+}
+
+// Rows of a token each, [..., stride]: to what is coded, and back.
+void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
+                 std::span<float> rows) {
+  if (energies.empty()) return;
+  std::vector<float> factors(stride, 1.0f);
+  for (size_t t = 0; t < energies.size(); ++t)
+    factors[t] =
+        EnergyFactor(back ? static_cast<uint8_t>(kPlaneEnergies - energies[t]) : energies[t]);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] *= factors[i % stride];
+}
 
 class PlanesRunCodec final : public RunCodec {
  public:
@@ -72,9 +97,10 @@ class PlanesRunCodec final : public RunCodec {
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
-    return PlaneCoder(
-        {.rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream},
-        UniversalPlaneTables(), PlaneLookups::Universal());
+    PlaneLayout layout{
+        .rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream};
+    if (options_.classed) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
+    return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
   }
   // Coefficients [channels of the run, stride] of whole streams; the wanted tokens behind the plain
   // ones are `count` from the row's `first` on.
@@ -89,12 +115,13 @@ class PlanesRunCodec final : public RunCodec {
                           std::span<const SlabStatistics> statistics,
                           const ChannelStatistics& channels, Decoded& decoded,
                           std::span<uint8_t> raw) const;
-  // What each level gains, see SegmentInfo: `values` are centred and rotated, `energies` are
-  // squared sums of the slabs before that.
+  // What each level gains, see SegmentInfo: `values` are what is coded, `energies` are squared sums
+  // of the slabs before they were centred.
   std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
                               std::span<const double> energies, std::span<const float> values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,
-                              std::span<const int32_t> q) const;
+                              std::span<const int32_t> q,
+                              std::span<const uint8_t> steps_of_tokens) const;
 
   const KvSpec spec_;
   const PlanesOptions options_;
@@ -172,15 +199,17 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
 std::vector<double> PlanesRunCodec::GainsOf(
     uint32_t plain, uint32_t tokens, std::span<const Slab> slabs, std::span<const double> energies,
     std::span<const float> values, const ChannelStatistics& channels, const PlaneCoder& coder,
-    std::span<const int32_t> q) const {
+    std::span<const int32_t> q, std::span<const uint8_t> steps_of_tokens) const {
   std::vector<double> gains(levels_);
   gains[0] = static_cast<double>(plain * slabs.size());
   if (tokens == 0) return gains;
   // Behind the last token, values and what they are decoded to are 0.
   const size_t stride = PlaneStride(tokens), every = tokens >= kTokensToSample ? kGainEvery : 1;
-  const std::vector<float> wanted = SamplePlanes(values, stride, every);
+  std::vector<float> wanted = SamplePlanes(values, stride, every);
   const std::vector<int32_t> finest = SamplePlanes(q, stride, every);
   const size_t sampled = finest.size() / coder.width();
+  const std::vector<uint8_t> classes = SamplePlanes(steps_of_tokens, stride, every);
+  ScaleTokens(classes, sampled, true, wanted);
   std::vector<int32_t> coarse(finest.size());
   std::vector<float> decoded(finest.size());
   std::vector<double> left(slabs.size(), 1.0);
@@ -193,7 +222,8 @@ std::vector<double> PlanesRunCodec::GainsOf(
                    [&](int32_t x) { return CoarserLevel(x, shift); });
     std::vector<float> steps = channels.steps;
     for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
-    coder.Dequantize(coarse, {}, static_cast<uint32_t>(sampled), level, steps, decoded);
+    coder.Dequantize(coarse, classes, static_cast<uint32_t>(sampled), level, steps, decoded);
+    ScaleTokens(classes, sampled, true, decoded);
     for (size_t s = 0; s < slabs.size(); ++s) {
       const size_t first = slabs[s].first_channel * sampled;
       const double error =
@@ -226,15 +256,21 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   base += SerializeStatistics(statistics);
 
   const PlaneCoder coder = CoderOf(channels);
+  std::vector<uint8_t> classes;
+  if (options_.classed) {
+    const size_t known = std::min<size_t>(run.log_steps.size(), plain);
+    classes = StepEnergies(run.log_steps.subspan(known), stride);
+    ScaleTokens(classes, stride, false, values);
+  }
   std::vector<int32_t> q(values.size());
   for (size_t i = 0; i < channels.steps.size(); ++i) {
     DeadZoneQuantize(&values[i * stride], stride, 1 / channels.steps[i], kPlaneDeadZone,
                      kPlaneMaxMagnitude - 1, &q[i * stride]);
   }
   const std::vector<double> gains =
-      GainsOf(plain, coded, slabs, energies, values, channels, coder, q);
+      GainsOf(plain, coded, slabs, energies, values, channels, coder, q, classes);
   std::vector<std::string> bodies(levels_);
-  if (coded > 0) bodies = coder.Encode(q, {}, coded);
+  if (coded > 0) bodies = coder.Encode(q, classes, coded);
   bodies[0].insert(0, base);
   std::vector<EncodedLevel> out;
   for (uint32_t level = 0; level < levels_; ++level) {
@@ -274,12 +310,14 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     std::vector<std::span<const uint8_t>> levels;
     for (const SharedBytes& body : bodies) levels.push_back(body.span());
     levels[0] = reader.GetBytes(reader.remaining());
-    KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, q, {}));
+    std::vector<uint8_t> classes(options_.classed ? streams.count : 0);
+    KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, q, classes));
     const auto dropped = static_cast<int>(levels_ - bodies.size());
     for (float& step : channels.steps) step = std::ldexp(step, dropped);
     decoded.coefficients.resize(q.size());
-    coder.Dequantize(q, {}, streams.count, static_cast<uint32_t>(bodies.size() - 1), channels.steps,
-                     decoded.coefficients);
+    coder.Dequantize(q, classes, streams.count, static_cast<uint32_t>(bodies.size() - 1),
+                     channels.steps, decoded.coefficients);
+    ScaleTokens(classes, decoded.stride, true, decoded.coefficients);
   }
   return StoreSlabs(run, {wanted, tokens}, slabs, plain_bytes, statistics, channels, decoded, raw);
 }
@@ -327,12 +365,10 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
-                                                           const KvSpec& spec) {
+absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
+                                                     const KvSpec& spec, bool classed) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth"}));
-  PlanesOptions options;
+  PlanesOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
@@ -340,6 +376,18 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& ar
   const Op affine{"affine", {{"bits", "5"}, {"group", "32"}}};
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeAffine(OpArguments(affine)));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
+                                                           const KvSpec& spec) {
+  return Make(arguments, spec, false);
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedPlanes(
+    const OpArguments& arguments, const KvSpec& spec, std::shared_ptr<const Calibration>) {
+  return Make(arguments, spec, true);
 }
 
 }  // namespace kvstow

@@ -25,6 +25,10 @@ inline constexpr uint64_t kPlainTokens = 4;
 // step: 0.01 to 8, of the finest level; levels: 1 to 8.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec);
+// The same behind a policy that ends in `class`: each token has a class of steps, half an octave
+// each, in the place of the plane coder's energy classes. The calibration is null.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedPlanes(
+    const OpArguments& arguments, const KvSpec& spec, std::shared_ptr<const Calibration>);
 
 }  // namespace kvstow
 

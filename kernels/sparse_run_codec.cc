@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
+#include "kernels/importance/merge.h"
 #include "kernels/squared_error.h"
 
 namespace kvstow {
@@ -65,7 +67,9 @@ class SparseRunCodec final : public RunCodec {
         PutMask(kept, run.tokens, masks);
         coded.emplace_back();
         if (kept.empty()) continue;
-        const std::vector<uint8_t> head = Gather(raw, i, h, run.tokens, kept);
+        const std::vector<uint8_t> head = run.kept->merge && spec_.head_dim_v > 0
+                                              ? Merge(raw, i, h, run.tokens, kept)
+                                              : Gather(raw, i, h, run.tokens, kept);
         KVSTOW_ASSIGN_OR_RETURN(coded.back(), head_codec_->Encode(HeadRun(run, kept.size()), head));
         KVSTOW_RETURN_IF_ERROR(AddGains(run, raw, i, h, head, kept.size(), coded.back(), gains));
       }
@@ -160,6 +164,35 @@ class SparseRunCodec final : public RunCodec {
     for (const Part part : {Part::kK, Part::kV}) {
       for (const uint32_t t : kept) {
         const auto from = raw.subspan(VectorAt(part, layer, head, tokens, t), VectorBytes(part));
+        out.insert(out.end(), from.begin(), from.end());
+      }
+    }
+    return out;
+  }
+
+  // As Gather, with the values of the other tokens merged into those of the kept.
+  std::vector<uint8_t> Merge(std::span<const uint8_t> raw, uint32_t layer, uint32_t head,
+                             uint32_t tokens, const std::vector<uint32_t>& kept) const {
+    std::vector<uint32_t> every(tokens);
+    std::iota(every.begin(), every.end(), 0u);
+    std::vector<uint8_t> all = Gather(raw, layer, head, tokens, every);
+    const size_t keys = size_t{tokens} * spec_.head_dim_k;
+    std::vector<float> x(all.size() / DTypeBytes(spec_.dtype));
+    // NaN and Inf stay where they are: the page is then kept exactly.
+    if (!LoadFloats(spec_.dtype, all.data(), x.size(), x.data())) {
+      return Gather(raw, layer, head, tokens, kept);
+    }
+    std::vector<uint8_t> keep(tokens);
+    for (const uint32_t t : kept) keep[t] = 1;
+    const std::span<float> values = std::span(x).subspan(keys);
+    MergeValues(std::span(x).first(keys), keep, values);
+    StoreFloats(spec_.dtype, values.data(), values.size(),
+                all.data() + keys * DTypeBytes(spec_.dtype));
+    std::vector<uint8_t> out;
+    for (const Part part : {Part::kK, Part::kV}) {
+      const size_t at = part == Part::kK ? 0 : keys * DTypeBytes(spec_.dtype);
+      for (const uint32_t t : kept) {
+        const auto from = std::span(all).subspan(at + t * VectorBytes(part), VectorBytes(part));
         out.insert(out.end(), from.begin(), from.end());
       }
     }

@@ -5,7 +5,8 @@
 
 Each policy keeps 50, 25 and 12.5 % of the tokens of each case (`kvstow codec roundtrip --keep`, one page a case, what is kept is kept as it is).
 JUDGE is a command that gets the case and decoded files and prints a line of JSON for each file, in order, with `kld` (nats a token,
-the model's next-token distribution on the original cache || on the decoded one) and `top1` (share of tokens with the same most likely one).
+the model's next-token distribution on the original cache || on the decoded one) and `top1` (share of tokens with the same most likely one);
+a line for the original may come first.
 It must honour keep.L of a decoded file (uint8 [tokens, kv_heads], 0 = dropped). The table's figures are means over the cases; a policy
 that a case lacks something for is named with what it lacks. Standard library only.
 """
@@ -37,9 +38,9 @@ def roundtrip(kvstow, policy, keep, page_tokens, case, out):
 def judge(command, case, outs):
     done = subprocess.run(shlex.split(command) + [str(case)] + [str(o) for o in outs], check=True, capture_output=True, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if len(rows) != len(outs):
+    if len(rows) < len(outs):
         sys.exit(f"the judge printed {len(rows)} lines of JSON for {len(outs)} files")
-    return rows
+    return rows[-len(outs):]
 
 
 def measure(args, policy, folder):

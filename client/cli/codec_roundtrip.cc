@@ -241,7 +241,7 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
       ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--attention", flags->attention_column,
                    "code tokens the finer the more attention the case says they got: none, sum (of "
-                   "all queries), window (of the last 32); for kvstow-cal")
+                   "all queries), window (of the last 32); for kvstow and kvstow-cal")
       ->check(CLI::IsMember({"none", "sum", "window"}))
       ->capture_default_str();
   verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();

@@ -44,6 +44,7 @@ struct Budget {
   double decay = 0.95;  // decay: a layer's share over the one before
   double lazy = 0.9;    // lazy: share of the score that the protected must hold
   double floor = 0;     // layer scope: the part of its fair share that a head has for certain
+  bool merge = false;   // the values of dropped tokens go into those kept (merge.h)
   double split = 0;     // the part of the budget that goes by the first of two scores
 };
 
@@ -54,6 +55,7 @@ struct Protection {
 struct Selection {
   uint32_t layers = 0, tokens = 0, heads = 0;
   std::vector<uint8_t> keep;  // [layers, tokens, heads], 0 or 1
+  bool merge = false;         // see Budget
 
   bool Kept(uint32_t layer, uint32_t token, uint32_t head) const {
     return keep[(size_t{layer} * tokens + token) * heads + head] != 0;

@@ -16,8 +16,9 @@ constexpr absl::string_view kWindowColumn = "attn_window";
 constexpr absl::string_view kVarianceColumn = "attn_window_var";
 
 constexpr absl::string_view kProtectionArguments[] = {"first", "last"};
-constexpr absl::string_view kBudgetArguments[] = {"keep", "count", "threshold", "scope", "profile",
-                                                  "beta", "decay", "lazy",      "floor", "split"};
+constexpr absl::string_view kBudgetArguments[] = {"keep",    "count", "threshold", "scope",
+                                                  "profile", "beta",  "decay",     "lazy",
+                                                  "floor",   "split", "merge"};
 
 constexpr absl::string_view kClassArguments[] = {"power"};
 
@@ -57,6 +58,8 @@ absl::StatusOr<Budget> ReadBudget(const Op& op) {
   KVSTOW_ASSIGN_OR_RETURN(out.lazy, arguments.Real("lazy", 0.9, 0, 1));
   KVSTOW_ASSIGN_OR_RETURN(out.floor, arguments.Real("floor", 0, 0, 1));
   KVSTOW_ASSIGN_OR_RETURN(out.split, arguments.Real("split", 0, 0, 1));
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t merge, arguments.Number("merge", 0, 0, 1));
+  out.merge = merge != 0;
   return out;
 }
 
@@ -171,8 +174,10 @@ absl::StatusOr<Selection> ImportancePolicy::Select(const PageToScore& page) cons
   }
   const ScoreMap& scores = stack.scores.back();
   const std::vector<double> shares = LayerShares(budget_, protection_, scores, &window, &variance);
-  return SelectTokens(budget_, protection_, page.protected_tokens, shares, scores,
-                      budget_.split > 0 ? &stack.scores.front() : nullptr);
+  Selection out = SelectTokens(budget_, protection_, page.protected_tokens, shares, scores,
+                               budget_.split > 0 ? &stack.scores.front() : nullptr);
+  out.merge = budget_.merge;
+  return out;
 }
 
 }  // namespace kvstow

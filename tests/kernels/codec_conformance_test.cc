@@ -35,6 +35,7 @@ std::vector<CodecCase> Cases() {
       {"affine(bits=4)|residual|hadamard|levels(2,2)", 2e-4},
       {"hadamard|polar", 0.06},
       {"keep", 1e-6},
+      {"k|outliers(share=0.6)|keep|rest|zero|v|keep", 0.4},
       {"sparse(share=0.1)|affine(bits=6,group=64,k=channel,v=token)|residual|lowrank(rank=4)",
        1e-3},
       {"sparse(share=0.02,k=token,v=channel)|hadamard|levels(4,4)", 6e-5},

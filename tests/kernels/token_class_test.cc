@@ -126,7 +126,8 @@ class TokenClassTest : public ::testing::Test {
 };
 
 TEST_F(TokenClassTest, AtEqualBytesWhatIsLookedAtIsCloser) {
-  for (const char* codec : {"kvstow-cal(run=3,ratio=50)", "kvstow-cal(run=2,ratio=30)"}) {
+  for (const char* codec :
+       {"kvstow-cal(run=3,ratio=50)", "kvstow-cal(run=2,ratio=30)", "kvstow(ratio=10)"}) {
     const auto flat = Encode(codec);
     const auto classed = Encode(absl::StrCat("column(name=attn_sum)|class(power=0.4)|", codec));
     ASSERT_TRUE(flat.ok()) << flat.status();
@@ -153,9 +154,33 @@ TEST_F(TokenClassTest, WithoutAReportThePageIsAsItWas) {
   EXPECT_EQ(with_classes->segments[0].size(), flat->segments[0].size() + kTokens * 3 / 8);
 }
 
+TEST_F(TokenClassTest, PlanesWithoutAReportKeepTheirError) {
+  const auto flat = Encode("kvstow", false);
+  const auto classed = Encode("column(name=attn_sum)|class|kvstow", false);
+  ASSERT_TRUE(classed.ok()) << classed.status();
+  EXPECT_EQ(WeighedError(*classed), WeighedError(*flat));
+  EXPECT_LT(classed->StoredBytes(), flat->StoredBytes() + kTokens);
+}
+
+TEST_F(TokenClassTest, PlanesOfSomeTokensAndFewerLevelsDecode) {
+  const auto page = Encode("column(name=attn_sum)|class(power=0.5)|kvstow").value();
+  for (const uint32_t levels : {1u, 3u}) {
+    const size_t kept = SegmentsForLevels(page.header, levels);
+    const std::vector<std::optional<SharedBytes>> some(page.segments.begin(),
+                                                       page.segments.begin() + kept);
+    std::vector<uint8_t> whole(raw_.size());
+    ASSERT_TRUE(DecodePage(page.header, some, {}, whole).ok());
+    std::vector<uint8_t> part(PageBytes(spec_, 30)), expected(part.size());
+    ASSERT_TRUE(DecodePage(page.header, some, {.tokens = {70, 30}}, part).ok());
+    CopyTokens(spec_, spec_.layers, kTokens, whole, {70, 30}, expected);
+    EXPECT_EQ(part, expected) << levels;
+  }
+}
+
 TEST_F(TokenClassTest, AnyScoreMakesClassesAndTheHeaderSaysWhich) {
   for (const char* score : {"key_norm|norm(kind=softmax)", "random(seed=3)", "position|norm(max)",
                             "column(attn_sum)|protect(first=4,last=8)"}) {
+    EXPECT_TRUE(Encode(absl::StrCat(score, "|class|kvstow")).ok()) << score;
     const auto page = Encode(absl::StrCat(score, "|class(power=0.2)|kvstow-cal(run=2,step=1)"));
     ASSERT_TRUE(page.ok()) << score << ": " << page.status();
     EXPECT_THAT(page->header.pipeline, HasSubstr("|class(power=0.2)|joint("));
