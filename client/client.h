@@ -26,6 +26,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/shared_bytes.h"
+#include "client/pages.h"
 #include "kernels/page.h"
 
 namespace kvstow {
@@ -59,75 +61,18 @@ struct SpaceOptions {
   KvSpec spec;
   std::string recipe;  // "" = the server's default
   Fidelity fidelity = Fidelity::kUnspecified;
+  // The pages are one session's own: a sparse recipe may drop tokens by what queries looked at.
+  // Absent: the space's own, or not.
+  std::optional<bool> is_private = {};
 };
 
 struct SpaceInfo {
   std::string name, recipe, pipeline, fingerprint;  // fingerprint: 16 bytes
   KvSpec spec;
   Fidelity fidelity = Fidelity::kUnspecified;
+  bool is_private = false;
   bool created = false;
   uint32_t levels = 1;
-};
-
-// What happened to a page; the same words as kvstow.v1.PageStatus.
-enum class PageOutcome : uint8_t {
-  kHit,
-  kMiss,
-  kCorrupt,
-  kExpired,
-  kUnavailable,
-  kNotCompatible,
-  kStored,
-  kAlreadyThere,
-  kConflict,
-  kRefused
-};
-absl::string_view OutcomeName(PageOutcome outcome);  // "HIT"
-
-enum class AckLevel : uint8_t { kDefault = 0, kMemory = 1, kProcess = 2, kDurable = 3 };
-
-struct PagePut {
-  std::string key;
-  std::span<const uint8_t> raw;  // as kernels/page.h lays a page out
-  uint32_t tokens = 0;
-  uint64_t first_position = 0;
-  AckLevel ack = AckLevel::kDefault;
-};
-
-struct PutResult {
-  PageOutcome outcome = PageOutcome::kUnavailable;
-  std::string message;  // why it was refused, or what a call failed with
-  uint64_t stored_bytes = 0;
-  std::string recipe;
-  bool fell_back = false;
-  AckLevel ack = AckLevel::kDefault;
-};
-
-struct PageGet {
-  std::string key;
-  std::span<uint8_t>
-      out;  // of the size that the page's layers have; HIT fills it, else it is undefined
-  uint32_t max_levels = 0;  // 0 = all
-  uint32_t min_levels = 0;
-  uint32_t first_layer = 0;
-  uint32_t layer_count = 0;  // 0 = all from first_layer
-  uint32_t first_token = 0;
-  uint32_t token_count =
-      0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
-};
-
-struct GetResult {
-  PageOutcome outcome = PageOutcome::kUnavailable;
-  std::string message;
-  uint32_t tokens =
-      0;  // a page that is shorter than `out` fills its front: PageBytes(spec, tokens) bytes
-  uint64_t first_position = 0;
-  uint64_t bytes = 0;
-  std::string tier, recipe;
-  bool exact = false;
-  uint32_t levels = 0, levels_stored = 0;
-  double estimated_error = 0;
-  uint64_t stored_bytes = 0;
 };
 
 struct PrefixHit {

@@ -1,5 +1,7 @@
 #include "client/convert.h"
 
+#include <algorithm>
+
 #include "base/status_macros.h"
 #include "proto/wire/spec.h"
 
@@ -103,13 +105,14 @@ GetResult GetResultOf(const v1::PageReply& reply) {
   out.message = reply.message();
   out.tokens = reply.tokens();
   out.first_position = reply.first_position();
-  out.bytes = reply.payload_bytes();
+  out.bytes = reply.payload_bytes() - std::min(reply.kept().bytes(), reply.payload_bytes());
   out.tier = reply.tier();
   out.recipe = reply.recipe();
   out.exact = reply.exact();
   out.levels = reply.levels();
   out.levels_stored = reply.levels_stored();
   out.estimated_error = reply.estimated_error();
+  out.kept_share = reply.kept_share();
   out.stored_bytes = reply.stored_bytes();
   return out;
 }
@@ -123,6 +126,7 @@ absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
   out.pipeline = response.pipeline();
   out.fingerprint = response.fingerprint();
   out.fidelity = FidelityOf(response.fidelity());
+  out.is_private = response.is_private();
   out.created = response.created();
   out.levels = response.levels();
   return out;
@@ -134,6 +138,7 @@ v1::OpenSpaceRequest RequestOf(const SpaceOptions& options) {
   ToProto(options.spec, *request.mutable_spec());
   request.set_recipe(options.recipe);
   request.set_fidelity(static_cast<v1::Fidelity>(options.fidelity));
+  if (options.is_private.has_value()) request.set_is_private(*options.is_private);
   return request;
 }
 

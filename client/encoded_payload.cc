@@ -78,7 +78,10 @@ absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> pay
   }
   KVSTOW_RETURN_IF_ERROR(
       DecodePage(header, parsed.bodies, wanted, page.out.first(bytes), calibrations));
-  return DecodedPayload{.bytes = bytes, .tokens = wanted.tokens.count};
+  DecodedPayload out{.bytes = bytes, .tokens = wanted.tokens.count, .keep = {}};
+  KVSTOW_ASSIGN_OR_RETURN(auto kept, KeptTokens(header, parsed.bodies, wanted));
+  if (kept.has_value()) out.keep = std::move(kept->keep);
+  return out;
 }
 
 PageOutcome OutcomeOfFailedDecode(const absl::Status& status) {

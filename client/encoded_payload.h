@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
@@ -18,6 +19,7 @@ namespace kvstow {
 struct DecodedPayload {
   size_t bytes = 0;  // at the front of PageGet::out
   uint32_t tokens = 0;
+  std::vector<uint8_t> keep;  // as in GetResult
 };
 
 // Writes the layers and tokens of `page` to page.out. DATA_LOSS: damaged. NOT_FOUND: the

@@ -13,6 +13,7 @@
 #include "client/raw_stream.h"
 #include "kernels/codec.h"
 #include "kernels/encoded_page.h"
+#include "kernels/kept_tokens.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -112,8 +113,9 @@ class GetStream final : public StreamHandler {
  private:
   size_t left() const { return todo_.size() - answered_; }
   bool encoded() const { return call_->core.options.get_encoded; }
+  // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
   uint64_t PayloadLimit(const PageGet& page) const {
-    return page.out.size() + (encoded() ? kEncodedOverhead : 0);
+    return encoded() ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
   }
 
   void Ask(const PageGet& page, v1::GetPage& out) const {
@@ -121,6 +123,9 @@ class GetStream final : public StreamHandler {
     out.set_key(page.key);
     out.set_max_levels(page.max_levels);
     out.set_min_levels(page.min_levels);
+    if (page.max_error != std::numeric_limits<double>::infinity()) {
+      out.set_max_error(page.max_error);
+    }
     out.set_first_layer(page.first_layer);
     out.set_layer_count(page.layer_count);
     out.set_first_token(page.first_token);
@@ -139,7 +144,9 @@ class GetStream final : public StreamHandler {
       result_.bytes = 0;
       return Answer(page);
     }
-    if (result_.bytes > PayloadLimit(asked)) {
+    total_ = response.begin().payload_bytes();
+    const uint64_t fits = asked.out.size() + (encoded() ? kEncodedOverhead : 0);
+    if (result_.bytes > fits || total_ > PayloadLimit(asked)) {
       result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
                                      asked.out.size(), ": does the worker use the space's spec?");
       result_.outcome = PageOutcome::kNotCompatible;
@@ -151,27 +158,51 @@ class GetStream final : public StreamHandler {
     filled_ = 0;
     raw_digest_ = response.begin().raw_digest();
     digest_ = Xxh3Stream();
-    payload_.resize(encoded() ? result_.bytes : 0);
-    return result_.bytes == 0 ? EndPage() : absl::OkStatus();
+    payload_.resize(encoded() ? total_ : total_ - result_.bytes);
+    kept_ = response.begin().kept();
+    return total_ == 0 ? EndPage() : absl::OkStatus();
   }
 
   absl::Status TakePayload(const v1::GetResponse& response, const ChunkPayload& payload) {
     if (current_ == 0 || response.page() != current_ || response.offset() != filled_ ||
-        payload.bytes > result_.bytes - filled_ || payload.bytes > granted_ - received_) {
+        payload.bytes > total_ - filled_ || payload.bytes > granted_ - received_) {
       return absl::InternalError(absl::StrCat("the server sent ", payload.bytes,
                                               " bytes at offset ", response.offset(), " of page ",
                                               response.page(), ", which were not due"));
     }
     const PageGet& page = call_->pages[todo_[current_ - 1]];
-    for (const grpc::Slice& slice : payload.slices) {
-      const std::span<uint8_t> whole = encoded() ? std::span(payload_) : page.out;
-      const std::span<uint8_t> to = whole.subspan(filled_, slice.size());
-      std::memcpy(to.data(), slice.begin(), slice.size());
-      if (Checked(page)) digest_.Update(to);
-      filled_ += slice.size();
-    }
+    for (const grpc::Slice& slice : payload.slices) Place({slice.begin(), slice.size()}, page);
     received_ += payload.bytes;
-    return filled_ == result_.bytes ? EndPage() : absl::OkStatus();
+    return filled_ == total_ ? EndPage() : absl::OkStatus();
+  }
+
+  // Raw bytes go to the caller, what follows them and encoded pages to payload_.
+  void Place(std::span<const uint8_t> bytes, const PageGet& page) {
+    const uint64_t direct = encoded() ? 0 : result_.bytes;
+    if (filled_ < direct) {
+      const size_t n = std::min<uint64_t>(bytes.size(), direct - filled_);
+      const std::span<uint8_t> to = page.out.subspan(filled_, n);
+      std::memcpy(to.data(), bytes.data(), n);
+      if (Checked(page)) digest_.Update(to);
+      filled_ += n;
+      bytes = bytes.subspan(n);
+    }
+    if (bytes.empty()) return;
+    std::memcpy(payload_.data() + (filled_ - direct), bytes.data(), bytes.size());
+    filled_ += bytes.size();
+  }
+
+  // Which tokens of a raw page were kept, from what followed it. A page has at least a byte for
+  // each.
+  absl::Status TakeKept() {
+    const uint64_t lists = uint64_t{kept_.layers()} * kept_.kv_heads();
+    if (result_.tokens == 0 || lists > result_.bytes / result_.tokens) {
+      return absl::InternalError("the server sent a list of more tokens than the page has");
+    }
+    const auto kept = ReadKept(payload_, kept_.layers(), result_.tokens, kept_.kv_heads());
+    if (!kept.ok()) return absl::InternalError(kept.status().message());
+    result_.keep = kept->keep;
+    return absl::OkStatus();
   }
 
   // The very bytes that were put, and all of them: their digest is known.
@@ -182,7 +213,11 @@ class GetStream final : public StreamHandler {
 
   absl::Status EndPage() {
     const uint64_t page = std::exchange(current_, 0);
-    if (encoded()) DecodePayload(call_->pages[todo_[page - 1]]);
+    if (encoded()) {
+      DecodePayload(call_->pages[todo_[page - 1]]);
+    } else if (kept_.bytes() > 0) {
+      KVSTOW_RETURN_IF_ERROR(TakeKept());
+    }
     if (Checked(call_->pages[todo_[page - 1]])) {
       const Digest128 digest = digest_.Finish();
       if (AsBytes(raw_digest_).size() != digest.bytes.size() ||
@@ -201,6 +236,7 @@ class GetStream final : public StreamHandler {
     if (decoded.ok()) {
       result_.bytes = decoded->bytes;
       result_.tokens = decoded->tokens;
+      result_.keep = decoded->keep;
       result_.first_position += page.first_token;
       return;
     }
@@ -222,10 +258,11 @@ class GetStream final : public StreamHandler {
   // The page that is arriving; 0 = none.
   uint64_t current_ = 0;
   GetResult result_;
-  uint64_t filled_ = 0;
+  v1::KeptTokens kept_;
+  uint64_t total_ = 0, filled_ = 0;  // of its payload
   std::string raw_digest_;
   Xxh3Stream digest_;
-  std::vector<uint8_t> payload_;  // of an encoded page
+  std::vector<uint8_t> payload_;  // an encoded page, or what follows a raw one
 };
 
 void StartStream(std::shared_ptr<GetCall> call) {

@@ -16,6 +16,28 @@ namespace {
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
 constexpr Duration kDrainTime = std::chrono::milliseconds(50);
 
+uint64_t PayloadBytes(const PagePut& page) {
+  uint64_t bytes = page.raw.size();
+  for (const PageColumn& column : page.columns) bytes += column.scores.size();
+  return bytes;
+}
+
+// Bytes [offset, offset + bytes) of a page's payload: the raw page, then its columns.
+std::vector<SharedBytes> PiecesOf(const std::shared_ptr<const void>& owner, const PagePut& page,
+                                  uint64_t offset, uint64_t bytes) {
+  std::vector<SharedBytes> out;
+  const auto take = [&](std::span<const uint8_t> part) {
+    const uint64_t skipped = std::min<uint64_t>(offset, part.size());
+    const uint64_t taken = std::min<uint64_t>(bytes, part.size() - skipped);
+    if (taken > 0) out.emplace_back(owner, part.subspan(skipped, taken));
+    offset -= skipped;
+    bytes -= taken;
+  };
+  take(page.raw);
+  for (const PageColumn& column : page.columns) take(column.scores);
+  return out;
+}
+
 // The caller's pages and their results. The slices that gRPC holds share it, so it goes, and the
 // callback runs, when nobody reads the pages any more.
 struct PutBatch {
@@ -101,16 +123,17 @@ class PutStream final : public StreamHandler {
     message.set_page(next_ + 1);
     message.set_offset(sent_);
     if (sent_ == 0) Begin(page, *message.mutable_begin());
+    const uint64_t all = PayloadBytes(page);
     const uint64_t bytes =
-        std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, page.raw.size() - sent_});
-    const SharedBytes payload(batch_, page.raw.subspan(sent_, bytes));
+        std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, all - sent_});
+    const std::vector<SharedBytes> payload = PiecesOf(batch_, page, sent_, bytes);
     credit_ -= bytes;
     sent_ += bytes;
-    if (sent_ == page.raw.size()) {
+    if (sent_ == all) {
       ++next_;
       sent_ = 0;
     }
-    return {.message = WriteChunk(message, {&payload, 1})};
+    return {.message = WriteChunk(message, payload)};
   }
 
   absl::Status OnMessage(const grpc::ByteBuffer& message) override {
@@ -143,9 +166,15 @@ class PutStream final : public StreamHandler {
     out.set_key(page.key);
     out.set_tokens(page.tokens);
     out.set_first_position(page.first_position);
-    out.set_payload_bytes(page.raw.size());
+    out.set_payload_bytes(PayloadBytes(page));
     out.set_digest(digest.bytes.data(), digest.bytes.size());
     out.set_ack(static_cast<v1::Ack>(page.ack));
+    for (const PageColumn& column : page.columns) {
+      v1::PageColumn& info = *out.add_columns();
+      info.set_name(column.name);
+      info.set_queries(column.queries);
+      info.set_bytes(column.scores.size());
+    }
   }
 
   std::shared_ptr<PutCall> call_;

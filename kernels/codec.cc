@@ -8,10 +8,10 @@
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
 #include "kernels/importance/policy.h"
+#include "kernels/kept_tokens.h"
 #include "kernels/ops.h"
 #include "kernels/rate_codec.h"
 #include "kernels/run_codec.h"
-#include "kernels/sparse_run_codec.h"
 
 namespace kvstow {
 namespace {
@@ -322,20 +322,31 @@ absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> s
 }
 
 absl::StatusOr<std::optional<Selection>> KeptTokens(
-    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments) {
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+    PageRange wanted) {
   const absl::StatusOr<Recipe> recipe = Recipe::Parse(header.pipeline);
   if (!recipe.ok())
     return absl::DataLossError(absl::StrCat("page header: ", recipe.status().message()));
   if (!recipe->drops_tokens()) return std::optional<Selection>();
-  Selection all{header.layers, header.tokens, header.kv_heads, {}};
+  auto& [layers, tokens] = wanted;
+  KVSTOW_RETURN_IF_ERROR(Complete("layers", header.layers, layers.first, layers.count));
+  KVSTOW_RETURN_IF_ERROR(Complete("tokens", header.tokens, tokens.first, tokens.count));
+  Selection out{layers.count, tokens.count, header.kv_heads, {}};
   for (const SegmentInfo& s : header.segments) {
     if (s.level > 0) break;
+    const uint32_t from = std::max<uint32_t>(s.first_layer, layers.first);
+    const uint32_t to =
+        std::min<uint32_t>(s.first_layer + s.layer_count, layers.first + layers.count);
+    if (from >= to) continue;
     KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
-    const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
-    KVSTOW_ASSIGN_OR_RETURN(const Selection part, ReadKept(bodies[0].span(), run, header.kv_heads));
-    all.keep.insert(all.keep.end(), part.keep.begin(), part.keep.end());
+    KVSTOW_ASSIGN_OR_RETURN(const Selection run, ReadKept(bodies[0].span(), s.layer_count,
+                                                          header.tokens, header.kv_heads));
+    for (uint32_t layer = from - s.first_layer; layer < to - s.first_layer; ++layer) {
+      const auto first = run.keep.begin() + (size_t{layer} * run.tokens + tokens.first) * run.heads;
+      out.keep.insert(out.keep.end(), first, first + size_t{tokens.count} * run.heads);
+    }
   }
-  return std::optional<Selection>(std::move(all));
+  return std::optional<Selection>(std::move(out));
 }
 
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {

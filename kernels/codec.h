@@ -91,10 +91,12 @@ absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> s
                         std::span<uint8_t> out,
                         const CalibrationStore& calibrations = NoCalibrations());
 
-// Which tokens a page holds, from the base levels in `segments`, which all must be there. Nothing
-// when it holds all of them: its recipe drops none. Errors are DecodePage's.
+// Which of the wanted tokens a page holds, from the base levels in `segments`: those of the wanted
+// layers must be there. The selection has the wanted layers and tokens alone. Nothing when the page
+// holds all of them: its recipe drops none. Errors are DecodePage's.
 absl::StatusOr<std::optional<Selection>> KeptTokens(
-    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments);
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+    PageRange wanted = {});
 
 // Checks every body against the header's digest; DATA_LOSS names the first that fails.
 absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);

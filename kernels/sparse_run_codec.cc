@@ -10,25 +10,11 @@
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/importance/merge.h"
+#include "kernels/kept_tokens.h"
 #include "kernels/squared_error.h"
 
 namespace kvstow {
 namespace {
-
-size_t BitmapBytes(uint32_t tokens) { return (size_t{tokens} + 7) / 8; }
-// A list of positions where that is shorter than a bit for each token.
-bool IsList(size_t kept, uint32_t tokens) { return kept * 2 < BitmapBytes(tokens); }
-size_t MaskBytes(size_t kept, uint32_t tokens) {
-  return IsList(kept, tokens) ? kept * 2 : BitmapBytes(tokens);
-}
-
-std::vector<uint32_t> KeptOf(const Selection& kept, uint32_t layer, uint32_t head) {
-  std::vector<uint32_t> out;
-  for (uint32_t t = 0; t < kept.tokens; ++t) {
-    if (kept.Kept(layer, t, head)) out.push_back(t);
-  }
-  return out;
-}
 
 // Where the bytes of each (layer, head) of a run stand in a body.
 struct Parts {
@@ -58,13 +44,10 @@ class SparseRunCodec final : public RunCodec {
                                                    std::span<const uint8_t> raw) const override {
     if (run.kept == nullptr) return absl::InternalError("a sparse run without a selection");
     std::vector<std::vector<EncodedLevel>> coded;  // [layers * heads][level], or empty
-    ByteWriter counts, masks;
     std::vector<double> gains(levels(), 0);
     for (uint32_t i = 0; i < run.layers.count; ++i) {
       for (uint32_t h = 0; h < spec_.kv_heads; ++h) {
         const std::vector<uint32_t> kept = KeptOf(*run.kept, run.layers.first + i, h);
-        counts.Put(static_cast<uint16_t>(kept.size()));
-        PutMask(kept, run.tokens, masks);
         coded.emplace_back();
         if (kept.empty()) continue;
         const std::vector<uint8_t> head = run.kept->merge && spec_.head_dim_v > 0
@@ -75,8 +58,10 @@ class SparseRunCodec final : public RunCodec {
       }
     }
     std::vector<EncodedLevel> out;
+    ByteWriter kept_tokens;
+    WriteKept(*run.kept, run.layers, kept_tokens);
     for (uint32_t level = 0; level < levels(); ++level) {
-      std::string body = level == 0 ? counts.bytes() + masks.bytes() : std::string();
+      std::string body = level == 0 ? kept_tokens.bytes() : std::string();
       AppendParts(coded, level, body);
       out.push_back({SharedBytes::Take(std::move(body)), gains[level]});
     }
@@ -89,7 +74,8 @@ class SparseRunCodec final : public RunCodec {
       return absl::DataLossError(
           absl::StrCat(bodies.size(), " levels where the recipe has ", levels()));
     }
-    KVSTOW_ASSIGN_OR_RETURN(const Selection kept, ReadKept(bodies[0].span(), run, spec_.kv_heads));
+    KVSTOW_ASSIGN_OR_RETURN(const Selection kept, ReadKept(bodies[0].span(), run.layers.count,
+                                                           run.tokens, spec_.kv_heads));
     std::vector<Parts> parts;
     for (size_t level = 0; level < bodies.size(); ++level) {
       ByteReader in(bodies[level].span());
@@ -115,16 +101,6 @@ class SparseRunCodec final : public RunCodec {
             .first_position = run.first_position};
   }
 
-  static void PutMask(const std::vector<uint32_t>& kept, uint32_t tokens, ByteWriter& out) {
-    if (IsList(kept.size(), tokens)) {
-      for (const uint32_t t : kept) out.Put(static_cast<uint16_t>(t));
-      return;
-    }
-    std::vector<uint8_t> bits(BitmapBytes(tokens));
-    for (const uint32_t t : kept) bits[t / 8] |= static_cast<uint8_t>(1U << t % 8);
-    out.PutBytes(bits);
-  }
-
   static void AppendParts(const std::vector<std::vector<EncodedLevel>>& coded, uint32_t level,
                           std::string& body) {
     ByteWriter lengths, parts;
@@ -134,17 +110,6 @@ class SparseRunCodec final : public RunCodec {
     }
     body += lengths.bytes();
     body += parts.bytes();
-  }
-
-  // Bytes of the counts and masks at the beginning of a base level's body.
-  static size_t KeptBytes(const Selection& kept) {
-    size_t bytes = size_t{kept.layers} * kept.heads * sizeof(uint16_t);
-    for (uint32_t l = 0; l < kept.layers; ++l) {
-      for (uint32_t h = 0; h < kept.heads; ++h) {
-        bytes += MaskBytes(KeptOf(kept, l, h).size(), kept.tokens);
-      }
-    }
-    return bytes;
   }
 
   size_t VectorBytes(Part part) const {
@@ -263,43 +228,6 @@ class SparseRunCodec final : public RunCodec {
 std::unique_ptr<const RunCodec> MakeSparseRunCodec(const KvSpec& spec,
                                                    std::unique_ptr<const RunCodec> head_codec) {
   return std::make_unique<SparseRunCodec>(spec, std::move(head_codec));
-}
-
-absl::StatusOr<Selection> ReadKept(std::span<const uint8_t> body, const Run& run, uint32_t heads) {
-  Selection out{run.layers.count, run.tokens, heads, {}};
-  const size_t lists = size_t{out.layers} * heads;
-  ByteReader in(body);
-  ByteReader counts(in.GetBytes(lists * sizeof(uint16_t)));
-  if (!in.ok()) return absl::DataLossError("a sparse body ends within its counts");
-  out.keep.resize(lists * run.tokens);
-  for (size_t list = 0; list < lists; ++list) {
-    const size_t count = counts.Get<uint16_t>();
-    const auto mask =
-        count > run.tokens ? std::span<const uint8_t>() : in.GetBytes(MaskBytes(count, run.tokens));
-    const auto keep = [&](size_t token) -> uint8_t& {
-      return out.keep[(list / heads * run.tokens + token) * heads + list % heads];
-    };
-    size_t found = 0, next = 0;  // positions ascend
-    const auto take = [&](size_t token) {
-      if (token < next || token >= run.tokens) return;
-      keep(token) = 1;
-      next = token + 1;
-      ++found;
-    };
-    if (IsList(count, run.tokens)) {
-      ByteReader positions(mask);
-      for (size_t i = 0; i < count; ++i) take(positions.Get<uint16_t>());
-    } else {
-      for (size_t t = 0; t < mask.size() * 8; ++t) {
-        if (mask[t / 8] >> t % 8 & 1) take(t);
-      }
-    }
-    if (!in.ok() || found != count) {
-      return absl::DataLossError(
-          absl::StrCat("list ", list, " of a sparse body does not hold ", count, " positions"));
-    }
-  }
-  return out;
 }
 
 }  // namespace kvstow

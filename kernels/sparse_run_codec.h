@@ -9,12 +9,7 @@
 #define KVSTOW_KERNELS_SPARSE_RUN_CODEC_H_
 
 #include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "absl/status/statusor.h"
-#include "kernels/importance/budget.h"
 #include "kernels/run_codec.h"
 
 namespace kvstow {
@@ -22,10 +17,6 @@ namespace kvstow {
 // `head_codec` codes pages of one layer and one KV head of `spec`'s width.
 std::unique_ptr<const RunCodec> MakeSparseRunCodec(const KvSpec& spec,
                                                    std::unique_ptr<const RunCodec> head_codec);
-
-// Reads which tokens a base level's body keeps, from its beginning: a Selection of the run's
-// layers. DATA_LOSS when it cannot be.
-absl::StatusOr<Selection> ReadKept(std::span<const uint8_t> body, const Run& run, uint32_t heads);
 
 }  // namespace kvstow
 

@@ -22,15 +22,22 @@ absl::StatusOr<std::optional<SpaceFidelity>> FidelityFromProto(v1::Fidelity fide
     case v1::DENSE:
       return SpaceFidelity::kDense;
     case v1::SPARSE:
-      return absl::UnimplementedError(
-          "fidelity SPARSE is not served by this version: use EXACT or DENSE");
+      return SpaceFidelity::kSparse;
     default:
       return UnknownValue("fidelity", fidelity);
   }
 }
 
 v1::Fidelity FidelityToProto(SpaceFidelity fidelity) {
-  return fidelity == SpaceFidelity::kExact ? v1::EXACT : v1::DENSE;
+  switch (fidelity) {
+    case SpaceFidelity::kExact:
+      return v1::EXACT;
+    case SpaceFidelity::kDense:
+      return v1::DENSE;
+    case SpaceFidelity::kSparse:
+      return v1::SPARSE;
+  }
+  return v1::DENSE;
 }
 
 absl::StatusOr<Ack> AckFromProto(v1::Ack ack, Ack unspecified) {

@@ -84,6 +84,7 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
     KVSTOW_ASSIGN_OR_RETURN(request.spec, FromProto(in.spec()));
   }
   KVSTOW_ASSIGN_OR_RETURN(request.fidelity, FidelityFromProto(in.fidelity()));
+  if (in.has_is_private()) request.is_private = in.is_private();
   KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, spaces_.Open(request));
   const Space& space = *opened.space;
   out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
@@ -91,8 +92,9 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   ToProto(space.spec, *out.mutable_spec());
   out.set_recipe(space.recipe);
   out.set_pipeline(space.pipeline);
-  out.set_fidelity(FidelityToProto(space.fidelity));
+  out.set_fidelity(FidelityToProto(space.promise.fidelity));
   out.set_raw_bytes_per_token(BytesPerToken(space.spec));
+  out.set_is_private(space.promise.is_private);
   out.set_levels((space.cold != nullptr ? space.cold : space.codec)->levels());
   return absl::OkStatus();
 }
@@ -161,7 +163,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
       row.set_space(space->name);
       ToProto(space->spec, *row.mutable_spec());
       row.set_recipe(space->recipe);
-      row.set_fidelity(FidelityToProto(space->fidelity));
+      row.set_fidelity(FidelityToProto(space->promise.fidelity));
       row.set_pages(part.pages);
       row.set_raw_bytes(part.raw_bytes);
       row.set_encoded_bytes(part.encoded_bytes);

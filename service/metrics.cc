@@ -152,6 +152,9 @@ class Metrics::Impl {
       Count(registry, "kvstow_missing_calibration_total",
             "pages that were a miss because their calibration is not loaded")
           .Add({});
+  Family<Counter>& short_of =
+      Count(registry, "kvstow_short_of_fidelity_total",
+            "pages that were a miss because they have less than was asked for, by what");
   Counter& reaped = Count(registry, "kvstow_reaped_pages_total",
                           "half-sent pages that were dropped because nobody went on")
                         .Add({});
@@ -202,6 +205,10 @@ void Metrics::CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t fou
 
 void Metrics::CountRefusedCall(absl::string_view why) {
   impl_->refused.Add({{"reason", std::string(why)}}).Increment();
+}
+
+void Metrics::CountShortOf(absl::string_view what) {
+  impl_->short_of.Add({{"of", std::string(what)}}).Increment();
 }
 
 void Metrics::CountCorrupt() { impl_->corrupt.Increment(); }

@@ -40,7 +40,9 @@ class Metrics {
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);  // a short word: deadline, draining, streams
-  void CountCorrupt();             // a page failed a check or its decoding, and was dropped
+  void CountCorrupt();  // a page failed a check or its decoding, and was dropped
+  // A page was a miss because it has less than was asked for: of "levels", or too much "error".
+  void CountShortOf(absl::string_view what);
   void CountMissingCalibration();  // a page was a miss because its calibration is not here
   void CountReaped(uint64_t tickets);
   void ObserveEncode(Duration time);

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/codec.h"
+#include "kernels/kept_tokens.h"
 #include "kernels/page.h"
 #include "service/convert.h"
 
@@ -83,6 +84,13 @@ absl::StatusOr<TokenRange> TokensOf(const PageHeader& header, v1::Payload payloa
                      " were asked for, the page has ", header.tokens));
   }
   return TokenRange{.first = first, .count = count};
+}
+
+// docs/FORMAT.md, "Kept tokens".
+SharedBytes KeptPayload(const Selection& kept) {
+  ByteWriter out;
+  WriteKept(kept, {0, kept.layers}, out);
+  return SharedBytes::Take(std::move(out).Take());
 }
 
 // docs/FORMAT.md, "Encoded payload".
@@ -167,6 +175,22 @@ absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& fac
   return absl::OkStatus();
 }
 
+// NOT_FOUND, counted, when so much of a page is less than the request will take.
+absl::Status PageReader::CheckFidelity(const Selected& selected, const v1::GetPage& request) {
+  const uint32_t levels = WholeLevels(selected.header, selected.bodies.size(), selected.layers);
+  if (levels == 0) return absl::NotFoundError("its base level is no longer stored");
+  if (levels < request.min_levels()) {
+    metrics_.CountShortOf("levels");
+    return absl::NotFoundError(absl::StrCat("it has ", levels, " levels, at least ",
+                                            request.min_levels(), " were asked for"));
+  }
+  const double error = ErrorLeft(selected.header, selected.bodies.size(), selected.layers);
+  if (!request.has_max_error() || error <= request.max_error()) return absl::OkStatus();
+  metrics_.CountShortOf("error");
+  return absl::NotFoundError(absl::StrCat("its estimated error is ", error, ", at most ",
+                                          request.max_error(), " was asked for"));
+}
+
 absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out) {
   const PageHeader& header = selected.header;
   if (header.calibration != CalibrationId{} && calibrations_.Find(header.calibration) == nullptr) {
@@ -194,18 +218,22 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, payload, request));
   Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
   selected.bodies.resize(std::min(wanted, facts.segments.size()));
+  KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
   if (const absl::Status read = ReadSegments(name, facts, selected); !read.ok()) {
     const auto now = store_.Find(name);
     const bool replaced = now.ok() && now->number != facts.number;
     return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
   }
 
-  const size_t used = selected.bodies.size();
-  const uint32_t levels = WholeLevels(header, used, layers);
-  if (levels == 0) return absl::NotFoundError("its base level is no longer stored");
-  if (levels < request.min_levels()) {
-    return absl::FailedPreconditionError(absl::StrCat("it has ", levels, " levels, at least ",
-                                                      request.min_levels(), " were asked for"));
+  // What was there may have proved damaged.
+  KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
+  v1::PageReply& reply = out.reply;
+  KVSTOW_ASSIGN_OR_RETURN(const auto kept,
+                          KeptTokens(header, selected.bodies, {layers, selected.tokens}));
+  reply.set_kept_share(kept.has_value() ? kept->Share() : 1);
+  if (kept.has_value()) {
+    reply.mutable_kept()->set_layers(kept->layers);
+    reply.mutable_kept()->set_kv_heads(kept->heads);
   }
   if (payload == v1::ENCODED) {
     out.payload = EncodedPayload(facts.header, selected.bodies);
@@ -213,9 +241,13 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
     ByteBlock block(layers.count * LayerBytes(space.spec, tokens.count));
     KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
     out.payload.push_back(std::move(block).Share());
+    if (kept.has_value()) {
+      out.payload.push_back(KeptPayload(*kept));
+      reply.mutable_kept()->set_bytes(out.payload.back().size());
+    }
   }
 
-  v1::PageReply& reply = out.reply;
+  const size_t used = selected.bodies.size();
   for (const SharedBytes& part : out.payload) {
     reply.set_payload_bytes(reply.payload_bytes() + part.size());
   }
@@ -224,7 +256,7 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   if (!facts.tiers.empty()) reply.set_tier(TierName(facts.tiers.front()));
   reply.set_recipe(header.pipeline);
   reply.set_exact(header.exact);
-  reply.set_levels(levels);
+  reply.set_levels(WholeLevels(header, used, layers));
   reply.set_levels_stored(LevelsOf(header));
   reply.set_estimated_error(ErrorLeft(header, used, layers));
   reply.set_stored_bytes(facts.stored_bytes());

@@ -2,8 +2,10 @@
 //
 // It never lies: the header's key must be the key that was asked for, its geometry the space's, and
 // its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted.
-// The reply says what the bytes are: levels, exactness, error left. A page whose calibration is not
-// here cannot be decoded: a MISS, counted, until it is here again.
+// The reply says what the bytes are: levels, exactness, error left, which tokens were kept. A page
+// that falls short of what the request will take (min_levels, max_error) is a MISS, counted, before
+// anything is read. A page whose calibration is not here cannot be decoded: a MISS, counted, until
+// it is here again.
 //
 // Without gRPC, so that it can be tested alone. Thread-safe; Fetch takes the time that reading and
 // decoding take, so it runs on a worker thread.
@@ -48,6 +50,7 @@ class PageReader {
                     FetchedPage& out);
   absl::Status FetchInto(const Space& space, v1::Payload payload, const v1::GetPage& request,
                          FetchedPage& out);
+  absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
 
@@ -56,8 +59,8 @@ class PageReader {
   Metrics& metrics_;
 };
 
-// At most this many payload bytes come for a raw page of the space, or about as many for an encoded
-// one.
+// About as many payload bytes come for a page of the space; of a raw one never more, but for the
+// list of what was kept.
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request);
 
 }  // namespace kvstow

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/encoded_page.h"
 #include "kernels/page.h"
+#include "service/attention_columns.h"
 #include "service/convert.h"
 
 namespace kvstow {
@@ -61,11 +62,13 @@ absl::Status PageWriter::Check(const Space& space, const v1::PutPage& page) cons
     return absl::InvalidArgumentError(absl::StrCat(
         "tokens is ", page.tokens(), ": a page of this space has 1 to ", space.spec.page_tokens));
   }
-  const uint64_t want = PageBytes(space.spec, page.tokens());
-  if (page.payload_bytes() != want) {
-    return absl::InvalidArgumentError(absl::StrCat("payload_bytes is ", page.payload_bytes(), ": ",
-                                                   page.tokens(), " tokens of this space have ",
-                                                   want));
+  KVSTOW_RETURN_IF_ERROR(CheckColumns(space.spec, page));
+  const uint64_t raw = PageBytes(space.spec, page.tokens()), columns = ColumnBytes(page);
+  if (page.payload_bytes() != raw + columns) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload_bytes is ", page.payload_bytes(), ": ", page.tokens(),
+                     " tokens of this space have ", raw,
+                     columns > 0 ? absl::StrCat(" and their columns ", columns) : ""));
   }
   if (!page.digest().empty() && page.digest().size() != sizeof(Digest128)) {
     return absl::InvalidArgumentError(absl::StrCat("digest has ", page.digest().size(),
@@ -92,7 +95,9 @@ bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
 }
 
 v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
-                                const SharedBytes& raw) {
+                                const SharedBytes& payload) {
+  const size_t raw_bytes = payload.size() - ColumnBytes(page);
+  const SharedBytes raw = payload.Slice(0, raw_bytes);
   const Digest128 digest = Xxh3_128(raw.span());
   if (!page.digest().empty() &&
       !std::ranges::equal(AsBytes(page.digest()), std::span(digest.bytes))) {
@@ -103,12 +108,15 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   v1::PutResult result;
   if (AlreadyThere(space, page, digest, result)) return result;
 
+  const auto columns = ReadColumns(space.spec, page, payload.span().subspan(raw_bytes));
+  if (!columns.ok()) return Refused(columns.status().message());
   const Time begin = Clock::Real().Now();
   auto encoded = space.codec->Encode({.raw = raw.span(),
                                       .tokens = page.tokens(),
                                       .first_position = page.first_position(),
                                       .key = page.key(),
-                                      .raw_digest = digest});
+                                      .raw_digest = digest,
+                                      .columns = &*columns});
   metrics_.ObserveEncode(Clock::Real().Now() - begin);
   if (!encoded.ok()) return Refused(encoded.status().message());
 

@@ -30,8 +30,9 @@ class PageWriter {
   bool AlreadyThere(const Space& space, const v1::PutPage& page, const Digest128& raw_digest,
                     v1::PutResult& result) const;
 
-  // `raw` is the whole payload of a page that passed Check. `result.page` is left to the caller.
-  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& raw);
+  // `payload` is the whole payload of a page that passed Check: the raw page, then its columns.
+  // `result.page` is left to the caller.
+  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& payload);
 
  private:
   Ack AckOf(const v1::PutPage& page) const;

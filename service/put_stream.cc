@@ -53,7 +53,8 @@ class PutStream final : public RawReactor {
   void Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket);
 
   // The writing side: any thread. A result, and credit, for the client.
-  void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker);
+  void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
+              uint64_t raw_bytes = 0);
   void GrantCredit(uint64_t bytes);
   Next Decide() KVSTOW_REQUIRES(mu_);
   void Act(Next next);
@@ -237,15 +238,17 @@ void PutStream::RefuseReceiving(absl::string_view why) {
 }
 
 void PutStream::Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket) {
-  const auto raw = parts_.staging.Finish(ticket);
-  v1::PutResult result =
-      raw.ok() ? parts_.writer.Write(*space_, page, *raw) : Refused(raw.status().message());
-  Answer(number, std::move(result), page.payload_bytes(), true);
+  const auto payload = parts_.staging.Finish(ticket);
+  v1::PutResult result = payload.ok() ? parts_.writer.Write(*space_, page, *payload)
+                                      : Refused(payload.status().message());
+  Answer(number, std::move(result), page.payload_bytes(), true,
+         PageBytes(space_->spec, page.tokens()));
 }
 
-void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker) {
+void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
+                       uint64_t raw_bytes) {
   result.set_page(number);
-  parts_.metrics.CountPut(result.status(), credit, result.stored_bytes());
+  parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
   Next next;
   {
     MutexLock lock(mu_);

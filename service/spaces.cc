@@ -49,7 +49,7 @@ struct FieldReader {
 
 // Every field that changes bytes, in the order of the format.
 template <typename Archive>
-void IdentityFields(Archive& archive, KvSpec& spec, std::string& pipeline, uint8_t& fidelity) {
+void IdentityFields(Archive& archive, KvSpec& spec, std::string& pipeline, uint8_t& promise) {
   auto dtype = static_cast<uint8_t>(spec.dtype);
   auto layout = static_cast<uint8_t>(spec.rope.layout);
   auto scaling = static_cast<uint8_t>(spec.rope.scaling);
@@ -75,16 +75,16 @@ void IdentityFields(Archive& archive, KvSpec& spec, std::string& pipeline, uint8
   archive(spec.rope.original_context);
   archive(spec.engine);
   archive(pipeline);
-  archive(fidelity);
+  archive(promise);
   spec.dtype = static_cast<DType>(dtype);
   spec.rope.layout = static_cast<RopeSpec::Layout>(layout);
   spec.rope.scaling = static_cast<RopeSpec::Scaling>(scaling);
   spec.rope.k_after_rope = after != 0;
 }
 
-std::string Identity(KvSpec spec, std::string pipeline, SpaceFidelity fidelity) {
+std::string Identity(KvSpec spec, std::string pipeline, SpacePromise promise) {
   FieldWriter writer;
-  auto value = static_cast<uint8_t>(fidelity);
+  uint8_t value = PromiseByte(promise);
   IdentityFields(writer, spec, pipeline, value);
   return std::move(writer.out).Take();
 }
@@ -149,24 +149,25 @@ absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
                      absl::StrCat("recipe: ", have.recipe, " here, ", asked.recipe, " asked"));
     }
   }
-  if (asked.fidelity.has_value() && *asked.fidelity != have.fidelity) {
+  const SpacePromise& promise = have.promise;
+  if (asked.fidelity.has_value() && *asked.fidelity != promise.fidelity) {
     return Differs(have.name,
-                   absl::StrCat("fidelity: ", SpaceFidelityName(have.fidelity), " here, ",
+                   absl::StrCat("fidelity: ", SpaceFidelityName(promise.fidelity), " here, ",
                                 SpaceFidelityName(*asked.fidelity), " asked"));
+  }
+  if (asked.is_private.value_or(promise.is_private) != promise.is_private) {
+    return Differs(have.name, promise.is_private ? "is_private: it is private to a session"
+                                                 : "is_private: sessions share it");
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::string_view SpaceFidelityName(SpaceFidelity fidelity) {
-  return fidelity == SpaceFidelity::kExact ? "EXACT" : "DENSE";
-}
-
-Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceFidelity fidelity) {
+Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise) {
   ByteWriter tagged;
   tagged.PutString16(kFingerprintTag);
-  const std::string identity = Identity(spec, std::string(pipeline), fidelity);
+  const std::string identity = Identity(spec, std::string(pipeline), promise);
   tagged.PutBytes(AsBytes(identity));
   const Sha256Digest digest = Sha256(AsBytes(tagged.bytes()));
   Fingerprint out;
@@ -180,7 +181,7 @@ std::string SerializeSpace(const Space& space) {
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
-  const std::string identity = Identity(space.spec, space.pipeline, space.fidelity);
+  const std::string identity = Identity(space.spec, space.pipeline, space.promise);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
   return std::move(out).Take();
@@ -199,15 +200,15 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
   space->name = std::string(reader.in.GetString16());
   space->recipe = std::string(reader.in.GetString16());
   std::string pipeline;
-  uint8_t fidelity = 0;
-  IdentityFields(reader, space->spec, pipeline, fidelity);
-  space->fidelity = static_cast<SpaceFidelity>(fidelity);
+  uint8_t promise = 0;
+  IdentityFields(reader, space->spec, pipeline, promise);
   const auto fingerprint = reader.in.GetBytes(space->fingerprint.size());
   if (!reader.ok || !reader.in.ok() || reader.in.remaining() != 0 || space->id == 0) {
     return absl::DataLossError("the record of a space is damaged");
   }
   std::copy(fingerprint.begin(), fingerprint.end(), space->fingerprint.begin());
-  if (space->fingerprint != FingerprintOf(space->spec, pipeline, space->fidelity) ||
+  KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseFromByte(promise));
+  if (space->fingerprint != FingerprintOf(space->spec, pipeline, space->promise) ||
       !CheckName(space->name).ok()) {
     return absl::DataLossError("the record of a space does not match its fingerprint");
   }
@@ -272,22 +273,11 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
   KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->recipe));
-  if (recipe.hot.drops_tokens() || (recipe.cold.has_value() && recipe.cold->drops_tokens())) {
-    return absl::UnimplementedError(absl::StrCat(
-        "recipe '", space->recipe,
-        "' drops tokens, and replies cannot name the kept ones yet: use its codec alone here, or "
-        "`kvstow codec roundtrip` without a server"));
-  }
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
   const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
-  space->fidelity =
-      request.fidelity.value_or(exact ? SpaceFidelity::kExact : SpaceFidelity::kDense);
-  if (space->fidelity == SpaceFidelity::kExact && !exact) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("fidelity EXACT with recipe '", space->recipe,
-                     "', which loses bits: use an exact recipe, as `raw`, or fidelity DENSE"));
-  }
-  space->fingerprint = FingerprintOf(space->spec, space->pipeline, space->fidelity);
+  KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseOf(recipe, exact, request.fidelity,
+                                                    request.is_private.value_or(false)));
+  space->fingerprint = FingerprintOf(space->spec, space->pipeline, space->promise);
   return space;
 }
 

@@ -1,10 +1,10 @@
 // The spaces that are open: what a worker's pages mean.
 //
-// A space is a name with one KvSpec, one recipe and one fidelity. All that changes bytes is in its
-// fingerprint: the first 16 bytes of SHA-256 over the fields, each with its length before it, of
-// spec, pipeline and fidelity (docs/FORMAT.md). A space never changes: opening it with another
-// spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that lossy pages never
-// pass for exact ones.
+// A space is a name with one KvSpec, one recipe and one promise (space_fidelity.h). All that
+// changes bytes is in its fingerprint: the first 16 bytes of SHA-256 over the fields, each with its
+// length before it, of spec, pipeline and fidelity (docs/FORMAT.md). A space never changes: opening
+// it with another spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that
+// lossy pages never pass for exact ones.
 //
 // A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration is served
 // with the one that fits, and the space keeps to it: its pipeline names it in full. A space whose
@@ -35,13 +35,10 @@
 #include "kernels/codec.h"
 #include "kernels/page.h"
 #include "service/calibrations.h"
+#include "service/space_fidelity.h"
 #include "storage/catalog.h"
 
 namespace kvstow {
-
-// What a space promises about what comes back. Persisted: do not change values.
-enum class SpaceFidelity : uint8_t { kExact = 1, kDense = 2 };
-absl::string_view SpaceFidelityName(SpaceFidelity fidelity);  // "EXACT"
 
 using Fingerprint = std::array<uint8_t, 16>;
 
@@ -51,7 +48,7 @@ struct Space {
   KvSpec spec;
   std::string recipe;    // as it was written
   std::string pipeline;  // the recipe written out
-  SpaceFidelity fidelity = SpaceFidelity::kDense;
+  SpacePromise promise;
   std::shared_ptr<const Codec> cold;  // what pages become before they leave memory; null = stay
   std::shared_ptr<const Codec>
       codec;  // what put makes; refuses every page when its calibration is missing
@@ -64,6 +61,7 @@ struct SpaceToOpen {
   std::optional<KvSpec> spec;             // absent: the space must exist
   std::string recipe;                     // "": the space's own, or the default
   std::optional<SpaceFidelity> fidelity;  // absent: the space's own, or what the recipe gives
+  std::optional<bool> is_private = {};    // absent: the space's own, or not
 };
 
 class Spaces {
@@ -82,7 +80,7 @@ class Spaces {
   // Takes over what was saved; returns how many records were left out. Call once, before Open.
   size_t Recover(std::span<const SpaceRecord> records);
 
-  // INVALID_ARGUMENT: a bad name, spec or recipe, or EXACT with a recipe that loses bits.
+  // INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the recipe does not keep.
   // NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION: it is open as something
   // else, or its calibration is not here. RESOURCE_EXHAUSTED: too many spaces. A space that could
   // not be saved is not opened.
@@ -119,7 +117,7 @@ std::string SerializeSpace(const Space& space);
 absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
                                                   Calibrations& calibrations);
 
-Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceFidelity fidelity);
+Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise);
 
 }  // namespace kvstow
 

@@ -1,5 +1,7 @@
 // kvstow get: the longest stored prefix of a case comes back into a file.
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "absl/cleanup/cleanup.h"
@@ -22,12 +24,15 @@ struct Flags {
   CaseFlags pages;
   std::string out, payload = "raw";
   std::vector<std::string> calibrations;
-  uint32_t max_levels = 0;
+  uint32_t max_levels = 0, min_levels = 0;
+  std::optional<double> max_error;
 };
 
 struct Fetched {
   uint32_t asked_tokens = 0, tokens = 0;
   std::vector<std::vector<uint8_t>> raw;
+  std::vector<std::optional<Selection>> kept;  // of each page, where it lacks tokens
+  double kept_share = 0, estimated_error = 0;  // mean of the tokens; of the worst page
   std::map<std::string, uint64_t> tiers;
   std::set<std::string> recipes;
   std::set<uint32_t> levels;
@@ -38,9 +43,9 @@ struct Fetched {
 
 // Takes the leading hits of a batch; false when it did not all come.
 bool Take(std::vector<GetResult> results, std::vector<std::vector<uint8_t>> buffers,
-          Fetched& fetched) {
+          const KvSpec& spec, Fetched& fetched) {
   for (size_t i = 0; i < results.size(); ++i) {
-    const GetResult& r = results[i];
+    GetResult& r = results[i];
     if (r.outcome == PageOutcome::kHit && r.bytes != buffers[i].size()) {
       fetched.stopped = "a page came back with another size than the case's";
       return false;
@@ -55,6 +60,12 @@ bool Take(std::vector<GetResult> results, std::vector<std::vector<uint8_t>> buff
     ++fetched.tiers[r.tier];
     fetched.recipes.insert(r.recipe);
     fetched.levels.insert(r.levels);
+    fetched.kept_share += r.kept_share * r.tokens;
+    fetched.estimated_error = std::max(fetched.estimated_error, r.estimated_error);
+    fetched.kept.emplace_back();
+    if (!r.keep.empty()) {
+      fetched.kept.back() = Selection{spec.layers, r.tokens, spec.kv_heads, std::move(r.keep)};
+    }
     fetched.raw.push_back(std::move(buffers[i]));
   }
   return true;
@@ -69,14 +80,19 @@ void FetchPages(Client& client, const Flags& flags, const CasePages& pages, cons
     std::vector<PageGet> gets;
     for (uint64_t bytes = 0; next < hit.pages && bytes < kBatchBytes; ++next) {
       std::vector<uint8_t>& buffer = buffers.emplace_back(pages.Bytes(next));
-      gets.push_back({.key = pages.keys[next], .out = buffer, .max_levels = flags.max_levels});
+      gets.push_back({.key = pages.keys[next],
+                      .out = buffer,
+                      .max_levels = flags.max_levels,
+                      .min_levels = flags.min_levels});
+      if (flags.max_error.has_value()) gets.back().max_error = *flags.max_error;
       bytes += buffer.size();
     }
     auto results = client.Get(flags.pages.space, hit.lease, std::move(gets)).get();
-    if (!Take(std::move(results), std::move(buffers), fetched)) break;
+    if (!Take(std::move(results), std::move(buffers), pages.spec, fetched)) break;
     progress.Update(fetched.raw_bytes);
   }
   fetched.seconds = SecondsSince(start);
+  if (fetched.tokens > 0) fetched.kept_share /= fetched.tokens;
 }
 
 absl::StatusOr<Fetched> GetCase(const Flags& flags) {
@@ -97,7 +113,8 @@ absl::StatusOr<Fetched> GetCase(const Flags& flags) {
   if (fetched.raw.empty()) return fetched;
   std::vector<DecodedPage> decoded;
   for (size_t p = 0; p < fetched.raw.size(); ++p) {
-    decoded.push_back({pages.First(p), pages.Count(p), fetched.raw[p]});
+    decoded.push_back({pages.First(p), pages.Count(p), fetched.raw[p],
+                       fetched.kept[p].has_value() ? &*fetched.kept[p] : nullptr});
   }
   KVSTOW_RETURN_IF_ERROR(WriteDecoded(flags.out, pages.file, decoded, fetched.stored_bytes));
   return fetched;
@@ -114,6 +131,8 @@ int Get(const Flags& flags) {
                {"tiers", got->tiers},
                {"levels", got->levels},
                {"recipe", absl::StrJoin(got->recipes, ", ")},
+               {"kept_share", got->kept_share},
+               {"estimated_error", got->estimated_error},
                {"raw_bytes", got->raw_bytes},
                {"stored_bytes", got->stored_bytes},
                {"seconds", got->seconds},
@@ -127,14 +146,18 @@ int Get(const Flags& flags) {
     return kMiss;
   }
   Print(flags.output, json,
-        FormatFields({{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
-                      {"pages", TiersText(got->tiers)},
-                      {"levels", absl::StrJoin(got->levels, ", ")},
-                      {"recipe", absl::StrJoin(got->recipes, ", ")},
-                      {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
-                                              FormatRatio(got->raw_bytes, got->stored_bytes))},
-                      {"time", absl::StrCat(FormatFixed(got->seconds, 3), " s, ",
-                                            FormatFixed(gbps, 2), " GB/s")}}) +
+        FormatFields(
+            {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
+             {"pages", TiersText(got->tiers)},
+             {"levels", absl::StrJoin(got->levels, ", ")},
+             {"recipe", absl::StrJoin(got->recipes, ", ")},
+             {"kept", absl::StrCat(FormatFixed(100 * got->kept_share, 1), " % of K and V")},
+             {"error",
+              absl::StrCat(FormatFixed(got->estimated_error, 6), " estimated, of the worst page")},
+             {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
+                                     FormatRatio(got->raw_bytes, got->stored_bytes))},
+             {"time",
+              absl::StrCat(FormatFixed(got->seconds, 3), " s, ", FormatFixed(gbps, 2), " GB/s")}}) +
             stopped);
   return kDone;
 }
@@ -149,9 +172,17 @@ void AddGet(CLI::App& app, int& exit_code) {
   AddServerFlags(*verb, flags->server);
   AddOutputFlags(*verb, flags->output);
   AddCaseFlags(*verb, flags->pages);
-  verb->add_option("OUT", flags->out, "safetensors file to write k.L and v.L to")->required();
+  verb->add_option("OUT", flags->out,
+                   "safetensors file to write k.L, v.L, and where tokens were dropped keep.L to")
+      ->required();
   verb->add_option("--max-levels", flags->max_levels, "decode at most so many levels; 0 = all")
       ->capture_default_str();
+  verb->add_option("--min-levels", flags->min_levels, "a page with fewer levels is a miss")
+      ->capture_default_str();
+  verb->add_option("--max-error", flags->max_error,
+                   "a page whose estimated error (squared, relative to K and V) is larger is a "
+                   "miss; any if left out")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--payload", flags->payload,
                    "raw: the server decodes; encoded: pages come as they are stored and are "
                    "decoded here")
@@ -161,6 +192,7 @@ void AddGet(CLI::App& app, int& exit_code) {
   verb->footer(
       "Examples:\n  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
       "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors\n"
+      "  kvstow get --space smollm2 --max-error 0.01 prompt.safetensors decoded.safetensors\n"
       "  kvstow get --space smollm2 --payload encoded --calibration model.kvcal prompt.safetensors "
       "decoded.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Get(*flags); });

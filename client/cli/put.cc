@@ -1,15 +1,19 @@
 // kvstow put: a case's pages go into a space.
+#include <algorithm>
 #include <deque>
 #include <future>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "client/case_attention.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
+#include "client/page_columns.h"
 
 namespace kvstow::cli {
 namespace {
@@ -24,6 +28,7 @@ struct Flags {
   CaseFlags pages;
   std::string recipe, fidelity, attention = "none";
   uint32_t page_tokens = 0;
+  bool is_private = false;
 };
 
 struct Totals {
@@ -40,7 +45,41 @@ struct Batch {
   std::future<std::vector<PutResult>> results;
 };
 
-Batch StartBatch(Client& client, const std::string& space, const CasePages& pages, size_t& next) {
+// A case's pages, and the columns that go with them.
+struct Source {
+  CasePages pages;
+  std::optional<CaseAttention> attention;
+  std::vector<std::string> columns;
+
+  std::vector<PageColumn> Columns(size_t page) const {
+    if (!attention.has_value()) return {};
+    AttentionColumns all = attention->Page(pages.First(page), pages.Count(page));
+    std::erase_if(all, [&](const auto& c) {
+      return std::find(columns.begin(), columns.end(), c.first) == columns.end();
+    });
+    return PageColumnsOf(all, pages.spec.kv_heads);
+  }
+};
+
+// What --attention names, of those that the case has or that follow from its queries.
+absl::StatusOr<Source> OpenSource(CasePages pages, const std::string& attention) {
+  Source out{std::move(pages), {}, {}};
+  if (attention == "none") return out;
+  KVSTOW_ASSIGN_OR_RETURN(out.attention, CaseAttention::Read(out.pages.file));
+  out.columns = attention == "sum" ? std::vector<std::string>{"attn_sum"}
+                                   : std::vector<std::string>{"attn_window", "attn_window_var",
+                                                              "attn_last", "attn_hits"};
+  const std::string first = out.columns[0];
+  if (!out.attention->Page(0, 1).contains(first)) {
+    return absl::InvalidArgumentError(absl::StrCat(out.pages.file.path(), " has no tensors ", first,
+                                                   ".L: --attention ", attention,
+                                                   " sends what the case has"));
+  }
+  return out;
+}
+
+Batch StartBatch(Client& client, const std::string& space, const Source& source, size_t& next) {
+  const CasePages& pages = source.pages;
   Batch batch;
   std::vector<PagePut> puts;
   uint64_t bytes = 0;
@@ -51,7 +90,8 @@ Batch StartBatch(Client& client, const std::string& space, const CasePages& page
     puts.push_back({.key = pages.keys[next],
                     .raw = raw,
                     .tokens = pages.Count(next),
-                    .first_position = pages.First(next)});
+                    .first_position = pages.First(next),
+                    .columns = source.Columns(next)});
     bytes += raw.size();
   }
   batch.results = client.Put(space, std::move(puts));
@@ -77,7 +117,8 @@ void Count(Batch& batch, Totals& totals) {
   }
 }
 
-Totals Stream(Client& client, const std::string& space, const CasePages& pages) {
+Totals Stream(Client& client, const std::string& space, const Source& source) {
+  const CasePages& pages = source.pages;
   Totals totals;
   Progress progress("put", PageBytes(pages.spec, 1) * pages.tokens());
   const Time start = Clock::Real().Now();
@@ -85,7 +126,7 @@ Totals Stream(Client& client, const std::string& space, const CasePages& pages) 
   size_t next = 0;
   while (next < pages.keys.size() || !under_way.empty()) {
     if (next < pages.keys.size() && under_way.size() < kBatchesUnderWay && totals.failed == 0) {
-      under_way.push_back(StartBatch(client, space, pages, next));
+      under_way.push_back(StartBatch(client, space, source, next));
       continue;
     }
     if (under_way.empty()) break;  // a page failed: do not start more
@@ -114,21 +155,18 @@ Fidelity FidelityFlag(const std::string& name) {
 }
 
 absl::StatusOr<Totals> PutCase(const Flags& flags) {
-  if (flags.attention != "none") {
-    return absl::UnimplementedError(absl::StrCat("--attention ", flags.attention,
-                                                 " is not served yet: leave it out, or say none"));
-  }
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
   const auto client = Connect(flags.server);
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t page_tokens, PageTokens(*client, flags));
-  const CasePages pages = CutCase(std::move(file), page_tokens);
-  KVSTOW_RETURN_IF_ERROR(client
-                             ->OpenSpace({.name = flags.pages.space,
-                                          .spec = pages.spec,
-                                          .recipe = flags.recipe,
-                                          .fidelity = FidelityFlag(flags.fidelity)})
-                             .status());
-  return Stream(*client, flags.pages.space, pages);
+  KVSTOW_ASSIGN_OR_RETURN(const Source source,
+                          OpenSource(CutCase(std::move(file), page_tokens), flags.attention));
+  SpaceOptions space{.name = flags.pages.space,
+                     .spec = source.pages.spec,
+                     .recipe = flags.recipe,
+                     .fidelity = FidelityFlag(flags.fidelity)};
+  if (flags.is_private) space.is_private = true;
+  KVSTOW_RETURN_IF_ERROR(client->OpenSpace(space).status());
+  return Stream(*client, flags.pages.space, source);
 }
 
 int Put(const Flags& flags) {
@@ -182,12 +220,19 @@ void AddPut(CLI::App& app, int& exit_code) {
   verb->add_option("--page-tokens", flags->page_tokens,
                    "tokens of a page; the space's own, or 256 for a new space, if left out")
       ->check(CLI::Range(1u, kMaxPageTokens));
-  verb->add_option("--attention", flags->attention, "attention columns to send along")
+  verb->add_flag("--private", flags->is_private,
+                 "a new space of one session alone: a sparse recipe may then drop tokens by what "
+                 "queries looked at");
+  verb->add_option("--attention", flags->attention,
+                   "attention columns of the case to send along: sum (attn_sum), or window "
+                   "(attn_window, and what else its last queries give)")
       ->check(CLI::IsMember({"none", "sum", "window"}))
       ->capture_default_str();
   verb->footer(
       "Examples:\n  kvstow put --space smollm2 prompt.safetensors\n"
-      "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors");
+      "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors\n"
+      "  kvstow put --space mine --fidelity sparse --private --attention window "
+      "--recipe 'snapkv(keep=0.25)|int8' prompt.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Put(*flags); });
 }
 

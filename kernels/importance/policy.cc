@@ -99,6 +99,7 @@ absl::Status ImportancePolicy::AddScoreOp(const Op& op, int& height) {
   KVSTOW_ASSIGN_OR_RETURN(ScoreStep step, info->make(arguments));
   steps_.push_back(std::move(step));
   if (op.name == "column") columns_.emplace_back(arguments.Text("name", ""));
+  reads_queries_ = reads_queries_ || info->reads_queries;
   height += info->gives - info->takes;
   return absl::OkStatus();
 }

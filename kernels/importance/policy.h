@@ -44,6 +44,7 @@ struct ScoreOpInfo {
   std::span<const absl::string_view> arguments;
   int takes = 0, gives = 1;  // scores, off and onto the stack
   absl::StatusOr<ScoreStep> (*make)(const class OpArguments&);
+  bool reads_queries = false;  // PageToScore::queries
 };
 const ScoreOpInfo* FindScoreOp(absl::string_view name);
 
@@ -75,6 +76,8 @@ class ImportancePolicy {
                                 LayerRange layers) const;
   // Names of the columns that it reads.
   std::span<const std::string> columns() const { return columns_; }
+  // Whether it reads statistics of the queries.
+  bool reads_queries() const { return reads_queries_; }
 
  private:
   absl::Status AddScoreOp(const Op& op, int& height);
@@ -82,6 +85,7 @@ class ImportancePolicy {
 
   std::vector<ScoreStep> steps_;
   std::vector<std::string> columns_;
+  bool reads_queries_ = false;
   Protection protection_;
   Budget budget_;
   double power_ = 0;  // of `class`

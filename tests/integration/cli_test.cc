@@ -109,12 +109,6 @@ TEST(Cli, FilesThatAreNoCasesAreNamed) {
   EXPECT_THAT(program.err, HasSubstr("no whole safetensors file"));
 }
 
-TEST(Cli, AttentionIsNotServedYet) {
-  const Finished run = RunKvstow({"put", "--space", "s", "--attention", "sum", kCase});
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, HasSubstr("not served yet"));
-}
-
 TEST(Cli, CodecListHasEveryPreset) {
   const Finished text = RunKvstow({"codec", "list"});
   EXPECT_EQ(text.exit_code, 0);
@@ -387,6 +381,47 @@ TEST_F(CliServer, ACaseOfAnotherModelIsRefusedByTheFieldThatDiffers) {
   const Finished recipe = Run({"put", "--space", "t", "--recipe", "nosuch", kCase});
   EXPECT_EQ(recipe.exit_code, 1);
   EXPECT_THAT(recipe.err, HasSubstr("nosuch"));
+}
+
+TEST_F(CliServer, ASparseSpaceGivesWhatTheLocalCodecGives) {
+  const std::string recipe = "snapkv(keep=0.25)|int8", local = dir_.path("local");
+  const std::vector<std::string> put = {"put",  "--space",     "s",      "--recipe",
+                                        recipe, "--fidelity",  "sparse", "--page-tokens",
+                                        "128",  "--attention", "window", kCase};
+  const Finished shared = Run(put);
+  EXPECT_EQ(shared.exit_code, 1);
+  EXPECT_THAT(shared.err, HasSubstr("--private"));
+  std::vector<std::string> mine = put;
+  mine.push_back("--private");
+  EXPECT_EQ(RunJson(mine)["stored"], 2);
+  RunJson({"codec", "roundtrip", "--recipe", recipe, "--page-tokens", "128", kCase, local});
+  for (const char* payload : {"raw", "encoded"}) {
+    const Json get = RunJson({"get", "--space", "s", "--payload", payload, kCase, out_});
+    EXPECT_EQ(get["hit_tokens"], 256);
+    EXPECT_NEAR(get["kept_share"], 0.28, 0.04) << "protected tokens count";
+    EXPECT_GT(get["estimated_error"], 0.3);
+    EXPECT_LT(get["estimated_error"], 1);
+    // The server scores by fp16, so a token at the edge may differ.
+    const auto a = SafetensorsReader::Open(local), b = SafetensorsReader::Open(out_);
+    ASSERT_TRUE(a.ok() && b.ok()) << b.status();
+    uint64_t kept = 0, differ = 0;
+    for (int layer = 0; layer < 30; ++layer) {
+      const std::string name = "keep." + std::to_string(layer);
+      const auto x = a->Find(name), y = b->Find(name);
+      ASSERT_TRUE(x.ok() && y.ok()) << name;
+      ASSERT_EQ(y->shape, (std::vector<uint64_t>{256, 3}));
+      const auto here = a->Data(*x), there = b->Data(*y);
+      for (size_t i = 0; i < here.size(); ++i) {
+        kept += there[i];
+        differ += here[i] != there[i];
+      }
+    }
+    EXPECT_NEAR(kept / (256.0 * 3 * 30), get["kept_share"].get<double>(), 1e-9);
+    EXPECT_LT(differ, kept / 50) << payload;
+  }
+  const Json none = RunJson({"get", "--space", "s", "--max-error", "0.1", kCase, out_}, 3);
+  EXPECT_THAT(none["stopped"].get<std::string>(), HasSubstr("at most 0.1 was asked for"));
+  RunJson({"get", "--space", "s", "--min-levels", "2", kCase, out_}, 3);
 }
 
 TEST_F(CliServer, BenchMeasuresAndCleansUp) {

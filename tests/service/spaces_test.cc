@@ -45,7 +45,7 @@ TEST_F(SpacesTest, OpenMakesThenFinds) {
   const auto made = Open("s", "raw");
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_TRUE(made->created);
-  EXPECT_EQ(made->space->fidelity, SpaceFidelity::kExact);
+  EXPECT_EQ(made->space->promise.fidelity, SpaceFidelity::kExact);
   const auto again = Open("s", "");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_FALSE(again->created);
@@ -88,10 +88,77 @@ TEST_F(SpacesTest, ARecipeWhoseCalibrationIsMissingSaysWhatToDo) {
                     HasSubstr("--calibrations FOLDER")));
 }
 
-TEST_F(SpacesTest, ARecipeThatDropsTokensIsNotServedYet) {
-  const auto opened = Open("s", "knorm(keep=0.5)|int8");
-  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("drops tokens"));
+TEST_F(SpacesTest, OnlySparseDropsTokens) {
+  const auto refused = [&](const std::string& recipe, std::optional<SpaceFidelity> fidelity,
+                           const char* says) {
+    const auto opened = Open("refused", recipe, fidelity);
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument) << recipe;
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr(says)) << recipe;
+  };
+  refused("knorm(keep=0.5)|int8", std::nullopt, "ask for fidelity SPARSE");
+  refused("knorm(keep=0.5)|int8", SpaceFidelity::kDense, "ask for fidelity SPARSE");
+  refused("knorm(keep=0.5)|int8", SpaceFidelity::kExact, "loses bits");
+  refused("knorm(keep=0.5)|raw", SpaceFidelity::kExact, "loses bits");
+  refused("hot=int8,cold=knorm(keep=0.5)|int8", SpaceFidelity::kDense, "ask for fidelity SPARSE");
+  refused("hot=knorm(keep=0.5)|int8,cold=int8", SpaceFidelity::kSparse, "a hot form must keep");
+  for (const char* recipe : {"knorm(keep=0.5)|int8", "hot=int8,cold=knorm(keep=0.5)|int8", "int8",
+                             "raw", "streamingllm(keep=0.1)"}) {
+    const auto opened =
+        Open(recipe[0] == 'k' ? "a" : std::to_string(last_id_), recipe, SpaceFidelity::kSparse);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_EQ(opened->space->promise, SpacePromise{SpaceFidelity::kSparse});
+  }
+  EXPECT_TRUE(Open("a", "").ok()) << "whoever asks for nothing gets the space's own";
+}
+
+TEST_F(SpacesTest, WhatQueriesLookedAtDropsTokensInPrivateSpacesOnly) {
+  SpaceToOpen request{.name = "s",
+                      .spec = SmallSpec(),
+                      .recipe = "snapkv(keep=0.25)|int8",
+                      .fidelity = SpaceFidelity::kSparse};
+  const auto shared = spaces_->Open(request);
+  EXPECT_EQ(shared.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shared.status().message()),
+              AllOf(HasSubstr("by what queries looked at (attn_window)"), HasSubstr("--private")));
+  request.is_private = true;
+  const auto opened = spaces_->Open(request);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_TRUE(opened->space->promise.is_private);
+  const auto parsed = ParseSpace(saved_.back().bytes.span(), calibrations_);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ((*parsed)->promise, opened->space->promise);
+  request.is_private = false;
+  EXPECT_THAT(std::string(spaces_->Open(request).status().message()),
+              HasSubstr("it is private to a session"));
+  request.is_private = std::nullopt;
+  EXPECT_TRUE(spaces_->Open(request).ok());
+
+  request.name = "t";
+  request.recipe = "expected-attention(keep=0.5)|int8";
+  EXPECT_EQ(spaces_->Open(request).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(SpacesTest, Float8IsNeverCodedAgain) {
+  KvSpec spec = SmallSpec();
+  spec.dtype = DType::kF8E4M3;
+  for (const char* recipe : {"int8", "kvstow", "knorm(keep=0.5)", "knorm(keep=0.5)|int8"}) {
+    const auto opened = spaces_->Open(
+        {.name = "s", .spec = spec, .recipe = recipe, .fidelity = SpaceFidelity::kSparse});
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument) << recipe;
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr("take only 'raw'")) << recipe;
+  }
+  EXPECT_TRUE(spaces_->Open({.name = "s", .spec = spec, .recipe = "lossless"}).ok());
+}
+
+TEST_F(SpacesTest, APromiseOfALaterVersionIsNotGuessedAt) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto promise = PromiseFromByte(static_cast<uint8_t>(byte));
+    const int fidelity = byte & 127;
+    EXPECT_EQ(promise.ok(), fidelity >= 1 && fidelity <= 3) << byte;
+    if (promise.ok()) {
+      EXPECT_EQ(PromiseByte(*promise), byte);
+    }
+  }
 }
 
 TEST_F(SpacesTest, NamesAreChecked) {
@@ -141,7 +208,7 @@ TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
     EXPECT_EQ(after[i]->fingerprint, before[i]->fingerprint);
     EXPECT_EQ(after[i]->spec, before[i]->spec);
     EXPECT_EQ(after[i]->recipe, before[i]->recipe);
-    EXPECT_EQ(after[i]->fidelity, before[i]->fidelity);
+    EXPECT_EQ(after[i]->promise, before[i]->promise);
     EXPECT_TRUE(after[i]->codec->recipe() == before[i]->codec->recipe());
   }
 }
@@ -172,10 +239,12 @@ TEST(FingerprintTest, EveryFieldCounts) {
   specs[21].model = "test/smal";
   specs[21].revision = "l";
   std::set<Fingerprint> seen;
-  for (const KvSpec& spec : specs) seen.insert(FingerprintOf(spec, "raw", SpaceFidelity::kExact));
-  seen.insert(FingerprintOf(specs[0], "raw", SpaceFidelity::kDense));
-  seen.insert(FingerprintOf(specs[0], "affine(bits=8,group=64)", SpaceFidelity::kDense));
-  EXPECT_EQ(seen.size(), specs.size() + 2);
+  for (const KvSpec& spec : specs) seen.insert(FingerprintOf(spec, "raw", {SpaceFidelity::kExact}));
+  seen.insert(FingerprintOf(specs[0], "raw", {SpaceFidelity::kDense}));
+  seen.insert(FingerprintOf(specs[0], "raw", {SpaceFidelity::kSparse}));
+  seen.insert(FingerprintOf(specs[0], "raw", {SpaceFidelity::kSparse, true}));
+  seen.insert(FingerprintOf(specs[0], "affine(bits=8,group=64)", {SpaceFidelity::kDense}));
+  EXPECT_EQ(seen.size(), specs.size() + 4);
 }
 
 // The record as version 1 wrote it, for ever.
@@ -187,10 +256,10 @@ TEST(SpaceRecordTest, GoldenFile) {
   space.spec.rope.layout = RopeSpec::Layout::kHalf;
   space.spec.rope.theta = 100000;
   space.recipe = "raw";
-  space.fidelity = SpaceFidelity::kExact;
+  space.promise = {SpaceFidelity::kExact};
   space.codec = *MakeCodec(*Recipe::Parse("raw"), space.spec);
   space.pipeline = "raw";
-  space.fingerprint = FingerprintOf(space.spec, "raw", space.fidelity);
+  space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
   const std::string record = SerializeSpace(space);
 
   Calibrations calibrations("");

@@ -132,8 +132,8 @@ TEST_F(UnaryTest, OpenSpaceSaysWhatASpaceIsAndWhatDiffers) {
   EXPECT_EQ(differs.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(differs.error_message(), HasSubstr("layers: 4 here, 5 asked"));
 
-  EXPECT_EQ(client_->OpenSpace("t", "raw", nullptr, v1::SPARSE).error_code(),
-            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(client_->OpenSpace("t", "knorm(keep=0.5)|int8", nullptr, v1::DENSE).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(client_->OpenSpace("t", "int8", nullptr, v1::EXACT).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(client_->OpenSpace("t", "raw", nullptr, static_cast<v1::Fidelity>(9)).error_message(),

@@ -79,9 +79,10 @@ v1::PutRequest BeginPage(uint64_t number, const PageIn& page, const std::string&
   begin.set_key(page.key);
   begin.set_tokens(page.tokens);
   begin.set_first_position(page.first_position);
-  begin.set_payload_bytes(page.raw.size());
+  begin.set_payload_bytes(page.raw.size() + page.scores.size());
   begin.set_digest(page.digest);
   begin.set_ack(page.ack);
+  begin.mutable_columns()->Add(page.columns.begin(), page.columns.end());
   request.set_data(data);
   return request;
 }
@@ -103,7 +104,7 @@ Answer<v1::PutResult> WireClient::Put(const std::string& space, const std::vecto
   };
   bool open = true;
   for (size_t i = 0; i < pages.size() && open; ++i) {
-    const std::string& raw = pages[i].raw;
+    const std::string raw = pages[i].raw + pages[i].scores;
     for (size_t offset = 0; open && (offset == 0 || offset < raw.size()); offset += chunk) {
       const std::string data = raw.substr(offset, chunk);
       while (open && credit < data.size()) open = read();

@@ -27,6 +27,8 @@ struct PageIn {
   uint64_t first_position = 0;
   std::string digest = {};  // "" = none is sent
   v1::Ack ack = v1::ACK_UNSPECIFIED;
+  std::vector<v1::PageColumn> columns = {};
+  std::string scores = {};  // of the columns, behind `raw`
 };
 struct PageOut {
   v1::PageReply reply;

@@ -1,0 +1,96 @@
+// Pages on their way to a server and back: what a call of client.h takes and answers for each.
+//
+// Values. Buffers are the caller's.
+#ifndef KVSTOW_CLIENT_PAGES_H_
+#define KVSTOW_CLIENT_PAGES_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace kvstow {
+
+// What happened to a page; the same words as kvstow.v1.PageStatus.
+enum class PageOutcome : uint8_t {
+  kHit,
+  kMiss,
+  kCorrupt,
+  kExpired,
+  kUnavailable,
+  kNotCompatible,
+  kStored,
+  kAlreadyThere,
+  kConflict,
+  kRefused
+};
+absl::string_view OutcomeName(PageOutcome outcome);  // "HIT"
+
+enum class AckLevel : uint8_t { kDefault = 0, kMemory = 1, kProcess = 2, kDurable = 3 };
+
+// What the tokens of a page received of attention, by a name that policies know (docs/CODECS.md).
+// PageColumnsOf (page_columns.h) makes them of floats.
+struct PageColumn {
+  std::string name;
+  uint64_t queries = 0;         // that the scores sum over, at least 1
+  std::vector<uint8_t> scores;  // F16 [layers, tokens, kv_heads]
+};
+
+struct PagePut {
+  std::string key;
+  std::span<const uint8_t> raw;  // as kernels/page.h lays a page out
+  uint32_t tokens = 0;
+  uint64_t first_position = 0;
+  AckLevel ack = AckLevel::kDefault;
+  std::vector<PageColumn> columns = {};  // at most 8; a wrong one has the page refused
+};
+
+struct PutResult {
+  PageOutcome outcome = PageOutcome::kUnavailable;
+  std::string message;  // why it was refused, or what a call failed with
+  uint64_t stored_bytes = 0;
+  std::string recipe;
+  bool fell_back = false;
+  AckLevel ack = AckLevel::kDefault;
+};
+
+struct PageGet {
+  std::string key;
+  // Of the size that the page's layers have; HIT fills it, else it is undefined.
+  std::span<uint8_t> out;
+  uint32_t max_levels = 0;  // 0 = all
+  // A page with fewer levels, or with a larger estimated error, is a miss.
+  uint32_t min_levels = 0;
+  double max_error = std::numeric_limits<double>::infinity();
+  uint32_t first_layer = 0;
+  uint32_t layer_count = 0;  // 0 = all from first_layer
+  uint32_t first_token = 0;
+  uint32_t token_count =
+      0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
+};
+
+struct GetResult {
+  PageOutcome outcome = PageOutcome::kUnavailable;
+  std::string message;
+  uint32_t tokens =
+      0;  // a page that is shorter than `out` fills its front: PageBytes(spec, tokens) bytes
+  uint64_t first_position = 0;
+  uint64_t bytes = 0;
+  std::string tier, recipe;
+  bool exact = false;
+  uint32_t levels = 0, levels_stored = 0;
+  double estimated_error = 0;  // squared, relative to the energy of K and V
+  uint64_t stored_bytes = 0;
+  // Of a page that lacks tokens: which of them it has, [layers, tokens, kv_heads] of what was asked
+  // for, 1 = kept; K and V of the others are zeros that attention must mask. Empty: it has them
+  // all.
+  std::vector<uint8_t> keep;
+  double kept_share = 1;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_PAGES_H_
