@@ -47,6 +47,16 @@ absl::StatusOr<std::vector<PageOutcome>> OutcomesOf(
   return out;
 }
 
+constexpr uint64_t kReportOverhead = 256;  // at most, of a report beside its scores
+
+void AddReport(const PageReport& report, v1::PageAttention& out) {
+  out.set_key(report.key);
+  out.set_column(report.column.name);
+  out.set_queries(report.column.queries);
+  out.set_context(report.column.context);
+  out.set_scores(report.column.scores.data(), report.column.scores.size());
+}
+
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   std::string out;
@@ -147,6 +157,37 @@ std::future<std::vector<GetResult>> Client::Get(absl::string_view space, uint64_
   GetAsync(space, lease, std::move(pages),
            [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); });
   return future;
+}
+
+absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
+    absl::string_view space, std::span<const PageReport> reports) {
+  std::vector<ReportResult> out;
+  while (out.size() < reports.size()) {
+    v1::ReportAttentionRequest request;
+    request.set_space(std::string(space));
+    const size_t first = out.size();
+    uint64_t bytes = 0;
+    for (size_t i = first; i < reports.size(); ++i) {
+      bytes += reports[i].column.scores.size() + kReportOverhead;
+      if (bytes > kMaxChunkBytes) break;
+      AddReport(reports[i], *request.add_pages());
+    }
+    if (request.pages().empty()) {
+      out.push_back({PageOutcome::kRefused, "the column is too large for a call"});
+      continue;
+    }
+    KVSTOW_ASSIGN_OR_RETURN(
+        const v1::ReportAttentionResponse response,
+        CallCache<v1::ReportAttentionResponse>(impl_->core, "ReportAttention", request));
+    if (response.results_size() != request.pages_size()) {
+      return absl::InternalError(absl::StrCat("the server answered ", response.results_size(),
+                                              " of ", request.pages_size(), " reports"));
+    }
+    for (const v1::AttentionResult& result : response.results()) {
+      out.push_back({OutcomeOf(result.status()), result.message()});
+    }
+  }
+  return out;
 }
 
 absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,

@@ -106,6 +106,10 @@ class Client {
   std::future<std::vector<GetResult>> Get(absl::string_view space, uint64_t lease,
                                           std::vector<PageGet> pages);
 
+  // Late attention, for the order in which pages lose bytes; one result for each report, in order.
+  // A column of more than 4 MiB does not fit into a call and is refused here: it can go with a put.
+  absl::StatusOr<std::vector<ReportResult>> ReportAttention(absl::string_view space,
+                                                            std::span<const PageReport> reports);
   absl::StatusOr<std::vector<PageOutcome>> Delete(absl::string_view space,
                                                   std::span<const std::string> keys,
                                                   bool force = false);

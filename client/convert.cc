@@ -112,7 +112,7 @@ GetResult GetResultOf(const v1::PageReply& reply) {
   out.levels = reply.levels();
   out.levels_stored = reply.levels_stored();
   out.estimated_error = reply.estimated_error();
-  out.kept_share = reply.kept_share();
+  out.kept_share = reply.has_kept() ? reply.kept_share() : 1;
   out.stored_bytes = reply.stored_bytes();
   return out;
 }

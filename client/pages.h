@@ -36,6 +36,7 @@ enum class AckLevel : uint8_t { kDefault = 0, kMemory = 1, kProcess = 2, kDurabl
 struct PageColumn {
   std::string name;
   uint64_t queries = 0;         // that the scores sum over, at least 1
+  uint64_t context = 0;         // tokens that each query could see; 0 = up to the page's end
   std::vector<uint8_t> scores;  // F16 [layers, tokens, kv_heads]
 };
 
@@ -89,6 +90,16 @@ struct GetResult {
   // all.
   std::vector<uint8_t> keep;
   double kept_share = 1;
+};
+
+// Attention on a page that is stored, and what became of the report.
+struct PageReport {
+  std::string key;
+  PageColumn column;
+};
+struct ReportResult {
+  PageOutcome outcome = PageOutcome::kUnavailable;  // kHit: taken. kMiss: no such page. kRefused
+  std::string message = {};                         // when it was not taken
 };
 
 }  // namespace kvstow

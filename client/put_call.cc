@@ -173,6 +173,7 @@ class PutStream final : public StreamHandler {
       v1::PageColumn& info = *out.add_columns();
       info.set_name(column.name);
       info.set_queries(column.queries);
+      info.set_context(column.context);
       info.set_bytes(column.scores.size());
     }
   }

@@ -32,9 +32,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
                              v1::LookupResponse* out) override {
     return Reply(c, metrics(), [=, this] { return op_.Lookup(*in, *out); });
   }
-  ServerUnaryReactor* ReportAttention(CallbackServerContext* c, const v1::ReportAttentionRequest*,
-                                      v1::ReportAttentionResponse*) override {
-    return NotServed(c, "ReportAttention");
+  ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
+                                      const v1::ReportAttentionRequest* in,
+                                      v1::ReportAttentionResponse* out) override {
+    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.ReportAttention(*in, *out); });
   }
   ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
                               v1::ReleaseResponse* out) override {

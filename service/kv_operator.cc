@@ -70,11 +70,12 @@ void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
 
 }  // namespace
 
-KvOperator::KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader, Metrics& metrics,
-                       ServerFacts facts)
+KvOperator::KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader,
+                       AttentionReports& reports, Metrics& metrics, ServerFacts facts)
     : store_(store),
       spaces_(spaces),
       reader_(reader),
+      reports_(reports),
       metrics_(metrics),
       facts_(std::move(facts)) {}
 
@@ -118,6 +119,15 @@ absl::Status KvOperator::Lookup(const v1::LookupRequest& in, v1::LookupResponse&
   }
   RecordReuse(*space, keys, reuse_);
   metrics_.CountLookup(keys.size(), match.pages.size(), out.tokens());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
+                                         v1::ReportAttentionResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  for (const v1::PageAttention& report : in.pages()) {
+    *out.add_results() = reports_.Take(*space, report);
+  }
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "kvstow/v1/admin.pb.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/attention_reports.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
 #include "service/spaces.h"
@@ -37,11 +38,13 @@ struct ServerFacts {
 
 class KvOperator {
  public:
-  KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader, Metrics& metrics,
-             ServerFacts facts);
+  KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader, AttentionReports& reports,
+             Metrics& metrics, ServerFacts facts);
 
   absl::Status OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out);  // blocking
   absl::Status Lookup(const v1::LookupRequest& in, v1::LookupResponse& out);
+  absl::Status ReportAttention(const v1::ReportAttentionRequest& in,
+                               v1::ReportAttentionResponse& out);  // blocking
   absl::Status Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out);
   absl::Status Pin(const v1::PinRequest& in, v1::PinResponse& out);
   absl::Status Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out);  // blocking
@@ -64,6 +67,7 @@ class KvOperator {
   TieredStore& store_;
   Spaces& spaces_;
   PageReader& reader_;
+  AttentionReports& reports_;
   Metrics& metrics_;
   LiveReuse reuse_;  // of the keys that Lookup was asked for
   const ServerFacts facts_;

@@ -133,6 +133,8 @@ class Metrics::Impl {
   Counter& put_stored = Count(registry, "kvstow_put_stored_bytes_total",
                               "encoded bytes of the pages that Put streams stored")
                             .Add({});
+  Family<Counter>& reports =
+      Count(registry, "kvstow_attention_reports_total", "reports of attention, by result");
   Counter& get_payload =
       Count(registry, "kvstow_get_payload_bytes_total", "payload bytes of pages that hit").Add({});
   Counter& lookups = Count(registry, "kvstow_lookups_total", "calls of Lookup").Add({});
@@ -196,6 +198,10 @@ void Metrics::CountGet(v1::PageStatus status, absl::string_view tier, uint64_t p
   impl_->get_payload.Increment(static_cast<double>(payload_bytes));
 }
 
+void Metrics::CountReport(v1::PageStatus status) {
+  impl_->reports.Add({{"result", Label(status)}}).Increment();
+}
+
 void Metrics::CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens) {
   impl_->lookups.Increment();
   impl_->lookup_keys.Increment(static_cast<double>(asked_keys));
@@ -250,6 +256,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
   gauge("kvstow_spaces", "spaces that are open", snapshot.spaces);
   gauge("kvstow_staged_bytes", "bytes of pages that are on their way in", snapshot.staged_bytes);
+  gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);
+  gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
   gauge("kvstow_ready", "1 while the server takes calls", snapshot.ready ? 1 : 0);

@@ -27,9 +27,9 @@ void CountErrorOf(const PageHeader& hot, PageHeader& cold) {
 
 }  // namespace
 
-absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const SharedBytes& header,
-                                               std::span<const SharedBytes> bodies) const {
-  KVSTOW_ASSIGN_OR_RETURN(const PageHeader hot, ParsePageHeader(header.span()));
+absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const PageHeader& hot,
+                                               std::span<const SharedBytes> bodies,
+                                               const AttentionColumns& columns) const {
   ByteBlock raw(PageBytes(hot.Geometry(), hot.tokens));
   KVSTOW_RETURN_IF_ERROR(DecodePage(hot, bodies, raw.span(), calibrations_));
   KVSTOW_ASSIGN_OR_RETURN(EncodedPage cold,
@@ -37,7 +37,8 @@ absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const SharedB
                                               .tokens = hot.tokens,
                                               .first_position = hot.first_position,
                                               .key = hot.key,
-                                              .raw_digest = hot.raw_digest}));
+                                              .raw_digest = hot.raw_digest,
+                                              .columns = &columns}));
   if (cold.header.exact && !hot.exact) {
     return absl::OutOfRangeError("its values do not fit the cold recipe");
   }
@@ -46,22 +47,34 @@ absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const SharedB
   return cold;
 }
 
+absl::StatusOr<ColdForm> PageCooler::Make(const Space& space, const PageName& name,
+                                          const SharedBytes& header,
+                                          std::span<const SharedBytes> bodies) const {
+  KVSTOW_ASSIGN_OR_RETURN(const PageHeader hot, ParsePageHeader(header.span()));
+  const PooledColumns attention = attention_.Find(name, hot.raw_digest);
+  KVSTOW_ASSIGN_OR_RETURN(EncodedPage cold, Encode(space, hot, bodies, ColumnsOf(attention)));
+  ColdForm out{.header = cold.header_bytes,
+               .whole = cold.header.exact,
+               .facts = FactsOf(cold.header),
+               .bodies = std::move(cold.segments)};
+  const std::vector<float> gains = WorthyGains(cold.header, attention);
+  for (size_t i = 0; i < gains.size(); ++i) out.facts[i].gain = gains[i];
+  return out;
+}
+
 std::optional<ColdForm> PageCooler::Cool(const PageName& name, const SharedBytes& header,
                                          std::span<const SharedBytes> bodies) const {
   const std::shared_ptr<const Space> space = spaces_.Find(name.space);
   if (space == nullptr || space->cold == nullptr || space->calibration_missing) return std::nullopt;
   const Time begin = Clock::Real().Now();
-  absl::StatusOr<EncodedPage> cold = Encode(*space, header, bodies);
+  absl::StatusOr<ColdForm> cold = Make(*space, name, header, bodies);
   if (!cold.ok()) {
     Log().debug("a page of space '{}' stays in its hot form: {}", space->name,
                 std::string(cold.status().message()));
     return std::nullopt;
   }
   metrics_.ObserveCooling(Clock::Real().Now() - begin);
-  return ColdForm{.header = cold->header_bytes,
-                  .whole = cold->header.exact,
-                  .facts = FactsOf(cold->header),
-                  .bodies = std::move(cold->segments)};
+  return *std::move(cold);
 }
 
 }  // namespace kvstow

@@ -46,8 +46,12 @@ v1::PutResult Refused(absl::string_view why) {
   return result;
 }
 
-PageWriter::PageWriter(TieredStore& store, Metrics& metrics, bool has_disk)
-    : store_(store), metrics_(metrics), default_ack_(has_disk ? Ack::kProcess : Ack::kMemory) {}
+PageWriter::PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics,
+                       bool has_disk)
+    : store_(store),
+      reports_(reports),
+      metrics_(metrics),
+      default_ack_(has_disk ? Ack::kProcess : Ack::kMemory) {}
 
 Ack PageWriter::AckOf(const v1::PutPage& page) const {
   return AckFromProto(page.ack(), default_ack_).value_or(default_ack_);
@@ -129,6 +133,7 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   switch (*outcome) {
     case PutOutcome::kStored:
       result.set_status(v1::STORED);
+      reports_.TakePut(space, page, *columns);
       break;
     case PutOutcome::kAlreadyThere:
       result.set_status(v1::ALREADY_THERE);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "base/shared_bytes.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/attention_reports.h"
 #include "service/metrics.h"
 #include "service/spaces.h"
 #include "storage/tiered_store.h"
@@ -20,7 +21,7 @@ namespace kvstow {
 class PageWriter {
  public:
   // `default_ack` is what ACK_UNSPECIFIED means; a server without a disk offers MEMORY only.
-  PageWriter(TieredStore& store, Metrics& metrics, bool has_disk);
+  PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics, bool has_disk);
 
   // What can be told before any payload came: INVALID_ARGUMENT names the field.
   absl::Status Check(const Space& space, const v1::PutPage& page) const;
@@ -38,6 +39,7 @@ class PageWriter {
   Ack AckOf(const v1::PutPage& page) const;
 
   TieredStore& store_;
+  AttentionReports& reports_;
   Metrics& metrics_;
   const Ack default_ack_;
 };

@@ -19,6 +19,7 @@
 #include "kernels/ops.h"
 #include "proto/wire/chunk.h"
 #include "service/admin_service.h"
+#include "service/attention_reports.h"
 #include "service/calibrations.h"
 #include "service/http.h"
 #include "service/kv_cache_service.h"
@@ -36,6 +37,7 @@ namespace {
 constexpr char kServiceName[] = "kvstow.v1.KvCache";
 constexpr size_t kAdminThreads = 2;
 constexpr Duration kReapEvery = std::chrono::seconds(1);
+constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
 constexpr uint64_t kMinStagingBytes = uint64_t{256} << 20;
 
 // The GPU that the configuration asks for, or null with one line that says why.
@@ -159,13 +161,15 @@ class Server::Impl {
             {.default_recipe = config.recipe}, calibrations_,
             [this] { return store_->NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
-        cooler_(spaces_, calibrations_.store(), metrics_),
+        cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         store_(std::move(opened.store)),
         staging_({.budget_bytes = std::max(UsableMemory() / 16, kMinStagingBytes),
                   .ttl = options.staging_ttl}),
         reader_(*store_, calibrations_.store(), metrics_),
-        writer_(*store_, metrics_, !config.disk_path.empty()),
-        op_(*store_, spaces_, reader_, metrics_, ServerFactsOf(config, gpu_.get(), started)) {
+        reports_(*store_, attention_, metrics_),
+        writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
+        op_(*store_, spaces_, reader_, reports_, metrics_,
+            ServerFactsOf(config, gpu_.get(), started)) {
     store_->SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
@@ -192,10 +196,12 @@ class Server::Impl {
   Metrics metrics_;
   Calibrations calibrations_;
   Spaces spaces_;
+  AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
   Staging staging_;
   PageReader reader_;
+  AttentionReports reports_;
   PageWriter writer_;
   KvOperator op_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
@@ -298,6 +304,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .counters = store_->Counters(),
           .spaces = spaces_.All().size(),
           .staged_bytes = staging_.staged_bytes(),
+          .attention_bytes = attention_.bytes(),
+          .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
           .get_queue = get_workers_.queued(),
           .ready = op_.ready()};

@@ -52,6 +52,7 @@ class TieredStore::Impl {
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
   absl::Status Pin(const PageName& name, bool pinned);
+  absl::Status SetGains(PageNumber number, std::span<const float> gains);
   StoreUsage Usage();
   StoreUsage Usage(SpaceId space);
   StoreCounters Counters();

@@ -234,6 +234,21 @@ absl::Status TieredStore::Impl::Pin(const PageName& name, bool pinned) {
   return absl::OkStatus();
 }
 
+// By claim: whoever moves the page reads its gains without the lock.
+absl::Status TieredStore::Impl::SetGains(PageNumber number, std::span<const float> gains) {
+  const std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+  if (!claim.has_value()) return absl::NotFoundError("no such page");
+  if (gains.size() < (*claim)->segments.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(gains.size(), " gains for a page of ",
+                                                   (*claim)->segments.size(), " segments"));
+  }
+  MutexLock lock(mu_);
+  index_.Change(claim->page(), [&](PageEntry& page) {
+    for (size_t i = 0; i < page.segments.size(); ++i) page.segments[i].facts.gain = gains[i];
+  });
+  return absl::OkStatus();
+}
+
 StoreUsage TieredStore::Impl::Usage() {
   MutexLock lock(mu_);
   StoreUsage usage = index_.usage();

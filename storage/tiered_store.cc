@@ -104,6 +104,9 @@ absl::Status TieredStore::Delete(const PageName& name, bool force) {
 absl::Status TieredStore::Pin(const PageName& name, bool pinned) {
   return impl_->Pin(name, pinned);
 }
+absl::Status TieredStore::SetGains(PageNumber number, std::span<const float> gains) {
+  return impl_->SetGains(number, gains);
+}
 absl::Status TieredStore::SaveSpace(const SpaceRecord& space) { return impl_->SaveSpace(space); }
 std::vector<SpaceRecord> TieredStore::RecoveredSpaces() { return impl_->RecoveredSpaces(); }
 SpaceId TieredStore::NewSpaceId() { return impl_->NewSpaceId(); }

@@ -115,6 +115,9 @@ class TieredStore {
   // One result for each index, in order. Counts as a use of the page.
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
+  // What a page's segments are worth from now on, in place of the gains that it was put with; one
+  // for each segment of its list. NOT_FOUND when there is no page of this number any longer.
+  absl::Status SetGains(PageNumber number, std::span<const float> gains);
   // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Pin(const PageName& name, bool pinned);

@@ -51,6 +51,7 @@ void AddStats(CLI::App& app, int& exit_code);
 void AddSpaces(CLI::App& app, int& exit_code);
 void AddPut(CLI::App& app, int& exit_code);
 void AddGet(CLI::App& app, int& exit_code);
+void AddReport(CLI::App& app, int& exit_code);
 void AddExists(CLI::App& app, int& exit_code);
 void AddDel(CLI::App& app, int& exit_code);
 void AddPin(CLI::App& app, int& exit_code);  // and unpin

@@ -1,19 +1,16 @@
 // kvstow put: a case's pages go into a space.
-#include <algorithm>
 #include <deque>
 #include <future>
-#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "client/case_attention.h"
+#include "client/cli/case_columns.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
-#include "client/page_columns.h"
 
 namespace kvstow::cli {
 namespace {
@@ -45,41 +42,8 @@ struct Batch {
   std::future<std::vector<PutResult>> results;
 };
 
-// A case's pages, and the columns that go with them.
-struct Source {
-  CasePages pages;
-  std::optional<CaseAttention> attention;
-  std::vector<std::string> columns;
-
-  std::vector<PageColumn> Columns(size_t page) const {
-    if (!attention.has_value()) return {};
-    AttentionColumns all = attention->Page(pages.First(page), pages.Count(page));
-    std::erase_if(all, [&](const auto& c) {
-      return std::find(columns.begin(), columns.end(), c.first) == columns.end();
-    });
-    return PageColumnsOf(all, pages.spec.kv_heads);
-  }
-};
-
-// What --attention names, of those that the case has or that follow from its queries.
-absl::StatusOr<Source> OpenSource(CasePages pages, const std::string& attention) {
-  Source out{std::move(pages), {}, {}};
-  if (attention == "none") return out;
-  KVSTOW_ASSIGN_OR_RETURN(out.attention, CaseAttention::Read(out.pages.file));
-  out.columns = attention == "sum" ? std::vector<std::string>{"attn_sum"}
-                                   : std::vector<std::string>{"attn_window", "attn_window_var",
-                                                              "attn_last", "attn_hits"};
-  const std::string first = out.columns[0];
-  if (!out.attention->Page(0, 1).contains(first)) {
-    return absl::InvalidArgumentError(absl::StrCat(out.pages.file.path(), " has no tensors ", first,
-                                                   ".L: --attention ", attention,
-                                                   " sends what the case has"));
-  }
-  return out;
-}
-
-Batch StartBatch(Client& client, const std::string& space, const Source& source, size_t& next) {
-  const CasePages& pages = source.pages;
+Batch StartBatch(Client& client, const std::string& space, const CasePages& pages,
+                 const CaseColumns& columns, size_t& next) {
   Batch batch;
   std::vector<PagePut> puts;
   uint64_t bytes = 0;
@@ -91,7 +55,7 @@ Batch StartBatch(Client& client, const std::string& space, const Source& source,
                     .raw = raw,
                     .tokens = pages.Count(next),
                     .first_position = pages.First(next),
-                    .columns = source.Columns(next)});
+                    .columns = columns.Page(pages, next)});
     bytes += raw.size();
   }
   batch.results = client.Put(space, std::move(puts));
@@ -117,8 +81,8 @@ void Count(Batch& batch, Totals& totals) {
   }
 }
 
-Totals Stream(Client& client, const std::string& space, const Source& source) {
-  const CasePages& pages = source.pages;
+Totals Stream(Client& client, const std::string& space, const CasePages& pages,
+              const CaseColumns& columns) {
   Totals totals;
   Progress progress("put", PageBytes(pages.spec, 1) * pages.tokens());
   const Time start = Clock::Real().Now();
@@ -126,7 +90,7 @@ Totals Stream(Client& client, const std::string& space, const Source& source) {
   size_t next = 0;
   while (next < pages.keys.size() || !under_way.empty()) {
     if (next < pages.keys.size() && under_way.size() < kBatchesUnderWay && totals.failed == 0) {
-      under_way.push_back(StartBatch(client, space, source, next));
+      under_way.push_back(StartBatch(client, space, pages, columns, next));
       continue;
     }
     if (under_way.empty()) break;  // a page failed: do not start more
@@ -158,15 +122,15 @@ absl::StatusOr<Totals> PutCase(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
   const auto client = Connect(flags.server);
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t page_tokens, PageTokens(*client, flags));
-  KVSTOW_ASSIGN_OR_RETURN(const Source source,
-                          OpenSource(CutCase(std::move(file), page_tokens), flags.attention));
+  const CasePages pages = CutCase(std::move(file), page_tokens);
+  KVSTOW_ASSIGN_OR_RETURN(const CaseColumns columns, CaseColumns::Read(pages, flags.attention));
   SpaceOptions space{.name = flags.pages.space,
-                     .spec = source.pages.spec,
+                     .spec = pages.spec,
                      .recipe = flags.recipe,
                      .fidelity = FidelityFlag(flags.fidelity)};
   if (flags.is_private) space.is_private = true;
   KVSTOW_RETURN_IF_ERROR(client->OpenSpace(space).status());
-  return Stream(*client, flags.pages.space, source);
+  return Stream(*client, flags.pages.space, pages, columns);
 }
 
 int Put(const Flags& flags) {

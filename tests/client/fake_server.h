@@ -14,11 +14,12 @@
 namespace kvstow {
 
 struct FakeFaults {
-  std::atomic<int> break_after_pages = -1;  // a stream ends UNAVAILABLE after so many; then off
-  std::atomic<bool> stall = false;          // streams are taken and never answered
-  std::atomic<bool> flip_a_bit = false;     // in the first chunk of each page that is read
-  std::atomic<bool> shift_chunks = false;   // sends every chunk with a wrong offset
-  std::atomic<int> streams = 0;             // opened so far
+  std::atomic<int> break_after_pages = -1;   // a stream ends UNAVAILABLE after so many; then off
+  std::atomic<bool> stall = false;           // streams are taken and never answered
+  std::atomic<bool> lie_about_kept = false;  // pages that are read speak of tokens they have not
+  std::atomic<bool> flip_a_bit = false;      // in the first chunk of each page that is read
+  std::atomic<bool> shift_chunks = false;    // sends every chunk with a wrong offset
+  std::atomic<int> streams = 0;              // opened so far
 };
 
 class FakeServer : public ServerUnderTest {

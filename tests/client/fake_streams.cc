@@ -199,6 +199,11 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     reply.set_exact(true);
     reply.set_levels(1);
     reply.set_levels_stored(1);
+    if (state_.faults.lie_about_kept) {
+      reply.mutable_kept()->set_bytes(10);
+      reply.mutable_kept()->set_layers(UINT32_MAX);
+      reply.mutable_kept()->set_kv_heads(UINT32_MAX);
+    }
     reply.set_stored_bytes(page.bytes.size());
     const Digest128 digest = Xxh3_128(AsBytes(page.bytes));
     reply.set_raw_digest(digest.bytes.data(), digest.bytes.size());

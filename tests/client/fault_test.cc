@@ -148,6 +148,16 @@ TEST_F(FaultyServer, AServerThatBreaksTheProtocolIsNotBelievedNorTriedAgain) {
   EXPECT_EQ(server_->faults().streams, 1);
 }
 
+TEST_F(FaultyServer, AListOfMoreTokensThanThereAreIsNotBelieved) {
+  ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  server_->faults().lie_about_kept = true;
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  const auto results = client_->Get("s", 0, fetch.gets).get();
+  EXPECT_THAT(OutcomesOf(results), testing::Each(PageOutcome::kUnavailable));
+  EXPECT_THAT(results[0].message, testing::HasSubstr("more tokens than the page has"));
+}
+
 TEST_F(FaultyServer, StreamedAnswersComeInOrder) {
   std::vector<size_t> sizes;
   const absl::Status status = client_->CallStreaming(

@@ -20,7 +20,7 @@ constexpr char kNobody[] = "127.0.0.1:1";
 
 const std::vector<std::string> kVerbs = {"ping",  "status", "stats",  "spaces", "put",
                                          "get",   "exists", "del",    "pin",    "unpin",
-                                         "evict", "flush",  "verify", "bench"};
+                                         "evict", "flush",  "verify", "bench",  "report"};
 
 // Standard output as JSON: one object on one line.
 Json ParseLine(const Finished& run) {
@@ -83,7 +83,8 @@ TEST(Cli, WrongUseIsTwo) {
 TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
   for (const std::string& verb : kVerbs) {
     std::vector<std::string> arguments = {verb, "--server", kNobody, "--format", "json"};
-    if (verb == "put" || verb == "exists" || verb == "del" || verb == "pin" || verb == "unpin") {
+    if (verb == "put" || verb == "report" || verb == "exists" || verb == "del" || verb == "pin" ||
+        verb == "unpin") {
       arguments.insert(arguments.end(), {"--space", "s", kCase});
     } else if (verb == "get") {
       arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
@@ -422,6 +423,21 @@ TEST_F(CliServer, ASparseSpaceGivesWhatTheLocalCodecGives) {
   const Json none = RunJson({"get", "--space", "s", "--max-error", "0.1", kCase, out_}, 3);
   EXPECT_THAT(none["stopped"].get<std::string>(), HasSubstr("at most 0.1 was asked for"));
   RunJson({"get", "--space", "s", "--min-levels", "2", kCase, out_}, 3);
+}
+
+TEST_F(CliServer, AttentionIsReportedOnPagesThatAreThere) {
+  EXPECT_EQ(
+      RunJson({"put", "--space", "s", "--recipe", "int8", "--page-tokens", "64", kCase})["stored"],
+      4);
+  const Json sum = RunJson({"report", "--space", "s", kCase});
+  EXPECT_EQ(sum["reports"], 4);
+  EXPECT_EQ(sum["taken"], 4);
+  EXPECT_EQ(RunJson({"report", "--space", "s", "--attention", "window", kCase})["taken"], 16);
+  EXPECT_EQ(RunJson({"get", "--space", "s", kCase, out_})["hit_tokens"], 256);
+  ASSERT_EQ(Run({"del", "--space", "s", kCase}).exit_code, 0);
+  const Json gone = RunJson({"report", "--space", "s", kCase}, 3);
+  EXPECT_EQ(gone["taken"], 0);
+  EXPECT_EQ(gone["gone"], 4);
 }
 
 TEST_F(CliServer, BenchMeasuresAndCleansUp) {

@@ -1,6 +1,8 @@
 // The client against kvstowd itself: over TCP with a disk, over a Unix socket in memory alone.
 #include <csignal>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "tests/conformance/client_conformance.h"
 #include "tests/integration/process.h"
@@ -42,10 +44,16 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
   const auto raw = Client::Connect({.address = server.address()});
   const auto encoded = Client::Connect(
       {.address = server.address(), .get_window_bytes = 4 << 20, .get_encoded = true});
-  for (const char* recipe : {"raw", "int8", "kvstow", "rotated8"}) {
+  for (const char* recipe : {"raw", "int8", "kvstow", "rotated8", "knorm(keep=0.6)|int8"}) {
     SCOPED_TRACE(recipe);
-    ASSERT_TRUE(raw->OpenSpace({.name = recipe, .spec = spec, .recipe = recipe}).ok());
-    ASSERT_THAT(OutcomesOf(raw->Put(recipe, prompt.Puts()).get()),
+    const std::string space = absl::StrCat("s", absl::string_view(recipe).substr(0, 4));
+    const bool sparse = absl::StartsWith(recipe, "knorm");
+    ASSERT_TRUE(raw->OpenSpace({.name = space,
+                                .spec = spec,
+                                .recipe = recipe,
+                                .fidelity = sparse ? Fidelity::kSparse : Fidelity::kUnspecified})
+                    .ok());
+    ASSERT_THAT(OutcomesOf(raw->Put(space, prompt.Puts()).get()),
                 testing::Each(PageOutcome::kStored));
     Fetch there(spec, prompt.keys), here(spec, prompt.keys);
     for (Fetch* fetch : {&there, &here}) {
@@ -56,8 +64,8 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
       fetch->gets[19].first_token = 18;  // of 17
       fetch->gets.push_back({.key = "none", .out = fetch->buffers[0]});
     }
-    const auto a = raw->Get(recipe, 0, there.gets).get();
-    const auto b = encoded->Get(recipe, 0, here.gets).get();
+    const auto a = raw->Get(space, 0, there.gets).get();
+    const auto b = encoded->Get(space, 0, here.gets).get();
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       SCOPED_TRACE(i);
@@ -70,6 +78,11 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
       EXPECT_EQ(b[i].tokens, a[i].tokens);
       EXPECT_EQ(b[i].first_position, a[i].first_position);
       EXPECT_EQ(here.buffers[i], there.buffers[i]);
+      EXPECT_EQ(a[i].keep.size(), sparse ? a[i].bytes / 256 : 0) << "128 values of F16 a token";
+      EXPECT_EQ(b[i].keep, a[i].keep);
+      const auto kept = std::count(a[i].keep.begin(), a[i].keep.end(), 1);
+      EXPECT_DOUBLE_EQ(a[i].kept_share,
+                       sparse ? kept / static_cast<double>(a[i].keep.size()) : 1.0);
     }
   }
 }

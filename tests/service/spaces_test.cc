@@ -138,6 +138,14 @@ TEST_F(SpacesTest, WhatQueriesLookedAtDropsTokensInPrivateSpacesOnly) {
   EXPECT_EQ(spaces_->Open(request).status().code(), absl::StatusCode::kUnimplemented);
 }
 
+TEST_F(SpacesTest, WhatQueriesLookedAtMaySayHowFinelyTokensAreCodedForAll) {
+  const auto recipe = SpaceRecipe::Parse("column(name=attn_sum)|class|kvstow-cal");
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  const auto promise = PromiseOf(*recipe, /*lossless=*/false, std::nullopt, /*is_private=*/false);
+  ASSERT_TRUE(promise.ok()) << promise.status();
+  EXPECT_EQ(*promise, SpacePromise{SpaceFidelity::kDense});
+}
+
 TEST_F(SpacesTest, Float8IsNeverCodedAgain) {
   KvSpec spec = SmallSpec();
   spec.dtype = DType::kF8E4M3;

@@ -93,12 +93,10 @@ TEST_F(UnaryTest, EveryCallNeedsADeadline) {
 
 TEST_F(UnaryTest, MethodsOfLaterVersionsSaySo) {
   StartServer();
-  v1::ReportAttentionResponse report;
   v1::DrainResponse drain;
   v1::SetQuotaResponse quota;
   const auto context = [&] { return client_->Context(); };
-  for (const grpc::Status& s : {client_->kv().ReportAttention(context().get(), {}, &report),
-                                client_->admin().Drain(context().get(), {}, &drain),
+  for (const grpc::Status& s : {client_->admin().Drain(context().get(), {}, &drain),
                                 client_->admin().SetQuota(context().get(), {}, &quota)}) {
     EXPECT_EQ(s.error_code(), grpc::StatusCode::UNIMPLEMENTED);
     EXPECT_THAT(s.error_message(), HasSubstr("not served by this version"));
