@@ -1,0 +1,56 @@
+// LRU and SLRU.
+#include "storage/policies/item_lists.h"
+#include "storage/policies/list_policies.h"
+
+namespace kvstow {
+namespace {
+
+struct NoFacts {};
+
+// One list, or two when `protected_bytes` is not 0: then items are put into the first, go to the
+// second when they are used, and back when that is over its share.
+class SegmentedLru final : public EvictionPolicy {
+ public:
+  explicit SegmentedLru(uint64_t protected_bytes) : protected_bytes_(protected_bytes) {}
+
+  void Insert(uint64_t id, const PolicyItem& item) override {
+    lists_.Add(id, item.bytes, kProbation);
+  }
+  void Touch(uint64_t id) override {
+    const ItemNumber n = lists_.Find(id);
+    if (n == kNoItem) return;
+    lists_.MoveToBack(n, protected_bytes_ == 0 ? kProbation : kProtected);
+    while (lists_.bytes(kProtected) > protected_bytes_) {
+      lists_.MoveToBack(lists_.front(kProtected), kProbation);
+    }
+  }
+  void Resize(uint64_t id, uint64_t bytes, double) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Resize(n, bytes);
+  }
+  void Remove(uint64_t id, bool) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Forget(n);
+  }
+  std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
+    for (const size_t list : {kProbation, kProtected}) {
+      const ItemNumber n = lists_.FirstThat(may_go, list);
+      if (n != kNoItem) return lists_[n].id;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr size_t kProbation = 0, kProtected = 1;
+
+  const uint64_t protected_bytes_;
+  ItemLists<NoFacts> lists_{2};
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> MakeLru(uint64_t) { return std::make_unique<SegmentedLru>(0); }
+
+std::unique_ptr<EvictionPolicy> MakeSlru(uint64_t capacity_bytes) {
+  return std::make_unique<SegmentedLru>(capacity_bytes / 5);
+}
+
+}  // namespace kvstow
