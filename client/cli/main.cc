@@ -21,7 +21,7 @@ int Main(int argc, char** argv) {
   int exit_code = kDone;
   for (const auto add :
        {AddPing, AddStatus, AddStats, AddSpaces, AddPut, AddGet, AddReport, AddExists, AddDel,
-        AddPin, AddEvict, AddFlush, AddVerify, AddCodec, AddBench, AddPlan}) {
+        AddPin, AddEvict, AddFlush, AddVerify, AddCodec, AddBench, AddPlan, AddSimulate}) {
     add(app, exit_code);
   }
   try {
