@@ -147,7 +147,10 @@ std::string Table(const Flags& flags, const Trace& trace, const std::vector<Poin
 
 int SimulateVerb(const Flags& flags) {
   const auto levels = ParseLevels(flags.levels);
-  if (!levels.ok()) return Fail(flags.output, levels.status());
+  if (!levels.ok()) {
+    Fail(flags.output, levels.status());
+    return kWrongUse;
+  }
   absl::StatusOr<Trace> trace = absl::UnknownError("");
   {
     std::optional<Progress> progress;
