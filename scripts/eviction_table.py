@@ -3,7 +3,8 @@
 
     python scripts/eviction_table.py --kvstow build/bin/kvstow --judge 'python judge.py' CASE...
 
-Each policy keeps 50, 25 and 12.5 % of the tokens of each case (`kvstow codec roundtrip --keep`, one page a case, what is kept is kept as it is).
+Each policy keeps shares of the tokens of each case, 50, 25 and 12.5 % unless --shares says otherwise (`kvstow codec roundtrip --keep`, one
+page a case, what is kept is kept as it is).
 JUDGE is a command that gets the case and decoded files and prints a line of JSON for each file, in order, with `kld` (nats a token,
 the model's next-token distribution on the original cache || on the decoded one) and `top1` (share of tokens with the same most likely one);
 a line for the original may come first.
@@ -18,7 +19,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-SHARES = (0.5, 0.25, 0.125)
 # Their arguments are not a share: a threshold, a table of heads, layers that are lazy.
 OTHERS = {"kvzap", "duoattention", "simlayerkv"}
 
@@ -45,10 +45,10 @@ def judge(command, case, outs):
 
 def measure(args, policy, folder):
     """Mean KLD and top-1 by share, over the cases; or what is missing."""
-    sums = [[0.0, 0.0] for _ in SHARES]
+    sums = [[0.0, 0.0] for _ in args.shares]
     for case in args.cases:
-        outs = [folder / f"{share}.safetensors" for share in SHARES]
-        for share, out in zip(SHARES, outs):
+        outs = [folder / f"{share}.safetensors" for share in args.shares]
+        for share, out in zip(args.shares, outs):
             wrong = roundtrip(args.kvstow, policy, share, args.page_tokens, case, out)
             if wrong is not None:
                 return wrong
@@ -63,10 +63,12 @@ def main():
     parser.add_argument("--kvstow", default="build/bin/kvstow")
     parser.add_argument("--judge", required=True, help="command: case and decoded files in, a line of JSON for each out")
     parser.add_argument("--page-tokens", type=int, default=1024)
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.5, 0.25, 0.125])
     parser.add_argument("--policies", nargs="*", help="names; default: every policy with a share")
     parser.add_argument("cases", nargs="+", type=Path, metavar="CASE")
     args = parser.parse_args()
-    print("| policy | KLD 50 % | 25 % | 12.5 % | top-1 50 % | 25 % | 12.5 % |\n|---|---|---|---|---|---|---|")
+    columns = [f"{what} {100 * share:g} %" for what in ("KLD", "top-1") for share in args.shares]
+    print(f"| policy | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
     lacking = []
     with tempfile.TemporaryDirectory() as folder:
         for policy in args.policies or policies(args.kvstow):

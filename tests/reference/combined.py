@@ -122,7 +122,7 @@ COMBINED = {
     "turboquant2.5-prod": of_each(.5, rotated(sketch(3)), rotated(sketch(2))),
     "turboquant3.5-prod": of_each(.5, rotated(sketch(4)), rotated(sketch(3))),
     "polarquant": [rotated(polar)] * 2,
-    "think": [outliers(.6, f16, np.zeros_like), f16],
+    "think": [outliers(.6, f16, np.zeros_like, 256), f16],
     "gear4": gear(4, None),
     "gear2": gear(2, 64),
     "mla8(rope=16)": [latent(16, affine(8, 128), f16)] * 2,

@@ -272,11 +272,38 @@ def ours(kvstow, recipe, path, tokens):
             return np.stack([f.get_tensor(f"keep.{i}") for i in range(layers)]).astype(bool), json.loads(done.stdout)
 
 
+def merged(k, v, keep):
+    """V of each head after what is dropped went to the kept key of the largest cosine: the mean of its own and what came."""
+    out = np.zeros_like(v)
+    for i, h in np.ndindex(v.shape[0], v.shape[2]):
+        kept = np.flatnonzero(keep[i, :, h])
+        key = k[i, :, h].astype(np.float64)
+        unit = key[kept] / np.linalg.norm(key[kept], axis=-1, keepdims=True)
+        to = (key @ unit.T).argmax(1)
+        to[kept] = np.arange(len(kept))
+        sums = np.zeros((len(kept), v.shape[3]))
+        np.add.at(sums, to, v[i, :, h].astype(np.float64))
+        out[i, kept, h] = sums / np.bincount(to, minlength=len(kept))[:, None]
+    return out
+
+
+def check_merge(kvstow, case, path):
+    """How far kvstow's merged values are from numpy's, over those values' size."""
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as out:
+        recipe = "key_norm|protect(first=4,last=32)|budget(keep=0.25,merge=1)"
+        subprocess.run([kvstow, "codec", "roundtrip", "--page-tokens", str(case.t), "--recipe", recipe, path, out.name],
+                       capture_output=True, check=True)
+        with safe_open(out.name, "np") as f:
+            v, keep = (np.stack([f.get_tensor(f"{n}.{i}") for i in range(case.layers)]) for n in ("v", "keep"))
+    want = merged(case.k, case.v, keep)
+    return np.linalg.norm(v.astype(np.float64) - want) / np.linalg.norm(want)
+
+
 if __name__ == "__main__":
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("kvstow"), ap.add_argument("case")
     ap.add_argument("--keep", type=float, nargs="+", default=[.5, .125])
-    ap.add_argument("--only", nargs="*", help="these presets alone")
+    ap.add_argument("--only", nargs="*", help="these presets alone; `merge`: merged values")
     a = ap.parse_args()
     case, failed = Case(a.case), []
     for name, mask in policies(case).items():
@@ -288,4 +315,9 @@ if __name__ == "__main__":
             print(f"{name:20s} keep {share:<6} kept {got.mean():.4f} ratio {report['ratio']:.2f} agree {100 * same:.3f} %", flush=True)
             if same < .999:
                 failed.append(name)
+    if not a.only or "merge" in a.only:
+        off = check_merge(a.kvstow, case, a.case)
+        print(f"merge                values off by {off:.6f}")
+        if off > 1e-3:
+            failed.append("merge")
     sys.exit(f"differ: {', '.join(failed)}" if failed else 0)
