@@ -68,11 +68,6 @@ PooledColumns AttentionPool::Find(const PageName& page, const Digest128& content
   return it->second.columns;
 }
 
-void AttentionPool::Forget(const PageName& page) {
-  MutexLock lock(mu_);
-  if (const auto it = entries_.find(page); it != entries_.end()) Erase(it);
-}
-
 void AttentionPool::Erase(Entries::iterator entry) {
   bytes_ -= entry->second.bytes;
   ages_.erase(entry->second.age);

@@ -49,7 +49,6 @@ class AttentionPool {
                    PooledColumn column);
   // Empty when nothing is known.
   PooledColumns Find(const PageName& page, const Digest128& content) const;
-  void Forget(const PageName& page);
 
   uint64_t bytes() const;
   size_t pages() const;
