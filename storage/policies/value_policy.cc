@@ -91,7 +91,7 @@ class ValuePolicy final : public EvictionPolicy {
     if (n == kNoItem) return;
     items_.Resize(n, bytes);
     items_[n].worth = items_[n].worth == 0 ? 0 : WorthLevel(worth);
-    Place(n, true);  // an old one among those of its age
+    Place(n);
   }
   void Remove(uint64_t id, bool evicted) override {
     const ItemNumber n = Resident(id);
