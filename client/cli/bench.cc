@@ -1,13 +1,12 @@
 // kvstow bench: put and get load on a live server.
 #include <algorithm>
-#include <cstring>
 #include <functional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
+#include "client/cli/load.h"
 #include "client/cli/text.h"
 #include "kernels/page.h"
 
@@ -33,18 +32,6 @@ struct Phase {
   double seconds = 0;
   std::vector<double> us;  // sorted
 };
-
-// Finite F16 numbers about 1, as K and V are; the same page for all keys of a client.
-std::vector<uint8_t> MakePage(const KvSpec& spec, uint32_t seed) {
-  std::vector<uint8_t> page(PageBytes(spec, spec.page_tokens));
-  uint32_t state = seed * 2654435761u + 1;
-  for (size_t i = 0; i + 1 < page.size(); i += 2) {
-    state = state * 1664525u + 1013904223u;
-    page[i] = static_cast<uint8_t>(state >> 24);
-    page[i + 1] = static_cast<uint8_t>(0x38 | (state >> 16 & 0x83));
-  }
-  return page;
-}
 
 std::vector<std::string> MakeKeys(const Flags& flags, uint32_t client) {
   const auto run = std::chrono::system_clock::now().time_since_epoch().count();
@@ -105,31 +92,6 @@ absl::Status GetAll(Client& client, const Flags& flags, const std::vector<std::s
   });
 }
 
-// What one thread copies in the same minute, on pages of the same size.
-double MemcpyGbps(size_t page_bytes) {
-  constexpr size_t kPages = 8;
-  const std::vector<uint8_t> from(page_bytes * kPages, 1);
-  std::vector<uint8_t> to(from.size());
-  uint64_t copied = 0;
-  const Time start = Clock::Real().Now();
-  while (SecondsSince(start) < 0.2) {
-    for (size_t p = 0; p < kPages; ++p) {
-      std::memcpy(to.data() + p * page_bytes, from.data() + p * page_bytes, page_bytes);
-    }
-    copied += from.size();
-  }
-  return GigabytesPerSecond(copied, SecondsSince(start));
-}
-
-// Runs fn(client number) on a thread for each client; the seconds until all were done.
-double OnEveryClient(uint32_t clients, const std::function<void(uint32_t)>& fn) {
-  const Time start = Clock::Real().Now();
-  std::vector<std::thread> threads;
-  for (uint32_t c = 0; c < clients; ++c) threads.emplace_back(fn, c);
-  for (std::thread& t : threads) t.join();
-  return SecondsSince(start);
-}
-
 absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
   const size_t page_bytes = PageBytes(flags.spec, flags.spec.page_tokens);
   std::vector<std::unique_ptr<Client>> clients;
@@ -168,11 +130,6 @@ absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
   }
   for (Phase& p : phases) std::sort(p.us.begin(), p.us.end());
   return phases;
-}
-
-double Percentile(const std::vector<double>& sorted, double p) {
-  return sorted[std::min(sorted.size() - 1,
-                         static_cast<size_t>(p * static_cast<double>(sorted.size())))];
 }
 
 int Bench(const Flags& flags) {
@@ -242,8 +199,11 @@ void AddBench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->footer(
       "Examples:\n  kvstow bench --recipe raw --clients 4\n"
+      "  kvstow bench compare            # kvstow, Redis and memcached, started here\n"
       "  kvstow bench --layers 80 --kv-heads 8 --head-dim 128 --pages 16 --space big");
-  verb->callback([flags, &exit_code] {
+  AddBenchCompare(*verb, exit_code);
+  verb->callback([verb, flags, &exit_code] {
+    if (!verb->get_subcommands().empty()) return;
     flags->spec.head_dim_v = flags->spec.head_dim_k;
     exit_code = Bench(*flags);
   });

@@ -61,7 +61,8 @@ void AddVerify(CLI::App& app, int& exit_code);
 void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip and calibrate
 void AddCodecRoundtrip(CLI::App& codec, int& exit_code);
 void AddCodecCalibrate(CLI::App& codec, int& exit_code);
-void AddBench(CLI::App& app, int& exit_code);
+void AddBench(CLI::App& app, int& exit_code);  // and compare
+void AddBenchCompare(CLI::App& bench, int& exit_code);
 void AddSimulate(CLI::App& app, int& exit_code);
 void AddPlan(CLI::App& app, int& exit_code);
 

@@ -453,6 +453,31 @@ TEST_F(CliServer, BenchMeasuresAndCleansUp) {
   EXPECT_EQ(RunJson({"stats"})["pages"], 0);
 }
 
+TEST(CliCompare, MeasuresEachStoreInTurns) {
+  const Finished run =
+      RunKvstow({"bench", "compare", "--peers", "kvstow,loop", "--encoded", "int4", "--clients",
+                 "2", "--values", "2", "--rounds", "1", "--page-tokens", "4", "--format", "json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json compared = ParseLine(run);
+  EXPECT_EQ(compared["value_bytes"], 4 * 32 * 1024);
+  std::vector<std::string> rows;
+  for (const Json& row : compared["rows"]) {
+    rows.push_back(row["operation"].get<std::string>() + " " + row["peer"].get<std::string>());
+    EXPECT_GT(row["gbps"], 0);
+    EXPECT_LE(row["p50_us"], row["p99_us"]);
+    EXPECT_TRUE(row["of_best_rival"].is_null());
+  }
+  EXPECT_THAT(rows, testing::UnorderedElementsAre(
+                        "put kvstow raw", "get kvstow raw", "put kvstow int4 encoded",
+                        "get kvstow int4 encoded", "put bare socket", "get bare socket"));
+}
+
+TEST(CliCompare, SaysWhichStoreIsNotKnown) {
+  const Finished run = RunKvstow({"bench", "compare", "--peers", "nosuch"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("nosuch"));
+}
+
 TEST(CliUnixSocket, VerbsReachIt) {
   const TempDir dir;
   const Daemon daemon("unix:" + dir.path("s"), {"--host-bytes", "64MiB"});

@@ -1,0 +1,50 @@
+// A server that is started for a comparison, and stopped behind it.
+#ifndef KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
+#define KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace kvstow::cli {
+
+class Child {
+ public:
+  // Runs `argv`, the program looked for on PATH; what it prints goes into `log_path`. NOT_FOUND
+  // when there is no such program.
+  static absl::StatusOr<std::unique_ptr<Child>> Start(const std::vector<std::string>& argv,
+                                                      const std::string& log_path);
+  ~Child();  // stops it and waits, at most 10 seconds in peace
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Of the process since it began, in user space and in the kernel.
+  double CpuSeconds() const;
+
+ private:
+  explicit Child(pid_t pid) : pid_(pid) {}
+  const pid_t pid_;
+};
+
+// Of this process.
+double OwnCpuSeconds();
+
+// A folder under the system's temporary one that goes with the object.
+class Scratch {
+ public:
+  static absl::StatusOr<std::unique_ptr<Scratch>> Make();
+  ~Scratch();
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+}  // namespace kvstow::cli
+
+#endif  // KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_

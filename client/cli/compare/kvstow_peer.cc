@@ -1,0 +1,108 @@
+// kvstowd, as a worker uses it: the client library over gRPC, a channel a session.
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/cli/compare/child.h"
+#include "client/cli/compare/peer.h"
+#include "client/cli/compare/socket.h"
+#include "client/client.h"
+
+namespace kvstow::cli {
+namespace {
+
+constexpr char kSpace[] = "compare";
+
+absl::Status Expect(PageOutcome got, PageOutcome wanted, const std::string& message) {
+  if (got == wanted) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a page was ", OutcomeName(got), ": ", message));
+}
+
+class KvstowSession final : public Session {
+ public:
+  KvstowSession(std::unique_ptr<Client> client, const KvSpec& spec)
+      : client_(std::move(client)), tokens_(spec.page_tokens) {}
+
+  absl::Status Put(const std::string& key, std::span<const uint8_t> value) override {
+    std::vector<PagePut> pages = {{.key = key, .raw = value, .tokens = tokens_}};
+    const PutResult result = client_->Put(kSpace, std::move(pages)).get().front();
+    return Expect(result.outcome, PageOutcome::kStored, result.message);
+  }
+  absl::Status Get(const std::string& key, std::span<uint8_t> out) override {
+    std::vector<PageGet> pages = {{.key = key, .out = out}};
+    const GetResult result = client_->Get(kSpace, 0, std::move(pages)).get().front();
+    return Expect(result.outcome, PageOutcome::kHit, result.message);
+  }
+  absl::Status Delete(const std::string& key) override {
+    return client_->Delete(kSpace, std::span(&key, 1), /*force=*/true).status();
+  }
+
+ private:
+  const std::unique_ptr<Client> client_;
+  const uint32_t tokens_;
+};
+
+class KvstowPeer final : public Peer {
+ public:
+  KvstowPeer(std::string name, std::string address, KvstowOptions options,
+             std::unique_ptr<Child> child)
+      : name_(std::move(name)),
+        address_(std::move(address)),
+        options_(std::move(options)),
+        child_(std::move(child)) {}
+
+  std::string name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Session>> Connect() override {
+    // When this returns, the server listens.
+    KVSTOW_RETURN_IF_ERROR(Socket::Connect(address_).status());
+    std::unique_ptr<Client> client = Client::Connect({.address = address_,
+                                                      .timeout = std::chrono::seconds(30),
+                                                      .get_encoded = options_.get_encoded});
+    KVSTOW_RETURN_IF_ERROR(
+        client->OpenSpace({.name = kSpace, .spec = options_.spec, .recipe = options_.recipe})
+            .status());
+    return std::make_unique<KvstowSession>(std::move(client), options_.spec);
+  }
+  double CpuSeconds() const override { return child_->CpuSeconds(); }
+
+ private:
+  const std::string name_, address_;
+  const KvstowOptions options_;
+  const std::unique_ptr<Child> child_;
+};
+
+// The server that was built with this program.
+std::string ServerProgram() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto beside = self.parent_path() / "kvstowd";
+  return std::filesystem::exists(beside, error) ? beside.string() : "kvstowd";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
+                                                  const KvstowOptions& kvstow) {
+  const std::string id = absl::StrCat("kvstow-", kvstow.recipe, options.local ? "-unix" : "");
+  std::string address = absl::StrCat("unix:", options.folder, "/", id, ".sock");
+  if (!options.local) {
+    KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
+    address = absl::StrCat("127.0.0.1:", free.port());
+  }
+  const std::vector<std::string> argv = {ServerProgram(),
+                                         "--listen",
+                                         address,
+                                         "--http-listen",
+                                         "off",
+                                         "--host-bytes",
+                                         absl::StrCat(options.budget_bytes)};
+  KVSTOW_ASSIGN_OR_RETURN(auto child,
+                          Child::Start(argv, absl::StrCat(options.folder, "/", id, ".log")));
+  const std::string name =
+      absl::StrCat("kvstow ", kvstow.recipe, kvstow.get_encoded ? " encoded" : "",
+                   options.local ? ", UNIX" : "");
+  return std::make_unique<KvstowPeer>(name, address, kvstow, std::move(child));
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,60 @@
+// The stores that `kvstow bench compare` measures, each behind the protocol that its users speak:
+// kvstow (gRPC), Redis (RESP), memcached (text protocol), and a loop over a bare socket that keeps
+// one value: what the kernel's sockets allow.
+//
+// A Peer owns its server. Sessions are connections: one a thread, and they end before their peer.
+#ifndef KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
+#define KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/page.h"
+
+namespace kvstow::cli {
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual absl::Status Put(const std::string& key, std::span<const uint8_t> value) = 0;
+  // The value, of the size of `out`; any other answer is an error.
+  virtual absl::Status Get(const std::string& key, std::span<uint8_t> out) = 0;
+  virtual absl::Status Delete(const std::string& key) = 0;
+};
+
+class Peer {
+ public:
+  virtual ~Peer() = default;
+  virtual std::string name() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<Session>> Connect() = 0;
+  // Of its server; 0 where that runs within this process.
+  virtual double CpuSeconds() const = 0;
+};
+
+struct PeerOptions {
+  std::string folder;         // for sockets and logs
+  uint64_t budget_bytes = 0;  // that the server may keep
+  bool local = false;         // a UNIX socket, else TCP
+};
+
+// NOT_FOUND when the program is not installed.
+absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options);
+absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options);
+absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
+
+// The kvstowd beside this program, with pages of `spec` in one space for each recipe.
+struct KvstowOptions {
+  std::string recipe = "raw";
+  bool get_encoded = false;  // pages travel as they are stored and are decoded by the client
+  KvSpec spec;
+};
+absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
+                                                  const KvstowOptions& kvstow);
+
+}  // namespace kvstow::cli
+
+#endif  // KVSTOW_CLIENT_CLI_COMPARE_PEER_H_

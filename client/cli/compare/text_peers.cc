@@ -1,0 +1,159 @@
+// Redis and memcached. A value is received straight into the buffer that wants it.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/cli/compare/child.h"
+#include "client/cli/compare/peer.h"
+#include "client/cli/compare/socket.h"
+
+namespace kvstow::cli {
+namespace {
+
+absl::string_view TextOf(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+absl::Status Expect(Socket& socket, const std::string& wanted) {
+  KVSTOW_ASSIGN_OR_RETURN(const std::string line, socket.ReceiveLine());
+  if (line == wanted) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("answered \"", line, "\", not \"", wanted, "\""));
+}
+
+// `out`, then the "\r\n" that ends it.
+absl::Status ReceiveValue(Socket& socket, std::span<uint8_t> out) {
+  KVSTOW_RETURN_IF_ERROR(socket.Receive(out));
+  return Expect(socket, "");
+}
+
+// https://redis.io/docs/reference/protocol-spec
+class RedisSession final : public Session {
+ public:
+  explicit RedisSession(Socket socket) : socket_(std::move(socket)) {}
+
+  absl::Status Put(const std::string& key, std::span<const uint8_t> value) override {
+    const std::string head = absl::StrCat("*3\r\n$3\r\nSET\r\n$", key.size(), "\r\n", key, "\r\n$",
+                                          value.size(), "\r\n");
+    const absl::string_view parts[] = {head, TextOf(value), "\r\n"};
+    KVSTOW_RETURN_IF_ERROR(socket_.Send(parts));
+    return Expect(socket_, "+OK");
+  }
+  absl::Status Get(const std::string& key, std::span<uint8_t> out) override {
+    KVSTOW_RETURN_IF_ERROR(Ask("GET", key));
+    KVSTOW_RETURN_IF_ERROR(Expect(socket_, absl::StrCat("$", out.size())));
+    return ReceiveValue(socket_, out);
+  }
+  absl::Status Delete(const std::string& key) override {
+    KVSTOW_RETURN_IF_ERROR(Ask("DEL", key));
+    return Expect(socket_, ":1");
+  }
+
+ private:
+  absl::Status Ask(absl::string_view verb, const std::string& key) {
+    const std::string text =
+        absl::StrCat("*2\r\n$3\r\n", verb, "\r\n$", key.size(), "\r\n", key, "\r\n");
+    const absl::string_view parts[] = {text};
+    return socket_.Send(parts);
+  }
+
+  Socket socket_;
+};
+
+// https://github.com/memcached/memcached/blob/master/doc/protocol.txt
+class MemcachedSession final : public Session {
+ public:
+  explicit MemcachedSession(Socket socket) : socket_(std::move(socket)) {}
+
+  absl::Status Put(const std::string& key, std::span<const uint8_t> value) override {
+    const std::string head = absl::StrCat("set ", key, " 0 0 ", value.size(), "\r\n");
+    const absl::string_view parts[] = {head, TextOf(value), "\r\n"};
+    KVSTOW_RETURN_IF_ERROR(socket_.Send(parts));
+    return Expect(socket_, "STORED");
+  }
+  absl::Status Get(const std::string& key, std::span<uint8_t> out) override {
+    KVSTOW_RETURN_IF_ERROR(Ask(absl::StrCat("get ", key, "\r\n")));
+    KVSTOW_RETURN_IF_ERROR(Expect(socket_, absl::StrCat("VALUE ", key, " 0 ", out.size())));
+    KVSTOW_RETURN_IF_ERROR(ReceiveValue(socket_, out));
+    return Expect(socket_, "END");
+  }
+  absl::Status Delete(const std::string& key) override {
+    KVSTOW_RETURN_IF_ERROR(Ask(absl::StrCat("delete ", key, "\r\n")));
+    return Expect(socket_, "DELETED");
+  }
+
+ private:
+  absl::Status Ask(const std::string& text) {
+    const absl::string_view parts[] = {text};
+    return socket_.Send(parts);
+  }
+
+  Socket socket_;
+};
+
+// A server of its own process whose sessions are `S` over a socket.
+template <class S>
+class SocketPeer final : public Peer {
+ public:
+  SocketPeer(std::string name, std::string address, std::unique_ptr<Child> child)
+      : name_(std::move(name)), address_(std::move(address)), child_(std::move(child)) {}
+
+  std::string name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Session>> Connect() override {
+    KVSTOW_ASSIGN_OR_RETURN(Socket socket, Socket::Connect(address_));
+    return std::make_unique<S>(std::move(socket));
+  }
+  double CpuSeconds() const override { return child_->CpuSeconds(); }
+
+ private:
+  const std::string name_, address_;
+  const std::unique_ptr<Child> child_;
+};
+
+// A port that is free now: taken by nobody in the moment until the server starts, one hopes.
+absl::StatusOr<int> PortForAServer() {
+  KVSTOW_ASSIGN_OR_RETURN(const Listener listener, Listener::Open());
+  return listener.port();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options) {
+  std::vector<std::string> argv = {
+      "redis-server", "--save",      "",
+      "--appendonly", "no",          "--dir",
+      options.folder, "--maxmemory", absl::StrCat(options.budget_bytes)};
+  std::string address = absl::StrCat("unix:", options.folder, "/redis.sock");
+  if (options.local) {
+    argv.insert(argv.end(), {"--port", "0", "--unixsocket", address.substr(5)});
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
+    address = absl::StrCat("127.0.0.1:", port);
+    argv.insert(argv.end(), {"--bind", "127.0.0.1", "--port", absl::StrCat(port)});
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto child, Child::Start(argv, options.folder + "/redis.log"));
+  return std::make_unique<SocketPeer<RedisSession>>(options.local ? "redis, UNIX" : "redis",
+                                                    address, std::move(child));
+}
+
+absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options) {
+  std::vector<std::string> argv = {"memcached",
+                                   "-u",
+                                   "nobody",
+                                   "-I",
+                                   "64m",
+                                   "-m",
+                                   absl::StrCat((options.budget_bytes >> 20) + 1)};
+  std::string address = absl::StrCat("unix:", options.folder, "/memcached.sock");
+  if (options.local) {
+    argv.insert(argv.end(), {"-s", address.substr(5)});
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
+    address = absl::StrCat("127.0.0.1:", port);
+    argv.insert(argv.end(), {"-l", "127.0.0.1", "-p", absl::StrCat(port)});
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto child, Child::Start(argv, options.folder + "/memcached.log"));
+  return std::make_unique<SocketPeer<MemcachedSession>>(
+      options.local ? "memcached, UNIX" : "memcached", address, std::move(child));
+}
+
+}  // namespace kvstow::cli
