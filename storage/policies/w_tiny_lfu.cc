@@ -12,7 +12,9 @@ namespace kvstow {
 namespace {
 
 // How often ids were used of late: a count-min sketch of 4-bit counts (a byte each here) with
-// conservative update, all of which are halved after ten uses for each of its columns.
+// conservative update, all of which are halved after ten uses for each item that it is made for.
+// Most blocks of a trace are used once, so many more are seen between two halvings than are kept:
+// with a column an item every count is noise, with this many it is nearly exact.
 class UseSketch {
  public:
   void Add(uint64_t id) {
@@ -22,7 +24,7 @@ class UseSketch {
     if (least < kMax) {
       for (const size_t i : at) counts_[i] = std::max<uint8_t>(counts_[i], least + 1);
     }
-    if (++uses_ < 10 * columns_) return;
+    if (++uses_ < 10 * columns_ / kColumnsAnItem) return;
     uses_ /= 2;
     for (uint8_t& count : counts_) count /= 2;
   }
@@ -31,9 +33,9 @@ class UseSketch {
     for (const size_t i : Places(id)) least = std::min(least, counts_[i]);
     return least;
   }
-  // Keeps the columns at least as many as items. Each column becomes two with the same counts.
+  // Keeps enough columns for so many items. Each column becomes two with the same counts.
   void GrowTo(size_t items) {
-    while (columns_ < items) {
+    while (columns_ < kColumnsAnItem * items) {
       std::vector<uint8_t> wider(counts_.size() * 2);
       for (size_t i = 0; i < wider.size(); ++i) {
         wider[i] = counts_[i / (2 * columns_) * columns_ + i % columns_];
@@ -44,7 +46,7 @@ class UseSketch {
   }
 
  private:
-  static constexpr size_t kRows = 4;
+  static constexpr size_t kRows = 4, kColumnsAnItem = 16;
   static constexpr uint8_t kMax = 15;
 
   std::array<size_t, kRows> Places(uint64_t id) const {
