@@ -133,9 +133,9 @@ void BM_DecodeRun(benchmark::State& state, absl::string_view recipe) {
   const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
   Memory memory(GaussianPage(spec));
   const Run run{{0, spec.layers}, kTokens};
+  const std::vector<EncodedLevel> coded = *codec->Encode(run, memory.from[0]);
   std::vector<SharedBytes> levels;
-  for (const EncodedLevel& level : *codec->Encode(run, memory.from[0]))
-    levels.push_back(level.body);
+  for (const EncodedLevel& level : coded) levels.push_back(level.body);
   const auto bodies = ColdCopies(levels);
   size_t i = 0;
   AgainstMemcpy(state, memory, false, [&](const auto&, auto& to) {
