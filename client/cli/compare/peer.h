@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
 
-// The kvstowd beside this program, with pages of `spec` in one space for each recipe.
+// The kvstowd beside this program, with one space of pages of `spec`.
 struct KvstowOptions {
   std::string recipe = "raw";
   bool get_encoded = false;  // pages travel as they are stored and are decoded by the client
