@@ -192,6 +192,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
   for (const auto& [name, value] : CounterRows(store_.Counters())) {
     (*out.mutable_counters())[name] = value;
   }
+  for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;
   return absl::OkStatus();
 }
 

@@ -7,6 +7,8 @@
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 
+#include <atomic>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
@@ -170,6 +172,11 @@ class Metrics::Impl {
                           .Help("time to decode a page")
                           .Register(registry)
                           .Add({}, TimeBuckets());
+  Family<Counter>& codec_bytes =
+      Count(registry, "kvstow_codec_raw_bytes_total", "raw bytes of pages that were coded, by way");
+  Counter& encoded_bytes = codec_bytes.Add({{"way", "encode"}});
+  Counter& decoded_bytes = codec_bytes.Add({{"way", "decode"}});
+  std::atomic<uint64_t> encode_ns = 0, decode_ns = 0;
   Histogram& cooling = prometheus::BuildHistogram()
                            .Name("kvstow_cooling_seconds")
                            .Help("time to make the cold form of a page from its hot one")
@@ -223,11 +230,23 @@ void Metrics::CountReaped(uint64_t tickets) {
   impl_->reaped.Increment(static_cast<double>(tickets));
 }
 
-void Metrics::ObserveEncode(Duration time) {
+void Metrics::ObserveEncode(Duration time, uint64_t raw_bytes) {
   impl_->encode.Observe(std::chrono::duration<double>(time).count());
+  impl_->encoded_bytes.Increment(static_cast<double>(raw_bytes));
+  impl_->encode_ns += std::chrono::nanoseconds(time).count();
 }
-void Metrics::ObserveDecode(Duration time) {
+void Metrics::ObserveDecode(Duration time, uint64_t raw_bytes) {
   impl_->decode.Observe(std::chrono::duration<double>(time).count());
+  impl_->decoded_bytes.Increment(static_cast<double>(raw_bytes));
+  impl_->decode_ns += std::chrono::nanoseconds(time).count();
+}
+
+std::vector<std::pair<std::string, uint64_t>> Metrics::CodecRows() const {
+  const auto bytes = [](const Counter& c) { return static_cast<uint64_t>(c.Value()); };
+  return {{"encoded_raw_bytes", bytes(impl_->encoded_bytes)},
+          {"encode_us", impl_->encode_ns / 1000},
+          {"decoded_raw_bytes", bytes(impl_->decoded_bytes)},
+          {"decode_us", impl_->decode_ns / 1000}};
 }
 
 void Metrics::ObserveCooling(Duration time) {

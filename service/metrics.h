@@ -47,11 +47,13 @@ class Metrics {
   void CountShortOf(absl::string_view what);
   void CountMissingCalibration();  // a page was a miss because its calibration is not here
   void CountReaped(uint64_t tickets);
-  void ObserveEncode(Duration time);
-  void ObserveDecode(Duration time);
+  void ObserveEncode(Duration time, uint64_t raw_bytes);
+  void ObserveDecode(Duration time, uint64_t raw_bytes);
   void ObserveCooling(Duration time);  // of a page from its hot form to its cold one
   void AddStreams(StreamKind kind, int change);
 
+  // What the codecs did so far, for Usage: raw bytes, and the microseconds that they took.
+  std::vector<std::pair<std::string, uint64_t>> CodecRows() const;
   // The text exposition format.
   std::string Text(const MetricsSnapshot& snapshot) const;
 

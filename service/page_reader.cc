@@ -203,7 +203,7 @@ absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out
   const Time begin = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(
       DecodePage(header, selected.bodies, {selected.layers, selected.tokens}, out, calibrations_));
-  metrics_.ObserveDecode(Clock::Real().Now() - begin);
+  metrics_.ObserveDecode(Clock::Real().Now() - begin, out.size());
   return absl::OkStatus();
 }
 

@@ -121,7 +121,7 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
                                       .key = page.key(),
                                       .raw_digest = digest,
                                       .columns = &*columns});
-  metrics_.ObserveEncode(Clock::Real().Now() - begin);
+  metrics_.ObserveEncode(Clock::Real().Now() - begin, raw_bytes);
   if (!encoded.ok()) return Refused(encoded.status().message());
 
   Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);

@@ -8,6 +8,7 @@
 #include "client/cli/plan_report.h"
 #include "client/cli/plan_server.h"
 #include "client/cli/text.h"
+#include "client/planner/bandwidth.h"
 #include "client/planner/profile.h"
 
 namespace kvstow::cli {
@@ -20,6 +21,7 @@ struct Flags {
   uint32_t ranks = 1;
   uint32_t page_tokens = 256;
   std::vector<std::string> recipes = {"raw", "int8"};
+  std::vector<std::string> roundtrips;
   std::string trace, profile, plot;
   std::vector<uint64_t> sizes;
   planner::Hardware hardware;
@@ -35,6 +37,9 @@ absl::StatusOr<PlanReport> SizesOf(const Flags& flags) {
   for (const std::string& text : flags.recipes) {
     KVSTOW_ASSIGN_OR_RETURN(planner::RecipeSize size, planner::SizeOfRecipe(text, spec));
     out.recipes.push_back(std::move(size));
+  }
+  for (const std::string& file : flags.roundtrips) {
+    KVSTOW_RETURN_IF_ERROR(planner::AddRoundtrips(file, out.recipes));
   }
   return out;
 }
@@ -93,8 +98,9 @@ absl::StatusOr<PlanReport> MakeReport(const Flags& flags) {
 int Plan(Flags flags, bool recipes_given) {
   if (!flags.server.server.empty()) {
     if (!recipes_given) flags.recipes.clear();
-    return PlanServer(flags.output, flags.server, flags.recipes, flags.sizes);
+    return PlanServer(flags.output, flags.server, flags.recipes, flags.roundtrips, flags.sizes);
   }
+  if (!recipes_given && !flags.roundtrips.empty()) flags.recipes = {"raw"};
   if (flags.model.empty()) throw CLI::RequiredError("--model or --server");
   const absl::StatusOr<PlanReport> report = MakeReport(flags);
   if (!report.ok()) return Fail(flags.output, report.status());
@@ -141,7 +147,7 @@ void AddHardware(CLI::App& verb, Flags& flags) {
   }
   AddBandwidth(verb, "--link", h.link_bytes_per_s, "from kvstowd to the worker, as 25Gbit/s");
   AddBandwidth(verb, "--decode-speed", h.decode_bytes_per_s,
-               "raw bytes that the decoder gives; `kvstow codec roundtrip` measures it");
+               "raw bytes that a decoder gives whose speed is not told with its recipe");
   AddNumber(verb, "--prefill-tps", h.prefill_tokens_per_s, 1e-3, 1e12,
             "tokens a second that the worker computes");
   AddSize(verb, "--disk-life", h.disk_life_bytes,
@@ -175,10 +181,14 @@ void AddPlan(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_option(
           "--recipe", flags->recipes,
-          "may be repeated: a recipe whose size does not depend on the data, or NAME=RATIO "
-          "with a ratio that was measured")
+          "may be repeated: a recipe whose size does not depend on the data, or NAME=RATIO; "
+          "behind either @SPEED of its decoder, as int8@5GB/s")
       ->take_all()
       ->capture_default_str();
+  verb->add_option("--roundtrip", flags->roundtrips,
+                   "may be repeated: a file with what `kvstow codec roundtrip --format json` "
+                   "printed: ratio and decoder's speed of its recipes, measured")
+      ->take_all();
   verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
       ->check(CLI::Range(1u, kMaxPageTokens))
       ->capture_default_str();
@@ -212,6 +222,9 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "256GiB --disk 2TiB --disk-bandwidth 3GB/s --link 25Gbit/s --prefill-tps 8000\n"
       "  kvstow plan --model llama-3.1-8b --trace trace.jsonl --target-hit 30 --ram-price 3 "
       "--disk-price 0.1\n"
+      "  kvstow codec roundtrip --recipe kvstow --format json case.safetensors out.safetensors > "
+      "runs.json\n"
+      "  kvstow plan --model llama-3.1-8b --roundtrip runs.json --trace trace.jsonl --ram 256GiB\n"
       "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
       "  kvstow plan --model deepseek-v3 --recipe mla8 --format json");
   verb->callback(

@@ -30,13 +30,21 @@ Json LayersJson(const ModelKv& model) {
   return layers;
 }
 
+// Null when the recipe does not say its own speed.
+Json DecodeJson(const RecipeSize& r) {
+  if (r.decode_bytes_per_s <= 0) return Json();
+  return {{"bytes_per_second", r.decode_bytes_per_s},
+          {"origin", std::string(planner::OriginName(r.decode_origin))}};
+}
+
 Json SizesJson(const PlanReport& report) {
   Json recipes = Json::array();
   for (const RecipeSize& r : report.recipes) {
     recipes.push_back({{"recipe", r.recipe},
                        {"ratio", r.ratio},
                        {"stored_bytes_per_token", r.StoredBytes(report.rank.bytes_per_token)},
-                       {"origin", std::string(planner::OriginName(r.origin))}});
+                       {"origin", std::string(planner::OriginName(r.origin))},
+                       {"decode", DecodeJson(r)}});
   }
   return {{"model",
            {{"name", report.model.name},
@@ -73,6 +81,12 @@ std::string LayersText(const ModelKv& model) {
   return absl::StrJoin(parts, "; ");
 }
 
+std::string DecodeText(const RecipeSize& r) {
+  if (r.decode_bytes_per_s <= 0) return "-";
+  return absl::StrCat(FormatFixed(r.decode_bytes_per_s / 1e9, 2), ", ",
+                      planner::OriginName(r.decode_origin));
+}
+
 std::string SizesText(const PlanReport& report) {
   const RankKv& rank = report.rank;
   std::vector<std::pair<std::string, std::string>> fields = {
@@ -97,11 +111,12 @@ std::string SizesText(const PlanReport& report) {
     const uint64_t stored = r.StoredBytes(rank.bytes_per_token);
     rows.push_back({r.recipe, FormatFixed(r.ratio, 2), absl::StrCat(stored),
                     FormatFixed((uint64_t{1} << 30) / static_cast<double>(stored), 0),
-                    std::string(planner::OriginName(r.origin))});
+                    std::string(planner::OriginName(r.origin)), DecodeText(r)});
   }
-  return absl::StrCat(
-      FormatFields(fields), "\n",
-      FormatTable({"RECIPE", "RATIO", "STORED BYTES A TOKEN", "TOKENS A GIB", "RATIO IS"}, rows));
+  return absl::StrCat(FormatFields(fields), "\n",
+                      FormatTable({"RECIPE", "RATIO", "STORED BYTES A TOKEN", "TOKENS A GIB",
+                                   "RATIO IS", "DECODER, GB/S"},
+                                  rows));
 }
 
 Json CurveJson(const PlanReport& report, const SizeCurve& curve) {

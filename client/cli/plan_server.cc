@@ -23,7 +23,17 @@ struct Live {
   uint64_t present_bytes = 0;       // budgets of its tiers
   std::vector<RecipeSize> recipes;  // the first is what the server holds
   std::vector<uint64_t> sizes;
+  double encode_bytes_per_s = 0, decode_bytes_per_s = 0;  // of one worker; 0 = did nothing yet
 };
+
+// Raw bytes a second of a codec, by the counters of the server.
+double SpeedOf(const v1::UsageResponse& usage, const char* bytes, const char* us) {
+  const auto value = [&](const char* name) {
+    const auto it = usage.counters().find(name);
+    return it == usage.counters().end() ? 0.0 : static_cast<double>(it->second);
+  };
+  return value(us) > 0 ? value(bytes) / value(us) * 1e6 : 0;
+}
 
 ReuseEstimate FromProto(const v1::Reuse& in) {
   ReuseEstimate out{.references = in.references(),
@@ -37,6 +47,7 @@ ReuseEstimate FromProto(const v1::Reuse& in) {
 }
 
 absl::StatusOr<Live> ReadServer(const ServerFlags& server, const std::vector<std::string>& recipes,
+                                const std::vector<std::string>& roundtrips,
                                 const std::vector<uint64_t>& sizes) {
   const auto client = Connect(server);
   KVSTOW_ASSIGN_OR_RETURN(
@@ -52,13 +63,20 @@ absl::StatusOr<Live> ReadServer(const ServerFlags& server, const std::vector<std
     return absl::FailedPreconditionError(
         absl::StrCat(server.server, " holds no page: it cannot tell what its recipes store"));
   }
+  live.encode_bytes_per_s = SpeedOf(usage, "encoded_raw_bytes", "encode_us");
+  live.decode_bytes_per_s = SpeedOf(usage, "decoded_raw_bytes", "decode_us");
   live.recipes.push_back(
       {.recipe = "as now",
        .ratio = static_cast<double>(usage.raw_bytes()) / static_cast<double>(usage.encoded_bytes()),
-       .origin = Origin::kMeasured});
+       .origin = Origin::kMeasured,
+       .decode_bytes_per_s = live.decode_bytes_per_s,
+       .decode_origin = Origin::kMeasured});
   for (const std::string& text : recipes) {
     KVSTOW_ASSIGN_OR_RETURN(RecipeSize given, planner::GivenRatio(text));
     live.recipes.push_back(std::move(given));
+  }
+  for (const std::string& file : roundtrips) {
+    KVSTOW_RETURN_IF_ERROR(planner::AddRoundtrips(file, live.recipes));
   }
   for (const double factor : {0.5, 1.0, 2.0, 4.0}) {
     live.sizes.push_back(static_cast<uint64_t>(factor * static_cast<double>(live.present_bytes)));
@@ -93,9 +111,19 @@ Json ToJson(const Live& live, const std::string& server) {
             {"references", live.reuse.references},
             {"distinct_pages", live.reuse.distinct_pages},
             {"sampled", live.reuse.sampled}}},
+          {"codec",
+           {{"origin", "measured"},
+            {"encode_bytes_per_second", live.encode_bytes_per_s},
+            {"decode_bytes_per_second", live.decode_bytes_per_s}}},
           {"infinite_hit_rate", live.reuse.infinite_hit_rate},
           {"curve", recipes[0]["curve"]},
           {"recipes", recipes}};
+}
+
+std::string Speed(const char* verb, double bytes_per_s) {
+  return bytes_per_s > 0 ? absl::StrCat(verb, " ", FormatFixed(bytes_per_s / 1e9, 2),
+                                        " GB/s of raw pages a worker")
+                         : absl::StrCat(verb, " nothing yet");
 }
 
 std::string Text(const Live& live, const std::string& server) {
@@ -119,7 +147,9 @@ std::string Text(const Live& live, const std::string& server) {
            {"asked for",
             absl::StrCat(live.reuse.references, " pages, about ",
                          FormatFixed(live.reuse.distinct_pages, 0), " different ones, measured")},
-           {"sampled", absl::StrCat(FormatFixed(100 * live.reuse.sampled, 1), " % of the pages")}}),
+           {"sampled", absl::StrCat(FormatFixed(100 * live.reuse.sampled, 1), " % of the pages")},
+           {"codec", absl::StrCat(Speed("encodes", live.encode_bytes_per_s), ", ",
+                                  Speed("decodes", live.decode_bytes_per_s), ", measured")}}),
       "\n", FormatTable(heading, rows),
       "modelled: an LRU over the measured load of the last hours; all tiers together\n");
 }
@@ -127,8 +157,9 @@ std::string Text(const Live& live, const std::string& server) {
 }  // namespace
 
 int PlanServer(const OutputFlags& output, const ServerFlags& server,
-               const std::vector<std::string>& recipes, const std::vector<uint64_t>& sizes) {
-  const absl::StatusOr<Live> live = ReadServer(server, recipes, sizes);
+               const std::vector<std::string>& recipes, const std::vector<std::string>& roundtrips,
+               const std::vector<uint64_t>& sizes) {
+  const absl::StatusOr<Live> live = ReadServer(server, recipes, roundtrips, sizes);
   if (!live.ok()) return Fail(output, live.status());
   Print(output, ToJson(*live, server.server), Text(*live, server.server));
   return kDone;

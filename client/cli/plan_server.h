@@ -10,10 +10,12 @@
 
 namespace kvstow::cli {
 
-// `recipes`: NAME=RATIO, beside the ratio that the server's pages have. `sizes`: beside 0.5, 1, 2
-// and 4 times what its tiers hold now. The exit code.
+// `recipes`: NAME=RATIO, and `roundtrips`: files of measured ones, beside the ratio that the
+// server's pages have. `sizes`: beside 0.5, 1, 2 and 4 times what its tiers hold now. The exit
+// code.
 int PlanServer(const OutputFlags& output, const ServerFlags& server,
-               const std::vector<std::string>& recipes, const std::vector<uint64_t>& sizes);
+               const std::vector<std::string>& recipes, const std::vector<std::string>& roundtrips,
+               const std::vector<uint64_t>& sizes);
 
 }  // namespace kvstow::cli
 

@@ -2,11 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "base/bytes.h"
-
 namespace kvstow::planner {
 namespace {
 
@@ -14,21 +9,25 @@ constexpr double kGib = 1 << 30;
 constexpr double kDay = 86400;
 
 // Seconds to bring one token from a tier to the worker; 0 when nothing limits it.
-double FetchSeconds(const Hardware& hardware, size_t tier, double raw, double stored) {
+double FetchSeconds(const Hardware& hardware, size_t tier, uint64_t raw, const RecipeSize& recipe) {
   const auto time = [](double bytes, double speed) { return speed > 0 ? bytes / speed : 0; };
+  const double stored = static_cast<double>(recipe.StoredBytes(raw));
+  const double decode =
+      recipe.decode_bytes_per_s > 0 ? recipe.decode_bytes_per_s : hardware.decode_bytes_per_s;
   return std::max({time(stored, hardware.link_bytes_per_s),
                    time(stored, hardware.tiers[tier].bytes_per_s),
-                   time(raw, hardware.decode_bytes_per_s)});
+                   time(static_cast<double>(raw), decode)});
 }
 
-void AddTimes(const Load& load, double raw, double stored, const Hardware& hardware, Outcome& out) {
+void AddTimes(const Load& load, uint64_t raw, const RecipeSize& recipe, const Hardware& hardware,
+              Outcome& out) {
   if (hardware.prefill_tokens_per_s <= 0) return;
   const double compute = 1 / hardware.prefill_tokens_per_s;
   out.cold_s = load.prompt_tokens * compute;
   double warm = (1 - out.hit_rate) * compute;
   for (size_t t = 0; t < Hardware::kTiers; ++t) {
     if (hardware.tiers[t].bytes == 0) continue;
-    const double fetch = FetchSeconds(hardware, t, raw, stored);
+    const double fetch = FetchSeconds(hardware, t, raw, recipe);
     if (fetch <= 0) return;
     if (!out.hit_s.has_value()) out.hit_s = load.prompt_tokens * fetch;
     warm += out.tiers[t].hit_rate * fetch;
@@ -145,24 +144,6 @@ absl::string_view TierName(size_t tier) {
   return kNames[tier];
 }
 
-absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
-  double scale = 1;
-  std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
-  for (const absl::string_view end : {"bit/s", "bps"}) {
-    if (!absl::EndsWith(lower, end)) continue;
-    lower = lower.substr(0, lower.size() - end.size()) + "B";  // kilo is 1000 here
-    scale = 0.125;
-    break;
-  }
-  if (scale == 1 && absl::EndsWith(lower, "/s")) lower.resize(lower.size() - 2);
-  const absl::StatusOr<uint64_t> size = ParseSize(lower);
-  if (!size.ok() || *size == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is not a bandwidth above 0: write 10GB/s or 25Gbit/s"));
-  }
-  return static_cast<double>(*size) * scale;
-}
-
 bool Outcome::overloaded() const {
   return link_overloaded || std::any_of(std::begin(tiers), std::end(tiers),
                                         [](const Tier& t) { return t.overloaded; });
@@ -188,8 +169,7 @@ Outcome Predict(const Load& load, uint64_t raw_bytes_per_token, const RecipeSize
     out.hit_rate = rate;
   }
   out.break_even_bytes_per_s = BreakEvenLink(recipe, raw_bytes_per_token, hardware);
-  AddTimes(load, static_cast<double>(raw_bytes_per_token), static_cast<double>(stored), hardware,
-           out);
+  AddTimes(load, raw_bytes_per_token, recipe, hardware, out);
   AddTraffic(load, static_cast<double>(block_bytes), hardware, out);
   AddCost(hardware, out);
   return out;

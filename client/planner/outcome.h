@@ -7,14 +7,14 @@
 //   h_t          what an LRU as large as tiers 1..t hits more than one as large as 1..t-1 (tiers do
 //                not hold a page twice)
 //   fetch_t      max(b / link, b / bandwidth_t, r / decode) seconds a token: link, tier and decoder
-//                work at the same time, the slowest tells
+//                work at the same time, the slowest tells; decode is the recipe's own speed where
+//                it is known
 //   first token  prompt x ((1 - h) / prefill + sum of h_t fetch_t), for the mean prompt; queues and
 //                the first decoding step are not in it
 //   break-even   b x prefill: on a slower link, computing is faster than fetching
 //   reads_t      h_t B / s; the link carries their sum
 //   writes       (1 - h) B / s: every block that was not there is stored, and reaches the disk
-//   once;
-//                the disk writes it `write_amplification` times
+//                once; the disk writes it `write_amplification` times
 //
 // Zero in Hardware means not told: no limit, and what depends on it is empty.
 //
@@ -44,15 +44,12 @@ struct Hardware {
   Tier tiers[kTiers];
   double prefill_tokens_per_s = 0;
   double link_bytes_per_s = 0;
-  double decode_bytes_per_s = 0;   // of raw bytes
+  double decode_bytes_per_s = 0;   // of raw bytes, where a recipe does not say its own
   uint64_t disk_life_bytes = 0;    // that the disk may take in its life
   double write_amplification = 1;  // bytes written by the disk for one of ours
   uint64_t bytes() const { return tiers[kGpu].bytes + tiers[kRam].bytes + tiers[kDisk].bytes; }
 };
 absl::string_view TierName(size_t tier);  // "gpu", "ram", "disk"
-
-// "10GB/s", "25Gbit/s", "100Gbps": bytes a second, above 0. INVALID_ARGUMENT names the text.
-absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 
 struct Outcome {
   struct Tier {

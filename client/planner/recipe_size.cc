@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/planner/bandwidth.h"
 #include "kernels/codec.h"
 #include "kernels/convert.h"
 #include "kernels/recipe.h"
@@ -61,6 +62,19 @@ absl::StatusOr<double> Measure(const std::string& text, KvSpec spec) {
   return ratio[1];
 }
 
+// Takes "@SPEED" off the end of a recipe: its bytes a second, 0 when there is none.
+absl::StatusOr<double> TakeSpeed(absl::string_view& text) {
+  const size_t at = text.rfind('@');
+  if (at == text.npos) return 0;
+  const absl::StatusOr<double> speed = ParseBandwidth(text.substr(at + 1));
+  if (!speed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe '", text, "': ", speed.status().message()));
+  }
+  text = text.substr(0, at);
+  return speed;
+}
+
 }  // namespace
 
 absl::string_view OriginName(Origin origin) {
@@ -90,10 +104,11 @@ absl::StatusOr<KvSpec> SpecOfRank(const ModelKv& model, const RankKv& rank, uint
   return spec;
 }
 
-absl::StatusOr<RecipeSize> GivenRatio(const std::string& text) {
-  const size_t last = text.find_last_of(")=");
+absl::StatusOr<RecipeSize> GivenRatio(absl::string_view text) {
   RecipeSize given{.origin = Origin::kGiven};
-  if (last != std::string::npos && text[last] == '=') given.recipe = text.substr(0, last);
+  KVSTOW_ASSIGN_OR_RETURN(given.decode_bytes_per_s, TakeSpeed(text));
+  const size_t last = text.find_last_of(")=");
+  if (last != text.npos && text[last] == '=') given.recipe = std::string(text.substr(0, last));
   if (given.recipe.empty() || !absl::SimpleAtod(text.substr(last + 1), &given.ratio) ||
       !(given.ratio >= 1 && given.ratio <= kMaxRatio)) {
     return absl::InvalidArgumentError(
@@ -103,15 +118,22 @@ absl::StatusOr<RecipeSize> GivenRatio(const std::string& text) {
 }
 
 absl::StatusOr<RecipeSize> SizeOfRecipe(const std::string& text, const KvSpec& spec) {
-  const size_t last = text.find_last_of(")=");
-  if (last != std::string::npos && text[last] == '=') return GivenRatio(text);
-  const auto ratio = Measure(text, spec);
+  RecipeSize size;
+  absl::string_view recipe = text;
+  KVSTOW_ASSIGN_OR_RETURN(size.decode_bytes_per_s, TakeSpeed(recipe));
+  const size_t last = recipe.find_last_of(")=");
+  if (last != recipe.npos && recipe[last] == '=') return GivenRatio(text);
+  size.recipe = std::string(recipe);
+  const auto ratio = Measure(size.recipe, spec);
   if (!ratio.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "recipe '", text, "' has no size of its own: ", ratio.status().message(),
-        "; measure it with `kvstow codec roundtrip` on a case and write '", text, "=RATIO'"));
+        "recipe '", recipe, "' has no size of its own: ", ratio.status().message(),
+        "; measure it with `kvstow codec roundtrip --format json` on a case and give the output "
+        "as --roundtrip FILE, or write '",
+        recipe, "=RATIO'"));
   }
-  return RecipeSize{.recipe = text, .ratio = *ratio};
+  size.ratio = *ratio;
+  return size;
 }
 
 }  // namespace kvstow::planner

@@ -53,6 +53,33 @@ TEST(Plan, BytesOfATokenAndCurve) {
   EXPECT_EQ(plan["infinite_hit_rate"], last);
 }
 
+TEST(Plan, WhatRoundtripMeasuredIsRead) {
+  const TempDir folder;
+  const Finished run = RunKvstow({"codec", "roundtrip", "--recipe", "kvstow", "--format", "json",
+                                  kCase, folder.path("decoded.safetensors")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::string runs = folder.path("runs.json");
+  std::ofstream(runs) << run.out;
+  const Json measured = Json::parse(run.out);
+  const Json plan = PlanJson({"--model", "smollm2-135m", "--roundtrip", runs, "--recipe", "raw",
+                              "--recipe", "int8@3GB/s"});
+  ASSERT_EQ(plan["recipes"].size(), 3u);
+  EXPECT_EQ(plan["recipes"][0]["decode"], nullptr);
+  EXPECT_EQ(plan["recipes"][1]["decode"]["bytes_per_second"], 3e9);
+  EXPECT_EQ(plan["recipes"][1]["decode"]["origin"], "given");
+  const Json& kvstow = plan["recipes"][2];
+  EXPECT_EQ(kvstow["recipe"], "kvstow");
+  EXPECT_EQ(kvstow["ratio"], measured["ratio"]);
+  EXPECT_EQ(kvstow["origin"], "measured");
+  EXPECT_NEAR(kvstow["decode"]["bytes_per_second"].get<double>() / 1e9,
+              measured["decode_gbps"].get<double>(), 0.01);
+  EXPECT_EQ(kvstow["decode"]["origin"], "measured");
+  // Alone it stands beside raw, and a file that is something else is named.
+  EXPECT_EQ(PlanJson({"--model", "smollm2-135m", "--roundtrip", runs})["recipes"].size(), 2u);
+  EXPECT_THAT(RunPlan({"--model", "smollm2-135m", "--roundtrip", kConfig}).err,
+              HasSubstr("llama-3.1-70b.json:1"));
+}
+
 TEST(Plan, HardwareGivesTimesWearAndAdvice) {
   const Json plan = PlanJson({"--model",       "llama-3.1-8b", "--recipe",    "4x=4",
                               "--trace",       kTrace,         "--ram",       "64GiB",
@@ -92,6 +119,8 @@ TEST(Plan, AServerTellsWhatItWasAskedFor) {
   EXPECT_NEAR(plan["infinite_hit_rate"], again, 0.01);
   EXPECT_EQ(plan["present_gib"], 1.0 / 16);
   EXPECT_NEAR(plan["recipes"][0]["ratio"], 1.87, 0.05);
+  EXPECT_GT(plan["codec"]["encode_bytes_per_second"], 0);
+  EXPECT_EQ(plan["codec"]["decode_bytes_per_second"], 0) << "nothing was fetched";
   EXPECT_EQ(plan["curve"][0]["gib"], 1.0 / 1024);
   EXPECT_NEAR(plan["curve"][0]["hit_rate"], 0, 0.01) << "5.6 MiB raw do not fit";
   EXPECT_NEAR(plan["curve"][1]["hit_rate"], again, 0.01);

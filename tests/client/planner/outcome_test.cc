@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/planner/bandwidth.h"
+
 namespace kvstow::planner {
 namespace {
 
@@ -37,6 +39,15 @@ Hardware SomeHardware() {
   h.disk_life_bytes = 1'000'000'000'000'000;
   h.write_amplification = 2;
   return h;
+}
+
+TEST(Outcome, TheRecipesOwnDecoderTellsBeforeTheHardwares) {
+  Hardware h = SomeHardware();
+  h.decode_bytes_per_s = 1e9;
+  RecipeSize recipe = kHalf;
+  EXPECT_DOUBLE_EQ(*Predict(SomeLoad(), kRaw, recipe, h).hit_s, 160 * kRaw / 1e9);
+  recipe.decode_bytes_per_s = 2e9;
+  EXPECT_DOUBLE_EQ(*Predict(SomeLoad(), kRaw, recipe, h).hit_s, 160 * kRaw / 2e9);
 }
 
 TEST(Outcome, FollowsTheFormulas) {

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
 namespace kvstow::planner {
 namespace {
 
@@ -57,6 +61,68 @@ TEST(RecipeSize, AGivenRatioIsTaken) {
     EXPECT_EQ(size->recipe, std::string(text).substr(0, std::string(text).size() - 4));
     EXPECT_EQ(size->StoredBytes(23040), 3545u) << "3544.6, rounded up";
   }
+}
+
+TEST(RecipeSize, TheSpeedOfItsDecoderMayBeGiven) {
+  const KvSpec spec = SpecOf("smollm2-135m", 1);
+  const auto measured = SizeOfRecipe("int8@5GB/s", spec);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ(measured->recipe, "int8");
+  EXPECT_EQ(measured->origin, Origin::kMeasured);
+  EXPECT_EQ(measured->decode_bytes_per_s, 5e9);
+  EXPECT_EQ(measured->decode_origin, Origin::kGiven);
+  const auto given = SizeOfRecipe("kvstow=6@800MB/s", spec);
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_EQ(given->ratio, 6);
+  EXPECT_EQ(given->decode_bytes_per_s, 8e8);
+  EXPECT_THAT(ErrorOf("int8@fast"), AllOf(HasSubstr("int8@fast"), HasSubstr("bandwidth")));
+  EXPECT_THAT(ErrorOf("int8@0"), HasSubstr("bandwidth"));
+}
+
+class RoundtripFile : public testing::Test {
+ protected:
+  absl::Status Add(const std::string& text) {
+    std::ofstream(path_) << text;
+    return AddRoundtrips(path_, recipes_);
+  }
+  std::string ErrorOfText(const std::string& text) {
+    const absl::Status status = Add(text);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(status.message());
+  }
+
+  const std::string path_ = testing::TempDir() + "/kvstow_roundtrip_" +
+                            testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::vector<RecipeSize> recipes_;
+};
+
+constexpr char kRun[] =
+    R"({"recipe":"kvstow","raw_bytes":6000,"stored_bytes":1000,"decode_seconds":0.000003})";
+
+TEST_F(RoundtripFile, EachLineIsARecipe) {
+  ASSERT_TRUE(Add(absl::StrCat(kRun, "\n\n", kRun, "\n")).ok());
+  ASSERT_EQ(recipes_.size(), 2u);
+  for (const RecipeSize& r : recipes_) {
+    EXPECT_EQ(r.recipe, "kvstow");
+    EXPECT_DOUBLE_EQ(r.ratio, 6);
+    EXPECT_EQ(r.origin, Origin::kMeasured);
+    EXPECT_DOUBLE_EQ(r.decode_bytes_per_s, 2e9);
+    EXPECT_EQ(r.decode_origin, Origin::kMeasured);
+  }
+}
+
+TEST_F(RoundtripFile, WhatIsWrongIsNamed) {
+  EXPECT_EQ(AddRoundtrips(path_ + "_not_there", recipes_).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(ErrorOfText(""), AllOf(HasSubstr(path_), HasSubstr("empty")));
+  EXPECT_THAT(ErrorOfText(absl::StrCat(kRun, "\nratio 3")), HasSubstr(path_ + ":2: is not"));
+  EXPECT_THAT(ErrorOfText("{}"), HasSubstr("recipe"));
+  EXPECT_THAT(ErrorOfText(R"({"recipe":"a","raw_bytes":1})"), HasSubstr("stored_bytes is missing"));
+  for (const char* wrong : {"0", "-1", "\"6\"", "null", "1e300"}) {
+    EXPECT_THAT(ErrorOfText(absl::StrCat(R"({"recipe":"a","raw_bytes":)", wrong, "}")),
+                HasSubstr("raw_bytes must be"))
+        << wrong;
+  }
+  EXPECT_THAT(ErrorOfText(std::string(1 << 20, '{')), HasSubstr("too long"));
 }
 
 TEST(RecipeSize, WhatDependsOnTheDataAsksForItsRatio) {
