@@ -49,7 +49,8 @@ class Catalog {
   virtual absl::Status PutPage(const PageRecord& record, std::span<const SegmentBody> bodies,
                                Ack ack) = 0;
   // Replaces the record by one with fewer facts, and forgets the bodies from there up to `had`.
-  virtual absl::Status TruncatePage(const PageRecord& record, size_t had) = 0;
+  // `ack`: the weakest that the page was put with; the record survives that or kill -9.
+  virtual absl::Status TruncatePage(const PageRecord& record, size_t had, Ack ack) = 0;
   // Forgets the record and its `segments` bodies; survives kill -9. A page that is not here is no
   // error.
   virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;

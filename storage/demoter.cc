@@ -245,7 +245,7 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
   } else if (indices.front() == 0) {
     erased = parts_.catalog->ErasePage(claim->number, on_disk);
   } else {
-    erased = parts_.catalog->TruncatePage(claim->Record(indices.front()), on_disk);
+    erased = parts_.catalog->TruncatePage(claim->Record(indices.front()), on_disk, claim->disk_ack);
   }
   MutexLock lock(mu_);
   reserved(from) -= bytes;
@@ -295,8 +295,9 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why) {
     if (!gone.empty()) erased.Update(tier(t).Erase(gone));
   }
   if (on_disk > keep) {
-    const absl::Status s = keep == 0 ? parts_.catalog->ErasePage(number, on_disk)
-                                     : parts_.catalog->TruncatePage(claim->Record(keep), on_disk);
+    const absl::Status s =
+        keep == 0 ? parts_.catalog->ErasePage(number, on_disk)
+                  : parts_.catalog->TruncatePage(claim->Record(keep), on_disk, claim->disk_ack);
     erased.Update(s);
   }
   MutexLock lock(mu_);

@@ -26,7 +26,7 @@ class NoopCatalog final : public Catalog {
   absl::Status PutPage(const PageRecord&, std::span<const SegmentBody> bodies, Ack) override {
     return disk_.Write(bodies);
   }
-  absl::Status TruncatePage(const PageRecord& record, size_t had) override {
+  absl::Status TruncatePage(const PageRecord& record, size_t had, Ack) override {
     return EraseFrom(record.number, record.facts.size(), had);
   }
   absl::Status ErasePage(PageNumber number, size_t segments) override {

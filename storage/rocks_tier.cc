@@ -1,18 +1,14 @@
 #include "storage/rocks_tier.h"
 
-#include <fcntl.h>
-#include <rocksdb/cache.h>
 #include <rocksdb/db.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/sst_file_manager.h>
-#include <rocksdb/table.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -23,24 +19,15 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/record.h"
+#include "storage/rocks_options.h"
 
 namespace kvstow {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Bodies at least this large lie in blob files and never enter the block cache.
-constexpr size_t kMinBlobBytes = 4096;
-constexpr size_t kBlockCacheBytes = 32 << 20;  // of keys, blob references and small records
-
 // No number that was ever given is larger; a damaged key may look so.
 constexpr uint64_t kMaxNumber = uint64_t{1} << 60;
-
-// Column families, in the order in which they are opened. RocksDB insists on "default"; `tables` is
-// where calibration tables belong.
-enum Family { kDefault, kSpaces, kPages, kSegments, kTables, kFamilies };
-constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "spaces", "pages",
-                                                             "segments", "tables"};
 
 absl::Status ToStatus(const rocksdb::Status& s, const std::string& folder) {
   if (s.ok()) return absl::OkStatus();
@@ -61,11 +48,34 @@ std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
   return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
 
+// Counts the logs that RocksDB began: it may begin one with each exchange of write buffers.
+class LogWatch final : public rocksdb::EventListener {
+ public:
+  void OnMemTableSealed(const rocksdb::MemTableInfo&) override { ++begun_; }
+  uint64_t begun() const { return begun_; }
+
+ private:
+  std::atomic<uint64_t> begun_{0};
+};
+
+// Lets `kept` grow to `value`.
+void KeepLargest(std::atomic<uint64_t>& kept, uint64_t value) {
+  uint64_t old = kept;
+  while (old < value && !kept.compare_exchange_weak(old, value)) {
+  }
+}
+
 // One open database. Thread-safe as RocksDB is.
 class Database {
  public:
-  Database(std::string folder, rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families)
-      : folder_(std::move(folder)), db_(db), families_(std::move(families)) {
+  Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
+           std::shared_ptr<LogWatch> log_watch, rocksdb::DB* db,
+           std::vector<rocksdb::ColumnFamilyHandle*> families)
+      : folder_(std::move(folder)),
+        env_(std::move(env)),
+        log_watch_(std::move(log_watch)),
+        db_(db),
+        families_(std::move(families)) {
     // Bodies carry a digest of ours, and RocksDB's is slow: it is left out when bodies are read.
     // The blocks that lead to a body are then not checked either, so they are checked once here.
     const rocksdb::Status s = db_->VerifyChecksum();
@@ -88,7 +98,8 @@ class Database {
     options.disableWAL = ack == Ack::kMemory;
     options.sync = ack == Ack::kDurable;
     KVSTOW_RETURN_IF_ERROR(ToStatus(db_->Write(options, &batch), folder_));
-    if (options.disableWAL) unlogged_ = true;
+    if (options.disableWAL) ++unlogged_;
+    if (ack == Ack::kProcess) return SyncOlderLogs();
     return absl::OkStatus();
   }
 
@@ -101,11 +112,13 @@ class Database {
     return SharedBytes(std::move(value), view);
   }
 
+  // Everything that was written before survives power loss after this.
   absl::Status Sync() {
-    if (!unlogged_.exchange(false)) return ToStatus(db_->SyncWAL(), folder_);
-    const absl::Status flushed = ToStatus(db_->Flush(rocksdb::FlushOptions(), families_), folder_);
-    if (!flushed.ok()) unlogged_ = true;
-    return flushed;
+    const uint64_t unlogged = unlogged_;
+    if (flushed_ >= unlogged) return SyncLogs();
+    KVSTOW_RETURN_IF_ERROR(ToStatus(db_->Flush(rocksdb::FlushOptions(), families_), folder_));
+    KeepLargest(flushed_, unlogged);
+    return absl::OkStatus();
   }
 
   std::unique_ptr<rocksdb::Iterator> Scan(Family f) {
@@ -117,11 +130,34 @@ class Database {
   }
 
  private:
+  // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
+  // nothing in a log is acknowledged before the logs before it are synced. (A write with `sync`
+  // syncs them itself.)
+  absl::Status SyncOlderLogs() {
+    const uint64_t begun = log_watch_->begun();
+    if (synced_ >= begun) return absl::OkStatus();
+    KVSTOW_RETURN_IF_ERROR(SyncLogs());
+    KeepLargest(synced_, begun);
+    return absl::OkStatus();
+  }
+  // By an empty write, which waits in line with the others: DB::SyncWAL does not, and asserts when
+  // a write to the log failed a moment ago.
+  absl::Status SyncLogs() {
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    rocksdb::WriteBatch nothing;
+    return ToStatus(db_->Write(options, &nothing), folder_);
+  }
+
   const std::string folder_;
+  const std::unique_ptr<rocksdb::Env> env_;  // null = the default one
+  const std::shared_ptr<LogWatch> log_watch_;
   const std::unique_ptr<rocksdb::DB> db_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;
   rocksdb::ReadOptions value_reads_;
-  std::atomic<bool> unlogged_{false};  // something was written past the log since the last flush
+  std::atomic<uint64_t> unlogged_{0};  // writes past the log,
+  std::atomic<uint64_t> flushed_{0};   // and how many of them are in files
+  std::atomic<uint64_t> synced_{0};    // log_watch_->begun() when logs were last synced
 };
 
 class RocksTier final : public Tier {
@@ -172,11 +208,12 @@ class RocksCatalog final : public Catalog {
     return db_->Write(batch, ack);
   }
 
-  absl::Status TruncatePage(const PageRecord& record, size_t had) override {
+  absl::Status TruncatePage(const PageRecord& record, size_t had, Ack ack) override {
     rocksdb::WriteBatch batch;
     batch.Put(db_->family(kPages), PageRecordKey(record.number), SerializePageRecord(record));
     DeleteBodies(batch, record.number, record.facts.size(), had);
-    return db_->Write(batch, Ack::kProcess);
+    // Past the log if the bodies were: a logged record would come back without them.
+    return db_->Write(batch, std::min(ack, Ack::kProcess));
   }
 
   absl::Status ErasePage(PageNumber number, size_t segments) override {
@@ -240,75 +277,6 @@ class RocksCatalog final : public Catalog {
   const std::shared_ptr<Database> db_;
 };
 
-// Whether files in this folder can be read and written past the page cache.
-bool DirectIoWorks(const std::string& folder) {
-  std::string probe = absl::StrCat(folder, "/.direct-io-XXXXXX");
-  const int file = mkstemp(probe.data());
-  if (file < 0) return false;
-  constexpr size_t kBlock = 4096;
-  void* block = nullptr;
-  bool works = posix_memalign(&block, kBlock, kBlock) == 0;
-  const int direct = works ? open(probe.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC) : -1;
-  works = direct >= 0 && pwrite(direct, block, kBlock, 0) == static_cast<ssize_t>(kBlock) &&
-          pread(direct, block, kBlock, 0) == static_cast<ssize_t>(kBlock);
-  if (direct >= 0) close(direct);
-  std::free(block);
-  close(file);
-  unlink(probe.c_str());
-  return works;
-}
-
-rocksdb::DBOptions DatabaseOptions(bool direct_io) {
-  rocksdb::DBOptions o;
-  o.create_if_missing = true;
-  o.create_missing_column_families = true;
-  // A record and its bodies may be written past the log: they must be flushed together.
-  o.atomic_flush = true;
-  o.max_background_jobs = 8;  // a quarter of them flush: two write buffers at once
-  o.max_open_files = 512;     // below the usual limit of 1,024 for a process
-  o.bytes_per_sync = 1 << 20;
-  o.wal_bytes_per_sync = 1 << 20;
-  o.use_direct_reads = direct_io;
-  o.use_direct_io_for_flush_and_compaction = direct_io;
-  o.writable_file_max_buffer_size = 4 << 20;
-  o.avoid_unnecessary_blocking_io = true;
-  o.verify_sst_unique_id_in_manifest = true;
-  o.stats_dump_period_sec = 0;
-  o.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  o.keep_log_file_num = 4;
-  o.max_log_file_size = 16 << 20;
-  // It waits for free space after the disk was full, and lets writes go on.
-  o.sst_file_manager.reset(rocksdb::NewSstFileManager(rocksdb::Env::Default()));
-  return o;
-}
-
-std::vector<rocksdb::ColumnFamilyDescriptor> Families(uint64_t budget_bytes) {
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.checksum = rocksdb::kXXH3;  // CRC32C is slow in this library
-  rocksdb::ColumnFamilyOptions records;
-  records.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  records.compression = rocksdb::kNoCompression;
-  records.write_buffer_size = 8 << 20;
-
-  rocksdb::ColumnFamilyOptions segments = records;
-  segments.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 32, 4 << 20, 32 << 20);
-  segments.max_write_buffer_number = 4;
-  segments.enable_blob_files = true;
-  segments.min_blob_size = kMinBlobBytes;
-  segments.blob_file_size = segments.write_buffer_size * 4;
-  segments.enable_blob_garbage_collection = true;
-  segments.blob_garbage_collection_age_cutoff = 0.5;
-  segments.blob_garbage_collection_force_threshold = 0.5;
-
-  std::vector<rocksdb::ColumnFamilyDescriptor> out;
-  for (int f = 0; f < kFamilies; ++f) {
-    out.emplace_back(kFamilyNames[f], f == kSegments ? segments : records);
-  }
-  return out;
-}
-
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -340,11 +308,19 @@ absl::Status SetAside(const std::string& folder) {
 
 rocksdb::Status OpenDatabase(const std::string& folder, const RocksOptions& options,
                              std::shared_ptr<Database>& out) {
+  std::unique_ptr<rocksdb::Env> env;
+  if (options.file_system != nullptr) env = rocksdb::NewCompositeEnv(options.file_system);
+  rocksdb::DBOptions db_options =
+      DatabaseOptions(env ? env.get() : rocksdb::Env::Default(), DirectIoWorks(options.path));
+  const auto log_watch = std::make_shared<LogWatch>();
+  db_options.listeners.push_back(log_watch);
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> families;
-  const rocksdb::Status s = rocksdb::DB::Open(DatabaseOptions(DirectIoWorks(options.path)), folder,
-                                              Families(options.budget_bytes), &families, &db);
-  if (s.ok()) out = std::make_shared<Database>(folder, db, std::move(families));
+  const rocksdb::Status s =
+      rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
+  if (s.ok()) {
+    out = std::make_shared<Database>(folder, std::move(env), log_watch, db, std::move(families));
+  }
   return s;
 }
 

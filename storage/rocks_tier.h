@@ -21,6 +21,10 @@
 #include "storage/catalog.h"
 #include "storage/tier.h"
 
+namespace rocksdb {
+class FileSystem;
+}
+
 namespace kvstow {
 
 struct RocksOptions {
@@ -28,6 +32,8 @@ struct RocksOptions {
   // What the store means to keep here. It only sizes write buffers: up to four of 1/32 of it, each
   // within [4 MiB, 32 MiB], are held in memory beside the store's budgets.
   uint64_t budget_bytes = uint64_t{64} << 30;
+  // What RocksDB reads and writes files with; null = the system's own.
+  std::shared_ptr<rocksdb::FileSystem> file_system = nullptr;
 };
 
 struct RocksStore {

@@ -55,7 +55,7 @@ class FakeDisk {
       disk_.pages_[record.number] = SerializePageRecord(record);
       return absl::OkStatus();
     }
-    absl::Status TruncatePage(const PageRecord& record, size_t had) override {
+    absl::Status TruncatePage(const PageRecord& record, size_t had, Ack) override {
       EraseBodies(record.number, record.facts.size(), had);
       MutexLock lock(disk_.mu_);
       disk_.pages_[record.number] = SerializePageRecord(record);

@@ -75,9 +75,9 @@ class FaultyCatalog final : public Catalog {
     const absl::Status fault = WriteFault(faults_);
     return fault.ok() ? inner_->PutPage(record, bodies, ack) : fault;
   }
-  absl::Status TruncatePage(const PageRecord& record, size_t had) override {
+  absl::Status TruncatePage(const PageRecord& record, size_t had, Ack ack) override {
     if (faults_.fail_writes) return absl::ResourceExhaustedError("injected: no space");
-    return inner_->TruncatePage(record, had);
+    return inner_->TruncatePage(record, had, ack);
   }
   absl::Status ErasePage(PageNumber number, size_t segments) override {
     if (faults_.fail_writes || faults_.fail_erases)

@@ -51,7 +51,9 @@ class StoreTest : public testing::Test {
     if (options_.budget_bytes[0] > 0) parts.tiers[0] = MakeMemoryTier(HostDevice());
     if (options_.budget_bytes[1] > 0) parts.tiers[1] = MakeMemoryTier(HostDevice());
     if (options_.budget_bytes[2] > 0) {
-      auto disk = OpenRocksStore({.path = dir_.path(), .budget_bytes = options_.budget_bytes[2]});
+      auto disk = OpenRocksStore({.path = dir_.path(),
+                                  .budget_bytes = options_.budget_bytes[2],
+                                  .file_system = file_system_});
       ASSERT_OK(disk.status());
       parts.tiers[2] = std::move(disk->tier);
       parts.catalog = std::move(disk->catalog);
@@ -105,6 +107,7 @@ class StoreTest : public testing::Test {
   size_t PagesIn(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].pages; }
 
   TempDir dir_;
+  std::shared_ptr<rocksdb::FileSystem> file_system_;  // null = the real one
   ManualClock clock_;
   TieredStoreOptions options_;
   std::unique_ptr<TieredStore> store_;

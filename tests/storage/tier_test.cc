@@ -143,7 +143,7 @@ TEST_F(RocksTest, TruncateAndEraseTakeTheBodiesAlong) {
   PageRecord record = RecordOf(page, 9);
   ASSERT_OK(store_.catalog->PutPage(record, BodiesOf(page, 9), Ack::kProcess));
   record.facts.resize(1);
-  ASSERT_OK(store_.catalog->TruncatePage(record, 3));
+  ASSERT_OK(store_.catalog->TruncatePage(record, 3, Ack::kProcess));
   const std::vector<SegmentId> ids = {{9, 0}, {9, 1}, {9, 2}};
   auto bodies = store_.tier->Read(ids);
   EXPECT_OK(bodies[0].status());

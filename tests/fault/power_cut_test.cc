@@ -1,0 +1,170 @@
+// Power cuts in the middle of puts of every ack, deletes, demotion and cold forms: no wrong byte,
+// no page that was acknowledged as DURABLE is lost, and of those acknowledged as PROCESS the ones
+// that are lost are the last ones.
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "tests/fault/crash_pages.h"
+#include "tests/fault/faulty_file_system.h"
+#include "tests/storage/store_fixture.h"
+
+namespace kvstow {
+namespace {
+
+class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64_t> {
+ protected:
+  struct Acked {
+    uint64_t key;
+    Ack ack;
+    size_t began;  // how many acks there were when this put began
+  };
+
+  void SetCold() {
+    store_->SetMakeColdForm([](const PageName& name, const SharedBytes&,
+                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
+      return CrashColdPage(std::stoull(name.key.substr(4))).ToColdForm();
+    });
+  }
+  size_t Began() {
+    MutexLock lock(mu_);
+    return acked_.size();
+  }
+  // Puts, now and then the same page again with a stronger ack, and deletes, until the power goes.
+  void Write(uint64_t first_key, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (uint64_t key = first_key;; ++key) {
+      const uint64_t dice = random() % 64;
+      Ack ack = dice == 0 ? Ack::kDurable : dice < 48 ? Ack::kProcess : Ack::kMemory;
+      size_t began = Began();
+      absl::Status put = store_->Put(CrashPage(key).ToStore(ack)).status();
+      if (put.ok() && dice > 60) {
+        ack = random() % 2 == 0 ? Ack::kProcess : Ack::kDurable;
+        began = Began();
+        put = store_->Put(CrashPage(key).ToStore(ack)).status();
+      }
+      if (!put.ok()) return;
+      {
+        MutexLock lock(mu_);
+        if (ack != Ack::kMemory) acked_.push_back({key, ack, began});
+        if (dice < 5 && key > first_key) deleted_.insert(key - 1);
+      }
+      if (dice < 5 && key > first_key) {
+        store_->Delete(CrashPage(key - 1).name(), true).IgnoreError();
+      }
+    }
+  }
+  void RunUntilTheCut(uint64_t cycle) {
+    std::vector<std::thread> writers;
+    for (uint64_t t = 0; t < 2; ++t) {
+      writers.emplace_back([this, cycle, t] {
+        Write((1 + cycle * 2 + t) * 1'000'000, GetParam() * 1000 + cycle * 2 + t);
+      });
+    }
+    std::atomic<bool> done = false;
+    std::thread demoter([&] {
+      while (!done) store_->RunDemotion();
+    });
+    for (std::thread& writer : writers) writer.join();
+    done = true;
+    demoter.join();
+  }
+  // Whether the page is there, in one form, whole.
+  bool IsThere(uint64_t key) {
+    PrfPage page = CrashPage(key);
+    const auto facts = store_->Find(page.name());
+    if (!facts.ok()) return false;
+    const PrfPage cold = CrashColdPage(key);
+    if (AsString(facts->header.span()) == AsString(cold.ToStore().header.span())) page = cold;
+    EXPECT_EQ(ReadUnchecked(page), page.sizes.size()) << "key " << key;
+    return true;
+  }
+  void Check() {
+    EXPECT_EQ(store_->Counters().damaged_records, 0u);
+    size_t began = 0;  // of the last put that survived
+    std::vector<bool> there;
+    for (const Acked& put : acked_) {
+      there.push_back(IsThere(put.key));
+      if (there.back() && put.ack == Ack::kProcess) began = std::max(began, put.began);
+    }
+    for (size_t i = 0; i < acked_.size(); ++i) {
+      const Acked& put = acked_[i];
+      if (there[i] || deleted_.contains(put.key)) continue;
+      EXPECT_NE(put.ack, Ack::kDurable) << "key " << put.key << " was acknowledged as DURABLE";
+      EXPECT_GE(i, began) << "key " << put.key << " is lost, and a later one is not";
+    }
+    for (const uint64_t key : survivors_) {
+      EXPECT_TRUE(IsThere(key) || deleted_.contains(key)) << key << " was there after a restart";
+    }
+    survivors_.clear();
+    acked_.clear();
+    for (const PageName& name : store_->Pages(1)) {
+      const uint64_t key = std::stoull(name.key.substr(4));
+      if (IsThere(key)) survivors_.push_back(key);
+    }
+    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
+    EXPECT_OK(store_->CheckInvariants());
+  }
+
+  Mutex mu_;
+  std::vector<Acked> acked_;
+  std::set<uint64_t> deleted_;
+  std::vector<uint64_t> survivors_;
+};
+
+using PowerCutTruncation = StoreTest;
+
+TEST_P(PowerCutTest, DurableSurvivesAndProcessHasNoHoles) {
+  constexpr uint64_t kCuts = 5;
+  const auto disk = std::make_shared<FaultyFileSystem>(GetParam());
+  disk->sync_millis = 10;
+  file_system_ = disk;
+  std::mt19937_64 random(GetParam());
+  // The smallest write buffers, so that logs and tables are exchanged often.
+  options_.budget_bytes = {0, 1 << 20, 128 << 20};
+  Reopen();
+  for (uint64_t cycle = 0; cycle < kCuts; ++cycle) {
+    SetCold();
+    // Half of the cuts come soon after a log was begun: the end of the one before is at risk.
+    if (random() % 2 == 0) {
+      disk->CutPowerAfter(1 + random() % 4000);
+    } else {
+      disk->CutPowerAfterNewLog(1 + random() % 40);
+    }
+    RunUntilTheCut(cycle);
+    store_.reset();
+    disk->PowerOn();
+    SCOPED_TRACE(absl::StrCat("seed ", GetParam(), ", cut ", cycle));
+    Reopen();
+    Check();
+    if (HasFailure()) return;
+  }
+  EXPECT_FALSE(survivors_.empty());
+}
+
+// A page that was written past the log, then cut: its record must not come back without bodies.
+TEST_F(PowerCutTruncation, LeavesNoRecordWithoutBodies) {
+  const auto disk = std::make_shared<FaultyFileSystem>(1);
+  file_system_ = disk;
+  Open(0, 64 * kKiB, 64 * kKiB);
+  const PrfPage page{.key = 1, .sizes = {8000, 8000, 8000}};
+  ASSERT_OK(Put(page).status());
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->Shrink(TierId::kDisk, 17'000));
+  ASSERT_EQ(ReadBack(page), 2u);
+  const PrfPage synced{.key = 2, .sizes = {1000}};
+  ASSERT_OK(Put(synced, Ack::kDurable).status());
+  disk->CutPower();
+  store_.reset();
+  disk->PowerOn();
+  Reopen();
+  EXPECT_EQ(ReadBack(synced), 1u);
+  EXPECT_EQ(ReadBack(page), 0u);
+  EXPECT_EQ(store_->Counters().lost_segments, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, PowerCutTest, testing::Range<uint64_t>(1, 11));
+
+}  // namespace
+}  // namespace kvstow
