@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "storage/policies/eviction_policy.h"
 
 namespace kvstow {
 namespace {
@@ -82,9 +83,8 @@ absl::Status SetDevice(Config& c, const std::string& text) {
 }
 
 absl::Status SetPolicy(Config& c, const std::string& text) {
-  if (text != "lru") return Refuse(text, "an eviction policy of this version: use lru");
-  c.eviction_policy = text;
-  return absl::OkStatus();
+  KVSTOW_RETURN_IF_ERROR(FindEvictionPolicy(text).status());
+  return SetText<&Config::eviction_policy>(c, text);
 }
 
 absl::Status SetTtl(Config& c, const std::string& text) {
@@ -128,7 +128,8 @@ constexpr Setting kSettings[] = {
     {"calibrations", "FOLDER",
      "files of `kvstow codec calibrate`, for recipes that need a calibration [none]",
      SetText<&Config::calibrations>, GetText<&Config::calibrations>},
-    {"eviction-policy", "NAME", "what goes first: lru [lru]", SetPolicy,
+    {"eviction-policy", "NAME",
+     "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
      GetText<&Config::eviction_policy>},
     {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]", SetTtl, GetTtl},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",

@@ -32,7 +32,7 @@ struct Config {
   uint64_t disk_bytes = 0;                     // default with a path: half of its file system
   std::string recipe = "int8";                 // of spaces that name none
   std::string calibrations;                    // folder of calibration blobs; "" = none
-  std::string eviction_policy = "lru";
+  std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
   double high_watermark = 0.95;
   double low_watermark = 0.90;

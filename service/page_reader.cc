@@ -291,6 +291,7 @@ FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload pay
     out.reply.set_status(v1::EXPIRED);
     out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
   } else {
+    if (lease == 0) store_.Use({.space = space.id, .key = request.key()});
     FetchChecked(space, payload, request, out);
   }
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());

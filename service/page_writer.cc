@@ -89,17 +89,19 @@ absl::Status PageWriter::Check(const Space& space, const v1::PutPage& page) cons
 
 bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
                               const Digest128& raw_digest, v1::PutResult& result) const {
-  const auto facts = store_.Find({.space = space.id, .key = page.key()});
+  const PageName name{.space = space.id, .key = page.key()};
+  const auto facts = store_.Find(name);
   if (!facts.ok() || facts->raw_digest != raw_digest || facts->ack < AckOf(page)) return false;
   const auto header = ParsePageHeader(facts->header.span());
   if (!header.ok()) return false;
   Describe(*header, facts->stored_bytes(), facts->ack, result);
   result.set_status(v1::ALREADY_THERE);
+  store_.Use(name);
   return true;
 }
 
 v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
-                                const SharedBytes& payload) {
+                                const SharedBytes& payload, std::string parent_key) {
   const size_t raw_bytes = payload.size() - ColumnBytes(page);
   const SharedBytes raw = payload.Slice(0, raw_bytes);
   const Digest128 digest = Xxh3_128(raw.span());
@@ -127,8 +129,10 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);
   // A page that was kept exactly would be kept so again.
   const bool hot = space.cold != nullptr && !encoded->header.fell_back;
-  const auto outcome = store_.Put(ToStore({.space = space.id, .key = page.key()},
-                                          *std::move(encoded), raw.size(), hot, AckOf(page)));
+  PageToStore to_store = ToStore({.space = space.id, .key = page.key()}, *std::move(encoded),
+                                 raw.size(), hot, AckOf(page));
+  to_store.parent_key = std::move(parent_key);
+  const auto outcome = store_.Put(std::move(to_store));
   if (!outcome.ok()) return Refused(outcome.status().message());
   switch (*outcome) {
     case PutOutcome::kStored:

@@ -27,13 +27,15 @@ class PageWriter {
   absl::Status Check(const Space& space, const v1::PutPage& page) const;
 
   // True, with the result, when a page of this key and digest is stored with the ack that was asked
-  // for: then its payload need not be encoded, or even looked at.
+  // for, which counts as a use: then its payload need not be encoded, or even looked at.
   bool AlreadyThere(const Space& space, const v1::PutPage& page, const Digest128& raw_digest,
                     v1::PutResult& result) const;
 
   // `payload` is the whole payload of a page that passed Check: the raw page, then its columns.
-  // `result.page` is left to the caller.
-  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& payload);
+  // `parent_key` names the page before it in its prompt; "" = not known. `result.page` is left to
+  // the caller.
+  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& payload,
+                      std::string parent_key);
 
  private:
   Ack AckOf(const v1::PutPage& page) const;

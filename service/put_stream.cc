@@ -36,6 +36,7 @@ class PutStream final : public RawReactor {
   struct Receiving {
     uint64_t number = 0;
     v1::PutPage begin;
+    std::string parent_key;      // see PageToStore
     uint64_t bytes = 0;          // received so far
     Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
   };
@@ -50,7 +51,8 @@ class PutStream final : public RawReactor {
   void EndReading(absl::Status status);
 
   // On a worker thread.
-  void Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket);
+  void Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
+             Staging::Ticket ticket);
 
   // The writing side: any thread. A result, and credit, for the client.
   void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
@@ -66,6 +68,8 @@ class PutStream final : public RawReactor {
   std::shared_ptr<const Space> space_;  // set once, by the first message
   Receiving receiving_;
   uint64_t last_page_ = 0;
+  std::string last_key_;   // of it
+  uint64_t last_end_ = 0;  // position of the token behind it
 
   Mutex mu_;
   grpc::ByteBuffer out_;                            // belongs to gRPC while writing_
@@ -169,6 +173,10 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
   last_page_ = message.page();
   receiving_ = {.number = message.page(), .begin = message.begin()};
   const v1::PutPage& page = receiving_.begin;
+  // Pages of a prompt come in its order.
+  if (page.first_position() == last_end_) receiving_.parent_key = last_key_;
+  last_key_ = page.key();
+  last_end_ = page.first_position() + page.tokens();
   if (const absl::Status s = parts_.writer.Check(*space_, page); !s.ok()) {
     RefuseReceiving(s.message());
     return absl::OkStatus();
@@ -224,7 +232,8 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
       ++storing_;
     }
     parts_.put_workers.Submit([this, number = r.number, page = std::move(r.begin),
-                               ticket = r.ticket] { Store(number, page, ticket); });
+                               parent = std::move(r.parent_key),
+                               ticket = r.ticket] { Store(number, page, parent, ticket); });
     r = {};  // one more chunk of this page ends the stream
   }
   return absl::OkStatus();
@@ -237,10 +246,12 @@ void PutStream::RefuseReceiving(absl::string_view why) {
   Answer(receiving_.number, Refused(why), receiving_.bytes, false);
 }
 
-void PutStream::Store(uint64_t number, const v1::PutPage& page, Staging::Ticket ticket) {
+void PutStream::Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
+                      Staging::Ticket ticket) {
   const auto payload = parts_.staging.Finish(ticket);
-  v1::PutResult result = payload.ok() ? parts_.writer.Write(*space_, page, *payload)
-                                      : Refused(payload.status().message());
+  v1::PutResult result = payload.ok()
+                             ? parts_.writer.Write(*space_, page, *payload, std::move(parent_key))
+                             : Refused(payload.status().message());
   Answer(number, std::move(result), page.payload_bytes(), true,
          PageBytes(space_->spec, page.tokens()));
 }

@@ -91,6 +91,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   options.high_watermark = config.high_watermark;
   options.low_watermark = config.low_watermark;
   options.lease_ttl = config.lease_ttl;
+  options.eviction_policy = config.eviction_policy;
 
   TieredStoreParts parts;
   auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;

@@ -46,15 +46,15 @@ void TieredStore::Impl::SetMakeColdForm(MakeColdForm make_cold_form) {
   make_cold_form_ = std::make_shared<const MakeColdForm>(std::move(make_cold_form));
 }
 
-// The hot page that would cool first; a page whose form cannot change now is skipped.
+// The hot page that was used longest ago; a page whose form cannot change now is skipped.
 std::optional<TieredStore::Impl::Claim> TieredStore::Impl::PickHot(
     TierId from, const absl::flat_hash_set<PageNumber>& skip) {
   if (make_cold_form_ == nullptr) return std::nullopt;
-  for (const auto& [rank, page] : index_.hot_order(from)) {
-    if (page->busy || page->is_protected() || skip.contains(page->number)) continue;
-    if (TiersOfAll(*page).Has(from)) return Begin(page);
-  }
-  return std::nullopt;
+  PageEntry* const page = index_.HotVictim(from, [&](const PageEntry& p) {
+    return !p.busy && !p.is_protected() && !skip.contains(p.number) && TiersOfAll(p).Has(from);
+  });
+  if (page == nullptr) return std::nullopt;
+  return Begin(page);
 }
 
 // Replaces the claimed hot page by its cold form, in every tier that holds all of it. The new one
@@ -122,15 +122,13 @@ bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
     if (claim->is_protected()) {
       gone = std::move(cold);
     } else {
-      cold->age = claim->age;
       const uint64_t had = claim->BytesOf(0, claim->segments.size());
       counters_.cooled_pages += 1;
       counters_.cooled_bytes += had - cold->BytesOf(0, cold->segments.size());
       const std::array<uint64_t, kTiers> before = BytesByTier();
-      gone = index_.Remove(claim.page());
+      gone = index_.Replace(claim.page(), std::move(cold));
       --claims_;
       claim.PageWasRemoved();
-      index_.Insert(std::move(cold));
       const std::array<uint64_t, kTiers> after = BytesByTier();
       // Until the hot form has really gone.
       for (int t = 0; t < kTiers; ++t) reserved_[t] += leaving[t] = before[t] - after[t];

@@ -1,4 +1,4 @@
-// Making room: which pages cool, and how their segments move or go.
+// Making room: how segments of the pages that policies choose move or go.
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +13,9 @@ namespace {
 constexpr Duration kBackgroundPeriod = std::chrono::milliseconds(500);
 // Put waits for others' moves at most so often before it answers that there is no room.
 constexpr int kMaxWaits = 256;
+// After so many pages that could not be cooled, others will not be either, and each costs a look in
+// every further decision.
+constexpr size_t kMaxSkipped = 64;
 
 }  // namespace
 
@@ -67,7 +70,7 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
         return true;
       }
       if (std::exchange(try_hot, true)) hot = PickHot(t, skip_hot);
-      if (!hot.has_value()) step = PickStep(t, held - limit, skip);
+      if (!hot.has_value() && skip.size() < kMaxSkipped) step = PickStep(t, skip);
       if (!hot.has_value() && !step.has_value()) {
         const bool under_way = claims_ > 0 || reserved(t) > 0;
         if (wait == Wait::kNo || !under_way || ++waits > kMaxWaits) return false;
@@ -89,17 +92,12 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
 }
 
 std::optional<TieredStore::Impl::Step> TieredStore::Impl::PickStep(
-    TierId from, uint64_t wanted, const absl::flat_hash_set<PageNumber>& skip) {
-  for (const auto& [rank, page] : index_.order(from)) {
-    if (page->busy || skip.contains(page->number)) continue;
-    std::vector<uint64_t> bytes(page->segments.size());
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      if (page->segments[i].tiers.Has(from)) bytes[i] = page->BytesOf(i);
-    }
-    const size_t keep = SegmentsToKeep(bytes, wanted, page->whole);
-    if (MayLeave(*page, from, keep)) return Step{Begin(page), keep};
-  }
-  return std::nullopt;
+    TierId from, const absl::flat_hash_set<PageNumber>& skip) {
+  PageEntry* const page = index_.Victim(from, [&](const PageEntry& p) {
+    return !p.busy && !skip.contains(p.number) && MayLeave(p, from, p.KeepIn(from));
+  });
+  if (page == nullptr) return std::nullopt;
+  return Step{Begin(page), page->KeepIn(from)};
 }
 
 // Whether segments [keep, end) may leave `from`: a protected page only if a colder tier takes them.
@@ -122,13 +120,13 @@ bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
     const std::vector<uint16_t> leaving = step.claim->SegmentsIn(from, step.keep);
     uint64_t bytes = 0;
     for (const uint16_t i : leaving) bytes += step.claim->BytesOf(i);
-    DropCopies(step.claim, from, leaving);
+    DropCopies(step.claim, from, leaving, from);
     MutexLock lock(mu_);
     counters_.demoted_bytes += bytes;
     return true;
   }
   // No room below: what is worth least is forgotten.
-  return Truncate(step.claim, step.keep, Why::kPolicy).ok();
+  return Truncate(step.claim, step.keep, Why::kPolicy, from).ok();
 }
 
 bool TieredStore::Impl::CoolDisk(Step& step) {
@@ -136,9 +134,10 @@ bool TieredStore::Impl::CoolDisk(Step& step) {
   size_t keep = step.keep;  // of the page: everything up to the first that is on disk only
   const size_t on_disk = step.claim->on_disk();
   while (keep < on_disk && segments[keep].tiers.Hottest() != TierId::kDisk) ++keep;
-  if (keep < on_disk && !Truncate(step.claim, keep, Why::kPolicy).ok()) return false;
+  constexpr TierId kFrom = TierId::kDisk;
+  if (keep < on_disk && !Truncate(step.claim, keep, Why::kPolicy, kFrom).ok()) return false;
   if (step.claim.page() == nullptr) return true;
-  DropCopies(step.claim, TierId::kDisk, step.claim->SegmentsIn(TierId::kDisk, step.keep));
+  DropCopies(step.claim, kFrom, step.claim->SegmentsIn(kFrom, step.keep), kFrom);
   return true;
 }
 
@@ -222,8 +221,10 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
   return absl::OkStatus();
 }
 
-// The segments leave `from`; each has another copy. On disk they must be the last ones there.
-void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices) {
+// The segments leave `from`; each has another copy. On disk they must be the last ones there. `by`
+// is the tier whose policy wanted it.
+void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices,
+                                   std::optional<TierId> by) {
   if (indices.empty()) return;
   std::vector<SegmentId> ids;
   uint64_t bytes = 0;
@@ -234,9 +235,10 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
   }
   {
     MutexLock lock(mu_);
-    index_.Change(claim.page(), [&](PageEntry& page) {
+    const auto drop = [&](PageEntry& page) {
       for (const uint16_t i : indices) page.segments[i].tiers.Remove(from);
-    });
+    };
+    index_.Change(claim.page(), drop, by);
     reserved(from) += bytes;  // until they have really gone
   }
   absl::Status erased;
@@ -255,7 +257,8 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
 
 // Forgets segments [keep, end) of the page in every tier; at 0 the page. A `whole` page goes whole.
 // FAILED_PRECONDITION when that is only policy and the page is protected.
-absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why) {
+absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
+                                         std::optional<TierId> by) {
   if (keep >= claim->segments.size()) return absl::OkStatus();  // damage has cut it already
   if (claim->whole) keep = 0;
   const size_t had = claim->segments.size(), on_disk = claim->on_disk();
@@ -281,11 +284,12 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why) {
       counters_.dropped_pages += keep == 0 ? 1 : 0;
     }
     if (keep == 0) {
-      removed = index_.Remove(claim.page());
+      removed = index_.Remove(claim.page(), by);
       --claims_;
       claim.PageWasRemoved();
     } else {
-      index_.Change(claim.page(), [&](PageEntry& page) { page.segments.resize(keep); });
+      index_.Change(
+          claim.page(), [&](PageEntry& page) { page.segments.resize(keep); }, by);
     }
     changed_.NotifyAll();
   }

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "storage/placement.h"
 
 namespace kvstow {
 namespace {
@@ -24,14 +26,13 @@ void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
   home.raw_bytes += sign * page.raw_bytes;
 }
 
-TierSet TiersOf(const PageEntry& page) {
-  TierSet out;
-  for (const PageEntry::Segment& segment : page.segments) {
-    for (int t = 0; t < kTiers; ++t) {
-      if (segment.tiers.Has(static_cast<TierId>(t))) out.Add(static_cast<TierId>(t));
-    }
-  }
-  return out;
+constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
+// Pages that lookups missed are put soon or not at all.
+constexpr size_t kMaxExpected = 1 << 14;
+
+// Whether `page` may come right behind `parent` in a prompt.
+bool Follows(const PageEntry& page, const PageEntry& parent) {
+  return parent.item != page.item && parent.first_position + parent.tokens == page.first_position;
 }
 
 absl::Status Wrong(const PageEntry& page, absl::string_view what) {
@@ -75,6 +76,13 @@ std::vector<uint16_t> PageEntry::SegmentsIn(TierId tier, size_t first) const {
   return out;
 }
 
+size_t PageEntry::KeepIn(TierId tier) const {
+  if (whole) return 0;
+  size_t keep = segments.size();
+  while (keep > 0 && !segments[keep - 1].tiers.Has(tier)) --keep;
+  return keep == 0 ? 0 : keep - 1;
+}
+
 PageRecord PageEntry::Record(size_t segments_on_disk) const {
   PageRecord record{.number = number,
                     .name = name,
@@ -95,10 +103,38 @@ size_t PageEntry::on_disk() const {
   return n;
 }
 
-PageEntry* PageIndex::Find(const PageName& name) {
-  const auto it = pages_.find(name);
+PageIndex::PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
+                     IdOf id_of)
+    : id_of_(id_of) {
+  const PolicyInfo* const lru = *FindEvictionPolicy("lru");
+  for (int t = 0; t < kTiers; ++t) {
+    policies_[t] = policy.make(budget_bytes[t]);
+    hot_[t] = lru->make(budget_bytes[t]);
+  }
+}
+
+uint64_t PageIndex::HashOf(const PageName& name) {
+  return Xxh3(AsBytes(name.key)) + name.space * 0x9E3779B97F4A7C15u;
+}
+
+uint64_t PageIndex::IdFor(const PageName& name) const {
+  if (!displaced_.empty()) {
+    const auto it = displaced_.find(name);
+    if (it != displaced_.end()) return it->second;
+  }
+  for (uint64_t id = id_of_(name);; ++id) {
+    if (id == PolicyItem::kNoParent) continue;
+    const PageEntry* const page = FindById(id);
+    if (page == nullptr || page->name == name) return id;
+  }
+}
+
+PageEntry* PageIndex::FindById(uint64_t id) const {
+  const auto it = pages_.find(id);
   return it == pages_.end() ? nullptr : it->second.get();
 }
+
+PageEntry* PageIndex::Find(const PageName& name) { return FindById(IdFor(name)); }
 
 PageEntry* PageIndex::Find(PageNumber number) {
   const auto it = by_number_.find(number);
@@ -107,38 +143,153 @@ PageEntry* PageIndex::Find(PageNumber number) {
 
 PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
   PageEntry* const entry = page.get();
+  entry->item = IdFor(entry->name);
+  if (entry->item != id_of_(entry->name)) displaced_[entry->name] = entry->item;
+  if (!(entry->put_gain > 0)) {
+    for (const PageEntry::Segment& segment : entry->segments) entry->put_gain += segment.facts.gain;
+  }
+  if (const auto it = expected_.find(entry->item); it != expected_.end())
+    entry->parent = it->second;
+  const PageEntry* const parent = FindById(entry->parent);
+  const bool wrong = parent != nullptr && !Follows(*entry, *parent);
+  if (wrong || entry->parent == entry->item) entry->parent = PolicyItem::kNoParent;
+  entry->reachable = Reachable(*entry);
+  if (!entry->reachable) orphans_[entry->parent].push_back(entry->item);
   by_number_[entry->number] = entry;
-  pages_[entry->name] = std::move(page);
+  pages_[entry->item] = std::move(page);
   Count(*entry, true);
+  Tell(*entry, {}, ItemsOf(*entry), std::nullopt);
+  // Those that came before it are worth something now.
+  const auto orphans = orphans_.extract(entry->item);
+  if (orphans.empty()) return entry;
+  for (const uint64_t id : orphans.mapped()) SetReachable(*FindById(id), true);
   return entry;
 }
 
-std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page) {
+std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<TierId> by) {
   Count(*page, false);
+  Tell(*page, ItemsOf(*page), {}, by);
+  if (const auto it = orphans_.find(page->parent); it != orphans_.end()) {
+    std::erase(it->second, page->item);
+    if (it->second.empty()) orphans_.erase(it);
+  }
+  if (!displaced_.empty()) displaced_.erase(page->name);
   by_number_.erase(page->number);
-  const auto it = pages_.find(page->name);
-  std::unique_ptr<PageEntry> out = std::move(it->second);
-  pages_.erase(it);
-  return out;
+  return std::move(pages_.extract(page->item).mapped());
 }
 
-void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit) {
+std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<PageEntry> page) {
+  page->item = old->item;
+  page->parent = old->parent;
+  page->put_gain = old->put_gain;
+  page->reachable = old->reachable;
+  Count(*old, false);
+  Count(*page, true);
+  Tell(*page, ItemsOf(*old), ItemsOf(*page), std::nullopt);
+  by_number_.erase(old->number);
+  by_number_[page->number] = page.get();
+  std::swap(pages_[page->item], page);
+  return page;
+}
+
+void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
+                       std::optional<TierId> by) {
+  const Items before = ItemsOf(*page);
   Count(*page, false);
   edit(*page);
   Count(*page, true);
+  Tell(*page, before, ItemsOf(*page), by);
 }
 
-void PageIndex::Touch(PageEntry* page, int64_t age) {
-  if (page->age == age) return;
-  const TierSet tiers = TiersOf(*page);
-  const EvictionRank old = page->rank();
-  page->age = age;
+void PageIndex::Touch(PageEntry* page) {
+  SetReachable(*page, Reachable(*page));
   for (int t = 0; t < kTiers; ++t) {
-    if (!tiers.Has(static_cast<TierId>(t))) continue;
-    for (Order* order : OrdersOf(*page, t)) {
-      order->erase(old);
-      order->emplace(page->rank(), page);
+    policies_[t]->Touch(page->item);
+    if (page->hot) hot_[t]->Touch(page->item);
+  }
+}
+
+void PageIndex::SetParent(PageEntry* page, const PageEntry& parent) {
+  if (page->parent != PolicyItem::kNoParent || !Follows(*page, parent)) return;
+  page->parent = parent.item;
+  for (const auto& policy : policies_) policy->SetParent(page->item, parent.item);
+}
+
+void PageIndex::Expect(const PageName& name, const PageEntry& parent) {
+  const uint64_t id = IdFor(name);
+  if (!expected_.insert_or_assign(id, parent.item).second) return;
+  expected_order_.push_back(id);
+  if (expected_order_.size() <= kMaxExpected) return;
+  expected_.erase(expected_order_.front());
+  expected_order_.pop_front();
+}
+
+PageEntry* PageIndex::Victim(TierId tier, MayGo may_go) const {
+  return FromPolicy(*policies_[static_cast<size_t>(tier)], may_go);
+}
+
+PageEntry* PageIndex::HotVictim(TierId tier, MayGo may_go) const {
+  return FromPolicy(*hot_[static_cast<size_t>(tier)], may_go);
+}
+
+PageEntry* PageIndex::FromPolicy(EvictionPolicy& policy, MayGo may_go) const {
+  const auto id = policy.Victim([&](uint64_t item) { return may_go(*FindById(item)); });
+  return id.has_value() ? FindById(*id) : nullptr;
+}
+
+bool PageIndex::Reachable(const PageEntry& page) const {
+  return page.parent == PolicyItem::kNoParent || pages_.contains(page.parent);
+}
+
+void PageIndex::SetReachable(PageEntry& page, bool reachable) {
+  if (page.reachable == reachable) return;
+  const Items before = ItemsOf(page);
+  page.reachable = reachable;
+  Tell(page, before, ItemsOf(page), std::nullopt);
+}
+
+PageIndex::Items PageIndex::ItemsOf(const PageEntry& page) {
+  Items items{.in = {}, .hot = page.hot};
+  for (const TierId tier : kAllTiers) {
+    const size_t keep = page.KeepIn(tier), n = page.segments.size();
+    PagePart here, next;
+    bool any = false;
+    for (size_t i = 0; i < n; ++i) {
+      if (!page.segments[i].tiers.Has(tier)) continue;
+      any = true;
+      here.bytes += page.BytesOf(i);
+      if (i < keep) continue;
+      next.bytes += page.BytesOf(i);
+      next.gain += page.segments[i].facts.gain;
     }
+    if (!any) continue;
+    const PagePart all{.bytes = page.BytesOf(0, n), .gain = page.put_gain};
+    items.in[static_cast<size_t>(tier)] =
+        PolicyItem{.bytes = here.bytes,
+                   .worth = page.reachable ? WorthOf(next, all, page.raw_bytes) : 0,
+                   .parent = page.parent};
+  }
+  return items;
+}
+
+void PageIndex::Tell(const PageEntry& page, const Items& before, const Items& after,
+                     std::optional<TierId> by) {
+  for (int t = 0; t < kTiers; ++t) {
+    const std::optional<PolicyItem>&had = before.in[t], &has = after.in[t];
+    if (!had.has_value() && !has.has_value()) continue;
+    EvictionPolicy& policy = *policies_[t];
+    if (!had.has_value()) {
+      policy.Insert(page.item, *has);
+      ++items_[t];
+    } else if (!has.has_value()) {
+      policy.Remove(page.item, by == static_cast<TierId>(t));
+      --items_[t];
+    } else if (had->bytes != has->bytes || had->worth != has->worth) {
+      policy.Resize(page.item, has->bytes, has->worth);
+    }
+    const bool was_hot = before.hot && had.has_value(), is_hot = after.hot && has.has_value();
+    if (is_hot && !was_hot) hot_[t]->Insert(page.item, *has);
+    if (was_hot && !is_hot) hot_[t]->Remove(page.item, false);
   }
 }
 
@@ -148,12 +299,7 @@ StoreUsage PageIndex::usage(SpaceId space) const {
 }
 
 void PageIndex::ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const {
-  for (const auto& [name, page] : pages_) visit(*page);
-}
-
-std::vector<PageIndex::Order*> PageIndex::OrdersOf(const PageEntry& page, int tier) {
-  if (page.hot) return {&order_[tier], &hot_order_[tier]};
-  return {&order_[tier]};
+  for (const auto& [id, page] : pages_) visit(*page);
 }
 
 void PageIndex::Count(const PageEntry& page, bool in) {
@@ -162,47 +308,23 @@ void PageIndex::Count(const PageEntry& page, bool in) {
   StoreUsage& space = by_space_[page.name.space];
   AddTo(space, page, sign);
   if (space.pages == 0) by_space_.erase(page.name.space);
-  const TierSet tiers = TiersOf(page);
-  for (int t = 0; t < kTiers; ++t) {
-    if (!tiers.Has(static_cast<TierId>(t))) continue;
-    for (Order* order : OrdersOf(page, t)) {
-      if (in) {
-        order->emplace(page.rank(), by_number_[page.number]);
-      } else {
-        order->erase(page.rank());
-      }
-    }
-  }
 }
 
 absl::Status PageIndex::CheckInvariants() const {
   StoreUsage all;
   absl::flat_hash_map<SpaceId, StoreUsage> spaces;
-  std::array<size_t, kTiers> in_order{}, hot_in_order{};
-  for (const auto& [name, page] : pages_) {
+  std::array<size_t, kTiers> items{};
+  for (const auto& [id, page] : pages_) {
     if (absl::Status s = CheckPage(*page); !s.ok()) return s;
     AddTo(all, *page, 1);
-    AddTo(spaces[name.space], *page, 1);
-    const TierSet tiers = TiersOf(*page);
-    for (int t = 0; t < kTiers; ++t) {
-      const auto it = order_[t].find(page->rank());
-      const bool listed = it != order_[t].end() && it->second == page.get();
-      if (listed != tiers.Has(static_cast<TierId>(t))) {
-        return Wrong(*page, "is in the wrong orders of cooling");
-      }
-      in_order[t] += listed ? 1 : 0;
-      const bool hot = hot_order_[t].contains(page->rank());
-      if (hot != (listed && page->hot)) return Wrong(*page, "is in the wrong orders of hot pages");
-      hot_in_order[t] += hot ? 1 : 0;
-    }
+    AddTo(spaces[page->name.space], *page, 1);
+    if (page->item != id || IdFor(page->name) != id) return Wrong(*page, "is under a wrong id");
     const auto it = by_number_.find(page->number);
     if (it == by_number_.end() || it->second != page.get()) return Wrong(*page, "lost its number");
+    const Items in = ItemsOf(*page);
+    for (int t = 0; t < kTiers; ++t) items[t] += in.in[t].has_value() ? 1 : 0;
   }
-  for (int t = 0; t < kTiers; ++t) {
-    if (in_order[t] != order_[t].size() || hot_in_order[t] != hot_order_[t].size()) {
-      return absl::InternalError("an order lists lost pages");
-    }
-  }
+  if (items != items_) return absl::InternalError("a policy lists lost pages");
   if (by_number_.size() != pages_.size()) return absl::InternalError("a number has no page");
   if (spaces.size() != by_space_.size()) return absl::InternalError("a space without pages");
   for (const auto& [id, counted] : spaces) {

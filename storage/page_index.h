@@ -1,8 +1,15 @@
-// The page index: what is stored, where each segment is, and in which order pages cool. All in RAM.
+// The page index: what is stored, where each segment is, and what goes next. All in RAM.
 //
-// It keeps its sums up to date: every change goes through Insert, Remove or Change, which count the
-// page out and in again, so Usage() is exact at all times. Not thread-safe: the store's lock guards
-// it, and pointers to entries are only followed under that lock.
+// It keeps its sums up to date: every change goes through Insert, Remove, Replace or Change, which
+// count the page out and in again, so Usage() is exact at all times. Not thread-safe: the store's
+// lock guards it, and pointers to entries are only followed under that lock.
+//
+// Each tier has an eviction policy, and the same calls keep those up to date: an item is a page
+// that has bytes in the tier; its worth is that of the last segment there (of all, for a `whole`
+// page), and nothing while the page before it in its prompt is not stored. A policy knows a page by
+// its id, a hash of its name, so that it knows one again that comes back. The page before it is
+// told by whoever knows the order of keys (PageEntry::parent, SetParent, Expect); it must end where
+// the page begins.
 //
 // `busy` makes a page the business of one thread: only the thread that set it may change where the
 // page's segments are, remove the page, or clear the flag. It is held across I/O in place of the
@@ -13,15 +20,16 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "storage/catalog.h"
-#include "storage/placement.h"
+#include "storage/policies/eviction_policy.h"
 #include "storage/segment.h"
 #include "storage/usage.h"
 
@@ -51,6 +59,8 @@ struct PageEntry {
   };
 
   PageNumber number = 0;
+  uint64_t item = 0;                        // of policies: a hash of its name, given by the index
+  uint64_t parent = PolicyItem::kNoParent;  // the item of the page before it, if known
   PageName name;
   SharedBytes header;
   Digest128 raw_digest;
@@ -60,14 +70,14 @@ struct PageEntry {
   bool whole = false;
   bool hot = false;  // see PageToStore
   std::vector<Segment> segments;
+  double put_gain = 0;          // of all segments as they were put; 0 = of those that are here
   Ack disk_ack = Ack::kMemory;  // what the copy on disk survives
-  int64_t age = 0;              // AgeOf its last use
   uint32_t leases = 0;
   bool pinned = false;
   bool busy = false;
+  bool reachable = true;  // its parent was here when the policies were told last
 
   bool is_protected() const { return leases > 0 || pinned; }
-  EvictionRank rank() const { return {age, first_position, number}; }
   // What a copy of segment `i` takes in a tier: the header goes with the base.
   uint64_t BytesOf(size_t i) const {
     return segments[i].facts.bytes + (i == 0 ? header.size() : 0);
@@ -75,6 +85,9 @@ struct PageEntry {
   uint64_t BytesOf(size_t first, size_t end) const;
   // Those of the segments [first, end) that have a copy in `tier`.
   std::vector<uint16_t> SegmentsIn(TierId tier, size_t first) const;
+  // How many segments stay when the next part leaves `tier`: those before its last there, none of a
+  // `whole` page.
+  size_t KeepIn(TierId tier) const;
   // What the catalog keeps, of the leading `segments_on_disk`.
   PageRecord Record(size_t segments_on_disk) const;
   // How many leading segments are on disk.
@@ -84,22 +97,40 @@ struct PageEntry {
 
 class PageIndex {
  public:
-  // Pages that have bytes in a tier, the one to cool first at the front.
-  using Order = absl::btree_map<EvictionRank, PageEntry*>;
+  using MayGo = absl::FunctionRef<bool(const PageEntry&)>;
+  using IdOf = uint64_t (*)(const PageName&);
+  static uint64_t HashOf(const PageName& name);
+
+  // `id_of` need not be free of collisions.
+  PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
+            IdOf id_of = &HashOf);
 
   PageEntry* Find(const PageName& name);
   PageEntry* Find(PageNumber number);
   // The name must be new. The result lives until it is removed.
   PageEntry* Insert(std::unique_ptr<PageEntry> page);
-  std::unique_ptr<PageEntry> Remove(PageEntry* page);
-  // `edit` may change anything but the page's name and number.
-  void Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit);
-  // Changes the age, cheaply.
-  void Touch(PageEntry* page, int64_t age);
+  // `by`: the tier whose policy wanted it, if any did.
+  std::unique_ptr<PageEntry> Remove(PageEntry* page, std::optional<TierId> by = std::nullopt);
+  // Another coding of the same page, which is no use of it. Answers the old entry.
+  std::unique_ptr<PageEntry> Replace(PageEntry* old, std::unique_ptr<PageEntry> page);
+  // `edit` may change anything but what names the page and its parent.
+  void Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
+              std::optional<TierId> by = std::nullopt);
 
-  const Order& order(TierId tier) const { return order_[static_cast<size_t>(tier)]; }
-  // Those of them that are hot.
-  const Order& hot_order(TierId tier) const { return hot_order_[static_cast<size_t>(tier)]; }
+  // A prompt reached the page.
+  void Touch(PageEntry* page);
+  // `parent` comes before `page` in a prompt; ignored when that cannot be, or another is known.
+  void SetParent(PageEntry* page, const PageEntry& parent);
+  // A page of this name, which is not here, would come behind `parent`. Remembered for a while.
+  void Expect(const PageName& name, const PageEntry& parent);
+  // The id that a page of this name has or would get.
+  uint64_t IdFor(const PageName& name) const;
+
+  // The page that `tier` frees bytes of next, of those that `may_go`, and of those that are hot.
+  // Takes longer the more are refused that are worth less.
+  PageEntry* Victim(TierId tier, MayGo may_go) const;
+  PageEntry* HotVictim(TierId tier, MayGo may_go) const;
+
   uint64_t bytes(TierId tier) const {
     return usage_.tiers[static_cast<size_t>(tier)].encoded_bytes;
   }
@@ -113,13 +144,31 @@ class PageIndex {
   absl::Status CheckInvariants() const;
 
  private:
+  // What policies know of a page.
+  struct Items {
+    std::array<std::optional<PolicyItem>, kTiers> in;
+    bool hot = false;
+  };
+  static Items ItemsOf(const PageEntry& page);
   void Count(const PageEntry& page, bool in);
-  // The orders of a tier that the page is in when it has bytes there.
-  std::vector<Order*> OrdersOf(const PageEntry& page, int tier);
+  void Tell(const PageEntry& page, const Items& before, const Items& after,
+            std::optional<TierId> by);
+  bool Reachable(const PageEntry& page) const;
+  void SetReachable(PageEntry& page, bool reachable);
+  PageEntry* FindById(uint64_t id) const;
+  PageEntry* FromPolicy(EvictionPolicy& policy, MayGo may_go) const;
 
-  absl::flat_hash_map<PageName, std::unique_ptr<PageEntry>> pages_;
+  const IdOf id_of_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<PageEntry>> pages_;  // by id
   absl::flat_hash_map<PageNumber, PageEntry*> by_number_;
-  std::array<Order, kTiers> order_, hot_order_;
+  absl::flat_hash_map<PageName, uint64_t> displaced_;  // ids of those whose own was taken
+  // Pages whose parent was not here when they came, by its id; and what Expect was told.
+  absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
+  absl::flat_hash_map<uint64_t, uint64_t> expected_;
+  std::deque<uint64_t> expected_order_;
+  std::array<std::unique_ptr<EvictionPolicy>, kTiers> policies_;
+  std::array<std::unique_ptr<EvictionPolicy>, kTiers> hot_;  // LRU, of hot pages
+  std::array<size_t, kTiers> items_{};                       // of each policy
   StoreUsage usage_;
   absl::flat_hash_map<SpaceId, StoreUsage> by_space_;
 };

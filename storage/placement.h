@@ -1,41 +1,25 @@
-// Placement: which bytes are worth least where they are. Free functions, so that another policy is
-// another file.
-//
-// This policy is plain: the page that was used longest ago cools first, and within it the last
-// segments. Of pages that are equally old, the one deeper in its prefix goes first, since a page is
-// worthless without its ancestors; uses within one kAgeStep count as equally old, because a
-// prompt's pages arrive one after the other, ancestors first.
+// Placement: what bytes are worth where they are. The part of the store's decision that knows
+// segments; which page goes next is an EvictionPolicy's.
 #ifndef KVSTOW_STORAGE_PLACEMENT_H_
 #define KVSTOW_STORAGE_PLACEMENT_H_
 
 #include <cstdint>
-#include <span>
-#include <tuple>
-
-#include "base/clock.h"
-#include "storage/segment.h"
 
 namespace kvstow {
 
-inline constexpr Duration kAgeStep = std::chrono::seconds(1);
-
-inline int64_t AgeOf(Time use) { return use.time_since_epoch() / kAgeStep; }
-
-// Smaller = cools first.
-struct EvictionRank {
-  int64_t age = 0;
-  uint64_t first_position = 0;
-  PageNumber number = 0;
-  friend bool operator<(const EvictionRank& a, const EvictionRank& b) {
-    return std::tie(a.age, b.first_position, a.number) <
-           std::tie(b.age, a.first_position, b.number);
-  }
+// Some of a page's segments, or all of them.
+struct PagePart {
+  uint64_t bytes = 0;
+  double gain = 0;  // the error that they remove: see SegmentFacts
 };
 
-// How many of a page's segments stay in a tier from which `wanted` bytes should go: those before
-// the result. bytes[i] is what segment i takes there (0 = it is not there). All go when the page is
-// `whole`.
-size_t SegmentsToKeep(std::span<const uint64_t> bytes, uint64_t wanted, bool whole);
+// PolicyItem::worth of the part of a page that goes next: what a byte of it saves when the page is
+// used again, in bytes of the raw page. The part's share of the page's gain counts as that share of
+// the page, so a quarter of the bytes that holds almost all of the gain is worth almost four times
+// what the page's bytes are worth on average, and pages of different models and recipes compare.
+// `page` is as the page was put; without gains every byte is worth the same. Positive and finite,
+// whatever the gains are.
+double WorthOf(const PagePart& next, const PagePart& page, uint64_t raw_bytes);
 
 }  // namespace kvstow
 

@@ -47,21 +47,23 @@ absl::Status TieredStore::Impl::Recover() {
     counters_.damaged_records = loaded.damaged;
     for (const SpaceRecord& space : loaded.spaces) known_spaces_.insert(space.id);
     recovered_spaces_ = std::move(loaded.spaces);
-    // Two records of one name remain when a delete or a failed put did not reach the disk: the
-    // later put is the one that was acknowledged.
+    // By age, as policies should see them. Two records of one name remain when a delete or a failed
+    // put did not reach the disk: the later put is the one that was acknowledged.
     std::sort(loaded.pages.begin(), loaded.pages.end(),
-              [](const PageRecord& a, const PageRecord& b) { return a.number > b.number; });
+              [](const PageRecord& a, const PageRecord& b) { return a.number < b.number; });
     for (PageRecord& record : loaded.pages) {
       if (!known_spaces_.contains(record.name.space)) {
         // Its space's record is damaged: what the page means is not known.
         ++counters_.damaged_records;
-      } else if (index_.Find(record.name) != nullptr) {
-        replaced.emplace_back(record.number, record.facts.size());
-      } else {
-        index_.Insert(EntryOf(std::move(record)));
-        ++counters_.recovered_pages;
+        continue;
       }
+      if (PageEntry* const older = index_.Find(record.name); older != nullptr) {
+        replaced.emplace_back(older->number, older->segments.size());
+        index_.Remove(older);
+      }
+      index_.Insert(EntryOf(std::move(record)));
     }
+    counters_.recovered_pages = index_.size();
   }
   for (const auto& [number, segments] : replaced) {
     const absl::Status erased = parts_.catalog->ErasePage(number, segments);

@@ -69,8 +69,9 @@ struct PageToStore {
   uint64_t raw_bytes = 0;       // of the page before coding, for statistics
   uint64_t first_position = 0;  // of its first token: how deep in a prefix it stands
   uint32_t tokens = 0;
-  bool whole = false;  // exact pages: never drop a part
-  bool hot = false;    // it has a cold form, which it gets before it leaves memory (ColdForm)
+  std::string parent_key;  // of the page before it in its prompt; "" = not known, or none
+  bool whole = false;      // exact pages: never drop a part
+  bool hot = false;        // it has a cold form, which it gets before it leaves memory (ColdForm)
   std::vector<SegmentFacts> facts;
   std::vector<SharedBytes> bodies;  // one for each of `facts`
   Ack ack = Ack::kMemory;

@@ -30,7 +30,7 @@ namespace kvstow {
 
 class TieredStore::Impl {
  public:
-  Impl(TieredStoreOptions options, TieredStoreParts parts);
+  Impl(TieredStoreOptions options, const PolicyInfo& policy, TieredStoreParts parts);
   ~Impl();
 
   // recovery.cc
@@ -49,6 +49,7 @@ class TieredStore::Impl {
   bool Renew(LeaseId lease);
   bool Release(LeaseId lease);
   absl::StatusOr<PageFacts> Find(const PageName& name);
+  void Use(const PageName& name);
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
   absl::Status Pin(const PageName& name, bool pinned);
@@ -96,7 +97,6 @@ class TieredStore::Impl {
   Tier& tier(TierId t) const { return *parts_.tiers[static_cast<size_t>(t)]; }
   uint64_t budget(TierId t) const { return options_.budget_bytes[static_cast<size_t>(t)]; }
   bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
-  int64_t Age() const { return AgeOf(options_.clock->Now()); }
 
   // Claims. EndClaim takes null for a page that is gone.
   std::optional<Claim> ClaimPage(PageNumber number, Wait wait) KVSTOW_EXCLUDES(mu_);
@@ -115,8 +115,8 @@ class TieredStore::Impl {
     Claim claim;
     size_t keep;
   };
-  std::optional<Step> PickStep(TierId from, uint64_t wanted,
-                               const absl::flat_hash_set<PageNumber>& skip) KVSTOW_REQUIRES(mu_);
+  std::optional<Step> PickStep(TierId from, const absl::flat_hash_set<PageNumber>& skip)
+      KVSTOW_REQUIRES(mu_);
   bool MayLeave(const PageEntry& page, TierId from, size_t keep) const;
   bool CoolMemory(TierId from, Step& step);
   bool CoolDisk(Step& step);
@@ -134,8 +134,10 @@ class TieredStore::Impl {
   absl::Status CopyColder(Claim& claim, TierId from, size_t keep);
   absl::Status CopyToHost(Claim& claim, std::span<const uint16_t> indices);
   absl::Status WriteThrough(Claim& claim, size_t end, Ack ack);
-  void DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices);
-  absl::Status Truncate(Claim& claim, size_t keep, Why why);
+  void DropCopies(Claim& claim, TierId from, std::span<const uint16_t> indices,
+                  std::optional<TierId> by = std::nullopt);
+  absl::Status Truncate(Claim& claim, size_t keep, Why why,
+                        std::optional<TierId> by = std::nullopt);
   // Bodies from the hottest good copy. Copies that prove bad are dropped, and with the last copy
   // of a segment the page's tail.
   std::vector<absl::StatusOr<SharedBytes>> ReadClaimed(Claim& claim,

@@ -91,7 +91,9 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   changed_.NotifyAll();
   if (!tiers.ok()) return tiers.status();
   for (PageEntry::Segment& segment : entry->segments) segment.tiers = *tiers;
-  entry->age = Age();
+  if (!page.parent_key.empty()) {
+    entry->parent = index_.IdFor({.space = page.name.space, .key = std::move(page.parent_key)});
+  }
   index_.Insert(std::move(entry));
   ++counters_.puts;
   for (int t = 0; t < kTiers; ++t) {
@@ -117,7 +119,7 @@ TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page
     ++counters_.conflicts;
     return {PutOutcome::kConflict, old->number};
   }
-  index_.Touch(old, Age());
+  if (old->leases == 0) index_.Touch(old);
   return {PutOutcome::kAlreadyThere, old->number};
 }
 

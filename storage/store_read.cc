@@ -33,7 +33,11 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string
   for (const std::string& key : keys) {
     name.key = key;
     PageEntry* const page = index_.Find(name);
-    if (page == nullptr) break;
+    if (page == nullptr) {
+      if (!found.empty()) index_.Expect(name, *found.back());
+      break;
+    }
+    if (!found.empty()) index_.SetParent(page, *found.back());
     found.push_back(page);
     match.pages.push_back(FactsOf(*page));
   }
@@ -41,7 +45,7 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string
   std::vector<PageNumber> numbers;
   for (PageEntry* const page : found) {
     ++page->leases;
-    index_.Touch(page, AgeOf(now));
+    index_.Touch(page);
     numbers.push_back(page->number);
   }
   match.lease = leases_.Grant(std::move(numbers), now);
@@ -82,6 +86,12 @@ absl::StatusOr<PageFacts> TieredStore::Impl::Find(const PageName& name) {
   return FactsOf(*page);
 }
 
+void TieredStore::Impl::Use(const PageName& name) {
+  MutexLock lock(mu_);
+  PageEntry* const page = index_.Find(name);
+  if (page != nullptr && page->leases == 0) index_.Touch(page);
+}
+
 PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
   PageFacts facts{.number = page.number,
                   .header = page.header,
@@ -102,9 +112,8 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
   std::vector<std::optional<PageEntry::Segment>> segments(indices.size());
   {
     MutexLock lock(mu_);
-    PageEntry* const page = index_.Find(name);
+    const PageEntry* const page = index_.Find(name);
     if (page == nullptr || page->number != number) return out;
-    index_.Touch(page, Age());
     for (size_t k = 0; k < indices.size(); ++k) {
       if (indices[k] < page->segments.size()) segments[k] = page->segments[indices[k]];
     }

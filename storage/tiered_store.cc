@@ -56,9 +56,11 @@ uint64_t PageFacts::stored_bytes() const {
   return bytes;
 }
 
-TieredStore::Impl::Impl(TieredStoreOptions options, TieredStoreParts parts)
+TieredStore::Impl::Impl(TieredStoreOptions options, const PolicyInfo& policy,
+                        TieredStoreParts parts)
     : options_(options),
       parts_(Complete(std::move(parts))),
+      index_(policy, options.budget_bytes),
       leases_(options.lease_ttl, FirstLease()) {}
 
 TieredStore::Impl::~Impl() {
@@ -76,7 +78,9 @@ TieredStore::~TieredStore() = default;
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(TieredStoreOptions options,
                                                                TieredStoreParts parts) {
   KVSTOW_RETURN_IF_ERROR(Validate(options, parts));
-  auto impl = std::make_unique<Impl>(options, std::move(parts));
+  KVSTOW_ASSIGN_OR_RETURN(const PolicyInfo* const policy,
+                          FindEvictionPolicy(options.eviction_policy));
+  auto impl = std::make_unique<Impl>(options, *policy, std::move(parts));
   KVSTOW_RETURN_IF_ERROR(impl->Recover());
   if (options.background) impl->StartBackground();
   return std::unique_ptr<TieredStore>(new TieredStore(std::move(impl)));
@@ -94,6 +98,7 @@ PrefixMatch TieredStore::Lookup(SpaceId space, std::span<const std::string> keys
 bool TieredStore::Renew(LeaseId lease) { return impl_->Renew(lease); }
 bool TieredStore::Release(LeaseId lease) { return impl_->Release(lease); }
 absl::StatusOr<PageFacts> TieredStore::Find(const PageName& name) { return impl_->Find(name); }
+void TieredStore::Use(const PageName& name) { impl_->Use(name); }
 std::vector<absl::StatusOr<SharedBytes>> TieredStore::Read(const PageName& name, PageNumber number,
                                                            std::span<const uint16_t> indices) {
   return impl_->Read(name, number, indices);

@@ -12,17 +12,25 @@
 //           (of a `whole` page, or at segment 0, the page), and counted as corrupt.
 //
 // Cooling: budgets count encoded bytes (bodies and headers). When a tier is above its high
-// watermark, the demoter moves or drops segments, last ones first, until it is below its low one; a
-// Put that finds no room does the same at once. A page's segments are always a leading part of its
-// list, and so are those of them that are on disk. Leased and pinned pages lose no bytes, but they
-// may move to a colder tier. Pins and leases end with the process.
+// watermark, the demoter moves or drops segments until it is below its low one; a Put that finds no
+// room does the same at once. Which page goes next is an EvictionPolicy's choice, one policy a
+// tier; it loses its last segment there, a `whole` page all of them, and then the policy is asked
+// again (see PageIndex). A page's segments are always a leading part of its list, and so are those
+// of them that are on disk. Leased and pinned pages lose no bytes, but they may move to a colder
+// tier. Pins and leases end with the process.
+//
+// What counts as a use of a page: a prompt that reaches it. That is a Lookup that takes a lease on
+// it, a Put that brings it or finds it there, and Use for what comes without a Lookup; but a Put
+// or a Use of a page that is leased is taken for what the lease was for, and does not count again.
+// A page's parent, which a policy may want to go after it, is learned from the order of the keys of
+// a Lookup and from PageToStore::parent_key.
 //
 // Hot and cold form: a page that was put as `hot` becomes another, smaller coding of the same
 // content before it leaves memory, by a function that the store is given. Hot pages are cooled so
-// before anything is demoted, oldest first, by whoever needs the room: a round of demotion, or a
-// Put. The cold form takes the page's place in one step, under a number of its own, in every tier
-// that held all of the hot one and with the same ack. Leased and pinned pages stay as they are;
-// what has no cold form, or no smaller one, cools like any other page.
+// before anything is demoted, the one used longest ago first, by whoever needs the room: a round of
+// demotion, or a Put. The cold form takes the page's place in one step, under a number of its own,
+// in every tier that held all of the hot one and with the same ack. Leased and pinned pages stay as
+// they are; what has no cold form, or no smaller one, cools like any other page.
 //
 // Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
 // page); it is read from the hottest.
@@ -78,6 +86,7 @@ struct TieredStoreOptions {
   std::array<uint64_t, kTiers> budget_bytes{};  // 0 = the tier is not used
   double high_watermark = 0.95;                 // of a budget: demotion starts
   double low_watermark = 0.90;                  // of a budget: demotion ends
+  std::string eviction_policy = "kvstow";       // what goes first: one of EvictionPolicies()
   Duration lease_ttl = std::chrono::seconds(10);
   const Clock* clock = &Clock::Real();
   // False: nothing happens in the background; tests call RunDemotion() themselves.
@@ -98,7 +107,7 @@ struct TieredStoreParts {
 class TieredStore {
  public:
   // Recovers what the catalog remembers. FAILED_PRECONDITION when watermarks or budgets contradict
-  // each other.
+  // each other, INVALID_ARGUMENT when there is no such policy.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(TieredStoreOptions options,
                                                            TieredStoreParts parts);
   ~TieredStore();  // does not flush: a store that is killed must come back all the same
@@ -112,7 +121,9 @@ class TieredStore {
   bool Renew(LeaseId lease);
   bool Release(LeaseId lease);
   absl::StatusOr<PageFacts> Find(const PageName& name);
-  // One result for each index, in order. Counts as a use of the page.
+  // A prompt reached the page without a Lookup. Ignored when it is not there.
+  void Use(const PageName& name);
+  // One result for each index, in order. Reading alone is no use.
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
   // What a page's segments are worth from now on, in place of the gains that it was put with; one

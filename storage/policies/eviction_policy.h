@@ -26,9 +26,10 @@ struct PolicyItem {
 
   uint64_t bytes = 1;  // that it takes
   // What a byte of the part that would go next is worth when the item is used again, relative to
-  // other items: for a segment its gain over its bytes. Positive.
+  // other items: for a segment its gain over its bytes. 0 for what cannot be used at present, since
+  // the page before it in its prompt is not there.
   double worth = 1;
-  // The page before it in its prompt, without which it is worthless.
+  // The page before it in its prompt, which need not be in the policy.
   uint64_t parent = kNoParent;
 };
 
@@ -42,10 +43,12 @@ class EvictionPolicy {
   virtual void Touch(uint64_t id) = 0;
   // It lost or got bytes, which is no use.
   virtual void Resize(uint64_t id, uint64_t bytes, double worth) = 0;
+  // Its parent has become known.
+  virtual void SetParent(uint64_t /*id*/, uint64_t /*parent*/) {}
   // It is gone: by this policy's own choice (`evicted`), or for another reason.
   virtual void Remove(uint64_t id, bool evicted) = 0;
   // The item to take bytes from next, which stays until it is removed; nothing when `may_go`
-  // refuses all.
+  // refuses all. Every item that is refused before one is found costs a step.
   virtual std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t id)> may_go) = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "storage/policies/item_lists.h"
 #include "storage/policies/reuse_estimator.h"
 
@@ -18,7 +19,7 @@ constexpr uint8_t kMaxUses = 255;
 // Classes: an item that was used once by its origin, or as the end of a prompt; another by its
 // uses.
 constexpr size_t kOrigins = 5, kEndClass = 9, kClasses = 10;
-// Worth in octaves; a worth of 1 is level kWorthOfOne. Level 0 is for what lacks its parent.
+// Worth in octaves; a worth of 1 is level kWorthOfOne. Level 0 is for a worth of 0.
 constexpr size_t kWorths = 24, kWorthOfOne = 16;
 constexpr size_t kGhostsForEachItem = 6;
 constexpr size_t kMinUses = 100;  // between two estimates, which cost as much as some uses
@@ -55,11 +56,15 @@ class ValuePolicy final : public EvictionPolicy {
   }
 
   void Insert(uint64_t id, const PolicyItem& item) override {
-    const ItemNumber parent =
-        item.parent == PolicyItem::kNoParent ? kNoItem : items_.Find(item.parent);
     ItemNumber n = items_.Find(id);
     if (n == kNoItem) {
       n = items_.Add(id, item.bytes, kLimbo);
+      if (const auto waiting = waiting_.find(id); waiting != waiting_.end()) {
+        items_[n].children = waiting->second;
+        items_[n].had_child = true;
+        waiting_.erase(waiting);
+      }
+      const ItemNumber parent = items_.Find(item.parent);
       if (parent != kNoItem) items_[n].origin = OriginOf(items_[parent]);
     } else {
       --ghosts_;
@@ -67,17 +72,11 @@ class ValuePolicy final : public EvictionPolicy {
       items_.MoveToBack(n, kLimbo);
       items_.Resize(n, item.bytes);
     }
-    Item& it = items_[n];
-    it.resident = true;
-    it.parent = item.parent;
-    const bool orphan =
-        item.parent != PolicyItem::kNoParent && (parent == kNoItem || !items_[parent].resident);
-    it.worth = orphan ? 0 : WorthLevel(item.worth);
+    items_[n].resident = true;
+    items_[n].parent = item.parent;
+    items_[n].worth = WorthLevel(item.worth);
     ++residents_;
-    if (parent != kNoItem && items_[parent].resident && items_[parent].children++ == 0) {
-      items_[parent].had_child = true;
-      Place(parent);
-    }
+    StandOn(item.parent);
     Use(n);
   }
   void Touch(uint64_t id) override {
@@ -90,24 +89,28 @@ class ValuePolicy final : public EvictionPolicy {
     const ItemNumber n = Resident(id);
     if (n == kNoItem) return;
     items_.Resize(n, bytes);
-    items_[n].worth = items_[n].worth == 0 ? 0 : WorthLevel(worth);
+    items_[n].worth = WorthLevel(worth);
     Place(n);
+  }
+  void SetParent(uint64_t id, uint64_t parent) override {
+    const ItemNumber n = Resident(id);
+    if (n == kNoItem || items_[n].parent != PolicyItem::kNoParent) return;
+    items_[n].parent = parent;
+    StandOn(parent);
   }
   void Remove(uint64_t id, bool evicted) override {
     const ItemNumber n = Resident(id);
     if (n == kNoItem) return;
-    const ItemNumber parent = Resident(items_[n].parent);
+    const uint64_t parent = items_[n].parent;
     --residents_;
     items_[n].resident = false;
     Place(n);
     if (evicted) {
       RememberGhost(n);
     } else {
-      items_.Forget(n);
+      Forget(n);
     }
-    if (parent != kNoItem && items_[parent].children > 0 && --items_[parent].children == 0) {
-      Place(parent, true);
-    }
+    StepOff(parent);
     while (ghosts_ > kGhostsForEachItem * residents_) ForgetOldestGhost();
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
@@ -136,6 +139,7 @@ class ValuePolicy final : public EvictionPolicy {
   static constexpr size_t kLimbo = kGhosts + kClasses * kAges;
 
   static uint8_t WorthLevel(double worth) {
+    if (worth <= 0) return 0;
     const double level = std::round(std::log2(worth)) + kWorthOfOne;
     return static_cast<uint8_t>(std::clamp(level, 1.0, kWorths - 1.0));
   }
@@ -158,6 +162,31 @@ class ValuePolicy final : public EvictionPolicy {
     items_.MoveInOrder(n, to, at_front, [](const Item& item) { return item.used; });
     Mark(from);
     Mark(to);
+  }
+  // A resident has come that stands on `parent`, which need not be here (any longer, or yet).
+  void StandOn(uint64_t parent) {
+    if (parent == PolicyItem::kNoParent) return;
+    const ItemNumber n = items_.Find(parent);
+    if (n == kNoItem) {
+      ++waiting_[parent];
+    } else if (items_[n].children++ == 0 && items_[n].resident) {
+      items_[n].had_child = true;
+      Place(n);
+    }
+  }
+  void StepOff(uint64_t parent) {
+    if (parent == PolicyItem::kNoParent) return;
+    const ItemNumber n = items_.Find(parent);
+    if (n == kNoItem) {
+      const auto waiting = waiting_.find(parent);
+      if (--waiting->second == 0) waiting_.erase(waiting);
+    } else if (--items_[n].children == 0 && items_[n].resident) {
+      Place(n, true);
+    }
+  }
+  void Forget(ItemNumber n) {
+    if (items_[n].children > 0) waiting_[items_[n].id] = items_[n].children;
+    items_.Forget(n);
   }
   // Keeps the bitmap of lists that are not empty.
   void Mark(size_t list) {
@@ -242,7 +271,7 @@ class ValuePolicy final : public EvictionPolicy {
   }
   void ForgetOldestGhost() {
     while (!IsGhost(left_.front())) left_.pop_front();
-    items_.Forget(left_.front().first);
+    Forget(left_.front().first);
     left_.pop_front();
     --ghosts_;
   }
@@ -252,6 +281,7 @@ class ValuePolicy final : public EvictionPolicy {
   Items items_{kLimbo + 1};
   uint64_t clock_ = 0, aged_ = 0, estimated_ = 0;     // in bytes used
   std::deque<std::pair<ItemNumber, uint64_t>> left_;  // ghosts and when they were used, as evicted
+  absl::flat_hash_map<uint64_t, uint32_t> waiting_;   // children of items that are not known
   size_t uses_ = 0;                                   // since the last estimate
   size_t residents_ = 0, ghosts_ = 0;
   std::vector<size_t> by_value_ = std::vector<size_t>(kLeafLists), rank_ = by_value_;

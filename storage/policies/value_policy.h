@@ -8,8 +8,8 @@
 // so and so often before. Ghosts, of evicted items, see to it that uses are learned that come later
 // than the capacity lasts.
 //
-// Items that others stand on (PolicyItem::parent) never go before them: leaves first. An item whose
-// parent is not there is worth nothing until it is.
+// Items that others stand on (PolicyItem::parent) never go before them: leaves first, also where
+// children come before their parent, as they do in a tier that is filled from above.
 //
 // Items of one class, age and worth share a list; lists are ordered by value anew every quarter of
 // a capacity of use, and a victim is the first leaf of the first list that is not empty: a look at

@@ -47,8 +47,10 @@ class Cache {
     uint64_t bytes = 0;
     double worth = 0, gain = 0;
   };
-  // Relative to the average byte of a whole page.
+  // Relative to the average byte of a whole page; nothing without the block before it.
   double WorthOf(uint64_t block) const {
+    const uint32_t parent = trace_.parents[block];
+    if (parent != Trace::kNoParent && !Has(parent)) return 0;
     const Size& whole = sizes_.back();
     return sizes_[kept_[block]].worth * static_cast<double>(whole.bytes) / whole.gain;
   }

@@ -165,7 +165,7 @@ TEST_F(KvstowdTest, WrongUseExitsWithTwoAndASentence) {
       {{"--config", file}, "host-bites"},
       {{"--config", folder_.path()}, "config: the file cannot be read"},
       {{"--host-bytes", "much"}, "kvstowd: host-bytes: 'much' is not a size"},
-      {{"--eviction-policy", "arc"}, "'arc' is not an eviction policy"},
+      {{"--eviction-policy", "mru"}, "there is no eviction policy 'mru': use one of kvstow, lru"},
       {{"--log-level", "loud"}, "log level 'loud'"},
       {{"--recipe", "int9"}, "recipe: "},
   };

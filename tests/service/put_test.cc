@@ -58,6 +58,24 @@ TEST_F(PutTest, TheSameContentIsStoredAndEncodedOnce) {
   ExpectNothingLeft(1);
 }
 
+TEST_F(PutTest, PagesOfAStreamGoLastOnesFirst) {
+  std::vector<PageIn> pages;
+  for (uint32_t i = 0; i < 6; ++i) {
+    pages.push_back(Page("p" + std::to_string(i), i));
+    pages.back().first_position = uint64_t{64} * i;
+  }
+  client_->Put("s", pages);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(GetBytes("p5"), pages[5].raw) << "used most";
+  v1::EvictRequest evict;
+  evict.set_tier("host");
+  evict.set_to_bytes(pages[0].raw.size() * 9 / 2);
+  v1::EvictResponse evicted;
+  ASSERT_TRUE(client_->admin().Evict(client_->Context().get(), evict, &evicted).ok());
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(GetBytes(pages[i].key), i < 4 ? pages[i].raw : "") << pages[i].key;
+  }
+}
+
 TEST_F(PutTest, OtherContentUnderTheKeyIsAConflictAndTheFirstIsKept) {
   const PageIn first = Page("k", 1);
   const PageIn other = Page("k", 2);

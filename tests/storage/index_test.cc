@@ -1,6 +1,8 @@
 // The passive parts of the store: index, leases, placement, staging.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "storage/lease_table.h"
 #include "storage/page_index.h"
 #include "storage/placement.h"
@@ -27,7 +29,7 @@ std::unique_ptr<PageEntry> Entry(PageNumber number, std::vector<uint32_t> sizes,
 }
 
 TEST(PageIndex, CountsEveryChange) {
-  PageIndex index;
+  PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000});
   PageEntry* const page = index.Insert(Entry(1, {10, 20}, TierId::kHost));
   EXPECT_EQ(index.bytes(TierId::kHost), 34u);
   index.Change(page, [](PageEntry& p) {
@@ -48,7 +50,7 @@ TEST(PageIndex, CountsEveryChange) {
 }
 
 TEST(PageIndex, NoticesWhatIsOff) {
-  PageIndex index;
+  PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000});
   PageEntry* const page = index.Insert(Entry(1, {10, 20}, TierId::kHost));
   page->segments[1].facts.bytes = 21;  // past Change
   EXPECT_THAT(index.CheckInvariants(), HasCode(StatusCode::kInternal));
@@ -58,28 +60,141 @@ TEST(PageIndex, NoticesWhatIsOff) {
   EXPECT_THAT(index.CheckInvariants(), HasCode(StatusCode::kInternal)) << "no leading part on disk";
 }
 
-TEST(PageIndex, OldestFirstAndOfEquallyOldTheDeepest) {
-  PageIndex index;
-  for (PageNumber n = 1; n <= 4; ++n) {
-    auto page = Entry(n, {10}, TierId::kHost);
-    page->first_position = n * 16;
-    page->age = 5;
-    index.Insert(std::move(page));
+// What a tier would free next until nothing is left of it there, each page's number for each part.
+std::vector<PageNumber> Drain(PageIndex& index, TierId tier) {
+  std::vector<PageNumber> out;
+  const auto any = [](const PageEntry&) { return true; };
+  for (PageEntry* page = index.Victim(tier, any); page != nullptr; page = index.Victim(tier, any)) {
+    out.push_back(page->number);
+    const size_t keep = page->KeepIn(tier);
+    if (keep == 0) {
+      index.Remove(page, tier);
+    } else {
+      index.Change(
+          page, [&](PageEntry& p) { p.segments.resize(keep); }, tier);
+    }
+    EXPECT_OK(index.CheckInvariants());
   }
-  index.Touch(index.Find(PageNumber{4}), 6);
-  std::vector<PageNumber> order;
-  for (const auto& [rank, page] : index.order(TierId::kHost)) order.push_back(page->number);
-  EXPECT_EQ(order, (std::vector<PageNumber>{3, 2, 1, 4}));
-  EXPECT_OK(index.CheckInvariants());
+  return out;
 }
 
-TEST(Placement, LastSegmentsLeaveFirst) {
-  const std::vector<uint64_t> bytes = {100, 0, 50, 50};
-  EXPECT_EQ(SegmentsToKeep(bytes, 1, false), 3u);
-  EXPECT_EQ(SegmentsToKeep(bytes, 51, false), 2u);
-  EXPECT_EQ(SegmentsToKeep(bytes, 101, false), 0u);
-  EXPECT_EQ(SegmentsToKeep(bytes, 1'000, false), 0u);
-  EXPECT_EQ(SegmentsToKeep(bytes, 1, true), 0u) << "a whole page goes whole";
+class PageIndexOrder : public testing::Test {
+ protected:
+  // The page of `number` stands at position 16 * number.
+  PageEntry* Add(PageNumber number, std::vector<float> gains, bool whole = false) {
+    auto page = Entry(number, std::vector<uint32_t>(gains.size(), 10), TierId::kHost);
+    for (size_t i = 0; i < gains.size(); ++i) page->segments[i].facts.gain = gains[i];
+    page->whole = whole;
+    page->first_position = 16 * number;
+    page->tokens = 16;
+    return index_.Insert(std::move(page));
+  }
+
+  PageIndex index_{EvictionPolicies().front(), {1000, 1000, 1000}};
+};
+
+TEST_F(PageIndexOrder, PartsWorthLessGoFirstAcrossPages) {
+  Add(1, {90, 9, 1});
+  Add(3, {60, 40});
+  Add(5, {1, 2, 3}, true);
+  // Page 1 loses its levels of 1 and 9 in 100 before another loses any; then the whole page goes,
+  // of which every byte is worth the average; then 40, 60 and 90 in 100.
+  EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{1, 1, 5, 3, 3, 1}));
+}
+
+TEST_F(PageIndexOrder, GainsThatWereRaisedHoldAPartBack) {
+  PageEntry* const raised = Add(1, {90, 9, 1});
+  Add(3, {90, 9, 1});
+  index_.Change(raised, [](PageEntry& p) {
+    for (auto& segment : p.segments) segment.facts.gain *= 16;
+  });
+  EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3, 3, 1, 3, 1, 1}));
+}
+
+TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
+  const auto any = [](const PageEntry&) { return true; };
+  PageEntry* const first = Add(1, {1});
+  index_.Expect({.space = 1, .key = "2"}, *first);
+  PageEntry* const second = Add(2, {1});
+  PageEntry* const third = Add(3, {1});
+  PageEntry* const far = Add(9, {1});
+  EXPECT_EQ(second->parent, first->item);
+  index_.SetParent(third, *second);
+  index_.SetParent(far, *second);
+  EXPECT_EQ(far->parent, PolicyItem::kNoParent) << "it does not begin where page 2 ends";
+  for (int i = 0; i < 20; ++i) index_.Touch(third);
+  for (int i = 0; i < 20; ++i) index_.Touch(far);
+  EXPECT_EQ(index_.Victim(TierId::kHost, any), third);
+  EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3, 2, 1, 9}));
+}
+
+TEST_F(PageIndexOrder, APageWithoutItsParentIsWorthNothingUntilThatComes) {
+  const auto any = [](const PageEntry&) { return true; };
+  Add(5, {1});
+  auto child = Entry(2, {10}, TierId::kHost);
+  child->parent = index_.IdFor({.space = 1, .key = "1"});
+  PageEntry* const orphan = index_.Insert(std::move(child));
+  EXPECT_EQ(index_.Victim(TierId::kHost, any), orphan);
+  Add(1, {1});
+  EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{5, 2, 1}));
+}
+
+TEST_F(PageIndexOrder, APageThatComesBackIsKnownAgain) {
+  const auto any = [](const PageEntry&) { return true; };
+  PageIndex index(**FindEvictionPolicy("s3fifo"), {100, 100, 100});
+  for (PageNumber n = 1; n <= 3; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
+  EXPECT_EQ(index.Victim(TierId::kHost, any)->number, 1u);
+  index.Remove(index.Find(PageNumber{1}), TierId::kHost);
+  auto again = Entry(4, {10}, TierId::kHost);
+  again->name.key = "1";
+  index.Insert(std::move(again));  // of another number; its ghost sends it to the main queue
+  EXPECT_EQ(Drain(index, TierId::kHost), (std::vector<PageNumber>{2, 3, 4}));
+}
+
+TEST_F(PageIndexOrder, NamesWithOneHashAreToldApart) {
+  PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000},
+                  [](const PageName&) { return UINT64_MAX; });
+  for (PageNumber n = 1; n <= 4; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
+  const auto find = [&](const char* key) { return index.Find(PageName{.space = 1, .key = key}); };
+  for (const char* key : {"1", "2", "3", "4"}) EXPECT_EQ(find(key)->name.key, key);
+  EXPECT_EQ(find("5"), nullptr);
+  index.Remove(find("1"));
+  index.Remove(find("3"));
+  EXPECT_EQ(find("1"), nullptr);
+  EXPECT_EQ(find("3"), nullptr);
+  EXPECT_EQ(find("4")->number, 4u);
+  index.Insert(Entry(3, {10}, TierId::kHost));
+  EXPECT_OK(index.CheckInvariants());
+  EXPECT_EQ(Drain(index, TierId::kHost).size(), 3u);
+}
+
+TEST_F(PageIndexOrder, AnotherFormOfAPageTakesItsPlaceInEveryOrder) {
+  PageEntry* const hot = Add(1, {1, 1, 1});
+  Add(2, {1});
+  index_.Change(hot, [](PageEntry& p) { p.hot = true; });
+  const auto any = [](const PageEntry&) { return true; };
+  EXPECT_EQ(index_.HotVictim(TierId::kHost, any), hot);
+  auto cold = Entry(7, {5}, TierId::kHost);
+  cold->name = hot->name;
+  EXPECT_EQ(index_.Replace(hot, std::move(cold))->number, 1u);
+  EXPECT_OK(index_.CheckInvariants());
+  EXPECT_EQ(index_.HotVictim(TierId::kHost, any), nullptr);
+  EXPECT_EQ(index_.Find(PageName{.space = 1, .key = "1"})->number, 7u);
+  EXPECT_EQ(index_.Find(PageNumber{1}), nullptr);
+  EXPECT_EQ(Drain(index_, TierId::kHost).size(), 2u);
+}
+
+TEST(Placement, WorthIsGainByByteWhateverTheModel) {
+  const PagePart page{.bytes = 100, .gain = 10};
+  EXPECT_DOUBLE_EQ(WorthOf(page, page, 400), 4) << "a page at 4 x is worth 4 a byte";
+  EXPECT_DOUBLE_EQ(WorthOf({.bytes = 25, .gain = 9}, page, 400), 14.4);
+  EXPECT_DOUBLE_EQ(WorthOf({.bytes = 250, .gain = 90}, {.bytes = 1000, .gain = 100}, 4000), 14.4);
+  EXPECT_DOUBLE_EQ(WorthOf({.bytes = 25}, {.bytes = 100}, 400), 4) << "without gains";
+  for (const double gain : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    const double worth = WorthOf({.bytes = 0, .gain = gain}, page, UINT64_MAX);
+    EXPECT_GT(worth, 0);
+    EXPECT_LE(worth, 1e6);
+  }
 }
 
 TEST(LeaseTable, EndsByItself) {

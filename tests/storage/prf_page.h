@@ -22,6 +22,8 @@ struct PrfPage {
   bool whole = false;
   SpaceId space = 1;
   bool hot = false;
+  uint64_t parent = 0;            // key of the page before it; 0 = none is told
+  std::vector<float> gains = {};  // of the segments; by default each removes less than the last
 
   PageName name() const { return {.space = space, .key = absl::StrCat("key-", key)}; }
 
@@ -64,13 +66,15 @@ struct PrfPage {
                      .raw_bytes = 10000,
                      .first_position = key * 16,
                      .tokens = 16,
+                     .parent_key = parent == 0 ? "" : absl::StrCat("key-", parent),
                      .whole = whole,
                      .hot = hot,
                      .ack = ack};
     for (size_t i = 0; i < sizes.size(); ++i) {
       SharedBytes body = SharedBytes::Take(Body(i));
-      page.facts.push_back(
-          {.bytes = sizes[i], .gain = 1.0f / (i + 1), .digest = Xxh3(body.span())});
+      page.facts.push_back({.bytes = sizes[i],
+                            .gain = gains.empty() ? 1.0f / static_cast<float>(i + 1) : gains[i],
+                            .digest = Xxh3(body.span())});
       page.bodies.push_back(std::move(body));
     }
     return page;

@@ -104,12 +104,29 @@ TEST(ValuePolicyTest, LeavesGoBeforeTheirAncestors) {
   EXPECT_THAT(Drain(*policy), ElementsAre(4, 3, 2, 1));
 }
 
-TEST(ValuePolicyTest, WhatLacksItsParentGoesFirst) {
+TEST(ValuePolicyTest, AlsoWhenAParentBecomesKnownLaterOrComesAfterItsChildren) {
+  const auto policy = Make("kvstow", 100);
+  policy->Insert(3, {.parent = 2});
+  policy->Insert(4, {.parent = 2});
+  policy->Insert(1, {});
+  policy->Insert(2, {});
+  policy->SetParent(2, 1);
+  policy->SetParent(2, 4);  // it has one
+  for (int i = 0; i < 9; ++i) policy->Touch(3);
+  EXPECT_THAT(Drain(*policy), ElementsAre(4, 3, 2, 1));
+  // Ghosts remember nothing of children that have gone.
+  policy->Insert(2, {});
+  policy->Insert(5, {});
+  for (int i = 0; i < 9; ++i) policy->Touch(5);
+  EXPECT_THAT(Drain(*policy), ElementsAre(2, 5));
+}
+
+TEST(ValuePolicyTest, WhatIsWorthNothingGoesFirst) {
   const auto policy = Make("kvstow", 100);
   policy->Insert(1, {});
-  policy->Insert(2, {.parent = 77});
-  policy->Insert(3, {});
-  EXPECT_EQ(Drain(*policy)[0], 2u);
+  policy->Insert(2, {.worth = 0});
+  policy->Insert(3, {.worth = 1e-9});
+  EXPECT_THAT(Drain(*policy), ElementsAre(2, 3, 1));
 }
 
 TEST(ValuePolicyTest, BytesWorthLessGoFirstAndWorthMayChange) {
