@@ -44,3 +44,10 @@ function(kvstow_test name)
     ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
+
+# kvstow_slow_test(NAME PROGRAM FILTER VARIABLE=VALUE...) runs tests of PROGRAM longer than CI does, with these
+# variables set; label slow: ctest --preset slow.
+function(kvstow_slow_test name program filter)
+  add_test(NAME slow.${name} COMMAND ${program} --gtest_filter=${filter})
+  set_tests_properties(slow.${name} PROPERTIES LABELS slow TIMEOUT 3600 ENVIRONMENT "${ARGN}")
+endfunction()

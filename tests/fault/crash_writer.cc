@@ -2,9 +2,10 @@
 //
 //   kvstow_crash_writer FOLDER FIRST_KEY
 //
-// Writes one line to standard output for each put that was acknowledged as surviving kill -9: its
-// key. Every fourth page is only held in memory, so that demotion runs beside; every second is hot
-// and gets its cold form when memory is full.
+// Writes a line to standard output for each put that was acknowledged as surviving kill -9, "put
+// KEY", before each delete, "deleting KEY", and when it was acknowledged, "deleted KEY". Every
+// fourth page is only held in memory, so that demotion runs beside; every second is hot and gets
+// its cold form when memory is full; of the rest some are deleted soon.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -17,6 +18,11 @@
 
 namespace kvstow {
 namespace {
+
+void Say(const char* what, uint64_t key) {
+  std::printf("%s %llu\n", what, static_cast<unsigned long long>(key));
+  std::fflush(stdout);
+}
 
 int Run(const std::string& folder, uint64_t first_key) {
   auto disk = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20});
@@ -44,9 +50,10 @@ int Run(const std::string& folder, uint64_t first_key) {
       std::fprintf(stderr, "%s\n", put.status().ToString().c_str());
       return 1;
     }
-    if (ack == Ack::kMemory) continue;
-    std::printf("%llu\n", static_cast<unsigned long long>(key));
-    std::fflush(stdout);
+    if (ack != Ack::kMemory) Say("put", key);
+    if (key % 8 != 3 || key < first_key + 2) continue;
+    Say("deleting", key - 2);
+    if ((*store)->Delete(CrashPage(key - 2).name(), true).ok()) Say("deleted", key - 2);
   }
 }
 

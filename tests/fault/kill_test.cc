@@ -1,5 +1,6 @@
-// kill -9 in the middle of puts, and of pages that get their cold form: every put that was
-// acknowledged as surviving it is there afterwards, with its own bytes.
+// kill -9 in the middle of puts, deletes, and of pages that get their cold form: every put that was
+// acknowledged as surviving it is there afterwards, with its own bytes, and what was deleted is
+// not. KVSTOW_KILL_CYCLES=N kills N times.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 #include <set>
 
 #include "tests/fault/crash_pages.h"
+#include "tests/storage/number_from_env.h"
 #include "tests/storage/store_fixture.h"
 
 extern char** environ;
@@ -53,10 +55,16 @@ class KillTest : public StoreTest {
     cold_ += is_cold ? 1 : 0;
     return is_cold ? cold : hot;
   }
-  // The keys of the next `count` acknowledged puts, or of those until the pipe ended.
-  void ReadAcks(size_t count, std::set<uint64_t>& acked) {
+  // Takes in what the writer says next, up to `count` lines or until the pipe ends.
+  void Listen(size_t count) {
+    char what[16];
     unsigned long long key = 0;
-    for (size_t i = 0; i < count && std::fscanf(out_, "%llu\n", &key) == 1; ++i) acked.insert(key);
+    for (size_t i = 0; i < count && std::fscanf(out_, "%15s %llu\n", what, &key) == 2; ++i) {
+      const std::string said = what;
+      if (said == "put") acked_.insert(key);
+      if (said == "deleting") acked_.erase(key);
+      if (said == "deleted") deleted_.insert(key);
+    }
   }
   void Kill() {
     if (child_ <= 0) return;
@@ -65,27 +73,31 @@ class KillTest : public StoreTest {
     child_ = 0;
   }
 
+  std::set<uint64_t> acked_, deleted_;
   int cold_ = 0;
   pid_t child_ = 0;
   FILE* out_ = nullptr;
 };
 
 TEST_F(KillTest, AcknowledgedPutsSurvive) {
-  constexpr int kCycles = 5;
+  const uint64_t cycles = NumberFromEnv("KVSTOW_KILL_CYCLES", 5);
   std::mt19937_64 random(2026);
-  std::set<uint64_t> acked;
   options_.budget_bytes = {0, 1 << 20, uint64_t{1} << 30};
-  for (int cycle = 0; cycle < kCycles; ++cycle) {
+  for (uint64_t cycle = 0; cycle < cycles; ++cycle) {
+    SCOPED_TRACE(absl::StrCat("cycle ", cycle));
     Start(1 + cycle * 1'000'000);
-    ReadAcks(20 + random() % 400, acked);
+    Listen(20 + random() % 400);
     Kill();
-    ReadAcks(~size_t{0}, acked);  // those that were on their way through the pipe
+    Listen(~size_t{0});  // what was on its way through the pipe
     std::fclose(out_);
     Reopen();
     EXPECT_EQ(store_->Counters().damaged_records, 0u);
-    for (const uint64_t key : acked) {
+    for (const uint64_t key : acked_) {
       const PrfPage page = FormOf(key);
       ASSERT_EQ(ReadUnchecked(page), page.sizes.size()) << "key " << key << " was acknowledged";
+    }
+    for (const uint64_t key : deleted_) {
+      EXPECT_FALSE(store_->Find(CrashPage(key).name()).ok()) << "key " << key << " was deleted";
     }
     // What was not acknowledged may be there too; then it is whole and right.
     for (const PageName& name : store_->Pages(1)) {
@@ -96,7 +108,8 @@ TEST_F(KillTest, AcknowledgedPutsSurvive) {
     EXPECT_OK(store_->CheckInvariants());
     store_.reset();
   }
-  EXPECT_GE(acked.size(), kCycles * 20u);
+  EXPECT_GE(acked_.size(), cycles * 10);
+  EXPECT_FALSE(deleted_.empty());
   EXPECT_GT(cold_, 0) << "the forms were never exchanged";
 }
 
