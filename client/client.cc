@@ -84,6 +84,8 @@ class Client::Impl {
     core.calls.WaitForBatches();
   }
 
+  absl::StatusOr<SpaceInfo> Open(const v1::OpenSpaceRequest& request, Payload payload);
+
   ClientCore core;
 };
 
@@ -94,19 +96,22 @@ std::unique_ptr<Client> Client::Connect(ClientOptions options) {
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
+absl::StatusOr<SpaceInfo> Client::Impl::Open(const v1::OpenSpaceRequest& request, Payload payload) {
+  KVSTOW_ASSIGN_OR_RETURN(const v1::OpenSpaceResponse response,
+                          CallCache<v1::OpenSpaceResponse>(core, "OpenSpace", request));
+  KVSTOW_ASSIGN_OR_RETURN(SpaceInfo info, SpaceInfoOf(request.space(), response));
+  info.put_encoded = core.payloads.Add(info, response.put_pipeline(), payload);
+  return info;
+}
+
 absl::StatusOr<SpaceInfo> Client::OpenSpace(const SpaceOptions& options) {
-  KVSTOW_ASSIGN_OR_RETURN(
-      const v1::OpenSpaceResponse response,
-      CallCache<v1::OpenSpaceResponse>(impl_->core, "OpenSpace", RequestOf(options)));
-  return SpaceInfoOf(options.name, response);
+  return impl_->Open(RequestOf(options), options.payload.value_or(impl_->core.options.payload));
 }
 
 absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
   v1::OpenSpaceRequest request;
   request.set_space(std::string(name));
-  KVSTOW_ASSIGN_OR_RETURN(const v1::OpenSpaceResponse response,
-                          CallCache<v1::OpenSpaceResponse>(impl_->core, "OpenSpace", request));
-  return SpaceInfoOf(name, response);
+  return impl_->Open(request, impl_->core.options.payload);
 }
 
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {

@@ -16,6 +16,10 @@
 // run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
 // what is open and waits for callbacks; it must not run in one.
 //
+// Pages travel raw or encoded, as the client or a space says. Encoded, they are the same bytes that
+// the server would make. Pages go raw all the same to spaces that were not opened with this client,
+// and with attention columns where coding reads them.
+//
 // What is read is checked: an exact page that was fetched whole is compared with the digest that
 // its writer gave it, and is CORRUPT when it differs.
 #ifndef KVSTOW_CLIENT_CLIENT_H_
@@ -41,15 +45,18 @@ namespace kvstow {
 
 class CalibrationStore;  // kernels/calibration.h
 
+// How pages cross the network. Encoded: as they are stored, coded and decoded here: fewer bytes,
+// our CPU time. Auto: whichever brings more raw bytes a second, by measurement (payload_choice.h).
+enum class Payload : uint8_t { kRaw = 0, kEncoded = 1, kAuto = 2 };
+
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
   int attempts = 6;                           // in a row that got nowhere: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
-  // Pages cross the network as they are stored, and are decoded here: fewer bytes, our CPU time.
-  bool get_encoded = false;
-  // What such pages may need; a page that needs another calibration is a miss. Null = none.
+  Payload payload = Payload::kRaw;            // of spaces that do not say their own
+  // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
 };
 
@@ -64,6 +71,7 @@ struct SpaceOptions {
   // The pages are one session's own: a sparse recipe may drop tokens by what queries looked at.
   // Absent: the space's own, or not.
   std::optional<bool> is_private = {};
+  std::optional<Payload> payload = {};  // absent: as the client's options say
 };
 
 struct SpaceInfo {
@@ -73,6 +81,9 @@ struct SpaceInfo {
   bool is_private = false;
   bool created = false;
   uint32_t levels = 1;
+  // Why pages are put raw although they were to go encoded: a calibration that is not loaded here,
+  // a recipe that cannot. OK: they are put as wanted.
+  absl::Status put_encoded;
 };
 
 struct PrefixHit {

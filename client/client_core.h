@@ -16,6 +16,7 @@
 #include "client/channel.h"
 #include "client/client.h"
 #include "client/executor.h"
+#include "client/space_payloads.h"
 
 namespace kvstow {
 
@@ -52,6 +53,7 @@ struct ClientCore {
   const ClientOptions options;
   const absl::Status options_status;
   Channels channels;
+  SpacePayloads payloads{options};
   OpenCalls calls;
   Executor executor;  // last: it joins before the others go
 };

@@ -12,7 +12,7 @@
 #include "client/encoded_payload.h"
 #include "client/raw_stream.h"
 #include "kernels/codec.h"
-#include "kernels/encoded_page.h"
+#include "kernels/encoded_payload.h"
 #include "kernels/kept_tokens.h"
 #include "proto/wire/chunk.h"
 
@@ -21,13 +21,12 @@ namespace {
 
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Get";
 constexpr size_t kPagesPerMessage = 256;
-// By how much the payload of an encoded page may exceed the page: header and list of segments.
-constexpr uint64_t kEncodedOverhead = kMaxPageHeaderBytes + (64 << 10);
 
 struct GetCall {
   ClientCore& core;
   std::string space;
   uint64_t lease;
+  std::shared_ptr<SpacePayload> payload;
   std::vector<PageGet> pages;
   Answers<GetResult> answers;
   Client::GetDone done;
@@ -66,7 +65,9 @@ void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t aske
 class GetStream final : public StreamHandler {
  public:
   explicit GetStream(std::shared_ptr<GetCall> call)
-      : call_(std::move(call)), todo_(call_->answers.Missing()) {
+      : call_(std::move(call)),
+        todo_(call_->answers.Missing()),
+        encoded_(call_->payload->get.EncodedNext()) {
     for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->pages[i]);
   }
 
@@ -77,7 +78,7 @@ class GetStream final : public StreamHandler {
     v1::GetRequest message;
     if (asked_ == 0) {
       message.mutable_open()->set_space(call_->space);
-      message.mutable_open()->set_payload(encoded() ? v1::ENCODED : v1::RAW);
+      message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
       message.mutable_open()->set_lease(call_->lease);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
@@ -104,6 +105,7 @@ class GetStream final : public StreamHandler {
   }
 
   void OnEnd(const absl::Status& status) override {
+    call_->payload->get.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
     Executor& executor = call_->core.executor;
     executor.Run([call = std::move(call_), status, asked = todo_.size()]() mutable {
       AfterStream(std::move(call), status, asked);
@@ -112,10 +114,9 @@ class GetStream final : public StreamHandler {
 
  private:
   size_t left() const { return todo_.size() - answered_; }
-  bool encoded() const { return call_->core.options.get_encoded; }
   // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
   uint64_t PayloadLimit(const PageGet& page) const {
-    return encoded() ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
+    return encoded_ ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
   }
 
   void Ask(const PageGet& page, v1::GetPage& out) const {
@@ -145,7 +146,7 @@ class GetStream final : public StreamHandler {
       return Answer(page);
     }
     total_ = response.begin().payload_bytes();
-    const uint64_t fits = asked.out.size() + (encoded() ? kEncodedOverhead : 0);
+    const uint64_t fits = asked.out.size() + (encoded_ ? kEncodedOverhead : 0);
     if (result_.bytes > fits || total_ > PayloadLimit(asked)) {
       result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
                                      asked.out.size(), ": does the worker use the space's spec?");
@@ -158,7 +159,7 @@ class GetStream final : public StreamHandler {
     filled_ = 0;
     raw_digest_ = response.begin().raw_digest();
     digest_ = Xxh3Stream();
-    payload_.resize(encoded() ? total_ : total_ - result_.bytes);
+    payload_.resize(encoded_ ? total_ : total_ - result_.bytes);
     kept_ = response.begin().kept();
     return total_ == 0 ? EndPage() : absl::OkStatus();
   }
@@ -178,7 +179,7 @@ class GetStream final : public StreamHandler {
 
   // Raw bytes go to the caller, what follows them and encoded pages to payload_.
   void Place(std::span<const uint8_t> bytes, const PageGet& page) {
-    const uint64_t direct = encoded() ? 0 : result_.bytes;
+    const uint64_t direct = encoded_ ? 0 : result_.bytes;
     if (filled_ < direct) {
       const size_t n = std::min<uint64_t>(bytes.size(), direct - filled_);
       const std::span<uint8_t> to = page.out.subspan(filled_, n);
@@ -207,13 +208,13 @@ class GetStream final : public StreamHandler {
 
   // The very bytes that were put, and all of them: their digest is known.
   bool Checked(const PageGet& page) const {
-    return !encoded() && result_.exact && page.first_layer == 0 && page.layer_count == 0 &&
+    return !encoded_ && result_.exact && page.first_layer == 0 && page.layer_count == 0 &&
            page.first_token == 0 && page.token_count == 0;
   }
 
   absl::Status EndPage() {
     const uint64_t page = std::exchange(current_, 0);
-    if (encoded()) {
+    if (encoded_) {
       DecodePayload(call_->pages[todo_[page - 1]]);
     } else if (kept_.bytes() > 0) {
       KVSTOW_RETURN_IF_ERROR(TakeKept());
@@ -246,6 +247,7 @@ class GetStream final : public StreamHandler {
   }
 
   absl::Status Answer(uint64_t page) {
+    raw_bytes_ += result_.bytes;
     call_->answers.Set(todo_[page - 1], std::move(result_));
     ++answered_;
     return absl::OkStatus();
@@ -253,6 +255,9 @@ class GetStream final : public StreamHandler {
 
   std::shared_ptr<GetCall> call_;
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  const bool encoded_;
+  const Time start_ = Clock::Real().Now();
+  uint64_t raw_bytes_ = 0;  // that came, once decoded
   size_t asked_ = 0, answered_ = 0;
   uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
   // The page that is arriving; 0 = none.
@@ -278,9 +283,11 @@ void StartStream(std::shared_ptr<GetCall> call) {
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
               Client::GetDone done) {
   const size_t n = pages.size();
-  auto call = std::make_shared<GetCall>(GetCall{
-      core, std::move(space), lease, std::move(pages), Answers<GetResult>(n), std::move(done),
-      Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+  std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
+  auto call = std::make_shared<GetCall>(
+      GetCall{core, std::move(space), lease, std::move(payload), std::move(pages),
+              Answers<GetResult>(n), std::move(done),
+              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
   core.calls.AddBatch();
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {

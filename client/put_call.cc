@@ -8,6 +8,7 @@
 #include "base/digest.h"
 #include "client/convert.h"
 #include "client/raw_stream.h"
+#include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -16,25 +17,22 @@ namespace {
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
 constexpr Duration kDrainTime = std::chrono::milliseconds(50);
 
-uint64_t PayloadBytes(const PagePut& page) {
-  uint64_t bytes = page.raw.size();
-  for (const PageColumn& column : page.columns) bytes += column.scores.size();
+uint64_t Bytes(std::span<const SharedBytes> parts) {
+  uint64_t bytes = 0;
+  for (const SharedBytes& part : parts) bytes += part.size();
   return bytes;
 }
 
-// Bytes [offset, offset + bytes) of a page's payload: the raw page, then its columns.
-std::vector<SharedBytes> PiecesOf(const std::shared_ptr<const void>& owner, const PagePut& page,
-                                  uint64_t offset, uint64_t bytes) {
+// Bytes [offset, offset + bytes) of `parts`.
+std::vector<SharedBytes> Cut(std::span<const SharedBytes> parts, uint64_t offset, uint64_t bytes) {
   std::vector<SharedBytes> out;
-  const auto take = [&](std::span<const uint8_t> part) {
+  for (const SharedBytes& part : parts) {
     const uint64_t skipped = std::min<uint64_t>(offset, part.size());
     const uint64_t taken = std::min<uint64_t>(bytes, part.size() - skipped);
-    if (taken > 0) out.emplace_back(owner, part.subspan(skipped, taken));
+    if (taken > 0) out.push_back(part.Slice(skipped, taken));
     offset -= skipped;
     bytes -= taken;
-  };
-  take(page.raw);
-  for (const PageColumn& column : page.columns) take(column.scores);
+  }
   return out;
 }
 
@@ -61,6 +59,7 @@ struct PutBatch {
 struct PutCall {
   std::shared_ptr<PutBatch> batch;
   std::string space;
+  std::shared_ptr<SpacePayload> payload;
   Attempts attempts;
 };
 
@@ -100,38 +99,43 @@ void AfterStream(std::shared_ptr<PutCall> call, absl::Status status, size_t aske
   core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
 }
 
-// One stream: sends what it has credit for, page after page.
+// One stream: sends what it has credit for, page after page, and encodes each before its first
+// byte.
 class PutStream final : public StreamHandler {
  public:
   PutStream(std::shared_ptr<PutCall> call, std::shared_ptr<grpc::Channel> channel)
       : call_(std::move(call)),
         channel_(std::move(channel)),
         batch_(call_->batch),
-        todo_(batch_->answers.Missing()) {}
+        todo_(batch_->answers.Missing()),
+        encoded_(GoEncoded()) {}
 
   Outgoing Next() override {
     v1::PutRequest message;
     if (!opened_) {
       opened_ = true;
       message.mutable_open()->set_space(call_->space);
-      message.mutable_open()->set_payload(v1::RAW);
+      message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
       return {.message = WriteChunk(message, {})};
     }
+    if (credit_ == 0 && next_ < todo_.size()) return {};
+    while (next_ < todo_.size() && parts_.empty()) {
+      if (Begin(batch_->pages[todo_[next_]], *message.mutable_begin())) break;
+      ++next_;  // it was answered here
+    }
     if (next_ == todo_.size()) return {.last = true};
-    if (credit_ == 0) return {};
-    const PagePut& page = batch_->pages[todo_[next_]];
     message.set_page(next_ + 1);
     message.set_offset(sent_);
-    if (sent_ == 0) Begin(page, *message.mutable_begin());
-    const uint64_t all = PayloadBytes(page);
+    const uint64_t all = Bytes(parts_);
     const uint64_t bytes =
         std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, all - sent_});
-    const std::vector<SharedBytes> payload = PiecesOf(batch_, page, sent_, bytes);
+    const std::vector<SharedBytes> payload = Cut(parts_, sent_, bytes);
     credit_ -= bytes;
     sent_ += bytes;
     if (sent_ == all) {
       ++next_;
       sent_ = 0;
+      parts_.clear();
     }
     return {.message = WriteChunk(message, payload)};
   }
@@ -146,13 +150,16 @@ class PutStream final : public StreamHandler {
         return absl::InternalError(
             absl::StrCat("the server answered page ", page, ", which was not asked"));
       }
+      if (result.status() == v1::STORED) raw_bytes_ += batch_->pages[todo_[page - 1]].raw.size();
       batch_->answers.Set(todo_[page - 1], PutResultOf(result));
     }
     return absl::OkStatus();
   }
 
   void OnEnd(const absl::Status& status) override {
+    call_->payload->put.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
     ClientCore& core = batch_->core;
+    parts_.clear();
     batch_.reset();
     core.executor.Run([call = std::move(call_), channel = std::move(channel_), status,
                        asked = todo_.size()]() mutable {
@@ -161,31 +168,65 @@ class PutStream final : public StreamHandler {
   }
 
  private:
-  static void Begin(const PagePut& page, v1::PutPage& out) {
+  bool GoEncoded() const {
+    const SpacePayload& payload = *call_->payload;
+    if (payload.codec == nullptr) return false;
+    const auto has_columns = [&](size_t i) { return !batch_->pages[i].columns.empty(); };
+    if (payload.reads_columns && std::ranges::any_of(todo_, has_columns)) return false;
+    return call_->payload->put.EncodedNext();
+  }
+
+  // Makes the payload of a page and says what it is. False when it cannot be coded: it is refused.
+  bool Begin(const PagePut& page, v1::PutPage& out) {
     const Digest128 digest = Xxh3_128(page.raw);
-    out.set_key(page.key);
-    out.set_tokens(page.tokens);
-    out.set_first_position(page.first_position);
-    out.set_payload_bytes(PayloadBytes(page));
-    out.set_digest(digest.bytes.data(), digest.bytes.size());
-    out.set_ack(static_cast<v1::Ack>(page.ack));
+    if (encoded_) {
+      absl::StatusOr<EncodedPage> encoded =
+          call_->payload->codec->Encode({.raw = page.raw,
+                                         .tokens = page.tokens,
+                                         .first_position = page.first_position,
+                                         .key = page.key,
+                                         .raw_digest = digest,
+                                         .raw_owner = batch_});
+      if (!encoded.ok()) {
+        batch_->answers.Set(todo_[next_], {.outcome = PageOutcome::kRefused,
+                                           .message = std::string(encoded.status().message())});
+        return false;
+      }
+      const std::vector<std::optional<SharedBytes>> bodies(encoded->segments.begin(),
+                                                           encoded->segments.end());
+      parts_ = EncodedPayload(encoded->header_bytes, bodies);
+    } else {
+      parts_ = {SharedBytes(batch_, page.raw)};
+    }
     for (const PageColumn& column : page.columns) {
       v1::PageColumn& info = *out.add_columns();
       info.set_name(column.name);
       info.set_queries(column.queries);
       info.set_context(column.context);
       info.set_bytes(column.scores.size());
+      parts_.emplace_back(batch_, std::span(column.scores));
     }
+    out.set_key(page.key);
+    out.set_tokens(page.tokens);
+    out.set_first_position(page.first_position);
+    out.set_payload_bytes(Bytes(parts_));
+    out.set_digest(digest.bytes.data(), digest.bytes.size());
+    out.set_ack(static_cast<v1::Ack>(page.ack));
+    return true;
   }
 
   std::shared_ptr<PutCall> call_;
   std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<PutBatch> batch_;
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  const bool encoded_;
+  const Time start_ = Clock::Real().Now();
+  uint64_t raw_bytes_ = 0;  // of pages that were stored
   bool opened_ = false;
-  size_t next_ = 0;      // place in todo_ of the page that is being sent
-  uint64_t sent_ = 0;    // of its bytes
-  uint64_t credit_ = 0;  // that the server has granted and we have not used
+  size_t next_ = 0;                 // place in todo_ of the page that is being sent
+  std::vector<SharedBytes> parts_;  // its payload; empty before its first byte
+  uint64_t sent_ = 0;               // of its bytes
+  uint64_t credit_ = 0;             // that the server has granted and we have not used
 };
 
 void StartStream(std::shared_ptr<PutCall> call) {
@@ -209,8 +250,9 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
                              .message = "a page needs bytes and a key of 1..64 bytes"});
     }
   }
+  std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
   auto call = std::make_shared<PutCall>(
-      PutCall{std::move(batch), std::move(space),
+      PutCall{std::move(batch), std::move(space), std::move(payload),
               Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
   if (call->batch->answers.Missing().empty()) return;

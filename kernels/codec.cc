@@ -117,8 +117,9 @@ class PageCodec final : public Codec {
       if (scores.has_value()) log_steps = policy_->LogStepsOf(to_score, *scores, layers);
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
-          run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps},
-                             page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
+          run_codec_->Encode(
+              {layers, page.tokens, page.first_position, &kept, log_steps, page.raw_owner},
+              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
     }
@@ -294,16 +295,14 @@ absl::Status DecodePage(const PageHeader& header,
     return absl::InvalidArgumentError(
         absl::StrCat(segments.size(), " segments for a page of ", header.segments.size()));
   }
-  const uint32_t end = layers.first + layers.count;
   for (const SegmentInfo& s : header.segments) {
     if (s.level > 0) break;
-    const uint32_t from = std::max<uint32_t>(s.first_layer, layers.first);
-    const uint32_t to = std::min<uint32_t>(s.first_layer + s.layer_count, end);
-    if (from >= to) continue;
+    const LayerRange of_run = s.Overlap(layers);
+    if (of_run.count == 0) continue;
     KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
     const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
-    const auto part = out.subspan((from - layers.first) * layer_bytes, (to - from) * layer_bytes);
-    const LayerRange of_run{from, to - from};
+    const auto part =
+        out.subspan((of_run.first - layers.first) * layer_bytes, of_run.count * layer_bytes);
     KVSTOW_RETURN_IF_ERROR(tokens.count == header.tokens
                                ? codec->Decode(run, bodies, of_run, part)
                                : DecodeTokens(*codec, header, run, bodies, {of_run, tokens}, part));
@@ -321,6 +320,25 @@ absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> s
   return DecodePage(header, all, PageRange{}, out, calibrations);
 }
 
+absl::StatusOr<std::optional<std::vector<SharedBytes>>> PageInPlace(
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+    LayerRange wanted, const CalibrationStore& calibrations) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto codec, RunCodecOf(header, calibrations));
+  KVSTOW_RETURN_IF_ERROR(Complete("layers", header.layers, wanted.first, wanted.count));
+  std::vector<SharedBytes> parts;
+  for (const SegmentInfo& s : header.segments) {
+    if (s.level > 0) break;
+    const LayerRange of_run = s.Overlap(wanted);
+    if (of_run.count == 0) continue;
+    KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
+    const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
+    KVSTOW_ASSIGN_OR_RETURN(auto part, codec->InPlace(run, bodies, of_run));
+    if (!part.has_value()) return std::nullopt;
+    parts.push_back(*std::move(part));
+  }
+  return parts;
+}
+
 absl::StatusOr<std::optional<Selection>> KeptTokens(
     const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
     PageRange wanted) {
@@ -334,14 +352,13 @@ absl::StatusOr<std::optional<Selection>> KeptTokens(
   Selection out{layers.count, tokens.count, header.kv_heads, {}};
   for (const SegmentInfo& s : header.segments) {
     if (s.level > 0) break;
-    const uint32_t from = std::max<uint32_t>(s.first_layer, layers.first);
-    const uint32_t to =
-        std::min<uint32_t>(s.first_layer + s.layer_count, layers.first + layers.count);
-    if (from >= to) continue;
+    const LayerRange of_run = s.Overlap(layers);
+    if (of_run.count == 0) continue;
     KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
     KVSTOW_ASSIGN_OR_RETURN(const Selection run, ReadKept(bodies[0].span(), s.layer_count,
                                                           header.tokens, header.kv_heads));
-    for (uint32_t layer = from - s.first_layer; layer < to - s.first_layer; ++layer) {
+    for (uint32_t i = 0; i < of_run.count; ++i) {
+      const uint32_t layer = of_run.first - s.first_layer + i;
       const auto first = run.keep.begin() + (size_t{layer} * run.tokens + tokens.first) * run.heads;
       out.keep.insert(out.keep.end(), first, first + size_t{tokens.count} * run.heads);
     }

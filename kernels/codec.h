@@ -41,6 +41,9 @@ struct PageToEncode {
   absl::string_view key;  // <= 64 bytes, goes into the header
   // Xxh3_128 of `raw` where the caller has it already: saves a pass over the page.
   std::optional<Digest128> raw_digest = {};
+  // Keeps `raw` alive: bodies of recipes that keep the very bytes then reference it. Null: they are
+  // copied.
+  std::shared_ptr<const void> raw_owner = nullptr;
   // What importance policies read (importance/importance.h); null or empty: nothing is known.
   const AttentionColumns* columns = nullptr;
   const QueryStatistics* queries = nullptr;
@@ -90,6 +93,14 @@ absl::Status DecodePage(const PageHeader& header,
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
                         std::span<uint8_t> out,
                         const CalibrationStore& calibrations = NoCalibrations());
+
+// The wanted layers of all tokens without decoding: parts of the bodies, which in this order are
+// what DecodePage would write. Nothing where the recipe does not keep the very bytes. Errors and
+// checks are DecodePage's, but for the raw digest, which nobody needs to check over bodies whose
+// own digests were checked.
+absl::StatusOr<std::optional<std::vector<SharedBytes>>> PageInPlace(
+    const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+    LayerRange wanted, const CalibrationStore& calibrations = NoCalibrations());
 
 // Which of the wanted tokens a page holds, from the base levels in `segments`: those of the wanted
 // layers must be there. The selection has the wanted layers and tokens alone. Nothing when the page

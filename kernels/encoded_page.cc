@@ -196,6 +196,13 @@ absl::Status ValidateSegments(const PageHeader& header) {
 
 }  // namespace
 
+bool SameGeometry(const PageHeader& header, const KvSpec& spec) {
+  return header.layers == spec.layers && header.kv_heads == spec.kv_heads &&
+         header.head_dim_k == spec.head_dim_k && header.head_dim_v == spec.head_dim_v &&
+         header.dtype == spec.dtype && header.rope == spec.rope && header.tokens >= 1 &&
+         header.tokens <= spec.page_tokens;
+}
+
 KvSpec PageHeader::Geometry() const {
   KvSpec spec;
   spec.layers = layers;

@@ -15,6 +15,7 @@
 #ifndef KVSTOW_KERNELS_ENCODED_PAGE_H_
 #define KVSTOW_KERNELS_ENCODED_PAGE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -47,6 +48,14 @@ struct SegmentInfo {
   float gain = 0;
   uint64_t digest = 0;  // Xxh3 of the segment's bytes
   bool operator==(const SegmentInfo&) const = default;
+
+  // Those of its layers that are wanted; a count of 0 = none.
+  LayerRange Overlap(LayerRange wanted) const {
+    const uint32_t from = std::max<uint32_t>(first_layer, wanted.first);
+    const uint32_t to =
+        std::min<uint32_t>(first_layer + uint32_t{layer_count}, wanted.first + wanted.count);
+    return {from, to > from ? to - from : 0};
+  }
 };
 
 struct PageHeader {
@@ -76,6 +85,9 @@ struct PageHeader {
 // (each class that a token has covers every layer once at level 0; a refinement has a base of the
 // same layers).
 absl::Status Validate(const PageHeader& header);
+
+// Whether pages of `spec` look like this one.
+bool SameGeometry(const PageHeader& header, const KvSpec& spec);
 
 // The header must be valid.
 std::string SerializePageHeader(const PageHeader& header);

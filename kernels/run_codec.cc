@@ -32,8 +32,18 @@ class RawRunCodec final : public RunCodec {
                                                    std::span<const uint8_t> raw) const override {
     const double slabs = run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
     std::vector<EncodedLevel> out;
-    out.push_back({SharedBytes::CopyOf(raw), run.tokens * slabs});
+    SharedBytes body =
+        run.raw_owner != nullptr ? SharedBytes(run.raw_owner, raw) : SharedBytes::CopyOf(raw);
+    out.push_back({std::move(body), run.tokens * slabs});
     return out;
+  }
+
+  absl::StatusOr<std::optional<SharedBytes>> InPlace(const Run& run,
+                                                     std::span<const SharedBytes> bodies,
+                                                     LayerRange wanted) const override {
+    KVSTOW_RETURN_IF_ERROR(CheckBodies(run, bodies));
+    const size_t layer = LayerBytes(spec_, run.tokens);
+    return bodies[0].Slice((wanted.first - run.layers.first) * layer, wanted.count * layer);
   }
 
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
@@ -43,11 +53,8 @@ class RawRunCodec final : public RunCodec {
 
   absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
                             TokenRange tokens, std::span<uint8_t> raw) const override {
+    KVSTOW_RETURN_IF_ERROR(CheckBodies(run, bodies));
     const size_t layer = LayerBytes(spec_, run.tokens);
-    if (bodies.size() != 1 || bodies[0].size() != layer * run.layers.count) {
-      return absl::DataLossError(absl::StrCat("a raw run of ", run.layers.count, " layers needs ",
-                                              layer * run.layers.count, " bytes"));
-    }
     const size_t before = wanted.first - run.layers.first;
     CopyTokens(spec_, wanted.count, run.tokens, bodies[0].span().subspan(before * layer), tokens,
                raw);
@@ -55,6 +62,13 @@ class RawRunCodec final : public RunCodec {
   }
 
  private:
+  absl::Status CheckBodies(const Run& run, std::span<const SharedBytes> bodies) const {
+    const size_t bytes = LayerBytes(spec_, run.tokens) * run.layers.count;
+    if (bodies.size() == 1 && bodies[0].size() == bytes) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("a raw run of ", run.layers.count, " layers needs ", bytes, " bytes"));
+  }
+
   const KvSpec spec_;
 };
 

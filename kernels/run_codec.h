@@ -37,6 +37,8 @@ struct Run {
   // log2 of each token's step over the usual one, for codecs that take classes of steps; empty
   // when nothing is known, and when decoding.
   std::span<const float> log_steps = {};
+  // Keeps the raw bytes alive, when encoding may reference instead of copy them; else null.
+  std::shared_ptr<const void> raw_owner = nullptr;
 };
 
 struct EncodedLevel {
@@ -59,6 +61,12 @@ class RunCodec {
   // anything is read or allocated. DATA_LOSS says what does not fit.
   virtual absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies,
                               LayerRange wanted, std::span<uint8_t> raw) const = 0;
+  // What Decode would write, as a part of a body: of codecs that keep the very bytes. Errors are
+  // Decode's.
+  virtual absl::StatusOr<std::optional<SharedBytes>> InPlace(
+      const Run& /*run*/, std::span<const SharedBytes> /*bodies*/, LayerRange /*wanted*/) const {
+    return std::nullopt;
+  }
   // What Decode writes for these tokens alone, laid out as a page of so many, without decoding all.
   // UNIMPLEMENTED, as here, when it would have to: DecodePage then does so and copies.
   virtual absl::Status DecodeTokens(const Run& /*run*/, std::span<const SharedBytes> /*bodies*/,

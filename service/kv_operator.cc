@@ -93,6 +93,7 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   ToProto(space.spec, *out.mutable_spec());
   out.set_recipe(space.recipe);
   out.set_pipeline(space.pipeline);
+  out.set_put_pipeline(space.codec->recipe().pipeline());
   out.set_fidelity(FidelityToProto(space.promise.fidelity));
   out.set_raw_bytes_per_token(BytesPerToken(space.spec));
   out.set_is_private(space.promise.is_private);

@@ -9,20 +9,13 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/codec.h"
+#include "kernels/encoded_payload.h"
 #include "kernels/kept_tokens.h"
 #include "kernels/page.h"
 #include "service/convert.h"
 
 namespace kvstow {
 namespace {
-
-// How many of `segment`'s layers are within the range.
-uint32_t Overlap(const SegmentInfo& segment, LayerRange layers) {
-  const uint32_t first = std::max<uint32_t>(segment.first_layer, layers.first);
-  const uint32_t end =
-      std::min<uint32_t>(segment.first_layer + segment.layer_count, layers.first + layers.count);
-  return end > first ? end - first : 0;
-}
 
 uint32_t LevelsOf(const PageHeader& header) {
   uint32_t levels = 0;
@@ -34,7 +27,7 @@ uint32_t LevelsOf(const PageHeader& header) {
 uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
   uint32_t levels = LevelsOf(header);
   for (size_t i = present; i < header.segments.size(); ++i) {
-    if (Overlap(header.segments[i], layers) == 0) continue;
+    if (header.segments[i].Overlap(layers).count == 0) continue;
     levels = std::min<uint32_t>(levels, header.segments[i].level);
   }
   return levels;
@@ -47,16 +40,9 @@ double ErrorLeft(const PageHeader& header, size_t used, LayerRange layers) {
   double left = slabs * header.tokens;
   for (size_t i = 0; i < used; ++i) {
     const SegmentInfo& s = header.segments[i];
-    if (s.layer_count > 0) left -= s.gain * Overlap(s, layers) / s.layer_count;
+    if (s.layer_count > 0) left -= s.gain * s.Overlap(layers).count / s.layer_count;
   }
   return std::max(0.0, left / (slabs * header.tokens));
-}
-
-bool SameGeometry(const PageHeader& header, const KvSpec& spec) {
-  return header.layers == spec.layers && header.kv_heads == spec.kv_heads &&
-         header.head_dim_k == spec.head_dim_k && header.head_dim_v == spec.head_dim_v &&
-         header.dtype == spec.dtype && header.rope == spec.rope && header.tokens >= 1 &&
-         header.tokens <= spec.page_tokens;
 }
 
 absl::StatusOr<LayerRange> LayersOf(const KvSpec& spec, const v1::GetPage& request) {
@@ -91,26 +77,6 @@ SharedBytes KeptPayload(const Selection& kept) {
   ByteWriter out;
   WriteKept(kept, {0, kept.layers}, out);
   return SharedBytes::Take(std::move(out).Take());
-}
-
-// docs/FORMAT.md, "Encoded payload".
-std::vector<SharedBytes> EncodedPayload(const SharedBytes& header,
-                                        std::span<const std::optional<SharedBytes>> bodies) {
-  ByteWriter front, indices;
-  uint32_t count = 0;
-  for (size_t i = 0; i < bodies.size(); ++i) {
-    if (!bodies[i].has_value()) continue;
-    indices.Put(static_cast<uint16_t>(i));
-    ++count;
-  }
-  front.Put(static_cast<uint32_t>(header.size()));
-  front.Put(count);
-  front.PutBytes(AsBytes(indices.bytes()));
-  std::vector<SharedBytes> out = {SharedBytes::Take(std::move(front).Take()), header};
-  for (const auto& body : bodies) {
-    if (body.has_value()) out.push_back(*body);
-  }
-  return out;
 }
 
 }  // namespace
@@ -157,7 +123,7 @@ absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& fac
                                       Selected& selected) {
   std::vector<uint16_t> indices;
   for (size_t i = 0; i < selected.bodies.size(); ++i) {
-    if (Overlap(selected.header.segments[i], selected.layers) > 0) {
+    if (selected.header.segments[i].Overlap(selected.layers).count > 0) {
       indices.push_back(static_cast<uint16_t>(i));
     }
   }
@@ -207,6 +173,19 @@ absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out
   return absl::OkStatus();
 }
 
+// What was put as the very bytes goes out from where it lies; all else is decoded.
+absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& selected) {
+  const PageHeader& header = selected.header;
+  if (header.exact && selected.tokens.count == header.tokens) {
+    KVSTOW_ASSIGN_OR_RETURN(auto parts,
+                            PageInPlace(header, selected.bodies, selected.layers, calibrations_));
+    if (parts.has_value()) return *std::move(parts);
+  }
+  ByteBlock block(selected.layers.count * LayerBytes(header.Geometry(), selected.tokens.count));
+  KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
+  return std::vector<SharedBytes>{std::move(block).Share()};
+}
+
 absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
                                    const v1::GetPage& request, FetchedPage& out) {
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
@@ -238,9 +217,7 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   if (payload == v1::ENCODED) {
     out.payload = EncodedPayload(facts.header, selected.bodies);
   } else {
-    ByteBlock block(layers.count * LayerBytes(space.spec, tokens.count));
-    KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
-    out.payload.push_back(std::move(block).Share());
+    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
     if (kept.has_value()) {
       out.payload.push_back(KeptPayload(*kept));
       reply.mutable_kept()->set_bytes(out.payload.back().size());

@@ -51,6 +51,7 @@ class PageReader {
   absl::Status FetchInto(const Space& space, v1::Payload payload, const v1::GetPage& request,
                          FetchedPage& out);
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
+  absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
 

@@ -6,10 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "kernels/encoded_page.h"
+#include "kernels/encoded_payload.h"
 #include "kernels/page.h"
 #include "service/attention_columns.h"
 #include "service/convert.h"
+#include "service/encoded_put.h"
 
 namespace kvstow {
 namespace {
@@ -57,7 +58,8 @@ Ack PageWriter::AckOf(const v1::PutPage& page) const {
   return AckFromProto(page.ack(), default_ack_).value_or(default_ack_);
 }
 
-absl::Status PageWriter::Check(const Space& space, const v1::PutPage& page) const {
+absl::Status PageWriter::Check(const Space& space, v1::Payload payload,
+                               const v1::PutPage& page) const {
   if (page.key().empty() || page.key().size() > kMaxKeyBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("key has ", page.key().size(), " bytes: a key has 1 to ", kMaxKeyBytes));
@@ -68,7 +70,15 @@ absl::Status PageWriter::Check(const Space& space, const v1::PutPage& page) cons
   }
   KVSTOW_RETURN_IF_ERROR(CheckColumns(space.spec, page));
   const uint64_t raw = PageBytes(space.spec, page.tokens()), columns = ColumnBytes(page);
-  if (page.payload_bytes() != raw + columns) {
+  if (payload == v1::ENCODED) {
+    if (page.payload_bytes() <= columns ||
+        page.payload_bytes() > raw + columns + kEncodedOverhead) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("payload_bytes is ", page.payload_bytes(),
+                       ": an encoded page takes at most ", kEncodedOverhead,
+                       " bytes more than the raw one, here ", raw, ", and its columns ", columns));
+    }
+  } else if (page.payload_bytes() != raw + columns) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload_bytes is ", page.payload_bytes(), ": ", page.tokens(),
                      " tokens of this space have ", raw,
@@ -100,11 +110,32 @@ bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
   return true;
 }
 
-v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
-                                const SharedBytes& payload, std::string parent_key) {
-  const size_t raw_bytes = payload.size() - ColumnBytes(page);
-  const SharedBytes raw = payload.Slice(0, raw_bytes);
-  const Digest128 digest = Xxh3_128(raw.span());
+absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::PutPage& page,
+                                               const SharedBytes& raw, const Digest128& digest,
+                                               const AttentionColumns& columns) {
+  const Time begin = Clock::Real().Now();
+  auto encoded = space.codec->Encode({.raw = raw.span(),
+                                      .tokens = page.tokens(),
+                                      .first_position = page.first_position(),
+                                      .key = page.key(),
+                                      .raw_digest = digest,
+                                      // With columns behind it, more would stay than is counted.
+                                      .raw_owner = ColumnBytes(page) == 0 ? raw.owner() : nullptr,
+                                      .columns = &columns});
+  metrics_.ObserveEncode(Clock::Real().Now() - begin, raw.size());
+  return encoded;
+}
+
+v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
+                                const SharedBytes& bytes, std::string parent_key) {
+  const SharedBytes body = bytes.Slice(0, bytes.size() - ColumnBytes(page));
+  const auto columns = ReadColumns(space.spec, page, bytes.span().subspan(body.size()));
+  if (!columns.ok()) return Refused(columns.status().message());
+  if (payload == v1::ENCODED) {
+    return Store(space, page, CheckedEncodedPage(space, page, body.span()), *columns,
+                 std::move(parent_key));
+  }
+  const Digest128 digest = Xxh3_128(body.span());
   if (!page.digest().empty() &&
       !std::ranges::equal(AsBytes(page.digest()), std::span(digest.bytes))) {
     return Refused(absl::StrCat("digest: the page came as ", digest.Hex(), ", but was sent as ",
@@ -113,31 +144,27 @@ v1::PutResult PageWriter::Write(const Space& space, const v1::PutPage& page,
   }
   v1::PutResult result;
   if (AlreadyThere(space, page, digest, result)) return result;
+  return Store(space, page, Encode(space, page, body, digest, *columns), *columns,
+               std::move(parent_key));
+}
 
-  const auto columns = ReadColumns(space.spec, page, payload.span().subspan(raw_bytes));
-  if (!columns.ok()) return Refused(columns.status().message());
-  const Time begin = Clock::Real().Now();
-  auto encoded = space.codec->Encode({.raw = raw.span(),
-                                      .tokens = page.tokens(),
-                                      .first_position = page.first_position(),
-                                      .key = page.key(),
-                                      .raw_digest = digest,
-                                      .columns = &*columns});
-  metrics_.ObserveEncode(Clock::Real().Now() - begin, raw_bytes);
+v1::PutResult PageWriter::Store(const Space& space, const v1::PutPage& page,
+                                absl::StatusOr<EncodedPage> encoded,
+                                const AttentionColumns& columns, std::string parent_key) {
   if (!encoded.ok()) return Refused(encoded.status().message());
-
+  v1::PutResult result;
   Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);
   // A page that was kept exactly would be kept so again.
   const bool hot = space.cold != nullptr && !encoded->header.fell_back;
   PageToStore to_store = ToStore({.space = space.id, .key = page.key()}, *std::move(encoded),
-                                 raw.size(), hot, AckOf(page));
+                                 PageBytes(space.spec, page.tokens()), hot, AckOf(page));
   to_store.parent_key = std::move(parent_key);
   const auto outcome = store_.Put(std::move(to_store));
   if (!outcome.ok()) return Refused(outcome.status().message());
   switch (*outcome) {
     case PutOutcome::kStored:
       result.set_status(v1::STORED);
-      reports_.TakePut(space, page, *columns);
+      reports_.TakePut(space, page, columns);
       break;
     case PutOutcome::kAlreadyThere:
       result.set_status(v1::ALREADY_THERE);

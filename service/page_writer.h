@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "base/shared_bytes.h"
+#include "kernels/encoded_page.h"
+#include "kernels/importance/importance.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/attention_reports.h"
 #include "service/metrics.h"
@@ -23,21 +25,29 @@ class PageWriter {
   // `default_ack` is what ACK_UNSPECIFIED means; a server without a disk offers MEMORY only.
   PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics, bool has_disk);
 
-  // What can be told before any payload came: INVALID_ARGUMENT names the field.
-  absl::Status Check(const Space& space, const v1::PutPage& page) const;
+  // What can be told before any payload came: INVALID_ARGUMENT names the field. `payload` is how
+  // the stream's pages come, RAW or ENCODED.
+  absl::Status Check(const Space& space, v1::Payload payload, const v1::PutPage& page) const;
 
   // True, with the result, when a page of this key and digest is stored with the ack that was asked
   // for, which counts as a use: then its payload need not be encoded, or even looked at.
   bool AlreadyThere(const Space& space, const v1::PutPage& page, const Digest128& raw_digest,
                     v1::PutResult& result) const;
 
-  // `payload` is the whole payload of a page that passed Check: the raw page, then its columns.
+  // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
   // `parent_key` names the page before it in its prompt; "" = not known. `result.page` is left to
   // the caller.
-  v1::PutResult Write(const Space& space, const v1::PutPage& page, const SharedBytes& payload,
-                      std::string parent_key);
+  v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
+                      const SharedBytes& bytes, std::string parent_key);
 
  private:
+  absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,
+                                     const SharedBytes& raw, const Digest128& digest,
+                                     const AttentionColumns& columns);
+  // Publishes a page, or says why it could not be made.
+  v1::PutResult Store(const Space& space, const v1::PutPage& page,
+                      absl::StatusOr<EncodedPage> encoded, const AttentionColumns& columns,
+                      std::string parent_key);
   Ack AckOf(const v1::PutPage& page) const;
 
   TieredStore& store_;

@@ -3,8 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
 #include "service/convert.h"
+#include "service/encoded_put.h"
 #include "service/streams.h"
 
 namespace kvstow {
@@ -65,7 +67,8 @@ class PutStream final : public RawReactor {
   const StreamCount count_;
 
   grpc::ByteBuffer in_;
-  std::shared_ptr<const Space> space_;  // set once, by the first message
+  std::shared_ptr<const Space> space_;  // these two are set once, by the first message
+  v1::Payload payload_ = v1::RAW;
   Receiving receiving_;
   uint64_t last_page_ = 0;
   std::string last_key_;   // of it
@@ -144,18 +147,20 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (!message.has_open() || message.has_begin()) {
     return absl::InvalidArgumentError("the first message of a Put stream is `open`, and only that");
   }
-  if (message.open().payload() == v1::ENCODED) {
-    return absl::UnimplementedError("payload ENCODED is not served for Put yet: send RAW");
-  }
   if (!v1::Payload_IsValid(message.open().payload())) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload: ", message.open().payload(), " is no value that this server knows"));
   }
   auto space = parts_.spaces.Find(message.open().space());
   if (!space.ok()) return space.status();
+  payload_ = message.open().payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
+  if (payload_ == v1::ENCODED) {
+    if (const absl::Status s = CheckTakesEncoded(**space); !s.ok()) return s;
+  }
   space_ = *std::move(space);
   // A page must fit, and the next one should be able to come while it is encoded.
-  const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens);
+  const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
+                        (payload_ == v1::ENCODED ? kEncodedOverhead : 0);
   GrantCredit(std::max(parts_.limits.window_bytes, 2 * page));
   return absl::OkStatus();
 }
@@ -177,7 +182,7 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
   if (page.first_position() == last_end_) receiving_.parent_key = last_key_;
   last_key_ = page.key();
   last_end_ = page.first_position() + page.tokens();
-  if (const absl::Status s = parts_.writer.Check(*space_, page); !s.ok()) {
+  if (const absl::Status s = parts_.writer.Check(*space_, payload_, page); !s.ok()) {
     RefuseReceiving(s.message());
     return absl::OkStatus();
   }
@@ -249,9 +254,9 @@ void PutStream::RefuseReceiving(absl::string_view why) {
 void PutStream::Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
                       Staging::Ticket ticket) {
   const auto payload = parts_.staging.Finish(ticket);
-  v1::PutResult result = payload.ok()
-                             ? parts_.writer.Write(*space_, page, *payload, std::move(parent_key))
-                             : Refused(payload.status().message());
+  v1::PutResult result =
+      payload.ok() ? parts_.writer.Write(*space_, payload_, page, *payload, std::move(parent_key))
+                   : Refused(payload.status().message());
   Answer(number, std::move(result), page.payload_bytes(), true,
          PageBytes(space_->spec, page.tokens()));
 }

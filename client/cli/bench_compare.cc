@@ -118,8 +118,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Peer>>> StartPeers(const Flags& flags
       if (name == "kvstow") {
         KVSTOW_RETURN_IF_ERROR(add(StartKvstow(options, {.recipe = "raw", .spec = flags.spec})));
         if (flags.encoded.empty()) continue;
-        KVSTOW_RETURN_IF_ERROR(add(StartKvstow(
-            options, {.recipe = flags.encoded, .get_encoded = true, .spec = flags.spec})));
+        KVSTOW_RETURN_IF_ERROR(add(
+            StartKvstow(options, {.recipe = flags.encoded, .encoded = true, .spec = flags.spec})));
       } else if (name == "redis") {
         KVSTOW_RETURN_IF_ERROR(add(StartRedis(options)));
       } else if (name == "memcached") {

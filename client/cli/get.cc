@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "client/cli/calibration_files.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
+#include "client/cli/payload_flags.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {
@@ -22,8 +22,8 @@ struct Flags {
   OutputFlags output;
   ServerFlags server;
   CaseFlags pages;
-  std::string out, payload = "raw";
-  std::vector<std::string> calibrations;
+  std::string out;
+  PayloadFlags payload;
   uint32_t max_levels = 0, min_levels = 0;
   std::optional<double> max_error;
 };
@@ -96,12 +96,7 @@ void FetchPages(Client& client, const Flags& flags, const CasePages& pages, cons
 }
 
 absl::StatusOr<Fetched> GetCase(const Flags& flags) {
-  const auto calibrations = std::make_shared<CalibrationStore>();
-  KVSTOW_RETURN_IF_ERROR(LoadCalibrations(flags.calibrations, *calibrations));
-  ClientOptions options = OptionsOf(flags.server);
-  options.get_encoded = flags.payload == "encoded";
-  options.calibrations = calibrations;
-  const auto client = Client::Connect(std::move(options));
+  KVSTOW_ASSIGN_OR_RETURN(const auto client, ConnectWith(flags.server, flags.payload));
   KVSTOW_ASSIGN_OR_RETURN(const CasePages pages, OpenCaseInSpace(*client, flags.pages));
   const PrefixHit hit = client->Lookup(flags.pages.space, pages.keys);
   KVSTOW_RETURN_IF_ERROR(hit.status);
@@ -183,12 +178,7 @@ void AddGet(CLI::App& app, int& exit_code) {
                    "a page whose estimated error (squared, relative to K and V) is larger is a "
                    "miss; any if left out")
       ->check(CLI::NonNegativeNumber);
-  verb->add_option("--payload", flags->payload,
-                   "raw: the server decodes; encoded: pages come as they are stored and are "
-                   "decoded here")
-      ->check(CLI::IsMember({"raw", "encoded"}))
-      ->capture_default_str();
-  AddCalibrationFlag(*verb, flags->calibrations);
+  AddPayloadFlags(*verb, flags->payload);
   verb->footer(
       "Examples:\n  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
       "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors\n"

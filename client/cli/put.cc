@@ -10,6 +10,7 @@
 #include "client/cli/case_columns.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
+#include "client/cli/payload_flags.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {
@@ -24,6 +25,7 @@ struct Flags {
   ServerFlags server;
   CaseFlags pages;
   std::string recipe, fidelity, attention = "none";
+  PayloadFlags payload;
   uint32_t page_tokens = 0;
   bool is_private = false;
 };
@@ -120,7 +122,7 @@ Fidelity FidelityFlag(const std::string& name) {
 
 absl::StatusOr<Totals> PutCase(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
-  const auto client = Connect(flags.server);
+  KVSTOW_ASSIGN_OR_RETURN(const auto client, ConnectWith(flags.server, flags.payload));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t page_tokens, PageTokens(*client, flags));
   const CasePages pages = CutCase(std::move(file), page_tokens);
   KVSTOW_ASSIGN_OR_RETURN(const CaseColumns columns, CaseColumns::Read(pages, flags.attention));
@@ -129,7 +131,8 @@ absl::StatusOr<Totals> PutCase(const Flags& flags) {
                      .recipe = flags.recipe,
                      .fidelity = FidelityFlag(flags.fidelity)};
   if (flags.is_private) space.is_private = true;
-  KVSTOW_RETURN_IF_ERROR(client->OpenSpace(space).status());
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo opened, client->OpenSpace(space));
+  if (flags.payload.payload == "encoded") KVSTOW_RETURN_IF_ERROR(opened.put_encoded);
   return Stream(*client, flags.pages.space, pages, columns);
 }
 
@@ -192,11 +195,13 @@ void AddPut(CLI::App& app, int& exit_code) {
                    "(attn_window, and what else its last queries give)")
       ->check(CLI::IsMember({"none", "sum", "window"}))
       ->capture_default_str();
+  AddPayloadFlags(*verb, flags->payload);
   verb->footer(
       "Examples:\n  kvstow put --space smollm2 prompt.safetensors\n"
       "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors\n"
       "  kvstow put --space mine --fidelity sparse --private --attention window "
-      "--recipe 'snapkv(keep=0.25)|int8' prompt.safetensors");
+      "--recipe 'snapkv(keep=0.25)|int8' prompt.safetensors\n"
+      "  kvstow put --space smollm2 --payload encoded prompt.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Put(*flags); });
 }
 

@@ -43,7 +43,7 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
   const Prompt prompt(spec, 19 * 64 + 17, 1);
   const auto raw = Client::Connect({.address = server.address()});
   const auto encoded = Client::Connect(
-      {.address = server.address(), .get_window_bytes = 4 << 20, .get_encoded = true});
+      {.address = server.address(), .get_window_bytes = 4 << 20, .payload = Payload::kEncoded});
   for (const char* recipe : {"raw", "int8", "kvstow", "rotated8", "knorm(keep=0.6)|int8"}) {
     SCOPED_TRACE(recipe);
     const std::string space = absl::StrCat("s", absl::string_view(recipe).substr(0, 4));
@@ -54,6 +54,15 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
                                 .fidelity = sparse ? Fidelity::kSparse : Fidelity::kUnspecified})
                     .ok());
     ASSERT_THAT(OutcomesOf(raw->Put(space, prompt.Puts()).get()),
+                testing::Each(PageOutcome::kStored));
+    // What is encoded here is what the server makes: to it, the same pages are there already.
+    const auto opened = encoded->FindSpace(space);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_TRUE(opened->put_encoded.ok()) << opened->put_encoded;
+    ASSERT_THAT(OutcomesOf(encoded->Put(space, prompt.Puts()).get()),
+                testing::Each(PageOutcome::kAlreadyThere));
+    ASSERT_TRUE(raw->Delete(space, prompt.keys).ok());
+    ASSERT_THAT(OutcomesOf(encoded->Put(space, prompt.Puts()).get()),
                 testing::Each(PageOutcome::kStored));
     Fetch there(spec, prompt.keys), here(spec, prompt.keys);
     for (Fetch* fetch : {&there, &here}) {

@@ -57,6 +57,54 @@ TEST(CodecTest, ADigestThatTheCallerHasGivesTheSamePage) {
   EXPECT_EQ(given->header.raw_digest, Xxh3_128(raw));
 }
 
+std::vector<uint8_t> Join(const std::vector<SharedBytes>& parts) {
+  std::vector<uint8_t> out;
+  for (const SharedBytes& p : parts) out.insert(out.end(), p.data(), p.data() + p.size());
+  return out;
+}
+
+TEST(CodecTest, AnExactPageIsThereWithoutDecodingAndWithoutACopy) {
+  const KvSpec spec = testing::FixtureSpec();
+  const auto raw = std::make_shared<const std::vector<uint8_t>>(testing::FixturePage());
+  const auto codec = MakeCodec(*Recipe::Parse("raw"), spec);
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  const auto page = (*codec)->Encode(
+      {.raw = *raw, .tokens = testing::kFixtureTokens, .key = "k", .raw_owner = raw});
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->segments[0].data(), raw->data()) << "referenced, since it has an owner";
+  std::vector<std::optional<SharedBytes>> bodies(page->segments.begin(), page->segments.end());
+  const auto whole = PageInPlace(page->header, bodies, {});
+  ASSERT_TRUE(whole.ok() && whole->has_value()) << whole.status();
+  EXPECT_EQ(Join(**whole), *raw);
+  EXPECT_EQ((*whole)->front().data(), raw->data());
+
+  const size_t layer = LayerBytes(spec, testing::kFixtureTokens);
+  const auto some = PageInPlace(page->header, bodies, {7, 9});
+  ASSERT_TRUE(some.ok() && some->has_value()) << some.status();
+  EXPECT_EQ(Join(**some),
+            std::vector<uint8_t>(raw->begin() + 7 * layer, raw->begin() + 16 * layer));
+
+  bodies[0] = bodies[0]->Slice(0, bodies[0]->size() - 1);
+  EXPECT_TRUE(absl::IsDataLoss(PageInPlace(page->header, bodies, {}).status()));
+  bodies[0].reset();
+  EXPECT_TRUE(absl::IsDataLoss(PageInPlace(page->header, bodies, {}).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(PageInPlace(page->header, bodies, {0, spec.layers + 1}).status()));
+}
+
+TEST(CodecTest, APageOfAnotherRecipeMustBeDecoded) {
+  const auto codec = MakeCodec(*Recipe::Parse("lossless"), testing::FixtureSpec());
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  const auto page = (*codec)->Encode(
+      {.raw = testing::FixturePage(), .tokens = testing::kFixtureTokens, .key = "k"});
+  ASSERT_TRUE(page.ok()) << page.status();
+  const std::vector<std::optional<SharedBytes>> bodies(page->segments.begin(),
+                                                       page->segments.end());
+  const auto parts = PageInPlace(page->header, bodies, {});
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_FALSE(parts->has_value());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Presets, RealPage,
     ::testing::Values(RealCase{"raw", 1, 0.9999, 0}, RealCase{"int8", 1, 1.88, 5.8e-5},

@@ -133,8 +133,7 @@ TEST_F(PutTest, NonsenseEndsTheStream) {
 
 TEST_F(PutTest, TheFirstMessageMustOpen) {
   const PageIn page = Page("k", 1);
-  v1::PutRequest encoded = OpenPut("s"), unknown = OpenPut("s"), with_page = OpenPut("s");
-  encoded.mutable_open()->set_payload(v1::ENCODED);
+  v1::PutRequest unknown = OpenPut("s"), with_page = OpenPut("s");
   unknown.mutable_open()->set_payload(static_cast<v1::Payload>(9));
   with_page.mutable_begin()->set_key("k");
   const struct {
@@ -146,7 +145,6 @@ TEST_F(PutTest, TheFirstMessageMustOpen) {
       {with_page, grpc::StatusCode::INVALID_ARGUMENT, "only that"},
       {OpenPut("nowhere"), grpc::StatusCode::NOT_FOUND,
        "space 'nowhere' is not open: call OpenSpace first"},
-      {encoded, grpc::StatusCode::UNIMPLEMENTED, "send RAW"},
       {unknown, grpc::StatusCode::INVALID_ARGUMENT, "payload: 9"},
   };
   for (const auto& c : kCases) {

@@ -88,12 +88,14 @@ v1::PutRequest BeginPage(uint64_t number, const PageIn& page, const std::string&
 }
 
 Answer<v1::PutResult> WireClient::Put(const std::string& space, const std::vector<PageIn>& pages,
-                                      size_t chunk) {
+                                      size_t chunk, v1::Payload payload) {
   Answer<v1::PutResult> answer;
   answer.pages.resize(pages.size());
   const auto context = Context();
   const auto call = kv_->Put(context.get());
-  call->Write(OpenPut(space));
+  v1::PutRequest first = OpenPut(space);
+  first.mutable_open()->set_payload(payload);
+  call->Write(first);
   uint64_t credit = 0;
   v1::PutResponse response;
   const auto read = [&] {

@@ -54,7 +54,7 @@ class WireClient {
                          v1::OpenSpaceResponse* out = nullptr,
                          v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED);
   Answer<v1::PutResult> Put(const std::string& space, const std::vector<PageIn>& pages,
-                            size_t chunk = 64 << 10);
+                            size_t chunk = 64 << 10, v1::Payload payload = v1::RAW);
   Answer<PageOut> Get(const std::string& space, const std::vector<v1::GetPage>& pages,
                       uint64_t lease = 0, v1::Payload payload = v1::RAW);
   v1::LookupResponse Lookup(const std::string& space, const std::vector<std::string>& keys,

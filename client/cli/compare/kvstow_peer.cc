@@ -56,9 +56,10 @@ class KvstowPeer final : public Peer {
   absl::StatusOr<std::unique_ptr<Session>> Connect() override {
     // When this returns, the server listens.
     KVSTOW_RETURN_IF_ERROR(Socket::Connect(address_).status());
-    std::unique_ptr<Client> client = Client::Connect({.address = address_,
-                                                      .timeout = std::chrono::seconds(30),
-                                                      .get_encoded = options_.get_encoded});
+    std::unique_ptr<Client> client =
+        Client::Connect({.address = address_,
+                         .timeout = std::chrono::seconds(30),
+                         .payload = options_.encoded ? Payload::kEncoded : Payload::kRaw});
     KVSTOW_RETURN_IF_ERROR(
         client->OpenSpace({.name = kSpace, .spec = options_.spec, .recipe = options_.recipe})
             .status());
@@ -99,9 +100,8 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                                          absl::StrCat(options.budget_bytes)};
   KVSTOW_ASSIGN_OR_RETURN(auto child,
                           Child::Start(argv, absl::StrCat(options.folder, "/", id, ".log")));
-  const std::string name =
-      absl::StrCat("kvstow ", kvstow.recipe, kvstow.get_encoded ? " encoded" : "",
-                   options.local ? ", UNIX" : "");
+  const std::string name = absl::StrCat("kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "",
+                                        options.local ? ", UNIX" : "");
   return std::make_unique<KvstowPeer>(name, address, kvstow, std::move(child));
 }
 

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
 // The kvstowd beside this program, with one space of pages of `spec`.
 struct KvstowOptions {
   std::string recipe = "raw";
-  bool get_encoded = false;  // pages travel as they are stored and are decoded by the client
+  bool encoded = false;  // pages travel as they are stored and are coded by the client
   KvSpec spec;
 };
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,

@@ -1,0 +1,30 @@
+#include "client/cli/payload_flags.h"
+
+#include "base/status_macros.h"
+#include "client/cli/calibration_files.h"
+
+namespace kvstow::cli {
+
+void AddPayloadFlags(CLI::App& verb, PayloadFlags& flags) {
+  verb.add_option(
+          "--payload", flags.payload,
+          "how pages cross the network. raw: the server codes them; encoded: they travel as "
+          "they are stored and are coded here; auto: whichever measures faster")
+      ->check(CLI::IsMember({"raw", "encoded", "auto"}))
+      ->capture_default_str();
+  AddCalibrationFlag(verb, flags.calibrations);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectWith(const ServerFlags& server,
+                                                    const PayloadFlags& flags) {
+  const auto calibrations = std::make_shared<CalibrationStore>();
+  KVSTOW_RETURN_IF_ERROR(LoadCalibrations(flags.calibrations, *calibrations));
+  ClientOptions options = OptionsOf(server);
+  options.payload = flags.payload == "encoded" ? Payload::kEncoded
+                    : flags.payload == "auto"  ? Payload::kAuto
+                                               : Payload::kRaw;
+  options.calibrations = calibrations;
+  return Client::Connect(std::move(options));
+}
+
+}  // namespace kvstow::cli

@@ -1,0 +1,52 @@
+#include "client/space_payloads.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "kernels/calibration.h"
+#include "kernels/rate_codec.h"
+
+namespace kvstow {
+namespace {
+
+absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& options,
+                                                     const SpaceInfo& space,
+                                                     absl::string_view put_pipeline) {
+  if (put_pipeline.empty()) {
+    return absl::FailedPreconditionError("the server is of a version that takes raw pages only");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(put_pipeline));
+  KVSTOW_ASSIGN_OR_RETURN(const auto target, RateTargetOf(recipe));
+  if (target.has_value()) {
+    return absl::FailedPreconditionError("its recipe seeks its step page by page");
+  }
+  return MakeCodec(recipe, space.spec,
+                   options.calibrations == nullptr ? NoCalibrations() : *options.calibrations);
+}
+
+}  // namespace
+
+absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pipeline,
+                                Payload wanted) {
+  absl::StatusOr<std::shared_ptr<const Codec>> codec = absl::CancelledError("not wanted");
+  if (wanted != Payload::kRaw) codec = CodecOf(options_, space, put_pipeline);
+  auto noted = std::make_shared<SpacePayload>(codec.ok() ? wanted : Payload::kRaw, wanted);
+  if (codec.ok()) {
+    noted->reads_columns = !(*codec)->recipe().policy_ops().empty();
+    noted->codec = *std::move(codec);
+  }
+  {
+    MutexLock lock(mu_);
+    spaces_[space.name] = std::move(noted);
+  }
+  return wanted == Payload::kRaw ? absl::OkStatus() : codec.status();
+}
+
+std::shared_ptr<SpacePayload> SpacePayloads::Find(const std::string& space) {
+  MutexLock lock(mu_);
+  std::shared_ptr<SpacePayload>& found = spaces_[space];
+  if (found == nullptr) found = std::make_shared<SpacePayload>(Payload::kRaw, options_.payload);
+  return found;
+}
+
+}  // namespace kvstow
