@@ -19,6 +19,10 @@ absl::Status Validate(const PageToStore& page) {
     return invalid(absl::StrCat("a key has 1 to ", kMaxStoreKeyBytes, " bytes, this one has ",
                                 page.name.key.size()));
   }
+  if (page.parent_key.size() > kMaxStoreKeyBytes) {
+    return invalid(absl::StrCat("a key has 1 to ", kMaxStoreKeyBytes, " bytes, that of the parent ",
+                                page.parent_key.size()));
+  }
   if (page.facts.empty() || page.facts.size() > kMaxPageSegments) {
     return invalid(absl::StrCat("a page has 1 to ", kMaxPageSegments, " segments, this one has ",
                                 page.facts.size()));

@@ -1,0 +1,181 @@
+// What nobody should ask for: budgets of nothing, pages that fit nowhere, clocks that jump, storms
+// of leases. Defined answers, and sums that stay exact.
+#include <random>
+
+#include "tests/storage/fake_disk.h"
+#include "tests/storage/store_fixture.h"
+
+namespace kvstow {
+namespace {
+
+using absl::StatusCode;
+using std::chrono::hours;
+
+class BadInputTest : public StoreTest {
+ protected:
+  static constexpr uint64_t kPage = 3013;  // about what a page takes
+
+  void Wrap(TieredStoreParts& parts) override {
+    if (parts.tiers[2] == nullptr) return;
+    parts.tiers[2] = disk_.NewTier();
+    parts.catalog = disk_.NewCatalog();
+  }
+  LeaseId Lease(uint64_t key) {
+    const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
+    return store_->Lookup(1, keys, true).lease;
+  }
+  void ExpectBudgetsHold() {
+    for (const TierUsage& tier : store_->Usage().tiers) {
+      EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);
+    }
+  }
+
+  FakeDisk disk_;
+};
+
+TEST_F(BadInputTest, ABudgetOfNothingLeavesATierOutAndNoneAtAllIsRefused) {
+  EXPECT_THAT(TieredStore::Open({}, {}).status(), HasCode(StatusCode::kFailedPrecondition));
+  Open(0, 0, 4 * kPage);
+  ASSERT_OK(Put({.key = 1}).status());
+  EXPECT_EQ(PagesIn(TierId::kDisk), 1u);
+  EXPECT_OK(store_->Shrink(TierId::kGpu, 0)) << "there is nothing in it";
+  EXPECT_EQ(ReadBack({.key = 1}), 3u);
+}
+
+TEST_F(BadInputTest, BudgetsSmallerThanAPageTakeNoneAndHoldWhatFits) {
+  Open(1, kPage / 2, 3 * kPage);
+  for (uint64_t key = 1; key <= 9; ++key) {
+    ASSERT_OK(Put({.key = key}).status());
+    EXPECT_EQ(PagesIn(TierId::kHost), 0u);
+    ExpectBudgetsHold();
+  }
+  EXPECT_GT(store_->Usage().pages, 1u);
+  const PrfPage small{.key = 100, .sizes = {200, 100}};
+  ASSERT_OK(Put(small).status());
+  EXPECT_EQ(PagesIn(TierId::kHost), 1u);
+  EXPECT_EQ(ReadBack(small), 2u);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(ReadBack(small), 2u);
+}
+
+TEST_F(BadInputTest, APageLargerThanEveryTierIsRefusedAndCostsNobodyAnything) {
+  Open(2 * kPage, 3 * kPage, 4 * kPage);
+  for (uint64_t key = 1; key <= 6; ++key) ASSERT_OK(Put({.key = key}).status());
+  const StoreUsage before = store_->Usage();
+  const PrfPage huge{.key = 100, .sizes = {20'000}};
+  EXPECT_THAT(Put(huge).status(), HasCode(StatusCode::kResourceExhausted));
+  EXPECT_EQ(store_->Usage(), before);
+}
+
+TEST_F(BadInputTest, ABudgetLoweredWhileRunningIsReachedAndHeldAtTheNextStart) {
+  Open(0, 20 * kPage, 40 * kPage);
+  for (uint64_t key = 1; key <= 30; ++key) {
+    ASSERT_OK(Put({.key = key}, key % 2 == 0 ? Ack::kProcess : Ack::kMemory).status());
+  }
+  for (const uint64_t pages : {10, 3, 1, 0}) {
+    ASSERT_OK(store_->Shrink(TierId::kHost, pages * kPage));
+    EXPECT_LE(Bytes(TierId::kHost), pages * kPage);
+    EXPECT_OK(store_->CheckInvariants());
+  }
+  ASSERT_OK(store_->Shrink(TierId::kDisk, 12 * kPage));
+  EXPECT_LE(Bytes(TierId::kDisk), 12 * kPage);
+  // A disk that holds more than it may: the first round of demotion brings it down.
+  options_.budget_bytes = {0, 20 * kPage, 5 * kPage};
+  Reopen();
+  EXPECT_GT(Bytes(TierId::kDisk), 5 * kPage);
+  EXPECT_OK(store_->CheckInvariants());
+  store_->RunDemotion();
+  ExpectBudgetsHold();
+  EXPECT_GT(store_->Usage().pages, 0u);
+  EXPECT_OK(Put({.key = 50}, Ack::kProcess).status());
+}
+
+// A jump forward ends leases early, one back makes them last; nothing else depends on the time.
+TEST_F(BadInputTest, ClocksThatJumpMoveTheEndsOfLeasesAndSpoilNoSums) {
+  Open(0, 6 * kPage, 0);
+  for (uint64_t key = 1; key <= 6; ++key) ASSERT_OK(Put({.key = key}).status());
+  const LeaseId lease = Lease(1);
+  clock_.Advance(-hours(24 * 365));
+  const LeaseId of_the_past = Lease(2);
+  for (uint64_t key = 10; key <= 30; ++key) {
+    clock_.Advance(key % 2 == 0 ? hours(1) : -hours(1));
+    ASSERT_OK(Put({.key = key}).status());
+    ExpectBudgetsHold();
+  }
+  EXPECT_EQ(ReadBack({.key = 1}), 3u);
+  EXPECT_FALSE(store_->Renew(of_the_past));
+  EXPECT_TRUE(store_->Renew(lease));
+  clock_.Advance(hours(24 * 365 * 2));
+  EXPECT_FALSE(store_->Renew(lease));
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->Usage().leases, 0u);
+  EXPECT_EQ(store_->Usage().pages, 0u);
+}
+
+TEST_F(BadInputTest, AStormOfLeasesBlocksNothingForLongerThanItsTtl) {
+  constexpr uint64_t kPages = 50, kLeases = 5'000;
+  Open(0, kPages * 4000, 0);
+  std::vector<std::string> keys;
+  for (uint64_t key = 1; key <= kPages; ++key) {
+    ASSERT_OK(Put({.key = key}).status());
+    keys.push_back(PrfPage{.key = key}.name().key);
+  }
+  std::vector<LeaseId> leases;
+  for (uint64_t i = 0; i < kLeases; ++i) leases.push_back(store_->Lookup(1, keys, true).lease);
+  EXPECT_EQ(store_->Usage().leases, kLeases);
+  EXPECT_THAT(store_->Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
+  for (uint64_t i = 0; i < kLeases / 2; ++i) EXPECT_TRUE(store_->Release(leases[i]));
+  EXPECT_FALSE(store_->Release(leases[0]));
+  EXPECT_EQ(store_->Usage().pages, kPages);
+  EXPECT_OK(store_->CheckInvariants());
+  clock_.Advance(options_.lease_ttl);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->Usage().leases, 0u);
+  EXPECT_EQ(store_->Counters().expired_leases, kLeases / 2);
+}
+
+TEST_F(BadInputTest, AHundredThousandPagesOfOneToken) {
+  constexpr uint64_t kPages = 100'000;
+  Open(0, 1 << 20, 2 << 20);
+  const SharedBytes body = SharedBytes::Take(std::string(40, 'x'));
+  const SegmentFacts facts{.bytes = 40, .gain = 1, .digest = Xxh3(body.span())};
+  std::mt19937_64 random(1);
+  for (uint64_t n = 0; n < kPages; ++n) {
+    PageToStore page{.name = {.space = 1, .key = absl::StrCat(n)}};
+    page.raw_bytes = 400;
+    page.first_position = n % 1000;
+    page.tokens = 1;
+    if (n % 1000 != 0) page.parent_key = absl::StrCat(n - 1);
+    page.facts = {facts};
+    page.bodies = {body};
+    ASSERT_OK(store_->Put(std::move(page)).status());
+    if (n % 10'000 == 0) {
+      EXPECT_OK(store_->CheckInvariants());
+    }
+  }
+  ExpectBudgetsHold();
+  const StoreUsage usage = store_->Usage();
+  EXPECT_EQ(usage.tiers[1].encoded_bytes, 40 * usage.tiers[1].segments);
+  EXPECT_EQ(usage.tiers[2].encoded_bytes, 40 * usage.tiers[2].segments);
+  EXPECT_GT(usage.pages, (1 << 20) / 40);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->Shrink(TierId::kDisk, 0));
+  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_EQ(store_->Usage().encoded_bytes, 0u);
+}
+
+TEST_F(BadInputTest, ParentsThatCannotBeAreIgnored) {
+  Open(0, 10 * kPage, 0);
+  ASSERT_OK(Put({.key = 1, .parent = 1}).status()) << "its own";
+  ASSERT_OK(Put({.key = 2, .parent = 3}).status()) << "a circle of two";
+  ASSERT_OK(Put({.key = 3, .parent = 2}).status());
+  ASSERT_OK(Put({.key = 9, .parent = 2}).status()) << "far away";
+  PageToStore page = PrfPage{.key = 20}.ToStore();
+  page.parent_key = std::string(100, 'p');
+  EXPECT_THAT(store_->Put(page).status(), HasCode(StatusCode::kInvalidArgument));
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->Usage().pages, 0u);
+}
+
+}  // namespace
+}  // namespace kvstow
