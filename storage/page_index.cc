@@ -1,5 +1,6 @@
 #include "storage/page_index.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -203,6 +204,8 @@ void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit
 
 void PageIndex::Touch(PageEntry* page) {
   SetReachable(*page, Reachable(*page));
+  const bool cold = page->segments[0].tiers.Hottest() == TierId::kDisk;
+  page->disk_uses = cold ? std::min(page->disk_uses + 1, 2) : 0;
   for (int t = 0; t < kTiers; ++t) {
     policies_[t]->Touch(page->item);
     if (page->hot) hot_[t]->Touch(page->item);

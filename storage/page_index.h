@@ -76,6 +76,7 @@ struct PageEntry {
   bool pinned = false;
   bool busy = false;
   bool reachable = true;  // its parent was here when the policies were told last
+  uint8_t disk_uses = 0;  // since it left memory, as far as that matters: at most 2
 
   bool is_protected() const { return leases > 0 || pinned; }
   // What a copy of segment `i` takes in a tier: the header goes with the base.

@@ -205,6 +205,9 @@ void TieredStore::Impl::DropBad(Claim& claim, std::span<const BadCopy> bad, size
   }
 }
 
+// What was read from disk goes into memory too: while that is below its low watermark, or at the
+// second use of the page since it left memory, while it is below its high one. Nobody is evicted
+// for it, and the bytes are written as they were read.
 void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> indices,
                                 std::span<const absl::StatusOr<SharedBytes>> bodies) {
   constexpr TierId kTo = TierId::kHost;
@@ -222,7 +225,8 @@ void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> ind
   }
   {
     MutexLock lock(mu_);
-    const auto room = static_cast<uint64_t>(options_.high_watermark * budget(kTo));
+    const double watermark = entry.disk_uses < 2 ? options_.low_watermark : options_.high_watermark;
+    const auto room = static_cast<uint64_t>(watermark * static_cast<double>(budget(kTo)));
     if (list.empty() || index_.bytes(kTo) + reserved(kTo) + bytes > room) return;
     reserved(kTo) += bytes;
   }
@@ -231,6 +235,7 @@ void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> ind
   reserved(kTo) -= bytes;
   if (!written.ok()) return;  // it stays where it is
   index_.Change(claim->page(), [&](PageEntry& page) {
+    page.disk_uses = 0;
     for (const SegmentBody& body : list) page.segments[body.id.index].tiers.Add(kTo);
   });
 }

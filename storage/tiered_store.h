@@ -32,6 +32,10 @@
 // in every tier that held all of the hot one and with the same ack. Leased and pinned pages stay as
 // they are; what has no cold form, or no smaller one, cools like any other page.
 //
+// Warming: what is read from disk is copied to the host tier as it is, where there is room: below
+// the low watermark at once, up to the high one at the second use since the page left memory.
+// Everything that cools from memory goes to disk: see docs/decisions/0041.
+//
 // Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
 // page); it is read from the hottest.
 //

@@ -363,6 +363,31 @@ TEST_F(CoolingTest, AHitOnDiskIsPromotedWhereThereIsRoom) {
   EXPECT_EQ(TierOf(1), TierId::kDisk) << "no room: nobody is evicted for it";
 }
 
+TEST_F(CoolingTest, BetweenTheWatermarksTheSecondUsePromotes) {
+  options_.low_watermark = 0.5;
+  options_.high_watermark = 1;
+  Open(0, 4 * kPage, 100 * kPage);
+  for (uint64_t key = 1; key <= 2; ++key) PutOk(key, Ack::kProcess);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  for (uint64_t key = 3; key <= 4; ++key) PutOk(key, Ack::kProcess);
+  const auto prompt = [&](uint64_t key) {
+    const LeaseId lease = Lease(key);
+    EXPECT_EQ(ReadBack({.key = key}), 3u);
+    EXPECT_EQ(ReadBack({.key = key}), 3u);
+    store_->Release(lease);
+  };
+  prompt(1);
+  EXPECT_EQ(TierOf(1), TierId::kDisk) << "one prompt, however often it reads";
+  const int writes = faults_[2].writes;
+  prompt(1);
+  EXPECT_EQ(TierOf(1), TierId::kHost);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(faults_[2].writes, writes) << "it had stayed on disk";
+  for (uint64_t key = 5; key <= 6; ++key) PutOk(key);
+  prompt(1);
+  EXPECT_EQ(TierOf(1), TierId::kDisk) << "its uses count anew";
+}
+
 TEST_F(CoolingTest, ADamagedCopyIsNeverReadTwice) {
   Open(0, 4 * kPage, 100 * kPage);
   PutOk(1, Ack::kProcess);
