@@ -1,11 +1,13 @@
 // Tiers and the whole store: GB/s of 1 MiB segments, and how that compares with what the machine
 // can do in the same run: `of_memcpy` and, for the disk, `of_device` (a loop of O_DIRECT writes or
-// reads of 1 MiB in one preallocated file). The host tier takes and gives references: its figures
-// are the cost of the bookkeeping, and BM_Store/HostRead that of the digest.
+// reads of 1 MiB in one preallocated file); BM_Tier/BlobDb* is RocksDB with blob files as it comes.
+// What is written to disk is flushed within the time. The host tier takes and gives references: its
+// figures are the cost of the bookkeeping, and BM_Store/HostRead that of the digest.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/digest.h"
@@ -20,6 +23,7 @@
 #include "storage/memory_tier.h"
 #include "storage/rocks_tier.h"
 #include "storage/tiered_store.h"
+#include "tests/bench/default_blob_db.h"
 
 namespace kvstow {
 namespace {
@@ -58,6 +62,18 @@ std::vector<uint8_t> Noise(uint64_t seed) {
     std::memcpy(out.data() + at, &x, sizeof(x));
   }
   return out;
+}
+
+// So that reads come from the disk.
+void LeavePageCache(const std::string& folder) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const int file = open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) continue;
+    fdatasync(file);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    close(file);
+  }
 }
 
 double MemcpyBytesPerSecond() {
@@ -108,8 +124,11 @@ void Report(benchmark::State& state, double bytes, double seconds, double device
   if (device > 0) state.counters["of_device"] = rate / device;
 }
 
-std::unique_ptr<Tier> OpenTier(bool disk, const std::string& folder, benchmark::State& state) {
-  if (!disk) return MakeMemoryTier(HostDevice());
+enum class Where { kHost, kDisk, kBlobDb };
+
+std::unique_ptr<Tier> OpenTier(Where where, const std::string& folder, benchmark::State& state) {
+  if (where == Where::kHost) return MakeMemoryTier(HostDevice());
+  if (where == Where::kBlobDb) return OpenDefaultBlobDb(folder);
   auto store = OpenRocksStore({.path = folder});
   if (store.ok()) return std::move(store->tier);
   state.SkipWithError(std::string(store.status().message()).c_str());
@@ -117,11 +136,11 @@ std::unique_ptr<Tier> OpenTier(bool disk, const std::string& folder, benchmark::
 }
 
 // One iteration writes, or reads in scattered order, all segments.
-void BM_Tier(benchmark::State& state, bool disk, bool write) {
+void BM_Tier(benchmark::State& state, Where where, bool write) {
   const Folder folder;
-  const std::unique_ptr<Tier> tier = OpenTier(disk, folder.path(), state);
+  const std::unique_ptr<Tier> tier = OpenTier(where, folder.path(), state);
   if (tier == nullptr) return;
-  const double device = disk ? DeviceBytesPerSecond(folder.path(), write) : 0;
+  const double device = where != Where::kHost ? DeviceBytesPerSecond(folder.path(), write) : 0;
   const SharedBytes body = SharedBytes::Take(Noise(7));
   double bytes = 0, seconds = 0;
   uint64_t page = 0;
@@ -130,9 +149,11 @@ void BM_Tier(benchmark::State& state, bool disk, bool write) {
       const SegmentBody one{{++page, 0}, body};
       if (!tier->Write({&one, 1}).ok()) state.SkipWithError("write failed");
     }
+    if (where == Where::kBlobDb && !tier->Write({}).ok()) state.SkipWithError("flush failed");
   };
   if (!write) write_all();
   for (auto _ : state) {
+    if (!write) LeavePageCache(folder.path());
     const auto start = std::chrono::steady_clock::now();
     if (write) {
       write_all();
@@ -189,12 +210,11 @@ void BM_Store(benchmark::State& state, bool disk, bool write, Ack ack) {
     for (uint64_t i = 0; i < kSegments; ++i) {
       if (!(*store)->Put(PageOf(++key, body, digest, ack)).ok()) state.SkipWithError("put failed");
     }
-  };
-  if (!write) {
-    write_all();
     if (disk && !(*store)->Flush().ok()) state.SkipWithError("flush failed");
-  }
+  };
+  if (!write) write_all();
   for (auto _ : state) {
+    if (!write) LeavePageCache(folder.path());
     const auto start = std::chrono::steady_clock::now();
     if (write) {
       write_all();
@@ -216,10 +236,48 @@ void BM_Store(benchmark::State& state, bool disk, bool write, Ack ack) {
   Report(state, bytes, seconds, device);
 }
 
-BENCHMARK_CAPTURE(BM_Tier, HostWrite, false, true)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Tier, HostRead, false, false)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Tier, DiskWrite, true, true)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Tier, DiskRead, true, false)->UseManualTime();
+// Puts of one 64 KiB segment each that survive power loss, from several threads at once: those that
+// wait for the disk together are synced together.
+void BM_DurablePuts(benchmark::State& state) {
+  constexpr uint64_t kPuts = 64;  // of a thread
+  const Folder folder;
+  auto rocks = OpenRocksStore({.path = folder.path()});
+  if (!rocks.ok()) return state.SkipWithError("open failed");
+  TieredStoreParts parts;
+  parts.tiers[2] = std::move(rocks->tier);
+  parts.catalog = std::move(rocks->catalog);
+  const auto store =
+      TieredStore::Open({.budget_bytes = {0, 0, uint64_t{64} << 30}}, std::move(parts));
+  if (!store.ok()) return state.SkipWithError("open failed");
+  std::vector<uint8_t> noise = Noise(7);
+  noise.resize(64 << 10);
+  const SharedBytes body = SharedBytes::Take(std::move(noise));
+  std::atomic<uint64_t> key{0}, failed{0};
+  for (auto _ : state) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < state.range(0); ++t) {
+      threads.emplace_back([&] {
+        for (uint64_t i = 0; i < kPuts; ++i) {
+          PageToStore page = PageOf(++key, body, Xxh3(body.span()), Ack::kDurable);
+          page.facts[0].bytes = body.size();
+          failed += (*store)->Put(std::move(page)).ok() ? 0 : 1;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  if (failed > 0) state.SkipWithError("put failed");
+  state.SetItemsProcessed(static_cast<int64_t>(key));
+  state.SetBytesProcessed(static_cast<int64_t>(key * body.size()));
+}
+BENCHMARK(BM_DurablePuts)->Arg(1)->Arg(8)->UseRealTime();
+
+BENCHMARK_CAPTURE(BM_Tier, HostWrite, Where::kHost, true)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, HostRead, Where::kHost, false)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, DiskWrite, Where::kDisk, true)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, DiskRead, Where::kDisk, false)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, BlobDbWrite, Where::kBlobDb, true)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Tier, BlobDbRead, Where::kBlobDb, false)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, HostPut, false, true, Ack::kMemory)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, HostRead, false, false, Ack::kMemory)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, DiskPutPastTheLog, true, true, Ack::kMemory)->UseManualTime();

@@ -30,7 +30,7 @@ BEGIN {
 
   # Third-party headers: a pattern of the header, a pattern of the files that may include it.
   rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^kernels/cuda/")
-  rule("^rocksdb/", "^(storage/[a-z_]*rocks[a-z_]*\\.cc$|tests/(storage|fault)/)")
+  rule("^rocksdb/", "^(storage/[a-z_]*rocks[a-z_]*\\.cc$|tests/(storage|fault|bench)/)")
   rule("^(grpc/|grpc\\+\\+/|grpcpp/|google/|kvstow/v1/)|\\.pb\\.h$",
        "^(service|client|proto|tests/(service|client|integration|fault|proto|bench))/")
   rule("^(httplib\\.h|prometheus/)", "^(service|tests/(service|integration|fault))/")
