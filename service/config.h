@@ -36,6 +36,7 @@ struct Config {
   Duration lease_ttl = std::chrono::seconds(10);
   double high_watermark = 0.95;
   double low_watermark = 0.90;
+  uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background
   std::string log_level = "info";
   std::string log_format = "text";
   std::string config;  // the file that was read

@@ -77,6 +77,8 @@ constexpr CounterRow kStoreCounters[] = {
     {"damaged_records", "records that were skipped at start", &StoreCounters::damaged_records},
     {"expired_leases", "leases that ran out", &StoreCounters::expired_leases},
     {"disk_errors", "errors of the disk", &StoreCounters::disk_errors},
+    {"scrubbed_bytes", "bytes at rest that were verified in the background",
+     &StoreCounters::scrubbed_bytes},
 };
 
 struct TierRow {

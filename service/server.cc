@@ -30,6 +30,7 @@
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
+#include "storage/scrubber.h"
 
 namespace kvstow {
 namespace {
@@ -222,6 +223,7 @@ class Server::Impl {
   CondVar stop_;
   bool reaping_ KVSTOW_GUARDED_BY(mu_) = true;
   std::thread reaper_;
+  std::optional<Scrubber> scrubber_;
 };
 
 absl::Status Server::Impl::Start() {
@@ -234,6 +236,7 @@ absl::Status Server::Impl::Start() {
   KVSTOW_RETURN_IF_ERROR(StartHttp());
   KVSTOW_RETURN_IF_ERROR(StartGrpc());
   reaper_ = std::thread([this] { Reap(); });
+  scrubber_.emplace(*store_, config_.scrub_bytes_per_second);
   const Duration took = Clock::Real().Now() - started_;
   op_.SetReady(true, took);
   grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
@@ -315,6 +318,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
 absl::Status Server::Impl::Stop() {
   if (std::exchange(stopped_, true)) return absl::OkStatus();
   op_.SetReady(false, {});
+  scrubber_.reset();
   if (grpc_ != nullptr) {
     grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);
     Log().info("draining: streams have {} to finish",

@@ -14,4 +14,10 @@ const char* TierName(TierId tier) {
   return "unknown";
 }
 
+absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const SegmentFacts& facts) {
+  if (!body.ok()) return body;
+  if (body->size() == facts.bytes && Xxh3(body->span()) == facts.digest) return body;
+  return absl::DataLossError("a segment fails its digest");
+}
+
 }  // namespace kvstow

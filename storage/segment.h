@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/digest.h"
 #include "base/shared_bytes.h"
 
@@ -48,6 +49,9 @@ struct SegmentFacts {
   float gain = 0;       // see SegmentInfo in kernels/encoded_page.h
   uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read
 };
+
+// A body that came from a tier, if it is the one that was stored; DATA_LOSS if it is not.
+absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const SegmentFacts& facts);
 
 // Where bytes can be. The order is the order of cooling.
 enum class TierId : uint8_t { kGpu = 0, kHost = 1, kDisk = 2 };

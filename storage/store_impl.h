@@ -63,6 +63,10 @@ class TieredStore::Impl {
   // cold_form.cc
   void SetMakeColdForm(MakeColdForm make_cold_form);
 
+  // scrubber.cc
+  std::vector<PageNumber> PageNumbers();
+  uint64_t Scrub(PageNumber number);
+
   // demoter.cc
   absl::Status Shrink(TierId tier, uint64_t bytes);
   void RunDemotion();

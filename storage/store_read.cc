@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "storage/store_impl.h"
 
 namespace kvstow {
@@ -12,13 +11,6 @@ namespace {
 constexpr TierId kTierOrder[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 
 absl::Status Missing() { return absl::NotFoundError("the segment is not stored (any longer)"); }
-
-// A body that came from a tier, and whether it is the one that was stored.
-absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const SegmentFacts& facts) {
-  if (!body.ok()) return body;
-  if (body->size() == facts.bytes && Xxh3(body->span()) == facts.digest) return body;
-  return absl::DataLossError("a segment fails its digest");
-}
 
 }  // namespace
 

@@ -119,6 +119,8 @@ StoreUsage TieredStore::Usage() { return impl_->Usage(); }
 StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
 StoreCounters TieredStore::Counters() { return impl_->Counters(); }
 std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
+std::vector<PageNumber> TieredStore::PageNumbers() { return impl_->PageNumbers(); }
+uint64_t TieredStore::Scrub(PageNumber number) { return impl_->Scrub(number); }
 absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
 absl::Status TieredStore::Flush() { return impl_->Flush(); }
 void TieredStore::RunDemotion() { impl_->RunDemotion(); }

@@ -151,6 +151,12 @@ class TieredStore {
   StoreCounters Counters();
   // Pages of a space (0 = all), for listing and verification.
   std::vector<PageName> Pages(SpaceId space);
+  // What is stored now, oldest first; and one page verified at rest, in every tier that has it:
+  // answers how many bytes were read, 0 when it is gone or being moved. Damaged copies count and go
+  // as when a read finds them; one on disk is written again where memory has a good one. No use of
+  // the page. For a Scrubber.
+  std::vector<PageNumber> PageNumbers();
+  uint64_t Scrub(PageNumber number);
   // Demotes and drops until the tier holds at most `bytes`.
   absl::Status Shrink(TierId tier, uint64_t bytes);
   // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.

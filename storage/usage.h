@@ -33,6 +33,7 @@ struct StoreCounters {
   uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
   uint64_t recovered_pages = 0, damaged_records = 0;
   uint64_t expired_leases = 0, disk_errors = 0;
+  uint64_t scrubbed_bytes = 0;  // read by the scrubber
 };
 
 }  // namespace kvstow

@@ -1,0 +1,112 @@
+#include "storage/scrubber.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "storage/store_impl.h"
+
+namespace kvstow {
+namespace {
+
+constexpr double kBetweenPasses = 1;  // seconds, at least
+
+}  // namespace
+
+std::vector<PageNumber> TieredStore::Impl::PageNumbers() {
+  std::vector<PageNumber> numbers;
+  {
+    MutexLock lock(mu_);
+    numbers.reserve(index_.size());
+    index_.ForEach([&](const PageEntry& page) { numbers.push_back(page.number); });
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+// Every copy of every segment. A damaged one counts, and goes as when a read finds it; one on disk
+// that has a good copy in memory is written again.
+uint64_t TieredStore::Impl::Scrub(PageNumber number) {
+  std::optional<Claim> claim = ClaimPage(number, Wait::kNo);
+  if (!claim.has_value()) return 0;
+  std::vector<BadCopy> bad;
+  std::vector<SegmentBody> mend;
+  size_t keep = (*claim)->segments.size();
+  uint64_t bytes = 0, corrupt = 0, lost = 0, disk_errors = 0;
+  for (uint16_t i = 0; i < (*claim)->segments.size(); ++i) {
+    const PageEntry::Segment& segment = (*claim)->segments[i];
+    const SegmentId id = (*claim)->id(i);
+    std::optional<SharedBytes> good;
+    TierSet left = segment.tiers, proven;
+    for (; !left.empty(); left.Remove(left.Hottest())) {
+      const TierId t = left.Hottest();
+      const absl::StatusOr<SharedBytes> body =
+          Verified(std::move(tier(t).Read({&id, 1})[0]), segment.facts);
+      bytes += segment.facts.bytes;
+      if (body.ok()) {
+        good = *body;
+      } else if (absl::IsNotFound(body.status()) || absl::IsDataLoss(body.status())) {
+        ++(absl::IsNotFound(body.status()) ? lost : corrupt);
+        bad.push_back({i, t});
+        proven.Add(t);
+      } else {
+        disk_errors += t == TierId::kDisk ? 1 : 0;
+      }
+    }
+    if (proven == segment.tiers) keep = std::min<size_t>(keep, i);
+    if (good.has_value() && proven.Has(TierId::kDisk)) mend.push_back({id, *std::move(good)});
+  }
+  if (!mend.empty()) {
+    const PageRecord record = (*claim)->Record((*claim)->on_disk());
+    const absl::Status mended = parts_.catalog->PutPage(record, mend, (*claim)->disk_ack);
+    disk_errors += mended.ok() ? 0 : 1;
+  }
+  if (!bad.empty()) Log().warn("scrubbing found {} damaged copies of page {}", bad.size(), number);
+  {
+    MutexLock lock(mu_);
+    counters_.scrubbed_bytes += bytes;
+    counters_.corrupt_segments += corrupt;
+    counters_.lost_segments += lost;
+    counters_.disk_errors += disk_errors;
+  }
+  DropBad(*claim, bad, keep);
+  return bytes;
+}
+
+Scrubber::Scrubber(TieredStore& store, uint64_t bytes_per_second) : store_(store) {
+  if (bytes_per_second == 0) return;
+  thread_ = std::thread([this, bytes_per_second] { Run(bytes_per_second); });
+}
+
+Scrubber::~Scrubber() {
+  {
+    MutexLock lock(mu_);
+    end_ = true;
+  }
+  ended_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Scrubber::Pause(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  MutexLock lock(mu_);
+  for (auto now = std::chrono::steady_clock::now(); !end_ && now < end;
+       now = std::chrono::steady_clock::now()) {
+    ended_.WaitFor(mu_, std::chrono::duration_cast<std::chrono::nanoseconds>(end - now));
+  }
+  return !end_;
+}
+
+void Scrubber::Run(uint64_t bytes_per_second) {
+  do {
+    for (const PageNumber number : store_.PageNumbers()) {
+      const uint64_t bytes = store_.Scrub(number);
+      if (!Pause(static_cast<double>(bytes) / bytes_per_second)) return;
+    }
+  } while (Pause(kBetweenPasses));
+}
+
+}  // namespace kvstow
