@@ -118,14 +118,15 @@ class PutStream final : public StreamHandler {
       message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
       return {.message = WriteChunk(message, {})};
     }
-    if (credit_ == 0 && next_ < todo_.size()) return {};
-    while (next_ < todo_.size() && parts_.empty()) {
-      if (Begin(batch_->pages[todo_[next_]], *message.mutable_begin())) break;
+    // Also while there is no credit: the first page is ready when the server has answered.
+    while (next_ < todo_.size() && parts_.empty() && !Begin(batch_->pages[todo_[next_]])) {
       ++next_;  // it was answered here
     }
     if (next_ == todo_.size()) return {.last = true};
+    if (credit_ == 0) return {};
     message.set_page(next_ + 1);
     message.set_offset(sent_);
+    if (sent_ == 0) message.mutable_begin()->Swap(&begin_);
     const uint64_t all = Bytes(parts_);
     const uint64_t bytes =
         std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, all - sent_});
@@ -177,7 +178,8 @@ class PutStream final : public StreamHandler {
   }
 
   // Makes the payload of a page and says what it is. False when it cannot be coded: it is refused.
-  bool Begin(const PagePut& page, v1::PutPage& out) {
+  bool Begin(const PagePut& page) {
+    begin_.Clear();
     const Digest128 digest = Xxh3_128(page.raw);
     if (encoded_) {
       absl::StatusOr<EncodedPage> encoded =
@@ -199,19 +201,19 @@ class PutStream final : public StreamHandler {
       parts_ = {SharedBytes(batch_, page.raw)};
     }
     for (const PageColumn& column : page.columns) {
-      v1::PageColumn& info = *out.add_columns();
+      v1::PageColumn& info = *begin_.add_columns();
       info.set_name(column.name);
       info.set_queries(column.queries);
       info.set_context(column.context);
       info.set_bytes(column.scores.size());
       parts_.emplace_back(batch_, std::span(column.scores));
     }
-    out.set_key(page.key);
-    out.set_tokens(page.tokens);
-    out.set_first_position(page.first_position);
-    out.set_payload_bytes(Bytes(parts_));
-    out.set_digest(digest.bytes.data(), digest.bytes.size());
-    out.set_ack(static_cast<v1::Ack>(page.ack));
+    begin_.set_key(page.key);
+    begin_.set_tokens(page.tokens);
+    begin_.set_first_position(page.first_position);
+    begin_.set_payload_bytes(Bytes(parts_));
+    begin_.set_digest(digest.bytes.data(), digest.bytes.size());
+    begin_.set_ack(static_cast<v1::Ack>(page.ack));
     return true;
   }
 
@@ -224,7 +226,8 @@ class PutStream final : public StreamHandler {
   uint64_t raw_bytes_ = 0;  // of pages that were stored
   bool opened_ = false;
   size_t next_ = 0;                 // place in todo_ of the page that is being sent
-  std::vector<SharedBytes> parts_;  // its payload; empty before its first byte
+  std::vector<SharedBytes> parts_;  // its payload; empty before Begin
+  v1::PutPage begin_;               // what its first message says
   uint64_t sent_ = 0;               // of its bytes
   uint64_t credit_ = 0;             // that the server has granted and we have not used
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "client/planner/reuse_curve.h"
 #include "tests/integration/process.h"
@@ -13,6 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
+constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
 constexpr uint64_t kBlocks = 4000;  // that the server has room for
 
 // Pages as small as they get: it is their number that counts here.
@@ -82,7 +84,9 @@ TEST(LivePlan, TheServerDoesWhatThePlannerForetoldAndEstimatesTheSame) {
     page_bytes = worker.stored_bytes();
   }
   ASSERT_GT(page_bytes, 0u);
-  Daemon server("127.0.0.1:0", {"--host-bytes", std::to_string(kBlocks * page_bytes)});
+  // The planner's model; the server's own policy hits more.
+  Daemon server("127.0.0.1:0",
+                {"--host-bytes", std::to_string(kBlocks * page_bytes), "--eviction-policy", "lru"});
   server.Start();
   Worker worker(server.address());
   for (const TraceRequest& request : trace->requests) worker.Serve(request);
@@ -104,6 +108,59 @@ TEST(LivePlan, TheServerDoesWhatThePlannerForetoldAndEstimatesTheSame) {
     const auto blocks = static_cast<uint64_t>(factors[i] * kBlocks);
     EXPECT_NEAR(plan["curve"][i]["hit_rate"], curve.HitRate(blocks), 0.02) << factors[i];
   }
+}
+
+std::vector<std::string> ReplayOf(const std::string& server, const char* requests) {
+  return {"replay", kTrace,       "--server", server,     "--layers", "1",        "--page-tokens",
+          "8",      "--requests", requests,   "--recipe", "raw",      "--format", "json"};
+}
+
+TEST(Replay, HitsWhatACacheOfThatSizeHitsAndSaysFromWhichTier) {
+  auto trace = LoadTrace(kTrace);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  trace->requests.resize(300);
+  std::set<uint64_t> seen;
+  uint64_t blocks = 0, hits = 0;
+  for (const TraceRequest& request : trace->requests) {
+    blocks += request.blocks.size();
+    for (const uint64_t block : request.blocks) hits += seen.contains(block) ? 1 : 0;
+    seen.insert(request.blocks.begin(), request.blocks.end());
+  }
+
+  Daemon server("127.0.0.1:0", {"--host-bytes", "256MiB"});
+  server.Start();
+  const Finished run = RunKvstow(ReplayOf(server.address(), "300"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json replay = Json::parse(run.out, nullptr, false);
+  EXPECT_EQ(replay["requests"], 300);
+  EXPECT_EQ(replay["blocks"], blocks);
+  EXPECT_DOUBLE_EQ(replay["hit_rate"], static_cast<double>(hits) / static_cast<double>(blocks))
+      << "there is room for all";
+  EXPECT_EQ(replay["hit_rate_by_tier"]["host"], replay["hit_rate"]);
+  EXPECT_EQ(replay["stored"], seen.size());
+  EXPECT_EQ(replay["lost"], 0);
+  EXPECT_EQ(replay["refused"], 0);
+  EXPECT_EQ(replay["lookup"]["calls"], 300);
+  // A second time all of it is there; faster than the trace, and in its pace.
+  auto again = ReplayOf(server.address(), "30");
+  again.insert(again.end(), {"--rate", "100", "--clients", "2"});
+  const Finished second = RunKvstow(again);
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  const Json all = Json::parse(second.out, nullptr, false);
+  EXPECT_EQ(all["hit_rate"], 1.0);
+  EXPECT_GE(all["seconds"], trace->requests[29].time_s / 100);
+}
+
+TEST(Replay, WhatIsWrongIsNamed) {
+  auto nobody = ReplayOf("127.0.0.1:1", "3");
+  nobody.insert(nobody.end(), {"--timeout", "1"});
+  const Finished run = RunKvstow(nobody);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.err.find("is kvstowd running"), std::string::npos) << run.err;
+  EXPECT_EQ(RunKvstow({"replay", "no-such-file"}).exit_code, 1);
+  const Finished large = RunKvstow({"replay", kTrace, "--content", kCase});
+  EXPECT_EQ(large.exit_code, 2);
+  EXPECT_NE(large.err.find("--page-tokens"), std::string::npos) << large.err;
 }
 
 }  // namespace
