@@ -114,6 +114,10 @@ PageIndex::PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers
   }
 }
 
+PageIndex::~PageIndex() {
+  for (PageEntry* const page : pages_) delete page;
+}
+
 uint64_t PageIndex::HashOf(const PageName& name) {
   return Xxh3(AsBytes(name.key)) + name.space * 0x9E3779B97F4A7C15u;
 }
@@ -132,14 +136,14 @@ uint64_t PageIndex::IdFor(const PageName& name) const {
 
 PageEntry* PageIndex::FindById(uint64_t id) const {
   const auto it = pages_.find(id);
-  return it == pages_.end() ? nullptr : it->second.get();
+  return it == pages_.end() ? nullptr : *it;
 }
 
-PageEntry* PageIndex::Find(const PageName& name) { return FindById(IdFor(name)); }
+PageEntry* PageIndex::Find(const PageName& name) const { return FindById(IdFor(name)); }
 
-PageEntry* PageIndex::Find(PageNumber number) {
+PageEntry* PageIndex::Find(PageNumber number) const {
   const auto it = by_number_.find(number);
-  return it == by_number_.end() ? nullptr : it->second;
+  return it == by_number_.end() ? nullptr : *it;
 }
 
 PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
@@ -156,8 +160,8 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
   if (wrong || entry->parent == entry->item) entry->parent = PolicyItem::kNoParent;
   entry->reachable = Reachable(*entry);
   if (!entry->reachable) orphans_[entry->parent].push_back(entry->item);
-  by_number_[entry->number] = entry;
-  pages_[entry->item] = std::move(page);
+  by_number_.insert(entry);
+  pages_.insert(page.release());
   Count(*entry, true);
   Tell(*entry, {}, ItemsOf(*entry), std::nullopt);
   // Those that came before it are worth something now.
@@ -175,8 +179,9 @@ std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<Tier
     if (it->second.empty()) orphans_.erase(it);
   }
   if (!displaced_.empty()) displaced_.erase(page->name);
-  by_number_.erase(page->number);
-  return std::move(pages_.extract(page->item).mapped());
+  by_number_.erase(page);
+  pages_.erase(page);
+  return std::unique_ptr<PageEntry>(page);
 }
 
 std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<PageEntry> page) {
@@ -187,10 +192,11 @@ std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<Pa
   Count(*old, false);
   Count(*page, true);
   Tell(*page, ItemsOf(*old), ItemsOf(*page), std::nullopt);
-  by_number_.erase(old->number);
-  by_number_[page->number] = page.get();
-  std::swap(pages_[page->item], page);
-  return page;
+  by_number_.erase(old);
+  pages_.erase(old);
+  by_number_.insert(page.get());
+  pages_.insert(page.release());
+  return std::unique_ptr<PageEntry>(old);
 }
 
 void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
@@ -302,7 +308,7 @@ StoreUsage PageIndex::usage(SpaceId space) const {
 }
 
 void PageIndex::ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const {
-  for (const auto& [id, page] : pages_) visit(*page);
+  for (const PageEntry* const page : pages_) visit(*page);
 }
 
 void PageIndex::Count(const PageEntry& page, bool in) {
@@ -317,13 +323,12 @@ absl::Status PageIndex::CheckInvariants() const {
   StoreUsage all;
   absl::flat_hash_map<SpaceId, StoreUsage> spaces;
   std::array<size_t, kTiers> items{};
-  for (const auto& [id, page] : pages_) {
+  for (const PageEntry* const page : pages_) {
     if (absl::Status s = CheckPage(*page); !s.ok()) return s;
     AddTo(all, *page, 1);
     AddTo(spaces[page->name.space], *page, 1);
-    if (page->item != id || IdFor(page->name) != id) return Wrong(*page, "is under a wrong id");
-    const auto it = by_number_.find(page->number);
-    if (it == by_number_.end() || it->second != page.get()) return Wrong(*page, "lost its number");
+    if (FindById(IdFor(page->name)) != page) return Wrong(*page, "is under a wrong id");
+    if (Find(page->number) != page) return Wrong(*page, "lost its number");
     const Items in = ItemsOf(*page);
     for (int t = 0; t < kTiers; ++t) items[t] += in.in[t].has_value() ? 1 : 0;
   }

@@ -26,7 +26,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "storage/catalog.h"
 #include "storage/policies/eviction_policy.h"
@@ -66,11 +68,11 @@ struct PageEntry {
   Digest128 raw_digest;
   uint64_t raw_bytes = 0;
   uint64_t first_position = 0;
+  std::vector<Segment> segments;
   uint32_t tokens = 0;
   bool whole = false;
-  bool hot = false;  // see PageToStore
-  std::vector<Segment> segments;
-  double put_gain = 0;          // of all segments as they were put; 0 = of those that are here
+  bool hot = false;             // see PageToStore
+  float put_gain = 0;           // of all segments as they were put; 0 = of those that are here
   Ack disk_ack = Ack::kMemory;  // what the copy on disk survives
   uint32_t leases = 0;
   bool pinned = false;
@@ -105,9 +107,12 @@ class PageIndex {
   // `id_of` need not be free of collisions.
   PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
             IdOf id_of = &HashOf);
+  ~PageIndex();
+  PageIndex(const PageIndex&) = delete;
+  PageIndex& operator=(const PageIndex&) = delete;
 
-  PageEntry* Find(const PageName& name);
-  PageEntry* Find(PageNumber number);
+  PageEntry* Find(const PageName& name) const;
+  PageEntry* Find(PageNumber number) const;
   // The name must be new. The result lives until it is removed.
   PageEntry* Insert(std::unique_ptr<PageEntry> page);
   // `by`: the tier whose policy wanted it, if any did.
@@ -159,9 +164,21 @@ class PageIndex {
   PageEntry* FindById(uint64_t id) const;
   PageEntry* FromPolicy(EvictionPolicy& policy, MayGo may_go) const;
 
+  // Pages by a field of theirs: a pointer a page, where a map would hold the field once more.
+  template <uint64_t PageEntry::*field>
+  struct By {
+    using is_transparent = void;
+    static uint64_t Of(uint64_t value) { return value; }
+    static uint64_t Of(const PageEntry* page) { return page->*field; }
+    size_t operator()(const auto& a) const { return absl::Hash<uint64_t>()(Of(a)); }
+    bool operator()(const auto& a, const auto& b) const { return Of(a) == Of(b); }
+  };
+  template <uint64_t PageEntry::*field>
+  using SetBy = absl::flat_hash_set<PageEntry*, By<field>, By<field>>;
+
   const IdOf id_of_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<PageEntry>> pages_;  // by id
-  absl::flat_hash_map<PageNumber, PageEntry*> by_number_;
+  SetBy<&PageEntry::item> pages_;  // which it owns
+  SetBy<&PageEntry::number> by_number_;
   absl::flat_hash_map<PageName, uint64_t> displaced_;  // ids of those whose own was taken
   // Pages whose parent was not here when they came, by its id; and what Expect was told.
   absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;

@@ -2,16 +2,19 @@
 //
 // An item is in exactly one of a fixed number of lists, oldest at the front unless it was put
 // there; the lists count items and bytes. Items are named by small numbers that are valid until
-// Forget. Everything is O(1). Not thread-safe.
+// Forget. Everything is O(1). Memory grows by blocks of items, and what finds an item by its id
+// holds its number only, so that an item costs little more than itself. Not thread-safe.
 #ifndef KVSTOW_STORAGE_POLICIES_ITEM_LISTS_H_
 #define KVSTOW_STORAGE_POLICIES_ITEM_LISTS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 
 namespace kvstow {
 
@@ -26,20 +29,23 @@ class ItemLists {
     uint64_t id = 0;
     uint64_t bytes = 0;
     ItemNumber before = kNoItem, after = kNoItem;
-    uint32_t list = 0;
+    uint16_t list = 0;
   };
 
+  // At most 65,536.
   explicit ItemLists(size_t lists) : lists_(lists) {}
+  ItemLists(const ItemLists&) = delete;
+  ItemLists& operator=(const ItemLists&) = delete;
 
   ItemNumber Find(uint64_t id) const {
     const auto it = by_id_.find(id);
-    return it == by_id_.end() ? kNoItem : it->second;
+    return it == by_id_.end() ? kNoItem : *it;
   }
-  Item& operator[](ItemNumber n) { return items_[n]; }
-  const Item& operator[](ItemNumber n) const { return items_[n]; }
+  Item& operator[](ItemNumber n) { return blocks_[n / kBlock][n % kBlock]; }
+  const Item& operator[](ItemNumber n) const { return blocks_[n / kBlock][n % kBlock]; }
 
   ItemNumber front(size_t list) const { return lists_[list].front; }
-  ItemNumber after(ItemNumber n) const { return items_[n].after; }
+  ItemNumber after(ItemNumber n) const { return (*this)[n].after; }
   uint64_t bytes(size_t list) const { return lists_[list].bytes; }
   size_t items(size_t list) const { return lists_[list].items; }
   size_t size() const { return by_id_.size(); }
@@ -48,7 +54,7 @@ class ItemLists {
   template <typename MayGo>
   ItemNumber FirstThat(const MayGo& may_go, size_t list) const {
     ItemNumber n = lists_[list].front;
-    while (n != kNoItem && !may_go(items_[n].id)) n = items_[n].after;
+    while (n != kNoItem && !may_go((*this)[n].id)) n = (*this)[n].after;
     return n;
   }
 
@@ -56,16 +62,15 @@ class ItemLists {
   ItemNumber Add(uint64_t id, uint64_t bytes, size_t list) {
     ItemNumber n = kNoItem;
     if (free_.empty()) {
-      n = static_cast<ItemNumber>(items_.size());
-      items_.emplace_back();
+      n = made_++;
+      if (n % kBlock == 0) blocks_.push_back(std::make_unique<Item[]>(kBlock));
     } else {
       n = free_.back();
       free_.pop_back();
-      items_[n] = Item();
     }
-    items_[n].id = id;
-    items_[n].bytes = bytes;
-    by_id_[id] = n;
+    (*this)[n].id = id;
+    (*this)[n].bytes = bytes;
+    by_id_.insert(n);
     LinkBack(n, list);
     return n;
   }
@@ -81,10 +86,10 @@ class ItemLists {
     ItemNumber before = at_front ? kNoItem : lists_[list].back;
     ItemNumber after = at_front ? lists_[list].front : kNoItem;
     for (int step = 0; step < kSteps; ++step) {
-      if (at_front && after != kNoItem && key(items_[after]) < key(items_[n])) {
-        before = std::exchange(after, items_[after].after);
-      } else if (!at_front && before != kNoItem && key(items_[n]) < key(items_[before])) {
-        after = std::exchange(before, items_[before].before);
+      if (at_front && after != kNoItem && key((*this)[after]) < key((*this)[n])) {
+        before = std::exchange(after, (*this)[after].after);
+      } else if (!at_front && before != kNoItem && key((*this)[n]) < key((*this)[before])) {
+        after = std::exchange(before, (*this)[before].before);
       } else {
         break;
       }
@@ -92,13 +97,13 @@ class ItemLists {
     Link(n, list, before, after);
   }
   void Resize(ItemNumber n, uint64_t bytes) {
-    lists_[items_[n].list].bytes += bytes - items_[n].bytes;
-    items_[n].bytes = bytes;
+    lists_[(*this)[n].list].bytes += bytes - (*this)[n].bytes;
+    (*this)[n].bytes = bytes;
   }
   void Forget(ItemNumber n) {
     Unlink(n);
-    by_id_.erase(items_[n].id);
-    items_[n] = Item();
+    by_id_.erase(n);
+    (*this)[n] = Item();
     free_.push_back(n);
   }
 
@@ -111,28 +116,44 @@ class ItemLists {
 
   void LinkBack(ItemNumber n, size_t list) { Link(n, list, lists_[list].back, kNoItem); }
   void Link(ItemNumber n, size_t list, ItemNumber before, ItemNumber after) {
-    Item& item = items_[n];
-    item.list = static_cast<uint32_t>(list);
+    Item& item = (*this)[n];
+    item.list = static_cast<uint16_t>(list);
     item.before = before;
     item.after = after;
-    (before == kNoItem ? lists_[list].front : items_[before].after) = n;
-    (after == kNoItem ? lists_[list].back : items_[after].before) = n;
+    (before == kNoItem ? lists_[list].front : (*this)[before].after) = n;
+    (after == kNoItem ? lists_[list].back : (*this)[after].before) = n;
     lists_[list].bytes += item.bytes;
     ++lists_[list].items;
   }
   void Unlink(ItemNumber n) {
-    const Item& item = items_[n];
+    const Item& item = (*this)[n];
     List& list = lists_[item.list];
-    (item.before == kNoItem ? list.front : items_[item.before].after) = item.after;
-    (item.after == kNoItem ? list.back : items_[item.after].before) = item.before;
+    (item.before == kNoItem ? list.front : (*this)[item.before].after) = item.after;
+    (item.after == kNoItem ? list.back : (*this)[item.after].before) = item.before;
     list.bytes -= item.bytes;
     --list.items;
   }
 
-  std::vector<Item> items_;
+  static constexpr ItemNumber kBlock = 1024;
+  // An item's number stands for its id.
+  struct HashId {
+    using is_transparent = void;
+    size_t operator()(uint64_t id) const { return absl::Hash<uint64_t>()(id); }
+    size_t operator()(ItemNumber n) const { return (*this)((*items)[n].id); }
+    const ItemLists* items;
+  };
+  struct SameId {
+    using is_transparent = void;
+    bool operator()(ItemNumber a, uint64_t id) const { return (*items)[a].id == id; }
+    bool operator()(ItemNumber a, ItemNumber b) const { return a == b; }
+    const ItemLists* items;
+  };
+
+  std::vector<std::unique_ptr<Item[]>> blocks_;
+  ItemNumber made_ = 0;  // numbers below it were given once
   std::vector<ItemNumber> free_;
   std::vector<List> lists_;
-  absl::flat_hash_map<uint64_t, ItemNumber> by_id_;
+  absl::flat_hash_set<ItemNumber, HashId, SameId> by_id_{0, HashId{this}, SameId{this}};
 };
 
 }  // namespace kvstow

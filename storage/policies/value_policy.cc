@@ -21,7 +21,7 @@ constexpr uint8_t kMaxUses = 255;
 constexpr size_t kOrigins = 5, kEndClass = 9, kClasses = 10;
 // Worth in octaves; a worth of 1 is level kWorthOfOne. Level 0 is for a worth of 0.
 constexpr size_t kWorths = 24, kWorthOfOne = 16;
-constexpr size_t kGhostsForEachItem = 6;
+constexpr size_t kGhostsForEachItem = 4;
 constexpr size_t kMinUses = 100;  // between two estimates, which cost as much as some uses
 // Items that were used again are held on to more than their rate says: it rests on fewer of them.
 constexpr double kUsedAgainBonus = 2;
@@ -36,7 +36,7 @@ struct ItemFacts {
   uint64_t parent = PolicyItem::kNoParent;
   uint32_t children = 0;  // that are resident
   uint8_t uses = 0, origin = 0, age = 0, worth = 0;
-  bool resident = false, had_child = false;
+  bool resident : 1 = false, had_child : 1 = false;
 };
 
 size_t ClassOf(const ItemFacts& item) {
@@ -132,6 +132,11 @@ class ValuePolicy final : public EvictionPolicy {
  private:
   using Items = ItemLists<ItemFacts>;
   using Item = Items::Item;
+  // A ghost, in the order of leaving.
+  struct Left {
+    ItemNumber item;
+    uint32_t used;
+  };
   // Lists of leaves come first, then those of items that have children, of ghosts, and one for an
   // item on its way.
   static constexpr size_t kLeafLists = kClasses * kAges * kWorths;
@@ -260,18 +265,20 @@ class ValuePolicy final : public EvictionPolicy {
   }
   void RememberGhost(ItemNumber n) {
     ++ghosts_;
-    left_.emplace_back(n, items_[n].used);
+    left_.push_back({n, Stamp(items_[n])});
     if (left_.size() < 2 * ghosts_ + 64) return;
-    std::erase_if(left_, [&](const auto& ghost) { return !IsGhost(ghost); });
+    std::erase_if(left_, [&](const Left& ghost) { return !IsGhost(ghost); });
   }
+  // When it was used last, cut short: a ghost that is taken for another goes too soon, no more.
+  static uint32_t Stamp(const Item& item) { return static_cast<uint32_t>(item.used); }
   // Else it came back since, and perhaps left again.
-  bool IsGhost(const std::pair<ItemNumber, uint64_t>& ghost) const {
-    const Item& item = items_[ghost.first];
-    return item.list >= kGhosts && item.list < kLimbo && item.used == ghost.second;
+  bool IsGhost(const Left& ghost) const {
+    const Item& item = items_[ghost.item];
+    return item.list >= kGhosts && item.list < kLimbo && Stamp(item) == ghost.used;
   }
   void ForgetOldestGhost() {
     while (!IsGhost(left_.front())) left_.pop_front();
-    Forget(left_.front().first);
+    Forget(left_.front().item);
     left_.pop_front();
     --ghosts_;
   }
@@ -279,10 +286,10 @@ class ValuePolicy final : public EvictionPolicy {
   const uint64_t unit_, period_;
   ReuseEstimator estimator_;
   Items items_{kLimbo + 1};
-  uint64_t clock_ = 0, aged_ = 0, estimated_ = 0;     // in bytes used
-  std::deque<std::pair<ItemNumber, uint64_t>> left_;  // ghosts and when they were used, as evicted
-  absl::flat_hash_map<uint64_t, uint32_t> waiting_;   // children of items that are not known
-  size_t uses_ = 0;                                   // since the last estimate
+  uint64_t clock_ = 0, aged_ = 0, estimated_ = 0;  // in bytes used
+  std::deque<Left> left_;
+  absl::flat_hash_map<uint64_t, uint32_t> waiting_;  // children of items that are not known
+  size_t uses_ = 0;                                  // since the last estimate
   size_t residents_ = 0, ghosts_ = 0;
   std::vector<size_t> by_value_ = std::vector<size_t>(kLeafLists), rank_ = by_value_;
   std::vector<uint64_t> filled_ = std::vector<uint64_t>((kLeafLists + 63) / 64);  // by rank
