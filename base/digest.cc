@@ -1,6 +1,7 @@
 #include "base/digest.h"
 
 #include <openssl/sha.h>
+#include <xxh_x86dispatch.h>  // the widest vectors that this machine has; the same digests
 #include <xxhash.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // How the database of the disk tier is set up: its column families and RocksDB's options. What was
-// measured for them is in docs/PERFORMANCE.md. Free functions; thread-safe.
+// measured for them is in docs/decisions/0042-disk-values.md. Free functions; thread-safe.
 #ifndef KVSTOW_STORAGE_ROCKS_OPTIONS_H_
 #define KVSTOW_STORAGE_ROCKS_OPTIONS_H_
 

@@ -270,6 +270,40 @@ void BM_DurablePuts(benchmark::State& state) {
   state.SetItemsProcessed(static_cast<int64_t>(key));
   state.SetBytesProcessed(static_cast<int64_t>(key * body.size()));
 }
+// From opening the folder to answering lookups, with KVSTOW_RECOVERY_MIB of pages of 1 MiB on disk.
+void BM_Recovery(benchmark::State& state) {
+  const char* const text = std::getenv("KVSTOW_RECOVERY_MIB");
+  const uint64_t pages = text == nullptr ? 64 : std::strtoull(text, nullptr, 10);
+  const Folder folder;
+  const SharedBytes body = SharedBytes::Take(Noise(7));
+  const uint64_t digest = Xxh3(body.span());
+  const auto open = [&]() -> std::unique_ptr<TieredStore> {
+    auto rocks = OpenRocksStore({.path = folder.path()});
+    if (!rocks.ok()) return nullptr;
+    TieredStoreParts parts;
+    parts.tiers[2] = std::move(rocks->tier);
+    parts.catalog = std::move(rocks->catalog);
+    auto store = TieredStore::Open({.budget_bytes = {0, 0, uint64_t{64} << 30}}, std::move(parts));
+    return store.ok() ? *std::move(store) : nullptr;
+  };
+  std::unique_ptr<TieredStore> store = open();
+  bool ok = store != nullptr && store->SaveSpace({.id = 1}).ok();
+  for (uint64_t key = 0; ok && key < pages; ++key) {
+    ok = store->Put(PageOf(key, body, digest, Ack::kMemory)).ok();
+  }
+  if (!ok || !store->Flush().ok()) return state.SkipWithError("filling failed");
+  for (auto _ : state) {
+    state.PauseTiming();
+    store.reset();
+    LeavePageCache(folder.path());
+    state.ResumeTiming();
+    store = open();
+  }
+  if (store == nullptr || store->Usage().pages != pages) state.SkipWithError("pages are missing");
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * pages));
+}
+BENCHMARK(BM_Recovery)->Unit(benchmark::kMillisecond)->UseRealTime();
+
 BENCHMARK(BM_DurablePuts)->Arg(1)->Arg(8)->UseRealTime();
 
 BENCHMARK_CAPTURE(BM_Tier, HostWrite, Where::kHost, true)->UseManualTime();

@@ -38,7 +38,7 @@ BEGIN {
   rule("^nlohmann/", "^(service|client|tests|storage/trace)/")
   rule("^zlib\\.h", "^(kernels|storage/trace|tests)/")
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
-  rule("^(xxhash\\.h|openssl/)", "^(base|service|tests/(base|service))/")
+  rule("^(xxh|openssl/)", "^(base|service|tests/(base|service))/")
   rule("^spdlog/", "^(base|tests/base)/")
   rule("^benchmark/", "^tests/bench/")
   rule("^(gtest|gmock)/", "^tests/")

@@ -1,0 +1,120 @@
+// A disk that is full, slow, or fails now and then: reads go on, memory is not held up, nothing
+// that was acknowledged is lost, and no wrong byte comes back.
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "tests/fault/faulty_file_system.h"
+#include "tests/storage/store_fixture.h"
+
+namespace kvstow {
+namespace {
+
+using absl::StatusCode;
+
+class FaultyDiskTest : public StoreTest {
+ protected:
+  FaultyDiskTest() { file_system_ = disk_; }
+  static PrfPage PageOf(uint64_t key) { return {.key = key, .sizes = {60'000, 40'000}}; }
+
+  const std::shared_ptr<FaultyFileSystem> disk_ = std::make_shared<FaultyFileSystem>(2026);
+};
+
+TEST_F(FaultyDiskTest, FullThenRoomAgain) {
+  Open(0, 4 << 20, 64 << 20);
+  disk_->space_bytes = 16 << 20;
+  absl::Status refused;
+  uint64_t key = 0;
+  while (refused.ok() && key < 1000) {
+    refused = store_->Put(PageOf(++key).ToStore(Ack::kProcess)).status();
+  }
+  EXPECT_THAT(refused, HasCode(StatusCode::kResourceExhausted));
+  EXPECT_GT(key, 50u);
+  // How long a refusal takes, in milliseconds; tests promise no times, docs/RELIABILITY.md does.
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THAT(store_->Put(PageOf(key).ToStore(Ack::kProcess)).status(),
+                HasCode(StatusCode::kResourceExhausted));
+  }
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  RecordProperty("refusal_ms", std::to_string(took.count() / 10));
+  for (uint64_t k = 1; k < key; ++k) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
+  EXPECT_OK(store_->Put(PageOf(2000).ToStore()).status()) << "memory does not need the disk";
+  EXPECT_FALSE(store_->Flush().ok());
+
+  disk_->space_bytes = uint64_t{1} << 40;
+  // RocksDB looks for free space every few seconds.
+  while (!store_->Put(PageOf(key).ToStore(Ack::kDurable)).ok()) std::this_thread::yield();
+  EXPECT_OK(store_->Flush());
+  Reopen();
+  for (uint64_t k = 1; k <= key; ++k) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
+}
+
+TEST_F(FaultyDiskTest, AStalledDiskDoesNotHoldUpMemory) {
+  Open(0, 4 << 20, 64 << 20);
+  ASSERT_OK(Put(PageOf(1)).status());
+  ASSERT_OK(store_->Flush());
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(Put(PageOf(2)).status());
+
+  disk_->StallReads(true);
+  std::thread reader([&] { EXPECT_EQ(ReadUnchecked(PageOf(1)), 2u); });
+  disk_->WaitForStalled();
+  EXPECT_EQ(ReadUnchecked(PageOf(2)), 2u) << "a hit in memory";
+  EXPECT_OK(store_->Put(PageOf(3).ToStore()).status());
+  disk_->StallReads(false);
+  reader.join();
+
+  disk_->StallWrites(true);
+  std::thread writer([&] { EXPECT_OK(store_->Put(PageOf(4).ToStore(Ack::kDurable)).status()); });
+  disk_->WaitForStalled();
+  EXPECT_EQ(ReadUnchecked(PageOf(3)), 2u);
+  EXPECT_OK(store_->Put(PageOf(5).ToStore()).status());
+  EXPECT_EQ(store_->Find(PageOf(4).name()).status().code(), StatusCode::kNotFound)
+      << "not before it is on disk";
+  disk_->StallWrites(false);
+  writer.join();
+  EXPECT_EQ(ReadUnchecked(PageOf(4)), 2u);
+}
+
+TEST_F(FaultyDiskTest, NowAndThenAWriteFails) {
+  std::mt19937_64 random(1);
+  std::vector<uint64_t> acked;
+  Open(0, 1 << 20, 64 << 20);
+  uint64_t key = 0, failed = 0;
+  for (int round = 0; round < 10; ++round) {
+    disk_->write_errors_one_in = 40;
+    for (int i = 0; i < 60; ++i) {
+      const auto ack = static_cast<Ack>(random() % 3);
+      const bool put = store_->Put(PageOf(++key).ToStore(ack)).ok();
+      failed += put ? 0 : 1;
+      if (put && ack != Ack::kMemory) acked.push_back(key);
+      ReadUnchecked(PageOf(1 + random() % key));
+    }
+    disk_->write_errors_one_in = 0;
+    Reopen();
+    for (const uint64_t k : acked) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
+    EXPECT_OK(store_->CheckInvariants());
+  }
+  EXPECT_GT(failed, 0u);
+  EXPECT_GT(acked.size(), 50u);
+}
+
+TEST_F(FaultyDiskTest, ReadsThatLie) {
+  Open(0, 0, 64 << 20);
+  for (uint64_t key = 1; key <= 200; ++key) ASSERT_OK(store_->Put(PageOf(key).ToStore()).status());
+  ASSERT_OK(store_->Flush());
+  // Where bodies are is known before: RocksDB checks that itself when it opens.
+  for (uint64_t key = 1; key <= 200; ++key) EXPECT_EQ(ReadUnchecked(PageOf(key)), 2u);
+  disk_->flips_one_in = 5;
+  size_t good = 0;
+  for (uint64_t key = 1; key <= 200; ++key) good += ReadUnchecked(PageOf(key));
+  disk_->flips_one_in = 0;
+  EXPECT_LT(good, 400u);
+  EXPECT_GT(good, 200u);
+  EXPECT_GT(disk_->flips(), 20u);
+  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+}
+
+}  // namespace
+}  // namespace kvstow
