@@ -240,7 +240,7 @@ IOStatus FaultyFileSystem::BeforeWrite(const std::string& name, uint64_t end) {
   if (writes_stalled_) WaitOut(writes_stalled_);
   if (writes_left_ > 0 && --writes_left_ == 0) cut_ = true;
   if (cut_) return Cut();
-  if (OneIn(write_errors_one_in)) {
+  if (!name.ends_with(".log") && OneIn(write_errors_one_in)) {
     ++errors_;
     return Failed();
   }
@@ -314,11 +314,9 @@ IOStatus FaultyFileSystem::NewWritableFile(const std::string& name, const Option
   const std::string plain = Plain(name);
   if (IOStatus s = BeforeWrite(plain, 0); !s.ok()) {
     MutexLock lock(mu_);
-    if (!cut_ && !plain.ends_with(".log")) return s;
-    if (cut_) {
-      *file = std::make_unique<DeadFile>();
-      return IOStatus::OK();
-    }
+    if (!cut_) return s;
+    *file = std::make_unique<DeadFile>();
+    return IOStatus::OK();
   }
   IOStatus made = target()->NewWritableFile(name, options, file, debug);
   if (made.ok()) {
