@@ -1,8 +1,10 @@
 #include "base/digest.h"
 
 #include <openssl/sha.h>
-#include <xxh_x86dispatch.h>  // the widest vectors that this machine has; the same digests
 #include <xxhash.h>
+#if __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // the widest vectors that this machine has; the same digests
+#endif
 
 #include <cstring>
 
