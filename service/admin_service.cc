@@ -30,7 +30,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       if (!ok) cancelled_ = true;
       next = Decide();
     }
-    Act(next);
+    if (next != Next::kNothing) Act(next);
   }
   void OnCancel() override {
     MutexLock lock(mu_);
@@ -49,7 +49,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       latest_ = progress;
       next = Decide();
     }
-    Act(next);
+    if (next != Next::kNothing) Act(next);
     return true;
   }
 
@@ -60,7 +60,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       end_ = std::move(status);
       next = Decide();
     }
-    Act(next);  // with kNothing, the stream may be gone by now
+    if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
   }
 
   // What is to be done next; who got it from here does it, outside the lock.

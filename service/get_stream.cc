@@ -100,7 +100,7 @@ void GetStream::EndReading(absl::Status status) {
     final_ = std::move(status);
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
 }
 
 absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
@@ -128,7 +128,7 @@ absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
     credit_ = std::max(credit_, credit_ + message.credit_bytes());
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
   return absl::OkStatus();
 }
 
@@ -177,7 +177,7 @@ void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
     --fetching_;
     next = Decide();
   }
-  Act(next);  // with kNothing, the stream may be gone by now
+  if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
 }
 
 // The next bytes of a page, as far as credit and the size of a chunk go.
@@ -263,7 +263,7 @@ void GetStream::OnWriteDone(bool ok) {
     if (!ok) broken_ = true;
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
 }
 
 // The read that is always open until reading ends fails now, and ends the stream. After reading
@@ -275,7 +275,7 @@ void GetStream::OnCancel() {
     broken_ = true;
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
 }
 
 }  // namespace

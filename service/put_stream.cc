@@ -118,7 +118,7 @@ void PutStream::EndReading(absl::Status status) {
     final_ = std::move(status);
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
 }
 
 absl::Status PutStream::Handle(const grpc::ByteBuffer& buffer) {
@@ -274,7 +274,7 @@ void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, b
     if (from_worker) --storing_;
     next = Decide();
   }
-  Act(next);  // with kNothing, the stream may be gone by now
+  if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
 }
 
 void PutStream::GrantCredit(uint64_t bytes) {
@@ -285,7 +285,7 @@ void PutStream::GrantCredit(uint64_t bytes) {
     credit_ += bytes;
     next = Decide();
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
 }
 
 // What is to be done next; who got it from here does it, outside the lock.
@@ -326,7 +326,7 @@ void PutStream::OnWriteDone(bool ok) {
     next = Decide();
     resume = std::exchange(paused_, false);
   }
-  Act(next);
+  if (next != Next::kNothing) Act(next);
   if (resume) StartRead(&in_);
 }
 
