@@ -6,36 +6,19 @@
 
 #include "tests/storage/fake_disk.h"
 #include "tests/storage/faulty_tier.h"
+#include "tests/storage/hot_pages.h"
 #include "tests/storage/store_fixture.h"
 
 namespace kvstow {
 namespace {
 
 constexpr uint64_t kKeys = 60, kVersions = 3;
+constexpr HotPages kPages{.least = 500, .step = 900, .cold = 200};
 
 class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
  protected:
-  static PrfPage PageOf(uint64_t key, uint64_t version) {
-    PrfPage page{
-        .key = key, .version = version, .sizes = {}, .whole = key % 5 == 0, .hot = key % 3 == 0};
-    for (uint64_t i = 0; i < 1 + key % 4; ++i) page.sizes.push_back(500 + 900 * ((key + i) % 7));
-    return page;
-  }
-  static PrfPage ColdOf(uint64_t key, uint64_t version) {
-    PrfPage page = PageOf(key, version + 1000);
-    page.sizes = std::vector<uint32_t>(1 + key % 2, 200);
-    page.hot = false;
-    return page;
-  }
-  void SetColdForms() {
-    store_->SetMakeColdForm([](const PageName& name, const SharedBytes& header,
-                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
-      const std::string text(AsString(header.span()));
-      const uint64_t key = std::stoull(name.key.substr(4));
-      if (key % 9 == 0) return std::nullopt;
-      return ColdOf(key, std::stoull(text.substr(text.find('@') + 1))).ToColdForm();
-    });
-  }
+  static PrfPage PageOf(uint64_t key, uint64_t version) { return kPages.Page(key, version); }
+  void SetColdForms() { store_->SetMakeColdForm(kPages.ColdForms()); }
   // The parameter: RocksDB, or a disk that is all instrumented code.
   void Wrap(TieredStoreParts& parts) override {
     if (!GetParam()) {
@@ -53,10 +36,8 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
     const auto facts = store_->Find(name);
     if (!facts.ok()) return;
     for (uint64_t version = 1; version <= kVersions; ++version) {
-      PrfPage page = PageOf(key, version);
-      if (facts->raw_digest != page.raw_digest()) continue;
-      const PrfPage cold = ColdOf(key, version);
-      if (AsString(facts->header.span()) == AsString(cold.ToStore().header.span())) page = cold;
+      if (facts->raw_digest != PageOf(key, version).raw_digest()) continue;
+      const PrfPage page = kPages.Form(key, version, facts->header);
       std::vector<uint16_t> indices(facts->segments.size());
       std::iota(indices.begin(), indices.end(), 0);
       const auto bodies = store_->Read(name, facts->number, indices);
@@ -69,13 +50,6 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
       return;
     }
     ADD_FAILURE() << "key " << key << " has a digest of no version";
-  }
-  void ExpectSumsAndBudgets() {
-    EXPECT_OK(store_->CheckInvariants());
-    const StoreUsage usage = store_->Usage();
-    for (int t = 0; t < kTiers; ++t) {
-      EXPECT_LE(usage.tiers[t].encoded_bytes, usage.tiers[t].budget_bytes) << t;
-    }
   }
   void Step(std::mt19937_64& random) {
     const uint64_t key = 1 + random() % kKeys;

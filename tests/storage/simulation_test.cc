@@ -14,6 +14,7 @@
 
 #include "tests/storage/fake_disk.h"
 #include "tests/storage/faulty_tier.h"
+#include "tests/storage/hot_pages.h"
 #include "tests/storage/number_from_env.h"
 #include "tests/storage/store_fixture.h"
 
@@ -21,6 +22,7 @@ namespace kvstow {
 namespace {
 
 constexpr uint64_t kKeys = 80, kVersions = 3;
+constexpr HotPages kPages{.least = 100, .step = 200, .cold = 60};
 
 class SimulationTest : public StoreTest, public testing::WithParamInterface<uint64_t> {
  protected:
@@ -33,18 +35,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     std::map<uint64_t, size_t> segments;  // of each key
   };
 
-  static PrfPage PageOf(uint64_t key, uint64_t version) {
-    PrfPage page{
-        .key = key, .version = version, .sizes = {}, .whole = key % 5 == 0, .hot = key % 3 == 0};
-    for (uint64_t i = 0; i < 1 + key % 4; ++i) page.sizes.push_back(100 + 200 * ((key + i) % 7));
-    return page;
-  }
-  static PrfPage ColdOf(uint64_t key, uint64_t version) {
-    PrfPage page = PageOf(key, version + 1000);
-    page.sizes = std::vector<uint32_t>(1 + key % 2, 60);
-    page.hot = false;
-    return page;
-  }
+  static PrfPage PageOf(uint64_t key, uint64_t version) { return kPages.Page(key, version); }
   void Wrap(TieredStoreParts& parts) override {
     parts.tiers[2] = fake_disk_.NewTier();
     parts.catalog = std::make_unique<FaultyCatalog>(fake_disk_.NewCatalog(), faults_[2]);
@@ -52,15 +43,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
       parts.tiers[t] = std::make_unique<FaultyTier>(std::move(parts.tiers[t]), faults_[t]);
     }
   }
-  void SetColdForms() {
-    store_->SetMakeColdForm([](const PageName& name, const SharedBytes& header,
-                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
-      const std::string text(AsString(header.span()));
-      const uint64_t key = std::stoull(name.key.substr(4));
-      if (key % 9 == 0) return std::nullopt;
-      return ColdOf(key, std::stoull(text.substr(text.find('@') + 1))).ToColdForm();
-    });
-  }
+  void SetColdForms() { store_->SetMakeColdForm(kPages.ColdForms()); }
 
   uint64_t Random(uint64_t below) { return random_() % below; }
   bool Faulty() const {
@@ -94,9 +77,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     const auto facts = store_->Find(name);
     const uint64_t version = VersionThere(key, facts);
     if (version == 0) return;
-    PrfPage page = PageOf(key, version);
-    const PrfPage cold = ColdOf(key, version);
-    if (AsString(facts->header.span()) == AsString(cold.ToStore().header.span())) page = cold;
+    const PrfPage page = kPages.Form(key, version, facts->header);
     std::vector<uint16_t> indices(facts->segments.size());
     std::iota(indices.begin(), indices.end(), 0);
     const auto bodies = store_->Read(name, facts->number, indices);
@@ -218,7 +199,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
         ASSERT_TRUE(facts.ok()) << "key " << key << " was on disk";
         // A disk that refused to erase may give back segments, or a cold form that was not taken.
         const size_t least =
-            faulted_ ? std::min(it->second, ColdOf(key, 1).sizes.size()) : it->second;
+            faulted_ ? std::min(it->second, kPages.Cold(key, 1).sizes.size()) : it->second;
         EXPECT_GE(facts->segments.size(), least) << "key " << key;
         EXPECT_TRUE(faulted_ || facts->segments.size() == it->second) << "key " << key;
       }
@@ -236,11 +217,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   }
 
   void CheckSums() {
-    ASSERT_OK(store_->CheckInvariants());
-    const StoreUsage usage = store_->Usage();
-    for (int t = 0; t < kTiers; ++t) {
-      EXPECT_LE(usage.tiers[t].encoded_bytes, usage.tiers[t].budget_bytes) << t;
-    }
+    ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) FindVersion(key);
     EXPECT_LE(vanished_, dropped_before_ + store_->Counters().dropped_pages)
         << "pages vanished that were not dropped";

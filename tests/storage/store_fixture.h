@@ -103,6 +103,13 @@ class StoreTest : public testing::Test {
     }
     return good;
   }
+  void ExpectSumsAndBudgets() {
+    ASSERT_OK(store_->CheckInvariants());
+    const StoreUsage usage = store_->Usage();
+    for (int t = 0; t < kTiers; ++t) {
+      EXPECT_LE(usage.tiers[t].encoded_bytes, usage.tiers[t].budget_bytes) << t;
+    }
+  }
   uint64_t Bytes(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].encoded_bytes; }
   size_t PagesIn(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].pages; }
 
