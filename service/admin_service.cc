@@ -30,7 +30,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       if (!ok) cancelled_ = true;
       next = Decide();
     }
-    if (next != Next::kNothing) Act(next);
+    Act(this, next);
   }
   void OnCancel() override {
     MutexLock lock(mu_);
@@ -49,7 +49,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       latest_ = progress;
       next = Decide();
     }
-    if (next != Next::kNothing) Act(next);
+    Act(this, next);
     return true;
   }
 
@@ -60,7 +60,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
       end_ = std::move(status);
       next = Decide();
     }
-    if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
+    Act(this, next);
   }
 
   // What is to be done next; who got it from here does it, outside the lock.
@@ -76,15 +76,16 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
     return Next::kFinish;
   }
 
-  void Act(Next next) {
-    if (next == Next::kWrite) StartWrite(&out_);
+  // Static, since with kNothing the stream may be gone by now: another thread ended it.
+  static void Act(VerifyStream* stream, Next next) {
+    if (next == Next::kWrite) stream->StartWrite(&stream->out_);
     if (next == Next::kFinish) {
       absl::Status status;
       {
-        MutexLock lock(mu_);
-        status = *end_;
+        MutexLock lock(stream->mu_);
+        status = *stream->end_;
       }
-      Finish(ToGrpc(status));
+      stream->Finish(ToGrpc(status));
     }
   }
 

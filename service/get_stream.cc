@@ -53,7 +53,8 @@ class GetStream final : public RawReactor {
   bool NextChunk() KVSTOW_REQUIRES(mu_);
   std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
   Next Decide() KVSTOW_REQUIRES(mu_);
-  void Act(Next next);
+  // Static, since with kNothing the stream may be gone by now: another thread ended it.
+  static void Act(GetStream* stream, Next next);
 
   StreamParts& parts_;
   const StreamCount count_;
@@ -100,7 +101,7 @@ void GetStream::EndReading(absl::Status status) {
     final_ = std::move(status);
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
 }
 
 absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
@@ -128,7 +129,7 @@ absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
     credit_ = std::max(credit_, credit_ + message.credit_bytes());
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
   return absl::OkStatus();
 }
 
@@ -177,7 +178,7 @@ void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
     --fetching_;
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
+  Act(this, next);
 }
 
 // The next bytes of a page, as far as credit and the size of a chunk go.
@@ -243,15 +244,15 @@ GetStream::Next GetStream::Decide() {
   return Next::kFinish;
 }
 
-void GetStream::Act(Next next) {
-  if (next == Next::kWrite) StartWrite(&out_);
+void GetStream::Act(GetStream* stream, Next next) {
+  if (next == Next::kWrite) stream->StartWrite(&stream->out_);
   if (next == Next::kFinish) {
     absl::Status status;
     {
-      MutexLock lock(mu_);
-      status = final_;
+      MutexLock lock(stream->mu_);
+      status = stream->final_;
     }
-    Finish(ToGrpc(status));
+    stream->Finish(ToGrpc(status));
   }
 }
 
@@ -263,7 +264,7 @@ void GetStream::OnWriteDone(bool ok) {
     if (!ok) broken_ = true;
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
 }
 
 // The read that is always open until reading ends fails now, and ends the stream. After reading
@@ -275,7 +276,7 @@ void GetStream::OnCancel() {
     broken_ = true;
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
 }
 
 }  // namespace

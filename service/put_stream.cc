@@ -61,7 +61,8 @@ class PutStream final : public RawReactor {
               uint64_t raw_bytes = 0);
   void GrantCredit(uint64_t bytes);
   Next Decide() KVSTOW_REQUIRES(mu_);
-  void Act(Next next);
+  // Static, since with kNothing the stream may be gone by now: another thread ended it.
+  static void Act(PutStream* stream, Next next);
 
   StreamParts& parts_;
   const StreamCount count_;
@@ -118,7 +119,7 @@ void PutStream::EndReading(absl::Status status) {
     final_ = std::move(status);
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
 }
 
 absl::Status PutStream::Handle(const grpc::ByteBuffer& buffer) {
@@ -274,7 +275,7 @@ void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, b
     if (from_worker) --storing_;
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);  // else the stream may be gone by now
+  Act(this, next);
 }
 
 void PutStream::GrantCredit(uint64_t bytes) {
@@ -285,7 +286,7 @@ void PutStream::GrantCredit(uint64_t bytes) {
     credit_ += bytes;
     next = Decide();
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
 }
 
 // What is to be done next; who got it from here does it, outside the lock.
@@ -304,15 +305,15 @@ PutStream::Next PutStream::Decide() {
   return Next::kNothing;
 }
 
-void PutStream::Act(Next next) {
-  if (next == Next::kWrite) StartWrite(&out_);
+void PutStream::Act(PutStream* stream, Next next) {
+  if (next == Next::kWrite) stream->StartWrite(&stream->out_);
   if (next == Next::kFinish) {
     absl::Status status;
     {
-      MutexLock lock(mu_);
-      status = final_;
+      MutexLock lock(stream->mu_);
+      status = stream->final_;
     }
-    Finish(ToGrpc(status));
+    stream->Finish(ToGrpc(status));
   }
 }
 
@@ -326,7 +327,7 @@ void PutStream::OnWriteDone(bool ok) {
     next = Decide();
     resume = std::exchange(paused_, false);
   }
-  if (next != Next::kNothing) Act(next);
+  Act(this, next);
   if (resume) StartRead(&in_);
 }
 
