@@ -138,13 +138,11 @@ class Worker {
       for (size_t i = 0; i < std::min(buffers_.size(), keys.size() - first); ++i) {
         gets.push_back({.key = keys[first + i], .out = buffers_[i]});
       }
-      size_t came = first;
       for (const GetResult& r : client_->Get(space_, lease, std::move(gets)).get()) {
-        if (r.outcome == PageOutcome::kHit && came++ == have) {
-          ++have;
-          ++totals_.tiers[r.tier];
-          totals_.get_bytes += r.bytes;
-        }
+        if (r.outcome != PageOutcome::kHit) break;  // what is behind it is worth nothing
+        ++have;
+        ++totals_.tiers[r.tier];
+        totals_.get_bytes += r.bytes;
       }
     }
     const double seconds = SecondsSince(start);
