@@ -306,6 +306,12 @@ uint64_t EncodedPage::StoredBytes() const {
   return bytes;
 }
 
+uint32_t LevelsOf(const PageHeader& header) {
+  uint32_t levels = 0;
+  for (const SegmentInfo& s : header.segments) levels = std::max<uint32_t>(levels, s.level + 1u);
+  return levels;
+}
+
 size_t SegmentsForLevels(const PageHeader& header, uint32_t max_levels) {
   if (max_levels == 0) return header.segments.size();
   const auto beyond = [=](const SegmentInfo& s) { return s.level >= max_levels; };

@@ -105,6 +105,9 @@ struct EncodedPage {
   uint64_t StoredBytes() const;
 };
 
+// Of a valid header.
+uint32_t LevelsOf(const PageHeader& header);
+
 // How many leading segments hold the levels below `max_levels` (0 = all levels).
 size_t SegmentsForLevels(const PageHeader& header, uint32_t max_levels);
 

@@ -62,13 +62,24 @@ absl::Status CheckGains(const PageHeader& header) {
   return absl::InvalidArgumentError("the encoded page's segments claim more gain than a page has");
 }
 
-absl::Status CheckRawDigest(const EncodedPage& page, const CalibrationStore& calibrations) {
-  const std::vector<std::optional<SharedBytes>> bodies(page.segments.begin(), page.segments.end());
-  KVSTOW_ASSIGN_OR_RETURN(const auto parts, PageInPlace(page.header, bodies, {}, calibrations));
+absl::Status CheckAllIsThere(const Space& space, const ParsedPayload& parsed) {
+  const PageHeader& header = parsed.header;
+  const auto came =
+      std::ranges::count_if(parsed.bodies, [](const auto& b) { return b.has_value(); });
+  const uint32_t levels = LevelsOf(header), due = header.fell_back ? 1 : space.codec->levels();
+  if (static_cast<size_t>(came) == header.segments.size() && levels == due) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the encoded page has ", came, " of ",
+                                                 header.segments.size(), " segments in ", levels,
+                                                 " of ", due, " levels: send all of them"));
+}
+
+// Of a page whose recipe keeps the very bytes; others pass.
+absl::Status CheckRawDigest(const ParsedPayload& parsed) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto parts, PageInPlace(parsed.header, parsed.bodies, {}));
   if (!parts.has_value()) return absl::OkStatus();
   Xxh3Stream digest;
   for (const SharedBytes& part : *parts) digest.Update(part.span());
-  if (digest.Finish() == page.header.raw_digest) return absl::OkStatus();
+  if (digest.Finish() == parsed.header.raw_digest) return absl::OkStatus();
   return absl::DataLossError("the page does not match its raw digest");
 }
 
@@ -91,19 +102,11 @@ absl::StatusOr<EncodedPage> CheckedEncodedPage(const Space& space, const v1::Put
   KVSTOW_ASSIGN_OR_RETURN(ParsedPayload parsed, ParseEncodedPayload(payload));
   KVSTOW_RETURN_IF_ERROR(CheckClaims(space, page, parsed.header));
   KVSTOW_RETURN_IF_ERROR(CheckGains(parsed.header));
-  EncodedPage out{.header = std::move(parsed.header), .header_bytes = parsed.header_bytes};
-  for (std::optional<SharedBytes>& body : parsed.bodies) {
-    if (body.has_value()) out.segments.push_back(*std::move(body));
-  }
-  uint32_t levels = 0;
-  for (const SegmentInfo& s : out.header.segments) levels = std::max<uint32_t>(levels, s.level + 1);
-  const uint32_t due = out.header.fell_back ? 1 : space.codec->levels();
-  if (out.segments.size() != out.header.segments.size() || levels != due) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the encoded page has ", out.segments.size(), " of ", out.header.segments.size(),
-        " segments in ", levels, " of ", due, " levels: send all of them"));
-  }
-  if (out.header.exact) KVSTOW_RETURN_IF_ERROR(CheckRawDigest(out, NoCalibrations()));
+  KVSTOW_RETURN_IF_ERROR(CheckAllIsThere(space, parsed));
+  if (parsed.header.exact) KVSTOW_RETURN_IF_ERROR(CheckRawDigest(parsed));
+  EncodedPage out{.header = std::move(parsed.header),
+                  .header_bytes = std::move(parsed.header_bytes)};
+  for (std::optional<SharedBytes>& body : parsed.bodies) out.segments.push_back(*std::move(body));
   return out;
 }
 

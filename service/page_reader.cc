@@ -17,12 +17,6 @@
 namespace kvstow {
 namespace {
 
-uint32_t LevelsOf(const PageHeader& header) {
-  uint32_t levels = 0;
-  for (const SegmentInfo& s : header.segments) levels = std::max<uint32_t>(levels, s.level + 1u);
-  return levels;
-}
-
 // Levels of which nothing is missing in the range when the first `present` segments are there.
 uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
   uint32_t levels = LevelsOf(header);
