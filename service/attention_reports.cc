@@ -63,7 +63,7 @@ void AttentionReports::TakePut(const Space& space, const v1::PutPage& page,
 absl::Status AttentionReports::Weigh(const PageName& name, const PageFacts& facts) {
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(facts.header.span()));
   const absl::Status set =
-      store_.SetGains(facts.number, WorthyGains(header, pool_.Find(name, facts.raw_digest)));
+      store_.SetGains(name, facts.number, WorthyGains(header, pool_.Find(name, facts.raw_digest)));
   if (!absl::IsNotFound(set)) return set;
   // It got its cold form meanwhile, with what is pooled, or it went.
   return store_.Find(name).status();

@@ -14,8 +14,8 @@ constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 // The tiers that hold all of the page: those get the cold form. Of what is elsewhere in part,
 // nothing is needed.
 TierSet TiersOfAll(const PageEntry& page) {
-  TierSet out = page.segments[0].tiers;
-  for (const PageEntry::Segment& segment : page.segments) {
+  TierSet out = page.segments()[0].tiers;
+  for (const PageEntry::Segment& segment : page.segments()) {
     for (const TierId t : kAllTiers) {
       if (!segment.tiers.Has(t)) out.Remove(t);
     }
@@ -25,17 +25,17 @@ TierSet TiersOfAll(const PageEntry& page) {
 
 std::unique_ptr<PageEntry> ColdEntry(const PageEntry& hot, const ColdForm& cold, TierSet tiers,
                                      PageNumber number) {
-  auto page = std::make_unique<PageEntry>();
-  page->number = number;
-  page->name = hot.name;
-  page->header = cold.header;
-  page->raw_digest = hot.raw_digest;
-  page->raw_bytes = hot.raw_bytes;
-  page->first_position = hot.first_position;
-  page->tokens = hot.tokens;
-  page->whole = cold.whole;
+  std::unique_ptr<PageEntry> page = PageEntry::Make({.number = number,
+                                                     .name = hot.name(),
+                                                     .header = cold.header,
+                                                     .raw_digest = hot.raw_digest,
+                                                     .raw_bytes = hot.raw_bytes,
+                                                     .first_position = hot.first_position,
+                                                     .tokens = hot.tokens,
+                                                     .whole = cold.whole,
+                                                     .facts = cold.facts},
+                                                    tiers);
   page->disk_ack = hot.disk_ack;
-  for (const SegmentFacts& facts : cold.facts) page->segments.push_back({facts, tiers});
   return page;
 }
 
@@ -62,7 +62,7 @@ std::optional<TieredStore::Impl::Claim> TieredStore::Impl::PickHot(
 // one step, and only then is the old one erased. A crash in between leaves two pages of one name on
 // disk, of which recovery takes the later. False when the page stays as it is.
 bool TieredStore::Impl::Cool(Claim& claim) {
-  std::vector<uint16_t> all(claim->segments.size());
+  std::vector<uint16_t> all(claim->segment_count);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   std::vector<SharedBytes> bodies;
   for (absl::StatusOr<SharedBytes>& body : ReadClaimed(claim, all)) {
@@ -77,11 +77,12 @@ bool TieredStore::Impl::Cool(Claim& claim) {
     make_cold = make_cold_form_;
     number = next_number_++;
   }
-  const std::optional<ColdForm> cold = (*make_cold)(claim->name, claim->header, bodies);
+  const std::optional<ColdForm> cold =
+      (*make_cold)(claim->name(), SharedBytes::CopyOf(claim->header()), bodies);
   std::unique_ptr<PageEntry> entry;
   if (cold.has_value()) entry = ColdEntry(*claim.page(), *cold, TiersOfAll(*claim.page()), number);
-  const bool smaller = entry != nullptr && entry->BytesOf(0, entry->segments.size()) <=
-                                               claim->BytesOf(0, claim->segments.size());
+  const bool smaller = entry != nullptr && entry->BytesOf(0, entry->segment_count) <=
+                                               claim->BytesOf(0, claim->segment_count);
   if (!smaller) {
     // It cools as it is.
     MutexLock lock(mu_);
@@ -98,7 +99,7 @@ bool TieredStore::Impl::WriteCold(const PageEntry& page, std::span<const SharedB
   std::vector<SegmentBody> list;
   for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
   absl::Status written;
-  const TierSet tiers = page.segments[0].tiers;
+  const TierSet tiers = page.segments()[0].tiers;
   for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
     if (!tiers.Has(t)) continue;
     written = t != TierId::kDisk
@@ -122,9 +123,9 @@ bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
     if (claim->is_protected()) {
       gone = std::move(cold);
     } else {
-      const uint64_t had = claim->BytesOf(0, claim->segments.size());
+      const uint64_t had = claim->BytesOf(0, claim->segment_count);
       counters_.cooled_pages += 1;
-      counters_.cooled_bytes += had - cold->BytesOf(0, cold->segments.size());
+      counters_.cooled_bytes += had - cold->BytesOf(0, cold->segment_count);
       const std::array<uint64_t, kTiers> before = BytesByTier();
       gone = index_.Replace(claim.page(), std::move(cold));
       --claims_;

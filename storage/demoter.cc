@@ -19,10 +19,11 @@ constexpr size_t kMaxSkipped = 64;
 
 }  // namespace
 
-std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(PageNumber number, Wait wait) {
+std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(const PageRef& ref,
+                                                                     Wait wait) {
   MutexLock lock(mu_);
   for (;;) {
-    PageEntry* const page = index_.Find(number);
+    PageEntry* const page = index_.Find(ref);
     if (page == nullptr) return std::nullopt;
     if (!page->busy) return Begin(page);
     if (wait == Wait::kNo) return std::nullopt;
@@ -105,17 +106,17 @@ bool TieredStore::Impl::MayLeave(const PageEntry& page, TierId from, size_t keep
   if (!page.is_protected()) return true;
   if (from == TierId::kDisk) return false;
   if (usable(TierId::kDisk) || (from == TierId::kGpu && usable(TierId::kHost))) return true;
-  return std::all_of(page.segments.begin() + keep, page.segments.end(),
+  return std::all_of(page.segments().begin() + keep, page.segments().end(),
                      [&](const PageEntry::Segment& segment) {
                        return !segment.tiers.Has(from) || segment.tiers.HasColderThan(from);
                      });
 }
 
 bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
-  const size_t had = step.claim->segments.size();
+  const size_t had = step.claim->segment_count;
   const absl::Status moved = CopyColder(step.claim, from, step.keep);
   // Where it proved damaged it was cut, which made room too: what is left gets its own step.
-  if (step.claim.page() == nullptr || step.claim->segments.size() < had) return true;
+  if (step.claim.page() == nullptr || step.claim->segment_count < had) return true;
   if (moved.ok()) {
     const std::vector<uint16_t> leaving = step.claim->SegmentsIn(from, step.keep);
     uint64_t bytes = 0;
@@ -130,7 +131,7 @@ bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
 }
 
 bool TieredStore::Impl::CoolDisk(Step& step) {
-  const auto& segments = step.claim->segments;
+  const std::span<const PageEntry::Segment> segments = step.claim->segments();
   size_t keep = step.keep;  // of the page: everything up to the first that is on disk only
   const size_t on_disk = step.claim->on_disk();
   while (keep < on_disk && segments[keep].tiers.Hottest() != TierId::kDisk) ++keep;
@@ -144,12 +145,13 @@ bool TieredStore::Impl::CoolDisk(Step& step) {
 // Gives those of the segments [keep, end) that are in `from` and nowhere colder a colder copy.
 absl::Status TieredStore::Impl::CopyColder(Claim& claim, TierId from, size_t keep) {
   std::vector<uint16_t> missing = claim->SegmentsIn(from, keep);
-  std::erase_if(missing, [&](uint16_t i) { return claim->segments[i].tiers.HasColderThan(from); });
+  std::erase_if(missing,
+                [&](uint16_t i) { return claim->segments()[i].tiers.HasColderThan(from); });
   if (missing.empty()) return absl::OkStatus();
   if (from == TierId::kGpu) {
     const absl::Status copied = CopyToHost(claim, missing);
     if (copied.ok() || claim.page() == nullptr) return copied;
-    if (missing.back() >= claim->segments.size()) return copied;  // its tail proved damaged
+    if (missing.back() >= claim->segment_count) return copied;  // its tail proved damaged
   }
   // What is on disk is a leading part: everything up to the last one goes with it.
   return WriteThrough(claim, missing.back() + size_t{1}, Ack::kMemory);
@@ -175,7 +177,7 @@ absl::Status TieredStore::Impl::CopyToHost(Claim& claim, std::span<const uint16_
   changed_.NotifyAll();
   if (!written.ok()) return written;
   index_.Change(claim.page(), [&](PageEntry& page) {
-    for (const SegmentBody& body : list) page.segments[body.id.index].tiers.Add(kTo);
+    for (const SegmentBody& body : list) page.segments()[body.id.index].tiers.Add(kTo);
   });
   return absl::OkStatus();
 }
@@ -215,7 +217,7 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
     return written;
   }
   index_.Change(claim.page(), [&](PageEntry& page) {
-    for (size_t i = on_disk; i < end; ++i) page.segments[i].tiers.Add(TierId::kDisk);
+    for (size_t i = on_disk; i < end; ++i) page.segments()[i].tiers.Add(TierId::kDisk);
     page.disk_ack = first == 0 ? ack : std::min(page.disk_ack, ack);
   });
   return absl::OkStatus();
@@ -236,7 +238,7 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
   {
     MutexLock lock(mu_);
     const auto drop = [&](PageEntry& page) {
-      for (const uint16_t i : indices) page.segments[i].tiers.Remove(from);
+      for (const uint16_t i : indices) page.segments()[i].tiers.Remove(from);
     };
     index_.Change(claim.page(), drop, by);
     reserved(from) += bytes;  // until they have really gone
@@ -259,15 +261,15 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
 // FAILED_PRECONDITION when that is only policy and the page is protected.
 absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
                                          std::optional<TierId> by) {
-  if (keep >= claim->segments.size()) return absl::OkStatus();  // damage has cut it already
+  if (keep >= claim->segment_count) return absl::OkStatus();  // damage has cut it already
   if (claim->whole) keep = 0;
-  const size_t had = claim->segments.size(), on_disk = claim->on_disk();
+  const size_t had = claim->segment_count, on_disk = claim->on_disk();
   const PageNumber number = claim->number;
   std::array<std::vector<SegmentId>, kTiers> ids;
   std::array<uint64_t, kTiers> bytes{};
   for (size_t i = keep; i < had; ++i) {
     for (int t = 0; t < kTiers; ++t) {
-      if (!claim->segments[i].tiers.Has(static_cast<TierId>(t))) continue;
+      if (!claim->segments()[i].tiers.Has(static_cast<TierId>(t))) continue;
       ids[t].push_back(claim->id(i));
       bytes[t] += claim->BytesOf(i);
     }
@@ -289,7 +291,7 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
       claim.PageWasRemoved();
     } else {
       index_.Change(
-          claim.page(), [&](PageEntry& page) { page.segments.resize(keep); }, by);
+          claim.page(), [&](PageEntry& page) { page.Truncate(keep); }, by);
     }
     changed_.NotifyAll();
   }

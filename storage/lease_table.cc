@@ -2,7 +2,7 @@
 
 namespace kvstow {
 
-LeaseId LeaseTable::Grant(std::vector<PageNumber> pages, Time now) {
+LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now) {
   const LeaseId id = next_++;
   if (next_ == 0) next_ = 1;
   ends_.emplace(now + ttl_, id);
@@ -19,10 +19,10 @@ bool LeaseTable::Renew(LeaseId id, Time now) {
   return true;
 }
 
-std::optional<std::vector<PageNumber>> LeaseTable::Release(LeaseId id, Time now) {
+std::optional<std::vector<PageRef>> LeaseTable::Release(LeaseId id, Time now) {
   const auto it = leases_.find(id);
   if (it == leases_.end() || it->second.end <= now) return std::nullopt;
-  std::vector<PageNumber> pages = std::move(it->second.pages);
+  std::vector<PageRef> pages = std::move(it->second.pages);
   ends_.erase({it->second.end, id});
   leases_.erase(it);
   return pages;
@@ -43,7 +43,7 @@ LeaseTable::Expired LeaseTable::Expire(Time now) {
 absl::flat_hash_map<PageNumber, uint32_t> LeaseTable::CountPages() const {
   absl::flat_hash_map<PageNumber, uint32_t> out;
   for (const auto& [id, lease] : leases_) {
-    for (const PageNumber page : lease.pages) ++out[page];
+    for (const PageRef& page : lease.pages) ++out[page.number];
   }
   return out;
 }

@@ -26,15 +26,15 @@ class LeaseTable {
   // client's lease of an earlier run is not taken for another's.
   LeaseTable(Duration ttl, LeaseId first) : ttl_(ttl), next_(first == 0 ? 1 : first) {}
 
-  LeaseId Grant(std::vector<PageNumber> pages, Time now);
+  LeaseId Grant(std::vector<PageRef> pages, Time now);
   // Extends to a full TTL from `now`; false when it has ended.
   bool Renew(LeaseId id, Time now);
   // The pages that are no longer promised; nothing when the lease has ended before.
-  std::optional<std::vector<PageNumber>> Release(LeaseId id, Time now);
+  std::optional<std::vector<PageRef>> Release(LeaseId id, Time now);
   // Pages of all leases that have ended by `now`, as often as they were promised.
   struct Expired {
     size_t leases = 0;
-    std::vector<PageNumber> pages;
+    std::vector<PageRef> pages;
   };
   Expired Expire(Time now);
 
@@ -46,7 +46,7 @@ class LeaseTable {
  private:
   struct Lease {
     Time end;
-    std::vector<PageNumber> pages;
+    std::vector<PageRef> pages;
   };
 
   const Duration ttl_;

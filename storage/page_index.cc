@@ -14,15 +14,15 @@ void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
   usage.pages += sign;
   usage.raw_bytes += sign * page.raw_bytes;
   usage.pinned_pages += page.pinned ? sign : 0;
-  for (size_t i = 0; i < page.segments.size(); ++i) {
+  for (size_t i = 0; i < page.segment_count; ++i) {
     usage.encoded_bytes += sign * page.BytesOf(i);
     for (int t = 0; t < kTiers; ++t) {
-      if (!page.segments[i].tiers.Has(static_cast<TierId>(t))) continue;
+      if (!page.segments()[i].tiers.Has(static_cast<TierId>(t))) continue;
       usage.tiers[t].segments += sign;
       usage.tiers[t].encoded_bytes += sign * page.BytesOf(i);
     }
   }
-  TierUsage& home = usage.tiers[static_cast<size_t>(page.segments[0].tiers.Hottest())];
+  TierUsage& home = usage.tiers[static_cast<size_t>(page.segments()[0].tiers.Hottest())];
   home.pages += sign;
   home.raw_bytes += sign * page.raw_bytes;
 }
@@ -41,12 +41,12 @@ absl::Status Wrong(const PageEntry& page, absl::string_view what) {
 }
 
 absl::Status CheckPage(const PageEntry& page) {
-  if (page.segments.empty()) return Wrong(page, "has no segments");
-  for (const PageEntry::Segment& segment : page.segments) {
+  if (page.segment_count == 0) return Wrong(page, "has no segments");
+  for (const PageEntry::Segment& segment : page.segments()) {
     if (segment.tiers.empty()) return Wrong(page, "a segment is in no tier");
   }
-  for (size_t i = page.on_disk(); i < page.segments.size(); ++i) {
-    if (page.segments[i].tiers.Has(TierId::kDisk)) {
+  for (size_t i = page.on_disk(); i < page.segment_count; ++i) {
+    if (page.segments()[i].tiers.Has(TierId::kDisk)) {
       return Wrong(page, "what is on disk is no leading part");
     }
   }
@@ -62,47 +62,6 @@ absl::Status Compare(const StoreUsage& kept, const StoreUsage& counted, absl::st
 }
 
 }  // namespace
-
-uint64_t PageEntry::BytesOf(size_t first, size_t end) const {
-  uint64_t bytes = 0;
-  for (size_t i = first; i < end; ++i) bytes += BytesOf(i);
-  return bytes;
-}
-
-std::vector<uint16_t> PageEntry::SegmentsIn(TierId tier, size_t first) const {
-  std::vector<uint16_t> out;
-  for (size_t i = first; i < segments.size(); ++i) {
-    if (segments[i].tiers.Has(tier)) out.push_back(static_cast<uint16_t>(i));
-  }
-  return out;
-}
-
-size_t PageEntry::KeepIn(TierId tier) const {
-  if (whole) return 0;
-  size_t keep = segments.size();
-  while (keep > 0 && !segments[keep - 1].tiers.Has(tier)) --keep;
-  return keep == 0 ? 0 : keep - 1;
-}
-
-PageRecord PageEntry::Record(size_t segments_on_disk) const {
-  PageRecord record{.number = number,
-                    .name = name,
-                    .header = header,
-                    .raw_digest = raw_digest,
-                    .raw_bytes = raw_bytes,
-                    .first_position = first_position,
-                    .tokens = tokens,
-                    .whole = whole,
-                    .hot = hot};
-  for (size_t i = 0; i < segments_on_disk; ++i) record.facts.push_back(segments[i].facts);
-  return record;
-}
-
-size_t PageEntry::on_disk() const {
-  size_t n = 0;
-  while (n < segments.size() && segments[n].tiers.Has(TierId::kDisk)) ++n;
-  return n;
-}
 
 PageIndex::PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
                      IdOf id_of)
@@ -130,7 +89,7 @@ uint64_t PageIndex::IdFor(const PageName& name) const {
   for (uint64_t id = id_of_(name);; ++id) {
     if (id == PolicyItem::kNoParent) continue;
     const PageEntry* const page = FindById(id);
-    if (page == nullptr || page->name == name) return id;
+    if (page == nullptr || page->Has(name)) return id;
   }
 }
 
@@ -141,17 +100,19 @@ PageEntry* PageIndex::FindById(uint64_t id) const {
 
 PageEntry* PageIndex::Find(const PageName& name) const { return FindById(IdFor(name)); }
 
-PageEntry* PageIndex::Find(PageNumber number) const {
-  const auto it = by_number_.find(number);
-  return it == by_number_.end() ? nullptr : *it;
+PageEntry* PageIndex::Find(const PageRef& page) const {
+  PageEntry* const found = FindById(page.item);
+  return found != nullptr && found->number == page.number ? found : nullptr;
 }
 
 PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
   PageEntry* const entry = page.get();
-  entry->item = IdFor(entry->name);
-  if (entry->item != id_of_(entry->name)) displaced_[entry->name] = entry->item;
+  const PageName name = entry->name();
+  entry->item = IdFor(name);
+  if (entry->item != id_of_(name)) displaced_[name] = entry->item;
   if (!(entry->put_gain > 0)) {
-    for (const PageEntry::Segment& segment : entry->segments) entry->put_gain += segment.facts.gain;
+    for (const PageEntry::Segment& segment : entry->segments())
+      entry->put_gain += segment.facts.gain;
   }
   if (const auto it = expected_.find(entry->item); it != expected_.end())
     entry->parent = it->second;
@@ -160,7 +121,6 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
   if (wrong || entry->parent == entry->item) entry->parent = PolicyItem::kNoParent;
   entry->reachable = Reachable(*entry);
   if (!entry->reachable) orphans_[entry->parent].push_back(entry->item);
-  by_number_.insert(entry);
   pages_.insert(page.release());
   Count(*entry, true);
   Tell(*entry, {}, ItemsOf(*entry), std::nullopt);
@@ -178,8 +138,7 @@ std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<Tier
     std::erase(it->second, page->item);
     if (it->second.empty()) orphans_.erase(it);
   }
-  if (!displaced_.empty()) displaced_.erase(page->name);
-  by_number_.erase(page);
+  if (!displaced_.empty()) displaced_.erase(page->name());
   pages_.erase(page);
   return std::unique_ptr<PageEntry>(page);
 }
@@ -192,9 +151,7 @@ std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<Pa
   Count(*old, false);
   Count(*page, true);
   Tell(*page, ItemsOf(*old), ItemsOf(*page), std::nullopt);
-  by_number_.erase(old);
   pages_.erase(old);
-  by_number_.insert(page.get());
   pages_.insert(page.release());
   return std::unique_ptr<PageEntry>(old);
 }
@@ -210,7 +167,7 @@ void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit
 
 void PageIndex::Touch(PageEntry* page) {
   SetReachable(*page, Reachable(*page));
-  const bool cold = page->segments[0].tiers.Hottest() == TierId::kDisk;
+  const bool cold = page->segments()[0].tiers.Hottest() == TierId::kDisk;
   page->disk_uses = cold ? std::min(page->disk_uses + 1, 2) : 0;
   for (int t = 0; t < kTiers; ++t) {
     policies_[t]->Touch(page->item);
@@ -260,16 +217,16 @@ void PageIndex::SetReachable(PageEntry& page, bool reachable) {
 PageIndex::Items PageIndex::ItemsOf(const PageEntry& page) {
   Items items{.in = {}, .hot = page.hot};
   for (const TierId tier : kAllTiers) {
-    const size_t keep = page.KeepIn(tier), n = page.segments.size();
+    const size_t keep = page.KeepIn(tier), n = page.segment_count;
     PagePart here, next;
     bool any = false;
     for (size_t i = 0; i < n; ++i) {
-      if (!page.segments[i].tiers.Has(tier)) continue;
+      if (!page.segments()[i].tiers.Has(tier)) continue;
       any = true;
       here.bytes += page.BytesOf(i);
       if (i < keep) continue;
       next.bytes += page.BytesOf(i);
-      next.gain += page.segments[i].facts.gain;
+      next.gain += page.segments()[i].facts.gain;
     }
     if (!any) continue;
     const PagePart all{.bytes = page.BytesOf(0, n), .gain = page.put_gain};
@@ -314,26 +271,26 @@ void PageIndex::ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const {
 void PageIndex::Count(const PageEntry& page, bool in) {
   const uint64_t sign = in ? 1 : ~uint64_t{0};  // unsigned sums wrap: adding -1 takes one away
   AddTo(usage_, page, sign);
-  StoreUsage& space = by_space_[page.name.space];
+  StoreUsage& space = by_space_[page.space];
   AddTo(space, page, sign);
-  if (space.pages == 0) by_space_.erase(page.name.space);
+  if (space.pages == 0) by_space_.erase(page.space);
 }
 
 absl::Status PageIndex::CheckInvariants() const {
   StoreUsage all;
   absl::flat_hash_map<SpaceId, StoreUsage> spaces;
   std::array<size_t, kTiers> items{};
+  absl::flat_hash_set<PageNumber> numbers;
   for (const PageEntry* const page : pages_) {
     if (absl::Status s = CheckPage(*page); !s.ok()) return s;
     AddTo(all, *page, 1);
-    AddTo(spaces[page->name.space], *page, 1);
-    if (FindById(IdFor(page->name)) != page) return Wrong(*page, "is under a wrong id");
-    if (Find(page->number) != page) return Wrong(*page, "lost its number");
+    AddTo(spaces[page->space], *page, 1);
+    if (FindById(IdFor(page->name())) != page) return Wrong(*page, "is under a wrong id");
+    if (!numbers.insert(page->number).second) return Wrong(*page, "shares its number");
     const Items in = ItemsOf(*page);
     for (int t = 0; t < kTiers; ++t) items[t] += in.in[t].has_value() ? 1 : 0;
   }
   if (items != items_) return absl::InternalError("a policy lists lost pages");
-  if (by_number_.size() != pages_.size()) return absl::InternalError("a number has no page");
   if (spaces.size() != by_space_.size()) return absl::InternalError("a space without pages");
   for (const auto& [id, counted] : spaces) {
     if (absl::Status s = Compare(usage(id), counted, absl::StrCat("space ", id)); !s.ok()) return s;

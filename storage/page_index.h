@@ -18,7 +18,6 @@
 #define KVSTOW_STORAGE_PAGE_INDEX_H_
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -30,73 +29,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
-#include "storage/catalog.h"
+#include "storage/page_entry.h"
 #include "storage/policies/eviction_policy.h"
 #include "storage/segment.h"
 #include "storage/usage.h"
 
 namespace kvstow {
-
-// A set of tiers.
-class TierSet {
- public:
-  bool Has(TierId t) const { return (bits_ >> Index(t) & 1) != 0; }
-  void Add(TierId t) { bits_ |= 1 << Index(t); }
-  void Remove(TierId t) { bits_ &= ~(1 << Index(t)); }
-  bool empty() const { return bits_ == 0; }
-  bool HasColderThan(TierId t) const { return bits_ >> (Index(t) + 1) != 0; }
-  // The set must not be empty.
-  TierId Hottest() const { return static_cast<TierId>(std::countr_zero(bits_)); }
-  bool operator==(const TierSet&) const = default;
-
- private:
-  static int Index(TierId t) { return static_cast<int>(t); }
-  uint8_t bits_ = 0;
-};
-
-struct PageEntry {
-  struct Segment {
-    SegmentFacts facts;
-    TierSet tiers;  // never empty while the page is in the index
-  };
-
-  PageNumber number = 0;
-  uint64_t item = 0;                        // of policies: a hash of its name, given by the index
-  uint64_t parent = PolicyItem::kNoParent;  // the item of the page before it, if known
-  PageName name;
-  SharedBytes header;
-  Digest128 raw_digest;
-  uint64_t raw_bytes = 0;
-  uint64_t first_position = 0;
-  std::vector<Segment> segments;
-  uint32_t tokens = 0;
-  bool whole = false;
-  bool hot = false;             // see PageToStore
-  float put_gain = 0;           // of all segments as they were put; 0 = of those that are here
-  Ack disk_ack = Ack::kMemory;  // what the copy on disk survives
-  uint32_t leases = 0;
-  bool pinned = false;
-  bool busy = false;
-  bool reachable = true;  // its parent was here when the policies were told last
-  uint8_t disk_uses = 0;  // since it left memory, as far as that matters: at most 2
-
-  bool is_protected() const { return leases > 0 || pinned; }
-  // What a copy of segment `i` takes in a tier: the header goes with the base.
-  uint64_t BytesOf(size_t i) const {
-    return segments[i].facts.bytes + (i == 0 ? header.size() : 0);
-  }
-  uint64_t BytesOf(size_t first, size_t end) const;
-  // Those of the segments [first, end) that have a copy in `tier`.
-  std::vector<uint16_t> SegmentsIn(TierId tier, size_t first) const;
-  // How many segments stay when the next part leaves `tier`: those before its last there, none of a
-  // `whole` page.
-  size_t KeepIn(TierId tier) const;
-  // What the catalog keeps, of the leading `segments_on_disk`.
-  PageRecord Record(size_t segments_on_disk) const;
-  // How many leading segments are on disk.
-  size_t on_disk() const;
-  SegmentId id(size_t i) const { return {number, static_cast<uint16_t>(i)}; }
-};
 
 class PageIndex {
  public:
@@ -112,7 +50,7 @@ class PageIndex {
   PageIndex& operator=(const PageIndex&) = delete;
 
   PageEntry* Find(const PageName& name) const;
-  PageEntry* Find(PageNumber number) const;
+  PageEntry* Find(const PageRef& page) const;
   // The name must be new. The result lives until it is removed.
   PageEntry* Insert(std::unique_ptr<PageEntry> page);
   // `by`: the tier whose policy wanted it, if any did.
@@ -164,22 +102,18 @@ class PageIndex {
   PageEntry* FindById(uint64_t id) const;
   PageEntry* FromPolicy(EvictionPolicy& policy, MayGo may_go) const;
 
-  // Pages by a field of theirs: a pointer a page, where a map would hold the field once more.
-  template <uint64_t PageEntry::*field>
-  struct By {
+  // By item: a pointer a page, where a map would hold the item once more.
+  struct ByItem {
     using is_transparent = void;
-    static uint64_t Of(uint64_t value) { return value; }
-    static uint64_t Of(const PageEntry* page) { return page->*field; }
+    static uint64_t Of(uint64_t item) { return item; }
+    static uint64_t Of(const PageEntry* page) { return page->item; }
     size_t operator()(const auto& a) const { return absl::Hash<uint64_t>()(Of(a)); }
     bool operator()(const auto& a, const auto& b) const { return Of(a) == Of(b); }
   };
-  template <uint64_t PageEntry::*field>
-  using SetBy = absl::flat_hash_set<PageEntry*, By<field>, By<field>>;
 
   const IdOf id_of_;
-  SetBy<&PageEntry::item> pages_;  // which it owns
-  SetBy<&PageEntry::number> by_number_;
-  absl::flat_hash_map<PageName, uint64_t> displaced_;  // ids of those whose own was taken
+  absl::flat_hash_set<PageEntry*, ByItem, ByItem> pages_;  // which it owns
+  absl::flat_hash_map<PageName, uint64_t> displaced_;      // ids of those whose own was taken
   // Pages whose parent was not here when they came, by its id; and what Expect was told.
   absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
   absl::flat_hash_map<uint64_t, uint64_t> expected_;

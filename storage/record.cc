@@ -109,8 +109,9 @@ absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
   record.tokens = in.Get<uint32_t>();
   record.header = SharedBytes::CopyOf(in.GetBytes(in.Get<uint32_t>()));
   const auto segments = in.Get<uint32_t>();
-  const bool names_a_page =
-      record.number > 0 && !record.name.key.empty() && record.name.key.size() <= kMaxStoreKeyBytes;
+  const bool names_a_page = record.number > 0 && !record.name.key.empty() &&
+                            record.name.key.size() <= kMaxStoreKeyBytes &&
+                            record.header.size() <= kMaxHeaderBytes;
   if (!in.ok() || !names_a_page || segments == 0 || segments > kMaxPageSegments ||
       in.remaining() != segments * kFactsBytes) {
     return absl::DataLossError("a page record whose lengths contradict each other");

@@ -19,6 +19,7 @@ namespace kvstow {
 inline constexpr uint16_t kRecordVersion = 1;
 inline constexpr size_t kMaxStoreKeyBytes = 64;      // of PageName::key
 inline constexpr size_t kMaxPageSegments = 1 << 15;  // of one page
+inline constexpr size_t kMaxHeaderBytes = (1 << 24) - 1;
 
 std::string SerializePageRecord(const PageRecord& record);
 std::string SerializeSpaceRecord(const SpaceRecord& record);

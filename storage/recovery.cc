@@ -12,22 +12,11 @@
 namespace kvstow {
 namespace {
 
-std::unique_ptr<PageEntry> EntryOf(PageRecord record) {
-  auto page = std::make_unique<PageEntry>();
-  page->number = record.number;
-  page->name = std::move(record.name);
-  page->header = std::move(record.header);
-  page->raw_digest = record.raw_digest;
-  page->raw_bytes = record.raw_bytes;
-  page->first_position = record.first_position;
-  page->tokens = record.tokens;
-  page->whole = record.whole;
-  page->hot = record.hot;
+std::unique_ptr<PageEntry> EntryOf(const PageRecord& record) {
+  TierSet disk;
+  disk.Add(TierId::kDisk);
+  std::unique_ptr<PageEntry> page = PageEntry::Make(record, disk);
   page->disk_ack = Ack::kDurable;  // opening wrote the log's content to files
-  for (const SegmentFacts& facts : record.facts) {
-    page->segments.push_back({.facts = facts});
-    page->segments.back().tiers.Add(TierId::kDisk);
-  }
   return page;
 }
 
@@ -51,17 +40,17 @@ absl::Status TieredStore::Impl::Recover() {
     // put did not reach the disk: the later put is the one that was acknowledged.
     std::sort(loaded.pages.begin(), loaded.pages.end(),
               [](const PageRecord& a, const PageRecord& b) { return a.number < b.number; });
-    for (PageRecord& record : loaded.pages) {
+    for (const PageRecord& record : loaded.pages) {
       if (!known_spaces_.contains(record.name.space)) {
         // Its space's record is damaged: what the page means is not known.
         ++counters_.damaged_records;
         continue;
       }
       if (PageEntry* const older = index_.Find(record.name); older != nullptr) {
-        replaced.emplace_back(older->number, older->segments.size());
+        replaced.emplace_back(older->number, older->segment_count);
         index_.Remove(older);
       }
-      index_.Insert(EntryOf(std::move(record)));
+      index_.Insert(EntryOf(record));
     }
     counters_.recovered_pages = index_.size();
   }

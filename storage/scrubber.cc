@@ -16,28 +16,29 @@ constexpr double kBetweenPasses = 1;  // seconds, at least
 
 }  // namespace
 
-std::vector<PageNumber> TieredStore::Impl::PageNumbers() {
-  std::vector<PageNumber> numbers;
+std::vector<PageRef> TieredStore::Impl::PageRefs() {
+  std::vector<PageRef> pages;
   {
     MutexLock lock(mu_);
-    numbers.reserve(index_.size());
-    index_.ForEach([&](const PageEntry& page) { numbers.push_back(page.number); });
+    pages.reserve(index_.size());
+    index_.ForEach([&](const PageEntry& page) { pages.push_back(page.ref()); });
   }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
+  std::sort(pages.begin(), pages.end(),
+            [](const PageRef& a, const PageRef& b) { return a.number < b.number; });
+  return pages;
 }
 
 // Every copy of every segment. A damaged one counts, and goes as when a read finds it; one on disk
 // that has a good copy in memory is written again.
-uint64_t TieredStore::Impl::Scrub(PageNumber number) {
-  std::optional<Claim> claim = ClaimPage(number, Wait::kNo);
+uint64_t TieredStore::Impl::Scrub(const PageRef& page) {
+  std::optional<Claim> claim = ClaimPage(page, Wait::kNo);
   if (!claim.has_value()) return 0;
   std::vector<BadCopy> bad;
   std::vector<SegmentBody> mend;
-  size_t keep = (*claim)->segments.size();
+  size_t keep = (*claim)->segment_count;
   uint64_t bytes = 0, corrupt = 0, lost = 0, disk_errors = 0;
-  for (uint16_t i = 0; i < (*claim)->segments.size(); ++i) {
-    const PageEntry::Segment& segment = (*claim)->segments[i];
+  for (uint16_t i = 0; i < (*claim)->segment_count; ++i) {
+    const PageEntry::Segment& segment = (*claim)->segments()[i];
     const SegmentId id = (*claim)->id(i);
     std::optional<SharedBytes> good;
     TierSet left = segment.tiers, proven;
@@ -64,7 +65,8 @@ uint64_t TieredStore::Impl::Scrub(PageNumber number) {
     const absl::Status mended = parts_.catalog->PutPage(record, mend, (*claim)->disk_ack);
     disk_errors += mended.ok() ? 0 : 1;
   }
-  if (!bad.empty()) Log().warn("scrubbing found {} damaged copies of page {}", bad.size(), number);
+  if (!bad.empty())
+    Log().warn("scrubbing found {} damaged copies of page {}", bad.size(), page.number);
   {
     MutexLock lock(mu_);
     counters_.scrubbed_bytes += bytes;
@@ -102,8 +104,8 @@ bool Scrubber::Pause(double seconds) {
 
 void Scrubber::Run(uint64_t bytes_per_second) {
   do {
-    for (const PageNumber number : store_.PageNumbers()) {
-      const uint64_t bytes = store_.Scrub(number);
+    for (const PageRef& page : store_.PageRefs()) {
+      const uint64_t bytes = store_.Scrub(page);
       if (!Pause(static_cast<double>(bytes) / bytes_per_second)) return;
     }
   } while (Pause(kBetweenPasses));

@@ -34,6 +34,14 @@ struct PageName {
 // deleted and put again are never taken for the new ones.
 using PageNumber = uint64_t;
 
+// A page that was found before: where the index looks for it, and whether it is still that one. Of
+// use to the store that gave it only.
+struct PageRef {
+  uint64_t item = 0;
+  PageNumber number = 0;
+  bool operator==(const PageRef&) const = default;
+};
+
 struct SegmentId {
   PageNumber page = 0;
   uint16_t index = 0;  // place in the page's list; 0 is dropped last

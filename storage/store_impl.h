@@ -53,7 +53,7 @@ class TieredStore::Impl {
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
   absl::Status Pin(const PageName& name, bool pinned);
-  absl::Status SetGains(PageNumber number, std::span<const float> gains);
+  absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
   StoreUsage Usage();
   StoreUsage Usage(SpaceId space);
   StoreCounters Counters();
@@ -64,8 +64,8 @@ class TieredStore::Impl {
   void SetMakeColdForm(MakeColdForm make_cold_form);
 
   // scrubber.cc
-  std::vector<PageNumber> PageNumbers();
-  uint64_t Scrub(PageNumber number);
+  std::vector<PageRef> PageRefs();
+  uint64_t Scrub(const PageRef& page);
 
   // demoter.cc
   absl::Status Shrink(TierId tier, uint64_t bytes);
@@ -103,7 +103,7 @@ class TieredStore::Impl {
   bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
 
   // Claims. EndClaim takes null for a page that is gone.
-  std::optional<Claim> ClaimPage(PageNumber number, Wait wait) KVSTOW_EXCLUDES(mu_);
+  std::optional<Claim> ClaimPage(const PageRef& page, Wait wait) KVSTOW_EXCLUDES(mu_);
   Claim Begin(PageEntry* page) KVSTOW_REQUIRES(mu_);
   void EndClaim(PageEntry* page) KVSTOW_EXCLUDES(mu_);
 
@@ -156,10 +156,10 @@ class TieredStore::Impl {
   // Parts of Put.
   struct NameTaken {
     PutOutcome outcome;
-    PageNumber number;
+    PageRef page;
   };
   NameTaken TakeName(const PageToStore& page);
-  std::optional<absl::Status> KeepPromise(PageNumber number, Ack ack);
+  std::optional<absl::Status> KeepPromise(const PageRef& page, Ack ack);
   absl::StatusOr<TierSet> StoreBodies(const PageEntry& page, std::span<const SharedBytes> bodies,
                                       Ack ack);
   absl::Status CheckFits(uint64_t bytes, Ack ack) const;
@@ -168,7 +168,7 @@ class TieredStore::Impl {
                            uint64_t bytes, Ack ack);
 
   // Parts of Read.
-  void Promote(PageNumber number, std::span<const uint16_t> indices,
+  void Promote(const PageRef& page, std::span<const uint16_t> indices,
                std::span<const absl::StatusOr<SharedBytes>> bodies);
   PageFacts FactsOf(const PageEntry& page) const;
 

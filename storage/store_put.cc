@@ -27,6 +27,10 @@ absl::Status Validate(const PageToStore& page) {
     return invalid(absl::StrCat("a page has 1 to ", kMaxPageSegments, " segments, this one has ",
                                 page.facts.size()));
   }
+  if (page.header.size() > kMaxHeaderBytes) {
+    return invalid(absl::StrCat("a header has at most ", kMaxHeaderBytes, " bytes, this one has ",
+                                page.header.size()));
+  }
   if (page.facts.size() != page.bodies.size()) {
     return invalid(
         absl::StrCat(page.facts.size(), " segments with ", page.bodies.size(), " bodies"));
@@ -51,18 +55,18 @@ void GiveEachItsOwnBlock(PageToStore& page) {
 }
 
 std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number) {
-  auto entry = std::make_unique<PageEntry>();
-  entry->number = number;
-  entry->name = page.name;
-  entry->header = page.header;
-  entry->raw_digest = page.raw_digest;
-  entry->raw_bytes = page.raw_bytes;
-  entry->first_position = page.first_position;
-  entry->tokens = page.tokens;
-  entry->whole = page.whole;
-  entry->hot = page.hot;
+  std::unique_ptr<PageEntry> entry = PageEntry::Make({.number = number,
+                                                      .name = page.name,
+                                                      .header = page.header,
+                                                      .raw_digest = page.raw_digest,
+                                                      .raw_bytes = page.raw_bytes,
+                                                      .first_position = page.first_position,
+                                                      .tokens = page.tokens,
+                                                      .whole = page.whole,
+                                                      .hot = page.hot,
+                                                      .facts = page.facts},
+                                                     {});
   entry->disk_ack = page.ack;
-  for (const SegmentFacts& facts : page.facts) entry->segments.push_back({.facts = facts});
   return entry;
 }
 
@@ -79,8 +83,8 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
     const NameTaken taken = TakeName(page);
     if (taken.outcome == PutOutcome::kConflict) return PutOutcome::kConflict;
     if (taken.outcome == PutOutcome::kStored) {
-      number = taken.number;
-    } else if (const auto kept = KeepPromise(taken.number, page.ack); kept.has_value()) {
+      number = taken.page.number;
+    } else if (const auto kept = KeepPromise(taken.page, page.ack); kept.has_value()) {
       KVSTOW_RETURN_IF_ERROR(*kept);
       return PutOutcome::kAlreadyThere;
     }
@@ -88,13 +92,13 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
 
   GiveEachItsOwnBlock(page);
   std::unique_ptr<PageEntry> entry = EntryOf(page, number);
-  const uint64_t bytes = entry->BytesOf(0, entry->segments.size());
+  const uint64_t bytes = entry->BytesOf(0, entry->segment_count);
   const absl::StatusOr<TierSet> tiers = StoreBodies(*entry, page.bodies, page.ack);
   MutexLock lock(mu_);
   pending_.erase(page.name);
   changed_.NotifyAll();
   if (!tiers.ok()) return tiers.status();
-  for (PageEntry::Segment& segment : entry->segments) segment.tiers = *tiers;
+  for (PageEntry::Segment& segment : entry->segments()) segment.tiers = *tiers;
   if (!page.parent_key.empty()) {
     entry->parent = index_.IdFor({.space = page.name.space, .key = std::move(page.parent_key)});
   }
@@ -117,23 +121,23 @@ TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page
   PageEntry* const old = index_.Find(page.name);
   if (old == nullptr) {
     pending_.insert(page.name);
-    return {PutOutcome::kStored, next_number_++};
+    return {PutOutcome::kStored, {.number = next_number_++}};
   }
   if (old->raw_digest != page.raw_digest) {
     ++counters_.conflicts;
-    return {PutOutcome::kConflict, old->number};
+    return {PutOutcome::kConflict, old->ref()};
   }
   if (old->leases == 0) index_.Touch(old);
-  return {PutOutcome::kAlreadyThere, old->number};
+  return {PutOutcome::kAlreadyThere, old->ref()};
 }
 
 // The page is there; what is left to do is to keep the promise that this ack makes. Nothing when
 // the page was removed meanwhile.
-std::optional<absl::Status> TieredStore::Impl::KeepPromise(PageNumber number, Ack ack) {
+std::optional<absl::Status> TieredStore::Impl::KeepPromise(const PageRef& page, Ack ack) {
   if (ack != Ack::kMemory) {
-    std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+    std::optional<Claim> claim = ClaimPage(page, Wait::kYes);
     if (!claim.has_value()) return std::nullopt;
-    const absl::Status kept = WriteThrough(*claim, claim->page()->segments.size(), ack);
+    const absl::Status kept = WriteThrough(*claim, claim->page()->segment_count, ack);
     if (claim->page() == nullptr) return std::nullopt;  // it proved damaged
     if (!kept.ok()) return kept;
   }
@@ -148,7 +152,7 @@ absl::StatusOr<TierSet> TieredStore::Impl::StoreBodies(const PageEntry& page,
                                                        Ack ack) {
   std::vector<SegmentBody> list;
   for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
-  const uint64_t bytes = page.BytesOf(0, page.segments.size());
+  const uint64_t bytes = page.BytesOf(0, page.segment_count);
 
   TierSet tiers;
   KVSTOW_RETURN_IF_ERROR(CheckFits(bytes, ack));
@@ -211,7 +215,7 @@ absl::Status TieredStore::Impl::StoreOnDisk(const PageEntry& page,
         "disk is full of leased or pinned pages: try again when leases have ended");
   }
   const absl::Status written =
-      parts_.catalog->PutPage(page.Record(page.segments.size()), bodies, ack);
+      parts_.catalog->PutPage(page.Record(page.segment_count), bodies, ack);
   if (written.ok()) return written;
   // What reached the disk all the same comes back at a restart, if at all, as a whole page.
   Unreserve(TierId::kDisk, bytes);
@@ -241,18 +245,18 @@ absl::Status TieredStore::Impl::Delete(const PageName& name, bool force) {
 
 absl::Status TieredStore::Impl::Flush() {
   if (!usable(TierId::kDisk)) return absl::OkStatus();
-  std::vector<PageNumber> unwritten;
+  std::vector<PageRef> unwritten;
   {
     MutexLock lock(mu_);
     index_.ForEach([&](const PageEntry& page) {
-      if (page.on_disk() < page.segments.size()) unwritten.push_back(page.number);
+      if (page.on_disk() < page.segment_count) unwritten.push_back(page.ref());
     });
   }
   absl::Status first_error;
-  for (const PageNumber number : unwritten) {
-    std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+  for (const PageRef& page : unwritten) {
+    std::optional<Claim> claim = ClaimPage(page, Wait::kYes);
     if (!claim.has_value()) continue;
-    first_error.Update(WriteThrough(*claim, claim->page()->segments.size(), Ack::kMemory));
+    first_error.Update(WriteThrough(*claim, claim->page()->segment_count, Ack::kMemory));
   }
   first_error.Update(parts_.catalog->Sync());
   return first_error;

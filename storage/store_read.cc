@@ -34,13 +34,13 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string
     match.pages.push_back(FactsOf(*page));
   }
   if (!take_lease || found.empty()) return match;
-  std::vector<PageNumber> numbers;
+  std::vector<PageRef> pages;
   for (PageEntry* const page : found) {
     ++page->leases;
     index_.Touch(page);
-    numbers.push_back(page->number);
+    pages.push_back(page->ref());
   }
-  match.lease = leases_.Grant(std::move(numbers), now);
+  match.lease = leases_.Grant(std::move(pages), now);
   match.ttl = leases_.ttl();
   return match;
 }
@@ -56,8 +56,8 @@ bool TieredStore::Impl::Release(LeaseId lease) {
   MutexLock lock(mu_);
   const auto pages = leases_.Release(lease, now);
   if (!pages.has_value()) return false;
-  for (const PageNumber number : *pages) {
-    if (PageEntry* const page = index_.Find(number); page != nullptr) --page->leases;
+  for (const PageRef& ref : *pages) {
+    if (PageEntry* const page = index_.Find(ref); page != nullptr) --page->leases;
   }
   changed_.NotifyAll();
   return true;
@@ -66,8 +66,8 @@ bool TieredStore::Impl::Release(LeaseId lease) {
 void TieredStore::Impl::ReapLeases() {
   const LeaseTable::Expired expired = leases_.Expire(options_.clock->Now());
   counters_.expired_leases += expired.leases;
-  for (const PageNumber number : expired.pages) {
-    if (PageEntry* const page = index_.Find(number); page != nullptr) --page->leases;
+  for (const PageRef& ref : expired.pages) {
+    if (PageEntry* const page = index_.Find(ref); page != nullptr) --page->leases;
   }
 }
 
@@ -86,15 +86,15 @@ void TieredStore::Impl::Use(const PageName& name) {
 
 PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
   PageFacts facts{.number = page.number,
-                  .header = page.header,
+                  .header = SharedBytes::CopyOf(page.header()),
                   .raw_digest = page.raw_digest,
                   .tokens = page.tokens,
                   .first_position = page.first_position};
-  for (const PageEntry::Segment& segment : page.segments) {
+  for (const PageEntry::Segment& segment : page.segments()) {
     facts.segments.push_back(segment.facts);
     facts.tiers.push_back(segment.tiers.Hottest());
   }
-  if (page.on_disk() == page.segments.size()) facts.ack = page.disk_ack;
+  if (page.on_disk() == page.segment_count) facts.ack = page.disk_ack;
   return facts;
 }
 
@@ -102,12 +102,14 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
     const PageName& name, PageNumber number, std::span<const uint16_t> indices) {
   std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
   std::vector<std::optional<PageEntry::Segment>> segments(indices.size());
+  PageRef ref;
   {
     MutexLock lock(mu_);
     const PageEntry* const page = index_.Find(name);
     if (page == nullptr || page->number != number) return out;
+    ref = page->ref();
     for (size_t k = 0; k < indices.size(); ++k) {
-      if (indices[k] < page->segments.size()) segments[k] = page->segments[indices[k]];
+      if (indices[k] < page->segment_count) segments[k] = page->segments()[indices[k]];
     }
   }
   std::vector<uint16_t> doubtful, from_disk;
@@ -134,11 +136,11 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
       }
     }
   }
-  if (!from_disk.empty()) Promote(number, from_disk, disk_bodies);
+  if (!from_disk.empty()) Promote(ref, from_disk, disk_bodies);
   if (doubtful.empty()) return out;
 
   // It may have moved while it was read, or its bytes are bad: look again with nobody moving it.
-  std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+  std::optional<Claim> claim = ClaimPage(ref, Wait::kYes);
   if (!claim.has_value()) {
     for (const size_t k : doubtful_at) out[k] = Missing();
     return out;
@@ -152,12 +154,12 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::ReadClaimed(
     Claim& claim, std::span<const uint16_t> indices) {
   std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
   std::vector<BadCopy> bad;
-  size_t keep = claim->segments.size();
+  size_t keep = claim->segment_count;
   uint64_t corrupt = 0, lost = 0, disk_errors = 0;
   for (size_t k = 0; k < indices.size(); ++k) {
     const uint16_t i = indices[k];
-    if (i >= claim->segments.size()) continue;
-    const PageEntry::Segment& segment = claim->segments[i];
+    if (i >= claim->segment_count) continue;
+    const PageEntry::Segment& segment = claim->segments()[i];
     TierSet left = segment.tiers, proven;
     while (!left.empty()) {
       const TierId t = left.Hottest();
@@ -189,10 +191,10 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::ReadClaimed(
 // Drops the page from segment `keep` on, and bad copies before it. A bad copy on disk stays: what
 // is there must be a leading part; it is found again when it is the last copy.
 void TieredStore::Impl::DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep) {
-  if (keep < claim->segments.size()) Truncate(claim, keep, Why::kDamage).IgnoreError();
+  if (keep < claim->segment_count) Truncate(claim, keep, Why::kDamage).IgnoreError();
   if (claim.page() == nullptr) return;
   for (const BadCopy& copy : bad) {
-    if (copy.index >= claim->segments.size() || copy.tier == TierId::kDisk) continue;
+    if (copy.index >= claim->segment_count || copy.tier == TierId::kDisk) continue;
     DropCopies(claim, copy.tier, {&copy.index, 1});
   }
 }
@@ -200,18 +202,18 @@ void TieredStore::Impl::DropBad(Claim& claim, std::span<const BadCopy> bad, size
 // What was read from disk goes into memory too: while that is below its low watermark, or at the
 // second use of the page since it left memory, while it is below its high one. Nobody is evicted
 // for it, and the bytes are written as they were read.
-void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> indices,
+void TieredStore::Impl::Promote(const PageRef& page, std::span<const uint16_t> indices,
                                 std::span<const absl::StatusOr<SharedBytes>> bodies) {
   constexpr TierId kTo = TierId::kHost;
   if (!usable(kTo)) return;
-  std::optional<Claim> claim = ClaimPage(number, Wait::kNo);
+  std::optional<Claim> claim = ClaimPage(page, Wait::kNo);
   if (!claim.has_value()) return;
   const PageEntry& entry = *claim->page();
   std::vector<SegmentBody> list;
   uint64_t bytes = 0;
   for (size_t k = 0; k < indices.size(); ++k) {
     const uint16_t i = indices[k];
-    if (i >= entry.segments.size() || entry.segments[i].tiers.Has(kTo)) continue;
+    if (i >= entry.segment_count || entry.segments()[i].tiers.Has(kTo)) continue;
     list.push_back({entry.id(i), *bodies[k]});
     bytes += entry.BytesOf(i);
   }
@@ -228,7 +230,7 @@ void TieredStore::Impl::Promote(PageNumber number, std::span<const uint16_t> ind
   if (!written.ok()) return;  // it stays where it is
   index_.Change(claim->page(), [&](PageEntry& page) {
     page.disk_uses = 0;
-    for (const SegmentBody& body : list) page.segments[body.id.index].tiers.Add(kTo);
+    for (const SegmentBody& body : list) page.segments()[body.id.index].tiers.Add(kTo);
   });
 }
 
@@ -241,16 +243,22 @@ absl::Status TieredStore::Impl::Pin(const PageName& name, bool pinned) {
 }
 
 // By claim: whoever moves the page reads its gains without the lock.
-absl::Status TieredStore::Impl::SetGains(PageNumber number, std::span<const float> gains) {
-  const std::optional<Claim> claim = ClaimPage(number, Wait::kYes);
+absl::Status TieredStore::Impl::SetGains(const PageName& name, PageNumber number,
+                                         std::span<const float> gains) {
+  PageRef ref{.number = number};
+  {
+    MutexLock lock(mu_);
+    ref.item = index_.IdFor(name);
+  }
+  const std::optional<Claim> claim = ClaimPage(ref, Wait::kYes);
   if (!claim.has_value()) return absl::NotFoundError("no such page");
-  if (gains.size() < (*claim)->segments.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(gains.size(), " gains for a page of ",
-                                                   (*claim)->segments.size(), " segments"));
+  if (gains.size() < (*claim)->segment_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(gains.size(), " gains for a page of ", (*claim)->segment_count, " segments"));
   }
   MutexLock lock(mu_);
   index_.Change(claim->page(), [&](PageEntry& page) {
-    for (size_t i = 0; i < page.segments.size(); ++i) page.segments[i].facts.gain = gains[i];
+    for (size_t i = 0; i < page.segment_count; ++i) page.segments()[i].facts.gain = gains[i];
   });
   return absl::OkStatus();
 }
@@ -277,7 +285,7 @@ std::vector<PageName> TieredStore::Impl::Pages(SpaceId space) {
   std::vector<PageName> names;
   MutexLock lock(mu_);
   index_.ForEach([&](const PageEntry& page) {
-    if (space == 0 || page.name.space == space) names.push_back(page.name);
+    if (space == 0 || page.space == space) names.push_back(page.name());
   });
   return names;
 }

@@ -109,8 +109,9 @@ absl::Status TieredStore::Delete(const PageName& name, bool force) {
 absl::Status TieredStore::Pin(const PageName& name, bool pinned) {
   return impl_->Pin(name, pinned);
 }
-absl::Status TieredStore::SetGains(PageNumber number, std::span<const float> gains) {
-  return impl_->SetGains(number, gains);
+absl::Status TieredStore::SetGains(const PageName& name, PageNumber number,
+                                   std::span<const float> gains) {
+  return impl_->SetGains(name, number, gains);
 }
 absl::Status TieredStore::SaveSpace(const SpaceRecord& space) { return impl_->SaveSpace(space); }
 std::vector<SpaceRecord> TieredStore::RecoveredSpaces() { return impl_->RecoveredSpaces(); }
@@ -119,8 +120,8 @@ StoreUsage TieredStore::Usage() { return impl_->Usage(); }
 StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
 StoreCounters TieredStore::Counters() { return impl_->Counters(); }
 std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
-std::vector<PageNumber> TieredStore::PageNumbers() { return impl_->PageNumbers(); }
-uint64_t TieredStore::Scrub(PageNumber number) { return impl_->Scrub(number); }
+std::vector<PageRef> TieredStore::PageRefs() { return impl_->PageRefs(); }
+uint64_t TieredStore::Scrub(const PageRef& page) { return impl_->Scrub(page); }
 absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
 absl::Status TieredStore::Flush() { return impl_->Flush(); }
 void TieredStore::RunDemotion() { impl_->RunDemotion(); }

@@ -131,8 +131,8 @@ class TieredStore {
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
                                                 std::span<const uint16_t> indices);
   // What a page's segments are worth from now on, in place of the gains that it was put with; one
-  // for each segment of its list. NOT_FOUND when there is no page of this number any longer.
-  absl::Status SetGains(PageNumber number, std::span<const float> gains);
+  // for each segment of its list. NOT_FOUND when the page is not there any longer.
+  absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
   // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Pin(const PageName& name, bool pinned);
@@ -155,8 +155,8 @@ class TieredStore {
   // answers how many bytes were read, 0 when it is gone or being moved. Damaged copies count and go
   // as when a read finds them; one on disk is written again where memory has a good one. No use of
   // the page. For a Scrubber.
-  std::vector<PageNumber> PageNumbers();
-  uint64_t Scrub(PageNumber number);
+  std::vector<PageRef> PageRefs();
+  uint64_t Scrub(const PageRef& page);
   // Demotes and drops until the tier holds at most `bytes`.
   absl::Status Shrink(TierId tier, uint64_t bytes);
   // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.

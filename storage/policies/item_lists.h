@@ -27,9 +27,9 @@ class ItemLists {
  public:
   struct Item : Facts {
     uint64_t id = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes : 48 = 0;  // a few words less for each item add up
+    uint64_t list : 16 = 0;
     ItemNumber before = kNoItem, after = kNoItem;
-    uint16_t list = 0;
   };
 
   // At most 65,536.

@@ -35,8 +35,8 @@ struct ItemFacts {
   uint64_t used = 0;  // the clock at its last use
   uint64_t parent = PolicyItem::kNoParent;
   uint32_t children = 0;  // that are resident
-  uint8_t uses = 0, origin = 0, age = 0, worth = 0;
-  bool resident : 1 = false, had_child : 1 = false;
+  uint32_t uses : 8 = 0, origin : 4 = 0, age : 6 = 0, worth : 6 = 0;
+  uint32_t resident : 1 = false, had_child : 1 = false;
 };
 
 size_t ClassOf(const ItemFacts& item) {

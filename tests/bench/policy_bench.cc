@@ -66,33 +66,34 @@ void BM_Evict(benchmark::State& state, const PolicyInfo* info) {
   state.SetItemsProcessed(static_cast<int64_t>(evictions - warm));
 }
 
-std::unique_ptr<PageEntry> Entry(PageNumber number, size_t segments) {
+// Keys are as long as a client's.
+PageName Name(PageNumber number) {
   const std::array<uint64_t, 4> key = {number, ~number, 2 * number, 3 * number};
-  auto page = std::make_unique<PageEntry>();
-  page->number = number;
-  page->name.space = 1;
-  page->name.key.assign(reinterpret_cast<const char*>(key.data()), sizeof(key));
-  page->first_position = 16 * number;
-  page->tokens = 16;
-  page->raw_bytes = 1 << 20;
-  page->segments.reserve(segments);
-  for (size_t i = 0; i < segments; ++i) {
-    page->segments.push_back({.facts = {.bytes = 1000, .gain = 1}, .tiers = {}});
-    page->segments.back().tiers.Add(TierId::kHost);
-  }
-  return page;
+  return {.space = 1, .key = std::string(reinterpret_cast<const char*>(key.data()), sizeof(key))};
+}
+
+std::unique_ptr<PageEntry> Entry(PageNumber number, size_t segments) {
+  TierSet host;
+  host.Add(TierId::kHost);
+  return PageEntry::Make({.number = number,
+                          .name = Name(number),
+                          .raw_bytes = 1 << 20,
+                          .first_position = 16 * number,
+                          .tokens = 16,
+                          .facts = std::vector<SegmentFacts>(segments, {.bytes = 1000, .gain = 1})},
+                         host);
 }
 
 void BM_Index(benchmark::State& state) {
   constexpr uint64_t kBudget = uint64_t{1} << 40;
-  constexpr PageNumber kIndexed = 200'000;
+  constexpr PageNumber kIndexed = 1'000'000;
   const auto segments = static_cast<size_t>(state.range(0));
   for (auto _ : state) {
     const size_t before = Allocated();
     PageIndex index(EvictionPolicies().front(), {kBudget, kBudget, kBudget});
     for (PageNumber n = 1; n <= kIndexed; ++n) index.Insert(Entry(n, segments));
     state.counters["bytes_per_page"] = static_cast<double>(Allocated() - before) / kIndexed;
-    for (PageNumber n = 1; n <= kIndexed; ++n) index.Remove(index.Find(n));
+    for (PageNumber n = 1; n <= kIndexed; ++n) index.Remove(index.Find(Name(n)));
   }
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kIndexed));
 }

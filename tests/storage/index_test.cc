@@ -15,17 +15,44 @@ namespace {
 using absl::StatusCode;
 using std::chrono::seconds;
 
-std::unique_ptr<PageEntry> Entry(PageNumber number, std::vector<uint32_t> sizes, TierId tier) {
-  auto page = std::make_unique<PageEntry>();
-  page->number = number;
-  page->name = {.space = 1, .key = std::to_string(number)};
-  page->header = SharedBytes::Take(std::string("head"));
-  page->raw_bytes = 100;
-  for (const uint32_t size : sizes) {
-    page->segments.push_back({.facts = {.bytes = size}});
-    page->segments.back().tiers.Add(tier);
-  }
+// Of the key that is its number, in decimals.
+PageRecord Page(PageNumber number, std::vector<uint32_t> sizes) {
+  PageRecord page{.number = number,
+                  .name = {.space = 1, .key = std::to_string(number)},
+                  .header = SharedBytes::Take(std::string("head")),
+                  .raw_bytes = 100};
+  for (const uint32_t size : sizes) page.facts.push_back({.bytes = size});
   return page;
+}
+
+TierSet Only(TierId tier) {
+  TierSet tiers;
+  tiers.Add(tier);
+  return tiers;
+}
+
+std::unique_ptr<PageEntry> Entry(PageNumber number, std::vector<uint32_t> sizes, TierId tier) {
+  return PageEntry::Make(Page(number, std::move(sizes)), Only(tier));
+}
+
+TEST(PageEntry, IsOneBlockWithWhatItWasMadeOf) {
+  for (const size_t key_bytes : {1, 7, 8, 32, 64}) {
+    PageRecord page = Page(9, {10, 20, 30});
+    page.name.key = std::string(key_bytes, 'k');
+    page.header = SharedBytes::Take(std::string(key_bytes * 3, 'h'));
+    page.whole = page.hot = true;
+    const std::unique_ptr<PageEntry> entry = PageEntry::Make(page, Only(TierId::kDisk));
+    EXPECT_EQ(entry->name(), page.name);
+    EXPECT_EQ(AsString(entry->header()), AsString(page.header.span()));
+    EXPECT_EQ(entry->BytesOf(0, 3), 60 + page.header.size());
+    entry->Truncate(2);
+    ASSERT_EQ(entry->segments().size(), 2u);
+    const PageRecord record = entry->Record(2);
+    EXPECT_EQ(record.name, page.name);
+    EXPECT_TRUE(record.whole && record.hot);
+    EXPECT_EQ(record.facts[1].bytes, 20u);
+    EXPECT_EQ(entry->on_disk(), 2u);
+  }
 }
 
 TEST(PageIndex, CountsEveryChange) {
@@ -33,8 +60,8 @@ TEST(PageIndex, CountsEveryChange) {
   PageEntry* const page = index.Insert(Entry(1, {10, 20}, TierId::kHost));
   EXPECT_EQ(index.bytes(TierId::kHost), 34u);
   index.Change(page, [](PageEntry& p) {
-    for (auto& segment : p.segments) segment.tiers.Add(TierId::kDisk);
-    p.segments[1].tiers.Remove(TierId::kHost);
+    for (auto& segment : p.segments()) segment.tiers.Add(TierId::kDisk);
+    p.segments()[1].tiers.Remove(TierId::kHost);
   });
   EXPECT_OK(index.CheckInvariants());
   EXPECT_EQ(index.bytes(TierId::kHost), 14u) << "the base and the header";
@@ -52,11 +79,11 @@ TEST(PageIndex, CountsEveryChange) {
 TEST(PageIndex, NoticesWhatIsOff) {
   PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000});
   PageEntry* const page = index.Insert(Entry(1, {10, 20}, TierId::kHost));
-  page->segments[1].facts.bytes = 21;  // past Change
+  page->segments()[1].facts.bytes = 21;  // past Change
   EXPECT_THAT(index.CheckInvariants(), HasCode(StatusCode::kInternal));
-  page->segments[1].facts.bytes = 20;
+  page->segments()[1].facts.bytes = 20;
   EXPECT_OK(index.CheckInvariants());
-  index.Change(page, [](PageEntry& p) { p.segments[1].tiers.Add(TierId::kDisk); });
+  index.Change(page, [](PageEntry& p) { p.segments()[1].tiers.Add(TierId::kDisk); });
   EXPECT_THAT(index.CheckInvariants(), HasCode(StatusCode::kInternal)) << "no leading part on disk";
 }
 
@@ -71,7 +98,7 @@ std::vector<PageNumber> Drain(PageIndex& index, TierId tier) {
       index.Remove(page, tier);
     } else {
       index.Change(
-          page, [&](PageEntry& p) { p.segments.resize(keep); }, tier);
+          page, [&](PageEntry& p) { p.Truncate(keep); }, tier);
     }
     EXPECT_OK(index.CheckInvariants());
   }
@@ -83,7 +110,7 @@ class PageIndexOrder : public testing::Test {
   // The page of `number` stands at position 16 * number.
   PageEntry* Add(PageNumber number, std::vector<float> gains, bool whole = false) {
     auto page = Entry(number, std::vector<uint32_t>(gains.size(), 10), TierId::kHost);
-    for (size_t i = 0; i < gains.size(); ++i) page->segments[i].facts.gain = gains[i];
+    for (size_t i = 0; i < gains.size(); ++i) page->segments()[i].facts.gain = gains[i];
     page->whole = whole;
     page->first_position = 16 * number;
     page->tokens = 16;
@@ -106,7 +133,7 @@ TEST_F(PageIndexOrder, GainsThatWereRaisedHoldAPartBack) {
   PageEntry* const raised = Add(1, {90, 9, 1});
   Add(3, {90, 9, 1});
   index_.Change(raised, [](PageEntry& p) {
-    for (auto& segment : p.segments) segment.facts.gain *= 16;
+    for (auto& segment : p.segments()) segment.facts.gain *= 16;
   });
   EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3, 3, 1, 3, 1, 1}));
 }
@@ -144,10 +171,11 @@ TEST_F(PageIndexOrder, APageThatComesBackIsKnownAgain) {
   PageIndex index(**FindEvictionPolicy("s3fifo"), {100, 100, 100});
   for (PageNumber n = 1; n <= 3; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
   EXPECT_EQ(index.Victim(TierId::kHost, any)->number, 1u);
-  index.Remove(index.Find(PageNumber{1}), TierId::kHost);
-  auto again = Entry(4, {10}, TierId::kHost);
-  again->name.key = "1";
-  index.Insert(std::move(again));  // of another number; its ghost sends it to the main queue
+  index.Remove(index.Find(PageName{.space = 1, .key = "1"}), TierId::kHost);
+  PageRecord again = Page(4, {10});
+  again.name.key = "1";
+  index.Insert(PageEntry::Make(
+      again, Only(TierId::kHost)));  // of another number; its ghost sends it to the main queue
   EXPECT_EQ(Drain(index, TierId::kHost), (std::vector<PageNumber>{2, 3, 4}));
 }
 
@@ -156,7 +184,7 @@ TEST_F(PageIndexOrder, NamesWithOneHashAreToldApart) {
                   [](const PageName&) { return UINT64_MAX; });
   for (PageNumber n = 1; n <= 4; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
   const auto find = [&](const char* key) { return index.Find(PageName{.space = 1, .key = key}); };
-  for (const char* key : {"1", "2", "3", "4"}) EXPECT_EQ(find(key)->name.key, key);
+  for (const char* key : {"1", "2", "3", "4"}) EXPECT_EQ(find(key)->key(), key);
   EXPECT_EQ(find("5"), nullptr);
   index.Remove(find("1"));
   index.Remove(find("3"));
@@ -174,13 +202,15 @@ TEST_F(PageIndexOrder, AnotherFormOfAPageTakesItsPlaceInEveryOrder) {
   index_.Change(hot, [](PageEntry& p) { p.hot = true; });
   const auto any = [](const PageEntry&) { return true; };
   EXPECT_EQ(index_.HotVictim(TierId::kHost, any), hot);
-  auto cold = Entry(7, {5}, TierId::kHost);
-  cold->name = hot->name;
-  EXPECT_EQ(index_.Replace(hot, std::move(cold))->number, 1u);
+  const PageRef ref = hot->ref();
+  EXPECT_EQ(index_.Find(ref), hot);
+  PageRecord cold = Page(7, {5});
+  cold.name = hot->name();
+  EXPECT_EQ(index_.Replace(hot, PageEntry::Make(cold, Only(TierId::kHost)))->number, 1u);
   EXPECT_OK(index_.CheckInvariants());
   EXPECT_EQ(index_.HotVictim(TierId::kHost, any), nullptr);
   EXPECT_EQ(index_.Find(PageName{.space = 1, .key = "1"})->number, 7u);
-  EXPECT_EQ(index_.Find(PageNumber{1}), nullptr);
+  EXPECT_EQ(index_.Find(ref), nullptr) << "it is another page now";
   EXPECT_EQ(Drain(index_, TierId::kHost).size(), 2u);
 }
 
@@ -198,18 +228,19 @@ TEST(Placement, WorthIsGainByByteWhateverTheModel) {
 }
 
 TEST(LeaseTable, EndsByItself) {
+  constexpr PageRef kOne{.item = 11, .number = 1}, kTwo{.item = 22, .number = 2};
   LeaseTable leases(seconds(10), 77);
   Time now{};
-  const LeaseId a = leases.Grant({1, 2}, now);
-  const LeaseId b = leases.Grant({2}, now + seconds(1));
+  const LeaseId a = leases.Grant({kOne, kTwo}, now);
+  const LeaseId b = leases.Grant({kTwo}, now + seconds(1));
   EXPECT_EQ(a, 77u);
   EXPECT_TRUE(leases.Renew(a, now + seconds(5)));
   EXPECT_FALSE(leases.Renew(b, now + seconds(11))) << "ended, though nobody has reaped it yet";
   const auto expired = leases.Expire(now + seconds(11));
   EXPECT_EQ(expired.leases, 1u);
-  EXPECT_EQ(expired.pages, std::vector<PageNumber>{2});
+  EXPECT_EQ(expired.pages, std::vector<PageRef>{kTwo});
   EXPECT_EQ(leases.CountPages(), (absl::flat_hash_map<PageNumber, uint32_t>{{1, 1}, {2, 1}}));
-  EXPECT_EQ(leases.Release(a, now + seconds(12)), (std::vector<PageNumber>{1, 2}));
+  EXPECT_EQ(leases.Release(a, now + seconds(12)), (std::vector<PageRef>{kOne, kTwo}));
   EXPECT_EQ(leases.Release(a, now + seconds(12)), std::nullopt);
   EXPECT_EQ(leases.size(), 0u);
 }

@@ -18,7 +18,7 @@ class ScrubberTest : public StoreTest {
   }
   uint64_t ScrubAll() {
     uint64_t bytes = 0;
-    for (const PageNumber number : store_->PageNumbers()) bytes += store_->Scrub(number);
+    for (const PageRef& page : store_->PageRefs()) bytes += store_->Scrub(page);
     return bytes;
   }
 
@@ -39,7 +39,7 @@ TEST_F(ScrubberTest, ReadsEveryCopyAndChangesNothing) {
   EXPECT_EQ(store_->Counters().scrubbed_bytes, bytes);
   EXPECT_EQ(store_->Usage(), before) << "nothing was promoted";
   EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
-  EXPECT_EQ(store_->Scrub(999), 0u) << "there is no such page";
+  EXPECT_EQ(store_->Scrub({.item = 1, .number = 999}), 0u) << "there is no such page";
 }
 
 TEST_F(ScrubberTest, DamageOfTheLastCopyDropsThePage) {

@@ -53,14 +53,15 @@ TEST_F(StoreTest, WhatSegmentsAreWorthMayChange) {
   ASSERT_OK(Put(page, Ack::kProcess).status());
   const PageFacts before = *store_->Find(page.name());
   const std::vector<float> gains = {8, 4, 2};
-  ASSERT_OK(store_->SetGains(before.number, gains));
+  ASSERT_OK(store_->SetGains(page.name(), before.number, gains));
   const PageFacts after = *store_->Find(page.name());
   ASSERT_EQ(after.segments.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(after.segments[i].gain, gains[i]);
   EXPECT_EQ(ReadBack(page), 3u);
-  EXPECT_THAT(store_->SetGains(before.number, std::span(gains).first(2)),
+  EXPECT_THAT(store_->SetGains(page.name(), before.number, std::span(gains).first(2)),
               HasCode(StatusCode::kInvalidArgument));
-  EXPECT_THAT(store_->SetGains(before.number + 1, gains), HasCode(StatusCode::kNotFound));
+  EXPECT_THAT(store_->SetGains(page.name(), before.number + 1, gains),
+              HasCode(StatusCode::kNotFound));
   Reopen();
   EXPECT_EQ(store_->Find(page.name())->segments[0].gain, before.segments[0].gain)
       << "what is on disk is what was put";
