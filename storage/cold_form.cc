@@ -135,11 +135,19 @@ bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
       for (int t = 0; t < kTiers; ++t) reserved_[t] += leaving[t] = before[t] - after[t];
     }
   }
-  EraseEverywhere(*gone);
+  // Before the hot form goes, the cold one survives what the hot one did: power loss too.
+  const bool swapped = claim.page() == nullptr;
+  const absl::Status kept =
+      swapped && gone->on_disk() > 0 ? parts_.catalog->Sync() : absl::OkStatus();
+  if (kept.ok()) {
+    EraseEverywhere(*gone);
+  } else {
+    Log().warn("page {} stays on disk beside its cold form: {}", gone->number, kept.ToString());
+  }
   MutexLock lock(mu_);
   for (int t = 0; t < kTiers; ++t) reserved_[t] -= leaving[t];
   changed_.NotifyAll();
-  return claim.page() == nullptr;
+  return swapped;
 }
 
 std::array<uint64_t, kTiers> TieredStore::Impl::BytesByTier() const {

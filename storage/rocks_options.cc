@@ -16,7 +16,7 @@
 namespace kvstow {
 namespace {
 
-constexpr size_t kBlockCacheBytes = 32 << 20;  // of keys, blob references and small records
+constexpr size_t kBlockCacheBytes = 32 << 20;  // of keys, places, small bodies and records
 
 }  // namespace
 
@@ -42,13 +42,10 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, bool direct_io) {
   o.env = env;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
-  // A record and its bodies may be written past the log: they must be flushed together.
+  // One family's full buffer writes all of them, so that a restart has a short log to read.
   o.atomic_flush = true;
   o.max_background_jobs = 8;  // a quarter of them flush: two write buffers at once
-  o.max_open_files = 512;     // below the usual limit of 1,024 for a process
-  // Writers that wait together are written, and synced, together: a group takes an eighth of this
-  // beside a small first write, which by default is two bodies of 64 KiB.
-  o.max_write_batch_group_size_bytes = 32 << 20;
+  o.max_open_files = 256;     // with a hundred segment files below the usual limit of 1,024
   o.bytes_per_sync = 1 << 20;
   o.wal_bytes_per_sync = 1 << 20;
   o.use_direct_reads = direct_io;
@@ -70,25 +67,12 @@ std::vector<rocksdb::ColumnFamilyDescriptor> Families(uint64_t budget_bytes) {
   table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.checksum = rocksdb::kXXH3;  // CRC32C is slow in this library
-  rocksdb::ColumnFamilyOptions records;
-  records.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  records.compression = rocksdb::kNoCompression;
-  records.write_buffer_size = 8 << 20;
-
-  rocksdb::ColumnFamilyOptions segments = records;
-  segments.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 32, 4 << 20, 32 << 20);
-  segments.max_write_buffer_number = 4;
-  segments.enable_blob_files = true;
-  segments.min_blob_size = kMinBlobBytes;
-  segments.blob_file_size = segments.write_buffer_size * 4;
-  segments.enable_blob_garbage_collection = true;
-  segments.blob_garbage_collection_age_cutoff = 0.5;
-  segments.blob_garbage_collection_force_threshold = 0.5;
-
+  rocksdb::ColumnFamilyOptions options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_size = std::clamp<uint64_t>(budget_bytes / 4096, 64 << 10, 8 << 20);
   std::vector<rocksdb::ColumnFamilyDescriptor> out;
-  for (int f = 0; f < kFamilies; ++f) {
-    out.emplace_back(kFamilyNames[f], f == kSegments ? segments : records);
-  }
+  for (const char* const name : kFamilyNames) out.emplace_back(name, options);
   return out;
 }
 

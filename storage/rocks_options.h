@@ -4,7 +4,6 @@
 #define KVSTOW_STORAGE_ROCKS_OPTIONS_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,9 +15,6 @@ struct DBOptions;
 }  // namespace rocksdb
 
 namespace kvstow {
-
-// Bodies at least this large lie in blob files and never enter the block cache.
-inline constexpr size_t kMinBlobBytes = 4096;
 
 // Column families, in the order in which they are opened. RocksDB insists on "default"; `tables` is
 // where calibration tables belong.

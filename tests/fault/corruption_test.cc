@@ -16,7 +16,7 @@ class CorruptionTest : public StoreTest {
  protected:
   static constexpr uint64_t kPages = 24;
 
-  // Two segments in blob files and one small one in a table.
+  // Two segments in segment files and one small one in a table.
   static PrfPage PageOf(uint64_t key) { return {.key = key, .sizes = {9000, 12000, 2000}}; }
   void Fill() {
     for (uint64_t key = 1; key <= kPages; ++key) {
@@ -26,7 +26,8 @@ class CorruptionTest : public StoreTest {
   }
   std::vector<fs::path> Files(const std::string& kind) {
     std::vector<fs::path> out;
-    for (const auto& file : fs::directory_iterator(dir_.path() + "/db")) {
+    for (const auto& file : fs::recursive_directory_iterator(dir_.path() + "/db")) {
+      if (!file.is_regular_file()) continue;
       const std::string name = file.path().filename().string();
       const bool skip = name == "LOCK" || name.starts_with("LOG") || file.file_size() == 0;
       if (!skip && (kind.empty() || file.path().extension() == kind)) out.push_back(file.path());
@@ -71,11 +72,11 @@ class CorruptionTest : public StoreTest {
   std::mt19937_64 random_{2026};
 };
 
-TEST_F(CorruptionTest, FlippedBitsInBlobsUnderARunningStore) {
+TEST_F(CorruptionTest, FlippedBitsInSegmentFilesUnderARunningStore) {
   Open(0, 0, 64 << 20);
   Fill();
-  ASSERT_FALSE(Files(".blob").empty());
-  for (const fs::path& file : Files(".blob")) FlipBits(file, 12);
+  ASSERT_FALSE(Files(".kvs").empty());
+  for (const fs::path& file : Files(".kvs")) FlipBits(file, 12);
   const size_t good = ReadAll();
   EXPECT_LT(good, kPages * 3);
   EXPECT_GT(good, 0u);
@@ -84,22 +85,22 @@ TEST_F(CorruptionTest, FlippedBitsInBlobsUnderARunningStore) {
   ExpectItGoesOn();
 }
 
-TEST_F(CorruptionTest, ADeletedBlobFile) {
+TEST_F(CorruptionTest, ADeletedSegmentFile) {
   Open(0, 0, 64 << 20);
   Fill();
   store_.reset();
-  for (const fs::path& file : Files(".blob")) fs::remove(file);
+  for (const fs::path& file : Files(".kvs")) fs::remove(file);
   Reopen();
   EXPECT_EQ(ReadAll(), 0u);
   ASSERT_OK(store_->Put(PageOf(1).ToStore()).status());
   EXPECT_EQ(ReadBack(PageOf(1)), 3u);
 }
 
-TEST_F(CorruptionTest, ATruncatedBlobFile) {
+TEST_F(CorruptionTest, ATruncatedSegmentFile) {
   Open(0, 0, 64 << 20);
   Fill();
   store_.reset();
-  for (const fs::path& file : Files(".blob")) fs::resize_file(file, fs::file_size(file) / 2);
+  for (const fs::path& file : Files(".kvs")) fs::resize_file(file, kPages * 12000);
   Reopen();
   const size_t good = ReadAll();
   EXPECT_LT(good, kPages * 3);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/fault/faulty_file_system.h"
+#include "tests/fault/faulty_segment_files.h"
 #include "tests/storage/store_fixture.h"
 
 namespace kvstow {
@@ -14,7 +15,10 @@ using absl::StatusCode;
 
 class FaultyDiskTest : public StoreTest {
  protected:
-  FaultyDiskTest() { file_system_ = disk_; }
+  FaultyDiskTest() {
+    file_system_ = disk_;
+    make_files_ = FaultySegmentFilesOf(disk_);
+  }
   static PrfPage PageOf(uint64_t key) { return {.key = key, .sizes = {60'000, 40'000}}; }
 
   const std::shared_ptr<FaultyFileSystem> disk_ = std::make_shared<FaultyFileSystem>(2026);

@@ -110,12 +110,9 @@ class FaultyRandomAccessFile final : public rocksdb::FSRandomAccessFileOwnerWrap
     if (IOStatus s = system_.BeforeRead(); !s.ok()) return s;
     IOStatus s = target()->Read(offset, n, options, result, scratch, debug);
     if (!s.ok() || result->empty()) return s;
-    MutexLock lock(system_.mu_);
-    if (!system_.OneIn(system_.flips_one_in)) return s;
     if (result->data() != scratch) std::memmove(scratch, result->data(), result->size());
-    scratch[system_.random_() % result->size()] ^= static_cast<char>(1 << system_.random_() % 8);
     *result = Slice(scratch, result->size());
-    ++system_.flips_;
+    system_.MayFlip(reinterpret_cast<uint8_t*>(scratch), result->size());
     return s;
   }
   IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions& options,
@@ -198,6 +195,16 @@ void FaultyFileSystem::Lose(const std::string& name, const FileState& state) {
     if (state.replaced.has_value()) std::ofstream(name, std::ios::binary) << *state.replaced;
     return;
   }
+  std::fstream file(name, std::ios::binary | std::ios::in | std::ios::out);
+  for (auto it = state.overwritten.rbegin(); it != state.overwritten.rend(); ++it) {
+    constexpr uint64_t kBlock = 4096;
+    const uint64_t fate = random_() % 4, blocks = it->before.size() / kBlock;
+    const uint64_t stays = fate < 2 ? blocks : fate == 2 ? 0 : random_() % (blocks + 1);
+    file.seekp(static_cast<std::streamoff>(it->offset + stays * kBlock));
+    file.write(reinterpret_cast<const char*>(it->before.data()) + stays * kBlock,
+               static_cast<std::streamsize>((blocks - stays) * kBlock));
+  }
+  file.close();
   const uint64_t size = fs::file_size(name, error);
   if (state.synced >= size) return;
   const uint64_t kind = random_() % (name.ends_with(".log") ? 3 : 2);
@@ -260,6 +267,13 @@ IOStatus FaultyFileSystem::BeforeRead() {
   return Failed();
 }
 
+void FaultyFileSystem::MayFlip(uint8_t* bytes, size_t size) {
+  MutexLock lock(mu_);
+  if (!OneIn(flips_one_in)) return;
+  bytes[random_() % size] ^= static_cast<uint8_t>(1 << random_() % 8);
+  ++flips_;
+}
+
 void FaultyFileSystem::Written(const std::string& name, uint64_t end) {
   MutexLock lock(mu_);
   if (const auto it = files_.find(name); it != files_.end()) it->second.written = end;
@@ -278,6 +292,7 @@ IOStatus FaultyFileSystem::Sync(const std::string& name) {
   const auto it = files_.find(name);
   if (it == files_.end()) return IOStatus::OK();
   const uint64_t written = it->second.written;  // what comes while it runs is not promised
+  const size_t overwritten = it->second.overwritten.size();
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(sync_millis);
   for (auto now = end; !cut_ && (now = std::chrono::steady_clock::now()) < end;) {
     changed_.WaitFor(mu_, end - now);
@@ -285,6 +300,8 @@ IOStatus FaultyFileSystem::Sync(const std::string& name) {
   if (cut_) return Cut();
   if (const auto file = files_.find(name); file != files_.end()) {
     file->second.synced = std::max(file->second.synced, written);
+    auto& list = file->second.overwritten;
+    list.erase(list.begin(), list.begin() + std::min(overwritten, list.size()));
   }
   return IOStatus::OK();
 }

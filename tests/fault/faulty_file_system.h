@@ -10,6 +10,7 @@
 //     that writes data before the size (ext4 by default, XFS);
 //   - a file whose folder was not synced since it was made: there or not;
 //   - a rename over another file, its folder not synced since: done or not.
+// Segment files are under the same faults: tests/fault/faulty_segment_files.h.
 // Removals count at once. sync_file_range (RangeSync) promises nothing.
 //
 // The other faults are switches that tests set while the database runs. The random ones follow the
@@ -27,6 +28,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 
@@ -47,14 +49,14 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // One of N appends, syncs and new files fails with an I/O error, but for those of logs: after one
   // there RocksDB 7.8 may assert. 0 = none.
   std::atomic<uint32_t> write_errors_one_in{0};
-  // One of N reads of tables and blobs fails, or has one bit flipped; 0 = none.
+  // One of N reads of tables and bodies fails, or has one bit flipped; 0 = none.
   std::atomic<uint32_t> read_errors_one_in{0};
   std::atomic<uint32_t> flips_one_in{0};
   // How long a sync takes; others' writes go on meanwhile.
   std::atomic<uint32_t> sync_millis{0};
   // What all files together may hold; appends beyond it are refused for lack of space.
   std::atomic<uint64_t> space_bytes{uint64_t{1} << 60};
-  // Appends and syncs, or reads of tables and blobs, wait until the switch is off again.
+  // Appends and syncs, or reads of tables and bodies, wait until the switch is off again.
   void StallWrites(bool stall) { Stall(writes_stalled_, stall); }
   void StallReads(bool stall) { Stall(reads_stalled_, stall); }
   // Until some call waits in a stall.
@@ -90,11 +92,18 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   friend class FaultyWritableFile;
   friend class FaultyRandomAccessFile;
   friend class FaultyDirectory;
+  friend class FaultySegmentFiles;
 
+  // A write in the middle of a file that was not synced since, and what was there before.
+  struct Overwritten {
+    uint64_t offset = 0;
+    std::vector<uint8_t> before;
+  };
   struct FileState {
     uint64_t written = 0, synced = 0;
     bool named = false;                   // its folder was synced since it was made
     std::optional<std::string> replaced;  // what a rename over it took away; until then, too
+    std::vector<Overwritten> overwritten = {};
   };
 
   rocksdb::IOStatus Track(const std::string& name, rocksdb::IOStatus made,
@@ -102,6 +111,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // What happens to a write that lets the file grow to `end`; 0 for a sync.
   rocksdb::IOStatus BeforeWrite(const std::string& name, uint64_t end);
   rocksdb::IOStatus BeforeRead();
+  void MayFlip(uint8_t* bytes, size_t size);
   void Written(const std::string& name, uint64_t end);
   void Truncated(const std::string& name, uint64_t size);
   rocksdb::IOStatus Sync(const std::string& name);

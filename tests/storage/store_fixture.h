@@ -53,7 +53,8 @@ class StoreTest : public testing::Test {
     if (options_.budget_bytes[2] > 0) {
       auto disk = OpenRocksStore({.path = dir_.path(),
                                   .budget_bytes = options_.budget_bytes[2],
-                                  .file_system = file_system_});
+                                  .file_system = file_system_,
+                                  .make_files = make_files_});
       ASSERT_OK(disk.status());
       parts.tiers[2] = std::move(disk->tier);
       parts.catalog = std::move(disk->catalog);
@@ -115,6 +116,7 @@ class StoreTest : public testing::Test {
 
   TempDir dir_;
   std::shared_ptr<rocksdb::FileSystem> file_system_;  // null = the real one
+  decltype(RocksOptions::make_files) make_files_ = MakePosixSegmentFiles;
   ManualClock clock_;
   TieredStoreOptions options_;
   std::unique_ptr<TieredStore> store_;

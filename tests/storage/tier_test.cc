@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "kernels/device.h"
@@ -156,7 +157,44 @@ TEST_F(RocksTest, TruncateAndEraseTakeTheBodiesAlong) {
   EXPECT_OK(store_.catalog->ErasePage(77, 4)) << "a page that is not here";
 }
 
-TEST_F(RocksTest, WritesPastTheLogSurviveAfterSync) {
+TEST_F(RocksTest, ADatabaseOfAnotherVersionIsSetAside) {
+  Open();
+  const PrfPage page{.key = 5};
+  ASSERT_OK(store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kProcess));
+  store_ = {};
+  std::filesystem::remove(dir_.path() + "/db/FORMAT");
+  Open();
+  EXPECT_TRUE(store_.catalog->Load()->pages.empty());
+  EXPECT_TRUE(std::filesystem::exists(dir_.path() + "/db.version-1/CURRENT"));
+  Open();
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/db.version-2"));
+}
+
+TEST_F(RocksTest, SpaceOfErasedAndReplacedBodiesIsUsedAgain) {
+  Open();
+  const PrfPage page{.key = 5, .sizes = {1 << 20, 1 << 20}};
+  for (PageNumber number = 1; number <= 100; ++number) {
+    ASSERT_OK(store_.catalog->PutPage(RecordOf(page, number), BodiesOf(page, number),
+                                      number % 2 == 0 ? Ack::kProcess : Ack::kMemory));
+    if (number > 5) {
+      ASSERT_OK(store_.catalog->ErasePage(number - 5, 2));
+    }
+    ASSERT_OK(store_.tier->Write(BodiesOf(page, number)));
+  }
+  uint64_t bytes = 0;
+  for (const auto& file : std::filesystem::directory_iterator(dir_.path() + "/db/segments")) {
+    bytes += file.file_size();
+  }
+  EXPECT_LT(bytes, uint64_t{40} << 20);
+  for (PageNumber number = 96; number <= 100; ++number) {
+    const SegmentId id{number, 1};
+    const auto body = store_.tier->Read({&id, 1});
+    ASSERT_OK(body[0].status());
+    EXPECT_EQ(page.WhatIs(1, body[0]->span()), "");
+  }
+}
+
+TEST_F(RocksTest, WhatWasPutSurvivesAfterSync) {
   Open();
   const PrfPage page{.key = 5};
   ASSERT_OK(store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kMemory));

@@ -1,0 +1,359 @@
+#include "storage/rocks_database.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "storage/record.h"
+
+namespace kvstow {
+namespace {
+
+constexpr char kSyncedKey[] = "synced";  // of the family `default`
+
+std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
+  return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
+}
+
+// Lets `kept` grow to `value`.
+void KeepLargest(std::atomic<uint64_t>& kept, uint64_t value) {
+  uint64_t old = kept;
+  while (old < value && !kept.compare_exchange_weak(old, value)) {
+  }
+}
+
+}  // namespace
+
+absl::Status FromRocks(const rocksdb::Status& s, const std::string& folder) {
+  if (s.ok()) return absl::OkStatus();
+  const std::string text = absl::StrCat(folder, ": ", s.ToString());
+  if (s.IsNotFound() || s.IsPathNotFound()) return absl::NotFoundError(text);
+  if (s.IsNoSpace() || s.subcode() == rocksdb::Status::kSpaceLimit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(text, "; the disk is full: free space, writing resumes by itself"));
+  }
+  if (s.IsCorruption()) return absl::DataLossError(text);
+  return absl::UnavailableError(text);
+}
+
+// Counts the logs that RocksDB began: it may begin one with each exchange of write buffers.
+class LogWatch final : public rocksdb::EventListener {
+ public:
+  void OnMemTableSealed(const rocksdb::MemTableInfo&) override { ++begun_; }
+  uint64_t begun() const { return begun_; }
+
+ private:
+  std::atomic<uint64_t> begun_{0};
+};
+
+absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& folder,
+                                                         const RocksOptions& options,
+                                                         rocksdb::Status& rocks) {
+  std::unique_ptr<rocksdb::Env> env;
+  if (options.file_system != nullptr) env = rocksdb::NewCompositeEnv(options.file_system);
+  const bool direct_io = DirectIoWorks(options.path);
+  rocksdb::DBOptions db_options =
+      DatabaseOptions(env ? env.get() : rocksdb::Env::Default(), direct_io);
+  const auto log_watch = std::make_shared<LogWatch>();
+  db_options.listeners.push_back(log_watch);
+  rocksdb::DB* db = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;
+  rocks = rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
+  KVSTOW_RETURN_IF_ERROR(FromRocks(rocks, folder));
+  std::shared_ptr<Database> out(
+      new Database(folder, std::move(env), log_watch, db, std::move(families)));
+  const std::string segments = absl::StrCat(folder, "/segments");
+  KVSTOW_ASSIGN_OR_RETURN(
+      out->segments_,
+      SegmentStore::Open(segments, options.make_files(segments, direct_io), options.budget_bytes));
+  KVSTOW_RETURN_IF_ERROR(out->Recover());
+  return out;
+}
+
+Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
+                   std::shared_ptr<LogWatch> log_watch, rocksdb::DB* db,
+                   std::vector<rocksdb::ColumnFamilyHandle*> families)
+    : folder_(std::move(folder)),
+      env_(std::move(env)),
+      log_watch_(std::move(log_watch)),
+      db_(db),
+      families_(std::move(families)) {
+  // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
+  // blocks are read unchecked. Those that lead to values are then not checked either, so they are
+  // here.
+  const rocksdb::Status s = db_->VerifyChecksum();
+  if (!s.ok()) Log().error("{}: {}; reading with checksums from here on", folder_, s.ToString());
+  verify_blocks_ = !s.ok();
+}
+
+Database::~Database() {
+  // So that the next one need not read back what was written last.
+  if (segments_ != nullptr && segments_->synced() < segments_->last_commit()) {
+    if (const absl::Status s = Sync(); !s.ok()) Log().warn("closing: {}", s.ToString());
+  }
+  for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
+  const rocksdb::Status s = db_->Close();
+  if (!s.ok()) Log().warn("closing {}: {}", folder_, s.ToString());
+}
+
+absl::StatusOr<std::string> Database::Get(Family family, const std::string& key) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = verify_blocks_;
+  std::string value;
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Get(options, families_[family], key, &value), folder_));
+  return value;
+}
+
+absl::Status Database::Scan(
+    Family family,
+    const std::function<void(std::span<const uint8_t>, std::span<const uint8_t>)>& each) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = false;  // as in the constructor
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options, families_[family]));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) each(ToBytes(it->key()), ToBytes(it->value()));
+  return FromRocks(it->status(), folder_);
+}
+
+std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const SegmentId> ids) {
+  std::vector<absl::StatusOr<SharedBytes>> out(ids.size(), SharedBytes());
+  std::vector<SegmentStore::Wanted> wanted;
+  std::vector<size_t> at;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string key = SegmentKey(ids[i]);
+    absl::StatusOr<std::string> bytes = Get(kSegments, key);
+    if (!bytes.ok()) {
+      out[i] = bytes.status();
+      continue;
+    }
+    const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
+    if (!value.ok()) {
+      out[i] = value.status();
+    } else if (value->place.file != 0) {
+      wanted.push_back({ids[i], value->place});
+      at.push_back(i);
+    } else {
+      const size_t size = value->body.size(), start = bytes->size() - size;
+      out[i] = SharedBytes::Take(*std::move(bytes)).Slice(start, size);
+    }
+  }
+  auto bodies = segments_->Read(wanted);
+  for (size_t k = 0; k < at.size(); ++k) out[at[k]] = std::move(bodies[k]);
+  return out;
+}
+
+void Database::AddExtent(SegmentId id, std::vector<Extent>& out) {
+  const std::string key = SegmentKey(id);
+  const auto bytes = Get(kSegments, key);
+  if (!bytes.ok()) return;
+  const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
+  if (value.ok() && value->place.file != 0) out.push_back(value->place.extent());
+}
+
+absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
+    std::span<const SegmentStore::Body> bodies, Ack ack) {
+  auto written = segments_->Write(bodies);
+  if (absl::IsResourceExhausted(written.status()) && FreeNow().ok()) {
+    written = segments_->Write(bodies);
+  }
+  if (!written.ok() || ack != Ack::kDurable) return written;
+  const absl::Status synced = segments_->Sync(written->commit);
+  if (synced.ok()) return written;
+  std::vector<Extent> extents;
+  for (const SegmentPlace& place : written->places) extents.push_back(place.extent());
+  segments_->Free(extents);
+  return synced;
+}
+
+absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack) {
+  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  Failed undo;
+  std::vector<Extent> replaced;
+  std::vector<SegmentStore::Body> large;
+  for (const SegmentBody& body : bodies) {
+    AddExtent(body.id, replaced);
+    if (body.bytes.size() < kMinExtentBody) continue;
+    const bool known = record != nullptr && body.id.index < record->facts.size();
+    large.push_back({body.id, body.bytes.span(),
+                     known ? record->facts[body.id.index].digest : Xxh3(body.bytes.span())});
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
+  Batch batch;
+  const auto add = [&](Family family, std::string key, const rocksdb::Slice& value) {
+    batch.Put(families_[family], key, value);
+    undo.keys.emplace_back(family, std::move(key));
+  };
+  if (record != nullptr) add(kPages, PageRecordKey(record->number), SerializePageRecord(*record));
+  auto place = written.places.begin();
+  for (const SegmentBody& body : bodies) {
+    const bool small = body.bytes.size() < kMinExtentBody;
+    const SegmentPlace in_value{.commit = written.commit,
+                                .length = static_cast<uint32_t>(body.bytes.size())};
+    if (!small) undo.extents.push_back(place->extent());
+    std::string key = SegmentKey(body.id);
+    const std::string value =
+        SerializeSegmentValue(key, small ? in_value : *place++, body.bytes.span());
+    add(kSegments, std::move(key), value);
+  }
+  AddSynced(batch);
+  if (const absl::Status s = Write(batch, ack); !s.ok()) {
+    MutexLock lock(mu_);
+    failed_.push_back(std::move(undo));
+    return s;
+  }
+  FreeLater(std::move(replaced));
+  if (segments_->ShouldSync()) {
+    const absl::Status s = segments_->Sync(written.commit);
+    if (!s.ok()) Log().warn("{}", s.ToString());  // this put did not promise it
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t first, size_t end) {
+  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  Batch batch;
+  std::vector<Extent> removed;
+  if (record != nullptr) {
+    batch.Put(families_[kPages], PageRecordKey(number), SerializePageRecord(*record));
+  } else {
+    batch.Delete(families_[kPages], PageRecordKey(number));
+  }
+  for (size_t i = first; i < end; ++i) {
+    const SegmentId id{number, static_cast<uint16_t>(i)};
+    AddExtent(id, removed);
+    batch.Delete(families_[kSegments], SegmentKey(id));
+  }
+  KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kProcess));
+  FreeLater(std::move(removed));
+  return absl::OkStatus();
+}
+
+absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
+  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  Batch batch;
+  std::vector<Extent> removed;
+  for (const SegmentId& id : ids) {
+    AddExtent(id, removed);
+    batch.Delete(families_[kSegments], SegmentKey(id));
+  }
+  KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kProcess));
+  FreeLater(std::move(removed));
+  return absl::OkStatus();
+}
+
+absl::Status Database::PutSpace(const SpaceRecord& space) {
+  Batch batch;
+  batch.Put(families_[kSpaces], SpaceRecordKey(space.id), SerializeSpaceRecord(space));
+  return Write(batch, Ack::kDurable);
+}
+
+absl::Status Database::Write(Batch& batch, Ack ack) {
+  rocksdb::WriteOptions options;
+  options.sync = ack == Ack::kDurable;
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write(options, &batch), folder_));
+  if (ack == Ack::kProcess) return SyncOlderLogs();
+  return absl::OkStatus();
+}
+
+absl::Status Database::SyncOlderLogs() {
+  const uint64_t begun = log_watch_->begun();
+  if (synced_logs_ >= begun) return absl::OkStatus();
+  KVSTOW_RETURN_IF_ERROR(SyncLogs());
+  KeepLargest(synced_logs_, begun);
+  return absl::OkStatus();
+}
+
+// By a write, which waits in line with the others: DB::SyncWAL does not, and asserts when a write
+// to the log failed a moment ago.
+absl::Status Database::SyncLogs() {
+  Batch batch;
+  AddSynced(batch);
+  return Write(batch, Ack::kDurable);
+}
+
+absl::Status Database::Sync() {
+  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  KVSTOW_RETURN_IF_ERROR(segments_->Sync(segments_->last_commit()));
+  return FreeNow();
+}
+
+void Database::AddSynced(Batch& batch) {
+  ByteWriter value;
+  value.Put(segments_->synced());
+  batch.Put(families_[kDefault], kSyncedKey, value.bytes());
+}
+
+void Database::FreeLater(std::vector<Extent> extents) {
+  {
+    MutexLock lock(mu_);
+    for (const Extent& extent : extents) waiting_bytes_ += extent.bytes;
+    waiting_.insert(waiting_.end(), extents.begin(), extents.end());
+    if (waiting_bytes_ <= segments_->max_waiting_bytes()) return;
+  }
+  const absl::Status freed = FreeNow();
+  if (!freed.ok()) Log().warn("removed segments still take their room: {}", freed.ToString());
+}
+
+absl::Status Database::FreeNow() {
+  std::vector<Extent> extents;
+  {
+    MutexLock lock(mu_);
+    extents.swap(waiting_);
+    waiting_bytes_ = 0;
+  }
+  const absl::Status synced = SyncLogs();
+  if (synced.ok()) {
+    segments_->Free(extents);
+    return synced;
+  }
+  MutexLock lock(mu_);
+  for (const Extent& extent : extents) waiting_bytes_ += extent.bytes;
+  waiting_.insert(waiting_.end(), extents.begin(), extents.end());
+  return synced;
+}
+
+absl::Status Database::UndoFailed() {
+  std::vector<Failed> failed;
+  {
+    MutexLock lock(mu_);
+    while (undoing_) undone_.Wait(mu_);
+    if (failed_.empty()) return absl::OkStatus();
+    failed.swap(failed_);
+    undoing_ = true;
+  }
+  Batch batch;
+  absl::Status undone;
+  for (const Failed& one : failed) {
+    for (const auto& [family, key] : one.keys) {
+      const auto value = Get(family, key);
+      if (value.ok()) {
+        batch.Put(families_[family], key, *value);
+      } else if (absl::IsNotFound(value.status())) {
+        batch.Delete(families_[family], key);
+      } else {
+        undone.Update(value.status());
+      }
+    }
+  }
+  if (undone.ok()) undone = Write(batch, Ack::kDurable);
+  if (undone.ok()) {
+    for (const Failed& one : failed) segments_->Free(one.extents);
+  }
+  MutexLock lock(mu_);
+  undoing_ = false;
+  undone_.NotifyAll();
+  if (!undone.ok()) failed_.insert(failed_.end(), failed.begin(), failed.end());
+  return undone;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,142 @@
+// The database under the disk tier and the catalog: RocksDB for records, small bodies and the
+// places of larger ones, and segment files for those. It keeps the two in step.
+//
+// A commit is a batch of records and values. Bodies are written first, then the batch: publish
+// last. What survives a power cut: segment files are synced only for DURABLE, and after every
+// 64 MiB, while RocksDB's log may survive further than that. So every value carries the number of
+// its commit, and every batch the number up to which bodies were synced. Open reads back the bodies
+// of later commits; from the first that is not whole, nothing of these is kept: what is lost are
+// the last commits, never one in the middle, and no record stays without its bodies.
+//
+// A replaced or removed body's blocks are written again only after the removal was synced, so that
+// a value that comes back finds its bytes. A commit that failed may still be in the log: it is
+// written over with what was there before, before anything else is written.
+//
+// Thread-safe, but calls about one page must take turns. Errors are those of storage/rocks_tier.h.
+#ifndef KVSTOW_STORAGE_ROCKS_DATABASE_H_
+#define KVSTOW_STORAGE_ROCKS_DATABASE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/shared_bytes.h"
+#include "storage/catalog.h"
+#include "storage/rocks_options.h"
+#include "storage/rocks_tier.h"
+#include "storage/segment_store.h"
+
+namespace rocksdb {
+class ColumnFamilyHandle;
+class DB;
+class Env;
+class Iterator;
+class Status;
+class WriteBatch;
+}  // namespace rocksdb
+
+namespace kvstow {
+
+class LogWatch;
+
+absl::Status FromRocks(const rocksdb::Status& status, const std::string& folder);
+
+class Database {
+ public:
+  // Opens or makes it in `folder`; `rocks` is what RocksDB said to that.
+  static absl::StatusOr<std::shared_ptr<Database>> Open(const std::string& folder,
+                                                        const RocksOptions& options,
+                                                        rocksdb::Status& rocks);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  const std::string& folder() const { return folder_; }
+
+  // One atomic step: `record` if it is not null, and `bodies`. Bodies of `record` have its digests.
+  absl::Status Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack);
+  // One atomic step: forgets segments [first, end) of the page, and replaces its record by
+  // `record`, or if that is null and `first` is 0 forgets it. Survives kill -9.
+  absl::Status Cut(PageNumber number, const PageRecord* record, size_t first, size_t end);
+  // Forgets bodies alone. Survives kill -9.
+  absl::Status EraseBodies(std::span<const SegmentId> ids);
+  absl::Status PutSpace(const SpaceRecord& space);
+  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids);
+  // Everything that was written before survives power loss after this.
+  absl::Status Sync();
+
+  // Calls `each` for every key and value of a family, in order. The status is of the medium.
+  absl::Status Scan(Family family, const std::function<void(std::span<const uint8_t> key,
+                                                            std::span<const uint8_t> value)>& each);
+
+ private:
+  // A value of the family `segments` as a scan finds it.
+  struct Found {
+    SegmentId id;
+    SegmentPlace place;
+  };
+  using Batch = rocksdb::WriteBatch;
+
+  Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
+           std::shared_ptr<LogWatch> log_watch, rocksdb::DB* db,
+           std::vector<rocksdb::ColumnFamilyHandle*> families);
+  // What an earlier process left: which blocks are free, and what is to be forgotten.
+  absl::Status Recover();
+  // The first commit of `doubtful`, which are sorted by commit, that is not whole; 0 = all are.
+  uint64_t FirstTorn(std::span<const Found> doubtful);
+  // Forgets segments, and what of their pages stands behind them.
+  absl::Status Forget(std::span<const Found> found);
+  // Of two values that claim one block the later commit wrote it; the others are forgotten.
+  void ForgetOverwritten(std::vector<Found>& found);
+
+  absl::StatusOr<std::string> Get(Family family, const std::string& key);
+  // Appends where the body is, if it is in a file.
+  void AddExtent(SegmentId id, std::vector<Extent>& out);
+  absl::Status Write(Batch& batch, Ack ack);
+  // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
+  // nothing in a log is acknowledged before the logs before it are synced. (A write with `sync`
+  // syncs them itself.)
+  absl::Status SyncOlderLogs();
+  absl::Status SyncLogs();
+  // Adds up to which commit bodies are synced.
+  void AddSynced(Batch& batch);
+  // The extents are free once it is synced that nothing refers to them.
+  void FreeLater(std::vector<Extent> extents);
+  absl::Status FreeNow();
+  // Writes over what failed commits may have left in the log.
+  struct Failed {
+    std::vector<std::pair<Family, std::string>> keys;
+    std::vector<Extent> extents;
+  };
+  absl::Status UndoFailed();
+  absl::StatusOr<SegmentStore::Written> WriteBodies(std::span<const SegmentStore::Body> bodies,
+                                                    Ack ack);
+
+  const std::string folder_;
+  const std::unique_ptr<rocksdb::Env> env_;  // null = the default one
+  const std::shared_ptr<LogWatch> log_watch_;
+  const std::unique_ptr<rocksdb::DB> db_;
+  const std::vector<rocksdb::ColumnFamilyHandle*> families_;
+  std::unique_ptr<SegmentStore> segments_;
+  bool verify_blocks_ = false;            // see the constructor
+  std::atomic<uint64_t> synced_logs_{0};  // log_watch_->begun() when logs were last synced
+
+  Mutex mu_;
+  std::vector<Extent> waiting_ KVSTOW_GUARDED_BY(mu_);  // to be freed
+  uint64_t waiting_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
+  std::vector<Failed> failed_ KVSTOW_GUARDED_BY(mu_);
+  bool undoing_ KVSTOW_GUARDED_BY(mu_) = false;
+  CondVar undone_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_ROCKS_DATABASE_H_
