@@ -11,6 +11,7 @@
 #define KVSTOW_STORAGE_CATALOG_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct PageRecord {
   uint64_t raw_bytes = 0;
   uint64_t first_position = 0;
   uint32_t tokens = 0;
+  std::optional<uint64_t> parent;  // PageIndex::HashOf the name of the page before it, if known
   bool whole = false;
   bool hot = false;
   std::vector<SegmentFacts> facts;  // only those on disk

@@ -36,6 +36,7 @@ std::unique_ptr<PageEntry> ColdEntry(const PageEntry& hot, const ColdForm& cold,
                                                      .facts = cold.facts},
                                                     tiers);
   page->disk_ack = hot.disk_ack;
+  page->parent = hot.parent;
   return page;
 }
 
@@ -51,7 +52,9 @@ std::optional<TieredStore::Impl::Claim> TieredStore::Impl::PickHot(
     TierId from, const absl::flat_hash_set<PageNumber>& skip) {
   if (make_cold_form_ == nullptr) return std::nullopt;
   PageEntry* const page = index_.HotVictim(from, [&](const PageEntry& p) {
-    return !p.busy && !p.is_protected() && !skip.contains(p.number) && TiersOfAll(p).Has(from);
+    if (p.is_protected()) return PageIndex::Offer::kHeld;
+    const bool now = !p.busy && !skip.contains(p.number) && TiersOfAll(p).Has(from);
+    return now ? PageIndex::Offer::kTaken : PageIndex::Offer::kNotNow;
   });
   if (page == nullptr) return std::nullopt;
   return Begin(page);

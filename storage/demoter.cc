@@ -95,7 +95,8 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
 std::optional<TieredStore::Impl::Step> TieredStore::Impl::PickStep(
     TierId from, const absl::flat_hash_set<PageNumber>& skip) {
   PageEntry* const page = index_.Victim(from, [&](const PageEntry& p) {
-    return !p.busy && !skip.contains(p.number) && MayLeave(p, from, p.KeepIn(from));
+    if (p.busy || skip.contains(p.number)) return PageIndex::Offer::kNotNow;
+    return MayLeave(p, from, p.KeepIn(from)) ? PageIndex::Offer::kTaken : PageIndex::Offer::kHeld;
   });
   if (page == nullptr) return std::nullopt;
   return Step{Begin(page), page->KeepIn(from)};

@@ -22,6 +22,7 @@ std::unique_ptr<PageEntry> PageEntry::Make(const PageRecord& record, TierSet tie
   page->raw_bytes = record.raw_bytes;
   page->first_position = record.first_position;
   page->tokens = record.tokens;
+  page->parent = record.parent.value_or(PolicyItem::kNoParent);
   page->space = record.name.space;
   page->header_bytes = static_cast<uint32_t>(record.header.size());
   page->whole = record.whole;
@@ -60,15 +61,17 @@ size_t PageEntry::KeepIn(TierId tier) const {
 }
 
 PageRecord PageEntry::Record(size_t segments_on_disk) const {
-  PageRecord record{.number = number,
-                    .name = name(),
-                    .header = SharedBytes::CopyOf(header()),
-                    .raw_digest = raw_digest,
-                    .raw_bytes = raw_bytes,
-                    .first_position = first_position,
-                    .tokens = tokens,
-                    .whole = whole,
-                    .hot = hot};
+  PageRecord record{
+      .number = number,
+      .name = name(),
+      .header = SharedBytes::CopyOf(header()),
+      .raw_digest = raw_digest,
+      .raw_bytes = raw_bytes,
+      .first_position = first_position,
+      .tokens = tokens,
+      .parent = parent == PolicyItem::kNoParent ? std::nullopt : std::optional(parent),
+      .whole = whole,
+      .hot = hot};
   for (const Segment& segment : segments().first(segments_on_disk)) {
     record.facts.push_back(segment.facts);
   }

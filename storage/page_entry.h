@@ -50,8 +50,9 @@ struct PageEntry {
   PageEntry& operator=(const PageEntry&) = delete;
 
   PageNumber number = 0;
-  uint64_t item = 0;                        // of policies: a hash of its name, given by the index
-  uint64_t parent = PolicyItem::kNoParent;  // the item of the page before it, if known
+  uint64_t item = 0;  // of policies: a hash of its name, given by the index
+  // The item of the page before it, if known. Like the bits below of the thread that made it busy.
+  uint64_t parent = PolicyItem::kNoParent;
   Digest128 raw_digest;
   uint64_t raw_bytes = 0;
   uint64_t first_position = 0;
@@ -69,6 +70,7 @@ struct PageEntry {
   // Of whoever has the lock.
   bool pinned : 1 = false;
   bool busy : 1 = false;
+  bool held : 1 = false;      // by a policy: see PageIndex::Offer
   bool reachable : 1 = true;  // its parent was here when the policies were told last
   uint8_t disk_uses : 2 = 0;  // since it left memory, as far as that matters: at most 2
 

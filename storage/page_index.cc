@@ -93,6 +93,12 @@ uint64_t PageIndex::IdFor(const PageName& name) const {
   }
 }
 
+uint64_t PageIndex::ParentOf(const PageName& name, const std::string& parent_key) const {
+  if (const auto it = expected_.find(IdFor(name)); it != expected_.end()) return it->second;
+  return parent_key.empty() ? PolicyItem::kNoParent
+                            : IdFor({.space = name.space, .key = parent_key});
+}
+
 PageEntry* PageIndex::FindById(uint64_t id) const {
   const auto it = pages_.find(id);
   return it == pages_.end() ? nullptr : *it;
@@ -114,8 +120,6 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
     for (const PageEntry::Segment& segment : entry->segments())
       entry->put_gain += segment.facts.gain;
   }
-  if (const auto it = expected_.find(entry->item); it != expected_.end())
-    entry->parent = it->second;
   const PageEntry* const parent = FindById(entry->parent);
   const bool wrong = parent != nullptr && !Follows(*entry, *parent);
   if (wrong || entry->parent == entry->item) entry->parent = PolicyItem::kNoParent;
@@ -148,6 +152,7 @@ std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<Pa
   page->parent = old->parent;
   page->put_gain = old->put_gain;
   page->reachable = old->reachable;
+  page->held = old->held;
   Count(*old, false);
   Count(*page, true);
   Tell(*page, ItemsOf(*old), ItemsOf(*page), std::nullopt);
@@ -163,6 +168,21 @@ void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit
   edit(*page);
   Count(*page, true);
   Tell(*page, before, ItemsOf(*page), by);
+  OfferAgain(*page);
+}
+
+void PageIndex::EndLease(const PageRef& ref) {
+  PageEntry* const page = Find(ref);
+  if (page == nullptr) return;
+  --page->leases;
+  if (!page->is_protected()) OfferAgain(*page);
+}
+
+void PageIndex::OfferAgain(PageEntry& page) {
+  if (!page.held) return;
+  page.held = false;
+  for (const auto& policy : policies_) policy->Release(page.item);
+  for (const auto& policy : hot_) policy->Release(page.item);
 }
 
 void PageIndex::Touch(PageEntry* page) {
@@ -176,7 +196,7 @@ void PageIndex::Touch(PageEntry* page) {
 }
 
 void PageIndex::SetParent(PageEntry* page, const PageEntry& parent) {
-  if (page->parent != PolicyItem::kNoParent || !Follows(*page, parent)) return;
+  if (page->parent != PolicyItem::kNoParent || page->busy || !Follows(*page, parent)) return;
   page->parent = parent.item;
   for (const auto& policy : policies_) policy->SetParent(page->item, parent.item);
 }
@@ -190,16 +210,26 @@ void PageIndex::Expect(const PageName& name, const PageEntry& parent) {
   expected_order_.pop_front();
 }
 
-PageEntry* PageIndex::Victim(TierId tier, MayGo may_go) const {
-  return FromPolicy(*policies_[static_cast<size_t>(tier)], may_go);
+PageEntry* PageIndex::Victim(TierId tier, Consider consider) {
+  return FromPolicy(*policies_[static_cast<size_t>(tier)], consider);
 }
 
-PageEntry* PageIndex::HotVictim(TierId tier, MayGo may_go) const {
-  return FromPolicy(*hot_[static_cast<size_t>(tier)], may_go);
+PageEntry* PageIndex::HotVictim(TierId tier, Consider consider) {
+  return FromPolicy(*hot_[static_cast<size_t>(tier)], consider);
 }
 
-PageEntry* PageIndex::FromPolicy(EvictionPolicy& policy, MayGo may_go) const {
-  const auto id = policy.Victim([&](uint64_t item) { return may_go(*FindById(item)); });
+PageEntry* PageIndex::FromPolicy(EvictionPolicy& policy, Consider consider) {
+  std::vector<PageEntry*> held;
+  const auto id = policy.Victim([&](uint64_t item) {
+    PageEntry* const page = FindById(item);
+    const Offer offer = consider(*page);
+    if (offer == Offer::kHeld) held.push_back(page);
+    return offer == Offer::kTaken;
+  });
+  for (PageEntry* const page : held) {
+    policy.Hold(page->item);
+    page->held = true;
+  }
   return id.has_value() ? FindById(*id) : nullptr;
 }
 

@@ -22,6 +22,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -38,7 +39,10 @@ namespace kvstow {
 
 class PageIndex {
  public:
-  using MayGo = absl::FunctionRef<bool(const PageEntry&)>;
+  // What becomes of a page that is offered as a victim. One that is held is not offered again
+  // before its last lease ends, or where it is, its pin or another fact of it changes.
+  enum class Offer { kTaken, kNotNow, kHeld };
+  using Consider = absl::FunctionRef<Offer(const PageEntry&)>;
   using IdOf = uint64_t (*)(const PageName&);
   static uint64_t HashOf(const PageName& name);
 
@@ -63,17 +67,23 @@ class PageIndex {
 
   // A prompt reached the page.
   void Touch(PageEntry* page);
-  // `parent` comes before `page` in a prompt; ignored when that cannot be, or another is known.
+  // `parent` comes before `page` in a prompt; ignored when that cannot be, another is known, or the
+  // page is busy.
   void SetParent(PageEntry* page, const PageEntry& parent);
   // A page of this name, which is not here, would come behind `parent`. Remembered for a while.
   void Expect(const PageName& name, const PageEntry& parent);
+  // The page that comes before a new one of this name: what Expect was told, else that of
+  // `parent_key`, else kNoParent.
+  uint64_t ParentOf(const PageName& name, const std::string& parent_key) const;
   // The id that a page of this name has or would get.
   uint64_t IdFor(const PageName& name) const;
 
-  // The page that `tier` frees bytes of next, of those that `may_go`, and of those that are hot.
-  // Takes longer the more are refused that are worth less.
-  PageEntry* Victim(TierId tier, MayGo may_go) const;
-  PageEntry* HotVictim(TierId tier, MayGo may_go) const;
+  // The page that `tier` frees bytes of next, and that of those that are hot: the first that is
+  // taken. Each that is not costs a step.
+  PageEntry* Victim(TierId tier, Consider consider);
+  PageEntry* HotVictim(TierId tier, Consider consider);
+  // One of the leases of a page has ended; nothing when the page is gone.
+  void EndLease(const PageRef& page);
 
   uint64_t bytes(TierId tier) const {
     return usage_.tiers[static_cast<size_t>(tier)].encoded_bytes;
@@ -100,7 +110,8 @@ class PageIndex {
   bool Reachable(const PageEntry& page) const;
   void SetReachable(PageEntry& page, bool reachable);
   PageEntry* FindById(uint64_t id) const;
-  PageEntry* FromPolicy(EvictionPolicy& policy, MayGo may_go) const;
+  PageEntry* FromPolicy(EvictionPolicy& policy, Consider consider);
+  void OfferAgain(PageEntry& page);
 
   // By item: a pointer a page, where a map would hold the item once more.
   struct ByItem {

@@ -15,7 +15,9 @@ namespace {
 constexpr uint32_t kPageMagic = 0x4750766b;
 constexpr uint32_t kSpaceMagic = 0x5053766b;
 constexpr uint16_t kWholeFlag = 1;
-constexpr uint16_t kHotFlag = 2;  // another form is to come
+constexpr uint16_t kHotFlag = 2;     // another form is to come
+constexpr uint16_t kParentFlag = 4;  // a field more
+constexpr uint16_t kPageFlags = kWholeFlag | kHotFlag | kParentFlag;
 constexpr size_t kFactsBytes = sizeof(uint32_t) + sizeof(float) + sizeof(uint64_t);
 
 ByteWriter Begin(uint32_t magic, uint16_t flags) {
@@ -38,7 +40,8 @@ struct Opened {
 
 // The record's fields, after its magic, digest and version were checked in this order: a version
 // is only believed when the record is whole.
-absl::StatusOr<Opened> OpenRecord(std::span<const uint8_t> bytes, uint32_t magic) {
+absl::StatusOr<Opened> OpenRecord(std::span<const uint8_t> bytes, uint32_t magic,
+                                  uint16_t known_flags) {
   constexpr size_t kDigest = sizeof(uint64_t);
   if (bytes.size() < 8 + kDigest) {
     return absl::DataLossError(absl::StrCat("a record of ", bytes.size(), " bytes is cut short"));
@@ -54,6 +57,10 @@ absl::StatusOr<Opened> OpenRecord(std::span<const uint8_t> bytes, uint32_t magic
         absl::StrCat("record version ", version, " is not known here, only ", kRecordVersion));
   }
   const auto flags = reader.Get<uint16_t>();
+  if ((flags & ~known_flags) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("record flags ", flags, " are not known here, only ", known_flags));
+  }
   return Opened{reader, flags};
 }
 
@@ -66,7 +73,9 @@ std::string BigEndian(uint64_t value, size_t bytes) {
 }  // namespace
 
 std::string SerializePageRecord(const PageRecord& record) {
-  ByteWriter out = Begin(kPageMagic, (record.whole ? kWholeFlag : 0) | (record.hot ? kHotFlag : 0));
+  const int flags = (record.whole ? kWholeFlag : 0) | (record.hot ? kHotFlag : 0) |
+                    (record.parent.has_value() ? kParentFlag : 0);
+  ByteWriter out = Begin(kPageMagic, static_cast<uint16_t>(flags));
   out.Put(record.number);
   out.Put(record.name.space);
   out.PutString16(record.name.key);
@@ -74,6 +83,7 @@ std::string SerializePageRecord(const PageRecord& record) {
   out.Put(record.raw_bytes);
   out.Put(record.first_position);
   out.Put(record.tokens);
+  if (record.parent.has_value()) out.Put(*record.parent);
   out.Put(static_cast<uint32_t>(record.header.size()));
   out.PutBytes(record.header.span());
   out.Put(static_cast<uint32_t>(record.facts.size()));
@@ -94,7 +104,7 @@ std::string SerializeSpaceRecord(const SpaceRecord& record) {
 }
 
 absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
-  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kPageMagic));
+  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kPageMagic, kPageFlags));
   ByteReader& in = opened.reader;
   PageRecord record;
   record.whole = (opened.flags & kWholeFlag) != 0;
@@ -107,6 +117,7 @@ absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
   record.raw_bytes = in.Get<uint64_t>();
   record.first_position = in.Get<uint64_t>();
   record.tokens = in.Get<uint32_t>();
+  if ((opened.flags & kParentFlag) != 0) record.parent = in.Get<uint64_t>();
   record.header = SharedBytes::CopyOf(in.GetBytes(in.Get<uint32_t>()));
   const auto segments = in.Get<uint32_t>();
   const bool names_a_page = record.number > 0 && !record.name.key.empty() &&
@@ -126,7 +137,7 @@ absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<SpaceRecord> ParseSpaceRecord(std::span<const uint8_t> bytes) {
-  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kSpaceMagic));
+  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kSpaceMagic, 0));
   ByteReader& in = opened.reader;
   SpaceRecord record;
   record.id = in.Get<uint32_t>();

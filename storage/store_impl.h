@@ -155,8 +155,9 @@ class TieredStore::Impl {
 
   // Parts of Put.
   struct NameTaken {
-    PutOutcome outcome;
-    PageRef page;
+    PutOutcome outcome = PutOutcome::kConflict;
+    PageRef page;                             // of a new page the number only
+    uint64_t parent = PolicyItem::kNoParent;  // of a new page
   };
   NameTaken TakeName(const PageToStore& page);
   std::optional<absl::Status> KeepPromise(const PageRef& page, Ack ack);

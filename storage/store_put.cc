@@ -54,7 +54,7 @@ void GiveEachItsOwnBlock(PageToStore& page) {
   }
 }
 
-std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number) {
+std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number, uint64_t parent) {
   std::unique_ptr<PageEntry> entry = PageEntry::Make({.number = number,
                                                       .name = page.name,
                                                       .header = page.header,
@@ -67,6 +67,7 @@ std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number) {
                                                       .facts = page.facts},
                                                      {});
   entry->disk_ack = page.ack;
+  entry->parent = parent;
   return entry;
 }
 
@@ -78,12 +79,12 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
     return absl::FailedPreconditionError(
         "there is no disk tier: a put can only be acknowledged as held in memory");
   }
-  PageNumber number = 0;
-  while (number == 0) {
+  NameTaken own;
+  while (own.page.number == 0) {
     const NameTaken taken = TakeName(page);
     if (taken.outcome == PutOutcome::kConflict) return PutOutcome::kConflict;
     if (taken.outcome == PutOutcome::kStored) {
-      number = taken.page.number;
+      own = taken;
     } else if (const auto kept = KeepPromise(taken.page, page.ack); kept.has_value()) {
       KVSTOW_RETURN_IF_ERROR(*kept);
       return PutOutcome::kAlreadyThere;
@@ -91,7 +92,7 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   }
 
   GiveEachItsOwnBlock(page);
-  std::unique_ptr<PageEntry> entry = EntryOf(page, number);
+  std::unique_ptr<PageEntry> entry = EntryOf(page, own.page.number, own.parent);
   const uint64_t bytes = entry->BytesOf(0, entry->segment_count);
   const absl::StatusOr<TierSet> tiers = StoreBodies(*entry, page.bodies, page.ack);
   MutexLock lock(mu_);
@@ -99,9 +100,6 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   changed_.NotifyAll();
   if (!tiers.ok()) return tiers.status();
   for (PageEntry::Segment& segment : entry->segments()) segment.tiers = *tiers;
-  if (!page.parent_key.empty()) {
-    entry->parent = index_.IdFor({.space = page.name.space, .key = std::move(page.parent_key)});
-  }
   index_.Insert(std::move(entry));
   ++counters_.puts;
   for (int t = 0; t < kTiers; ++t) {
@@ -121,7 +119,8 @@ TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page
   PageEntry* const old = index_.Find(page.name);
   if (old == nullptr) {
     pending_.insert(page.name);
-    return {PutOutcome::kStored, {.number = next_number_++}};
+    const uint64_t parent = index_.ParentOf(page.name, page.parent_key);
+    return {PutOutcome::kStored, {.number = next_number_++}, parent};
   }
   if (old->raw_digest != page.raw_digest) {
     ++counters_.conflicts;

@@ -56,9 +56,7 @@ bool TieredStore::Impl::Release(LeaseId lease) {
   MutexLock lock(mu_);
   const auto pages = leases_.Release(lease, now);
   if (!pages.has_value()) return false;
-  for (const PageRef& ref : *pages) {
-    if (PageEntry* const page = index_.Find(ref); page != nullptr) --page->leases;
-  }
+  for (const PageRef& page : *pages) index_.EndLease(page);
   changed_.NotifyAll();
   return true;
 }
@@ -66,9 +64,7 @@ bool TieredStore::Impl::Release(LeaseId lease) {
 void TieredStore::Impl::ReapLeases() {
   const LeaseTable::Expired expired = leases_.Expire(options_.clock->Now());
   counters_.expired_leases += expired.leases;
-  for (const PageRef& ref : expired.pages) {
-    if (PageEntry* const page = index_.Find(ref); page != nullptr) --page->leases;
-  }
+  for (const PageRef& page : expired.pages) index_.EndLease(page);
 }
 
 absl::StatusOr<PageFacts> TieredStore::Impl::Find(const PageName& name) {

@@ -48,6 +48,12 @@ class Arc final : public EvictionPolicy {
       lists_.Forget(lists_.front(kB2));
     }
   }
+  void Hold(uint64_t id) override {
+    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Hold(n);
+  }
+  void Release(uint64_t id) override {
+    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.PutBack(n);
+  }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     const bool from_t1 = Bytes(kT1) > target_;
     for (const size_t list : {from_t1 ? kT1 : kT2, from_t1 ? kT2 : kT1}) {

@@ -47,8 +47,13 @@ class EvictionPolicy {
   virtual void SetParent(uint64_t /*id*/, uint64_t /*parent*/) {}
   // It is gone: by this policy's own choice (`evicted`), or for another reason.
   virtual void Remove(uint64_t id, bool evicted) = 0;
+  // The item will be refused until it is released: Victim leaves it out, so that it costs a step
+  // once and not at every decision. It may be offered earlier when it is used or changed. Release
+  // puts it first in its list, since its turn had come.
+  virtual void Hold(uint64_t id) = 0;
+  virtual void Release(uint64_t id) = 0;
   // The item to take bytes from next, which stays until it is removed; nothing when `may_go`
-  // refuses all. Every item that is refused before one is found costs a step.
+  // refuses all that are not held. Every item that is refused before one is found costs a step.
   virtual std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t id)> may_go) = 0;
 };
 

@@ -43,6 +43,12 @@ class Gdsf final : public EvictionPolicy {
     order_.erase(Rank(n));
     items_.Forget(n);
   }
+  void Hold(uint64_t id) override {
+    if (const ItemNumber n = items_.Find(id); n != kNoItem) order_.erase(Rank(n));
+  }
+  void Release(uint64_t id) override {
+    if (const ItemNumber n = items_.Find(id); n != kNoItem) order_.insert(Rank(n));
+  }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     for (const auto& [priority, use, n] : order_) {
       if (may_go(items_[n].id)) return items_[n].id;

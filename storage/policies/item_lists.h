@@ -28,11 +28,12 @@ class ItemLists {
   struct Item : Facts {
     uint64_t id = 0;
     uint64_t bytes : 48 = 0;  // a few words less for each item add up
-    uint64_t list : 16 = 0;
+    uint64_t list : 15 = 0;
+    uint64_t held : 1 = false;
     ItemNumber before = kNoItem, after = kNoItem;
   };
 
-  // At most 65,536.
+  // At most 32,768.
   explicit ItemLists(size_t lists) : lists_(lists) {}
   ItemLists(const ItemLists&) = delete;
   ItemLists& operator=(const ItemLists&) = delete;
@@ -44,6 +45,7 @@ class ItemLists {
   Item& operator[](ItemNumber n) { return blocks_[n / kBlock][n % kBlock]; }
   const Item& operator[](ItemNumber n) const { return blocks_[n / kBlock][n % kBlock]; }
 
+  // The first that is not held.
   ItemNumber front(size_t list) const { return lists_[list].front; }
   ItemNumber after(ItemNumber n) const { return (*this)[n].after; }
   uint64_t bytes(size_t list) const { return lists_[list].bytes; }
@@ -96,6 +98,18 @@ class ItemLists {
     }
     Link(n, list, before, after);
   }
+  // Takes an item out of the order of its list, whose bytes and items it stays one of. It is back
+  // at the front after PutBack, and wherever it is moved.
+  void Hold(ItemNumber n) {
+    Unchain(n);
+    (*this)[n].held = true;
+  }
+  void PutBack(ItemNumber n) {
+    if (!(*this)[n].held) return;
+    const size_t list = (*this)[n].list;
+    Unlink(n);
+    Link(n, list, kNoItem, lists_[list].front);
+  }
   void Resize(ItemNumber n, uint64_t bytes) {
     lists_[(*this)[n].list].bytes += bytes - (*this)[n].bytes;
     (*this)[n].bytes = bytes;
@@ -117,7 +131,8 @@ class ItemLists {
   void LinkBack(ItemNumber n, size_t list) { Link(n, list, lists_[list].back, kNoItem); }
   void Link(ItemNumber n, size_t list, ItemNumber before, ItemNumber after) {
     Item& item = (*this)[n];
-    item.list = static_cast<uint16_t>(list);
+    item.list = list;
+    item.held = false;
     item.before = before;
     item.after = after;
     (before == kNoItem ? lists_[list].front : (*this)[before].after) = n;
@@ -125,13 +140,17 @@ class ItemLists {
     lists_[list].bytes += item.bytes;
     ++lists_[list].items;
   }
-  void Unlink(ItemNumber n) {
+  void Unchain(ItemNumber n) {
     const Item& item = (*this)[n];
+    if (item.held) return;
     List& list = lists_[item.list];
     (item.before == kNoItem ? list.front : (*this)[item.before].after) = item.after;
     (item.after == kNoItem ? list.back : (*this)[item.after].before) = item.before;
-    list.bytes -= item.bytes;
-    --list.items;
+  }
+  void Unlink(ItemNumber n) {
+    Unchain(n);
+    lists_[(*this)[n].list].bytes -= (*this)[n].bytes;
+    --lists_[(*this)[n].list].items;
   }
 
   static constexpr ItemNumber kBlock = 1024;

@@ -21,7 +21,9 @@ class SegmentedLru final : public EvictionPolicy {
     if (n == kNoItem) return;
     lists_.MoveToBack(n, protected_bytes_ == 0 ? kProbation : kProtected);
     while (lists_.bytes(kProtected) > protected_bytes_) {
-      lists_.MoveToBack(lists_.front(kProtected), kProbation);
+      const ItemNumber oldest = lists_.front(kProtected);
+      if (oldest == kNoItem) break;  // the rest is held
+      lists_.MoveToBack(oldest, kProbation);
     }
   }
   void Resize(uint64_t id, uint64_t bytes, double) override {
@@ -29,6 +31,12 @@ class SegmentedLru final : public EvictionPolicy {
   }
   void Remove(uint64_t id, bool) override {
     if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Forget(n);
+  }
+  void Hold(uint64_t id) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Hold(n);
+  }
+  void Release(uint64_t id) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.PutBack(n);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     for (const size_t list : {kProbation, kProtected}) {

@@ -40,6 +40,12 @@ class S3Fifo final : public EvictionPolicy {
     lists_.MoveToBack(n, kGhost);
     while (lists_.bytes(kGhost) > ghost_bytes_) lists_.Forget(lists_.front(kGhost));
   }
+  void Hold(uint64_t id) override {
+    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Hold(n);
+  }
+  void Release(uint64_t id) override {
+    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.PutBack(n);
+  }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     if (lists_.bytes(kSmall) >= small_bytes_) {
       if (const ItemNumber n = FromSmall(may_go); n != kNoItem) return lists_[n].id;

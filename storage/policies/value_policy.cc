@@ -113,6 +113,18 @@ class ValuePolicy final : public EvictionPolicy {
     StepOff(parent);
     while (ghosts_ > kGhostsForEachItem * residents_) ForgetOldestGhost();
   }
+  void Hold(uint64_t id) override {
+    const ItemNumber n = Resident(id);
+    if (n == kNoItem) return;
+    items_.Hold(n);
+    Mark(items_[n].list);
+  }
+  void Release(uint64_t id) override {
+    const ItemNumber n = Resident(id);
+    if (n == kNoItem) return;
+    items_.PutBack(n);
+    Mark(items_[n].list);
+  }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     for (size_t word = 0; word < filled_.size(); ++word) {
       for (uint64_t bits = filled_[word]; bits != 0; bits &= bits - 1) {
@@ -193,13 +205,13 @@ class ValuePolicy final : public EvictionPolicy {
     if (items_[n].children > 0) waiting_[items_[n].id] = items_[n].children;
     items_.Forget(n);
   }
-  // Keeps the bitmap of lists that are not empty.
+  // Keeps the bitmap of lists that have items to offer.
   void Mark(size_t list) {
     if (list >= kLeafLists) return;
     const size_t rank = rank_[list];
     const uint64_t bit = uint64_t{1} << rank % 64;
-    filled_[rank / 64] =
-        items_.items(list) > 0 ? filled_[rank / 64] | bit : filled_[rank / 64] & ~bit;
+    const bool filled = items_.front(list) != kNoItem;
+    filled_[rank / 64] = filled ? filled_[rank / 64] | bit : filled_[rank / 64] & ~bit;
   }
 
   // The item, resident or ghost, is used: what its class and age were has proved useful.

@@ -84,7 +84,9 @@ class WTinyLfu final : public EvictionPolicy {
     sketch_.Add(id);
     lists_.MoveToBack(n, lists_[n].list == kWindow ? kWindow : kProtected);
     while (lists_.bytes(kProtected) > protected_bytes_) {
-      lists_.MoveToBack(lists_.front(kProtected), kProbation);
+      const ItemNumber oldest = lists_.front(kProtected);
+      if (oldest == kNoItem) break;  // the rest is held
+      lists_.MoveToBack(oldest, kProbation);
     }
   }
   void Resize(uint64_t id, uint64_t bytes, double) override {
@@ -93,10 +95,17 @@ class WTinyLfu final : public EvictionPolicy {
   void Remove(uint64_t id, bool) override {
     if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Forget(n);
   }
+  void Hold(uint64_t id) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Hold(n);
+  }
+  void Release(uint64_t id) override {
+    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.PutBack(n);
+  }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     // What overflows the window enters the main part freely while that has room.
     while (lists_.bytes(kWindow) > window_bytes_) {
       const ItemNumber n = lists_.front(kWindow);
+      if (n == kNoItem) break;  // the rest is held
       if (lists_.bytes(kProbation) + lists_.bytes(kProtected) + lists_[n].bytes > main_bytes_) {
         break;
       }

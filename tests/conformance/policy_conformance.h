@@ -76,6 +76,53 @@ TEST_P(PolicyConformance, EveryItemGoesOnceAndNoneThatMayNot) {
   EXPECT_EQ(left.size(), 22u);
 }
 
+// Held items are not offered, and none is lost over it, whatever else happens to them.
+TEST_P(PolicyConformance, WhatIsHeldIsBackWhenItIsReleased) {
+  std::mt19937_64 random(1);
+  const auto policy = GetParam().make(60);
+  policy->Hold(7);  // unknown
+  policy->Release(7);
+  std::set<uint64_t> left, held;
+  for (int step = 0; step < 4000; ++step) {
+    const uint64_t id = random() % 100;
+    const uint64_t what = random() % 8;
+    if (!left.contains(id)) {
+      policy->Insert(id,
+                     {.bytes = 1 + id % 3, .parent = id % 8 == 0 ? PolicyItem::kNoParent : id - 1});
+      left.insert(id);
+    } else if (what < 3) {
+      policy->Hold(id);
+      held.insert(id);
+    } else if (what == 3) {
+      policy->Release(id);
+      held.erase(id);
+    } else if (what == 4 && !held.contains(id)) {
+      policy->Remove(id, random() % 2 == 0);
+      left.erase(id);
+    } else if (what == 5 && !held.contains(id)) {
+      policy->Resize(id, 1 + random() % 4, 0.5);
+    } else if (!held.contains(id)) {
+      policy->Touch(id);
+    }
+    const auto victim = policy->Victim(Any);
+    ASSERT_EQ(victim.has_value(), left.size() > held.size());
+    ASSERT_TRUE(!victim.has_value() || (left.contains(*victim) && !held.contains(*victim)));
+  }
+  ASSERT_FALSE(held.empty());
+  for (const uint64_t id : held) {
+    policy->Touch(id);  // may be offered again, and is held again
+    policy->Resize(id, 2, 1);
+    policy->Hold(id);
+    policy->Hold(id);
+  }
+  for (const uint64_t id : held) policy->Release(id);
+  for (auto victim = policy->Victim(Any); victim; victim = policy->Victim(Any)) {
+    ASSERT_EQ(left.erase(*victim), 1u) << *victim;
+    policy->Remove(*victim, true);
+  }
+  EXPECT_TRUE(left.empty());
+}
+
 // Any calls in any order: victims are always items that are there, and the same calls give the same
 // ones.
 TEST_P(PolicyConformance, RandomCallsAreDeterministic) {

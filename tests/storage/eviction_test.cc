@@ -64,6 +64,29 @@ TEST_F(EvictionTest, ALookupTellsWhoseParentIsWhose) {
   EXPECT_EQ(Segments(2), 0u);
 }
 
+// What comes before what is on disk too: told by a put, by a lookup before the page cooled, and
+// kept by the cold form.
+TEST_F(EvictionTest, LeavesGoFirstAfterARestart) {
+  Open(0, 8 * kPage, 8 * kPage);
+  store_->SetMakeColdForm([](const PageName&, const SharedBytes&, std::span<const SharedBytes>) {
+    return std::optional(PrfPage{.key = 3, .whole = true}.ToColdForm());
+  });
+  ASSERT_OK(Put({.key = 1, .whole = true}, Ack::kProcess).status());
+  ASSERT_OK(Put({.key = 2, .whole = true, .parent = 1}, Ack::kProcess).status());
+  ASSERT_OK(Put({.key = 3, .whole = true, .hot = true, .parent = 2}).status());
+  ASSERT_OK(Put({.key = 4, .whole = true}).status());
+  const std::vector<std::string> keys = {"key-1", "key-2", "key-3", "key-4"};
+  EXPECT_TRUE(store_->Release(store_->Lookup(1, keys, true).lease));
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->Counters().cooled_pages, 1u);
+  Reopen();
+  for (int i = 0; i < 5; ++i) Use(4);
+  for (uint64_t left = 3; left > 0; --left) {
+    ASSERT_OK(store_->Shrink(TierId::kDisk, left * kPage));
+    for (uint64_t key = 1; key <= 4; ++key) EXPECT_EQ(Segments(key), key <= left ? 3u : 0u) << key;
+  }
+}
+
 // A prompt that looks pages up, reads them and puts them again uses each once.
 TEST_F(EvictionTest, WhatIsDoneUnderALeaseIsOneUse) {
   options_.eviction_policy = "gdsf";

@@ -87,10 +87,11 @@ TEST(PageIndex, NoticesWhatIsOff) {
   EXPECT_THAT(index.CheckInvariants(), HasCode(StatusCode::kInternal)) << "no leading part on disk";
 }
 
+PageIndex::Offer any(const PageEntry&) { return PageIndex::Offer::kTaken; }
+
 // What a tier would free next until nothing is left of it there, each page's number for each part.
 std::vector<PageNumber> Drain(PageIndex& index, TierId tier) {
   std::vector<PageNumber> out;
-  const auto any = [](const PageEntry&) { return true; };
   for (PageEntry* page = index.Victim(tier, any); page != nullptr; page = index.Victim(tier, any)) {
     out.push_back(page->number);
     const size_t keep = page->KeepIn(tier);
@@ -114,6 +115,7 @@ class PageIndexOrder : public testing::Test {
     page->whole = whole;
     page->first_position = 16 * number;
     page->tokens = 16;
+    page->parent = index_.ParentOf(page->name(), "");
     return index_.Insert(std::move(page));
   }
 
@@ -139,7 +141,6 @@ TEST_F(PageIndexOrder, GainsThatWereRaisedHoldAPartBack) {
 }
 
 TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
-  const auto any = [](const PageEntry&) { return true; };
   PageEntry* const first = Add(1, {1});
   index_.Expect({.space = 1, .key = "2"}, *first);
   PageEntry* const second = Add(2, {1});
@@ -156,7 +157,6 @@ TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
 }
 
 TEST_F(PageIndexOrder, APageWithoutItsParentIsWorthNothingUntilThatComes) {
-  const auto any = [](const PageEntry&) { return true; };
   Add(5, {1});
   auto child = Entry(2, {10}, TierId::kHost);
   child->parent = index_.IdFor({.space = 1, .key = "1"});
@@ -167,7 +167,6 @@ TEST_F(PageIndexOrder, APageWithoutItsParentIsWorthNothingUntilThatComes) {
 }
 
 TEST_F(PageIndexOrder, APageThatComesBackIsKnownAgain) {
-  const auto any = [](const PageEntry&) { return true; };
   PageIndex index(**FindEvictionPolicy("s3fifo"), {100, 100, 100});
   for (PageNumber n = 1; n <= 3; ++n) index.Insert(Entry(n, {10}, TierId::kHost));
   EXPECT_EQ(index.Victim(TierId::kHost, any)->number, 1u);
@@ -196,11 +195,54 @@ TEST_F(PageIndexOrder, NamesWithOneHashAreToldApart) {
   EXPECT_EQ(Drain(index, TierId::kHost).size(), 3u);
 }
 
+// However many decisions are taken while they are leased: each costs one step, once.
+TEST_F(PageIndexOrder, PagesThatMayNotGoAreOfferedOnce) {
+  constexpr PageNumber kPages = 2'000;
+  for (const PolicyInfo& policy : EvictionPolicies()) {
+    SCOPED_TRACE(policy.name);
+    PageIndex index(policy, {1 << 20, 1 << 20, 1 << 20});
+    size_t refused = 0;
+    const auto unless_leased = [&](const PageEntry& page) {
+      if (!page.is_protected()) return PageIndex::Offer::kTaken;
+      ++refused;
+      return PageIndex::Offer::kHeld;
+    };
+    std::vector<PageRef> leased;
+    for (PageNumber n = 1; n <= kPages; ++n) {
+      PageEntry* const page = index.Insert(Entry(n, {10}, TierId::kHost));
+      if (n % 2 != 0) continue;
+      ++page->leases;
+      leased.push_back(page->ref());
+    }
+    for (PageNumber n = 0; n < kPages / 2; ++n) {
+      PageEntry* const page = index.Victim(TierId::kHost, unless_leased);
+      ASSERT_NE(page, nullptr);
+      ASSERT_EQ(page->number % 2, 1u);
+      index.Remove(page, TierId::kHost);
+    }
+    EXPECT_EQ(index.Victim(TierId::kHost, unless_leased), nullptr);
+    EXPECT_LE(refused, leased.size());
+    PageEntry* const pinned = index.Find(leased[0]);
+    index.Change(pinned, [](PageEntry& page) { page.pinned = true; });
+    for (const PageRef& page : leased) index.EndLease(page);
+    index.EndLease({.item = 1, .number = kPages + 1});  // of a page that has gone
+    for (size_t n = 1; n < leased.size(); ++n) {
+      PageEntry* const page = index.Victim(TierId::kHost, unless_leased);
+      ASSERT_NE(page, nullptr);
+      ASSERT_NE(page, pinned);
+      index.Remove(page, TierId::kHost);
+    }
+    EXPECT_EQ(index.Victim(TierId::kHost, unless_leased), nullptr);
+    index.Change(pinned, [](PageEntry& page) { page.pinned = false; });
+    EXPECT_EQ(index.Victim(TierId::kHost, unless_leased), pinned);
+    EXPECT_OK(index.CheckInvariants());
+  }
+}
+
 TEST_F(PageIndexOrder, AnotherFormOfAPageTakesItsPlaceInEveryOrder) {
   PageEntry* const hot = Add(1, {1, 1, 1});
   Add(2, {1});
   index_.Change(hot, [](PageEntry& p) { p.hot = true; });
-  const auto any = [](const PageEntry&) { return true; };
   EXPECT_EQ(index_.HotVictim(TierId::kHost, any), hot);
   const PageRef ref = hot->ref();
   EXPECT_EQ(index_.Find(ref), hot);

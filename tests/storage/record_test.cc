@@ -57,6 +57,18 @@ TEST(Record, PageIsAsTheGoldenFileSays) {
   EXPECT_EQ(parsed->facts[0].digest, 0x1122334455667788u);
 }
 
+TEST(Record, APageMayNameTheOneBeforeIt) {
+  PageRecord example = Example();
+  example.parent = 0x99aabbccddeeff00;
+  const std::string golden = Golden("page_record_v1_parent.bin");
+  ASSERT_EQ(HexOf(AsBytes(SerializePageRecord(example))), HexOf(AsBytes(golden)));
+  const auto parsed = ParsePageRecord(AsBytes(golden));
+  ASSERT_OK(parsed.status());
+  EXPECT_EQ(parsed->parent, example.parent);
+  EXPECT_EQ(AsString(parsed->header.span()), "opaque header");
+  EXPECT_EQ(ParsePageRecord(AsBytes(Golden("page_record_v1.bin")))->parent, std::nullopt);
+}
+
 TEST(Record, SpaceIsAsTheGoldenFileSays) {
   const std::string golden = Golden("space_record_v1.bin");
   ASSERT_EQ(HexOf(AsBytes(SerializeSpaceRecord(ExampleSpace()))), HexOf(AsBytes(golden)));
@@ -92,6 +104,8 @@ std::string Resealed(std::string record, size_t at, uint8_t value) {
 TEST(Record, AnUnknownVersionIsToldFromDamage) {
   const std::string later = Resealed(SerializePageRecord(Example()), 4, kRecordVersion + 1);
   EXPECT_THAT(ParsePageRecord(AsBytes(later)).status(), HasCode(StatusCode::kFailedPrecondition));
+  const std::string flagged = Resealed(SerializePageRecord(Example()), 6, 8);
+  EXPECT_THAT(ParsePageRecord(AsBytes(flagged)).status(), HasCode(StatusCode::kFailedPrecondition));
 }
 
 TEST(Record, LengthsThatContradictEachOtherAreRefused) {
