@@ -55,7 +55,8 @@ void TieredStore::Impl::Unreserve(TierId t, uint64_t bytes) {
   changed_.NotifyAll();
 }
 
-// Cools `t` until what it holds and `reserve` more are within `limit`; then reserves them.
+// Cools `t` until what it holds and `reserve` more are within `limit` and its budget; then reserves
+// them.
 bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wait wait) {
   absl::flat_hash_set<PageNumber> skip, skip_hot;  // pages that could not be cooled
   bool try_hot = true;
@@ -66,7 +67,9 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
       MutexLock lock(mu_);
       ReapLeases();
       const uint64_t held = index_.bytes(t) + reserved(t) + reserve;
-      if (held <= limit) {
+      const uint64_t room = std::min(limit, budget(t));
+      if (reserve > room) return false;  // not even alone
+      if (held <= room) {
         reserved(t) += reserve;
         return true;
       }
@@ -316,6 +319,23 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
   return absl::OkStatus();
 }
 
+absl::Status TieredStore::Impl::SetBudget(TierId t, uint64_t bytes) {
+  if (bytes > 0 && !tier(t).holds_bytes()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no ", TierName(t), " tier to give bytes to"));
+  }
+  {
+    MutexLock lock(mu_);
+    budgets_[static_cast<size_t>(t)] = bytes;
+    ceiling_[static_cast<size_t>(t)] = index_.bytes(t) + reserved(t);
+    index_.SetBudget(t, bytes);
+    wake_.NotifyOne();
+    changed_.NotifyAll();
+  }
+  CoolUntil(t, bytes, 0, Wait::kYes);
+  return absl::OkStatus();
+}
+
 absl::Status TieredStore::Impl::Shrink(TierId t, uint64_t bytes) {
   if (CoolUntil(t, bytes, 0, Wait::kYes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -324,7 +344,6 @@ absl::Status TieredStore::Impl::Shrink(TierId t, uint64_t bytes) {
 
 void TieredStore::Impl::RunDemotion() {
   for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
-    if (!usable(t)) continue;
     {
       MutexLock lock(mu_);
       ReapLeases();

@@ -178,6 +178,12 @@ void PageIndex::EndLease(const PageRef& ref) {
   if (!page->is_protected()) OfferAgain(*page);
 }
 
+void PageIndex::SetBudget(TierId tier, uint64_t bytes) {
+  policies_[static_cast<size_t>(tier)]->SetCapacity(bytes);
+  hot_[static_cast<size_t>(tier)]->SetCapacity(bytes);
+  for (PageEntry* const page : pages_) OfferAgain(*page);
+}
+
 void PageIndex::OfferAgain(PageEntry& page) {
   if (!page.held) return;
   page.held = false;

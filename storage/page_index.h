@@ -82,6 +82,9 @@ class PageIndex {
   // taken. Each that is not costs a step.
   PageEntry* Victim(TierId tier, Consider consider);
   PageEntry* HotVictim(TierId tier, Consider consider);
+  // The tier's budget has changed: its policies go by it, and pages that were held are offered
+  // again.
+  void SetBudget(TierId tier, uint64_t bytes);
   // One of the leases of a page has ended; nothing when the page is gone.
   void EndLease(const PageRef& page);
 

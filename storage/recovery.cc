@@ -53,6 +53,7 @@ absl::Status TieredStore::Impl::Recover() {
       index_.Insert(EntryOf(record));
     }
     counters_.recovered_pages = index_.size();
+    ceiling_ = BytesByTier();  // over a budget that was lowered meanwhile
   }
   for (const auto& [number, segments] : replaced) {
     const absl::Status erased = parts_.catalog->ErasePage(number, segments);

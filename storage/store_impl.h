@@ -3,7 +3,7 @@
 // One mutex guards the index, the leases and the sums; no I/O happens under it. What is under way
 // is marked instead: a name that is being put is `pending`, a page whose segments are moving is
 // claimed (PageEntry::busy), and bytes that are on their way into or out of a tier are `reserved`
-// there. So a budget holds at every moment: index bytes + reserved bytes <= budget.
+// there. So a budget holds at every moment: index + reserved bytes <= budget, or become fewer.
 //
 // Whoever holds a claim or a reservation waits for nobody who might wait for it: claims are never
 // waited for while holding one, and room is waited for only by Put, hotter tiers before colder
@@ -12,6 +12,7 @@
 #define KVSTOW_STORAGE_STORE_IMPL_H_
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,15 +61,14 @@ class TieredStore::Impl {
   std::vector<PageName> Pages(SpaceId space);
   absl::Status CheckInvariants();
 
-  // cold_form.cc
-  void SetMakeColdForm(MakeColdForm make_cold_form);
+  void SetMakeColdForm(MakeColdForm make_cold_form);  // cold_form.cc
 
-  // scrubber.cc
-  std::vector<PageRef> PageRefs();
+  std::vector<PageRef> PageRefs();  // scrubber.cc
   uint64_t Scrub(const PageRef& page);
 
   // demoter.cc
   absl::Status Shrink(TierId tier, uint64_t bytes);
+  absl::Status SetBudget(TierId tier, uint64_t bytes);
   void RunDemotion();
   void StartBackground();
 
@@ -99,7 +99,7 @@ class TieredStore::Impl {
   enum class Wait { kNo, kYes };
 
   Tier& tier(TierId t) const { return *parts_.tiers[static_cast<size_t>(t)]; }
-  uint64_t budget(TierId t) const { return options_.budget_bytes[static_cast<size_t>(t)]; }
+  uint64_t budget(TierId t) const { return budgets_[static_cast<size_t>(t)]; }
   bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
 
   // Claims. EndClaim takes null for a page that is gone.
@@ -152,7 +152,6 @@ class TieredStore::Impl {
     TierId tier;
   };
   void DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep);
-
   // Parts of Put.
   struct NameTaken {
     PutOutcome outcome = PutOutcome::kConflict;
@@ -168,13 +167,13 @@ class TieredStore::Impl {
   absl::Status StoreOnDisk(const PageEntry& page, std::span<const SegmentBody> bodies,
                            uint64_t bytes, Ack ack);
 
-  // Parts of Read.
   void Promote(const PageRef& page, std::span<const uint16_t> indices,
                std::span<const absl::StatusOr<SharedBytes>> bodies);
   PageFacts FactsOf(const PageEntry& page) const;
 
   const TieredStoreOptions options_;
   const TieredStoreParts parts_;
+  std::array<std::atomic<uint64_t>, kTiers> budgets_;  // change under the lock
 
   Mutex mu_;
   CondVar changed_;  // a claim or a reservation ended, a put was published or failed
@@ -183,6 +182,7 @@ class TieredStore::Impl {
   LeaseTable leases_ KVSTOW_GUARDED_BY(mu_);
   absl::flat_hash_set<PageName> pending_ KVSTOW_GUARDED_BY(mu_);
   std::array<uint64_t, kTiers> reserved_ KVSTOW_GUARDED_BY(mu_){};
+  std::array<uint64_t, kTiers> ceiling_ KVSTOW_GUARDED_BY(mu_){};  // see CheckInvariants
   size_t claims_ KVSTOW_GUARDED_BY(mu_) = 0;
   PageNumber next_number_ KVSTOW_GUARDED_BY(mu_) = 1;
   StoreCounters counters_ KVSTOW_GUARDED_BY(mu_);

@@ -262,7 +262,7 @@ absl::Status TieredStore::Impl::SetGains(const PageName& name, PageNumber number
 StoreUsage TieredStore::Impl::Usage() {
   MutexLock lock(mu_);
   StoreUsage usage = index_.usage();
-  for (int t = 0; t < kTiers; ++t) usage.tiers[t].budget_bytes = options_.budget_bytes[t];
+  for (int t = 0; t < kTiers; ++t) usage.tiers[t].budget_bytes = budgets_[t];
   usage.leases = leases_.size();
   return usage;
 }
@@ -300,9 +300,11 @@ absl::Status TieredStore::Impl::CheckInvariants() {
   });
   for (int t = 0; t < kTiers; ++t) {
     const auto id = static_cast<TierId>(t);
-    // A recovered store may be over a budget that was lowered; then nothing is reserved.
-    if (reserved_[t] == 0 || index_.bytes(id) + reserved_[t] <= budget(id)) continue;
-    wrong = absl::InternalError(absl::StrCat(TierName(id), " is over its budget"));
+    const uint64_t held = index_.bytes(id) + reserved_[t];
+    if (held > std::max(budget(id), ceiling_[t])) {
+      wrong = absl::InternalError(absl::StrCat(TierName(id), " is over its budget"));
+    }
+    ceiling_[t] = held;
   }
   return wrong;
 }

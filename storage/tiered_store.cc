@@ -60,6 +60,7 @@ TieredStore::Impl::Impl(TieredStoreOptions options, const PolicyInfo& policy,
                         TieredStoreParts parts)
     : options_(options),
       parts_(Complete(std::move(parts))),
+      budgets_{options.budget_bytes[0], options.budget_bytes[1], options.budget_bytes[2]},
       index_(policy, options.budget_bytes),
       leases_(options.lease_ttl, FirstLease()) {}
 
@@ -123,6 +124,9 @@ std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(sp
 std::vector<PageRef> TieredStore::PageRefs() { return impl_->PageRefs(); }
 uint64_t TieredStore::Scrub(const PageRef& page) { return impl_->Scrub(page); }
 absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
+absl::Status TieredStore::SetBudget(TierId tier, uint64_t bytes) {
+  return impl_->SetBudget(tier, bytes);
+}
 absl::Status TieredStore::Flush() { return impl_->Flush(); }
 void TieredStore::RunDemotion() { impl_->RunDemotion(); }
 absl::Status TieredStore::CheckInvariants() { return impl_->CheckInvariants(); }

@@ -23,7 +23,8 @@
 // it, a Put that brings it or finds it there, and Use for what comes without a Lookup; but a Put
 // or a Use of a page that is leased is taken for what the lease was for, and does not count again.
 // A page's parent, which a policy may want to go after it, is learned from the order of the keys of
-// a Lookup and from PageToStore::parent_key.
+// a Lookup and from PageToStore::parent_key; what is known when the page is written to disk is kept
+// there.
 //
 // Hot and cold form: a page that was put as `hot` becomes another, smaller coding of the same
 // content before it leaves memory, by a function that the store is given. Hot pages are cooled so
@@ -159,6 +160,11 @@ class TieredStore {
   uint64_t Scrub(const PageRef& page);
   // Demotes and drops until the tier holds at most `bytes`.
   absl::Status Shrink(TierId tier, uint64_t bytes);
+  // The tier's budget from now on, until the store is opened again. More room is used at once; what
+  // is over a smaller budget is demoted and dropped before this returns, but for what leases, pins
+  // and moves keep: that goes in the background when they end. FAILED_PRECONDITION when there is no
+  // such tier.
+  absl::Status SetBudget(TierId tier, uint64_t bytes);
   // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.
   absl::Status Flush();
   // One round of what the background does: demotion to the low watermarks, expiry of leases.

@@ -14,6 +14,10 @@ class Arc final : public EvictionPolicy {
  public:
   explicit Arc(uint64_t capacity_bytes) : capacity_(static_cast<double>(capacity_bytes)) {}
 
+  void SetCapacity(uint64_t bytes) override {
+    capacity_ = static_cast<double>(bytes);
+    target_ = std::min(target_, capacity_);
+  }
   void Insert(uint64_t id, const PolicyItem& item) override {
     const ItemNumber ghost = lists_.Find(id);
     if (ghost == kNoItem) {
@@ -72,7 +76,7 @@ class Arc final : public EvictionPolicy {
     return n != kNoItem && lists_[n].list <= kT2 ? n : kNoItem;
   }
 
-  const double capacity_;
+  double capacity_;
   double target_ = 0;  // bytes that T1 should have: the paper's p
   ItemLists<NoFacts> lists_{4};
 };

@@ -47,6 +47,8 @@ class EvictionPolicy {
   virtual void SetParent(uint64_t /*id*/, uint64_t /*parent*/) {}
   // It is gone: by this policy's own choice (`evicted`), or for another reason.
   virtual void Remove(uint64_t id, bool evicted) = 0;
+  // It has so much room from now on; nothing is evicted by this alone.
+  virtual void SetCapacity(uint64_t /*bytes*/) {}
   // The item will be refused until it is released: Victim leaves it out, so that it costs a step
   // once and not at every decision. It may be offered earlier when it is used or changed. Release
   // puts it first in its list, since its turn had come.

@@ -52,6 +52,9 @@ class ItemLists {
   size_t items(size_t list) const { return lists_[list].items; }
   size_t size() const { return by_id_.size(); }
 
+  // Of all items, in no order.
+  std::vector<ItemNumber> Numbers() const { return {by_id_.begin(), by_id_.end()}; }
+
   // The first item of `list` that `may_go(id)` accepts.
   template <typename MayGo>
   ItemNumber FirstThat(const MayGo& may_go, size_t list) const {

@@ -7,11 +7,18 @@ namespace {
 
 struct NoFacts {};
 
-// One list, or two when `protected_bytes` is not 0: then items are put into the first, go to the
-// second when they are used, and back when that is over its share.
+// One list, or two when `protected_share` is not 0: then items are put into the first, go to the
+// second when they are used, and back when that is over its share of the capacity.
 class SegmentedLru final : public EvictionPolicy {
  public:
-  explicit SegmentedLru(uint64_t protected_bytes) : protected_bytes_(protected_bytes) {}
+  SegmentedLru(uint64_t capacity_bytes, double protected_share)
+      : protected_share_(protected_share) {
+    SetCapacity(capacity_bytes);
+  }
+
+  void SetCapacity(uint64_t bytes) override {
+    protected_bytes_ = static_cast<uint64_t>(protected_share_ * static_cast<double>(bytes));
+  }
 
   void Insert(uint64_t id, const PolicyItem& item) override {
     lists_.Add(id, item.bytes, kProbation);
@@ -49,16 +56,19 @@ class SegmentedLru final : public EvictionPolicy {
  private:
   static constexpr size_t kProbation = 0, kProtected = 1;
 
-  const uint64_t protected_bytes_;
+  const double protected_share_;
+  uint64_t protected_bytes_ = 0;
   ItemLists<NoFacts> lists_{2};
 };
 
 }  // namespace
 
-std::unique_ptr<EvictionPolicy> MakeLru(uint64_t) { return std::make_unique<SegmentedLru>(0); }
+std::unique_ptr<EvictionPolicy> MakeLru(uint64_t capacity_bytes) {
+  return std::make_unique<SegmentedLru>(capacity_bytes, 0);
+}
 
 std::unique_ptr<EvictionPolicy> MakeSlru(uint64_t capacity_bytes) {
-  return std::make_unique<SegmentedLru>(capacity_bytes / 5);
+  return std::make_unique<SegmentedLru>(capacity_bytes, 0.2);
 }
 
 }  // namespace kvstow

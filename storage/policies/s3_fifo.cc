@@ -13,8 +13,12 @@ struct Uses {
 
 class S3Fifo final : public EvictionPolicy {
  public:
-  explicit S3Fifo(uint64_t capacity_bytes)
-      : small_bytes_(capacity_bytes / 10), ghost_bytes_(capacity_bytes - small_bytes_) {}
+  explicit S3Fifo(uint64_t capacity_bytes) { SetCapacity(capacity_bytes); }
+
+  void SetCapacity(uint64_t bytes) override {
+    small_bytes_ = bytes / 10;
+    ghost_bytes_ = bytes - small_bytes_;
+  }
 
   void Insert(uint64_t id, const PolicyItem& item) override {
     const ItemNumber ghost = lists_.Find(id);
@@ -94,7 +98,7 @@ class S3Fifo final : public EvictionPolicy {
     return kNoItem;
   }
 
-  const uint64_t small_bytes_, ghost_bytes_;
+  uint64_t small_bytes_ = 0, ghost_bytes_ = 0;
   ItemLists<Uses> lists_{3};
 };
 

@@ -49,9 +49,26 @@ size_t ClassOf(const ItemFacts& item) {
 class ValuePolicy final : public EvictionPolicy {
  public:
   explicit ValuePolicy(uint64_t capacity_bytes)
-      : unit_(std::max<uint64_t>(1, capacity_bytes / 32)),
-        period_(std::max<uint64_t>(1, capacity_bytes / 4)),
+      : unit_(UnitOf(capacity_bytes)),
+        period_(PeriodOf(capacity_bytes)),
         estimator_(kClasses, unit_) {
+    SortLists();
+  }
+
+  // Ages are told in other units then, so what was learned of them is learned again.
+  void SetCapacity(uint64_t bytes) override {
+    unit_ = UnitOf(bytes);
+    period_ = PeriodOf(bytes);
+    estimator_ = ReuseEstimator(kClasses, unit_);
+    std::vector<ItemNumber> all = items_.Numbers();
+    std::sort(all.begin(), all.end(), [&](ItemNumber a, ItemNumber b) {
+      return std::pair(items_[a].used, a) < std::pair(items_[b].used, b);
+    });
+    for (const ItemNumber n : all) {
+      items_[n].age = estimator_.AgeBucket(clock_ - items_[n].used);
+      estimator_.CountEntered(ClassOf(items_[n]), items_[n].age);
+      Place(n);
+    }
     SortLists();
   }
 
@@ -155,6 +172,12 @@ class ValuePolicy final : public EvictionPolicy {
   static constexpr size_t kInner = kLeafLists, kGhosts = kInner + kClasses * kAges;
   static constexpr size_t kLimbo = kGhosts + kClasses * kAges;
 
+  static uint64_t UnitOf(uint64_t capacity_bytes) {
+    return std::max<uint64_t>(1, capacity_bytes / 32);
+  }
+  static uint64_t PeriodOf(uint64_t capacity_bytes) {
+    return std::max<uint64_t>(1, capacity_bytes / 4);
+  }
   static uint8_t WorthLevel(double worth) {
     if (worth <= 0) return 0;
     const double level = std::round(std::log2(worth)) + kWorthOfOne;
@@ -295,7 +318,7 @@ class ValuePolicy final : public EvictionPolicy {
     --ghosts_;
   }
 
-  const uint64_t unit_, period_;
+  uint64_t unit_, period_;
   ReuseEstimator estimator_;
   Items items_{kLimbo + 1};
   uint64_t clock_ = 0, aged_ = 0, estimated_ = 0;  // in bytes used

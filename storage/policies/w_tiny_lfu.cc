@@ -68,10 +68,13 @@ struct NoFacts {};
 
 class WTinyLfu final : public EvictionPolicy {
  public:
-  explicit WTinyLfu(uint64_t capacity_bytes)
-      : window_bytes_(capacity_bytes / 100),
-        main_bytes_(capacity_bytes - window_bytes_),
-        protected_bytes_(main_bytes_ / 5 * 4) {}
+  explicit WTinyLfu(uint64_t capacity_bytes) { SetCapacity(capacity_bytes); }
+
+  void SetCapacity(uint64_t bytes) override {
+    window_bytes_ = bytes / 100;
+    main_bytes_ = bytes - window_bytes_;
+    protected_bytes_ = main_bytes_ / 5 * 4;
+  }
 
   void Insert(uint64_t id, const PolicyItem& item) override {
     lists_.Add(id, item.bytes, kWindow);
@@ -126,7 +129,7 @@ class WTinyLfu final : public EvictionPolicy {
  private:
   static constexpr size_t kWindow = 0, kProbation = 1, kProtected = 2;
 
-  const uint64_t window_bytes_, main_bytes_, protected_bytes_;
+  uint64_t window_bytes_ = 0, main_bytes_ = 0, protected_bytes_ = 0;
   ItemLists<NoFacts> lists_{3};
   UseSketch sketch_;
 };

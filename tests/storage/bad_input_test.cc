@@ -1,6 +1,8 @@
 // What nobody should ask for: budgets of nothing, pages that fit nowhere, clocks that jump, storms
 // of leases. Defined answers, and sums that stay exact.
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "tests/storage/fake_disk.h"
 #include "tests/storage/store_fixture.h"
@@ -88,6 +90,84 @@ TEST_F(BadInputTest, ABudgetLoweredWhileRunningIsReachedAndHeldAtTheNextStart) {
   ExpectBudgetsHold();
   EXPECT_GT(store_->Usage().pages, 0u);
   EXPECT_OK(Put({.key = 50}, Ack::kProcess).status());
+}
+
+TEST_F(BadInputTest, ABudgetMayBeSetWhileRunning) {
+  Open(0, 10 * kPage, 20 * kPage);
+  for (uint64_t key = 1; key <= 20; ++key) {
+    ASSERT_OK(Put({.key = key}, key % 2 == 0 ? Ack::kProcess : Ack::kMemory).status());
+  }
+  // Lowered, it is reached at once; raised, it is used at once; below one page nothing fits.
+  for (const uint64_t bytes : {4 * kPage, kPage / 2, uint64_t{0}, 15 * kPage}) {
+    ASSERT_OK(store_->SetBudget(TierId::kHost, bytes));
+    EXPECT_EQ(store_->Usage().tiers[1].budget_bytes, bytes);
+    ExpectBudgetsHold();
+    for (uint64_t key = 100; key < 110; ++key) {
+      EXPECT_OK(Put({.key = bytes + key}).status()) << "the disk takes what memory cannot";
+      ExpectBudgetsHold();
+    }
+  }
+  EXPECT_GT(Bytes(TierId::kHost), 9 * kPage);
+  ASSERT_OK(store_->SetBudget(TierId::kDisk, 0));
+  EXPECT_EQ(Bytes(TierId::kDisk), 0u);
+  EXPECT_THAT(Put({.key = 500}, Ack::kProcess).status(), HasCode(StatusCode::kFailedPrecondition));
+  ASSERT_OK(Put({.key = 501}).status());
+  // What is leased stays until the lease ends; then the background brings it down.
+  const LeaseId lease = Lease(501);
+  ASSERT_OK(store_->SetBudget(TierId::kHost, 0));
+  EXPECT_EQ(store_->Usage().pages, 1u);
+  EXPECT_OK(store_->CheckInvariants());
+  EXPECT_THAT(Put({.key = 502}).status(), HasCode(StatusCode::kResourceExhausted));
+  // With a disk again it may move there.
+  ASSERT_OK(store_->SetBudget(TierId::kDisk, 4 * kPage));
+  store_->RunDemotion();
+  EXPECT_EQ(Bytes(TierId::kHost), 0u);
+  EXPECT_EQ(ReadBack({.key = 501}), 3u);
+  ASSERT_OK(store_->SetBudget(TierId::kDisk, 0));
+  EXPECT_EQ(store_->Usage().pages, 1u);
+  EXPECT_TRUE(store_->Release(lease));
+  store_->RunDemotion();
+  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_THAT(store_->SetBudget(TierId::kGpu, 1), HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_OK(store_->SetBudget(TierId::kGpu, 0));
+}
+
+TEST_F(BadInputTest, BudgetsSetUnderLoadHoldAndSumsStayExact) {
+  Open(4 * kPage, 10 * kPage, 20 * kPage);
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t + 1);
+      while (!stop) {
+        const PrfPage page{.key = 1 + random() % 60, .whole = random() % 2 == 0};
+        if (random() % 2 == 0) {
+          store_->Put(page.ToStore(random() % 3 == 0 ? Ack::kProcess : Ack::kMemory))
+              .status()
+              .IgnoreError();
+        } else {
+          const LeaseId lease = Lease(page.key);
+          ReadUnchecked({.key = page.key});
+          if (lease != 0) store_->Release(lease);
+        }
+      }
+    });
+  }
+  std::mt19937_64 random(99);
+  for (int i = 0; i < 150; ++i) {
+    const auto t = static_cast<TierId>(random() % kTiers);
+    const uint64_t budgets[] = {0, kPage / 2, 3 * kPage, 12 * kPage};
+    EXPECT_OK(store_->SetBudget(t, budgets[random() % 4]));
+    EXPECT_OK(store_->CheckInvariants());
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
+    ASSERT_OK(store_->SetBudget(t, 0));
+  }
+  store_->RunDemotion();
+  EXPECT_EQ(store_->Usage().pages, 0u);
+  for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) EXPECT_EQ(Bytes(t), 0u);
 }
 
 // A jump forward ends leases early, one back makes them last; nothing else depends on the time.
