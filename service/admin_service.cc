@@ -120,6 +120,10 @@ class AdminService final : public v1::Admin::CallbackService {
                             v1::EvictResponse* out) override {
     return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Evict(*in, *out); });
   }
+  ServerUnaryReactor* SetBudget(CallbackServerContext* c, const v1::SetBudgetRequest* in,
+                                v1::SetBudgetResponse* out) override {
+    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.SetBudget(*in, *out); });
+  }
   ServerUnaryReactor* Flush(CallbackServerContext* c, const v1::FlushRequest* in,
                             v1::FlushResponse* out) override {
     return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Flush(*in, *out); });

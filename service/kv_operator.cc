@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/encoded_page.h"
 #include "proto/wire/spec.h"
@@ -38,6 +39,13 @@ uint32_t WholeLevels(const PageFacts& facts) {
     if (i >= facts.segments.size()) missing = std::min(missing, level);
   }
   return std::min(levels, missing);
+}
+
+absl::StatusOr<TierId> TierOf(const std::string& name) {
+  for (int t = 0; t < kTiers; ++t) {
+    if (name == TierName(static_cast<TierId>(t))) return static_cast<TierId>(t);
+  }
+  return absl::InvalidArgumentError("tier: use gpu, host or disk");
 }
 
 void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>* out) {
@@ -227,14 +235,22 @@ absl::Status KvOperator::SamplePages(const v1::SamplePagesRequest& in,
 }
 
 absl::Status KvOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse& out) {
-  for (int t = 0; t < kTiers; ++t) {
-    const auto tier = static_cast<TierId>(t);
-    if (in.tier() != TierName(tier)) continue;
-    KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
-    *out.mutable_usage() = UsageToProto(TierName(tier), store_.Usage().tiers[t]);
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError("tier: use gpu, host or disk");
+  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
+  KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
+  *out.mutable_usage() = UsageOf(tier);
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
+  KVSTOW_RETURN_IF_ERROR(store_.SetBudget(tier, in.bytes()));
+  Log().info("{} has a budget of {} bytes now", TierName(tier), in.bytes());
+  *out.mutable_usage() = UsageOf(tier);
+  return absl::OkStatus();
+}
+
+v1::TierUsage KvOperator::UsageOf(TierId tier) {
+  return UsageToProto(TierName(tier), store_.Usage().tiers[static_cast<size_t>(tier)]);
 }
 
 absl::Status KvOperator::Flush(const v1::FlushRequest&, v1::FlushResponse&) {

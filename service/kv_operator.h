@@ -52,8 +52,9 @@ class KvOperator {
 
   absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
   absl::Status SamplePages(const v1::SamplePagesRequest& in, v1::SamplePagesResponse& out);
-  absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);  // blocking
-  absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);  // blocking
+  absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);              // blocking
+  absl::Status SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out);  // blocking
+  absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);              // blocking
   // `progress` is told now and then, and once at the end with `done`; false from it stops.
   // Blocking.
   absl::Status Verify(const v1::VerifyRequest& in,
@@ -64,6 +65,8 @@ class KvOperator {
   bool ready() const { return ready_; }
 
  private:
+  v1::TierUsage UsageOf(TierId tier);
+
   TieredStore& store_;
   Spaces& spaces_;
   PageReader& reader_;

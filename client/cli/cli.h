@@ -56,6 +56,7 @@ void AddExists(CLI::App& app, int& exit_code);
 void AddDel(CLI::App& app, int& exit_code);
 void AddPin(CLI::App& app, int& exit_code);  // and unpin
 void AddEvict(CLI::App& app, int& exit_code);
+void AddBudget(CLI::App& app, int& exit_code);
 void AddFlush(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
 void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip and calibrate

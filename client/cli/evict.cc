@@ -1,4 +1,4 @@
-// kvstow evict: make room in a tier.
+// kvstow evict and budget: make room in a tier, now or from now on.
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "client/cli/admin.h"
@@ -13,20 +13,22 @@ struct Flags {
   OutputFlags output;
   ServerFlags server;
   std::string tier;
-  std::string to = "0";
+  std::string bytes = "0";
 };
 
-int Evict(const Flags& flags) {
-  const absl::StatusOr<uint64_t> to = ParseSize(flags.to);
-  if (!to.ok()) {
-    Fail(flags.output, to.status());
+// Asks for the tier and the bytes, and shows what the tier holds afterwards.
+template <typename Request, typename Response>
+int Call(const Flags& flags, void (Request::*set_bytes)(uint64_t), const char* method) {
+  const absl::StatusOr<uint64_t> bytes = ParseSize(flags.bytes);
+  if (!bytes.ok()) {
+    Fail(flags.output, bytes.status());
     return kWrongUse;
   }
   const auto client = Connect(flags.server);
-  v1::EvictRequest request;
+  Request request;
   request.set_tier(flags.tier);
-  request.set_to_bytes(*to);
-  const auto response = CallServer<v1::EvictResponse>(*client, "/kvstow.v1.Admin/Evict", request);
+  (request.*set_bytes)(*bytes);
+  const auto response = CallServer<Response>(*client, method, request);
   if (!response.ok()) return Fail(flags.output, response.status());
   google::protobuf::RepeatedPtrField<v1::TierUsage> tiers;
   *tiers.Add() = response->usage();
@@ -34,24 +36,46 @@ int Evict(const Flags& flags) {
   return kDone;
 }
 
+CLI::App* AddVerb(CLI::App& app, const char* name, const char* what, Flags& flags) {
+  CLI::App* const verb = app.add_subcommand(name, what);
+  AddServerFlags(*verb, flags.server, /*timeout_s=*/600);
+  AddOutputFlags(*verb, flags.output);
+  verb->add_option("--tier", flags.tier, "tier to make room in")
+      ->required()
+      ->check(CLI::IsMember({"gpu", "host", "disk"}));
+  return verb;
+}
+
 }  // namespace
 
 void AddEvict(CLI::App& app, int& exit_code) {
-  CLI::App* const verb =
-      app.add_subcommand("evict", "Move or drop what a tier holds until it fits a size");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server, /*timeout_s=*/600);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--tier", flags->tier, "tier to make room in")
-      ->required()
-      ->check(CLI::IsMember({"gpu", "host", "disk"}));
-  verb->add_option("--to", flags->to,
+  CLI::App* const verb =
+      AddVerb(app, "evict", "Move or drop what a tier holds until it fits a size", *flags);
+  verb->add_option("--to", flags->bytes,
                    "what it may hold afterwards, for example 64MiB; 0 empties it")
       ->capture_default_str();
   verb->footer(
       "Examples:\n  kvstow evict --tier host            # everything to the next tier\n"
       "  kvstow evict --tier disk --to 10GiB");
-  verb->callback([flags, &exit_code] { exit_code = Evict(*flags); });
+  verb->callback([flags, &exit_code] {
+    exit_code = Call<v1::EvictRequest, v1::EvictResponse>(*flags, &v1::EvictRequest::set_to_bytes,
+                                                          "/kvstow.v1.Admin/Evict");
+  });
+}
+
+void AddBudget(CLI::App& app, int& exit_code) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* const verb =
+      AddVerb(app, "budget", "Change what a tier may hold, until the server's next start", *flags);
+  verb->add_option("SIZE", flags->bytes, "its budget, for example 64GiB; 0 empties it")->required();
+  verb->footer(
+      "Examples:\n  kvstow budget --tier host 96GiB\n"
+      "  kvstow budget --tier disk 500GB      # what is over it goes at once");
+  verb->callback([flags, &exit_code] {
+    exit_code = Call<v1::SetBudgetRequest, v1::SetBudgetResponse>(
+        *flags, &v1::SetBudgetRequest::set_bytes, "/kvstow.v1.Admin/SetBudget");
+  });
 }
 
 }  // namespace kvstow::cli

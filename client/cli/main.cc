@@ -20,8 +20,8 @@ int Main(int argc, char** argv) {
       "  kvstow VERB --help");
   int exit_code = kDone;
   for (const auto add : {AddPing, AddStatus, AddStats, AddSpaces, AddPut, AddGet, AddReport,
-                         AddExists, AddDel, AddPin, AddEvict, AddFlush, AddVerify, AddCodec,
-                         AddBench, AddPlan, AddSimulate, AddReplay}) {
+                         AddExists, AddDel, AddPin, AddEvict, AddBudget, AddFlush, AddVerify,
+                         AddCodec, AddBench, AddPlan, AddSimulate, AddReplay}) {
     add(app, exit_code);
   }
   try {

@@ -18,9 +18,9 @@ constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
 constexpr uint64_t kRawBytes = 256 * 30 * 3 * 64 * 2 * 2;
 constexpr char kNobody[] = "127.0.0.1:1";
 
-const std::vector<std::string> kVerbs = {"ping",  "status", "stats",  "spaces", "put",
-                                         "get",   "exists", "del",    "pin",    "unpin",
-                                         "evict", "flush",  "verify", "bench",  "report"};
+const std::vector<std::string> kVerbs = {"ping",   "status", "stats", "spaces", "put",   "get",
+                                         "exists", "del",    "pin",   "unpin",  "evict", "budget",
+                                         "flush",  "verify", "bench", "report"};
 
 // Standard output as JSON: one object on one line.
 Json ParseLine(const Finished& run) {
@@ -71,6 +71,8 @@ TEST(Cli, WrongUseIsTwo) {
       {"evict"},
       {"evict", "--tier", "tape"},
       {"evict", "--tier", "host", "--to", "lots"},
+      {"budget", "--tier", "host"},
+      {"budget", "--tier", "host", "lots"},
       {"bench", "--head-dim", "4096"},
       {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
   for (const auto& arguments : wrong) {
@@ -90,6 +92,8 @@ TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
       arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
     } else if (verb == "evict") {
       arguments.insert(arguments.end(), {"--tier", "host"});
+    } else if (verb == "budget") {
+      arguments.insert(arguments.end(), {"--tier", "host", "1GiB"});
     }
     const Finished run = RunKvstow(arguments);
     EXPECT_EQ(run.exit_code, 1) << verb;
@@ -341,6 +345,7 @@ TEST_F(CliServer, WhatLeavesTheHostComesBackFromDisk) {
   EXPECT_EQ(evicted["tier"], "host");
   EXPECT_EQ(evicted["encoded_bytes"], 0);
   EXPECT_EQ(RunJson({"exists", "--space", "s", kCase})["tiers"]["disk"], 1);
+  EXPECT_EQ(RunJson({"budget", "--tier", "host", "123MiB"})["budget_bytes"], 123 << 20);
   const Json verify = RunJson({"verify"});
   EXPECT_EQ(verify["pages"], 1);
   EXPECT_EQ(verify["corrupt_pages"], 0);

@@ -165,6 +165,29 @@ TEST_F(UnaryTest, UnaryCallsRefuseWhatTheyCannotMean) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(UnaryTest, ABudgetIsSetWithoutARestart) {
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  const PageIn page{.key = "page", .raw = RandomPage(SmallSpec(), 64, 1), .tokens = 64};
+  client_->Put("s", {page});
+  v1::SetBudgetRequest request;
+  v1::SetBudgetResponse response;
+  const auto set = [&](const char* tier, uint64_t bytes) {
+    request.set_tier(tier);
+    request.set_bytes(bytes);
+    return client_->admin().SetBudget(client_->Context().get(), request, &response).error_code();
+  };
+  EXPECT_EQ(set("attic", 1), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(set("gpu", 1), grpc::StatusCode::FAILED_PRECONDITION) << "it was started without one";
+  EXPECT_EQ(set("host", 10 * page.raw.size()), grpc::StatusCode::OK);
+  EXPECT_EQ(response.usage().budget_bytes(), 10 * page.raw.size());
+  EXPECT_EQ(client_->Get("s", {Ask("page")}).pages[0].data, page.raw);
+  EXPECT_EQ(set("host", page.raw.size() / 2), grpc::StatusCode::OK);
+  EXPECT_EQ(response.usage().encoded_bytes(), 0u);
+  EXPECT_EQ(client_->Get("s", {Ask("page")}).pages[0].reply.status(), v1::MISS);
+  EXPECT_EQ(client_->Usage().tiers(1).budget_bytes(), page.raw.size() / 2);
+}
+
 TEST_F(UnaryTest, PinEvictUsageAndStatusTellTheTruth) {
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
