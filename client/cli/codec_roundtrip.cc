@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/case_attention.h"
 #include "client/cli/calibration_files.h"
@@ -46,11 +47,17 @@ struct SquaredErrors {
   }
 };
 
+// Of a page, summed up over all: the header counts with the base.
+struct Level {
+  double bytes = 0, gain = 0;
+};
+
 struct Report {
   std::string pipeline;
   uint64_t pages = 0, raw_bytes = 0, stored_bytes = 0, fell_back = 0;
   double encode_s = 0, decode_s = 0;
   SquaredErrors k, v;
+  std::vector<Level> levels;
 };
 
 // NaN and Inf in the case make the errors NaN: there is no distance between them.
@@ -109,6 +116,12 @@ absl::Status RoundtripPage(const Codec& codec, const CalibrationStore& calibrati
   report.stored_bytes += encoded.header_bytes.size();
   for (const SharedBytes& s : segments) report.stored_bytes += s.size();
   report.fell_back += encoded.header.fell_back ? 1 : 0;
+  for (const SegmentInfo& segment : std::span(encoded.header.segments).first(kept)) {
+    report.levels.resize(std::max<size_t>(report.levels.size(), segment.level + 1));
+    report.levels[segment.level].bytes += segment.bytes;
+    report.levels[segment.level].gain += segment.gain;
+  }
+  report.levels[0].bytes += static_cast<double>(encoded.header_bytes.size());
   Compare(pages, page, raw, decoded, report);
   return absl::OkStatus();
 }
@@ -161,6 +174,25 @@ absl::StatusOr<Report> RoundtripPages(const Flags& flags, const Codec& codec,
   return report;
 }
 
+// "BITS:GAIN" of each level, as `kvstow simulate --levels` reads it: bits a value, and the share of
+// the energy that is no error any longer.
+std::string LevelsOf(const Report& report, const CasePages& pages) {
+  const KvSpec& spec = pages.spec;
+  double slabs = 0, values = 0;
+  for (size_t page = 0; page < pages.keys.size(); ++page) {
+    slabs += 2.0 * spec.layers * pages.Count(page);
+    for (const Part part : {Part::kK, Part::kV}) {
+      values += static_cast<double>(spec.layers * SlabValues(spec, part, pages.Count(page)));
+    }
+  }
+  std::vector<std::string> levels;
+  for (const Level& level : report.levels) {
+    levels.push_back(absl::StrCat(FormatFixed(8 * level.bytes / values, 4), ":",
+                                  FormatFixed(level.gain / slabs, 5)));
+  }
+  return absl::StrJoin(levels, ",");
+}
+
 int Roundtrip(Flags flags) {
   absl::StatusOr<CaseFile> file = CaseFile::Open(flags.path);
   if (!file.ok()) return Fail(flags.output, file.status());
@@ -195,6 +227,7 @@ int Roundtrip(Flags flags) {
          {"ratio",
           static_cast<double>(report->raw_bytes) / static_cast<double>(report->stored_bytes)},
          {"fell_back", report->fell_back},
+         {"levels", LevelsOf(*report, pages)},
          {"k_error", report->k.Relative()},
          {"v_error", report->v.Relative()},
          {"encode_seconds", report->encode_s},
@@ -207,6 +240,7 @@ int Roundtrip(Flags flags) {
              {"raw", absl::StrCat(report->raw_bytes, " bytes")},
              {"stored", absl::StrCat(report->stored_bytes, " bytes, ",
                                      FormatRatio(report->raw_bytes, report->stored_bytes))},
+             {"levels", LevelsOf(*report, pages)},
              {"error", absl::StrCat("K ", FormatFixed(report->k.Relative(), 5), ", V ",
                                     FormatFixed(report->v.Relative(), 5), " (|x' - x| / |x|)")},
              {"encode", way(report->encode_s, encode)},

@@ -21,7 +21,7 @@ struct Flags {
   OutputFlags output;
   std::string trace, capacity, levels;
   uint64_t capacity_blocks = 0;
-  double bytes_per_token = 0, raw_bytes_per_token = 131'072;
+  double bytes_per_token = 0, raw_bytes_per_token = 131'072, capacity_bits = 0;
 };
 
 // What pages of levels do beside pages that go whole.
@@ -37,11 +37,11 @@ struct Point {
 
 struct Levels {
   std::vector<SimulatedLevel> list;
-  double bits = 0;
+  double capacity_bits = 0;  // of a value of the pages that capacities are told in
 };
 
 // "2:0.88,2:0.11,4:0.01": bits and gain of each level, base first.
-absl::StatusOr<Levels> ParseLevels(const std::string& text) {
+absl::StatusOr<Levels> ParseLevels(const std::string& text, double capacity_bits) {
   Levels levels;
   std::vector<std::pair<double, double>> parts;
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -53,10 +53,11 @@ absl::StatusOr<Levels> ParseLevels(const std::string& text) {
           "--levels: '", part, "' is not BITS:GAIN with 0 < BITS <= 64 and 0 < GAIN <= 1"));
     }
     parts.emplace_back(bits, gain);
-    levels.bits += bits;
+    levels.capacity_bits += bits;
   }
+  if (capacity_bits > 0) levels.capacity_bits = capacity_bits;
   for (const auto& [bits, gain] : parts) {
-    const double bytes = bits / levels.bits * static_cast<double>(kBlockBytes);
+    const double bytes = bits / levels.capacity_bits * static_cast<double>(kBlockBytes);
     levels.list.push_back(
         {.bytes = std::max<uint64_t>(1, static_cast<uint64_t>(bytes)), .gain = gain});
   }
@@ -99,7 +100,7 @@ Point Run(const Trace& trace, uint64_t blocks, const Levels& levels,
       Simulate(trace, EvictionPolicies()[0], blocks * kBlockBytes, levels.list, step);
   const double hits = std::max<double>(1, static_cast<double>(result.hits));
   point.segments = {.hit_rate = result.hit_rate(),
-                    .bits = result.hit_bytes / hits / kBlockBytes * levels.bits,
+                    .bits = result.hit_bytes / hits / kBlockBytes * levels.capacity_bits,
                     .error = result.hit_error / hits};
   return point;
 }
@@ -146,7 +147,7 @@ std::string Table(const Flags& flags, const Trace& trace, const std::vector<Poin
 }
 
 int SimulateVerb(const Flags& flags) {
-  const auto levels = ParseLevels(flags.levels);
+  const auto levels = ParseLevels(flags.levels, flags.capacity_bits);
   if (!levels.ok()) {
     Fail(flags.output, levels.status());
     return kWrongUse;
@@ -217,12 +218,18 @@ void AddSimulate(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1e-3, 1e9))
       ->capture_default_str();
   verb->add_option("--levels", flags->levels,
-                   "BITS:GAIN of each level of a page, base first: also simulates pages that lose "
-                   "levels; then capacities are in whole pages, and errors in sums of lost gains");
+                   "BITS:GAIN of each level of a page, base first, as `kvstow codec roundtrip` "
+                   "prints them: also simulates pages that lose levels; then capacities are in "
+                   "whole pages, and errors in sums of lost gains");
+  verb->add_option("--capacity-bits", flags->capacity_bits,
+                   "bits of a value of the pages that capacities are in, such as 8; without it "
+                   "those of all levels")
+      ->check(CLI::Range(1e-3, 64.0));
   verb->footer(
       "Examples:\n  kvstow simulate conversation_trace.jsonl\n"
       "  kvstow simulate --capacity 64GiB --bytes-per-token 20000 --format json trace.jsonl.gz\n"
-      "  kvstow simulate --levels 2:0.88,2:0.115,4:0.005 trace.jsonl");
+      "  kvstow simulate --levels 2:0.88,2:0.115,4:0.005 trace.jsonl\n"
+      "  kvstow simulate --levels 0.4:0.95,0.3:0.03 --capacity-bits 8 trace.jsonl");
   verb->callback([flags, &exit_code] { exit_code = SimulateVerb(*flags); });
 }
 
