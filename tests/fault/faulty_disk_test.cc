@@ -57,6 +57,48 @@ TEST_F(FaultyDiskTest, FullThenRoomAgain) {
   for (uint64_t k = 1; k <= key; ++k) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
 }
 
+// Others took all of the disk, so that RocksDB cannot write either, not even its log.
+TEST_F(FaultyDiskTest, NothingLeftForTheLogAndFlushesMeanwhile) {
+  Open(0, 4 << 20, 64 << 20);
+  uint64_t key = 0;
+  for (int round = 0; round < 2; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    std::vector<uint64_t> acked;
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_OK(
+          store_->Put(PageOf(++key).ToStore(i % 2 == 0 ? Ack::kDurable : Ack::kProcess)).status());
+      acked.push_back(key);
+    }
+    disk_->space_bytes = disk_->used_bytes();
+    size_t refused = 0;
+    for (int i = 0; i < 200; ++i) {
+      const auto ack = static_cast<Ack>(i % 3);
+      const auto put = store_->Put(PageOf(++key).ToStore(ack));
+      if (put.ok() && ack != Ack::kMemory) acked.push_back(key);
+      if (!put.ok()) ++refused;
+      if (i % 20 == 7) refused += store_->Flush().ok() ? 0 : 1;
+    }
+    EXPECT_GT(refused, 0u);
+    for (const uint64_t k : acked) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
+    store_->Delete(PageOf(acked.front()).name(), true).IgnoreError();
+    acked.erase(acked.begin());
+
+    disk_->space_bytes = uint64_t{1} << 40;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    absl::Status again;
+    do {
+      again = store_->Put(PageOf(++key).ToStore(Ack::kDurable)).status();
+    } while (!again.ok() && std::chrono::steady_clock::now() < deadline);
+    ASSERT_OK(again) << "writing did not resume";
+    acked.push_back(key);
+    ASSERT_OK(store_->Flush());
+    if (round == 0) Reopen();
+    for (const uint64_t k : acked) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
+    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
+    for (uint64_t k = 1; k <= key; ++k) store_->Delete(PageOf(k).name(), true).IgnoreError();
+  }
+}
+
 TEST_F(FaultyDiskTest, AStalledDiskDoesNotHoldUpMemory) {
   Open(0, 4 << 20, 64 << 20);
   ASSERT_OK(Put(PageOf(1)).status());

@@ -6,7 +6,9 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
@@ -215,6 +217,44 @@ TEST_F(SegmentStoreTest, FilesOfAnotherVersionStayAsTheyAre) {
   EXPECT_EQ(other.file, 2u);
   EXPECT_OK(Read({2, 0}, other).status());
   EXPECT_TRUE(bytes() == before);
+}
+
+TEST_F(SegmentStoreTest, ManyThreadsAtOnce) {
+  Open();
+  std::vector<std::thread> threads;
+  for (uint64_t t = 1; t <= 4; ++t) {
+    threads.emplace_back([this, t] {
+      std::mt19937_64 random(t);
+      std::vector<std::pair<std::string, std::vector<SegmentPlace>>> pages;
+      for (uint64_t step = 0; step < 200; ++step) {
+        const std::string body(4096 + random() % 60'000, static_cast<char>('a' + random() % 26));
+        const std::vector<SegmentStore::Body> bodies(
+            1 + random() % 3, {{t, static_cast<uint16_t>(step)}, AsBytes(body), 0});
+        const auto written = store_->Write(bodies);
+        ASSERT_OK(written.status());
+        pages.emplace_back(body, written->places);
+        if (step % 16 == 0) {
+          EXPECT_OK(store_->Sync(written->commit));
+        }
+        const size_t at = random() % pages.size();
+        std::vector<SegmentStore::Wanted> wanted;
+        const auto index = static_cast<uint16_t>(at);
+        for (const SegmentPlace& place : pages[at].second) wanted.push_back({{t, index}, place});
+        for (const auto& read : store_->Read(wanted)) {
+          ASSERT_OK(read.status());
+          EXPECT_TRUE(AsString(read->span()) == pages[at].first);
+        }
+        if (step % 3 != 0) continue;
+        // Freed and written again, by any thread.
+        std::vector<Extent> extents;
+        for (const SegmentPlace& place : pages[at].second) extents.push_back(place.extent());
+        store_->Free(extents);
+        pages[at].second.clear();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store_->last_commit(), 800u);
 }
 
 TEST_F(SegmentStoreTest, ABodyLargerThanAFileHasOneOfItsOwn) {
