@@ -199,7 +199,9 @@ class ValuePolicy final : public EvictionPolicy {
   // Puts an item where it belongs now: among those of its age, whose order is about that of use.
   void Place(ItemNumber n, bool at_front = false) {
     const size_t from = items_[n].list, to = ListOf(items_[n]);
+    const bool held = items_[n].held;  // and stays so, whatever happens to its children
     items_.MoveInOrder(n, to, at_front, [](const Item& item) { return item.used; });
+    if (held && items_[n].resident) items_.Hold(n);
     Mark(from);
     Mark(to);
   }
