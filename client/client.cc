@@ -8,6 +8,7 @@
 #include "client/client_core.h"
 #include "client/convert.h"
 #include "client/get_call.h"
+#include "client/local_call.h"
 #include "client/put_call.h"
 #include "client/unary_call.h"
 #include "proto/wire/chunk.h"
@@ -81,6 +82,7 @@ class Client::Impl {
     core.calls.Close();
     core.executor.Hurry();
     core.channels.CloseBulk();
+    core.local.Close();
     core.calls.WaitForBatches();
   }
 
@@ -137,13 +139,25 @@ absl::Status Client::Release(uint64_t lease) {
   return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request).status();
 }
 
+std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
+  return impl_->core.local.NewBuffer(bytes, [this] {
+    return CallCache<v1::OpenLocalResponse>(impl_->core, "OpenLocal", v1::OpenLocalRequest());
+  });
+}
+
 void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
-  StartPut(impl_->core, std::string(space), std::move(pages), std::move(done));
+  ClientCore& core = impl_->core;
+  std::string name(space);
+  if (StartLocalPut(core, name, pages, done)) return;
+  StartPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
 }
 
 void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
                       GetDone done) {
-  StartGet(impl_->core, std::string(space), lease, std::move(pages), std::move(done));
+  ClientCore& core = impl_->core;
+  std::string name(space);
+  if (StartLocalGet(core, name, lease, pages, done)) return;
+  StartGet(core, std::move(name), lease, std::move(pages), core.Deadline(), std::move(done));
 }
 
 std::future<std::vector<PutResult>> Client::Put(absl::string_view space,

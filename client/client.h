@@ -20,8 +20,12 @@
 // the server would make. Pages go raw all the same to spaces that were not opened with this client,
 // and with attention columns where coding reads them.
 //
+// Pages in buffers of NewBuffer() do not travel at all where the server is on this host: they are
+// coded into and out of memory that it shares.
+//
 // What is read is checked: an exact page that was fetched whole is compared with the digest that
-// its writer gave it, and is CORRUPT when it differs.
+// its writer gave it, and is CORRUPT when it differs. (In shared memory the server's own checks
+// stand.)
 #ifndef KVSTOW_CLIENT_CLIENT_H_
 #define KVSTOW_CLIENT_CLIENT_H_
 
@@ -38,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/shared_bytes.h"
+#include "client/page_buffer.h"
 #include "client/pages.h"
 #include "kernels/page.h"
 
@@ -56,6 +61,7 @@ struct ClientOptions {
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
   Payload payload = Payload::kRaw;            // of spaces that do not say their own
+  uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
   // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
 };
@@ -106,6 +112,10 @@ class Client {
 
   PrefixHit Lookup(absl::string_view space, std::span<const std::string> keys, bool lease = true);
   absl::Status Release(uint64_t lease);
+
+  // Memory for pages to put and to get, shared with the server where that can be (page_buffer.h).
+  // Never null. Blocks at most the timeout.
+  std::unique_ptr<PageBuffer> NewBuffer(size_t bytes);
 
   // The core: everything else is sugar over these. One result for each page, in order.
   using PutDone = std::function<void(std::vector<PutResult>)>;

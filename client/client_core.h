@@ -16,6 +16,7 @@
 #include "client/channel.h"
 #include "client/client.h"
 #include "client/executor.h"
+#include "client/local_memory.h"
 #include "client/space_payloads.h"
 
 namespace kvstow {
@@ -50,10 +51,14 @@ struct ClientCore {
   explicit ClientCore(ClientOptions o)
       : options(std::move(o)), options_status(Validate(options)), channels(options.address) {}
 
+  // Of a call that begins now.
+  Time Deadline() const { return Clock::Real().Now() + options.timeout; }
+
   const ClientOptions options;
   const absl::Status options_status;
   Channels channels;
   SpacePayloads payloads{options};
+  LocalMemory local{options.shared_bytes, options.timeout};
   OpenCalls calls;
   Executor executor;  // last: it joins before the others go
 };

@@ -1,8 +1,11 @@
 #include "client/convert.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/kept_tokens.h"
 #include "proto/wire/spec.h"
 
 namespace kvstow {
@@ -88,6 +91,26 @@ PageOutcome OutcomeOf(v1::PageStatus status) {
   }
 }
 
+void ToProto(const PageGet& page, v1::GetPage& out) {
+  out.set_key(page.key);
+  out.set_max_levels(page.max_levels);
+  out.set_min_levels(page.min_levels);
+  if (page.max_error != std::numeric_limits<double>::infinity()) {
+    out.set_max_error(page.max_error);
+  }
+  out.set_first_layer(page.first_layer);
+  out.set_layer_count(page.layer_count);
+  out.set_first_token(page.first_token);
+  out.set_token_count(page.token_count);
+}
+
+void ToProto(const PagePut& page, v1::PutPage& out) {
+  out.set_key(page.key);
+  out.set_tokens(page.tokens);
+  out.set_first_position(page.first_position);
+  out.set_ack(static_cast<v1::Ack>(page.ack));
+}
+
 PutResult PutResultOf(const v1::PutResult& result) {
   PutResult out;
   out.outcome = OutcomeOf(result.status());
@@ -115,6 +138,18 @@ GetResult GetResultOf(const v1::PageReply& reply) {
   out.kept_share = reply.has_kept() ? reply.kept_share() : 1;
   out.stored_bytes = reply.stored_bytes();
   return out;
+}
+
+// A page has at least a byte for each that it has a list of.
+absl::StatusOr<std::vector<uint8_t>> KeepOf(const v1::KeptTokens& kept, const GetResult& page,
+                                            std::span<const uint8_t> list) {
+  const uint64_t lists = uint64_t{kept.layers()} * kept.kv_heads();
+  if (page.tokens == 0 || lists > page.bytes / page.tokens) {
+    return absl::InternalError("the server sent a list of more tokens than the page has");
+  }
+  auto selection = ReadKept(list, kept.layers(), page.tokens, kept.kv_heads());
+  if (!selection.ok()) return absl::InternalError(selection.status().message());
+  return std::move(selection->keep);
 }
 
 absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,

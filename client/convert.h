@@ -12,8 +12,16 @@
 namespace kvstow {
 
 PageOutcome OutcomeOf(v1::PageStatus status);
+// All but the number and the payload's size, which are the call's to give.
+void ToProto(const PageGet& page, v1::GetPage& out);
+void ToProto(const PagePut& page, v1::PutPage& out);
+
 PutResult PutResultOf(const v1::PutResult& result);
 GetResult GetResultOf(const v1::PageReply& reply);
+// Which tokens of a page were kept (GetResult::keep), from the list that `kept` speaks of; INTERNAL
+// when it is not one of such a page.
+absl::StatusOr<std::vector<uint8_t>> KeepOf(const v1::KeptTokens& kept, const GetResult& page,
+                                            std::span<const uint8_t> list);
 absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
                                       const v1::OpenSpaceResponse& response);
 v1::OpenSpaceRequest RequestOf(const SpaceOptions& options);

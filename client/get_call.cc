@@ -13,7 +13,6 @@
 #include "client/raw_stream.h"
 #include "kernels/codec.h"
 #include "kernels/encoded_payload.h"
-#include "kernels/kept_tokens.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -86,7 +85,9 @@ class GetStream final : public StreamHandler {
     const bool worth_it = grant >= window / 4 || (grant > 0 && granted_ + grant == wanted_bytes_);
     if (asked_ == todo_.size() && !worth_it) return {};
     for (size_t n = 0; n < kPagesPerMessage && asked_ < todo_.size(); ++n, ++asked_) {
-      Ask(call_->pages[todo_[asked_]], *message.add_pages());
+      v1::GetPage& page = *message.add_pages();
+      ToProto(call_->pages[todo_[asked_]], page);
+      page.set_page(asked_ + 1);
     }
     if (worth_it) {
       message.set_credit_bytes(grant);
@@ -117,20 +118,6 @@ class GetStream final : public StreamHandler {
   // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
   uint64_t PayloadLimit(const PageGet& page) const {
     return encoded_ ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
-  }
-
-  void Ask(const PageGet& page, v1::GetPage& out) const {
-    out.set_page(asked_ + 1);
-    out.set_key(page.key);
-    out.set_max_levels(page.max_levels);
-    out.set_min_levels(page.min_levels);
-    if (page.max_error != std::numeric_limits<double>::infinity()) {
-      out.set_max_error(page.max_error);
-    }
-    out.set_first_layer(page.first_layer);
-    out.set_layer_count(page.layer_count);
-    out.set_first_token(page.first_token);
-    out.set_token_count(page.token_count);
   }
 
   absl::Status BeginPage(const v1::GetResponse& response) {
@@ -193,19 +180,6 @@ class GetStream final : public StreamHandler {
     filled_ += bytes.size();
   }
 
-  // Which tokens of a raw page were kept, from what followed it. A page has at least a byte for
-  // each.
-  absl::Status TakeKept() {
-    const uint64_t lists = uint64_t{kept_.layers()} * kept_.kv_heads();
-    if (result_.tokens == 0 || lists > result_.bytes / result_.tokens) {
-      return absl::InternalError("the server sent a list of more tokens than the page has");
-    }
-    const auto kept = ReadKept(payload_, kept_.layers(), result_.tokens, kept_.kv_heads());
-    if (!kept.ok()) return absl::InternalError(kept.status().message());
-    result_.keep = kept->keep;
-    return absl::OkStatus();
-  }
-
   // The very bytes that were put, and all of them: their digest is known.
   bool Checked(const PageGet& page) const {
     return !encoded_ && result_.exact && page.first_layer == 0 && page.layer_count == 0 &&
@@ -217,7 +191,7 @@ class GetStream final : public StreamHandler {
     if (encoded_) {
       DecodePayload(call_->pages[todo_[page - 1]]);
     } else if (kept_.bytes() > 0) {
-      KVSTOW_RETURN_IF_ERROR(TakeKept());
+      KVSTOW_ASSIGN_OR_RETURN(result_.keep, KeepOf(kept_, result_, payload_));
     }
     if (Checked(call_->pages[todo_[page - 1]])) {
       const Digest128 digest = digest_.Finish();
@@ -281,13 +255,12 @@ void StartStream(std::shared_ptr<GetCall> call) {
 }  // namespace
 
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Client::GetDone done) {
+              Time deadline, Client::GetDone done) {
   const size_t n = pages.size();
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
   auto call = std::make_shared<GetCall>(
       GetCall{core, std::move(space), lease, std::move(payload), std::move(pages),
-              Answers<GetResult>(n), std::move(done),
-              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+              Answers<GetResult>(n), std::move(done), Attempts(core.options.attempts, deadline)});
   core.calls.AddBatch();
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {

@@ -15,7 +15,7 @@ namespace kvstow {
 // under way. A stream that broke is followed by another one with the pages that have no result yet.
 // `core` outlives the call (OpenCalls counts it).
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Client::GetDone done);
+              Time deadline, Client::GetDone done);
 
 }  // namespace kvstow
 

@@ -208,12 +208,9 @@ class PutStream final : public StreamHandler {
       info.set_bytes(column.scores.size());
       parts_.emplace_back(batch_, std::span(column.scores));
     }
-    begin_.set_key(page.key);
-    begin_.set_tokens(page.tokens);
-    begin_.set_first_position(page.first_position);
+    ToProto(page, begin_);
     begin_.set_payload_bytes(Bytes(parts_));
     begin_.set_digest(digest.bytes.data(), digest.bytes.size());
-    begin_.set_ack(static_cast<v1::Ack>(page.ack));
     return true;
   }
 
@@ -243,7 +240,7 @@ void StartStream(std::shared_ptr<PutCall> call) {
 
 }  // namespace
 
-void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
+void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
               Client::PutDone done) {
   auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
   for (size_t i = 0; i < batch->pages.size(); ++i) {
@@ -254,9 +251,9 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
     }
   }
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
-  auto call = std::make_shared<PutCall>(
-      PutCall{std::move(batch), std::move(space), std::move(payload),
-              Attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout)});
+  auto call =
+      std::make_shared<PutCall>(PutCall{std::move(batch), std::move(space), std::move(payload),
+                                        Attempts(core.options.attempts, deadline)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
   if (call->batch->answers.Missing().empty()) return;
   StartStream(std::move(call));

@@ -14,7 +14,7 @@ namespace kvstow {
 // has let go of every byte of the pages: payload is referenced, not copied. A stream that broke is
 // followed by another one with the pages that have no result yet. `core` outlives the call
 // (OpenCalls counts it).
-void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages,
+void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
               Client::PutDone done);
 
 }  // namespace kvstow

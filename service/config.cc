@@ -121,6 +121,11 @@ constexpr Setting kSettings[] = {
      SetText<&Config::disk_path>, GetText<&Config::disk_path>},
     {"disk-bytes", "SIZE", "encoded bytes that the disk tier may hold [half of its file system]",
      SetSize<&Config::disk_bytes>, GetSize<&Config::disk_bytes>},
+    {"local-socket", "PATH",
+     "where workers of this host ask for shared memory, to fetch and put without a stream [none]",
+     SetText<&Config::local_socket>, GetText<&Config::local_socket>},
+    {"local-bytes", "SIZE", "shared memory of all of them together, beside the tiers [1GiB]",
+     SetSize<&Config::local_bytes>, GetSize<&Config::local_bytes>},
     {"recipe", "RECIPE",
      "codec of spaces that name none, or hot=RECIPE,cold=RECIPE; `kvstow codec list` shows all "
      "[int8]",
@@ -155,6 +160,8 @@ Examples:
       serves on 127.0.0.1:7380 with a quarter of the RAM, without a disk
   kvstowd --host-bytes 16GiB --disk-path /var/lib/kvstow --disk-bytes 500GB
       spills to disk, and is warm after a restart
+  kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
+      workers on this machine fetch pages into memory that they share with the server
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0
       hot pages on the GPU, for workers on this machine
   KVSTOW_LOG_FORMAT=json kvstowd --config /etc/kvstow/kvstowd.conf

@@ -1,6 +1,7 @@
 #include "service/kv_cache_service.h"
 
 #include "kvstow/v1/kv_cache.grpc.pb.h"
+#include "service/local_sessions.h"
 #include "service/unary.h"
 
 namespace kvstow {
@@ -11,9 +12,10 @@ using grpc::ServerUnaryReactor;
 using K = v1::KvCache;
 
 template <typename Base>
-using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_Lookup<
-    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<
-        K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<Base>>>>>>>;
+using UnaryMethods = K::WithCallbackMethod_OpenSpace<
+    K::WithCallbackMethod_Lookup<K::WithCallbackMethod_ReportAttention<
+        K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
+            K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<Base>>>>>>>>;
 using RawMethods = K::WithRawCallbackMethod_Put<K::WithRawCallbackMethod_Get<K::Service>>;
 
 class KvCacheService final : public UnaryMethods<RawMethods> {
@@ -37,6 +39,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
                                       v1::ReportAttentionResponse* out) override {
     return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.ReportAttention(*in, *out); });
   }
+  ServerUnaryReactor* OpenLocal(CallbackServerContext* c, const v1::OpenLocalRequest*,
+                                v1::OpenLocalResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return OpenLocal(*out); });
+  }
   ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
                               v1::ReleaseResponse* out) override {
     return Reply(c, metrics(), [=, this] { return op_.Release(*in, *out); });
@@ -56,6 +62,16 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
 
  private:
   Metrics& metrics() { return streams_.metrics; }
+
+  absl::Status OpenLocal(v1::OpenLocalResponse& out) {
+    if (streams_.local == nullptr) {
+      return absl::UnimplementedError(
+          "this server shares no memory with workers: start it with --local-socket");
+    }
+    out.set_socket(streams_.local->socket());
+    out.set_token(streams_.local->NewToken());
+    return absl::OkStatus();
+  }
 
   KvOperator& op_;
   StreamParts& streams_;

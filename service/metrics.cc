@@ -188,6 +188,10 @@ class Metrics::Impl {
                                .Name("kvstow_open_streams")
                                .Help("streams that are open, by method")
                                .Register(registry);
+  Family<Counter>& local = Count(registry, "kvstow_local_pages_total",
+                                 "pages that went through shared memory, by method");
+  Counter& local_puts = local.Add({{"method", "put"}});
+  Counter& local_gets = local.Add({{"method", "get"}});
   Gauge& put_streams = streams.Add({{"method", "put"}});
   Gauge& get_streams = streams.Add({{"method", "get"}});
 };
@@ -209,6 +213,10 @@ void Metrics::CountGet(v1::PageStatus status, absl::string_view tier, uint64_t p
 
 void Metrics::CountReport(v1::PageStatus status) {
   impl_->reports.Add({{"result", Label(status)}}).Increment();
+}
+
+void Metrics::CountLocal(StreamKind kind) {
+  (kind == StreamKind::kPut ? impl_->local_puts : impl_->local_gets).Increment();
 }
 
 void Metrics::CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens) {
@@ -277,6 +285,9 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
   gauge("kvstow_spaces", "spaces that are open", snapshot.spaces);
   gauge("kvstow_staged_bytes", "bytes of pages that are on their way in", snapshot.staged_bytes);
+  gauge("kvstow_local_sessions", "workers that share memory with the server",
+        snapshot.local_sessions);
+  gauge("kvstow_local_bytes", "bytes of memory that they share", snapshot.local_bytes);
   gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);

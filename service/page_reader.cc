@@ -81,6 +81,14 @@ struct PageReader::Selected {
   LayerRange layers;
   TokenRange tokens;
   std::vector<std::optional<SharedBytes>> bodies;
+
+  uint64_t RawBytes() const { return layers.count * LayerBytes(header.Geometry(), tokens.count); }
+  // What was put as the very bytes, where it lies; nothing for all that must be decoded.
+  absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
+      const CalibrationStore& calibrations) const {
+    if (!header.exact || tokens.count != header.tokens) return std::nullopt;
+    return PageInPlace(header, bodies, layers, calibrations);
+  }
 };
 
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
@@ -167,30 +175,40 @@ absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out
   return absl::OkStatus();
 }
 
-// What was put as the very bytes goes out from where it lies; all else is decoded.
 absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& selected) {
-  const PageHeader& header = selected.header;
-  if (header.exact && selected.tokens.count == header.tokens) {
-    KVSTOW_ASSIGN_OR_RETURN(auto parts,
-                            PageInPlace(header, selected.bodies, selected.layers, calibrations_));
-    if (parts.has_value()) return *std::move(parts);
-  }
-  ByteBlock block(selected.layers.count * LayerBytes(header.Geometry(), selected.tokens.count));
+  KVSTOW_ASSIGN_OR_RETURN(auto parts, selected.InPlace(calibrations_));
+  if (parts.has_value()) return *std::move(parts);
+  ByteBlock block(selected.RawBytes());
   KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
   return std::vector<SharedBytes>{std::move(block).Share()};
 }
 
-absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
-                                   const v1::GetPage& request, FetchedPage& out) {
+absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_t> out) {
+  if (selected.RawBytes() > out.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("the page has ", selected.RawBytes(),
+                                                      " bytes, the buffer ", out.size(),
+                                                      ": does the worker use the space's spec?"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
+  if (!parts.has_value()) return Decode(selected, out.first(selected.RawBytes()));
+  for (const SharedBytes& part : *parts) {
+    std::ranges::copy(part.span(), out.begin());
+    out = out.subspan(part.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
+  const auto& [space, payload, request, to] = wanted;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
 
-  const size_t wanted = SegmentsForLevels(header, request.max_levels());
+  const size_t segments = SegmentsForLevels(header, request.max_levels());
   KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, payload, request));
   Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
-  selected.bodies.resize(std::min(wanted, facts.segments.size()));
+  selected.bodies.resize(std::min(segments, facts.segments.size()));
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
   if (const absl::Status read = ReadSegments(name, facts, selected); !read.ok()) {
     const auto now = store_.Find(name);
@@ -211,7 +229,12 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
   if (payload == v1::ENCODED) {
     out.payload = EncodedPayload(facts.header, selected.bodies);
   } else {
-    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
+    if (to.has_value()) {
+      KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *to));
+      reply.set_payload_bytes(selected.RawBytes());
+    } else {
+      KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
+    }
     if (kept.has_value()) {
       out.payload.push_back(KeptPayload(*kept));
       reply.mutable_kept()->set_bytes(out.payload.back().size());
@@ -236,11 +259,10 @@ absl::Status PageReader::FetchInto(const Space& space, v1::Payload payload,
 }
 
 // FetchInto with its status as a typed outcome.
-void PageReader::FetchChecked(const Space& space, v1::Payload payload, const v1::GetPage& request,
-                              FetchedPage& out) {
-  absl::Status s = FetchInto(space, payload, request, out);
+void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
+  absl::Status s = FetchInto(wanted, out);
   // It got its cold form between being found and being read: that happens once.
-  if (absl::IsAborted(s)) s = FetchInto(space, payload, request, out);
+  if (absl::IsAborted(s)) s = FetchInto(wanted, out);
   if (s.ok()) {
     out.reply.set_status(v1::HIT);
     return;
@@ -251,27 +273,36 @@ void PageReader::FetchChecked(const Space& space, v1::Payload payload, const v1:
   if (absl::IsDataLoss(s)) {
     // A page that does not decode would fail for ever.
     metrics_.CountCorrupt();
-    (void)store_.Delete({.space = space.id, .key = request.key()}, /*force=*/true);
+    (void)store_.Delete({.space = wanted.space.id, .key = wanted.request.key()}, /*force=*/true);
   }
 }
 
-FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
-                              const v1::GetPage& request) {
+FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
   FetchedPage out;
   if (lease != 0 && !store_.Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
     out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
   } else {
-    if (lease == 0) store_.Use({.space = space.id, .key = request.key()});
-    FetchChecked(space, payload, request, out);
+    if (lease == 0) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
+    FetchChecked(wanted, out);
   }
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
   return out;
 }
 
+FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+                              const v1::GetPage& request) {
+  return Fetch(lease, {space, payload, request, std::nullopt});
+}
+
+FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
+                                std::span<uint8_t> out) {
+  return Fetch(lease, {space, v1::RAW, request, out});
+}
+
 v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {
   FetchedPage out;
-  FetchChecked(space, v1::RAW, request, out);
+  FetchChecked({space, v1::RAW, request, std::nullopt}, out);
   return std::move(out.reply);
 }
 

@@ -12,6 +12,8 @@
 #ifndef KVSTOW_SERVICE_PAGE_READER_H_
 #define KVSTOW_SERVICE_PAGE_READER_H_
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/shared_bytes.h"
@@ -39,19 +41,32 @@ class PageReader {
   FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
                     const v1::GetPage& request);
 
+  // A raw page into memory of the caller's, which its bytes must fit (else NOT_COMPATIBLE) and of
+  // which they fill the front: decoding is then the only copy. `payload` has what would follow
+  // them: the list of kept tokens. Unless it is a HIT, `out` is undefined.
+  FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
+                      std::span<uint8_t> out);
+
   // The same for Verify: every level is read and decoded, nothing counts as a Get.
   v1::PageReply Check(const Space& space, const v1::GetPage& request);
 
  private:
   struct Selected;
+  // What is wanted of a page: how it travels, and where a raw one goes; no place: into new memory.
+  struct Wanted {
+    const Space& space;
+    v1::Payload payload;
+    const v1::GetPage& request;
+    std::optional<std::span<uint8_t>> to;
+  };
+  FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
                                            const PageFacts& facts) const;
-  void FetchChecked(const Space& space, v1::Payload payload, const v1::GetPage& request,
-                    FetchedPage& out);
-  absl::Status FetchInto(const Space& space, v1::Payload payload, const v1::GetPage& request,
-                         FetchedPage& out);
+  void FetchChecked(const Wanted& wanted, FetchedPage& out);
+  absl::Status FetchInto(const Wanted& wanted, FetchedPage& out);
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
+  absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
 

@@ -24,6 +24,7 @@
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
+#include "service/local_sessions.h"
 #include "service/page_cooler.h"
 #include "service/space_recipe.h"
 #include "service/status_page.h"
@@ -186,6 +187,7 @@ class Server::Impl {
   const Staging& staging() const { return staging_; }
 
  private:
+  absl::Status StartLocal();
   absl::Status StartHttp();
   absl::Status StartGrpc();
   void Reap();
@@ -212,6 +214,7 @@ class Server::Impl {
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
   StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
                        metrics_, put_workers_, get_workers_, options_.limits};
+  std::unique_ptr<LocalSessions> local_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ = MakeKvCacheService(op_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
   std::unique_ptr<grpc::Server> grpc_;
@@ -233,6 +236,7 @@ absl::Status Server::Impl::Start() {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
+  KVSTOW_RETURN_IF_ERROR(StartLocal());
   KVSTOW_RETURN_IF_ERROR(StartHttp());
   KVSTOW_RETURN_IF_ERROR(StartGrpc());
   reaper_ = std::thread([this] { Reap(); });
@@ -244,6 +248,19 @@ absl::Status Server::Impl::Start() {
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->Counters().recovered_pages);
   Log().info("listening grpc={} http={}", address_, http_address_.empty() ? "off" : http_address_);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartLocal() {
+  if (config_.local_socket.empty()) return absl::OkStatus();
+  auto local = LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
+                                    {spaces_, reader_, writer_, metrics_});
+  if (!local.ok()) {
+    return absl::Status(local.status().code(),
+                        absl::StrCat("local-socket: ", local.status().message()));
+  }
+  local_ = *std::move(local);
+  streams_.local = local_.get();
   return absl::OkStatus();
 }
 
@@ -308,6 +325,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .counters = store_->Counters(),
           .spaces = spaces_.All().size(),
           .staged_bytes = staging_.staged_bytes(),
+          .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
+          .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
@@ -336,6 +355,8 @@ absl::Status Server::Impl::Stop() {
     reaper_.join();
   }
   http_.reset();
+  streams_.local = nullptr;
+  local_.reset();
   const absl::Status flushed = store_->Flush();
   if (!flushed.ok()) {
     Log().error("what was only in memory is lost: {}", std::string(flushed.message()));

@@ -28,6 +28,8 @@
 
 namespace kvstow {
 
+class LocalSessions;
+
 struct StreamLimits {
   uint64_t window_bytes = 32 << 20;  // of one stream; at least two pages of its space
   uint64_t get_chunk_bytes = 1 << 20;
@@ -45,6 +47,7 @@ struct StreamParts {
   WorkerPool& put_workers;
   WorkerPool& get_workers;
   StreamLimits limits;
+  LocalSessions* local = nullptr;  // set before the first call; null: there are none
   std::atomic<int> put_streams = 0, get_streams = 0;
 };
 

@@ -94,7 +94,11 @@ bool ServerProcess::WaitUntilServing() {
 }
 
 void ServerProcess::Signal(int number) {
-  if (pid_ > 0) kill(pid_, number);
+  if (pid_ <= 0) return;
+  kill(pid_, number);
+  // Every thread stops at its own time; the last of them is what the parent is told of.
+  siginfo_t stopped;
+  if (number == SIGSTOP) waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED);
 }
 
 int ServerProcess::Wait() {

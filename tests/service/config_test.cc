@@ -84,9 +84,9 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                          "listen", "http-listen", "gpu-bytes", "host-bytes", "disk-path",
-                         "disk-bytes", "recipe", "calibrations", "eviction-policy", "lease-ttl",
-                         "high-watermark", "low-watermark", "scrub-bytes-per-second", "log-level",
-                         "log-format", "config", "device"));
+                         "disk-bytes", "local-socket", "local-bytes", "recipe", "calibrations",
+                         "eviction-policy", "lease-ttl", "high-watermark", "low-watermark",
+                         "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
 

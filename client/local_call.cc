@@ -1,0 +1,170 @@
+#include "client/local_call.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "client/convert.h"
+#include "client/get_call.h"
+#include "client/put_call.h"
+
+namespace kvstow {
+namespace {
+
+// How Get and Put differ.
+struct GetKind {
+  using Page = PageGet;
+  using Result = GetResult;
+  using Done = Client::GetDone;
+  static std::span<const uint8_t> Bytes(const PageGet& page) { return page.out; }
+  static bool CanGo(const PageGet&) { return true; }
+  static v1::LocalGetPage Request(std::span<const PageGet> pages, size_t i, v1::SlotRange range) {
+    v1::LocalGetPage out;
+    ToProto(pages[i], *out.mutable_page());
+    *out.mutable_to() = std::move(range);
+    return out;
+  }
+  // No value: the answer needs a stream.
+  static std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& reply) {
+    const v1::LocalGot& got = reply.got();
+    GetResult result = GetResultOf(got.reply());
+    if (result.outcome != PageOutcome::kHit) {
+      result.bytes = 0;
+      return result;
+    }
+    if (result.bytes > page.out.size()) return std::nullopt;
+    if (got.reply().kept().bytes() == 0) return result;
+    auto keep = KeepOf(got.reply().kept(), result, AsBytes(got.kept()));
+    if (!keep.ok()) return std::nullopt;
+    result.keep = *std::move(keep);
+    return result;
+  }
+  static void StartStream(ClientCore& core, std::string space, uint64_t lease,
+                          std::vector<PageGet> pages, Time deadline, Done done) {
+    StartGet(core, std::move(space), lease, std::move(pages), deadline, std::move(done));
+  }
+};
+
+struct PutKind {
+  using Page = PagePut;
+  using Result = PutResult;
+  using Done = Client::PutDone;
+  static std::span<const uint8_t> Bytes(const PagePut& page) { return page.raw; }
+  static bool CanGo(const PagePut& page) { return page.columns.empty(); }
+  static v1::LocalPutPage Request(std::span<const PagePut> pages, size_t i, v1::SlotRange range) {
+    const PagePut& page = pages[i];
+    v1::LocalPutPage out;
+    ToProto(page, *out.mutable_page());
+    out.mutable_page()->set_payload_bytes(page.raw.size());
+    // Pages of a prompt come in its order.
+    if (i > 0 && pages[i - 1].first_position + pages[i - 1].tokens == page.first_position) {
+      out.set_parent_key(pages[i - 1].key);
+    }
+    *out.mutable_from() = std::move(range);
+    return out;
+  }
+  static std::optional<PutResult> ResultOf(const PagePut&, const v1::LocalReply& reply) {
+    return PutResultOf(reply.put());
+  }
+  static void StartStream(ClientCore& core, std::string space, uint64_t, std::vector<PagePut> pages,
+                          Time deadline, Done done) {
+    StartPut(core, std::move(space), std::move(pages), deadline, std::move(done));
+  }
+};
+
+template <typename Kind>
+struct LocalCall {
+  ClientCore& core;
+  const std::string space;
+  const uint64_t lease;
+  std::vector<typename Kind::Page> pages;
+  typename Kind::Done done;
+  const Time deadline;
+  Answers<typename Kind::Result> answers;  // told by the session's thread, one after the other
+  std::atomic<size_t> open;
+  std::shared_ptr<LocalSession> session;  // which must outlive its requests
+};
+
+// What has no answer goes over a stream; on the executor.
+template <typename Kind>
+void GoOn(std::shared_ptr<LocalCall<Kind>> call) {
+  call->session.reset();
+  const std::vector<size_t> missing = call->answers.Missing();
+  std::vector<typename Kind::Page> rest;
+  for (const size_t i : missing) rest.push_back(std::move(call->pages[i]));
+  Kind::StartStream(call->core, call->space, call->lease, std::move(rest), call->deadline,
+                    [call, missing](std::vector<typename Kind::Result> results) {
+                      for (size_t i = 0; i < missing.size(); ++i) {
+                        call->answers.Set(missing[i], std::move(results[i]));
+                      }
+                      call->done(call->answers.Take());
+                      call->core.calls.RemoveBatch();
+                    });
+}
+
+template <typename Kind>
+void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
+          const absl::StatusOr<v1::LocalReply>& reply) {
+  if (reply.ok()) {
+    auto result = Kind::ResultOf(call->pages[page], *reply);
+    if (result.has_value()) call->answers.Set(page, *std::move(result));
+  }
+  if (--call->open > 0) return;
+  if (!call->answers.Missing().empty()) {
+    call->core.executor.Run([call] { GoOn<Kind>(call); });
+    return;
+  }
+  // At once, on the session's thread: another thread would be a wake-up more.
+  call->done(call->answers.Take());
+  call->core.executor.Run([call] {
+    call->session.reset();  // which may be its end
+    call->core.calls.RemoveBatch();
+  });
+}
+
+template <typename Kind>
+bool Start(ClientCore& core, const std::string& space, uint64_t lease,
+           std::vector<typename Kind::Page>& pages, typename Kind::Done& done) {
+  const std::shared_ptr<LocalSession> session = core.local.session();
+  if (session == nullptr || pages.empty() || !core.options_status.ok()) return false;
+  std::vector<LocalSession::Page> requests;
+  requests.reserve(pages.size());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    auto range = session->RangeOf(Kind::Bytes(pages[i]));
+    if (!range.has_value() || !Kind::CanGo(pages[i])) return false;
+    requests.push_back({.request = Kind::Request(pages, i, *std::move(range)),
+                        .bytes = Kind::Bytes(pages[i]),
+                        .done = nullptr});
+  }
+  core.calls.AddBatch();
+  const size_t n = pages.size();
+  const Time deadline = core.Deadline();
+  std::shared_ptr<LocalCall<Kind>> call(
+      new LocalCall<Kind>{core, space, lease, std::move(pages), std::move(done), deadline,
+                          Answers<typename Kind::Result>(n), n, session});
+  for (size_t i = 0; i < n; ++i) {
+    requests[i].done = [call, i](const absl::StatusOr<v1::LocalReply>& reply) {
+      Take<Kind>(call, i, reply);
+    };
+  }
+  session->Start(space, lease, std::move(requests), deadline);
+  return true;
+}
+
+}  // namespace
+
+bool StartLocalGet(ClientCore& core, const std::string& space, uint64_t lease,
+                   std::vector<PageGet>& pages, Client::GetDone& done) {
+  return Start<GetKind>(core, space, lease, pages, done);
+}
+
+bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
+                   Client::PutDone& done) {
+  return Start<PutKind>(core, space, 0, pages, done);
+}
+
+}  // namespace kvstow

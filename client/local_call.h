@@ -1,0 +1,23 @@
+// A Get or a Put of a batch of pages whose buffers are shared with the server: by the local
+// session, and what it leaves without an answer over a stream.
+#ifndef KVSTOW_CLIENT_LOCAL_CALL_H_
+#define KVSTOW_CLIENT_LOCAL_CALL_H_
+
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/client_core.h"
+
+namespace kvstow {
+
+// True when every page lies in memory of an open session and can go there: the call has begun, and
+// ends as StartGet and StartPut say. False when it must go over a stream; nothing was done then.
+bool StartLocalGet(ClientCore& core, const std::string& space, uint64_t lease,
+                   std::vector<PageGet>& pages, Client::GetDone& done);
+bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
+                   Client::PutDone& done);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_LOCAL_CALL_H_

@@ -1,0 +1,48 @@
+// A client's local session, opened when the first buffer is wanted and again after it ended.
+//
+// Thread-safe. A server that offers none, or is on another host, costs one question in a while.
+#ifndef KVSTOW_CLIENT_LOCAL_MEMORY_H_
+#define KVSTOW_CLIENT_LOCAL_MEMORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/local_session.h"
+#include "client/page_buffer.h"
+
+namespace kvstow {
+
+class LocalMemory {
+ public:
+  // Asks the server where sessions are opened. Blocks.
+  using Ask = std::function<absl::StatusOr<v1::OpenLocalResponse>()>;
+  // `bytes`: of shared memory at most; 0 = none is ever asked for.
+  LocalMemory(uint64_t bytes, Duration timeout) : bytes_(bytes), timeout_(timeout) {}
+
+  // Shared when it can be, else of the process's own memory. Blocks, within `timeout`.
+  std::unique_ptr<PageBuffer> NewBuffer(size_t bytes, const Ask& ask);
+  // The open session, or null.
+  std::shared_ptr<LocalSession> session() const;
+  // Ends the session; none is opened afterwards.
+  void Close();
+
+ private:
+  std::shared_ptr<LocalSession> OpenSession(const Ask& ask);
+
+  const uint64_t bytes_;
+  const Duration timeout_;
+  mutable Mutex mu_;
+  CondVar opened_;
+  std::shared_ptr<LocalSession> session_ KVSTOW_GUARDED_BY(mu_);
+  bool opening_ KVSTOW_GUARDED_BY(mu_) = false;  // by one thread, for all
+  bool closed_ KVSTOW_GUARDED_BY(mu_) = false;
+  Time not_before_ KVSTOW_GUARDED_BY(mu_);  // after an attempt that failed
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_LOCAL_MEMORY_H_

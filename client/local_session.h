@@ -1,0 +1,107 @@
+// A local session, from the worker's side: memory that the server on this host made and shares, and
+// the socket on which pages are asked for (proto/kvstow/v1/local.proto).
+//
+// Thread-safe. One thread takes answers; callbacks run on it and must not block. A server that
+// hangs up, breaks the rules or lets a request wait past its deadline ends the session: every
+// request that is open is then answered with the reason, after the bytes that it named were taken
+// out of the sharing. So whoever gets its buffer back has it alone: what a late server still
+// writes, or reads, is no longer there. The memory stays where it is as long as this object lives.
+#ifndef KVSTOW_CLIENT_LOCAL_SESSION_H_
+#define KVSTOW_CLIENT_LOCAL_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/shared_memory.h"
+#include "kvstow/v1/local.pb.h"
+#include "proto/wire/local_socket.h"
+
+namespace kvstow {
+
+class LocalSession {
+ public:
+  struct Options {
+    std::string socket, token;  // as OpenLocal said
+    uint64_t bytes = 0;         // wanted
+    Duration timeout;           // of opening, and of each allocation
+  };
+  // Waits for the server's welcome.
+  static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const Options& options);
+  ~LocalSession();
+
+  // A slot, zeroed or not. Waits for the server.
+  absl::StatusOr<std::span<uint8_t>> Allocate(uint64_t bytes);
+  // Of one that Allocate gave; nothing may be open on it.
+  void Free(std::span<uint8_t> slot);
+
+  // The range that names `bytes`, when they can be taken out of the sharing alone: they begin at a
+  // shared page of a slot, and end at one or with the slot.
+  std::optional<v1::SlotRange> RangeOf(std::span<const uint8_t> bytes) const;
+
+  // A page that is asked for. Its number is the session's to give.
+  struct Page {
+    std::variant<v1::LocalGetPage, v1::LocalPutPage> request;
+    std::span<const uint8_t> bytes;  // what its range names
+    // Called once: with the answer, or with why there is none.
+    std::function<void(absl::StatusOr<v1::LocalReply>)> done;
+  };
+  // All gets or all puts. At most so many travel at once as the server's socket can answer.
+  void Start(const std::string& space, uint64_t lease, std::vector<Page> pages, Time deadline);
+
+  // Ends the session, in a moment.
+  void Close() { socket_.HangUp(); }
+  bool open() const;
+
+ private:
+  struct Head {
+    std::string space;
+    uint64_t lease;
+    size_t pages_per_message;
+  };
+  struct Pending {
+    Page page;
+    std::shared_ptr<const Head> head;
+    Time deadline;
+  };
+  struct Slot {
+    uint32_t index, generation;
+    uint64_t bytes;
+  };
+
+  LocalSession(LocalSocket socket, SharedMemory memory, Duration timeout);
+  void ReceiveAll();
+  absl::Status Take(v1::LocalReply& reply);
+  Duration Patience() const;
+  void Break(const absl::Status& why);
+  void SendMore();
+  std::optional<v1::LocalRequest> NextMessage();
+
+  const LocalSocket socket_;
+  const SharedMemory memory_;
+  const Duration timeout_;
+  mutable Mutex mu_;
+  CondVar slot_came_;
+  std::map<uint64_t, Pending> pending_ KVSTOW_GUARDED_BY(mu_);  // by number, in order of deadlines
+  uint64_t last_number_ KVSTOW_GUARDED_BY(mu_) = 0;
+  uint64_t next_to_send_ KVSTOW_GUARDED_BY(mu_) = 1;  // those before it were sent
+  size_t travelling_ KVSTOW_GUARDED_BY(mu_) = 0;      // sent and not answered
+  std::map<uint64_t, v1::LocalSlot> slots_that_came_ KVSTOW_GUARDED_BY(mu_);
+  std::map<const uint8_t*, Slot> slots_ KVSTOW_GUARDED_BY(mu_);
+  absl::Status broken_ KVSTOW_GUARDED_BY(mu_);  // OK: it is open
+  std::thread receiving_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_LOCAL_SESSION_H_

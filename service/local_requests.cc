@@ -1,0 +1,129 @@
+#include "service/local_requests.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "proto/wire/local_socket.h"
+#include "service/convert.h"
+
+namespace kvstow {
+namespace {
+
+// An answer holds little beside this, and must fit into a message.
+constexpr size_t kMaxKeptBytes = kMaxLocalMessageBytes - (8 << 10);
+
+v1::LocalGot NoPage(uint64_t number, v1::PageStatus status, absl::string_view why) {
+  v1::LocalGot got;
+  got.set_page(number);
+  got.mutable_reply()->set_status(status);
+  got.mutable_reply()->set_message(std::string(why));
+  return got;
+}
+
+absl::Status CheckPages(int pages) {
+  if (pages >= 1 && static_cast<size_t>(pages) <= kMaxLocalPages) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", pages, " pages: it has 1 to ", kMaxLocalPages));
+}
+
+}  // namespace
+
+absl::Status LocalRequests::Handle(const v1::LocalRequest& request, Reply reply) {
+  switch (request.kind_case()) {
+    case v1::LocalRequest::kAllocate:
+      return Allocate(request.allocate(), reply);
+    case v1::LocalRequest::kFree:
+      return slots_.Free(request.free().slot());
+    case v1::LocalRequest::kGet:
+      return Get(request.get(), reply);
+    case v1::LocalRequest::kPut:
+      return Put(request.put(), reply);
+    default:
+      return absl::InvalidArgumentError("a message that is no request of an open session");
+  }
+}
+
+absl::Status LocalRequests::Allocate(const v1::LocalAllocate& request, Reply reply) {
+  v1::LocalReply answer;
+  v1::LocalSlot& out = *answer.mutable_slot();
+  out.set_request(request.request());
+  const auto slot = slots_.Allocate(request.bytes());
+  if (slot.ok()) {
+    out.mutable_slot()->set_index(slot->index);
+    out.mutable_slot()->set_generation(slot->generation);
+    out.set_offset(slot->offset);
+    out.set_bytes(slot->bytes);
+  } else {
+    out.set_message(std::string(slot.status().message()));
+  }
+  return reply(answer);
+}
+
+absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
+  KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
+  const auto space = parts_.spaces.Find(request.space());
+  for (const v1::LocalGetPage& page : request.pages()) {
+    v1::LocalReply answer;
+    *answer.mutable_got() =
+        space.ok() ? GetPage(**space, request.lease(), page)
+                   : NoPage(page.page().page(), v1::NOT_COMPATIBLE, space.status().message());
+    KVSTOW_RETURN_IF_ERROR(reply(answer));
+  }
+  return absl::OkStatus();
+}
+
+v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
+                                    const v1::LocalGetPage& request) {
+  const uint64_t number = request.page().page();
+  parts_.metrics.CountLocal(StreamKind::kGet);
+  const auto to = slots_.Use(request.to());
+  if (!to.ok()) return NoPage(number, v1::NOT_COMPATIBLE, to.status().message());
+  FetchedPage page = parts_.reader.FetchTo(space, lease, request.page(), to->bytes());
+  v1::LocalGot got;
+  got.set_page(number);
+  if (page.reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
+    for (const SharedBytes& part : page.payload) {
+      const absl::string_view bytes = AsString(part.span());
+      got.mutable_kept()->append(bytes.data(), bytes.size());
+    }
+  }
+  *got.mutable_reply() = std::move(page.reply);
+  return got;
+}
+
+absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
+  KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
+  const auto space = parts_.spaces.Find(request.space());
+  for (const v1::LocalPutPage& page : request.pages()) {
+    v1::LocalReply answer;
+    v1::PutResult& result = *answer.mutable_put();
+    result = space.ok() ? PutPage(**space, page) : Refused(space.status().message());
+    result.set_page(page.number());
+    const uint64_t raw_bytes = space.ok() ? page.from().bytes() : 0;
+    parts_.metrics.CountLocal(StreamKind::kPut);
+    parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
+    KVSTOW_RETURN_IF_ERROR(reply(answer));
+  }
+  return absl::OkStatus();
+}
+
+v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage& request) {
+  const v1::PutPage& page = request.page();
+  if (page.columns_size() > 0) return Refused("columns: pages with columns need a stream");
+  if (page.payload_bytes() != request.from().bytes()) {
+    return Refused(absl::StrCat("payload_bytes is ", page.payload_bytes(), ", the slot's range ",
+                                request.from().bytes()));
+  }
+  if (const absl::Status s = parts_.writer.Check(space, v1::RAW, page); !s.ok()) {
+    return Refused(s.message());
+  }
+  const auto from = slots_.Use(request.from());
+  if (!from.ok()) return Refused(from.status().message());
+  // Without an owner: what is kept of it must be copied, for the worker may write to it again.
+  return parts_.writer.Write(space, v1::RAW, page, SharedBytes(nullptr, from->bytes()),
+                             request.parent_key());
+}
+
+}  // namespace kvstow

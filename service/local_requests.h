@@ -1,0 +1,57 @@
+// What a worker asks for in a local session: slots of its memory, pages into them and out of them.
+//
+// Without sockets, so that it can be tested alone: a message in, answers out. A status that is not
+// OK is a broken rule of framing and ends the session; what is wrong with one page is that page's
+// answer. Nothing in the memory is believed: requests and answers travel in messages, a page that
+// is put is read from its slot as hostile bytes, and what is stored has digests of what was stored.
+//
+// Thread-safe: several threads may handle messages of one session. A message takes the time that
+// its pages take to be read, decoded or encoded.
+#ifndef KVSTOW_SERVICE_LOCAL_REQUESTS_H_
+#define KVSTOW_SERVICE_LOCAL_REQUESTS_H_
+
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "kvstow/v1/local.pb.h"
+#include "service/metrics.h"
+#include "service/page_reader.h"
+#include "service/page_writer.h"
+#include "service/slot_table.h"
+#include "service/spaces.h"
+
+namespace kvstow {
+
+// What local sessions work with; outlives them all.
+struct LocalParts {
+  Spaces& spaces;
+  PageReader& reader;
+  PageWriter& writer;
+  Metrics& metrics;
+};
+
+class LocalRequests {
+ public:
+  LocalRequests(LocalParts& parts, std::span<uint8_t> memory) : parts_(parts), slots_(memory) {}
+
+  // `reply` is told each answer as it is there; a status from it ends the handling.
+  using Reply = absl::FunctionRef<absl::Status(const v1::LocalReply&)>;
+  absl::Status Handle(const v1::LocalRequest& request, Reply reply);
+
+  const SlotTable& slots() const { return slots_; }
+
+ private:
+  absl::Status Allocate(const v1::LocalAllocate& request, Reply reply);
+  absl::Status Get(const v1::LocalGet& request, Reply reply);
+  absl::Status Put(const v1::LocalPut& request, Reply reply);
+  v1::LocalGot GetPage(const Space& space, uint64_t lease, const v1::LocalGetPage& request);
+  v1::PutResult PutPage(const Space& space, const v1::LocalPutPage& request);
+
+  LocalParts& parts_;
+  SlotTable slots_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_LOCAL_REQUESTS_H_

@@ -1,0 +1,216 @@
+#include "service/local_sessions.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/shared_memory.h"
+#include "base/status_macros.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kTokenBytes = 16;
+constexpr size_t kMaxTokens = 1024;  // not used yet; the oldest are forgotten
+constexpr size_t kMaxThreads = 4;    // of a session
+constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
+
+size_t ThreadsOfSession() {
+  return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
+}
+
+}  // namespace
+
+// One connection, from its first moment. Run() is its main thread.
+class LocalSessions::Session {
+ public:
+  Session(LocalSessions& all, LocalSocket socket)
+      : all_(all), socket_(std::move(socket)), thread_([this] { Run(); }) {}
+  ~Session() {
+    socket_.HangUp();
+    thread_.join();
+  }
+
+  void HangUp() const { socket_.HangUp(); }
+  bool begun() const { return begun_; }
+  bool ended() const { return ended_; }
+
+ private:
+  void Run() {
+    const absl::Status status = Begin();
+    if (status.ok()) {
+      begun_ = true;
+      std::vector<std::thread> others;
+      while (others.size() + 1 < ThreadsOfSession()) others.emplace_back([this] { Serve(); });
+      Serve();
+      for (std::thread& other : others) other.join();
+      Log().info("local session of process {} ended", pid_);
+    } else {
+      Log().warn("local session of process {} was refused: {}", pid_,
+                 std::string(status.message()));
+    }
+    socket_.HangUp();
+    requests_.reset();
+    memory_.reset();
+    all_.GiveBytes(bytes_);
+    ended_ = true;
+  }
+
+  absl::Status Begin() {
+    KVSTOW_ASSIGN_OR_RETURN(const PeerCredentials peer, socket_.Peer());
+    pid_ = peer.pid;
+    if (peer.uid != geteuid() && peer.uid != 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("it runs as user ", peer.uid, ", the server as ", geteuid()));
+    }
+    v1::LocalRequest hello;
+    KVSTOW_RETURN_IF_ERROR(socket_.Receive(hello, all_.options_.hello_time));
+    if (!hello.has_hello() || !all_.TakeToken(hello.hello().token())) {
+      return absl::PermissionDeniedError("its token is not, or no longer, known");
+    }
+    bytes_ = all_.TakeBytes(hello.hello().bytes());
+    if (bytes_ == 0) {
+      return absl::ResourceExhaustedError(absl::StrCat("of ", FormatSize(all_.options_.bytes),
+                                                       " for local sessions nothing is left"));
+    }
+    auto memory = SharedMemory::Create(bytes_);
+    if (!memory.ok()) return memory.status();
+    memory_.emplace(*std::move(memory));
+    requests_.emplace(all_.parts_, memory_->bytes());
+    v1::LocalReply welcome;
+    welcome.mutable_welcome()->set_bytes(bytes_);
+    KVSTOW_RETURN_IF_ERROR(socket_.Send(welcome, memory_->descriptor()));
+    Log().info("local session of process {} with {}", pid_, FormatSize(bytes_));
+    return absl::OkStatus();
+  }
+
+  void Serve() {
+    v1::LocalRequest request;
+    absl::Status status;
+    while (status.ok()) {
+      status = socket_.Receive(request);
+      if (!status.ok()) break;
+      status = requests_->Handle(
+          request, [this](const v1::LocalReply& reply) { return socket_.Send(reply); });
+    }
+    if (!absl::IsUnavailable(status)) {
+      Log().warn("hanging up on process {}: {}", pid_, std::string(status.message()));
+    }
+    socket_.HangUp();  // the other threads too
+  }
+
+  LocalSessions& all_;
+  const LocalSocket socket_;
+  pid_t pid_ = 0;
+  uint64_t bytes_ = 0;
+  std::optional<SharedMemory> memory_;
+  std::optional<LocalRequests> requests_;
+  std::atomic<bool> begun_{false}, ended_{false};
+  std::thread thread_;  // last: it uses the others
+};
+
+absl::StatusOr<std::unique_ptr<LocalSessions>> LocalSessions::Start(const LocalOptions& options,
+                                                                    LocalParts parts) {
+  KVSTOW_ASSIGN_OR_RETURN(LocalSocket socket, LocalSocket::Listen(options.socket));
+  return std::unique_ptr<LocalSessions>(new LocalSessions(options, parts, std::move(socket)));
+}
+
+LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket)
+    : options_(options), parts_(parts), socket_(std::move(socket)) {
+  accepting_ = std::thread([this] { AcceptAll(); });
+}
+
+LocalSessions::~LocalSessions() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    for (const auto& session : sessions_) session->HangUp();
+  }
+  stop_.NotifyAll();
+  socket_.HangUp();
+  accepting_.join();
+  std::list<std::unique_ptr<Session>> last;
+  {
+    MutexLock lock(mu_);
+    last.swap(sessions_);
+  }
+  last.clear();
+  unlink(options_.socket.c_str());
+}
+
+void LocalSessions::AcceptAll() {
+  for (;;) {
+    auto socket = socket_.Accept();
+    std::list<std::unique_ptr<Session>> ended;  // which join outside the lock
+    MutexLock lock(mu_);
+    if (stopping_) return;
+    for (auto it = sessions_.begin(); it != sessions_.end();) {
+      const auto next = std::next(it);
+      if ((*it)->ended()) ended.splice(ended.end(), sessions_, it);
+      it = next;
+    }
+    if (!socket.ok()) {
+      Log().error("{}", std::string(socket.status().message()));
+      stop_.WaitFor(mu_, kAcceptAgain);
+      if (stopping_) return;
+      continue;
+    }
+    if (sessions_.size() < options_.max_sessions) {
+      sessions_.push_back(std::make_unique<Session>(*this, *std::move(socket)));
+    }
+  }
+}
+
+std::string LocalSessions::NewToken() {
+  std::string token(kTokenBytes, '\0');
+  // A token of fewer bytes than were asked for would be none: getrandom gives up to 256 at once.
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return "";
+  const Time now = Clock::Real().Now();
+  MutexLock lock(mu_);
+  std::erase_if(tokens_, [now](const auto& t) { return t.second < now; });
+  if (tokens_.size() < kMaxTokens) tokens_.emplace(token, now + options_.token_life);
+  return token;
+}
+
+bool LocalSessions::TakeToken(const std::string& token) {
+  MutexLock lock(mu_);
+  const auto it = tokens_.find(token);
+  if (it == tokens_.end()) return false;
+  const bool good = it->second >= Clock::Real().Now();
+  tokens_.erase(it);
+  return good;
+}
+
+uint64_t LocalSessions::TakeBytes(uint64_t wanted) {
+  MutexLock lock(mu_);
+  const uint64_t left = (options_.bytes - bytes_) / kSharedPageBytes * kSharedPageBytes;
+  const uint64_t taken = wanted > left ? left : std::min(left, RoundUpToSharedPage(wanted));
+  bytes_ += taken;
+  return taken;
+}
+
+void LocalSessions::GiveBytes(uint64_t bytes) {
+  MutexLock lock(mu_);
+  bytes_ -= bytes;
+}
+
+size_t LocalSessions::sessions() const {
+  MutexLock lock(mu_);
+  return std::ranges::count_if(
+      sessions_, [](const auto& session) { return session->begun() && !session->ended(); });
+}
+
+uint64_t LocalSessions::bytes() const {
+  MutexLock lock(mu_);
+  return bytes_;
+}
+
+}  // namespace kvstow
