@@ -20,7 +20,8 @@ struct Flags {
   std::vector<uint32_t> clients = {1, 4};
   std::vector<std::string> peers = {"kvstow", "redis", "memcached", "loop"};
   std::string encoded = "int4";
-  uint32_t values = 16, rounds = 5;
+  std::vector<std::string> shared = {"raw", "int8"};
+  uint32_t values = 16, batch = 1, rounds = 5;
   bool local = false;
   KvSpec spec;
 };
@@ -41,11 +42,11 @@ struct RowKey {
 using Rows = std::map<RowKey, std::vector<Sample>>;
 
 struct Load {
-  uint32_t clients, values;
+  uint32_t clients, values, batch;
   const std::vector<std::vector<uint8_t>>& pages;  // of each client
 };
 
-using Call = absl::Status (*)(Session&, const std::string& key, std::span<uint8_t> value);
+using Call = absl::Status (Session::*)(std::span<const Item>);
 
 std::string KeyOf(uint32_t client, uint32_t value) { return absl::StrCat("c", client, "-", value); }
 
@@ -54,13 +55,24 @@ absl::StatusOr<Sample> Measure(const Peer& peer, const Load& load,
                                std::vector<std::unique_ptr<Session>>& sessions, Call call) {
   std::vector<std::vector<double>> us(load.clients);
   std::vector<absl::Status> status(load.clients);
-  std::vector<std::vector<uint8_t>> buffers(load.pages.begin(), load.pages.begin() + load.clients);
+  const size_t page = load.pages[0].size();
+  std::vector<std::span<uint8_t>> buffers;
+  for (uint32_t c = 0; c < load.clients; ++c) {
+    buffers.push_back(sessions[c]->Buffer(page * load.batch));
+    for (uint32_t i = 0; i < load.batch; ++i) {
+      std::ranges::copy(load.pages[c], buffers[c].begin() + i * page);
+    }
+  }
   const double cpu = peer.CpuSeconds() + OwnCpuSeconds();
   const double seconds = OnEveryClient(load.clients, [&](uint32_t c) {
+    std::vector<Item> items;
     for (uint32_t v = 0; v < load.values && status[c].ok(); ++v) {
+      items.push_back({KeyOf(c, v), buffers[c].subspan(items.size() * page, page)});
+      if (items.size() < load.batch && v + 1 < load.values) continue;
       const Time start = Clock::Real().Now();
-      status[c] = call(*sessions[c], KeyOf(c, v), buffers[c]);
+      status[c] = (*sessions[c].*call)(items);
       us[c].push_back(SecondsSince(start) * 1e6);
+      items.clear();
     }
   });
   Sample sample;
@@ -82,12 +94,8 @@ absl::Status RunRound(Peer& peer, size_t index, const Load& load, Rows& rows) {
   for (uint32_t c = 0; c < load.clients; ++c) {
     KVSTOW_ASSIGN_OR_RETURN(sessions.emplace_back(), peer.Connect());
   }
-  const std::pair<const char*, Call> operations[] = {
-      {"put", [](Session& s, const std::string& key,
-                 std::span<uint8_t> value) { return s.Put(key, value); }},
-      {"get", [](Session& s, const std::string& key, std::span<uint8_t> value) {
-         return s.Get(key, value);
-       }}};
+  const std::pair<const char*, Call> operations[] = {{"put", &Session::Put},
+                                                     {"get", &Session::Get}};
   for (const auto& [operation, call] : operations) {
     KVSTOW_ASSIGN_OR_RETURN(Sample sample, Measure(peer, load, sessions, call));
     rows[{operation, load.clients, index}].push_back(std::move(sample));
@@ -117,9 +125,16 @@ absl::StatusOr<std::vector<std::unique_ptr<Peer>>> StartPeers(const Flags& flags
     for (const std::string& name : flags.peers) {
       if (name == "kvstow") {
         KVSTOW_RETURN_IF_ERROR(add(StartKvstow(options, {.recipe = "raw", .spec = flags.spec})));
-        if (flags.encoded.empty()) continue;
-        KVSTOW_RETURN_IF_ERROR(add(
-            StartKvstow(options, {.recipe = flags.encoded, .encoded = true, .spec = flags.spec})));
+        if (!flags.encoded.empty()) {
+          KVSTOW_RETURN_IF_ERROR(add(StartKvstow(
+              options, {.recipe = flags.encoded, .encoded = true, .spec = flags.spec})));
+        }
+        if (local) continue;
+        for (const std::string& recipe : flags.shared) {
+          if (recipe.empty()) continue;
+          KVSTOW_RETURN_IF_ERROR(
+              add(StartKvstow(options, {.recipe = recipe, .shared = true, .spec = flags.spec})));
+        }
       } else if (name == "redis") {
         KVSTOW_RETURN_IF_ERROR(add(StartRedis(options)));
       } else if (name == "memcached") {
@@ -188,11 +203,12 @@ void Report(const Flags& flags, const std::vector<std::string>& names, const Row
   }
   Print(flags.output,
         {{"value_bytes", page},
+         {"batch", flags.batch},
          {"rounds", flags.rounds},
          {"memcpy_gbps", memcpy_gbps},
          {"rows", list}},
-        absl::StrCat("values of ", FormatSize(page), ", one in a call; medians of ", flags.rounds,
-                     " rounds in turns; memcpy ", FormatFixed(memcpy_gbps, 2),
+        absl::StrCat("values of ", FormatSize(page), ", ", flags.batch, " in a call; medians of ",
+                     flags.rounds, " rounds in turns; memcpy ", FormatFixed(memcpy_gbps, 2),
                      " GB/s\nxRIVAL: of the best of Redis and memcached; CPU: both ends, seconds a "
                      "GB; GB/s are of fp16 values, also of encoded pages\n",
                      FormatTable({"OPERATION", "CLIENTS", "STORE", "GB/s", "xRIVAL", "xMEMCPY",
@@ -215,8 +231,8 @@ absl::Status Compare(const Flags& flags) {
     for (uint32_t round = 0; round <= flags.rounds; ++round) {
       for (const uint32_t clients : flags.clients) {
         for (size_t p = 0; p < peers.size(); ++p) {
-          KVSTOW_RETURN_IF_ERROR(
-              RunRound(*peers[p], p, {clients, flags.values, pages}, round == 0 ? warm_up : rows));
+          KVSTOW_RETURN_IF_ERROR(RunRound(*peers[p], p, {clients, flags.values, flags.batch, pages},
+                                          round == 0 ? warm_up : rows));
           progress.Update(++done);
         }
       }
@@ -250,8 +266,15 @@ void AddBenchCompare(CLI::App& bench, int& exit_code) {
   verb->add_option("--encoded", flags->encoded,
                    "recipe of the pages that travel encoded; \"\" for no such row")
       ->capture_default_str();
+  verb->add_option("--shared", flags->shared,
+                   "recipes of kvstow through shared memory; \"\" for no such rows")
+      ->delimiter(',')
+      ->capture_default_str();
   verb->add_option("--values", flags->values, "values of each client in a round")
       ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  verb->add_option("--batch", flags->batch, "values in a call")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   verb->add_option("--rounds", flags->rounds, "rounds; one more before them warms up")
       ->check(CLI::Range(1, 1000))
@@ -262,6 +285,7 @@ void AddBenchCompare(CLI::App& bench, int& exit_code) {
   verb->footer(
       "Examples:\n  kvstow bench compare\n"
       "  kvstow bench compare --clients 1,2,4,8 --rounds 11 --local\n"
+      "  kvstow bench compare --batch 4 --page-tokens 32 --shared int8,kvstow\n"
       "  kvstow bench compare --peers kvstow,loop --page-tokens 256 --format json");
   verb->callback([flags, &exit_code] {
     const absl::Status status = Compare(*flags);

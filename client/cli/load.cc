@@ -20,16 +20,16 @@ std::vector<uint8_t> MakePage(const KvSpec& spec, uint32_t seed) {
 }
 
 double MemcpyGbps(size_t page_bytes) {
-  constexpr size_t kPages = 8;
-  const std::vector<uint8_t> from(page_bytes * kPages, 1);
-  std::vector<uint8_t> to(from.size());
+  constexpr size_t kColdBytes = size_t{256} << 20;  // more than any cache keeps
+  const std::vector<uint8_t> from(std::max(kColdBytes, page_bytes), 1);
+  std::vector<uint8_t> to(page_bytes);
   uint64_t copied = 0;
   const Time start = Clock::Real().Now();
   while (SecondsSince(start) < 0.2) {
-    for (size_t p = 0; p < kPages; ++p) {
-      std::memcpy(to.data() + p * page_bytes, from.data() + p * page_bytes, page_bytes);
+    for (size_t at = 0; at + page_bytes <= from.size(); at += page_bytes) {
+      std::memcpy(to.data(), from.data() + at, page_bytes);
+      copied += page_bytes;
     }
-    copied += from.size();
   }
   return GigabytesPerSecond(copied, SecondsSince(start));
 }

@@ -14,7 +14,7 @@ namespace kvstow::cli {
 // A full page of finite F16 numbers about 1, as K and V are; another for each seed.
 std::vector<uint8_t> MakePage(const KvSpec& spec, uint32_t seed);
 
-// What one thread copies, in GB/s, on pages of this size.
+// What one thread copies, in GB/s: pages of this size that are in no cache, into one buffer.
 double MemcpyGbps(size_t page_bytes);
 
 // Runs fn(client number) on a thread for each client; the seconds until all were done.

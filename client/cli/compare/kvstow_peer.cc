@@ -24,22 +24,36 @@ class KvstowSession final : public Session {
   KvstowSession(std::unique_ptr<Client> client, const KvSpec& spec)
       : client_(std::move(client)), tokens_(spec.page_tokens) {}
 
-  absl::Status Put(const std::string& key, std::span<const uint8_t> value) override {
-    std::vector<PagePut> pages = {{.key = key, .raw = value, .tokens = tokens_}};
-    const PutResult result = client_->Put(kSpace, std::move(pages)).get().front();
-    return Expect(result.outcome, PageOutcome::kStored, result.message);
+  absl::Status Put(std::span<const Item> items) override {
+    std::vector<PagePut> pages;
+    for (const Item& item : items) {
+      pages.push_back({.key = item.key, .raw = item.value, .tokens = tokens_});
+    }
+    for (const PutResult& result : client_->Put(kSpace, std::move(pages)).get()) {
+      KVSTOW_RETURN_IF_ERROR(Expect(result.outcome, PageOutcome::kStored, result.message));
+    }
+    return absl::OkStatus();
   }
-  absl::Status Get(const std::string& key, std::span<uint8_t> out) override {
-    std::vector<PageGet> pages = {{.key = key, .out = out}};
-    const GetResult result = client_->Get(kSpace, 0, std::move(pages)).get().front();
-    return Expect(result.outcome, PageOutcome::kHit, result.message);
+  absl::Status Get(std::span<const Item> items) override {
+    std::vector<PageGet> pages;
+    for (const Item& item : items) pages.push_back({.key = item.key, .out = item.value});
+    for (const GetResult& result : client_->Get(kSpace, 0, std::move(pages)).get()) {
+      KVSTOW_RETURN_IF_ERROR(Expect(result.outcome, PageOutcome::kHit, result.message));
+    }
+    return absl::OkStatus();
   }
   absl::Status Delete(const std::string& key) override {
     return client_->Delete(kSpace, std::span(&key, 1), /*force=*/true).status();
   }
+  // Shared with the server where that offers it.
+  std::span<uint8_t> Buffer(size_t bytes) override {
+    buffer_ = client_->NewBuffer(bytes);
+    return buffer_->bytes();
+  }
 
  private:
   const std::unique_ptr<Client> client_;
+  std::unique_ptr<PageBuffer> buffer_;
   const uint32_t tokens_;
 };
 
@@ -85,23 +99,28 @@ std::string ServerProgram() {
 
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                                                   const KvstowOptions& kvstow) {
-  const std::string id = absl::StrCat("kvstow-", kvstow.recipe, options.local ? "-unix" : "");
+  const std::string id = absl::StrCat("kvstow-", kvstow.recipe, options.local ? "-unix" : "",
+                                      kvstow.shared ? "-shared" : "");
   std::string address = absl::StrCat("unix:", options.folder, "/", id, ".sock");
   if (!options.local) {
     KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
     address = absl::StrCat("127.0.0.1:", free.port());
   }
-  const std::vector<std::string> argv = {ServerProgram(),
-                                         "--listen",
-                                         address,
-                                         "--http-listen",
-                                         "off",
-                                         "--host-bytes",
-                                         absl::StrCat(options.budget_bytes)};
+  std::vector<std::string> argv = {ServerProgram(),
+                                   "--listen",
+                                   address,
+                                   "--http-listen",
+                                   "off",
+                                   "--host-bytes",
+                                   absl::StrCat(options.budget_bytes)};
+  if (kvstow.shared) {
+    argv.insert(argv.end(), {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")});
+  }
   KVSTOW_ASSIGN_OR_RETURN(auto child,
                           Child::Start(argv, absl::StrCat(options.folder, "/", id, ".log")));
-  const std::string name = absl::StrCat("kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "",
-                                        options.local ? ", UNIX" : "");
+  const std::string name =
+      absl::StrCat("kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "",
+                   options.local ? ", UNIX" : "", kvstow.shared ? ", shared memory" : "");
   return std::make_unique<KvstowPeer>(name, address, kvstow, std::move(child));
 }
 

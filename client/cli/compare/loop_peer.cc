@@ -40,14 +40,19 @@ class LoopSession final : public Session {
  public:
   explicit LoopSession(Socket socket) : socket_(std::move(socket)) {}
 
-  absl::Status Put(const std::string& /*key*/, std::span<const uint8_t> value) override {
-    uint8_t answer[1];
-    KVSTOW_RETURN_IF_ERROR(Ask({.put = 1, .bytes = value.size()}, value));
-    return socket_.Receive(answer);
+  absl::Status Put(std::span<const Item> items) override {
+    for (const Item& item : items) {
+      KVSTOW_RETURN_IF_ERROR(Ask({.put = 1, .bytes = item.value.size()}, item.value));
+    }
+    std::vector<uint8_t> answers(items.size());
+    return socket_.Receive(answers);
   }
-  absl::Status Get(const std::string& /*key*/, std::span<uint8_t> out) override {
-    KVSTOW_RETURN_IF_ERROR(Ask({.put = 0, .bytes = out.size()}, {}));
-    return socket_.Receive(out);
+  absl::Status Get(std::span<const Item> items) override {
+    for (const Item& item : items) {
+      KVSTOW_RETURN_IF_ERROR(Ask({.put = 0, .bytes = item.value.size()}, {}));
+    }
+    for (const Item& item : items) KVSTOW_RETURN_IF_ERROR(socket_.Receive(item.value));
+    return absl::OkStatus();
   }
   absl::Status Delete(const std::string& /*key*/) override { return absl::OkStatus(); }
 

@@ -17,13 +17,27 @@
 
 namespace kvstow::cli {
 
+struct Item {
+  std::string key;
+  std::span<uint8_t> value;  // to put, or where it goes
+};
+
+// Batches go as their protocol has them: in one call, or one behind the other without waiting.
 class Session {
  public:
   virtual ~Session() = default;
-  virtual absl::Status Put(const std::string& key, std::span<const uint8_t> value) = 0;
-  // The value, of the size of `out`; any other answer is an error.
-  virtual absl::Status Get(const std::string& key, std::span<uint8_t> out) = 0;
+  virtual absl::Status Put(std::span<const Item> items) = 0;
+  // Values of the sizes that were asked for; any other answer is an error.
+  virtual absl::Status Get(std::span<const Item> items) = 0;
   virtual absl::Status Delete(const std::string& key) = 0;
+  // Memory for values of so many bytes, as this store's workers would use it; one a session.
+  virtual std::span<uint8_t> Buffer(size_t bytes) {
+    own_.resize(bytes);
+    return own_;
+  }
+
+ private:
+  std::vector<uint8_t> own_;
 };
 
 class Peer {
@@ -50,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
 struct KvstowOptions {
   std::string recipe = "raw";
   bool encoded = false;  // pages travel as they are stored and are coded by the client
+  bool shared = false;   // or lie in memory that both share
   KvSpec spec;
 };
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
