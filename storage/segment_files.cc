@@ -38,7 +38,6 @@ absl::Status ErrnoStatus(int error, const std::string& path) {
     return absl::ResourceExhaustedError(
         absl::StrCat(text, "; the disk is full: free space, writing resumes by itself"));
   }
-  if (error == ENOENT) return absl::NotFoundError(text);
   return absl::UnavailableError(text);
 }
 

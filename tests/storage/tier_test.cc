@@ -170,6 +170,16 @@ TEST_F(RocksTest, ADatabaseOfAnotherVersionIsSetAside) {
   EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/db.version-2"));
 }
 
+TEST_F(RocksTest, AFolderThatVanishedIsUnavailable) {
+  Open();
+  std::filesystem::remove_all(dir_.path() + "/db");
+  const PrfPage page{.key = 5, .sizes = {100'000}};
+  const absl::Status put =
+      store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kProcess);
+  EXPECT_THAT(put, HasCode(StatusCode::kUnavailable));
+  EXPECT_THAT(std::string(put.message()), HasSubstr(dir_.path()));
+}
+
 TEST_F(RocksTest, SpaceOfErasedAndReplacedBodiesIsUsedAgain) {
   Open();
   const PrfPage page{.key = 5, .sizes = {1 << 20, 1 << 20}};
