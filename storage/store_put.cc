@@ -43,6 +43,11 @@ absl::Status Validate(const PageToStore& page) {
   return absl::OkStatus();
 }
 
+absl::Status NoDisk() {
+  return absl::FailedPreconditionError(
+      "there is no disk tier: a put can only be acknowledged as held in memory");
+}
+
 // Bodies that are slices of one block would keep all of it in memory until the last one goes: those
 // of a page that may lose its tail get a block each.
 void GiveEachItsOwnBlock(PageToStore& page) {
@@ -76,8 +81,7 @@ std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number, u
 absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   KVSTOW_RETURN_IF_ERROR(Validate(page));
   if (page.ack != Ack::kMemory && !usable(TierId::kDisk)) {
-    return absl::FailedPreconditionError(
-        "there is no disk tier: a put can only be acknowledged as held in memory");
+    return NoDisk();
   }
   NameTaken own;
   while (own.page.number == 0) {
@@ -159,7 +163,8 @@ absl::StatusOr<TierSet> TieredStore::Impl::StoreBodies(const PageEntry& page,
   if (memory.ok()) tiers.Add(*memory);
   if (!tiers.empty() && ack == Ack::kMemory) return tiers;
 
-  absl::Status stored = memory.status();
+  // With bytes in memory what is missing is a disk, whose budget was taken away meanwhile.
+  absl::Status stored = memory.ok() ? NoDisk() : memory.status();
   if (usable(TierId::kDisk)) stored = StoreOnDisk(page, list, bytes, ack);
   if (stored.ok()) {
     tiers.Add(TierId::kDisk);
