@@ -1,0 +1,170 @@
+// What a Lookup costs beside a bare gRPC call that carries as many bytes each way and does nothing.
+//
+//   BM_Lookup/KEYS   calls of Lookup with a lease over loopback, all keys stored, and calls of the
+//                    echo, in turns. `of_echo` is the ratio of their medians; keys_per_second is of
+//                    Lookup alone.
+#include <benchmark/benchmark.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "kvstow/v1/kv_cache.grpc.pb.h"
+#include "proto/wire/spec.h"
+#include "service/server.h"
+
+namespace kvstow {
+namespace {
+
+KvSpec TinySpec() {
+  KvSpec spec{.model = "bench/lookup", .layers = 1, .kv_heads = 1, .page_tokens = 16};
+  spec.head_dim_k = spec.head_dim_v = 8;
+  return spec;
+}
+
+std::string KeyOf(int64_t i) {  // of 32 bytes, as clients make them
+  const Digest128 half = Xxh3_128(AsBytes(absl::StrCat("key", i)));
+  return absl::StrCat(AsString(half.bytes), AsString(half.bytes));
+}
+
+std::unique_ptr<grpc::ClientContext> Context() {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  return context;
+}
+
+// Answers every call with the same bytes.
+class Echo final : public grpc::CallbackGenericService {
+ public:
+  explicit Echo(const std::string& answer) : slice_(answer), answer_(&slice_, 1) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Echo() override { server_->Shutdown(); }
+  int port() const { return port_; }
+
+ private:
+  class Call final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Call(grpc::ByteBuffer& answer) : answer_(answer) { StartRead(&request_); }
+    void OnReadDone(bool ok) override {
+      if (!ok) return Finish(grpc::Status::CANCELLED);
+      StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    grpc::ByteBuffer request_, answer_;
+  };
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Call(answer_);
+  }
+  const grpc::Slice slice_;
+  grpc::ByteBuffer answer_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// A server that has `keys` pages in space "s".
+std::unique_ptr<Server> ServerWith(int64_t keys) {
+  Config config;
+  config.listen = "127.0.0.1:0";
+  config.http_listen = "off";
+  config.device = "cpu";
+  config.host_bytes = uint64_t{1} << 30;
+  config.log_level = "off";
+  auto server = std::move(Server::Start(config, ServerOptions()).value());
+  const auto stub = v1::KvCache::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  v1::OpenSpaceRequest open;
+  open.set_space("s");
+  open.set_recipe("raw");
+  ToProto(TinySpec(), *open.mutable_spec());
+  v1::OpenSpaceResponse opened;
+  if (!stub->OpenSpace(Context().get(), open, &opened).ok()) return nullptr;
+  const auto context = Context();
+  const auto put = stub->Put(context.get());
+  v1::PutRequest request;
+  request.mutable_open()->set_space("s");
+  put->Write(request);
+  for (int64_t i = 0; i < keys; ++i) {
+    request.Clear();
+    request.set_page(static_cast<uint64_t>(i) + 1);
+    request.mutable_begin()->set_key(KeyOf(i));
+    request.mutable_begin()->set_tokens(16);
+    request.mutable_begin()->set_payload_bytes(PageBytes(TinySpec(), 16));
+    request.set_data(std::string(PageBytes(TinySpec(), 16), static_cast<char>(i)));
+    put->Write(request);
+  }
+  put->WritesDone();
+  v1::PutResponse results;
+  while (put->Read(&results)) {
+  }
+  return put->Finish().ok() ? std::move(server) : nullptr;
+}
+
+double Median(std::vector<double>& values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds that `call` takes.
+template <typename Call>
+double Time(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void BM_Lookup(benchmark::State& state) {
+  const int64_t keys = state.range(0);
+  const auto server = ServerWith(keys);
+  if (server == nullptr) return state.SkipWithError("the pages could not be put");
+  const auto channel = grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials());
+  const auto stub = v1::KvCache::NewStub(channel);
+  v1::LookupRequest request;
+  request.set_space("s");
+  request.set_lease(true);
+  for (int64_t i = 0; i < keys; ++i) request.add_keys(KeyOf(i));
+  v1::LookupResponse response;
+  const auto lookup = [&] {
+    const grpc::Status status = stub->Lookup(Context().get(), request, &response);
+    if (!status.ok() || response.pages() != keys) state.SkipWithError("a page was not found");
+    v1::ReleaseRequest release;
+    release.set_lease(response.lease());
+    return release;
+  };
+  v1::ReleaseResponse released;
+  stub->Release(Context().get(), lookup(), &released);
+
+  Echo echo(response.SerializeAsString());
+  const auto bare = v1::KvCache::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", echo.port()), grpc::InsecureChannelCredentials()));
+  // The echo's client is the generated one too: it makes and reads the same messages.
+  std::vector<double> lookups, echoes;
+  for (auto _ : state) {
+    v1::ReleaseRequest release;
+    lookups.push_back(Time([&] { release = lookup(); }));
+    stub->Release(Context().get(), release, &released);
+    echoes.push_back(Time([&] { bare->Lookup(Context().get(), request, &response); }));
+    state.SetIterationTime(lookups.back());
+  }
+  const double p50 = Median(lookups), bare_p50 = Median(echoes);
+  state.counters["p50_us"] = p50 * 1e6;
+  state.counters["echo_p50_us"] = bare_p50 * 1e6;
+  state.counters["of_echo"] = p50 / bare_p50;
+  state.counters["keys_per_second"] = static_cast<double>(keys) / p50;
+}
+BENCHMARK(BM_Lookup)->Arg(1)->Arg(64)->Arg(512)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace kvstow
