@@ -459,9 +459,10 @@ TEST_F(CliServer, BenchMeasuresAndCleansUp) {
 }
 
 TEST(CliCompare, MeasuresEachStoreInTurns) {
-  const Finished run =
-      RunKvstow({"bench", "compare", "--peers", "kvstow,loop", "--encoded", "int4", "--clients",
-                 "2", "--values", "2", "--rounds", "1", "--page-tokens", "4", "--format", "json"});
+  const Finished run = RunKvstow(
+      {"bench",    "compare", "--peers",  "kvstow,loop", "--encoded", "int4", "--clients",     "2",
+       "--values", "3",       "--batch",  "2",           "--rounds",  "1",    "--page-tokens", "4",
+       "--shared", "int8",    "--format", "json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json compared = ParseLine(run);
   EXPECT_EQ(compared["value_bytes"], 4 * 32 * 1024);
@@ -474,7 +475,8 @@ TEST(CliCompare, MeasuresEachStoreInTurns) {
   }
   EXPECT_THAT(rows, testing::UnorderedElementsAre(
                         "put kvstow raw", "get kvstow raw", "put kvstow int4 encoded",
-                        "get kvstow int4 encoded", "put bare socket", "get bare socket"));
+                        "get kvstow int4 encoded", "put kvstow int8, shared memory",
+                        "get kvstow int8, shared memory", "put bare socket", "get bare socket"));
 }
 
 TEST(CliCompare, SaysWhichStoreIsNotKnown) {

@@ -101,6 +101,36 @@ TEST_F(SharedMemoryTest, PagesAreWhatStreamsGive) {
   }
 }
 
+// Pages of many runs of layers, and one that is not decoded in place.
+TEST_F(SharedMemoryTest, LargePagesToo) {
+  KvSpec spec = SmallSpec();
+  spec.layers = 24;
+  spec.page_tokens = 256;
+  const Prompt prompt(spec, 2 * 256, 9);
+  const auto by_stream = Connect({.shared_bytes = 0});
+  const auto local = Connect();
+  for (const char* recipe : {"raw", "lossless", "int8", "kvstow"}) {
+    SCOPED_TRACE(recipe);
+    ASSERT_TRUE(local->OpenSpace({.name = recipe, .spec = spec, .recipe = recipe}).ok());
+    Shared shared = InBuffer(*local, prompt);
+    ASSERT_TRUE(shared.buffer->shared());
+    ASSERT_THAT(OutcomesOf(local->Put(recipe, shared.puts).get()),
+                testing::Each(PageOutcome::kStored));
+    Fetch streamed(spec, prompt.keys);
+    for (auto* gets : {&shared.gets, &streamed.gets}) (*gets)[1].first_layer = 5;
+    std::ranges::fill(shared.buffer->bytes(), 0xee);
+    ASSERT_THAT(OutcomesOf(by_stream->Get(recipe, 0, streamed.gets).get()),
+                testing::Each(PageOutcome::kHit));
+    const auto got = local->Get(recipe, 0, shared.gets).get();
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i].outcome, PageOutcome::kHit) << got[i].message;
+      EXPECT_TRUE(std::equal(shared.gets[i].out.begin(),
+                             shared.gets[i].out.begin() + static_cast<std::ptrdiff_t>(got[i].bytes),
+                             streamed.buffers[i].begin()));
+    }
+  }
+}
+
 // What cannot go through the memory goes over a stream, and nobody notices.
 TEST_F(SharedMemoryTest, BuffersOfAllKindsWork) {
   const KvSpec spec = SmallSpec();
