@@ -65,18 +65,22 @@ absl::StatusOr<std::span<uint8_t>> LocalSession::Allocate(uint64_t bytes) {
     // Not a page: its number is from the same row, but it waits for its turn nowhere.
     MutexLock lock(mu_);
     number = ++last_number_;
+    allocations_[number] = std::nullopt;
   }
   request.mutable_allocate()->set_request(number);
   request.mutable_allocate()->set_bytes(bytes);
-  KVSTOW_RETURN_IF_ERROR(socket_.Send(request));
+  const absl::Status sent = socket_.Send(request);
   MutexLock lock(mu_);
-  while (broken_.ok() && !slots_that_came_.contains(number)) {
+  while (sent.ok() && broken_.ok() && !allocations_[number].has_value()) {
     const Duration left = deadline - Clock::Real().Now();
-    if (left <= Duration(0)) return absl::DeadlineExceededError("no slot came in time");
+    if (left <= Duration(0)) break;
     slot_came_.WaitFor(mu_, left);
   }
+  const std::optional<v1::LocalSlot> came = std::move(allocations_.extract(number).mapped());
+  KVSTOW_RETURN_IF_ERROR(sent);
   if (!broken_.ok()) return broken_;
-  const v1::LocalSlot slot = std::move(slots_that_came_.extract(number).mapped());
+  if (!came.has_value()) return absl::DeadlineExceededError("no slot came in time");
+  const v1::LocalSlot& slot = *came;
   if (!slot.has_slot()) return absl::ResourceExhaustedError(slot.message());
   const std::span<uint8_t> all = memory_.bytes();
   if (slot.bytes() != bytes || slot.offset() % kSharedPageBytes != 0 ||
@@ -89,15 +93,21 @@ absl::StatusOr<std::span<uint8_t>> LocalSession::Allocate(uint64_t bytes) {
 }
 
 void LocalSession::Free(std::span<uint8_t> slot) {
-  v1::LocalRequest request;
+  v1::Slot name;
   {
     MutexLock lock(mu_);
     const auto node = slots_.extract(slot.data());
     if (node.empty() || !broken_.ok()) return;
-    request.mutable_free()->mutable_slot()->set_index(node.mapped().index);
-    request.mutable_free()->mutable_slot()->set_generation(node.mapped().generation);
+    name.set_index(node.mapped().index);
+    name.set_generation(node.mapped().generation);
   }
-  if (!socket_.Send(request).ok()) Close();
+  if (!SendFree(name).ok()) Close();
+}
+
+absl::Status LocalSession::SendFree(const v1::Slot& slot) const {
+  v1::LocalRequest request;
+  *request.mutable_free()->mutable_slot() = slot;
+  return socket_.Send(request);
 }
 
 std::optional<v1::SlotRange> LocalSession::RangeOf(std::span<const uint8_t> bytes) const {
@@ -198,11 +208,23 @@ void LocalSession::ReceiveAll() {
   Break(status);
 }
 
+// One that nobody waits for any more goes back.
+void LocalSession::TakeSlot(v1::LocalSlot& slot) {
+  {
+    MutexLock lock(mu_);
+    const auto it = allocations_.find(slot.request());
+    if (it != allocations_.end()) {
+      it->second = std::move(slot);
+      slot_came_.NotifyAll();
+      return;
+    }
+  }
+  if (slot.has_slot() && !SendFree(slot.slot()).ok()) Close();
+}
+
 absl::Status LocalSession::Take(v1::LocalReply& reply) {
   if (reply.has_slot()) {
-    MutexLock lock(mu_);
-    slots_that_came_[reply.slot().request()] = std::move(*reply.mutable_slot());
-    slot_came_.NotifyAll();
+    TakeSlot(*reply.mutable_slot());
     return absl::OkStatus();
   }
   const uint64_t number = reply.has_got() ? reply.got().page() : reply.put().page();

@@ -82,6 +82,8 @@ class LocalSession {
   LocalSession(LocalSocket socket, SharedMemory memory, Duration timeout);
   void ReceiveAll();
   absl::Status Take(v1::LocalReply& reply);
+  void TakeSlot(v1::LocalSlot& slot);
+  absl::Status SendFree(const v1::Slot& slot) const;
   Duration Patience() const;
   void Break(const absl::Status& why);
   void SendMore();
@@ -96,7 +98,8 @@ class LocalSession {
   uint64_t last_number_ KVSTOW_GUARDED_BY(mu_) = 0;
   uint64_t next_to_send_ KVSTOW_GUARDED_BY(mu_) = 1;  // those before it were sent
   size_t travelling_ KVSTOW_GUARDED_BY(mu_) = 0;      // sent and not answered
-  std::map<uint64_t, v1::LocalSlot> slots_that_came_ KVSTOW_GUARDED_BY(mu_);
+  // What allocations that somebody waits for have been answered.
+  std::map<uint64_t, std::optional<v1::LocalSlot>> allocations_ KVSTOW_GUARDED_BY(mu_);
   std::map<const uint8_t*, Slot> slots_ KVSTOW_GUARDED_BY(mu_);
   absl::Status broken_ KVSTOW_GUARDED_BY(mu_);  // OK: it is open
   std::thread receiving_;

@@ -152,7 +152,8 @@ absl::Status LocalSocket::Receive(google::protobuf::MessageLite& message,
     if (ready < 0 && errno != EINTR) return Failed("poll", errno);
     if (ready <= 0) return absl::DeadlineExceededError("local socket: nothing came in time");
   }
-  thread_local std::array<char, kMaxLocalMessageBytes> buffer;
+  thread_local std::string buffer;
+  buffer.resize(kMaxLocalMessageBytes);
   iovec part{.iov_base = buffer.data(), .iov_len = buffer.size()};
   msghdr header{};
   header.msg_iov = &part;

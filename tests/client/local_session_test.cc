@@ -245,6 +245,18 @@ TEST(LocalSessionTest, SlotsOutsideTheMemoryAreRefused) {
   }
 }
 
+TEST(LocalSessionTest, ASlotThatComesTooLateGoesBack) {
+  FakeServer server;
+  const auto session = server.Open(std::chrono::milliseconds(50));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(session->Allocate(100).status()));
+  v1::LocalReply late;
+  late.mutable_slot()->set_request(server.Next().allocate().request());
+  late.mutable_slot()->mutable_slot()->set_generation(9);
+  late.mutable_slot()->set_bytes(100);
+  server.Send(late);
+  EXPECT_EQ(server.Next().free().slot().generation(), 9u);
+}
+
 TEST(LocalSessionTest, AServerThatHangsUpIsAnAnswer) {
   FakeServer server;
   const auto session = server.Open();
