@@ -172,7 +172,7 @@ TEST_F(RocksTest, ADatabaseOfAnotherVersionIsSetAside) {
 
 TEST_F(RocksTest, AFolderThatVanishedIsUnavailable) {
   Open();
-  std::filesystem::remove_all(dir_.path() + "/db");
+  std::filesystem::rename(dir_.path() + "/db", dir_.path() + "/gone");
   const PrfPage page{.key = 5, .sizes = {100'000}};
   const absl::Status put =
       store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kProcess);
