@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "client/convert.h"
 #include "client/get_call.h"

@@ -32,13 +32,11 @@ absl::StatusOr<std::vector<std::string>> CheckedKeys(const Keys& keys) {
 uint32_t WholeLevels(const PageFacts& facts) {
   const auto header = ParsePageHeader(facts.header.span());
   if (!header.ok()) return 0;
-  uint32_t levels = 0, missing = 256;
-  for (size_t i = 0; i < header->segments.size(); ++i) {
-    const uint32_t level = header->segments[i].level;
-    levels = std::max(levels, level + 1);
-    if (i >= facts.segments.size()) missing = std::min(missing, level);
+  uint32_t levels = LevelsOf(*header);
+  for (size_t i = facts.segments.size(); i < header->segments.size(); ++i) {
+    levels = std::min<uint32_t>(levels, header->segments[i].level);
   }
-  return std::min(levels, missing);
+  return levels;
 }
 
 absl::StatusOr<TierId> TierOf(const std::string& name) {

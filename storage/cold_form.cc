@@ -25,18 +25,14 @@ TierSet TiersOfAll(const PageEntry& page) {
 
 std::unique_ptr<PageEntry> ColdEntry(const PageEntry& hot, const ColdForm& cold, TierSet tiers,
                                      PageNumber number) {
-  std::unique_ptr<PageEntry> page = PageEntry::Make({.number = number,
-                                                     .name = hot.name(),
-                                                     .header = cold.header,
-                                                     .raw_digest = hot.raw_digest,
-                                                     .raw_bytes = hot.raw_bytes,
-                                                     .first_position = hot.first_position,
-                                                     .tokens = hot.tokens,
-                                                     .whole = cold.whole,
-                                                     .facts = cold.facts},
-                                                    tiers);
+  PageRecord record = hot.Record(0);
+  record.number = number;
+  record.header = cold.header;
+  record.whole = cold.whole;
+  record.hot = false;
+  record.facts = cold.facts;
+  std::unique_ptr<PageEntry> page = PageEntry::Make(record, tiers);
   page->disk_ack = hot.disk_ack;
-  page->parent = hot.parent;
   return page;
 }
 
