@@ -47,7 +47,6 @@ class LocalSessions::Session {
   void Run() {
     const absl::Status status = Begin();
     if (status.ok()) {
-      begun_ = true;
       std::vector<std::thread> others;
       while (others.size() + 1 < ThreadsOfSession()) others.emplace_back([this] { Serve(); });
       Serve();
@@ -60,8 +59,8 @@ class LocalSessions::Session {
     socket_.HangUp();
     requests_.reset();
     memory_.reset();
+    ended_ = true;  // before its memory is given to another: no more than those are told
     all_.GiveBytes(bytes_);
-    ended_ = true;
   }
 
   absl::Status Begin() {
@@ -87,6 +86,7 @@ class LocalSessions::Session {
     requests_.emplace(all_.parts_, memory_->bytes());
     v1::LocalReply welcome;
     welcome.mutable_welcome()->set_bytes(bytes_);
+    begun_ = true;  // before the worker knows it
     KVSTOW_RETURN_IF_ERROR(socket_.Send(welcome, memory_->descriptor()));
     Log().info("local session of process {} with {}", pid_, FormatSize(bytes_));
     return absl::OkStatus();
