@@ -3,10 +3,11 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
-#include <rocksdb/listener.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/record.h"
+#include "storage/rocks_logs.h"
 
 namespace kvstow {
 namespace {
@@ -46,32 +48,34 @@ absl::Status FromRocks(const rocksdb::Status& s, const std::string& folder) {
   return absl::UnavailableError(text);
 }
 
-// Counts the logs that RocksDB began: it may begin one with each exchange of write buffers.
-class LogWatch final : public rocksdb::EventListener {
- public:
-  void OnMemTableSealed(const rocksdb::MemTableInfo&) override { ++begun_; }
-  uint64_t begun() const { return begun_; }
+// What one call changes: the batch, and how to take it back.
+struct Database::Commit {
+  struct Before {
+    Family family;
+    std::string key;
+    std::optional<std::string> value;  // none = the key was not there, or cannot be read
+  };
 
- private:
-  std::atomic<uint64_t> begun_{0};
+  rocksdb::WriteBatch batch;
+  std::vector<Before> before;
+  std::vector<Extent> written;   // free again when it is taken back
+  std::vector<Extent> replaced;  // free when it is done
 };
 
 absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& folder,
                                                          const RocksOptions& options,
                                                          rocksdb::Status& rocks) {
-  std::unique_ptr<rocksdb::Env> env;
-  if (options.file_system != nullptr) env = rocksdb::NewCompositeEnv(options.file_system);
+  const auto logs = std::make_shared<LogWatch>();
+  std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(WatchLogs(
+      options.file_system != nullptr ? options.file_system : rocksdb::FileSystem::Default(), logs));
   const bool direct_io = DirectIoWorks(options.path);
-  rocksdb::DBOptions db_options =
-      DatabaseOptions(env ? env.get() : rocksdb::Env::Default(), direct_io);
-  const auto log_watch = std::make_shared<LogWatch>();
-  db_options.listeners.push_back(log_watch);
+  const rocksdb::DBOptions db_options = DatabaseOptions(env.get(), direct_io);
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> families;
   rocks = rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
   KVSTOW_RETURN_IF_ERROR(FromRocks(rocks, folder));
   std::shared_ptr<Database> out(
-      new Database(folder, std::move(env), log_watch, db, std::move(families)));
+      new Database(folder, std::move(env), logs, db, std::move(families)));
   const std::string segments = absl::StrCat(folder, "/segments");
   KVSTOW_ASSIGN_OR_RETURN(
       out->segments_,
@@ -81,13 +85,14 @@ absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& fold
 }
 
 Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
-                   std::shared_ptr<LogWatch> log_watch, rocksdb::DB* db,
+                   std::shared_ptr<LogWatch> logs, rocksdb::DB* db,
                    std::vector<rocksdb::ColumnFamilyHandle*> families)
     : folder_(std::move(folder)),
       env_(std::move(env)),
-      log_watch_(std::move(log_watch)),
+      logs_(std::move(logs)),
       db_(db),
       families_(std::move(families)) {
+  synced_logs_ = logs_->begun();  // what older logs held is in tables by now
   // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
   // blocks are read unchecked. Those that lead to values are then not checked either, so they are
   // here.
@@ -152,12 +157,39 @@ std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const SegmentI
   return out;
 }
 
-void Database::AddExtent(SegmentId id, std::vector<Extent>& out) {
-  const std::string key = SegmentKey(id);
-  const auto bytes = Get(kSegments, key);
-  if (!bytes.ok()) return;
-  const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
-  if (value.ok() && value->place.file != 0) out.push_back(value->place.extent());
+void Database::Put(Commit& commit, Family family, std::string key, const std::string& value) {
+  commit.batch.Put(families_[family], key, value);
+  Remember(commit, family, std::move(key));
+}
+
+void Database::Delete(Commit& commit, Family family, std::string key) {
+  commit.batch.Delete(families_[family], key);
+  Remember(commit, family, std::move(key));
+}
+
+void Database::Remember(Commit& commit, Family family, std::string key) {
+  auto bytes = Get(family, key);
+  if (bytes.ok() && family == kSegments) {
+    const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
+    if (value.ok() && value->place.file != 0) commit.replaced.push_back(value->place.extent());
+  }
+  std::optional<std::string> value;
+  if (bytes.ok()) value = *std::move(bytes);
+  commit.before.push_back({family, std::move(key), std::move(value)});
+}
+
+absl::Status Database::Apply(Commit& commit, Ack ack) {
+  if (const absl::Status s = Write(commit.batch, ack); !s.ok()) {
+    // If RocksDB took it in although its log failed, nobody is to see it.
+    Batch undo;
+    AddUndo(commit, undo);
+    db_->Write({}, &undo).PermitUncheckedError();
+    MutexLock lock(mu_);
+    failed_.push_back(std::move(commit));
+    return s;
+  }
+  FreeLater(std::move(commit.replaced));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
@@ -177,41 +209,31 @@ absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
 
 absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack) {
   KVSTOW_RETURN_IF_ERROR(UndoFailed());
-  Failed undo;
-  std::vector<Extent> replaced;
   std::vector<SegmentStore::Body> large;
   for (const SegmentBody& body : bodies) {
-    AddExtent(body.id, replaced);
     if (body.bytes.size() < kMinExtentBody) continue;
     const bool known = record != nullptr && body.id.index < record->facts.size();
     large.push_back({body.id, body.bytes.span(),
                      known ? record->facts[body.id.index].digest : Xxh3(body.bytes.span())});
   }
   KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
-  Batch batch;
-  const auto add = [&](Family family, std::string key, const rocksdb::Slice& value) {
-    batch.Put(families_[family], key, value);
-    undo.keys.emplace_back(family, std::move(key));
-  };
-  if (record != nullptr) add(kPages, PageRecordKey(record->number), SerializePageRecord(*record));
+  Commit commit;
+  for (const SegmentPlace& place : written.places) commit.written.push_back(place.extent());
+  if (record != nullptr) {
+    Put(commit, kPages, PageRecordKey(record->number), SerializePageRecord(*record));
+  }
   auto place = written.places.begin();
   for (const SegmentBody& body : bodies) {
     const bool small = body.bytes.size() < kMinExtentBody;
     const SegmentPlace in_value{.commit = written.commit,
                                 .length = static_cast<uint32_t>(body.bytes.size())};
-    if (!small) undo.extents.push_back(place->extent());
     std::string key = SegmentKey(body.id);
     const std::string value =
         SerializeSegmentValue(key, small ? in_value : *place++, body.bytes.span());
-    add(kSegments, std::move(key), value);
+    Put(commit, kSegments, std::move(key), value);
   }
-  AddSynced(batch);
-  if (const absl::Status s = Write(batch, ack); !s.ok()) {
-    MutexLock lock(mu_);
-    failed_.push_back(std::move(undo));
-    return s;
-  }
-  FreeLater(std::move(replaced));
+  AddSynced(commit.batch);
+  KVSTOW_RETURN_IF_ERROR(Apply(commit, ack));
   if (segments_->ShouldSync()) {
     const absl::Status s = segments_->Sync(written.commit);
     if (!s.ok()) Log().warn("{}", s.ToString());  // this put did not promise it
@@ -221,34 +243,23 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
 
 absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t first, size_t end) {
   KVSTOW_RETURN_IF_ERROR(UndoFailed());
-  Batch batch;
-  std::vector<Extent> removed;
+  Commit commit;
   if (record != nullptr) {
-    batch.Put(families_[kPages], PageRecordKey(number), SerializePageRecord(*record));
+    Put(commit, kPages, PageRecordKey(number), SerializePageRecord(*record));
   } else {
-    batch.Delete(families_[kPages], PageRecordKey(number));
+    Delete(commit, kPages, PageRecordKey(number));
   }
   for (size_t i = first; i < end; ++i) {
-    const SegmentId id{number, static_cast<uint16_t>(i)};
-    AddExtent(id, removed);
-    batch.Delete(families_[kSegments], SegmentKey(id));
+    Delete(commit, kSegments, SegmentKey({number, static_cast<uint16_t>(i)}));
   }
-  KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kProcess));
-  FreeLater(std::move(removed));
-  return absl::OkStatus();
+  return Apply(commit, Ack::kProcess);
 }
 
 absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
   KVSTOW_RETURN_IF_ERROR(UndoFailed());
-  Batch batch;
-  std::vector<Extent> removed;
-  for (const SegmentId& id : ids) {
-    AddExtent(id, removed);
-    batch.Delete(families_[kSegments], SegmentKey(id));
-  }
-  KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kProcess));
-  FreeLater(std::move(removed));
-  return absl::OkStatus();
+  Commit commit;
+  for (const SegmentId& id : ids) Delete(commit, kSegments, SegmentKey(id));
+  return Apply(commit, Ack::kProcess);
 }
 
 absl::Status Database::PutSpace(const SpaceRecord& space) {
@@ -258,23 +269,38 @@ absl::Status Database::PutSpace(const SpaceRecord& space) {
 }
 
 absl::Status Database::Write(Batch& batch, Ack ack) {
+  KVSTOW_RETURN_IF_ERROR(MendLogs());
   rocksdb::WriteOptions options;
   options.sync = ack == Ack::kDurable;
   KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write(options, &batch), folder_));
+  KVSTOW_RETURN_IF_ERROR(logs_->failure());
   if (ack == Ack::kProcess) return SyncOlderLogs();
   return absl::OkStatus();
 }
 
+absl::Status Database::MendLogs() {
+  if (logs_->failure().ok()) return absl::OkStatus();
+  MutexLock lock(mend_mu_);
+  if (logs_->failure().ok()) return absl::OkStatus();
+  const uint64_t begun = logs_->begun();
+  // A buffer that is not empty, so that a new log is begun.
+  Batch batch;
+  AddSynced(batch);
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write({}, &batch), folder_));
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Flush({}, families_), folder_));
+  logs_->Forget(begun);
+  return logs_->failure();
+}
+
 absl::Status Database::SyncOlderLogs() {
-  const uint64_t begun = log_watch_->begun();
+  const uint64_t begun = logs_->begun();
   if (synced_logs_ >= begun) return absl::OkStatus();
   KVSTOW_RETURN_IF_ERROR(SyncLogs());
   KeepLargest(synced_logs_, begun);
   return absl::OkStatus();
 }
 
-// By a write, which waits in line with the others: DB::SyncWAL does not, and asserts when a write
-// to the log failed a moment ago.
+// By a write, which waits in line with the others.
 absl::Status Database::SyncLogs() {
   Batch batch;
   AddSynced(batch);
@@ -322,8 +348,18 @@ absl::Status Database::FreeNow() {
   return synced;
 }
 
+void Database::AddUndo(const Commit& commit, Batch& batch) {
+  for (const Commit::Before& before : commit.before) {
+    if (before.value.has_value()) {
+      batch.Put(families_[before.family], before.key, *before.value);
+    } else {
+      batch.Delete(families_[before.family], before.key);
+    }
+  }
+}
+
 absl::Status Database::UndoFailed() {
-  std::vector<Failed> failed;
+  std::vector<Commit> failed;
   {
     MutexLock lock(mu_);
     while (undoing_) undone_.Wait(mu_);
@@ -332,27 +368,18 @@ absl::Status Database::UndoFailed() {
     undoing_ = true;
   }
   Batch batch;
-  absl::Status undone;
-  for (const Failed& one : failed) {
-    for (const auto& [family, key] : one.keys) {
-      const auto value = Get(family, key);
-      if (value.ok()) {
-        batch.Put(families_[family], key, *value);
-      } else if (absl::IsNotFound(value.status())) {
-        batch.Delete(families_[family], key);
-      } else {
-        undone.Update(value.status());
-      }
-    }
-  }
-  if (undone.ok()) undone = Write(batch, Ack::kDurable);
+  for (const Commit& commit : failed) AddUndo(commit, batch);
+  const absl::Status undone = Write(batch, Ack::kDurable);
   if (undone.ok()) {
-    for (const Failed& one : failed) segments_->Free(one.extents);
+    for (const Commit& commit : failed) segments_->Free(commit.written);
   }
   MutexLock lock(mu_);
   undoing_ = false;
   undone_.NotifyAll();
-  if (!undone.ok()) failed_.insert(failed_.end(), failed.begin(), failed.end());
+  if (!undone.ok()) {
+    failed_.insert(failed_.end(), std::move_iterator(failed.begin()),
+                   std::move_iterator(failed.end()));
+  }
   return undone;
 }
 

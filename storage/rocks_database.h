@@ -9,8 +9,8 @@
 // the last commits, never one in the middle, and no record stays without its bodies.
 //
 // A replaced or removed body's blocks are written again only after the removal was synced, so that
-// a value that comes back finds its bytes. A commit that failed may still be in the log: it is
-// written over with what was there before, before anything else is written.
+// a value that comes back finds its bytes. A commit that failed may still be in the log or be seen:
+// it is written over with what was there before, before anything else is written.
 //
 // Thread-safe, but calls about one page must take turns. Errors are those of storage/rocks_tier.h.
 #ifndef KVSTOW_STORAGE_ROCKS_DATABASE_H_
@@ -85,9 +85,8 @@ class Database {
   };
   using Batch = rocksdb::WriteBatch;
 
-  Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
-           std::shared_ptr<LogWatch> log_watch, rocksdb::DB* db,
-           std::vector<rocksdb::ColumnFamilyHandle*> families);
+  Database(std::string folder, std::unique_ptr<rocksdb::Env> env, std::shared_ptr<LogWatch> logs,
+           rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families);
   // What an earlier process left: which blocks are free, and what is to be forgotten.
   absl::Status Recover();
   // The first commit of `doubtful`, which are sorted by commit, that is not whole; 0 = all are.
@@ -98,9 +97,16 @@ class Database {
   void ForgetOverwritten(std::vector<Found>& found);
 
   absl::StatusOr<std::string> Get(Family family, const std::string& key);
-  // Appends where the body is, if it is in a file.
-  void AddExtent(SegmentId id, std::vector<Extent>& out);
+  // Changes of one call, made by Put and Delete, which read what was there, and then applied.
+  struct Commit;
+  void Put(Commit& commit, Family family, std::string key, const std::string& value);
+  void Delete(Commit& commit, Family family, std::string key);
+  void Remember(Commit& commit, Family family, std::string key);
+  absl::Status Apply(Commit& commit, Ack ack);
+  // Fails when the batch is not sure to be kept; it may be seen all the same.
   absl::Status Write(Batch& batch, Ack ack);
+  // After a log failed (storage/rocks_logs.h).
+  absl::Status MendLogs();
   // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
   // nothing in a log is acknowledged before the logs before it are synced. (A write with `sync`
   // syncs them itself.)
@@ -111,28 +117,26 @@ class Database {
   // The extents are free once it is synced that nothing refers to them.
   void FreeLater(std::vector<Extent> extents);
   absl::Status FreeNow();
-  // Writes over what failed commits may have left in the log.
-  struct Failed {
-    std::vector<std::pair<Family, std::string>> keys;
-    std::vector<Extent> extents;
-  };
+  // Writes what was there before over failed commits.
   absl::Status UndoFailed();
+  void AddUndo(const Commit& commit, Batch& batch);
   absl::StatusOr<SegmentStore::Written> WriteBodies(std::span<const SegmentStore::Body> bodies,
                                                     Ack ack);
 
   const std::string folder_;
-  const std::unique_ptr<rocksdb::Env> env_;  // null = the default one
-  const std::shared_ptr<LogWatch> log_watch_;
+  const std::unique_ptr<rocksdb::Env> env_;
+  const std::shared_ptr<LogWatch> logs_;
   const std::unique_ptr<rocksdb::DB> db_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;
   std::unique_ptr<SegmentStore> segments_;
   bool verify_blocks_ = false;            // see the constructor
-  std::atomic<uint64_t> synced_logs_{0};  // log_watch_->begun() when logs were last synced
+  std::atomic<uint64_t> synced_logs_{0};  // logs_->begun() when logs were last synced
 
+  Mutex mend_mu_;  // taken before mu_
   Mutex mu_;
   std::vector<Extent> waiting_ KVSTOW_GUARDED_BY(mu_);  // to be freed
   uint64_t waiting_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
-  std::vector<Failed> failed_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<Commit> failed_ KVSTOW_GUARDED_BY(mu_);
   bool undoing_ KVSTOW_GUARDED_BY(mu_) = false;
   CondVar undone_;
 };

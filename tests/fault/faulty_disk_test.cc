@@ -1,6 +1,7 @@
 // A disk that is full, slow, or fails now and then: reads go on, memory is not held up, nothing
 // that was acknowledged is lost, and no wrong byte comes back.
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -147,6 +148,45 @@ TEST_F(FaultyDiskTest, NowAndThenAWriteFails) {
   }
   EXPECT_GT(failed, 0u);
   EXPECT_GT(acked.size(), 50u);
+}
+
+// Writers and demotion of pages that are all over, while the log fails now and then: what was
+// acknowledged stays, what was refused leaves the page as it was, and writing goes on by itself.
+TEST_F(FaultyDiskTest, NowAndThenTheLogFails) {
+  Open(0, 1 << 20, 256 << 20);
+  constexpr uint64_t kWriters = 4, kPages = 40;
+  std::atomic<uint64_t> failed = 0;
+  std::vector<std::vector<uint64_t>> acked(kWriters);
+  disk_->sync_millis = 1;
+  for (int round = 0; round < 5; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    disk_->log_errors_one_in = 30;
+    std::vector<std::thread> writers;
+    for (uint64_t w = 0; w < kWriters; ++w) {
+      writers.emplace_back([&, w] {
+        std::mt19937_64 random(w + 1);
+        for (uint64_t i = 0; i < kPages; ++i) {
+          const uint64_t key = (w * 100 + round) * 1000 + i;
+          const auto ack = static_cast<Ack>(1 + random() % 2);
+          bool put = store_->Put(PageOf(key).ToStore(ack)).ok();
+          failed += put ? 0 : 1;
+          if (random() % 3 == 0) put |= store_->Put(PageOf(key).ToStore(Ack::kDurable)).ok();
+          if (put) acked[w].push_back(key);
+        }
+      });
+    }
+    for (std::thread& writer : writers) writer.join();
+    disk_->log_errors_one_in = 0;
+    EXPECT_OK(store_->Put(PageOf(9'999'000 + round).ToStore(Ack::kDurable)).status())
+        << "writing goes on";
+    if (round % 2 == 0) Reopen();
+    for (const auto& keys : acked) {
+      for (const uint64_t key : keys) EXPECT_EQ(ReadUnchecked(PageOf(key)), 2u) << key;
+    }
+    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
+    EXPECT_OK(store_->CheckInvariants());
+  }
+  EXPECT_GT(failed, 20u);
 }
 
 TEST_F(FaultyDiskTest, ReadsThatLie) {

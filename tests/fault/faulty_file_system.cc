@@ -247,7 +247,7 @@ IOStatus FaultyFileSystem::BeforeWrite(const std::string& name, uint64_t end) {
   if (writes_stalled_) WaitOut(writes_stalled_);
   if (writes_left_ > 0 && --writes_left_ == 0) cut_ = true;
   if (cut_) return Cut();
-  if (!name.ends_with(".log") && OneIn(write_errors_one_in)) {
+  if (OneIn(write_errors_one_in) || (name.ends_with(".log") && OneIn(log_errors_one_in))) {
     ++errors_;
     return Failed();
   }

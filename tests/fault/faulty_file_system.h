@@ -46,9 +46,9 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   void CutPowerAfterNewLog(uint64_t writes);
   void PowerOn();
 
-  // One of N appends, syncs and new files fails with an I/O error, but for those of logs: after one
-  // there RocksDB 7.8 may assert. 0 = none.
-  std::atomic<uint32_t> write_errors_one_in{0};
+  // One of N appends, syncs and new files fails with an I/O error, or of those of logs alone;
+  // 0 = none.
+  std::atomic<uint32_t> write_errors_one_in{0}, log_errors_one_in{0};
   // One of N reads of tables and bodies fails, or has one bit flipped; 0 = none.
   std::atomic<uint32_t> read_errors_one_in{0};
   std::atomic<uint32_t> flips_one_in{0};
