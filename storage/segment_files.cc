@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "storage/async_writes.h"
 #include "storage/block_pool.h"
 #include "storage/segment_format.h"
 
@@ -29,6 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The first part of a write is small, so that it is soon made; each other is three times the one
+// before: every part is a call of the disk's.
+constexpr size_t kFirstPartBytes = 256 << 10;
 constexpr char kSuffix[] = ".kvs";
 constexpr char kUnfinished[] = ".tmp";
 
@@ -138,9 +142,32 @@ class PosixSegmentFiles final : public SegmentFiles {
     return absl::OkStatus();
   }
 
-  absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes) override {
+  absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes,
+                     Fill fill) override {
     KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<File> file, Find(number));
-    return file->Write(offset, bytes);
+    if ((flags_ & O_DIRECT) == 0 || bytes.size() <= kFirstPartBytes) {
+      fill(0, bytes.size());
+      return file->Write(offset, bytes);
+    }
+    std::unique_ptr<AsyncWrites> writes = async_.Take();
+    absl::Status status;
+    const auto finish = [&] {
+      for (const AsyncWrites::Part& part : writes->Wait()) {
+        status.Update(file->Write(part.offset, part.bytes));
+      }
+    };
+    size_t size = kFirstPartBytes;
+    for (size_t at = 0, end = 0; at < bytes.size() && status.ok(); at = end, size *= 3) {
+      end = bytes.size() - at < size * 3 / 2 ? bytes.size() : at + size;
+      fill(at, end);
+      const AsyncWrites::Part part{offset + at, bytes.subspan(at, end - at)};
+      if (writes->Start(file->fd(), part)) continue;
+      finish();
+      if (status.ok()) status = file->Write(part.offset, part.bytes);
+    }
+    finish();
+    async_.Give(std::move(writes));
+    return status;
   }
   absl::Status Read(uint64_t number, uint64_t offset,
                     std::span<const std::span<uint8_t>> buffers) override {
@@ -198,6 +225,7 @@ class PosixSegmentFiles final : public SegmentFiles {
 
   const std::string folder_;
   const int flags_;
+  AsyncWritesPool async_;
   Mutex mu_;
   std::map<uint64_t, std::shared_ptr<File>> files_ KVSTOW_GUARDED_BY(mu_);
 };

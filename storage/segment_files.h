@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -37,7 +38,12 @@ class SegmentFiles {
   // loss.
   virtual absl::Status Create(uint64_t number, uint64_t bytes,
                               std::span<const uint8_t> first_block) = 0;
-  virtual absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes) = 0;
+  // Makes parts of `bytes` by `fill`, in order, and writes them: one may be made while others are
+  // on their way. The parts are the whole of it after a success, and no more is made after a
+  // failure.
+  using Fill = absl::FunctionRef<void(size_t begin, size_t end)>;
+  virtual absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes,
+                             Fill fill) = 0;
   // Fills `buffers` one after the other.
   virtual absl::Status Read(uint64_t number, uint64_t offset,
                             std::span<const std::span<uint8_t>> buffers) = 0;

@@ -15,8 +15,7 @@
 namespace kvstow {
 namespace {
 
-// Of one write call: large enough for a disk's full speed, small enough to stay in a core's cache
-// between the copy and the write.
+// Of one write call.
 constexpr size_t kWriteBytes = 2 << 20;
 // Memory that is kept for the next reads and writes.
 constexpr size_t kPoolBytes = 32 << 20;
@@ -26,7 +25,9 @@ constexpr uint64_t kReserve = 64 << 20;
 
 uint64_t RoundDown(uint64_t bytes) { return bytes / kDiskBlock * kDiskBlock; }
 
-// Gathers bytes that go to one run of blocks, and writes them in large pieces.
+// Gathers bytes that go to one run of blocks, and writes them in large pieces. What is appended is
+// only copied when it is about to be written, and stays as it is until the next call of Flush is
+// over.
 class RunWriter {
  public:
   RunWriter(SegmentFiles& files, BlockPool& pool) : files_(files), block_(pool.Take(kWriteBytes)) {}
@@ -41,7 +42,7 @@ class RunWriter {
   absl::Status Append(std::span<const uint8_t> bytes) {
     while (!bytes.empty()) {
       const size_t n = std::min(bytes.size(), kWriteBytes - used_);
-      std::memcpy(block_.get() + used_, bytes.data(), n);
+      sources_.push_back(bytes.first(n));
       bytes = bytes.subspan(n);
       used_ += n;
       if (used_ == kWriteBytes) KVSTOW_RETURN_IF_ERROR(Flush());
@@ -50,7 +51,18 @@ class RunWriter {
   }
   absl::Status Flush() {
     if (used_ == 0) return absl::OkStatus();
-    KVSTOW_RETURN_IF_ERROR(files_.Write(file_, offset_, {block_.get(), used_}));
+    auto source = sources_.begin();
+    const auto fill = [&](size_t begin, size_t end) {
+      while (begin < end) {
+        const size_t n = std::min(source->size(), end - begin);
+        std::memcpy(block_.get() + begin, source->data(), n);
+        begin += n;
+        *source = source->subspan(n);
+        if (source->empty()) ++source;
+      }
+    };
+    KVSTOW_RETURN_IF_ERROR(files_.Write(file_, offset_, {block_.get(), used_}, fill));
+    sources_.clear();
     offset_ += std::exchange(used_, 0);
     return absl::OkStatus();
   }
@@ -58,6 +70,7 @@ class RunWriter {
  private:
   SegmentFiles& files_;
   const std::shared_ptr<uint8_t[]> block_;
+  std::vector<std::span<const uint8_t>> sources_;  // what is to be at the block's front
   uint64_t file_ = 0, offset_ = 0;
   size_t used_ = 0;
 };
@@ -197,12 +210,13 @@ absl::Status SegmentStore::Grow(uint64_t bytes) {
 absl::Status SegmentStore::WriteExtents(std::span<const Body> bodies,
                                         std::span<const Extent> extents) {
   RunWriter out(*files_, pool_);
+  std::vector<std::string> tails(bodies.size());
   for (size_t i = 0; i < bodies.size(); ++i) {
     KVSTOW_RETURN_IF_ERROR(out.SeekTo(extents[i]));
     KVSTOW_RETURN_IF_ERROR(out.Append(bodies[i].bytes));
     const auto length = static_cast<uint32_t>(bodies[i].bytes.size());
-    const std::string tail = ExtentTail(bodies[i].id, length, bodies[i].digest);
-    KVSTOW_RETURN_IF_ERROR(out.Append(AsBytes(tail)));
+    tails[i] = ExtentTail(bodies[i].id, length, bodies[i].digest);
+    KVSTOW_RETURN_IF_ERROR(out.Append(AsBytes(tails[i])));
   }
   return out.Flush();
 }

@@ -46,13 +46,14 @@ class FaultySegmentFiles final : public SegmentFiles {
     }
     return made;
   }
-  absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes) override {
+  absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes,
+                     Fill fill) override {
     const std::string name = NameOf(number);
     KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeWrite(name, 0)));
     const std::shared_ptr<uint8_t[]> before = AlignedBlock(bytes.size());
     const std::span<uint8_t> buffer(before.get(), bytes.size());
     KVSTOW_RETURN_IF_ERROR(files_->Read(number, offset, {&buffer, 1}));
-    KVSTOW_RETURN_IF_ERROR(files_->Write(number, offset, bytes));
+    KVSTOW_RETURN_IF_ERROR(files_->Write(number, offset, bytes, fill));
     MutexLock lock(system_->mu_);
     if (system_->cut_) return Of(rocksdb::IOStatus::IOError("injected: the power is cut"));
     system_->files_[name].overwritten.push_back({offset, {buffer.begin(), buffer.end()}});

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "storage/record.h"
+#include "storage/rocks_options.h"
 #include "storage/segment_format.h"
 #include "storage/segment_space.h"
 #include "storage/segment_store.h"
@@ -149,9 +150,9 @@ TEST(SegmentSpace, NeverGivesABlockTwice) {
 
 class SegmentStoreTest : public testing::Test {
  protected:
-  void Open() {
+  void Open(bool direct_io = false) {
     store_.reset();
-    auto store = SegmentStore::Open(folder_, MakePosixSegmentFiles(folder_, false), 64 << 20);
+    auto store = SegmentStore::Open(folder_, MakePosixSegmentFiles(folder_, direct_io), 64 << 20);
     ASSERT_OK(store.status());
     store_ = *std::move(store);
   }
@@ -188,6 +189,40 @@ TEST_F(SegmentStoreTest, WritesFreedBlocksAgainAndNoLiveOnes) {
   store_->SetLive({});
   EXPECT_EQ(store_->file_bytes(), 0u) << "files without a live body go";
   EXPECT_THAT(Read({2, 0}, second).status(), HasCode(StatusCode::kDataLoss));
+}
+
+// Whatever parts a body is written in, with and without the page cache.
+TEST_F(SegmentStoreTest, BodiesOfEverySize) {
+  for (const bool direct_io : {false, true}) {
+    if (direct_io && !DirectIoWorks(dir_.path())) GTEST_SKIP() << "no O_DIRECT here";
+    Open(direct_io);
+    std::mt19937_64 random(5);
+    std::vector<std::string> bodies;
+    std::vector<SegmentPlace> places;
+    for (const size_t size : {4096, 200'000, 262'144, 262'145, 390'000, 1 << 20, (1 << 20) + 1,
+                              (2 << 20) - 40, (2 << 20) - 39, 2 << 20, 5'000'001}) {
+      std::string body(size, 0);
+      for (char& c : body) c = static_cast<char>(random());
+      places.push_back(Write({bodies.size(), 0}, body));
+      bodies.push_back(std::move(body));
+    }
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      const auto read = Read({i, 0}, places[i]);
+      ASSERT_OK(read.status());
+      EXPECT_EQ(AsString(read->span()), bodies[i]);
+      EXPECT_OK(store_->CheckWhole({{i, 0}, places[i]}));
+    }
+    // All of them in one call.
+    std::vector<SegmentStore::Body> all;
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      all.push_back({{i, 1}, AsBytes(bodies[i]), Xxh3(AsBytes(bodies[i]))});
+    }
+    const auto written = store_->Write(all);
+    ASSERT_OK(written.status());
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      EXPECT_OK(store_->CheckWhole({{i, 1}, written->places[i]})) << i;
+    }
+  }
 }
 
 TEST_F(SegmentStoreTest, FilesOfAnotherVersionStayAsTheyAre) {
