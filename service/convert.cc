@@ -1,5 +1,7 @@
 #include "service/convert.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -76,6 +78,21 @@ v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage) {
   proto.set_pages(usage.pages);
   proto.set_segments(usage.segments);
   return proto;
+}
+
+uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
+  uint32_t levels = LevelsOf(header);
+  for (size_t i = present; i < header.segments.size(); ++i) {
+    if (header.segments[i].Overlap(layers).count == 0) continue;
+    levels = std::min<uint32_t>(levels, header.segments[i].level);
+  }
+  return levels;
+}
+
+uint8_t CountWholeLevels(std::span<const uint8_t> header, size_t present) {
+  const absl::StatusOr<PageHeader> parsed = ParsePageHeader(header);
+  if (!parsed.ok()) return 0;
+  return static_cast<uint8_t>(WholeLevels(*parsed, present, {0, parsed->layers}));
 }
 
 std::vector<SegmentFacts> FactsOf(const PageHeader& header) {

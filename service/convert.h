@@ -7,6 +7,7 @@
 #include <grpcpp/support/status.h>
 
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "kernels/encoded_page.h"
@@ -30,6 +31,11 @@ v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage);
 v1::PageStatus GetOutcome(const absl::Status& status);
 
 grpc::Status ToGrpc(const absl::Status& status);
+
+// Levels of which nothing is missing in the range when the first `present` segments are there.
+uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers);
+// Of all layers; 0 when the header does not parse. What the store's Lookup tells.
+uint8_t CountWholeLevels(std::span<const uint8_t> header, size_t present);
 
 // What the store is told of a page's segments.
 std::vector<SegmentFacts> FactsOf(const PageHeader& header);

@@ -1,7 +1,9 @@
 #include "service/kv_cache_service.h"
 
+#include "base/status_macros.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "service/local_sessions.h"
+#include "service/lookup_wire.h"
 #include "service/unary.h"
 
 namespace kvstow {
@@ -12,11 +14,24 @@ using grpc::ServerUnaryReactor;
 using K = v1::KvCache;
 
 template <typename Base>
-using UnaryMethods = K::WithCallbackMethod_OpenSpace<
-    K::WithCallbackMethod_Lookup<K::WithCallbackMethod_ReportAttention<
-        K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
-            K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<Base>>>>>>>>;
-using RawMethods = K::WithRawCallbackMethod_Put<K::WithRawCallbackMethod_Get<K::Service>>;
+using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_ReportAttention<
+    K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
+        K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<Base>>>>>>>;
+using RawMethods = K::WithRawCallbackMethod_Put<
+    K::WithRawCallbackMethod_Get<K::WithRawCallbackMethod_Lookup<K::Service>>>;
+
+// A call of Lookup. Statistics wait until the answer is on its way.
+class LookupCall final : public ServerUnaryReactor {
+ public:
+  LookupCall(KvOperator& op, const absl::Status& status) : op_(op) { Finish(ToGrpc(status)); }
+  void OnDone() override {
+    op_.CatchUp();
+    delete this;
+  }
+
+ private:
+  KvOperator& op_;
+};
 
 class KvCacheService final : public UnaryMethods<RawMethods> {
  public:
@@ -30,9 +45,11 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
                                 v1::OpenSpaceResponse* out) override {
     return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.OpenSpace(*in, *out); });
   }
-  ServerUnaryReactor* Lookup(CallbackServerContext* c, const v1::LookupRequest* in,
-                             v1::LookupResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return op_.Lookup(*in, *out); });
+  ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
+                             grpc::ByteBuffer* out) override {
+    absl::Status status = CheckDeadline(*c, metrics());
+    if (status.ok()) status = Lookup(*in, *out);
+    return new LookupCall(op_, status);
   }
   ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
                                       const v1::ReportAttentionRequest* in,
@@ -62,6 +79,18 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
 
  private:
   Metrics& metrics() { return streams_.metrics; }
+
+  absl::Status Lookup(const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
+    grpc::Slice message;
+    if (!in.DumpToSingleSlice(&message).ok()) {
+      return absl::InvalidArgumentError("the message cannot be read");
+    }
+    KVSTOW_ASSIGN_OR_RETURN(const LookupQuery query, ReadLookupRequest(message));
+    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(query));
+    const grpc::Slice answer = WriteLookupResponse(match);
+    out = grpc::ByteBuffer(&answer, 1);
+    return absl::OkStatus();
+  }
 
   absl::Status OpenLocal(v1::OpenLocalResponse& out) {
     if (streams_.local == nullptr) {

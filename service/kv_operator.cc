@@ -6,7 +6,6 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "kernels/encoded_page.h"
 #include "proto/wire/spec.h"
 #include "service/convert.h"
 
@@ -14,29 +13,20 @@ namespace kvstow {
 namespace {
 
 template <typename Keys>
-absl::StatusOr<std::vector<std::string>> CheckedKeys(const Keys& keys) {
+absl::Status CheckKeys(const Keys& keys) {
   if (keys.size() > kMaxKeysPerCall) {
     return absl::InvalidArgumentError(absl::StrCat("keys: ", keys.size(), " are too many, at most ",
                                                    kMaxKeysPerCall, " in one call"));
   }
-  for (int i = 0; i < keys.size(); ++i) {
-    if (keys[i].empty() || keys[i].size() > kMaxKeyBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("keys[", i, "] has ", keys[i].size(),
-                                                     " bytes: a key has 1 to ", kMaxKeyBytes));
+  size_t i = 0;
+  for (const absl::string_view key : keys) {
+    if (key.empty() || key.size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("keys[", i, "] has ", key.size(), " bytes: a key has 1 to ", kMaxKeyBytes));
     }
+    ++i;
   }
-  return std::vector<std::string>(keys.begin(), keys.end());
-}
-
-// Levels of all layers that the present segments hold.
-uint32_t WholeLevels(const PageFacts& facts) {
-  const auto header = ParsePageHeader(facts.header.span());
-  if (!header.ok()) return 0;
-  uint32_t levels = LevelsOf(*header);
-  for (size_t i = facts.segments.size(); i < header->segments.size(); ++i) {
-    levels = std::min<uint32_t>(levels, header->segments[i].level);
-  }
-  return levels;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TierId> TierOf(const std::string& name) {
@@ -52,14 +42,15 @@ void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::Ti
   }
 }
 
-// What a prompt asked for, for the estimate of other sizes. All pages count as full ones.
-void RecordReuse(const Space& space, std::span<const std::string> keys, LiveReuse& reuse) {
+// What a prompt asked for, as LiveReuse knows pages.
+std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_view> keys) {
   constexpr uint64_t kOddConstant = 0x9e3779b97f4a7c15;  // spaces share no pages
   std::vector<uint64_t> pages;
   pages.reserve(keys.size());
-  for (const std::string& key : keys) pages.push_back(Xxh3(AsBytes(key)) ^ space.id * kOddConstant);
-  reuse.Record(pages, static_cast<uint32_t>(PageBytes(space.spec, space.spec.page_tokens)),
-               Clock::Real().Now());
+  for (const absl::string_view key : keys) {
+    pages.push_back(Xxh3(AsBytes(key)) ^ space.id * kOddConstant);
+  }
+  return pages;
 }
 
 void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
@@ -107,26 +98,35 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   return absl::OkStatus();
 }
 
-absl::Status KvOperator::Lookup(const v1::LookupRequest& in, v1::LookupResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
-  const PrefixMatch match = store_.Lookup(space->id, keys, in.lease());
-  for (const PageFacts& page : match.pages) {
-    out.set_tokens(out.tokens() + page.tokens);
-    v1::PageInfo& info = *out.add_info();
-    info.set_tokens(page.tokens);
-    if (!page.tiers.empty()) info.set_tier(TierName(page.tiers.front()));
-    info.set_levels(WholeLevels(page));
-    info.set_stored_bytes(page.stored_bytes());
+absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space));
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
+  PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
+  uint64_t tokens = 0;
+  for (const FoundPage& page : match.pages) tokens += page.tokens;
+  metrics_.CountLookup(query.keys.size(), match.pages.size(), tokens);
+  // All pages count as full ones.
+  Prompt prompt{.pages = PagesOf(*space, query.keys),
+                .raw_bytes = static_cast<uint32_t>(PageBytes(space->spec, space->spec.page_tokens)),
+                .time = Clock::Real().Now()};
+  MutexLock lock(mu_);
+  prompts_.push_back(std::move(prompt));
+  return match;
+}
+
+void KvOperator::CatchUp() {
+  store_.CatchUp();
+  RecordPrompts();
+}
+
+void KvOperator::RecordPrompts() {
+  MutexLock recording(recording_);
+  std::vector<Prompt> prompts;
+  {
+    MutexLock lock(mu_);
+    prompts.swap(prompts_);
   }
-  out.set_pages(static_cast<uint32_t>(match.pages.size()));
-  out.set_lease(match.lease);
-  if (match.lease != 0) {
-    out.set_lease_ttl_ms(std::chrono::duration_cast<std::chrono::milliseconds>(match.ttl).count());
-  }
-  RecordReuse(*space, keys, reuse_);
-  metrics_.CountLookup(keys.size(), match.pages.size(), out.tokens());
-  return absl::OkStatus();
+  for (const Prompt& prompt : prompts) reuse_.Record(prompt.pages, prompt.raw_bytes, prompt.time);
 }
 
 absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
@@ -145,8 +145,8 @@ absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseRespon
 
 absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
-  for (const std::string& key : keys) {
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
+  for (const std::string& key : in.keys()) {
     const absl::Status s = store_.Pin({.space = space->id, .key = key}, !in.unpin());
     if (!s.ok() && !absl::IsNotFound(s)) return s;
     out.add_status(s.ok() ? v1::HIT : v1::MISS);
@@ -156,8 +156,8 @@ absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
 
 absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-  KVSTOW_ASSIGN_OR_RETURN(const auto keys, CheckedKeys(in.keys()));
-  for (const std::string& key : keys) {
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
+  for (const std::string& key : in.keys()) {
     const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
     if (absl::IsFailedPrecondition(s)) {
       out.add_status(v1::REFUSED);
@@ -185,6 +185,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
       row.set_raw_bytes(part.raw_bytes);
       row.set_encoded_bytes(part.encoded_bytes);
     }
+    RecordPrompts();
     ToProto(reuse_.Estimate(), *out.mutable_reuse());
   } else {
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));

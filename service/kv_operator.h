@@ -13,10 +13,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "kvstow/v1/admin.pb.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/attention_reports.h"
+#include "service/lookup_wire.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
 #include "service/spaces.h"
@@ -25,7 +28,6 @@
 
 namespace kvstow {
 
-inline constexpr int kMaxKeysPerCall = 65536;
 inline constexpr uint32_t kMaxSampledPages = 16384;  // their keys fit into a message
 
 // What Status tells that does not change while the server runs.
@@ -42,7 +44,9 @@ class KvOperator {
              Metrics& metrics, ServerFacts facts);
 
   absl::Status OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out);  // blocking
-  absl::Status Lookup(const v1::LookupRequest& in, v1::LookupResponse& out);
+  absl::StatusOr<PrefixMatch> Lookup(const LookupQuery& query);
+  // What Lookup left for after its answer: the statistics of use. For whoever has sent the answer.
+  void CatchUp();
   absl::Status ReportAttention(const v1::ReportAttentionRequest& in,
                                v1::ReportAttentionResponse& out);  // blocking
   absl::Status Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out);
@@ -65,7 +69,15 @@ class KvOperator {
   bool ready() const { return ready_; }
 
  private:
+  // What a Lookup asked for: its pages, as LiveReuse knows them.
+  struct Prompt {
+    std::vector<uint64_t> pages;
+    uint32_t raw_bytes;  // of each
+    Time time;
+  };
+
   v1::TierUsage UsageOf(TierId tier);
+  void RecordPrompts();
 
   TieredStore& store_;
   Spaces& spaces_;
@@ -73,6 +85,9 @@ class KvOperator {
   AttentionReports& reports_;
   Metrics& metrics_;
   LiveReuse reuse_;  // of the keys that Lookup was asked for
+  Mutex recording_;  // so that prompts are recorded in order; taken before mu_
+  Mutex mu_;
+  std::vector<Prompt> prompts_ KVSTOW_GUARDED_BY(mu_);  // that were not recorded yet
   const ServerFacts facts_;
   std::atomic<bool> ready_ = false;
   std::atomic<uint64_t> ready_ms_ = 0;

@@ -17,16 +17,6 @@
 namespace kvstow {
 namespace {
 
-// Levels of which nothing is missing in the range when the first `present` segments are there.
-uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
-  uint32_t levels = LevelsOf(header);
-  for (size_t i = present; i < header.segments.size(); ++i) {
-    if (header.segments[i].Overlap(layers).count == 0) continue;
-    levels = std::min<uint32_t>(levels, header.segments[i].level);
-  }
-  return levels;
-}
-
 // The share of the error that the first `used` segments leave in the range, by their gains.
 double ErrorLeft(const PageHeader& header, size_t used, LayerRange layers) {
   if (header.exact) return 0;

@@ -21,6 +21,7 @@
 #include "service/admin_service.h"
 #include "service/attention_reports.h"
 #include "service/calibrations.h"
+#include "service/convert.h"
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
@@ -94,6 +95,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   options.low_watermark = config.low_watermark;
   options.lease_ttl = config.lease_ttl;
   options.eviction_policy = config.eviction_policy;
+  options.count_levels = &CountWholeLevels;
 
   TieredStoreParts parts;
   auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;

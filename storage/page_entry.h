@@ -39,8 +39,12 @@ class TierSet {
 // which Make makes. There may be millions, so every word counts.
 struct PageEntry {
   struct Segment {
+    static constexpr uint8_t kNotCounted = UINT8_MAX;
+
     SegmentFacts facts;
     TierSet tiers;  // never empty while the page is in the index
+    // That are whole when the page ends here; of whoever has the lock. The segment has the room.
+    uint8_t levels = kNotCounted;
   };
 
   // As `record` says, which is within the bounds of storage/record.h, all segments in `tiers`.

@@ -30,6 +30,7 @@ void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
 constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 // Pages that lookups missed are put soon or not at all.
 constexpr size_t kMaxExpected = 1 << 14;
+constexpr size_t kMaxTouched = 1 << 14;
 
 // Whether `page` may come right behind `parent` in a prompt.
 bool Follows(const PageEntry& page, const PageEntry& parent) {
@@ -104,7 +105,10 @@ PageEntry* PageIndex::FindById(uint64_t id) const {
   return it == pages_.end() ? nullptr : *it;
 }
 
-PageEntry* PageIndex::Find(const PageName& name) const { return FindById(IdFor(name)); }
+PageEntry* PageIndex::Find(const PageName& name) const {
+  PageEntry* const page = FindById(id_of_(name));  // nearly always that is it
+  return page != nullptr && page->Has(name) ? page : FindById(IdFor(name));
+}
 
 PageEntry* PageIndex::Find(const PageRef& page) const {
   PageEntry* const found = FindById(page.item);
@@ -112,6 +116,7 @@ PageEntry* PageIndex::Find(const PageRef& page) const {
 }
 
 PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
+  TellUses();
   PageEntry* const entry = page.get();
   const PageName name = entry->name();
   entry->item = IdFor(name);
@@ -136,6 +141,7 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
 }
 
 std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<TierId> by) {
+  TellUses();
   Count(*page, false);
   Tell(*page, ItemsOf(*page), {}, by);
   if (const auto it = orphans_.find(page->parent); it != orphans_.end()) {
@@ -148,6 +154,7 @@ std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<Tier
 }
 
 std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<PageEntry> page) {
+  TellUses();
   page->item = old->item;
   page->parent = old->parent;
   page->put_gain = old->put_gain;
@@ -163,6 +170,7 @@ std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<Pa
 
 void PageIndex::Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
                        std::optional<TierId> by) {
+  TellUses();
   const Items before = ItemsOf(*page);
   Count(*page, false);
   edit(*page);
@@ -179,6 +187,7 @@ void PageIndex::EndLease(const PageRef& ref) {
 }
 
 void PageIndex::SetBudget(TierId tier, uint64_t bytes) {
+  TellUses();
   policies_[static_cast<size_t>(tier)]->SetCapacity(bytes);
   hot_[static_cast<size_t>(tier)]->SetCapacity(bytes);
   for (PageEntry* const page : pages_) OfferAgain(*page);
@@ -186,23 +195,37 @@ void PageIndex::SetBudget(TierId tier, uint64_t bytes) {
 
 void PageIndex::OfferAgain(PageEntry& page) {
   if (!page.held) return;
+  TellUses();
   page.held = false;
   for (const auto& policy : policies_) policy->Release(page.item);
   for (const auto& policy : hot_) policy->Release(page.item);
 }
 
 void PageIndex::Touch(PageEntry* page) {
-  SetReachable(*page, Reachable(*page));
   const bool cold = page->segments()[0].tiers.Hottest() == TierId::kDisk;
   page->disk_uses = cold ? std::min(page->disk_uses + 1, 2) : 0;
-  for (int t = 0; t < kTiers; ++t) {
-    policies_[t]->Touch(page->item);
-    if (page->hot) hot_[t]->Touch(page->item);
+  touched_.push_back(page);
+  if (touched_.size() >= kMaxTouched) TellUses();
+}
+
+void PageIndex::TellUses() {
+  const PageEntry* before = nullptr;  // in a prompt, the parent: then there is nothing to look up
+  for (PageEntry* const page : touched_) {
+    const bool behind = before != nullptr && page->parent == before->item;
+    SetReachable(*page, behind || Reachable(*page));
+    for (int t = 0; t < kTiers; ++t) {
+      if (items_[t] == 0) continue;
+      policies_[t]->Touch(page->item);
+      if (page->hot) hot_[t]->Touch(page->item);
+    }
+    before = page;
   }
+  touched_.clear();
 }
 
 void PageIndex::SetParent(PageEntry* page, const PageEntry& parent) {
   if (page->parent != PolicyItem::kNoParent || page->busy || !Follows(*page, parent)) return;
+  TellUses();
   page->parent = parent.item;
   for (const auto& policy : policies_) policy->SetParent(page->item, parent.item);
 }
@@ -225,6 +248,7 @@ PageEntry* PageIndex::HotVictim(TierId tier, Consider consider) {
 }
 
 PageEntry* PageIndex::FromPolicy(EvictionPolicy& policy, Consider consider) {
+  TellUses();
   std::vector<PageEntry*> held;
   const auto id = policy.Victim([&](uint64_t item) {
     PageEntry* const page = FindById(item);

@@ -65,8 +65,10 @@ class PageIndex {
   void Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
               std::optional<TierId> by = std::nullopt);
 
-  // A prompt reached the page.
+  // A prompt reached the page. The policies are told by TellUses, which every call that could tell
+  // the difference does first: telling them costs more than finding the page.
   void Touch(PageEntry* page);
+  void TellUses();
   // `parent` comes before `page` in a prompt; ignored when that cannot be, another is known, or the
   // page is busy.
   void SetParent(PageEntry* page, const PageEntry& parent);
@@ -132,6 +134,7 @@ class PageIndex {
   absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
   absl::flat_hash_map<uint64_t, uint64_t> expected_;
   std::deque<uint64_t> expected_order_;
+  std::vector<PageEntry*> touched_;  // in order; the policies have not been told
   std::array<std::unique_ptr<EvictionPolicy>, kTiers> policies_;
   std::array<std::unique_ptr<EvictionPolicy>, kTiers> hot_;  // LRU, of hot pages
   std::array<size_t, kTiers> items_{};                       // of each policy

@@ -46,7 +46,8 @@ class TieredStore::Impl {
   absl::Status Flush();
 
   // store_read.cc
-  PrefixMatch Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease);
+  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease);
+  void CatchUp();
   bool Renew(LeaseId lease);
   bool Release(LeaseId lease);
   absl::StatusOr<PageFacts> Find(const PageName& name);
@@ -62,8 +63,7 @@ class TieredStore::Impl {
   absl::Status CheckInvariants();
 
   void SetMakeColdForm(MakeColdForm make_cold_form);  // cold_form.cc
-
-  std::vector<PageRef> PageRefs();  // scrubber.cc
+  std::vector<PageRef> PageRefs();                    // scrubber.cc
   uint64_t Scrub(const PageRef& page);
 
   // demoter.cc

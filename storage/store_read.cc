@@ -12,18 +12,33 @@ constexpr TierId kTierOrder[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 
 absl::Status Missing() { return absl::NotFoundError("the segment is not stored (any longer)"); }
 
+FoundPage WhatIsThere(PageEntry& page, CountLevels count_levels) {
+  PageEntry::Segment& last = page.segments().back();
+  if (last.levels == PageEntry::Segment::kNotCounted) {
+    last.levels = count_levels(page.header(), page.segment_count);
+  }
+  return {.number = page.number,
+          .stored_bytes = page.BytesOf(0, page.segment_count),
+          .tokens = page.tokens,
+          .segments = page.segment_count,
+          .levels = last.levels,
+          .tier = page.segments()[0].tiers.Hottest()};
+}
+
 }  // namespace
 
-PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string> keys,
+PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const absl::string_view> keys,
                                       bool take_lease) {
   PrefixMatch match;
+  match.pages.reserve(keys.size());
+  std::vector<PageEntry*> found;
+  found.reserve(keys.size());
+  PageName name{.space = space};
   const Time now = options_.clock->Now();
   MutexLock lock(mu_);
   ReapLeases();
-  std::vector<PageEntry*> found;
-  PageName name{.space = space};
-  for (const std::string& key : keys) {
-    name.key = key;
+  for (const absl::string_view key : keys) {
+    name.key.assign(key.data(), key.size());
     PageEntry* const page = index_.Find(name);
     if (page == nullptr) {
       if (!found.empty()) index_.Expect(name, *found.back());
@@ -31,10 +46,11 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string
     }
     if (!found.empty()) index_.SetParent(page, *found.back());
     found.push_back(page);
-    match.pages.push_back(FactsOf(*page));
+    match.pages.push_back(WhatIsThere(*page, options_.count_levels));
   }
   if (!take_lease || found.empty()) return match;
   std::vector<PageRef> pages;
+  pages.reserve(found.size());
   for (PageEntry* const page : found) {
     ++page->leases;
     index_.Touch(page);
@@ -43,6 +59,11 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const std::string
   match.lease = leases_.Grant(std::move(pages), now);
   match.ttl = leases_.ttl();
   return match;
+}
+
+void TieredStore::Impl::CatchUp() {
+  MutexLock lock(mu_);
+  index_.TellUses();
 }
 
 bool TieredStore::Impl::Renew(LeaseId lease) {

@@ -93,9 +93,11 @@ void TieredStore::SetMakeColdForm(MakeColdForm make_cold_form) {
 absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
   return impl_->Put(std::move(page));
 }
-PrefixMatch TieredStore::Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease) {
+PrefixMatch TieredStore::Lookup(SpaceId space, std::span<const absl::string_view> keys,
+                                bool take_lease) {
   return impl_->Lookup(space, keys, take_lease);
 }
+void TieredStore::CatchUp() { impl_->CatchUp(); }
 bool TieredStore::Renew(LeaseId lease) { return impl_->Renew(lease); }
 bool TieredStore::Release(LeaseId lease) { return impl_->Release(lease); }
 absl::StatusOr<PageFacts> TieredStore::Find(const PageName& name) { return impl_->Find(name); }

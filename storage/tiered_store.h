@@ -37,12 +37,10 @@
 // the low watermark at once, up to the high one at the second use since the page left memory.
 // Everything that cools from memory goes to disk: see docs/decisions/0041.
 //
-// Leases always have a TTL. A segment may be in several tiers at once (a durable copy of a hot
-// page); it is read from the hottest.
-//
+// A segment may be in several tiers at once (a durable copy of a hot page); it is read from the
+// hottest. Leases always have a TTL.
 // Thread-safe; no lock is held across I/O. Errors are values as in tier.h; RESOURCE_EXHAUSTED when
-// all tiers are full of leased or pinned pages; NOT_FOUND is a miss. The clock is injected, so are
-// the tiers.
+// all tiers are full of leased or pinned pages; NOT_FOUND is a miss. Clock and tiers are injected.
 #ifndef KVSTOW_STORAGE_TIERED_STORE_H_
 #define KVSTOW_STORAGE_TIERED_STORE_H_
 
@@ -57,6 +55,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "storage/catalog.h"
 #include "storage/lease_table.h"
@@ -68,7 +67,7 @@ namespace kvstow {
 
 enum class PutOutcome { kStored, kAlreadyThere, kConflict };
 
-// What Find and Lookup tell about a page.
+// What Find tells about a page.
 struct PageFacts {
   PageNumber number = 0;
   SharedBytes header;
@@ -81,8 +80,21 @@ struct PageFacts {
   uint64_t stored_bytes() const;
 };
 
+// What Lookup tells about a page.
+struct FoundPage {
+  PageNumber number = 0;
+  uint64_t stored_bytes = 0;  // of the segments present
+  uint32_t tokens = 0;
+  uint16_t segments = 0;
+  uint8_t levels = 0;  // that are whole, as TieredStoreOptions::count_levels says
+  TierId tier{};       // the hottest that holds the base
+};
+
+// Levels that are whole in a page with so many segments: at most 254.
+using CountLevels = uint8_t (*)(std::span<const uint8_t> header, size_t segments);
+
 struct PrefixMatch {
-  std::vector<PageFacts> pages;  // of the leading keys that are present
+  std::vector<FoundPage> pages;  // of the leading keys that are present
   LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
   Duration ttl{};
 };
@@ -93,6 +105,8 @@ struct TieredStoreOptions {
   double low_watermark = 0.90;                  // of a budget: demotion ends
   std::string eviction_policy = "kvstow";       // what goes first: one of EvictionPolicies()
   Duration lease_ttl = std::chrono::seconds(10);
+  // For Lookup; called under the store's lock, about once in the life of a page.
+  CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
   const Clock* clock = &Clock::Real();
   // False: nothing happens in the background; tests call RunDemotion() themselves.
   bool background = true;
@@ -121,7 +135,10 @@ class TieredStore {
   void SetMakeColdForm(MakeColdForm make_cold_form);
 
   absl::StatusOr<PutOutcome> Put(PageToStore page);
-  PrefixMatch Lookup(SpaceId space, std::span<const std::string> keys, bool take_lease);
+  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease);
+  // Tells the eviction policies of the uses that Lookup left for after its answer. Any call that
+  // could tell the difference does it first.
+  void CatchUp();
   // Extends a lease by its TTL; false when it has expired or is unknown.
   bool Renew(LeaseId lease);
   bool Release(LeaseId lease);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace kvstow {
 namespace {
@@ -28,7 +29,8 @@ void LiveReuse::Record(std::span<const uint64_t> pages, uint32_t raw_bytes, Time
   Window& window = windows_[0];
   const double scale = std::ldexp(1.0, halvings_);
   window.references += pages.size();
-  double need = 0;
+  std::optional<uint32_t> deepest;  // of the pages so far, whose distance is what the prompt needs
+  size_t bucket = 0;
   bool leading = true;
   for (const uint64_t page : pages) {
     window.pages.Add(page);
@@ -39,8 +41,11 @@ void LiveReuse::Record(std::span<const uint64_t> pages, uint32_t raw_bytes, Time
       window.cold += scale;
       continue;
     }
-    need = std::max(need, static_cast<double>(stack_.Distance(item->second)) * scale);
-    window.hits[BucketOf(need)] += scale;
+    if (!deepest.has_value() || stack_.TouchedBefore(item->second, *deepest)) {
+      deepest = item->second;
+      bucket = BucketOf(static_cast<double>(stack_.Distance(*deepest)) * scale);
+    }
+    window.hits[bucket] += scale;
   }
   for (const uint64_t page : pages) {
     if (IsSampled(page, halvings_)) TouchSample(page, raw_bytes);

@@ -24,7 +24,7 @@ class BadInputTest : public StoreTest {
   }
   LeaseId Lease(uint64_t key) {
     const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, keys, true).lease;
+    return store_->Lookup(1, Views(keys), true).lease;
   }
   void ExpectBudgetsHold() {
     for (const TierUsage& tier : store_->Usage().tiers) {
@@ -201,7 +201,8 @@ TEST_F(BadInputTest, AStormOfLeasesBlocksNothingForLongerThanItsTtl) {
     keys.push_back(PrfPage{.key = key}.name().key);
   }
   std::vector<LeaseId> leases;
-  for (uint64_t i = 0; i < kLeases; ++i) leases.push_back(store_->Lookup(1, keys, true).lease);
+  for (uint64_t i = 0; i < kLeases; ++i)
+    leases.push_back(store_->Lookup(1, Views(keys), true).lease);
   EXPECT_EQ(store_->Usage().leases, kLeases);
   EXPECT_THAT(store_->Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
   for (uint64_t i = 0; i < kLeases / 2; ++i) EXPECT_TRUE(store_->Release(leases[i]));

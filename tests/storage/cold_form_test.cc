@@ -62,7 +62,7 @@ class ColdFormTest : public StoreTest {
   }
   LeaseId Lease(uint64_t key) {
     const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, keys, true).lease;
+    return store_->Lookup(1, Views(keys), true).lease;
   }
 
   uint32_t cold_segment_ = 500;  // bytes of a segment of a cold form; 0 = there is no cold form

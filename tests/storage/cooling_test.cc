@@ -39,7 +39,7 @@ class CoolingTest : public StoreTest {
   void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
   LeaseId Lease(uint64_t key) {
     const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, keys, true).lease;
+    return store_->Lookup(1, Views(keys), true).lease;
   }
   void ExpectBudgetsHold() {
     const StoreUsage usage = store_->Usage();

@@ -21,7 +21,7 @@ class EvictionTest : public StoreTest {
   void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
   LeaseId Lease(uint64_t key) {
     const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, keys, true).lease;
+    return store_->Lookup(1, Views(keys), true).lease;
   }
 };
 
@@ -55,7 +55,8 @@ TEST_F(EvictionTest, ALookupTellsWhoseParentIsWhose) {
   Open(0, 4 * kPage, 0);
   const std::vector<std::string> keys = {"key-1", "key-2", "key-3"};
   for (uint64_t key = 1; key <= 2; ++key) ASSERT_OK(Put({.key = key, .whole = true}).status());
-  store_->Release(store_->Lookup(1, keys, true).lease);  // misses key 3, which comes behind 2
+  store_->Release(
+      store_->Lookup(1, Views(keys), true).lease);  // misses key 3, which comes behind 2
   ASSERT_OK(Put({.key = 3, .whole = true}).status());
   for (int i = 0; i < 5; ++i) Use(3);
   ASSERT_OK(store_->Shrink(TierId::kHost, 2 * kPage));
@@ -76,7 +77,7 @@ TEST_F(EvictionTest, LeavesGoFirstAfterARestart) {
   ASSERT_OK(Put({.key = 3, .whole = true, .hot = true, .parent = 2}).status());
   ASSERT_OK(Put({.key = 4, .whole = true}).status());
   const std::vector<std::string> keys = {"key-1", "key-2", "key-3", "key-4"};
-  EXPECT_TRUE(store_->Release(store_->Lookup(1, keys, true).lease));
+  EXPECT_TRUE(store_->Release(store_->Lookup(1, Views(keys), true).lease));
   ASSERT_OK(store_->Shrink(TierId::kHost, 0));
   EXPECT_EQ(store_->Counters().cooled_pages, 1u);
   Reopen();
@@ -101,7 +102,7 @@ TEST_F(EvictionTest, WhatIsDoneUnderALeaseIsOneUse) {
   ASSERT_TRUE(store_->Release(lease));  // two uses: the first put, the lookup
   for (int i = 0; i < 2; ++i) {
     const std::vector<std::string> keys = {"key-3"};
-    EXPECT_EQ(store_->Lookup(1, keys, false).pages.size(), 1u) << "only looking is none";
+    EXPECT_EQ(store_->Lookup(1, Views(keys), false).pages.size(), 1u) << "only looking is none";
   }
   for (int i = 0; i < 2; ++i) Use(2);  // three
   for (const uint64_t key : {3, 1, 2}) {

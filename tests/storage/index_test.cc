@@ -156,6 +156,16 @@ TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
   EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3, 2, 1, 9}));
 }
 
+TEST_F(PageIndexOrder, APageMayGoBeforeThePoliciesAreToldOfItsUse) {
+  PageEntry* const gone = Add(1, {1});
+  PageEntry* const stays = Add(3, {1});
+  for (PageEntry* const page : {gone, stays, gone}) index_.Touch(page);
+  index_.Remove(gone);
+  index_.TellUses();
+  EXPECT_OK(index_.CheckInvariants());
+  EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3}));
+}
+
 TEST_F(PageIndexOrder, APageWithoutItsParentIsWorthNothingUntilThatComes) {
   Add(5, {1});
   auto child = Entry(2, {10}, TierId::kHost);

@@ -10,10 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "storage/tiered_store.h"
 
 namespace kvstow {
+
+// As Lookup takes keys.
+inline std::vector<absl::string_view> Views(const std::vector<std::string>& keys) {
+  return {keys.begin(), keys.end()};
+}
 
 struct PrfPage {
   uint64_t key = 0;

@@ -66,7 +66,7 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
       case 4: {
         std::vector<std::string> keys;
         for (uint64_t k = key; k < key + 4; ++k) keys.push_back(PageOf(k, 1).name().key);
-        const PrefixMatch match = store_->Lookup(1, keys, true);
+        const PrefixMatch match = store_->Lookup(1, Views(keys), true);
         if (random() % 4 != 0) store_->Release(match.lease);
         if (random() % 4 == 0) store_->Renew(match.lease);
         break;

@@ -118,11 +118,11 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   void LookUp(uint64_t first) {
     std::vector<std::string> keys;
     for (uint64_t k = first; k < first + 4; ++k) keys.push_back(PageOf(k, 1).name().key);
-    const PrefixMatch match = store_->Lookup(1, keys, true);
+    const PrefixMatch match = store_->Lookup(1, Views(keys), true);
     if (match.pages.empty()) return;
     Promise promise{.end = clock_.Now() + match.ttl, .segments = {}};
     for (size_t i = 0; i < match.pages.size() && !Faulty(); ++i) {
-      promise.segments[first + i] = match.pages[i].segments.size();
+      promise.segments[first + i] = match.pages[i].segments;
     }
     EXPECT_TRUE(leases_.emplace(match.lease, std::move(promise)).second) << "a lease given twice";
   }

@@ -13,6 +13,7 @@
 #include "storage/memory_tier.h"
 #include "storage/tiered_store.h"
 #include "storage/trace/simulator.h"
+#include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 
 namespace kvstow {
@@ -57,10 +58,10 @@ SimulationResult Replay(const Trace& trace, TieredStore& store, Levels levels) {
   for (const TraceRequest& request : trace.requests) {
     std::vector<std::string> keys;
     for (const uint64_t block : request.blocks) keys.push_back(Pages::KeyOf(block));
-    const PrefixMatch match = store.Lookup(1, keys, true);
+    const PrefixMatch match = store.Lookup(1, Views(keys), true);
     result.hits += match.pages.size();
     for (size_t i = 0; i < match.pages.size(); ++i) {
-      result.hit_bytes += static_cast<double>(match.pages[i].stored_bytes());
+      result.hit_bytes += static_cast<double>(match.pages[i].stored_bytes);
       const uint16_t base = 0;
       const auto body = store.Read({1, keys[i]}, match.pages[i].number, {&base, 1});
       EXPECT_OK(body[0].status());

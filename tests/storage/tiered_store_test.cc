@@ -37,14 +37,44 @@ TEST_F(StoreTest, LookupFindsTheLongestPrefix) {
   Open(0, 64 * kKiB, 0);
   for (const uint64_t key : {1, 2, 4}) ASSERT_OK(Put({.key = key}).status());
   const std::vector<std::string> keys = {"key-1", "key-2", "key-3", "key-4"};
-  const PrefixMatch match = store_->Lookup(1, keys, true);
+  const PrefixMatch match = store_->Lookup(1, Views(keys), true);
   EXPECT_EQ(match.pages.size(), 2u);
   EXPECT_NE(match.lease, 0u);
   EXPECT_EQ(store_->Usage().leases, 1u);
   EXPECT_TRUE(store_->Release(match.lease));
   EXPECT_FALSE(store_->Release(match.lease));
   EXPECT_EQ(store_->Usage().leases, 0u);
-  EXPECT_EQ(store_->Lookup(2, keys, true).lease, 0u);
+  EXPECT_EQ(store_->Lookup(2, Views(keys), true).lease, 0u);
+}
+
+TEST_F(StoreTest, LookupTellsWhatIsThereOfAPage) {
+  static int counted;
+  counted = 0;
+  options_.count_levels = [](std::span<const uint8_t> header, size_t segments) {
+    EXPECT_FALSE(header.empty());
+    ++counted;
+    return static_cast<uint8_t>(10 * segments);
+  };
+  Open(0, 64 * kKiB, 0);
+  const PrfPage page{.key = 1};
+  ASSERT_OK(Put(page).status());
+  const std::vector<std::string> keys = {page.name().key};
+  const auto look = [&] { return store_->Lookup(1, Views(keys), false).pages.at(0); };
+  for (int time = 0; time < 3; ++time) {
+    const FoundPage found = look();
+    const PageFacts facts = *store_->Find(page.name());
+    EXPECT_EQ(found.number, facts.number);
+    EXPECT_EQ(found.stored_bytes, facts.stored_bytes());
+    EXPECT_EQ(found.tokens, facts.tokens);
+    EXPECT_EQ(found.segments, 3u);
+    EXPECT_EQ(found.levels, 30u);
+    EXPECT_EQ(found.tier, TierId::kHost);
+  }
+  EXPECT_EQ(counted, 1) << "what was counted is remembered";
+  ASSERT_OK(store_->Shrink(TierId::kHost, store_->Usage().encoded_bytes - 1));
+  EXPECT_EQ(look().segments, 2u);
+  EXPECT_EQ(look().levels, 20u) << "and not taken for what is left of the page";
+  EXPECT_EQ(counted, 2);
 }
 
 TEST_F(StoreTest, WhatSegmentsAreWorthMayChange) {
@@ -72,7 +102,7 @@ TEST_F(StoreTest, DeletedPagesAreGoneAndLeasedOnesAreKept) {
   const PrfPage page{.key = 1};
   ASSERT_OK(Put(page, Ack::kProcess).status());
   const std::vector<std::string> keys = {page.name().key};
-  const LeaseId lease = store_->Lookup(1, keys, true).lease;
+  const LeaseId lease = store_->Lookup(1, Views(keys), true).lease;
   EXPECT_THAT(store_->Delete(page.name(), false), HasCode(StatusCode::kFailedPrecondition));
   EXPECT_OK(store_->Delete(page.name(), true));
   EXPECT_THAT(store_->Delete(page.name(), true), HasCode(StatusCode::kNotFound));
