@@ -116,6 +116,10 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::SamplePagesResponse* out) override {
     return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
   }
+  ServerUnaryReactor* Ages(CallbackServerContext* c, const v1::AgesRequest* in,
+                           v1::AgesResponse* out) override {
+    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
+  }
   ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
                             v1::EvictResponse* out) override {
     return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Evict(*in, *out); });

@@ -55,8 +55,18 @@ absl::Status SetFraction(Config& c, const std::string& text) {
   return absl::OkStatus();
 }
 template <double Config::*field>
-std::string GetFraction(const Config& c) {
+std::string GetNumber(const Config& c) {
   return absl::StrCat(c.*field);
+}
+
+template <double Config::*field>
+absl::Status SetBits(Config& c, const std::string& text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value) || !(value >= 0 && value <= 32)) {
+    return Refuse(text, "bits of a value: write a number from 0 (all) to 32, as 4.5");
+  }
+  c.*field = value;
+  return absl::OkStatus();
 }
 
 template <std::string Config::*field>
@@ -121,6 +131,10 @@ constexpr Setting kSettings[] = {
      SetText<&Config::disk_path>, GetText<&Config::disk_path>},
     {"disk-bytes", "SIZE", "encoded bytes that the disk tier may hold [half of its file system]",
      SetSize<&Config::disk_bytes>, GetSize<&Config::disk_bytes>},
+    {"host-bits", "BITS", "of a value that a page keeps which cools into host memory; 0 = all [0]",
+     SetBits<&Config::host_bits>, GetNumber<&Config::host_bits>},
+    {"disk-bits", "BITS", "of a value that a page keeps which cools to disk; 0 = all [0]",
+     SetBits<&Config::disk_bits>, GetNumber<&Config::disk_bits>},
     {"local-socket", "PATH",
      "where workers of this host ask for shared memory, to fetch and put without a stream [none]",
      SetText<&Config::local_socket>, GetText<&Config::local_socket>},
@@ -138,9 +152,9 @@ constexpr Setting kSettings[] = {
      GetText<&Config::eviction_policy>},
     {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]", SetTtl, GetTtl},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
-     SetFraction<&Config::high_watermark>, GetFraction<&Config::high_watermark>},
+     SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",
-     SetFraction<&Config::low_watermark>, GetFraction<&Config::low_watermark>},
+     SetFraction<&Config::low_watermark>, GetNumber<&Config::low_watermark>},
     {"scrub-bytes-per-second", "SIZE",
      "how fast what is stored is verified in the background; 0 = not at all [4MiB]",
      SetSize<&Config::scrub_bytes_per_second>, GetSize<&Config::scrub_bytes_per_second>},
@@ -160,6 +174,8 @@ Examples:
       serves on 127.0.0.1:7380 with a quarter of the RAM, without a disk
   kvstowd --host-bytes 16GiB --disk-path /var/lib/kvstow --disk-bytes 500GB
       spills to disk, and is warm after a restart
+  kvstowd --host-bytes 16GiB --disk-path /var/lib/kvstow --recipe rotated8 --disk-bits 4.5
+      pages lose what is beyond 4.5 bits of a value when they go to disk
   kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
       workers on this machine fetch pages into memory that they share with the server
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0
@@ -190,6 +206,14 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (!host_given) c.host_bytes = UsableMemory() / 4;
   if (c.disk_path.empty() && c.disk_bytes > 0) {
     return absl::InvalidArgumentError("disk-bytes needs disk-path: say where the disk tier lives");
+  }
+  if (c.disk_path.empty() && c.disk_bits > 0) {
+    return absl::InvalidArgumentError("disk-bits needs disk-path: say where the disk tier lives");
+  }
+  if (c.host_bits > 0 && c.disk_bits > c.host_bits) {
+    return absl::InvalidArgumentError(absl::StrCat("disk-bits ", c.disk_bits,
+                                                   " is above host-bits ", c.host_bits,
+                                                   ": a page that cools does not get bits back"));
   }
   if (!c.disk_path.empty() && !disk_given) {
     // The folder may not be there yet: its nearest parent is on the same file system.

@@ -30,6 +30,8 @@ struct Config {
   uint64_t host_bytes = 0;                     // default: a quarter of the RAM
   std::string disk_path;                       // "" = no disk tier
   uint64_t disk_bytes = 0;                     // default with a path: half of its file system
+  double host_bits = 0;                        // of a value, that a page keeps which cools into
+  double disk_bits = 0;                        // the tier; 0 = all that it has
   std::string local_socket;                    // "" = no local sessions
   uint64_t local_bytes = uint64_t{1} << 30;    // of memory shared with workers, beside the budgets
   std::string recipe = "int8";                 // of spaces that name none

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/wire/spec.h"
+#include "service/age_table.h"
 #include "service/convert.h"
 
 namespace kvstow {
@@ -230,6 +231,17 @@ absl::Status KvOperator::SamplePages(const v1::SamplePagesRequest& in,
   const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
   for (size_t i = 0; i < taken; ++i) out.add_keys(pages[i * pages.size() / taken].key);
   out.set_pages(pages.size());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& out) {
+  SpaceId only = 0;
+  if (!in.space().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    only = space->id;
+  }
+  const uint64_t pages = (only == 0 ? store_.Usage() : store_.Usage(only)).pages;
+  TellAges(store_.Sample(only, kMaxAgedPages), pages, spaces_, out);
   return absl::OkStatus();
 }
 

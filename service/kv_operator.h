@@ -29,6 +29,7 @@
 namespace kvstow {
 
 inline constexpr uint32_t kMaxSampledPages = 16384;  // their keys fit into a message
+inline constexpr size_t kMaxAgedPages = 8192;        // that Ages looks into
 
 // What Status tells that does not change while the server runs.
 struct ServerFacts {
@@ -56,6 +57,7 @@ class KvOperator {
 
   absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
   absl::Status SamplePages(const v1::SamplePagesRequest& in, v1::SamplePagesResponse& out);
+  absl::Status Ages(const v1::AgesRequest& in, v1::AgesResponse& out);                 // blocking
   absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);              // blocking
   absl::Status SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out);  // blocking
   absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);              // blocking

@@ -91,6 +91,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   TieredStoreOptions options;
   options.budget_bytes = {out.gpu != nullptr ? config.gpu_bytes : 0, config.host_bytes,
                           config.disk_bytes};
+  options.target_bits = {0, config.host_bits, config.disk_bits};
   options.high_watermark = config.high_watermark;
   options.low_watermark = config.low_watermark;
   options.lease_ttl = config.lease_ttl;
@@ -118,12 +119,11 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
 }
 
 ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
-  ServerFacts facts{.version = Version(),
-                    .device = gpu != nullptr ? gpu->name() : HostDevice().name(),
-                    .libraries = LibraryVersions(),
-                    .config = Describe(config),
-                    .started = started};
-  return facts;
+  return {.version = Version(),
+          .device = gpu != nullptr ? gpu->name() : HostDevice().name(),
+          .libraries = LibraryVersions(),
+          .config = Describe(config),
+          .started = started};
 }
 
 void SetArguments(grpc::ServerBuilder& builder) {

@@ -17,6 +17,14 @@ constexpr int kMaxWaits = 256;
 // every further decision.
 constexpr size_t kMaxSkipped = 64;
 
+// How many leading segments a tier of that target takes; see TieredStoreOptions::target_bits.
+size_t SegmentsWithin(const PageEntry& page, double target_bits) {
+  if (target_bits == 0) return page.segment_count;
+  constexpr double kRawBits = 16;
+  const double bytes = target_bits / kRawBits * static_cast<double>(page.raw_bytes);
+  return page.SegmentsWithin(static_cast<uint64_t>(bytes));
+}
+
 }  // namespace
 
 std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(const PageRef& ref,
@@ -117,6 +125,13 @@ bool TieredStore::Impl::MayLeave(const PageEntry& page, TierId from, size_t keep
 }
 
 bool TieredStore::Impl::CoolMemory(TierId from, Step& step) {
+  const TierId to = from == TierId::kGpu && usable(TierId::kHost) ? TierId::kHost : TierId::kDisk;
+  const double bits = options_.target_bits[static_cast<size_t>(to)];
+  // Leased and pinned pages move as they are: of those nothing is truncated.
+  if (step.keep >= SegmentsWithin(*step.claim.page(), bits) &&
+      Truncate(step.claim, step.keep, Why::kPolicy, from).ok()) {
+    return true;
+  }
   const size_t had = step.claim->segment_count;
   const absl::Status moved = CopyColder(step.claim, from, step.keep);
   // Where it proved damaged it was cut, which made room too: what is left gets its own step.

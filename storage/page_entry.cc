@@ -60,6 +60,14 @@ size_t PageEntry::KeepIn(TierId tier) const {
   return keep == 0 ? 0 : keep - 1;
 }
 
+size_t PageEntry::SegmentsWithin(uint64_t bytes) const {
+  if (whole) return segment_count;
+  size_t n = 1;
+  uint64_t sum = BytesOf(0);
+  while (n < segment_count && (sum += BytesOf(n)) <= bytes) ++n;
+  return n;
+}
+
 PageRecord PageEntry::Record(size_t segments_on_disk) const {
   PageRecord record{
       .number = number,

@@ -64,6 +64,7 @@ struct PageEntry {
   SpaceId space = 0;
   float put_gain = 0;  // of all segments as they were put; 0 = of those that are here
   uint32_t leases = 0;
+  uint32_t used_s = 0;  // when a prompt reached it last, in seconds after the store was opened
   // Of the thread that made the page busy, if it is: that one reads them without the lock.
   uint32_t header_bytes : 24 = 0;
   bool whole : 1 = false;
@@ -101,6 +102,9 @@ struct PageEntry {
   // How many segments stay when the next part leaves `tier`: those before its last there, none of a
   // `whole` page.
   size_t KeepIn(TierId tier) const;
+  // How many leading segments are within `bytes`, header included; at least the base, and all of a
+  // `whole` page.
+  size_t SegmentsWithin(uint64_t bytes) const;
   // What the catalog keeps, of the leading `segments_on_disk`.
   PageRecord Record(size_t segments_on_disk) const;
   // How many leading segments are on disk.

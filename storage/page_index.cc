@@ -158,6 +158,7 @@ std::unique_ptr<PageEntry> PageIndex::Replace(PageEntry* old, std::unique_ptr<Pa
   page->item = old->item;
   page->parent = old->parent;
   page->put_gain = old->put_gain;
+  page->used_s = old->used_s;
   page->reachable = old->reachable;
   page->held = old->held;
   Count(*old, false);
@@ -201,7 +202,8 @@ void PageIndex::OfferAgain(PageEntry& page) {
   for (const auto& policy : hot_) policy->Release(page.item);
 }
 
-void PageIndex::Touch(PageEntry* page) {
+void PageIndex::Touch(PageEntry* page, uint32_t used_s) {
+  page->used_s = used_s;
   const bool cold = page->segments()[0].tiers.Hottest() == TierId::kDisk;
   page->disk_uses = cold ? std::min(page->disk_uses + 1, 2) : 0;
   touched_.push_back(page);
@@ -326,6 +328,10 @@ StoreUsage PageIndex::usage(SpaceId space) const {
 
 void PageIndex::ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const {
   for (const PageEntry* const page : pages_) visit(*page);
+}
+
+void PageIndex::ForSome(size_t max, absl::FunctionRef<void(const PageEntry&)> visit) const {
+  for (auto it = pages_.begin(); it != pages_.end() && max > 0; ++it, --max) visit(**it);
 }
 
 void PageIndex::Count(const PageEntry& page, bool in) {

@@ -65,9 +65,9 @@ class PageIndex {
   void Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
               std::optional<TierId> by = std::nullopt);
 
-  // A prompt reached the page. The policies are told by TellUses, which every call that could tell
-  // the difference does first: telling them costs more than finding the page.
-  void Touch(PageEntry* page);
+  // A prompt reached the page, at PageEntry::used_s. The policies are told by TellUses, which every
+  // call that could tell the difference does first: telling them costs more than finding the page.
+  void Touch(PageEntry* page, uint32_t used_s);
   void TellUses();
   // `parent` comes before `page` in a prompt; ignored when that cannot be, another is known, or the
   // page is busy.
@@ -98,6 +98,8 @@ class PageIndex {
   const StoreUsage& usage() const { return usage_; }
   StoreUsage usage(SpaceId space) const;
   void ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const;
+  // At most `max` pages, in the order of hashes: neither age nor use has a part in which.
+  void ForSome(size_t max, absl::FunctionRef<void(const PageEntry&)> visit) const;
 
   // Recounts everything; INTERNAL names what differs.
   absl::Status CheckInvariants() const;

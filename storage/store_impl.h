@@ -5,9 +5,8 @@
 // claimed (PageEntry::busy), and bytes that are on their way into or out of a tier are `reserved`
 // there. So a budget holds at every moment: index + reserved bytes <= budget, or become fewer.
 //
-// Whoever holds a claim or a reservation waits for nobody who might wait for it: claims are never
-// waited for while holding one, and room is waited for only by Put, hotter tiers before colder
-// ones.
+// Whoever holds a claim or a reservation waits for nobody who might wait for it: no claim is waited
+// for while one is held, and room is waited for only by Put, hotter tiers before colder ones.
 #ifndef KVSTOW_STORAGE_STORE_IMPL_H_
 #define KVSTOW_STORAGE_STORE_IMPL_H_
 
@@ -60,8 +59,8 @@ class TieredStore::Impl {
   StoreUsage Usage(SpaceId space);
   StoreCounters Counters();
   std::vector<PageName> Pages(SpaceId space);
+  std::vector<PageSample> Sample(SpaceId space, size_t max_pages);
   absl::Status CheckInvariants();
-
   void SetMakeColdForm(MakeColdForm make_cold_form);  // cold_form.cc
   std::vector<PageRef> PageRefs();                    // scrubber.cc
   uint64_t Scrub(const PageRef& page);
@@ -78,9 +77,8 @@ class TieredStore::Impl {
   class Claim {
    public:
     Claim(Impl* store, PageEntry* page) : store_(store), page_(page) {}
-    Claim(Claim&& other) noexcept : store_(other.store_), page_(other.page_) {
-      other.page_ = nullptr;
-    }
+    Claim(Claim&& other) noexcept
+        : store_(other.store_), page_(std::exchange(other.page_, nullptr)) {}
     Claim& operator=(Claim&& other) noexcept {
       std::swap(store_, other.store_);
       std::swap(page_, other.page_);
@@ -100,6 +98,7 @@ class TieredStore::Impl {
 
   Tier& tier(TierId t) const { return *parts_.tiers[static_cast<size_t>(t)]; }
   uint64_t budget(TierId t) const { return budgets_[static_cast<size_t>(t)]; }
+  uint32_t SecondsOpen() const;
   bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
 
   // Claims. EndClaim takes null for a page that is gone.
@@ -172,6 +171,7 @@ class TieredStore::Impl {
   PageFacts FactsOf(const PageEntry& page) const;
 
   const TieredStoreOptions options_;
+  const Time opened_ = options_.clock->Now();
   const TieredStoreParts parts_;
   std::array<std::atomic<uint64_t>, kTiers> budgets_;  // change under the lock
 

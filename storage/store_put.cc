@@ -104,6 +104,7 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   changed_.NotifyAll();
   if (!tiers.ok()) return tiers.status();
   for (PageEntry::Segment& segment : entry->segments()) segment.tiers = *tiers;
+  entry->used_s = SecondsOpen();
   index_.Insert(std::move(entry));
   ++counters_.puts;
   for (int t = 0; t < kTiers; ++t) {
@@ -130,7 +131,7 @@ TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page
     ++counters_.conflicts;
     return {PutOutcome::kConflict, old->ref()};
   }
-  if (old->leases == 0) index_.Touch(old);
+  if (old->leases == 0) index_.Touch(old, SecondsOpen());
   return {PutOutcome::kAlreadyThere, old->ref()};
 }
 

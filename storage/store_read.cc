@@ -1,5 +1,6 @@
 // What readers see: Lookup, Find, Read, and the numbers.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@ namespace kvstow {
 namespace {
 
 constexpr TierId kTierOrder[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
+
+constexpr size_t kMaxWalk = 65536;  // pages that are looked at for a sample, at 0.1 us each
+constexpr size_t kAtOnce = 64;      // pages of a sample under one lock
 
 absl::Status Missing() { return absl::NotFoundError("the segment is not stored (any longer)"); }
 
@@ -51,9 +55,10 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const absl::strin
   if (!take_lease || found.empty()) return match;
   std::vector<PageRef> pages;
   pages.reserve(found.size());
+  const uint32_t used_s = SecondsOpen();
   for (PageEntry* const page : found) {
     ++page->leases;
-    index_.Touch(page);
+    index_.Touch(page, used_s);
     pages.push_back(page->ref());
   }
   match.lease = leases_.Grant(std::move(pages), now);
@@ -98,7 +103,7 @@ absl::StatusOr<PageFacts> TieredStore::Impl::Find(const PageName& name) {
 void TieredStore::Impl::Use(const PageName& name) {
   MutexLock lock(mu_);
   PageEntry* const page = index_.Find(name);
-  if (page != nullptr && page->leases == 0) index_.Touch(page);
+  if (page != nullptr && page->leases == 0) index_.Touch(page, SecondsOpen());
 }
 
 PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
@@ -305,6 +310,41 @@ std::vector<PageName> TieredStore::Impl::Pages(SpaceId space) {
     if (space == 0 || page.space == space) names.push_back(page.name());
   });
   return names;
+}
+
+// A clock that goes back counts as one that stands still.
+uint32_t TieredStore::Impl::SecondsOpen() const {
+  const auto open =
+      std::chrono::duration_cast<std::chrono::seconds>(options_.clock->Now() - opened_);
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(open.count(), 0, std::numeric_limits<uint32_t>::max()));
+}
+
+std::vector<PageSample> TieredStore::Impl::Sample(SpaceId space, size_t max_pages) {
+  std::vector<PageRef> refs;
+  {
+    MutexLock lock(mu_);
+    index_.ForSome(kMaxWalk, [&](const PageEntry& page) {
+      const bool wanted = space == 0 || page.space == space;
+      if (wanted && refs.size() < max_pages) refs.push_back(page.ref());
+    });
+  }
+  std::vector<PageSample> out;
+  out.reserve(refs.size());
+  const uint32_t now_s = SecondsOpen();
+  for (size_t first = 0; first < refs.size(); first += kAtOnce) {
+    MutexLock lock(mu_);
+    for (size_t i = first; i < std::min(first + kAtOnce, refs.size()); ++i) {
+      PageEntry* const page = index_.Find(refs[i]);
+      if (page == nullptr) continue;  // it went meanwhile
+      const uint32_t idle_s = now_s > page->used_s ? now_s - page->used_s : 0;
+      out.push_back({.page = WhatIsThere(*page, options_.count_levels),
+                     .space = page->space,
+                     .raw_bytes = page->raw_bytes,
+                     .idle = std::chrono::seconds(idle_s)});
+    }
+  }
+  return out;
 }
 
 absl::Status TieredStore::Impl::CheckInvariants() {

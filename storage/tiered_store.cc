@@ -33,6 +33,15 @@ absl::Status Validate(const TieredStoreOptions& options, const TieredStoreParts&
     return absl::FailedPreconditionError(
         absl::StrCat("watermarks: low ", low, " and high ", high, " must be 0 < low <= high <= 1"));
   }
+  const auto& [gpu_bits, host_bits, disk_bits] = options.target_bits;
+  if (!(gpu_bits == 0 && host_bits >= 0 && disk_bits >= 0)) {
+    return absl::FailedPreconditionError("target bits of a tier are 0 or more, of the GPU none");
+  }
+  if (host_bits > 0 && disk_bits > host_bits) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a page keeps ", host_bits, " bits of a value in the host tier and cannot have ", disk_bits,
+        " on disk: the target of the disk is at most the host's"));
+  }
   if (options.lease_ttl <= Duration::zero()) {
     return absl::FailedPreconditionError("the lease TTL must be positive");
   }
@@ -123,6 +132,9 @@ StoreUsage TieredStore::Usage() { return impl_->Usage(); }
 StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
 StoreCounters TieredStore::Counters() { return impl_->Counters(); }
 std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
+std::vector<PageSample> TieredStore::Sample(SpaceId space, size_t max_pages) {
+  return impl_->Sample(space, max_pages);
+}
 std::vector<PageRef> TieredStore::PageRefs() { return impl_->PageRefs(); }
 uint64_t TieredStore::Scrub(const PageRef& page) { return impl_->Scrub(page); }
 absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }

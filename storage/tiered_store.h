@@ -26,6 +26,9 @@
 // a Lookup and from PageToStore::parent_key; what is known when the page is written to disk is kept
 // there.
 //
+// Targets: a tier may say how many bits of a value a page keeps that cools into it: segments beyond
+// that are dropped, not moved. `whole`, leased and pinned pages move as they are.
+//
 // Hot and cold form: a page that was put as `hot` becomes another, smaller coding of the same
 // content before it leaves memory, by a function that the store is given. Hot pages are cooled so
 // before anything is demoted, the one used longest ago first, by whoever needs the room: a round of
@@ -59,6 +62,7 @@
 #include "base/clock.h"
 #include "storage/catalog.h"
 #include "storage/lease_table.h"
+#include "storage/page_facts.h"
 #include "storage/segment.h"
 #include "storage/tier.h"
 #include "storage/usage.h"
@@ -66,32 +70,6 @@
 namespace kvstow {
 
 enum class PutOutcome { kStored, kAlreadyThere, kConflict };
-
-// What Find tells about a page.
-struct PageFacts {
-  PageNumber number = 0;
-  SharedBytes header;
-  Digest128 raw_digest;
-  uint32_t tokens = 0;
-  uint64_t first_position = 0;
-  std::vector<SegmentFacts> segments;  // those present, a leading part
-  std::vector<TierId> tiers;           // hottest tier of each
-  Ack ack = Ack::kMemory;              // what all of these segments survive, at least
-  uint64_t stored_bytes() const;
-};
-
-// What Lookup tells about a page.
-struct FoundPage {
-  PageNumber number = 0;
-  uint64_t stored_bytes = 0;  // of the segments present
-  uint32_t tokens = 0;
-  uint16_t segments = 0;
-  uint8_t levels = 0;  // that are whole, as TieredStoreOptions::count_levels says
-  TierId tier{};       // the hottest that holds the base
-};
-
-// Levels that are whole in a page with so many segments: at most 254.
-using CountLevels = uint8_t (*)(std::span<const uint8_t> header, size_t segments);
 
 struct PrefixMatch {
   std::vector<FoundPage> pages;  // of the leading keys that are present
@@ -101,9 +79,12 @@ struct PrefixMatch {
 
 struct TieredStoreOptions {
   std::array<uint64_t, kTiers> budget_bytes{};  // 0 = the tier is not used
-  double high_watermark = 0.95;                 // of a budget: demotion starts
-  double low_watermark = 0.90;                  // of a budget: demotion ends
-  std::string eviction_policy = "kvstow";       // what goes first: one of EvictionPolicies()
+  // Of a value with 16 raw bits, and in proportion of others: what a page keeps that cools into the
+  // tier; 0 = all. Not of the GPU, into which nothing cools, and the disk's not above the host's.
+  std::array<double, kTiers> target_bits{};
+  double high_watermark = 0.95;            // of a budget: demotion starts
+  double low_watermark = 0.90;             // of a budget: demotion ends
+  std::string eviction_policy = "kvstow";  // what goes first: one of EvictionPolicies()
   Duration lease_ttl = std::chrono::seconds(10);
   // For Lookup; called under the store's lock, about once in the life of a page.
   CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
@@ -169,6 +150,9 @@ class TieredStore {
   StoreCounters Counters();
   // Pages of a space (0 = all), for listing and verification.
   std::vector<PageName> Pages(SpaceId space);
+  // Up to `max_pages` of a space (0 = all), by no order, from among 65,536 of the store's pages: it
+  // stays quick where there are millions. No use of the pages.
+  std::vector<PageSample> Sample(SpaceId space, size_t max_pages);
   // What is stored now, oldest first; and one page verified at rest, in every tier that has it:
   // answers how many bytes were read, 0 when it is gone or being moved. Damaged copies count and go
   // as when a read finds them; one on disk is written again where memory has a good one. No use of

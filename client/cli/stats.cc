@@ -1,14 +1,17 @@
-// kvstow stats: what the server holds and has done.
+// kvstow stats: what the server holds, how finely, and what it has done.
 #include <iostream>
 #include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/bytes.h"
+#include "base/status_macros.h"
 #include "client/cli/admin.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 #include "client/cli/usage.h"
+#include "kvstow/v1/admin.pb.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow::cli {
@@ -22,7 +25,75 @@ struct Flags {
   double interval_s = 2;
 };
 
-Json ToJson(const v1::UsageResponse& usage, const std::map<std::string, uint64_t>& counters) {
+using Counters = std::map<std::string, uint64_t>;
+
+struct Held {
+  v1::UsageResponse usage;
+  v1::AgesResponse ages;
+};
+
+absl::StatusOr<Held> Ask(Client& client, const std::string& space) {
+  Held held;
+  v1::UsageRequest usage;
+  usage.set_space(space);
+  KVSTOW_ASSIGN_OR_RETURN(held.usage,
+                          CallServer<v1::UsageResponse>(client, "/kvstow.v1.KvCache/Usage", usage));
+  v1::AgesRequest ages;
+  ages.set_space(space);
+  KVSTOW_ASSIGN_OR_RETURN(held.ages,
+                          CallServer<v1::AgesResponse>(client, "/kvstow.v1.Admin/Ages", ages));
+  return held;
+}
+
+double BitsOf(uint64_t bytes, uint64_t of) {
+  return of == 0 ? 0 : 8 * static_cast<double>(bytes) / static_cast<double>(of);
+}
+
+Json ToJson(const v1::AgeUsage& row) {
+  return {{"tier", row.tier()},
+          {"idle_from_ms", row.idle_from_ms()},
+          {"idle_below_ms", row.idle_below_ms()},
+          {"pages", row.pages()},
+          {"tokens", row.tokens()},
+          {"raw_bytes", row.raw_bytes()},
+          {"encoded_bytes", row.encoded_bytes()},
+          {"bits_per_token", BitsOf(row.encoded_bytes(), row.tokens())},
+          {"bits_per_value", BitsOf(row.encoded_bytes(), row.values())},
+          {"levels", row.levels()}};
+}
+
+Json ToJson(const v1::AgesResponse& ages) {
+  Json rows = Json::array();
+  for (const v1::AgeUsage& row : ages.rows()) rows.push_back(ToJson(row));
+  return {{"pages", ages.pages()}, {"sampled_pages", ages.sampled_pages()}, {"rows", rows}};
+}
+
+std::string AgeText(const v1::AgeUsage& row) {
+  const auto time = [](uint64_t ms) {
+    return absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(ms)));
+  };
+  if (row.idle_below_ms() == 0) return absl::StrCat(">= ", time(row.idle_from_ms()));
+  return absl::StrCat("< ", time(row.idle_below_ms()));
+}
+
+std::string Text(const v1::AgesResponse& ages) {
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::AgeUsage& row : ages.rows()) {
+    rows.push_back(
+        {row.tier(), AgeText(row), absl::StrCat(row.pages()), FormatSize(row.encoded_bytes()),
+         FormatFixed(BitsOf(row.encoded_bytes(), row.tokens()), 0),
+         FormatFixed(BitsOf(row.encoded_bytes(), row.values()), 2), FormatFixed(row.levels(), 2)});
+  }
+  std::string out = absl::StrCat(
+      "\n",
+      FormatTable({"TIER", "UNUSED", "PAGES", "HELD", "BITS/TOKEN", "BITS/VALUE", "LEVELS"}, rows));
+  if (ages.sampled_pages() < ages.pages()) {
+    absl::StrAppend(&out, "estimated from ", ages.sampled_pages(), " pages\n");
+  }
+  return out;
+}
+
+Json ToJson(const v1::UsageResponse& usage, const Counters& counters) {
   return {{"pages", usage.pages()},
           {"raw_bytes", usage.raw_bytes()},
           {"encoded_bytes", usage.encoded_bytes()},
@@ -36,7 +107,8 @@ Json ToJson(const v1::UsageResponse& usage, const std::map<std::string, uint64_t
           {"counters", counters}};
 }
 
-std::string Text(const v1::UsageResponse& usage, const std::map<std::string, uint64_t>& counters) {
+std::string Text(const Held& held, const Counters& counters) {
+  const v1::UsageResponse& usage = held.usage;
   std::string out = FormatFields(
       {{"pages", absl::StrCat(usage.pages(), ", ", usage.pinned_pages(), " of them pinned")},
        {"raw", FormatSize(usage.raw_bytes())},
@@ -44,6 +116,7 @@ std::string Text(const v1::UsageResponse& usage, const std::map<std::string, uin
                                 FormatRatio(usage.raw_bytes(), usage.encoded_bytes()))},
        {"leases", absl::StrCat(usage.leases())}});
   absl::StrAppend(&out, "\n", TiersTable(usage.tiers()));
+  if (usage.pages() > 0) absl::StrAppend(&out, Text(held.ages));
   if (const v1::Reuse& reuse = usage.reuse(); reuse.references() > 0) {
     absl::StrAppend(&out, "\nin the last hours ", reuse.references(), " pages were asked for, ",
                     FormatFixed(100 * reuse.infinite_hit_rate(), 1),
@@ -58,16 +131,14 @@ std::string Text(const v1::UsageResponse& usage, const std::map<std::string, uin
 
 int Stats(const Flags& flags) {
   const auto client = Connect(flags.server);
-  v1::UsageRequest request;
-  request.set_space(flags.space);
   for (;;) {
-    const auto usage = CallServer<v1::UsageResponse>(*client, "/kvstow.v1.KvCache/Usage", request);
-    if (!usage.ok()) return Fail(flags.output, usage.status());
-    const std::map<std::string, uint64_t> counters(usage->counters().begin(),
-                                                   usage->counters().end());
+    const absl::StatusOr<Held> held = Ask(*client, flags.space);
+    if (!held.ok()) return Fail(flags.output, held.status());
+    const Counters counters(held->usage.counters().begin(), held->usage.counters().end());
     const bool clear = flags.watch && !flags.output.json();
-    Print(flags.output, ToJson(*usage, counters),
-          absl::StrCat(clear ? "\033[H\033[2J" : "", Text(*usage, counters)));
+    Json json = ToJson(held->usage, counters);
+    json["ages"] = ToJson(held->ages);
+    Print(flags.output, json, absl::StrCat(clear ? "\033[H\033[2J" : "", Text(*held, counters)));
     if (!flags.watch) return kDone;
     std::this_thread::sleep_for(std::chrono::duration<double>(flags.interval_s));
   }
@@ -76,8 +147,10 @@ int Stats(const Flags& flags) {
 }  // namespace
 
 void AddStats(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
-      "stats", "What the server holds: by tier, in pages, encoded and raw bytes");
+  CLI::App* const verb = app.add_subcommand("stats",
+                                            "What the server holds: by tier, in pages, encoded and "
+                                            "raw bytes; and the bits of its tokens, "
+                                            "by tier and by how long nobody has used them");
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(*verb, flags->server);
   AddOutputFlags(*verb, flags->output);

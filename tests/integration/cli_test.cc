@@ -3,44 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <nlohmann/json.hpp>
 
-#include "client/safetensors.h"
-#include "tests/integration/process.h"
+#include "tests/integration/cli_server.h"
 
 namespace kvstow {
 namespace {
 
 using testing::HasSubstr;
-using Json = nlohmann::json;
 
-constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
-constexpr uint64_t kRawBytes = 256 * 30 * 3 * 64 * 2 * 2;
 constexpr char kNobody[] = "127.0.0.1:1";
 
 const std::vector<std::string> kVerbs = {"ping",   "status", "stats", "spaces", "put",   "get",
                                          "exists", "del",    "pin",   "unpin",  "evict", "budget",
                                          "flush",  "verify", "bench", "report"};
-
-// Standard output as JSON: one object on one line.
-Json ParseLine(const Finished& run) {
-  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
-  const Json json = Json::parse(run.out, nullptr, false);
-  EXPECT_TRUE(json.is_object()) << run.out << run.err;
-  return json.is_object() ? json : Json::object();
-}
-
-void ExpectSameCase(const std::string& path, const std::string& original, uint64_t tokens) {
-  const auto a = SafetensorsReader::Open(original), b = SafetensorsReader::Open(path);
-  ASSERT_TRUE(a.ok() && b.ok()) << b.status();
-  EXPECT_EQ(b->tensors().size(), 60u);
-  for (const auto& [name, tensor] : b->tensors()) {
-    const auto whole = a->Find(name);
-    ASSERT_TRUE(whole.ok());
-    ASSERT_EQ(tensor.shape, (std::vector<uint64_t>{tokens, 3, 64})) << name;
-    EXPECT_TRUE(std::ranges::equal(a->Data(*whole).first(tensor.bytes), b->Data(tensor))) << name;
-  }
-}
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
   std::vector<std::vector<std::string>> all = {
@@ -256,25 +231,6 @@ TEST(Cli, RoundtripFollowsTargets) {
   EXPECT_THAT(refused({"kvstow", "--attention", "all"}), HasSubstr("--attention"));
   refused({"kvstow", "--target-ratio", "8", "--max-error", "0.1"});
 }
-
-// A daemon with a disk, and the verbs pointed at it.
-class CliServer : public testing::Test {
- protected:
-  Finished Run(std::vector<std::string> arguments) {
-    return RunKvstow(arguments, {"KVSTOW_SERVER=" + daemon_.address()});
-  }
-  // The verb with --format json.
-  Json RunJson(std::vector<std::string> arguments, int exit_code = 0) {
-    arguments.insert(arguments.end(), {"--format", "json"});
-    const Finished run = Run(arguments);
-    EXPECT_EQ(run.exit_code, exit_code) << arguments[0] << ": " << run.err;
-    return ParseLine(run);
-  }
-
-  TempDir dir_;
-  const std::string out_ = dir_.path("out.safetensors");
-  Daemon daemon_{"127.0.0.1:0", {"--disk-path", dir_.path("disk"), "--host-bytes", "64MiB"}};
-};
 
 TEST_F(CliServer, ACaseGoesInComesBackAndGoes) {
   const Json put =

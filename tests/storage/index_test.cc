@@ -150,8 +150,8 @@ TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
   index_.SetParent(third, *second);
   index_.SetParent(far, *second);
   EXPECT_EQ(far->parent, PolicyItem::kNoParent) << "it does not begin where page 2 ends";
-  for (int i = 0; i < 20; ++i) index_.Touch(third);
-  for (int i = 0; i < 20; ++i) index_.Touch(far);
+  for (int i = 0; i < 20; ++i) index_.Touch(third, 0);
+  for (int i = 0; i < 20; ++i) index_.Touch(far, 0);
   EXPECT_EQ(index_.Victim(TierId::kHost, any), third);
   EXPECT_EQ(Drain(index_, TierId::kHost), (std::vector<PageNumber>{3, 2, 1, 9}));
 }
@@ -159,7 +159,7 @@ TEST_F(PageIndexOrder, LeavesGoBeforeTheirParentsHoweverTheParentBecameKnown) {
 TEST_F(PageIndexOrder, APageMayGoBeforeThePoliciesAreToldOfItsUse) {
   PageEntry* const gone = Add(1, {1});
   PageEntry* const stays = Add(3, {1});
-  for (PageEntry* const page : {gone, stays, gone}) index_.Touch(page);
+  for (PageEntry* const page : {gone, stays, gone}) index_.Touch(page, 0);
   index_.Remove(gone);
   index_.TellUses();
   EXPECT_OK(index_.CheckInvariants());
