@@ -1,7 +1,11 @@
 #include "client/client_core.h"
 
 #include <algorithm>
+#include <random>
+#include <string>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/raw_stream.h"
 
@@ -10,6 +14,11 @@ namespace {
 
 constexpr Duration kFirstWait = std::chrono::milliseconds(50);
 constexpr Duration kLongestWait = std::chrono::milliseconds(1000);
+
+Duration LongerByUpToHalf(Duration wait) {
+  thread_local std::minstd_rand random(std::random_device{}());
+  return wait + Duration(std::uniform_int_distribution<Duration::rep>(0, wait.count() / 2)(random));
+}
 
 }  // namespace
 
@@ -63,10 +72,19 @@ void OpenCalls::WaitForBatches() {
 }
 
 std::optional<Duration> Attempts::Next(const absl::Status& status, bool progress) {
-  if (!absl::IsUnavailable(status)) return std::nullopt;
+  const absl::optional<absl::Cord> pushback = status.GetPayload(kPushbackKey);
+  if (!pushback && !absl::IsUnavailable(status)) return std::nullopt;
   failed_ = progress ? 1 : failed_ + 1;
   if (failed_ >= limit_) return std::nullopt;
-  const Duration wait = std::min(kFirstWait * (1 << std::min(failed_ - 1, 10)), kLongestWait);
+  Duration first = kFirstWait, longest = kLongestWait;
+  if (pushback) {
+    int asked_ms = -1;
+    if (!absl::SimpleAtoi(std::string(*pushback), &asked_ms) || asked_ms < 0) return std::nullopt;
+    first = std::chrono::milliseconds(asked_ms);
+    longest = std::max(longest, first);
+  }
+  const Duration wait =
+      LongerByUpToHalf(std::min(first * (1 << std::min(failed_ - 1, 10)), longest));
   if (Clock::Real().Now() + wait >= deadline_) return std::nullopt;
   return wait;
 }

@@ -63,7 +63,14 @@ struct ClientCore {
   Executor executor;  // last: it joins before the others go
 };
 
-// When to try again. One for each call.
+// The wait that a server asks for with a call that it refuses for now: "grpc-retry-pushback-ms" in
+// its trailing metadata, kept as a payload of the status. A negative one, or no number, forbids to
+// try again.
+inline constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
+
+// When to try again: after UNAVAILABLE, and after whatever came with a pushback. Waits double from
+// one attempt to the next, and are a random part longer than that, so that those who were refused
+// together do not come back together. One for each call.
 class Attempts {
  public:
   Attempts(int limit, Time deadline) : limit_(limit), deadline_(deadline) {}

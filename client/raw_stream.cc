@@ -4,10 +4,20 @@
 
 #include <utility>
 
+#include "absl/strings/cord.h"
+
 namespace kvstow {
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+absl::Status FromGrpc(const grpc::Status& grpc_status, const grpc::ClientContext& context) {
+  absl::Status status(static_cast<absl::StatusCode>(grpc_status.error_code()),
+                      grpc_status.error_message());
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto pushback = trailing.find(kPushbackKey);
+  if (pushback != trailing.end()) {
+    status.SetPayload(kPushbackKey, absl::Cord(absl::string_view(pushback->second.data(),
+                                                                 pushback->second.size())));
+  }
+  return status;
 }
 
 std::chrono::system_clock::time_point WallDeadline(Time deadline) {
@@ -94,7 +104,7 @@ void RawStream::OnDone(const grpc::Status& grpc_status) {
   absl::Status status;
   {
     MutexLock lock(mu_);
-    status = why_.ok() ? FromGrpc(grpc_status) : why_;
+    status = why_.ok() ? FromGrpc(grpc_status, context_) : why_;
   }
   // The call goes first: what it holds of the handler's bytes is then on its way back.
   const std::shared_ptr<StreamHandler> handler = handler_;

@@ -70,7 +70,8 @@ class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status why_ KVSTOW_GUARDED_BY(mu_);  // we ended it ourselves
 };
 
-absl::Status FromGrpc(const grpc::Status& status);
+// Of a call that is over, with the pushback that came with it (Attempts).
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 std::chrono::system_clock::time_point WallDeadline(Time deadline);
 
 }  // namespace kvstow

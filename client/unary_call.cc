@@ -40,7 +40,7 @@ absl::Status Attempt(ClientCore& core, const std::string& method, const grpc::By
   Mailbox<absl::Status> done;
   grpc::GenericStub stub(core.channels.metadata());
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
-                 [&done](grpc::Status status) { done.Put(FromGrpc(status)); });
+                 [&](grpc::Status status) { done.Put(FromGrpc(status, context)); });
   return done.Wait();
 }
 

@@ -15,15 +15,17 @@ namespace {
 class GetStream final : public RawReactor {
  public:
   GetStream(StreamParts& parts, grpc::CallbackServerContext* context)
-      : parts_(parts), count_(parts, StreamKind::kGet) {
+      : parts_(parts), context_(*context), count_(parts, StreamKind::kGet) {
     absl::Status status = CheckDeadline(*context, parts.metrics);
     if (status.ok()) status = count_.admitted();
     if (status.ok()) {
       StartRead(&in_);
     } else {
-      Finish(ToGrpc(status));
+      FinishStream(*this, context_, status);
     }
   }
+
+  ~GetStream() override { parts_.get_ahead -= ahead_; }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -49,6 +51,11 @@ class GetStream final : public RawReactor {
   void EndReading(absl::Status status);
   void Fetch(const std::shared_ptr<Asked>& asked);  // on a worker thread
 
+  // `bytes` modulo 2^64: adds a negative number too.
+  void AddAhead(uint64_t bytes) KVSTOW_REQUIRES(mu_) {
+    ahead_ += bytes;
+    parts_.get_ahead += bytes;
+  }
   void StartFetches() KVSTOW_REQUIRES(mu_);
   bool NextChunk() KVSTOW_REQUIRES(mu_);
   std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
@@ -57,6 +64,7 @@ class GetStream final : public RawReactor {
   static void Act(GetStream* stream, Next next);
 
   StreamParts& parts_;
+  grpc::CallbackServerContext& context_;
   const StreamCount count_;
 
   grpc::ByteBuffer in_;
@@ -152,9 +160,10 @@ void GetStream::StartFetches() {
     const std::shared_ptr<Asked>& asked = asked_[next_fetch_];
     const uint64_t bound = PayloadBound(*space_, asked->request);
     const uint64_t room = std::min(credit_, parts_.limits.window_bytes);
-    if (ahead_ > 0 && ahead_ + bound > room) return;
+    const bool crowded = parts_.get_ahead + bound > parts_.limits.get_bytes;
+    if (ahead_ > 0 && (crowded || ahead_ + bound > room)) return;
     asked->reserved = bound;
-    ahead_ += bound;
+    AddAhead(bound);
     ++next_fetch_;
     ++fetching_;
     parts_.get_workers.Submit([this, asked] { Fetch(asked); });
@@ -172,7 +181,7 @@ void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
   Next next;
   {
     MutexLock lock(mu_);
-    ahead_ = ahead_ - asked->reserved + page.reply.payload_bytes();
+    AddAhead(page.reply.payload_bytes() - asked->reserved);
     asked->page = std::move(page);
     asked->ready = true;
     --fetching_;
@@ -192,7 +201,7 @@ std::vector<SharedBytes> GetStream::TakePayload(Asked& asked) {
     asked.sent += bytes;
     asked.part_offset += bytes;
     credit_ -= bytes;
-    ahead_ -= bytes;
+    AddAhead(-uint64_t{bytes});
     room -= bytes;
     if (asked.part_offset == part.size()) {
       ++asked.part;
@@ -252,7 +261,7 @@ void GetStream::Act(GetStream* stream, Next next) {
       MutexLock lock(stream->mu_);
       status = stream->final_;
     }
-    stream->Finish(ToGrpc(status));
+    FinishStream(*stream, stream->context_, status);
   }
 }
 

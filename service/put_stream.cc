@@ -18,13 +18,13 @@ constexpr int kMaxUnreadResults = 1024;
 class PutStream final : public RawReactor {
  public:
   PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
-      : parts_(parts), count_(parts, StreamKind::kPut) {
+      : parts_(parts), context_(*context), count_(parts, StreamKind::kPut), window_(parts) {
     absl::Status status = CheckDeadline(*context, parts.metrics);
     if (status.ok()) status = count_.admitted();
     if (status.ok()) {
       StartRead(&in_);
     } else {
-      Finish(ToGrpc(status));
+      FinishStream(*this, context_, status);
     }
   }
 
@@ -65,7 +65,9 @@ class PutStream final : public RawReactor {
   static void Act(PutStream* stream, Next next);
 
   StreamParts& parts_;
+  grpc::CallbackServerContext& context_;
   const StreamCount count_;
+  PutWindow window_;
 
   grpc::ByteBuffer in_;
   std::shared_ptr<const Space> space_;  // these two are set once, by the first message
@@ -162,7 +164,9 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   // A page must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
                         (payload_ == v1::ENCODED ? kEncodedOverhead : 0);
-  GrantCredit(std::max(parts_.limits.window_bytes, 2 * page));
+  const absl::StatusOr<uint64_t> window = window_.Take(page);
+  if (!window.ok()) return window.status();
+  GrantCredit(*window);
   return absl::OkStatus();
 }
 
@@ -313,7 +317,7 @@ void PutStream::Act(PutStream* stream, Next next) {
       MutexLock lock(stream->mu_);
       status = stream->final_;
     }
-    stream->Finish(ToGrpc(status));
+    FinishStream(*stream, stream->context_, status);
   }
 }
 

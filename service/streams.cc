@@ -1,10 +1,19 @@
 #include "service/streams.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "service/convert.h"
 
 namespace kvstow {
+namespace {
+
+// Of all windows of Put streams: what is beyond it would only wait for its turn, in memory.
+constexpr uint64_t kMostUnderWay = uint64_t{256} << 20;
+constexpr char kPushbackMs[] = "100";  // about what a page takes to come, be coded and be stored
+
+}  // namespace
 
 absl::Status CheckDeadline(const grpc::CallbackServerContext& context, Metrics& metrics) {
   if (context.deadline() != std::chrono::system_clock::time_point::max()) return absl::OkStatus();
@@ -30,6 +39,31 @@ absl::Status StreamCount::admitted() const {
   parts_.metrics.CountRefusedCall("too_many_streams");
   return absl::ResourceExhaustedError(
       absl::StrCat("there are ", parts_.limits.streams, " streams of this kind: try again later"));
+}
+
+absl::StatusOr<uint64_t> PutWindow::Take(uint64_t page_bytes) {
+  const uint64_t budget =
+      std::min({parts_.limits.put_bytes, parts_.staging.budget_bytes(), kMostUnderWay});
+  uint64_t granted = parts_.put_granted, window = 0;
+  do {
+    const uint64_t left = budget - std::min(budget, granted);
+    window = std::max(std::min(parts_.limits.window_bytes, left / 4), 2 * page_bytes);
+    if (window > left && granted > 0) {
+      parts_.metrics.CountRefusedCall("put_memory");
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the memory for pages on their way in, ", budget,
+                       " bytes, is given to other streams: try again later"));
+    }
+  } while (!parts_.put_granted.compare_exchange_weak(granted, granted + window));
+  return bytes_ = window;
+}
+
+void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
+                  const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", kPushbackMs);
+  }
+  stream.Finish(ToGrpc(status));
 }
 
 }  // namespace kvstow

@@ -6,6 +6,11 @@
 // granted and gets it back when a page is done; a Get client grants what it is ready to take, and
 // pages are read and decoded ahead of it no further than that and a window.
 //
+// Overload: all windows of Put streams together are within the budget of staged pages, and what Get
+// streams have read ahead within one of its own. A stream that there is no room for, or one too
+// many, is RESOURCE_EXHAUSTED before it sent a page, and told when to come back: trailing metadata
+// "grpc-retry-pushback-ms", which gRPC's own retries and the C++ client go by.
+//
 // Framing that cannot be understood ends the stream with INVALID_ARGUMENT; what is wrong with one
 // page is that page's result. A stream that breaks leaves nothing behind: what was half sent is
 // dropped, what was wholly sent is stored.
@@ -19,6 +24,7 @@
 #include <atomic>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
 #include "service/page_writer.h"
@@ -32,6 +38,10 @@ class LocalSessions;
 
 struct StreamLimits {
   uint64_t window_bytes = 32 << 20;  // of one stream; at least two pages of its space
+  // Of all Put streams; 256 MiB at most, and what may be staged.
+  uint64_t put_bytes = UINT64_MAX;
+  // Read ahead by all Get streams; each may have a page ahead all the same.
+  uint64_t get_bytes = 256 << 20;
   uint64_t get_chunk_bytes = 1 << 20;
   size_t pending_pages = 65536;  // asked for on one Get stream and not yet answered
   int streams = 256;             // of each kind, over all connections
@@ -49,6 +59,7 @@ struct StreamParts {
   StreamLimits limits;
   LocalSessions* local = nullptr;  // set before the first call; null: there are none
   std::atomic<int> put_streams = 0, get_streams = 0;
+  std::atomic<uint64_t> put_granted = 0, get_ahead = 0;
 };
 
 using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -73,6 +84,26 @@ class StreamCount {
   std::atomic<int>& count_;
   const int before_;
 };
+
+// A Put stream's window, for as long as the stream lives.
+class PutWindow {
+ public:
+  explicit PutWindow(StreamParts& parts) : parts_(parts) {}
+  ~PutWindow() { parts_.put_granted -= bytes_; }
+  PutWindow(const PutWindow&) = delete;
+  PutWindow& operator=(const PutWindow&) = delete;
+  // Once: the bytes that the stream may have under way, a quarter of what is left at most but room
+  // for two pages. RESOURCE_EXHAUSTED when that is not left, unless there is no other stream.
+  absl::StatusOr<uint64_t> Take(uint64_t page_bytes);
+
+ private:
+  StreamParts& parts_;
+  uint64_t bytes_ = 0;
+};
+
+// Ends a stream; one that is RESOURCE_EXHAUSTED is told when to come back.
+void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
+                  const absl::Status& status);
 
 }  // namespace kvstow
 

@@ -43,6 +43,7 @@ class Staging {
   // Frees what expired; returns how many tickets.
   size_t Reap();
 
+  uint64_t budget_bytes() const { return options_.budget_bytes; }
   uint64_t staged_bytes() const;
   size_t open_tickets() const;
 

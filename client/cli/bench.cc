@@ -200,8 +200,10 @@ void AddBench(CLI::App& app, int& exit_code) {
   verb->footer(
       "Examples:\n  kvstow bench --recipe raw --clients 4\n"
       "  kvstow bench compare            # kvstow, Redis and memcached, started here\n"
+      "  kvstow bench overload           # more than a server can take\n"
       "  kvstow bench --layers 80 --kv-heads 8 --head-dim 128 --pages 16 --space big");
   AddBenchCompare(*verb, exit_code);
+  AddBenchOverload(*verb, exit_code);
   verb->callback([verb, flags, &exit_code] {
     if (!verb->get_subcommands().empty()) return;
     flags->spec.head_dim_v = flags->spec.head_dim_k;

@@ -134,6 +134,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Peer>>> StartPeers(const Flags& flags
           if (recipe.empty()) continue;
           KVSTOW_RETURN_IF_ERROR(
               add(StartKvstow(options, {.recipe = recipe, .shared = true, .spec = flags.spec})));
+          if (&recipe == &flags.shared.back()) KVSTOW_RETURN_IF_ERROR(add(StartGrpcSlots(options)));
         }
       } else if (name == "redis") {
         KVSTOW_RETURN_IF_ERROR(add(StartRedis(options)));
@@ -173,12 +174,14 @@ bool IsRival(const std::string& name) {
 
 // A row for each peer, in groups of an operation and a number of clients.
 void Report(const Flags& flags, const std::vector<std::string>& names, const Rows& rows) {
-  std::map<std::pair<std::string, uint32_t>, double> best;  // of the rivals, in GB/s
+  // Of the rivals, and of slots by gRPC calls, in GB/s.
+  std::map<std::pair<std::string, uint32_t>, double> best, slots;
   std::map<RowKey, Sample> summaries;
   for (const auto& [key, samples] : rows) {
     const Sample& row = summaries[key] = Summary(samples);
     double& most = best[{key.operation, key.clients}];
     if (IsRival(names[key.peer])) most = std::max(most, row.gbps);
+    if (names[key.peer] == kGrpcSlots) slots[{key.operation, key.clients}] = row.gbps;
   }
   const size_t page = PageBytes(flags.spec, flags.spec.page_tokens);
   const double memcpy_gbps = MemcpyGbps(page);
@@ -186,34 +189,41 @@ void Report(const Flags& flags, const std::vector<std::string>& names, const Row
   std::vector<std::vector<std::string>> table;
   for (const auto& [key, row] : summaries) {
     const double rival = best[{key.operation, key.clients}];
+    const double by_grpc = slots[{key.operation, key.clients}];
+    const auto of = [&](double other) {
+      return other > 0 ? FormatFixed(row.gbps / other, 2) : std::string("-");
+    };
     const double p50 = Percentile(row.us, 0.5), p99 = Percentile(row.us, 0.99);
     list.push_back({{"operation", key.operation},
                     {"clients", key.clients},
                     {"peer", names[key.peer]},
                     {"gbps", row.gbps},
                     {"of_best_rival", rival > 0 ? Json(row.gbps / rival) : Json()},
+                    {"of_grpc_slots", by_grpc > 0 ? Json(row.gbps / by_grpc) : Json()},
                     {"of_memcpy", row.gbps / memcpy_gbps},
                     {"cpu_s_per_gb", row.cpu_s_per_gb},
                     {"p50_us", p50},
                     {"p99_us", p99}});
     table.push_back({key.operation, absl::StrCat(key.clients), names[key.peer],
-                     FormatFixed(row.gbps, 2), rival > 0 ? FormatFixed(row.gbps / rival, 2) : "-",
-                     FormatFixed(row.gbps / memcpy_gbps, 2), FormatFixed(row.cpu_s_per_gb, 2),
-                     FormatFixed(p50 / 1e3, 2), FormatFixed(p99 / 1e3, 2)});
+                     FormatFixed(row.gbps, 2), of(rival), of(by_grpc), of(memcpy_gbps),
+                     FormatFixed(row.cpu_s_per_gb, 2), FormatFixed(p50 / 1e3, 2),
+                     FormatFixed(p99 / 1e3, 2)});
   }
-  Print(flags.output,
-        {{"value_bytes", page},
-         {"batch", flags.batch},
-         {"rounds", flags.rounds},
-         {"memcpy_gbps", memcpy_gbps},
-         {"rows", list}},
-        absl::StrCat("values of ", FormatSize(page), ", ", flags.batch, " in a call; medians of ",
-                     flags.rounds, " rounds in turns; memcpy ", FormatFixed(memcpy_gbps, 2),
-                     " GB/s\nxRIVAL: of the best of Redis and memcached; CPU: both ends, seconds a "
-                     "GB; GB/s are of fp16 values, also of encoded pages\n",
-                     FormatTable({"OPERATION", "CLIENTS", "STORE", "GB/s", "xRIVAL", "xMEMCPY",
-                                  "CPU s/GB", "P50 ms", "P99 ms"},
-                                 table)));
+  Print(
+      flags.output,
+      {{"value_bytes", page},
+       {"batch", flags.batch},
+       {"rounds", flags.rounds},
+       {"memcpy_gbps", memcpy_gbps},
+       {"rows", list}},
+      absl::StrCat("values of ", FormatSize(page), ", ", flags.batch, " in a call; medians of ",
+                   flags.rounds, " rounds in turns; memcpy ", FormatFixed(memcpy_gbps, 2),
+                   " GB/s\nxRIVAL: of the best of Redis and memcached; xSLOTS: of shared memory by "
+                   "gRPC calls; CPU: both ends, seconds a "
+                   "GB; GB/s are of fp16 values, also of encoded pages\n",
+                   FormatTable({"OPERATION", "CLIENTS", "STORE", "GB/s", "xRIVAL", "xSLOTS",
+                                "xMEMCPY", "CPU s/GB", "P50 ms", "P99 ms"},
+                               table)));
 }
 
 absl::Status Compare(const Flags& flags) {

@@ -64,6 +64,7 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code);
 void AddCodecCalibrate(CLI::App& codec, int& exit_code);
 void AddBench(CLI::App& app, int& exit_code);  // and compare
 void AddBenchCompare(CLI::App& bench, int& exit_code);
+void AddBenchOverload(CLI::App& bench, int& exit_code);
 void AddSimulate(CLI::App& app, int& exit_code);
 void AddReplay(CLI::App& app, int& exit_code);
 void AddPlan(CLI::App& app, int& exit_code);

@@ -90,15 +90,31 @@ class FakeCache final : public v1::KvCache::CallbackService {
     });
   }
   grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse>* Put(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
+    if (Refuses(*context)) return new Refusal<v1::PutRequest, v1::PutResponse>();
     return fake::NewPutStream(state_);
   }
   grpc::ServerBidiReactor<v1::GetRequest, v1::GetResponse>* Get(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
+    if (Refuses(*context)) return new Refusal<v1::GetRequest, v1::GetResponse>();
     return fake::NewGetStream(state_);
   }
 
  private:
+  template <typename Request, typename Response>
+  class Refusal final : public grpc::ServerBidiReactor<Request, Response> {
+   public:
+    Refusal() { this->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too much at once"}); }
+    void OnDone() override { delete this; }
+  };
+  bool Refuses(grpc::CallbackServerContext& context) {
+    FakeFaults& faults = state_.faults;
+    if (faults.refusals.fetch_sub(1) <= 0) return false;
+    ++faults.streams;
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(faults.pushback_ms.load()));
+    return true;
+  }
+
   template <typename Fn>
   grpc::ServerUnaryReactor* InSpace(grpc::CallbackServerContext* context, const std::string& name,
                                     Fn fn) {

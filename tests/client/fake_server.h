@@ -19,6 +19,8 @@ struct FakeFaults {
   std::atomic<bool> lie_about_kept = false;  // pages that are read speak of tokens they have not
   std::atomic<bool> flip_a_bit = false;      // in the first chunk of each page that is read
   std::atomic<bool> shift_chunks = false;    // sends every chunk with a wrong offset
+  std::atomic<int> refusals = 0;             // so many streams are RESOURCE_EXHAUSTED
+  std::atomic<int> pushback_ms = 0;          // is what those are told to wait
   std::atomic<int> streams = 0;              // opened so far
 };
 

@@ -6,8 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <set>
+
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "client/client_core.h"
 #include "tests/client/fake_server.h"
 
 namespace kvstow {
@@ -116,6 +120,56 @@ TEST_F(FaultyServer, AStalledStreamEndsAtTheDeadlineAndTheNextOneWorks) {
   server_->faults().stall = false;
   EXPECT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
               testing::Each(PageOutcome::kStored));
+}
+
+TEST_F(FaultyServer, WhoIsRefusedForNowComesBackAsLateAsTheServerAsks) {
+  server_->faults().pushback_ms = 30;
+  server_->faults().refusals = 2;
+  const Time start = Clock::Real().Now();
+  EXPECT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  EXPECT_GE(Clock::Real().Now() - start, milliseconds(30 + 60)) << "the second wait is longer";
+  EXPECT_EQ(server_->faults().streams, 3);
+  server_->faults().refusals = 1;
+  Fetch fetch(SmallSpec(), prompt_.keys);
+  EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()), testing::Each(PageOutcome::kHit));
+  EXPECT_EQ(server_->faults().streams, 5);
+}
+
+TEST_F(FaultyServer, AWaitBeyondTheDeadlineIsNotBegun) {
+  server_->faults().pushback_ms = 3'600'000;
+  server_->faults().refusals = 1;
+  const auto results = client_->Put("s", prompt_.Puts()).get();
+  EXPECT_THAT(OutcomesOf(results), testing::Each(PageOutcome::kUnavailable));
+  EXPECT_THAT(results[0].message, testing::HasSubstr("too much at once"));
+  EXPECT_EQ(server_->faults().streams, 1);
+}
+
+TEST(ClientAttempts, WaitAsLongAsAskedAndARandomPartLonger) {
+  const Time later = Clock::Real().Now() + milliseconds(3'600'000);
+  absl::Status refused = absl::ResourceExhaustedError("busy");
+  EXPECT_FALSE(Attempts(6, later).Next(refused, false).has_value()) << "without a pushback";
+  const auto ask = [&](absl::string_view pushback) {
+    refused.SetPayload(kPushbackKey, absl::Cord(pushback));
+  };
+  ask("2000");
+  std::set<Duration> first_waits;
+  for (int call = 0; call < 100; ++call) {
+    Attempts attempts(3, later);
+    const auto first = attempts.Next(refused, false), second = attempts.Next(refused, false);
+    ASSERT_TRUE(first.has_value() && second.has_value());
+    EXPECT_GE(*first, milliseconds(2000));
+    EXPECT_LE(*first, milliseconds(3000));
+    EXPECT_GE(*second, milliseconds(2000));
+    EXPECT_FALSE(attempts.Next(refused, false).has_value()) << "three attempts";
+    first_waits.insert(*first);
+  }
+  EXPECT_GT(first_waits.size(), 10u) << "clients that are refused together come back apart";
+  EXPECT_FALSE(Attempts(6, Clock::Real().Now() + milliseconds(1000)).Next(refused, false));
+  for (const char* never : {"-1", "soon", ""}) {
+    ask(never);
+    EXPECT_FALSE(Attempts(6, later).Next(refused, false).has_value()) << never;
+  }
 }
 
 TEST_F(FaultyServer, ADestroyedClientDoesNotWaitForAStalledServer) {

@@ -265,6 +265,21 @@ TEST_F(GetTest, NonsenseEndsTheStream) {
   }
 }
 
+TEST_F(GetTest, PagesComeOneByOneWhenThereIsNoMemoryToReadAhead) {
+  StopServer();
+  options_.limits.get_bytes = 0;
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  ASSERT_TRUE(client_->Put("s", pages_).status.ok());
+  std::vector<v1::GetPage> asked;
+  for (const PageIn& page : pages_) asked.push_back(Ask(page.key));
+  for (int time = 0; time < 2; ++time) {
+    const auto got = client_->Get("s", asked);
+    ASSERT_EQ(got.pages.size(), pages_.size());
+    for (size_t i = 0; i < pages_.size(); ++i) EXPECT_EQ(got.pages[i].data, pages_[i].raw);
+  }
+}
+
 TEST_F(GetTest, ALeaseLetsPagesBeFetchedUntilItEnds) {
   const v1::LookupResponse found = client_->Lookup("s", Keys(), true);
   EXPECT_EQ(found.pages(), 10u);

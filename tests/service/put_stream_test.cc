@@ -36,6 +36,7 @@ class PutByHand {
     return call_->Finish();
   }
   void Cancel() { context_->TryCancel(); }
+  const grpc::ClientContext& context() const { return *context_; }
 
  private:
   const std::unique_ptr<grpc::ClientContext> context_;
@@ -262,7 +263,13 @@ TEST_F(PutTest, ASilentSenderIsReaped) {
   EXPECT_THAT(results[0].message(), HasSubstr("timed out"));
 }
 
-TEST_F(PutTest, TooManyStreamsAreRefused) {
+std::string Pushback(const grpc::ClientContext& context) {
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto it = trailing.find("grpc-retry-pushback-ms");
+  return it == trailing.end() ? "" : std::string(it->second.data(), it->second.size());
+}
+
+TEST_F(PutTest, TooManyStreamsAreRefusedAndToldWhenToComeBack) {
   StopServer();
   options_.limits.streams = 1;
   StartServer();
@@ -271,8 +278,52 @@ TEST_F(PutTest, TooManyStreamsAreRefused) {
   first.Read();
   PutByHand second(*client_, "s");
   EXPECT_EQ(second.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Pushback(second.context()), "100");
   EXPECT_TRUE(first.End().ok());
+  EXPECT_EQ(Pushback(first.context()), "");
   EXPECT_EQ(Metric("kvstow_refused_calls_total{reason=\"too_many_streams\"}"), 1);
+}
+
+TEST_F(PutTest, WindowsOfAllStreamsFitIntoTheMemoryForThem) {
+  constexpr uint64_t kPage = 131072;
+  StopServer();
+  options_.limits.put_bytes = 12 * kPage;
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  {
+    PutByHand first(*client_, "s"), second(*client_, "s"), third(*client_, "s");
+    EXPECT_EQ(first.Read().credit_bytes(), 3 * kPage) << "a quarter";
+    EXPECT_EQ(second.Read().credit_bytes(), 9 * kPage / 4) << "of what is left";
+    EXPECT_EQ(third.Read().credit_bytes(), 2 * kPage) << "but two pages";
+    PutByHand fourth(*client_, "s");
+    EXPECT_EQ(fourth.Read().credit_bytes(), 2 * kPage);
+    PutByHand fifth(*client_, "s");
+    EXPECT_EQ(fifth.Read().credit_bytes(), 2 * kPage);
+    PutByHand refused(*client_, "s");
+    const grpc::Status status = refused.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("given to other streams"));
+    EXPECT_EQ(Pushback(refused.context()), "100");
+    EXPECT_EQ(Metric("kvstow_refused_calls_total{reason=\"put_memory\"}"), 1);
+    for (PutByHand* const stream : {&first, &second, &third, &fourth, &fifth}) {
+      EXPECT_TRUE(stream->End().ok());
+    }
+  }
+  EXPECT_TRUE(Eventually([&] {
+    PutByHand alone(*client_, "s");
+    const bool all_is_back = alone.Read().credit_bytes() == 3 * kPage;
+    return alone.End().ok() && all_is_back;
+  }));
+}
+
+TEST_F(PutTest, OneStreamIsServedHoweverLittleMemoryThereIs) {
+  StopServer();
+  options_.limits.put_bytes = 1;
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  PutByHand stream(*client_, "s");
+  EXPECT_EQ(stream.Read().credit_bytes(), 2 * 131072u);
+  EXPECT_TRUE(stream.End().ok());
 }
 
 }  // namespace

@@ -67,6 +67,15 @@ double Child::CpuSeconds() const {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+uint64_t Child::PeakRssBytes() const {
+  std::ifstream file(absl::StrCat("/proc/", pid_, "/status"));
+  for (std::string word; file >> word;) {
+    uint64_t kib = 0;
+    if (word == "VmHWM:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
 double OwnCpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

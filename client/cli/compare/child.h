@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class Child {
 
   // Of the process since it began, in user space and in the kernel.
   double CpuSeconds() const;
+  // The most memory that it ever had resident; 0 when the kernel does not say.
+  uint64_t PeakRssBytes() const;
 
  private:
   explicit Child(pid_t pid) : pid_(pid) {}

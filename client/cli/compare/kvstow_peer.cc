@@ -87,15 +87,14 @@ class KvstowPeer final : public Peer {
   const std::unique_ptr<Child> child_;
 };
 
-// The server that was built with this program.
+}  // namespace
+
 std::string ServerProgram() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto beside = self.parent_path() / "kvstowd";
   return std::filesystem::exists(beside, error) ? beside.string() : "kvstowd";
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                                                   const KvstowOptions& kvstow) {

@@ -1,6 +1,6 @@
 // The stores that `kvstow bench compare` measures, each behind the protocol that its users speak:
 // kvstow (gRPC), Redis (RESP), memcached (text protocol), and a loop over a bare socket that keeps
-// one value: what the kernel's sockets allow.
+// one value: what the kernel's sockets allow; and memory that both share with gRPC for its control.
 //
 // A Peer owns its server. Sessions are connections: one a thread, and they end before their peer.
 #ifndef KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
@@ -59,8 +59,13 @@ struct PeerOptions {
 absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
+// Memory shared with the server, and a unary gRPC call for each batch.
+inline constexpr char kGrpcSlots[] = "shared memory by gRPC calls";
+absl::StatusOr<std::unique_ptr<Peer>> StartGrpcSlots(const PeerOptions& options);
 
-// The kvstowd beside this program, with one space of pages of `spec`.
+// The kvstowd that was built with this program.
+std::string ServerProgram();
+// It, with one space of pages of `spec`.
 struct KvstowOptions {
   std::string recipe = "raw";
   bool encoded = false;  // pages travel as they are stored and are coded by the client
