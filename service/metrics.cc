@@ -75,6 +75,7 @@ constexpr CounterRow kStoreCounters[] = {
     {"lost_segments", "segments that were not where they should be", &StoreCounters::lost_segments},
     {"recovered_pages", "pages that came back at start", &StoreCounters::recovered_pages},
     {"damaged_records", "records that were skipped at start", &StoreCounters::damaged_records},
+    {"damaged_logs", "logs of the disk's database that were damaged", &StoreCounters::damaged_logs},
     {"expired_leases", "leases that ran out", &StoreCounters::expired_leases},
     {"disk_errors", "errors of the disk", &StoreCounters::disk_errors},
     {"scrubbed_bytes", "bytes at rest that were verified in the background",

@@ -64,6 +64,7 @@ class Catalog {
     std::vector<SpaceRecord> spaces;
     std::vector<PageRecord> pages;
     uint64_t damaged = 0;
+    uint64_t damaged_logs = 0;  // which held records, or changes of them, that are gone
     // The largest that any record was filed under, damaged ones included: new ones must be larger.
     PageNumber max_page = 0;
     SpaceId max_space = 0;

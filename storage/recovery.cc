@@ -34,6 +34,7 @@ absl::Status TieredStore::Impl::Recover() {
     }
     next_space_ = last_old_space_ + 1;
     counters_.damaged_records = loaded.damaged;
+    counters_.damaged_logs = loaded.damaged_logs;
     for (const SpaceRecord& space : loaded.spaces) known_spaces_.insert(space.id);
     recovered_spaces_ = std::move(loaded.spaces);
     // By age, as policies should see them. Two records of one name remain when a delete or a failed

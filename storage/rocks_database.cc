@@ -69,7 +69,8 @@ absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& fold
   std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(WatchLogs(
       options.file_system != nullptr ? options.file_system : rocksdb::FileSystem::Default(), logs));
   const bool direct_io = DirectIoWorks(options.path);
-  const rocksdb::DBOptions db_options = DatabaseOptions(env.get(), direct_io);
+  rocksdb::DBOptions db_options = DatabaseOptions(env.get(), direct_io);
+  db_options.info_log = WatchInfoLog(folder, db_options, logs);
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> families;
   rocks = rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
@@ -110,6 +111,8 @@ Database::~Database() {
   const rocksdb::Status s = db_->Close();
   if (!s.ok()) Log().warn("closing {}: {}", folder_, s.ToString());
 }
+
+uint64_t Database::damaged_logs() const { return logs_->damaged(); }
 
 absl::StatusOr<std::string> Database::Get(Family family, const std::string& key) {
   rocksdb::ReadOptions options;

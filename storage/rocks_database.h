@@ -60,6 +60,8 @@ class Database {
   Database& operator=(const Database&) = delete;
 
   const std::string& folder() const { return folder_; }
+  // Logs of an earlier process that were damaged: what they held is gone.
+  uint64_t damaged_logs() const;
 
   // One atomic step: `record` if it is not null, and `bodies`. Bodies of `record` have its digests.
   absl::Status Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack);

@@ -1,10 +1,17 @@
 #include "storage/rocks_logs.h"
 
+#include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
+#include <rocksdb/options.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "storage/rocks_database.h"
@@ -112,7 +119,43 @@ class LogFiles final : public rocksdb::FileSystemWrapper {
   const std::shared_ptr<LogWatch> watch_;
 };
 
+// Passes everything on, and looks for "LOG: dropping N bytes; Corruption: WHY".
+class InfoLog final : public rocksdb::LoggerWrapper {
+ public:
+  InfoLog(std::shared_ptr<rocksdb::Logger> log, std::shared_ptr<LogWatch> watch)
+      : LoggerWrapper(log.get()), log_(std::move(log)), watch_(std::move(watch)) {}
+
+  using LoggerWrapper::Logv;
+  void Logv(const rocksdb::InfoLogLevel level, const char* format, va_list args) override {
+    if (std::strstr(format, ": dropping %d bytes; %s") != nullptr) {
+      va_list copy;
+      va_copy(copy, args);
+      std::array<char, 1024> text;
+      std::vsnprintf(text.data(), text.size(), format, copy);
+      va_end(copy);
+      const std::string_view said = text.data();
+      const size_t why = said.find("Corruption: ");
+      if (why != said.npos && !said.substr(why).starts_with("Corruption: truncated")) {
+        watch_->Damaged(std::string(said.substr(0, said.find(": dropping"))));
+      }
+    }
+    log_->Logv(level, format, args);
+  }
+
+ private:
+  const std::shared_ptr<rocksdb::Logger> log_;
+  const std::shared_ptr<LogWatch> watch_;
+};
+
 }  // namespace
+
+std::shared_ptr<rocksdb::Logger> WatchInfoLog(const std::string& folder,
+                                              const rocksdb::DBOptions& options,
+                                              std::shared_ptr<LogWatch> watch) {
+  std::shared_ptr<rocksdb::Logger> log;
+  if (!rocksdb::CreateLoggerFromOptions(folder, options, &log).ok()) return nullptr;
+  return std::make_shared<InfoLog>(std::move(log), std::move(watch));
+}
 
 absl::Status LogWatch::failure() const {
   if (!any_failed_) return absl::OkStatus();
@@ -125,6 +168,16 @@ void LogWatch::Forget(uint64_t last) {
   if (last_failed_ > last) return;
   failure_ = absl::OkStatus();
   any_failed_ = false;
+}
+
+void LogWatch::Damaged(const std::string& log) {
+  MutexLock lock(mu_);
+  damaged_.insert(log);
+}
+
+uint64_t LogWatch::damaged() const {
+  MutexLock lock(mu_);
+  return damaged_.size();
 }
 
 void LogWatch::Failed(uint64_t log, const absl::Status& status) {

@@ -71,6 +71,7 @@ class RocksCatalog final : public Catalog {
         kPages, ParsePageRecord, [](const PageRecord& p) { return p.number; }, out.pages,
         out.max_page, out.damaged);
     out.max_space = static_cast<SpaceId>(max_space);
+    out.damaged_logs = db_->damaged_logs();
     return out;
   }
 
