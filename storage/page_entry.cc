@@ -19,7 +19,7 @@ std::unique_ptr<PageEntry> PageEntry::Make(const PageRecord& record, TierSet tie
   std::unique_ptr<PageEntry> page(new (block) PageEntry);
   page->number = record.number;
   page->raw_digest = record.raw_digest;
-  page->raw_bytes = record.raw_bytes;
+  page->raw_bytes = static_cast<uint32_t>(std::min<uint64_t>(record.raw_bytes, UINT32_MAX));
   page->first_position = record.first_position;
   page->tokens = record.tokens;
   page->parent = record.parent.value_or(PolicyItem::kNoParent);

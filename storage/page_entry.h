@@ -58,8 +58,8 @@ struct PageEntry {
   // The item of the page before it, if known. Like the bits below of the thread that made it busy.
   uint64_t parent = PolicyItem::kNoParent;
   Digest128 raw_digest;
-  uint64_t raw_bytes = 0;
   uint64_t first_position = 0;
+  uint32_t raw_bytes = 0;  // for statistics: 4 GiB stand for more
   uint32_t tokens = 0;
   SpaceId space = 0;
   float put_gain = 0;  // of all segments as they were put; 0 = of those that are here

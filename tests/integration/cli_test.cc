@@ -432,7 +432,22 @@ TEST(CliCompare, MeasuresEachStoreInTurns) {
   EXPECT_THAT(rows, testing::UnorderedElementsAre(
                         "put kvstow raw", "get kvstow raw", "put kvstow int4 encoded",
                         "get kvstow int4 encoded", "put kvstow int8, shared memory",
-                        "get kvstow int8, shared memory", "put bare socket", "get bare socket"));
+                        "get kvstow int8, shared memory", "put shared memory by gRPC calls",
+                        "get shared memory by gRPC calls", "put bare socket", "get bare socket"));
+}
+
+TEST(CliOverload, MeasuresThePeakAndThenMore) {
+  const Finished run = RunKvstow({"bench", "overload", "--seconds", "1", "--clients", "2",
+                                  "--page-tokens", "4", "--format", "json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json overload = ParseLine(run);
+  EXPECT_EQ(overload["call_bytes"], 4 * 4 * 32 * 1024);
+  ASSERT_EQ(overload["rows"].size(), 2u);
+  for (const Json& row : overload["rows"]) {
+    EXPECT_GT(row["goodput_gbps"], 0);
+    EXPECT_LE(row["p50_us"], row["p99_us"]);
+  }
+  EXPECT_EQ(overload["rows"][0]["refused_share"], 0) << "the peak is what is not refused";
 }
 
 TEST(CliCompare, SaysWhichStoreIsNotKnown) {
