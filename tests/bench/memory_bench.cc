@@ -1,6 +1,7 @@
 // What this machine's memory and digests can do: the figures that every other one is read against.
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -48,6 +49,38 @@ void BM_Sha256(benchmark::State& state) {
   CountBytes(state);
 }
 BENCHMARK(BM_Sha256)->Arg(kInCache);
+
+// What it costs a get to check a body's digest before its bytes go out. The digest reads them from
+// memory, so that what copies them next finds them in a cache: `verify_us` a body is how much
+// longer the two take than the copy alone, in turns.
+void BM_Verify(benchmark::State& state) {
+  using Clock = std::chrono::steady_clock;
+  const size_t size = state.range(0), bodies = size_t{512 << 20} / size;
+  const std::vector<uint8_t> bytes(bodies * size, 1);
+  std::vector<uint8_t> to(size, 2);
+  Clock::duration copied{}, verified{};
+  int64_t pairs = 0;
+  for (auto _ : state) {
+    for (size_t i = 0; i + 1 < bodies; i += 2, ++pairs) {
+      const uint8_t* const one = &bytes[i * size];
+      const auto start = Clock::now();
+      std::memcpy(to.data(), one, size);
+      benchmark::ClobberMemory();
+      const auto middle = Clock::now();
+      benchmark::DoNotOptimize(Xxh3({one + size, size}));
+      std::memcpy(to.data(), one + size, size);
+      benchmark::ClobberMemory();
+      copied += middle - start;
+      verified += Clock::now() - middle;
+    }
+  }
+  const auto micros = [&](Clock::duration sum) {
+    return std::chrono::duration<double, std::micro>(sum).count() / static_cast<double>(pairs);
+  };
+  state.counters["copy_us"] = micros(copied);
+  state.counters["verify_us"] = micros(verified - copied);
+}
+BENCHMARK(BM_Verify)->Arg(256 << 10)->Arg(1 << 20)->Arg(2 << 20)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace kvstow
