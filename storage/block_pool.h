@@ -1,8 +1,10 @@
 // Memory for direct I/O: blocks at multiples of kDiskBlock (storage/segment_format.h).
 //
-// BlockPool keeps blocks that were given back for the next one that asks for such a size: fresh
-// pages of memory cost a third of what reading into them from a fast disk does. Thread-safe; blocks
-// may outlive the pool.
+// BlockPool cuts blocks from slabs of huge pages, and keeps some of what was given back: the kernel
+// pins every page that a disk reads into or writes from, and a request to the disk has only so many
+// pieces, so that a read of 1 MiB into small pages may take twice as long; fresh pages cost a third
+// more. A slab goes when all of its blocks were given back, so blocks are for bytes on their way,
+// not for what is to be kept. Thread-safe; blocks may outlive the pool.
 #ifndef KVSTOW_STORAGE_BLOCK_POOL_H_
 #define KVSTOW_STORAGE_BLOCK_POOL_H_
 
@@ -18,14 +20,14 @@ std::shared_ptr<uint8_t[]> AlignedBlock(size_t bytes);
 
 class BlockPool {
  public:
-  // Keeps at most `max_kept` bytes.
+  // Keeps about `max_kept` free bytes.
   explicit BlockPool(size_t max_kept);
-  // At least `bytes`, and at most a sixteenth more than that; not initialised.
+  // Of at least `bytes`; not initialised.
   std::shared_ptr<uint8_t[]> Take(size_t bytes);
 
  private:
-  struct Kept;
-  const std::shared_ptr<Kept> kept_;
+  struct Slabs;
+  const std::shared_ptr<Slabs> slabs_;
 };
 
 }  // namespace kvstow

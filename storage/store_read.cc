@@ -246,6 +246,8 @@ void TieredStore::Impl::Promote(const PageRef& page, std::span<const uint16_t> i
     if (list.empty() || index_.bytes(kTo) + reserved(kTo) + bytes > room) return;
     reserved(kTo) += bytes;
   }
+  // Bodies from the disk lie in memory that is for bytes on their way (storage/block_pool.h).
+  for (SegmentBody& body : list) body.bytes = SharedBytes::CopyOf(body.bytes.span());
   const absl::Status written = tier(kTo).Write(list);
   MutexLock lock(mu_);
   reserved(kTo) -= bytes;

@@ -59,6 +59,12 @@ absl::Status Validate(const TieredStoreOptions& options, const TieredStoreParts&
 
 }  // namespace
 
+uint64_t PrefixMatch::tokens() const {
+  uint64_t tokens = 0;
+  for (const FoundPage& page : pages) tokens += page.tokens;
+  return tokens;
+}
+
 uint64_t PageFacts::stored_bytes() const {
   uint64_t bytes = header.size();
   for (const SegmentFacts& segment : segments) bytes += segment.bytes;

@@ -75,6 +75,7 @@ struct PrefixMatch {
   std::vector<FoundPage> pages;  // of the leading keys that are present
   LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
   Duration ttl{};
+  uint64_t tokens() const;
 };
 
 struct TieredStoreOptions {

@@ -1,8 +1,9 @@
 // Tiers and the whole store: GB/s of 1 MiB segments, and how that compares with what the machine
-// can do in the same run: `of_memcpy` and, for the disk, `of_device` (a loop of O_DIRECT writes or
-// reads of 1 MiB in one preallocated file, the mean of one before and one after). BM_Store/DiskPut*
-// is a store that is full: it writes to blocks that were written before, as its loop does; all
-// other writes, and their loop, go to new blocks. BM_Tier/BlobDb* is RocksDB with blob files as it
+// can do in the same run: `of_memcpy` and, for the disk, `of_device` and `of_device_huge` (loops of
+// O_DIRECT writes or reads of 1 MiB in one preallocated file, from or to memory as malloc gives it
+// and memory on huge pages; the mean of one before and one after). BM_Store/DiskPut* and Spill are
+// stores that are full: they write to blocks that were written before, as their loops do; all other
+// writes, and their loops, go to new blocks. BM_Tier/BlobDb* is RocksDB with blob files as it
 // comes. What is written to disk is synced within the time. `cpu_s_per_gb` is of the whole process.
 // The host tier takes and gives references: its figures are the cost of the bookkeeping, and
 // BM_Store/HostRead that of the digest.
@@ -25,6 +26,7 @@
 
 #include "base/digest.h"
 #include "kernels/device.h"
+#include "storage/block_pool.h"
 #include "storage/memory_tier.h"
 #include "storage/rocks_tier.h"
 #include "storage/tiered_store.h"
@@ -96,29 +98,26 @@ double MemcpyBytesPerSecond() {
 enum class Io { kRead, kWriteAgain, kWriteNew };
 
 // 0 where the file system has no direct I/O.
-double DeviceBytesPerSecond(const std::string& folder, Io io) {
+double DeviceBytesPerSecond(const std::string& folder, Io io, bool huge_pages) {
   constexpr size_t kPieces = 256;
   const std::string name = folder + "/device";
   const int file = open(name.c_str(), O_CREAT | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
   if (file < 0) return 0;
-  void* block = nullptr;
-  double rate = 0;
-  if (posix_memalign(&block, 4096, kSegment) == 0) {
-    std::memcpy(block, Noise(1).data(), kSegment);
-    bool ok = posix_fallocate(file, 0, kPieces * kSegment) == 0;
-    const auto loop = [&](bool writing) {
-      for (size_t i = 0; i < kPieces && ok; ++i) {
-        const off_t at = static_cast<off_t>((writing ? i : i * 37 % kPieces) * kSegment);
-        ok = (writing ? pwrite(file, block, kSegment, at) : pread(file, block, kSegment, at)) ==
-             static_cast<ssize_t>(kSegment);
-      }
-    };
-    if (io != Io::kWriteNew) loop(true);
-    const auto start = std::chrono::steady_clock::now();
-    loop(io != Io::kRead);
-    if (ok) rate = kPieces * kSegment / Seconds(start);
-    std::free(block);
-  }
+  const std::shared_ptr<uint8_t[]> memory = AlignedBlock(huge_pages ? 2 * kSegment : kSegment);
+  uint8_t* const block = memory.get();
+  std::memcpy(block, Noise(1).data(), kSegment);
+  bool ok = posix_fallocate(file, 0, kPieces * kSegment) == 0;
+  const auto loop = [&](bool writing) {
+    for (size_t i = 0; i < kPieces && ok; ++i) {
+      const off_t at = static_cast<off_t>((writing ? i : i * 37 % kPieces) * kSegment);
+      ok = (writing ? pwrite(file, block, kSegment, at) : pread(file, block, kSegment, at)) ==
+           static_cast<ssize_t>(kSegment);
+    }
+  };
+  if (io != Io::kWriteNew) loop(true);
+  const auto start = std::chrono::steady_clock::now();
+  loop(io != Io::kRead);
+  const double rate = ok ? kPieces * kSegment / Seconds(start) : 0;
   close(file);
   unlink(name.c_str());
   return rate;
@@ -135,9 +134,7 @@ double CpuSeconds() {
 class Meter {
  public:
   // `folder` empty: no disk.
-  Meter(std::string folder, Io io) : folder_(std::move(folder)), io_(io) {
-    if (!folder_.empty()) device_ = DeviceBytesPerSecond(folder_, io_);
-  }
+  Meter(std::string folder, Io io) : folder_(std::move(folder)), io_(io) { MeasureDevice(); }
   template <typename Call>
   void Time(benchmark::State& state, double bytes, Call call) {
     const double cpu = CpuSeconds();
@@ -153,15 +150,23 @@ class Meter {
     state.SetBytesProcessed(static_cast<int64_t>(bytes_));
     state.counters["of_memcpy"] = bytes_ / seconds_ / MemcpyBytesPerSecond();
     state.counters["cpu_s_per_gb"] = cpu_ / bytes_ * 1e9;
+    MeasureDevice();
     if (device_ == 0) return;
-    device_ = (device_ + DeviceBytesPerSecond(folder_, io_)) / 2;
-    state.counters["of_device"] = bytes_ / seconds_ / device_;
+    state.counters["of_device"] = bytes_ / seconds_ / (device_ / 2);
+    state.counters["of_device_huge"] = bytes_ / seconds_ / (device_huge_ / 2);
   }
 
  private:
+  void MeasureDevice() {
+    if (folder_.empty()) return;
+    device_ += DeviceBytesPerSecond(folder_, io_, false);
+    device_huge_ += DeviceBytesPerSecond(folder_, io_, true);
+  }
+
   const std::string folder_;
   const Io io_;
-  double device_ = 0, bytes_ = 0, seconds_ = 0, cpu_ = 0;
+  double device_ = 0, device_huge_ = 0;  // sums of two
+  double bytes_ = 0, seconds_ = 0, cpu_ = 0;
 };
 
 enum class Where { kHost, kDisk, kBlobDb };
@@ -219,30 +224,32 @@ PageToStore PageOf(uint64_t key, const SharedBytes& body, uint64_t digest, Ack a
 }
 
 // The whole store with pages of one segment: everything in the host tier, or everything on disk. A
-// disk that is `full` holds what one iteration writes: each put makes another page go.
-enum class Store { kHost, kDisk, kFullDisk };
+// disk that is `full` holds what one iteration writes: each put makes another page go. kSpill is a
+// full disk below a host tier of an eighth of it, as a server has it.
+enum class Store { kHost, kDisk, kFullDisk, kSpill };
 
 void BM_Store(benchmark::State& state, Store where, bool write, Ack ack) {
   const bool disk = where != Store::kHost;
+  const bool full = where == Store::kFullDisk || where == Store::kSpill;
   const Folder folder;
-  TieredStoreOptions options{.budget_bytes = {0, disk ? 0 : uint64_t{16} << 30, 0}};
-  options.background = false;
+  TieredStoreOptions options;
+  if (!disk) options.budget_bytes[1] = uint64_t{16} << 30;
+  if (where == Store::kSpill) options.budget_bytes[1] = kSegments * kSegment / 8;
+  options.background = where == Store::kSpill;
   TieredStoreParts parts;
+  if (options.budget_bytes[1] > 0) parts.tiers[1] = MakeMemoryTier(HostDevice());
   if (disk) {
-    options.budget_bytes[2] =
-        where == Store::kFullDisk ? kSegments * (kSegment + 4096) : uint64_t{64} << 30;
+    options.budget_bytes[2] = full ? kSegments * (kSegment + 4096) : uint64_t{64} << 30;
     auto rocks = OpenRocksStore({.path = folder.path()});
     if (!rocks.ok()) return state.SkipWithError(std::string(rocks.status().message()).c_str());
     parts.tiers[2] = std::move(rocks->tier);
     parts.catalog = std::move(rocks->catalog);
-  } else {
-    parts.tiers[1] = MakeMemoryTier(HostDevice());
   }
   const auto store = TieredStore::Open(options, std::move(parts));
   if (!store.ok()) return state.SkipWithError("open failed");
-  Meter meter(disk ? folder.path() : "", !write                      ? Io::kRead
-                                         : where == Store::kFullDisk ? Io::kWriteAgain
-                                                                     : Io::kWriteNew);
+  Meter meter(disk ? folder.path() : "", !write ? Io::kRead
+                                         : full ? Io::kWriteAgain
+                                                : Io::kWriteNew);
   const SharedBytes body = SharedBytes::Take(Noise(7));
   const uint64_t digest = Xxh3(body.span());
   uint64_t key = 0;
@@ -263,7 +270,7 @@ void BM_Store(benchmark::State& state, Store where, bool write, Ack ack) {
     }
   };
   if (!write) write_all();
-  for (int i = 0; where == Store::kFullDisk && i < 2; ++i) write_all();
+  for (int i = 0; full && i < 2; ++i) write_all();
   for (auto _ : state) {
     if (!write) LeavePageCache(folder.path());
     meter.Time(state, kSegments * kSegment, [&] { write ? write_all() : read_all(); });
@@ -353,6 +360,7 @@ BENCHMARK_CAPTURE(BM_Store, DiskFill, Store::kDisk, true, Ack::kMemory)->UseManu
 BENCHMARK_CAPTURE(BM_Store, DiskPut, Store::kFullDisk, true, Ack::kMemory)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, DiskPutProcess, Store::kFullDisk, true, Ack::kProcess)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, DiskPutDurable, Store::kFullDisk, true, Ack::kDurable)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Store, Spill, Store::kSpill, true, Ack::kMemory)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, DiskRead, Store::kDisk, false, Ack::kMemory)->UseManualTime();
 
 }  // namespace

@@ -22,10 +22,6 @@ class BadInputTest : public StoreTest {
     parts.tiers[2] = disk_.NewTier();
     parts.catalog = disk_.NewCatalog();
   }
-  LeaseId Lease(uint64_t key) {
-    const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, Views(keys), true).lease;
-  }
   void ExpectBudgetsHold() {
     for (const TierUsage& tier : store_->Usage().tiers) {
       EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);

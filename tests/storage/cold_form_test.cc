@@ -60,10 +60,6 @@ class ColdFormTest : public StoreTest {
     EXPECT_EQ(AsString(facts->header.span()), AsString(page.ToStore().header.span()));
     return ReadBack(page) != page.sizes.size() ? "damaged" : cold ? "cold" : "hot";
   }
-  LeaseId Lease(uint64_t key) {
-    const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, Views(keys), true).lease;
-  }
 
   uint32_t cold_segment_ = 500;  // bytes of a segment of a cold form; 0 = there is no cold form
   int made_ = 0;

@@ -37,10 +37,6 @@ class CoolingTest : public StoreTest {
     return store_->Find(PrfPage{.key = key}.name())->tiers[segment];
   }
   void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
-  LeaseId Lease(uint64_t key) {
-    const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, Views(keys), true).lease;
-  }
   void ExpectBudgetsHold() {
     const StoreUsage usage = store_->Usage();
     for (const TierUsage& tier : usage.tiers) EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);

@@ -19,10 +19,6 @@ class EvictionTest : public StoreTest {
     return facts.ok() ? facts->segments.size() : 0;
   }
   void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
-  LeaseId Lease(uint64_t key) {
-    const std::vector<std::string> keys = {PrfPage{.key = key}.name().key};
-    return store_->Lookup(1, Views(keys), true).lease;
-  }
 };
 
 TEST_F(EvictionTest, WhatIsWorthLeastGoesFirstAcrossPagesLevelsBeforePages) {

@@ -7,42 +7,14 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/fault/faulty_file_system.h"
 #include "tests/storage/temp_dir.h"
 
 namespace kvstow {
 namespace {
 
-using rocksdb::IODebugContext;
-using rocksdb::IOOptions;
-using rocksdb::IOStatus;
-
-bool failing = false;  // of FailingFiles
-
-class FailingFile final : public rocksdb::FSWritableFileOwnerWrapper {
- public:
-  explicit FailingFile(std::unique_ptr<rocksdb::FSWritableFile> file)
-      : FSWritableFileOwnerWrapper(std::move(file)) {}
-  IOStatus Sync(const IOOptions& options, IODebugContext* debug) override {
-    return failing ? IOStatus::IOError("injected") : target()->Sync(options, debug);
-  }
-};
-
-class FailingFiles final : public rocksdb::FileSystemWrapper {
- public:
-  FailingFiles() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
-  const char* Name() const override { return "FailingFiles"; }
-  IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
-                           std::unique_ptr<rocksdb::FSWritableFile>* file,
-                           IODebugContext* debug) override {
-    const IOStatus made = target()->NewWritableFile(name, options, file, debug);
-    if (made.ok()) *file = std::make_unique<FailingFile>(std::move(*file));
-    return made;
-  }
-};
-
 class LogWatchTest : public testing::Test {
  protected:
-  LogWatchTest() { failing = false; }
   std::unique_ptr<rocksdb::FSWritableFile> New(const std::string& name) {
     std::unique_ptr<rocksdb::FSWritableFile> file;
     EXPECT_TRUE(files_->NewWritableFile(folder_.path() + "/" + name, {}, &file, nullptr).ok());
@@ -53,10 +25,10 @@ class LogWatchTest : public testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  TempDir folder_;
+  const TempDir folder_;
+  const std::shared_ptr<FaultyFileSystem> disk_ = std::make_shared<FaultyFileSystem>(1);
   const std::shared_ptr<LogWatch> watch_ = std::make_shared<LogWatch>();
-  const std::shared_ptr<rocksdb::FileSystem> files_ =
-      WatchLogs(std::make_shared<FailingFiles>(), watch_);
+  const std::shared_ptr<rocksdb::FileSystem> files_ = WatchLogs(disk_, watch_);
 };
 
 TEST_F(LogWatchTest, CountsLogsAlone) {
@@ -70,10 +42,10 @@ TEST_F(LogWatchTest, CountsLogsAlone) {
 TEST_F(LogWatchTest, KeepsTheFailureOfALogToItselfAndWritesNothingBehindIt) {
   const auto log = New("1.log");
   EXPECT_TRUE(log->Append("before", {}, nullptr).ok());
-  failing = true;
+  disk_->log_errors_one_in = 1;
   EXPECT_TRUE(log->Sync({}, nullptr).ok());
-  failing = false;
-  EXPECT_EQ(watch_->failure().message(), folder_.path() + "/1.log: IO error: injected");
+  disk_->log_errors_one_in = 0;
+  EXPECT_EQ(watch_->failure().message(), folder_.path() + "/1.log: IO error: injected: I/O error");
   EXPECT_TRUE(log->Append("after", {}, nullptr).ok());
   EXPECT_TRUE(log->Close({}, nullptr).ok());
   EXPECT_EQ(Content("1.log"), "before");
@@ -81,7 +53,7 @@ TEST_F(LogWatchTest, KeepsTheFailureOfALogToItselfAndWritesNothingBehindIt) {
 
 TEST_F(LogWatchTest, ForgetsFailuresOfLogsThatAreNotNeeded) {
   const auto first = New("1.log"), second = New("2.log");
-  failing = true;
+  disk_->log_errors_one_in = 1;
   EXPECT_TRUE(first->Sync({}, nullptr).ok());
   watch_->Forget(1);
   EXPECT_TRUE(watch_->failure().ok());
@@ -103,7 +75,7 @@ TEST_F(LogWatchTest, ALogThatCannotBeMadeHasFailed) {
 
 TEST_F(LogWatchTest, FailuresOfOtherFilesAreToldAsTheyAre) {
   const auto table = New("1.sst");
-  failing = true;
+  disk_->write_errors_one_in = 1;
   EXPECT_FALSE(table->Sync({}, nullptr).ok());
   EXPECT_TRUE(watch_->failure().ok());
 }

@@ -83,6 +83,12 @@ class StoreTest : public testing::Test {
     EXPECT_OK(store_->CheckInvariants());
     return outcome;
   }
+  // Over the page, as a prompt that reaches it takes one.
+  LeaseId Lease(uint64_t key) {
+    const std::string name = PrfPage{.key = key}.name().key;
+    const absl::string_view keys[] = {name};
+    return store_->Lookup(1, keys, true).lease;
+  }
   // Reads all segments that the store says it has, checks that the bytes are this very page's, and
   // answers how many there were; 0 for a miss.
   size_t ReadBack(const PrfPage& page) {

@@ -74,9 +74,7 @@ TEST_F(TargetTest, WholeAndProtectedPagesMoveAsTheyAre) {
   PutOk({.key = 2});
   PutOk({.key = 3});
   ASSERT_OK(store_->Pin(PrfPage{.key = 2}.name(), true));
-  const std::string key = PrfPage{.key = 3}.name().key;
-  const std::vector<absl::string_view> leased = {key};
-  ASSERT_NE(store_->Lookup(1, leased, true).lease, 0u);
+  ASSERT_NE(Lease(3), 0u);
   EmptyHost();
   for (const uint64_t key : {1, 2, 3}) EXPECT_EQ(Tiers(key), std::vector(3, TierId::kDisk)) << key;
   EXPECT_EQ(ReadBack({.key = 1, .whole = true}), 3u);

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
 
@@ -14,6 +15,7 @@
 #include "tests/conformance/tier_conformance.h"
 #include "tests/storage/fake_disk.h"
 #include "tests/storage/status_matchers.h"
+#include "tests/storage/store_fixture.h"
 
 namespace kvstow {
 namespace {
@@ -36,14 +38,18 @@ INSTANTIATE_TEST_SUITE_P(
                     TierCase{"rocks", OpenRocksTier, !kUnderTsan}),
     [](const auto& info) { return info.param.name; });
 
-// A device that runs out of memory at its nth store.
+// A device that runs out of memory after so many stores, for so many.
 class ShortDevice final : public Device {
  public:
-  explicit ShortDevice(int stores) : left_(stores) {}
+  explicit ShortDevice(int stores, int failures = INT_MAX) : left_(stores), failures_(failures) {}
   std::string name() const override { return "short"; }
   absl::StatusOr<DeviceMemory> Memory() const override { return DeviceMemory{}; }
   absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
-    if (left_-- > 0) return HostDevice().Store(bytes);
+    if (left_ > 0 || failures_ == 0) {
+      --left_;
+      return HostDevice().Store(bytes);
+    }
+    --failures_;
     return absl::ResourceExhaustedError("out of device memory");
   }
   absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
@@ -58,8 +64,40 @@ class ShortDevice final : public Device {
   }
 
  private:
-  int left_;
+  int left_, failures_;
 };
+
+// The GPU's allocations fail from one on, or one alone: every page is kept all the same.
+class ShortGpuTest : public StoreTest {
+ protected:
+  static constexpr uint64_t kPages = 4;
+  void Wrap(TieredStoreParts& parts) override { parts.tiers[0] = MakeMemoryTier(*device_); }
+  void PutPages() {
+    for (uint64_t key = 0; key < kPages; ++key) ASSERT_OK(Put({.key = key}).status());
+    for (uint64_t key = 0; key < kPages; ++key) {
+      EXPECT_EQ(ReadBack({.key = key}), PrfPage{}.sizes.size()) << key;
+    }
+    ExpectSumsAndBudgets();
+    EXPECT_EQ(PagesIn(TierId::kGpu) + PagesIn(TierId::kHost), kPages);
+  }
+  std::unique_ptr<ShortDevice> device_;
+};
+
+TEST_F(ShortGpuTest, PagesGoToTheHostWhicheverAllocationFails) {
+  const int segments = static_cast<int>(PrfPage{}.sizes.size());
+  for (int n = 0; n <= segments * static_cast<int>(kPages); ++n) {
+    for (const int failures : {1, INT_MAX}) {
+      SCOPED_TRACE(testing::Message() << "allocation " << n << ", " << failures << " failures");
+      store_.reset();
+      device_ = std::make_unique<ShortDevice>(n, failures);
+      Open(1024 * kKiB, 1024 * kKiB, 0);
+      PutPages();
+      const bool none = n == segments * static_cast<int>(kPages);
+      const size_t in_host = none ? 0 : failures == 1 ? 1 : kPages - n / segments;
+      EXPECT_EQ(PagesIn(TierId::kHost), in_host);
+    }
+  }
+}
 
 TEST(MemoryTier, WritesAllOrNothing) {
   ShortDevice device(2);
