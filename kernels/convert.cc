@@ -17,6 +17,9 @@ namespace kvstow::HWY_NAMESPACE {
 
 // Loops return how many values they did: whole vectors only.
 
+// Values are asked for so many bytes before: what the processor foresees ends at a page's end.
+constexpr size_t kAhead = 2048;
+
 template <class Values>
 size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
   const hn::ScalableTag<float> d;
@@ -24,6 +27,7 @@ size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) 
   auto largest = hn::Zero(du);
   size_t i = 0;
   for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
+    hwy::Prefetch(raw + i + kAhead / sizeof(*raw));
     largest = hn::Max(largest, hn::And(hn::LoadU(du, raw + i), hn::Set(du, 0x7fff)));
     hn::StoreU(Values::Load(d, raw + i), d, out + i);
   }

@@ -1,4 +1,5 @@
-// Bit packing, once for each SIMD target, chosen at run time: 4 and 2 bits, which codes use most.
+// Bit packing: 4 and 2 bits, which codes use most, once for each SIMD target, chosen at run time;
+// other numbers of bits eight codes at a time, in words.
 #include "kernels/entropy/bit_pack.h"
 
 #include <cstring>
@@ -78,6 +79,57 @@ HWY_EXPORT(Unpack4);
 HWY_EXPORT(Pack2);
 HWY_EXPORT(Unpack2);
 
+namespace {
+
+// Lanes of 16, 32 and 64 bits of a word: the lower half's share of one, and how far the upper
+// half's is from where it belongs.
+struct Step {
+  uint64_t low, high;
+  uint32_t gap;
+};
+struct Steps {
+  explicit Steps(uint32_t bits)
+      : pairs(Of(0x0001000100010001, 8, bits)),
+        fours(Of(0x0000000100000001, 16, 2 * bits)),
+        eights(Of(1, 32, 4 * bits)) {}
+  static Step Of(uint64_t lanes, uint32_t half, uint32_t used) {
+    const uint64_t low = lanes * ((uint64_t{1} << used) - 1);
+    return {low, low << half, half - used};
+  }
+  const Step pairs, fours, eights;
+};
+
+uint64_t Close(uint64_t v, const Step& s) { return (v & s.low) | (v & s.high) >> s.gap; }
+uint64_t Open(uint64_t v, const Step& s) { return (v & s.low) | (v << s.gap & s.high); }
+
+// These move whole words, as long as such a word is within what is packed: what is written of it
+// too much is written again by what follows.
+size_t PackWords(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
+  const Steps steps(bits);
+  size_t i = 0;
+  for (; (count - i) * bits >= 64; i += 8, packed += bits) {
+    uint64_t v;
+    std::memcpy(&v, codes + i, sizeof(v));
+    v = Close(Close(Close(v, steps.pairs), steps.fours), steps.eights);
+    std::memcpy(packed, &v, sizeof(v));
+  }
+  return i;
+}
+
+size_t UnpackWords(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes) {
+  const Steps steps(bits);
+  size_t i = 0;
+  for (; (count - i) * bits >= 64; i += 8, packed += bits) {
+    uint64_t v;
+    std::memcpy(&v, packed, sizeof(v));
+    v = Open(Open(Open(v, steps.eights), steps.fours), steps.pairs);
+    std::memcpy(codes + i, &v, sizeof(v));
+  }
+  return i;
+}
+
+}  // namespace
+
 void PackBits(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
   if (count == 0) return;
   if (bits == 8) {
@@ -87,6 +139,7 @@ void PackBits(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed
   size_t done = 0;
   if (bits == 4) done = HWY_DYNAMIC_DISPATCH(Pack4)(codes, count, packed);
   if (bits == 2) done = HWY_DYNAMIC_DISPATCH(Pack2)(codes, count, packed);
+  if (done == 0) done = PackWords(codes, count, bits, packed);
   PackBitsReference(codes + done, count - done, bits, packed + done * bits / 8);
 }
 
@@ -99,6 +152,7 @@ void UnpackBits(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* cod
   size_t done = 0;
   if (bits == 4) done = HWY_DYNAMIC_DISPATCH(Unpack4)(packed, count, codes);
   if (bits == 2) done = HWY_DYNAMIC_DISPATCH(Unpack2)(packed, count, codes);
+  if (done == 0) done = UnpackWords(packed, count, bits, codes);
   UnpackBitsReference(packed + done * bits / 8, count - done, bits, codes + done);
 }
 

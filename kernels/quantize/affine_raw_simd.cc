@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "kernels/convert.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/squared_error.h"
@@ -27,7 +28,9 @@ using D8x16 = hn::Full128<int16_t>;  // eight 16-bit lanes
 
 constexpr float kHalfOverflow = 65520.0f;  // halves from here on round to Inf
 constexpr size_t kBatch = 32;              // groups whose scales are made in one go
-constexpr size_t kTree = 8;                // groups whose extremes are found together
+// Codes are asked for so long before: what the processor foresees ends at a page's end.
+constexpr size_t kAhead = 2048;
+constexpr size_t kTree = 8;  // groups whose extremes are found together
 
 // Sign and magnitude to a whole number of the same order, and back.
 template <class DI16>
@@ -80,6 +83,8 @@ HWY_INLINE bool FindExtremes(const uint16_t* raw, size_t count, size_t group, ui
       const auto* from =
           reinterpret_cast<const int16_t*>(raw + std::min(begin + g, count - 1) * group);
       least[g] = most[g] = Ordered(d, hn::LoadU(d, from));
+      hwy::Prefetch(from + kAhead / 2);
+      hwy::Prefetch(from + kAhead / 2 + 32);
       for (size_t i = lanes; i < group; i += lanes) {
         const auto x = Ordered(d, hn::LoadU(d, from + i));
         least[g] = hn::Min(least[g], x);
@@ -202,9 +207,11 @@ template <class Values>
 void Decode(const AffineRaw& g, const float* steps, const float* minima, const uint8_t* codes,
             uint16_t* raw) {
   const D d;
-  for (size_t i = 0; i < g.groups; ++i, codes += g.group, raw += g.group) {
+  const size_t groups = g.groups, group = g.group;
+  for (size_t i = 0; i < groups; ++i, codes += group, raw += group) {
     const auto s = hn::Set(d, steps[i]), m = hn::Set(d, minima[i]);
-    for (size_t at = 0; at < g.group; at += hn::Lanes(d)) {
+    hwy::Prefetch(codes + kAhead);
+    for (size_t at = 0; at < group; at += hn::Lanes(d)) {
       Values::Store(d, Decoded(d, codes + at, s, m), raw + at);
     }
   }

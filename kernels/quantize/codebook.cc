@@ -86,8 +86,9 @@ class Codebook final : public Quantizer {
     UnpackBits(bodies[0] + CodesAt(tile), codes.size(), bits_, codes.data());
     const uint8_t* code = codes.data();
     for (const float length : lengths) {
-      const float scale = length / root;
-      for (uint32_t i = 0; i < shape.dim; ++i) *values++ = entries[*code++] * scale;
+      ScaledEntries(entries, code, shape.dim, length / root, values);
+      code += shape.dim;
+      values += shape.dim;
     }
     return true;
   }
@@ -122,8 +123,8 @@ std::vector<float> LloydMax(uint32_t bits, uint32_t dim) {
   return entries;
 }
 
-// In lanes of a fixed order, so that the sum is the same everywhere; the products are exact.
-double SquaredLength(const float* x, size_t count) {
+// The products are exact.
+double SquaredLengthReference(const float* x, size_t count) {
   std::array<double, 8> lanes{};
   for (size_t i = 0; i < count; ++i) lanes[i % 8] += double{x[i]} * double{x[i]};
   double sum = 0;
@@ -132,14 +133,19 @@ double SquaredLength(const float* x, size_t count) {
 }
 
 // How many of the middles between neighbouring entries lie below a value is its entry.
-void NearestEntries(const std::vector<float>& entries, const float* x, size_t count, float scale,
-                    uint8_t* codes) {
+void NearestEntriesReference(const std::vector<float>& entries, const float* x, size_t count,
+                             float scale, uint8_t* codes) {
   for (size_t i = 0; i < count; ++i) {
     const float u = x[i] * scale;
     uint8_t code = 0;
     for (size_t e = 1; e < entries.size(); ++e) code += (entries[e - 1] + entries[e]) * 0.5f < u;
     codes[i] = code;
   }
+}
+
+void ScaledEntriesReference(const std::vector<float>& entries, const uint8_t* codes, size_t count,
+                            float scale, float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = entries[codes[i]] * scale;
 }
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeCodebook(const OpArguments& arguments) {

@@ -1,6 +1,7 @@
 // Every SIMD target that this machine runs gives the bytes of the scalar reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/affine.h"
+#include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/minifloat.h"
@@ -35,7 +37,8 @@ void OnEveryTarget(F test) {
 
 template <typename T>
 bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  if (a.size() != b.size()) return false;
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 // Values of all sizes, zeros of both signs and denormals among them.
@@ -320,6 +323,27 @@ TEST(SimdTest, VectorCodesAreTheSame) {
       }
     }
   });
+}
+
+TEST(SimdTest, CodebooksCodeTheSame) {
+  const std::vector<float> x = Values(300, 1);
+  for (const size_t size : {2, 3, 4, 8, 13, 16, 17}) {
+    std::vector<float> entries = Values(size, 2);
+    std::sort(entries.begin(), entries.end());
+    OnEveryTarget([&] {
+      for (const size_t count : {0, 1, 7, 8, 15, 64, 80, 128, 299}) {
+        std::vector<uint8_t> codes(count), expected_codes(count);
+        NearestEntries(entries, x.data(), count, 1.5f, codes.data());
+        NearestEntriesReference(entries, x.data(), count, 1.5f, expected_codes.data());
+        ASSERT_TRUE(SameBits(codes, expected_codes)) << size << " entries, " << count;
+        std::vector<float> back(count), expected(count);
+        ScaledEntries(entries, codes.data(), count, 0.3f, back.data());
+        ScaledEntriesReference(entries, codes.data(), count, 0.3f, expected.data());
+        ASSERT_TRUE(SameBits(back, expected)) << size << " entries, " << count;
+        ASSERT_EQ(SquaredLength(x.data(), count), SquaredLengthReference(x.data(), count)) << count;
+      }
+    });
+  }
 }
 
 TEST(SimdTest, TopsBeyondFp16AreRefused) {
