@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/importance/policy.h"
+#include "kernels/importance/query_tables.h"
 #include "kernels/nuq_run_codec.h"
 #include "kernels/pca_run_codec.h"
 #include "kernels/predict_run_codec.h"
@@ -22,6 +24,7 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJoint(const KvSpec& spec,
 
 constexpr CalibrationMethod kMethods[] = {
     {kJointSection, nullptr, StartJoint},
+    {kQuerySection, ParseQueryTables, StartQueryFit},
     {"nuq", ParseNuqTables, StartNuqFit},
     {"pca", ParsePcaTables, StartPcaFit},
     {"predict", ParsePredictTables, StartPredictFit},
@@ -45,6 +48,8 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& r
     const CalibrationMethod* const method = FindCalibrationMethod(op.name);
     if (method != nullptr) return method->start(spec, OpArguments(op), stats);
   }
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(recipe));
+  if (queries.has_value()) return StartQueryFit(spec, OpArguments(Op{}), stats);
   return absl::InvalidArgumentError(
       absl::StrCat("recipe '", recipe.text(), "' needs no calibration"));
 }

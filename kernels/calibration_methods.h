@@ -25,7 +25,7 @@
 namespace kvstow {
 
 struct CalibrationMethod {
-  absl::string_view name;  // of its op and of its section
+  absl::string_view name;  // of its section, and of its op but for `queries`
   // DATA_LOSS says what is wrong with the section; allocates no more than a small multiple of its
   // size. Null for `joint`, whose tables are a blob's version 1.
   absl::StatusOr<std::shared_ptr<const CalibratedTables>> (*parse)(const CalibrationShape& shape,
@@ -38,8 +38,8 @@ struct CalibrationMethod {
 // Null when no method has that name.
 const CalibrationMethod* FindCalibrationMethod(absl::string_view name);
 
-// A fit of what the recipe asks for. INVALID_ARGUMENT when it asks for none, or when its arguments
-// or the statistics do not fit the spec.
+// A fit of what the recipe's codec asks for, else its policy (query_tables.h). INVALID_ARGUMENT
+// when neither asks for one, or when the arguments or the statistics do not fit the spec.
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
                                                                  const KvSpec& spec,
                                                                  const ModelStats& stats);

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
 #include "kernels/importance/policy.h"
+#include "kernels/importance/query_tables.h"
 #include "kernels/kept_tokens.h"
 #include "kernels/ops.h"
 #include "kernels/rate_codec.h"
@@ -20,12 +21,14 @@ class PageCodec final : public Codec {
  public:
   PageCodec(Recipe recipe, KvSpec spec, uint32_t layers_per_run,
             std::unique_ptr<const RunCodec> run_codec, std::optional<ImportancePolicy> policy,
-            const CalibrationId& calibration, std::shared_ptr<const Codec> fallback)
+            std::shared_ptr<const QueryStatistics> queries, const CalibrationId& calibration,
+            std::shared_ptr<const Codec> fallback)
       : recipe_(std::move(recipe)),
         spec_(std::move(spec)),
         layers_per_run_(layers_per_run),
         run_codec_(std::move(run_codec)),
         policy_(std::move(policy)),
+        queries_(std::move(queries)),
         calibration_(calibration),
         fallback_(std::move(fallback)) {}
 
@@ -102,7 +105,7 @@ class PageCodec final : public Codec {
                                .tokens = page.tokens,
                                .first_position = page.first_position,
                                .columns = page.columns,
-                               .queries = page.queries,
+                               .queries = queries_ != nullptr ? queries_.get() : page.queries,
                                .protected_tokens = page.protected_tokens};
     Selection kept;
     std::optional<ScoreMap> scores;
@@ -146,13 +149,14 @@ class PageCodec final : public Codec {
   const uint32_t layers_per_run_;
   const std::unique_ptr<const RunCodec> run_codec_;
   const std::optional<ImportancePolicy> policy_;
-  const CalibrationId calibration_;              // all zero = none
-  const std::shared_ptr<const Codec> fallback_;  // null when exact
+  const std::shared_ptr<const QueryStatistics> queries_;  // null: those of each page
+  const CalibrationId calibration_;                       // all zero = none
+  const std::shared_ptr<const Codec> fallback_;           // null when exact
 };
 
 absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
-    std::shared_ptr<const Codec> fallback) {
+    std::shared_ptr<const QueryStatistics> queries, std::shared_ptr<const Codec> fallback) {
   const CalibrationId id = calibration == nullptr ? CalibrationId{} : calibration->id();
   KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, std::move(calibration)));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
@@ -162,7 +166,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
     KVSTOW_ASSIGN_OR_RETURN(policy, ImportancePolicy::Make(recipe.policy_ops()));
   }
   return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec), std::move(policy),
-                                     id, std::move(fallback));
+                                     std::move(queries), id, std::move(fallback));
 }
 
 // The calibration that a page names; null when it names none.
@@ -261,7 +265,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
                                                        const CalibrationStore& calibrations) {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
   KVSTOW_ASSIGN_OR_RETURN(const Recipe raw, Recipe::Parse("raw"));
-  KVSTOW_ASSIGN_OR_RETURN(auto fallback, MakePageCodec(raw, spec, nullptr, nullptr));
+  KVSTOW_ASSIGN_OR_RETURN(auto fallback, MakePageCodec(raw, spec, nullptr, nullptr, nullptr));
   KVSTOW_ASSIGN_OR_RETURN(const auto needs, CalibrationNeeds(recipe));
   std::shared_ptr<const Calibration> calibration;
   if (needs.has_value()) {
@@ -272,9 +276,10 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
     }
     KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations.Choose(spec, *needs));
   }
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueriesOf(recipe, spec, calibrations));
   KVSTOW_ASSIGN_OR_RETURN(const auto target, RateTargetOf(recipe));
   const auto make = [=](const Recipe& stepped) {
-    return MakePageCodec(stepped, spec, calibration, fallback);
+    return MakePageCodec(stepped, spec, calibration, queries, fallback);
   };
   return target.has_value() ? MakeRateCodec(recipe, *target, make) : make(recipe);
 }

@@ -66,7 +66,8 @@ class Codec {
 // INVALID_ARGUMENT when the recipe does not fit: an unknown op, an argument out of range, a lossy
 // recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
 // FAILED_PRECONDITION when the recipe needs a calibration that `calibrations` lacks; the codec
-// keeps the one it found.
+// keeps the one it found. Statistics of queries that the recipe leaves open and that `calibrations`
+// lacks come with each page (PageToEncode::queries), which others do not read.
 absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(
     const Recipe& recipe, const KvSpec& spec,
     const CalibrationStore& calibrations = NoCalibrations());

@@ -56,6 +56,7 @@ struct QueryStatistics {
   std::vector<float> covariance;            // [layers, heads, dim, dim]
   // E|q_f| of each pair of channels that RoPE turns together.
   std::vector<float> magnitude;  // [layers, heads, dim / 2]
+  std::vector<float> direction;  // [layers, heads, dim]; FindDirections (query_scores.h) fills it
 };
 
 struct PageToScore {

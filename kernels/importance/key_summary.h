@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/importance/budget.h"
 #include "kernels/page.h"
 
 namespace kvstow {
@@ -22,12 +24,22 @@ struct KeySummary {
   std::vector<float> least, largest;  // [layers, heads, dim]
 };
 
-// Of a raw page, as page.h lays it out. INVALID_ARGUMENT for FP8 and for bytes that are no page of
-// so many tokens, OUT_OF_RANGE for one with NaN or Inf.
+// Of a raw page, as page.h lays it out; of the tokens that `kept` has, where it is not null: it has
+// the page's layers, tokens and heads. A head without any spans nothing: least +Inf, largest -Inf.
+// INVALID_ARGUMENT for FP8 and for bytes that are no page of so many tokens, OUT_OF_RANGE for one
+// with NaN or Inf.
 absl::StatusOr<KeySummary> SummarizeKeys(const KvSpec& spec, std::span<const uint8_t> raw,
-                                         uint32_t tokens);
+                                         uint32_t tokens, const Selection* kept = nullptr);
 
-// No key of the page has a larger product with `query` ([dim], as rotated as the keys).
+// As it travels (Payload.SUMMARY in proto/kvstow/v1/types.proto): least, then largest, in F32.
+size_t SummaryBytes(const KvSpec& spec, uint32_t layers);
+std::string SerializeSummary(const KeySummary& summary);
+// INVALID_ARGUMENT for bytes that are no summary of so many layers.
+absl::StatusOr<KeySummary> ReadSummary(const KvSpec& spec, uint32_t layers,
+                                       std::span<const uint8_t> bytes);
+
+// No key of the page has a larger product with `query` ([dim], as rotated as the keys); -Inf where
+// there is no key.
 double LargestLogit(const KeySummary& summary, uint32_t layer, uint32_t head,
                     std::span<const float> query);
 

@@ -4,65 +4,50 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
+#include "kernels/importance/vector_sums.h"
 #include "kernels/split_mix.h"
+#include "kernels/transform/dense_product.h"
+#include "kernels/transform/transpose.h"
 
 namespace kvstow {
 namespace {
 
-double Dot(const float* a, const float* b, uint32_t count) {
-  double sum = 0;
-  for (uint32_t i = 0; i < count; ++i) sum += double{a[i]} * b[i];
-  return sum;
+constexpr float kLeastNorm = 1e-6F;  // of a vector that is divided by its length
+
+Vectors KeysOf(const LayerView& layer, uint32_t head, uint32_t first, uint32_t count) {
+  return {layer.Key(first, head), count, size_t{layer.heads} * layer.dim_k, layer.dim_k};
+}
+Vectors ValuesOf(const LayerView& layer, uint32_t head, uint32_t first, uint32_t count) {
+  return {layer.Value(first, head), count, size_t{layer.heads} * layer.dim_v, layer.dim_v};
 }
 
-double Norm(const float* x, uint32_t count) { return std::sqrt(Dot(x, x, count)); }
-
-constexpr double kLeastNorm = 1e-6;  // of a vector that is divided by its length
-
-// The keys of one head, each of length 1, [tokens, dim].
-std::vector<float> UnitKeys(const LayerView& layer, uint32_t head) {
-  std::vector<float> unit(size_t{layer.tokens} * layer.dim_k);
-  for (uint32_t t = 0; t < layer.tokens; ++t) {
-    const float* k = layer.Key(t, head);
-    const auto scale = static_cast<float>(1 / std::max(Norm(k, layer.dim_k), kLeastNorm));
-    for (uint32_t c = 0; c < layer.dim_k; ++c) unit[size_t{t} * layer.dim_k + c] = k[c] * scale;
-  }
-  return unit;
+void Norms(const Vectors& x, float* out) {
+  DotProducts(x, x.x, x.stride, out);
+  for (size_t i = 0; i < x.count; ++i) out[i] = std::sqrt(out[i]);
 }
 
-// Softmax over [first, first + count) of the deviation across channels of x normalized by the
-// minimum and maximum of each channel over the next `next` tokens, added to out.
-void AddLagPartition(const LayerView& layer, bool keys, uint32_t head, uint32_t first,
-                     uint32_t count, uint32_t next, float* out) {
-  const uint32_t dim = keys ? layer.dim_k : layer.dim_v;
-  const auto at = [&](uint32_t t) { return keys ? layer.Key(t, head) : layer.Value(t, head); };
-  std::vector<float> low(at(first + count), at(first + count) + dim), high = low;
-  for (uint32_t t = first + count + 1; t < first + count + next; ++t) {
-    for (uint32_t c = 0; c < dim; ++c) {
-      low[c] = std::min(low[c], at(t)[c]);
-      high[c] = std::max(high[c], at(t)[c]);
-    }
-  }
-  std::vector<double> deviation(count);
-  for (uint32_t i = 0; i < count; ++i) {
-    double sum = 0, squares = 0;
-    for (uint32_t c = 0; c < dim; ++c) {
-      const double span = std::max(high[c] - low[c], 1e-6F);
-      const double x = (at(first + i)[c] - low[c]) / span;
-      sum += x;
-      squares += x * x;
-    }
-    const double mean = sum / dim;
-    deviation[i] = std::sqrt(std::max(0.0, squares / dim - mean * mean));
-  }
-  const double most = *std::max_element(deviation.begin(), deviation.end());
-  double total = 0;
-  for (double& d : deviation) total += d = std::exp(d - most);
-  for (uint32_t i = 0; i < count; ++i) {
-    out[size_t{first + i} * layer.heads + head] += static_cast<float>(deviation[i] / total);
-  }
+// One over the length of each vector.
+std::vector<float> InverseNorms(const Vectors& x) {
+  std::vector<float> out(x.count);
+  Norms(x, out.data());
+  for (float& norm : out) norm = 1 / std::max(norm, kLeastNorm);
+  return out;
+}
+
+// Softmax over the vectors of `part` of the deviation across channels, each channel normalized by
+// its least and largest value in `next`; added to out, `stride` apart.
+void AddLagPartition(const Vectors& part, const Vectors& next, size_t stride, float* out) {
+  std::vector<float> low(part.dim), inverse(part.dim), deviation(part.count);
+  ChannelBounds(next, low.data(), inverse.data());
+  for (size_t c = 0; c < part.dim; ++c) inverse[c] = 1 / std::max(inverse[c] - low[c], 1e-6F);
+  Deviations(part, low.data(), inverse.data(), deviation.data());
+  const float most = *std::max_element(deviation.begin(), deviation.end());
+  float total = 0;
+  for (float& d : deviation) total += d = std::exp(d - most);
+  for (size_t i = 0; i < part.count; ++i) out[i * stride] += deviation[i] / total;
 }
 
 }  // namespace
@@ -84,47 +69,54 @@ void RandomScore(const LayerView& layer, uint32_t seed, float* out) {
 }
 
 void KeyNormScore(const LayerView& layer, float* out) {
-  for (size_t i = 0; i < size_t{layer.tokens} * layer.heads; ++i) {
-    out[i] = static_cast<float>(-Norm(layer.k + i * layer.dim_k, layer.dim_k));
-  }
+  const size_t count = size_t{layer.tokens} * layer.heads;
+  Norms({layer.k, count, layer.dim_k, layer.dim_k}, out);
+  for (size_t i = 0; i < count; ++i) out[i] = -out[i];
 }
 
 void ValueNormScore(const LayerView& layer, float* out) {
-  for (size_t i = 0; i < size_t{layer.tokens} * layer.heads; ++i) {
-    out[i] = static_cast<float>(Norm(layer.v + i * layer.dim_v, layer.dim_v));
-  }
+  Norms({layer.v, size_t{layer.tokens} * layer.heads, layer.dim_v, layer.dim_v}, out);
 }
 
 void KeyDiversityScore(const LayerView& layer, float* out) {
+  std::vector<float> cosine(layer.tokens);
   for (uint32_t h = 0; h < layer.heads; ++h) {
-    const std::vector<float> unit = UnitKeys(layer, h);
-    std::vector<double> sum(layer.dim_k);
-    for (size_t i = 0; i < unit.size(); ++i) sum[i % layer.dim_k] += unit[i];
-    double norm = 0;
-    for (const double s : sum) norm += s * s;
-    norm = std::max(std::sqrt(norm), kLeastNorm);
+    const Vectors keys = KeysOf(layer, h, 0, layer.tokens);
+    const std::vector<float> inverse = InverseNorms(keys);
+    std::vector<float> sum(layer.dim_k);
+    AddScaled(keys, inverse.data(), sum.data());
+    const float scale = InverseNorms({sum.data(), 1, sum.size(), sum.size()})[0];
+    DotProducts(keys, sum.data(), 0, cosine.data());
     for (uint32_t t = 0; t < layer.tokens; ++t) {
-      double cosine = 0;
-      for (uint32_t c = 0; c < layer.dim_k; ++c) {
-        cosine += unit[size_t{t} * layer.dim_k + c] * sum[c];
-      }
-      out[size_t{t} * layer.heads + h] = static_cast<float>(-cosine / norm);
+      out[size_t{t} * layer.heads + h] = -cosine[t] * inverse[t] * scale;
     }
   }
 }
 
 void RedundancyScore(const LayerView& layer, float above, float* out) {
-  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  constexpr uint32_t kRows = 64;  // of cosines that are in memory at once
+  const uint32_t dim = layer.dim_k;
+  std::vector<float> unit(size_t{layer.tokens} * dim), cosine(size_t{kRows} * layer.tokens);
+  std::vector<float> repeated(kRows);
   for (uint32_t h = 0; h < layer.heads; ++h) {
-    const std::vector<float> unit = UnitKeys(layer, h);
-    const Eigen::Map<const Matrix> keys(unit.data(), layer.tokens, layer.dim_k);
-    const Matrix cosine = keys * keys.transpose();
+    const Vectors keys = KeysOf(layer, h, 0, layer.tokens);
+    const std::vector<float> inverse = InverseNorms(keys);
+    PackedMatrix turned(dim, layer.tokens);
     for (uint32_t t = 0; t < layer.tokens; ++t) {
-      double repeated = 0;
-      for (uint32_t other = 0; other < layer.tokens; ++other) {
-        if (other != t && cosine(t, other) > above) repeated += cosine(t, other);
+      const std::span<float> row(unit.data() + size_t{t} * dim, dim);
+      for (uint32_t c = 0; c < dim; ++c) row[c] = keys[t][c] * inverse[t];
+      turned.SetColumn(t, row);
+    }
+    for (uint32_t first = 0; first < layer.tokens; first += kRows) {
+      const uint32_t n = std::min(kRows, layer.tokens - first);
+      MultiplyRows(unit.data() + size_t{first} * dim, n, turned, {0, layer.tokens}, cosine.data(),
+                   layer.tokens);
+      // A key does not repeat itself.
+      for (uint32_t t = 0; t < n; ++t) cosine[size_t{t} * layer.tokens + first + t] = 0;
+      SumsAbove({cosine.data(), n, layer.tokens, layer.tokens}, above, repeated.data());
+      for (uint32_t t = 0; t < n; ++t) {
+        out[size_t{first + t} * layer.heads + h] = -repeated[t] / static_cast<float>(layer.tokens);
       }
-      out[size_t{t} * layer.heads + h] = static_cast<float>(-repeated / layer.tokens);
     }
   }
 }
@@ -135,8 +127,12 @@ void LagScore(const LayerView& layer, uint32_t lag, float* out) {
   for (; first + lag < layer.tokens; first += lag) {
     const uint32_t next = std::min(lag, layer.tokens - first - lag);
     for (uint32_t h = 0; h < layer.heads; ++h) {
-      AddLagPartition(layer, true, h, first, lag, next, out);
-      if (layer.dim_v > 0) AddLagPartition(layer, false, h, first, lag, next, out);
+      float* const at = out + size_t{first} * layer.heads + h;
+      AddLagPartition(KeysOf(layer, h, first, lag), KeysOf(layer, h, first + lag, next),
+                      layer.heads, at);
+      if (layer.dim_v == 0) continue;
+      AddLagPartition(ValuesOf(layer, h, first, lag), ValuesOf(layer, h, first + lag, next),
+                      layer.heads, at);
     }
   }
   // No softmax is above 1: the last partition comes first, in order of position.
@@ -146,18 +142,31 @@ void LagScore(const LayerView& layer, uint32_t lag, float* out) {
 }
 
 void LeverageScore(const LayerView& layer, float* out) {
-  using Matrix = Eigen::MatrixXd;
+  const uint32_t dim = layer.dim_k;
+  std::vector<float> turned(size_t{dim} * layer.tokens), products(size_t{dim} * dim);
+  std::vector<float> rows(size_t{layer.tokens} * dim), whitened(rows.size());
+  std::vector<float> leverage(layer.tokens);
   for (uint32_t h = 0; h < layer.heads; ++h) {
-    Matrix keys(layer.dim_k, layer.tokens);
+    const Vectors keys = KeysOf(layer, h, 0, layer.tokens);
+    Transpose(keys.x, keys.count, dim, keys.stride, turned.data(), layer.tokens);
+    PackedMatrix packed(layer.tokens, dim);
     for (uint32_t t = 0; t < layer.tokens; ++t) {
-      for (uint32_t c = 0; c < layer.dim_k; ++c) keys(c, t) = layer.Key(t, h)[c];
+      packed.SetRow(t, {keys[t], dim});
+      std::copy_n(keys[t], dim, rows.data() + size_t{t} * dim);
     }
-    Matrix gram = keys * keys.transpose();
-    const double ridge = 1e-4 * gram.trace() / layer.dim_k + 1e-12;
-    gram.diagonal().array() += ridge;
-    const Matrix solved = gram.llt().solve(keys);
+    MultiplyRows(turned.data(), dim, packed, {0, dim}, products.data(), dim);
+    Eigen::MatrixXd gram =
+        Eigen::Map<const Eigen::MatrixXf>(products.data(), dim, dim).cast<double>();
+    gram.diagonal().array() += 1e-4 * gram.trace() / dim + 1e-12;
+    // With gram = L L^T, the score is |L^-1 k|^2.
+    const Eigen::MatrixXf inverse =
+        gram.llt().matrixL().solve(Eigen::MatrixXd::Identity(dim, dim)).cast<float>();
+    PackedMatrix whiten(dim, dim);
+    for (uint32_t c = 0; c < dim; ++c) whiten.SetRow(c, {inverse.col(c).data(), dim});
+    MultiplyRows(rows.data(), layer.tokens, whiten, {0, dim}, whitened.data(), dim);
+    DotProducts({whitened.data(), layer.tokens, dim, dim}, whitened.data(), dim, leverage.data());
     for (uint32_t t = 0; t < layer.tokens; ++t) {
-      out[size_t{t} * layer.heads + h] = static_cast<float>(keys.col(t).dot(solved.col(t)));
+      out[size_t{t} * layer.heads + h] = leverage[t];
     }
   }
 }

@@ -1,8 +1,9 @@
 // Scores of the tokens of one layer from its keys, values and positions alone: no attention, so
 // they hold for every request that shares the page.
 //
-// `out` is [tokens, heads]. Sums run in token and channel order in F64 where a mean is taken, so a
-// score has the same bits whatever the thread. Free functions, thread-safe.
+// `out` is [tokens, heads]. Scores have the same bits on every SIMD target (vector_sums.h), but for
+// those that need a matrix product, redundancy and leverage: they differ by rounding. Each reads
+// only the part of the layer that it speaks of. Free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_KEY_VALUE_SCORES_H_
 #define KVSTOW_KERNELS_IMPORTANCE_KEY_VALUE_SCORES_H_
 

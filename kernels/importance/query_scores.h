@@ -1,36 +1,41 @@
-// Scores of the tokens of one layer by the attention that queries of a known distribution will
-// give them: no query of this request is needed, so with calibrated statistics they hold for all.
+// Scores of the tokens of a layer by the attention that queries of a known distribution will give
+// them: no query of this request is needed, so with calibrated statistics they hold for all.
 //
-// `layer.k` is K as the page stores it; RoPE is taken off and put on by the spec. `queries` has a
-// multiple of the layer's KV heads; what the heads of a group give is averaged. `out` is [tokens,
-// heads]. Free functions, thread-safe.
+// What depends on positions alone is computed once for a page; a LayerScore is then called for each
+// of its layers, with K as the page stores it (RoPE is taken off and put on by the spec), and
+// writes [tokens, heads]. `queries` must outlive it, and has a multiple of the layer's KV heads;
+// what the heads of a group give is averaged. Free functions; scores are thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 #define KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "kernels/importance/importance.h"
 #include "kernels/importance/key_value_scores.h"
 
 namespace kvstow {
 
+using LayerScore = std::function<void(const LayerView&, float* out)>;
+
+// Fills queries.direction from the means and covariances: the leading eigenvector of E[q q^T] of
+// each head, toward its mean.
+void FindDirections(QueryStatistics& queries);
+
 // The attention that a Gaussian query expects to give, over the `ahead` positions after the page
 // (Expected Attention, arXiv:2510.00636):
 //   softmax over tokens of  k . R mu / sqrt(d) + k^T R S R^T k / (2 d),  R averaged over positions
 // computed at 24 of them, as the mean over the group's heads.
-void ExpectedAttentionScore(const LayerView& layer, const RopeSpec& rope,
-                            const QueryStatistics& queries, uint32_t ahead, float* out);
+LayerScore ExpectedAttentionScore(const PageToScore& page, uint32_t ahead);
 
 // k before RoPE along the main direction of the queries, toward their mean: the leading singular
 // vector of E[q q^T] (Q-Filters, arXiv:2503.02812).
-void QueryDirectionScore(const LayerView& layer, const RopeSpec& rope,
-                         const QueryStatistics& queries, float* out);
+LayerScore QueryDirectionScore(const PageToScore& page);
 
 // The logit of a query at its centre, as a sum of cosines over RoPE's frequencies, averaged over
 // future offsets 1, 2, 4 .. 65536, plus a norm term for what of the queries the centre does not
 // hold; standardized within each head before heads are averaged (TriAttention, arXiv:2604.04921).
-void TrigonometricScore(const LayerView& layer, const RopeSpec& rope,
-                        const QueryStatistics& queries, float* out);
+LayerScore TrigonometricScore(const PageToScore& page);
 
 }  // namespace kvstow
 

@@ -63,23 +63,33 @@ void DivideBySum(std::vector<float>& x) {
   for (float& v : x) v = sum > 0 ? static_cast<float>(v / sum) : even;
 }
 
+// x[t] = the mean of from[t .. t + width).
+void SlideMean(const std::vector<float>& from, uint32_t width, std::vector<float>& x) {
+  std::vector<double> sum(x.size());
+  for (uint32_t i = 0; i < width; ++i) {
+    for (size_t t = 0; t < x.size(); ++t) sum[t] += from[t + i];
+  }
+  for (size_t t = 0; t < x.size(); ++t) x[t] = static_cast<float>(sum[t] / width);
+}
+
+// x[t] = the most of from[t .. t + width), which it uses up: maxima of 2, 4, 8 ... in turn.
+void SlideMax(std::vector<float>& from, uint32_t width, std::vector<float>& x) {
+  uint32_t span = 1;
+  for (; 2 * span <= width; span *= 2) {
+    for (size_t t = 0; t + span < from.size(); ++t) from[t] = std::max(from[t], from[t + span]);
+  }
+  for (size_t t = 0; t < x.size(); ++t) x[t] = std::max(from[t], from[t + width - span]);
+}
+
 }  // namespace
 
 void Pool(ScoreMap& scores, Reduce how, uint32_t width) {
-  const auto half = static_cast<int64_t>(width / 2);
-  const auto last = static_cast<int64_t>(scores.tokens) - 1;
   ForEachHead(scores, [&](std::vector<float>& x) {
-    const std::vector<float> from = x;
-    for (int64_t t = 0; t <= last; ++t) {
-      double sum = 0;
-      float most = from[t];
-      for (int64_t i = t - half; i <= t + half; ++i) {
-        const float v = from[std::clamp<int64_t>(i, 0, last)];
-        sum += v;
-        most = std::max(most, v);
-      }
-      x[t] = how == Reduce::kMax ? most : static_cast<float>(sum / width);
-    }
+    // The first and the last score go on beyond the ends.
+    std::vector<float> from(x.size() + width - 1, x.back());
+    std::fill_n(from.begin(), width / 2, x.front());
+    std::copy(x.begin(), x.end(), from.begin() + width / 2);
+    how == Reduce::kMax ? SlideMax(from, width, x) : SlideMean(from, width, x);
   });
 }
 

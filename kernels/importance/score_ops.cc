@@ -9,6 +9,7 @@
 #include "kernels/importance/key_value_scores.h"
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_scores.h"
+#include "kernels/importance/query_tables.h"
 #include "kernels/importance/score_maps.h"
 #include "kernels/op_arguments.h"
 
@@ -17,14 +18,19 @@ namespace {
 
 using MakeStep = absl::StatusOr<ScoreStep>;
 
-// Pushes a map that `score` fills layer by layer. A page with NaN or Inf has no scores of its own.
-absl::Status PushByLayer(ScoreStack& stack,
-                         const std::function<void(const LayerView&, float*)>& score) {
+// Parts of a page that a score looks at.
+struct Reads {
+  bool k = false, v = false;
+};
+
+// Pushes a map that `score` fills layer by layer. A page with NaN or Inf in what it reads has no
+// such scores.
+absl::Status PushByLayer(ScoreStack& stack, Reads reads, const LayerScore& score) {
   const PageToScore& page = stack.page;
   const KvSpec& spec = page.spec;
   ScoreMap map(spec.layers, page.tokens, spec.kv_heads);
-  std::vector<float> k(SlabValues(spec, Part::kK, page.tokens));
-  std::vector<float> v(SlabValues(spec, Part::kV, page.tokens));
+  std::vector<float> k(reads.k ? SlabValues(spec, Part::kK, page.tokens) : 0);
+  std::vector<float> v(reads.v ? SlabValues(spec, Part::kV, page.tokens) : 0);
   LayerView view{.tokens = page.tokens,
                  .heads = spec.kv_heads,
                  .dim_k = spec.head_dim_k,
@@ -37,7 +43,7 @@ absl::Status PushByLayer(ScoreStack& stack,
       const size_t at = SlabOffset(spec, view.layer, part, page.tokens);
       return LoadFloats(spec.dtype, page.raw.data() + at, out.size(), out.data());
     };
-    if (!load(Part::kK, k) || (!v.empty() && !load(Part::kV, v))) {
+    if ((!k.empty() && !load(Part::kK, k)) || (!v.empty() && !load(Part::kV, v))) {
       return absl::OutOfRangeError(
           absl::StrCat("layer ", view.layer, " holds NaN or Inf: its tokens have no score"));
     }
@@ -47,15 +53,17 @@ absl::Status PushByLayer(ScoreStack& stack,
   return absl::OkStatus();
 }
 
-template <void (*kScore)(const LayerView&, float*)>
+constexpr Reads kNothing, kKeys{.k = true}, kValues{.v = true};
+
+template <void (*kScore)(const LayerView&, float*), const Reads& kReads>
 MakeStep MakePlain(const OpArguments&) {
-  return ScoreStep([](ScoreStack& stack) { return PushByLayer(stack, kScore); });
+  return ScoreStep([](ScoreStack& stack) { return PushByLayer(stack, kReads, kScore); });
 }
 
 MakeStep MakeRandom(const OpArguments& arguments) {
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t seed, arguments.Number("seed", 7, 0, UINT32_MAX));
   return ScoreStep([seed](ScoreStack& stack) {
-    return PushByLayer(stack,
+    return PushByLayer(stack, kNothing,
                        [seed](const LayerView& l, float* out) { RandomScore(l, seed, out); });
   });
 }
@@ -63,54 +71,45 @@ MakeStep MakeRandom(const OpArguments& arguments) {
 MakeStep MakeLag(const OpArguments& arguments) {
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t size, arguments.Number("size", 128, 1, kMaxPageTokens));
   return ScoreStep([size](ScoreStack& stack) {
-    return PushByLayer(stack, [size](const LayerView& l, float* out) { LagScore(l, size, out); });
+    return PushByLayer(stack, {.k = true, .v = true},
+                       [size](const LayerView& l, float* out) { LagScore(l, size, out); });
   });
 }
 
 MakeStep MakeRedundancy(const OpArguments& arguments) {
   KVSTOW_ASSIGN_OR_RETURN(const double above, arguments.Real("above", 0.5, 0, 1));
   return ScoreStep([above](ScoreStack& stack) {
-    return PushByLayer(stack, [above](const LayerView& l, float* out) {
+    return PushByLayer(stack, kKeys, [above](const LayerView& l, float* out) {
       RedundancyScore(l, static_cast<float>(above), out);
     });
   });
 }
 
-using QueryScore =
-    std::function<void(const LayerView&, const RopeSpec&, const QueryStatistics&, float*)>;
-
-absl::Status PushByQueries(ScoreStack& stack, const QueryScore& score) {
+// `make` gives the score of a page whose statistics of queries fit.
+absl::Status PushByQueries(ScoreStack& stack,
+                           const std::function<LayerScore(const PageToScore&)>& make) {
   const QueryStatistics* q = stack.page.queries;
   const KvSpec& spec = stack.page.spec;
   if (q == nullptr) {
     return absl::FailedPreconditionError(
-        "the policy needs statistics of the queries: calibrate them, or let the worker send them");
+        "the policy needs statistics of the queries: make them with `kvstow codec calibrate`");
   }
-  const size_t heads = size_t{q->layers} * q->heads;
-  const bool fits = q->layers == spec.layers && q->dim == spec.head_dim_k && q->heads > 0 &&
-                    q->heads % spec.kv_heads == 0 && q->mean.size() == heads * q->dim &&
-                    q->covariance.size() == heads * q->dim * q->dim &&
-                    q->magnitude.size() == heads * (q->dim / 2);
-  if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("statistics of ", q->layers, " layers, ", q->heads, " query heads of ", q->dim,
-                     " do not fit a page of ", spec.layers, " layers, ", spec.kv_heads,
-                     " KV heads of ", spec.head_dim_k));
+  KVSTOW_RETURN_IF_ERROR(CheckQueryShape(spec, *q));
+  if (q->direction.size() != q->mean.size()) {
+    return absl::InvalidArgumentError("statistics of the queries lack their directions");
   }
-  return PushByLayer(stack,
-                     [&](const LayerView& layer, float* out) { score(layer, spec.rope, *q, out); });
+  return PushByLayer(stack, kKeys, make(stack.page));
 }
 
 MakeStep MakeExpected(const OpArguments& arguments) {
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t ahead, arguments.Number("ahead", 512, 1, 1 << 20));
   return ScoreStep([ahead](ScoreStack& stack) {
     return PushByQueries(
-        stack, [ahead](const LayerView& layer, const RopeSpec& rope, const QueryStatistics& queries,
-                       float* out) { ExpectedAttentionScore(layer, rope, queries, ahead, out); });
+        stack, [ahead](const PageToScore& page) { return ExpectedAttentionScore(page, ahead); });
   });
 }
 
-template <void (*kScore)(const LayerView&, const RopeSpec&, const QueryStatistics&, float*)>
+template <LayerScore (*kScore)(const PageToScore&)>
 MakeStep MakeQuery(const OpArguments&) {
   return ScoreStep([](ScoreStack& stack) { return PushByQueries(stack, kScore); });
 }
@@ -228,7 +227,8 @@ MakeStep MakeTimes(const OpArguments&) { return OfTwo(MultiplyScores); }
 constexpr absl::string_view kSeed[] = {"seed"};
 constexpr absl::string_view kSize[] = {"size"};
 constexpr absl::string_view kAbove[] = {"above"};
-constexpr absl::string_view kAhead[] = {"ahead"};
+constexpr absl::string_view kAhead[] = {"ahead", "blob"};
+constexpr absl::string_view kBlob[] = {"blob"};
 constexpr absl::string_view kColumn[] = {"name", "seen"};
 constexpr absl::string_view kHeadTable[] = {"heads"};
 constexpr absl::string_view kKindWidth[] = {"kind", "width"};
@@ -238,19 +238,19 @@ constexpr absl::string_view kBy[] = {"by"};
 constexpr absl::string_view kWeight[] = {"weight"};
 
 constexpr ScoreOpInfo kScoreOps[] = {
-    {"position", {}, 0, 1, MakePlain<PositionScore>},
+    {"position", {}, 0, 1, MakePlain<PositionScore, kNothing>},
     {"random", kSeed, 0, 1, MakeRandom},
-    {"key_norm", {}, 0, 1, MakePlain<KeyNormScore>},
-    {"value_norm", {}, 0, 1, MakePlain<ValueNormScore>},
-    {"key_diversity", {}, 0, 1, MakePlain<KeyDiversityScore>},
-    {"leverage", {}, 0, 1, MakePlain<LeverageScore>},
+    {"key_norm", {}, 0, 1, MakePlain<KeyNormScore, kKeys>},
+    {"value_norm", {}, 0, 1, MakePlain<ValueNormScore, kValues>},
+    {"key_diversity", {}, 0, 1, MakePlain<KeyDiversityScore, kKeys>},
+    {"leverage", {}, 0, 1, MakePlain<LeverageScore, kKeys>},
     {"redundancy", kAbove, 0, 1, MakeRedundancy},
     {"lag", kSize, 0, 1, MakeLag},
     {"column", kColumn, 0, 1, MakeColumn},
     {"head_table", kHeadTable, 0, 1, MakeHeadTable},
     {"expected", kAhead, 0, 1, MakeExpected, true},
-    {"query_direction", {}, 0, 1, MakeQuery<QueryDirectionScore>, true},
-    {"trigonometric", {}, 0, 1, MakeQuery<TrigonometricScore>, true},
+    {"query_direction", kBlob, 0, 1, MakeQuery<QueryDirectionScore>, true},
+    {"trigonometric", kBlob, 0, 1, MakeQuery<TrigonometricScore>, true},
     {"pool", kKindWidth, 1, 1, MakePool},
     {"chunk", kSize, 1, 1, MakeChunk},
     {"norm", kKind, 1, 1, MakeNorm},

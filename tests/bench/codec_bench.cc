@@ -8,47 +8,18 @@
 #include <benchmark/benchmark.h>
 
 #include <cstring>
-#include <ctime>
-#include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/codec.h"
-#include "kernels/convert.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/run_codec.h"
+#include "tests/bench/small_model_page.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kTokens = 256;
 constexpr size_t kPages = (256 << 20) / (30 * 2 * kTokens * 3 * 64 * 2);
-
-KvSpec Spec(DType dtype) {
-  KvSpec spec;
-  spec.dtype = dtype;
-  spec.layers = 30;
-  spec.kv_heads = 3;
-  spec.head_dim_k = spec.head_dim_v = 64;
-  spec.page_tokens = kTokens;
-  return spec;
-}
-
-std::vector<uint8_t> GaussianPage(const KvSpec& spec) {
-  std::vector<uint8_t> raw(PageBytes(spec, spec.page_tokens));
-  std::vector<float> values(raw.size() / DTypeBytes(spec.dtype));
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (float& value : values) value = normal(random);
-  StoreFloats(spec.dtype, values.data(), values.size(), raw.data());
-  return raw;
-}
-
-double ThreadSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 // Pages in memory to read from and to write to. All have the same content.
 struct Memory {
@@ -93,8 +64,8 @@ std::vector<std::vector<SharedBytes>> ColdCopies(const std::vector<SharedBytes>&
 
 // The whole of a codec: with digests, header, gains.
 void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec(dtype));
-  Memory memory(GaussianPage(Spec(dtype)));
+  const auto codec = *MakeCodec(*Recipe::Parse(recipe), SmallModelSpec(dtype));
+  Memory memory(GaussianPage(SmallModelSpec(dtype)));
   uint64_t stored = 0;
   AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
     stored = codec->Encode({.raw = from, .tokens = kTokens})->StoredBytes();
@@ -104,8 +75,8 @@ void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
 }
 
 void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), Spec(dtype));
-  Memory memory(GaussianPage(Spec(dtype)));
+  const auto codec = *MakeCodec(*Recipe::Parse(recipe), SmallModelSpec(dtype));
+  Memory memory(GaussianPage(SmallModelSpec(dtype)));
   const EncodedPage page = *codec->Encode({.raw = memory.from[0], .tokens = kTokens});
   const auto pages = ColdCopies(page.segments);
   size_t i = 0;
@@ -118,7 +89,7 @@ void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
 // A run codec on all layers of a page: with gains, without digests and header. Decoding writes past
 // the caches.
 void BM_EncodeRun(benchmark::State& state, absl::string_view recipe) {
-  const KvSpec spec = Spec(DType::kF16);
+  const KvSpec spec = SmallModelSpec(DType::kF16);
   const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
   Memory memory(GaussianPage(spec));
   AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
@@ -129,7 +100,7 @@ BENCHMARK_CAPTURE(BM_EncodeRun, int8, "int8")->UseManualTime();
 BENCHMARK_CAPTURE(BM_EncodeRun, hadamard4, "hadamard|affine(bits=4,group=64)")->UseManualTime();
 
 void BM_DecodeRun(benchmark::State& state, absl::string_view recipe) {
-  const KvSpec spec = Spec(DType::kF16);
+  const KvSpec spec = SmallModelSpec(DType::kF16);
   const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
   Memory memory(GaussianPage(spec));
   const Run run{{0, spec.layers}, kTokens};
@@ -149,7 +120,7 @@ BENCHMARK_CAPTURE(BM_DecodeRun, hadamard4, "hadamard|affine(bits=4,group=64)")->
 
 // The kernel alone: values to scales and codes, in groups of 64. `cached`: 256 KiB of values.
 void BM_QuantizeInt8(benchmark::State& state, bool cached) {
-  KvSpec spec = Spec(DType::kF16);
+  KvSpec spec = SmallModelSpec(DType::kF16);
   if (cached) spec.layers = 1, spec.kv_heads = 4;
   Memory memory(GaussianPage(spec));
   const size_t values = memory.from[0].size() / 2;

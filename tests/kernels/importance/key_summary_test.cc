@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/digest.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow::testing {
@@ -50,6 +51,38 @@ TEST(KeySummaryTest, OfOneTokenTheBoundIsItsLogit) {
   const float query[] = {1, -2, 3, 0};
   const double logit = summary.least[0] - 2.0 * summary.least[1] + 3.0 * summary.least[2];
   EXPECT_NEAR(LargestLogit(summary, 0, 0, query), logit, 1e-6);
+}
+
+TEST(KeySummaryTest, DroppedTokensDoNotCountAndAHeadWithoutAnyHasNoLogit) {
+  const uint32_t tokens = 6;
+  const KvSpec spec = SpecOf(DType::kF32, 2, 2, 4, 4, 64);
+  const auto raw = GaussianPage(spec, tokens, 6);
+  Selection kept{spec.layers, tokens, spec.kv_heads, std::vector<uint8_t>(2 * tokens * 2)};
+  kept.keep[(0 * tokens + 3) * 2 + 1] = 1;  // of layer 0, head 1, token 3 alone
+  const auto summary = SummarizeKeys(spec, raw, tokens, &kept).value();
+  const auto keys =
+      ValuesOf(spec.dtype, std::span(raw).first(4 * SlabValues(spec, Part::kK, tokens)));
+  for (uint32_t c = 0; c < 4; ++c) {
+    EXPECT_EQ(summary.least[4 + c], keys[(3 * 2 + 1) * 4 + c]);
+    EXPECT_EQ(summary.largest[4 + c], keys[(3 * 2 + 1) * 4 + c]);
+  }
+  const float query[] = {1, 0, -1, 2};
+  EXPECT_EQ(LargestLogit(summary, 0, 0, query), -INFINITY);
+  EXPECT_EQ(LargestLogit(summary, 1, 1, query), -INFINITY);
+  EXPECT_GT(LargestLogit(summary, 0, 1, query), -INFINITY);
+}
+
+TEST(KeySummaryTest, ItTravelsAndOtherSizesAreRefused) {
+  const KvSpec spec = SpecOf(DType::kF16, 3, 2, 8, 4, 64);
+  const auto summary = SummarizeKeys(spec, GaussianPage(spec, 5, 6), 5).value();
+  const std::string bytes = SerializeSummary(summary);
+  EXPECT_EQ(bytes.size(), SummaryBytes(spec, 3));
+  const auto back = ReadSummary(spec, 3, AsBytes(bytes));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->least, summary.least);
+  EXPECT_EQ(back->largest, summary.largest);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadSummary(spec, 2, AsBytes(bytes)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadSummary(spec, 0, {}).status()));
 }
 
 TEST(KeySummaryTest, BadPagesAreRefused) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/importance/query_scores.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow {
@@ -49,6 +50,7 @@ class PolicyTest : public ::testing::Test {
       }
       for (uint32_t f = 0; f < q.dim / 2; ++f) q.magnitude.push_back(1.5F);
     }
+    FindDirections(q);
     return q;
   }
   PageToScore Page() const {
@@ -184,11 +186,56 @@ TEST_F(PolicyTest, ExpectedAttentionOfAnIsotropicQueryGoesByTheKeyNorm) {
   }
 }
 
+// By turning each key back from each of the positions to come, instead of the queries' moments.
+TEST_F(PolicyTest, ExpectedAttentionIsThatOfTurnedQueries) {
+  testing::Gaussian next(9);
+  const uint32_t dim = queries_.dim, half = dim / 2;
+  for (size_t head = 0; head < queries_.mean.size() / dim; ++head) {
+    float along[16];
+    for (float& x : along) x = next();
+    for (uint32_t i = 0; i < dim * dim; ++i) {
+      queries_.covariance[head * dim * dim + i] += along[i / dim] * along[i % dim];
+    }
+  }
+  const auto logit = [&](uint32_t t, uint32_t query_head) {
+    const float* const mean = queries_.mean.data() + (4 + query_head) * dim;
+    const float* const covariance = queries_.covariance.data() + (4 + query_head) * dim * dim;
+    double sum = 0;
+    for (uint32_t spot = 0; spot < 24; ++spot) {
+      double u[16];
+      for (uint32_t f = 0; f < half; ++f) {
+        const double angle = (kTokens + 512 * spot / 23) * std::pow(10000.0, -1.0 * f / half);
+        const double a = Key(1, t, 1, f), b = Key(1, t, 1, f + half);
+        u[f] = a * std::cos(angle) + b * std::sin(angle);
+        u[f + half] = b * std::cos(angle) - a * std::sin(angle);
+      }
+      for (uint32_t r = 0; r < dim; ++r) {
+        sum += u[r] * mean[r] / std::sqrt(dim) / 24;
+        for (uint32_t c = 0; c < dim; ++c) {
+          sum += u[r] * covariance[r * dim + c] * u[c] / (2 * dim) / 24;
+        }
+      }
+    }
+    return sum;
+  };
+  std::vector<double> want(kTokens);
+  for (const uint32_t query_head : {2, 3}) {
+    double total = 0;
+    for (uint32_t t = 0; t < kTokens; ++t) total += std::exp(logit(t, query_head));
+    for (uint32_t t = 0; t < kTokens; ++t) want[t] += std::exp(logit(t, query_head)) / total / 2;
+  }
+  const ScoreMap scores = Scores("expected(ahead=512)");
+  for (uint32_t t = 0; t < kTokens; ++t) {
+    EXPECT_NEAR(scores.Layer(1)[t * 2 + 1], want[t], 1e-4 * want[t] + 1e-7) << t;
+  }
+}
+
 TEST_F(PolicyTest, TheQueryDirectionIsThatOfTheMean) {
   // Queries along channel 0 only: the score is K's channel 0 before RoPE.
   spec_.rope.k_after_rope = false;
   std::fill(queries_.mean.begin(), queries_.mean.end(), 0.0F);
   for (size_t i = 0; i < queries_.mean.size(); i += queries_.dim) queries_.mean[i] = 3;
+  FindDirections(queries_);
   const ScoreMap scores = Scores("query_direction");
   for (uint32_t t = 0; t < kTokens; ++t) {
     EXPECT_NEAR(scores.Layer(1)[t * 2 + 1], Key(1, t, 1, 0), 1e-4) << t;
