@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/raw_stream.h"
+#include "proto/wire/chunk.h"
 
 namespace kvstow {
 namespace {
@@ -32,6 +33,13 @@ bool OpenCalls::Add(RawStream* stream) {
 void OpenCalls::Remove(RawStream* stream) {
   MutexLock lock(mu_);
   streams_.erase(stream);
+  ++going_;
+}
+
+void OpenCalls::Gone() {
+  MutexLock lock(mu_);
+  --going_;
+  ended_.NotifyAll();  // under the lock, as below
 }
 
 // Under the lock, so that no stream goes while it is being cancelled; Cancel() only posts.
@@ -63,12 +71,12 @@ void OpenCalls::AddBatch() {
 void OpenCalls::RemoveBatch() {
   MutexLock lock(mu_);
   --batches_;
-  batch_ended_.NotifyAll();  // under the lock: the waiter may destroy us as soon as it is free
+  ended_.NotifyAll();  // under the lock: the waiter may destroy us as soon as it is free
 }
 
-void OpenCalls::WaitForBatches() {
+void OpenCalls::WaitForAll() {
   MutexLock lock(mu_);
-  while (batches_ > 0) batch_ended_.Wait(mu_);
+  while (batches_ > 0 || !streams_.empty() || going_ > 0) ended_.Wait(mu_);
 }
 
 std::optional<Duration> Attempts::Next(const absl::Status& status, bool progress) {

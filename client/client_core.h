@@ -23,12 +23,15 @@ namespace kvstow {
 
 class RawStream;
 
-// The streams that are open and the batches whose callback has not run.
+// The streams that are open and the batches whose callback has not run. A batch may be over before
+// its stream.
 class OpenCalls {
  public:
   // False once Close() was called: the stream must not start.
   bool Add(RawStream* stream);
+  // The stream is about to go, and is not cancelled any more; Gone() once nothing of it is left.
   void Remove(RawStream* stream);
+  void Gone();
   // Ends every stream on `channel` (null = on any) with `why`.
   void CancelStreams(const grpc::Channel* channel, const absl::Status& why);
   // Cancels everything and refuses what comes later.
@@ -37,12 +40,13 @@ class OpenCalls {
 
   void AddBatch();
   void RemoveBatch();
-  void WaitForBatches();
+  void WaitForAll();
 
  private:
   mutable Mutex mu_;
-  CondVar batch_ended_;
+  CondVar ended_;
   std::unordered_set<RawStream*> streams_ KVSTOW_GUARDED_BY(mu_);
+  size_t going_ KVSTOW_GUARDED_BY(mu_) = 0;  // streams between Remove and Gone
   size_t batches_ KVSTOW_GUARDED_BY(mu_) = 0;
   bool closed_ KVSTOW_GUARDED_BY(mu_) = false;
 };
@@ -63,12 +67,8 @@ struct ClientCore {
   Executor executor;  // last: it joins before the others go
 };
 
-// The wait that a server asks for with a call that it refuses for now: "grpc-retry-pushback-ms" in
-// its trailing metadata, kept as a payload of the status. A negative one, or no number, forbids to
-// try again.
-inline constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
-
-// When to try again: after UNAVAILABLE, and after whatever came with a pushback. Waits double from
+// When to try again: after UNAVAILABLE, and after whatever came with a pushback, which is a payload
+// kPushbackKey of the status (a negative one, or no number, forbids it). Waits double from
 // one attempt to the next, and are a random part longer than that, so that those who were refused
 // together do not come back together. One for each call.
 class Attempts {

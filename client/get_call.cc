@@ -25,6 +25,7 @@ struct GetCall {
   ClientCore& core;
   std::string space;
   uint64_t lease;
+  bool summaries;  // instead of pages
   std::shared_ptr<SpacePayload> payload;
   std::vector<PageGet> pages;
   Answers<GetResult> answers;
@@ -66,7 +67,7 @@ class GetStream final : public StreamHandler {
   explicit GetStream(std::shared_ptr<GetCall> call)
       : call_(std::move(call)),
         todo_(call_->answers.Missing()),
-        encoded_(call_->payload->get.EncodedNext()) {
+        encoded_(!call_->summaries && call_->payload->get.EncodedNext()) {
     for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->pages[i]);
   }
 
@@ -77,7 +78,9 @@ class GetStream final : public StreamHandler {
     v1::GetRequest message;
     if (asked_ == 0) {
       message.mutable_open()->set_space(call_->space);
-      message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
+      message.mutable_open()->set_payload(call_->summaries ? v1::SUMMARY
+                                          : encoded_       ? v1::ENCODED
+                                                           : v1::RAW);
       message.mutable_open()->set_lease(call_->lease);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
@@ -98,23 +101,32 @@ class GetStream final : public StreamHandler {
   }
 
   absl::Status OnMessage(const grpc::ByteBuffer& message) override {
+    if (call_ == nullptr) return absl::InternalError("the server sent more than was asked for");
     v1::GetResponse response;
     KVSTOW_ASSIGN_OR_RETURN(const ChunkPayload payload, ReadChunk(message, response));
     if (response.has_begin()) KVSTOW_RETURN_IF_ERROR(BeginPage(response));
-    if (payload.bytes == 0) return absl::OkStatus();
-    return TakePayload(response, payload);
+    if (payload.bytes > 0) KVSTOW_RETURN_IF_ERROR(TakePayload(response, payload));
+    if (left() == 0) GoOn(absl::OkStatus());
+    return absl::OkStatus();
   }
 
   void OnEnd(const absl::Status& status) override {
-    call_->payload->get.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    if (call_ != nullptr) GoOn(status);
+  }
+
+ private:
+  size_t left() const { return todo_.size() - answered_; }
+  // Lets the call go: with its last answer, for the end of the stream brings nothing more, or with
+  // the stream.
+  void GoOn(const absl::Status& status) {
+    if (!call_->summaries) {
+      call_->payload->get.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    }
     Executor& executor = call_->core.executor;
     executor.Run([call = std::move(call_), status, asked = todo_.size()]() mutable {
       AfterStream(std::move(call), status, asked);
     });
   }
-
- private:
-  size_t left() const { return todo_.size() - answered_; }
   // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
   uint64_t PayloadLimit(const PageGet& page) const {
     return encoded_ ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
@@ -182,8 +194,8 @@ class GetStream final : public StreamHandler {
 
   // The very bytes that were put, and all of them: their digest is known.
   bool Checked(const PageGet& page) const {
-    return !encoded_ && result_.exact && page.first_layer == 0 && page.layer_count == 0 &&
-           page.first_token == 0 && page.token_count == 0;
+    return !encoded_ && !call_->summaries && result_.exact && page.first_layer == 0 &&
+           page.layer_count == 0 && page.first_token == 0 && page.token_count == 0;
   }
 
   absl::Status EndPage() {
@@ -227,7 +239,7 @@ class GetStream final : public StreamHandler {
     return absl::OkStatus();
   }
 
-  std::shared_ptr<GetCall> call_;
+  std::shared_ptr<GetCall> call_;   // null once all is answered
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
   const bool encoded_;
   const Time start_ = Clock::Real().Now();
@@ -247,7 +259,10 @@ class GetStream final : public StreamHandler {
 void StartStream(std::shared_ptr<GetCall> call) {
   ClientCore& core = call->core;
   const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
-  if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
+  if (channel == nullptr) {
+    core.executor.Run([call] { Fail(*call, absl::CancelledError("the client was closed")); });
+    return;
+  }
   const Time deadline = call->attempts.deadline();
   RawStream::Start(core, channel, kMethod, deadline, std::make_shared<GetStream>(std::move(call)));
 }
@@ -255,18 +270,18 @@ void StartStream(std::shared_ptr<GetCall> call) {
 }  // namespace
 
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Time deadline, Client::GetDone done) {
+              Time deadline, Client::GetDone done, bool summaries) {
   const size_t n = pages.size();
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
   auto call = std::make_shared<GetCall>(
-      GetCall{core, std::move(space), lease, std::move(payload), std::move(pages),
+      GetCall{core, std::move(space), lease, summaries, std::move(payload), std::move(pages),
               Answers<GetResult>(n), std::move(done), Attempts(core.options.attempts, deadline)});
   core.calls.AddBatch();
+  if (core.options_status.ok() && !call->pages.empty()) return StartStream(std::move(call));
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {
     if (!call->core.options_status.ok()) return Fail(*call, call->core.options_status);
-    if (call->pages.empty()) return Finish(*call);
-    StartStream(call);
+    Finish(*call);
   });
 }
 

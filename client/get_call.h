@@ -13,9 +13,9 @@ namespace kvstow {
 // Fetches `pages` of `space` into their buffers. `done` runs on core.executor once every page has a
 // result; the buffers are not touched afterwards. At most options.get_window_bytes of payload are
 // under way. A stream that broke is followed by another one with the pages that have no result yet.
-// `core` outlives the call (OpenCalls counts it).
+// `core` outlives the call (OpenCalls counts it). `summaries`: key summaries come instead of pages.
 void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Time deadline, Client::GetDone done);
+              Time deadline, Client::GetDone done, bool summaries = false);
 
 }  // namespace kvstow
 

@@ -111,6 +111,7 @@ class PutStream final : public StreamHandler {
         encoded_(GoEncoded()) {}
 
   Outgoing Next() override {
+    if (batch_ == nullptr) return {.last = true};
     v1::PutRequest message;
     if (!opened_) {
       opened_ = true;
@@ -142,6 +143,7 @@ class PutStream final : public StreamHandler {
   }
 
   absl::Status OnMessage(const grpc::ByteBuffer& message) override {
+    if (batch_ == nullptr) return absl::InternalError("the server answered more than was asked");
     v1::PutResponse response;
     if (absl::Status s = ReadMessage(message, response); !s.ok()) return s;
     credit_ += response.credit_bytes();
@@ -153,22 +155,30 @@ class PutStream final : public StreamHandler {
       }
       if (result.status() == v1::STORED) raw_bytes_ += batch_->pages[todo_[page - 1]].raw.size();
       batch_->answers.Set(todo_[page - 1], PutResultOf(result));
+      ++answered_;
     }
+    // The end of the stream brings nothing more.
+    if (answered_ == todo_.size()) LetGo().reset();
     return absl::OkStatus();
   }
 
   void OnEnd(const absl::Status& status) override {
-    call_->payload->put.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    if (batch_ == nullptr) return;
     ClientCore& core = batch_->core;
-    parts_.clear();
-    batch_.reset();
-    core.executor.Run([call = std::move(call_), channel = std::move(channel_), status,
-                       asked = todo_.size()]() mutable {
-      AfterStream(std::move(call), status, asked, std::move(channel));
-    });
+    core.executor.Run(
+        [call = LetGo(), channel = std::move(channel_), status, asked = todo_.size()]() mutable {
+          AfterStream(std::move(call), status, asked, std::move(channel));
+        });
   }
 
  private:
+  // Of the call, whose pages nothing here reads any more.
+  std::shared_ptr<PutCall> LetGo() {
+    call_->payload->put.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    parts_.clear();
+    batch_.reset();
+    return std::move(call_);
+  }
   bool GoEncoded() const {
     const SpacePayload& payload = *call_->payload;
     if (payload.codec == nullptr) return false;
@@ -192,6 +202,7 @@ class PutStream final : public StreamHandler {
       if (!encoded.ok()) {
         batch_->answers.Set(todo_[next_], {.outcome = PageOutcome::kRefused,
                                            .message = std::string(encoded.status().message())});
+        ++answered_;
         return false;
       }
       const std::vector<std::optional<SharedBytes>> bodies(encoded->segments.begin(),
@@ -216,12 +227,13 @@ class PutStream final : public StreamHandler {
 
   std::shared_ptr<PutCall> call_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::shared_ptr<PutBatch> batch_;
-  const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  std::shared_ptr<PutBatch> batch_;  // null, with call_, once all is answered
+  const std::vector<size_t> todo_;   // pages of this stream, page number - 1 -> place in the batch
   const bool encoded_;
   const Time start_ = Clock::Real().Now();
   uint64_t raw_bytes_ = 0;  // of pages that were stored
   bool opened_ = false;
+  size_t answered_ = 0;
   size_t next_ = 0;                 // place in todo_ of the page that is being sent
   std::vector<SharedBytes> parts_;  // its payload; empty before Begin
   v1::PutPage begin_;               // what its first message says

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "proto/wire/chunk.h"
 
 namespace kvstow {
 
@@ -107,9 +108,12 @@ void RawStream::OnDone(const grpc::Status& grpc_status) {
     status = why_.ok() ? FromGrpc(grpc_status, context_) : why_;
   }
   // The call goes first: what it holds of the handler's bytes is then on its way back.
-  const std::shared_ptr<StreamHandler> handler = handler_;
+  std::shared_ptr<StreamHandler> handler = handler_;
+  OpenCalls& calls = core_.calls;
   delete this;
   handler->OnEnd(status);
+  handler.reset();
+  calls.Gone();  // now the client may go, and the process end
 }
 
 }  // namespace kvstow
