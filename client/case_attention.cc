@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
+#include "kernels/importance/query_scores.h"
 #include "kernels/importance/recent_queries.h"
 
 namespace kvstow {
@@ -103,6 +104,7 @@ absl::Status CaseAttention::ReadQueries(const CaseFile& file) {
            AttentionOf(view, of_layer, queries.count).hits);
     AppendQueryStatistics(of_layer, spec.rope, tokens_ - queries.count, *queries_);
   }
+  FindDirections(*queries_);
   return absl::OkStatus();
 }
 

@@ -83,7 +83,7 @@ class Client::Impl {
     core.executor.Hurry();
     core.channels.CloseBulk();
     core.local.Close();
-    core.calls.WaitForBatches();
+    core.calls.WaitForAll();
   }
 
   absl::StatusOr<SpaceInfo> Open(const v1::OpenSpaceRequest& request, Payload payload);
@@ -114,6 +114,23 @@ absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
   v1::OpenSpaceRequest request;
   request.set_space(std::string(name));
   return impl_->Open(request, impl_->core.options.payload);
+}
+
+absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
+  std::vector<grpc::ByteBuffer> pieces;
+  v1::SendCalibrationRequest request;
+  do {
+    const auto piece = blob.first(std::min<size_t>(blob.size(), kMaxChunkBytes));
+    request.set_data(piece.data(), piece.size());
+    pieces.push_back(WriteMessage(request));
+    blob = blob.subspan(piece.size());
+  } while (!blob.empty());
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendCalibration", pieces));
+  v1::SendCalibrationResponse response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return response.calibration();
 }
 
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {
@@ -175,6 +192,18 @@ std::future<std::vector<GetResult>> Client::Get(absl::string_view space, uint64_
   auto future = promise->get_future();
   GetAsync(space, lease, std::move(pages),
            [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); });
+  return future;
+}
+
+std::future<std::vector<GetResult>> Client::GetSummaries(absl::string_view space, uint64_t lease,
+                                                         std::vector<PageGet> pages) {
+  ClientCore& core = impl_->core;
+  auto promise = std::make_shared<std::promise<std::vector<GetResult>>>();
+  auto future = promise->get_future();
+  StartGet(
+      core, std::string(space), lease, std::move(pages), core.Deadline(),
+      [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); },
+      /*summaries=*/true);
   return future;
 }
 

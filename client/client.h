@@ -78,6 +78,9 @@ struct SpaceOptions {
   // Absent: the space's own, or not.
   std::optional<bool> is_private = {};
   std::optional<Payload> payload = {};  // absent: as the client's options say
+  // The calibration (of SendCalibration) with the statistics of queries that the recipe's policy
+  // reads. "": the space's own, or those that the server has if only one fits.
+  std::string queries = {};
 };
 
 struct SpaceInfo {
@@ -110,6 +113,11 @@ class Client {
   // The space as it is; NOT_FOUND.
   absl::StatusOr<SpaceInfo> FindSpace(absl::string_view name);
 
+  // Gives the server a calibration blob (kernels/calibration.h) for recipes that need one: what
+  // `kvstow codec calibrate` writes, or QueryCalibration (kernels/importance/query_tables.h) makes
+  // of a worker's queries. Its name, 16 bytes; sending it again is harmless. Before OpenSpace.
+  absl::StatusOr<std::string> SendCalibration(std::span<const uint8_t> blob);
+
   PrefixHit Lookup(absl::string_view space, std::span<const std::string> keys, bool lease = true);
   absl::Status Release(uint64_t lease);
 
@@ -126,6 +134,13 @@ class Client {
   std::future<std::vector<PutResult>> Put(absl::string_view space, std::vector<PagePut> pages);
   std::future<std::vector<GetResult>> Get(absl::string_view space, uint64_t lease,
                                           std::vector<PageGet> pages);
+
+  // As Get, but of each page, or of the layers and tokens of it that are asked for, the summary of
+  // its keys comes (kernels/importance/key_summary.h): into `out` of SummaryBytes(spec, layers)
+  // bytes, for ReadSummary. It bounds the logits of the page as a Get with the same levels brings
+  // it.
+  std::future<std::vector<GetResult>> GetSummaries(absl::string_view space, uint64_t lease,
+                                                   std::vector<PageGet> pages);
 
   // Late attention, for the order in which pages lose bytes; one result for each report, in order.
   // A column of more than 4 MiB does not fit into a call and is refused here: it can go with a put.

@@ -44,13 +44,20 @@ absl::Status Attempt(ClientCore& core, const std::string& method, const grpc::By
   return done.Wait();
 }
 
+// Sends `requests`, which outlive the call, and hands over what comes.
 class Listener final : public StreamHandler {
  public:
-  Listener(grpc::ByteBuffer request, std::function<void(const grpc::ByteBuffer&)> on_message,
+  Listener(std::span<const grpc::ByteBuffer> requests,
+           std::function<void(const grpc::ByteBuffer&)> on_message,
            std::shared_ptr<Mailbox<absl::Status>> done)
-      : request_(std::move(request)), on_message_(std::move(on_message)), done_(std::move(done)) {}
+      : requests_(requests), on_message_(std::move(on_message)), done_(std::move(done)) {}
 
-  Outgoing Next() override { return {.message = std::move(request_), .last = true}; }
+  Outgoing Next() override {
+    if (requests_.empty()) return {.message = {}, .last = true};
+    const grpc::ByteBuffer& next = requests_.front();
+    requests_ = requests_.subspan(1);
+    return {.message = next, .last = requests_.empty()};
+  }
   absl::Status OnMessage(const grpc::ByteBuffer& message) override {
     on_message_(message);
     return absl::OkStatus();
@@ -58,20 +65,29 @@ class Listener final : public StreamHandler {
   void OnEnd(const absl::Status& status) override { done_->Put(status); }
 
  private:
-  grpc::ByteBuffer request_;
+  std::span<const grpc::ByteBuffer> requests_;
   const std::function<void(const grpc::ByteBuffer&)> on_message_;
   const std::shared_ptr<Mailbox<absl::Status>> done_;
 };
 
-}  // namespace
+// One attempt at a call that streams one way or both.
+absl::Status AttemptStream(ClientCore& core, const std::string& method,
+                           std::span<const grpc::ByteBuffer> requests, Time deadline,
+                           std::function<void(const grpc::ByteBuffer&)> on_message) {
+  const auto done = std::make_shared<Mailbox<absl::Status>>();
+  RawStream::Start(core, core.channels.metadata(), method, deadline,
+                   std::make_shared<Listener>(requests, std::move(on_message), done));
+  return done->Wait();
+}
 
-absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& method,
-                                           const grpc::ByteBuffer& request) {
+// Until an attempt brings an answer or no other is worth it.
+absl::StatusOr<grpc::ByteBuffer> Try(
+    ClientCore& core, const std::function<absl::Status(Time, grpc::ByteBuffer&)>& attempt) {
   if (!core.options_status.ok()) return core.options_status;
   Attempts attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout);
   for (;;) {
     grpc::ByteBuffer response;
-    const absl::Status status = Attempt(core, method, request, attempts.deadline(), response);
+    const absl::Status status = attempt(attempts.deadline(), response);
     if (status.ok()) return response;
     const auto wait = attempts.Next(status, /*progress=*/false);
     if (!wait) return Explain(status, core.options.address);
@@ -79,15 +95,30 @@ absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& 
   }
 }
 
+}  // namespace
+
+absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& method,
+                                           const grpc::ByteBuffer& request) {
+  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
+    return Attempt(core, method, request, deadline, response);
+  });
+}
+
+absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(ClientCore& core, const std::string& method,
+                                                     std::span<const grpc::ByteBuffer> requests) {
+  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
+    return AttemptStream(core, method, requests, deadline,
+                         [&](const grpc::ByteBuffer& message) { response = message; });
+  });
+}
+
 absl::Status CallServerStreaming(ClientCore& core, const std::string& method,
                                  const grpc::ByteBuffer& request,
                                  std::function<void(const grpc::ByteBuffer&)> on_message) {
   if (!core.options_status.ok()) return core.options_status;
-  const auto done = std::make_shared<Mailbox<absl::Status>>();
-  RawStream::Start(core, core.channels.metadata(), method,
-                   Clock::Real().Now() + core.options.timeout,
-                   std::make_shared<Listener>(request, std::move(on_message), done));
-  return Explain(done->Wait(), core.options.address);
+  return Explain(AttemptStream(core, method, {&request, 1},
+                               Clock::Real().Now() + core.options.timeout, std::move(on_message)),
+                 core.options.address);
 }
 
 }  // namespace kvstow

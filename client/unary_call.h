@@ -1,10 +1,11 @@
-// Calls that wait for their answer.
+// Calls that wait for their answer: one message out or several, one back or several.
 #ifndef KVSTOW_CLIENT_UNARY_CALL_H_
 #define KVSTOW_CLIENT_UNARY_CALL_H_
 
 #include <grpcpp/support/byte_buffer.h>
 
 #include <functional>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,10 @@ namespace kvstow {
 // most core.options.timeout. Errors are explained for people.
 absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& method,
                                            const grpc::ByteBuffer& request);
+
+// Several messages out, in order, one back; otherwise as CallUnary.
+absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(ClientCore& core, const std::string& method,
+                                                     std::span<const grpc::ByteBuffer> requests);
 
 // One message out, a stream back; a single attempt. `on_message` runs on a thread of gRPC, one call
 // at a time, while the caller waits.

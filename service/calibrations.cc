@@ -1,6 +1,12 @@
 #include "service/calibrations.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -8,17 +14,21 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "kernels/importance/policy.h"
 #include "kernels/run_codec.h"
 
 namespace kvstow {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr absl::string_view kUnfinished = ".kvcal.tmp";  // a file that is being written
 
 class MissingCodec final : public Codec {
  public:
@@ -58,10 +68,12 @@ absl::Status Calibrations::Load() {
   if (folder_.empty()) return absl::OkStatus();
   MutexLock lock(mu_);
   std::error_code error;
+  if (may_lack_ && !fs::exists(folder_, error)) return absl::OkStatus();
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;  // a file that goes meanwhile is no error
     if (!it->is_regular_file(gone)) continue;
     const std::string path = it->path().string();
+    if (absl::EndsWith(path, kUnfinished)) continue;
     const auto time = it->last_write_time(gone).time_since_epoch().count();
     if (!read_.insert(absl::StrCat(path, "\n", it->file_size(gone), "\n", time)).second) continue;
     const absl::StatusOr<std::string> bytes = ReadFile(it->path());
@@ -75,13 +87,85 @@ absl::Status Calibrations::Load() {
   return error ? FolderError(folder_, error) : absl::OkStatus();
 }
 
+absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_t> blob) const {
+  if (folder_.empty()) return absl::OkStatus();
+  const fs::path unfinished = fs::path(folder_) / absl::StrCat(HexOf(id), kUnfinished);
+  std::error_code error;
+  if (may_lack_) fs::create_directory(folder_, error);
+  const auto failed = [&](absl::string_view what) {
+    std::error_code ignored;
+    fs::remove(unfinished, ignored);
+    return absl::UnavailableError(
+        absl::StrCat("calibrations: ", folder_, " cannot be written: ", what,
+                     ": make it writable for the server, or put the file there yourself"));
+  };
+  FILE* const file = std::fopen(unfinished.c_str(), "wb");
+  bool written = file != nullptr && std::fwrite(blob.data(), 1, blob.size(), file) == blob.size() &&
+                 std::fflush(file) == 0 && fsync(fileno(file)) == 0;
+  const int why = errno;
+  if (file != nullptr) std::fclose(file);
+  if (!written) return failed(std::strerror(why));
+  fs::rename(unfinished, fs::path(folder_) / absl::StrCat(HexOf(id), ".kvcal"), error);
+  if (error) return failed(error.message());
+  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  written = folder >= 0 && fsync(folder) == 0;
+  if (folder >= 0) close(folder);
+  return written ? absl::OkStatus() : failed("it cannot be synced");
+}
+
+bool Calibrations::BeginSending() {
+  MutexLock lock(mu_);
+  if (sending_ == kMaxSending) return false;
+  ++sending_;
+  return true;
+}
+
+void Calibrations::EndSending() {
+  MutexLock lock(mu_);
+  --sending_;
+}
+
+absl::StatusOr<Calibrations::Added> Calibrations::Add(std::span<const uint8_t> blob) {
+  if (blob.size() > kMaxBlobBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a calibration of ", blob.size(), " bytes; one that is sent has at most ", kMaxBlobBytes));
+  }
+  const auto calibration = Calibration::Parse(blob);
+  if (absl::IsDataLoss(calibration.status())) {  // nothing of ours was lost
+    return absl::InvalidArgumentError(calibration.status().message());
+  }
+  KVSTOW_RETURN_IF_ERROR(calibration.status());
+  Added out{.id = (*calibration)->id()};
+  MutexLock lock(mu_);
+  out.already_there = store_.Find(out.id) != nullptr;
+  if (out.already_there) return out;
+  if (blob.size() > kMaxSentBytes - sent_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
+        kMaxSentBytes, ": an operator may put the file into its folder of calibrations"));
+  }
+  KVSTOW_RETURN_IF_ERROR(Write(out.id, blob));
+  KVSTOW_RETURN_IF_ERROR(store_.Add(blob).status());
+  sent_bytes_ += blob.size();
+  Log().info("calibration {} was sent, {} bytes", HexOf(out.id), blob.size());
+  return out;
+}
+
+// What a recipe needs that is not named in full is what fits.
 absl::StatusOr<std::shared_ptr<const Codec>> Calibrations::CodecOfLoaded(const Recipe& recipe,
                                                                          const KvSpec& spec) const {
-  KVSTOW_ASSIGN_OR_RETURN(const auto need, CalibrationNeeds(recipe));
-  if (!need.has_value()) return MakeCodec(recipe, spec);
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
-  KVSTOW_ASSIGN_OR_RETURN(const auto calibration, store_.Choose(spec, *need));
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe named, NameCalibration(recipe, HexOf(calibration->id())));
+  KVSTOW_ASSIGN_OR_RETURN(const auto need, CalibrationNeeds(recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(recipe));
+  Recipe named = recipe;
+  if (need.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto calibration, store_.Choose(spec, *need));
+    KVSTOW_ASSIGN_OR_RETURN(named, NameCalibration(named, HexOf(calibration->id())));
+  }
+  if (queries.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto calibration, store_.Choose(spec, *queries));
+    KVSTOW_ASSIGN_OR_RETURN(named, NameQueries(named, HexOf(calibration->id())));
+  }
   return MakeCodec(named, spec, store_);
 }
 
@@ -92,11 +176,12 @@ absl::StatusOr<std::shared_ptr<const Codec>> Calibrations::CodecOf(const Recipe&
   const absl::Status loaded = Load();
   if (loaded.ok()) codec = CodecOfLoaded(recipe, spec);
   if (!absl::IsFailedPrecondition(codec.status())) return codec;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "recipe '", recipe.text(), "': ", codec.status().message(), " and ",
-      folder_.empty() ? "start the server with --calibrations FOLDER, where its file is"
-                      : absl::StrCat("put its file into the server's folder ", folder_),
-      loaded.ok() ? "" : absl::StrCat(" (", loaded.message(), ")")));
+  return absl::FailedPreconditionError(
+      absl::StrCat("recipe '", recipe.text(), "': ", codec.status().message(), " and ",
+                   "send its file with `kvstow codec send`, or ",
+                   folder_.empty() ? "start the server with --calibrations FOLDER, where it is"
+                                   : absl::StrCat("put it into the server's folder ", folder_),
+                   loaded.ok() ? "" : absl::StrCat(" (", loaded.message(), ")")));
 }
 
 std::shared_ptr<const Codec> MakeMissingCodec(const Recipe& recipe, const KvSpec& spec,

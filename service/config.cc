@@ -145,7 +145,9 @@ constexpr Setting kSettings[] = {
      "[int8]",
      SetText<&Config::recipe>, GetText<&Config::recipe>},
     {"calibrations", "FOLDER",
-     "files of `kvstow codec calibrate`, for recipes that need a calibration [none]",
+     "files of `kvstow codec calibrate`, for recipes that need a calibration, and what workers "
+     "send "
+     "[`calibrations` below disk-path]",
      SetText<&Config::calibrations>, GetText<&Config::calibrations>},
     {"eviction-policy", "NAME",
      "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,

@@ -35,7 +35,7 @@ struct Config {
   std::string local_socket;                    // "" = no local sessions
   uint64_t local_bytes = uint64_t{1} << 30;    // of memory shared with workers, beside the budgets
   std::string recipe = "int8";                 // of spaces that name none
-  std::string calibrations;                    // folder of calibration blobs; "" = none
+  std::string calibrations;                    // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
   double high_watermark = 0.95;

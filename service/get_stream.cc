@@ -150,7 +150,7 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
   if (!space.ok()) return space.status();
   space_ = *std::move(space);
   lease_ = open.lease();
-  payload_ = open.payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
+  payload_ = open.payload() == v1::PAYLOAD_UNSPECIFIED ? v1::RAW : open.payload();
   return absl::OkStatus();
 }
 

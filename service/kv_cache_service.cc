@@ -2,6 +2,7 @@
 
 #include "base/status_macros.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
+#include "service/calibration_stream.h"
 #include "service/local_sessions.h"
 #include "service/lookup_wire.h"
 #include "service/unary.h"
@@ -14,9 +15,10 @@ using grpc::ServerUnaryReactor;
 using K = v1::KvCache;
 
 template <typename Base>
-using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_ReportAttention<
-    K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
-        K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<Base>>>>>>>;
+using UnaryMethods = K::WithCallbackMethod_OpenSpace<
+    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<
+        K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<
+            K::WithCallbackMethod_OpenLocal<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>;
 using RawMethods = K::WithRawCallbackMethod_Put<
     K::WithRawCallbackMethod_Get<K::WithRawCallbackMethod_Lookup<K::Service>>>;
 
@@ -35,8 +37,9 @@ class LookupCall final : public ServerUnaryReactor {
 
 class KvCacheService final : public UnaryMethods<RawMethods> {
  public:
-  KvCacheService(KvOperator& op, StreamParts& streams, WorkerPool& workers)
-      : op_(op), streams_(streams), workers_(workers) {}
+  KvCacheService(KvOperator& op, Calibrations& calibrations, StreamParts& streams,
+                 WorkerPool& workers)
+      : op_(op), calibrations_(calibrations), streams_(streams), workers_(workers) {}
 
   RawReactor* Put(CallbackServerContext* c) override { return NewPutStream(streams_, c); }
   RawReactor* Get(CallbackServerContext* c) override { return NewGetStream(streams_, c); }
@@ -44,6 +47,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   ServerUnaryReactor* OpenSpace(CallbackServerContext* c, const v1::OpenSpaceRequest* in,
                                 v1::OpenSpaceResponse* out) override {
     return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.OpenSpace(*in, *out); });
+  }
+  grpc::ServerReadReactor<v1::SendCalibrationRequest>* SendCalibration(
+      CallbackServerContext* c, v1::SendCalibrationResponse* out) override {
+    return NewCalibrationStream(calibrations_, metrics(), workers_, c, out);
   }
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
@@ -103,15 +110,16 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   }
 
   KvOperator& op_;
+  Calibrations& calibrations_;
   StreamParts& streams_;
   WorkerPool& workers_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, StreamParts& streams,
-                                                  WorkerPool& workers) {
-  return std::make_unique<KvCacheService>(op, streams, workers);
+std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, Calibrations& calibrations,
+                                                  StreamParts& streams, WorkerPool& workers) {
+  return std::make_unique<KvCacheService>(op, calibrations, streams, workers);
 }
 
 }  // namespace kvstow

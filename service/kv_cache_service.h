@@ -9,14 +9,15 @@
 
 #include <memory>
 
+#include "service/calibrations.h"
 #include "service/kv_operator.h"
 #include "service/streams.h"
 #include "service/worker_pool.h"
 
 namespace kvstow {
 
-std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, StreamParts& streams,
-                                                  WorkerPool& workers);
+std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, Calibrations& calibrations,
+                                                  StreamParts& streams, WorkerPool& workers);
 
 }  // namespace kvstow
 

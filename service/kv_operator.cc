@@ -84,6 +84,12 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   }
   KVSTOW_ASSIGN_OR_RETURN(request.fidelity, FidelityFromProto(in.fidelity()));
   if (in.has_is_private()) request.is_private = in.is_private();
+  if (!in.queries().empty() && in.queries().size() != sizeof(CalibrationId)) {
+    return absl::InvalidArgumentError(absl::StrCat("queries: ", in.queries().size(),
+                                                   " bytes; the name of a calibration has ",
+                                                   sizeof(CalibrationId)));
+  }
+  request.queries = HexOf(AsBytes(in.queries()));
   KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, spaces_.Open(request));
   const Space& space = *opened.space;
   out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
@@ -103,9 +109,7 @@ absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
   PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
-  uint64_t tokens = 0;
-  for (const FoundPage& page : match.pages) tokens += page.tokens;
-  metrics_.CountLookup(query.keys.size(), match.pages.size(), tokens);
+  metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
   // All pages count as full ones.
   Prompt prompt{.pages = PagesOf(*space, query.keys),
                 .raw_bytes = static_cast<uint32_t>(PageBytes(space->spec, space->spec.page_tokens)),

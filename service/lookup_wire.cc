@@ -114,11 +114,9 @@ absl::StatusOr<LookupQuery> ReadLookupRequest(const grpc::Slice& message) {
 grpc::Slice WriteLookupResponse(const PrefixMatch& match) {
   std::string bytes(kMaxHeadBytes + match.pages.size() * kMaxInfoBytes, '\0');
   auto* const begin = reinterpret_cast<uint8_t*>(bytes.data());
-  uint64_t tokens = 0;
-  for (const FoundPage& page : match.pages) tokens += page.tokens;
   const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(match.ttl).count();
   uint8_t* out = PutNumber(kPages, match.pages.size(), begin);
-  out = PutNumber(kTokens, tokens, out);
+  out = PutNumber(kTokens, match.tokens(), out);
   out = PutNumber(kGranted, match.lease, out);
   out = PutNumber(kTtl, match.lease != 0 ? static_cast<uint64_t>(ttl) : 0, out);
   for (const FoundPage& page : match.pages) {

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/codec.h"
 #include "kernels/encoded_payload.h"
+#include "kernels/importance/key_summary.h"
 #include "kernels/kept_tokens.h"
 #include "kernels/page.h"
 #include "service/convert.h"
@@ -188,6 +189,18 @@ absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_
   return absl::OkStatus();
 }
 
+// Of the keys as they would be sent: a bound must hold for what the worker will compute with.
+absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
+                                                       const Selection* kept) {
+  ByteBlock block(selected.RawBytes());
+  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, block.span()));
+  KvSpec spec = selected.header.Geometry();
+  spec.layers = selected.layers.count;
+  const auto summary = SummarizeKeys(spec, block.span(), selected.tokens.count, kept);
+  if (!summary.ok()) return absl::FailedPreconditionError(summary.status().message());
+  return SharedBytes::Take(SerializeSummary(*summary));
+}
+
 absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
   const auto& [space, payload, request, to] = wanted;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
@@ -218,6 +231,9 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
   }
   if (payload == v1::ENCODED) {
     out.payload = EncodedPayload(facts.header, selected.bodies);
+  } else if (payload == v1::SUMMARY) {
+    KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
+                            SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
   } else {
     if (to.has_value()) {
       KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *to));

@@ -66,6 +66,7 @@ class PageReader {
   absl::Status FetchInto(const Wanted& wanted, FetchedPage& out);
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
+  absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);
   absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);

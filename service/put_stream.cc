@@ -154,6 +154,9 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload: ", message.open().payload(), " is no value that this server knows"));
   }
+  if (message.open().payload() == v1::SUMMARY) {
+    return absl::InvalidArgumentError("payload: a summary is no page: put pages RAW or ENCODED");
+  }
   auto space = parts_.spaces.Find(message.open().space());
   if (!space.ok()) return space.status();
   payload_ = message.open().payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;

@@ -72,7 +72,7 @@ absl::Status CheckRecipe(const std::string& text) {
   }
   for (const Recipe& form : {recipe->hot, recipe->cold.value_or(recipe->hot)}) {
     for (const Op& op : form.ops()) {
-      if (FindOp(op.name) != nullptr) continue;
+      if (IsOp(op.name)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
     }
@@ -161,7 +161,7 @@ class Server::Impl {
         started_(started),
         gpu_(std::move(opened.gpu)),
         metrics_(Version()),
-        calibrations_(config.calibrations),
+        calibrations_(config.calibrations, config.disk_path),
         spaces_(
             {.default_recipe = config.recipe}, calibrations_,
             [this] { return store_->NewSpaceId(); },
@@ -217,7 +217,8 @@ class Server::Impl {
   StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
                        metrics_, put_workers_, get_workers_, options_.limits};
   std::unique_ptr<LocalSessions> local_;  // null: none
-  std::unique_ptr<grpc::Service> kv_cache_ = MakeKvCacheService(op_, streams_, admin_workers_);
+  std::unique_ptr<grpc::Service> kv_cache_ =
+      MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
@@ -233,8 +234,7 @@ class Server::Impl {
 
 absl::Status Server::Impl::Start() {
   KVSTOW_RETURN_IF_ERROR(calibrations_.Load());
-  const size_t left_out = spaces_.Recover(store_->RecoveredSpaces());
-  if (left_out > 0) {
+  if (const size_t left_out = spaces_.Recover(store_->RecoveredSpaces()); left_out > 0) {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }

@@ -14,12 +14,6 @@ constexpr uint8_t kPrivateBit = 0x80;
 absl::Status CheckPolicy(const Recipe& recipe, bool is_private) {
   KVSTOW_ASSIGN_OR_RETURN(const ImportancePolicy policy,
                           ImportancePolicy::Make(recipe.policy_ops()));
-  if (policy.reads_queries()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "recipe '", recipe.text(),
-        "' reads statistics of the queries, which no worker can send to a server yet: use a policy "
-        "of attention columns, of K and V, or `kvstow codec roundtrip`"));
-  }
   if (policy.columns().empty() || is_private) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "recipe '", recipe.text(), "' drops tokens by what queries looked at (",

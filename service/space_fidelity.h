@@ -6,7 +6,7 @@
 //
 // A recipe that drops tokens by what queries looked at (attention columns) suits the session that
 // asked, and fails the next one that shares the page: such a space must be private. Policies of K,
-// V and position alone are the same for everyone.
+// V and position alone, and of the statistics of a model's queries, are the same for everyone.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_SERVICE_SPACE_FIDELITY_H_
@@ -32,8 +32,7 @@ struct SpacePromise {
 };
 
 // The promise of a new space. `lossless`: all forms of the recipe are. INVALID_ARGUMENT when the
-// recipe cannot keep what is asked for, or would drop tokens unasked; UNIMPLEMENTED when its policy
-// reads statistics of queries, which nobody can send.
+// recipe cannot keep what is asked for, or would drop tokens unasked.
 absl::StatusOr<SpacePromise> PromiseOf(const SpaceRecipe& recipe, bool lossless,
                                        std::optional<SpaceFidelity> fidelity, bool is_private);
 

@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "kernels/importance/policy.h"
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
 #include "service/space_recipe.h"
@@ -109,12 +110,36 @@ absl::Status Differs(absl::string_view name, absl::string_view difference) {
                                                     "; use another name for other KV"));
 }
 
-// Whether a recipe means this codec, once the codec's calibration is named in it.
+// Whether a recipe means this codec, once the codec's calibrations are named in it.
 absl::StatusOr<bool> Means(const Recipe& recipe, const Codec& codec) {
   KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(codec.recipe()));
-  if (!calibration.has_value()) return recipe == codec.recipe();
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe named, NameCalibration(recipe, calibration->blob));
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(codec.recipe()));
+  Recipe named = recipe;
+  if (calibration.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameCalibration(named, calibration->blob));
+  }
+  if (queries.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameQueries(named, queries->blob));
+  }
   return named == codec.recipe();
+}
+
+// The recipe as Open asks for it: its forms read the statistics of queries that the request names.
+absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, absl::string_view queries) {
+  KVSTOW_ASSIGN_OR_RETURN(SpaceRecipe recipe, SpaceRecipe::Parse(text));
+  if (queries.empty()) return recipe;
+  bool named = false;
+  for (Recipe* form : {&recipe.hot, recipe.cold.has_value() ? &*recipe.cold : nullptr}) {
+    if (form == nullptr) continue;
+    KVSTOW_ASSIGN_OR_RETURN(*form, NameQueries(*form, queries));
+    KVSTOW_ASSIGN_OR_RETURN(const auto need, QueryNeeds(*form));
+    named = named || (need.has_value() && need->blob == queries);
+  }
+  if (named) return recipe;
+  return absl::InvalidArgumentError(absl::StrCat("queries: recipe '", text,
+                                                 "' reads no statistics of queries, or names "
+                                                 "others than ",
+                                                 queries, ": leave them out"));
 }
 
 absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
@@ -141,12 +166,15 @@ absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
     const std::string difference = FirstDifference(have.spec, *asked.spec);
     if (!difference.empty()) return Differs(have.name, difference);
   }
-  if (!asked.recipe.empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(asked.recipe));
+  if (!asked.recipe.empty() || !asked.queries.empty()) {
+    const std::string& text = asked.recipe.empty() ? have.recipe : asked.recipe;
+    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(text, asked.queries));
     KVSTOW_ASSIGN_OR_RETURN(const bool same, Serves(have, recipe));
     if (!same) {
       return Differs(have.name,
-                     absl::StrCat("recipe: ", have.recipe, " here, ", asked.recipe, " asked"));
+                     absl::StrCat("recipe: ", asked.queries.empty() ? have.recipe : have.pipeline,
+                                  " here, ", text, " asked",
+                                  asked.queries.empty() ? "" : ", with queries ", asked.queries));
     }
   }
   const SpacePromise& promise = have.promise;
@@ -272,7 +300,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   space->name = request.name;
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
-  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(space->recipe, request.queries));
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
   const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
   KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseOf(recipe, exact, request.fidelity,

@@ -6,10 +6,11 @@
 // it with another spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that
 // lossy pages never pass for exact ones.
 //
-// A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration is served
-// with the one that fits, and the space keeps to it: its pipeline names it in full. A space whose
-// calibration is not here (its file went between two runs) is recovered all the same: nothing can
-// be put into it and its pages are misses, until Open finds the calibration again.
+// A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration (its
+// policy may need one too, for statistics of queries) is served with the one that fits or that Open
+// names, and the space keeps to it: its pipeline names it in full. A space whose calibration is not
+// here (its file went between two runs) is recovered all the same: nothing can be put into it and
+// its pages are misses, until Open finds the calibration again.
 //
 // New spaces are saved before anyone sees them; recovered records that are damaged, of an unknown
 // version or of a recipe that this build lacks are left out and counted, and their pages become
@@ -62,6 +63,9 @@ struct SpaceToOpen {
   std::string recipe;                     // "": the space's own, or the default
   std::optional<SpaceFidelity> fidelity;  // absent: the space's own, or what the recipe gives
   std::optional<bool> is_private = {};    // absent: the space's own, or not
+  // Hexadecimal id of the statistics of queries that the recipe's policy is to read, where it does
+  // not name them. "": the space's own, or those that fit.
+  std::string queries = {};
 };
 
 class Spaces {

@@ -4,13 +4,12 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/chunk.h"
 #include "service/convert.h"
 
 namespace kvstow {
 namespace {
 
-// Of all windows of Put streams: what is beyond it would only wait for its turn, in memory.
-constexpr uint64_t kMostUnderWay = uint64_t{256} << 20;
 constexpr char kPushbackMs[] = "100";  // about what a page takes to come, be coded and be stored
 
 }  // namespace
@@ -42,8 +41,7 @@ absl::Status StreamCount::admitted() const {
 }
 
 absl::StatusOr<uint64_t> PutWindow::Take(uint64_t page_bytes) {
-  const uint64_t budget =
-      std::min({parts_.limits.put_bytes, parts_.staging.budget_bytes(), kMostUnderWay});
+  const uint64_t budget = std::min(parts_.limits.put_bytes, parts_.staging.budget_bytes());
   uint64_t granted = parts_.put_granted, window = 0;
   do {
     const uint64_t left = budget - std::min(budget, granted);
@@ -61,7 +59,7 @@ absl::StatusOr<uint64_t> PutWindow::Take(uint64_t page_bytes) {
 void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
                   const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) {
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", kPushbackMs);
+    context.AddTrailingMetadata(kPushbackKey, kPushbackMs);
   }
   stream.Finish(ToGrpc(status));
 }

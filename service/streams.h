@@ -9,7 +9,7 @@
 // Overload: all windows of Put streams together are within the budget of staged pages, and what Get
 // streams have read ahead within one of its own. A stream that there is no room for, or one too
 // many, is RESOURCE_EXHAUSTED before it sent a page, and told when to come back: trailing metadata
-// "grpc-retry-pushback-ms", which gRPC's own retries and the C++ client go by.
+// kPushbackKey, which gRPC's own retries and the C++ client go by.
 //
 // Framing that cannot be understood ends the stream with INVALID_ARGUMENT; what is wrong with one
 // page is that page's result. A stream that breaks leaves nothing behind: what was half sent is
@@ -38,8 +38,9 @@ class LocalSessions;
 
 struct StreamLimits {
   uint64_t window_bytes = 32 << 20;  // of one stream; at least two pages of its space
-  // Of all Put streams; 256 MiB at most, and what may be staged.
-  uint64_t put_bytes = UINT64_MAX;
+  // Windows of all Put streams, which are within what may be staged too: more would only wait for
+  // its turn, in memory.
+  uint64_t put_bytes = 256 << 20;
   // Read ahead by all Get streams; each may have a page ahead all the same.
   uint64_t get_bytes = 256 << 20;
   uint64_t get_chunk_bytes = 1 << 20;

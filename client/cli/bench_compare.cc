@@ -134,7 +134,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Peer>>> StartPeers(const Flags& flags
           if (recipe.empty()) continue;
           KVSTOW_RETURN_IF_ERROR(
               add(StartKvstow(options, {.recipe = recipe, .shared = true, .spec = flags.spec})));
-          if (&recipe == &flags.shared.back()) KVSTOW_RETURN_IF_ERROR(add(StartGrpcSlots(options)));
+        }
+        if (!flags.shared.empty() && !flags.shared.back().empty()) {
+          KVSTOW_RETURN_IF_ERROR(add(StartGrpcSlots(options)));
         }
       } else if (name == "redis") {
         KVSTOW_RETURN_IF_ERROR(add(StartRedis(options)));

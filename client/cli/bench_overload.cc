@@ -24,6 +24,7 @@ namespace kvstow::cli {
 namespace {
 
 constexpr char kSpace[] = "overload";
+constexpr std::chrono::milliseconds kTimeout(5000);  // of a call
 
 struct Flags {
   OutputFlags output;
@@ -36,7 +37,7 @@ struct Flags {
 // What became of the calls of a phase.
 struct Outcome {
   uint64_t stored_bytes = 0;  // within the phase
-  uint64_t calls = 0, stored = 0, refused = 0, late = 0;
+  uint64_t calls = 0, refused = 0, late = 0;
   std::vector<double> us;  // of calls that were stored whole
 
   double refused_share() const {
@@ -49,8 +50,7 @@ class Load {
   Load(const Flags& flags, const std::string& address)
       : flags_(flags), page_(MakePage(flags.spec, 1)) {
     for (uint32_t c = 0; c < flags.clients; ++c) {
-      clients_.push_back(
-          Client::Connect({.address = address, .timeout = std::chrono::seconds(5), .attempts = 1}));
+      clients_.push_back(Client::Connect({.address = address, .timeout = kTimeout, .attempts = 1}));
     }
   }
   ~Load() { clients_.clear(); }  // waits for calls that are open
@@ -123,9 +123,8 @@ class Load {
     MutexLock lock(mu_);
     ++outcome_.calls;
     if (stored == static_cast<std::ptrdiff_t>(results.size())) {
-      ++outcome_.stored;
       outcome_.us.push_back(std::chrono::duration<double, std::micro>(now - start).count());
-    } else if (now - start >= std::chrono::seconds(5)) {
+    } else if (now - start >= kTimeout) {
       ++outcome_.late;
     } else {
       ++outcome_.refused;
@@ -177,9 +176,8 @@ absl::Status Overload(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(const std::unique_ptr<Scratch> scratch, Scratch::Make());
   const std::string address = absl::StrCat("unix:", scratch->path(), "/kvstow.sock");
   KVSTOW_ASSIGN_OR_RETURN(
-      const auto server, Child::Start({ServerProgram(), "--listen", address, "--http-listen", "off",
-                                       "--host-bytes", absl::StrCat(flags.host_bytes)},
-                                      absl::StrCat(scratch->path(), "/kvstow.log")));
+      const auto server,
+      StartKvstowd(address, flags.host_bytes, {}, absl::StrCat(scratch->path(), "/kvstow.log")));
   KVSTOW_RETURN_IF_ERROR(Socket::Connect(address).status());  // when this returns, it listens
   Load load(flags, address);
   KVSTOW_RETURN_IF_ERROR(load.Open());
@@ -188,7 +186,7 @@ absl::Status Overload(const Flags& flags) {
     return GigabytesPerSecond(outcome.stored_bytes, flags.seconds);
   };
   const Outcome peak = load.Closed();
-  if (peak.stored == 0) return absl::InternalError("no call succeeded: see the server's log");
+  if (peak.us.empty()) return absl::InternalError("no call succeeded: see the server's log");
   const uint64_t peak_rss = server->PeakRssBytes();
   const double rate = gbps(peak) * 1e9 / static_cast<double>(load.call_bytes());
   const Outcome over = load.AtRate(flags.times * rate);

@@ -59,9 +59,11 @@ void AddEvict(CLI::App& app, int& exit_code);
 void AddBudget(CLI::App& app, int& exit_code);
 void AddFlush(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
-void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip and calibrate
+void AddSummaries(CLI::App& app, int& exit_code);
+void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip, calibrate and send
 void AddCodecRoundtrip(CLI::App& codec, int& exit_code);
 void AddCodecCalibrate(CLI::App& codec, int& exit_code);
+void AddCodecSend(CLI::App& codec, int& exit_code);
 void AddBench(CLI::App& app, int& exit_code);  // and compare
 void AddBenchCompare(CLI::App& bench, int& exit_code);
 void AddBenchOverload(CLI::App& bench, int& exit_code);

@@ -11,6 +11,7 @@
 #include "client/mapped_file.h"
 #include "client/safetensors.h"
 #include "kernels/calibration_methods.h"
+#include "kernels/importance/policy.h"
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
 
@@ -79,9 +80,11 @@ absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
 
 absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
   const Time start = Clock::Real().Now();
+  KVSTOW_ASSIGN_OR_RETURN(const auto codec_needs, CalibrationNeeds(recipe));
+  const bool reads_queries = !codec_needs.has_value();
   KVSTOW_ASSIGN_OR_RETURN(const auto source,
                           flags.space.empty()
-                              ? CasesAsSource(flags.cases)
+                              ? CasesAsSource(flags.cases, reads_queries)
                               : SpaceAsSource(flags.server, flags.space, flags.max_pages));
   const KvSpec& spec = source->spec();
   KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, ReadModelStats(flags.model_stats, spec));
@@ -112,7 +115,8 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
 absl::StatusOr<Recipe> CalibratedRecipe(const std::string& text) {
   KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(text));
   KVSTOW_ASSIGN_OR_RETURN(const std::optional<CalibrationNeed> need, CalibrationNeeds(recipe));
-  if (need.has_value()) return recipe;
+  KVSTOW_ASSIGN_OR_RETURN(const std::optional<CalibrationNeed> queries, QueryNeeds(recipe));
+  if (need.has_value() || queries.has_value()) return recipe;
   return absl::InvalidArgumentError(absl::StrCat("recipe '", text, "' needs no calibration"));
 }
 
@@ -184,12 +188,17 @@ void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
       ->check(CLI::Range(1u, 16384u))
       ->needs(space)
       ->capture_default_str();
-  verb->add_option("CASE", flags->cases, "safetensors files with k.L, v.L and tokens")
+  verb->add_option(
+          "CASE", flags->cases,
+          "safetensors files with k.L, v.L and tokens, and with q.L for a policy that reads "
+          "statistics of queries")
       ->excludes(space);
   verb->footer(
       "Examples:\n"
       "  kvstow codec calibrate --recipe 'kvstow-cal(run=10)' --out model.kvcal prose*.safetensors "
       "code*.safetensors\n"
+      "  kvstow codec calibrate --recipe expected-attention --out queries.kvcal "
+      "prose*.safetensors\n"
       "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --space smollm2");
   verb->callback([flags, &exit_code] { exit_code = Calibrate(*flags); });
 }

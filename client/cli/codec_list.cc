@@ -95,6 +95,7 @@ void AddCodec(CLI::App& app, int& exit_code) {
   verb->callback([flags, &exit_code] { exit_code = List(*flags); });
   AddCodecRoundtrip(*codec, exit_code);
   AddCodecCalibrate(*codec, exit_code);
+  AddCodecSend(*codec, exit_code);
 }
 
 }  // namespace kvstow::cli

@@ -19,9 +19,10 @@ int Main(int argc, char** argv) {
       "  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
       "  kvstow VERB --help");
   int exit_code = kDone;
-  for (const auto add : {AddPing, AddStatus, AddStats, AddSpaces, AddPut, AddGet, AddReport,
-                         AddExists, AddDel, AddPin, AddEvict, AddBudget, AddFlush, AddVerify,
-                         AddCodec, AddBench, AddPlan, AddSimulate, AddReplay}) {
+  for (const auto add :
+       {AddPing,      AddStatus, AddStats, AddSpaces, AddPut,      AddGet,   AddReport,
+        AddExists,    AddDel,    AddPin,   AddEvict,  AddBudget,   AddFlush, AddVerify,
+        AddSummaries, AddCodec,  AddBench, AddPlan,   AddSimulate, AddReplay}) {
     add(app, exit_code);
   }
   try {

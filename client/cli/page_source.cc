@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/case_attention.h"
 #include "client/case_file.h"
 #include "kvstow/v1/admin.pb.h"
 
@@ -16,8 +17,8 @@ constexpr uint64_t kBatchBytes = 16 << 20;  // of pages in one call
 
 class Cases final : public PageSource {
  public:
-  Cases(std::vector<std::string> paths, KvSpec spec)
-      : paths_(std::move(paths)), spec_(std::move(spec)) {}
+  Cases(std::vector<std::string> paths, KvSpec spec, bool with_queries)
+      : paths_(std::move(paths)), spec_(std::move(spec)), with_queries_(with_queries) {}
 
   const KvSpec& spec() const override { return spec_; }
   size_t size() const override { return paths_.size(); }
@@ -40,18 +41,28 @@ class Cases final : public PageSource {
           absl::StrCat(path, " is of another model than the first case: ", difference));
     }
     const auto count = static_cast<uint32_t>(file.tokens().size());
+    std::optional<CaseAttention> attention;
+    if (with_queries_) {
+      KVSTOW_ASSIGN_OR_RETURN(attention, CaseAttention::Read(file));
+    }
     std::vector<uint8_t> raw;
     for (uint32_t first = 0; first < count; first += kTokensAtOnce) {
       const uint32_t n = std::min(kTokensAtOnce, count - first);
       raw.resize(PageBytes(spec_, n));
       file.ReadPage(first, n, raw);
-      KVSTOW_RETURN_IF_ERROR(visit({.raw = raw, .tokens = n, .first_position = first}));
+      const bool last = first + n == count;
+      KVSTOW_RETURN_IF_ERROR(
+          visit({.raw = raw,
+                 .tokens = n,
+                 .first_position = first,
+                 .queries = last && attention.has_value() ? attention->queries() : nullptr}));
     }
     return absl::OkStatus();
   }
 
   const std::vector<std::string> paths_;
   const KvSpec spec_;
+  const bool with_queries_;
 };
 
 class PagesOfSpace final : public PageSource {
@@ -107,9 +118,10 @@ class PagesOfSpace final : public PageSource {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PageSource>> CasesAsSource(std::vector<std::string> paths) {
+absl::StatusOr<std::unique_ptr<PageSource>> CasesAsSource(std::vector<std::string> paths,
+                                                          bool with_queries) {
   KVSTOW_ASSIGN_OR_RETURN(const CaseFile first, CaseFile::Open(paths.at(0)));
-  return std::make_unique<Cases>(std::move(paths), first.Spec(kTokensAtOnce));
+  return std::make_unique<Cases>(std::move(paths), first.Spec(kTokensAtOnce), with_queries);
 }
 
 absl::StatusOr<std::unique_ptr<PageSource>> SpaceAsSource(const ServerFlags& server,

@@ -30,8 +30,10 @@ class PageSource {
                                const std::function<void(size_t)>& progress) const = 0;
 };
 
-// All of them must be of one model.
-absl::StatusOr<std::unique_ptr<PageSource>> CasesAsSource(std::vector<std::string> paths);
+// All of them must be of one model. `with_queries`: the last page of each case comes with the
+// distribution of its queries, where it has some.
+absl::StatusOr<std::unique_ptr<PageSource>> CasesAsSource(std::vector<std::string> paths,
+                                                          bool with_queries);
 
 // At most `max_pages` of a space, spread over all that it has. Pages that go while this runs are
 // left out; NOT_FOUND when there are none, or when half of them have gone.

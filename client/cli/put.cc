@@ -12,6 +12,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/payload_flags.h"
 #include "client/cli/text.h"
+#include "kernels/importance/query_tables.h"
 
 namespace kvstow::cli {
 namespace {
@@ -27,7 +28,7 @@ struct Flags {
   std::string recipe, fidelity, attention = "none";
   PayloadFlags payload;
   uint32_t page_tokens = 0;
-  bool is_private = false;
+  bool is_private = false, queries = false;
 };
 
 struct Totals {
@@ -120,6 +121,18 @@ Fidelity FidelityFlag(const std::string& name) {
   return Fidelity::kUnspecified;
 }
 
+// Sends the distribution of the case's queries; the calibration that has it.
+absl::StatusOr<std::string> SendQueries(Client& client, const CasePages& pages) {
+  KVSTOW_ASSIGN_OR_RETURN(const CaseAttention attention, CaseAttention::Read(pages.file));
+  if (attention.queries() == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--queries: ", pages.file.path(), " has no tensors q.L"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const std::string blob,
+                          QueryCalibration(pages.spec, *attention.queries()));
+  return client.SendCalibration(AsBytes(blob));
+}
+
 absl::StatusOr<Totals> PutCase(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
   KVSTOW_ASSIGN_OR_RETURN(const auto client, ConnectWith(flags.server, flags.payload));
@@ -131,6 +144,9 @@ absl::StatusOr<Totals> PutCase(const Flags& flags) {
                      .recipe = flags.recipe,
                      .fidelity = FidelityFlag(flags.fidelity)};
   if (flags.is_private) space.is_private = true;
+  if (flags.queries) {
+    KVSTOW_ASSIGN_OR_RETURN(space.queries, SendQueries(*client, pages));
+  }
   KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo opened, client->OpenSpace(space));
   if (flags.payload.payload == "encoded") KVSTOW_RETURN_IF_ERROR(opened.put_encoded);
   return Stream(*client, flags.pages.space, pages, columns);
@@ -190,6 +206,10 @@ void AddPut(CLI::App& app, int& exit_code) {
   verb->add_flag("--private", flags->is_private,
                  "a new space of one session alone: a sparse recipe may then drop tokens by what "
                  "queries looked at");
+  verb->add_flag("--queries", flags->queries,
+                 "send the distribution of the case's last queries (q.L) along, for a new space "
+                 "whose policy reads it, as expected-attention does; pages put later are scored by "
+                 "the same one");
   verb->add_option("--attention", flags->attention,
                    "attention columns of the case to send along: sum (attn_sum), or window "
                    "(attn_window, and what else its last queries give)")
@@ -201,6 +221,8 @@ void AddPut(CLI::App& app, int& exit_code) {
       "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors\n"
       "  kvstow put --space mine --fidelity sparse --private --attention window "
       "--recipe 'snapkv(keep=0.25)|int8' prompt.safetensors\n"
+      "  kvstow put --space expected --fidelity sparse --queries "
+      "--recipe 'expected-attention(keep=0.5)|int8' prompt.safetensors\n"
       "  kvstow put --space smollm2 --payload encoded prompt.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Put(*flags); });
 }

@@ -25,6 +25,9 @@ namespace kvstow {
 
 inline constexpr size_t kMaxChunkBytes = 4 << 20;           // of payload in one message
 inline constexpr int kMaxMessageBytes = (4 << 20) + 65536;  // gRPC's limit for a message, both ways
+// Trailing metadata of a call that is refused for now: when to try again, in milliseconds. gRPC's
+// own retries go by it too.
+inline constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 
 // `message` must have no `data`; the result has `payload` in its place. The payload is referenced,
 // not copied.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "client/client_core.h"
+#include "proto/wire/chunk.h"
 #include "tests/client/fake_server.h"
 
 namespace kvstow {

@@ -1,4 +1,5 @@
 // The command line: what it shows of stored pages.
+#include "kernels/convert.h"
 #include "tests/integration/cli_server.h"
 
 namespace kvstow {
@@ -49,6 +50,82 @@ TEST_F(CliServer, ChosenTokensComeBackOneRangeBehindTheOther) {
   const Finished beyond = Run({"get", "--space", "s", "--tokens", "0-257", kCase, out_});
   EXPECT_EQ(beyond.exit_code, 1);
   EXPECT_THAT(beyond.err, HasSubstr("the case has 256 tokens"));
+}
+
+// What codec roundtrip makes with the queries of the case itself comes out of a server that was
+// sent them.
+TEST_F(CliServer, StatisticsOfQueriesGoWithThePutOrAheadOfIt) {
+  const std::string recipe = "expected-attention(keep=0.5)|int8", blob = dir_.path("q.kvcal");
+  RunJson(
+      {"codec", "roundtrip", "--recipe", recipe, "--page-tokens", "64", kCase, dir_.path("local")});
+  const Json made = RunJson({"codec", "calibrate", "--recipe", recipe, "--out", blob, kCase});
+  const std::vector<std::string> put = {"put",    "--space",  "s",    "--fidelity",
+                                        "sparse", "--recipe", recipe, "--page-tokens",
+                                        "64",     kCase};
+  std::vector<std::string> with_queries = put;
+  with_queries.push_back("--queries");
+  const auto expect_local = [&] {
+    ASSERT_EQ(Run({"get", "--space", "s", kCase, out_}).exit_code, 0);
+    const auto want = SafetensorsReader::Open(dir_.path("local"));
+    const auto have = SafetensorsReader::Open(out_);
+    ASSERT_TRUE(want.ok() && have.ok());
+    ASSERT_EQ(have->tensors().size(), 90u) << "K, V and what was kept of 30 layers";
+    for (const auto& [name, tensor] : have->tensors()) {
+      const auto local = want->Find(name);
+      ASSERT_TRUE(local.ok()) << name;
+      EXPECT_TRUE(std::ranges::equal(want->Data(*local), have->Data(tensor))) << name;
+    }
+  };
+  const Finished without = Run(put);
+  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_THAT(without.err, HasSubstr("kvstow codec send"));
+  ASSERT_EQ(Run(with_queries).exit_code, 0);
+  expect_local();
+  const Json sent = RunJson({"codec", "send", blob});
+  EXPECT_EQ(sent["calibration"], made["calibration"]);
+  EXPECT_EQ(Run({"codec", "send", kCase}).exit_code, 1) << "no calibration";
+  daemon_.Kill();
+  daemon_.Start();
+  EXPECT_EQ(Run(with_queries).exit_code, 0) << "the same statistics";
+  EXPECT_EQ(Run(put).exit_code, 0) << "the space's own";
+  expect_local();
+}
+
+TEST_F(CliServer, SummariesSpanTheKeysOfEachPage) {
+  ASSERT_EQ(
+      Run({"put", "--space", "s", "--recipe", "raw", "--page-tokens", "100", kCase}).exit_code, 0);
+  const Json got = RunJson({"summaries", "--space", "s", kCase, out_});
+  EXPECT_EQ(got["hit_tokens"], 256);
+  EXPECT_EQ(got["hit_pages"], 3);
+  EXPECT_EQ(got["bytes"], 3 * 2 * 30 * 3 * 64 * 4);
+  const auto whole = SafetensorsReader::Open(kCase), spans = SafetensorsReader::Open(out_);
+  ASSERT_TRUE(whole.ok() && spans.ok());
+  EXPECT_EQ(spans->tensors().size(), 60u);
+  const auto floats = [&](const std::string& name) {
+    const Tensor tensor = *spans->Find(name);
+    EXPECT_EQ(tensor.shape, (std::vector<uint64_t>{3, 3, 64}));
+    std::vector<float> out(tensor.bytes / sizeof(float));
+    std::memcpy(out.data(), spans->Data(tensor).data(), tensor.bytes);
+    return out;
+  };
+  const std::vector<float> least = floats("k_min.7"), largest = floats("k_max.7");
+  const Tensor k = *whole->Find("k.7");
+  ASSERT_EQ(k.dtype, "F16");
+  std::vector<float> keys(256 * 3 * 64);
+  ASSERT_TRUE(LoadFloats(DType::kF16, whole->Data(k).data(), keys.size(), keys.data()));
+  for (size_t i = 0; i < least.size(); ++i) {
+    const size_t page = i / 192, end = std::min<size_t>(256, 100 * (page + 1));
+    float low = keys[100 * page * 192 + i % 192], high = low;
+    for (size_t t = 100 * page; t < end; ++t) {
+      low = std::min(low, keys[t * 192 + i % 192]);
+      high = std::max(high, keys[t * 192 + i % 192]);
+    }
+    ASSERT_EQ(least[i], low);
+    ASSERT_EQ(largest[i], high);
+  }
+  EXPECT_EQ(Run({"summaries", "--space", "nowhere", kCase, out_}).exit_code, 1);
+  ASSERT_EQ(Run({"del", "--space", "s", kCase}).exit_code, 0);
+  EXPECT_EQ(Run({"summaries", "--space", "s", kCase, out_}).exit_code, 3);
 }
 
 }  // namespace

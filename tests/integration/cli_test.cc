@@ -13,9 +13,9 @@ using testing::HasSubstr;
 
 constexpr char kNobody[] = "127.0.0.1:1";
 
-const std::vector<std::string> kVerbs = {"ping",   "status", "stats", "spaces", "put",   "get",
-                                         "exists", "del",    "pin",   "unpin",  "evict", "budget",
-                                         "flush",  "verify", "bench", "report"};
+const std::vector<std::string> kVerbs = {
+    "ping",  "status", "stats",  "spaces", "put",    "get",   "exists", "del",      "pin",
+    "unpin", "evict",  "budget", "flush",  "verify", "bench", "report", "summaries"};
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
   std::vector<std::vector<std::string>> all = {
@@ -63,7 +63,7 @@ TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
     if (verb == "put" || verb == "report" || verb == "exists" || verb == "del" || verb == "pin" ||
         verb == "unpin") {
       arguments.insert(arguments.end(), {"--space", "s", kCase});
-    } else if (verb == "get") {
+    } else if (verb == "get" || verb == "summaries") {
       arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
     } else if (verb == "evict") {
       arguments.insert(arguments.end(), {"--tier", "host"});
@@ -169,7 +169,7 @@ TEST(Cli, ACalibratedSpaceGivesWhatTheLocalCodecGives) {
   daemon.Start();
   const Finished lost = run({"get", "--space", "s", kCase, out});
   EXPECT_EQ(lost.exit_code, 1);
-  EXPECT_THAT(lost.err, HasSubstr("put its file into the server's folder"));
+  EXPECT_THAT(lost.err, HasSubstr("put it into the server's folder"));
 }
 
 TEST(Cli, RoundtripOfRawIsTheCaseItself) {

@@ -123,6 +123,15 @@ TEST_F(ServerLifeTest, AStreamThatNeverEndsDoesNotHoldTheDrain) {
   EXPECT_FALSE(get->Finish().ok());
 }
 
+TEST_F(ServerLifeTest, TheDefaultRecipeMayBeginWithAPolicy) {
+  config_.recipe = "column(name=attn_sum,seen=16)|class(power=0.2)|kvstow";
+  StartServer();
+  v1::OpenSpaceResponse opened;
+  const grpc::Status status = client_->OpenSpace("s", "", &opened);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(opened.pipeline(), HasSubstr("class"));
+}
+
 class StartFailureTest : public ServerTest {
  protected:
   std::string Failure() {

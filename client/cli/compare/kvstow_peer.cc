@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/cli/compare/child.h"
 #include "client/cli/compare/peer.h"
 #include "client/cli/compare/socket.h"
 #include "client/client.h"
@@ -87,13 +86,23 @@ class KvstowPeer final : public Peer {
   const std::unique_ptr<Child> child_;
 };
 
-}  // namespace
-
 std::string ServerProgram() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto beside = self.parent_path() / "kvstowd";
   return std::filesystem::exists(beside, error) ? beside.string() : "kvstowd";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Child>> StartKvstowd(const std::string& address, uint64_t host_bytes,
+                                                    const std::vector<std::string>& more,
+                                                    const std::string& log) {
+  std::vector<std::string> argv = {ServerProgram(),         "--listen", address,
+                                   "--http-listen",         "off",      "--host-bytes",
+                                   absl::StrCat(host_bytes)};
+  argv.insert(argv.end(), more.begin(), more.end());
+  return Child::Start(argv, log);
 }
 
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
@@ -105,18 +114,10 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
     KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
     address = absl::StrCat("127.0.0.1:", free.port());
   }
-  std::vector<std::string> argv = {ServerProgram(),
-                                   "--listen",
-                                   address,
-                                   "--http-listen",
-                                   "off",
-                                   "--host-bytes",
-                                   absl::StrCat(options.budget_bytes)};
-  if (kvstow.shared) {
-    argv.insert(argv.end(), {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")});
-  }
-  KVSTOW_ASSIGN_OR_RETURN(auto child,
-                          Child::Start(argv, absl::StrCat(options.folder, "/", id, ".log")));
+  std::vector<std::string> more;
+  if (kvstow.shared) more = {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")};
+  KVSTOW_ASSIGN_OR_RETURN(auto child, StartKvstowd(address, options.budget_bytes, more,
+                                                   absl::StrCat(options.folder, "/", id, ".log")));
   const std::string name =
       absl::StrCat("kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "",
                    options.local ? ", UNIX" : "", kvstow.shared ? ", shared memory" : "");

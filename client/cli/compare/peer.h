@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/compare/child.h"
 #include "kernels/page.h"
 
 namespace kvstow::cli {
@@ -63,8 +64,10 @@ absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
 inline constexpr char kGrpcSlots[] = "shared memory by gRPC calls";
 absl::StatusOr<std::unique_ptr<Peer>> StartGrpcSlots(const PeerOptions& options);
 
-// The kvstowd that was built with this program.
-std::string ServerProgram();
+// The kvstowd that was built with this program, without HTTP; `more` are further arguments.
+absl::StatusOr<std::unique_ptr<Child>> StartKvstowd(const std::string& address, uint64_t host_bytes,
+                                                    const std::vector<std::string>& more,
+                                                    const std::string& log);
 // It, with one space of pages of `spec`.
 struct KvstowOptions {
   std::string recipe = "raw";

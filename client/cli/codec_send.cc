@@ -1,0 +1,44 @@
+// kvstow codec send: a calibration goes to a running server.
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "client/cli/cli.h"
+#include "client/cli/text.h"
+#include "client/mapped_file.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  std::string path;
+};
+
+int Send(const Flags& flags) {
+  const auto client = Connect(flags.server);
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(flags.path);
+  if (!file.ok()) return Fail(flags.output, file.status());
+  const absl::StatusOr<std::string> id = client->SendCalibration(file->bytes());
+  if (!id.ok()) return Fail(flags.output, id.status());
+  const std::string name = HexOf(AsBytes(*id));
+  Print(flags.output, {{"calibration", name}, {"bytes", file->bytes().size()}},
+        FormatFields(
+            {{"calibration", name}, {"sent", absl::StrCat(file->bytes().size(), " bytes")}}));
+  return kDone;
+}
+
+}  // namespace
+
+void AddCodecSend(CLI::App& codec, int& exit_code) {
+  CLI::App* const verb =
+      codec.add_subcommand("send", "Give a server a calibration, for spaces whose recipe needs it");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server, /*timeout_s=*/600);
+  AddOutputFlags(*verb, flags->output);
+  verb->add_option("FILE", flags->path, "what `kvstow codec calibrate` wrote")->required();
+  verb->footer("Examples:\n  kvstow codec send model.kvcal");
+  verb->callback([flags, &exit_code] { exit_code = Send(*flags); });
+}
+
+}  // namespace kvstow::cli
