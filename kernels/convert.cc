@@ -17,9 +17,6 @@ namespace kvstow::HWY_NAMESPACE {
 
 // Loops return how many values they did: whole vectors only.
 
-// Values are asked for so many bytes before: what the processor foresees ends at a page's end.
-constexpr size_t kAhead = 2048;
-
 template <class Values>
 size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
   const hn::ScalableTag<float> d;

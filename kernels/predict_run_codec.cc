@@ -145,7 +145,9 @@ bool AddRest(const uint8_t* body, size_t width, size_t tokens, uint32_t bits, fl
     ok = ok && LoadHalves(body, tokens, scales.data());
     UnpackBits(body + 2 * tokens, codes.size(), bits, codes.data());
     body += 2 * tokens + PackedBytes(codes.size(), bits);
-    for (size_t i = 0; i < rest.size(); ++i) rest[i] = entries[codes[i]] * scales[i / n];
+    for (size_t t = 0; t < tokens; ++t) {
+      ScaledEntries(entries, codes.data() + t * n, n, scales[t], rest.data() + t * n);
+    }
     InverseSignedHadamard(tokens, n, rest.data());
     for (size_t t = 0; t < tokens; ++t) {
       for (size_t i = 0; i < n; ++i) values[t * width + column + i] += rest[t * n + i];

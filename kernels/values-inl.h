@@ -14,6 +14,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 
+// Loops over a page, or over its codes, ask for what they need so many bytes before: what the
+// processor foresees ends at the end of a page of memory.
+constexpr size_t kAhead = 2048;
+
 struct F16Values {
   static constexpr uint16_t kInf = 0x7c00;  // bits; magnitudes below are finite
 

@@ -28,9 +28,7 @@ using D8x16 = hn::Full128<int16_t>;  // eight 16-bit lanes
 
 constexpr float kHalfOverflow = 65520.0f;  // halves from here on round to Inf
 constexpr size_t kBatch = 32;              // groups whose scales are made in one go
-// Codes are asked for so long before: what the processor foresees ends at a page's end.
-constexpr size_t kAhead = 2048;
-constexpr size_t kTree = 8;  // groups whose extremes are found together
+constexpr size_t kTree = 8;                // groups whose extremes are found together
 
 // Sign and magnitude to a whole number of the same order, and back.
 template <class DI16>
@@ -83,8 +81,8 @@ HWY_INLINE bool FindExtremes(const uint16_t* raw, size_t count, size_t group, ui
       const auto* from =
           reinterpret_cast<const int16_t*>(raw + std::min(begin + g, count - 1) * group);
       least[g] = most[g] = Ordered(d, hn::LoadU(d, from));
-      hwy::Prefetch(from + kAhead / 2);
-      hwy::Prefetch(from + kAhead / 2 + 32);
+      hwy::Prefetch(from + kAhead / sizeof(*from));
+      hwy::Prefetch(from + kAhead / sizeof(*from) + 32);
       for (size_t i = lanes; i < group; i += lanes) {
         const auto x = Ordered(d, hn::LoadU(d, from + i));
         least[g] = hn::Min(least[g], x);

@@ -101,7 +101,7 @@ class Codebook final : public Quantizer {
   static double CodedLength(const std::vector<float>& entries, const uint8_t* codes,
                             const SlabShape& shape) {
     std::array<float, kMaxHeadDim> coded;
-    for (uint32_t i = 0; i < shape.dim; ++i) coded[i] = entries[codes[i]];
+    ScaledEntries(entries, codes, shape.dim, 1.0f, coded.data());
     return std::sqrt(SquaredLength(coded.data(), shape.dim));
   }
 

@@ -57,7 +57,8 @@ class Sketch final : public Quantizer {
       if (!RoundedLength(x, dim, &lengths[v])) return false;
       const float scale = lengths[v] > 0 ? root / lengths[v] : 0.0f;
       NearestEntries(entries, x, dim, scale, &codes[v * dim]);
-      for (size_t j = 0; j < dim; ++j) rest[j] = x[j] * scale - entries[codes[v * dim + j]];
+      ScaledEntries(entries, &codes[v * dim], dim, 1.0f, rest.data());
+      for (size_t j = 0; j < dim; ++j) rest[j] = x[j] * scale - rest[j];
       if (!RoundedLength(rest.data(), dim, &rests[v])) return false;
       projected.assign(dim, 0.0f);
       for (size_t j = 0; j < dim; ++j) {
@@ -97,9 +98,9 @@ class Sketch final : public Quantizer {
       }
       const float scale = lengths[v] / root;
       const float of_rest = kRootHalfPi / static_cast<float>(dim) * rests[v];
-      for (size_t j = 0; j < dim; ++j) {
-        values[v * dim + j] = (entries[codes[v * dim + j]] + sum[j] * of_rest) * scale;
-      }
+      float* const x = values + v * dim;
+      ScaledEntries(entries, &codes[v * dim], dim, 1.0f, x);
+      for (size_t j = 0; j < dim; ++j) x[j] = (x[j] + sum[j] * of_rest) * scale;
     }
     return true;
   }
