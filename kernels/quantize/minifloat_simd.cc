@@ -5,41 +5,23 @@
 #define HWY_TARGET_INCLUDE "kernels/quantize/minifloat_simd.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/quantize/minifloat-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-
-// As FloatToE4M3.
-HWY_INLINE void StoreE4M3(D d, V value, uint8_t* codes) {
-  const hn::RebindToSigned<D> di;
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint8_t, D> du8;
-  const auto all = hn::BitCast(du, value);
-  const auto sign = hn::And(hn::ShiftRight<24>(all), hn::Set(du, 0x80));
-  const auto magnitude = hn::Min(hn::Abs(value), hn::Set(d, kMaxE4M3));
-  const auto shifted = hn::Add(hn::Mul(magnitude, hn::Set(d, 512.0f)), hn::Set(d, 0x1p23f));
-  const auto denormal = hn::And(hn::BitCast(di, shifted), hn::Set(di, 0xff));
-  const auto bits = hn::BitCast(di, magnitude);
-  const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(di, 1));
-  const auto rounded = hn::Add(hn::Add(bits, hn::Set(di, 0x7ffff)), odd);
-  const auto normal = hn::Sub(hn::ShiftRight<20>(rounded), hn::Set(di, (127 - 7) << 3));
-  const auto small = hn::Lt(bits, hn::Set(di, 0x3c800000));  // below 2^-6
-  const auto code = hn::Or(hn::IfThenElse(small, denormal, normal), hn::BitCast(di, sign));
-  hn::StoreU(hn::DemoteTo(du8, code), du8, codes);
-}
 
 void EncodeE4M3(const float* values, size_t count, size_t dim, const float* tops, uint8_t* codes) {
   const D d;
+  const hn::Rebind<uint8_t, D> du8;
   const size_t lanes = hn::Lanes(d);
   for (size_t v = 0; v < count; ++v, values += dim, codes += dim) {
     const float scale = tops[v] > 0 ? kMaxE4M3 / tops[v] : 0.0f;
     size_t i = 0;
     for (; i + lanes <= dim; i += lanes) {
-      StoreE4M3(d, hn::Mul(hn::LoadU(d, values + i), hn::Set(d, scale)), codes + i);
+      const auto code = E4M3Codes(d, hn::Mul(hn::LoadU(d, values + i), hn::Set(d, scale)));
+      hn::StoreU(hn::DemoteTo(du8, code), du8, codes + i);
     }
     for (; i < dim; ++i) codes[i] = FloatToE4M3(values[i] * scale);
   }
@@ -59,11 +41,7 @@ bool DecodeE4M3(const uint8_t* codes, size_t count, size_t dim, const float* top
       const auto code = hn::PromoteTo(du, hn::LoadU(du8, codes + i));
       const auto low = hn::And(code, hn::Set(du, 0x7f));
       largest = hn::Max(largest, low);
-      // Exponents move by a multiplication, which is exact for denormals too.
-      const auto magnitude = hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(low)), hn::Set(d, 0x1p120f));
-      const auto sign = hn::ShiftLeft<24>(hn::Xor(code, low));
-      const auto value = hn::Or(magnitude, hn::BitCast(d, sign));
-      hn::StoreU(hn::Mul(value, hn::Set(d, scale)), d, values + i);
+      hn::StoreU(hn::Mul(E4M3Values(d, code, low), hn::Set(d, scale)), d, values + i);
     }
     for (; i < dim; ++i) {
       ok &= (codes[i] & 0x7f) != 0x7f;

@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "hwy/highway.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/affine.h"
@@ -20,47 +19,10 @@
 #include "kernels/squared_error.h"
 #include "kernels/transform/byte_planes.h"
 #include "kernels/transform/hadamard.h"
+#include "tests/kernels/every_target.h"
 
 namespace kvstow {
 namespace {
-
-// Runs `test` once for each target.
-template <typename F>
-void OnEveryTarget(F test) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    test();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
-
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  if (a.size() != b.size()) return false;
-  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-// Values of all sizes, zeros of both signs and denormals among them.
-std::vector<float> Values(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) {
-    value = normal(random);
-    switch (random() % 16) {
-      case 0:
-        value = std::ldexp(value, static_cast<int>(random() % 60) - 44);
-        break;
-      case 1:
-        value = random() % 2 == 0 ? 0.0f : -0.0f;
-        break;
-      default:
-        break;
-    }
-  }
-  return values;
-}
 
 TEST(SimdTest, ThereIsMoreThanOneTargetToCompare) {
   EXPECT_GT(hwy::SupportedAndGeneratedTargets().size(), 1u);
@@ -136,7 +98,7 @@ TEST(SimdTest, BytesSplitAndMergeTheSame) {
 }
 
 TEST(SimdTest, ShortAndUnalignedArraysConvertTheSame) {
-  const std::vector<float> values = Values(70, 3);
+  const std::vector<float> values = ValuesOfAllSizes(70, 3);
   OnEveryTarget([&] {
     for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
       for (size_t count = 0; count <= 67; ++count) {
@@ -165,7 +127,7 @@ TEST(SimdTest, AffineCodesTheSame) {
                                  {130, 17, 32, 1}, {1, 999, 999, 8}};
   OnEveryTarget([&] {
     for (const AffineGroups& g : shapes) {
-      const std::vector<float> values = Values(g.rows * g.width, 11);
+      const std::vector<float> values = ValuesOfAllSizes(g.rows * g.width, 11);
       const auto code = [&](auto encode, auto decode) {
         Coded c;
         c.steps.resize(values.size());
@@ -198,7 +160,7 @@ TEST(SimdTest, AffineCodesRawValuesTheSame) {
     for (const AffineRaw& g : shapes) {
       SCOPED_TRACE(g.groups);
       const size_t count = g.groups * g.group;
-      std::vector<float> values = Values(count, 21);
+      std::vector<float> values = ValuesOfAllSizes(count, 21);
       std::fill_n(values.begin(), g.group, -1.5f);  // a constant, a denormal step
       if (g.groups > 2) {
         for (size_t i = 0; i < g.group; ++i) values[g.group + i] = 1e-7f * static_cast<float>(i);
@@ -272,7 +234,7 @@ TEST(SimdTest, AffineRefusesTheSame) {
 TEST(SimdTest, HadamardIsTheSameAndItsOwnInverse) {
   OnEveryTarget([&] {
     for (const size_t dim : {1, 2, 3, 7, 16, 32, 64, 80, 96, 128, 192, 256, 576, 1024}) {
-      const std::vector<float> values = Values(5 * dim, 5);
+      const std::vector<float> values = ValuesOfAllSizes(5 * dim, 5);
       std::vector<float> signs(dim);
       for (size_t i = 0; i < dim; ++i) signs[i] = i % 3 == 1 ? -1.0f : 1.0f;
       std::vector<float> got = values, expected = values;
@@ -291,7 +253,7 @@ TEST(SimdTest, VectorCodesAreTheSame) {
   OnEveryTarget([&] {
     for (const size_t dim : {1, 3, 7, 16, 64, 80, 100}) {
       const size_t count = 40, n = count * dim;
-      std::vector<float> values = Values(n, 9), tops(count), expected_tops(count);
+      std::vector<float> values = ValuesOfAllSizes(n, 9), tops(count), expected_tops(count);
       std::fill_n(values.begin(), dim, 0.0f);
       EXPECT_TRUE(VectorTops(values.data(), count, dim, tops.data()));
       EXPECT_TRUE(VectorTopsReference(values.data(), count, dim, expected_tops.data()));
@@ -326,9 +288,9 @@ TEST(SimdTest, VectorCodesAreTheSame) {
 }
 
 TEST(SimdTest, CodebooksCodeTheSame) {
-  const std::vector<float> x = Values(300, 1);
+  const std::vector<float> x = ValuesOfAllSizes(300, 1);
   for (const size_t size : {2, 3, 4, 8, 13, 16, 17}) {
-    std::vector<float> entries = Values(size, 2);
+    std::vector<float> entries = ValuesOfAllSizes(size, 2);
     std::sort(entries.begin(), entries.end());
     OnEveryTarget([&] {
       for (const size_t count : {0, 1, 7, 8, 15, 64, 80, 128, 299}) {
@@ -360,7 +322,7 @@ TEST(SimdTest, TopsBeyondFp16AreRefused) {
 }
 
 TEST(SimdTest, SquaredErrorsAddInTheSameOrder) {
-  const std::vector<float> a = Values(5000, 1), b = Values(5000, 2), zero(5000);
+  const std::vector<float> a = ValuesOfAllSizes(5000, 1), b = ValuesOfAllSizes(5000, 2), zero(5000);
   OnEveryTarget([&] {
     for (const size_t count : {0, 1, 15, 16, 17, 63, 1023, 1024, 1025, 1050, 4999}) {
       EXPECT_EQ(SquaredError(a.data(), b.data(), count),
