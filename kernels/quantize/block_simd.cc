@@ -1,6 +1,9 @@
 // The block formats, once for each SIMD target, chosen at run time: the bytes of the scalar
 // reference.
 #include "kernels/quantize/block.h"
+
+#include <algorithm>
+
 #include "kernels/quantize/block_scales.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,6 +22,10 @@ using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 using DI = hn::RebindToSigned<D>;
 using DU8 = hn::Rebind<uint8_t, D>;
+
+// Blocks whose scales are made before any of their codes: one scale is a long chain of steps, and
+// the processor looks only so far ahead for others to work on.
+constexpr size_t kBatch = 16;
 
 HWY_INLINE V Scaled(const float* x, V factor) { return hn::Mul(hn::LoadU(D(), x), factor); }
 
@@ -178,9 +185,17 @@ struct Mx8 : Mx8Format {
 
 template <class Codes>
 void EncodeBlocks(const float* x, size_t count, float tensor, uint8_t* block) {
-  for (; count > 0; --count, x += Codes::kValues, block += Codes::kBytes) {
-    const float factor = Codes::Put(Codes::Largest(x), tensor, block);
-    Codes::Store(x, hn::Set(D(), factor), block + Codes::kScaleBytes);
+  float factors[kBatch];
+  while (count > 0) {
+    const size_t blocks = std::min(kBatch, count);
+    for (size_t i = 0; i < blocks; ++i) {
+      const float largest = Codes::Largest(x + i * Codes::kValues);
+      factors[i] = Codes::Put(largest, tensor, block + i * Codes::kBytes);
+    }
+    for (size_t i = 0; i < blocks; ++i, x += Codes::kValues, block += Codes::kBytes) {
+      Codes::Store(x, hn::Set(D(), factors[i]), block + Codes::kScaleBytes);
+    }
+    count -= blocks;
   }
 }
 
