@@ -38,7 +38,7 @@ void Append(AttentionColumns& columns, const char* name, uint32_t heads, uint64_
 absl::StatusOr<CaseAttention> CaseAttention::Read(const CaseFile& file) {
   CaseAttention out;
   out.tokens_ = static_cast<uint32_t>(file.tokens().size());
-  for (const char* name : {"attn_sum", "attn_window"}) {
+  for (const char* name : {"attn_sum", "attn_window", "kvzip", "kvzap"}) {
     if (Has(file, absl::StrCat(name, ".0"))) KVSTOW_RETURN_IF_ERROR(out.ReadColumn(file, name));
   }
   if (Has(file, "q.0")) KVSTOW_RETURN_IF_ERROR(out.ReadQueries(file));

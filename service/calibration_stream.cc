@@ -1,19 +1,19 @@
 #include "service/calibration_stream.h"
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "proto/wire/chunk.h"
 #include "service/convert.h"
 #include "service/streams.h"
 
 namespace kvstow {
 namespace {
 
-constexpr char kPushbackMs[] = "1000";  // about what a blob takes to come and be written
+constexpr std::chrono::seconds kPushback{1};  // about what a blob takes to come and be written
 
 class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrationRequest> {
  public:
@@ -23,8 +23,8 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
     absl::Status status = CheckDeadline(*context, metrics);
     if (status.ok() && !(sending_ = calibrations_.BeginSending())) {
       metrics.CountRefusedCall("calibration_memory");
-      context->AddTrailingMetadata(kPushbackKey, kPushbackMs);
       status = absl::ResourceExhaustedError("others send calibrations now: try again later");
+      AddPushback(*context, status, kPushback);
     }
     if (status.ok()) {
       StartSendInitialMetadata();  // tells the worker that it was let in

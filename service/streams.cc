@@ -10,7 +10,7 @@
 namespace kvstow {
 namespace {
 
-constexpr char kPushbackMs[] = "100";  // about what a page takes to come, be coded and be stored
+constexpr std::chrono::milliseconds kPushback{100};  // a page comes, is coded and is stored
 
 }  // namespace
 
@@ -56,11 +56,15 @@ absl::StatusOr<uint64_t> PutWindow::Take(uint64_t page_bytes) {
   return bytes_ = window;
 }
 
+void AddPushback(grpc::CallbackServerContext& context, const absl::Status& status,
+                 std::chrono::milliseconds after) {
+  if (!absl::IsResourceExhausted(status)) return;
+  context.AddTrailingMetadata(kPushbackKey, absl::StrCat(after.count()));
+}
+
 void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
                   const absl::Status& status) {
-  if (absl::IsResourceExhausted(status)) {
-    context.AddTrailingMetadata(kPushbackKey, kPushbackMs);
-  }
+  AddPushback(context, status, kPushback);
   stream.Finish(ToGrpc(status));
 }
 

@@ -22,6 +22,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -101,6 +102,10 @@ class PutWindow {
   StreamParts& parts_;
   uint64_t bytes_ = 0;
 };
+
+// Tells a call that is about to end with RESOURCE_EXHAUSTED when to come back, any other nothing.
+void AddPushback(grpc::CallbackServerContext& context, const absl::Status& status,
+                 std::chrono::milliseconds after);
 
 // Ends a stream; one that is RESOURCE_EXHAUSTED is told when to come back.
 void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,

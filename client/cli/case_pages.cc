@@ -7,9 +7,12 @@
 
 namespace kvstow::cli {
 
-void AddCaseFlags(CLI::App& verb, CaseFlags& flags) {
-  verb.add_option("--space", flags.space, "name of the space")->required();
-  verb.add_option("CASE", flags.path, "safetensors file with k.L, v.L and tokens")->required();
+void AddCaseVerbFlags(CLI::App& verb, CaseVerbFlags& flags) {
+  AddServerFlags(verb, flags.server);
+  AddOutputFlags(verb, flags.output);
+  verb.add_option("--space", flags.pages.space, "name of the space")->required();
+  verb.add_option("CASE", flags.pages.path, "safetensors file with k.L, v.L and tokens")
+      ->required();
 }
 
 CasePages CutCase(CaseFile file, uint32_t page_tokens) {

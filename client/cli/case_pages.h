@@ -1,4 +1,5 @@
-// A case cut into the pages of a space: what put, get, exists, del and pin work on.
+// A case cut into the pages of a space: what put, get, summaries, exists, report, del and pin work
+// on.
 #ifndef KVSTOW_CLIENT_CLI_CASE_PAGES_H_
 #define KVSTOW_CLIENT_CLI_CASE_PAGES_H_
 
@@ -17,7 +18,14 @@ namespace kvstow::cli {
 struct CaseFlags {
   std::string space, path;
 };
-void AddCaseFlags(CLI::App& verb, CaseFlags& flags);
+
+// What every verb on the pages of a case takes; those with more of their own inherit it.
+struct CaseVerbFlags {
+  OutputFlags output;
+  ServerFlags server;
+  CaseFlags pages;
+};
+void AddCaseVerbFlags(CLI::App& verb, CaseVerbFlags& flags);
 
 struct CasePages {
   CaseFile file;

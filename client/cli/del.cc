@@ -6,10 +6,7 @@
 namespace kvstow::cli {
 namespace {
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
+struct Flags : CaseVerbFlags {
   bool force = false;
 };
 
@@ -27,9 +24,7 @@ void AddDel(CLI::App& app, int& exit_code) {
   CLI::App* const verb =
       app.add_subcommand("del", "Delete the pages of a case; exit code 3 when none was there");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->add_flag("--force", flags->force, "also pages that a lease holds");
   verb->footer("Examples:\n  kvstow del --space smollm2 prompt.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Del(*flags); });

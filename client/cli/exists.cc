@@ -9,11 +9,7 @@
 namespace kvstow::cli {
 namespace {
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
-};
+using Flags = CaseVerbFlags;
 
 int Exists(const Flags& flags) {
   const auto client = Connect(flags.server);
@@ -43,9 +39,7 @@ void AddExists(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
       "exists", "How many leading tokens of a case are stored; exit code 3 when none are");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->footer("Examples:\n  kvstow exists --space smollm2 prompt.safetensors");
   verb->callback([flags, &exit_code] { exit_code = Exists(*flags); });
 }

@@ -20,10 +20,7 @@ namespace {
 
 constexpr uint64_t kBatchBytes = 64 << 20;  // of pages in one call
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
+struct Flags : CaseVerbFlags {
   std::string out;
   PayloadFlags payload;
   std::string tokens;  // ranges; "" = all
@@ -230,9 +227,7 @@ void AddGet(CLI::App& app, int& exit_code) {
       "get",
       "Fetch the longest stored prefix of a case into a file; exit code 3 when there is none");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->add_option("OUT", flags->out,
                    "safetensors file to write k.L, v.L, and where tokens were dropped keep.L to")
       ->required();

@@ -6,11 +6,7 @@
 namespace kvstow::cli {
 namespace {
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
-};
+using Flags = CaseVerbFlags;
 
 int Pin(const Flags& flags, bool pinned) {
   const auto client = Connect(flags.server);
@@ -24,9 +20,7 @@ void AddVerb(CLI::App& app, int& exit_code, const std::string& name, const std::
              bool pinned) {
   CLI::App* const verb = app.add_subcommand(name, summary);
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->footer("Examples:\n  kvstow " + name + " --space smollm2 system-prompt.safetensors");
   verb->callback([flags, &exit_code, pinned] { exit_code = Pin(*flags, pinned); });
 }

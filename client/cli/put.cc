@@ -21,10 +21,7 @@ constexpr uint64_t kBatchBytes = 16 << 20;  // of pages in one call
 constexpr size_t kBatchesUnderWay = 3;
 constexpr uint32_t kDefaultPageTokens = 256;
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
+struct Flags : CaseVerbFlags {
   std::string recipe, fidelity, attention = "none";
   PayloadFlags payload;
   uint32_t page_tokens = 0;
@@ -191,9 +188,7 @@ int Put(const Flags& flags) {
 void AddPut(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand("put", "Store the KV cache of a case");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->add_option(
       "--recipe", flags->recipe,
       "codec of a new space, see `kvstow codec list`, or hot=RECIPE,cold=RECIPE for a form to put "

@@ -11,10 +11,7 @@
 namespace kvstow::cli {
 namespace {
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
+struct Flags : CaseVerbFlags {
   std::string attention = "sum";
 };
 
@@ -67,9 +64,7 @@ void AddReport(CLI::App& app, int& exit_code) {
       "report",
       "Report the attention that a case's stored pages received; exit code 3 when none is stored");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->add_option("--attention", flags->attention,
                    "columns of the case: sum (attn_sum), or window (attn_window, and what else its "
                    "last queries give)")

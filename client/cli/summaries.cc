@@ -12,10 +12,7 @@
 namespace kvstow::cli {
 namespace {
 
-struct Flags {
-  OutputFlags output;
-  ServerFlags server;
-  CaseFlags pages;
+struct Flags : CaseVerbFlags {
   std::string out;
   uint32_t max_levels = 0;
 };
@@ -108,9 +105,7 @@ void AddSummaries(CLI::App& app, int& exit_code) {
       "Fetch what the keys of a case's stored pages span, to choose pages by; exit code 3 when "
       "there are none");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddCaseFlags(*verb, flags->pages);
+  AddCaseVerbFlags(*verb, *flags);
   verb->add_option("OUT", flags->out,
                    "safetensors file to write k_min.L and k_max.L [pages, kv_heads, head_dim] to: "
                    "least and largest value of each channel of the page's keys")
