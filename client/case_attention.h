@@ -1,6 +1,6 @@
-// What a case says of attention: the columns that its file holds (`attn_sum.L`, `attn_window.L`
-// [tokens, heads]), those that follow from its last queries (`q.L` [queries, heads, head_dim]), and
-// the distribution of these queries.
+// What a case says of attention: the columns that its file holds (`attn_sum.L`, `attn_window.L`,
+// `kvzip.L`, `kvzap.L`: F32 [tokens, heads]), those that follow from its last queries (`q.L`
+// [queries, heads, head_dim]), and the distribution of these queries.
 //
 // A value; thread-safe. Errors: INVALID_ARGUMENT with the file and the tensor whose shape does not
 // fit.
