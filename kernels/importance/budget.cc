@@ -8,12 +8,6 @@
 namespace kvstow {
 namespace {
 
-bool IsProtected(const Protection& protection, std::span<const uint8_t> tokens_named,
-                 uint32_t tokens, uint32_t token) {
-  return token < protection.first || token + uint64_t{protection.last} >= tokens ||
-         (!tokens_named.empty() && tokens_named[token] != 0);
-}
-
 // Chooses among entries of one selection: those already kept count, the rest go by score.
 class Chooser {
  public:
@@ -71,41 +65,61 @@ size_t TokensOf(const Budget& budget, double share, uint32_t tokens) {
   return static_cast<size_t>(std::floor(share * tokens + 1e-9));
 }
 
-// One pass of choosing over all scopes, with `part` of the budget.
-void Choose(const Budget& budget, std::span<const double> shares, const ScoreMap& scores,
-            double part, Selection& s) {
-  Chooser chooser(s, scores);
-  const auto count_of = [&](uint32_t layer, double of) {
-    return static_cast<size_t>(
-        std::floor(static_cast<double>(TokensOf(budget, shares[layer], s.tokens)) * of + 1e-9));
+// Adds one pass of choosing, with `part` of the budget.
+void AddFills(const Budget& budget, std::span<const double> shares, uint32_t tokens, uint32_t heads,
+              double part, bool by_first, std::vector<Fill>& fills) {
+  const auto counts = [&](double of, uint32_t groups) {
+    std::vector<uint32_t> out;
+    for (const double share : shares) {
+      const auto whole = static_cast<double>(TokensOf(budget, share, tokens));
+      out.push_back(static_cast<uint32_t>(std::floor(whole * of + 1e-9)) * groups);
+    }
+    return out;
   };
-  size_t all = 0;
-  for (uint32_t l = 0; l < s.layers; ++l) {
-    const size_t count = count_of(l, part);
-    all += count * s.heads;
-    if (budget.scope == BudgetScope::kHead || budget.scope == BudgetScope::kLayer) {
-      const bool layer = budget.scope == BudgetScope::kLayer;
-      const size_t certain = layer ? count_of(l, part * budget.floor) : count;
-      for (uint32_t h = 0; h < s.heads; ++h) chooser.Fill(EntriesOfHead(s, l, h), certain);
-      if (layer) chooser.Fill(EntriesOfLayers(s, l, 1), count * s.heads);
+  switch (budget.scope) {
+    case BudgetScope::kHead:
+    case BudgetScope::kToken:
+      fills.push_back({BudgetScope::kHead, by_first, counts(part, 1)});
+      return;
+    case BudgetScope::kLayer:
+      fills.push_back({BudgetScope::kHead, by_first, counts(part * budget.floor, 1)});
+      fills.push_back({BudgetScope::kLayer, by_first, counts(part, heads)});
+      return;
+    case BudgetScope::kPage: {
+      const std::vector<uint32_t> all = counts(part, heads);
+      fills.push_back(
+          {BudgetScope::kPage, by_first, {std::accumulate(all.begin(), all.end(), 0U)}});
+      return;
     }
   }
-  if (budget.scope == BudgetScope::kPage) chooser.Fill(EntriesOfLayers(s, 0, s.layers), all);
 }
 
-// One layer and one head that stand for all: the mean score of each token.
-ScoreMap TokenMeans(const ScoreMap& scores) {
-  ScoreMap out(1, scores.tokens, 1);
-  for (uint32_t t = 0; t < scores.tokens; ++t) {
-    double sum = 0;
-    for (uint32_t l = 0; l < scores.layers; ++l) {
-      for (uint32_t h = 0; h < scores.heads; ++h) {
-        sum += scores.Layer(l)[size_t{t} * scores.heads + h];
-      }
-    }
-    out.values[t] = static_cast<float>(sum / (static_cast<double>(scores.layers) * scores.heads));
+void Choose(const Fill& fill, const ScoreMap& scores, Selection& s) {
+  Chooser chooser(s, scores);
+  if (fill.scope == BudgetScope::kPage) {
+    return chooser.Fill(EntriesOfLayers(s, 0, s.layers), fill.counts[0]);
   }
-  return out;
+  for (uint32_t l = 0; l < s.layers; ++l) {
+    if (fill.scope == BudgetScope::kLayer) {
+      chooser.Fill(EntriesOfLayers(s, l, 1), fill.counts[l]);
+      continue;
+    }
+    for (uint32_t h = 0; h < s.heads; ++h) chooser.Fill(EntriesOfHead(s, l, h), fill.counts[l]);
+  }
+}
+
+Selection Choose(std::span<const Fill> fills, const Budget& budget, const Protection& protection,
+                 std::span<const uint8_t> protected_tokens, const ScoreMap& scores,
+                 const ScoreMap* first) {
+  Selection s{scores.layers, scores.tokens, scores.heads, {}};
+  s.keep.resize(scores.values.size());
+  for (size_t e = 0; e < s.keep.size(); ++e) {
+    const auto token = static_cast<uint32_t>(e / s.heads % s.tokens);
+    s.keep[e] = IsProtected(protection, protected_tokens, s.tokens, token) ? 1 : 0;
+    if (budget.threshold.has_value() && scores.values[e] >= *budget.threshold) s.keep[e] = 1;
+  }
+  for (const Fill& fill : fills) Choose(fill, fill.by_first ? *first : scores, s);
+  return s;
 }
 
 // Shares in proportion to weights, cut off at 1; what is cut off goes to the others.
@@ -212,36 +226,56 @@ std::vector<double> LayerShares(const Budget& budget, const Protection& protecti
   return SharesByWeight(std::move(weights), budget.keep);
 }
 
+bool IsProtected(const Protection& protection, std::span<const uint8_t> named, uint32_t tokens,
+                 uint32_t token) {
+  return token < protection.first || token + uint64_t{protection.last} >= tokens ||
+         (!named.empty() && named[token] != 0);
+}
+
+std::vector<Fill> FillsOf(const Budget& budget, std::span<const double> shares, uint32_t tokens,
+                          uint32_t heads) {
+  std::vector<Fill> fills;
+  if (budget.threshold.has_value()) return fills;
+  const double mean =
+      std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
+  if (budget.scope == BudgetScope::kToken) shares = {&mean, 1};
+  if (budget.split > 0) AddFills(budget, shares, tokens, heads, budget.split, true, fills);
+  AddFills(budget, shares, tokens, heads, 1, false, fills);
+  return fills;
+}
+
+ScoreMap TokenMeans(const ScoreMap& scores) {
+  ScoreMap out(1, scores.tokens, 1);
+  for (uint32_t t = 0; t < scores.tokens; ++t) {
+    double sum = 0;
+    for (uint32_t l = 0; l < scores.layers; ++l) {
+      for (uint32_t h = 0; h < scores.heads; ++h) {
+        sum += scores.Layer(l)[size_t{t} * scores.heads + h];
+      }
+    }
+    out.values[t] = static_cast<float>(sum / (static_cast<double>(scores.layers) * scores.heads));
+  }
+  return out;
+}
+
+Selection ForAllHeads(const Selection& tokens, uint32_t layers, uint32_t heads) {
+  Selection s{layers, tokens.tokens, heads, {}};
+  s.keep.resize(size_t{layers} * tokens.tokens * heads);
+  for (size_t e = 0; e < s.keep.size(); ++e) s.keep[e] = tokens.keep[e / heads % tokens.tokens];
+  return s;
+}
+
 Selection SelectTokens(const Budget& budget, const Protection& protection,
                        std::span<const uint8_t> protected_tokens, std::span<const double> shares,
                        const ScoreMap& scores, const ScoreMap* first) {
-  if (budget.scope == BudgetScope::kToken) {
-    Budget one = budget;
-    one.scope = BudgetScope::kHead;
-    const ScoreMap means = TokenMeans(scores);
-    const ScoreMap first_means = first == nullptr ? ScoreMap() : TokenMeans(*first);
-    const double share =
-        std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
-    const Selection tokens = SelectTokens(one, protection, protected_tokens, {&share, 1}, means,
-                                          first == nullptr ? nullptr : &first_means);
-    Selection s{scores.layers, scores.tokens, scores.heads, {}};
-    s.keep.resize(scores.values.size());
-    for (size_t e = 0; e < s.keep.size(); ++e) {
-      s.keep[e] = tokens.keep[e / scores.heads % scores.tokens];
-    }
-    return s;
+  const std::vector<Fill> fills = FillsOf(budget, shares, scores.tokens, scores.heads);
+  if (budget.scope != BudgetScope::kToken) {
+    return Choose(fills, budget, protection, protected_tokens, scores, first);
   }
-  Selection s{scores.layers, scores.tokens, scores.heads, {}};
-  s.keep.resize(scores.values.size());
-  for (size_t e = 0; e < s.keep.size(); ++e) {
-    const auto token = static_cast<uint32_t>(e / s.heads % s.tokens);
-    s.keep[e] = IsProtected(protection, protected_tokens, s.tokens, token) ? 1 : 0;
-    if (budget.threshold.has_value() && scores.values[e] >= *budget.threshold) s.keep[e] = 1;
-  }
-  if (budget.threshold.has_value()) return s;
-  if (first != nullptr) Choose(budget, shares, *first, budget.split, s);
-  Choose(budget, shares, scores, 1, s);
-  return s;
+  const ScoreMap means = TokenMeans(scores);
+  const ScoreMap first_means = first == nullptr ? ScoreMap() : TokenMeans(*first);
+  return ForAllHeads(Choose(fills, budget, protection, protected_tokens, means, &first_means),
+                     scores.layers, scores.heads);
 }
 
 }  // namespace kvstow

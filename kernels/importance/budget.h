@@ -51,6 +51,9 @@ struct Budget {
 struct Protection {
   uint32_t first = 0, last = 0;  // tokens of the page
 };
+// Whether a token stays whatever its score. `named`: empty or [tokens].
+bool IsProtected(const Protection& protection, std::span<const uint8_t> named, uint32_t tokens,
+                 uint32_t token);
 
 struct Selection {
   uint32_t layers = 0, tokens = 0, heads = 0;
@@ -69,6 +72,22 @@ struct Selection {
 std::vector<double> LayerShares(const Budget& budget, const Protection& protection,
                                 const ScoreMap& scores, const ScoreMap* window,
                                 const ScoreMap* variance);
+
+// One step of choosing: each group of entries keeps its best until so many of the group are kept.
+struct Fill {
+  BudgetScope scope = BudgetScope::kHead;  // what a group is: a head, a layer or the page
+  bool by_first = false;                   // by the score of the budget's first part
+  std::vector<uint32_t> counts;            // of each layer's groups; [1] when the page is the group
+};
+// The steps in order; none with a threshold. In the scope kToken they are those of one layer and
+// one head, which stand for all.
+std::vector<Fill> FillsOf(const Budget& budget, std::span<const double> shares, uint32_t tokens,
+                          uint32_t heads);
+
+// Scope kToken: one layer and one head that stand for all, with the mean score of each token; and
+// what is chosen of them, for all again.
+ScoreMap TokenMeans(const ScoreMap& scores);
+Selection ForAllHeads(const Selection& tokens, uint32_t layers, uint32_t heads);
 
 // `protected_tokens`: empty or [tokens]. `shares`: of each layer, as LayerShares gives. `first`:
 // the score of the budget's first part, when split > 0; null otherwise.

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/importance/exponential.h"
 #include "kernels/importance/vector_sums.h"
 #include "kernels/split_mix.h"
 #include "kernels/transform/dense_product.h"
@@ -46,7 +47,7 @@ void AddLagPartition(const Vectors& part, const Vectors& next, size_t stride, fl
   Deviations(part, low.data(), inverse.data(), deviation.data());
   const float most = *std::max_element(deviation.begin(), deviation.end());
   float total = 0;
-  for (float& d : deviation) total += d = std::exp(d - most);
+  for (float& d : deviation) total += d = FixedExp(d - most);
   for (size_t i = 0; i < part.count; ++i) out[i * stride] += deviation[i] / total;
 }
 

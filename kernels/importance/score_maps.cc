@@ -5,6 +5,8 @@
 #include <functional>
 #include <numeric>
 
+#include "kernels/importance/exponential.h"
+
 namespace kvstow {
 namespace {
 
@@ -33,7 +35,7 @@ void Softmax(std::vector<float>& x) {
   const float most = *std::max_element(x.begin(), x.end());
   double sum = 0;
   for (float& v : x) {
-    v = std::exp(v - most);
+    v = FixedExp(v - most);
     sum += v;
   }
   for (float& v : x) v = static_cast<float>(v / sum);
@@ -137,7 +139,7 @@ void NormalizeScores(ScoreMap& scores, Normalize how) {
 void Decay(ScoreMap& scores, double half_life) {
   ForEachHead(scores, [&](std::vector<float>& x) {
     for (size_t t = 0; t < x.size(); ++t) {
-      x[t] *= static_cast<float>(std::exp2(-static_cast<double>(x.size() - 1 - t) / half_life));
+      x[t] *= static_cast<float>(FixedExp2(-static_cast<double>(x.size() - 1 - t) / half_life));
     }
   });
 }
