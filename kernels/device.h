@@ -26,6 +26,7 @@ class DeviceBuffer {
 };
 
 class DeviceCodec;
+class DeviceScorer;
 class Recipe;
 struct KvSpec;
 
@@ -54,6 +55,10 @@ class Device {
   // MakeCodec (codec.h). The device outlives it.
   virtual absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                                 const KvSpec& spec) = 0;
+  // A scorer that works in this device's memory (device_scorer.h) by the recipe's policy; what
+  // comes after the policy is not looked at. Errors as NewCodec.
+  virtual absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                                  const KvSpec& spec) = 0;
 };
 
 // Host memory; lives for ever.

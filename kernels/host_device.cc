@@ -7,6 +7,7 @@
 #include "kernels/device.h"
 #include "kernels/host_buffer.h"
 #include "kernels/host_device_codec.h"
+#include "kernels/host_device_scorer.h"
 
 namespace kvstow {
 namespace {
@@ -52,6 +53,11 @@ class Host final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
     return MakeHostDeviceCodec(recipe, spec);
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                          const KvSpec& spec) override {
+    return MakeHostDeviceScorer(recipe, spec);
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/slab_layout.h"
 #include "kernels/device_codec.h"
+#include "kernels/device_scorer.h"
 
 namespace kvstow::gpu {
 
@@ -19,6 +20,7 @@ using Batch = std::vector<size_t>;
 
 inline uint32_t LevelsOf(const EncodeJob&) { return 0; }
 inline uint32_t LevelsOf(const DecodeJob& page) { return page.levels; }
+inline uint32_t LevelsOf(const ScoreJob&) { return 0; }
 
 template <typename Job>
 std::vector<Batch> BatchesOf(std::span<const Job> pages) {

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/batches.h"
 #include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/device_layout.h"
 
@@ -19,27 +20,6 @@ using gpu::Launch;
 uint8_t* DataOf(const DeviceBuffer* buffer) {
   return static_cast<const CudaBuffer*>(buffer)->data();
 }
-
-// Memory of the pool for a scope, on one stream.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    if (data_ != nullptr) cudaFreeAsync(data_, stream_);
-  }
-  absl::Status Open(const CudaContext& context, cudaStream_t stream, size_t bytes) {
-    stream_ = stream;
-    return ToStatus(cudaMallocFromPoolAsync(&data_, bytes, context.pool, stream),
-                    absl::StrCat("allocating ", bytes, " bytes of scratch memory"));
-  }
-  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  void* data_ = nullptr;
-};
 
 // What both kinds of codec have.
 class CudaCodec : public DeviceCodec {

@@ -6,22 +6,13 @@
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_CODEC_H_
 #define KVSTOW_KERNELS_CUDA_CUDA_CODEC_H_
 
-#include <cuda_runtime_api.h>
-
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/cuda_scratch.h"
 #include "kernels/device_codec.h"
 
 namespace kvstow {
-
-// What a codec needs of its device.
-struct CudaContext {
-  int ordinal;
-  cudaMemPool_t pool;
-  Lanes& lanes;
-};
 
 absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeCudaCodec(const Recipe& recipe, const KvSpec& spec,
                                                            const CudaContext& context);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_codec.h"
 #include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/cuda_scorer.h"
 #include "kernels/device.h"
 
 namespace kvstow {
@@ -92,6 +93,11 @@ class Cuda final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
     return MakeCudaCodec(recipe, spec, CudaContext{ordinal_, pool_, lanes_});
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                          const KvSpec& spec) override {
+    return MakeCudaScorer(recipe, spec, CudaContext{ordinal_, pool_, lanes_});
   }
 
  private:

@@ -14,9 +14,6 @@
 namespace kvstow {
 namespace {
 
-constexpr absl::string_view kWindowColumn = "attn_window";
-constexpr absl::string_view kVarianceColumn = "attn_window_var";
-
 constexpr absl::string_view kProtectionArguments[] = {"first", "last"};
 constexpr absl::string_view kBudgetArguments[] = {"keep",    "count", "threshold", "scope",
                                                   "profile", "beta",  "decay",     "lazy",

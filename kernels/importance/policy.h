@@ -56,6 +56,10 @@ std::span<const absl::string_view> ProtectionArguments();
 std::span<const absl::string_view> BudgetArguments();
 std::span<const absl::string_view> ClassArguments();
 
+// Columns that the profile of layers kVariance (budget.h) reads.
+inline constexpr absl::string_view kWindowColumn = "attn_window";
+inline constexpr absl::string_view kVarianceColumn = "attn_window_var";
+
 // The scores (tokens of all layers and heads, in the shape of the page) of the column `name`, query
 // heads averaged into their KV heads.
 absl::StatusOr<ScoreMap> ColumnScores(const PageToScore& page, absl::string_view name);
@@ -84,6 +88,8 @@ class ImportancePolicy {
   // What `class` makes of the page's scores, in a run of layers: see token_steps.h.
   std::vector<float> LogStepsOf(const PageToScore& page, const ScoreMap& scores,
                                 LayerRange layers) const;
+  const Protection& protection() const { return protection_; }
+  const Budget& budget() const { return budget_; }
   // Names of the columns that it reads.
   std::span<const std::string> columns() const { return columns_; }
   // Whether it reads statistics of the queries.

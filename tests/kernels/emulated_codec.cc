@@ -9,6 +9,8 @@
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/device_layout.h"
 #include "kernels/host_buffer.h"
+#include "tests/kernels/emulated_block.h"
+#include "tests/kernels/emulated_scorer.h"
 
 namespace kvstow::testing {
 namespace {
@@ -24,24 +26,6 @@ bool IsHosts(const DeviceBuffer& buffer) {
 uint8_t* DataOf(const DeviceBuffer* buffer) {
   return const_cast<uint8_t*>(static_cast<const HostBuffer*>(buffer)->bytes().data());
 }
-
-// A thread block's shared memory: as a GPU's it begins with whatever was there.
-class Shared {
- public:
-  explicit Shared(size_t bytes) : words_((bytes + 15) / 16), bytes_(bytes) {}
-  uint8_t* Fresh() {
-    auto* const begin = reinterpret_cast<uint8_t*>(words_.data());
-    std::fill(begin, begin + bytes_, uint8_t{0xff});  // NaN
-    return begin;
-  }
-
- private:
-  struct alignas(16) Word {
-    uint8_t bytes[16];
-  };
-  std::vector<Word> words_;
-  size_t bytes_;
-};
 
 class EmulatedCodec final : public DeviceCodec {
  public:
@@ -110,33 +94,27 @@ class EmulatedCodec final : public DeviceCodec {
     }
   }
 
-  // Calls f(thread) for each of `count` threads.
-  template <typename F>
-  void ForThreads(uint32_t count, F f) const {
-    for (uint32_t i = 0; i < count; ++i) f(order_ == ThreadOrder::kForward ? i : count - 1 - i);
-  }
-
   template <gpu::Kind kind>
   void RunEncode(const Launch& launch) const {
     const gpu::PageLayout& layout = launch.layout;
     size_t bytes = 0;
     for (const SlabPart& part : layout.part) bytes = std::max(bytes, gpu::EncodeSharedBytes(part));
     Shared shared(bytes);
-    ForThreads(launch.pages * layout.layers * layout.parts, [&](uint32_t slab) {
+    ForThreads(order_, launch.pages * layout.layers * layout.parts, [&](uint32_t slab) {
       const uint32_t layer = slab / layout.parts, part = slab % layout.parts;
-      ForThreads(layout.part[part].octets, [&](uint32_t item) {
+      ForThreads(order_, layout.part[part].octets, [&](uint32_t item) {
         gpu::ColumnScales(launch, layer / layout.layers, layer % layout.layers, part, item);
       });
     });
     const uint32_t tiles = layout.layer_tiles();
-    ForThreads(launch.pages * layout.layers * tiles, [&](uint32_t i) {
+    ForThreads(order_, launch.pages * layout.layers * tiles, [&](uint32_t i) {
       const uint32_t layer = i / tiles;
       const gpu::EncodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
                                        i % tiles, shared.Fresh());
-      tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
+      tile.Code([&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
     });
     if (launch.partials == nullptr) return;
-    ForThreads(launch.pages * layout.slabs() * (levels() + 1) + 7,
+    ForThreads(order_, launch.pages * layout.slabs() * (levels() + 1) + 7,
                [&](uint32_t item) { gpu::AddPartials(launch, item); });
   }
 
@@ -149,11 +127,11 @@ class EmulatedCodec final : public DeviceCodec {
     }
     Shared shared(bytes);
     const uint32_t tiles = layout.layer_tiles();
-    ForThreads(launch.pages * layout.layers * tiles, [&](uint32_t i) {
+    ForThreads(order_, launch.pages * layout.layers * tiles, [&](uint32_t i) {
       const uint32_t layer = i / tiles;
       const gpu::DecodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
                                        i % tiles, shared.Fresh());
-      tile.Code([&](const auto& phase) { ForThreads(gpu::kThreads, phase); });
+      tile.Code([&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
     });
   }
 
@@ -182,6 +160,10 @@ class EmulatedDevice final : public Device {
     KVSTOW_ASSIGN_OR_RETURN(DeviceLayout layout, DeviceLayout::Make(recipe, spec));
     if (!layout.plan().has_value()) return HostDevice().NewCodec(recipe, spec);
     return std::make_unique<EmulatedCodec>(std::move(layout), order_);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                          const KvSpec& spec) override {
+    return MakeEmulatedScorer(recipe, spec, order_);
   }
 
  private:

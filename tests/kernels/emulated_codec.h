@@ -8,13 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "tests/kernels/emulated_block.h"
 
 namespace kvstow::testing {
 
-// In which order the threads of a phase run. A result that depends on it is a race.
-enum class ThreadOrder { kForward, kBackward };
-
-// The host, whose codecs are emulated.
+// The host, whose codecs and scorers are emulated.
 std::unique_ptr<Device> EmulatedGpu(ThreadOrder order);
 
 }  // namespace kvstow::testing

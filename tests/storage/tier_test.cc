@@ -9,6 +9,7 @@
 
 #include "kernels/device.h"
 #include "kernels/device_codec.h"
+#include "kernels/device_scorer.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
@@ -61,6 +62,10 @@ class ShortDevice final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
     return HostDevice().NewCodec(recipe, spec);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                          const KvSpec& spec) override {
+    return HostDevice().NewScorer(recipe, spec);
   }
 
  private:

@@ -1,0 +1,92 @@
+// Scores of an entry by itself and over the heads of a token: what score_ops.cc and score_maps.h
+// compute.
+#ifndef KVSTOW_KERNELS_CUDA_MAP_STEPS_CUH_
+#define KVSTOW_KERNELS_CUDA_MAP_STEPS_CUH_
+
+#include "kernels/cuda/score_memory.cuh"
+#include "kernels/importance/exponential.h"
+#include "kernels/importance/score_maps.h"
+#include "kernels/split_mix.h"
+
+namespace kvstow::gpu {
+
+// Ops whose scores depend on the same entry of other scores alone.
+struct EntryStep {
+  ScoreOp op;
+
+  uint32_t Blocks(const ScoreLayout& layout) const { return BlocksOf(layout.entries(), kThreads); }
+  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+
+  template <typename Run>
+  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
+                       const Run& run) const {
+    run([&](uint32_t thread) {
+      const size_t e = size_t{block} * kThreads + thread;
+      if (e >= launch.layout.entries()) return;
+      float* const to = MapOf(launch, op.to, page) + e;
+      PutScore(launch, page, ScoreOf(launch, page, e, *to), to);
+    });
+  }
+
+ private:
+  KVSTOW_GPU float ScoreOf(const ScoreLaunch& launch, uint32_t page, size_t e, float old) const {
+    const ScoreLayout& layout = launch.layout;
+    const auto token = static_cast<uint32_t>(e / layout.heads % layout.tokens);
+    switch (op.kind) {
+      case ScoreOpKind::kPosition:
+        return static_cast<float>(token);
+      case ScoreOpKind::kRandom: {
+        const uint64_t layer = e / layout.layer_entries(), head = e % layout.heads;
+        const uint64_t where = SplitMix64(uint64_t{op.number} << 32 | layer << 10 | head);
+        const uint64_t hash = SplitMix64(where ^ (launch.first_position[page] + token));
+        return static_cast<float>(hash >> 40) * 0x1p-24F;
+      }
+      case ScoreOpKind::kDecay: {
+        const auto age = static_cast<double>(layout.tokens - 1 - token);
+        return old * static_cast<float>(FixedExp2(-age / op.real));
+      }
+      case ScoreOpKind::kShift:
+        return static_cast<float>(old + op.real);
+      case ScoreOpKind::kPlus:
+        return static_cast<float>(old + op.real * MapOf(launch, op.from, page)[e]);
+      case ScoreOpKind::kTimes:
+        return old * MapOf(launch, op.from, page)[e];
+      default:
+        return old;  // of other steps
+    }
+  }
+};
+
+// All heads of a layer get the mean or the most of their scores.
+struct HeadsStep {
+  Reduce how;
+  uint32_t to;
+
+  uint32_t Blocks(const ScoreLayout& layout) const {
+    return BlocksOf(size_t{layout.layers} * layout.tokens, kThreads);
+  }
+  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+
+  template <typename Run>
+  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
+                       const Run& run) const {
+    const ScoreLayout& layout = launch.layout;
+    run([&](uint32_t thread) {
+      const size_t token = size_t{block} * kThreads + thread;
+      if (token >= size_t{layout.layers} * layout.tokens) return;
+      float* const x = MapOf(launch, to, page) + token * layout.heads;
+      double sum = 0;
+      float most = x[0];
+      for (uint32_t h = 0; h < layout.heads; ++h) {
+        sum += x[h];
+        most = std::max(most, x[h]);
+      }
+      const float joined = how == Reduce::kMax ? most : static_cast<float>(sum / layout.heads);
+      for (uint32_t h = 0; h < layout.heads; ++h) PutScore(launch, page, joined, x + h);
+    });
+  }
+};
+
+}  // namespace kvstow::gpu
+
+#endif  // KVSTOW_KERNELS_CUDA_MAP_STEPS_CUH_
