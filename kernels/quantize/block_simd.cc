@@ -1,9 +1,8 @@
 // The block formats, once for each SIMD target, chosen at run time: the bytes of the scalar
 // reference.
-#include "kernels/quantize/block.h"
-
 #include <algorithm>
 
+#include "kernels/quantize/block.h"
 #include "kernels/quantize/block_scales.h"
 
 #undef HWY_TARGET_INCLUDE
