@@ -289,7 +289,8 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
     out.reply.set_status(v1::EXPIRED);
     out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
   } else {
-    if (lease == 0) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
+    const bool use = lease == 0 && !wanted.request.again();
+    if (use) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());

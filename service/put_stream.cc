@@ -49,6 +49,7 @@ class PutStream final : public RawReactor {
   absl::Status Open(const v1::PutRequest& message);
   absl::Status Begin(const v1::PutRequest& message);
   absl::Status Chunk(const v1::PutRequest& message, const ChunkPayload& payload);
+  absl::Status TakeDigest(const v1::PutRequest& message);
   void RefuseReceiving(absl::string_view why);
   void EndReading(absl::Status status);
 
@@ -237,6 +238,7 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
     offset += slice.size();
   }
   r.bytes += payload.bytes;
+  if (status.ok()) status = TakeDigest(message);
   if (!status.ok()) {
     RefuseReceiving(status.message());
   } else if (r.bytes == r.begin.payload_bytes()) {
@@ -249,6 +251,19 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
                                ticket = r.ticket] { Store(number, page, parent, ticket); });
     r = {};  // one more chunk of this page ends the stream
   }
+  return absl::OkStatus();
+}
+
+// Of a page that was sent before it was whole.
+absl::Status PutStream::TakeDigest(const v1::PutRequest& message) {
+  if (message.digest().empty()) return absl::OkStatus();
+  Receiving& r = receiving_;
+  if (message.digest().size() != sizeof(Digest128) || !r.begin.digest().empty() ||
+      r.bytes != r.begin.payload_bytes()) {
+    return absl::InvalidArgumentError(
+        "digest: a page has one, of 16 bytes, in `begin` or with its last chunk");
+  }
+  r.begin.set_digest(message.digest());
   return absl::OkStatus();
 }
 

@@ -416,6 +416,36 @@ TEST_F(GetTest, ACancelledStreamEndsAndLeavesNothingBehind) {
   EXPECT_EQ(client_->Get("s", {Ask("p0")}).pages[0].data, pages_[0].raw);
 }
 
+// A page that is fetched in parts is used once: a part that says so does not count again.
+class UseTest : public ServerTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(UseTest, AnotherPartOfAPageIsNoUseOfIt) {
+  const bool again = GetParam();
+  config_.eviction_policy = "lru";
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  for (const char* key : {"old", "new"}) {
+    const PageIn page = {.key = key, .raw = RandomPage(SmallSpec(), 64, 1), .tokens = 64};
+    ASSERT_EQ(client_->Put("s", {page}).pages[0].status(), v1::STORED);
+  }
+  v1::GetPage ask = Ask("old");
+  ask.set_first_layer(1);
+  ask.set_again(again);
+  ASSERT_EQ(client_->Get("s", {ask}).pages[0].reply.status(), v1::HIT);
+  v1::EvictRequest evict;
+  evict.set_tier("host");
+  evict.set_to_bytes(kPageBytes + kPageBytes / 2);
+  v1::EvictResponse response;
+  ASSERT_TRUE(client_->admin().Evict(client_->Context().get(), evict, &response).ok());
+  const auto status = [&](const char* key) {
+    return client_->Get("s", {Ask(key)}).pages[0].reply.status();
+  };
+  EXPECT_EQ(status("old"), again ? v1::MISS : v1::HIT);
+  EXPECT_EQ(status("new"), again ? v1::HIT : v1::MISS);
+}
+
+INSTANTIATE_TEST_SUITE_P(Again, UseTest, ::testing::Bool());
+
 TEST_F(GetTest, MetricsTellWhatHappened) {
   client_->Get("s", {Ask("p0"), Ask("nothing")});
   client_->Lookup("s", {"p0", "p1", "nothing"}, false);

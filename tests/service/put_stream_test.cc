@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/digest.h"
 #include "tests/service/put_fixture.h"
 
 namespace kvstow::testing {
@@ -79,6 +80,48 @@ TEST_F(PutTest, ChunksOutOfOrderRefuseTheirPageAlone) {
     EXPECT_THAT(results[0].message(), HasSubstr(c.says)) << c.what;
     EXPECT_NE(results[1].status(), v1::REFUSED) << c.what << results[1].message();
     EXPECT_EQ(client_->Get("s", {Ask("bad")}).pages[0].reply.status(), v1::MISS) << c.what;
+  }
+  ExpectNothingLeft(1);
+}
+
+std::string DigestOf(const std::string& raw) {
+  const Digest128 digest = Xxh3_128(AsBytes(raw));
+  return std::string(AsString(digest.bytes));
+}
+
+TEST_F(PutTest, ADigestMayComeWithTheLastChunk) {
+  const PageIn page = Page("late", 1);
+  const std::string half = page.raw.substr(0, page.raw.size() / 2);
+  const std::string rest = page.raw.substr(half.size());
+  const std::string good = DigestOf(page.raw), wrong = DigestOf("something else");
+  const struct {
+    const char* what;
+    std::string in_begin, in_first, in_last;
+    const char* says;  // "" = it is stored
+  } kCases[] = {
+      {"another page's", "", "", wrong, "it was damaged on its way"},
+      {"of a wrong size", "", "", "short", "of 16 bytes"},
+      {"too soon", "", good, "", "with its last chunk"},
+      {"twice", good, "", good, "in `begin` or"},
+      {"in time", "", "", good, ""},
+  };
+  for (const auto& c : kCases) {
+    PutByHand stream(*client_, "s");
+    PageIn begun = page;
+    begun.digest = c.in_begin;
+    v1::PutRequest first = BeginPage(1, begun, half), last = Chunk(1, half.size(), rest);
+    first.set_digest(c.in_first);
+    last.set_digest(c.in_last);
+    ASSERT_TRUE(stream.Write(first));
+    ASSERT_TRUE(stream.Write(last));
+    std::vector<v1::PutResult> results;
+    const grpc::Status status = stream.End(&results);
+    EXPECT_TRUE(status.ok()) << c.what << ": " << status.error_message();
+    ASSERT_EQ(results.size(), 1u) << c.what;
+    const bool stored = c.says[0] == 0;
+    EXPECT_EQ(results[0].status(), stored ? v1::STORED : v1::REFUSED) << c.what;
+    EXPECT_THAT(results[0].message(), HasSubstr(c.says)) << c.what;
+    EXPECT_EQ(GetBytes("late"), stored ? page.raw : "") << c.what;
   }
   ExpectNothingLeft(1);
 }
