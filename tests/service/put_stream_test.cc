@@ -334,9 +334,11 @@ TEST_F(PutTest, WindowsOfAllStreamsFitIntoTheMemoryForThem) {
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   {
-    PutByHand first(*client_, "s"), second(*client_, "s"), third(*client_, "s");
+    PutByHand first(*client_, "s");
     EXPECT_EQ(first.Read().credit_bytes(), 3 * kPage) << "a quarter";
+    PutByHand second(*client_, "s");
     EXPECT_EQ(second.Read().credit_bytes(), 9 * kPage / 4) << "of what is left";
+    PutByHand third(*client_, "s");
     EXPECT_EQ(third.Read().credit_bytes(), 2 * kPage) << "but two pages";
     PutByHand fourth(*client_, "s");
     EXPECT_EQ(fourth.Read().credit_bytes(), 2 * kPage);
