@@ -8,6 +8,7 @@
 #include "client/client_core.h"
 #include "client/convert.h"
 #include "client/get_call.h"
+#include "client/layer_call.h"
 #include "client/local_call.h"
 #include "client/put_call.h"
 #include "client/unary_call.h"
@@ -101,7 +102,7 @@ Client::~Client() = default;
 absl::StatusOr<SpaceInfo> Client::Impl::Open(const v1::OpenSpaceRequest& request, Payload payload) {
   KVSTOW_ASSIGN_OR_RETURN(const v1::OpenSpaceResponse response,
                           CallCache<v1::OpenSpaceResponse>(core, "OpenSpace", request));
-  KVSTOW_ASSIGN_OR_RETURN(SpaceInfo info, SpaceInfoOf(request.space(), response));
+  KVSTOW_ASSIGN_OR_RETURN(SpaceInfo info, SpaceInfoOf(request.space(), response, payload));
   info.put_encoded = core.payloads.Add(info, response.put_pipeline(), payload);
   return info;
 }
@@ -169,12 +170,23 @@ void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDo
   StartPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
 }
 
+void Client::GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
+                            uint32_t layers_per_run, LayersDone on_layers, GetDone done) {
+  StartLayerGet(impl_->core, space, lease, std::move(pages), layers_per_run, std::move(on_layers),
+                std::move(done));
+}
+
+std::unique_ptr<LayerPut> Client::PutLayers(const SpaceInfo& space, std::vector<PagePut> pages,
+                                            PutDone done) {
+  return StartLayerPut(impl_->core, space, std::move(pages), std::move(done));
+}
+
 void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
                       GetDone done) {
   ClientCore& core = impl_->core;
-  std::string name(space);
-  if (StartLocalGet(core, name, lease, pages, done)) return;
-  StartGet(core, std::move(name), lease, std::move(pages), core.Deadline(), std::move(done));
+  GetBatch batch{std::string(space), lease, std::move(pages), std::move(done)};
+  if (StartLocalGet(core, batch)) return;
+  StartGet(core, std::move(batch), core.Deadline());
 }
 
 std::future<std::vector<PutResult>> Client::Put(absl::string_view space,
@@ -200,10 +212,11 @@ std::future<std::vector<GetResult>> Client::GetSummaries(absl::string_view space
   ClientCore& core = impl_->core;
   auto promise = std::make_shared<std::promise<std::vector<GetResult>>>();
   auto future = promise->get_future();
-  StartGet(
-      core, std::string(space), lease, std::move(pages), core.Deadline(),
+  GetBatch batch{
+      std::string(space), lease, std::move(pages),
       [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); },
-      /*summaries=*/true);
+      /*summaries=*/true};
+  StartGet(core, std::move(batch), core.Deadline());
   return future;
 }
 

@@ -42,6 +42,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/shared_bytes.h"
+#include "client/layer_put.h"
 #include "client/page_buffer.h"
 #include "client/pages.h"
 #include "kernels/page.h"
@@ -90,6 +91,7 @@ struct SpaceInfo {
   bool is_private = false;
   bool created = false;
   uint32_t levels = 1;
+  uint32_t layers_per_run = 1;  // for GetLayersAsync: an eighth of the layers, or whole segments
   // Why pages are put raw although they were to go encoded: a calibration that is not loaded here,
   // a recipe that cannot. OK: they are put as wanted.
   absl::Status put_encoded;
@@ -130,6 +132,28 @@ class Client {
   using GetDone = std::function<void(std::vector<GetResult>)>;
   void PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done);
   void GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages, GetDone done);
+
+  // As GetAsync, but the layers of all pages come in runs, in order, so that a worker can start
+  // with the first ones. For each run, `on_layers` is called with its layers once every page has
+  // their bytes in `out`, or missed, and with the results so far, which last as long as the call;
+  // after the last run, `done` with what the runs of a page have in common: a miss if any run was
+  // one or brought other content, and of levels, error and kept tokens the worst. Until `done` a
+  // hit is one by its segments' digests; an exact page that then differs from its raw digest is
+  // CORRUPT.
+  //
+  // `out` must have exactly the bytes of the page (or of the tokens asked for), and stay as it is
+  // until `done`; first_layer and layer_count are the call's to set. `layers_per_run` 0:
+  // space.layers_per_run. A run costs a request for each page, and segments that it cuts are read
+  // again for the next; where they go encoded or hold layers coded together, sent and decoded too.
+  using LayersDone = std::function<void(LayerRange layers, std::span<const GetResult> so_far)>;
+  void GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
+                      uint32_t layers_per_run, LayersDone on_layers, GetDone done);
+
+  // As PutAsync, of pages that are still being computed: their layers travel as they are said to be
+  // filled (layer_put.h), raw, and without columns. Up to 8 pages travel at once; of more, the
+  // others follow when those are whole. The deadline runs from this call. Never null.
+  std::unique_ptr<LayerPut> PutLayers(const SpaceInfo& space, std::vector<PagePut> pages,
+                                      PutDone done);
 
   std::future<std::vector<PutResult>> Put(absl::string_view space, std::vector<PagePut> pages);
   std::future<std::vector<GetResult>> Get(absl::string_view space, uint64_t lease,

@@ -6,6 +6,8 @@
 
 #include "base/status_macros.h"
 #include "kernels/kept_tokens.h"
+#include "kernels/recipe.h"
+#include "kernels/run_codec.h"
 #include "proto/wire/spec.h"
 
 namespace kvstow {
@@ -22,6 +24,19 @@ Fidelity FidelityOf(v1::Fidelity f) {
 bool IsPassing(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsResourceExhausted(status);
+}
+
+// SpaceInfo::layers_per_run, for pages as put makes them. Of encoded pages whole segments travel.
+uint32_t LayersPerRunOf(const KvSpec& spec, const v1::OpenSpaceResponse& response,
+                        Payload payload) {
+  constexpr uint32_t kRuns = 8;
+  const uint32_t usual = (spec.layers + kRuns - 1) / kRuns;
+  const absl::StatusOr<Recipe> recipe = Recipe::Parse(response.put_pipeline());
+  if (!recipe.ok()) return usual;
+  const auto together = payload == Payload::kRaw ? LayersTogether(*recipe, spec, response.levels())
+                                                 : LayersPerRun(*recipe, spec, response.levels());
+  if (!together.ok()) return usual;
+  return std::min((usual + *together - 1) / *together * *together, spec.layers);
 }
 
 }  // namespace
@@ -102,6 +117,7 @@ void ToProto(const PageGet& page, v1::GetPage& out) {
   out.set_layer_count(page.layer_count);
   out.set_first_token(page.first_token);
   out.set_token_count(page.token_count);
+  out.set_again(page.again);
 }
 
 void ToProto(const PagePut& page, v1::PutPage& out) {
@@ -131,6 +147,7 @@ GetResult GetResultOf(const v1::PageReply& reply) {
   out.bytes = reply.payload_bytes() - std::min(reply.kept().bytes(), reply.payload_bytes());
   out.tier = reply.tier();
   out.recipe = reply.recipe();
+  out.raw_digest = reply.raw_digest();
   out.exact = reply.exact();
   out.levels = reply.levels();
   out.levels_stored = reply.levels_stored();
@@ -152,8 +169,8 @@ absl::StatusOr<std::vector<uint8_t>> KeepOf(const v1::KeptTokens& kept, const Ge
   return std::move(selection->keep);
 }
 
-absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
-                                      const v1::OpenSpaceResponse& response) {
+absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name, const v1::OpenSpaceResponse& response,
+                                      Payload payload) {
   SpaceInfo out;
   out.name = std::string(name);
   KVSTOW_ASSIGN_OR_RETURN(out.spec, FromProto(response.spec()));
@@ -164,6 +181,7 @@ absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
   out.is_private = response.is_private();
   out.created = response.created();
   out.levels = response.levels();
+  out.layers_per_run = LayersPerRunOf(out.spec, response, payload);
   return out;
 }
 

@@ -22,8 +22,9 @@ GetResult GetResultOf(const v1::PageReply& reply);
 // when it is not one of such a page.
 absl::StatusOr<std::vector<uint8_t>> KeepOf(const v1::KeptTokens& kept, const GetResult& page,
                                             std::span<const uint8_t> list);
-absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name,
-                                      const v1::OpenSpaceResponse& response);
+// `payload` is how its pages are to go.
+absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name, const v1::OpenSpaceResponse& response,
+                                      Payload payload);
 v1::OpenSpaceRequest RequestOf(const SpaceOptions& options);
 
 // What a page is when its call failed with `status`.

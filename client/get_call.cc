@@ -20,32 +20,33 @@ namespace {
 
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Get";
 constexpr size_t kPagesPerMessage = 256;
+constexpr size_t kMostAsked = 32'768;  // and not answered; servers take twice as many
 
 struct GetCall {
   ClientCore& core;
-  std::string space;
-  uint64_t lease;
-  bool summaries;  // instead of pages
+  GetBatch batch;
   std::shared_ptr<SpacePayload> payload;
-  std::vector<PageGet> pages;
   Answers<GetResult> answers;
-  Client::GetDone done;
   Attempts attempts;
+
+  void Answer(size_t page, GetResult result) {
+    if (batch.each) batch.each(page, result);
+    answers.Set(page, std::move(result));
+  }
 };
 
 void StartStream(std::shared_ptr<GetCall> call);
 
 // On the executor: the results go to the caller.
 void Finish(GetCall& call) {
-  call.done(call.answers.Take());
+  call.batch.done(call.answers.Take());
   call.core.calls.RemoveBatch();
 }
 
 void Fail(GetCall& call, const absl::Status& status) {
   const absl::Status why = Explain(status, call.core.options.address);
   for (const size_t i : call.answers.Missing()) {
-    call.answers.Set(i,
-                     {.outcome = OutcomeOfFailedGet(why), .message = std::string(why.message())});
+    call.Answer(i, {.outcome = OutcomeOfFailedGet(why), .message = std::string(why.message())});
   }
   Finish(call);
 }
@@ -67,8 +68,8 @@ class GetStream final : public StreamHandler {
   explicit GetStream(std::shared_ptr<GetCall> call)
       : call_(std::move(call)),
         todo_(call_->answers.Missing()),
-        encoded_(!call_->summaries && call_->payload->get.EncodedNext()) {
-    for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->pages[i]);
+        encoded_(!call_->batch.summaries && call_->payload->get.EncodedNext()) {
+    for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->batch.pages[i]);
   }
 
   // Grants no more than can come, so that after the last grant the stream is closed on our side and
@@ -77,19 +78,21 @@ class GetStream final : public StreamHandler {
     if (left() == 0) return {.last = true};
     v1::GetRequest message;
     if (asked_ == 0) {
-      message.mutable_open()->set_space(call_->space);
-      message.mutable_open()->set_payload(call_->summaries ? v1::SUMMARY
-                                          : encoded_       ? v1::ENCODED
-                                                           : v1::RAW);
-      message.mutable_open()->set_lease(call_->lease);
+      message.mutable_open()->set_space(call_->batch.space);
+      message.mutable_open()->set_payload(call_->batch.summaries ? v1::SUMMARY
+                                          : encoded_             ? v1::ENCODED
+                                                                 : v1::RAW);
+      message.mutable_open()->set_lease(call_->batch.lease);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
     const uint64_t grant = std::min(window - (granted_ - received_), wanted_bytes_ - granted_);
     const bool worth_it = grant >= window / 4 || (grant > 0 && granted_ + grant == wanted_bytes_);
-    if (asked_ == todo_.size() && !worth_it) return {};
-    for (size_t n = 0; n < kPagesPerMessage && asked_ < todo_.size(); ++n, ++asked_) {
+    const size_t more = std::min(kPagesPerMessage, todo_.size() - asked_);
+    const bool ask = more > 0 && asked_ - answered_ + more <= kMostAsked;
+    if (!ask && !worth_it) return {};
+    for (size_t n = 0; ask && n < more; ++n, ++asked_) {
       v1::GetPage& page = *message.add_pages();
-      ToProto(call_->pages[todo_[asked_]], page);
+      ToProto(call_->batch.pages[todo_[asked_]], page);
       page.set_page(asked_ + 1);
     }
     if (worth_it) {
@@ -119,7 +122,7 @@ class GetStream final : public StreamHandler {
   // Lets the call go: with its last answer, for the end of the stream brings nothing more, or with
   // the stream.
   void GoOn(const absl::Status& status) {
-    if (!call_->summaries) {
+    if (!call_->batch.summaries) {
       call_->payload->get.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
     }
     Executor& executor = call_->core.executor;
@@ -128,24 +131,31 @@ class GetStream final : public StreamHandler {
     });
   }
   // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
+  // Encoded, whole segments come, whatever part of them was asked for.
   uint64_t PayloadLimit(const PageGet& page) const {
-    return encoded_ ? page.out.size() + kEncodedOverhead : 2 * page.out.size();
+    if (!encoded_) return 2 * page.out.size();
+    const uint64_t most = WholePage(page) ? page.out.size() : call_->payload->page_bytes;
+    return most + kEncodedOverhead;
+  }
+  static bool WholePage(const PageGet& page) {
+    return page.first_layer == 0 && page.layer_count == 0 && page.first_token == 0 &&
+           page.token_count == 0;
   }
 
   absl::Status BeginPage(const v1::GetResponse& response) {
     const uint64_t page = response.page();
-    if (current_ != 0 || page == 0 || page > asked_ || call_->answers.Has(todo_[page - 1])) {
+    if (current_ != 0 || page != answered_ + 1 || page > asked_) {
       return absl::InternalError(
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
     result_ = GetResultOf(response.begin());
-    const PageGet& asked = call_->pages[todo_[page - 1]];
+    const PageGet& asked = call_->batch.pages[todo_[page - 1]];
     if (result_.outcome != PageOutcome::kHit) {
       result_.bytes = 0;
       return Answer(page);
     }
     total_ = response.begin().payload_bytes();
-    const uint64_t fits = asked.out.size() + (encoded_ ? kEncodedOverhead : 0);
+    const uint64_t fits = encoded_ ? PayloadLimit(asked) : asked.out.size();
     if (result_.bytes > fits || total_ > PayloadLimit(asked)) {
       result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
                                      asked.out.size(), ": does the worker use the space's spec?");
@@ -156,7 +166,6 @@ class GetStream final : public StreamHandler {
     }
     current_ = page;
     filled_ = 0;
-    raw_digest_ = response.begin().raw_digest();
     digest_ = Xxh3Stream();
     payload_.resize(encoded_ ? total_ : total_ - result_.bytes);
     kept_ = response.begin().kept();
@@ -170,7 +179,7 @@ class GetStream final : public StreamHandler {
                                               " bytes at offset ", response.offset(), " of page ",
                                               response.page(), ", which were not due"));
     }
-    const PageGet& page = call_->pages[todo_[current_ - 1]];
+    const PageGet& page = call_->batch.pages[todo_[current_ - 1]];
     for (const grpc::Slice& slice : payload.slices) Place({slice.begin(), slice.size()}, page);
     received_ += payload.bytes;
     return filled_ == total_ ? EndPage() : absl::OkStatus();
@@ -194,25 +203,18 @@ class GetStream final : public StreamHandler {
 
   // The very bytes that were put, and all of them: their digest is known.
   bool Checked(const PageGet& page) const {
-    return !encoded_ && !call_->summaries && result_.exact && page.first_layer == 0 &&
-           page.layer_count == 0 && page.first_token == 0 && page.token_count == 0;
+    return !encoded_ && !call_->batch.summaries && result_.exact && WholePage(page);
   }
 
   absl::Status EndPage() {
     const uint64_t page = std::exchange(current_, 0);
+    const PageGet& asked = call_->batch.pages[todo_[page - 1]];
     if (encoded_) {
-      DecodePayload(call_->pages[todo_[page - 1]]);
+      DecodePayload(asked);
     } else if (kept_.bytes() > 0) {
       KVSTOW_ASSIGN_OR_RETURN(result_.keep, KeepOf(kept_, result_, payload_));
     }
-    if (Checked(call_->pages[todo_[page - 1]])) {
-      const Digest128 digest = digest_.Finish();
-      if (AsBytes(raw_digest_).size() != digest.bytes.size() ||
-          std::memcmp(raw_digest_.data(), digest.bytes.data(), digest.bytes.size()) != 0) {
-        result_.outcome = PageOutcome::kCorrupt;
-        result_.message = "the bytes that came do not match the digest they were put with";
-      }
-    }
+    if (Checked(asked)) CheckDigest(digest_.Finish(), result_);
     return Answer(page);
   }
 
@@ -234,7 +236,7 @@ class GetStream final : public StreamHandler {
 
   absl::Status Answer(uint64_t page) {
     raw_bytes_ += result_.bytes;
-    call_->answers.Set(todo_[page - 1], std::move(result_));
+    call_->Answer(todo_[page - 1], std::move(result_));
     ++answered_;
     return absl::OkStatus();
   }
@@ -251,7 +253,6 @@ class GetStream final : public StreamHandler {
   GetResult result_;
   v1::KeptTokens kept_;
   uint64_t total_ = 0, filled_ = 0;  // of its payload
-  std::string raw_digest_;
   Xxh3Stream digest_;
   std::vector<uint8_t> payload_;  // an encoded page, or what follows a raw one
 };
@@ -269,15 +270,20 @@ void StartStream(std::shared_ptr<GetCall> call) {
 
 }  // namespace
 
-void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Time deadline, Client::GetDone done, bool summaries) {
-  const size_t n = pages.size();
-  std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
-  auto call = std::make_shared<GetCall>(
-      GetCall{core, std::move(space), lease, summaries, std::move(payload), std::move(pages),
-              Answers<GetResult>(n), std::move(done), Attempts(core.options.attempts, deadline)});
+void CheckDigest(const Digest128& came, GetResult& result) {
+  if (result.raw_digest == AsString(came.bytes)) return;
+  result.outcome = PageOutcome::kCorrupt;
+  result.message = "the bytes that came do not match the digest they were put with";
+}
+
+void StartGet(ClientCore& core, GetBatch batch, Time deadline) {
+  const size_t n = batch.pages.size();
+  std::shared_ptr<SpacePayload> payload = core.payloads.Find(batch.space);
+  auto call = std::make_shared<GetCall>(GetCall{core, std::move(batch), std::move(payload),
+                                                Answers<GetResult>(n),
+                                                Attempts(core.options.attempts, deadline)});
   core.calls.AddBatch();
-  if (core.options_status.ok() && !call->pages.empty()) return StartStream(std::move(call));
+  if (core.options_status.ok() && n > 0) return StartStream(std::move(call));
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {
     if (!call->core.options_status.ok()) return Fail(*call, call->core.options_status);

@@ -2,20 +2,35 @@
 #ifndef KVSTOW_CLIENT_GET_CALL_H_
 #define KVSTOW_CLIENT_GET_CALL_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "client/client.h"
 #include "client/client_core.h"
 
 namespace kvstow {
 
-// Fetches `pages` of `space` into their buffers. `done` runs on core.executor once every page has a
-// result; the buffers are not touched afterwards. At most options.get_window_bytes of payload are
-// under way. A stream that broke is followed by another one with the pages that have no result yet.
-// `core` outlives the call (OpenCalls counts it). `summaries`: key summaries come instead of pages.
-void StartGet(ClientCore& core, std::string space, uint64_t lease, std::vector<PageGet> pages,
-              Time deadline, Client::GetDone done, bool summaries = false);
+struct GetBatch {
+  std::string space;
+  uint64_t lease = 0;
+  std::vector<PageGet> pages;
+  Client::GetDone done;
+  bool summaries = false;  // of keys come instead of pages
+  // If any: told of each page that has its result, before `done`, on whatever thread, one call at
+  // a time. Over one stream, pages come in order.
+  std::function<void(size_t page, const GetResult&)> each = nullptr;
+};
+
+// Fetches the pages into their buffers. `done` runs on core.executor once every page has a result;
+// the buffers are not touched afterwards. At most options.get_window_bytes of payload are under
+// way. A stream that broke is followed by another one with the pages that have no result yet.
+// `core` outlives the call (OpenCalls counts it).
+void StartGet(ClientCore& core, GetBatch batch, Time deadline);
+
+// A page whose bytes are to have its raw digest, and have `came`, is CORRUPT.
+void CheckDigest(const Digest128& came, GetResult& result);
 
 }  // namespace kvstow
 

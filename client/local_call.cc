@@ -8,7 +8,6 @@
 
 #include "base/digest.h"
 #include "client/convert.h"
-#include "client/get_call.h"
 #include "client/put_call.h"
 
 namespace kvstow {
@@ -44,7 +43,8 @@ struct GetKind {
   }
   static void StartStream(ClientCore& core, std::string space, uint64_t lease,
                           std::vector<PageGet> pages, Time deadline, Done done) {
-    StartGet(core, std::move(space), lease, std::move(pages), deadline, std::move(done));
+    GetBatch batch{std::move(space), lease, std::move(pages), std::move(done)};
+    StartGet(core, std::move(batch), deadline);
   }
 };
 
@@ -82,10 +82,16 @@ struct LocalCall {
   const uint64_t lease;
   std::vector<typename Kind::Page> pages;
   typename Kind::Done done;
+  const std::function<void(size_t, const typename Kind::Result&)> each;  // as GetBatch::each
   const Time deadline;
   Answers<typename Kind::Result> answers;  // told by the session's thread, one after the other
   std::atomic<size_t> open;
   std::shared_ptr<LocalSession> session;  // which must outlive its requests
+
+  void Answer(size_t page, typename Kind::Result result) {
+    if (each) each(page, result);
+    answers.Set(page, std::move(result));
+  }
 };
 
 // What has no answer goes over a stream; on the executor.
@@ -98,7 +104,7 @@ void GoOn(std::shared_ptr<LocalCall<Kind>> call) {
   Kind::StartStream(call->core, call->space, call->lease, std::move(rest), call->deadline,
                     [call, missing](std::vector<typename Kind::Result> results) {
                       for (size_t i = 0; i < missing.size(); ++i) {
-                        call->answers.Set(missing[i], std::move(results[i]));
+                        call->Answer(missing[i], std::move(results[i]));
                       }
                       call->done(call->answers.Take());
                       call->core.calls.RemoveBatch();
@@ -110,7 +116,7 @@ void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
           const absl::StatusOr<v1::LocalReply>& reply) {
   if (reply.ok()) {
     auto result = Kind::ResultOf(call->pages[page], *reply);
-    if (result.has_value()) call->answers.Set(page, *std::move(result));
+    if (result.has_value()) call->Answer(page, *std::move(result));
   }
   if (--call->open > 0) return;
   if (!call->answers.Missing().empty()) {
@@ -127,7 +133,8 @@ void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
 
 template <typename Kind>
 bool Start(ClientCore& core, const std::string& space, uint64_t lease,
-           std::vector<typename Kind::Page>& pages, typename Kind::Done& done) {
+           std::vector<typename Kind::Page>& pages, typename Kind::Done& done,
+           std::function<void(size_t, const typename Kind::Result&)> each) {
   const std::shared_ptr<LocalSession> session = core.local.session();
   if (session == nullptr || pages.empty() || !core.options_status.ok()) return false;
   std::vector<LocalSession::Page> requests;
@@ -143,8 +150,8 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
   const size_t n = pages.size();
   const Time deadline = core.Deadline();
   std::shared_ptr<LocalCall<Kind>> call(
-      new LocalCall<Kind>{core, space, lease, std::move(pages), std::move(done), deadline,
-                          Answers<typename Kind::Result>(n), n, session});
+      new LocalCall<Kind>{core, space, lease, std::move(pages), std::move(done), std::move(each),
+                          deadline, Answers<typename Kind::Result>(n), n, session});
   for (size_t i = 0; i < n; ++i) {
     requests[i].done = [call, i](const absl::StatusOr<v1::LocalReply>& reply) {
       Take<Kind>(call, i, reply);
@@ -156,14 +163,13 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
 
 }  // namespace
 
-bool StartLocalGet(ClientCore& core, const std::string& space, uint64_t lease,
-                   std::vector<PageGet>& pages, Client::GetDone& done) {
-  return Start<GetKind>(core, space, lease, pages, done);
+bool StartLocalGet(ClientCore& core, GetBatch& batch) {
+  return Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each);
 }
 
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                    Client::PutDone& done) {
-  return Start<PutKind>(core, space, 0, pages, done);
+  return Start<PutKind>(core, space, 0, pages, done, nullptr);
 }
 
 }  // namespace kvstow

@@ -8,13 +8,13 @@
 
 #include "client/client.h"
 #include "client/client_core.h"
+#include "client/get_call.h"
 
 namespace kvstow {
 
 // True when every page lies in memory of an open session and can go there: the call has begun, and
 // ends as StartGet and StartPut say. False when it must go over a stream; nothing was done then.
-bool StartLocalGet(ClientCore& core, const std::string& space, uint64_t lease,
-                   std::vector<PageGet>& pages, Client::GetDone& done);
+bool StartLocalGet(ClientCore& core, GetBatch& batch);
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                    Client::PutDone& done);
 

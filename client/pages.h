@@ -71,6 +71,8 @@ struct PageGet {
   uint32_t first_token = 0;
   uint32_t token_count =
       0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
+  // Another part of a page of which a part was just asked for: both are one use of it.
+  bool again = false;
 };
 
 struct GetResult {
@@ -81,6 +83,7 @@ struct GetResult {
   uint64_t first_position = 0;
   uint64_t bytes = 0;
   std::string tier, recipe;
+  std::string raw_digest;  // 16 bytes, XXH3-128 of the raw page as it was put
   bool exact = false;
   uint32_t levels = 0, levels_stored = 0;
   double estimated_error = 0;  // squared, relative to the energy of K and V

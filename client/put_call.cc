@@ -1,6 +1,7 @@
 #include "client/put_call.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
 constexpr Duration kDrainTime = std::chrono::milliseconds(50);
+constexpr size_t kLayerPutStreams = 8;  // Client::PutLayers says so too
 
 uint64_t Bytes(std::span<const SharedBytes> parts) {
   uint64_t bytes = 0;
@@ -60,6 +62,7 @@ struct PutCall {
   std::shared_ptr<PutBatch> batch;
   std::string space;
   std::shared_ptr<SpacePayload> payload;
+  std::shared_ptr<PutProgress> progress;  // null: all pages are whole
   Attempts attempts;
 };
 
@@ -112,6 +115,11 @@ class PutStream final : public StreamHandler {
 
   Outgoing Next() override {
     if (batch_ == nullptr) return {.last = true};
+    const PutProgress* const progress = call_->progress.get();
+    if (progress != nullptr && progress->given_up()) {
+      GiveUp();
+      return {.last = true};
+    }
     v1::PutRequest message;
     if (!opened_) {
       opened_ = true;
@@ -124,13 +132,21 @@ class PutStream final : public StreamHandler {
       ++next_;  // it was answered here
     }
     if (next_ == todo_.size()) return {.last = true};
-    if (credit_ == 0) return {};
+    const uint64_t all = Bytes(parts_);
+    const uint64_t ready = progress == nullptr ? all : progress->Ready(all);
+    if (credit_ == 0 || ready == sent_) return {};
     message.set_page(next_ + 1);
     message.set_offset(sent_);
     if (sent_ == 0) message.mutable_begin()->Swap(&begin_);
-    const uint64_t all = Bytes(parts_);
     const uint64_t bytes =
-        std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, all - sent_});
+        std::min<uint64_t>({credit_, batch_->core.options.chunk_bytes, ready - sent_});
+    if (progress != nullptr) {
+      digest_.Update(batch_->pages[todo_[next_]].raw.subspan(sent_, bytes));
+      if (sent_ + bytes == all) {
+        const Digest128 digest = digest_.Finish();
+        message.set_digest(digest.bytes.data(), digest.bytes.size());
+      }
+    }
     const std::vector<SharedBytes> payload = Cut(parts_, sent_, bytes);
     credit_ -= bytes;
     sent_ += bytes;
@@ -174,14 +190,23 @@ class PutStream final : public StreamHandler {
  private:
   // Of the call, whose pages nothing here reads any more.
   std::shared_ptr<PutCall> LetGo() {
-    call_->payload->put.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    if (call_->progress == nullptr) {
+      call_->payload->put.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+    }
     parts_.clear();
     batch_.reset();
     return std::move(call_);
   }
+  void GiveUp() {
+    for (const size_t i : batch_->answers.Missing()) {
+      batch_->answers.Set(i, {.outcome = PageOutcome::kRefused,
+                              .message = "the put was given up before its layers were filled"});
+    }
+    LetGo().reset();
+  }
   bool GoEncoded() const {
     const SpacePayload& payload = *call_->payload;
-    if (payload.codec == nullptr) return false;
+    if (payload.codec == nullptr || call_->progress != nullptr) return false;
     const auto has_columns = [&](size_t i) { return !batch_->pages[i].columns.empty(); };
     if (payload.reads_columns && std::ranges::any_of(todo_, has_columns)) return false;
     return call_->payload->put.EncodedNext();
@@ -190,6 +215,13 @@ class PutStream final : public StreamHandler {
   // Makes the payload of a page and says what it is. False when it cannot be coded: it is refused.
   bool Begin(const PagePut& page) {
     begin_.Clear();
+    if (call_->progress != nullptr) {
+      digest_ = Xxh3Stream();
+      parts_ = {SharedBytes(batch_, page.raw)};
+      ToProto(page, begin_);
+      begin_.set_payload_bytes(page.raw.size());
+      return true;
+    }
     const Digest128 digest = Xxh3_128(page.raw);
     if (encoded_) {
       absl::StatusOr<EncodedPage> encoded =
@@ -238,6 +270,7 @@ class PutStream final : public StreamHandler {
   std::vector<SharedBytes> parts_;  // its payload; empty before Begin
   v1::PutPage begin_;               // what its first message says
   uint64_t sent_ = 0;               // of its bytes
+  Xxh3Stream digest_;               // of them, where it is not in begin_
   uint64_t credit_ = 0;             // that the server has granted and we have not used
 };
 
@@ -246,29 +279,78 @@ void StartStream(std::shared_ptr<PutCall> call) {
   const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
   if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
   const Time deadline = call->attempts.deadline();
+  auto bell = call->progress == nullptr ? nullptr : call->progress->NewBell();
   RawStream::Start(core, channel, kMethod, deadline,
-                   std::make_shared<PutStream>(std::move(call), channel));
+                   std::make_shared<PutStream>(std::move(call), channel), std::move(bell));
 }
 
 }  // namespace
 
 void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
-              Client::PutDone done) {
+              Client::PutDone done, std::shared_ptr<PutProgress> progress) {
   auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
   for (size_t i = 0; i < batch->pages.size(); ++i) {
     const PagePut& page = batch->pages[i];
     if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
       batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
                              .message = "a page needs bytes and a key of 1..64 bytes"});
+    } else if (progress != nullptr && !page.columns.empty()) {
+      batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
+                             .message = "columns: report attention once the page is stored"});
     }
   }
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
-  auto call =
-      std::make_shared<PutCall>(PutCall{std::move(batch), std::move(space), std::move(payload),
-                                        Attempts(core.options.attempts, deadline)});
+  auto call = std::make_shared<PutCall>(PutCall{std::move(batch), std::move(space),
+                                                std::move(payload), std::move(progress),
+                                                Attempts(core.options.attempts, deadline)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
   if (call->batch->answers.Missing().empty()) return;
   StartStream(std::move(call));
+}
+
+namespace {
+
+class FillingPut final : public LayerPut {
+ public:
+  explicit FillingPut(std::shared_ptr<PutProgress> progress) : progress_(std::move(progress)) {}
+  ~FillingPut() override { progress_->GiveUp(); }
+  void Filled(uint32_t layers) override { progress_->Fill(layers); }
+
+ private:
+  const std::shared_ptr<PutProgress> progress_;
+};
+
+// The results of all streams of a layer put; of the executor.
+struct AllStreams {
+  std::vector<PutResult> results;
+  size_t open;
+  Client::PutDone done;
+};
+
+}  // namespace
+
+// A stream takes one page after the other, so each of some pages gets one of its own.
+std::unique_ptr<LayerPut> StartLayerPut(ClientCore& core, const SpaceInfo& space,
+                                        std::vector<PagePut> pages, Client::PutDone done) {
+  const size_t n = pages.size(), streams = std::clamp<size_t>(n, 1, kLayerPutStreams);
+  auto progress = std::make_shared<PutProgress>(std::max(space.spec.layers, 1u));
+  auto put = std::make_unique<FillingPut>(progress);
+  const auto all =
+      std::make_shared<AllStreams>(AllStreams{std::vector<PutResult>(n), streams, std::move(done)});
+  const Time deadline = core.Deadline();
+  for (size_t s = 0; s < streams; ++s) {
+    const size_t first = n * s / streams, end = n * (s + 1) / streams;
+    std::vector<PagePut> some(std::make_move_iterator(pages.begin() + first),
+                              std::make_move_iterator(pages.begin() + end));
+    StartPut(
+        core, space.name, std::move(some), deadline,
+        [all, first](std::vector<PutResult> results) {
+          std::move(results.begin(), results.end(), all->results.begin() + first);
+          if (--all->open == 0) all->done(std::move(all->results));
+        },
+        progress);
+  }
+  return put;
 }
 
 }  // namespace kvstow

@@ -27,19 +27,28 @@ std::chrono::system_clock::time_point WallDeadline(Time deadline) {
 }
 
 RawStream::RawStream(ClientCore& core, std::shared_ptr<grpc::Channel> channel, Time deadline,
-                     std::shared_ptr<StreamHandler> handler)
-    : core_(core), channel_(std::move(channel)), handler_(std::move(handler)) {
+                     std::shared_ptr<StreamHandler> handler, std::shared_ptr<StreamBell> bell)
+    : core_(core),
+      channel_(std::move(channel)),
+      handler_(std::move(handler)),
+      bell_(std::move(bell)) {
   context_.set_deadline(WallDeadline(deadline));
 }
 
 void RawStream::Start(ClientCore& core, std::shared_ptr<grpc::Channel> channel,
                       const std::string& method, Time deadline,
-                      std::shared_ptr<StreamHandler> handler) {
-  auto* const stream = new RawStream(core, std::move(channel), deadline, std::move(handler));
+                      std::shared_ptr<StreamHandler> handler, std::shared_ptr<StreamBell> bell) {
+  auto* const stream =
+      new RawStream(core, std::move(channel), deadline, std::move(handler), std::move(bell));
   grpc::GenericStub stub(stream->channel_);
   stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream);
   // Held until it is registered: Cancel() must find a call that has begun.
   stream->AddHold();
+  if (stream->bell_ != nullptr) {
+    stream->AddHold();  // until EndReading()
+    MutexLock lock(stream->bell_->mu_);
+    stream->bell_->stream_ = stream;
+  }
   stream->StartRead(&stream->read_);
   stream->StartCall();
   stream->WriteNext();
@@ -77,6 +86,29 @@ void RawStream::WriteNext() {
   }
 }
 
+// Whoever rings holds the stream, which another hold keeps until then: it cannot be over meanwhile.
+void StreamBell::Ring() {
+  RawStream* stream = nullptr;
+  {
+    MutexLock lock(mu_);
+    if (stream_ == nullptr) return;
+    stream = stream_;
+    stream->AddHold();
+  }
+  stream->WriteNext();
+  stream->RemoveHold();
+}
+
+// Nothing is read any more: the bell is still from now on.
+void RawStream::EndReading() {
+  if (bell_ == nullptr) return;
+  {
+    MutexLock lock(bell_->mu_);
+    bell_->stream_ = nullptr;
+  }
+  RemoveHold();
+}
+
 void RawStream::OnWriteDone(bool ok) {
   if (!ok) return;  // the stream is broken: OnDone() says why
   write_.Clear();
@@ -88,14 +120,17 @@ void RawStream::OnWriteDone(bool ok) {
 }
 
 void RawStream::OnReadDone(bool ok) {
-  if (!ok) return;
+  if (!ok) return EndReading();
   absl::Status status;
   {
     MutexLock lock(mu_);
     status = why_.ok() ? handler_->OnMessage(read_) : why_;
     read_.Clear();
   }
-  if (!status.ok()) return Cancel(status);
+  if (!status.ok()) {
+    Cancel(status);
+    return EndReading();
+  }
   StartRead(&read_);
   WriteNext();
 }

@@ -19,6 +19,21 @@
 
 namespace kvstow {
 
+class RawStream;
+
+// Rings for a handler whose Next() waits for more than messages: its stream then asks it again.
+// Thread-safe.
+class StreamBell {
+ public:
+  // Does nothing when the stream is over.
+  void Ring();
+
+ private:
+  friend class RawStream;
+  Mutex mu_;
+  RawStream* stream_ KVSTOW_GUARDED_BY(mu_) = nullptr;
+};
+
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
@@ -39,28 +54,32 @@ class StreamHandler {
 class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // Opens `method` ("/kvstow.v1.KvCache/Put"). When the client is closed, the handler's OnEnd() is
-  // called at once. `core` must outlive the stream.
+  // called at once. `core` must outlive the stream. `bell` may be null.
   static void Start(ClientCore& core, std::shared_ptr<grpc::Channel> channel,
                     const std::string& method, Time deadline,
-                    std::shared_ptr<StreamHandler> handler);
+                    std::shared_ptr<StreamHandler> handler,
+                    std::shared_ptr<StreamBell> bell = nullptr);
 
   // Ends the stream with `why`. The stream must be open (OpenCalls sees to that).
   void Cancel(const absl::Status& why);
   const grpc::Channel* channel() const { return channel_.get(); }
 
  private:
+  friend class StreamBell;
   RawStream(ClientCore& core, std::shared_ptr<grpc::Channel> channel, Time deadline,
-            std::shared_ptr<StreamHandler> handler);
+            std::shared_ptr<StreamHandler> handler, std::shared_ptr<StreamBell> bell);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
   void WriteNext();
+  void EndReading();
 
   ClientCore& core_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::shared_ptr<StreamHandler> handler_;
+  const std::shared_ptr<StreamBell> bell_;
   grpc::ClientContext context_;
   grpc::ByteBuffer read_;
   grpc::ByteBuffer write_;  // of whoever set writing_

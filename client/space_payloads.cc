@@ -31,6 +31,7 @@ absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pi
   absl::StatusOr<std::shared_ptr<const Codec>> codec = absl::CancelledError("not wanted");
   if (wanted != Payload::kRaw) codec = CodecOf(options_, space, put_pipeline);
   auto noted = std::make_shared<SpacePayload>(codec.ok() ? wanted : Payload::kRaw, wanted);
+  noted->page_bytes = PageBytes(space.spec, space.spec.page_tokens);
   if (codec.ok()) {
     noted->reads_columns = !(*codec)->recipe().policy_ops().empty();
     noted->codec = *std::move(codec);

@@ -19,8 +19,9 @@
 namespace kvstow {
 
 struct SpacePayload {
-  std::shared_ptr<const Codec> codec;  // null: pages cannot be encoded here
-  bool reads_columns = false;          // coding reads attention columns: pages with some go raw
+  std::shared_ptr<const Codec> codec;   // null: pages cannot be encoded here
+  bool reads_columns = false;           // coding reads attention columns: pages with some go raw
+  uint64_t page_bytes = kMaxPageBytes;  // raw, of a full page at most
   PayloadChoice put, get;
 
   SpacePayload(Payload wanted_put, Payload wanted_get) : put(wanted_put), get(wanted_get) {}

@@ -197,4 +197,13 @@ absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, 
   return std::min(asked, spec.layers);
 }
 
+absl::StatusOr<uint32_t> LayersTogether(const Recipe& recipe, const KvSpec& spec, uint32_t levels) {
+  const bool apart = std::ranges::none_of(recipe.codec_ops(), [](const Op& op) {
+    const OpInfo* const info = FindOp(op.name);
+    return info != nullptr &&
+           (info->kind == OpKind::kCalibrated || info->kind == OpKind::kRunCodec);
+  });
+  return apart ? absl::StatusOr<uint32_t>(1) : LayersPerRun(recipe, spec, levels);
+}
+
 }  // namespace kvstow

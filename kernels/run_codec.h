@@ -93,6 +93,10 @@ absl::StatusOr<Recipe> NameCalibration(const Recipe& recipe, absl::string_view i
 // full page. At least one, at most all; never so few that a page has more than kMaxSegments.
 absl::StatusOr<uint32_t> LayersPerRun(const Recipe& recipe, const KvSpec& spec, uint32_t levels);
 
+// Layers that are best fetched together: a run's, where decoding any layer of it takes the others
+// too, else 1.
+absl::StatusOr<uint32_t> LayersTogether(const Recipe& recipe, const KvSpec& spec, uint32_t levels);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_RUN_CODEC_H_

@@ -1,6 +1,7 @@
 // kvstow bench: put and get load on a live server.
 #include <algorithm>
 #include <functional>
+#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -17,7 +18,7 @@ struct Flags {
   OutputFlags output;
   ServerFlags server;
   std::string space = "kvstow-bench", recipe;
-  uint32_t clients = 1, pages = 64, batch = 4;
+  uint32_t clients = 1, pages = 64, batch = 4, layers_per_run = 0;
   KvSpec spec;
 };
 
@@ -31,6 +32,17 @@ struct Phase {
   std::string operation;
   double seconds = 0;
   std::vector<double> us;  // sorted
+};
+
+// Medians over the batches of one client, fetched by runs of layers, and then whole.
+struct LayerTimes {
+  uint32_t layers_per_run = 0;
+  double first_us = 0, all_us = 0, whole_us = 0;
+};
+
+struct Results {
+  std::vector<Phase> phases;
+  LayerTimes layers;
 };
 
 std::vector<std::string> MakeKeys(const Flags& flags, uint32_t client) {
@@ -77,22 +89,61 @@ absl::Status PutAll(Client& client, const Flags& flags, const std::vector<std::s
   });
 }
 
+using Buffers = std::vector<std::vector<uint8_t>>;
+
+std::vector<PageGet> Gets(const std::vector<std::string>& keys, uint32_t first, uint32_t count,
+                          Buffers& buffers) {
+  std::vector<PageGet> gets;
+  for (uint32_t i = 0; i < count; ++i) gets.push_back({.key = keys[first + i], .out = buffers[i]});
+  return gets;
+}
+
+absl::Status ExpectHits(const std::vector<GetResult>& results) {
+  for (const GetResult& r : results) {
+    KVSTOW_RETURN_IF_ERROR(Expect(r.outcome, PageOutcome::kHit, r.message));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GetAll(Client& client, const Flags& flags, const std::vector<std::string>& keys,
                     size_t page_bytes, const char* what, std::vector<double>& us) {
-  std::vector<std::vector<uint8_t>> buffers(flags.batch, std::vector<uint8_t>(page_bytes));
+  Buffers buffers(flags.batch, std::vector<uint8_t>(page_bytes));
   return ForEachBatch(flags, what, us, [&](uint32_t first, uint32_t count) {
-    std::vector<PageGet> gets;
-    for (uint32_t i = 0; i < count; ++i) {
-      gets.push_back({.key = keys[first + i], .out = buffers[i]});
-    }
-    for (const GetResult& r : client.Get(flags.space, 0, std::move(gets)).get()) {
-      KVSTOW_RETURN_IF_ERROR(Expect(r.outcome, PageOutcome::kHit, r.message));
-    }
-    return absl::OkStatus();
+    return ExpectHits(client.Get(flags.space, 0, Gets(keys, first, count, buffers)).get());
   });
 }
 
-absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
+// How soon a worker has the first layers of a batch, beside all of it.
+absl::StatusOr<LayerTimes> TimeLayers(Client& client, const Flags& flags,
+                                      const std::vector<std::string>& keys, size_t page_bytes) {
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, client.FindSpace(flags.space));
+  LayerTimes times{.layers_per_run =
+                       flags.layers_per_run > 0 ? flags.layers_per_run : space.layers_per_run};
+  Buffers buffers(flags.batch, std::vector<uint8_t>(page_bytes));
+  std::vector<double> first_us, all_us, whole_us;
+  KVSTOW_RETURN_IF_ERROR(ForEachBatch(flags, "layers", all_us, [&](uint32_t first, uint32_t count) {
+    const Time start = Clock::Real().Now();
+    std::promise<std::vector<GetResult>> done;
+    client.GetLayersAsync(
+        space, 0, Gets(keys, first, count, buffers), times.layers_per_run,
+        [&](LayerRange layers, std::span<const GetResult>) {
+          if (layers.first == 0) first_us.push_back(SecondsSince(start) * 1e6);
+        },
+        [&](std::vector<GetResult> results) { done.set_value(std::move(results)); });
+    return ExpectHits(done.get_future().get());
+  }));
+  KVSTOW_RETURN_IF_ERROR(GetAll(client, flags, keys, page_bytes, nullptr, whole_us));
+  const auto median = [](std::vector<double>& us) {
+    std::sort(us.begin(), us.end());
+    return Percentile(us, 0.5);
+  };
+  times.first_us = median(first_us);
+  times.all_us = median(all_us);
+  times.whole_us = median(whole_us);
+  return times;
+}
+
+absl::StatusOr<Results> RunPhases(const Flags& flags) {
   const size_t page_bytes = PageBytes(flags.spec, flags.spec.page_tokens);
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<std::vector<std::string>> keys;
@@ -109,7 +160,8 @@ absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
   }
   // The first client shows how far all of them are: they do the same.
   const auto shown = [](const char* what, uint32_t c) { return c == 0 ? what : nullptr; };
-  std::vector<Phase> phases(2);
+  Results results{.phases = std::vector<Phase>(2), .layers = {}};
+  std::vector<Phase>& phases = results.phases;
   phases[0].operation = "put";
   phases[0].seconds = OnEveryClient(flags.clients, [&](uint32_t c) {
     runs[c].status = PutAll(*clients[c], flags, keys[c], data[c], shown("put", c), runs[c].put_us);
@@ -121,6 +173,7 @@ absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
           GetAll(*clients[c], flags, keys[c], page_bytes, shown("get", c), runs[c].get_us);
     }
   });
+  absl::StatusOr<LayerTimes> layers = TimeLayers(*clients[0], flags, keys[0], page_bytes);
   for (uint32_t c = 0; c < flags.clients; ++c) {
     const auto deleted = clients[c]->Delete(flags.space, keys[c], /*force=*/true);
     KVSTOW_RETURN_IF_ERROR(runs[c].status);
@@ -129,7 +182,8 @@ absl::StatusOr<std::vector<Phase>> RunPhases(const Flags& flags) {
     phases[1].us.insert(phases[1].us.end(), runs[c].get_us.begin(), runs[c].get_us.end());
   }
   for (Phase& p : phases) std::sort(p.us.begin(), p.us.end());
-  return phases;
+  KVSTOW_ASSIGN_OR_RETURN(results.layers, std::move(layers));
+  return results;
 }
 
 int Bench(const Flags& flags) {
@@ -137,14 +191,14 @@ int Bench(const Flags& flags) {
     Fail(flags.output, s);
     return kWrongUse;
   }
-  const absl::StatusOr<std::vector<Phase>> phases = RunPhases(flags);
-  if (!phases.ok()) return Fail(flags.output, phases.status());
+  const absl::StatusOr<Results> results = RunPhases(flags);
+  if (!results.ok()) return Fail(flags.output, results.status());
   const size_t page_bytes = PageBytes(flags.spec, flags.spec.page_tokens);
   const uint64_t bytes = uint64_t{flags.clients} * flags.pages * page_bytes;
   const double memcpy_gbps = MemcpyGbps(page_bytes);
   Json rows = Json::array();
   std::vector<std::vector<std::string>> table;
-  for (const Phase& p : *phases) {
+  for (const Phase& p : results->phases) {
     const double gbps = GigabytesPerSecond(bytes, p.seconds);
     const double p50 = Percentile(p.us, 0.5), p99 = Percentile(p.us, 0.99);
     rows.push_back({{"operation", p.operation},
@@ -161,11 +215,24 @@ int Bench(const Flags& flags) {
                      FormatFixed(gbps / memcpy_gbps, 2), FormatFixed(p50 / 1e3, 2),
                      FormatFixed(p99 / 1e3, 2)});
   }
-  Print(flags.output, {{"recipe", flags.recipe}, {"rows", rows}},
+  const LayerTimes& layers = results->layers;
+  const auto ms = [](double us) { return FormatFixed(us / 1e3, 2); };
+  Print(flags.output,
+        {{"recipe", flags.recipe},
+         {"rows", rows},
+         {"layers",
+          {{"layers_per_run", layers.layers_per_run},
+           {"first_us", layers.first_us},
+           {"all_us", layers.all_us},
+           {"whole_us", layers.whole_us}}}},
         absl::StrCat("pages of ", FormatSize(page_bytes), ", ", flags.batch, " in a call\n",
                      FormatTable({"OPERATION", "CLIENTS", "BYTES", "GB/s", "MEMCPY GB/s", "SHARE",
                                   "P50 ms", "P99 ms"},
-                                 table)));
+                                 table),
+                     "by runs of ", layers.layers_per_run, " layers: the first after ",
+                     ms(layers.first_us), " ms, all after ", ms(layers.all_us),
+                     " ms; whole pages after ", ms(layers.whole_us), " ms: the first after ",
+                     FormatFixed(layers.first_us / layers.whole_us, 2), " of that\n"));
   return kDone;
 }
 
@@ -187,6 +254,10 @@ void AddBench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_option("--batch", flags->batch, "pages in one call")
       ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  verb->add_option("--layers-per-run", flags->layers_per_run,
+                   "of the pages that are fetched layer by layer; 0 = as the space says")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   verb->add_option("--recipe", flags->recipe, "codec; the server's default if left out");
   verb->add_option("--space", flags->space, "space to use")->capture_default_str();

@@ -98,6 +98,7 @@ class PutReactor final : public Stream<v1::PutRequest, v1::PutResponse> {
     credit_ -= request.data().size();
     bytes_ += request.data();
     Grant(request.data().size());
+    if (!request.digest().empty()) begin_.set_digest(request.digest());
     return bytes_.size() < begin_.payload_bytes() ? grpc::Status::OK : EndPage();
   }
 
@@ -158,7 +159,11 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
   }
 
   std::optional<v1::GetResponse> Next() override {
-    if (queue_.empty()) return std::nullopt;
+    if (queue_.empty() || From(state_.faults.hold_from_layer)) return std::nullopt;
+    if (!begun_ && state_.faults.break_after_gets > 0 && --state_.faults.break_after_gets == 0) {
+      End({grpc::StatusCode::UNAVAILABLE, "broken on demand"});
+      return std::nullopt;
+    }
     v1::GetResponse response;
     response.set_page(queue_.front().page());
     if (!begun_) Begin(queue_.front(), response);
@@ -174,6 +179,11 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
       begun_ = false;
     }
     return response;
+  }
+
+  // Whether the next page is asked for its layers from a fault's on.
+  bool From(int layer) const {
+    return layer >= 0 && queue_.front().first_layer() >= static_cast<uint32_t>(layer);
   }
 
   void Begin(const v1::GetPage& asked, v1::GetResponse& response) {
@@ -197,15 +207,22 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     reply.set_tier("host");
     reply.set_recipe("raw");
     reply.set_exact(true);
-    reply.set_levels(1);
-    reply.set_levels_stored(1);
+    reply.set_levels(2);
+    reply.set_levels_stored(2);
+    if (From(state_.faults.worse_from_layer)) {
+      reply.set_exact(false);
+      reply.set_levels(1);
+      reply.set_estimated_error(0.25);
+      reply.set_recipe("worse");
+    }
     if (state_.faults.lie_about_kept) {
       reply.mutable_kept()->set_bytes(10);
       reply.mutable_kept()->set_layers(UINT32_MAX);
       reply.mutable_kept()->set_kv_heads(UINT32_MAX);
     }
     reply.set_stored_bytes(page.bytes.size());
-    const Digest128 digest = Xxh3_128(AsBytes(page.bytes));
+    Digest128 digest = Xxh3_128(AsBytes(page.bytes));
+    if (From(state_.faults.other_from_layer)) digest.bytes[0] ^= 1;
     reply.set_raw_digest(digest.bytes.data(), digest.bytes.size());
   }
   bool Idle() override { return queue_.empty(); }

@@ -79,6 +79,13 @@ struct Fetch {
       : buffers(keys.size(), std::vector<uint8_t>(PageBytes(spec, spec.page_tokens))) {
     for (size_t p = 0; p < keys.size(); ++p) gets.push_back({.key = keys[p], .out = buffers[p]});
   }
+  // Buffers of the very size of each page.
+  explicit Fetch(const Prompt& prompt) : Fetch(prompt.spec, prompt.keys) {
+    for (size_t p = 0; p < gets.size(); ++p) {
+      buffers[p].resize(prompt.pages[p].size());
+      gets[p].out = buffers[p];
+    }
+  }
 };
 
 inline std::vector<PageOutcome> OutcomesOf(const auto& results) {

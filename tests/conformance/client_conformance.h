@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "tests/client/layers.h"
 #include "tests/client/prompt.h"
 
 namespace kvstow {
@@ -196,6 +197,81 @@ TEST_P(ClientConformance, ARunOfLayersComesAlone) {
           .get();
   ASSERT_EQ(results[0].outcome, PageOutcome::kHit) << results[0].message;
   EXPECT_TRUE(std::equal(out.begin(), out.end(), prompt.pages[0].begin() + layer));
+}
+
+TEST_P(ClientConformance, LayersComeInRunsForAllPagesAtOnce) {
+  const auto space = client_->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
+  ASSERT_TRUE(space.ok()) << space.status();
+  const Prompt prompt(SmallSpec(), 64 * 5 + 17, 15);
+  ASSERT_THAT(OutcomesOf(client_->Put("s", prompt.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  for (const uint32_t layers_per_run : {0u, 1u, 3u, 4u, 9u}) {
+    SCOPED_TRACE(layers_per_run);
+    Fetch fetch(prompt);
+    std::vector<uint8_t> nowhere = fetch.buffers[0];
+    fetch.gets.push_back({.key = "not there", .out = nowhere});
+    const LayerGot got = GetLayers(*client_, *space, fetch.gets, layers_per_run);
+    const uint32_t step = std::min(std::max(layers_per_run, 1u), 4u);
+    ASSERT_EQ(got.runs.size(), (4 + step - 1) / step);
+    for (size_t r = 0; r < got.runs.size(); ++r) {
+      const LayerGot::Run& run = got.runs[r];
+      ASSERT_EQ(run.layers.first, r * step);
+      ASSERT_EQ(run.layers.count, std::min(step, 4 - run.layers.first));
+      for (size_t p = 0; p < prompt.pages.size(); ++p) {
+        ASSERT_EQ(run.outcomes[p], PageOutcome::kHit);
+        const size_t layer = prompt.pages[p].size() / 4;
+        EXPECT_TRUE(std::equal(run.bytes[p].begin(), run.bytes[p].end(),
+                               prompt.pages[p].begin() + run.layers.first * layer));
+      }
+      EXPECT_EQ(run.outcomes.back(), PageOutcome::kMiss);
+    }
+    ASSERT_EQ(got.results.size(), prompt.pages.size() + 1);
+    EXPECT_EQ(got.results.back().outcome, PageOutcome::kMiss);
+    ExpectWholeHit(prompt, fetch, {got.results.begin(), got.results.end() - 1});
+  }
+}
+
+TEST_P(ClientConformance, LayersArePutAsTheyAreFilled) {
+  const auto space = client_->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
+  ASSERT_TRUE(space.ok()) << space.status();
+  const Prompt prompt(SmallSpec(), 64 * 11 + 17, 16);
+  for (const PageOutcome wanted : {PageOutcome::kStored, PageOutcome::kAlreadyThere}) {
+    Filling filling(prompt);
+    const auto put = client_->PutLayers(*space, filling.puts, filling.Done());
+    for (uint32_t layers = 1; layers <= 4; ++layers) filling.Fill(*put, layers);
+    const auto results = filling.results.get_future().get();
+    EXPECT_THAT(OutcomesOf(results), testing::Each(wanted)) << results[0].message;
+  }
+  Fetch fetch(prompt);
+  ExpectWholeHit(prompt, fetch, client_->Get("s", 0, fetch.gets).get());
+}
+
+TEST_P(ClientConformance, APutThatIsGivenUpStoresNothing) {
+  const auto space = client_->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
+  ASSERT_TRUE(space.ok()) << space.status();
+  const Prompt prompt(SmallSpec(), 64 * 11, 17);
+  for (const uint32_t layers : {0, 1, 3}) {
+    Filling filling(prompt);
+    auto put = client_->PutLayers(*space, filling.puts, filling.Done());
+    if (layers > 0) filling.Fill(*put, layers);
+    put.reset();
+    EXPECT_THAT(OutcomesOf(filling.results.get_future().get()),
+                testing::Each(PageOutcome::kRefused));
+  }
+  EXPECT_EQ(client_->Lookup("s", prompt.keys).pages, 0u);
+}
+
+TEST_P(ClientConformance, AnUnfinishedPutEndsWithItsClient) {
+  const auto space = client_->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
+  ASSERT_TRUE(space.ok()) << space.status();
+  const Prompt prompt(SmallSpec(), 64 * 11, 18);
+  Filling filling(prompt);
+  const auto put = client_->PutLayers(*space, filling.puts, filling.Done());
+  filling.Fill(*put, 2);
+  client_.reset();
+  EXPECT_THAT(OutcomesOf(filling.results.get_future().get()),
+              testing::Each(PageOutcome::kUnavailable));
+  put->Filled(4);  // to nobody
 }
 
 TEST_P(ClientConformance, PagesArePinnedAndDeleted) {

@@ -96,6 +96,82 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
   }
 }
 
+// By runs of layers, raw and encoded, a page is what it is as a whole, and so is what is said of
+// it.
+TEST(LayerGets, AreWhatWholeGetsAre) {
+  DaemonInDir server(/*unix_socket=*/false, /*disk=*/false);
+  KvSpec spec = SmallSpec();
+  spec.layers = 20;
+  spec.page_tokens = 256;  // runs of 8 layers
+  const Prompt prompt(spec, 2 * 256 + 17, 1);
+  const auto raw = Client::Connect({.address = server.address()});
+  const auto encoded = Client::Connect({.address = server.address(), .payload = Payload::kEncoded});
+  for (const char* recipe :
+       {"raw", "lossless", "int8", "kvstow", "rotated8", "knorm(keep=0.6)|int8"}) {
+    SCOPED_TRACE(recipe);
+    const std::string name = absl::StrCat("s", absl::string_view(recipe).substr(0, 4));
+    const bool sparse = absl::StartsWith(recipe, "knorm");
+    const auto space =
+        raw->OpenSpace({.name = name,
+                        .spec = spec,
+                        .recipe = recipe,
+                        .fidelity = sparse ? Fidelity::kSparse : Fidelity::kUnspecified});
+    ASSERT_TRUE(space.ok()) << space.status();
+    EXPECT_EQ(space->layers_per_run, name == "sloss" || name == "skvst" ? 8u : 3u);
+    const auto to_encode = encoded->FindSpace(name);
+    ASSERT_TRUE(to_encode.ok()) << to_encode.status();
+    EXPECT_EQ(to_encode->layers_per_run, 8u);
+    ASSERT_THAT(OutcomesOf(raw->Put(name, prompt.Puts()).get()),
+                testing::Each(PageOutcome::kStored));
+    Fetch whole(prompt);
+    const auto a = raw->Get(name, 0, whole.gets).get();
+    for (Client* client : {raw.get(), encoded.get()}) {
+      for (const uint32_t layers_per_run : {0u, 1u, 7u}) {
+        SCOPED_TRACE(layers_per_run);
+        Fetch fetch(prompt);
+        const LayerGot got = GetLayers(*client, *space, fetch.gets, layers_per_run);
+        EXPECT_EQ(fetch.buffers, whole.buffers);
+        for (size_t p = 0; p < a.size(); ++p) {
+          const GetResult& b = got.results[p];
+          ASSERT_EQ(b.outcome, PageOutcome::kHit) << b.message;
+          EXPECT_EQ(b.bytes, a[p].bytes);
+          EXPECT_EQ(b.tokens, a[p].tokens);
+          EXPECT_EQ(b.exact, a[p].exact);
+          EXPECT_EQ(b.levels, a[p].levels);
+          EXPECT_EQ(b.recipe, a[p].recipe);
+          EXPECT_EQ(b.raw_digest, a[p].raw_digest);
+          EXPECT_GE(b.estimated_error, a[p].estimated_error * 0.999) << "that of the worst run";
+          EXPECT_EQ(b.keep, a[p].keep);
+        }
+      }
+    }
+  }
+}
+
+// A server takes 65,536 requests that it has not answered; of pages by layers there are soon more.
+TEST(LayerGets, AskForNoMoreThanServersTakeAtOnce) {
+  DaemonInDir server(/*unix_socket=*/false, /*disk=*/false);
+  const Prompt prompt(SmallSpec(), 2 * 64, 1);
+  const auto client = Client::Connect({.address = server.address()});
+  const auto space = client->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
+  ASSERT_TRUE(space.ok()) << space.status();
+  ASSERT_THAT(OutcomesOf(client->Put("s", prompt.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  Fetch fetch(prompt);
+  std::vector<PageGet> gets(20'000, {.key = "not there", .out = fetch.buffers[0]});
+  gets.front() = fetch.gets[0];
+  gets.back() = fetch.gets[1];
+  std::promise<std::vector<GetResult>> done;
+  client->GetLayersAsync(
+      *space, 0, std::move(gets), 1, nullptr,
+      [&](std::vector<GetResult> results) { done.set_value(std::move(results)); });
+  const std::vector<GetResult> results = done.get_future().get();
+  EXPECT_EQ(results.front().outcome, PageOutcome::kHit) << results.front().message;
+  EXPECT_EQ(results.back().outcome, PageOutcome::kHit);
+  EXPECT_EQ(results[1].outcome, PageOutcome::kMiss) << results[1].message;
+  EXPECT_EQ(fetch.buffers, prompt.pages);
+}
+
 // A server that stopped in the middle keeps its sockets open and their buffers fill: bytes of the
 // worker's pages lie in the connection when the deadline passes.
 TEST(FrozenServer, IsAMissAtTheDeadlineAndGivesTheBytesBack) {

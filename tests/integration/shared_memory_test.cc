@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "tests/client/layers.h"
 #include "tests/client/prompt.h"
 #include "tests/integration/process.h"
 
@@ -127,6 +128,38 @@ TEST_F(SharedMemoryTest, LargePagesToo) {
       EXPECT_TRUE(std::equal(shared.gets[i].out.begin(),
                              shared.gets[i].out.begin() + static_cast<std::ptrdiff_t>(got[i].bytes),
                              streamed.buffers[i].begin()));
+    }
+  }
+}
+
+// By runs of layers: where their bytes begin at shared pages, and where they do not.
+TEST_F(SharedMemoryTest, RunsOfLayersToo) {
+  KvSpec spec = SmallSpec();
+  const Prompt prompt(spec, 7 * 64 + 24, 3);  // a layer of the last page is 12 KiB
+  const auto client = Connect();
+  for (const char* recipe : {"raw", "int8"}) {
+    const auto space = client->OpenSpace({.name = recipe, .spec = spec, .recipe = recipe});
+    ASSERT_TRUE(space.ok()) << space.status();
+    Shared shared = InBuffer(*client, prompt);
+    ASSERT_THAT(OutcomesOf(client->Put(recipe, shared.puts).get()),
+                testing::Each(PageOutcome::kStored));
+    Fetch streamed(prompt);
+    ASSERT_THAT(OutcomesOf(client->Get(recipe, 0, streamed.gets).get()),
+                testing::Each(PageOutcome::kHit));
+    for (const size_t shift : {0u, 100u}) {
+      SCOPED_TRACE(shift);
+      const auto buffer = client->NewBuffer((prompt.pages.size() + 1) * prompt.pages[0].size());
+      ASSERT_TRUE(buffer->shared());
+      for (size_t p = 0; p < prompt.pages.size(); ++p) {
+        shared.gets[p].out =
+            buffer->bytes().subspan(p * prompt.pages[0].size() + shift, prompt.pages[p].size());
+      }
+      const LayerGot got = GetLayers(*client, *space, shared.gets, 1);
+      EXPECT_EQ(got.runs.size(), 4u);
+      for (size_t p = 0; p < prompt.pages.size(); ++p) {
+        ASSERT_EQ(got.results[p].outcome, PageOutcome::kHit) << got.results[p].message;
+        EXPECT_TRUE(std::ranges::equal(shared.gets[p].out, streamed.buffers[p]));
+      }
     }
   }
 }

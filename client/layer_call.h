@@ -1,0 +1,21 @@
+// A Get of pages by runs of layers: one batch of requests, run after run and in each page after
+// page, whose answers are put together.
+#ifndef KVSTOW_CLIENT_LAYER_CALL_H_
+#define KVSTOW_CLIENT_LAYER_CALL_H_
+
+#include <vector>
+
+#include "client/client.h"
+#include "client/client_core.h"
+
+namespace kvstow {
+
+// As Client::GetLayersAsync says. Both callbacks run on core.executor; `core` outlives the call
+// (OpenCalls counts it).
+void StartLayerGet(ClientCore& core, const SpaceInfo& space, uint64_t lease,
+                   std::vector<PageGet> pages, uint32_t layers_per_run,
+                   Client::LayersDone on_layers, Client::GetDone done);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_LAYER_CALL_H_
