@@ -10,6 +10,7 @@
 #include "client/get_call.h"
 #include "client/layer_call.h"
 #include "client/local_call.h"
+#include "client/progressive_call.h"
 #include "client/put_call.h"
 #include "client/unary_call.h"
 #include "proto/wire/chunk.h"
@@ -176,6 +177,12 @@ void Client::GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<
                 std::move(done));
 }
 
+void Client::GetProgressiveAsync(absl::string_view space, uint64_t lease,
+                                 std::vector<PageGet> pages, BaseDone on_base, GetDone done) {
+  StartProgressiveGet(impl_->core, std::string(space), lease, std::move(pages), std::move(on_base),
+                      std::move(done));
+}
+
 std::unique_ptr<LayerPut> Client::PutLayers(const SpaceInfo& space, std::vector<PagePut> pages,
                                             PutDone done) {
   return StartLayerPut(impl_->core, space, std::move(pages), std::move(done));
@@ -185,8 +192,7 @@ void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageG
                       GetDone done) {
   ClientCore& core = impl_->core;
   GetBatch batch{std::string(space), lease, std::move(pages), std::move(done)};
-  if (StartLocalGet(core, batch)) return;
-  StartGet(core, std::move(batch), core.Deadline());
+  StartAnyGet(core, std::move(batch), core.Deadline());
 }
 
 std::future<std::vector<PutResult>> Client::Put(absl::string_view space,

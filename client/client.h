@@ -34,7 +34,6 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,15 +44,12 @@
 #include "client/layer_put.h"
 #include "client/page_buffer.h"
 #include "client/pages.h"
+#include "client/spaces.h"
 #include "kernels/page.h"
 
 namespace kvstow {
 
 class CalibrationStore;  // kernels/calibration.h
-
-// How pages cross the network. Encoded: as they are stored, coded and decoded here: fewer bytes,
-// our CPU time. Auto: whichever brings more raw bytes a second, by measurement (payload_choice.h).
-enum class Payload : uint8_t { kRaw = 0, kEncoded = 1, kAuto = 2 };
 
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
@@ -65,36 +61,6 @@ struct ClientOptions {
   uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
   // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
-};
-
-enum class Fidelity : uint8_t { kUnspecified = 0, kExact = 1, kDense = 2, kSparse = 3 };
-absl::string_view FidelityName(Fidelity f);
-
-struct SpaceOptions {
-  std::string name;
-  KvSpec spec;
-  std::string recipe;  // "" = the server's default
-  Fidelity fidelity = Fidelity::kUnspecified;
-  // The pages are one session's own: a sparse recipe may drop tokens by what queries looked at.
-  // Absent: the space's own, or not.
-  std::optional<bool> is_private = {};
-  std::optional<Payload> payload = {};  // absent: as the client's options say
-  // The calibration (of SendCalibration) with the statistics of queries that the recipe's policy
-  // reads. "": the space's own, or those that the server has if only one fits.
-  std::string queries = {};
-};
-
-struct SpaceInfo {
-  std::string name, recipe, pipeline, fingerprint;  // fingerprint: 16 bytes
-  KvSpec spec;
-  Fidelity fidelity = Fidelity::kUnspecified;
-  bool is_private = false;
-  bool created = false;
-  uint32_t levels = 1;
-  uint32_t layers_per_run = 1;  // for GetLayersAsync: an eighth of the layers, or whole segments
-  // Why pages are put raw although they were to go encoded: a calibration that is not loaded here,
-  // a recipe that cannot. OK: they are put as wanted.
-  absl::Status put_encoded;
 };
 
 struct PrefixHit {
@@ -148,6 +114,16 @@ class Client {
   using LayersDone = std::function<void(LayerRange layers, std::span<const GetResult> so_far)>;
   void GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
                       uint32_t layers_per_run, LayersDone on_layers, GetDone done);
+
+  // As GetAsync, but the base level of all pages comes first, whatever bounds they have: `on_base`
+  // is called with what it is, and may take it from the buffers, which stay as they are until it
+  // returns and again from `done` on. Pages of which more is stored are then asked for whole, and
+  // `done` has what each page is at last: the base where that was all. A page that is gone by then
+  // is a miss, and so is one that was replaced. Worth it where pages have levels and go encoded
+  // (the base comes twice), or come from a disk.
+  using BaseDone = std::function<void(std::span<const GetResult> base)>;
+  void GetProgressiveAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
+                           BaseDone on_base, GetDone done);
 
   // As PutAsync, of pages that are still being computed: their layers travel as they are said to be
   // filled (layer_put.h), raw, and without columns. Up to 8 pages travel at once; of more, the

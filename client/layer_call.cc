@@ -200,8 +200,7 @@ void StartLayerGet(ClientCore& core, const SpaceInfo& space, uint64_t lease,
                        call->core.executor.Run([call] { Finish(*call); });
                      },
                  .each = [call](size_t i, const GetResult& result) { Take(call, i, result); }};
-  if (StartLocalGet(core, batch)) return;
-  StartGet(core, std::move(batch), core.Deadline());
+  StartAnyGet(core, std::move(batch), core.Deadline());
 }
 
 }  // namespace kvstow

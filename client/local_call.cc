@@ -134,7 +134,7 @@ void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
 template <typename Kind>
 bool Start(ClientCore& core, const std::string& space, uint64_t lease,
            std::vector<typename Kind::Page>& pages, typename Kind::Done& done,
-           std::function<void(size_t, const typename Kind::Result&)> each) {
+           std::function<void(size_t, const typename Kind::Result&)> each, Time deadline) {
   const std::shared_ptr<LocalSession> session = core.local.session();
   if (session == nullptr || pages.empty() || !core.options_status.ok()) return false;
   std::vector<LocalSession::Page> requests;
@@ -148,7 +148,6 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
   }
   core.calls.AddBatch();
   const size_t n = pages.size();
-  const Time deadline = core.Deadline();
   std::shared_ptr<LocalCall<Kind>> call(
       new LocalCall<Kind>{core, space, lease, std::move(pages), std::move(done), std::move(each),
                           deadline, Answers<typename Kind::Result>(n), n, session});
@@ -163,13 +162,16 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
 
 }  // namespace
 
-bool StartLocalGet(ClientCore& core, GetBatch& batch) {
-  return Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each);
+void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline) {
+  if (!Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each,
+                      deadline)) {
+    StartGet(core, std::move(batch), deadline);
+  }
 }
 
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                    Client::PutDone& done) {
-  return Start<PutKind>(core, space, 0, pages, done, nullptr);
+  return Start<PutKind>(core, space, 0, pages, done, nullptr, core.Deadline());
 }
 
 }  // namespace kvstow

@@ -12,9 +12,11 @@
 
 namespace kvstow {
 
+// As StartGet, through the memory of an open session where every page lies in it.
+void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline);
+
 // True when every page lies in memory of an open session and can go there: the call has begun, and
-// ends as StartGet and StartPut say. False when it must go over a stream; nothing was done then.
-bool StartLocalGet(ClientCore& core, GetBatch& batch);
+// ends as StartPut says. False when it must go over a stream; nothing was done then.
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                    Client::PutDone& done);
 

@@ -209,7 +209,7 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     reply.set_exact(true);
     reply.set_levels(2);
     reply.set_levels_stored(2);
-    if (From(state_.faults.worse_from_layer)) {
+    if (asked.max_levels() == 1 || From(state_.faults.worse_from_layer)) {
       reply.set_exact(false);
       reply.set_levels(1);
       reply.set_estimated_error(0.25);

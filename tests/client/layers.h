@@ -1,10 +1,13 @@
-// Gets and puts by runs of layers, as tests look at them.
+// Gets and puts whose pages come in parts, as tests look at them.
 #ifndef KVSTOW_TESTS_CLIENT_LAYERS_H_
 #define KVSTOW_TESTS_CLIENT_LAYERS_H_
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <future>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +56,33 @@ inline std::vector<std::pair<uint32_t, uint32_t>> LayersOf(const LayerGot& got) 
   std::vector<std::pair<uint32_t, uint32_t>> out;
   for (const LayerGot::Run& run : got.runs) out.emplace_back(run.layers.first, run.layers.count);
   return out;
+}
+
+// What came of a progressive Get: first, and at last.
+struct ProgressiveGot {
+  std::vector<GetResult> base, results;
+  std::vector<std::vector<uint8_t>> base_bytes;  // of each page's buffer
+};
+
+// `at_base`: run in the callback, before the rest is asked for.
+inline ProgressiveGot GetProgressive(
+    Client& client, const std::string& space, const std::vector<PageGet>& gets,
+    const std::function<void()>& at_base = [] {}) {
+  ProgressiveGot got;
+  std::promise<void> done;
+  client.GetProgressiveAsync(
+      space, 0, gets,
+      [&](std::span<const GetResult> base) {
+        got.base.assign(base.begin(), base.end());
+        for (const PageGet& get : gets) got.base_bytes.emplace_back(get.out.begin(), get.out.end());
+        at_base();
+      },
+      [&](std::vector<GetResult> results) {
+        got.results = std::move(results);
+        done.set_value();
+      });
+  done.get_future().wait();
+  return got;
 }
 
 // Pages of a prompt that are computed layer by layer, and their put.

@@ -172,6 +172,44 @@ TEST(LayerGets, AskForNoMoreThanServersTakeAtOnce) {
   EXPECT_EQ(fetch.buffers, prompt.pages);
 }
 
+// The base level of a page and then the page, each as a Get of its own brings it.
+TEST(ProgressiveGets, AreABaseLevelAndThenAllOfThem) {
+  DaemonInDir server(/*unix_socket=*/false, /*disk=*/false);
+  const KvSpec spec = SmallSpec();
+  const Prompt prompt(spec, 3 * 64 + 17, 1);
+  const auto raw = Client::Connect({.address = server.address()});
+  const auto encoded = Client::Connect({.address = server.address(), .payload = Payload::kEncoded});
+  for (const char* recipe : {"raw", "int8", "kvstow"}) {
+    SCOPED_TRACE(recipe);
+    const auto space = raw->OpenSpace({.name = recipe, .spec = spec, .recipe = recipe});
+    ASSERT_TRUE(space.ok()) << space.status();
+    EXPECT_EQ(space->levels > 1, absl::string_view(recipe) == "kvstow");
+    ASSERT_TRUE(encoded->FindSpace(recipe).ok());
+    ASSERT_THAT(OutcomesOf(raw->Put(recipe, prompt.Puts()).get()),
+                testing::Each(PageOutcome::kStored));
+    Fetch base(prompt), whole(prompt);
+    for (PageGet& get : base.gets) get.max_levels = 1;
+    const auto wanted_base = raw->Get(recipe, 0, base.gets).get();
+    const auto wanted = raw->Get(recipe, 0, whole.gets).get();
+    for (Client* client : {raw.get(), encoded.get()}) {
+      Fetch fetch(prompt);
+      for (PageGet& get : fetch.gets) get.min_levels = space->levels;
+      const ProgressiveGot got = GetProgressive(*client, recipe, fetch.gets);
+      EXPECT_EQ(got.base_bytes, base.buffers);
+      EXPECT_EQ(fetch.buffers, whole.buffers);
+      for (size_t p = 0; p < wanted.size(); ++p) {
+        ASSERT_EQ(got.base[p].outcome, PageOutcome::kHit) << got.base[p].message;
+        ASSERT_EQ(got.results[p].outcome, PageOutcome::kHit) << got.results[p].message;
+        EXPECT_EQ(got.base[p].levels, 1u);
+        EXPECT_EQ(got.base[p].estimated_error, wanted_base[p].estimated_error);
+        EXPECT_EQ(got.results[p].levels, space->levels);
+        EXPECT_EQ(got.results[p].estimated_error, wanted[p].estimated_error);
+        EXPECT_EQ(got.results[p].exact, wanted[p].exact);
+      }
+    }
+  }
+}
+
 // A server that stopped in the middle keeps its sockets open and their buffers fill: bytes of the
 // worker's pages lie in the connection when the deadline passes.
 TEST(FrozenServer, IsAMissAtTheDeadlineAndGivesTheBytesBack) {

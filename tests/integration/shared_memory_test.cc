@@ -164,6 +164,29 @@ TEST_F(SharedMemoryTest, RunsOfLayersToo) {
   }
 }
 
+// And a base level, before the page stands in its place.
+TEST_F(SharedMemoryTest, BaseLevelsToo) {
+  const Prompt prompt(SmallSpec(), 3 * 64 + 24, 4);
+  const auto client = Connect();
+  ASSERT_TRUE(client->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "kvstow"}).ok());
+  Shared shared = InBuffer(*client, prompt);
+  for (size_t p = 0; p < prompt.pages.size(); ++p) {
+    shared.gets[p].out = shared.gets[p].out.first(prompt.pages[p].size());
+  }
+  ASSERT_THAT(OutcomesOf(client->Put("s", shared.puts).get()), testing::Each(PageOutcome::kStored));
+  Fetch base(prompt), whole(prompt);
+  for (PageGet& get : base.gets) get.max_levels = 1;
+  client->Get("s", 0, base.gets).get();
+  client->Get("s", 0, whole.gets).get();
+  ASSERT_NE(base.buffers, whole.buffers);
+  const ProgressiveGot got = GetProgressive(*client, "s", shared.gets);
+  EXPECT_EQ(got.base_bytes, base.buffers);
+  for (size_t p = 0; p < whole.buffers.size(); ++p) {
+    ASSERT_EQ(got.results[p].outcome, PageOutcome::kHit) << got.results[p].message;
+    EXPECT_TRUE(std::ranges::equal(shared.gets[p].out, whole.buffers[p]));
+  }
+}
+
 // What cannot go through the memory goes over a stream, and nobody notices.
 TEST_F(SharedMemoryTest, BuffersOfAllKindsWork) {
   const KvSpec spec = SmallSpec();
