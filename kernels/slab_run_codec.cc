@@ -188,6 +188,16 @@ class SlabRunCodec final : public RunCodec {
     return true;
   }
 
+  RawValues Raw() const {
+    return {spec_.dtype, transforms_.empty() ? nullptr : transforms_[0]->hadamard_signs()};
+  }
+  // Whether the quantizer does all that this recipe does to a tile.
+  bool TakesRaw(const SlabTile& tile) const {
+    const RawValues raw = Raw();
+    const bool alone = raw.signs == nullptr ? transforms_.empty() : transforms_.size() == 1;
+    return alone && quantizer_->TakesRaw(tile, raw);
+  }
+
   // Writes the slab's bodies at `at`, moves `at` past them and adds what each level gains.
   bool EncodeSlab(const SlabShape& shape, const uint8_t* raw, Scratch& scratch,
                   std::vector<uint8_t*>& at, std::vector<double>& gains) const {
@@ -208,9 +218,8 @@ class SlabRunCodec final : public RunCodec {
 
   bool EncodeTile(const SlabTile& tile, const uint8_t* raw, Scratch& scratch, uint8_t* side,
                   const std::vector<uint8_t*>& bodies, Measure& measure) const {
-    if (transforms_.empty() && quantizer_->TakesRaw(tile, spec_.dtype)) {
-      return quantizer_->EncodeRaw(tile, spec_.dtype, raw, bodies, &measure.energy,
-                                   &measure.errors[0]);
+    if (TakesRaw(tile)) {
+      return quantizer_->EncodeRaw(tile, Raw(), raw, bodies, &measure.energy, &measure.errors[0]);
     }
     const SlabShape shape = tile.shape();
     const size_t count = tile.values();
@@ -252,9 +261,7 @@ class SlabRunCodec final : public RunCodec {
 
   bool DecodeTile(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                   const uint8_t* side_end, std::vector<float>& values, uint8_t* raw) const {
-    if (transforms_.empty() && quantizer_->TakesRaw(tile, spec_.dtype)) {
-      return quantizer_->DecodeRaw(tile, spec_.dtype, bodies, raw);
-    }
+    if (TakesRaw(tile)) return quantizer_->DecodeRaw(tile, Raw(), bodies, raw);
     values.resize(tile.values());
     if (!quantizer_->Decode(tile, bodies, values.data())) return false;
     if (!InvertTransforms(tile.shape(), side_end, values.data())) return false;

@@ -1,5 +1,7 @@
 #include "kernels/quantize/affine.h"
 
+#include <bit>
+
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
@@ -53,40 +55,60 @@ class Affine final : public Quantizer {
     return true;
   }
 
-  bool TakesRaw(const SlabTile& tile, DType dtype) const override {
+  bool TakesRaw(const SlabTile& tile, const RawValues& raw) const override {
     const GroupLayout at = axes_.LayoutOf(tile.shape());
-    return (dtype == DType::kF16 || dtype == DType::kBF16) && at.along_rows &&
-           at.group % kAffineRawGroup == 0 && at.width % at.group == 0;
+    const bool turns = std::has_single_bit(tile.slab.dim) && tile.slab.dim % at.group == 0;
+    return (raw.dtype == DType::kF16 || raw.dtype == DType::kBF16) && at.along_rows &&
+           at.group % kAffineRawGroup == 0 && at.width % at.group == 0 &&
+           (raw.signs == nullptr || turns);
   }
 
-  bool EncodeRaw(const SlabTile& tile, DType dtype, const uint8_t* raw,
+  bool EncodeRaw(const SlabTile& tile, const RawValues& raw, const uint8_t* from,
                  std::span<uint8_t* const> bodies, double* energy, double* error) const override {
-    const AffineRaw g = RawGroups(tile, dtype);
+    const AffineRaw g = RawGroups(tile, raw.dtype);
     const Offsets to = OffsetsOf(tile);
     CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     uint8_t* const packed = bodies[0] + to.codes;
     uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
-    if (!AffineEncodeRaw(g, raw, bodies[0] + to.steps, bodies[0] + to.minima, codes)) return false;
-    FloatArray steps(g.groups), minima(g.groups);
-    LoadHalves(bodies[0] + to.steps, g.groups, steps.data());
-    LoadHalves(bodies[0] + to.minima, g.groups, minima.data());
-    AffineMeasureRaw(g, raw, steps.data(), minima.data(), codes, energy, error);
-    if (bits_ != 8) PackBits(codes, tile.values(), bits_, packed);
-    return true;
+    const Body body{bodies[0] + to.steps, bodies[0] + to.minima, codes};
+    const bool ok = raw.signs == nullptr
+                        ? EncodeStraight(g, from, body, energy, error)
+                        : AffineEncodeTurned(g, {raw.signs, tile.slab.dim}, from, body.steps,
+                                             body.minima, codes, energy, error);
+    if (ok && bits_ != 8) PackBits(codes, tile.values(), bits_, packed);
+    return ok;
   }
 
-  bool DecodeRaw(const SlabTile& tile, DType dtype, std::span<const uint8_t* const> bodies,
-                 uint8_t* raw) const override {
-    const AffineRaw g = RawGroups(tile, dtype);
+  bool DecodeRaw(const SlabTile& tile, const RawValues& raw, std::span<const uint8_t* const> bodies,
+                 uint8_t* to) const override {
+    const AffineRaw g = RawGroups(tile, raw.dtype);
     FloatArray steps(g.groups), minima(g.groups);
     CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     const uint8_t* const codes = Load(tile, bodies[0], steps, minima, unpacked);
     if (codes == nullptr) return false;
-    AffineDecodeRaw(g, steps.data(), minima.data(), codes, raw);
+    if (raw.signs == nullptr) {
+      AffineDecodeRaw(g, steps.data(), minima.data(), codes, to);
+    } else {
+      AffineDecodeTurned(g, {raw.signs, tile.slab.dim}, steps.data(), minima.data(), codes, to);
+    }
     return true;
   }
 
  private:
+  struct Body {
+    uint8_t *steps, *minima, *codes;
+  };
+  // The values as they are.
+  static bool EncodeStraight(const AffineRaw& g, const uint8_t* from, const Body& body,
+                             double* energy, double* error) {
+    if (!AffineEncodeRaw(g, from, body.steps, body.minima, body.codes)) return false;
+    FloatArray steps(g.groups), minima(g.groups);
+    LoadHalves(body.steps, g.groups, steps.data());
+    LoadHalves(body.minima, g.groups, minima.data());
+    AffineMeasureRaw(g, from, steps.data(), minima.data(), body.codes, energy, error);
+    return true;
+  }
+
   // Where a tile's parts are within the body of its slab.
   struct Offsets {
     size_t steps, minima, codes;

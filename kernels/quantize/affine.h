@@ -74,6 +74,24 @@ void AffineMeasureRawReference(const AffineRaw& g, const uint8_t* raw, const flo
                                const float* minima, const uint8_t* codes, double* energy,
                                double* error);
 
+// The same of values that are turned: each vector of `dim` of them goes through the signed Hadamard
+// transform (transform/hadamard.h). `dim` is a power of two, up to kMaxHeadDim, of whole groups.
+struct AffineTurn {
+  const float* signs = nullptr;  // [dim], 1 or -1
+  size_t dim = 0;
+};
+// Adds to the sums of the turned values, and of what the codes leave of them. False as above.
+bool AffineEncodeTurned(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw,
+                        uint8_t* steps, uint8_t* minima, uint8_t* codes, double* energy,
+                        double* error);
+bool AffineEncodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw,
+                                 uint8_t* steps, uint8_t* minima, uint8_t* codes, double* energy,
+                                 double* error);
+void AffineDecodeTurned(const AffineRaw& g, const AffineTurn& turn, const float* steps,
+                        const float* minima, const uint8_t* codes, uint8_t* raw);
+void AffineDecodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const float* steps,
+                                 const float* minima, const uint8_t* codes, uint8_t* raw);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_QUANTIZE_AFFINE_H_

@@ -7,6 +7,7 @@
 #include "kernels/half.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/squared_error.h"
+#include "kernels/transform/hadamard.h"
 
 namespace kvstow {
 namespace {
@@ -131,6 +132,33 @@ void AffineMeasureRawReference(const AffineRaw& g, const uint8_t* raw, const flo
                             decoded.data());
   *energy = SquaredErrorReference(values.data(), zeros.data(), count, *energy);
   *error = SquaredErrorReference(values.data(), decoded.data(), count, *error);
+}
+
+bool AffineEncodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw,
+                                 uint8_t* steps, uint8_t* minima, uint8_t* codes, double* energy,
+                                 double* error) {
+  const AffineGroups groups{g.groups, g.group, g.group, g.bits};
+  const size_t count = g.groups * g.group;
+  std::vector<float> values(count), s(g.groups), m(g.groups), decoded(count), zeros(count);
+  if (!LoadFloatsReference(g.dtype, raw, count, values.data())) return false;
+  HadamardBlocksReference(count / turn.dim, turn.dim, values.data(), turn.signs);
+  if (!AffineEncodeRowsReference(groups, values.data(), s.data(), m.data(), codes)) return false;
+  StoreFloatsReference(DType::kF16, s.data(), g.groups, steps);
+  StoreFloatsReference(DType::kF16, m.data(), g.groups, minima);
+  AffineDecodeRowsReference(groups, s.data(), m.data(), codes, decoded.data());
+  *energy = SquaredErrorReference(values.data(), zeros.data(), count, *energy);
+  *error = SquaredErrorReference(values.data(), decoded.data(), count, *error);
+  return true;
+}
+
+void AffineDecodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const float* steps,
+                                 const float* minima, const uint8_t* codes, uint8_t* raw) {
+  const size_t count = g.groups * g.group;
+  std::vector<float> values(count);
+  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
+                            values.data());
+  HadamardBlocksReference(count / turn.dim, turn.dim, values.data(), nullptr, turn.signs);
+  StoreFloatsReference(g.dtype, values.data(), count, raw);
 }
 
 }  // namespace kvstow

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "kernels/quantize/affine_simd.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/half-inl.h"
+#include "kernels/quantize/affine-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
@@ -17,39 +17,13 @@ namespace kvstow::HWY_NAMESPACE {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Halves from here on round to Inf.
-constexpr float kHalfOverflow = 65520.0f;
-
-// Minimum and step as fp16 holds them, and what to multiply by.
-struct Scale {
-  V minimum, step, inverse;
-};
-
-HWY_INLINE Scale ScaleOf(D d, V low, V high, float top, bool& ok) {
-  const auto zero = hn::Zero(d);
-  low = hn::Add(low, zero);
-  Scale scale;
-  scale.minimum = FloatsOf(d, HalvesOf(d, low));
-  const auto range = hn::Add(hn::Max(hn::Sub(high, scale.minimum), zero), zero);
-  const auto step = hn::Div(range, hn::Set(d, top));
-  scale.step = FloatsOf(d, HalvesOf(d, step));
-  scale.inverse = hn::IfThenElseZero(hn::Gt(scale.step, zero), hn::Div(hn::Set(d, 1), scale.step));
-  const auto largest = hn::Max(hn::Abs(low), step);
-  ok &= hn::AllTrue(d, hn::Lt(largest, hn::Set(d, kHalfOverflow)));
-  return scale;
-}
+using Scale = AffineScale<V>;
 
 HWY_INLINE void StoreCodes(D d, V values, V minimum, V inverse, V top, uint8_t* codes) {
   const hn::Rebind<uint8_t, D> du8;
   const auto scaled = hn::Mul(hn::Sub(values, minimum), inverse);
   const auto clipped = hn::Min(hn::Max(scaled, hn::Zero(d)), top);
   hn::StoreU(hn::DemoteTo(du8, hn::NearestInt(clipped)), du8, codes);
-}
-
-HWY_INLINE V LoadCodes(D d, const uint8_t* codes) {
-  const hn::Rebind<uint8_t, D> du8;
-  const hn::RebindToSigned<D> di;
-  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(du8, codes)));
 }
 
 // Smallest and largest of `count` >= 1 values.
@@ -129,7 +103,7 @@ void DecodeRows(const AffineGroups& g, const float* steps, const float* minima,
       const auto s = hn::Set(d, *steps), m = hn::Set(d, *minima);
       size_t at = 0;
       for (; at + lanes <= count; at += lanes) {
-        hn::StoreU(hn::Add(hn::Mul(LoadCodes(d, codes + at), s), m), d, values + at);
+        hn::StoreU(Decoded(d, codes + at, s, m), d, values + at);
       }
       for (; at < count; ++at) values[at] = static_cast<float>(codes[at]) * *steps + *minima;
       codes += count;
@@ -192,7 +166,7 @@ void DecodeColumns(const AffineGroups& g, const float* steps, const float* minim
       const size_t column = std::min(begin, g.width - lanes);
       const auto s = hn::LoadU(d, steps + scales + column);
       const auto m = hn::LoadU(d, minima + scales + column);
-      hn::StoreU(hn::Add(hn::Mul(LoadCodes(d, codes + column), s), m), d, values + column);
+      hn::StoreU(Decoded(d, codes + column, s, m), d, values + column);
     }
     codes += g.width;
     values += g.width;

@@ -48,6 +48,12 @@ struct SlabTile {
   size_t first_value() const { return first_vector() * slab.dim; }
 };
 
+// What the values of a tile are in a page.
+struct RawValues {
+  DType dtype = DType::kF16;
+  const float* signs = nullptr;  // [dim]; null: as they are
+};
+
 class Quantizer {
  public:
   virtual ~Quantizer() = default;
@@ -74,16 +80,17 @@ class Quantizer {
                       float* values) const = 0;
 
   // Whether the tile's values may stay what they are in a page: EncodeRaw and DecodeRaw then do,
-  // in one pass each, what LoadFloats, Encode, Decode and StoreFloats do.
-  virtual bool TakesRaw(const SlabTile& /*tile*/, DType /*dtype*/) const { return false; }
-  // Adds the sums (squared_error.h) of the tile's values, and of what its codes leave of them.
-  virtual bool EncodeRaw(const SlabTile& /*tile*/, DType /*dtype*/, const uint8_t* /*raw*/,
-                         std::span<uint8_t* const> /*bodies*/, double* /*energy*/,
-                         double* /*error*/) const {
+  // in one pass each, what LoadFloats, Encode, Decode and StoreFloats do. Where `raw` has `signs`,
+  // a Hadamard transform with them (transform/hadamard.h) stands before Encode and behind Decode.
+  virtual bool TakesRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/) const { return false; }
+  // Adds the sums (squared_error.h) of the values that Encode gets, and of what its codes leave.
+  virtual bool EncodeRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/,
+                         const uint8_t* /*from*/, std::span<uint8_t* const> /*bodies*/,
+                         double* /*energy*/, double* /*error*/) const {
     return false;
   }
-  virtual bool DecodeRaw(const SlabTile& /*tile*/, DType /*dtype*/,
-                         std::span<const uint8_t* const> /*bodies*/, uint8_t* /*raw*/) const {
+  virtual bool DecodeRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/,
+                         std::span<const uint8_t* const> /*bodies*/, uint8_t* /*to*/) const {
     return false;
   }
 };

@@ -14,7 +14,7 @@ namespace kvstow {
 inline constexpr size_t kTileValues = 2048;
 
 using FloatArray = absl::FixedArray<float, kTileValues / 16>;  // of scales
-using CodeArray = absl::FixedArray<uint8_t, kTileValues>;
+using CodeArray = absl::FixedArray<uint8_t, 2 * kTileValues>;  // a tile is whole tokens
 
 }  // namespace kvstow
 

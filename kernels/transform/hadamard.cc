@@ -32,6 +32,7 @@ class Hadamard final : public Transform {
 
   bool EachTokenAlone() const override { return true; }
   uint32_t TileTokens(const SlabShape&) const override { return 1; }
+  const float* hadamard_signs() const override { return signs_.data(); }
   bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
     HadamardBlocks(shape.vectors(), shape.dim, values, signs_.data());
     return true;

@@ -25,6 +25,9 @@ class Transform {
   // Whether the same side part inverts some of the tokens alone: what is done to a token depends on
   // no other token and on no position.
   virtual bool EachTokenAlone() const { return false; }
+  // Not null: the transform is a signed Hadamard transform (hadamard.h) with these signs,
+  // kMaxHeadDim of them, which a quantizer may do itself.
+  virtual const float* hadamard_signs() const { return nullptr; }
   // Quantizer::TileTokens: `shape` of Forward and Inverse is that of a tile.
   virtual uint32_t TileTokens(const SlabShape& shape) const { return shape.tokens; }
   // Writes SideBytes(shape) at `side`. False when it cannot hold what the values need.

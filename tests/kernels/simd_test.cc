@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/quantize/affine.h"
@@ -191,6 +193,56 @@ TEST(SimdTest, AffineCodesRawValuesTheSame) {
           std::memcpy(bad.data() + 1 + 2 * at, &bits, 2);
           EXPECT_FALSE(AffineEncodeRaw(g, bad.data() + 1, out.data(), out.data() + 2 * g.groups,
                                        out.data() + 4 * g.groups));
+        }
+      }
+    }
+  });
+}
+
+TEST(SimdTest, AffineCodesTurnedValuesTheSame) {
+  struct Shape {
+    AffineRaw g;
+    size_t dim;
+  };
+  const Shape shapes[] = {{{DType::kF16, 100, 64, 4}, 64},   {{DType::kBF16, 41, 64, 8}, 64},
+                          {{DType::kF16, 6, 64, 4}, 128},    {{DType::kBF16, 7, 128, 3}, 128},
+                          {{DType::kF16, 18, 128, 1}, 256},  {{DType::kF16, 8, 64, 2}, 512},
+                          {{DType::kBF16, 3, 1024, 4}, 1024}};
+  OnEveryTarget([&] {
+    for (const auto& [g, dim] : shapes) {
+      SCOPED_TRACE(absl::StrCat(g.groups, " of ", g.group, " in vectors of ", dim));
+      const size_t count = g.groups * g.group;
+      std::vector<float> values = ValuesOfAllSizes(count, 21), signs(dim);
+      std::fill_n(values.begin(), dim, 0.0f);  // a constant where it is turned
+      for (size_t i = 0; i < dim; ++i) signs[i] = i % 3 == 1 ? -1.0f : 1.0f;
+      std::vector<uint8_t> page(2 * count + 1);
+      StoreFloatsReference(g.dtype, values.data(), count, page.data() + 1);
+      const auto code = [&](auto encode, auto decode, const std::vector<uint8_t>& from) {
+        std::vector<uint8_t> out(4 * g.groups + count), back(2 * count + 1);
+        uint8_t *const s = out.data(), *const m = s + 2 * g.groups, *const codes = m + 2 * g.groups;
+        double energy = 3, error = 5;
+        if (!encode(g, AffineTurn{signs.data(), dim}, from.data() + 1, s, m, codes, &energy,
+                    &error)) {
+          return std::optional<
+              std::tuple<std::vector<uint8_t>, std::vector<uint8_t>, double, double>>();
+        }
+        std::vector<float> steps(g.groups), minima(g.groups);
+        EXPECT_TRUE(LoadHalves(s, g.groups, steps.data()));
+        EXPECT_TRUE(LoadHalves(m, g.groups, minima.data()));
+        decode(g, AffineTurn{signs.data(), dim}, steps.data(), minima.data(), codes,
+               back.data() + 1);
+        return std::optional(std::tuple(out, back, energy, error));
+      };
+      const auto fast = code(AffineEncodeTurned, AffineDecodeTurned, page);
+      EXPECT_TRUE(fast.has_value());
+      EXPECT_EQ(fast, code(AffineEncodeTurnedReference, AffineDecodeTurnedReference, page));
+      const uint16_t inf = g.dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+      for (const int odd : {0, 1, 0x8000, 0x8001, 0x7f, 0x807f}) {  // Inf and NaN of both signs
+        for (size_t at = 0; at < count; at += 37) {
+          std::vector<uint8_t> bad = page;
+          const auto bits = static_cast<uint16_t>(inf ^ odd);
+          std::memcpy(bad.data() + 1 + 2 * at, &bits, 2);
+          EXPECT_FALSE(code(AffineEncodeTurned, AffineDecodeTurned, bad).has_value());
         }
       }
     }
