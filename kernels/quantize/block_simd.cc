@@ -182,15 +182,42 @@ struct Mx8 : Mx8Format {
   }
 };
 
+// Scales of up to kBatch blocks; lanes beyond them have tops too.
+template <class Codes>
+HWY_INLINE void PutScales(const float* tops, size_t blocks, float tensor, uint8_t* block,
+                          float* factors) {
+  for (size_t i = 0; i < blocks; ++i, block += Codes::kBytes) {
+    factors[i] = Codes::Put(tops[i], tensor, block);
+  }
+}
+
+// As Nv4Format::Put.
+template <>
+HWY_INLINE void PutScales<E2M1<Nv4Format>>(const float* tops, size_t blocks, float tensor,
+                                           uint8_t* block, float* factors) {
+  const D d;
+  const auto t = hn::Set(d, tensor), zero = hn::Zero(d);
+  HWY_ALIGN uint8_t scales[kBatch];
+  for (size_t i = 0; i < kBatch; i += hn::Lanes(d)) {
+    const auto exact = hn::Div(hn::Div(hn::LoadU(d, tops + i), hn::Set(d, kMaxE2M1)), t);
+    const auto code = E4M3Codes(d, hn::IfThenElse(hn::Gt(t, zero), exact, zero));
+    hn::StoreU(hn::DemoteTo(DU8(), code), DU8(), scales + i);
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, code);
+    const auto scale = hn::Mul(E4M3Values(d, bits, bits), t);
+    const auto factor = hn::Div(hn::Set(d, 1.0f), scale);
+    hn::StoreU(hn::IfThenElseZero(hn::Gt(scale, zero), factor), d, factors + i);
+  }
+  for (size_t i = 0; i < blocks; ++i) block[i * Nv4Format::kBytes] = scales[i];
+}
+
 template <class Codes>
 void EncodeBlocks(const float* x, size_t count, float tensor, uint8_t* block) {
-  float factors[kBatch];
+  HWY_ALIGN float tops[kBatch] = {}, factors[kBatch];
   while (count > 0) {
     const size_t blocks = std::min(kBatch, count);
-    for (size_t i = 0; i < blocks; ++i) {
-      const float largest = Codes::Largest(x + i * Codes::kValues);
-      factors[i] = Codes::Put(largest, tensor, block + i * Codes::kBytes);
-    }
+    for (size_t i = 0; i < blocks; ++i) tops[i] = Codes::Largest(x + i * Codes::kValues);
+    PutScales<Codes>(tops, blocks, tensor, block, factors);
     for (size_t i = 0; i < blocks; ++i, x += Codes::kValues, block += Codes::kBytes) {
       Codes::Store(x, hn::Set(D(), factors[i]), block + Codes::kScaleBytes);
     }
