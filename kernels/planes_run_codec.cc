@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -102,19 +102,23 @@ class PlanesRunCodec final : public RunCodec {
     if (options_.classed) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
     return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
   }
-  // Coefficients [channels of the run, stride] of whole streams; the wanted tokens behind the plain
-  // ones are `count` from the row's `first` on.
+  // Codes [channels of the run, stride] of whole streams; the wanted tokens behind the plain ones
+  // are `count` from the row's `first` on.
   struct Decoded {
-    std::vector<float> coefficients;
-    size_t stride = 0;
-    uint32_t first = 0, count = 0;
+    std::unique_ptr<int32_t[]> q;
+    std::vector<uint8_t> classes;
+    uint32_t tokens = 0, level = 0, first = 0, count = 0;
   };
-  // What is wanted, from plain tokens and the coefficients of its other tokens, which it changes.
+  // What is wanted, from plain tokens and the codes of the others. `channels` has the steps of the
+  // level that was decoded.
   absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
                           std::span<const uint8_t> plain_bytes,
                           std::span<const SlabStatistics> statistics,
-                          const ChannelStatistics& channels, Decoded& decoded,
+                          const ChannelStatistics& channels, const Decoded& decoded,
                           std::span<uint8_t> raw) const;
+  // Of one slab: [channels, stride], as MeasureSlab left the values, into `rows`.
+  void DequantizeSlab(const Slab& slab, const PlaneCoder& coder, const ChannelStatistics& channels,
+                      const Decoded& decoded, std::vector<float>& rows) const;
   // What each level gains, see SegmentInfo: `values` are what is coded, `energies` are squared sums
   // of the slabs before they were centred.
   std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
@@ -303,30 +307,39 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     const uint32_t first = std::max(tokens.first, plain) - plain;
     const uint32_t count = tokens.first + tokens.count - plain - first;
     const TokenRange streams = WholeStreams({first, count}, coded, kTokensPerStream);
-    decoded.stride = PlaneStride(streams.count);
+    decoded.tokens = streams.count;
+    decoded.level = static_cast<uint32_t>(bodies.size() - 1);
     decoded.first = first - streams.first;
     decoded.count = count;
-    std::vector<int32_t> q(coder.width() * decoded.stride);
+    const size_t codes = coder.width() * PlaneStride(streams.count);
+    decoded.q = std::make_unique_for_overwrite<int32_t[]>(codes);
     std::vector<std::span<const uint8_t>> levels;
     for (const SharedBytes& body : bodies) levels.push_back(body.span());
     levels[0] = reader.GetBytes(reader.remaining());
-    std::vector<uint8_t> classes(options_.classed ? streams.count : 0);
-    KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, q, classes));
+    decoded.classes.resize(options_.classed ? streams.count : 0);
+    KVSTOW_RETURN_IF_ERROR(
+        coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, decoded.classes));
     const auto dropped = static_cast<int>(levels_ - bodies.size());
     for (float& step : channels.steps) step = std::ldexp(step, dropped);
-    decoded.coefficients.resize(q.size());
-    coder.Dequantize(q, classes, streams.count, static_cast<uint32_t>(bodies.size() - 1),
-                     channels.steps, decoded.coefficients);
-    ScaleTokens(classes, decoded.stride, true, decoded.coefficients);
   }
   return StoreSlabs(run, {wanted, tokens}, slabs, plain_bytes, statistics, channels, decoded, raw);
+}
+
+void PlanesRunCodec::DequantizeSlab(const Slab& slab, const PlaneCoder& coder,
+                                    const ChannelStatistics& channels, const Decoded& decoded,
+                                    std::vector<float>& rows) const {
+  const size_t stride = PlaneStride(decoded.tokens);
+  rows.resize(slab.channels() * stride);
+  coder.DequantizeRows({decoded.q.get(), coder.width() * stride}, decoded.classes, decoded.tokens,
+                       decoded.level, channels.steps, slab.first_channel, slab.channels(), rows);
+  ScaleTokens(decoded.classes, stride, true, rows);
 }
 
 absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
                                         std::span<const Slab> slabs,
                                         std::span<const uint8_t> plain_bytes,
                                         std::span<const SlabStatistics> statistics,
-                                        const ChannelStatistics& channels, Decoded& decoded,
+                                        const ChannelStatistics& channels, const Decoded& decoded,
                                         std::span<uint8_t> raw) const {
   const auto& [layers, tokens] = wanted;
   const uint32_t plain = PlainTokens(run);
@@ -335,7 +348,9 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
   const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position + tokens.first,
                               tokens.count);
   const uint8_t* plain_body = plain_bytes.data();
-  std::vector<float> values, plain_values;
+  const PlaneCoder coder = CoderOf(channels);
+  const size_t stride = PlaneStride(decoded.tokens);
+  std::vector<float> values, plain_values, rows;
   for (const Slab& slab : slabs) {
     const SlabShape plain_shape = slab.Shape(plain);
     const uint8_t* const plain_bodies[] = {plain_body};
@@ -350,12 +365,10 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
                 size_t{from_plain} * slab.channels(), values.begin());
     if (decoded.count > 0) {
       float* const rest = values.data() + from_plain * slab.channels();
-      const std::span<float> rows =
-          std::span(decoded.coefficients)
-              .subspan(slab.first_channel * decoded.stride, slab.channels() * decoded.stride);
+      DequantizeSlab(slab, coder, channels, decoded, rows);
       RestoreSlab(statistics[&slab - slabs.data()], slab.Channels(),
                   std::span(channels.means).subspan(slab.first_channel), rows);
-      Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, decoded.stride, rest,
+      Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, stride, rest,
                 slab.channels());
       if (slab.part == Part::kK) rotation.Redo(from_plain, decoded.count, slab.heads, rest);
     }

@@ -182,4 +182,20 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
                    coefficients.data());
 }
 
+void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
+                                uint32_t tokens, uint32_t level, std::span<const float> steps,
+                                size_t first, size_t count, std::span<float> coefficients) const {
+  const size_t stride = PlaneStride(tokens);
+  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
+  const auto block = static_cast<size_t>(
+      std::upper_bound(layout_.block_ends.begin(), layout_.block_ends.end(), first) -
+      layout_.block_ends.begin());
+  const uint32_t end = static_cast<uint32_t>(count);
+  PlaneStream stream = StreamOf(tokens, stride, shifts.data() + block * stride);
+  stream.rows = stream.rows.subspan(first, count);
+  if (blocks() > 0) stream.block_ends = {&end, 1};
+  if (steps.size() > 1) steps = steps.subspan(first, count);
+  DequantizePlanes(stream, q.data() + first * stride, level, steps, coefficients.data());
+}
+
 }  // namespace kvstow

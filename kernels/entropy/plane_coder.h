@@ -100,6 +100,10 @@ class PlaneCoder {
   void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t tokens,
                   uint32_t level, std::span<const float> steps,
                   std::span<float> coefficients) const;
+  // The same of `count` coefficients from `first` on, all of one block: [count, stride].
+  void DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
+                      uint32_t tokens, uint32_t level, std::span<const float> steps, size_t first,
+                      size_t count, std::span<float> coefficients) const;
 
  private:
   PlaneStream StreamOf(uint32_t tokens, size_t stride, const int32_t* shifts) const;

@@ -109,6 +109,25 @@ TEST_P(PlaneCoderTest, TokenRangesDecodeAlone) {
   }
 }
 
+TEST(PlaneCoder, RowsOfABlockDequantizeAlone) {
+  for (const uint32_t blocks : {0u, 1u, 3u}) {
+    const Sample s = MakeSample(117, 53, blocks, 2, 64, 3 + blocks);
+    const PlaneCoder coder = CoderOf(s);
+    std::vector<float> steps(coder.width());
+    for (size_t i = 0; i < steps.size(); ++i) steps[i] = 0.1f + static_cast<float>(i);
+    std::vector<float> all(s.q.size());
+    coder.Dequantize(s.q, s.energies, s.tokens, 1, steps, all);
+    uint32_t first = 0;
+    for (const uint32_t end : {5u, blocks == 3 ? 17u : 20u, blocks == 3 ? 35u : 50u, 53u}) {
+      std::vector<float> rows((end - first) * s.stride());
+      coder.DequantizeRows(s.q, s.energies, s.tokens, 1, steps, first, end - first, rows);
+      const auto want = all.begin() + static_cast<ptrdiff_t>(first * s.stride());
+      EXPECT_TRUE(std::equal(rows.begin(), rows.end(), want)) << first << " of " << blocks;
+      first = end;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(TokensPerStream, PlaneCoderTest, testing::Values(16, 64, 256));
 
 // Streams of the loops that define the bytes.
