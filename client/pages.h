@@ -71,7 +71,8 @@ struct PageGet {
   uint32_t first_token = 0;
   uint32_t token_count =
       0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
-  // Another part of a page of which a part was just asked for: both are one use of it.
+  // Another part of a page, or more of its levels, after some was just asked for: both are one use
+  // of it.
   bool again = false;
 };
 
