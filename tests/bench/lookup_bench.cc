@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/digest.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "proto/wire/spec.h"
@@ -82,6 +83,7 @@ std::unique_ptr<Server> ServerWith(int64_t keys) {
   config.device = "cpu";
   config.host_bytes = uint64_t{1} << 30;
   config.log_level = "off";
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as kvstowd does
   auto server = std::move(Server::Start(config, ServerOptions()).value());
   const auto stub = v1::KvCache::NewStub(
       grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
