@@ -10,11 +10,11 @@
 #include "kernels/channel_rows.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/plane_coder.h"
-#include "kernels/joint_vectors.h"
 #include "kernels/page_statistics.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
+#include "kernels/step_energies.h"
 #include "kernels/transform/rope.h"
 #include "kernels/transform/transpose.h"
 
@@ -30,29 +30,6 @@ struct PlanesOptions {
   uint32_t levels = 0;
   bool classed = false;  // tokens have classes of steps
 };
-
-// Step classes are half octaves, as the plane coder's energy classes, and stand in their place: a
-// token whose step is 2^(k/2) times the usual is coded over that, and is so much smaller.
-std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t stride) {
-  constexpr int kPlain = kPlaneEnergies / 2;
-  std::vector<uint8_t> out(stride, kPlain);
-  for (size_t t = 0; t < log_steps.size(); ++t) {
-    const float half_octaves = std::isnan(log_steps[t]) ? 0 : std::round(2 * log_steps[t]);
-    out[t] = static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain));
-  }
-  return out;
-}
-
-// Rows of a token each, [..., stride]: to what is coded, and back.
-void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
-                 std::span<float> rows) {
-  if (energies.empty()) return;
-  std::vector<float> factors(stride, 1.0f);
-  for (size_t t = 0; t < energies.size(); ++t)
-    factors[t] =
-        EnergyFactor(back ? static_cast<uint8_t>(kPlaneEnergies - energies[t]) : energies[t]);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] *= factors[i % stride];
-}
 
 class PlanesRunCodec final : public RunCodec {
  public:
