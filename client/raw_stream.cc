@@ -144,11 +144,16 @@ void RawStream::OnDone(const grpc::Status& grpc_status) {
   }
   // The call goes first: what it holds of the handler's bytes is then on its way back.
   std::shared_ptr<StreamHandler> handler = handler_;
-  OpenCalls& calls = core_.calls;
+  std::shared_ptr<grpc::Channel> channel = channel_;
+  ClientCore& core = core_;
   delete this;
   handler->OnEnd(status);
-  handler.reset();
-  calls.Gone();  // now the client may go, and the process end
+  // Not here: the last channel of a process joins gRPC's threads, and this is one of them.
+  core.executor.Run([&core, handler = std::move(handler), channel = std::move(channel)]() mutable {
+    handler.reset();
+    channel.reset();
+    core.calls.Gone();  // now the client may go, and the process end
+  });
 }
 
 }  // namespace kvstow

@@ -46,7 +46,7 @@ class StreamHandler {
   virtual Outgoing Next() = 0;
   // An error ends the stream and is what OnEnd() gets.
   virtual absl::Status OnMessage(const grpc::ByteBuffer& message) = 0;
-  // Both sides are done, or the stream failed. The handler is let go afterwards.
+  // Both sides are done, or the stream failed. The handler is let go afterwards, on the executor.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 

@@ -210,6 +210,23 @@ TEST(ProgressiveGets, AreABaseLevelAndThenAllOfThem) {
   }
 }
 
+// Results come before their stream has ended, and a client's connection goes with its last stream.
+// Of clients that make no other calls, that was the last connection of the process.
+TEST(ClientsOfStreamsAlone, GoAsSoonAsTheyHaveTheirResults) {
+  DaemonInDir server(/*unix_socket=*/true, /*disk=*/false);
+  ASSERT_TRUE(Client::Connect({.address = server.address()})
+                  ->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"})
+                  .ok());
+  for (int i = 0; i < 100; ++i) {
+    const Prompt prompt(SmallSpec(), 64, i);
+    const auto put = Client::Connect({.address = server.address()})->Put("s", prompt.Puts()).get();
+    EXPECT_THAT(OutcomesOf(put), testing::Each(PageOutcome::kStored));
+    Fetch fetch(SmallSpec(), prompt.keys);
+    const auto got = Client::Connect({.address = server.address()})->Get("s", 0, fetch.gets).get();
+    EXPECT_THAT(OutcomesOf(got), testing::Each(PageOutcome::kHit));
+  }
+}
+
 // A server that stopped in the middle keeps its sockets open and their buffers fill: bytes of the
 // worker's pages lie in the connection when the deadline passes.
 TEST(FrozenServer, IsAMissAtTheDeadlineAndGivesTheBytesBack) {
