@@ -7,6 +7,10 @@
 #include <utility>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace kvstow {
 namespace {
 
@@ -78,6 +82,39 @@ TEST(DigestTest, HexAndViews) {
   EXPECT_EQ(HexOf(AsBytes(text)), "00ff10");
   EXPECT_EQ(AsString(AsBytes(text)), text);
 }
+
+#if defined(__x86_64__)
+// Whether this processor tells which of its registers are in use.
+bool TellsWhatIsInUse() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kSystemUsesXsave = 1 << 27, kXgetbvOfOne = 1 << 2;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kSystemUsesXsave) == 0) return false;
+  return __get_cpuid_count(0xd, 1, &a, &b, &c, &d) != 0 && (a & kXgetbvOfOne) != 0;
+}
+
+bool UpperHalvesInUse() {
+  uint32_t low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));
+  return (low & 1 << 2) != 0;
+}
+
+// They would make the SSE code of the caller slow.
+TEST(DigestTest, NoUpperHalvesOfVectorRegistersStayInUse) {
+  if (!TellsWhatIsInUse()) GTEST_SKIP() << "this processor does not tell what is in use";
+  asm volatile("vzeroupper");
+  if (UpperHalvesInUse()) GTEST_SKIP() << "this processor calls cleared registers in use";
+  for (const size_t size : {241, 1023, 4096, 1 << 20}) {
+    const std::vector<uint8_t> bytes = SanityBytes(size);
+    Xxh3(bytes);
+    EXPECT_FALSE(UpperHalvesInUse()) << "Xxh3 of " << size;
+    Xxh3_128(bytes);
+    EXPECT_FALSE(UpperHalvesInUse()) << "Xxh3_128 of " << size;
+    Xxh3Stream stream;
+    stream.Update(bytes);
+    EXPECT_FALSE(UpperHalvesInUse()) << "a stream of " << size;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace kvstow
