@@ -144,22 +144,27 @@ std::vector<double> SharesByWeight(std::vector<double> weights, double mean) {
   return shares;
 }
 
-// Entropy of a layer's scores over tokens and their variance, means over the heads (CAKE eq. 5, 6).
+// Entropy of a layer's scores over tokens, mean over the heads (CAKE eq. 5): of scores x that sum
+// up to S, log S - sum(x log x) / S.
 double EntropyOf(const ScoreMap& map, uint32_t layer) {
-  double entropy = 0;
-  for (uint32_t h = 0; h < map.heads; ++h) {
-    double sum = 0;
-    for (uint32_t t = 0; t < map.tokens; ++t) {
-      sum += std::max(0.0F, map.Layer(layer)[size_t{t} * map.heads + h]);
-    }
-    for (uint32_t t = 0; t < map.tokens && sum > 0; ++t) {
-      const double p = std::max(0.0F, map.Layer(layer)[size_t{t} * map.heads + h]) / sum;
-      if (p > 0) entropy -= p * std::log(p) / map.heads;
+  std::vector<double> sums(map.heads), logs(map.heads);
+  const float* score = map.Layer(layer);
+  for (uint32_t t = 0; t < map.tokens; ++t) {
+    for (uint32_t h = 0; h < map.heads; ++h, ++score) {
+      if (!(*score > 0)) continue;
+      const double x = *score;
+      sums[h] += x;
+      logs[h] += x * std::log(x);
     }
   }
-  return entropy;
+  double entropy = 0;
+  for (uint32_t h = 0; h < map.heads; ++h) {
+    if (sums[h] > 0) entropy += std::log(sums[h]) - logs[h] / sums[h];
+  }
+  return entropy / map.heads;
 }
 
+// Sum of the variance of a layer's scores, mean over the heads (CAKE eq. 6).
 double SumOf(const ScoreMap& map, uint32_t layer) {
   double sum = 0;
   for (size_t i = 0; i < map.LayerSize(); ++i) sum += std::max(0.0F, map.Layer(layer)[i]);
