@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/calibration_basis.h"
 #include "kernels/calibration_moments.h"
+#include "kernels/fit_passes.h"
 #include "kernels/half.h"
 #include "kernels/joint_vectors.h"
 
@@ -162,10 +163,10 @@ class Fit final : public CalibrationFit {
     for (uint32_t i = 0; i < shape_.runs(); ++i) runs_.emplace_back(shape_.WidthOfRun(i));
   }
 
-  int passes() const override { return kPasses; }
+  int passes() const override { return passes_.count(); }
 
   absl::Status Add(const PageToEncode& page) override {
-    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckOpen());
     const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
     const uint64_t place = added_ + first;
     added_ += page.tokens;
@@ -177,38 +178,29 @@ class Fit final : public CalibrationFit {
       const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
       KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, layers, page, vectors_));
       tokens = vectors_.size() / shape_.WidthOfRun(i);
-      if (tokens == 0 || (pass_ == 3 && stats_.sensitivity.empty())) break;
+      if (tokens == 0 || (passes_.now() == 3 && stats_.sensitivity.empty())) break;
       AddTo(runs_[i], vectors_.data(), tokens);
-      if (pass_ == 3) runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens));
+      if (passes_.now() == 3)
+        runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens));
     }
-    tokens_[pass_] += tokens;
+    passes_.Add(tokens);
     return absl::OkStatus();
   }
 
   absl::Status EndPass() override {
-    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
-    if (tokens_[pass_] < kLeastTokens || tokens_[pass_] != tokens_[0]) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("pass ", pass_ + 1, " saw ", tokens_[pass_], " tokens, the first ",
-                       tokens_[0], "; all must see the same, at least ", kLeastTokens));
-    }
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
-      if (pass_ == 0) runs_[i].EndFirst();
-      if (pass_ == 1) runs_[i].EndSecond(Blocks(i));
-      if (pass_ == 2) runs_[i].EndThird();
+      if (passes_.now() == 0) runs_[i].EndFirst();
+      if (passes_.now() == 1) runs_[i].EndSecond(Blocks(i));
+      if (passes_.now() == 2) runs_[i].EndThird();
     }
     added_ = 0;
-    ++pass_;
+    passes_.EndPass();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Finish() override {
-    if (pass_ != kPasses) {
-      return absl::FailedPreconditionError(
-          pass_ < kPasses ? absl::StrCat(pass_, " of ", kPasses, " passes are done")
-                          : "this fit is finished");
-    }
-    ++pass_;
+    KVSTOW_RETURN_IF_ERROR(passes_.Finish());
     CalibrationData data{.shape = shape_};
     std::vector<float> unit;
     std::array<uint64_t, kPlaneEnergies> energies{};
@@ -220,10 +212,10 @@ class Fit final : public CalibrationFit {
 
  private:
   void AddTo(RunFit& run, float* x, size_t count) const {
-    const uint64_t every = std::max<uint64_t>(tokens_[0] / kSampleTokens, 1);
-    if (pass_ == 0) run.AddFirst(x, count);
-    if (pass_ == 1) run.AddSecond(x, count);
-    if (pass_ == 2) run.AddThird(x, count, options_.finest_step, every);
+    const uint64_t every = std::max<uint64_t>(passes_.tokens() / kSampleTokens, 1);
+    if (passes_.now() == 0) run.AddFirst(x, count);
+    if (passes_.now() == 1) run.AddSecond(x, count);
+    if (passes_.now() == 2) run.AddThird(x, count, options_.finest_step, every);
   }
 
   // Of tokens from `place` on, over the layers of a run; 0 where one is not known.
@@ -265,8 +257,7 @@ class Fit final : public CalibrationFit {
   const CalibrationOptions options_;
   const ModelStats stats_;
   const CalibrationShape shape_;
-  int pass_ = 0;
-  std::array<uint64_t, kPasses> tokens_{};
+  FitPasses passes_{kPasses};
   uint64_t added_ = 0;  // tokens of this pass, those left out too
   std::vector<RunFit> runs_;
   std::vector<float> vectors_;

@@ -62,8 +62,6 @@ absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats);
 
 class CalibrationFit {
  public:
-  static constexpr uint64_t kLeastTokens = 64;
-
   virtual ~CalibrationFit() = default;
 
   // Of the joint transform.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/fit_passes.h"
 #include "kernels/joint_vectors.h"
 
 namespace kvstow {
@@ -22,31 +22,26 @@ class SampledFit final : public CalibrationFit {
         sample_(SlabValues(spec, Part::kK, 1) * spec.layers +
                 SlabValues(spec, Part::kV, 1) * spec.layers) {}
 
-  int passes() const override { return 1; }
+  int passes() const override { return passes_.count(); }
 
   absl::Status Add(const PageToEncode& page) override {
-    if (done_) return absl::FailedPreconditionError("the pass of this fit is done");
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckOpen());
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {0, spec_.layers}, page, vectors_));
-    sample_.Add(vectors_.data(), vectors_.size() / sample_.width());
+    const size_t tokens = vectors_.size() / sample_.width();
+    sample_.Add(vectors_.data(), tokens);
+    passes_.Add(tokens);
     return absl::OkStatus();
   }
 
   absl::Status EndPass() override {
-    if (done_) return absl::FailedPreconditionError("the pass of this fit is done");
-    if (sample_.tokens() < kLeastTokens) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the pages have ", sample_.tokens(), " tokens; at least ", kLeastTokens, " are needed"));
-    }
-    done_ = true;
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
+    passes_.EndPass();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Finish() override {
-    if (!done_ || fit_ == nullptr) {
-      return absl::FailedPreconditionError(done_ ? "this fit is finished"
-                                                 : "the pass of this fit is not done");
-    }
-    KVSTOW_ASSIGN_OR_RETURN(std::string body, std::exchange(fit_, nullptr)(sample_));
+    KVSTOW_RETURN_IF_ERROR(passes_.Finish());
+    KVSTOW_ASSIGN_OR_RETURN(std::string body, fit_(sample_));
     const CalibrationSection section{section_, std::move(body)};
     return SerializeCalibration(shape_, {&section, 1});
   }
@@ -55,9 +50,9 @@ class SampledFit final : public CalibrationFit {
   const KvSpec spec_;
   const CalibrationShape shape_;
   const std::string section_;
-  FitSection fit_;
+  const FitSection fit_;
   TokenSample sample_;
-  bool done_ = false;
+  FitPasses passes_{1};
   std::vector<float> vectors_;
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/calibration_basis.h"
 #include "kernels/calibration_moments.h"
 #include "kernels/calibration_sample.h"
+#include "kernels/fit_passes.h"
 #include "kernels/pca_run_codec.h"
 #include "kernels/transform/dense_product.h"
 
@@ -88,41 +89,33 @@ class PcaFit final : public CalibrationFit {
     }
   }
 
-  int passes() const override { return kPasses; }
+  int passes() const override { return passes_.count(); }
 
   absl::Status Add(const PageToEncode& page) override {
-    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckOpen());
     for (uint32_t run = 0; run < shape_.runs(); ++run) {
       const LayerRange layers{run * shape_.layers_per_run, shape_.LayersOfRun(run)};
       KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, layers, page, vectors_));
       const size_t stride = shape_.WidthOfRun(run), tokens = vectors_.size() / stride;
-      for (PartFit& part : runs_[run]) part.Add(pass_, vectors_.data(), tokens, stride);
-      if (run == 0) tokens_[pass_] += tokens;
+      for (PartFit& part : runs_[run]) part.Add(passes_.now(), vectors_.data(), tokens, stride);
+      if (run == 0) passes_.Add(tokens);
     }
     return absl::OkStatus();
   }
 
   absl::Status EndPass() override {
-    if (pass_ >= kPasses) return absl::FailedPreconditionError("all passes of this fit are done");
-    if (tokens_[pass_] < kLeastTokens || tokens_[pass_] != tokens_[0]) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("pass ", pass_ + 1, " saw ", tokens_[pass_], " tokens, the first ",
-                       tokens_[0], "; all must see the same, at least ", kLeastTokens));
-    }
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
     for (std::vector<PartFit>& run : runs_) {
       for (PartFit& part : run) {
-        if (pass_ == 0) part.EndFirst();
+        if (passes_.now() == 0) part.EndFirst();
       }
     }
-    ++pass_;
+    passes_.EndPass();
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Finish() override {
-    if (pass_ != kPasses) {
-      return absl::FailedPreconditionError("this fit is finished, or not all passes are done");
-    }
-    ++pass_;
+    KVSTOW_RETURN_IF_ERROR(passes_.Finish());
     PcaData data{.bits = bits_};
     for (std::vector<PartFit>& run : runs_) {
       for (PartFit& part : run) data.parts.push_back(std::move(part).Take(bits_));
@@ -135,8 +128,7 @@ class PcaFit final : public CalibrationFit {
   const KvSpec spec_;
   const CalibrationShape shape_;
   const std::vector<float> bits_;
-  int pass_ = 0;
-  uint64_t tokens_[kPasses] = {};
+  FitPasses passes_{kPasses};
   std::vector<std::vector<PartFit>> runs_;
   std::vector<float> vectors_;
 };

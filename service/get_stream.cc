@@ -4,33 +4,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "proto/wire/chunk.h"
+#include "service/bulk_stream.h"
 #include "service/convert.h"
-#include "service/streams.h"
 
 namespace kvstow {
 namespace {
 
-class GetStream final : public RawReactor {
+class GetStream final : public BulkStream {
  public:
   GetStream(StreamParts& parts, grpc::CallbackServerContext* context)
-      : parts_(parts), context_(*context), count_(parts, StreamKind::kGet) {
-    absl::Status status = CheckDeadline(*context, parts.metrics);
-    if (status.ok()) status = count_.admitted();
-    if (status.ok()) {
-      StartRead(&in_);
-    } else {
-      FinishStream(*this, context_, status);
-    }
-  }
+      : BulkStream(parts, *context, StreamKind::kGet) {}
 
   ~GetStream() override { parts_.get_ahead -= ahead_; }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override { delete this; }
 
  private:
   // A page that was asked for, from then until its last byte is written.
@@ -44,7 +34,6 @@ class GetStream final : public RawReactor {
     size_t part = 0;     // of page.payload, and the offset in it, that come next
     size_t part_offset = 0;
   };
-  enum class Next { kNothing, kWrite, kFinish };
 
   absl::Status Handle(const grpc::ByteBuffer& message);
   absl::Status Open(const v1::GetOpen& open);
@@ -60,30 +49,16 @@ class GetStream final : public RawReactor {
   bool NextChunk() KVSTOW_REQUIRES(mu_);
   std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
   Next Decide() KVSTOW_REQUIRES(mu_);
-  // Static, since with kNothing the stream may be gone by now: another thread ended it.
-  static void Act(GetStream* stream, Next next);
 
-  StreamParts& parts_;
-  grpc::CallbackServerContext& context_;
-  const StreamCount count_;
-
-  grpc::ByteBuffer in_;
   std::shared_ptr<const Space> space_;  // these three are set once, by the first message
   LeaseId lease_ = 0;
   v1::Payload payload_ = v1::RAW;
 
-  Mutex mu_;
-  grpc::ByteBuffer out_;  // belongs to gRPC while writing_
   std::deque<std::shared_ptr<Asked>> asked_ KVSTOW_GUARDED_BY(mu_);  // in the order of replies
   size_t next_fetch_ KVSTOW_GUARDED_BY(mu_) = 0;  // in asked_: those before it are being fetched
   uint64_t ahead_ KVSTOW_GUARDED_BY(mu_) = 0;     // payload bytes fetched and not yet written
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;    // payload bytes that the client will take
   int fetching_ KVSTOW_GUARDED_BY(mu_) = 0;
-  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
-  bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
-  bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
-  bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
-  absl::Status final_ KVSTOW_GUARDED_BY(mu_);
 };
 
 void GetStream::OnReadDone(bool ok) {
@@ -251,18 +226,6 @@ GetStream::Next GetStream::Decide() {
   }
   finished_ = true;
   return Next::kFinish;
-}
-
-void GetStream::Act(GetStream* stream, Next next) {
-  if (next == Next::kWrite) stream->StartWrite(&stream->out_);
-  if (next == Next::kFinish) {
-    absl::Status status;
-    {
-      MutexLock lock(stream->mu_);
-      status = stream->final_;
-    }
-    FinishStream(*stream, stream->context_, status);
-  }
 }
 
 void GetStream::OnWriteDone(bool ok) {

@@ -2,12 +2,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
+#include "service/bulk_stream.h"
 #include "service/convert.h"
 #include "service/encoded_put.h"
-#include "service/streams.h"
 
 namespace kvstow {
 namespace {
@@ -15,23 +14,14 @@ namespace {
 // Answers that may wait for a client that does not read; beyond it, the stream reads no more.
 constexpr int kMaxUnreadResults = 1024;
 
-class PutStream final : public RawReactor {
+class PutStream final : public BulkStream {
  public:
   PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
-      : parts_(parts), context_(*context), count_(parts, StreamKind::kPut), window_(parts) {
-    absl::Status status = CheckDeadline(*context, parts.metrics);
-    if (status.ok()) status = count_.admitted();
-    if (status.ok()) {
-      StartRead(&in_);
-    } else {
-      FinishStream(*this, context_, status);
-    }
-  }
+      : BulkStream(parts, *context, StreamKind::kPut), window_(parts) {}
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override { delete this; }
 
  private:
   // The page that is being received; touched by the reading side only.
@@ -42,7 +32,6 @@ class PutStream final : public RawReactor {
     uint64_t bytes = 0;          // received so far
     Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
   };
-  enum class Next { kNothing, kWrite, kFinish };
 
   // The reading side. A status that is not OK ends the stream.
   absl::Status Handle(const grpc::ByteBuffer& message);
@@ -62,15 +51,9 @@ class PutStream final : public RawReactor {
               uint64_t raw_bytes = 0);
   void GrantCredit(uint64_t bytes);
   Next Decide() KVSTOW_REQUIRES(mu_);
-  // Static, since with kNothing the stream may be gone by now: another thread ended it.
-  static void Act(PutStream* stream, Next next);
 
-  StreamParts& parts_;
-  grpc::CallbackServerContext& context_;
-  const StreamCount count_;
   PutWindow window_;
 
-  grpc::ByteBuffer in_;
   std::shared_ptr<const Space> space_;  // these two are set once, by the first message
   v1::Payload payload_ = v1::RAW;
   Receiving receiving_;
@@ -78,17 +61,10 @@ class PutStream final : public RawReactor {
   std::string last_key_;   // of it
   uint64_t last_end_ = 0;  // position of the token behind it
 
-  Mutex mu_;
-  grpc::ByteBuffer out_;                            // belongs to gRPC while writing_
   v1::PutResponse answers_ KVSTOW_GUARDED_BY(mu_);  // to be written
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;      // granted and not yet used
   int storing_ KVSTOW_GUARDED_BY(mu_) = 0;          // pages on worker threads
-  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
-  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;  // no read is open until the write is done
-  bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
-  bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
-  bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
-  absl::Status final_ KVSTOW_GUARDED_BY(mu_);
+  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;      // no read is open until the write is done
 };
 
 void PutStream::OnReadDone(bool ok) {
@@ -325,18 +301,6 @@ PutStream::Next PutStream::Decide() {
     return Next::kFinish;
   }
   return Next::kNothing;
-}
-
-void PutStream::Act(PutStream* stream, Next next) {
-  if (next == Next::kWrite) stream->StartWrite(&stream->out_);
-  if (next == Next::kFinish) {
-    absl::Status status;
-    {
-      MutexLock lock(stream->mu_);
-      status = stream->final_;
-    }
-    FinishStream(*stream, stream->context_, status);
-  }
 }
 
 void PutStream::OnWriteDone(bool ok) {

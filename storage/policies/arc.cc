@@ -2,17 +2,16 @@
 // the paper's: T1 and T2 hold items that were used once and more often, B1 and B2 their ghosts.
 #include <algorithm>
 
-#include "storage/policies/item_lists.h"
 #include "storage/policies/list_policies.h"
+#include "storage/policies/list_policy.h"
 
 namespace kvstow {
 namespace {
 
-struct NoFacts {};
-
-class Arc final : public EvictionPolicy {
+class Arc final : public ListPolicy<> {
  public:
-  explicit Arc(uint64_t capacity_bytes) : capacity_(static_cast<double>(capacity_bytes)) {}
+  explicit Arc(uint64_t capacity_bytes)
+      : ListPolicy(2, 2), capacity_(static_cast<double>(capacity_bytes)) {}
 
   void SetCapacity(uint64_t bytes) override {
     capacity_ = static_cast<double>(bytes);
@@ -36,9 +35,6 @@ class Arc final : public EvictionPolicy {
   void Touch(uint64_t id) override {
     if (const ItemNumber n = Resident(id); n != kNoItem) lists_.MoveToBack(n, kT2);
   }
-  void Resize(uint64_t id, uint64_t bytes, double) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Resize(n, bytes);
-  }
   void Remove(uint64_t id, bool evicted) override {
     const ItemNumber n = Resident(id);
     if (n == kNoItem) return;
@@ -51,12 +47,6 @@ class Arc final : public EvictionPolicy {
            Bytes(kT1) + Bytes(kT2) + Bytes(kB1) + Bytes(kB2) > 2 * capacity_) {
       lists_.Forget(lists_.front(kB2));
     }
-  }
-  void Hold(uint64_t id) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Hold(n);
-  }
-  void Release(uint64_t id) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.PutBack(n);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     const bool from_t1 = Bytes(kT1) > target_;
@@ -71,14 +61,9 @@ class Arc final : public EvictionPolicy {
   static constexpr size_t kT1 = 0, kT2 = 1, kB1 = 2, kB2 = 3;
 
   double Bytes(size_t list) const { return static_cast<double>(lists_.bytes(list)); }
-  ItemNumber Resident(uint64_t id) const {
-    const ItemNumber n = lists_.Find(id);
-    return n != kNoItem && lists_[n].list <= kT2 ? n : kNoItem;
-  }
 
   double capacity_;
   double target_ = 0;  // bytes that T1 should have: the paper's p
-  ItemLists<NoFacts> lists_{4};
 };
 
 }  // namespace

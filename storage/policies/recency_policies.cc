@@ -1,18 +1,16 @@
 // LRU and SLRU.
-#include "storage/policies/item_lists.h"
 #include "storage/policies/list_policies.h"
+#include "storage/policies/list_policy.h"
 
 namespace kvstow {
 namespace {
 
-struct NoFacts {};
-
 // One list, or two when `protected_share` is not 0: then items are put into the first, go to the
 // second when they are used, and back when that is over its share of the capacity.
-class SegmentedLru final : public EvictionPolicy {
+class SegmentedLru final : public ListPolicy<> {
  public:
   SegmentedLru(uint64_t capacity_bytes, double protected_share)
-      : protected_share_(protected_share) {
+      : ListPolicy(2), protected_share_(protected_share) {
     SetCapacity(capacity_bytes);
   }
 
@@ -27,23 +25,7 @@ class SegmentedLru final : public EvictionPolicy {
     const ItemNumber n = lists_.Find(id);
     if (n == kNoItem) return;
     lists_.MoveToBack(n, protected_bytes_ == 0 ? kProbation : kProtected);
-    while (lists_.bytes(kProtected) > protected_bytes_) {
-      const ItemNumber oldest = lists_.front(kProtected);
-      if (oldest == kNoItem) break;  // the rest is held
-      lists_.MoveToBack(oldest, kProbation);
-    }
-  }
-  void Resize(uint64_t id, uint64_t bytes, double) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Resize(n, bytes);
-  }
-  void Remove(uint64_t id, bool) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Forget(n);
-  }
-  void Hold(uint64_t id) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Hold(n);
-  }
-  void Release(uint64_t id) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.PutBack(n);
+    Overflow(kProtected, protected_bytes_, kProbation);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     for (const size_t list : {kProbation, kProtected}) {
@@ -58,7 +40,6 @@ class SegmentedLru final : public EvictionPolicy {
 
   const double protected_share_;
   uint64_t protected_bytes_ = 0;
-  ItemLists<NoFacts> lists_{2};
 };
 
 }  // namespace

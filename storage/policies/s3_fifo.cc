@@ -1,8 +1,8 @@
 // S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, algorithm 1.
 #include <algorithm>
 
-#include "storage/policies/item_lists.h"
 #include "storage/policies/list_policies.h"
+#include "storage/policies/list_policy.h"
 
 namespace kvstow {
 namespace {
@@ -11,9 +11,9 @@ struct Uses {
   uint8_t uses = 0;  // since it was put, or moved; at most kMaxUses
 };
 
-class S3Fifo final : public EvictionPolicy {
+class S3Fifo final : public ListPolicy<Uses> {
  public:
-  explicit S3Fifo(uint64_t capacity_bytes) { SetCapacity(capacity_bytes); }
+  explicit S3Fifo(uint64_t capacity_bytes) : ListPolicy(2, 1) { SetCapacity(capacity_bytes); }
 
   void SetCapacity(uint64_t bytes) override {
     small_bytes_ = bytes / 10;
@@ -34,21 +34,12 @@ class S3Fifo final : public EvictionPolicy {
     const ItemNumber n = Resident(id);
     if (n != kNoItem) lists_[n].uses = std::min<uint8_t>(lists_[n].uses + 1, kMaxUses);
   }
-  void Resize(uint64_t id, uint64_t bytes, double) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Resize(n, bytes);
-  }
   void Remove(uint64_t id, bool evicted) override {
     const ItemNumber n = Resident(id);
     if (n == kNoItem) return;
     if (!evicted || lists_[n].list == kMain) return lists_.Forget(n);
     lists_.MoveToBack(n, kGhost);
     while (lists_.bytes(kGhost) > ghost_bytes_) lists_.Forget(lists_.front(kGhost));
-  }
-  void Hold(uint64_t id) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.Hold(n);
-  }
-  void Release(uint64_t id) override {
-    if (const ItemNumber n = Resident(id); n != kNoItem) lists_.PutBack(n);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     if (lists_.bytes(kSmall) >= small_bytes_) {
@@ -63,10 +54,6 @@ class S3Fifo final : public EvictionPolicy {
   static constexpr size_t kSmall = 0, kMain = 1, kGhost = 2;
   static constexpr uint8_t kMaxUses = 3;
 
-  ItemNumber Resident(uint64_t id) const {
-    const ItemNumber n = lists_.Find(id);
-    return n != kNoItem && lists_[n].list != kGhost ? n : kNoItem;
-  }
   // The oldest that was not used twice; those before it that were move to the main queue.
   ItemNumber FromSmall(absl::FunctionRef<bool(uint64_t)> may_go) {
     for (ItemNumber n = lists_.front(kSmall), after; n != kNoItem; n = after) {
@@ -99,7 +86,6 @@ class S3Fifo final : public EvictionPolicy {
   }
 
   uint64_t small_bytes_ = 0, ghost_bytes_ = 0;
-  ItemLists<Uses> lists_{3};
 };
 
 }  // namespace

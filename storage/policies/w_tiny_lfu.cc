@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
-#include "storage/policies/item_lists.h"
 #include "storage/policies/list_policies.h"
+#include "storage/policies/list_policy.h"
 
 namespace kvstow {
 namespace {
@@ -64,11 +64,9 @@ class UseSketch {
   size_t uses_ = 0;
 };
 
-struct NoFacts {};
-
-class WTinyLfu final : public EvictionPolicy {
+class WTinyLfu final : public ListPolicy<> {
  public:
-  explicit WTinyLfu(uint64_t capacity_bytes) { SetCapacity(capacity_bytes); }
+  explicit WTinyLfu(uint64_t capacity_bytes) : ListPolicy(3) { SetCapacity(capacity_bytes); }
 
   void SetCapacity(uint64_t bytes) override {
     window_bytes_ = bytes / 100;
@@ -86,23 +84,7 @@ class WTinyLfu final : public EvictionPolicy {
     if (n == kNoItem) return;
     sketch_.Add(id);
     lists_.MoveToBack(n, lists_[n].list == kWindow ? kWindow : kProtected);
-    while (lists_.bytes(kProtected) > protected_bytes_) {
-      const ItemNumber oldest = lists_.front(kProtected);
-      if (oldest == kNoItem) break;  // the rest is held
-      lists_.MoveToBack(oldest, kProbation);
-    }
-  }
-  void Resize(uint64_t id, uint64_t bytes, double) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Resize(n, bytes);
-  }
-  void Remove(uint64_t id, bool) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Forget(n);
-  }
-  void Hold(uint64_t id) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.Hold(n);
-  }
-  void Release(uint64_t id) override {
-    if (const ItemNumber n = lists_.Find(id); n != kNoItem) lists_.PutBack(n);
+    Overflow(kProtected, protected_bytes_, kProbation);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
     // What overflows the window enters the main part freely while that has room.
@@ -130,7 +112,6 @@ class WTinyLfu final : public EvictionPolicy {
   static constexpr size_t kWindow = 0, kProbation = 1, kProtected = 2;
 
   uint64_t window_bytes_ = 0, main_bytes_ = 0, protected_bytes_ = 0;
-  ItemLists<NoFacts> lists_{3};
   UseSketch sketch_;
 };
 
