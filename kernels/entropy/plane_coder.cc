@@ -1,6 +1,7 @@
 #include "kernels/entropy/plane_coder.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "absl/strings/str_cat.h"
@@ -124,15 +125,26 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
   const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
   std::vector<std::vector<uint16_t>> words(layout_.levels);
   std::vector<std::vector<uint32_t>> lengths(layout_.levels);
-  std::vector<RansEncoder> encoders(layout_.levels);
-  for (uint32_t first = 0; first < tokens; first += layout_.tokens_per_stream) {
-    const uint32_t count = std::min(layout_.tokens_per_stream, tokens - first);
-    EncodePlanes(StreamOf(count, stride, shifts.data() + first), q.data() + first, encoders);
-    PutEnergies(energies.subspan(first * blocks()), count, encoders[0]);
-    for (uint32_t level = 0; level < layout_.levels; ++level) {
-      const size_t before = words[level].size();
-      encoders[level].Finish(words[level]);
-      lengths[level].push_back(static_cast<uint32_t>(words[level].size() - before));
+  // Two streams at a time.
+  const uint32_t each = layout_.tokens_per_stream;
+  std::array<std::vector<RansEncoder>, 2> encoders;
+  for (auto& of_levels : encoders) of_levels.resize(layout_.levels);
+  for (uint32_t first = 0; first < tokens;) {
+    const bool pair = tokens - first >= 2 * each;
+    const uint32_t count = std::min(each, tokens - first);
+    const auto part = [&](size_t w) {
+      const size_t at = first + w * each;
+      return PlaneEncoding{StreamOf(count, stride, shifts.data() + at), q.data() + at, encoders[w]};
+    };
+    const PlaneEncoding one = part(0), other = part(pair ? 1 : 0);
+    EncodePlanes(one, pair ? &other : nullptr);
+    for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
+      PutEnergies(energies.subspan(first * blocks()), count, encoders[w][0]);
+      for (uint32_t level = 0; level < layout_.levels; ++level) {
+        const size_t before = words[level].size();
+        encoders[w][level].Finish(words[level]);
+        lengths[level].push_back(static_cast<uint32_t>(words[level].size() - before));
+      }
     }
   }
   std::vector<std::string> out(layout_.levels);
@@ -153,22 +165,35 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
     KVSTOW_ASSIGN_OR_RETURN(streams[level],
                             SplitStreams(bodies[level], (size_t{tokens} + each - 1) / each));
   }
-  std::vector<RansDecoder> decoders;
-  for (uint32_t first = 0; first < wanted.count; first += each) {
-    const uint32_t count = std::min(each, wanted.count - first);
-    const uint32_t stream = (wanted.first + first) / each;
-    decoders.clear();
-    for (const auto& level : streams) decoders.emplace_back(level[stream]);
-    const std::span<uint8_t> classes = energies.subspan(first * blocks());
-    GetEnergies(decoders[0], count, classes.data());
-    const std::vector<int32_t> shifts = ShiftsOf(classes, blocks(), count, stride);
-    if (!DecodePlanes(StreamOf(count, stride, shifts.data()), decoders, q.data() + first))
-      return absl::DataLossError(absl::StrCat("plane body: stream ", stream, " has a bad escape"));
-    for (const RansDecoder& rans : decoders) {
-      if (!rans.AtEnd())
-        return absl::DataLossError(
-            absl::StrCat("plane body: stream ", stream, " does not end well"));
+  // Two streams at a time.
+  std::array<std::vector<RansDecoder>, 2> decoders;
+  std::array<std::vector<int32_t>, 2> shifts;
+  for (uint32_t first = 0; first < wanted.count;) {
+    std::vector<PlaneDecoding> pair;
+    uint32_t next = first;
+    for (size_t w = 0; w < 2 && next < wanted.count; ++w) {
+      const uint32_t count = std::min(each, wanted.count - next);
+      if (w > 0 && count < each) break;
+      decoders[w].clear();
+      for (const auto& level : streams)
+        decoders[w].emplace_back(level[(wanted.first + next) / each]);
+      const std::span<uint8_t> classes = energies.subspan(next * blocks());
+      GetEnergies(decoders[w][0], count, classes.data());
+      shifts[w] = ShiftsOf(classes, blocks(), count, stride);
+      pair.push_back({StreamOf(count, stride, shifts[w].data()), decoders[w], q.data() + next});
+      next += count;
     }
+    const auto bad = [&](absl::string_view what) {
+      return absl::DataLossError(absl::StrCat("plane body: a stream of tokens ", first, " to ",
+                                              next - 1, " of those wanted ", what));
+    };
+    if (!DecodePlanes(pair[0], pair.size() > 1 ? &pair[1] : nullptr))
+      return bad("has a bad escape");
+    for (size_t w = 0; w < pair.size(); ++w) {
+      const auto ended = [](const RansDecoder& rans) { return rans.AtEnd(); };
+      if (!std::ranges::all_of(decoders[w], ended)) return bad("does not end well");
+    }
+    first = next;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,8 @@
 // The plane coder's decoding loops, once for each SIMD target, chosen at run time: the values of
 // the reference. Levels of a coefficient are decoded together, so that the chains of dependent
 // instructions of their states run side by side.
+#include <vector>
+
 #include "kernels/entropy/plane_loops.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -218,51 +220,91 @@ class Levels<kSame, kCount, kCount> {
   HWY_INLINE bool Get(const Step&, Values&) { return true; }
 };
 
+// A stream at the levels [first, first + kCount).
 template <bool kSame, size_t kCount>
-bool DecodeLevels(const PlaneStream& stream, size_t first, std::span<RansDecoder> decoders,
-                  int32_t* q) {
-  Levels<kSame, 0, kCount> levels(stream, first, decoders);
+class Way {
+ public:
+  HWY_INLINE Way(const PlaneDecoding& of, size_t first)
+      : stream_(of.stream), refines_(first > 0), q_(of.q), levels_(of.stream, first, of.decoders) {}
+
+  HWY_INLINE void BeginBlock(size_t block) { steps_ = StepsOf(stream_, block); }
+  HWY_INLINE void Begin(size_t coefficient) {
+    row_ = q_ + coefficient * stream_.stride;
+    levels_.Begin(coefficient);
+  }
+  HWY_INLINE void Store() { levels_.Store(); }
+  HWY_INLINE size_t steps() const { return steps_.size(); }
+  // False for what no encoder writes.
+  HWY_INLINE bool Decode(size_t s) {
+    const Step& step = steps_[s];
+    int32_t* const at = row_ + step.first;
+    Values values;
+    for (size_t v = 0; v < kVectors && refines_; ++v) {
+      const auto value = hn::LoadU(DI(), at + v * kLanes);
+      values.magnitude[v] = Magnitudes(value);
+      values.negative[v] = hn::BitCast(D(), hn::BroadcastSignBit(value));
+    }
+    if (!levels_.Get(step, values)) return false;
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto sign = values.negative[v];
+      const auto value = hn::Sub(hn::Xor(values.magnitude[v], sign), sign);
+      hn::StoreU(hn::BitCast(DI(), value), DI(), at + v * kLanes);
+    }
+    return true;
+  }
+
+ private:
+  const PlaneStream& stream_;
+  const bool refines_;
+  int32_t* const q_;
+  int32_t* row_ = nullptr;
+  std::vector<Step> steps_;
+  Levels<kSame, 0, kCount> levels_;
+};
+
+// Streams of as many tokens side by side: while one waits for its state, the other goes on.
+template <class First, class... Others>
+bool DecodeWays(const PlaneStream& stream, First& first, Others&... others) {
   for (size_t block = 0; block < BlocksOf(stream); ++block) {
-    const std::vector<Step> steps = StepsOf(stream, block);
+    first.BeginBlock(block);
+    (others.BeginBlock(block), ...);
     for (size_t i = FirstOfBlock(stream, block); i < EndOfBlock(stream, block); ++i) {
-      levels.Begin(i);
-      for (const Step& step : steps) {
-        int32_t* const at = q + i * stream.stride + step.first;
-        Values values;
-        for (size_t v = 0; v < kVectors && first > 0; ++v) {
-          const auto value = hn::LoadU(DI(), at + v * kLanes);
-          values.magnitude[v] = Magnitudes(value);
-          values.negative[v] = hn::BitCast(D(), hn::BroadcastSignBit(value));
-        }
-        if (!levels.Get(step, values)) return false;
-        for (size_t v = 0; v < kVectors; ++v) {
-          const auto sign = values.negative[v];
-          const auto value = hn::Sub(hn::Xor(values.magnitude[v], sign), sign);
-          hn::StoreU(hn::BitCast(DI(), value), DI(), at + v * kLanes);
-        }
+      first.Begin(i);
+      (others.Begin(i), ...);
+      for (size_t s = 0; s < first.steps(); ++s) {
+        if (!(first.Decode(s) && (others.Decode(s) && ...))) return false;
       }
     }
   }
-  levels.Store();
+  first.Store();
+  (others.Store(), ...);
   return true;
 }
 
+template <bool kSame, size_t kCount>
+bool DecodeLevels(const PlaneDecoding& one, const PlaneDecoding* other, size_t first) {
+  Way<kSame, kCount> way(one, first);
+  if (other == nullptr) return DecodeWays(one.stream, way);
+  Way<kSame, kCount> second(*other, first);
+  return DecodeWays(one.stream, way, second);
+}
+
 template <bool kSame>
-bool Decode(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q) {
-  for (size_t first = 0; first < decoders.size(); first += 4) {
+bool Decode(const PlaneDecoding& one, const PlaneDecoding* other) {
+  for (size_t first = 0; first < one.decoders.size(); first += 4) {
     bool ok = false;
-    switch (decoders.size() - first) {
+    switch (one.decoders.size() - first) {
       case 1:
-        ok = DecodeLevels<kSame, 1>(stream, first, decoders, q);
+        ok = DecodeLevels<kSame, 1>(one, other, first);
         break;
       case 2:
-        ok = DecodeLevels<kSame, 2>(stream, first, decoders, q);
+        ok = DecodeLevels<kSame, 2>(one, other, first);
         break;
       case 3:
-        ok = DecodeLevels<kSame, 3>(stream, first, decoders, q);
+        ok = DecodeLevels<kSame, 3>(one, other, first);
         break;
       default:
-        ok = DecodeLevels<kSame, 4>(stream, first, decoders, q);
+        ok = DecodeLevels<kSame, 4>(one, other, first);
         break;
     }
     if (!ok) return false;
@@ -270,9 +312,8 @@ bool Decode(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t*
   return true;
 }
 
-bool DecodePlanes(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q) {
-  return stream.shifts == nullptr ? Decode<true>(stream, decoders, q)
-                                  : Decode<false>(stream, decoders, q);
+bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other) {
+  return one.stream.shifts == nullptr ? Decode<true>(one, other) : Decode<false>(one, other);
 }
 
 using VF = hn::Vec<DF>;
@@ -331,8 +372,8 @@ namespace kvstow {
 HWY_EXPORT(DecodePlanes);
 HWY_EXPORT(DequantizePlanes);
 
-bool DecodePlanes(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q) {
-  return HWY_DYNAMIC_DISPATCH(DecodePlanes)(stream, decoders, q);
+bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other) {
+  return HWY_DYNAMIC_DISPATCH(DecodePlanes)(one, other);
 }
 
 void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,

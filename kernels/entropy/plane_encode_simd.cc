@@ -1,6 +1,8 @@
 // The plane coder's encoding loop, once for each SIMD target, chosen at run time: the bytes of the
 // reference. Levels of a coefficient are coded together, so that the chains of dependent
 // instructions of their states run side by side.
+#include <vector>
+
 #include "kernels/entropy/plane_loops.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -200,48 +202,86 @@ HWY_INLINE Values LoadValues(const Step& step, const int32_t* q) {
   return values;
 }
 
+// A stream at the levels [first, first + kCount).
 template <bool kSame, size_t kCount>
-void EncodeLevels(const PlaneStream& stream, const int32_t* q, size_t first,
-                  std::span<RansEncoder> encoders) {
-  constexpr size_t kWordsAStep = 8 * kRansLanes;  // the most that one writes
-  Levels<kSame, 0, kCount> levels(stream, first, encoders);
+class Way {
+ public:
+  HWY_INLINE Way(const PlaneEncoding& of, size_t first)
+      : stream_(of.stream), q_(of.q), levels_(of.stream, first, of.encoders) {}
+
+  HWY_INLINE void BeginBlock(size_t block) { steps_ = StepsOf(stream_, block); }
+  HWY_INLINE void Begin(size_t coefficient) {
+    constexpr size_t kWordsAStep = 8 * kRansLanes;  // the most that one writes
+    row_ = q_ + coefficient * stream_.stride;
+    levels_.Reserve((steps_.size() + 1) * kWordsAStep);
+    levels_.Begin(coefficient);
+  }
+  HWY_INLINE void Store() { levels_.Store(); }
+  HWY_INLINE size_t steps() const { return steps_.size(); }
+  HWY_INLINE void Encode(size_t s) {
+    levels_.Put(steps_[s], LoadValues(steps_[s], row_ + steps_[s].first));
+  }
+
+ private:
+  const PlaneStream& stream_;
+  const int32_t* const q_;
+  const int32_t* row_ = nullptr;
+  std::vector<Step> steps_;
+  Levels<kSame, 0, kCount> levels_;
+};
+
+// Streams of as many tokens side by side: while one waits for its state, the other goes on.
+template <class First, class... Others>
+void EncodeWays(const PlaneStream& stream, First& first, Others&... others) {
   for (size_t block = BlocksOf(stream); block-- > 0;) {
-    const std::vector<Step> steps = StepsOf(stream, block);
+    first.BeginBlock(block);
+    (others.BeginBlock(block), ...);
     for (size_t i = EndOfBlock(stream, block); i-- > FirstOfBlock(stream, block);) {
-      levels.Reserve((steps.size() + 1) * kWordsAStep);
-      levels.Begin(i);
-      for (size_t s = steps.size(); s-- > 0;)
-        levels.Put(steps[s], LoadValues(steps[s], q + i * stream.stride + steps[s].first));
+      first.Begin(i);
+      (others.Begin(i), ...);
+      for (size_t s = first.steps(); s-- > 0;) {
+        first.Encode(s);
+        (others.Encode(s), ...);
+      }
     }
   }
-  levels.Store();
+  first.Store();
+  (others.Store(), ...);
+}
+
+template <bool kSame, size_t kCount>
+void EncodeLevels(const PlaneEncoding& one, const PlaneEncoding* other, size_t first) {
+  Way<kSame, kCount> way(one, first);
+  if (other == nullptr) return EncodeWays(one.stream, way);
+  Way<kSame, kCount> second(*other, first);
+  EncodeWays(one.stream, way, second);
 }
 
 template <bool kSame>
-void Encode(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
-  for (size_t first = 0; first < encoders.size(); first += 4) {
-    switch (encoders.size() - first) {
+void Encode(const PlaneEncoding& one, const PlaneEncoding* other) {
+  for (size_t first = 0; first < one.encoders.size(); first += 4) {
+    switch (one.encoders.size() - first) {
       case 1:
-        EncodeLevels<kSame, 1>(stream, q, first, encoders);
+        EncodeLevels<kSame, 1>(one, other, first);
         break;
       case 2:
-        EncodeLevels<kSame, 2>(stream, q, first, encoders);
+        EncodeLevels<kSame, 2>(one, other, first);
         break;
       case 3:
-        EncodeLevels<kSame, 3>(stream, q, first, encoders);
+        EncodeLevels<kSame, 3>(one, other, first);
         break;
       default:
-        EncodeLevels<kSame, 4>(stream, q, first, encoders);
+        EncodeLevels<kSame, 4>(one, other, first);
         break;
     }
   }
 }
 
-void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
-  if (stream.shifts == nullptr) {
-    Encode<true>(stream, q, encoders);
+void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
+  if (one.stream.shifts == nullptr) {
+    Encode<true>(one, other);
   } else {
-    Encode<false>(stream, q, encoders);
+    Encode<false>(one, other);
   }
 }
 
@@ -253,8 +293,8 @@ namespace kvstow {
 
 HWY_EXPORT(EncodePlanes);
 
-void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders) {
-  HWY_DYNAMIC_DISPATCH(EncodePlanes)(stream, q, encoders);
+void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
+  HWY_DYNAMIC_DISPATCH(EncodePlanes)(one, other);
 }
 
 }  // namespace kvstow

@@ -64,13 +64,26 @@ struct PlaneStream {
   uint32_t BaseLimit() const { return uint32_t{kPlaneMaxMagnitude} >> (levels - 1); }
 };
 
-// Level l of the integers `q` goes to encoders[l]; all levels.
-void EncodePlanes(const PlaneStream& stream, const int32_t* q, std::span<RansEncoder> encoders);
+// A stream: level l of the integers `q` goes to encoders[l]; all levels.
+struct PlaneEncoding {
+  PlaneStream stream;
+  const int32_t* q;
+  std::span<RansEncoder> encoders;
+};
+// `other` may be another stream of the same rows, as many tokens and levels, which is coded along:
+// the chains of instructions of two streams run side by side.
+void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other = nullptr);
 void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
                            std::span<RansEncoder> encoders);
-// Decodes decoders.size() levels to integers of the last of them; 0 where lanes have no token.
-// False for what no encoder writes.
-bool DecodePlanes(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
+
+// A stream, to integers of the last of decoders.size() levels; 0 where lanes have no token.
+struct PlaneDecoding {
+  PlaneStream stream;
+  std::span<RansDecoder> decoders;
+  int32_t* q;
+};
+// False for what no encoder writes. `other` as above.
+bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other = nullptr);
 bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
 
 // Coefficients of integers at `level`, whose steps are `steps`: of each, or one for all.

@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 #include <htscodecs/rANS_static4x16.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -13,7 +14,8 @@
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kTokens = 256, kWidth = 1024;
+constexpr uint32_t kStreams = 2, kTokens = 128, kWidth = 1024;  // tokens of a stream
+constexpr uint32_t kSymbols = kStreams * kTokens * kWidth;
 
 struct Symbols {
   std::vector<int16_t> rows;
@@ -26,7 +28,7 @@ struct Symbols {
             .lookups = &PlaneLookups::Universal(),
             .levels = levels,
             .tokens = kTokens,
-            .stride = kTokens};
+            .stride = kStreams * kTokens};
   }
 };
 
@@ -36,7 +38,7 @@ Symbols MakeSymbols(double sigma, uint32_t levels) {
   std::normal_distribution<double> normal;
   Symbols s;
   s.rows.assign(kWidth, static_cast<int16_t>(kPlaneUnitRow + std::lround(4 * std::log2(sigma))));
-  for (uint32_t k = 0; k < kWidth * kTokens; ++k) {
+  for (uint32_t k = 0; k < kSymbols; ++k) {
     s.q.push_back(static_cast<int32_t>(normal(random) * sigma * (1 << (levels - 1))));
     s.bytes.push_back(static_cast<uint8_t>(128 + std::clamp(s.q.back(), -128, 127)));
   }
@@ -44,21 +46,31 @@ Symbols MakeSymbols(double sigma, uint32_t levels) {
 }
 
 void Report(benchmark::State& state, uint32_t levels, size_t bytes) {
-  state.SetItemsProcessed(state.iterations() * kWidth * kTokens * levels);
-  state.counters["bits"] = 8.0 * static_cast<double>(bytes) / (kWidth * kTokens);
+  state.SetItemsProcessed(state.iterations() * kSymbols * levels);
+  state.counters["bits"] = 8.0 * static_cast<double>(bytes) / kSymbols;
 }
 
-std::vector<std::vector<uint16_t>> Encoded(const Symbols& s, uint32_t levels) {
-  std::vector<RansEncoder> encoders(levels);
-  EncodePlanes(s.Stream(levels), s.q.data(), encoders);
-  std::vector<std::vector<uint16_t>> words(levels);
-  for (uint32_t level = 0; level < levels; ++level) encoders[level].Finish(words[level]);
+using Words = std::vector<std::vector<uint16_t>>;  // of a stream's levels
+
+// The two streams side by side, as the coder does.
+std::array<Words, kStreams> Encoded(const Symbols& s, uint32_t levels) {
+  std::array<std::vector<RansEncoder>, kStreams> encoders;
+  for (auto& of_levels : encoders) of_levels.resize(levels);
+  const PlaneEncoding other{s.Stream(levels), s.q.data() + kTokens, encoders[1]};
+  EncodePlanes({s.Stream(levels), s.q.data(), encoders[0]}, &other);
+  std::array<Words, kStreams> words;
+  for (size_t w = 0; w < kStreams; ++w) {
+    words[w].resize(levels);
+    for (uint32_t level = 0; level < levels; ++level) encoders[w][level].Finish(words[w][level]);
+  }
   return words;
 }
 
-size_t Bytes(const std::vector<std::vector<uint16_t>>& words) {
+size_t Bytes(const std::array<Words, kStreams>& words) {
   size_t bytes = 0;
-  for (const auto& level : words) bytes += 2 * level.size();
+  for (const Words& stream : words) {
+    for (const auto& level : stream) bytes += 2 * level.size();
+  }
   return bytes;
 }
 
@@ -73,14 +85,17 @@ void BM_PlanesEncode(benchmark::State& state) {
 void BM_PlanesDecode(benchmark::State& state) {
   const auto levels = static_cast<uint32_t>(state.range(1));
   const Symbols s = MakeSymbols(static_cast<double>(state.range(0)) / 100, levels);
-  const auto words = Encoded(s, levels);
+  const std::array<Words, kStreams> words = Encoded(s, levels);
   std::vector<int32_t> got(s.q.size());
   for (auto _ : state) {
-    std::vector<RansDecoder> decoders;
-    for (const auto& level : words)
-      decoders.emplace_back(
-          std::span(reinterpret_cast<const uint8_t*>(level.data()), 2 * level.size()));
-    if (!DecodePlanes(s.Stream(levels), decoders, got.data()))
+    std::array<std::vector<RansDecoder>, kStreams> decoders;
+    for (size_t w = 0; w < kStreams; ++w) {
+      for (const auto& level : words[w])
+        decoders[w].emplace_back(
+            std::span(reinterpret_cast<const uint8_t*>(level.data()), 2 * level.size()));
+    }
+    const PlaneDecoding other{s.Stream(levels), decoders[1], got.data() + kTokens};
+    if (!DecodePlanes({s.Stream(levels), decoders[0], got.data()}, &other))
       state.SkipWithError("does not decode");
   }
   if (got != s.q) state.SkipWithError("decodes to something else");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "hwy/highway.h"
 #include "kernels/entropy/plane_tables.h"
@@ -130,14 +131,63 @@ TEST(PlaneCoder, RowsOfABlockDequantizeAlone) {
 
 INSTANTIATE_TEST_SUITE_P(TokensPerStream, PlaneCoderTest, testing::Values(16, 64, 256));
 
-// Streams of the loops that define the bytes.
-std::vector<std::vector<uint16_t>> StreamsOf(const PlaneStream& stream,
-                                             const std::vector<int32_t>& q, bool reference) {
-  std::vector<RansEncoder> encoders(stream.levels);
-  (reference ? EncodePlanesReference : EncodePlanes)(stream, q.data(), encoders);
-  std::vector<std::vector<uint16_t>> words(stream.levels);
+using Words = std::vector<std::vector<uint16_t>>;  // of a stream's levels
+
+Words Finished(std::vector<RansEncoder> encoders) {
+  Words words(encoders.size());
   for (size_t level = 0; level < words.size(); ++level) encoders[level].Finish(words[level]);
   return words;
+}
+
+// Of the loops that define the bytes.
+Words WordsOfTheReference(const PlaneStream& stream, const std::vector<int32_t>& q) {
+  std::vector<RansEncoder> encoders(stream.levels);
+  EncodePlanesReference(stream, q.data(), encoders);
+  return Finished(std::move(encoders));
+}
+
+std::vector<RansDecoder> DecodersOf(const Words& words, size_t levels) {
+  std::vector<RansDecoder> decoders;
+  for (size_t level = 0; level < levels; ++level) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words[level].data());
+    decoders.emplace_back(std::span(bytes, 2 * words[level].size()));
+  }
+  return decoders;
+}
+
+// Alone, and side by side with a stream of other values.
+void ExpectTheBytesOfTheReference(const PlaneStream& stream, const std::vector<int32_t>& q) {
+  std::vector<int32_t> opposite = q;
+  for (int32_t& value : opposite) value = -value;
+  const Words words = WordsOfTheReference(stream, q);
+  const Words others = WordsOfTheReference(stream, opposite);
+  std::vector<RansEncoder> alone(stream.levels), one(stream.levels), two(stream.levels);
+  EncodePlanes({stream, q.data(), alone});
+  EXPECT_EQ(Finished(std::move(alone)), words);
+  const PlaneEncoding other{stream, opposite.data(), two};
+  EncodePlanes({stream, q.data(), one}, &other);
+  EXPECT_EQ(Finished(std::move(one)), words);
+  EXPECT_EQ(Finished(std::move(two)), others);
+  for (const size_t levels : {3, 2, 1}) {
+    std::vector<int32_t> want(q.size()), want_other(q.size()), got(q.size(), -1);
+    std::vector<RansDecoder> decoders = DecodersOf(words, levels);
+    ASSERT_TRUE(DecodePlanesReference(stream, decoders, want.data()));
+    decoders = DecodersOf(others, levels);
+    ASSERT_TRUE(DecodePlanesReference(stream, decoders, want_other.data()));
+    decoders = DecodersOf(words, levels);
+    ASSERT_TRUE(DecodePlanes({stream, decoders, got.data()}));
+    EXPECT_TRUE(std::ranges::all_of(decoders, &RansDecoder::AtEnd));
+    EXPECT_EQ(got, want);
+    std::vector<int32_t> first(q.size(), -1), second(q.size(), -1);
+    decoders = DecodersOf(words, levels);
+    std::vector<RansDecoder> along = DecodersOf(others, levels);
+    const PlaneDecoding beside{stream, along, second.data()};
+    ASSERT_TRUE(DecodePlanes({stream, decoders, first.data()}, &beside));
+    EXPECT_TRUE(std::ranges::all_of(decoders, &RansDecoder::AtEnd));
+    EXPECT_TRUE(std::ranges::all_of(along, &RansDecoder::AtEnd));
+    EXPECT_EQ(first, want);
+    EXPECT_EQ(second, want_other);
+  }
 }
 
 TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
@@ -158,21 +208,14 @@ TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
                                  .stride = s.stride(),
                                  .block_ends = s.layout.block_ends,
                                  .shifts = blocks == 0 ? nullptr : shifts.data()};
-        const auto words = StreamsOf(stream, s.q, true);
-        ASSERT_EQ(StreamsOf(stream, s.q, false), words) << tokens << " " << blocks;
-        std::vector<int32_t> want(s.q.size()), got(s.q.size(), -1);
+        SCOPED_TRACE(absl::StrCat(tokens, " tokens, ", blocks, " blocks"));
+        ExpectTheBytesOfTheReference(stream, s.q);
+        const Words words = WordsOfTheReference(stream, s.q);
+        std::vector<int32_t> want(s.q.size());
         std::vector<float> expected(s.q.size()), coefficients(s.q.size());
         for (const size_t levels : {3, 2, 1}) {
-          std::vector<RansDecoder> decoders, again;
-          for (size_t level = 0; level < levels; ++level) {
-            const auto* bytes = reinterpret_cast<const uint8_t*>(words[level].data());
-            decoders.emplace_back(std::span(bytes, 2 * words[level].size()));
-          }
-          again = decoders;
+          std::vector<RansDecoder> decoders = DecodersOf(words, levels);
           ASSERT_TRUE(DecodePlanesReference(stream, decoders, want.data()));
-          ASSERT_TRUE(DecodePlanes(stream, again, got.data()));
-          for (const RansDecoder& rans : again) EXPECT_TRUE(rans.AtEnd());
-          ASSERT_EQ(got, want);
           const float step[] = {0.37f};
           DequantizePlanesReference(stream, want.data(), levels - 1, step, expected.data());
           DequantizePlanes(stream, want.data(), levels - 1, step, coefficients.data());
