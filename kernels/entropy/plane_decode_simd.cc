@@ -264,7 +264,7 @@ class Way {
 
 // Streams of as many tokens side by side: while one waits for its state, the other goes on.
 template <class First, class... Others>
-bool DecodeWays(const PlaneStream& stream, First& first, Others&... others) {
+HWY_INLINE bool DecodeWays(const PlaneStream& stream, First& first, Others&... others) {
   for (size_t block = 0; block < BlocksOf(stream); ++block) {
     first.BeginBlock(block);
     (others.BeginBlock(block), ...);
@@ -281,12 +281,18 @@ bool DecodeWays(const PlaneStream& stream, First& first, Others&... others) {
   return true;
 }
 
+// More than two levels keep the processor busy by themselves.
 template <bool kSame, size_t kCount>
 bool DecodeLevels(const PlaneDecoding& one, const PlaneDecoding* other, size_t first) {
   Way<kSame, kCount> way(one, first);
-  if (other == nullptr) return DecodeWays(one.stream, way);
-  Way<kSame, kCount> second(*other, first);
-  return DecodeWays(one.stream, way, second);
+  if constexpr (kCount <= 2) {
+    if (other != nullptr) {
+      Way<kSame, kCount> second(*other, first);
+      return DecodeWays(one.stream, way, second);
+    }
+  }
+  if (!DecodeWays(one.stream, way)) return false;
+  return other == nullptr || DecodeLevels<kSame, kCount>(*other, nullptr, first);
 }
 
 template <bool kSame>

@@ -232,7 +232,7 @@ class Way {
 
 // Streams of as many tokens side by side: while one waits for its state, the other goes on.
 template <class First, class... Others>
-void EncodeWays(const PlaneStream& stream, First& first, Others&... others) {
+HWY_INLINE void EncodeWays(const PlaneStream& stream, First& first, Others&... others) {
   for (size_t block = BlocksOf(stream); block-- > 0;) {
     first.BeginBlock(block);
     (others.BeginBlock(block), ...);
@@ -249,12 +249,18 @@ void EncodeWays(const PlaneStream& stream, First& first, Others&... others) {
   (others.Store(), ...);
 }
 
+// More than two levels keep the processor busy by themselves.
 template <bool kSame, size_t kCount>
 void EncodeLevels(const PlaneEncoding& one, const PlaneEncoding* other, size_t first) {
   Way<kSame, kCount> way(one, first);
-  if (other == nullptr) return EncodeWays(one.stream, way);
-  Way<kSame, kCount> second(*other, first);
-  EncodeWays(one.stream, way, second);
+  if constexpr (kCount <= 2) {
+    if (other != nullptr) {
+      Way<kSame, kCount> second(*other, first);
+      return EncodeWays(one.stream, way, second);
+    }
+  }
+  EncodeWays(one.stream, way);
+  if (other != nullptr) EncodeLevels<kSame, kCount>(*other, nullptr, first);
 }
 
 template <bool kSame>

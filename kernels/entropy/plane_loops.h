@@ -71,7 +71,7 @@ struct PlaneEncoding {
   std::span<RansEncoder> encoders;
 };
 // `other` may be another stream of the same rows, as many tokens and levels, which is coded along:
-// the chains of instructions of two streams run side by side.
+// where levels are few, the chains of instructions of the two run side by side.
 void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other = nullptr);
 void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
                            std::span<RansEncoder> encoders);
