@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -136,8 +137,9 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
       const size_t at = first + w * each;
       return PlaneEncoding{StreamOf(count, stride, shifts.data() + at), q.data() + at, encoders[w]};
     };
-    const PlaneEncoding one = part(0), other = part(pair ? 1 : 0);
-    EncodePlanes(one, pair ? &other : nullptr);
+    std::optional<PlaneEncoding> other;
+    if (pair) other = part(1);
+    EncodePlanes(part(0), pair ? &*other : nullptr);
     for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
       PutEnergies(energies.subspan(first * blocks()), count, encoders[w][0]);
       for (uint32_t level = 0; level < layout_.levels; ++level) {
@@ -169,31 +171,28 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
   std::array<std::vector<RansDecoder>, 2> decoders;
   std::array<std::vector<int32_t>, 2> shifts;
   for (uint32_t first = 0; first < wanted.count;) {
-    std::vector<PlaneDecoding> pair;
-    uint32_t next = first;
-    for (size_t w = 0; w < 2 && next < wanted.count; ++w) {
-      const uint32_t count = std::min(each, wanted.count - next);
-      if (w > 0 && count < each) break;
+    const bool pair = wanted.count - first >= 2 * each;
+    const uint32_t count = std::min(each, wanted.count - first);
+    const uint32_t stream = (wanted.first + first) / each;
+    const auto begin = [&](size_t w) {
+      const size_t at = first + w * each;
       decoders[w].clear();
-      for (const auto& level : streams)
-        decoders[w].emplace_back(level[(wanted.first + next) / each]);
-      const std::span<uint8_t> classes = energies.subspan(next * blocks());
+      for (const auto& level : streams) decoders[w].emplace_back(level[stream + w]);
+      const std::span<uint8_t> classes = energies.subspan(at * blocks());
       GetEnergies(decoders[w][0], count, classes.data());
       shifts[w] = ShiftsOf(classes, blocks(), count, stride);
-      pair.push_back({StreamOf(count, stride, shifts[w].data()), decoders[w], q.data() + next});
-      next += count;
-    }
-    const auto bad = [&](absl::string_view what) {
-      return absl::DataLossError(absl::StrCat("plane body: a stream of tokens ", first, " to ",
-                                              next - 1, " of those wanted ", what));
+      return PlaneDecoding{StreamOf(count, stride, shifts[w].data()), decoders[w], q.data() + at};
     };
-    if (!DecodePlanes(pair[0], pair.size() > 1 ? &pair[1] : nullptr))
-      return bad("has a bad escape");
-    for (size_t w = 0; w < pair.size(); ++w) {
-      const auto ended = [](const RansDecoder& rans) { return rans.AtEnd(); };
-      if (!std::ranges::all_of(decoders[w], ended)) return bad("does not end well");
+    std::optional<PlaneDecoding> other;
+    if (pair) other = begin(1);
+    if (!DecodePlanes(begin(0), pair ? &*other : nullptr))
+      return absl::DataLossError(absl::StrCat("plane body: stream ", stream,
+                                              pair ? " or the next" : "", " has a bad escape"));
+    for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
+      if (!std::ranges::all_of(decoders[w], &RansDecoder::AtEnd))
+        return absl::DataLossError(
+            absl::StrCat("plane body: stream ", stream + w, " does not end well"));
     }
-    first = next;
   }
   return absl::OkStatus();
 }
