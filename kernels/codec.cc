@@ -69,24 +69,6 @@ class PageCodec final : public Codec {
     return absl::OkStatus();
   }
 
-  PageHeader NewHeader(const PageToEncode& page) const {
-    PageHeader header;
-    header.key = std::string(page.key);
-    header.pipeline = recipe_.pipeline();
-    header.exact = exact();
-    header.layers = spec_.layers;
-    header.kv_heads = spec_.kv_heads;
-    header.head_dim_k = spec_.head_dim_k;
-    header.head_dim_v = spec_.head_dim_v;
-    header.dtype = spec_.dtype;
-    header.rope = spec_.rope;
-    header.tokens = page.tokens;
-    header.first_position = page.first_position;
-    header.raw_digest = page.raw_digest.has_value() ? *page.raw_digest : Xxh3_128(page.raw);
-    header.calibration = calibration_;
-    return header;
-  }
-
   // What the policy scores a page's tokens, or nothing when nobody reported what it reads.
   absl::StatusOr<std::optional<ScoreMap>> KnownScores(const PageToScore& page) const {
     absl::StatusOr<ScoreMap> scores = policy_->Scores(page);
@@ -127,7 +109,8 @@ class PageCodec final : public Codec {
       coded.push_back(std::move(bodies));
     }
     EncodedPage out;
-    out.header = NewHeader(page);
+    out.header = NewPageHeader(*this, page);
+    out.header.calibration = calibration_;
     for (uint32_t level = 0; level < levels(); ++level) {
       for (size_t i = 0; i < runs.size(); ++i) {
         SharedBytes& body = coded[i][level].body;
@@ -258,6 +241,24 @@ absl::Status Complete(absl::string_view what, uint32_t all, uint32_t first, uint
 }
 
 }  // namespace
+
+PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page) {
+  const KvSpec& spec = codec.spec();
+  PageHeader header;
+  header.key = std::string(page.key);
+  header.pipeline = codec.recipe().pipeline();
+  header.exact = codec.exact();
+  header.layers = spec.layers;
+  header.kv_heads = spec.kv_heads;
+  header.head_dim_k = spec.head_dim_k;
+  header.head_dim_v = spec.head_dim_v;
+  header.dtype = spec.dtype;
+  header.rope = spec.rope;
+  header.tokens = page.tokens;
+  header.first_position = page.first_position;
+  header.raw_digest = page.raw_digest.has_value() ? *page.raw_digest : Xxh3_128(page.raw);
+  return header;
+}
 
 const CalibrationStore& NoCalibrations() { return CalibrationStore::Empty(); }
 

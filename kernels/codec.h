@@ -63,6 +63,9 @@ class Codec {
   virtual absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const = 0;
 };
 
+// The header of a page that `codec` codes, without its segments and its calibration.
+PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page);
+
 // INVALID_ARGUMENT when the recipe does not fit: an unknown op, an argument out of range, a lossy
 // recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
 // FAILED_PRECONDITION when the recipe needs a calibration that `calibrations` lacks; the codec

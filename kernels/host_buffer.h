@@ -1,4 +1,4 @@
-// The host's DeviceBuffer: a reference to bytes where they are, or a block of its own to write.
+// The host's DeviceBuffer: a reference to bytes where they are, or memory to write.
 //
 // Thread-safe once written.
 #ifndef KVSTOW_KERNELS_HOST_BUFFER_H_
@@ -12,6 +12,9 @@ class HostBuffer final : public DeviceBuffer {
  public:
   explicit HostBuffer(SharedBytes bytes) : bytes_(std::move(bytes)) {}
   explicit HostBuffer(ByteBlock block) : written_(block.data()), bytes_(std::move(block).Share()) {}
+  // Writes to memory that `owner` keeps.
+  HostBuffer(std::shared_ptr<const void> owner, std::span<uint8_t> bytes)
+      : written_(bytes.data()), bytes_(std::move(owner), bytes) {}
 
   size_t size() const override { return bytes_.size(); }
   const SharedBytes& bytes() const { return bytes_; }

@@ -1,12 +1,21 @@
-// OpenCudaDevice of a build without CUDA; kernels/cuda/cuda_device.cc has the other one.
+// OpenCudaDevice and OpenCudaSharing of a build without CUDA; kernels/cuda/ has the others.
 #include "absl/strings/str_cat.h"
 #include "kernels/device.h"
+#include "kernels/device_sharing.h"
 
 namespace kvstow {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) {
+absl::Status NoCuda(int ordinal) {
   return absl::UnavailableError(absl::StrCat(
       "cuda:", ordinal, ": this build has no CUDA (configure with nvcc on PATH to have it)"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal) { return NoCuda(ordinal); }
+absl::StatusOr<std::unique_ptr<DeviceSharing>> OpenCudaSharing(int ordinal) {
+  return NoCuda(ordinal);
 }
 
 }  // namespace kvstow

@@ -4,6 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+#include <utility>
+
 #include "kernels/device.h"
 
 namespace kvstow {
@@ -13,8 +16,12 @@ class CudaBuffer final : public DeviceBuffer {
   // Takes over `data`, which was allocated on `stream`.
   CudaBuffer(int ordinal, cudaStream_t stream, uint8_t* data, size_t size)
       : ordinal_(ordinal), stream_(stream), data_(data), size_(size) {}
+  // A part of memory that `owner` keeps.
+  CudaBuffer(int ordinal, std::shared_ptr<const void> owner, uint8_t* data, size_t size)
+      : ordinal_(ordinal), owner_(std::move(owner)), data_(data), size_(size) {}
   // The bytes are at rest: every call that used them has returned.
   ~CudaBuffer() override {
+    if (owner_ != nullptr) return;
     cudaSetDevice(ordinal_);
     cudaFreeAsync(data_, stream_);
   }
@@ -27,7 +34,8 @@ class CudaBuffer final : public DeviceBuffer {
 
  private:
   const int ordinal_;
-  const cudaStream_t stream_;
+  const cudaStream_t stream_ = nullptr;
+  const std::shared_ptr<const void> owner_;  // null: the buffer is its own
   uint8_t* const data_;
   const size_t size_;
 };

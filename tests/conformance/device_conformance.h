@@ -19,19 +19,6 @@
 
 namespace kvstow {
 
-// Bytes that differ from one seed and one place to another.
-inline std::vector<uint8_t> PatternBytes(size_t size, uint32_t seed) {
-  std::vector<uint8_t> bytes(size);
-  uint32_t x = seed * 2654435761u + 1;
-  for (uint8_t& b : bytes) {
-    x ^= x << 13;
-    x ^= x >> 17;
-    x ^= x << 5;
-    b = static_cast<uint8_t>(x >> 8);
-  }
-  return bytes;
-}
-
 class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
  protected:
   void SetUp() override {
