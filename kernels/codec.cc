@@ -10,6 +10,7 @@
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_tables.h"
 #include "kernels/kept_tokens.h"
+#include "kernels/key_groups.h"
 #include "kernels/ops.h"
 #include "kernels/rate_codec.h"
 #include "kernels/run_codec.h"
@@ -282,7 +283,13 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
   const auto make = [=](const Recipe& stepped) {
     return MakePageCodec(stepped, spec, calibration, queries, fallback);
   };
-  return target.has_value() ? MakeRateCodec(recipe, *target, make) : make(recipe);
+  if (target.has_value()) return MakeRateCodec(recipe, *target, make);
+  KVSTOW_ASSIGN_OR_RETURN(auto codec, make(recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(recipe));
+  if (!channels.has_value()) return codec;
+  KVSTOW_ASSIGN_OR_RETURN(auto by_channel, make(*channels));
+  KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(recipe, spec));
+  return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(by_channel));
 }
 
 absl::Status DecodePage(const PageHeader& header,

@@ -6,6 +6,9 @@
 // one after another in the order of its header: all runs of the base level, then of the next level.
 // A page whose refinements were dropped is the beginning of it; whole levels only.
 //
+// A recipe is taken as it is written: K's groups run by token where it leaves their axis open
+// (key_groups.h).
+//
 // Thread-safe, and stateless but for the device's streams: calls from several threads overlap. A
 // call returns when its pages are done. It borrows the buffers, which are the device's own, as they
 // come from Allocate or Store, and distinct; it uses nothing after it has returned. The device

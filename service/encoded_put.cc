@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/codec.h"
 #include "kernels/encoded_payload.h"
+#include "kernels/key_groups.h"
 #include "kernels/rate_codec.h"
 #include "kernels/run_codec.h"
 
@@ -33,7 +34,10 @@ absl::Status CheckClaims(const Space& space, const v1::PutPage& page, const Page
     return absl::InvalidArgumentError("the encoded page has another geometry than its space");
   }
   const std::string& pipeline = space.codec->recipe().pipeline();
-  if (header.pipeline != (header.fell_back ? "raw" : pipeline)) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(space.codec->recipe()));
+  const bool by_channel =
+      channels.has_value() && !header.fell_back && header.pipeline == channels->pipeline();
+  if (header.pipeline != (header.fell_back ? "raw" : pipeline) && !by_channel) {
     return Claims("recipe", header.pipeline, pipeline);
   }
   const std::string calibration = HexOf(header.calibration);

@@ -40,7 +40,7 @@ class DeviceCodecConformance : public ::testing::TestWithParam<DeviceFactory> {
   };
   static constexpr const char* kRecipes[] = {
       "raw",
-      "int8",
+      "affine(bits=8,group=64,k=token)",
       "int4",
       "int4-token",
       "run(2)|affine(bits=3,group=24)",

@@ -87,6 +87,30 @@ TEST_F(EncodedPutTest, AHotFormBecomesColdAndNaNStaysExact) {
   EXPECT_EQ(client_->Get("two", {Ask("nan")}).pages.at(0).data, nan.raw);
 }
 
+TEST_F(EncodedPutTest, KeysWithLargeMeansHaveTheRecipeThatTheServerChooses) {
+  v1::OpenSpaceResponse opened;
+  ASSERT_TRUE(client_->OpenSpace("eight", "int8", &opened).ok());
+  PageIn page = Page("k", 1, 16);
+  const KvSpec spec = SmallSpec();
+  ASSERT_EQ(spec.dtype, DType::kF16);
+  // Large in every eighth channel of K of the first layer.
+  for (size_t i = 0; i < size_t{16} * spec.kv_heads * spec.head_dim_k; i += 8) {
+    page.raw[2 * i + 1] = 0x58;  // 128 and more
+  }
+  const EncodedPage ours = Encode(page, opened.put_pipeline());
+  EXPECT_THAT(ours.header.pipeline, HasSubstr("k=channel"));
+  const v1::PutResult result = PutEncoded("eight", page, PayloadOf(ours));
+  EXPECT_EQ(result.status(), v1::STORED) << result.message();
+  EXPECT_EQ(result.recipe(), ours.header.pipeline);
+  EXPECT_EQ(client_->Put("eight", {page}).pages.at(0).status(), v1::ALREADY_THERE);
+  PageIn raw = page;
+  raw.key = "r";
+  const v1::PutResult theirs = client_->Put("eight", {raw}).pages.at(0);
+  EXPECT_EQ(theirs.recipe(), ours.header.pipeline);
+  EXPECT_EQ(client_->Get("eight", {Ask("r")}, 0, v1::ENCODED).pages.at(0).data,
+            PayloadOf(Encode(raw, opened.put_pipeline())));
+}
+
 TEST_F(EncodedPutTest, WhatTheSpaceWouldNotMakeIsRefusedByName) {
   ASSERT_TRUE(client_->OpenSpace("lossy", "kvstow").ok());
   const PageIn page = Page("k", 1);
