@@ -140,6 +140,9 @@ constexpr Setting kSettings[] = {
      SetText<&Config::local_socket>, GetText<&Config::local_socket>},
     {"local-bytes", "SIZE", "shared memory of all of them together, beside the tiers [1GiB]",
      SetSize<&Config::local_bytes>, GetSize<&Config::local_bytes>},
+    {"local-gpu-bytes", "SIZE",
+     "memory of the GPU shared with workers that run on it, all of them together [0: none]",
+     SetSize<&Config::local_gpu_bytes>, GetSize<&Config::local_gpu_bytes>},
     {"recipe", "RECIPE",
      "codec of spaces that name none, or hot=RECIPE,cold=RECIPE; `kvstow codec list` shows all "
      "[int8]",
@@ -211,6 +214,10 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   }
   if (c.disk_path.empty() && c.disk_bits > 0) {
     return absl::InvalidArgumentError("disk-bits needs disk-path: say where the disk tier lives");
+  }
+  if (c.local_socket.empty() && c.local_gpu_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "local-gpu-bytes needs local-socket: say where workers ask for the memory");
   }
   if (c.host_bits > 0 && c.disk_bits > c.host_bits) {
     return absl::InvalidArgumentError(absl::StrCat("disk-bits ", c.disk_bits,

@@ -34,6 +34,7 @@ struct Config {
   double disk_bits = 0;                        // the tier; 0 = all that it has
   std::string local_socket;                    // "" = no local sessions
   uint64_t local_bytes = uint64_t{1} << 30;    // of memory shared with workers, beside the budgets
+  uint64_t local_gpu_bytes = 0;                // and of the GPU's; 0 = none
   std::string recipe = "int8";                 // of spaces that name none
   std::string calibrations;                    // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";

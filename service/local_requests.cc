@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/shared_memory.h"
 #include "base/status_macros.h"
 #include "proto/wire/local_socket.h"
 #include "service/convert.h"
@@ -78,19 +79,42 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
                                     const v1::LocalGetPage& request) {
   const uint64_t number = request.page().page();
   parts_.metrics.CountLocal(StreamKind::kGet);
-  const auto to = slots_.Use(request.to());
-  if (!to.ok()) return NoPage(number, v1::NOT_COMPATIBLE, to.status().message());
-  FetchedPage page = parts_.reader.FetchTo(space, lease, request.page(), to->bytes());
+  auto page = FetchTo(space, lease, request);
+  if (!page.ok()) return NoPage(number, v1::NOT_COMPATIBLE, page.status().message());
   v1::LocalGot got;
   got.set_page(number);
-  if (page.reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
-    for (const SharedBytes& part : page.payload) {
+  if (page->reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
+    for (const SharedBytes& part : page->payload) {
       const absl::string_view bytes = AsString(part.span());
       got.mutable_kept()->append(bytes.data(), bytes.size());
     }
   }
-  *got.mutable_reply() = std::move(page.reply);
+  *got.mutable_reply() = std::move(page->reply);
   return got;
+}
+
+// A status is about the place that was named.
+absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, uint64_t lease,
+                                                   const v1::LocalGetPage& request) {
+  if (request.has_gpu_to()) {
+    KVSTOW_ASSIGN_OR_RETURN(GpuPage to, PageAt(space, request.gpu_to()));
+    FetchedPage page = parts_.reader.FetchTo(space, lease, request.page(), to);
+    parts_.metrics.CountLocalGpu(StreamKind::kGet, to.coded_there());
+    return page;
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const SlotTable::Range to, slots_.Use(request.to()));
+  return parts_.reader.FetchTo(space, lease, request.page(), to.bytes());
+}
+
+absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuRange& range) {
+  if (gpu_memory_ == nullptr) {
+    return absl::FailedPreconditionError("the session has no memory on the GPU");
+  }
+  if (range.offset() % kSharedPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a range on the GPU begins at ", range.offset(),
+                                                   ", not at a multiple of ", kSharedPageBytes));
+  }
+  return GpuPage::At(*parts_.gpu, space, gpu_memory_, range.offset(), range.bytes());
 }
 
 absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
@@ -101,7 +125,7 @@ absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
     v1::PutResult& result = *answer.mutable_put();
     result = space.ok() ? PutPage(**space, page) : Refused(space.status().message());
     result.set_page(page.number());
-    const uint64_t raw_bytes = space.ok() ? page.from().bytes() : 0;
+    const uint64_t raw_bytes = space.ok() ? page.page().payload_bytes() : 0;
     parts_.metrics.CountLocal(StreamKind::kPut);
     parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
@@ -112,18 +136,35 @@ absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
 v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage& request) {
   const v1::PutPage& page = request.page();
   if (page.columns_size() > 0) return Refused("columns: pages with columns need a stream");
-  if (page.payload_bytes() != request.from().bytes()) {
-    return Refused(absl::StrCat("payload_bytes is ", page.payload_bytes(), ", the slot's range ",
-                                request.from().bytes()));
+  const uint64_t from_bytes =
+      request.has_gpu_from() ? request.gpu_from().bytes() : request.from().bytes();
+  if (page.payload_bytes() != from_bytes) {
+    return Refused(
+        absl::StrCat("payload_bytes is ", page.payload_bytes(), ", the slot's range ", from_bytes));
   }
   if (const absl::Status s = parts_.writer.Check(space, v1::RAW, page); !s.ok()) {
     return Refused(s.message());
   }
+  if (request.has_gpu_from()) return PutFromGpu(space, request);
   const auto from = slots_.Use(request.from());
   if (!from.ok()) return Refused(from.status().message());
   // Without an owner: what is kept of it must be copied, for the worker may write to it again.
   return parts_.writer.Write(space, v1::RAW, page, SharedBytes(nullptr, from->bytes()),
                              request.parent_key());
+}
+
+// The digest is made on the host, of a copy that the worker cannot change; so is what the GPU does
+// not code.
+v1::PutResult LocalRequests::PutFromGpu(const Space& space, const v1::LocalPutPage& request) {
+  auto from = PageAt(space, request.gpu_from());
+  if (!from.ok()) return Refused(from.status().message());
+  const auto raw = from->Load();
+  if (!raw.ok()) return Refused(raw.status().message());
+  const PageCoder coder = [&](const PageToEncode& page) { return from->Encode(page); };
+  v1::PutResult result =
+      parts_.writer.Write(space, v1::RAW, request.page(), *raw, request.parent_key(), coder);
+  parts_.metrics.CountLocalGpu(StreamKind::kPut, from->coded_there());
+  return result;
 }
 
 }  // namespace kvstow

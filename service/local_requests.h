@@ -1,4 +1,5 @@
-// What a worker asks for in a local session: slots of its memory, pages into them and out of them.
+// What a worker asks for in a local session: slots of its memory, pages into them and out of them,
+// and into ranges of its memory on the GPU.
 //
 // Without sockets, so that it can be tested alone: a message in, answers out. A status that is not
 // OK is a broken rule of framing and ends the session; what is wrong with one page is that page's
@@ -10,11 +11,14 @@
 #ifndef KVSTOW_SERVICE_LOCAL_REQUESTS_H_
 #define KVSTOW_SERVICE_LOCAL_REQUESTS_H_
 
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kvstow/v1/local.pb.h"
+#include "service/local_gpu.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
 #include "service/page_writer.h"
@@ -29,11 +33,15 @@ struct LocalParts {
   PageReader& reader;
   PageWriter& writer;
   Metrics& metrics;
+  LocalGpu* gpu = nullptr;  // none: no memory of a GPU is shared
 };
 
 class LocalRequests {
  public:
-  LocalRequests(LocalParts& parts, std::span<uint8_t> memory) : parts_(parts), slots_(memory) {}
+  // `gpu_memory` is of parts.gpu; null: the session has none.
+  LocalRequests(LocalParts& parts, std::span<uint8_t> memory,
+                std::shared_ptr<SharedDeviceMemory> gpu_memory = nullptr)
+      : parts_(parts), slots_(memory), gpu_memory_(std::move(gpu_memory)) {}
 
   // `reply` is told each answer as it is there; a status from it ends the handling.
   using Reply = absl::FunctionRef<absl::Status(const v1::LocalReply&)>;
@@ -46,10 +54,15 @@ class LocalRequests {
   absl::Status Get(const v1::LocalGet& request, Reply reply);
   absl::Status Put(const v1::LocalPut& request, Reply reply);
   v1::LocalGot GetPage(const Space& space, uint64_t lease, const v1::LocalGetPage& request);
+  absl::StatusOr<FetchedPage> FetchTo(const Space& space, uint64_t lease,
+                                      const v1::LocalGetPage& request);
   v1::PutResult PutPage(const Space& space, const v1::LocalPutPage& request);
+  v1::PutResult PutFromGpu(const Space& space, const v1::LocalPutPage& request);
+  absl::StatusOr<GpuPage> PageAt(const Space& space, const v1::GpuRange& range);
 
   LocalParts& parts_;
   SlotTable slots_;
+  const std::shared_ptr<SharedDeviceMemory> gpu_memory_;
 };
 
 }  // namespace kvstow

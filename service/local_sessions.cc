@@ -83,12 +83,19 @@ class LocalSessions::Session {
     auto memory = SharedMemory::Create(bytes_);
     if (!memory.ok()) return memory.status();
     memory_.emplace(*std::move(memory));
-    requests_.emplace(all_.parts_, memory_->bytes());
     v1::LocalReply welcome;
     welcome.mutable_welcome()->set_bytes(bytes_);
+    const auto gpu_memory = all_.ShareGpu(hello.hello(), *welcome.mutable_welcome());
+    requests_.emplace(all_.parts_, memory_->bytes(), gpu_memory);
     begun_ = true;  // before the worker knows it
     KVSTOW_RETURN_IF_ERROR(socket_.Send(welcome, memory_->descriptor()));
-    Log().info("local session of process {} with {}", pid_, FormatSize(bytes_));
+    if (gpu_memory != nullptr) {
+      v1::LocalReply gpu;
+      gpu.mutable_gpu()->set_bytes(gpu_memory->bytes().size());
+      KVSTOW_RETURN_IF_ERROR(socket_.Send(gpu, gpu_memory->descriptor()));
+    }
+    Log().info("local session of process {} with {} and {} of the GPU's", pid_, FormatSize(bytes_),
+               FormatSize(welcome.welcome().gpu_bytes()));
     return absl::OkStatus();
   }
 
@@ -195,6 +202,23 @@ uint64_t LocalSessions::TakeBytes(uint64_t wanted) {
   const uint64_t taken = wanted > left ? left : std::min(left, RoundUpToSharedPage(wanted));
   bytes_ += taken;
   return taken;
+}
+
+// Null, and why, when there is none.
+std::shared_ptr<SharedDeviceMemory> LocalSessions::ShareGpu(const v1::LocalHello& hello,
+                                                            v1::LocalWelcome& welcome) {
+  if (hello.gpu_bytes() == 0) return nullptr;
+  if (parts_.gpu == nullptr) {
+    welcome.set_gpu_message("the server shares no memory of a GPU (--local-gpu-bytes)");
+    return nullptr;
+  }
+  auto memory = parts_.gpu->Share(hello.gpu_bytes(), hello.gpu_uuid());
+  if (!memory.ok()) {
+    welcome.set_gpu_message(std::string(memory.status().message()));
+    return nullptr;
+  }
+  welcome.set_gpu_bytes((*memory)->bytes().size());
+  return *std::move(memory);
 }
 
 void LocalSessions::GiveBytes(uint64_t bytes) {

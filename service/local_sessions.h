@@ -3,10 +3,11 @@
 //
 // Listens on a UNIX socket. A session is a connection of a worker that runs as the server's user
 // (or root) and shows a token that OpenLocal gave; the server makes its memory, out of one budget
-// for all sessions. Its requests are taken from the socket by a few threads in turn, each of which
-// does what it took to the end: handing a page over to another thread would take as long as copying
-// it. A worker that hangs up, or dies, ends its session: its slots go with it, and its memory when
-// nothing works on it any more. So does one that breaks the rules or does not read its answers.
+// for all sessions; memory of the GPU too, where both run on the same one. Its requests are taken
+// from the socket by a few threads in turn, each of which does what it took to the end: handing a
+// page over to another thread would take as long as copying it. A worker that hangs up, or dies,
+// ends its session: its slots go with it, and its memory when nothing works on it any more. So does
+// one that breaks the rules or does not read its answers.
 //
 // Thread-safe. The destructor hangs up on all and waits for what is being done.
 #ifndef KVSTOW_SERVICE_LOCAL_SESSIONS_H_
@@ -54,6 +55,8 @@ class LocalSessions {
   bool TakeToken(const std::string& token);
   uint64_t TakeBytes(uint64_t wanted);
   void GiveBytes(uint64_t bytes);
+  std::shared_ptr<SharedDeviceMemory> ShareGpu(const v1::LocalHello& hello,
+                                               v1::LocalWelcome& welcome);
 
   const LocalOptions options_;
   LocalParts parts_;

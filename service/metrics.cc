@@ -193,6 +193,9 @@ class Metrics::Impl {
                                  "pages that went through shared memory, by method");
   Counter& local_puts = local.Add({{"method", "put"}});
   Counter& local_gets = local.Add({{"method", "get"}});
+  Family<Counter>& local_gpu =
+      Count(registry, "kvstow_local_gpu_pages_total",
+            "pages that went through shared memory of the GPU, by method and by what coded them");
   Gauge& put_streams = streams.Add({{"method", "put"}});
   Gauge& get_streams = streams.Add({{"method", "get"}});
 };
@@ -218,6 +221,13 @@ void Metrics::CountReport(v1::PageStatus status) {
 
 void Metrics::CountLocal(StreamKind kind) {
   (kind == StreamKind::kPut ? impl_->local_puts : impl_->local_gets).Increment();
+}
+
+void Metrics::CountLocalGpu(StreamKind kind, bool coded_there) {
+  impl_->local_gpu
+      .Add({{"method", kind == StreamKind::kPut ? "put" : "get"},
+            {"coder", coded_there ? "gpu" : "cpu"}})
+      .Increment();
 }
 
 void Metrics::CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens) {
@@ -289,6 +299,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_local_sessions", "workers that share memory with the server",
         snapshot.local_sessions);
   gauge("kvstow_local_bytes", "bytes of memory that they share", snapshot.local_bytes);
+  gauge("kvstow_local_gpu_bytes", "bytes of the GPU's memory that they share",
+        snapshot.local_gpu_bytes);
   gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);

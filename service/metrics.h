@@ -27,6 +27,7 @@ struct MetricsSnapshot {
   uint64_t spaces = 0;
   uint64_t staged_bytes = 0;
   uint64_t local_sessions = 0, local_bytes = 0;       // of memory shared with workers
+  uint64_t local_gpu_bytes = 0;                       // and of the GPU's
   uint64_t attention_bytes = 0, attention_pages = 0;  // what is known of pages' attention
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
   bool ready = false;
@@ -42,6 +43,8 @@ class Metrics {
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
   void CountLocal(
       StreamKind kind);  // a page that went through shared memory; CountPut, CountGet too
+  // One of those in memory of the GPU, and whether the GPU coded it.
+  void CountLocalGpu(StreamKind kind, bool coded_there);
   void CountReport(v1::PageStatus status);  // of attention
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);  // a short word: deadline, draining, streams

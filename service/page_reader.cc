@@ -57,6 +57,13 @@ absl::StatusOr<TokenRange> TokensOf(const PageHeader& header, v1::Payload payloa
   return TokenRange{.first = first, .count = count};
 }
 
+absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
+  if (page <= buffer) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the page has ", page, " bytes, the buffer ",
+                                                    buffer,
+                                                    ": does the worker use the space's spec?"));
+}
+
 // docs/FORMAT.md, "Kept tokens".
 SharedBytes KeptPayload(const Selection& kept) {
   ByteWriter out;
@@ -175,11 +182,7 @@ absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& 
 }
 
 absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_t> out) {
-  if (selected.RawBytes() > out.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("the page has ", selected.RawBytes(),
-                                                      " bytes, the buffer ", out.size(),
-                                                      ": does the worker use the space's spec?"));
-  }
+  KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.size()));
   KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
   if (!parts.has_value()) return Decode(selected, out.first(selected.RawBytes()));
   for (const SharedBytes& part : *parts) {
@@ -187,6 +190,19 @@ absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_
     out = out.subspan(part.size());
   }
   return absl::OkStatus();
+}
+
+absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
+  KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.room()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
+  if (parts.has_value()) return out.Copy(*parts);
+  const Time begin = Clock::Real().Now();
+  if (out.Decode(selected.header, selected.bodies, {selected.layers, selected.tokens}).ok()) {
+    metrics_.ObserveDecode(Clock::Real().Now() - begin, selected.RawBytes());
+    return absl::OkStatus();
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto decoded, RawPayload(selected));
+  return out.Copy(decoded);
 }
 
 // Of the keys as they would be sent: a bound must hold for what the worker will compute with.
@@ -202,7 +218,7 @@ absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
 }
 
 absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
-  const auto& [space, payload, request, to] = wanted;
+  const auto& [space, payload, request, to, sink] = wanted;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
@@ -235,8 +251,9 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
     KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
                             SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
   } else {
-    if (to.has_value()) {
-      KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *to));
+    if (to.has_value() || sink != nullptr) {
+      KVSTOW_RETURN_IF_ERROR(sink != nullptr ? RawPayloadTo(selected, *sink)
+                                             : RawPayloadTo(selected, *to));
       reply.set_payload_bytes(selected.RawBytes());
     } else {
       KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
@@ -299,7 +316,7 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
 
 FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
                               const v1::GetPage& request) {
-  return Fetch(lease, {space, payload, request, std::nullopt});
+  return Fetch(lease, {space, payload, request});
 }
 
 FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
@@ -307,9 +324,14 @@ FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::Get
   return Fetch(lease, {space, v1::RAW, request, out});
 }
 
+FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
+                                PageSink& out) {
+  return Fetch(lease, {space, v1::RAW, request, std::nullopt, &out});
+}
+
 v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {
   FetchedPage out;
-  FetchChecked({space, v1::RAW, request, std::nullopt}, out);
+  FetchChecked({space, v1::RAW, request}, out);
   return std::move(out.reply);
 }
 

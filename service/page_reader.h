@@ -18,6 +18,7 @@
 
 #include "base/shared_bytes.h"
 #include "kernels/calibration.h"
+#include "kernels/codec.h"
 #include "kernels/encoded_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/metrics.h"
@@ -29,6 +30,19 @@ namespace kvstow {
 struct FetchedPage {
   v1::PageReply reply;
   std::vector<SharedBytes> payload;  // reply.payload_bytes in all; empty unless HIT
+};
+
+// Memory that a raw page goes into and that is not the host's.
+class PageSink {
+ public:
+  virtual ~PageSink() = default;
+  virtual uint64_t room() const = 0;
+  // As DecodePage, into its front. Whatever it fails with, the CPU then decodes for Copy.
+  virtual absl::Status Decode(const PageHeader& header,
+                              std::span<const std::optional<SharedBytes>> segments,
+                              PageRange wanted) = 0;
+  // Raw bytes, one part after the other, into its front.
+  virtual absl::Status Copy(std::span<const SharedBytes> parts) = 0;
 };
 
 class PageReader {
@@ -46,6 +60,7 @@ class PageReader {
   // them: the list of kept tokens. Unless it is a HIT, `out` is undefined.
   FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
                       std::span<uint8_t> out);
+  FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request, PageSink& out);
 
   // The same for Verify: every level is read and decoded, nothing counts as a Get.
   v1::PageReply Check(const Space& space, const v1::GetPage& request);
@@ -57,7 +72,8 @@ class PageReader {
     const Space& space;
     v1::Payload payload;
     const v1::GetPage& request;
-    std::optional<std::span<uint8_t>> to;
+    std::optional<std::span<uint8_t>> to = std::nullopt;
+    PageSink* sink = nullptr;  // in the place of `to`
   };
   FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
@@ -68,6 +84,7 @@ class PageReader {
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
   absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);
   absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);
+  absl::Status RawPayloadTo(const Selected& selected, PageSink& out);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
 

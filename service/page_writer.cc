@@ -112,22 +112,25 @@ bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
 
 absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::PutPage& page,
                                                const SharedBytes& raw, const Digest128& digest,
-                                               const AttentionColumns& columns) {
+                                               const AttentionColumns& columns,
+                                               const PageCoder& coder) {
   const Time begin = Clock::Real().Now();
-  auto encoded = space.codec->Encode({.raw = raw.span(),
-                                      .tokens = page.tokens(),
-                                      .first_position = page.first_position(),
-                                      .key = page.key(),
-                                      .raw_digest = digest,
-                                      // With columns behind it, more would stay than is counted.
-                                      .raw_owner = ColumnBytes(page) == 0 ? raw.owner() : nullptr,
-                                      .columns = &columns});
+  const PageToEncode to_encode{.raw = raw.span(),
+                               .tokens = page.tokens(),
+                               .first_position = page.first_position(),
+                               .key = page.key(),
+                               .raw_digest = digest,
+                               // With columns behind it, more would stay than is counted.
+                               .raw_owner = ColumnBytes(page) == 0 ? raw.owner() : nullptr,
+                               .columns = &columns};
+  auto encoded = coder ? coder(to_encode) : space.codec->Encode(to_encode);
   metrics_.ObserveEncode(Clock::Real().Now() - begin, raw.size());
   return encoded;
 }
 
 v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
-                                const SharedBytes& bytes, std::string parent_key) {
+                                const SharedBytes& bytes, std::string parent_key,
+                                const PageCoder& coder) {
   const SharedBytes body = bytes.Slice(0, bytes.size() - ColumnBytes(page));
   const auto columns = ReadColumns(space.spec, page, bytes.span().subspan(body.size()));
   if (!columns.ok()) return Refused(columns.status().message());
@@ -144,7 +147,7 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
   }
   v1::PutResult result;
   if (AlreadyThere(space, page, digest, result)) return result;
-  return Store(space, page, Encode(space, page, body, digest, *columns), *columns,
+  return Store(space, page, Encode(space, page, body, digest, *columns, coder), *columns,
                std::move(parent_key));
 }
 

@@ -6,10 +6,13 @@
 #ifndef KVSTOW_SERVICE_PAGE_WRITER_H_
 #define KVSTOW_SERVICE_PAGE_WRITER_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/shared_bytes.h"
+#include "kernels/codec.h"
 #include "kernels/encoded_page.h"
 #include "kernels/importance/importance.h"
 #include "kvstow/v1/kv_cache.pb.h"
@@ -19,6 +22,9 @@
 #include "storage/tiered_store.h"
 
 namespace kvstow {
+
+// What codes a page of a space in the place of its codec, and gives what that would.
+using PageCoder = std::function<absl::StatusOr<EncodedPage>(const PageToEncode&)>;
 
 class PageWriter {
  public:
@@ -35,15 +41,16 @@ class PageWriter {
                     v1::PutResult& result) const;
 
   // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
-  // `parent_key` names the page before it in its prompt; "" = not known. `result.page` is left to
-  // the caller.
+  // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
+  // raw page. `result.page` is left to the caller.
   v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
-                      const SharedBytes& bytes, std::string parent_key);
+                      const SharedBytes& bytes, std::string parent_key,
+                      const PageCoder& coder = nullptr);
 
  private:
   absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,
                                      const SharedBytes& raw, const Digest128& digest,
-                                     const AttentionColumns& columns);
+                                     const AttentionColumns& columns, const PageCoder& coder);
   // Publishes a page, or says why it could not be made.
   v1::PutResult Store(const Space& space, const v1::PutPage& page,
                       absl::StatusOr<EncodedPage> encoded, const AttentionColumns& columns,

@@ -7,16 +7,13 @@
 #include <algorithm>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/device.h"
-#include "kernels/ops.h"
 #include "proto/wire/chunk.h"
 #include "service/admin_service.h"
 #include "service/attention_reports.h"
@@ -25,13 +22,11 @@
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
+#include "service/local_gpu.h"
 #include "service/local_sessions.h"
+#include "service/open_store.h"
 #include "service/page_cooler.h"
-#include "service/space_recipe.h"
 #include "service/status_page.h"
-#include "storage/memory_tier.h"
-#include "storage/noop_tier.h"
-#include "storage/rocks_tier.h"
 #include "storage/scrubber.h"
 
 namespace kvstow {
@@ -42,81 +37,6 @@ constexpr size_t kAdminThreads = 2;
 constexpr Duration kReapEvery = std::chrono::seconds(1);
 constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
 constexpr uint64_t kMinStagingBytes = uint64_t{256} << 20;
-
-// The GPU that the configuration asks for, or null with one line that says why.
-absl::StatusOr<std::unique_ptr<Device>> OpenGpu(const Config& config) {
-  if (config.device == "cpu") {
-    if (config.gpu_bytes == 0) return nullptr;
-    return absl::InvalidArgumentError(
-        "gpu-bytes needs a GPU: leave it out with --device cpu, or use --device auto");
-  }
-  absl::string_view ordinal = config.device;
-  int n = 0;
-  const bool named = absl::ConsumePrefix(&ordinal, "cuda:") && absl::SimpleAtoi(ordinal, &n);
-  auto gpu = OpenCudaDevice(n);
-  if (gpu.ok()) return gpu;
-  if (named) {
-    return absl::UnavailableError(absl::StrCat("device: ", config.device, ": ",
-                                               gpu.status().message(),
-                                               "; --device auto serves without a GPU"));
-  }
-  Log().info("no GPU: {}; serving on the CPU", std::string(gpu.status().message()));
-  return nullptr;
-}
-
-// Whether it fits is a question to each space; here only what no space could use is refused.
-absl::Status CheckRecipe(const std::string& text) {
-  const auto recipe = SpaceRecipe::Parse(text);
-  if (!recipe.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
-  }
-  for (const Recipe& form : {recipe->hot, recipe->cold.value_or(recipe->hot)}) {
-    for (const Op& op : form.ops()) {
-      if (IsOp(op.name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-struct OpenedStore {
-  std::unique_ptr<Device> gpu;  // null = none
-  std::unique_ptr<TieredStore> store;
-};
-
-absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
-  OpenedStore out;
-  KVSTOW_ASSIGN_OR_RETURN(out.gpu, OpenGpu(config));
-  TieredStoreOptions options;
-  options.budget_bytes = {out.gpu != nullptr ? config.gpu_bytes : 0, config.host_bytes,
-                          config.disk_bytes};
-  options.target_bits = {0, config.host_bits, config.disk_bits};
-  options.high_watermark = config.high_watermark;
-  options.low_watermark = config.low_watermark;
-  options.lease_ttl = config.lease_ttl;
-  options.eviction_policy = config.eviction_policy;
-  options.count_levels = &CountWholeLevels;
-
-  TieredStoreParts parts;
-  auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;
-  gpu_tier = options.budget_bytes[0] > 0 ? MakeMemoryTier(*out.gpu) : MakeNoopTier();
-  host_tier = config.host_bytes > 0 ? MakeMemoryTier(HostDevice()) : MakeNoopTier();
-  if (config.disk_path.empty()) {
-    disk_tier = MakeNoopTier();
-    parts.catalog = MakeNoopCatalog(*disk_tier);
-  } else {
-    auto disk = OpenRocksStore({.path = config.disk_path, .budget_bytes = config.disk_bytes});
-    if (!disk.ok()) {
-      return absl::Status(disk.status().code(),
-                          absl::StrCat("disk-path: ", disk.status().message()));
-    }
-    disk_tier = std::move(disk->tier);
-    parts.catalog = std::move(disk->catalog);
-  }
-  KVSTOW_ASSIGN_OR_RETURN(out.store, TieredStore::Open(options, std::move(parts)));
-  return out;
-}
 
 ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
   return {.version = Version(),
@@ -160,6 +80,7 @@ class Server::Impl {
         config_(config),
         started_(started),
         gpu_(std::move(opened.gpu)),
+        sharing_(std::move(opened.sharing)),
         metrics_(Version()),
         calibrations_(config.calibrations, config.disk_path),
         spaces_(
@@ -199,6 +120,7 @@ class Server::Impl {
   const Config config_;
   const Time started_;
   const std::unique_ptr<Device> gpu_;
+  const std::unique_ptr<DeviceSharing> sharing_;
   Metrics metrics_;
   Calibrations calibrations_;
   Spaces spaces_;
@@ -216,6 +138,7 @@ class Server::Impl {
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
   StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
                        metrics_, put_workers_, get_workers_, options_.limits};
+  std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
@@ -255,8 +178,15 @@ absl::Status Server::Impl::Start() {
 
 absl::Status Server::Impl::StartLocal() {
   if (config_.local_socket.empty()) return absl::OkStatus();
-  auto local = LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
-                                    {spaces_, reader_, writer_, metrics_});
+  Device* const gpu = options_.gpu != nullptr ? options_.gpu : gpu_.get();
+  DeviceSharing* const sharing =
+      options_.gpu_sharing != nullptr ? options_.gpu_sharing : sharing_.get();
+  if (gpu != nullptr && sharing != nullptr && config_.local_gpu_bytes > 0) {
+    local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes);
+  }
+  auto local = LocalSessions::Start(
+      {.socket = config_.local_socket, .bytes = config_.local_bytes},
+      {spaces_, reader_, writer_, metrics_, local_gpu_.has_value() ? &*local_gpu_ : nullptr});
   if (!local.ok()) {
     return absl::Status(local.status().code(),
                         absl::StrCat("local-socket: ", local.status().message()));
@@ -329,6 +259,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .staged_bytes = staging_.staged_bytes(),
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
+          .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
@@ -359,6 +290,7 @@ absl::Status Server::Impl::Stop() {
   http_.reset();
   streams_.local = nullptr;
   local_.reset();
+  local_gpu_.reset();
   const absl::Status flushed = store_->Flush();
   if (!flushed.ok()) {
     Log().error("what was only in memory is lost: {}", std::string(flushed.message()));

@@ -22,12 +22,18 @@
 
 namespace kvstow {
 
+class Device;
+class DeviceSharing;
+
 struct ServerOptions {
   // How long streams may go on once the server is stopping; then they are cancelled.
   Duration drain_grace = std::chrono::seconds(10);
   // A page whose sender went silent is dropped after this.
   Duration staging_ttl = std::chrono::seconds(30);
   StreamLimits limits;
+  // For tests: in the place of the GPU that is to share memory with workers. Outlive the server.
+  Device* gpu = nullptr;
+  DeviceSharing* gpu_sharing = nullptr;
 };
 
 class Server {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/host_sharing.h"
 #include "service/local_requests.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
@@ -33,10 +34,13 @@ class Parts {
       std::abort();
     }
   }
-  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_}; }
+  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
+  LocalGpu& gpu() { return gpu_; }
 
  private:
   Metrics metrics_{"fuzz"};
+  const std::unique_ptr<DeviceSharing> sharing_ = MakeHostSharing("the fuzzer's GPU");
+  LocalGpu gpu_{HostDevice(), *sharing_, uint64_t{1} << 20};
   Calibrations calibrations_{""};
   std::unique_ptr<TieredStore> store_;
   Spaces spaces_{{},
@@ -56,7 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Parts parts;
   LocalParts local = parts.Local();
   std::vector<uint8_t> memory(16 * 4096);
-  LocalRequests requests(local, memory);
+  static const auto gpu_memory = parts.gpu().Share(16 * 4096, "the fuzzer's GPU").value();
+  LocalRequests requests(local, memory, gpu_memory);
   while (size > 0) {
     const size_t bytes = std::min<size_t>(data[0], size - 1);
     v1::LocalRequest request;

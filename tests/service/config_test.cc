@@ -82,12 +82,12 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
     EXPECT_THAT(help->print, HasSubstr("--" + name));
     names.push_back(name);
   }
-  EXPECT_THAT(names,
-              ::testing::UnorderedElementsAre(
-                  "listen", "http-listen", "gpu-bytes", "host-bytes", "disk-path", "disk-bytes",
-                  "host-bits", "disk-bits", "local-socket", "local-bytes", "recipe", "calibrations",
-                  "eviction-policy", "lease-ttl", "high-watermark", "low-watermark",
-                  "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                         "listen", "http-listen", "gpu-bytes", "host-bytes", "disk-path",
+                         "disk-bytes", "host-bits", "disk-bits", "local-socket", "local-bytes",
+                         "local-gpu-bytes", "recipe", "calibrations", "eviction-policy",
+                         "lease-ttl", "high-watermark", "low-watermark", "scrub-bytes-per-second",
+                         "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
 
@@ -115,6 +115,7 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--low-watermark", "0.99"}, "low-watermark 0.99 is above high-watermark 0.95"},
       {{"--disk-bytes", "1GB"}, "disk-bytes needs disk-path"},
       {{"--disk-bits", "4"}, "disk-bits needs disk-path"},
+      {{"--local-gpu-bytes", "1GB"}, "local-gpu-bytes needs local-socket"},
       {{"--host-bits", "-1"}, "bits of a value"},
       {{"--host-bits", "33"}, "bits of a value"},
       {{"--host-bits", "nan"}, "bits of a value"},

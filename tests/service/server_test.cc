@@ -178,6 +178,9 @@ TEST_F(StartFailureTest, AGpuThatIsNotThere) {
   config_.device = "cpu";
   config_.gpu_bytes = 1 << 20;
   EXPECT_THAT(Failure(), HasSubstr("gpu-bytes needs a GPU"));
+  config_.gpu_bytes = 0;
+  config_.local_gpu_bytes = 1 << 20;
+  EXPECT_THAT(Failure(), HasSubstr("local-gpu-bytes needs a GPU"));
 }
 
 }  // namespace

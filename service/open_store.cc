@@ -1,0 +1,102 @@
+#include "service/open_store.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/ops.h"
+#include "service/convert.h"
+#include "service/space_recipe.h"
+#include "storage/memory_tier.h"
+#include "storage/noop_tier.h"
+#include "storage/rocks_tier.h"
+
+namespace kvstow {
+namespace {
+
+// The GPU that the configuration asks for, or nothing with one line that says why.
+absl::Status OpenGpu(const Config& config, OpenedStore& out) {
+  if (config.device == "cpu") {
+    for (const auto& [name, bytes] :
+         {std::pair("gpu-bytes", config.gpu_bytes), {"local-gpu-bytes", config.local_gpu_bytes}}) {
+      if (bytes == 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " needs a GPU: leave it out with --device cpu, or use --device auto"));
+    }
+    return absl::OkStatus();
+  }
+  absl::string_view ordinal = config.device;
+  int n = 0;
+  const bool named = absl::ConsumePrefix(&ordinal, "cuda:") && absl::SimpleAtoi(ordinal, &n);
+  auto gpu = OpenCudaDevice(n);
+  if (gpu.ok()) out.gpu = *std::move(gpu);
+  absl::Status opened = gpu.status();
+  if (opened.ok() && config.local_gpu_bytes > 0) {
+    auto sharing = OpenCudaSharing(n);
+    if (sharing.ok()) out.sharing = *std::move(sharing);
+    opened = sharing.status();
+  }
+  if (opened.ok()) return opened;
+  if (named) {
+    return absl::UnavailableError(absl::StrCat("device: ", config.device, ": ", opened.message(),
+                                               "; --device auto serves without"));
+  }
+  Log().info("no {}: {}; serving without", out.gpu == nullptr ? "GPU" : "sharing of its memory",
+             std::string(opened.message()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRecipe(const std::string& text) {
+  const auto recipe = SpaceRecipe::Parse(text);
+  if (!recipe.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe: ", recipe.status().message()));
+  }
+  for (const Recipe& form : {recipe->hot, recipe->cold.value_or(recipe->hot)}) {
+    for (const Op& op : form.ops()) {
+      if (IsOp(op.name)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "recipe: there is no '", op.name, "' here: `kvstow codec list` shows what there is"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
+  OpenedStore out;
+  KVSTOW_RETURN_IF_ERROR(OpenGpu(config, out));
+  TieredStoreOptions options;
+  options.budget_bytes = {out.gpu != nullptr ? config.gpu_bytes : 0, config.host_bytes,
+                          config.disk_bytes};
+  options.target_bits = {0, config.host_bits, config.disk_bits};
+  options.high_watermark = config.high_watermark;
+  options.low_watermark = config.low_watermark;
+  options.lease_ttl = config.lease_ttl;
+  options.eviction_policy = config.eviction_policy;
+  options.count_levels = &CountWholeLevels;
+
+  TieredStoreParts parts;
+  auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;
+  gpu_tier = options.budget_bytes[0] > 0 ? MakeMemoryTier(*out.gpu) : MakeNoopTier();
+  host_tier = config.host_bytes > 0 ? MakeMemoryTier(HostDevice()) : MakeNoopTier();
+  if (config.disk_path.empty()) {
+    disk_tier = MakeNoopTier();
+    parts.catalog = MakeNoopCatalog(*disk_tier);
+  } else {
+    auto disk = OpenRocksStore({.path = config.disk_path, .budget_bytes = config.disk_bytes});
+    if (!disk.ok()) {
+      return absl::Status(disk.status().code(),
+                          absl::StrCat("disk-path: ", disk.status().message()));
+    }
+    disk_tier = std::move(disk->tier);
+    parts.catalog = std::move(disk->catalog);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(out.store, TieredStore::Open(options, std::move(parts)));
+  return out;
+}
+
+}  // namespace kvstow

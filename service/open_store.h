@@ -1,0 +1,30 @@
+// What a server is built on, as its configuration says: the GPU, the tiers and the store.
+//
+// Free functions. Errors name the setting or the folder and say what to do.
+#ifndef KVSTOW_SERVICE_OPEN_STORE_H_
+#define KVSTOW_SERVICE_OPEN_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/device_sharing.h"
+#include "service/config.h"
+#include "storage/tiered_store.h"
+
+namespace kvstow {
+
+struct OpenedStore {
+  std::unique_ptr<Device> gpu;             // null = none
+  std::unique_ptr<DeviceSharing> sharing;  // of that GPU's memory; null = none
+  std::unique_ptr<TieredStore> store;
+};
+absl::StatusOr<OpenedStore> OpenStore(const Config& config);
+
+// Whether a recipe fits is a question to each space; here only what no space could use is refused.
+absl::Status CheckRecipe(const std::string& text);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_OPEN_STORE_H_
