@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -55,6 +56,8 @@ class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
 
+  // The recipe written out: what pages say that this codec decodes.
+  virtual const std::string& pipeline() const = 0;
   virtual uint32_t levels() const = 0;
   // The segments of a page: layers, level and bytes; gain and digest are 0.
   virtual std::vector<SegmentInfo> Segments(uint32_t tokens) const = 0;

@@ -31,7 +31,7 @@ absl::StatusOr<DeviceLayout> DeviceLayout::Make(const Recipe& recipe, const KvSp
   }
   const uint32_t levels = plan.has_value() ? plan->ops().levels : 1;
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers_per_run, LayersPerRun(recipe, spec, levels));
-  return DeviceLayout(spec, std::move(plan), layers_per_run);
+  return DeviceLayout(spec, recipe.pipeline(), std::move(plan), layers_per_run);
 }
 
 std::vector<SegmentInfo> DeviceLayout::Segments(uint32_t tokens) const {

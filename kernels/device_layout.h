@@ -25,6 +25,7 @@ class DeviceLayout {
   static absl::StatusOr<DeviceLayout> Make(const Recipe& recipe, const KvSpec& spec);
 
   const KvSpec& spec() const { return spec_; }
+  const std::string& pipeline() const { return pipeline_; }
   // Nothing: the recipe is `raw`.
   const std::optional<gpu::SlabPlan>& plan() const { return plan_; }
   uint32_t levels() const { return plan_.has_value() ? plan_->ops().levels : 1; }
@@ -40,14 +41,19 @@ class DeviceLayout {
   absl::Status Check(std::span<const DecodeJob> pages, Owns owns) const;
 
  private:
-  DeviceLayout(const KvSpec& spec, std::optional<gpu::SlabPlan> plan, uint32_t layers_per_run)
-      : spec_(spec), plan_(std::move(plan)), layers_per_run_(layers_per_run) {}
+  DeviceLayout(const KvSpec& spec, std::string pipeline, std::optional<gpu::SlabPlan> plan,
+               uint32_t layers_per_run)
+      : spec_(spec),
+        pipeline_(std::move(pipeline)),
+        plan_(std::move(plan)),
+        layers_per_run_(layers_per_run) {}
 
   absl::Status CheckPage(size_t index, uint32_t tokens, const DeviceBuffer* raw, uint32_t levels,
                          const DeviceBuffer* coded, Owns owns) const;
   size_t CodedBytes(uint32_t tokens, uint32_t levels) const;
 
   KvSpec spec_;
+  std::string pipeline_;
   std::optional<gpu::SlabPlan> plan_;
   uint32_t layers_per_run_;
 };

@@ -7,6 +7,7 @@
 
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/key_groups.h"
 
 namespace kvstow {
 namespace {
@@ -72,6 +73,8 @@ absl::StatusOr<EncodedPage> EncodeOnDevice(const CodecOnDevice& on, const Codec&
     segment.digest = Xxh3(out.segments.back().span());
     at += segment.bytes;
   }
+  KVSTOW_ASSIGN_OR_RETURN(const bool coarse, KeysAreTooCoarse(codec, out));
+  if (coarse) return absl::UnimplementedError("the page needs groups of K by channel");
   out.header_bytes = SharedBytes::Take(SerializePageHeader(out.header));
   return out;
 }
@@ -85,6 +88,9 @@ absl::Status DecodeOnDevice(const CodecOnDevice& on, const PageHeader& header,
   if (header.exact || !all(header.layers, wanted.layers.first, wanted.layers.count) ||
       !all(header.tokens, wanted.tokens.first, wanted.tokens.count)) {
     return absl::UnimplementedError("devices decode whole pages, and check no raw digest");
+  }
+  if (header.pipeline != on.codec.pipeline()) {
+    return absl::UnimplementedError("the page was made by another recipe");
   }
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t levels, LevelsFor(on.codec, header, segments));
   KVSTOW_ASSIGN_OR_RETURN(const auto coded, on.device.Store(Joined(segments)));

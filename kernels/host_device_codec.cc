@@ -24,6 +24,7 @@ class HostDeviceCodec final : public DeviceCodec {
   HostDeviceCodec(DeviceLayout layout, std::unique_ptr<const RunCodec> run_codec)
       : layout_(std::move(layout)), run_codec_(std::move(run_codec)) {}
 
+  const std::string& pipeline() const override { return layout_.pipeline(); }
   uint32_t levels() const override { return layout_.levels(); }
   std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
     return layout_.Segments(tokens);

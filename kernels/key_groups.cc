@@ -144,6 +144,17 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
   return errors > kCoarseKeys * 12 * kTop * kTop * spec_.layers;
 }
 
+absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const EncodedPage& page) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(codec.recipe()));
+  if (!channels.has_value()) return false;
+  KVSTOW_ASSIGN_OR_RETURN(const KeyGroups groups, KeyGroups::Make(codec.recipe(), codec.spec()));
+  const uint32_t tokens = std::min(page.header.tokens, kSpanTokens);
+  ByteBlock raw(PageBytes(codec.spec(), tokens));
+  const std::vector<std::optional<SharedBytes>> all(page.segments.begin(), page.segments.end());
+  KVSTOW_RETURN_IF_ERROR(DecodePage(page.header, all, {{}, {0, tokens}}, raw.span()));
+  return groups.TooCoarse(raw.span(), tokens);
+}
+
 std::shared_ptr<const Codec> MakeKeyGroupsCodec(KeyGroups groups,
                                                 std::shared_ptr<const Codec> by_token,
                                                 std::shared_ptr<const Codec> by_channel) {

@@ -27,6 +27,7 @@ class CudaCodec : public DeviceCodec {
   CudaCodec(DeviceLayout layout, const CudaContext& context)
       : layout_(std::move(layout)), context_(context) {}
 
+  const std::string& pipeline() const override { return layout_.pipeline(); }
   uint32_t levels() const override { return layout_.levels(); }
   std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
     return layout_.Segments(tokens);

@@ -73,6 +73,21 @@ TEST_F(DevicePagesTest, PagesThatMustBeKeptExactlyAreTheCpus) {
   EXPECT_TRUE(absl::IsUnimplemented(Decode(codecs, page->header, all)));
 }
 
+TEST_F(DevicePagesTest, KeysWithLargeMeansAreTheCpus) {
+  const Codecs codecs = For("int8");
+  Gaussian next;
+  size_t i = 0;
+  const auto raw = MakePage(spec_, 64, [&] { return next() + (i++ % 16 == 3 ? 30.0f : 0.0f); });
+  EXPECT_TRUE(absl::IsUnimplemented(
+      EncodeOnDevice(codecs.on(), *codecs.cpu, PageOf(raw, 64), *OnDevice(raw)).status()));
+  // And what the CPU made of them, though its segments have the sizes of this codec's.
+  const auto page = codecs.cpu->Encode(PageOf(raw, 64));
+  ASSERT_TRUE(page.ok());
+  const std::vector<std::optional<SharedBytes>> all(page->segments.begin(), page->segments.end());
+  EXPECT_TRUE(absl::IsUnimplemented(Decode(codecs, page->header, all)));
+  EXPECT_TRUE(Decode(For("affine(bits=8,group=64,k=channel)"), page->header, all).ok());
+}
+
 TEST_F(DevicePagesTest, OnlyWholePagesOfTheSameCodecAreDecoded) {
   const Codecs codecs = For("rotated8");
   ASSERT_GT(codecs.cpu->levels(), 1u);

@@ -32,6 +32,7 @@ class EmulatedCodec final : public DeviceCodec {
   EmulatedCodec(DeviceLayout layout, ThreadOrder order)
       : layout_(std::move(layout)), plan_(*layout_.plan()), order_(order) {}
 
+  const std::string& pipeline() const override { return layout_.pipeline(); }
   uint32_t levels() const override { return layout_.levels(); }
   std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
     return layout_.Segments(tokens);

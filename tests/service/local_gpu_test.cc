@@ -58,6 +58,7 @@ class FailingGpu final : public Device {
    public:
     FailingCodec(std::unique_ptr<DeviceCodec> codec, const std::atomic<bool>& fails)
         : codec_(std::move(codec)), fails_(fails) {}
+    const std::string& pipeline() const override { return codec_->pipeline(); }
     uint32_t levels() const override { return codec_->levels(); }
     std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
       return codec_->Segments(tokens);
