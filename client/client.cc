@@ -8,8 +8,10 @@
 #include "client/client_core.h"
 #include "client/convert.h"
 #include "client/get_call.h"
+#include "client/gpu_call.h"
 #include "client/layer_call.h"
 #include "client/local_call.h"
+#include "client/local_pages.h"
 #include "client/progressive_call.h"
 #include "client/put_call.h"
 #include "client/unary_call.h"
@@ -83,6 +85,7 @@ class Client::Impl {
   ~Impl() {
     core.calls.Close();
     core.executor.Hurry();
+    if (core.gpu_thread.has_value()) core.gpu_thread->Hurry();
     core.channels.CloseBulk();
     core.local.Close();
     core.calls.WaitForAll();
@@ -159,14 +162,15 @@ absl::Status Client::Release(uint64_t lease) {
 }
 
 std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
-  return impl_->core.local.NewBuffer(bytes, [this] {
-    return CallCache<v1::OpenLocalResponse>(impl_->core, "OpenLocal", v1::OpenLocalRequest());
-  });
+  return impl_->core.local.NewBuffer(bytes, [this] { return AskForLocal(impl_->core); });
 }
 
 void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
   ClientCore& core = impl_->core;
   std::string name(space);
+  if (core.gpu_thread.has_value() && std::ranges::any_of(pages, &PagePut::on_gpu)) {
+    return StartGpuPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
+  }
   if (StartLocalPut(core, name, pages, done)) return;
   StartPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
 }

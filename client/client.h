@@ -23,6 +23,11 @@
 // Pages in buffers of NewBuffer() do not travel at all where the server is on this host: they are
 // coded into and out of memory that it shares.
 //
+// Pages may lie in the memory of a GPU (ClientOptions::gpu), in blocks of whatever allocator. They
+// are copied within it to and from memory that a server on the same GPU shares, else through the
+// host; a worker's stream is not waited for, but by an event (pages.h). GetAsync, PutAsync and
+// GetProgressiveAsync, and what is sugar over them, take such pages; the others refuse them.
+//
 // What is read is checked: an exact page that was fetched whole is compared with the digest that
 // its writer gave it, and is CORRUPT when it differs. (In shared memory the server's own checks
 // stand.)
@@ -50,6 +55,7 @@
 namespace kvstow {
 
 class CalibrationStore;  // kernels/calibration.h
+class DeviceSharing;     // kernels/device_sharing.h
 
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
@@ -59,6 +65,9 @@ struct ClientOptions {
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
   Payload payload = Payload::kRaw;            // of spaces that do not say their own
   uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
+  // The GPU that pages may lie on: OpenCudaSharing (kernels/device_sharing.h). Null = none.
+  std::shared_ptr<DeviceSharing> gpu;
+  uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none
   // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
 };

@@ -53,7 +53,9 @@ class OpenCalls {
 
 struct ClientCore {
   explicit ClientCore(ClientOptions o)
-      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {}
+      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {
+    if (options.gpu != nullptr) gpu_thread.emplace();
+  }
 
   // Of a call that begins now.
   Time Deadline() const { return Clock::Real().Now() + options.timeout; }
@@ -62,9 +64,10 @@ struct ClientCore {
   const absl::Status options_status;
   Channels channels;
   SpacePayloads payloads{options};
-  LocalMemory local{options.shared_bytes, options.timeout};
+  LocalMemory local{{options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes}};
   OpenCalls calls;
-  Executor executor;  // last: it joins before the others go
+  std::optional<Executor> gpu_thread;  // copies pages on the GPU; none without a GPU
+  Executor executor;                   // last: it joins before the others go
 };
 
 // When to try again: after UNAVAILABLE, and after whatever came with a pushback, which is a payload

@@ -283,7 +283,12 @@ void StartGet(ClientCore& core, GetBatch batch, Time deadline) {
                                                 Answers<GetResult>(n),
                                                 Attempts(core.options.attempts, deadline)});
   core.calls.AddBatch();
-  if (core.options_status.ok() && n > 0) return StartStream(std::move(call));
+  for (size_t i = 0; i < n; ++i) {
+    if (!call->batch.pages[i].on_gpu) continue;
+    call->Answer(i, {.outcome = PageOutcome::kNotCompatible, .message = std::string(kNotOnGpu)});
+  }
+  const bool any_left = !call->answers.Missing().empty();
+  if (core.options_status.ok() && any_left) return StartStream(std::move(call));
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {
     if (!call->core.options_status.ok()) return Fail(*call, call->core.options_status);

@@ -12,6 +12,11 @@
 
 namespace kvstow {
 
+// Why a page on a GPU is not taken: nothing here may touch its bytes.
+inline constexpr char kNotOnGpu[] =
+    "on_gpu: only GetAsync, PutAsync and GetProgressiveAsync take pages on a GPU, of a client with "
+    "ClientOptions::gpu";
+
 struct GetBatch {
   std::string space;
   uint64_t lease = 0;

@@ -143,6 +143,10 @@ void CheckBuffers(LayerCall& call) {
   const size_t token = BytesPerToken(call.spec);
   for (size_t p = 0; p < call.pages.size(); ++p) {
     const size_t bytes = call.pages[p].out.size();
+    if (call.pages[p].on_gpu) {
+      Miss(PageOutcome::kNotCompatible, kNotOnGpu, call.results[p]);
+      continue;
+    }
     if (bytes > 0 && bytes % token == 0) {
       call.asked.push_back(p);
       continue;

@@ -1,13 +1,14 @@
 #include "client/local_call.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "base/digest.h"
-#include "client/convert.h"
+#include "client/gpu_call.h"
+#include "client/local_pages.h"
 #include "client/put_call.h"
 
 namespace kvstow {
@@ -19,27 +20,11 @@ struct GetKind {
   using Result = GetResult;
   using Done = Client::GetDone;
   static std::span<const uint8_t> Bytes(const PageGet& page) { return page.out; }
-  static bool CanGo(const PageGet&) { return true; }
+  static bool CanGo(const PageGet& page) { return !page.on_gpu; }
   static v1::LocalGetPage Request(std::span<const PageGet> pages, size_t i, v1::SlotRange range) {
-    v1::LocalGetPage out;
-    ToProto(pages[i], *out.mutable_page());
+    v1::LocalGetPage out = LocalRequestOf(pages, i);
     *out.mutable_to() = std::move(range);
     return out;
-  }
-  // No value: the answer needs a stream.
-  static std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& reply) {
-    const v1::LocalGot& got = reply.got();
-    GetResult result = GetResultOf(got.reply());
-    if (result.outcome != PageOutcome::kHit) {
-      result.bytes = 0;
-      return result;
-    }
-    if (result.bytes > page.out.size()) return std::nullopt;
-    if (got.reply().kept().bytes() == 0) return result;
-    auto keep = KeepOf(got.reply().kept(), result, AsBytes(got.kept()));
-    if (!keep.ok()) return std::nullopt;
-    result.keep = *std::move(keep);
-    return result;
   }
   static void StartStream(ClientCore& core, std::string space, uint64_t lease,
                           std::vector<PageGet> pages, Time deadline, Done done) {
@@ -53,21 +38,11 @@ struct PutKind {
   using Result = PutResult;
   using Done = Client::PutDone;
   static std::span<const uint8_t> Bytes(const PagePut& page) { return page.raw; }
-  static bool CanGo(const PagePut& page) { return page.columns.empty(); }
+  static bool CanGo(const PagePut& page) { return page.columns.empty() && !page.on_gpu; }
   static v1::LocalPutPage Request(std::span<const PagePut> pages, size_t i, v1::SlotRange range) {
-    const PagePut& page = pages[i];
-    v1::LocalPutPage out;
-    ToProto(page, *out.mutable_page());
-    out.mutable_page()->set_payload_bytes(page.raw.size());
-    // Pages of a prompt come in its order.
-    if (i > 0 && pages[i - 1].first_position + pages[i - 1].tokens == page.first_position) {
-      out.set_parent_key(pages[i - 1].key);
-    }
+    v1::LocalPutPage out = LocalRequestOf(pages, i);
     *out.mutable_from() = std::move(range);
     return out;
-  }
-  static std::optional<PutResult> ResultOf(const PagePut&, const v1::LocalReply& reply) {
-    return PutResultOf(reply.put());
   }
   static void StartStream(ClientCore& core, std::string space, uint64_t, std::vector<PagePut> pages,
                           Time deadline, Done done) {
@@ -115,7 +90,7 @@ template <typename Kind>
 void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
           const absl::StatusOr<v1::LocalReply>& reply) {
   if (reply.ok()) {
-    auto result = Kind::ResultOf(call->pages[page], *reply);
+    auto result = ResultOf(call->pages[page], *reply);
     if (result.has_value()) call->Answer(page, *std::move(result));
   }
   if (--call->open > 0) return;
@@ -163,6 +138,9 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
 }  // namespace
 
 void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline) {
+  if (core.gpu_thread.has_value() && std::ranges::any_of(batch.pages, &PageGet::on_gpu)) {
+    return StartGpuGet(core, std::move(batch), deadline);
+  }
   if (!Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each,
                       deadline)) {
     StartGet(core, std::move(batch), deadline);

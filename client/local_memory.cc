@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -37,7 +38,7 @@ void PageBuffer::Unmap::operator()(uint8_t* at) const { munmap(at, bytes); }
 bool PageBuffer::shared() const { return session_ != nullptr && session_->open(); }
 
 std::unique_ptr<PageBuffer> LocalMemory::NewBuffer(size_t bytes, const Ask& ask) {
-  if (bytes > 0 && bytes <= bytes_) {
+  if (bytes > 0 && bytes <= options_.bytes) {
     if (const std::shared_ptr<LocalSession> session = OpenSession(ask); session != nullptr) {
       const auto slot = session->Allocate(bytes);
       if (slot.ok()) return std::make_unique<PageBuffer>(session, *slot);
@@ -63,7 +64,13 @@ std::shared_ptr<LocalSession> LocalMemory::OpenSession(const Ask& ask) {
   absl::StatusOr<std::unique_ptr<LocalSession>> opened = [&] {
     const auto where = ask();
     if (!where.ok()) return absl::StatusOr<std::unique_ptr<LocalSession>>(where.status());
-    return LocalSession::Open({where->socket(), where->token(), bytes_, timeout_});
+    // A session has some of the host's memory in any case.
+    return LocalSession::Open({.socket = where->socket(),
+                               .token = where->token(),
+                               .bytes = std::max<uint64_t>(options_.bytes, 1),
+                               .timeout = options_.timeout,
+                               .gpu = options_.gpu,
+                               .gpu_bytes = options_.gpu_bytes});
   }();
   if (!opened.ok() && !absl::IsUnimplemented(opened.status())) {
     Log().info("pages travel over gRPC: {}", std::string(opened.status().message()));

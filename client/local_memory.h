@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -20,21 +21,25 @@ class LocalMemory {
  public:
   // Asks the server where sessions are opened. Blocks.
   using Ask = std::function<absl::StatusOr<v1::OpenLocalResponse>()>;
-  // `bytes`: of shared memory at most; 0 = none is ever asked for.
-  LocalMemory(uint64_t bytes, Duration timeout) : bytes_(bytes), timeout_(timeout) {}
+  struct Options {
+    uint64_t bytes = 0;  // of shared memory at most; 0 = no buffer is shared
+    Duration timeout;
+    std::shared_ptr<DeviceSharing> gpu;  // null = none
+    uint64_t gpu_bytes = 0;
+  };
+  explicit LocalMemory(Options options) : options_(std::move(options)) {}
 
   // Shared when it can be, else of the process's own memory. Blocks, within `timeout`.
   std::unique_ptr<PageBuffer> NewBuffer(size_t bytes, const Ask& ask);
   // The open session, or null.
   std::shared_ptr<LocalSession> session() const;
+  // The same, but opens one when there is none. Blocks.
+  std::shared_ptr<LocalSession> OpenSession(const Ask& ask);
   // Ends the session; none is opened afterwards.
   void Close();
 
  private:
-  std::shared_ptr<LocalSession> OpenSession(const Ask& ask);
-
-  const uint64_t bytes_;
-  const Duration timeout_;
+  const Options options_;
   mutable Mutex mu_;
   CondVar opened_;
   std::shared_ptr<LocalSession> session_ KVSTOW_GUARDED_BY(mu_);

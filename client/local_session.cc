@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
@@ -21,6 +22,29 @@ size_t PagesPerMessage(size_t pages) {
   return std::clamp<size_t>(pages / 4, 1, kMostPagesPerMessage);
 }
 
+// The memory on the GPU that a welcome promises; null, and a line in the log, when there is none.
+absl::StatusOr<std::unique_ptr<GpuStaging>> TakeStaging(const LocalSocket& socket,
+                                                        const v1::LocalWelcome& welcome,
+                                                        const LocalSession::Options& options) {
+  if (welcome.gpu_bytes() == 0) {
+    if (!welcome.gpu_message().empty()) {
+      Log().info("pages on the GPU travel over gRPC: {}", welcome.gpu_message());
+    }
+    return nullptr;
+  }
+  v1::LocalReply reply;
+  int descriptor = -1;
+  KVSTOW_RETURN_IF_ERROR(socket.Receive(reply, options.timeout, &descriptor));
+  if (options.gpu == nullptr || !reply.has_gpu()) {
+    if (descriptor >= 0) close(descriptor);
+    return absl::InternalError("the server did not send the GPU's memory that it promised");
+  }
+  auto memory = options.gpu->Map(descriptor, welcome.gpu_bytes());
+  if (memory.ok()) return std::make_unique<GpuStaging>(options.gpu, *std::move(memory));
+  Log().warn("pages on the GPU travel over gRPC: {}", std::string(memory.status().message()));
+  return nullptr;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const Options& options) {
@@ -28,6 +52,10 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const Options& 
   v1::LocalRequest hello;
   hello.mutable_hello()->set_token(options.token);
   hello.mutable_hello()->set_bytes(options.bytes);
+  if (options.gpu != nullptr) {
+    hello.mutable_hello()->set_gpu_bytes(options.gpu_bytes);
+    hello.mutable_hello()->set_gpu_uuid(options.gpu->uuid());
+  }
   KVSTOW_RETURN_IF_ERROR(socket.Send(hello));
   v1::LocalReply welcome;
   int descriptor = -1;
@@ -37,12 +65,17 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const Options& 
     return came.ok() ? absl::InternalError("the server did not welcome the session") : came;
   }
   KVSTOW_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(descriptor));
+  KVSTOW_ASSIGN_OR_RETURN(auto staging, TakeStaging(socket, welcome.welcome(), options));
   return std::unique_ptr<LocalSession>(
-      new LocalSession(std::move(socket), std::move(memory), options.timeout));
+      new LocalSession(std::move(socket), std::move(memory), std::move(staging), options.timeout));
 }
 
-LocalSession::LocalSession(LocalSocket socket, SharedMemory memory, Duration timeout)
-    : socket_(std::move(socket)), memory_(std::move(memory)), timeout_(timeout) {
+LocalSession::LocalSession(LocalSocket socket, SharedMemory memory,
+                           std::unique_ptr<GpuStaging> staging, Duration timeout)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      staging_(std::move(staging)),
+      timeout_(timeout) {
   receiving_ = std::thread([this] { ReceiveAll(); });
 }
 

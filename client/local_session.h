@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/shared_memory.h"
+#include "client/gpu_staging.h"
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/local_socket.h"
 
@@ -35,6 +36,9 @@ class LocalSession {
     std::string socket, token;  // as OpenLocal said
     uint64_t bytes = 0;         // wanted
     Duration timeout;           // of opening, and of each allocation
+    // The worker's GPU and what is wanted of its memory; null or 0 = none.
+    std::shared_ptr<DeviceSharing> gpu = nullptr;
+    uint64_t gpu_bytes = 0;
   };
   // Waits for the server's welcome.
   static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const Options& options);
@@ -49,10 +53,13 @@ class LocalSession {
   // shared page of a slot, and end at one or with the slot.
   std::optional<v1::SlotRange> RangeOf(std::span<const uint8_t> bytes) const;
 
+  // Memory on the GPU; null when there is none.
+  GpuStaging* staging() const { return staging_.get(); }
+
   // A page that is asked for. Its number is the session's to give.
   struct Page {
     std::variant<v1::LocalGetPage, v1::LocalPutPage> request;
-    std::span<const uint8_t> bytes;  // what its range names
+    std::span<const uint8_t> bytes;  // what its range names; none on the GPU
     // Called once: with the answer, or with why there is none.
     std::function<void(absl::StatusOr<v1::LocalReply>)> done;
   };
@@ -79,7 +86,8 @@ class LocalSession {
     uint64_t bytes;
   };
 
-  LocalSession(LocalSocket socket, SharedMemory memory, Duration timeout);
+  LocalSession(LocalSocket socket, SharedMemory memory, std::unique_ptr<GpuStaging> staging,
+               Duration timeout);
   void ReceiveAll();
   absl::Status Take(v1::LocalReply& reply);
   void TakeSlot(v1::LocalSlot& slot);
@@ -91,6 +99,7 @@ class LocalSession {
 
   const LocalSocket socket_;
   const SharedMemory memory_;
+  const std::unique_ptr<GpuStaging> staging_;
   const Duration timeout_;
   mutable Mutex mu_;
   CondVar slot_came_;

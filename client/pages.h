@@ -47,6 +47,10 @@ struct PagePut {
   uint64_t first_position = 0;
   AckLevel ack = AckLevel::kDefault;
   std::vector<PageColumn> columns = {};  // at most 8; a wrong one has the page refused
+  // `raw` is in the memory of the client's GPU (ClientOptions::gpu), complete once the event
+  // `ready` (a cudaEvent_t; null: already) has passed. Both stay as they are until the callback.
+  bool on_gpu = false;
+  void* ready = nullptr;
 };
 
 struct PutResult {
@@ -74,6 +78,10 @@ struct PageGet {
   // Another part of a page, or more of its levels, after some was just asked for: both are one use
   // of it.
   bool again = false;
+  // `out` is in the memory of the client's GPU, free to be written once `ready` has passed, as in
+  // PagePut. It is whole when the callback runs, whatever stream reads it then.
+  bool on_gpu = false;
+  void* ready = nullptr;
 };
 
 struct GetResult {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "client/convert.h"
+#include "client/get_call.h"
 #include "client/raw_stream.h"
 #include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
@@ -291,7 +292,9 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, T
   auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
   for (size_t i = 0; i < batch->pages.size(); ++i) {
     const PagePut& page = batch->pages[i];
-    if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
+    if (page.on_gpu) {
+      batch->answers.Set(i, {.outcome = PageOutcome::kRefused, .message = std::string(kNotOnGpu)});
+    } else if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
       batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
                              .message = "a page needs bytes and a key of 1..64 bytes"});
     } else if (progress != nullptr && !page.columns.empty()) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "client/page_buffer.h"
+#include "kernels/host_sharing.h"
 
 namespace kvstow {
 namespace {
@@ -278,6 +280,101 @@ TEST(LocalSessionTest, AServerThatDoesNotWelcomeIsAnError) {
       LocalSession::Open({path, "t", kBytes, std::chrono::milliseconds(20)}).status()));
   unlink(path.c_str());
   EXPECT_TRUE(absl::IsUnavailable(LocalSession::Open({path, "t", kBytes, kLong}).status()));
+}
+
+// What a session becomes when a server promises `promised` bytes of the GPU and `next` follows.
+absl::StatusOr<std::unique_ptr<LocalSession>> OpenWithGpu(
+    std::shared_ptr<DeviceSharing> gpu, uint64_t promised,
+    const std::function<void(const LocalSocket&)>& next) {
+  static int count = 0;
+  const std::string path = ::testing::TempDir() + "kvstow-gpu-" + std::to_string(getpid()) + "-" +
+                           std::to_string(count++);
+  const LocalSocket listening = *LocalSocket::Listen(path);
+  auto opened = std::async(std::launch::async, [&] {
+    return LocalSession::Open({path, "t", kBytes, kLong, gpu, kBytes});
+  });
+  const LocalSocket socket = *listening.Accept();
+  v1::LocalRequest hello;
+  EXPECT_TRUE(socket.Receive(hello, kLong).ok());
+  EXPECT_EQ(hello.hello().gpu_bytes(), gpu == nullptr ? 0 : kBytes);
+  EXPECT_EQ(hello.hello().gpu_uuid(), gpu == nullptr ? "" : gpu->uuid());
+  const SharedMemory memory = *SharedMemory::Create(kBytes);
+  v1::LocalReply welcome;
+  welcome.mutable_welcome()->set_bytes(kBytes);
+  welcome.mutable_welcome()->set_gpu_bytes(promised);
+  EXPECT_TRUE(socket.Send(welcome, memory.descriptor()).ok());
+  next(socket);
+  auto session = opened.get();
+  unlink(path.c_str());
+  return session;
+}
+
+TEST(LocalSessionTest, MemoryOfTheGpuComesBehindTheWelcome) {
+  const std::shared_ptr<DeviceSharing> gpu = MakeHostSharing("the test's GPU 0");
+  const auto memory = *gpu->Make(kBytes);
+  v1::LocalReply reply, other;
+  reply.mutable_gpu()->set_bytes(kBytes);
+  other.mutable_got()->set_page(1);
+  const auto send = [](const v1::LocalReply& what, int descriptor) {
+    return [&what, descriptor](const LocalSocket& socket) {
+      EXPECT_TRUE(socket.Send(what, descriptor).ok());
+    };
+  };
+  auto session = OpenWithGpu(gpu, kBytes, send(reply, memory->descriptor()));
+  ASSERT_TRUE(session.ok()) << session.status();
+  GpuStaging* const staging = (*session)->staging();
+  ASSERT_NE(staging, nullptr);
+  const auto place = staging->Take(100);
+  ASSERT_TRUE(place.has_value());
+  const std::vector<uint8_t> bytes(100, 7);
+  ASSERT_TRUE(gpu->ToDevice(bytes, place->data()).ok());
+  std::vector<uint8_t> came(100);
+  const auto there = memory->bytes().subspan(staging->RangeOf(*place).offset(), 100);
+  ASSERT_TRUE(gpu->ToHost(there, came.data()).ok());
+  EXPECT_EQ(came, bytes);
+
+  // None of it: the session is there all the same.
+  const auto none = [](const LocalSocket&) {};
+  for (auto& without :
+       {OpenWithGpu(gpu, 0, none), OpenWithGpu(gpu, 2 * kBytes, send(reply, memory->descriptor())),
+        OpenWithGpu(gpu, kBytes, send(reply, -1)), OpenWithGpu(nullptr, 0, none)}) {
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_EQ((*without)->staging(), nullptr);
+  }
+  // Rules that are broken.
+  EXPECT_TRUE(
+      absl::IsInternal(OpenWithGpu(gpu, kBytes, send(other, memory->descriptor())).status()));
+  EXPECT_TRUE(
+      absl::IsInternal(OpenWithGpu(nullptr, kBytes, send(reply, memory->descriptor())).status()));
+  EXPECT_TRUE(absl::IsUnavailable(
+      OpenWithGpu(gpu, kBytes, [](const LocalSocket& s) { s.HangUp(); }).status()));
+}
+
+TEST(GpuStagingTest, RangesDoNotOverlapAndComeBack) {
+  const std::shared_ptr<DeviceSharing> gpu = MakeHostSharing("the test's GPU 0");
+  GpuStaging staging(gpu, *gpu->Make(8 * kSharedPageBytes));
+  const auto offset = [&](const std::optional<std::span<uint8_t>>& range) {
+    return range.has_value() ? static_cast<int64_t>(staging.RangeOf(*range).offset()) : -1;
+  };
+  const auto a = staging.Take(1), b = staging.Take(2 * kSharedPageBytes), c = staging.Take(100);
+  EXPECT_EQ(offset(a), 0);
+  EXPECT_EQ(offset(b), kSharedPageBytes);
+  EXPECT_EQ(offset(c), 3 * kSharedPageBytes);
+  EXPECT_EQ(staging.RangeOf(*b).bytes(), 2 * kSharedPageBytes);
+  EXPECT_EQ(offset(staging.Take(5 * kSharedPageBytes)), -1);
+  const auto rest = staging.Take(4 * kSharedPageBytes);
+  EXPECT_EQ(offset(rest), 4 * kSharedPageBytes);
+  EXPECT_EQ(offset(staging.Take(1)), -1);
+  staging.Give(*b);
+  EXPECT_EQ(offset(staging.Take(2 * kSharedPageBytes + 1)), -1);
+  EXPECT_EQ(offset(staging.Take(kSharedPageBytes + 1)), kSharedPageBytes);
+  staging.Give(*a);
+  EXPECT_EQ(offset(staging.Take(7)), 0);
+  staging.Give(*rest);
+  EXPECT_EQ(offset(staging.Take(4 * kSharedPageBytes)), 4 * kSharedPageBytes);
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{8 * kSharedPageBytes + 1}, ~uint64_t{0}}) {
+    EXPECT_FALSE(staging.Take(bytes).has_value());
+  }
 }
 
 TEST(PageBufferTest, IsOwnMemoryWithoutASession) {

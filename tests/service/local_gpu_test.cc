@@ -88,6 +88,10 @@ class LocalGpuTest : public ServerTest {
     std::shared_ptr<SharedDeviceMemory> gpu;  // null: none was given
   };
 
+  ~LocalGpuTest() override {  // before the GPU
+    client_.reset();
+    server_.reset();
+  }
   void SetUp() override {
     config_.local_socket = (folder_ / "local").string();
     config_.local_bytes = 8 << 20;

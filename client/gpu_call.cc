@@ -1,0 +1,330 @@
+#include "client/gpu_call.h"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/shared_bytes.h"
+#include "base/status_macros.h"
+#include "client/local_call.h"
+#include "client/local_pages.h"
+#include "client/put_call.h"
+#include "kernels/device_sharing.h"
+
+namespace kvstow {
+namespace {
+
+constexpr Duration kAskAgain = std::chrono::microseconds(500);  // whether events have passed
+constexpr size_t kMostScratch = 64 << 20;  // host memory of a call, unless a page has more
+
+// How Get and Put differ. `place` is where a page is that is on its way: in the shared memory of
+// the GPU, or in the host's.
+struct GetKind {
+  using Page = PageGet;
+  using Result = GetResult;
+  using Done = Client::GetDone;
+  static constexpr PageOutcome kNotDone = PageOutcome::kNotCompatible;
+  static std::span<const uint8_t> Bytes(const PageGet& page) { return page.out; }
+  static bool CanShare(const PageGet&) { return true; }
+  static absl::Status BeforeShared(DeviceSharing&, const PageGet&, std::span<uint8_t>) {
+    return absl::OkStatus();
+  }
+  static absl::Status AfterShared(DeviceSharing& gpu, const PageGet& page, const GetResult& result,
+                                  std::span<const uint8_t> place) {
+    return gpu.Copy(place.first(result.bytes), page.out.data());
+  }
+  static absl::Status BeforeHost(DeviceSharing&, const PageGet&, std::span<uint8_t>) {
+    return absl::OkStatus();
+  }
+  static absl::Status AfterHost(DeviceSharing& gpu, const PageGet& page, const GetResult& result,
+                                std::span<const uint8_t> place) {
+    return gpu.ToDevice(place.first(result.bytes), page.out.data());
+  }
+  static bool IsDone(PageOutcome outcome) {
+    return outcome == PageOutcome::kHit || outcome == PageOutcome::kMiss ||
+           outcome == PageOutcome::kCorrupt || outcome == PageOutcome::kExpired;
+  }
+  static v1::LocalGetPage Request(std::span<const PageGet> pages, size_t i, v1::GpuRange range) {
+    v1::LocalGetPage out = LocalRequestOf(pages, i);
+    *out.mutable_gpu_to() = std::move(range);
+    return out;
+  }
+  static PageGet OnHost(PageGet page, std::span<uint8_t> place) {
+    page.out = place;
+    page.on_gpu = false;
+    return page;
+  }
+  static void StartHost(ClientCore& core, std::string space, uint64_t lease,
+                        std::vector<PageGet> pages, Time deadline, Done done) {
+    StartAnyGet(core, {std::move(space), lease, std::move(pages), std::move(done)}, deadline);
+  }
+};
+
+struct PutKind {
+  using Page = PagePut;
+  using Result = PutResult;
+  using Done = Client::PutDone;
+  static constexpr PageOutcome kNotDone = PageOutcome::kRefused;
+  static std::span<const uint8_t> Bytes(const PagePut& page) { return page.raw; }
+  static bool CanShare(const PagePut& page) { return page.columns.empty(); }
+  static absl::Status BeforeShared(DeviceSharing& gpu, const PagePut& page,
+                                   std::span<uint8_t> place) {
+    return gpu.Copy(page.raw, place.data());
+  }
+  static absl::Status AfterShared(DeviceSharing&, const PagePut&, const PutResult&,
+                                  std::span<const uint8_t>) {
+    return absl::OkStatus();
+  }
+  static absl::Status BeforeHost(DeviceSharing& gpu, const PagePut& page,
+                                 std::span<uint8_t> place) {
+    return gpu.ToHost(page.raw, place.data());
+  }
+  static absl::Status AfterHost(DeviceSharing&, const PagePut&, const PutResult&,
+                                std::span<const uint8_t>) {
+    return absl::OkStatus();
+  }
+  static bool IsDone(PageOutcome outcome) {
+    return outcome == PageOutcome::kStored || outcome == PageOutcome::kAlreadyThere ||
+           outcome == PageOutcome::kConflict;
+  }
+  static v1::LocalPutPage Request(std::span<const PagePut> pages, size_t i, v1::GpuRange range) {
+    v1::LocalPutPage out = LocalRequestOf(pages, i);
+    *out.mutable_gpu_from() = std::move(range);
+    return out;
+  }
+  static PagePut OnHost(PagePut page, std::span<uint8_t> place) {
+    page.raw = place;
+    page.on_gpu = false;
+    return page;
+  }
+  static void StartHost(ClientCore& core, std::string space, uint64_t, std::vector<PagePut> pages,
+                        Time deadline, Done done) {
+    StartPut(core, std::move(space), std::move(pages), deadline, std::move(done));
+  }
+};
+
+// All of it is the GPU thread's, and all functions run there. Pages go in waves: as many as the
+// shared memory, or the scratch memory, has room for.
+template <typename Kind>
+struct GpuCall {
+  using Page = typename Kind::Page;
+  using Result = typename Kind::Result;
+  struct Part {  // a page of the wave
+    size_t page;
+    std::span<uint8_t> place;
+  };
+
+  ClientCore& core;
+  const std::string space;
+  const uint64_t lease;
+  const std::vector<Page> pages;
+  typename Kind::Done done;
+  const Time deadline;
+  Answers<Result> answers;
+  std::vector<bool> by_host;  // pages that the session could not do
+  std::vector<Part> wave = {};
+  size_t open = 0;                                  // of the wave
+  std::shared_ptr<LocalSession> session = nullptr;  // of a wave through shared memory
+  ByteBlock scratch = {};                           // of the other
+
+  DeviceSharing& gpu() const { return *core.options.gpu; }
+  bool late() const { return Clock::Real().Now() >= deadline; }
+  void Answer(size_t page, PageOutcome outcome, const absl::Status& why) {
+    answers.Set(page, Result{.outcome = outcome, .message = std::string(why.message())});
+  }
+};
+
+template <typename Kind>
+using Shared = std::shared_ptr<GpuCall<Kind>>;
+
+template <typename Kind>
+void Next(const Shared<Kind>& call);
+
+template <typename Kind>
+void RunNext(const Shared<Kind>& call, Duration delay = Duration(0)) {
+  call->core.gpu_thread->RunAfter(delay, [call] { Next<Kind>(call); });
+}
+
+// The pages that can go now. One whose event cannot be asked for has its answer.
+template <typename Kind>
+std::vector<size_t> ReadyPages(GpuCall<Kind>& call) {
+  std::vector<size_t> ready;
+  for (const size_t i : call.answers.Missing()) {
+    const auto& page = call.pages[i];
+    const auto passed = page.on_gpu ? call.gpu().Passed(page.ready) : true;
+    if (!passed.ok()) call.Answer(i, Kind::kNotDone, passed.status());
+    if (passed.ok() && *passed) ready.push_back(i);
+  }
+  return ready;
+}
+
+// What came of a page in shared memory. Without a good answer, it goes by the host.
+template <typename Kind>
+void TakeShared(const Shared<Kind>& call, size_t n, const absl::StatusOr<v1::LocalReply>& reply) {
+  const auto& [i, place] = call->wave[n];
+  call->by_host[i] = true;
+  if (reply.ok()) {
+    auto result = ResultOf(call->pages[i], *reply);
+    if (result.has_value() && Kind::IsDone(result->outcome) &&
+        Kind::AfterShared(call->gpu(), call->pages[i], *result, place).ok()) {
+      call->answers.Set(i, *std::move(result));
+    }
+    // Without an answer the server may still be at work on it: it is lost with the session.
+    call->session->staging()->Give(place);
+  }
+  if (--call->open > 0) return;
+  call->session.reset();
+  Next<Kind>(call);
+}
+
+// Into the wave, as far as the memory has room.
+template <typename Kind>
+void FillShared(GpuCall<Kind>& call, std::span<const size_t> ready) {
+  GpuStaging& staging = *call.session->staging();
+  for (const size_t i : ready) {
+    const auto& page = call.pages[i];
+    if (!page.on_gpu || call.by_host[i] || !Kind::CanShare(page)) continue;
+    const auto place = staging.Take(Kind::Bytes(page).size());
+    if (!place.has_value()) continue;
+    if (Kind::BeforeShared(call.gpu(), page, *place).ok()) {
+      call.wave.push_back({i, *place});
+    } else {
+      staging.Give(*place);
+      call.by_host[i] = true;
+    }
+  }
+}
+
+// False when no page can go this way now.
+template <typename Kind>
+bool StartShared(const Shared<Kind>& call, std::span<const size_t> ready) {
+  ClientCore& core = call->core;
+  if (core.options.gpu_shared_bytes == 0 || call->late()) return false;
+  call->session = core.local.OpenSession([&core] { return AskForLocal(core); });
+  if (call->session != nullptr && call->session->staging() != nullptr) FillShared(*call, ready);
+  if (call->wave.empty()) {
+    call->session.reset();
+    return false;
+  }
+  std::vector<LocalSession::Page> requests;
+  for (size_t n = 0; n < call->wave.size(); ++n) {
+    const auto& [i, place] = call->wave[n];
+    requests.push_back(
+        {.request = Kind::Request(call->pages, i, call->session->staging()->RangeOf(place)),
+         .bytes = {},
+         .done = [call, n](absl::StatusOr<v1::LocalReply> reply) {
+           call->core.gpu_thread->Run(
+               [call, n, reply = std::move(reply)] { TakeShared<Kind>(call, n, reply); });
+         }});
+  }
+  call->open = requests.size();
+  call->session->Start(call->space, call->lease, std::move(requests), call->deadline);
+  return true;
+}
+
+template <typename Kind>
+void TakeHost(const Shared<Kind>& call, std::vector<typename Kind::Result> results) {
+  for (size_t n = 0; n < results.size(); ++n) {
+    const auto& [i, place] = call->wave[n];
+    const auto& page = call->pages[i];
+    absl::Status copied;
+    if (page.on_gpu && Kind::IsDone(results[n].outcome)) {
+      copied = Kind::AfterHost(call->gpu(), page, results[n], place);
+    }
+    if (copied.ok()) {
+      call->answers.Set(i, std::move(results[n]));
+    } else {
+      call->Answer(i, PageOutcome::kUnavailable, copied);
+    }
+  }
+  Next<Kind>(call);
+}
+
+// The first pages, as many as scratch memory is for; pages of the host have their own.
+template <typename Kind>
+void StartHost(const Shared<Kind>& call, std::span<const size_t> ready) {
+  size_t bytes = 0, n = 0;
+  const auto needs = [&](size_t i) {
+    return call->pages[i].on_gpu ? Kind::Bytes(call->pages[i]).size() : 0;
+  };
+  for (; n < ready.size() && (n == 0 || bytes + needs(ready[n]) <= kMostScratch); ++n) {
+    bytes += needs(ready[n]);
+  }
+  call->scratch = ByteBlock(bytes);
+  std::vector<typename Kind::Page> pages;
+  std::span<uint8_t> left = call->scratch.span();
+  for (const size_t i : ready.first(n)) {
+    const auto& page = call->pages[i];
+    const std::span<uint8_t> place = left.first(needs(i));
+    left = left.subspan(place.size());
+    const absl::Status copied =
+        page.on_gpu ? Kind::BeforeHost(call->gpu(), page, place) : absl::OkStatus();
+    if (!copied.ok()) {
+      call->Answer(i, PageOutcome::kUnavailable, copied);
+      continue;
+    }
+    call->wave.push_back({i, place});
+    pages.push_back(page.on_gpu ? Kind::OnHost(page, place) : page);
+  }
+  if (pages.empty()) return RunNext<Kind>(call);
+  Kind::StartHost(call->core, call->space, call->lease, std::move(pages), call->deadline,
+                  [call](std::vector<typename Kind::Result> results) {
+                    call->core.gpu_thread->Run([call, results = std::move(results)]() mutable {
+                      TakeHost<Kind>(call, std::move(results));
+                    });
+                  });
+}
+
+// The next wave, or the end.
+template <typename Kind>
+void Next(const Shared<Kind>& call) {
+  call->wave.clear();
+  call->scratch = {};
+  const std::vector<size_t> ready = ReadyPages(*call);
+  if (!ready.empty()) {
+    if (!StartShared<Kind>(call, ready)) StartHost<Kind>(call, ready);
+    return;
+  }
+  const std::vector<size_t> waiting = call->answers.Missing();
+  if (!waiting.empty() && !call->late() && !call->core.calls.closed()) {
+    return RunNext<Kind>(call, kAskAgain);
+  }
+  for (const size_t i : waiting) {
+    call->Answer(i, PageOutcome::kUnavailable,
+                 absl::DeadlineExceededError("the event before the page did not pass in time"));
+  }
+  call->done(call->answers.Take());
+  call->core.calls.RemoveBatch();
+}
+
+template <typename Kind>
+void Start(ClientCore& core, std::string space, uint64_t lease,
+           std::vector<typename Kind::Page> pages, Time deadline, typename Kind::Done done) {
+  core.calls.AddBatch();
+  const size_t n = pages.size();
+  RunNext<Kind>(
+      std::make_shared<GpuCall<Kind>>(GpuCall<Kind>{.core = core,
+                                                    .space = std::move(space),
+                                                    .lease = lease,
+                                                    .pages = std::move(pages),
+                                                    .done = std::move(done),
+                                                    .deadline = deadline,
+                                                    .answers = Answers<typename Kind::Result>(n),
+                                                    .by_host = std::vector<bool>(n)}));
+}
+
+}  // namespace
+
+void StartGpuGet(ClientCore& core, GetBatch batch, Time deadline) {
+  Start<GetKind>(core, std::move(batch.space), batch.lease, std::move(batch.pages), deadline,
+                 std::move(batch.done));
+}
+
+void StartGpuPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
+                 Client::PutDone done) {
+  Start<PutKind>(core, std::move(space), 0, std::move(pages), deadline, std::move(done));
+}
+
+}  // namespace kvstow

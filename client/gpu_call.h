@@ -1,0 +1,27 @@
+// A Get or a Put of a batch with pages on the client's GPU.
+//
+// Where the server is on the same GPU and has given its session memory there, a page goes through a
+// range of that: copied within the GPU, before the request or after its answer. Other pages, and
+// what the session leaves without a good answer, go over a stream, through host memory, some tens
+// of MiB at a time. Pages whose event has not passed wait for it, and no longer than the deadline.
+#ifndef KVSTOW_CLIENT_GPU_CALL_H_
+#define KVSTOW_CLIENT_GPU_CALL_H_
+
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/client_core.h"
+#include "client/get_call.h"
+
+namespace kvstow {
+
+// As StartGet and StartPut; `done` runs on core.gpu_thread, which there must be. `batch` is of
+// pages and has no `each`.
+void StartGpuGet(ClientCore& core, GetBatch batch, Time deadline);
+void StartGpuPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
+                 Client::PutDone done);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_GPU_CALL_H_

@@ -1,0 +1,59 @@
+#include "client/local_pages.h"
+
+#include <utility>
+
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "client/convert.h"
+#include "client/unary_call.h"
+#include "proto/wire/chunk.h"
+
+namespace kvstow {
+
+absl::StatusOr<v1::OpenLocalResponse> AskForLocal(ClientCore& core) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallUnary(core, "/kvstow.v1.KvCache/OpenLocal", WriteMessage(v1::OpenLocalRequest())));
+  v1::OpenLocalResponse response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return response;
+}
+
+v1::LocalGetPage LocalRequestOf(std::span<const PageGet> pages, size_t i) {
+  v1::LocalGetPage out;
+  ToProto(pages[i], *out.mutable_page());
+  return out;
+}
+
+v1::LocalPutPage LocalRequestOf(std::span<const PagePut> pages, size_t i) {
+  const PagePut& page = pages[i];
+  v1::LocalPutPage out;
+  ToProto(page, *out.mutable_page());
+  out.mutable_page()->set_payload_bytes(page.raw.size());
+  // Pages of a prompt come in its order.
+  if (i > 0 && pages[i - 1].first_position + pages[i - 1].tokens == page.first_position) {
+    out.set_parent_key(pages[i - 1].key);
+  }
+  return out;
+}
+
+std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& reply) {
+  const v1::LocalGot& got = reply.got();
+  GetResult result = GetResultOf(got.reply());
+  if (result.outcome != PageOutcome::kHit) {
+    result.bytes = 0;
+    return result;
+  }
+  if (result.bytes > page.out.size()) return std::nullopt;
+  if (got.reply().kept().bytes() == 0) return result;
+  auto keep = KeepOf(got.reply().kept(), result, AsBytes(got.kept()));
+  if (!keep.ok()) return std::nullopt;
+  result.keep = *std::move(keep);
+  return result;
+}
+
+std::optional<PutResult> ResultOf(const PagePut&, const v1::LocalReply& reply) {
+  return PutResultOf(reply.put());
+}
+
+}  // namespace kvstow
