@@ -27,6 +27,7 @@ class DeviceBuffer {
 
 class DeviceCodec;
 class DeviceScorer;
+class JointEngine;
 class Recipe;
 struct KvSpec;
 
@@ -59,6 +60,8 @@ class Device {
   // comes after the policy is not looked at. Errors as NewCodec.
   virtual absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
                                                                   const KvSpec& spec) = 0;
+  // What MakeDeviceJointCodec (device_joint_codec.h) needs of a GPU. The device outlives it.
+  virtual absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine();
 };
 
 // Host memory; lives for ever.

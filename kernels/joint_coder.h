@@ -21,6 +21,7 @@
 #include "kernels/calibration.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/first_tokens.h"
+#include "kernels/joint_sampling.h"
 #include "kernels/op_arguments.h"
 #include "kernels/run_codec.h"
 
@@ -33,9 +34,6 @@ struct JointOptions {
   uint32_t levels = 0, tokens_per_stream = 0;
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
-
-// Gains are measured on every kGainEvery-th vector of kRansLanes tokens.
-inline constexpr uint32_t kGainEvery = 4;
 
 // What the tokens of one run became: magnitudes at the finest step, and energy classes.
 struct QuantizedRun {

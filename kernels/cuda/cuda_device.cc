@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_codec.h"
+#include "kernels/cuda/cuda_joint.h"
 #include "kernels/cuda/cuda_lanes.h"
 #include "kernels/cuda/cuda_scorer.h"
 #include "kernels/device.h"
@@ -98,6 +99,10 @@ class Cuda final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
                                                           const KvSpec& spec) override {
     return MakeCudaScorer(recipe, spec, CudaContext{ordinal_, pool_, lanes_});
+  }
+
+  absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine() override {
+    return MakeCudaJointEngine(CudaContext{ordinal_, pool_, lanes_});
   }
 
  private:

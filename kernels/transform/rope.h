@@ -26,6 +26,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/page.h"
@@ -46,6 +47,10 @@ class RopeRotation {
 
   // Undo and Redo leave values as they are.
   bool identity() const { return pairs_ == 0; }
+  // Channel pairs that are turned, and of each token and pair, [tokens, pairs()], the angle's.
+  size_t pairs() const { return pairs_; }
+  std::span<const float> cosines() const { return cos_; }
+  std::span<const float> sines() const { return sin_; }
   // `values` is a slab [tokens, heads, head_dim].
   void Undo(uint32_t heads, float* values) const;
   void Redo(uint32_t heads, float* values) const;

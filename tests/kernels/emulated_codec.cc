@@ -10,6 +10,7 @@
 #include "kernels/device_layout.h"
 #include "kernels/host_buffer.h"
 #include "tests/kernels/emulated_block.h"
+#include "tests/kernels/emulated_joint.h"
 #include "tests/kernels/emulated_scorer.h"
 
 namespace kvstow::testing {
@@ -165,6 +166,9 @@ class EmulatedDevice final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
                                                           const KvSpec& spec) override {
     return MakeEmulatedScorer(recipe, spec, order_);
+  }
+  absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine() override {
+    return EmulatedJoint(order_);
   }
 
  private:

@@ -1,0 +1,75 @@
+#include "kernels/cuda/cuda_joint.h"
+
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/joint_launch.h"
+
+namespace kvstow {
+namespace {
+
+using gpu::JointLaunch;
+
+class CudaJointEngine final : public JointEngine {
+ public:
+  CudaJointEngine(const CudaContext& context, std::unique_ptr<Cublas> cublas)
+      : context_(context), cublas_(std::move(cublas)) {}
+  ~CudaJointEngine() override { cudaSetDevice(context_.ordinal); }
+
+  uint8_t* AddressOf(const DeviceBuffer& buffer) const override {
+    const auto* cuda = dynamic_cast<const CudaBuffer*>(&buffer);
+    return cuda != nullptr && cuda->ordinal() == context_.ordinal ? cuda->data() : nullptr;
+  }
+
+  absl::Status Encode(const JointLaunch& launch) override {
+    return OnLane([&](cudaStream_t stream) {
+      const cudaError_t code = cudaMemsetAsync(launch.refused, 0, launch.pages * 4, stream);
+      KVSTOW_RETURN_IF_ERROR(ToStatus(code, "clearing memory"));
+      KVSTOW_RETURN_IF_ERROR(
+          ToStatus(gpu::LaunchBeforeEncoding(launch, stream), "starting a kernel"));
+      KVSTOW_RETURN_IF_ERROR(Multiply(launch, true, stream));
+      return ToStatus(gpu::LaunchAfterEncoding(launch, stream), "starting a kernel");
+    });
+  }
+
+  absl::Status Decode(const JointLaunch& launch) override {
+    return OnLane([&](cudaStream_t stream) {
+      KVSTOW_RETURN_IF_ERROR(Multiply(launch, false, stream));
+      return ToStatus(gpu::LaunchAfterDecoding(launch, stream), "starting a kernel");
+    });
+  }
+
+ private:
+  absl::Status Multiply(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
+    if (launch.coded() == 0) return absl::OkStatus();
+    return cublas_->Multiply(gpu::ProductOf(launch, encoding), stream);
+  }
+
+  // Whatever became of `start`, nothing of it is under way any more.
+  template <typename Start>
+  absl::Status OnLane(const Start& start) {
+    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(context_.ordinal), "the GPU"));
+    MutexLock lock(mu_);
+    const Lanes::Hold lane(context_.lanes);
+    absl::Status status = start(lane->stream());
+    status.Update(lane->Drain(cudaSuccess, "coding calibrated pages"));
+    return status;
+  }
+
+  const CudaContext context_;
+  Mutex mu_;
+  const std::unique_ptr<Cublas> cublas_;  // used under mu_
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context) {
+  KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(context.ordinal), "the GPU"));
+  KVSTOW_ASSIGN_OR_RETURN(auto cublas, Cublas::Open());
+  return std::make_unique<CudaJointEngine>(context, std::move(cublas));
+}
+
+}  // namespace kvstow

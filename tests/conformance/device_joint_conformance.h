@@ -1,0 +1,299 @@
+// What every device's codec of calibrated pages does: pages of it are the CPU codec's but for
+// rounding, and each decodes what the other made.
+#ifndef KVSTOW_TESTS_CONFORMANCE_DEVICE_JOINT_CONFORMANCE_H_
+#define KVSTOW_TESTS_CONFORMANCE_DEVICE_JOINT_CONFORMANCE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "kernels/codec.h"
+#include "kernels/device_joint_codec.h"
+#include "tests/conformance/device_factory.h"
+#include "tests/kernels/correlated_pages.h"
+
+namespace kvstow::testing {
+
+class DeviceJointConformance : public ::testing::TestWithParam<DeviceFactory> {
+ protected:
+  struct Model {
+    const char* name;
+    KvSpec spec;
+    CalibrationStore store;
+  };
+  // Run lengths that do and do not divide the layers, V of its own width or none, both layouts of
+  // RoPE, in part and scaled, every dtype.
+  static void SetUpTestSuite() {
+    models_ = new std::vector<std::unique_ptr<Model>>;
+    KvSpec usual = CorrelatedSpec();
+    Add("usual", usual);
+    KvSpec bf16 = CorrelatedSpec(2, 24, 16);
+    bf16.dtype = DType::kBF16;
+    bf16.rope.layout = RopeSpec::Layout::kInterleaved;
+    bf16.rope.rotary_dims = 12;
+    Add("bf16", bf16);
+    KvSpec f32 = CorrelatedSpec(2, 10, 6);
+    f32.dtype = DType::kF32;
+    f32.rope.scaling = RopeSpec::Scaling::kYarn;
+    f32.rope.factor = 4;
+    f32.rope.original_context = 512;
+    f32.rope.low_freq_factor = 1;
+    f32.rope.high_freq_factor = 32;
+    Add("f32", f32);
+    KvSpec plain = CorrelatedSpec(3, 12, 0);
+    plain.rope = {};
+    Add("no RoPE, no V", plain);
+  }
+  static void TearDownTestSuite() { delete models_; }
+  static void Add(const char* name, const KvSpec& spec) {
+    auto model = std::make_unique<Model>();
+    model->name = name, model->spec = spec;
+    for (const uint32_t run : {1, 2}) {
+      const auto blob = FitCorrelated(spec, run, {}, /*with_sensitivity=*/run == 2);
+      ASSERT_TRUE(blob.ok()) << blob.status();
+      ASSERT_TRUE(model->store.Add(AsBytes(*blob)).ok());
+    }
+    models_->push_back(std::move(model));
+  }
+
+  void SetUp() override {
+    auto device = GetParam().open();
+    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+  }
+
+  std::unique_ptr<DeviceJointCodec> Make(const Model& model, const std::string& recipe) {
+    auto codec = MakeDeviceJointCodec(*device_, *Recipe::Parse(recipe), model.spec, model.store);
+    EXPECT_TRUE(codec.ok()) << codec.status();
+    return codec.ok() ? *std::move(codec) : nullptr;
+  }
+  std::shared_ptr<const DeviceBuffer> Put(const std::vector<uint8_t>& bytes) {
+    return *device_->Store(SharedBytes::CopyOf(bytes));
+  }
+  std::shared_ptr<DeviceBuffer> Room(size_t bytes) { return *device_->Allocate(bytes); }
+  std::vector<uint8_t> Get(const std::shared_ptr<const DeviceBuffer>& buffer) {
+    const auto bytes = device_->Load(buffer);
+    return {bytes->span().begin(), bytes->span().end()};
+  }
+
+  struct PageIn {
+    uint32_t tokens;
+    uint64_t first_position;
+    std::vector<uint8_t> raw;
+  };
+  static std::vector<PageIn> Pages(const KvSpec& spec) {
+    std::vector<PageIn> pages;
+    const std::pair<uint32_t, uint64_t> shapes[] = {{128, 0}, {128, 128}, {128, 7777}, {40, 0},
+                                                    {65, 2},  {1, 0},     {1, 9},      {3, 1}};
+    for (const auto& [tokens, first] : shapes) {
+      pages.push_back({tokens, first, CorrelatedPage(spec, tokens, pages.size(), first)});
+    }
+    return pages;
+  }
+
+  std::vector<JointPage> Encode(DeviceJointCodec& codec, const std::vector<PageIn>& pages) {
+    std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
+    std::vector<JointEncodeJob> jobs;
+    for (const PageIn& page : pages) {
+      buffers.push_back(Put(page.raw));
+      jobs.push_back({page.tokens, page.first_position, buffers.back().get()});
+    }
+    auto coded = codec.Encode(jobs);
+    EXPECT_TRUE(coded.ok()) << coded.status();
+    return *std::move(coded);
+  }
+  std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
+                              std::span<const SharedBytes> bodies) {
+    const auto room = Room(page.raw.size());
+    const JointDecodeJob job{page.tokens, page.first_position, bodies, room.get()};
+    const absl::Status status = codec.Decode({&job, 1});
+    EXPECT_TRUE(status.ok()) << status;
+    return Get(room);
+  }
+  // The page as the CPU's codec makes it, and the header of either.
+  static EncodedPage OfTheCpu(const Model& model, const DeviceJointCodec& codec,
+                              const PageIn& page) {
+    const auto cpu = *MakeCodec(codec.recipe(), model.spec, model.store);
+    return *cpu->Encode(
+        {.raw = page.raw, .tokens = page.tokens, .first_position = page.first_position});
+  }
+  static std::vector<uint8_t> DecodeOnTheCpu(const Model& model, PageHeader header,
+                                             const std::vector<SegmentInfo>& segments,
+                                             std::span<const SharedBytes> bodies,
+                                             const PageIn& page) {
+    header.segments = segments;
+    std::vector<uint8_t> out(page.raw.size());
+    const absl::Status status = DecodePage(header, bodies, out, model.store);
+    EXPECT_TRUE(status.ok()) << status;
+    return out;
+  }
+
+  static inline std::vector<std::unique_ptr<Model>>* models_ = nullptr;
+  std::shared_ptr<Device> device_;
+};
+
+TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
+  for (const auto& model : *models_) {
+    for (const char* recipe : {"kvstow-cal(run=1,step=0.25)", "kvstow-cal(run=2,step=0.5,levels=3)",
+                               "kvstow-cal(run=2,step=1,stream=32,first=4,focus=0)"}) {
+      SCOPED_TRACE(absl::StrCat(model->name, ", ", recipe));
+      const auto codec = Make(*model, recipe);
+      ASSERT_NE(codec, nullptr);
+      const std::vector<PageIn> pages = Pages(model->spec);
+      const std::vector<JointPage> coded = Encode(*codec, pages);
+      for (size_t i = 0; i < pages.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("page ", i));
+        const PageIn& page = pages[i];
+        ASSERT_TRUE(coded[i].coded);
+        const EncodedPage cpu = OfTheCpu(*model, *codec, page);
+        ASSERT_EQ(coded[i].segments.size(), cpu.header.segments.size());
+        size_t bytes = 0, cpu_bytes = 0;
+        double gain = 0, cpu_gain = 0;
+        for (size_t s = 0; s < cpu.segments.size(); ++s) {
+          EXPECT_EQ(coded[i].segments[s].digest, Xxh3(coded[i].bodies[s].span()));
+          bytes += coded[i].segments[s].bytes, cpu_bytes += cpu.header.segments[s].bytes;
+          gain += coded[i].segments[s].gain, cpu_gain += cpu.header.segments[s].gain;
+        }
+        EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(cpu_bytes),
+                    0.02 * static_cast<double>(cpu_bytes) + 16.0 * cpu.segments.size());
+        EXPECT_NEAR(gain, cpu_gain, 1e-3 * cpu_gain);
+        // All four ways: who encoded, who decodes.
+        const DType dtype = model->spec.dtype;
+        const auto theirs =
+            DecodeOnTheCpu(*model, cpu.header, cpu.header.segments, cpu.segments, page);
+        const auto ours =
+            DecodeOnTheCpu(*model, cpu.header, coded[i].segments, coded[i].bodies, page);
+        const double lost = RelativeError(dtype, page.raw, theirs);
+        EXPECT_LT(RelativeError(dtype, page.raw, ours), 1.02 * lost + kJointDeviceError);
+        EXPECT_LT(RelativeError(dtype, ours, Decode(*codec, page, coded[i].bodies)),
+                  kJointDeviceError);
+        EXPECT_LT(RelativeError(dtype, theirs, Decode(*codec, page, cpu.segments)),
+                  kJointDeviceError);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceJointConformance, LeadingLevelsDecodeAlone) {
+  const Model& model = *models_->front();
+  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5,levels=3)");
+  const PageIn page = Pages(model.spec)[0];
+  const EncodedPage cpu = OfTheCpu(model, *codec, page);
+  for (uint32_t levels = 1; levels <= 3; ++levels) {
+    const auto bodies = std::span(cpu.segments).first(SegmentsForLevels(cpu.header, levels));
+    std::vector<uint8_t> expected(page.raw.size());
+    ASSERT_TRUE(DecodePage(cpu.header, bodies, expected, model.store).ok());
+    EXPECT_LT(RelativeError(DType::kF16, expected, Decode(*codec, page, bodies)),
+              kJointDeviceError);
+  }
+}
+
+// A GPU may sum in another order when there are other pages: no bytes are promised.
+TEST_P(DeviceJointConformance, APageIsAsGoodAloneAsAmongOthers) {
+  const Model& model = *models_->front();
+  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const std::vector<PageIn> pages = Pages(model.spec);
+  const std::vector<JointPage> together = Encode(*codec, pages);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const JointPage alone = Encode(*codec, {pages[i]})[0];
+    const auto a = Decode(*codec, pages[i], alone.bodies);
+    const auto b = Decode(*codec, pages[i], together[i].bodies);
+    EXPECT_NEAR(RelativeError(DType::kF16, pages[i].raw, a),
+                RelativeError(DType::kF16, pages[i].raw, b), kJointDeviceError)
+        << i;
+  }
+}
+
+TEST_P(DeviceJointConformance, PagesForTheCpuAreNamedAndTheOthersCoded) {
+  const Model& model = *models_->front();
+  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const KvSpec& spec = model.spec;
+  std::vector<PageIn> pages = {Pages(spec)[1], Pages(spec)[1], Pages(spec)[0], Pages(spec)[1]};
+  const size_t last = pages[0].raw.size() - 1;
+  pages[0].raw[last] = 0x7e;                    // NaN
+  pages[2].raw[1] = 0x7c, pages[2].raw[0] = 0;  // Inf, of a first token
+  for (size_t i = 1; i < pages[3].raw.size(); i += 2) pages[3].raw[i] = 0x7b;  // far outside
+  const std::vector<JointPage> coded = Encode(*codec, pages);
+  EXPECT_FALSE(coded[0].coded);
+  EXPECT_TRUE(coded[1].coded);
+  EXPECT_FALSE(coded[2].coded);
+  EXPECT_FALSE(coded[3].coded);
+  EXPECT_TRUE(coded[0].bodies.empty());
+  EXPECT_LT(RelativeError(DType::kF16, pages[1].raw, Decode(*codec, pages[1], coded[1].bodies)),
+            2e-3);
+}
+
+TEST_P(DeviceJointConformance, ThreadsShareACodec) {
+  const Model& model = *models_->front();
+  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const std::vector<PageIn> pages = Pages(model.spec);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const JointPage coded = Encode(*codec, {pages[i]})[0];
+      ASSERT_TRUE(coded.coded);
+      EXPECT_LT(RelativeError(DType::kF16, pages[i].raw, Decode(*codec, pages[i], coded.bodies)),
+                2e-3);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(DeviceJointConformance, DamageAndWrongJobsAreNamed) {
+  const Model& model = *models_->front();
+  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const PageIn page = Pages(model.spec)[1];
+  const JointPage good = Encode(*codec, {page})[0];
+  const auto room = Room(page.raw.size());
+  const auto decode = [&](std::vector<SharedBytes> bodies, uint32_t tokens = 128) {
+    const JointDecodeJob job{tokens, page.first_position, bodies, room.get()};
+    return codec->Decode({&job, 1});
+  };
+  EXPECT_TRUE(decode(good.bodies).ok());
+  for (const size_t bytes : {size_t{0}, size_t{3}, good.bodies[0].size() - 1}) {
+    std::vector<SharedBytes> bodies = good.bodies;
+    bodies[0] = bodies[0].Slice(0, bytes);
+    EXPECT_TRUE(absl::IsDataLoss(decode(bodies))) << bytes;
+  }
+  std::vector<SharedBytes> fewer = good.bodies;
+  fewer.pop_back();
+  EXPECT_TRUE(absl::IsDataLoss(decode(fewer)));
+  EXPECT_TRUE(absl::IsDataLoss(decode({})));
+  EXPECT_TRUE(absl::IsInvalidArgument(decode(good.bodies, 129)));
+  EXPECT_TRUE(absl::IsInvalidArgument(decode(good.bodies, 0)));
+  const auto small = Room(page.raw.size() - 1);
+  const JointEncodeJob job{128, 0, small.get()};
+  EXPECT_TRUE(absl::IsInvalidArgument(codec->Encode({&job, 1}).status()));
+  const JointEncodeJob none{128, 0, nullptr};
+  EXPECT_TRUE(absl::IsInvalidArgument(codec->Encode({&none, 1}).status()));
+  EXPECT_TRUE(codec->Encode({})->empty());
+  EXPECT_TRUE(codec->Decode({}).ok());
+}
+
+TEST_P(DeviceJointConformance, OtherRecipesAreRefusedByName) {
+  const Model& model = *models_->front();
+  const auto code = [&](const char* recipe) {
+    return MakeDeviceJointCodec(*device_, *Recipe::Parse(recipe), model.spec, model.store)
+        .status()
+        .code();
+  };
+  for (const char* recipe : {"int8", "kvstow", "kvstow-cal(run=2,ratio=8)",
+                             "column(name=attn_sum)|class|kvstow-cal(run=2)", "kvtc-16"}) {
+    EXPECT_EQ(code(recipe), absl::StatusCode::kUnimplemented) << recipe;
+  }
+  EXPECT_EQ(code("kvstow-cal(run=7)"), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code("kvstow-cal(run=2,levels=9)"), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_CONFORMANCE_DEVICE_JOINT_CONFORMANCE_H_
