@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "client/client_core.h"
 #include "client/convert.h"
+#include "client/direct_call.h"
 #include "client/get_call.h"
 #include "client/gpu_call.h"
 #include "client/layer_call.h"
@@ -88,6 +89,7 @@ class Client::Impl {
     if (core.gpu_thread.has_value()) core.gpu_thread->Hurry();
     core.channels.CloseBulk();
     core.local.Close();
+    core.direct.Close();
     core.calls.WaitForAll();
   }
 
@@ -108,6 +110,7 @@ absl::StatusOr<SpaceInfo> Client::Impl::Open(const v1::OpenSpaceRequest& request
                           CallCache<v1::OpenSpaceResponse>(core, "OpenSpace", request));
   KVSTOW_ASSIGN_OR_RETURN(SpaceInfo info, SpaceInfoOf(request.space(), response, payload));
   info.put_encoded = core.payloads.Add(info, response.put_pipeline(), payload);
+  core.direct.Warm();  // pages will follow
   return info;
 }
 
@@ -172,7 +175,9 @@ void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDo
     return StartGpuPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
   }
   if (StartLocalPut(core, name, pages, done)) return;
-  StartPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
+  const Time deadline = core.Deadline();
+  if (StartDirectPut(core, name, pages, done, deadline)) return;
+  StartPut(core, std::move(name), std::move(pages), deadline, std::move(done));
 }
 
 void Client::GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,

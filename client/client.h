@@ -65,6 +65,7 @@ struct ClientOptions {
   uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
   Payload payload = Payload::kRaw;            // of spaces that do not say their own
   uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
+  size_t direct_connections = 8;              // beside gRPC, for pages, at most; 0 = none
   // The GPU that pages may lie on: OpenCudaSharing (kernels/device_sharing.h). Null = none.
   std::shared_ptr<DeviceSharing> gpu;
   uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none

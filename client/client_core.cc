@@ -7,7 +7,9 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "client/raw_stream.h"
+#include "client/unary_call.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -21,7 +23,28 @@ Duration LongerByUpToHalf(Duration wait) {
   return wait + Duration(std::uniform_int_distribution<Duration::rep>(0, wait.count() / 2)(random));
 }
 
+constexpr Duration kAskTime = std::chrono::seconds(1);
+
+absl::StatusOr<int> AskForDirectPort(ClientCore& core) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallUnaryOnce(core, "/kvstow.v1.KvCache/OpenDirect", WriteMessage(v1::OpenDirectRequest()),
+                    Clock::Real().Now() + kAskTime));
+  v1::OpenDirectResponse response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return static_cast<int>(response.port());
+}
+
 }  // namespace
+
+ClientCore::ClientCore(ClientOptions o)
+    : options(std::move(o)),
+      options_status(Validate(options)),
+      channels(options.address),
+      direct(options.address, options.direct_connections,
+             [this] { return AskForDirectPort(*this); }) {
+  if (options.gpu != nullptr) gpu_thread.emplace();
+}
 
 bool OpenCalls::Add(RawStream* stream) {
   MutexLock lock(mu_);

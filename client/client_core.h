@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "client/channel.h"
 #include "client/client.h"
+#include "client/direct_pool.h"
 #include "client/executor.h"
 #include "client/local_memory.h"
 #include "client/space_payloads.h"
@@ -52,10 +53,7 @@ class OpenCalls {
 };
 
 struct ClientCore {
-  explicit ClientCore(ClientOptions o)
-      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {
-    if (options.gpu != nullptr) gpu_thread.emplace();
-  }
+  explicit ClientCore(ClientOptions o);
 
   // Of a call that begins now.
   Time Deadline() const { return Clock::Real().Now() + options.timeout; }
@@ -67,7 +65,8 @@ struct ClientCore {
   LocalMemory local{{options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes}};
   OpenCalls calls;
   std::optional<Executor> gpu_thread;  // copies pages on the GPU; none without a GPU
-  Executor executor;                   // last: it joins before the others go
+  Executor executor;                   // it joins before the others go
+  DirectPool direct;                   // so does this, and it uses the executor
 };
 
 // When to try again: after UNAVAILABLE, and after whatever came with a pushback, which is a payload

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/convert.h"
-#include "client/encoded_payload.h"
+#include "client/page_landing.h"
 #include "client/raw_stream.h"
-#include "kernels/codec.h"
-#include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -62,14 +60,22 @@ void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t aske
   core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
 }
 
+// On the executor: what has no answer is asked for once more, and the server checks it.
+void AskAgain(std::shared_ptr<GetCall> call) {
+  call->batch.checked = false;
+  StartStream(std::move(call));
+}
+
 // One stream: asks for pages, grants credit as payload arrives, and puts payload in place.
 class GetStream final : public StreamHandler {
  public:
   explicit GetStream(std::shared_ptr<GetCall> call)
       : call_(std::move(call)),
         todo_(call_->answers.Missing()),
-        encoded_(!call_->batch.summaries && call_->payload->get.EncodedNext()) {
-    for (const size_t i : todo_) wanted_bytes_ += PayloadLimit(call_->batch.pages[i]);
+        kind_{.encoded = !call_->batch.summaries && call_->payload->get.EncodedNext(),
+              .summaries = call_->batch.summaries} {
+    for (const size_t i : todo_)
+      wanted_bytes_ += PayloadLimit(call_->batch.pages[i], *call_->payload, kind_);
   }
 
   // Grants no more than can come, so that after the last grant the stream is closed on our side and
@@ -79,10 +85,11 @@ class GetStream final : public StreamHandler {
     v1::GetRequest message;
     if (asked_ == 0) {
       message.mutable_open()->set_space(call_->batch.space);
-      message.mutable_open()->set_payload(call_->batch.summaries ? v1::SUMMARY
-                                          : encoded_             ? v1::ENCODED
-                                                                 : v1::RAW);
+      message.mutable_open()->set_payload(kind_.summaries ? v1::SUMMARY
+                                          : kind_.encoded ? v1::ENCODED
+                                                          : v1::RAW);
       message.mutable_open()->set_lease(call_->batch.lease);
+      message.mutable_open()->set_checked(call_->batch.checked);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
     const uint64_t grant = std::min(window - (granted_ - received_), wanted_bytes_ - granted_);
@@ -123,138 +130,76 @@ class GetStream final : public StreamHandler {
   // the stream.
   void GoOn(const absl::Status& status) {
     if (!call_->batch.summaries) {
-      call_->payload->get.Took(encoded_, raw_bytes_, Clock::Real().Now() - start_);
+      call_->payload->get.Took(kind_.encoded, raw_bytes_, Clock::Real().Now() - start_);
     }
     Executor& executor = call_->core.executor;
-    executor.Run([call = std::move(call_), status, asked = todo_.size()]() mutable {
+    executor.Run([call = std::move(call_), status, asked = todo_.size(), again = again_]() mutable {
+      if (again) return AskAgain(std::move(call));
       AfterStream(std::move(call), status, asked);
     });
   }
-  // At most this is payload of the page. Which tokens were kept takes less than the tokens do.
-  // Encoded, whole segments come, whatever part of them was asked for.
-  uint64_t PayloadLimit(const PageGet& page) const {
-    if (!encoded_) return 2 * page.out.size();
-    const uint64_t most = WholePage(page) ? page.out.size() : call_->payload->page_bytes;
-    return most + kEncodedOverhead;
-  }
-  static bool WholePage(const PageGet& page) {
-    return page.first_layer == 0 && page.layer_count == 0 && page.first_token == 0 &&
-           page.token_count == 0;
-  }
-
   absl::Status BeginPage(const v1::GetResponse& response) {
     const uint64_t page = response.page();
     if (current_ != 0 || page != answered_ + 1 || page > asked_) {
       return absl::InternalError(
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
-    result_ = GetResultOf(response.begin());
-    const PageGet& asked = call_->batch.pages[todo_[page - 1]];
-    if (result_.outcome != PageOutcome::kHit) {
-      result_.bytes = 0;
-      return Answer(page);
-    }
-    total_ = response.begin().payload_bytes();
-    const uint64_t fits = encoded_ ? PayloadLimit(asked) : asked.out.size();
-    if (result_.bytes > fits || total_ > PayloadLimit(asked)) {
-      result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
-                                     asked.out.size(), ": does the worker use the space's spec?");
-      result_.outcome = PageOutcome::kNotCompatible;
-      KVSTOW_RETURN_IF_ERROR(Answer(page));
-      // There is no way to skip its payload: the pages after it come over another stream.
-      return absl::UnavailableError("the stream holds a page that does not fit its buffer");
+    landing_.emplace(call_->batch.pages[todo_[page - 1]], *call_->payload, kind_,
+                     call_->core.options);
+    if (absl::Status s = landing_->Begin(response.begin()); !s.ok()) {
+      // The pages after it come over another stream.
+      KVSTOW_RETURN_IF_ERROR(EndPage(page));
+      return s;
     }
     current_ = page;
-    filled_ = 0;
-    digest_ = Xxh3Stream();
-    payload_.resize(encoded_ ? total_ : total_ - result_.bytes);
-    kept_ = response.begin().kept();
-    return total_ == 0 ? EndPage() : absl::OkStatus();
+    return landing_->whole() ? EndPage(page) : absl::OkStatus();
   }
 
   absl::Status TakePayload(const v1::GetResponse& response, const ChunkPayload& payload) {
-    if (current_ == 0 || response.page() != current_ || response.offset() != filled_ ||
-        payload.bytes > total_ - filled_ || payload.bytes > granted_ - received_) {
+    if (current_ == 0 || response.page() != current_ || response.offset() != landing_->filled() ||
+        payload.bytes > landing_->left() || payload.bytes > granted_ - received_) {
       return absl::InternalError(absl::StrCat("the server sent ", payload.bytes,
                                               " bytes at offset ", response.offset(), " of page ",
                                               response.page(), ", which were not due"));
     }
-    const PageGet& page = call_->batch.pages[todo_[current_ - 1]];
-    for (const grpc::Slice& slice : payload.slices) Place({slice.begin(), slice.size()}, page);
+    for (const grpc::Slice& slice : payload.slices) Place({slice.begin(), slice.size()});
     received_ += payload.bytes;
-    return filled_ == total_ ? EndPage() : absl::OkStatus();
+    return landing_->whole() ? EndPage(current_) : absl::OkStatus();
   }
 
-  // Raw bytes go to the caller, what follows them and encoded pages to payload_.
-  void Place(std::span<const uint8_t> bytes, const PageGet& page) {
-    const uint64_t direct = encoded_ ? 0 : result_.bytes;
-    if (filled_ < direct) {
-      const size_t n = std::min<uint64_t>(bytes.size(), direct - filled_);
-      const std::span<uint8_t> to = page.out.subspan(filled_, n);
-      std::memcpy(to.data(), bytes.data(), n);
-      if (Checked(page)) digest_.Update(to);
-      filled_ += n;
+  void Place(std::span<const uint8_t> bytes) {
+    while (!bytes.empty()) {
+      const std::span<uint8_t> room = landing_->Room();
+      const size_t n = std::min(bytes.size(), room.size());
+      std::memcpy(room.data(), bytes.data(), n);
+      landing_->Filled(n);
       bytes = bytes.subspan(n);
     }
-    if (bytes.empty()) return;
-    std::memcpy(payload_.data() + (filled_ - direct), bytes.data(), bytes.size());
-    filled_ += bytes.size();
   }
 
-  // The very bytes that were put, and all of them: their digest is known.
-  bool Checked(const PageGet& page) const {
-    return !encoded_ && !call_->batch.summaries && result_.exact && WholePage(page);
-  }
-
-  absl::Status EndPage() {
-    const uint64_t page = std::exchange(current_, 0);
-    const PageGet& asked = call_->batch.pages[todo_[page - 1]];
-    if (encoded_) {
-      DecodePayload(asked);
-    } else if (kept_.bytes() > 0) {
-      KVSTOW_ASSIGN_OR_RETURN(result_.keep, KeepOf(kept_, result_, payload_));
-    }
-    if (Checked(asked)) CheckDigest(digest_.Finish(), result_);
-    return Answer(page);
-  }
-
-  void DecodePayload(const PageGet& page) {
-    const std::shared_ptr<const CalibrationStore>& loaded = call_->core.options.calibrations;
-    const absl::StatusOr<DecodedPayload> decoded =
-        DecodeEncodedPayload(payload_, page, loaded == nullptr ? NoCalibrations() : *loaded);
-    if (decoded.ok()) {
-      result_.bytes = decoded->bytes;
-      result_.tokens = decoded->tokens;
-      result_.keep = decoded->keep;
-      result_.first_position += page.first_token;
-      return;
-    }
-    result_.outcome = OutcomeOfFailedDecode(decoded.status());
-    result_.message = std::string(decoded.status().message());
-    result_.bytes = 0;
-  }
-
-  absl::Status Answer(uint64_t page) {
-    raw_bytes_ += result_.bytes;
-    call_->Answer(todo_[page - 1], std::move(result_));
+  absl::Status EndPage(uint64_t page) {
+    current_ = 0;
+    KVSTOW_ASSIGN_OR_RETURN(GetResult result, landing_->Finish());
     ++answered_;
+    if (landing_->damaged() && call_->batch.checked) {
+      again_ = true;
+      return absl::OkStatus();
+    }
+    raw_bytes_ += result.bytes;
+    call_->Answer(todo_[page - 1], std::move(result));
     return absl::OkStatus();
   }
 
   std::shared_ptr<GetCall> call_;   // null once all is answered
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
-  const bool encoded_;
+  const LandingKind kind_;
   const Time start_ = Clock::Real().Now();
   uint64_t raw_bytes_ = 0;  // that came, once decoded
   size_t asked_ = 0, answered_ = 0;
+  bool again_ = false;  // a page was damaged: it is to be checked by the server
   uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
-  // The page that is arriving; 0 = none.
-  uint64_t current_ = 0;
-  GetResult result_;
-  v1::KeptTokens kept_;
-  uint64_t total_ = 0, filled_ = 0;  // of its payload
-  Xxh3Stream digest_;
-  std::vector<uint8_t> payload_;  // an encoded page, or what follows a raw one
+  uint64_t current_ = 0;                // the page that is arriving; 0 = none
+  std::optional<PageLanding> landing_;  // of it
 };
 
 void StartStream(std::shared_ptr<GetCall> call) {
@@ -269,12 +214,6 @@ void StartStream(std::shared_ptr<GetCall> call) {
 }
 
 }  // namespace
-
-void CheckDigest(const Digest128& came, GetResult& result) {
-  if (result.raw_digest == AsString(came.bytes)) return;
-  result.outcome = PageOutcome::kCorrupt;
-  result.message = "the bytes that came do not match the digest they were put with";
-}
 
 void StartGet(ClientCore& core, GetBatch batch, Time deadline) {
   const size_t n = batch.pages.size();

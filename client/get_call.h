@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/digest.h"
 #include "client/client.h"
 #include "client/client_core.h"
 
@@ -23,6 +22,8 @@ struct GetBatch {
   std::vector<PageGet> pages;
   Client::GetDone done;
   bool summaries = false;  // of keys come instead of pages
+  // The server need not check what we do; a page that is damaged is asked for again without.
+  bool checked = true;
   // If any: told of each page that has its result, before `done`, on whatever thread, one call at
   // a time. Over one stream, pages come in order.
   std::function<void(size_t page, const GetResult&)> each = nullptr;
@@ -33,9 +34,6 @@ struct GetBatch {
 // way. A stream that broke is followed by another one with the pages that have no result yet.
 // `core` outlives the call (OpenCalls counts it).
 void StartGet(ClientCore& core, GetBatch batch, Time deadline);
-
-// A page whose bytes are to have its raw digest, and have `came`, is CORRUPT.
-void CheckDigest(const Digest128& came, GetResult& result);
 
 }  // namespace kvstow
 

@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "client/get_call.h"
 #include "client/local_call.h"
+#include "client/page_landing.h"
 #include "kernels/page.h"
 
 namespace kvstow {

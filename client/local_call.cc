@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "client/direct_call.h"
 #include "client/gpu_call.h"
 #include "client/local_pages.h"
 #include "client/put_call.h"
@@ -141,10 +142,11 @@ void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline) {
   if (core.gpu_thread.has_value() && std::ranges::any_of(batch.pages, &PageGet::on_gpu)) {
     return StartGpuGet(core, std::move(batch), deadline);
   }
-  if (!Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each,
-                      deadline)) {
-    StartGet(core, std::move(batch), deadline);
+  if (Start<GetKind>(core, batch.space, batch.lease, batch.pages, batch.done, batch.each,
+                     deadline)) {
+    return;
   }
+  if (!StartDirectGet(core, batch, deadline)) StartGet(core, std::move(batch), deadline);
 }
 
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,

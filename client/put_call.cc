@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "client/convert.h"
 #include "client/get_call.h"
+#include "client/put_payload.h"
 #include "client/raw_stream.h"
-#include "kernels/encoded_payload.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -19,12 +20,6 @@ namespace {
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
 constexpr Duration kDrainTime = std::chrono::milliseconds(50);
 constexpr size_t kLayerPutStreams = 8;  // Client::PutLayers says so too
-
-uint64_t Bytes(std::span<const SharedBytes> parts) {
-  uint64_t bytes = 0;
-  for (const SharedBytes& part : parts) bytes += part.size();
-  return bytes;
-}
 
 // Bytes [offset, offset + bytes) of `parts`.
 std::vector<SharedBytes> Cut(std::span<const SharedBytes> parts, uint64_t offset, uint64_t bytes) {
@@ -112,7 +107,7 @@ class PutStream final : public StreamHandler {
         channel_(std::move(channel)),
         batch_(call_->batch),
         todo_(batch_->answers.Missing()),
-        encoded_(GoEncoded()) {}
+        encoded_(ChooseEncoded()) {}
 
   Outgoing Next() override {
     if (batch_ == nullptr) return {.last = true};
@@ -133,7 +128,7 @@ class PutStream final : public StreamHandler {
       ++next_;  // it was answered here
     }
     if (next_ == todo_.size()) return {.last = true};
-    const uint64_t all = Bytes(parts_);
+    const uint64_t all = TotalBytes(parts_);
     const uint64_t ready = progress == nullptr ? all : progress->Ready(all);
     if (credit_ == 0 || ready == sent_) return {};
     message.set_page(next_ + 1);
@@ -205,56 +200,29 @@ class PutStream final : public StreamHandler {
     }
     LetGo().reset();
   }
-  bool GoEncoded() const {
-    const SpacePayload& payload = *call_->payload;
-    if (payload.codec == nullptr || call_->progress != nullptr) return false;
-    const auto has_columns = [&](size_t i) { return !batch_->pages[i].columns.empty(); };
-    if (payload.reads_columns && std::ranges::any_of(todo_, has_columns)) return false;
-    return call_->payload->put.EncodedNext();
+  bool ChooseEncoded() const {
+    if (call_->progress != nullptr) return false;
+    std::vector<const PagePut*> pages;
+    for (const size_t i : todo_) pages.push_back(&batch_->pages[i]);
+    return GoEncoded(*call_->payload, pages);
   }
 
   // Makes the payload of a page and says what it is. False when it cannot be coded: it is refused.
   bool Begin(const PagePut& page) {
-    begin_.Clear();
-    if (call_->progress != nullptr) {
-      digest_ = Xxh3Stream();
-      parts_ = {SharedBytes(batch_, page.raw)};
-      ToProto(page, begin_);
-      begin_.set_payload_bytes(page.raw.size());
-      return true;
+    const bool filling = call_->progress != nullptr;
+    std::optional<Digest128> digest;
+    if (!filling) digest = Xxh3_128(page.raw);
+    digest_ = Xxh3Stream();
+    absl::StatusOr<PutPayload> payload =
+        MakePutPayload(page, *call_->payload, encoded_, digest, batch_);
+    if (!payload.ok()) {
+      batch_->answers.Set(todo_[next_], {.outcome = PageOutcome::kRefused,
+                                         .message = std::string(payload.status().message())});
+      ++answered_;
+      return false;
     }
-    const Digest128 digest = Xxh3_128(page.raw);
-    if (encoded_) {
-      absl::StatusOr<EncodedPage> encoded =
-          call_->payload->codec->Encode({.raw = page.raw,
-                                         .tokens = page.tokens,
-                                         .first_position = page.first_position,
-                                         .key = page.key,
-                                         .raw_digest = digest,
-                                         .raw_owner = batch_});
-      if (!encoded.ok()) {
-        batch_->answers.Set(todo_[next_], {.outcome = PageOutcome::kRefused,
-                                           .message = std::string(encoded.status().message())});
-        ++answered_;
-        return false;
-      }
-      const std::vector<std::optional<SharedBytes>> bodies(encoded->segments.begin(),
-                                                           encoded->segments.end());
-      parts_ = EncodedPayload(encoded->header_bytes, bodies);
-    } else {
-      parts_ = {SharedBytes(batch_, page.raw)};
-    }
-    for (const PageColumn& column : page.columns) {
-      v1::PageColumn& info = *begin_.add_columns();
-      info.set_name(column.name);
-      info.set_queries(column.queries);
-      info.set_context(column.context);
-      info.set_bytes(column.scores.size());
-      parts_.emplace_back(batch_, std::span(column.scores));
-    }
-    ToProto(page, begin_);
-    begin_.set_payload_bytes(Bytes(parts_));
-    begin_.set_digest(digest.bytes.data(), digest.bytes.size());
+    begin_.Swap(&payload->begin);
+    parts_ = std::move(payload->parts);
     return true;
   }
 

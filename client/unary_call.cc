@@ -104,6 +104,15 @@ absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& 
   });
 }
 
+absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(ClientCore& core, const std::string& method,
+                                               const grpc::ByteBuffer& request, Time deadline) {
+  if (!core.options_status.ok()) return core.options_status;
+  grpc::ByteBuffer response;
+  const absl::Status status = Attempt(core, method, request, deadline, response);
+  if (!status.ok()) return status;
+  return response;
+}
+
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(ClientCore& core, const std::string& method,
                                                      std::span<const grpc::ByteBuffer> requests) {
   return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {

@@ -18,6 +18,10 @@ namespace kvstow {
 absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& method,
                                            const grpc::ByteBuffer& request);
 
+// As CallUnary, but a single attempt, until `deadline`.
+absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(ClientCore& core, const std::string& method,
+                                               const grpc::ByteBuffer& request, Time deadline);
+
 // Several messages out, in order, one back; otherwise as CallUnary.
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(ClientCore& core, const std::string& method,
                                                      std::span<const grpc::ByteBuffer> requests);

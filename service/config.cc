@@ -81,6 +81,12 @@ absl::Status SetHttp(Config& c, const std::string& text) {
   return SetAddress<&Config::http_listen>(c, text);
 }
 
+absl::Status SetDirect(Config& c, const std::string& text) {
+  if (text == "off" || text == "auto") return SetText<&Config::direct_listen>(c, text);
+  if (absl::StartsWith(text, "unix:")) return Refuse(text, "HOST:PORT, auto or off");
+  return SetAddress<&Config::direct_listen>(c, text);
+}
+
 absl::Status SetDevice(Config& c, const std::string& text) {
   absl::string_view ordinal = text;
   uint32_t n = 0;
@@ -135,6 +141,10 @@ constexpr Setting kSettings[] = {
      SetBits<&Config::host_bits>, GetNumber<&Config::host_bits>},
     {"disk-bits", "BITS", "of a value that a page keeps which cools to disk; 0 = all [0]",
      SetBits<&Config::disk_bits>, GetNumber<&Config::disk_bits>},
+    {"direct-listen", "ADDRESS",
+     "pages over plain TCP beside gRPC: HOST:PORT, off, or auto: any port on the host of `listen` "
+     "[auto]",
+     SetDirect, GetText<&Config::direct_listen>},
     {"local-socket", "PATH",
      "where workers of this host ask for shared memory, to fetch and put without a stream [none]",
      SetText<&Config::local_socket>, GetText<&Config::local_socket>},

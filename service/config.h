@@ -32,6 +32,7 @@ struct Config {
   uint64_t disk_bytes = 0;                     // default with a path: half of its file system
   double host_bits = 0;                        // of a value, that a page keeps which cools into
   double disk_bits = 0;                        // the tier; 0 = all that it has
+  std::string direct_listen = "auto";          // HOST:PORT, auto or off: pages beside gRPC
   std::string local_socket;                    // "" = no local sessions
   uint64_t local_bytes = uint64_t{1} << 30;    // of memory shared with workers, beside the budgets
   uint64_t local_gpu_bytes = 0;                // and of the GPU's; 0 = none

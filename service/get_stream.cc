@@ -50,8 +50,9 @@ class GetStream final : public BulkStream {
   std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
   Next Decide() KVSTOW_REQUIRES(mu_);
 
-  std::shared_ptr<const Space> space_;  // these three are set once, by the first message
+  std::shared_ptr<const Space> space_;  // these four are set once, by the first message
   LeaseId lease_ = 0;
+  Checks checks_ = Checks::kStore;
   v1::Payload payload_ = v1::RAW;
 
   std::deque<std::shared_ptr<Asked>> asked_ KVSTOW_GUARDED_BY(mu_);  // in the order of replies
@@ -125,6 +126,7 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
   if (!space.ok()) return space.status();
   space_ = *std::move(space);
   lease_ = open.lease();
+  checks_ = open.checked() ? Checks::kReader : Checks::kStore;
   payload_ = open.payload() == v1::PAYLOAD_UNSPECIFIED ? v1::RAW : open.payload();
   return absl::OkStatus();
 }
@@ -152,7 +154,7 @@ void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
     wanted = !broken_;
   }
   FetchedPage page;
-  if (wanted) page = parts_.reader.Fetch(*space_, lease_, payload_, asked->request);
+  if (wanted) page = parts_.reader.Fetch(*space_, lease_, payload_, asked->request, checks_);
   Next next;
   {
     MutexLock lock(mu_);

@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "service/calibration_stream.h"
+#include "service/direct_server.h"
 #include "service/local_sessions.h"
 #include "service/lookup_wire.h"
 #include "service/unary.h"
@@ -16,9 +17,9 @@ using K = v1::KvCache;
 
 template <typename Base>
 using UnaryMethods = K::WithCallbackMethod_OpenSpace<
-    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<
-        K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<
-            K::WithCallbackMethod_OpenLocal<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>;
+    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<
+        K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<
+            K::WithCallbackMethod_OpenDirect<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>>;
 using RawMethods = K::WithRawCallbackMethod_Put<
     K::WithRawCallbackMethod_Get<K::WithRawCallbackMethod_Lookup<K::Service>>>;
 
@@ -67,6 +68,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
                                 v1::OpenLocalResponse* out) override {
     return Reply(c, metrics(), [=, this] { return OpenLocal(*out); });
   }
+  ServerUnaryReactor* OpenDirect(CallbackServerContext* c, const v1::OpenDirectRequest*,
+                                 v1::OpenDirectResponse* out) override {
+    return Reply(c, metrics(), [=, this] { return OpenDirect(*out); });
+  }
   ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
                               v1::ReleaseResponse* out) override {
     return Reply(c, metrics(), [=, this] { return op_.Release(*in, *out); });
@@ -96,6 +101,15 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
     KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(query));
     const grpc::Slice answer = WriteLookupResponse(match);
     out = grpc::ByteBuffer(&answer, 1);
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenDirect(v1::OpenDirectResponse& out) {
+    if (streams_.direct == nullptr) {
+      return absl::UnimplementedError(
+          "this server takes no direct connections: start it with --direct-listen");
+    }
+    out.set_port(streams_.direct->port());
     return absl::OkStatus();
   }
 

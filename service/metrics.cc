@@ -196,6 +196,10 @@ class Metrics::Impl {
   Family<Counter>& local_gpu =
       Count(registry, "kvstow_local_gpu_pages_total",
             "pages that went through shared memory of the GPU, by method and by what coded them");
+  Family<Counter>& direct = Count(registry, "kvstow_direct_pages_total",
+                                  "pages that went over direct connections, by method");
+  Counter& direct_puts = direct.Add({{"method", "put"}});
+  Counter& direct_gets = direct.Add({{"method", "get"}});
   Gauge& put_streams = streams.Add({{"method", "put"}});
   Gauge& get_streams = streams.Add({{"method", "get"}});
 };
@@ -221,6 +225,10 @@ void Metrics::CountReport(v1::PageStatus status) {
 
 void Metrics::CountLocal(StreamKind kind) {
   (kind == StreamKind::kPut ? impl_->local_puts : impl_->local_gets).Increment();
+}
+
+void Metrics::CountDirect(StreamKind kind) {
+  (kind == StreamKind::kPut ? impl_->direct_puts : impl_->direct_gets).Increment();
 }
 
 void Metrics::CountLocalGpu(StreamKind kind, bool coded_there) {
@@ -299,6 +307,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_local_sessions", "workers that share memory with the server",
         snapshot.local_sessions);
   gauge("kvstow_local_bytes", "bytes of memory that they share", snapshot.local_bytes);
+  gauge("kvstow_direct_connections", "connections of workers that fetch and put beside gRPC",
+        snapshot.direct_connections);
   gauge("kvstow_local_gpu_bytes", "bytes of the GPU's memory that they share",
         snapshot.local_gpu_bytes);
   gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);

@@ -26,8 +26,9 @@ struct MetricsSnapshot {
   StoreCounters counters;
   uint64_t spaces = 0;
   uint64_t staged_bytes = 0;
-  uint64_t local_sessions = 0, local_bytes = 0;       // of memory shared with workers
-  uint64_t local_gpu_bytes = 0;                       // and of the GPU's
+  uint64_t local_sessions = 0, local_bytes = 0;  // of memory shared with workers
+  uint64_t local_gpu_bytes = 0;                  // and of the GPU's
+  uint64_t direct_connections = 0;
   uint64_t attention_bytes = 0, attention_pages = 0;  // what is known of pages' attention
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
   bool ready = false;
@@ -43,6 +44,7 @@ class Metrics {
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
   void CountLocal(
       StreamKind kind);  // a page that went through shared memory; CountPut, CountGet too
+  void CountDirect(StreamKind kind);  // or over a direct connection
   // One of those in memory of the GPU, and whether the GPU coded it.
   void CountLocalGpu(StreamKind kind, bool coded_there);
   void CountReport(v1::PageStatus status);  // of attention

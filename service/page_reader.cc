@@ -80,6 +80,7 @@ struct PageReader::Selected {
   TokenRange tokens;
   std::vector<std::optional<SharedBytes>> bodies;
 
+  bool IsWhole() const { return layers.count == header.layers && tokens.count == header.tokens; }
   uint64_t RawBytes() const { return layers.count * LayerBytes(header.Geometry(), tokens.count); }
   // What was put as the very bytes, where it lies; nothing for all that must be decoded.
   absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
@@ -119,7 +120,7 @@ absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v
 
 // Reads what is selected. When a body cannot be had, those before it still decode: the selection
 // is cut there, unless nothing is left of the base level.
-absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& facts,
+absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& facts, Checks checks,
                                       Selected& selected) {
   std::vector<uint16_t> indices;
   for (size_t i = 0; i < selected.bodies.size(); ++i) {
@@ -127,7 +128,7 @@ absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& fac
       indices.push_back(static_cast<uint16_t>(i));
     }
   }
-  auto bodies = store_.Read(name, facts.number, indices);
+  auto bodies = store_.Read(name, facts.number, indices, checks);
   for (size_t i = 0; i < bodies.size(); ++i) {
     if (bodies[i].ok()) {
       selected.bodies[indices[i]] = *std::move(bodies[i]);
@@ -218,7 +219,7 @@ absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
 }
 
 absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
-  const auto& [space, payload, request, to, sink] = wanted;
+  const auto& [space, payload, request, to, sink, asked_checks] = wanted;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
@@ -229,7 +230,11 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
   Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
   selected.bodies.resize(std::min(segments, facts.segments.size()));
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
-  if (const absl::Status read = ReadSegments(name, facts, selected); !read.ok()) {
+  // What has no digest over there is checked here.
+  const bool has_digest =
+      payload == v1::ENCODED || (payload == v1::RAW && header.exact && selected.IsWhole());
+  const Checks checks = has_digest ? asked_checks : Checks::kStore;
+  if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
     const auto now = store_.Find(name);
     const bool replaced = now.ok() && now->number != facts.number;
     return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
@@ -315,8 +320,8 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
 }
 
 FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
-                              const v1::GetPage& request) {
-  return Fetch(lease, {space, payload, request});
+                              const v1::GetPage& request, Checks checks) {
+  return Fetch(lease, {space, payload, request, std::nullopt, nullptr, checks});
 }
 
 FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,

@@ -51,9 +51,11 @@ class PageReader {
   PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics)
       : store_(store), calibrations_(calibrations), metrics_(metrics) {}
 
-  // `lease` 0 = none; a lease is renewed by each page that it is used for.
+  // `lease` 0 = none; a lease is renewed by each page that it is used for. With Checks::kReader the
+  // worker compares digests of what comes with one: an exact page that goes whole, and an encoded
+  // one, are then not read for that here.
   FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
-                    const v1::GetPage& request);
+                    const v1::GetPage& request, Checks checks);
 
   // A raw page into memory of the caller's, which its bytes must fit (else NOT_COMPATIBLE) and of
   // which they fill the front: decoding is then the only copy. `payload` has what would follow
@@ -74,6 +76,7 @@ class PageReader {
     const v1::GetPage& request;
     std::optional<std::span<uint8_t>> to = std::nullopt;
     PageSink* sink = nullptr;  // in the place of `to`
+    Checks checks = Checks::kStore;
   };
   FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
@@ -86,7 +89,8 @@ class PageReader {
   absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);
   absl::Status RawPayloadTo(const Selected& selected, PageSink& out);
   absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
-  absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Selected& selected);
+  absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Checks checks,
+                            Selected& selected);
 
   TieredStore& store_;
   const CalibrationStore& calibrations_;

@@ -130,7 +130,7 @@ absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::Put
 
 v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                                 const SharedBytes& bytes, std::string parent_key,
-                                const PageCoder& coder) {
+                                const PageCoder& coder, const std::optional<Digest128>& came) {
   const SharedBytes body = bytes.Slice(0, bytes.size() - ColumnBytes(page));
   const auto columns = ReadColumns(space.spec, page, bytes.span().subspan(body.size()));
   if (!columns.ok()) return Refused(columns.status().message());
@@ -138,7 +138,7 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
     return Store(space, page, CheckedEncodedPage(space, page, body.span()), *columns,
                  std::move(parent_key));
   }
-  const Digest128 digest = Xxh3_128(body.span());
+  const Digest128 digest = came.has_value() ? *came : Xxh3_128(body.span());
   if (!page.digest().empty() &&
       !std::ranges::equal(AsBytes(page.digest()), std::span(digest.bytes))) {
     return Refused(absl::StrCat("digest: the page came as ", digest.Hex(), ", but was sent as ",

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -42,10 +43,12 @@ class PageWriter {
 
   // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
   // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
-  // raw page. `result.page` is left to the caller.
+  // raw page. `came`: the digest of a raw page's bytes as they came, where it is known.
+  // `result.page` is left to the caller.
   v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       const SharedBytes& bytes, std::string parent_key,
-                      const PageCoder& coder = nullptr);
+                      const PageCoder& coder = nullptr,
+                      const std::optional<Digest128>& came = std::nullopt);
 
  private:
   absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,

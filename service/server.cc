@@ -19,6 +19,7 @@
 #include "service/attention_reports.h"
 #include "service/calibrations.h"
 #include "service/convert.h"
+#include "service/direct_server.h"
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
@@ -111,6 +112,7 @@ class Server::Impl {
 
  private:
   absl::Status StartLocal();
+  absl::Status StartDirect();
   absl::Status StartHttp();
   absl::Status StartGrpc();
   void Reap();
@@ -140,6 +142,7 @@ class Server::Impl {
                        metrics_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;  // null: none
+  std::unique_ptr<DirectServer> direct_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
@@ -162,6 +165,7 @@ absl::Status Server::Impl::Start() {
                left_out);
   }
   KVSTOW_RETURN_IF_ERROR(StartLocal());
+  KVSTOW_RETURN_IF_ERROR(StartDirect());
   KVSTOW_RETURN_IF_ERROR(StartHttp());
   KVSTOW_RETURN_IF_ERROR(StartGrpc());
   reaper_ = std::thread([this] { Reap(); });
@@ -172,7 +176,9 @@ absl::Status Server::Impl::Start() {
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->Counters().recovered_pages);
-  Log().info("listening grpc={} http={}", address_, http_address_.empty() ? "off" : http_address_);
+  Log().info("listening grpc={} http={} direct={}", address_,
+             http_address_.empty() ? "off" : http_address_,
+             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()));
   return absl::OkStatus();
 }
 
@@ -193,6 +199,25 @@ absl::Status Server::Impl::StartLocal() {
   }
   local_ = *std::move(local);
   streams_.local = local_.get();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartDirect() {
+  KVSTOW_ASSIGN_OR_RETURN(const Address listen, ParseAddress(config_.listen));
+  Address address{.host = listen.host};
+  if (config_.direct_listen == "off" || (config_.direct_listen == "auto" && listen.host.empty()))
+    return absl::OkStatus();
+  if (config_.direct_listen != "auto") {
+    KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
+  }
+  auto direct = DirectServer::Start({.host = address.host, .port = address.port},
+                                    {spaces_, staging_, writer_, reader_, metrics_});
+  if (!direct.ok()) {
+    return absl::Status(direct.status().code(),
+                        absl::StrCat("direct-listen: ", direct.status().message()));
+  }
+  direct_ = *std::move(direct);
+  streams_.direct = direct_.get();
   return absl::OkStatus();
 }
 
@@ -260,6 +285,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
+          .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
@@ -289,7 +315,9 @@ absl::Status Server::Impl::Stop() {
   }
   http_.reset();
   streams_.local = nullptr;
+  streams_.direct = nullptr;
   local_.reset();
+  direct_.reset();
   local_gpu_.reset();
   const absl::Status flushed = store_->Flush();
   if (!flushed.ok()) {

@@ -35,6 +35,7 @@
 
 namespace kvstow {
 
+class DirectServer;
 class LocalSessions;
 
 struct StreamLimits {
@@ -59,7 +60,9 @@ struct StreamParts {
   WorkerPool& put_workers;
   WorkerPool& get_workers;
   StreamLimits limits;
-  LocalSessions* local = nullptr;  // set before the first call; null: there are none
+  // Set before the first call; null: there are none.
+  LocalSessions* local = nullptr;
+  DirectServer* direct = nullptr;
   std::atomic<int> put_streams = 0, get_streams = 0;
   std::atomic<uint64_t> put_granted = 0, get_ahead = 0;
 };

@@ -55,7 +55,7 @@ struct SegmentId {
 struct SegmentFacts {
   uint32_t bytes = 0;
   float gain = 0;       // see SegmentInfo in kernels/encoded_page.h
-  uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read
+  uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read (Checks)
 };
 
 // A body that came from a tier, if it is the one that was stored; DATA_LOSS if it is not.

@@ -72,6 +72,27 @@ absl::Status Staging::Append(Ticket ticket, uint64_t offset, std::span<const uin
   return absl::OkStatus();
 }
 
+absl::Status Staging::Fill(Ticket ticket,
+                           absl::FunctionRef<absl::Status(std::span<uint8_t>)> fill) {
+  std::shared_ptr<Staged> staged;
+  {
+    MutexLock lock(mu_);
+    const auto it = open_.find(ticket);
+    if (it == open_.end()) return NoTicket(ticket);
+    staged = it->second;
+    if (staged->busy || staged->filled != 0) {
+      return absl::InvalidArgumentError("the content came where pieces of it had come already");
+    }
+    staged->busy = true;
+  }
+  const absl::Status filled = fill(staged->block.span());
+  MutexLock lock(mu_);
+  staged->busy = false;
+  if (filled.ok()) staged->filled = staged->block.size();
+  staged->touched = options_.clock->Now();
+  return filled;
+}
+
 absl::StatusOr<SharedBytes> Staging::Finish(Ticket ticket) {
   std::shared_ptr<Staged> staged;
   MutexLock lock(mu_);

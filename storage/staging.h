@@ -16,6 +16,7 @@
 #include <span>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -37,6 +38,9 @@ class Staging {
   absl::StatusOr<Ticket> Begin(uint64_t bytes);
   // `offset` is where `piece` belongs; it must be where the last piece ended.
   absl::Status Append(Ticket ticket, uint64_t offset, std::span<const uint8_t> piece);
+  // All pieces in one, in place: `fill` writes the content, without the lock, and is not reaped
+  // meanwhile. Its status is passed on; after an error the ticket is only to be aborted.
+  absl::Status Fill(Ticket ticket, absl::FunctionRef<absl::Status(std::span<uint8_t>)> fill);
   // The whole content; the ticket is gone.
   absl::StatusOr<SharedBytes> Finish(Ticket ticket);
   void Abort(Ticket ticket);

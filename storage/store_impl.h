@@ -52,7 +52,7 @@ class TieredStore::Impl {
   absl::StatusOr<PageFacts> Find(const PageName& name);
   void Use(const PageName& name);
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
-                                                std::span<const uint16_t> indices);
+                                                std::span<const uint16_t> indices, Checks checks);
   absl::Status Pin(const PageName& name, bool pinned);
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
   StoreUsage Usage();

@@ -118,8 +118,9 @@ bool TieredStore::Release(LeaseId lease) { return impl_->Release(lease); }
 absl::StatusOr<PageFacts> TieredStore::Find(const PageName& name) { return impl_->Find(name); }
 void TieredStore::Use(const PageName& name) { impl_->Use(name); }
 std::vector<absl::StatusOr<SharedBytes>> TieredStore::Read(const PageName& name, PageNumber number,
-                                                           std::span<const uint16_t> indices) {
-  return impl_->Read(name, number, indices);
+                                                           std::span<const uint16_t> indices,
+                                                           Checks checks) {
+  return impl_->Read(name, number, indices, checks);
 }
 absl::Status TieredStore::Delete(const PageName& name, bool force) {
   return impl_->Delete(name, force);

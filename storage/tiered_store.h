@@ -71,6 +71,10 @@ namespace kvstow {
 
 enum class PutOutcome { kStored, kAlreadyThere, kConflict };
 
+// Whose it is to compare what lies in host memory with its digests: the store's, or a reader's that
+// does so with what it got, and asks again with kStore when it differs.
+enum class Checks : uint8_t { kStore, kReader };
+
 struct PrefixMatch {
   std::vector<FoundPage> pages;  // of the leading keys that are present
   LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
@@ -127,9 +131,11 @@ class TieredStore {
   absl::StatusOr<PageFacts> Find(const PageName& name);
   // A prompt reached the page without a Lookup. Ignored when it is not there.
   void Use(const PageName& name);
-  // One result for each index, in order. Reading alone is no use.
+  // One result for each index, in order. Reading alone is no use. What lies on a GPU or a disk is
+  // checked whatever `checks` says.
   std::vector<absl::StatusOr<SharedBytes>> Read(const PageName& name, PageNumber number,
-                                                std::span<const uint16_t> indices);
+                                                std::span<const uint16_t> indices,
+                                                Checks checks = Checks::kStore);
   // What a page's segments are worth from now on, in place of the gains that it was put with; one
   // for each segment of its list. NOT_FOUND when the page is not there any longer.
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);

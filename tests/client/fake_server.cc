@@ -51,6 +51,17 @@ class FakeCache final : public v1::KvCache::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* OpenDirect(grpc::CallbackServerContext* context,
+                                       const v1::OpenDirectRequest*,
+                                       v1::OpenDirectResponse* response) override {
+    auto* const reactor = context->DefaultReactor();
+    response->set_port(state_.faults.direct_port);
+    reactor->Finish(state_.faults.direct_port > 0
+                        ? grpc::Status::OK
+                        : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no"));
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
                                    v1::LookupResponse* response) override {

@@ -18,6 +18,7 @@ struct FakeFaults {
   std::atomic<bool> stall = false;           // streams are taken and never answered
   std::atomic<bool> lie_about_kept = false;  // pages that are read speak of tokens they have not
   std::atomic<bool> flip_a_bit = false;      // in the first chunk of each page that is read
+  std::atomic<bool> bad_memory = false;      // so does this, where the client said that it checks
   std::atomic<bool> shift_chunks = false;    // sends every chunk with a wrong offset
   std::atomic<int> break_after_gets = -1;    // the same before so many pages that are read
   std::atomic<int> hold_from_layer = -1;     // layers from this one on are never answered
@@ -26,6 +27,7 @@ struct FakeFaults {
   std::atomic<int> refusals = 0;             // so many streams are RESOURCE_EXHAUSTED
   std::atomic<int> pushback_ms = 0;          // is what those are told to wait
   std::atomic<int> streams = 0;              // opened so far
+  std::atomic<int> direct_port = 0;          // where pages go beside gRPC; 0 = nowhere
 };
 
 class FakeServer : public ServerUnderTest {

@@ -151,6 +151,7 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
   grpc::Status Take(const v1::GetRequest& request) override {
     if (request.has_open()) {
       space_ = request.open().space();
+      checked_ = request.open().checked();
       if (!state_.Has(space_)) return NoSpace(space_);
     }
     credit_ += request.credit_bytes();
@@ -171,7 +172,8 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     if (n == 0 && !response.has_begin()) return std::nullopt;
     response.set_offset(sent_ + (state_.faults.shift_chunks ? 1 : 0));
     response.set_data(bytes_.substr(sent_, n));
-    if (sent_ == 0 && n > 0 && state_.faults.flip_a_bit) (*response.mutable_data())[n / 2] ^= 1;
+    const bool flip = state_.faults.flip_a_bit || (checked_ && state_.faults.bad_memory);
+    if (sent_ == 0 && n > 0 && flip) (*response.mutable_data())[n / 2] ^= 1;
     sent_ += n;
     credit_ -= std::min(n, credit_);
     if (sent_ == bytes_.size()) {
@@ -230,6 +232,7 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
   std::string space_, bytes_;
   uint64_t credit_ = 0, sent_ = 0;
   bool begun_ = false;
+  bool checked_ = false;  // as the client says that it will
   std::deque<v1::GetPage> queue_;
 };
 

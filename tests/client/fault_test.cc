@@ -186,9 +186,21 @@ TEST_F(FaultyServer, BytesThatChangedOnTheWayAreCorrupt) {
   ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
               testing::Each(PageOutcome::kStored));
   server_->faults().flip_a_bit = true;
+  server_->faults().streams = 0;
   Fetch fetch(SmallSpec(), prompt_.keys);
   EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()),
               testing::Each(PageOutcome::kCorrupt));
+  EXPECT_EQ(server_->faults().streams, 2) << "they are asked for once more";
+}
+
+// The server leaves it to us to check what lies in its memory, until we find something.
+TEST_F(FaultyServer, APageThatIsDamagedIsAskedForAgainAndCheckedByTheServer) {
+  ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  server_->faults().bad_memory = true;
+  Fetch fetch(prompt_);
+  EXPECT_THAT(OutcomesOf(client_->Get("s", 0, fetch.gets).get()), testing::Each(PageOutcome::kHit));
+  EXPECT_EQ(fetch.buffers, prompt_.pages);
 }
 
 TEST_F(FaultyServer, AServerThatBreaksTheProtocolIsNotBelievedNorTriedAgain) {

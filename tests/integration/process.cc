@@ -91,6 +91,8 @@ void Daemon::Start() {
   address_ = process_->server.address();
 }
 
+const std::string& Daemon::http_address() const { return process_->server.http_address(); }
+
 void Daemon::Signal(int signal) { process_->server.Signal(signal); }
 
 void Daemon::Kill() { process_.reset(); }

@@ -45,6 +45,7 @@ class Daemon final : public ServerUnderTest {
   ~Daemon() override;
 
   std::string address() const override { return address_; }
+  const std::string& http_address() const;
   void Kill() override;  // SIGKILL
   void Start() override;
   void Signal(int signal);  // SIGSTOP, SIGCONT

@@ -83,11 +83,11 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
     names.push_back(name);
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "listen", "http-listen", "gpu-bytes", "host-bytes", "disk-path",
-                         "disk-bytes", "host-bits", "disk-bits", "local-socket", "local-bytes",
-                         "local-gpu-bytes", "recipe", "calibrations", "eviction-policy",
-                         "lease-ttl", "high-watermark", "low-watermark", "scrub-bytes-per-second",
-                         "log-level", "log-format", "config", "device"));
+                         "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes",
+                         "disk-path", "disk-bytes", "host-bits", "disk-bits", "local-socket",
+                         "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
+                         "eviction-policy", "lease-ttl", "high-watermark", "low-watermark",
+                         "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
 
@@ -107,6 +107,7 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--listen", "1.2.3.4:70000"}, "listen: '1.2.3.4:70000' is not an address"},
       {{"--listen", "::1:80"}, "put an IPv6 host in brackets"},
       {{"--http-listen", "unix:/tmp/x"}, "http-listen: 'unix:/tmp/x' is not HOST:PORT"},
+      {{"--direct-listen", "unix:/tmp/x"}, "direct-listen: 'unix:/tmp/x' is not HOST:PORT"},
       {{"--device", "cuda:x"}, "device: 'cuda:x' is not a device"},
       {{"--eviction-policy", "mru"},
        "eviction-policy: there is no eviction policy 'mru': use one of kvstow, lru"},

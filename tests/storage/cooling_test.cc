@@ -296,6 +296,32 @@ TEST_F(CoolingTest, BetweenTheWatermarksTheSecondUsePromotes) {
   EXPECT_EQ(TierOf(1), TierId::kDisk) << "its uses count anew";
 }
 
+// A reader that checks for itself gets what lies in memory as it is; what lies on disk is checked.
+TEST_F(CoolingTest, AReaderMayCheckForItselfWhatLiesInMemory) {
+  Open(0, 4 * kPage, 100 * kPage);
+  PutOk(1);
+  faults_[1].damage_reads = true;
+  const PageFacts facts = *store_->Find(PrfPage{.key = 1}.name());
+  const uint16_t base = 0;
+  const auto read = [&](Checks checks) {
+    return store_->Read(PrfPage{.key = 1}.name(), facts.number, {&base, 1}, checks)[0];
+  };
+  const auto as_it_is = read(Checks::kReader);
+  ASSERT_OK(as_it_is.status());
+  EXPECT_NE(Xxh3(as_it_is->span()), facts.segments[0].digest);
+  EXPECT_EQ(store_->Counters().corrupt_segments, 0u);
+  EXPECT_FALSE(read(Checks::kStore).ok()) << "told of it, the store looks, and drops it";
+  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+
+  PutOk(2, Ack::kProcess);
+  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  faults_[1].damage_reads = false;
+  faults_[2].damage_reads = true;
+  const PageFacts on_disk = *store_->Find(PrfPage{.key = 2}.name());
+  EXPECT_FALSE(
+      store_->Read(PrfPage{.key = 2}.name(), on_disk.number, {&base, 1}, Checks::kReader)[0].ok());
+}
+
 TEST_F(CoolingTest, ADamagedCopyIsNeverReadTwice) {
   Open(0, 4 * kPage, 100 * kPage);
   PutOk(1, Ack::kProcess);

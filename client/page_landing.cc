@@ -1,0 +1,99 @@
+#include "client/page_landing.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/convert.h"
+#include "client/encoded_payload.h"
+#include "kernels/calibration.h"
+#include "kernels/encoded_payload.h"
+
+namespace kvstow {
+namespace {
+
+bool IsWhole(const PageGet& page) {
+  return page.first_layer == 0 && page.layer_count == 0 && page.first_token == 0 &&
+         page.token_count == 0;
+}
+
+}  // namespace
+
+// Which tokens were kept takes less than the tokens do. Encoded, whole segments come, whatever part
+// of them was asked for.
+uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind) {
+  if (!kind.encoded) return 2 * page.out.size();
+  return (IsWhole(page) ? page.out.size() : space.page_bytes) + kEncodedOverhead;
+}
+
+absl::Status PageLanding::Begin(const v1::PageReply& reply) {
+  result_ = GetResultOf(reply);
+  if (result_.outcome != PageOutcome::kHit) {
+    result_.bytes = 0;
+    return absl::OkStatus();
+  }
+  const uint64_t limit = PayloadLimit(page_, space_, kind_);
+  const uint64_t fits = kind_.encoded ? limit : page_.out.size();
+  if (result_.bytes > fits || reply.payload_bytes() > limit ||
+      result_.bytes > reply.payload_bytes()) {
+    result_.message = absl::StrCat("the page has ", result_.bytes, " bytes, the buffer ",
+                                   page_.out.size(), ": does the worker use the space's spec?");
+    result_.outcome = PageOutcome::kNotCompatible;
+    return absl::UnavailableError("the connection holds a page that does not fit its buffer");
+  }
+  total_ = reply.payload_bytes();
+  payload_.resize(total_ - direct());
+  kept_ = reply.kept();
+  return absl::OkStatus();
+}
+
+std::span<uint8_t> PageLanding::Room() {
+  if (filled_ < direct()) return page_.out.subspan(filled_, direct() - filled_);
+  return std::span(payload_).subspan(filled_ - direct());
+}
+
+void PageLanding::Filled(size_t bytes) {
+  if (filled_ < direct() && Checked()) digest_.Update(page_.out.subspan(filled_, bytes));
+  filled_ += bytes;
+}
+
+// The very bytes that were put, and all of them: their digest is known.
+bool PageLanding::Checked() const {
+  return !kind_.encoded && !kind_.summaries && result_.exact && IsWhole(page_);
+}
+
+absl::StatusOr<GetResult> PageLanding::Finish() {
+  if (result_.outcome != PageOutcome::kHit) return std::move(result_);
+  if (kind_.encoded) {
+    Decode();
+  } else if (kept_.bytes() > 0) {
+    KVSTOW_ASSIGN_OR_RETURN(result_.keep, KeepOf(kept_, result_, payload_));
+  }
+  if (Checked()) CheckDigest(digest_.Finish(), result_);
+  damaged_ = result_.outcome == PageOutcome::kCorrupt;
+  return std::move(result_);
+}
+
+void PageLanding::Decode() {
+  const absl::StatusOr<DecodedPayload> decoded = DecodeEncodedPayload(
+      payload_, page_,
+      options_.calibrations == nullptr ? NoCalibrations() : *options_.calibrations);
+  if (decoded.ok()) {
+    result_.bytes = decoded->bytes;
+    result_.tokens = decoded->tokens;
+    result_.keep = decoded->keep;
+    result_.first_position += page_.first_token;
+    return;
+  }
+  result_.outcome = OutcomeOfFailedDecode(decoded.status());
+  result_.message = std::string(decoded.status().message());
+  result_.bytes = 0;
+}
+
+void CheckDigest(const Digest128& came, GetResult& result) {
+  if (result.raw_digest == AsString(came.bytes)) return;
+  result.outcome = PageOutcome::kCorrupt;
+  result.message = "the bytes that came do not match the digest they were put with";
+}
+
+}  // namespace kvstow

@@ -1,0 +1,80 @@
+// Where the payload of a page that comes goes: raw bytes straight into the caller's buffer, encoded
+// ones and what follows raw ones into memory of our own; then it is checked and decoded.
+//
+//   PageLanding landing(page, payload, encoded, core.options);
+//   KVSTOW_RETURN_IF_ERROR(landing.Begin(reply));
+//   while (!landing.whole()) { ...fill the front of landing.Room()...; landing.Filled(n); }
+//   GetResult result = landing.Finish();
+//
+// Not thread-safe. One page each.
+#ifndef KVSTOW_CLIENT_PAGE_LANDING_H_
+#define KVSTOW_CLIENT_PAGE_LANDING_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/digest.h"
+#include "client/client.h"
+#include "client/space_payloads.h"
+#include "kvstow/v1/kv_cache.pb.h"
+
+namespace kvstow {
+
+// How the pages of a call come.
+struct LandingKind {
+  bool encoded = false;
+  bool summaries = false;  // of keys: as raw pages, which are not checked
+};
+
+// At most this is payload of the page.
+uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind);
+
+class PageLanding {
+ public:
+  // All of them outlive this.
+  PageLanding(const PageGet& page, const SpacePayload& space, LandingKind kind,
+              const ClientOptions& options)
+      : page_(page), space_(space), kind_(kind), options_(options) {}
+
+  // What the server says of the page. UNAVAILABLE when its payload does not fit: there is no way to
+  // skip it, and Finish() says what is wrong.
+  absl::Status Begin(const v1::PageReply& reply);
+
+  // Whether all of the payload is here: at once, where none comes.
+  bool whole() const { return filled_ == total_; }
+  uint64_t filled() const { return filled_; }
+  uint64_t left() const { return total_ - filled_; }
+  // Where its next bytes go; all that is left of them, or a part.
+  std::span<uint8_t> Room();
+  void Filled(size_t bytes);
+
+  // Once, when it is whole. INTERNAL when the server's list of kept tokens is none.
+  absl::StatusOr<GetResult> Finish();
+  // Then: whether what came was not what its digests say.
+  bool damaged() const { return damaged_; }
+
+ private:
+  uint64_t direct() const { return kind_.encoded ? 0 : result_.bytes; }
+  bool Checked() const;
+  void Decode();
+
+  const PageGet& page_;
+  const SpacePayload& space_;
+  const LandingKind kind_;
+  const ClientOptions& options_;
+  GetResult result_;
+  bool damaged_ = false;
+  v1::KeptTokens kept_;
+  uint64_t total_ = 0, filled_ = 0;  // of its payload
+  Xxh3Stream digest_;
+  std::vector<uint8_t> payload_;  // an encoded page, or what follows a raw one
+};
+
+// A page whose bytes are to have its raw digest, and have `came`, is CORRUPT.
+void CheckDigest(const Digest128& came, GetResult& result);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_PAGE_LANDING_H_

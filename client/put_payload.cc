@@ -1,0 +1,59 @@
+#include "client/put_payload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "client/convert.h"
+#include "kernels/encoded_payload.h"
+
+namespace kvstow {
+
+uint64_t TotalBytes(std::span<const SharedBytes> parts) {
+  uint64_t bytes = 0;
+  for (const SharedBytes& part : parts) bytes += part.size();
+  return bytes;
+}
+
+absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayload& space,
+                                          bool encoded, const std::optional<Digest128>& digest,
+                                          std::shared_ptr<const void> owner) {
+  PutPayload out;
+  if (encoded) {
+    const Digest128 raw_digest = digest.has_value() ? *digest : Xxh3_128(page.raw);
+    KVSTOW_ASSIGN_OR_RETURN(const EncodedPage coded,
+                            space.codec->Encode({.raw = page.raw,
+                                                 .tokens = page.tokens,
+                                                 .first_position = page.first_position,
+                                                 .key = page.key,
+                                                 .raw_digest = raw_digest,
+                                                 .raw_owner = owner}));
+    const std::vector<std::optional<SharedBytes>> bodies(coded.segments.begin(),
+                                                         coded.segments.end());
+    out.parts = EncodedPayload(coded.header_bytes, bodies);
+    out.begin.set_digest(raw_digest.bytes.data(), raw_digest.bytes.size());
+  } else {
+    out.parts = {SharedBytes(owner, page.raw)};
+    if (digest.has_value()) out.begin.set_digest(digest->bytes.data(), digest->bytes.size());
+  }
+  for (const PageColumn& column : page.columns) {
+    v1::PageColumn& info = *out.begin.add_columns();
+    info.set_name(column.name);
+    info.set_queries(column.queries);
+    info.set_context(column.context);
+    info.set_bytes(column.scores.size());
+    out.parts.emplace_back(owner, std::span(column.scores));
+  }
+  ToProto(page, out.begin);
+  out.begin.set_payload_bytes(TotalBytes(out.parts));
+  return out;
+}
+
+bool GoEncoded(SpacePayload& space, std::span<const PagePut* const> pages) {
+  if (space.codec == nullptr) return false;
+  const auto has_columns = [](const PagePut* page) { return !page->columns.empty(); };
+  if (space.reads_columns && std::ranges::any_of(pages, has_columns)) return false;
+  return space.put.EncodedNext();
+}
+
+}  // namespace kvstow

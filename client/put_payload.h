@@ -1,0 +1,40 @@
+// What is sent of a page that is put: what is said of it, and the bytes.
+//
+// Free functions; thread-safe.
+#ifndef KVSTOW_CLIENT_PUT_PAYLOAD_H_
+#define KVSTOW_CLIENT_PUT_PAYLOAD_H_
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/digest.h"
+#include "base/shared_bytes.h"
+#include "client/client.h"
+#include "client/space_payloads.h"
+#include "kvstow/v1/kv_cache.pb.h"
+
+namespace kvstow {
+
+struct PutPayload {
+  v1::PutPage begin;
+  std::vector<SharedBytes> parts;  // of the page and of its columns, begin.payload_bytes in all
+};
+
+// `digest` is that of the raw page, where it is sent ahead; an encoded one has it. What the parts
+// refer to is the page's own memory, which `owner` keeps. Errors are of encoding: the page is
+// refused.
+absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayload& space,
+                                          bool encoded, const std::optional<Digest128>& digest,
+                                          std::shared_ptr<const void> owner);
+
+uint64_t TotalBytes(std::span<const SharedBytes> parts);
+
+// Whether these pages go encoded now; asks the space's choice.
+bool GoEncoded(SpacePayload& space, std::span<const PagePut* const> pages);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_PUT_PAYLOAD_H_

@@ -1,0 +1,61 @@
+// Direct connections: workers that fetch and put pages beside gRPC, over plain TCP
+// (proto/kvstow/v1/direct.proto).
+//
+// A thread for each connection, which takes a request, serves it to the end and waits for the next:
+// handing a page to another thread would take as long as copying it. Connections over the limit are
+// hung up on at once; their workers use streams. Whoever reaches the port can do what gRPC's port
+// lets them do, no more and no less.
+//
+// Thread-safe. The destructor hangs up on all and waits for what is being done.
+#ifndef KVSTOW_SERVICE_DIRECT_SERVER_H_
+#define KVSTOW_SERVICE_DIRECT_SERVER_H_
+
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "proto/wire/direct_socket.h"
+#include "service/direct_requests.h"
+
+namespace kvstow {
+
+struct DirectOptions {
+  std::string host;
+  int port = 0;  // 0 = any that is free
+  size_t max_connections = 128;
+  Duration patience = std::chrono::seconds(30);  // see DirectRequests
+};
+
+class DirectServer {
+ public:
+  // UNAVAILABLE when the port cannot be had.
+  static absl::StatusOr<std::unique_ptr<DirectServer>> Start(const DirectOptions& options,
+                                                             DirectParts parts);
+  ~DirectServer();
+
+  int port() const { return port_; }
+  size_t connections() const;
+
+ private:
+  class Connection;
+  DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket);
+  void AcceptAll();
+
+  const DirectOptions options_;
+  DirectParts parts_;
+  const DirectSocket socket_;
+  const int port_;
+  mutable Mutex mu_;
+  std::list<std::unique_ptr<Connection>> connections_ KVSTOW_GUARDED_BY(mu_);
+  bool stopping_ KVSTOW_GUARDED_BY(mu_) = false;
+  CondVar stop_;
+  std::thread accepting_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_DIRECT_SERVER_H_

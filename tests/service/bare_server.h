@@ -1,0 +1,68 @@
+// A server without sockets, for tests and fuzzers of what is asked of it beside gRPC: memory for
+// 1 MiB of pages, a space "s" of `int8` and a space "exact" of `raw`.
+#ifndef KVSTOW_TESTS_SERVICE_BARE_SERVER_H_
+#define KVSTOW_TESTS_SERVICE_BARE_SERVER_H_
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "kernels/host_sharing.h"
+#include "service/direct_requests.h"
+#include "service/local_requests.h"
+#include "storage/memory_tier.h"
+#include "storage/noop_tier.h"
+
+namespace kvstow::testing {
+
+class BareServer {
+ public:
+  // Pages of 4 tokens, 256 bytes.
+  static KvSpec Spec() {
+    KvSpec spec{.model = "bare", .layers = 2, .kv_heads = 1, .page_tokens = 4};
+    spec.head_dim_k = spec.head_dim_v = 8;
+    return spec;
+  }
+  explicit BareServer(uint64_t staging_bytes = 1 << 20)
+      : staging_({.budget_bytes = staging_bytes}) {
+    TieredStoreParts parts;
+    parts.tiers = {MakeNoopTier(), MakeMemoryTier(HostDevice()), MakeNoopTier()};
+    parts.catalog = MakeNoopCatalog(*parts.tiers[2]);
+    TieredStoreOptions options;
+    options.budget_bytes = {0, uint64_t{1} << 20, 0};
+    store_ = std::move(TieredStore::Open(options, std::move(parts)).value());
+    reader_.emplace(*store_, calibrations_.store(), metrics_);
+    reports_.emplace(*store_, attention_, metrics_);
+    writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
+    for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
+      if (!spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}}).ok())
+        std::abort();
+    }
+  }
+  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
+  DirectParts Direct() { return {spaces_, staging_, *writer_, *reader_, metrics_}; }
+  LocalGpu& gpu() { return gpu_; }
+  TieredStore& store() { return *store_; }
+  const Staging& staging() const { return staging_; }
+
+ private:
+  Metrics metrics_{"bare"};
+  const std::unique_ptr<DeviceSharing> sharing_ = MakeHostSharing("a GPU");
+  LocalGpu gpu_{HostDevice(), *sharing_, uint64_t{1} << 20};
+  Calibrations calibrations_{""};
+  std::unique_ptr<TieredStore> store_;
+  Spaces spaces_{{},
+                 calibrations_,
+                 [this] { return store_->NewSpaceId(); },
+                 [this](const SpaceRecord& record) { return store_->SaveSpace(record); }};
+  Staging staging_;
+  AttentionPool attention_{1 << 20};
+  std::optional<PageReader> reader_;
+  std::optional<AttentionReports> reports_;
+  std::optional<PageWriter> writer_;
+};
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_SERVICE_BARE_SERVER_H_
