@@ -12,8 +12,8 @@
 
 namespace kvstow {
 
-// As StartGet: through the GPU's memory where some page is there (gpu_call.h), through the memory of
-// an open session where every page lies in it, else over a direct connection where one is idle.
+// As StartGet: through the GPU's memory where some page is there (gpu_call.h), through the memory
+// of an open session where every page lies in it, else over a direct connection where one is idle.
 void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline);
 
 // True when every page lies in memory of an open session and can go there: the call has begun, and
