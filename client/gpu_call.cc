@@ -17,7 +17,9 @@ namespace kvstow {
 namespace {
 
 constexpr Duration kAskAgain = std::chrono::microseconds(500);  // whether events have passed
-constexpr size_t kMostScratch = 64 << 20;  // host memory of a call, unless a page has more
+// Host memory of a call, unless a page has more. So many at a time go over a stream before it is
+// tried again whether shared memory has room.
+constexpr size_t kMostScratch = 16 << 20;
 
 // How Get and Put differ. `place` is where a page is that is on its way: in the shared memory of
 // the GPU, or in the host's.
@@ -105,16 +107,11 @@ struct PutKind {
   }
 };
 
-// All of it is the GPU thread's, and all functions run there. Pages go in waves: as many as the
-// shared memory, or the scratch memory, has room for.
+// All of it is the GPU thread's, and all functions run there.
 template <typename Kind>
 struct GpuCall {
   using Page = typename Kind::Page;
   using Result = typename Kind::Result;
-  struct Part {  // a page of the wave
-    size_t page;
-    std::span<uint8_t> place;
-  };
 
   ClientCore& core;
   const std::string space;
@@ -123,14 +120,24 @@ struct GpuCall {
   typename Kind::Done done;
   const Time deadline;
   Answers<Result> answers;
-  std::vector<bool> by_host;  // pages that the session could not do
-  std::vector<Part> wave = {};
-  size_t open = 0;                                  // of the wave
-  std::shared_ptr<LocalSession> session = nullptr;  // of a wave through shared memory
-  ByteBlock scratch = {};                           // of the other
+  std::vector<bool> by_host;    // of each page: the session could not do it
+  std::vector<bool> under_way;  // and where it is then
+  std::vector<std::span<uint8_t>> places;
+  size_t open = 0;  // pages that are under way, all of them the same way
+  std::shared_ptr<LocalSession> session = nullptr;  // of those in shared memory
+  ByteBlock scratch = {};                           // of those that go by the host
 
   DeviceSharing& gpu() const { return *core.options.gpu; }
   bool late() const { return Clock::Real().Now() >= deadline; }
+  void Begin(size_t page, std::span<uint8_t> place) {
+    under_way[page] = true;
+    places[page] = place;
+    ++open;
+  }
+  void End(size_t page) {
+    under_way[page] = false;
+    --open;
+  }
   void Answer(size_t page, PageOutcome outcome, const absl::Status& why) {
     answers.Set(page, Result{.outcome = outcome, .message = std::string(why.message())});
   }
@@ -152,6 +159,7 @@ template <typename Kind>
 std::vector<size_t> ReadyPages(GpuCall<Kind>& call) {
   std::vector<size_t> ready;
   for (const size_t i : call.answers.Missing()) {
+    if (call.under_way[i]) continue;
     const auto& page = call.pages[i];
     const auto passed = page.on_gpu ? call.gpu().Passed(page.ready) : true;
     if (!passed.ok()) call.Answer(i, Kind::kNotDone, passed.status());
@@ -162,76 +170,75 @@ std::vector<size_t> ReadyPages(GpuCall<Kind>& call) {
 
 // What came of a page in shared memory. Without a good answer, it goes by the host.
 template <typename Kind>
-void TakeShared(const Shared<Kind>& call, size_t n, const absl::StatusOr<v1::LocalReply>& reply) {
-  const auto& [i, place] = call->wave[n];
+void TakeShared(const Shared<Kind>& call, size_t i, const absl::StatusOr<v1::LocalReply>& reply) {
   call->by_host[i] = true;
+  call->End(i);
   if (reply.ok()) {
     auto result = ResultOf(call->pages[i], *reply);
     if (result.has_value() && Kind::IsDone(result->outcome) &&
-        Kind::AfterShared(call->gpu(), call->pages[i], *result, place).ok()) {
+        Kind::AfterShared(call->gpu(), call->pages[i], *result, call->places[i]).ok()) {
       call->answers.Set(i, *std::move(result));
     }
     // Without an answer the server may still be at work on it: it is lost with the session.
-    call->session->staging()->Give(place);
+    call->session->staging()->Give(call->places[i]);
   }
-  if (--call->open > 0) return;
-  call->session.reset();
+  if (call->open == 0) call->session.reset();
   Next<Kind>(call);
 }
 
-// Into the wave, as far as the memory has room.
+// As many pages as the memory has room for, which are under way then.
 template <typename Kind>
-void FillShared(GpuCall<Kind>& call, std::span<const size_t> ready) {
-  GpuStaging& staging = *call.session->staging();
+std::vector<LocalSession::Page> FillShared(const Shared<Kind>& call,
+                                           std::span<const size_t> ready) {
+  GpuStaging& staging = *call->session->staging();
+  std::vector<LocalSession::Page> requests;
   for (const size_t i : ready) {
-    const auto& page = call.pages[i];
-    if (!page.on_gpu || call.by_host[i] || !Kind::CanShare(page)) continue;
+    const auto& page = call->pages[i];
+    if (!page.on_gpu || call->by_host[i] || !Kind::CanShare(page)) continue;
     const auto place = staging.Take(Kind::Bytes(page).size());
     if (!place.has_value()) continue;
-    if (Kind::BeforeShared(call.gpu(), page, *place).ok()) {
-      call.wave.push_back({i, *place});
-    } else {
+    if (!Kind::BeforeShared(call->gpu(), page, *place).ok()) {
       staging.Give(*place);
-      call.by_host[i] = true;
+      call->by_host[i] = true;
+      continue;
     }
+    call->Begin(i, *place);
+    requests.push_back({.request = Kind::Request(call->pages, i, staging.RangeOf(*place)),
+                        .bytes = {},
+                        .done = [call, i](absl::StatusOr<v1::LocalReply> reply) {
+                          call->core.gpu_thread->Run([call, i, reply = std::move(reply)] {
+                            TakeShared<Kind>(call, i, reply);
+                          });
+                        }});
   }
+  return requests;
 }
 
-// False when no page can go this way now.
+// Into the session that others of the call are in, if any.
 template <typename Kind>
-bool StartShared(const Shared<Kind>& call, std::span<const size_t> ready) {
+void StartShared(const Shared<Kind>& call, std::span<const size_t> ready) {
   ClientCore& core = call->core;
-  if (core.options.gpu_shared_bytes == 0 || call->late()) return false;
-  call->session = core.local.OpenSession([&core] { return AskForLocal(core); });
-  if (call->session != nullptr && call->session->staging() != nullptr) FillShared(*call, ready);
-  if (call->wave.empty()) {
-    call->session.reset();
-    return false;
-  }
-  std::vector<LocalSession::Page> requests;
-  for (size_t n = 0; n < call->wave.size(); ++n) {
-    const auto& [i, place] = call->wave[n];
-    requests.push_back(
-        {.request = Kind::Request(call->pages, i, call->session->staging()->RangeOf(place)),
-         .bytes = {},
-         .done = [call, n](absl::StatusOr<v1::LocalReply> reply) {
-           call->core.gpu_thread->Run(
-               [call, n, reply = std::move(reply)] { TakeShared<Kind>(call, n, reply); });
-         }});
-  }
-  call->open = requests.size();
-  call->session->Start(call->space, call->lease, std::move(requests), call->deadline);
-  return true;
+  if (core.options.gpu_shared_bytes == 0 || call->late()) return;
+  const auto session = core.local.OpenSession([&core] { return AskForLocal(core); });
+  if (session == nullptr || session->staging() == nullptr) return;
+  if (call->open > 0 && session != call->session) return;  // those will hear that theirs ended
+  call->session = session;
+  auto requests = FillShared<Kind>(call, ready);
+  if (call->open == 0) call->session.reset();
+  if (requests.empty()) return;
+  session->Start(call->space, call->lease, std::move(requests), call->deadline);
 }
 
 template <typename Kind>
-void TakeHost(const Shared<Kind>& call, std::vector<typename Kind::Result> results) {
-  for (size_t n = 0; n < results.size(); ++n) {
-    const auto& [i, place] = call->wave[n];
+void TakeHost(const Shared<Kind>& call, std::span<const size_t> asked,
+              std::vector<typename Kind::Result> results) {
+  for (size_t n = 0; n < asked.size(); ++n) {
+    const size_t i = asked[n];
     const auto& page = call->pages[i];
+    call->End(i);
     absl::Status copied;
     if (page.on_gpu && Kind::IsDone(results[n].outcome)) {
-      copied = Kind::AfterHost(call->gpu(), page, results[n], place);
+      copied = Kind::AfterHost(call->gpu(), page, results[n], call->places[i]);
     }
     if (copied.ok()) {
       call->answers.Set(i, std::move(results[n]));
@@ -239,6 +246,7 @@ void TakeHost(const Shared<Kind>& call, std::vector<typename Kind::Result> resul
       call->Answer(i, PageOutcome::kUnavailable, copied);
     }
   }
+  call->scratch = {};
   Next<Kind>(call);
 }
 
@@ -254,6 +262,7 @@ void StartHost(const Shared<Kind>& call, std::span<const size_t> ready) {
   }
   call->scratch = ByteBlock(bytes);
   std::vector<typename Kind::Page> pages;
+  std::vector<size_t> asked;
   std::span<uint8_t> left = call->scratch.span();
   for (const size_t i : ready.first(n)) {
     const auto& page = call->pages[i];
@@ -265,28 +274,28 @@ void StartHost(const Shared<Kind>& call, std::span<const size_t> ready) {
       call->Answer(i, PageOutcome::kUnavailable, copied);
       continue;
     }
-    call->wave.push_back({i, place});
+    call->Begin(i, place);
+    asked.push_back(i);
     pages.push_back(page.on_gpu ? Kind::OnHost(page, place) : page);
   }
   if (pages.empty()) return RunNext<Kind>(call);
-  Kind::StartHost(call->core, call->space, call->lease, std::move(pages), call->deadline,
-                  [call](std::vector<typename Kind::Result> results) {
-                    call->core.gpu_thread->Run([call, results = std::move(results)]() mutable {
-                      TakeHost<Kind>(call, std::move(results));
-                    });
-                  });
+  Kind::StartHost(
+      call->core, call->space, call->lease, std::move(pages), call->deadline,
+      [call, asked = std::move(asked)](std::vector<typename Kind::Result> results) {
+        call->core.gpu_thread->Run([call, asked, results = std::move(results)]() mutable {
+          TakeHost<Kind>(call, asked, std::move(results));
+        });
+      });
 }
 
-// The next wave, or the end.
+// More pages, or the end. What finds no room in shared memory waits for what the call has there,
+// and goes by the host when that is nothing.
 template <typename Kind>
 void Next(const Shared<Kind>& call) {
-  call->wave.clear();
-  call->scratch = {};
   const std::vector<size_t> ready = ReadyPages(*call);
-  if (!ready.empty()) {
-    if (!StartShared<Kind>(call, ready)) StartHost<Kind>(call, ready);
-    return;
-  }
+  if (!ready.empty()) StartShared<Kind>(call, ready);
+  if (call->open > 0) return;
+  if (!ready.empty()) return StartHost<Kind>(call, ready);
   const std::vector<size_t> waiting = call->answers.Missing();
   if (!waiting.empty() && !call->late() && !call->core.calls.closed()) {
     return RunNext<Kind>(call, kAskAgain);
@@ -312,7 +321,9 @@ void Start(ClientCore& core, std::string space, uint64_t lease,
                                                     .done = std::move(done),
                                                     .deadline = deadline,
                                                     .answers = Answers<typename Kind::Result>(n),
-                                                    .by_host = std::vector<bool>(n)}));
+                                                    .by_host = std::vector<bool>(n),
+                                                    .under_way = std::vector<bool>(n),
+                                                    .places = std::vector<std::span<uint8_t>>(n)}));
 }
 
 }  // namespace

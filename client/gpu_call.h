@@ -2,8 +2,8 @@
 //
 // Where the server is on the same GPU and has given its session memory there, a page goes through a
 // range of that: copied within the GPU, before the request or after its answer. Other pages, and
-// what the session leaves without a good answer, go over a stream, through host memory, some tens
-// of MiB at a time. Pages whose event has not passed wait for it, and no longer than the deadline.
+// what the session leaves without a good answer, go over a stream, through host memory, some
+// MiB at a time. Pages whose event has not passed wait for it, and no longer than the deadline.
 #ifndef KVSTOW_CLIENT_GPU_CALL_H_
 #define KVSTOW_CLIENT_GPU_CALL_H_
 

@@ -43,6 +43,10 @@ struct Driver {
   decltype(&cuMemUnmap) unmap = nullptr;
   decltype(&cuMemSetAccess) set_access = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuDevicePrimaryCtxRelease) unretain = nullptr;
+  decltype(&cuCtxPushCurrent) push = nullptr;
+  decltype(&cuCtxPopCurrent) pop = nullptr;
 
   absl::Status Load() {
     KVSTOW_RETURN_IF_ERROR(Find("cuMemGetAllocationGranularity", granularity));
@@ -55,7 +59,11 @@ struct Driver {
     KVSTOW_RETURN_IF_ERROR(Find("cuMemMap", map));
     KVSTOW_RETURN_IF_ERROR(Find("cuMemUnmap", unmap));
     KVSTOW_RETURN_IF_ERROR(Find("cuMemSetAccess", set_access));
-    return Find("cuDeviceGetAttribute", attribute);
+    KVSTOW_RETURN_IF_ERROR(Find("cuDeviceGetAttribute", attribute));
+    KVSTOW_RETURN_IF_ERROR(Find("cuDevicePrimaryCtxRetain", retain));
+    KVSTOW_RETURN_IF_ERROR(Find("cuDevicePrimaryCtxRelease", unretain));
+    KVSTOW_RETURN_IF_ERROR(Find("cuCtxPushCurrent", push));
+    return Find("cuCtxPopCurrent", pop);
   }
 
  private:
@@ -74,24 +82,23 @@ struct Driver {
   }
 };
 
-// Makes the GPU current for a scope: threads of a worker's have one of their own.
+// Makes the GPU current for a scope. Pushed and popped, so that a worker's thread has afterwards
+// what it had before, also when that was nothing.
 class OnDevice {
  public:
-  explicit OnDevice(int ordinal) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = ordinal;
-    status_ = ToStatus(cudaSetDevice(ordinal), "the GPU");
-    if (before_ == ordinal) before_ = -1;
-  }
+  OnDevice(const Driver& driver, CUcontext context)
+      : driver_(driver), status_(DriverStatus(driver.push(context), "the GPU")) {}
   ~OnDevice() {
-    if (before_ >= 0) cudaSetDevice(before_);
+    CUcontext context;
+    if (status_.ok()) driver_.pop(&context);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   const absl::Status& status() const { return status_; }
 
  private:
-  int before_ = -1;
-  absl::Status status_;
+  const Driver& driver_;
+  const absl::Status status_;
 };
 
 CUmemAllocationProp PropertiesOf(int ordinal) {
@@ -105,10 +112,10 @@ CUmemAllocationProp PropertiesOf(int ordinal) {
 class CudaShared final : public SharedDeviceMemory,
                          public std::enable_shared_from_this<CudaShared> {
  public:
-  CudaShared(const Driver& driver, int ordinal, size_t size)
-      : driver_(driver), ordinal_(ordinal), size_(size) {}
+  CudaShared(const Driver& driver, CUcontext context, int ordinal, size_t size)
+      : driver_(driver), context_(context), ordinal_(ordinal), size_(size) {}
   ~CudaShared() override {
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     if (mapped_) driver_.unmap(address_, size_);
     if (address_ != 0) driver_.unreserve(address_, size_);
     if (descriptor_ >= 0) close(descriptor_);
@@ -162,6 +169,7 @@ class CudaShared final : public SharedDeviceMemory,
   }
 
   const Driver& driver_;
+  const CUcontext context_;
   const int ordinal_;
   const size_t size_;
   CUdeviceptr address_ = 0;
@@ -173,13 +181,15 @@ class CudaSharing final : public DeviceSharing {
  public:
   explicit CudaSharing(int ordinal) : ordinal_(ordinal) {}
   ~CudaSharing() override {
-    const OnDevice current(ordinal_);
-    lanes_.Close();
+    if (context_ == nullptr) return;
+    {
+      const OnDevice current(driver_, context_);
+      lanes_.Close();
+    }
+    driver_.unretain(ordinal_);
   }
 
   absl::Status Open() {
-    const OnDevice current(ordinal_);
-    KVSTOW_RETURN_IF_ERROR(current.status());
     KVSTOW_RETURN_IF_ERROR(driver_.Load());
     for (const CUdevice_attribute needed :
          {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
@@ -189,6 +199,11 @@ class CudaSharing final : public DeviceSharing {
         return absl::UnavailableError("the GPU cannot share memory by descriptor");
       }
     }
+    CUcontext context = nullptr;
+    KVSTOW_RETURN_IF_ERROR(DriverStatus(driver_.retain(&context, ordinal_), "the GPU's context"));
+    context_ = context;
+    const OnDevice current(driver_, context_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     cudaDeviceProp properties{};
     KVSTOW_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, ordinal_), "the GPU"));
     uuid_.assign(properties.uuid.bytes, sizeof(properties.uuid.bytes));
@@ -199,14 +214,14 @@ class CudaSharing final : public DeviceSharing {
 
   absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Make(size_t bytes) override {
     if (bytes == 0) return absl::InvalidArgumentError("shared memory has at least 1 byte");
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const CUmemAllocationProp properties = PropertiesOf(ordinal_);
     size_t unit = 0;
     KVSTOW_RETURN_IF_ERROR(DriverStatus(
         driver_.granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity"));
     const auto memory =
-        std::make_shared<CudaShared>(driver_, ordinal_, (bytes + unit - 1) / unit * unit);
+        std::make_shared<CudaShared>(driver_, context_, ordinal_, (bytes + unit - 1) / unit * unit);
     KVSTOW_RETURN_IF_ERROR(memory->Make());
     // What was there before is nobody's to read.
     const Lanes::Hold lane(lanes_);
@@ -217,9 +232,9 @@ class CudaSharing final : public DeviceSharing {
   }
 
   absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Map(int descriptor, size_t bytes) override {
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     absl::Status mapped = current.status();
-    const auto memory = std::make_shared<CudaShared>(driver_, ordinal_, bytes);
+    const auto memory = std::make_shared<CudaShared>(driver_, context_, ordinal_, bytes);
     if (mapped.ok()) mapped = memory->Import(descriptor);
     close(descriptor);
     if (!mapped.ok()) return mapped;
@@ -228,6 +243,8 @@ class CudaSharing final : public DeviceSharing {
 
   absl::StatusOr<bool> Passed(void* event) override {
     if (event == nullptr) return true;
+    const OnDevice current(driver_, context_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (code != cudaErrorNotReady) {
       KVSTOW_RETURN_IF_ERROR(ToStatus(code, "an event of the worker's"));
@@ -238,7 +255,7 @@ class CudaSharing final : public DeviceSharing {
   }
 
   absl::Status Copy(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->Drain(
@@ -246,13 +263,13 @@ class CudaSharing final : public DeviceSharing {
         "copying within the GPU");
   }
   absl::Status ToHost(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->ToHost(from.data(), {to, from.size()});
   }
   absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(ordinal_);
+    const OnDevice current(driver_, context_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->ToDevice(from, to);
@@ -262,6 +279,7 @@ class CudaSharing final : public DeviceSharing {
   const int ordinal_;
   std::string uuid_;
   Driver driver_;
+  CUcontext context_ = nullptr;  // the GPU's primary one, which the runtime uses as well
   Lanes lanes_;
 };
 

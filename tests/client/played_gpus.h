@@ -65,9 +65,9 @@ class ServersGpu final : public DeviceSharing {
     held_ = false;
     changed_.NotifyAll();
   }
-  void AwaitOneHeld() {
+  bool IsHolding() {
     MutexLock lock(mu_);
-    while (waiting_ == 0) changed_.Wait(mu_);
+    return waiting_ > 0;
   }
   void AwaitNoneHeld() {
     MutexLock lock(mu_);
