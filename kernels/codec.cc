@@ -283,13 +283,15 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
   const auto make = [=](const Recipe& stepped) {
     return MakePageCodec(stepped, spec, calibration, queries, fallback);
   };
-  if (target.has_value()) return MakeRateCodec(recipe, *target, make);
-  KVSTOW_ASSIGN_OR_RETURN(auto codec, make(recipe));
-  KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(recipe));
-  if (!channels.has_value()) return codec;
-  KVSTOW_ASSIGN_OR_RETURN(auto by_channel, make(*channels));
-  KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(recipe, spec));
-  return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(by_channel));
+  const auto choosing = [=](const Recipe& stepped) -> absl::StatusOr<std::shared_ptr<const Codec>> {
+    KVSTOW_ASSIGN_OR_RETURN(auto codec, make(stepped));
+    KVSTOW_ASSIGN_OR_RETURN(const auto for_means, WithKeyChannels(stepped));
+    if (!for_means.has_value()) return codec;
+    KVSTOW_ASSIGN_OR_RETURN(auto finer, make(*for_means));
+    KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(stepped, spec));
+    return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(finer));
+  };
+  return target.has_value() ? MakeRateCodec(recipe, *target, choosing) : choosing(recipe);
 }
 
 absl::Status DecodePage(const PageHeader& header,

@@ -10,6 +10,8 @@
 // are not the CPU's bytes, but any codec of the recipe decodes them, and what two codecs decode
 // differs by less than kJointDeviceError of squared error over energy.
 //
+// A recipe is taken as it is written: `firstbits` is 5 where it is left out (key_groups.h).
+//
 // Thread-safe: calls from several threads overlap, one's entropy coding with another's kernels; one
 // call does one thing after another. Buffers are borrowed, and the device's own. The device
 // outlives its codecs.

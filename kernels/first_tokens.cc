@@ -4,17 +4,24 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
 #include "kernels/joint_vectors.h"
-#include "kernels/op_arguments.h"
 #include "kernels/quantize/affine.h"
 
 namespace kvstow {
 
-absl::StatusOr<FirstTokens> FirstTokens::Make(const KvSpec& spec, uint32_t end) {
-  const Op affine{"affine", {{"bits", "5"}, {"group", "32"}}};
-  KVSTOW_ASSIGN_OR_RETURN(auto quantizer, MakeAffine(OpArguments(affine)));
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments& arguments) {
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits,
+                          arguments.Number("firstbits", kFirstBits, kFirstBits, 8));
+  const Op affine{"affine", {{"bits", absl::StrCat(bits)}, {"group", "32"}}};
+  return MakeAffine(OpArguments(affine));
+}
+
+absl::StatusOr<FirstTokens> FirstTokens::Make(const OpArguments& arguments, const KvSpec& spec) {
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t end, arguments.Number("first", kFirstTokens, 0, 64));
+  KVSTOW_ASSIGN_OR_RETURN(auto quantizer, MakeFirstQuantizer(arguments));
   return FirstTokens(spec, end, std::move(quantizer));
 }
 

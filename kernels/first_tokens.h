@@ -1,5 +1,7 @@
 // The first tokens of a text, which lie far outside the distribution of all others: the joint codec
-// keeps them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions.
+// keeps them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
+// K has large means 5 bits of it are too few, and what they lose is most of what a page loses:
+// `firstbits` says another number, and key_groups.h chooses it.
 //
 // Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_FIRST_TOKENS_H_
@@ -13,16 +15,22 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/codec.h"
+#include "kernels/op_arguments.h"
 #include "kernels/page.h"
 #include "kernels/quantize/quantizer.h"
 #include "kernels/run_codec.h"
 
 namespace kvstow {
 
+inline constexpr uint32_t kFirstBits = 5, kFineFirstBits = 8;
+
+// What first tokens are coded by, for an op that has the argument `firstbits`.
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments& arguments);
+
 class FirstTokens {
  public:
-  // Positions below `end` are kept apart.
-  static absl::StatusOr<FirstTokens> Make(const KvSpec& spec, uint32_t end);
+  // Positions below `first` (kFirstTokens) are kept apart, in `firstbits` bits: arguments of an op.
+  static absl::StatusOr<FirstTokens> Make(const OpArguments& arguments, const KvSpec& spec);
 
   // How many of a run's tokens are among them; they lead.
   uint32_t Count(const Run& run) const;

@@ -29,13 +29,12 @@ absl::StatusOr<JointCoder> JointCoder::Make(const OpArguments& arguments, const 
                                             std::shared_ptr<const Calibration> calibration,
                                             bool classed) {
   KVSTOW_RETURN_IF_ERROR(
-      arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first"}));
+      arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first", "firstbits"}));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
   KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
   options.step = static_cast<float>(step), options.focus = static_cast<float>(focus);
-  KVSTOW_ASSIGN_OR_RETURN(const uint32_t first, arguments.Number("first", kFirstTokens, 0, 64));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
@@ -48,7 +47,7 @@ absl::StatusOr<JointCoder> JointCoder::Make(const OpArguments& arguments, const 
     return absl::InvalidArgumentError(
         "op 'joint': the calibration was made for another model or another run");
   }
-  KVSTOW_ASSIGN_OR_RETURN(FirstTokens first_tokens, FirstTokens::Make(spec, first));
+  KVSTOW_ASSIGN_OR_RETURN(FirstTokens first_tokens, FirstTokens::Make(arguments, spec));
   return JointCoder(spec, std::move(calibration), options, std::move(first_tokens));
 }
 

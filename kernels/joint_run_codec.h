@@ -10,6 +10,7 @@
 //   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
 //           0 = all the same
 //   first   positions below this are kept apart (4 where it is not given): sinks of attention
+//   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
 // Every token is coded by itself. Body of level 0: the first tokens of a text (`first`), slab

@@ -5,8 +5,11 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/convert.h"
+#include "kernels/first_tokens.h"
+#include "kernels/joint_vectors.h"
 #include "kernels/op_arguments.h"
 
 namespace kvstow {
@@ -69,6 +72,11 @@ double Variance(const float* vectors, uint32_t dim, uint32_t padded) {
   return sum / (dim * (kSampledKeys - 1.0));
 }
 
+bool KeepsFirstTokens(const Recipe& recipe) {
+  const std::string& last = recipe.ops().back().name;
+  return last == "planes" || last == "joint";
+}
+
 class KeyGroupsCodec final : public Codec {
  public:
   KeyGroupsCodec(KeyGroups groups, std::shared_ptr<const Codec> by_token,
@@ -79,13 +87,14 @@ class KeyGroupsCodec final : public Codec {
 
   const Recipe& recipe() const override { return by_token_->recipe(); }
   const KvSpec& spec() const override { return by_token_->spec(); }
-  bool exact() const override { return false; }
+  bool exact() const override { return by_token_->exact(); }
   uint32_t levels() const override { return by_token_->levels(); }
   absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const override {
     // Pages of a wrong size get their error from the codec.
     const bool fits =
         page.tokens <= spec().page_tokens && page.raw.size() == PageBytes(spec(), page.tokens);
-    const bool coarse = fits && groups_.TooCoarse(page.raw, page.tokens);
+    const bool open = page.first_position < kFirstTokens || !KeepsFirstTokens(recipe());
+    const bool coarse = fits && open && groups_.TooCoarse(page.raw, page.tokens);
     return (coarse ? by_channel_ : by_token_)->Encode(page);
   }
 
@@ -98,18 +107,25 @@ class KeyGroupsCodec final : public Codec {
 
 absl::StatusOr<std::optional<Recipe>> WithKeyChannels(const Recipe& recipe) {
   std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
-  const size_t first = !ops.empty() && ops[0].name == "run" ? 1 : 0;
-  if (ops.size() != first + 1 || ops[first].name != "affine") return std::optional<Recipe>();
-  const OpArguments arguments(ops[first]);
-  KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", kUsualBits, 1, 8));
-  if (bits != 8 || !arguments.Text("k", "").empty()) return std::optional<Recipe>();
-  ops[first].arguments.push_back({"k", "channel"});
+  if (ops.empty() || recipe.drops_tokens()) return std::optional<Recipe>();
+  const OpArguments arguments(ops.back());
+  if (KeepsFirstTokens(recipe)) {
+    if (!arguments.Text("firstbits", "").empty()) return std::optional<Recipe>();
+    ops.back().arguments.push_back({"firstbits", absl::StrCat(kFineFirstBits)});
+  } else {
+    const size_t alone = ops[0].name == "run" ? 2 : 1;
+    if (ops.size() != alone || ops.back().name != "affine") return std::optional<Recipe>();
+    KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", kUsualBits, 1, 8));
+    if (bits != 8 || !arguments.Text("k", "").empty()) return std::optional<Recipe>();
+    ops.back().arguments.push_back({"k", "channel"});
+  }
   KVSTOW_ASSIGN_OR_RETURN(Recipe out, Recipe::Parse(PipelineText(ops)));
   return std::optional<Recipe>(std::move(out));
 }
 
 absl::StatusOr<KeyGroups> KeyGroups::Make(const Recipe& recipe, const KvSpec& spec) {
   const OpArguments arguments(recipe.ops().back());
+  if (KeepsFirstTokens(recipe)) return KeyGroups(spec, kUsualGroup);
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t group,
                           arguments.Number("group", kUsualGroup, 1, kMostGroup));
   return KeyGroups(spec, group);
@@ -131,7 +147,8 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
     const uint8_t* const slab = raw.data() + SlabOffset(spec_, layer, Part::kK, tokens);
     double range = 0;
     for (uint32_t i = 0; i < kSampledKeys; ++i) {
-      const uint32_t token = i * std::min(tokens, kSpanTokens) / kSampledKeys;
+      // Never the first of a text, which is like no other.
+      const uint32_t token = (2 * i + 1) * std::min(tokens, kSpanTokens) / (2 * kSampledKeys);
       const size_t at = (size_t{token} * spec_.kv_heads + layer % spec_.kv_heads) * dim;
       float* const vector = vectors.data() + size_t{i} * padded;
       if (!LoadFloats(spec_.dtype, slab + at * value, dim, vector)) return false;
@@ -146,7 +163,7 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
 
 absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const EncodedPage& page) {
   KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(codec.recipe()));
-  if (!channels.has_value()) return false;
+  if (!channels.has_value() || KeepsFirstTokens(codec.recipe())) return false;
   KVSTOW_ASSIGN_OR_RETURN(const KeyGroups groups, KeyGroups::Make(codec.recipe(), codec.spec()));
   const uint32_t tokens = std::min(page.header.tokens, kSpanTokens);
   ByteBlock raw(PageBytes(codec.spec(), tokens));

@@ -8,6 +8,10 @@
 // groups by token would be too coarse for it. Its header says so, and decoding knows nothing of the
 // choice. Other pages have the bytes that the recipe says. `k=token` pins the axis.
 //
+// `planes` and `joint` take means off before they code, but keep the first tokens of a text apart
+// in groups by token of 5 bits (first_tokens.h). A page that has some and is too coarse so gets
+// `firstbits=8`, unless the recipe names `firstbits`.
+//
 // Too coarse: the error that 8-bit steps of K's groups by token make, (max - min)^2 / (12 * 255^2),
 // is more than kCoarseKeys of the variance of the same channels over the tokens without RoPE, as
 // the mean of the layers. kSampledKeys tokens of one head of each layer are looked at. Pages of

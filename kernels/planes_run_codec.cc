@@ -10,8 +10,8 @@
 #include "kernels/channel_rows.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/plane_coder.h"
+#include "kernels/first_tokens.h"
 #include "kernels/page_statistics.h"
-#include "kernels/quantize/affine.h"
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/squared_error.h"
 #include "kernels/step_energies.h"
@@ -357,14 +357,13 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
                                                      const KvSpec& spec, bool classed) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth"}));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits"}));
   PlanesOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
-  const Op affine{"affine", {{"bits", "5"}, {"group", "32"}}};
-  KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeAffine(OpArguments(affine)));
+  KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
 }
 

@@ -4,7 +4,8 @@
 // K loses its rotary positions; every channel loses its mean over the page. Values are quantized
 // with a full dead zone, `step` times the slab's rms spread at the finest level, twice that a level
 // coarser, and coded by static tables picked by the spread of the channel. The first tokens of a
-// text (positions below kPlainTokens) lie far from all others: they are kept apart, in 5 bits.
+// text (positions below kPlainTokens) lie far from all others: they are kept apart, in `firstbits`
+// (first_tokens.h).
 //
 // Body of the base level: those first tokens, the statistics (page_statistics.h), the plane
 // coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are

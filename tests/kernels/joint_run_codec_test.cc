@@ -70,6 +70,27 @@ TEST_F(JointCodecTest, BeatsInt4AtFarFewerBytes) {
   EXPECT_LT(Error(raw, Decode(page)), Error(raw, back));
 }
 
+TEST_F(JointCodecTest, FirstTokensOfPagesWithLargeMeansGetEightBits) {
+  CalibrationStore store;
+  ASSERT_TRUE(store.Add(AsBytes(FitCorrelated(spec_, 1, {}, false, 60).value())).ok());
+  const auto raw = CorrelatedPage(spec_, 128, 503, 0, 60);
+  const auto encode = [&](absl::string_view recipe) {
+    const auto codec = MakeCodec(Recipe::Parse(recipe).value(), spec_, store).value();
+    return codec->Encode({.raw = raw, .tokens = 128, .key = "k"}).value();
+  };
+  const auto first_error = [&](const EncodedPage& page) {
+    std::vector<uint8_t> back(PageBytes(spec_, 1)), token(back.size());
+    const std::vector<std::optional<SharedBytes>> all(page.segments.begin(), page.segments.end());
+    EXPECT_TRUE(DecodePage(page.header, all, {{}, {0, 1}}, back, store).ok());
+    CopyTokens(spec_, spec_.layers, 128, raw, {0, 1}, token);
+    return Error(token, back);
+  };
+  const EncodedPage chosen = encode("joint(run=1,step=1,first=1)");
+  EXPECT_THAT(chosen.header.pipeline, HasSubstr("firstbits=8"));
+  EXPECT_LT(first_error(chosen) * 30,
+            first_error(encode("joint(run=1,step=1,first=1,firstbits=5)")));
+}
+
 TEST_F(JointCodecTest, LevelsTradeBytesForErrorAndTheHeaderNamesTheBlob) {
   const auto raw = CorrelatedPage(spec_, 128, 501);
   const EncodedPage page = Encode("kvstow-cal(run=2,step=0.25,levels=5)", raw, 128);

@@ -150,6 +150,31 @@ TEST_F(KeyGroupsTest, OnlyAffineOfEightBitsAloneLeavesTheAxisOpen) {
   EXPECT_EQ(Encode("affine(v=channel)", raw, 64).header.pipeline, "affine(v=channel,k=channel)");
 }
 
+TEST_F(KeyGroupsTest, FirstTokensOfPagesWithLargeMeansGetEightBits) {
+  const std::vector<uint8_t> plain = Raw(64, 0), with_means = Raw(64, 30);
+  EXPECT_THAT(Encode("kvstow", plain, 64).header.pipeline, Not(HasSubstr("firstbits")));
+  EXPECT_THAT(Encode("kvstow", with_means, 64, 4).header.pipeline, Not(HasSubstr("firstbits")));
+  const EncodedPage coded = Encode("kvstow", with_means, 64);
+  EXPECT_THAT(coded.header.pipeline, HasSubstr(",firstbits=8)"));
+  EXPECT_THAT(Encode("kvstow(ratio=5)", with_means, 64).header.pipeline,
+              HasSubstr(",firstbits=8)"));
+  // The first token as it is, and as 5 bits would have it.
+  const auto first_error = [&](const EncodedPage& of) {
+    std::vector<uint8_t> back(PageBytes(spec, 1)), raw(back.size());
+    const std::vector<std::optional<SharedBytes>> all(of.segments.begin(), of.segments.end());
+    EXPECT_TRUE(DecodePage(of.header, all, {{}, {0, 1}}, back).ok());
+    CopyTokens(spec, spec.layers, 64, with_means, {0, 1}, raw);
+    return testing::RelativeError(spec.dtype, raw, back);
+  };
+  const EncodedPage pinned =
+      Encode("planes(step=0.51,levels=3,k=1.1,depth=2.5,firstbits=5)", with_means, 64);
+  EXPECT_LT(first_error(coded) * 40, first_error(pinned));
+  for (const char* const recipe : {"kvstow-cal(run=2)", "column(name=attn_sum)|class|kvstow"}) {
+    EXPECT_THAT(WithKeyChannels(Recipe::Parse(recipe).value()).value()->pipeline(),
+                HasSubstr("firstbits=8"));
+  }
+}
+
 TEST_F(KeyGroupsTest, APageWithNaNIsKeptWhereverItIs) {
   for (const size_t at : {size_t{0}, PageBytes(spec, 64) - 2}) {
     std::vector<uint8_t> raw = Raw(64, 30);
