@@ -206,6 +206,7 @@ DirectPool::Outcome Over(const std::shared_ptr<Call>& call, absl::Status status)
 
 bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
   if (!core.options_status.ok() || batch.pages.empty() || batch.summaries) return false;
+  if (std::ranges::any_of(batch.pages, &PageGet::on_gpu)) return false;
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return false;
   core.calls.AddBatch();
@@ -227,7 +228,8 @@ bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                     Client::PutDone& done, Time deadline) {
   const bool whole = std::ranges::all_of(pages, [](const PagePut& page) {
-    return !page.raw.empty() && !page.key.empty() && page.key.size() <= kMaxKeyBytes;
+    return !page.on_gpu && !page.raw.empty() && !page.key.empty() &&
+           page.key.size() <= kMaxKeyBytes;
   });
   if (!core.options_status.ok() || pages.empty() || !whole) return false;
   DirectPool::Connection* const connection = core.direct.Take();

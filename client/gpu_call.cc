@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/shared_bytes.h"
 #include "base/status_macros.h"
+#include "client/direct_call.h"
 #include "client/local_call.h"
 #include "client/local_pages.h"
 #include "client/put_call.h"
@@ -103,6 +104,7 @@ struct PutKind {
   }
   static void StartHost(ClientCore& core, std::string space, uint64_t, std::vector<PagePut> pages,
                         Time deadline, Done done) {
+    if (StartDirectPut(core, space, pages, done, deadline)) return;
     StartPut(core, std::move(space), std::move(pages), deadline, std::move(done));
   }
 };

@@ -294,8 +294,8 @@ TEST_F(GpuPagesTest, NothingIsTouchedBeforeItsEvent) {
   ASSERT_THAT(OutcomesOf(put.get()), Each(PageOutcome::kStored));
 
   on_gpu.gets[0].ready = &read;
-  auto get = client->Get("s", 0, on_gpu.gets);
   const int before = gpu_->within;
+  auto get = client->Get("s", 0, on_gpu.gets);
   while (gpu_->within == before) std::this_thread::yield();  // until the other page has come
   EXPECT_THAT(on_gpu.room[0], Each(0xee));
   read = true;
