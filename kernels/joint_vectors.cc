@@ -59,7 +59,7 @@ uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end
 }
 
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma) {
-  const size_t n = std::max<size_t>(sigma.size() / 4, 1);
+  const size_t n = std::clamp<size_t>(sigma.size() / 4, 1, coefficients.size());
   float sum = 0;
   for (size_t i = 0; i < n; ++i) {
     const float u = coefficients[i] / sigma[i];

@@ -51,7 +51,8 @@ inline constexpr uint32_t kFirstTokens = 4;
 uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end = kFirstTokens);
 
 // How large a token is: the mean energy of the leading quarter of its coefficients over sigma^2, in
-// octaves, 8 = as calibrated. The plane coder moves its tables by it.
+// octaves, 8 = as calibrated. The plane coder moves its tables by it. `coefficients` are those that
+// are coded, at least 1: fewer than a quarter where steps are very coarse.
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma);
 // What the spread of a token of this class is, over sigma.
 float EnergyFactor(uint8_t energy_class);

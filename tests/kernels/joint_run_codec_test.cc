@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "kernels/codec.h"
+#include "kernels/joint_vectors.h"
 #include "kernels/squared_error.h"
 #include "tests/kernels/correlated_pages.h"
 
@@ -68,6 +69,12 @@ TEST_F(JointCodecTest, BeatsInt4AtFarFewerBytes) {
   const EncodedPage page = Encode("kvstow-cal(run=3,step=0.5)", raw, 128, 128);
   EXPECT_LT(page.StoredBytes() * 4, simple.StoredBytes());
   EXPECT_LT(Error(raw, Decode(page)), Error(raw, back));
+}
+
+TEST(EnergyClass, IsOfTheCoefficientsThatAreCoded) {
+  const std::vector<float> sigma(16, 2.0F), token = {2, -2, 1e6F, 1e6F};
+  EXPECT_EQ(EnergyClass(std::span(token).first(2), sigma), kPlaneEnergies / 2);
+  EXPECT_EQ(EnergyClass(token, sigma), kPlaneEnergies - 1);
 }
 
 TEST_F(JointCodecTest, FirstTokensOfPagesWithLargeMeansGetEightBits) {
