@@ -405,6 +405,11 @@ TEST_F(GpuPagesTest, CallsThatDoNotTakeThemSaySo) {
       EXPECT_THAT(result.message, HasSubstr("on_gpu"));
     }
   };
+  // Over a stream, and over a direct connection, which comes after the first calls.
+  expect(without->Put("s", on_gpu.puts).get(), PageOutcome::kRefused);
+  expect(without->Get("s", 0, on_gpu.gets).get(), PageOutcome::kNotCompatible);
+  Fetch fetch(prompt);
+  for (int i = 0; i < 50; ++i) without->Get("s", 0, fetch.gets).get();
   expect(without->Put("s", on_gpu.puts).get(), PageOutcome::kRefused);
   expect(without->Get("s", 0, on_gpu.gets).get(), PageOutcome::kNotCompatible);
   expect(client->GetSummaries("s", 0, on_gpu.gets).get(), PageOutcome::kNotCompatible);
