@@ -130,6 +130,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Peer>>> StartPeers(const Flags& flags
               options, {.recipe = flags.encoded, .encoded = true, .spec = flags.spec})));
         }
         if (local) continue;
+        KVSTOW_RETURN_IF_ERROR(
+            add(StartKvstow(options, {.recipe = "raw", .streams = true, .spec = flags.spec})));
         for (const std::string& recipe : flags.shared) {
           if (recipe.empty()) continue;
           KVSTOW_RETURN_IF_ERROR(

@@ -430,7 +430,8 @@ TEST(CliCompare, MeasuresEachStoreInTurns) {
     EXPECT_TRUE(row["of_best_rival"].is_null());
   }
   EXPECT_THAT(rows, testing::UnorderedElementsAre(
-                        "put kvstow raw", "get kvstow raw", "put kvstow int4 encoded",
+                        "put kvstow raw", "get kvstow raw", "put kvstow raw, gRPC streams",
+                        "get kvstow raw, gRPC streams", "put kvstow int4 encoded",
                         "get kvstow int4 encoded", "put kvstow int8, shared memory",
                         "get kvstow int8, shared memory", "put shared memory by gRPC calls",
                         "get shared memory by gRPC calls", "put bare socket", "get bare socket"));

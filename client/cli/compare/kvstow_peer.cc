@@ -1,4 +1,4 @@
-// kvstowd, as a worker uses it: the client library over gRPC, a channel a session.
+// kvstowd, as a worker uses it: the client library, a client a session.
 #include <filesystem>
 #include <utility>
 
@@ -69,10 +69,11 @@ class KvstowPeer final : public Peer {
   absl::StatusOr<std::unique_ptr<Session>> Connect() override {
     // When this returns, the server listens.
     KVSTOW_RETURN_IF_ERROR(Socket::Connect(address_).status());
-    std::unique_ptr<Client> client =
-        Client::Connect({.address = address_,
-                         .timeout = std::chrono::seconds(30),
-                         .payload = options_.encoded ? Payload::kEncoded : Payload::kRaw});
+    std::unique_ptr<Client> client = Client::Connect(
+        {.address = address_,
+         .timeout = std::chrono::seconds(30),
+         .payload = options_.encoded ? Payload::kEncoded : Payload::kRaw,
+         .direct_connections = options_.streams ? 0 : ClientOptions().direct_connections});
     KVSTOW_RETURN_IF_ERROR(
         client->OpenSpace({.name = kSpace, .spec = options_.spec, .recipe = options_.recipe})
             .status());
@@ -107,8 +108,9 @@ absl::StatusOr<std::unique_ptr<Child>> StartKvstowd(const std::string& address, 
 
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                                                   const KvstowOptions& kvstow) {
-  const std::string id = absl::StrCat("kvstow-", kvstow.recipe, options.local ? "-unix" : "",
-                                      kvstow.shared ? "-shared" : "");
+  const std::string id =
+      absl::StrCat("kvstow-", kvstow.recipe, options.local ? "-unix" : "",
+                   kvstow.shared ? "-shared" : "", kvstow.streams ? "-streams" : "");
   std::string address = absl::StrCat("unix:", options.folder, "/", id, ".sock");
   if (!options.local) {
     KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
@@ -118,9 +120,9 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
   if (kvstow.shared) more = {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")};
   KVSTOW_ASSIGN_OR_RETURN(auto child, StartKvstowd(address, options.budget_bytes, more,
                                                    absl::StrCat(options.folder, "/", id, ".log")));
-  const std::string name =
-      absl::StrCat("kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "",
-                   options.local ? ", UNIX" : "", kvstow.shared ? ", shared memory" : "");
+  const std::string name = absl::StrCat(
+      "kvstow ", kvstow.recipe, kvstow.encoded ? " encoded" : "", options.local ? ", UNIX" : "",
+      kvstow.shared ? ", shared memory" : "", kvstow.streams ? ", gRPC streams" : "");
   return std::make_unique<KvstowPeer>(name, address, kvstow, std::move(child));
 }
 

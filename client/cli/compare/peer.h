@@ -73,6 +73,7 @@ struct KvstowOptions {
   std::string recipe = "raw";
   bool encoded = false;  // pages travel as they are stored and are coded by the client
   bool shared = false;   // or lie in memory that both share
+  bool streams = false;  // gRPC alone, as clients of other languages have it
   KvSpec spec;
 };
 absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
