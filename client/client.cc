@@ -144,10 +144,14 @@ absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blo
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {
   auto request = KeyedRequest<v1::LookupRequest>(space, keys);
   request.set_lease(lease);
-  auto response = CallCache<v1::LookupResponse>(impl_->core, "Lookup", request);
+  const absl::StatusOr<v1::LookupResponse> response = [&]() -> absl::StatusOr<v1::LookupResponse> {
+    KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, request));
+    if (direct.has_value()) return *std::move(direct);
+    return CallCache<v1::LookupResponse>(impl_->core, "Lookup", request);
+  }();
   PrefixHit hit;
   if (!response.ok()) {
-    hit.status = std::move(response).status();
+    hit.status = response.status();
     return hit;
   }
   hit.pages = std::min<uint32_t>(response->pages(), static_cast<uint32_t>(keys.size()));

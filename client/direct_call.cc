@@ -18,6 +18,8 @@
 namespace kvstow {
 namespace {
 
+constexpr int kMostLookedUp = 768;  // keys, of at most 64 bytes
+
 // What Get and Put have in common.
 template <typename Page, typename Result>
 struct DirectCall {
@@ -248,6 +250,30 @@ bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<Page
     return Over(call, call->Exchange(socket, call));
   });
   return true;
+}
+
+absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
+                                                               const v1::LookupRequest& request) {
+  if (!core.options_status.ok() || request.keys_size() > kMostLookedUp) return std::nullopt;
+  DirectPool::Connection* const connection = core.direct.Take();
+  if (connection == nullptr) return std::nullopt;
+  const Time deadline = core.Deadline();
+  std::optional<v1::LookupResponse> response;
+  const absl::Status asked = core.direct.RunHere(connection, [&](const DirectSocket& socket) {
+    v1::DirectRequest frame;
+    request.SerializeToString(frame.mutable_lookup());
+    KVSTOW_RETURN_IF_ERROR(socket.Send(frame, {}, 0, deadline));
+    v1::DirectReply reply;
+    uint64_t bytes = 0;
+    KVSTOW_RETURN_IF_ERROR(socket.ReceiveFrame(reply, bytes, deadline));
+    if (reply.has_refused()) return absl::OkStatus();
+    if (!response.emplace().ParseFromString(reply.looked_up()) || bytes != 0)
+      return absl::InternalError("the server sent something else than what was looked up");
+    return absl::OkStatus();
+  });
+  if (absl::IsDeadlineExceeded(asked)) return Explain(asked, core.options.address);
+  if (!asked.ok()) response.reset();
+  return response;
 }
 
 }  // namespace kvstow

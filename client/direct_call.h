@@ -1,14 +1,17 @@
-// A Get or a Put of a batch of pages over a direct connection, where one is idle; what it leaves
-// without an answer goes over a stream.
+// A Get or a Put of a batch of pages, or a Lookup, over a direct connection, where one is idle;
+// what it leaves without an answer goes over a stream.
 #ifndef KVSTOW_CLIENT_DIRECT_CALL_H_
 #define KVSTOW_CLIENT_DIRECT_CALL_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/client_core.h"
 #include "client/get_call.h"
+#include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow {
 
@@ -17,6 +20,11 @@ namespace kvstow {
 bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline);
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                     Client::PutDone& done, Time deadline);
+
+// A Lookup, on this thread; nothing when it must go over gRPC. DEADLINE_EXCEEDED when that came
+// first: there is no time for another attempt.
+absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
+                                                               const v1::LookupRequest& request);
 
 }  // namespace kvstow
 

@@ -35,7 +35,8 @@ class DirectPool::Connection {
   enum class State : uint8_t { kOpening, kIdle, kTaken, kEnded };
   State state = State::kOpening;
   std::optional<DirectSocket> socket;
-  Job job;  // none: there is nothing to do
+  Job job;          // none: there is nothing to do
+  Time idle_since;  // while it is idle
   CondVar has_job;
   std::thread thread;
 };
@@ -126,6 +127,17 @@ void DirectPool::Start(Connection* connection, Job job) {
   connection->has_job.NotifyAll();
 }
 
+absl::Status DirectPool::RunHere(Connection* connection,
+                                 absl::FunctionRef<absl::Status(const DirectSocket& socket)> use) {
+  const absl::Status status = use(*connection->socket);
+  if (status.ok()) {
+    SetState(connection, /*idle=*/true);
+  } else {
+    Start(connection, [status](const DirectSocket&) { return Outcome{status, nullptr}; });
+  }
+  return status;
+}
+
 absl::StatusOr<DirectSocket> DirectPool::Open() {
   KVSTOW_ASSIGN_OR_RETURN(const int port, ask_());
   return DirectSocket::Connect(host_, port, Clock::Real().Now() + kConnectTime);
@@ -147,6 +159,7 @@ void DirectPool::Serve(Connection* connection) {
     MutexLock lock(mu_);
     connection->socket.emplace(*std::move(opened));
     connection->state = Connection::State::kIdle;
+    connection->idle_since = Clock::Real().Now();
     opened_.NotifyAll();
   }
   while (const Job job = NextJob(connection)) {
@@ -162,11 +175,10 @@ void DirectPool::Serve(Connection* connection) {
 
 // None: it is not needed any more.
 DirectPool::Job DirectPool::NextJob(Connection* connection) {
-  const Time end = Clock::Real().Now() + kIdleTime;
   MutexLock lock(mu_);
   for (;;) {
     if (connection->job) return std::exchange(connection->job, nullptr);
-    const Duration left = end - Clock::Real().Now();
+    const Duration left = connection->idle_since + kIdleTime - Clock::Real().Now();
     const bool idle = connection->state == Connection::State::kIdle;
     if (idle && (closed_ || left <= Duration(0))) {
       connection->state = Connection::State::kTaken;
@@ -179,6 +191,7 @@ DirectPool::Job DirectPool::NextJob(Connection* connection) {
 void DirectPool::SetState(Connection* connection, bool idle) {
   MutexLock lock(mu_);
   connection->state = idle ? Connection::State::kIdle : Connection::State::kTaken;
+  connection->idle_since = Clock::Real().Now();
 }
 
 }  // namespace kvstow

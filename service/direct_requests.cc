@@ -9,6 +9,7 @@
 #include "kernels/encoded_payload.h"
 #include "service/attention_columns.h"
 #include "service/encoded_put.h"
+#include "service/lookup_wire.h"
 
 namespace kvstow {
 namespace {
@@ -31,10 +32,10 @@ absl::Status DirectRequests::ServeOne() {
   uint64_t payload_bytes = 0;
   KVSTOW_RETURN_IF_ERROR(socket_.ReceiveFrame(request, payload_bytes, Deadline(0)));
   if (request.has_put()) return Put(*request.mutable_put(), payload_bytes);
-  if (payload_bytes != 0 || !request.has_get()) {
+  if (payload_bytes != 0 || (!request.has_get() && !request.has_lookup())) {
     return absl::InvalidArgumentError("a frame that is neither a get nor a put with its page");
   }
-  return Get(request.get());
+  return request.has_get() ? Get(request.get()) : Lookup(request.lookup());
 }
 
 // The rest of the request is not served; what goes wrong with it on a stream is told there.
@@ -43,6 +44,23 @@ absl::Status DirectRequests::Refuse(const absl::Status& why) {
   reply.mutable_refused()->set_code(static_cast<int>(why.code()));
   reply.mutable_refused()->set_message(std::string(why.message()));
   return socket_.Send(reply, {}, 0, Deadline(0));
+}
+
+absl::Status DirectRequests::Lookup(const std::string& request) {
+  const grpc::Slice message(request.data(), request.size(), grpc::Slice::STATIC_SLICE);
+  const auto query = ReadLookupRequest(message);
+  if (!query.ok()) return Refuse(query.status());
+  const auto match = parts_.op.Lookup(*query);
+  if (!match.ok()) return Refuse(match.status());
+  const grpc::Slice answer = WriteLookupResponse(*match);
+  if (answer.size() > kMaxDirectMessageBytes / 2) {
+    return Refuse(absl::ResourceExhaustedError("too many keys for a direct connection"));
+  }
+  v1::DirectReply reply;
+  reply.set_looked_up(answer.begin(), answer.size());
+  const absl::Status sent = socket_.Send(reply, {}, 0, Deadline(0));
+  parts_.op.CatchUp();  // statistics wait until the answer is on its way
+  return sent;
 }
 
 absl::Status DirectRequests::Get(const v1::DirectGet& request) {

@@ -1,4 +1,5 @@
-// What a worker asks for on a direct connection: pages in and out, one request after the other.
+// What a worker asks for on a direct connection: pages in and out, and which are there, one request
+// after the other.
 //
 // What Put and Get streams do with gRPC (streams.h), without it: the same checks, the same budget
 // of staged pages. A connection holds at most one page that is on its way in, or one that is on its
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "service/kv_operator.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
 #include "service/page_writer.h"
@@ -26,6 +28,7 @@ struct DirectParts {
   PageWriter& writer;
   PageReader& reader;
   Metrics& metrics;
+  KvOperator& op;  // for lookups
 };
 
 class DirectRequests {
@@ -40,6 +43,7 @@ class DirectRequests {
 
  private:
   absl::Status Get(const v1::DirectGet& request);
+  absl::Status Lookup(const std::string& request);
   absl::Status Put(v1::DirectPut& request, uint64_t payload_bytes);
   absl::Status PutPage(const Space& space, v1::DirectPut& request);
   absl::Status ReceivePage(const Space& space, v1::DirectPut& request, std::span<uint8_t> to,

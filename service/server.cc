@@ -211,7 +211,7 @@ absl::Status Server::Impl::StartDirect() {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
   auto direct = DirectServer::Start({.host = address.host, .port = address.port},
-                                    {spaces_, staging_, writer_, reader_, metrics_});
+                                    {spaces_, staging_, writer_, reader_, metrics_, op_});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));

@@ -174,6 +174,26 @@ TEST_F(DirectCallTest, WhatIsRefusedGoesOverAStreamAndTheConnectionStays) {
   EXPECT_GE(requests_, 2);
 }
 
+TEST_F(DirectCallTest, LookupsGoThereAndElsewhereWhenTheyAreRefusedOrNotUnderstood) {
+  std::atomic<int> way = 0;
+  Connect([&](const auto& socket, const v1::DirectRequest& request) {
+    v1::LookupRequest asked;
+    EXPECT_TRUE(asked.ParseFromString(request.lookup()));
+    EXPECT_EQ(asked.keys_size(), 4);
+    v1::LookupResponse found;
+    found.set_pages(3);
+    v1::DirectReply reply;
+    if (way == 0) reply.set_looked_up(found.SerializeAsString());
+    if (way == 1) reply.mutable_refused()->set_message("no");
+    if (way == 2) reply.set_looked_up("\xff\xff");
+    return socket.Send(reply, {}, 0, Soon()).ok();
+  });
+  PutAll();
+  EXPECT_EQ(client_->Lookup("s", prompt_.keys).pages, 3u);
+  for (way = 1; way < 3; ++way) EXPECT_EQ(client_->Lookup("s", prompt_.keys).pages, 4u) << way;
+  EXPECT_EQ(requests_, 3);
+}
+
 TEST_F(DirectCallTest, AnswersToPutsAreTheirs) {
   Connect([](const auto& socket, const v1::DirectRequest& request) {
     EXPECT_TRUE(request.put().page().digest().empty()) << "it is behind the page";

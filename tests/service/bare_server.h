@@ -10,6 +10,7 @@
 
 #include "kernels/host_sharing.h"
 #include "service/direct_requests.h"
+#include "service/kv_operator.h"
 #include "service/local_requests.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
@@ -35,13 +36,14 @@ class BareServer {
     reader_.emplace(*store_, calibrations_.store(), metrics_);
     reports_.emplace(*store_, attention_, metrics_);
     writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
+    op_.emplace(*store_, spaces_, *reader_, *reports_, metrics_, ServerFacts());
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       if (!spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}}).ok())
         std::abort();
     }
   }
   LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
-  DirectParts Direct() { return {spaces_, staging_, *writer_, *reader_, metrics_}; }
+  DirectParts Direct() { return {spaces_, staging_, *writer_, *reader_, metrics_, *op_}; }
   LocalGpu& gpu() { return gpu_; }
   TieredStore& store() { return *store_; }
   const Staging& staging() const { return staging_; }
@@ -61,6 +63,7 @@ class BareServer {
   std::optional<PageReader> reader_;
   std::optional<AttentionReports> reports_;
   std::optional<PageWriter> writer_;
+  std::optional<KvOperator> op_;
 };
 
 }  // namespace kvstow::testing

@@ -145,6 +145,27 @@ TEST_F(DirectTest, PagesGoInAndComeBack) {
   ExpectNothingStaged();
 }
 
+TEST_F(DirectTest, KeysAreLookedUp) {
+  const std::string raw = PageOf(1);
+  ASSERT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
+  v1::LookupRequest lookup;
+  lookup.set_space("exact");
+  lookup.add_keys("k"), lookup.add_keys("nobody");
+  lookup.set_lease(true);
+  v1::DirectRequest request;
+  request.set_lookup(lookup.SerializeAsString());
+  v1::LookupResponse found;
+  ASSERT_TRUE(found.ParseFromString(Get(request).first.looked_up()));
+  EXPECT_EQ(found.pages(), 1u);
+  EXPECT_NE(found.lease(), 0u);
+  lookup.set_space("nowhere");
+  request.set_lookup(lookup.SerializeAsString());
+  EXPECT_EQ(Get(request).first.refused().code(), static_cast<int>(absl::StatusCode::kNotFound));
+  request.set_lookup("\xff\xff");
+  EXPECT_TRUE(Get(request).first.has_refused());
+  EXPECT_EQ(Get(GetOf("k")).second, raw) << "the connection goes on";
+}
+
 TEST_F(DirectTest, LossyPagesComeDecodedOrEncoded) {
   const std::string raw = PageOf(1);
   ASSERT_EQ(Put(PutOf("k", raw, "s"), raw).put().status(), v1::STORED);
