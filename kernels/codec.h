@@ -70,8 +70,8 @@ PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page);
 // recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
 // FAILED_PRECONDITION when the recipe needs a calibration that `calibrations` lacks; the codec
 // keeps the one it found. Statistics of queries that the recipe leaves open and that `calibrations`
-// lacks come with each page (PageToEncode::queries), which others do not read. A recipe may leave to
-// each page what it is coded by: its step (rate_codec.h), the axis of K's groups (key_groups.h).
+// lacks come with each page (PageToEncode::queries), which others do not read. A recipe may leave
+// to each page what it is coded by: its step (rate_codec.h), the axis of K's groups (key_groups.h).
 absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(
     const Recipe& recipe, const KvSpec& spec,
     const CalibrationStore& calibrations = NoCalibrations());

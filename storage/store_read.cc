@@ -120,8 +120,10 @@ PageFacts TieredStore::Impl::FactsOf(const PageEntry& page) const {
   return facts;
 }
 
-std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
-    const PageName& name, PageNumber number, std::span<const uint16_t> indices, Checks checks) {
+std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(const PageName& name,
+                                                                 PageNumber number,
+                                                                 std::span<const uint16_t> indices,
+                                                                 Checks checks) {
   std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
   std::vector<std::optional<PageEntry::Segment>> segments(indices.size());
   PageRef ref;
@@ -149,8 +151,8 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(
     std::vector<absl::StatusOr<SharedBytes>> bodies = tier(t).Read(ids);
     const bool as_is = t == TierId::kHost && checks == Checks::kReader;
     for (size_t j = 0; j < at.size(); ++j) {
-      out[at[j]] = as_is ? std::move(bodies[j])
-                         : Verified(std::move(bodies[j]), segments[at[j]]->facts);
+      out[at[j]] =
+          as_is ? std::move(bodies[j]) : Verified(std::move(bodies[j]), segments[at[j]]->facts);
       if (!out[at[j]].ok()) {
         doubtful.push_back(ids[j].index);
         doubtful_at.push_back(at[j]);
