@@ -47,6 +47,7 @@ QuantizedRun QuantizedOf(const JointLaunch& launch, const JointAnswer& answer, c
   out.q.resize(rank * stride);
   out.energies.assign(stride, kPlaneEnergies / 2);
   out.sample.resize(rank * launch.sampled);
+  if (n == 0) return out;  // first tokens are all that the page has
   std::copy_n(bytes + answer.energies + row, n, out.energies.begin());
   if (launch.weights != nullptr) {
     out.classes.assign(bytes + answer.classes + row, bytes + answer.classes + row + n);
