@@ -56,7 +56,7 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
     absl::Status status = CheckDeadline(*c, metrics());
-    if (status.ok()) status = Lookup(*in, *out);
+    if (status.ok()) status = AnswerLookup(*in, *out);
     return new LookupCall(op_, status);
   }
   ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
@@ -66,11 +66,11 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   }
   ServerUnaryReactor* OpenLocal(CallbackServerContext* c, const v1::OpenLocalRequest*,
                                 v1::OpenLocalResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return OpenLocal(*out); });
+    return Reply(c, metrics(), [=, this] { return TellLocal(*out); });
   }
   ServerUnaryReactor* OpenDirect(CallbackServerContext* c, const v1::OpenDirectRequest*,
                                  v1::OpenDirectResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return OpenDirect(*out); });
+    return Reply(c, metrics(), [=, this] { return TellDirect(*out); });
   }
   ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
                               v1::ReleaseResponse* out) override {
@@ -92,7 +92,7 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
  private:
   Metrics& metrics() { return streams_.metrics; }
 
-  absl::Status Lookup(const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
+  absl::Status AnswerLookup(const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
     grpc::Slice message;
     if (!in.DumpToSingleSlice(&message).ok()) {
       return absl::InvalidArgumentError("the message cannot be read");
@@ -104,7 +104,7 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
     return absl::OkStatus();
   }
 
-  absl::Status OpenDirect(v1::OpenDirectResponse& out) {
+  absl::Status TellDirect(v1::OpenDirectResponse& out) {
     if (streams_.direct == nullptr) {
       return absl::UnimplementedError(
           "this server takes no direct connections: start it with --direct-listen");
@@ -113,7 +113,7 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
     return absl::OkStatus();
   }
 
-  absl::Status OpenLocal(v1::OpenLocalResponse& out) {
+  absl::Status TellLocal(v1::OpenLocalResponse& out) {
     if (streams_.local == nullptr) {
       return absl::UnimplementedError(
           "this server shares no memory with workers: start it with --local-socket");
