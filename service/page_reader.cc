@@ -64,6 +64,13 @@ absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
                                                     ": does the worker use the space's spec?"));
 }
 
+// As a worker that checks digests sees it: one that names a part, be it all there is, has no digest
+// of it.
+bool AsksForWholePage(const v1::GetPage& request) {
+  return request.first_layer() == 0 && request.layer_count() == 0 && request.first_token() == 0 &&
+         request.token_count() == 0;
+}
+
 // docs/FORMAT.md, "Kept tokens".
 SharedBytes KeptPayload(const Selection& kept) {
   ByteWriter out;
@@ -80,7 +87,6 @@ struct PageReader::Selected {
   TokenRange tokens;
   std::vector<std::optional<SharedBytes>> bodies;
 
-  bool IsWhole() const { return layers.count == header.layers && tokens.count == header.tokens; }
   uint64_t RawBytes() const { return layers.count * LayerBytes(header.Geometry(), tokens.count); }
   // What was put as the very bytes, where it lies; nothing for all that must be decoded.
   absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
@@ -232,7 +238,7 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
   // What has no digest over there is checked here.
   const bool has_digest =
-      payload == v1::ENCODED || (payload == v1::RAW && header.exact && selected.IsWhole());
+      payload == v1::ENCODED || (payload == v1::RAW && header.exact && AsksForWholePage(request));
   const Checks checks = has_digest ? asked_checks : Checks::kStore;
   if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
     const auto now = store_.Find(name);

@@ -14,6 +14,7 @@
 #include "service/local_requests.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
+#include "tests/storage/faulty_tier.h"
 
 namespace kvstow::testing {
 
@@ -28,7 +29,9 @@ class BareServer {
   explicit BareServer(uint64_t staging_bytes = 1 << 20)
       : staging_({.budget_bytes = staging_bytes}) {
     TieredStoreParts parts;
-    parts.tiers = {MakeNoopTier(), MakeMemoryTier(HostDevice()), MakeNoopTier()};
+    parts.tiers = {MakeNoopTier(),
+                   std::make_unique<FaultyTier>(MakeMemoryTier(HostDevice()), faults_),
+                   MakeNoopTier()};
     parts.catalog = MakeNoopCatalog(*parts.tiers[2]);
     TieredStoreOptions options;
     options.budget_bytes = {0, uint64_t{1} << 20, 0};
@@ -46,9 +49,11 @@ class BareServer {
   DirectParts Direct() { return {spaces_, staging_, *writer_, *reader_, metrics_, *op_}; }
   LocalGpu& gpu() { return gpu_; }
   TieredStore& store() { return *store_; }
+  Faults& faults() { return faults_; }  // of its memory
   const Staging& staging() const { return staging_; }
 
  private:
+  Faults faults_;
   Metrics metrics_{"bare"};
   const std::unique_ptr<DeviceSharing> sharing_ = MakeHostSharing("a GPU");
   LocalGpu gpu_{HostDevice(), *sharing_, uint64_t{1} << 20};

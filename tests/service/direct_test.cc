@@ -182,6 +182,26 @@ TEST_F(DirectTest, LossyPagesComeDecodedOrEncoded) {
   EXPECT_EQ(Put(put, payload, DigestOf(raw)).put().status(), v1::ALREADY_THERE);
 }
 
+// The worker has a digest of a whole page, and of nothing else: also not of a part that is all of
+// it.
+TEST_F(DirectTest, WhatTheWorkerCannotCheckIsChecked) {
+  const std::string raw = PageOf(1);
+  ASSERT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
+  server_.faults().damage_reads = true;
+  const auto [whole, bytes] = Get(GetOf("k"));
+  EXPECT_EQ(whole.got().status(), v1::HIT);
+  EXPECT_NE(bytes, raw);
+  const auto set_part = {+[](v1::GetPage& page) { page.set_layer_count(2); },
+                         +[](v1::GetPage& page) { page.set_token_count(4); },
+                         +[](v1::GetPage& page) { page.set_first_layer(1); }};
+  for (const auto& set : set_part) {
+    ASSERT_NE(Put(PutOf("k", raw), raw).put().status(), v1::REFUSED);
+    v1::DirectRequest part = GetOf("k");
+    set(*part.mutable_get()->mutable_pages(0));
+    EXPECT_NE(Get(part).first.got().status(), v1::HIT);
+  }
+}
+
 TEST_F(DirectTest, APageThatIsNotWhatItsDigestSaysIsRefused) {
   const std::string raw = PageOf(1);
   const v1::DirectReply reply = Put(PutOf("k", raw), raw, DigestOf("another"));
