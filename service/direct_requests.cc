@@ -112,14 +112,9 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request)
     KVSTOW_RETURN_IF_ERROR(skip());
     return Answer(Refused(s.message()), 0);
   }
-  if (!page.digest().empty()) {
-    Digest128 digest;
-    std::ranges::copy(page.digest(), digest.bytes.begin());
-    v1::PutResult result;
-    if (parts_.writer.AlreadyThere(space, page, digest, result)) {
-      KVSTOW_RETURN_IF_ERROR(skip());
-      return Answer(std::move(result), 0);
-    }
+  if (auto there = parts_.writer.AlreadyThere(space, page)) {
+    KVSTOW_RETURN_IF_ERROR(skip());
+    return Answer(*std::move(there), 0);
   }
   const auto ticket = parts_.staging.Begin(page.payload_bytes());
   if (!ticket.ok()) {

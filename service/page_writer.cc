@@ -97,17 +97,27 @@ absl::Status PageWriter::Check(const Space& space, v1::Payload payload,
   return absl::OkStatus();
 }
 
-bool PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
-                              const Digest128& raw_digest, v1::PutResult& result) const {
+std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space,
+                                                      const v1::PutPage& page) const {
+  if (page.digest().empty()) return std::nullopt;
+  return AlreadyThere(space, page, AsBytes(page.digest()));
+}
+
+std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
+                                                      std::span<const uint8_t> raw_digest) const {
   const PageName name{.space = space.id, .key = page.key()};
   const auto facts = store_.Find(name);
-  if (!facts.ok() || facts->raw_digest != raw_digest || facts->ack < AckOf(page)) return false;
+  if (!facts.ok() || !std::ranges::equal(facts->raw_digest.bytes, raw_digest) ||
+      facts->ack < AckOf(page)) {
+    return std::nullopt;
+  }
   const auto header = ParsePageHeader(facts->header.span());
-  if (!header.ok()) return false;
+  if (!header.ok()) return std::nullopt;
+  v1::PutResult result;
   Describe(*header, facts->stored_bytes(), facts->ack, result);
   result.set_status(v1::ALREADY_THERE);
   store_.Use(name);
-  return true;
+  return result;
 }
 
 absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::PutPage& page,
@@ -145,8 +155,7 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
                                 HexOf(AsBytes(page.digest())),
                                 ": it was damaged on its way; send it again"));
   }
-  v1::PutResult result;
-  if (AlreadyThere(space, page, digest, result)) return result;
+  if (auto there = AlreadyThere(space, page, digest.bytes)) return *std::move(there);
   return Store(space, page, Encode(space, page, body, digest, *columns, coder), *columns,
                std::move(parent_key));
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -36,10 +37,9 @@ class PageWriter {
   // the stream's pages come, RAW or ENCODED.
   absl::Status Check(const Space& space, v1::Payload payload, const v1::PutPage& page) const;
 
-  // True, with the result, when a page of this key and digest is stored with the ack that was asked
-  // for, which counts as a use: then its payload need not be encoded, or even looked at.
-  bool AlreadyThere(const Space& space, const v1::PutPage& page, const Digest128& raw_digest,
-                    v1::PutResult& result) const;
+  // The result, when a page of this key and digest is stored with the ack that was asked for, which
+  // counts as a use: then its payload need not even be looked at. None for a page without a digest.
+  std::optional<v1::PutResult> AlreadyThere(const Space& space, const v1::PutPage& page) const;
 
   // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
   // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
@@ -51,6 +51,8 @@ class PageWriter {
                       const std::optional<Digest128>& came = std::nullopt);
 
  private:
+  std::optional<v1::PutResult> AlreadyThere(const Space& space, const v1::PutPage& page,
+                                            std::span<const uint8_t> raw_digest) const;
   absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,
                                      const SharedBytes& raw, const Digest128& digest,
                                      const AttentionColumns& columns, const PageCoder& coder);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -171,14 +170,9 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
     RefuseReceiving(s.message());
     return absl::OkStatus();
   }
-  if (!page.digest().empty()) {
-    Digest128 digest;
-    std::copy(page.digest().begin(), page.digest().end(), digest.bytes.begin());
-    v1::PutResult result;
-    if (parts_.writer.AlreadyThere(*space_, page, digest, result)) {
-      Answer(receiving_.number, std::move(result), 0, false);
-      return absl::OkStatus();
-    }
+  if (auto there = parts_.writer.AlreadyThere(*space_, page)) {
+    Answer(receiving_.number, *std::move(there), 0, false);
+    return absl::OkStatus();
   }
   const auto ticket = parts_.staging.Begin(page.payload_bytes());
   if (ticket.ok()) {
