@@ -95,30 +95,36 @@ absl::Status DirectRequests::Put(v1::DirectPut& request, uint64_t payload_bytes)
   absl::Status status = space.status();
   if (status.ok()) status = CheckPayload(request.payload());
   if (status.ok() && request.payload() == v1::ENCODED) status = CheckTakesEncoded(**space);
-  if (status.ok()) return PutPage(**space, request);
-  // Nobody says how long it may be: it is hung up on rather than taken for nothing.
-  if (payload_bytes > kMaxPageBytes + kEncodedOverhead) return status;
-  KVSTOW_RETURN_IF_ERROR(socket_.Skip(payload_bytes, Deadline(payload_bytes)));
+  if (status.ok()) return PutPage(**space, request, payload_bytes);
+  KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, status));
   return Refuse(status);
 }
 
+absl::Status DirectRequests::Skip(uint64_t bytes) const {
+  return socket_.Skip(bytes, Deadline(bytes));
+}
+
+// A payload of which nobody says how long it may be: a long one is hung up on rather than taken for
+// nothing.
+absl::Status DirectRequests::Discard(uint64_t bytes, const absl::Status& why) const {
+  return bytes > kMaxPageBytes + kEncodedOverhead ? why : Skip(bytes);
+}
+
 // Of a page whose frame has the length that it says.
-absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request) {
+absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
+                                     uint64_t payload_bytes) {
   v1::PutPage& page = *request.mutable_page();
-  const uint64_t frame = page.payload_bytes() + (page.digest().empty() ? sizeof(Digest128) : 0);
-  const auto skip = [&] { return socket_.Skip(frame, Deadline(frame)); };
   if (const absl::Status s = parts_.writer.Check(space, request.payload(), page); !s.ok()) {
-    if (page.payload_bytes() > kMaxPageBytes + kEncodedOverhead) return s;
-    KVSTOW_RETURN_IF_ERROR(skip());
+    KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, s));
     return Answer(Refused(s.message()), 0);
   }
   if (auto there = parts_.writer.AlreadyThere(space, page)) {
-    KVSTOW_RETURN_IF_ERROR(skip());
+    KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Answer(*std::move(there), 0);
   }
   const auto ticket = parts_.staging.Begin(page.payload_bytes());
   if (!ticket.ok()) {
-    KVSTOW_RETURN_IF_ERROR(skip());
+    KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Refuse(ticket.status());
   }
   std::optional<Digest128> came;

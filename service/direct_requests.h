@@ -45,7 +45,9 @@ class DirectRequests {
   absl::Status Get(const v1::DirectGet& request);
   absl::Status Lookup(const std::string& request);
   absl::Status Put(v1::DirectPut& request, uint64_t payload_bytes);
-  absl::Status PutPage(const Space& space, v1::DirectPut& request);
+  absl::Status PutPage(const Space& space, v1::DirectPut& request, uint64_t payload_bytes);
+  absl::Status Skip(uint64_t bytes) const;
+  absl::Status Discard(uint64_t bytes, const absl::Status& why) const;
   absl::Status ReceivePage(const Space& space, v1::DirectPut& request, std::span<uint8_t> to,
                            std::optional<Digest128>& came) const;
   absl::Status Answer(v1::PutResult result, uint64_t raw_bytes);
