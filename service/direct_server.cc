@@ -2,19 +2,14 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
-namespace {
-
-constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
-
-}  // namespace
 
 class DirectServer::Connection {
  public:
@@ -59,53 +54,17 @@ absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Start(const DirectOp
 }
 
 DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket)
-    : options_(options), parts_(parts), socket_(std::move(socket)), port_(socket_.port()) {
-  accepting_ = std::thread([this] { AcceptAll(); });
-}
+    : options_(options),
+      parts_(parts),
+      port_(socket.port()),
+      connections_(std::move(socket), options_.max_connections, [this](DirectSocket accepted) {
+        return std::make_unique<Connection>(*this, std::move(accepted));
+      }) {}
 
-DirectServer::~DirectServer() {
-  {
-    MutexLock lock(mu_);
-    stopping_ = true;
-    for (const auto& connection : connections_) connection->HangUp();
-  }
-  stop_.NotifyAll();
-  socket_.HangUp();
-  accepting_.join();
-  std::list<std::unique_ptr<Connection>> last;
-  {
-    MutexLock lock(mu_);
-    last.swap(connections_);
-  }
-}
-
-void DirectServer::AcceptAll() {
-  for (;;) {
-    auto socket = socket_.Accept();
-    std::list<std::unique_ptr<Connection>> ended;  // which join outside the lock
-    MutexLock lock(mu_);
-    if (stopping_) return;
-    for (auto it = connections_.begin(); it != connections_.end();) {
-      const auto next = std::next(it);
-      if ((*it)->ended()) ended.splice(ended.end(), connections_, it);
-      it = next;
-    }
-    if (!socket.ok()) {
-      Log().error("{}", std::string(socket.status().message()));
-      stop_.WaitFor(mu_, kAcceptAgain);
-      if (stopping_) return;
-      continue;
-    }
-    if (connections_.size() < options_.max_connections) {
-      connections_.push_back(std::make_unique<Connection>(*this, *std::move(socket)));
-    }
-  }
-}
+DirectServer::~DirectServer() = default;
 
 size_t DirectServer::connections() const {
-  MutexLock lock(mu_);
-  return std::ranges::count_if(connections_,
-                               [](const auto& connection) { return !connection->ended(); });
+  return connections_.Count([](const Connection& connection) { return !connection.ended(); });
 }
 
 }  // namespace kvstow

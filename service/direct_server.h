@@ -10,15 +10,13 @@
 #ifndef KVSTOW_SERVICE_DIRECT_SERVER_H_
 #define KVSTOW_SERVICE_DIRECT_SERVER_H_
 
-#include <list>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "proto/wire/direct_socket.h"
+#include "service/accepted_connections.h"
 #include "service/direct_requests.h"
 
 namespace kvstow {
@@ -43,17 +41,11 @@ class DirectServer {
  private:
   class Connection;
   DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket);
-  void AcceptAll();
 
   const DirectOptions options_;
   DirectParts parts_;
-  const DirectSocket socket_;
   const int port_;
-  mutable Mutex mu_;
-  std::list<std::unique_ptr<Connection>> connections_ KVSTOW_GUARDED_BY(mu_);
-  bool stopping_ KVSTOW_GUARDED_BY(mu_) = false;
-  CondVar stop_;
-  std::thread accepting_;
+  AcceptedConnections<DirectSocket, Connection> connections_;  // last: they use the others
 };
 
 }  // namespace kvstow

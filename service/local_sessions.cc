@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,6 @@ namespace {
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kMaxTokens = 1024;  // not used yet; the oldest are forgotten
 constexpr size_t kMaxThreads = 4;    // of a session
-constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
 
 size_t ThreadsOfSession() {
   return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
@@ -131,50 +131,14 @@ absl::StatusOr<std::unique_ptr<LocalSessions>> LocalSessions::Start(const LocalO
 }
 
 LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket)
-    : options_(options), parts_(parts), socket_(std::move(socket)) {
-  accepting_ = std::thread([this] { AcceptAll(); });
-}
+    : options_(options),
+      parts_(parts),
+      sessions_(std::move(socket), options_.max_sessions, [this](LocalSocket accepted) {
+        return std::make_unique<Session>(*this, std::move(accepted));
+      }) {}
 
-LocalSessions::~LocalSessions() {
-  {
-    MutexLock lock(mu_);
-    stopping_ = true;
-    for (const auto& session : sessions_) session->HangUp();
-  }
-  stop_.NotifyAll();
-  socket_.HangUp();
-  accepting_.join();
-  std::list<std::unique_ptr<Session>> last;
-  {
-    MutexLock lock(mu_);
-    last.swap(sessions_);
-  }
-  last.clear();
-  unlink(options_.socket.c_str());
-}
-
-void LocalSessions::AcceptAll() {
-  for (;;) {
-    auto socket = socket_.Accept();
-    std::list<std::unique_ptr<Session>> ended;  // which join outside the lock
-    MutexLock lock(mu_);
-    if (stopping_) return;
-    for (auto it = sessions_.begin(); it != sessions_.end();) {
-      const auto next = std::next(it);
-      if ((*it)->ended()) ended.splice(ended.end(), sessions_, it);
-      it = next;
-    }
-    if (!socket.ok()) {
-      Log().error("{}", std::string(socket.status().message()));
-      stop_.WaitFor(mu_, kAcceptAgain);
-      if (stopping_) return;
-      continue;
-    }
-    if (sessions_.size() < options_.max_sessions) {
-      sessions_.push_back(std::make_unique<Session>(*this, *std::move(socket)));
-    }
-  }
-}
+// Before the rest: the path of a server that listens there from now on is its own.
+LocalSessions::~LocalSessions() { unlink(options_.socket.c_str()); }
 
 std::string LocalSessions::NewToken() {
   std::string token(kTokenBytes, '\0');
@@ -227,9 +191,8 @@ void LocalSessions::GiveBytes(uint64_t bytes) {
 }
 
 size_t LocalSessions::sessions() const {
-  MutexLock lock(mu_);
-  return std::ranges::count_if(
-      sessions_, [](const auto& session) { return session->begun() && !session->ended(); });
+  return sessions_.Count(
+      [](const Session& session) { return session.begun() && !session.ended(); });
 }
 
 uint64_t LocalSessions::bytes() const {

@@ -14,16 +14,15 @@
 #define KVSTOW_SERVICE_LOCAL_SESSIONS_H_
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "proto/wire/local_socket.h"
+#include "service/accepted_connections.h"
 #include "service/local_requests.h"
 
 namespace kvstow {
@@ -51,7 +50,6 @@ class LocalSessions {
  private:
   class Session;
   LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket);
-  void AcceptAll();
   bool TakeToken(const std::string& token);
   uint64_t TakeBytes(uint64_t wanted);
   void GiveBytes(uint64_t bytes);
@@ -60,14 +58,10 @@ class LocalSessions {
 
   const LocalOptions options_;
   LocalParts parts_;
-  const LocalSocket socket_;
   mutable Mutex mu_;
   std::map<std::string, Time> tokens_ KVSTOW_GUARDED_BY(mu_);  // until when
-  std::list<std::unique_ptr<Session>> sessions_ KVSTOW_GUARDED_BY(mu_);
   uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
-  bool stopping_ KVSTOW_GUARDED_BY(mu_) = false;
-  CondVar stop_;
-  std::thread accepting_;
+  AcceptedConnections<LocalSocket, Session> sessions_;  // last: they use the others
 };
 
 }  // namespace kvstow
