@@ -123,9 +123,7 @@ struct PutCall : DirectCall<PagePut, PutResult> {
     put.set_space(space);
     put.set_payload(encoded ? v1::ENCODED : v1::RAW);
     put.mutable_page()->Swap(&made->begin);
-    // Pages of a prompt come in its order.
-    if (i > 0 && pages[i - 1].first_position + pages[i - 1].tokens == page.first_position)
-      put.set_parent_key(pages[i - 1].key);
+    put.set_parent_key(ParentKeyOf(pages, i));
     waiting.push_back(i);
     if (encoded) return socket.Send(request, made->parts, 0, deadline);
     // Read once: each piece is sent while it is in the cache for the digest, which goes last.

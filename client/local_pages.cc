@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/convert.h"
+#include "client/put_payload.h"
 #include "client/unary_call.h"
 #include "proto/wire/chunk.h"
 
@@ -30,10 +31,7 @@ v1::LocalPutPage LocalRequestOf(std::span<const PagePut> pages, size_t i) {
   v1::LocalPutPage out;
   ToProto(page, *out.mutable_page());
   out.mutable_page()->set_payload_bytes(page.raw.size());
-  // Pages of a prompt come in its order.
-  if (i > 0 && pages[i - 1].first_position + pages[i - 1].tokens == page.first_position) {
-    out.set_parent_key(pages[i - 1].key);
-  }
+  out.set_parent_key(ParentKeyOf(pages, i));
   return out;
 }
 

@@ -49,6 +49,12 @@ absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayloa
   return out;
 }
 
+std::string ParentKeyOf(std::span<const PagePut> pages, size_t i) {
+  if (i == 0) return "";
+  const PagePut& before = pages[i - 1];
+  return before.first_position + before.tokens == pages[i].first_position ? before.key : "";
+}
+
 bool GoEncoded(SpacePayload& space, std::span<const PagePut* const> pages) {
   if (space.codec == nullptr) return false;
   const auto has_columns = [](const PagePut* page) { return !page->columns.empty(); };

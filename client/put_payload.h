@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,10 @@ absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayloa
                                           std::shared_ptr<const void> owner);
 
 uint64_t TotalBytes(std::span<const SharedBytes> parts);
+
+// The key of the page before page `i` of a batch in its prompt, whose pages come in its order; "" =
+// not known.
+std::string ParentKeyOf(std::span<const PagePut> pages, size_t i);
 
 // Whether these pages go encoded now; asks the space's choice.
 bool GoEncoded(SpacePayload& space, std::span<const PagePut* const> pages);
