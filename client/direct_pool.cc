@@ -27,6 +27,11 @@ std::string HostOf(absl::string_view address) {
   return std::string(host);
 }
 
+// The end of a connection.
+DirectPool::Job Failing(absl::Status why) {
+  return [why = std::move(why)](const DirectSocket&) { return DirectPool::Outcome{why, nullptr}; };
+}
+
 }  // namespace
 
 // All of it is the pool's, under its lock; the socket is set before it is idle for the first time.
@@ -63,12 +68,6 @@ void DirectPool::Close() {
   }
 }
 
-size_t DirectPool::idle() const {
-  MutexLock lock(mu_);
-  return std::ranges::count_if(connections_,
-                               [](const auto& c) { return c->state == Connection::State::kIdle; });
-}
-
 // Threads that have ended are joined: they are past their last use of the lock.
 void DirectPool::Reap() {
   std::erase_if(connections_, [](const auto& connection) {
@@ -86,15 +85,10 @@ DirectPool::Connection* DirectPool::Take() {
   for (const auto& connection : connections_) {
     opening = opening || connection->state == Connection::State::kOpening;
     if (connection->state != Connection::State::kIdle) continue;
-    if (connection->socket->Quiet()) {
-      connection->state = Connection::State::kTaken;
-      return connection.get();
-    }
-    // The server went: its thread finds that out.
     connection->state = Connection::State::kTaken;
-    connection->job = [](const DirectSocket&) {
-      return Outcome{absl::UnavailableError("the server hung up"), nullptr};
-    };
+    if (connection->socket->Quiet()) return connection.get();
+    // The server went: its thread finds that out.
+    connection->job = Failing(absl::UnavailableError("the server hung up"));
     connection->has_job.NotifyAll();
   }
   if (!opening) OpenOneMore();
@@ -133,7 +127,7 @@ absl::Status DirectPool::RunHere(Connection* connection,
   if (status.ok()) {
     SetState(connection, /*idle=*/true);
   } else {
-    Start(connection, [status](const DirectSocket&) { return Outcome{status, nullptr}; });
+    Start(connection, Failing(status));
   }
   return status;
 }
@@ -158,10 +152,9 @@ void DirectPool::Serve(Connection* connection) {
   {
     MutexLock lock(mu_);
     connection->socket.emplace(*std::move(opened));
-    connection->state = Connection::State::kIdle;
-    connection->idle_since = Clock::Real().Now();
-    opened_.NotifyAll();
   }
+  SetState(connection, /*idle=*/true);
+  opened_.NotifyAll();
   while (const Job job = NextJob(connection)) {
     const Outcome outcome = job(*connection->socket);
     SetState(connection, outcome.status.ok());

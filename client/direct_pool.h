@@ -52,7 +52,6 @@ class DirectPool {
   void Warm();
   // Hangs up on all; nothing is opened afterwards.
   void Close();
-  size_t idle() const;
 
  private:
   void Serve(Connection* connection);
@@ -65,7 +64,7 @@ class DirectPool {
   const std::string host_;
   const size_t most_;
   const Ask ask_;
-  mutable Mutex mu_;
+  Mutex mu_;
   CondVar opened_;  // or failed to
   std::list<std::unique_ptr<Connection>> connections_ KVSTOW_GUARDED_BY(mu_);
   Time not_before_ KVSTOW_GUARDED_BY(mu_);  // after an attempt that failed
