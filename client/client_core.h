@@ -5,6 +5,7 @@
 #ifndef KVSTOW_CLIENT_CLIENT_CORE_H_
 #define KVSTOW_CLIENT_CLIENT_CORE_H_
 
+#include <memory>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -113,6 +114,21 @@ class Answers {
   std::vector<Result> results_;
   std::vector<bool> answered_;
 };
+
+// What a call of another way leaves without an answer goes over a stream, which ends the call. On
+// the executor. `Call` has core, pages, answers and done, Answer(page, result) and
+// StartStream(pages, done).
+template <typename Call>
+void GoOnOverStream(const std::shared_ptr<Call>& call) {
+  std::vector<size_t> missing = call->answers.Missing();
+  decltype(call->pages) rest;
+  for (const size_t i : missing) rest.push_back(std::move(call->pages[i]));
+  call->StartStream(std::move(rest), [call, missing = std::move(missing)](auto results) {
+    for (size_t i = 0; i < missing.size(); ++i) call->Answer(missing[i], std::move(results[i]));
+    call->done(call->answers.Take());
+    call->core.calls.RemoveBatch();
+  });
+}
 
 // A message for people: what failed, and what to do when the server was not reached.
 absl::Status Explain(const absl::Status& status, absl::string_view address);

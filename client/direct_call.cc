@@ -32,16 +32,6 @@ struct DirectCall {
   Answers<Result> answers;
   const Time start = Clock::Real().Now();
   uint64_t raw_bytes = 0;  // that came or were stored
-
-  std::vector<Page> TakeMissing(const std::vector<size_t>& missing) {
-    std::vector<Page> out;
-    for (const size_t i : missing) out.push_back(std::move(pages[i]));
-    return out;
-  }
-  void Finish() {
-    done(answers.Take());
-    core.calls.RemoveBatch();
-  }
 };
 
 struct GetCall : DirectCall<PageGet, GetResult> {
@@ -54,6 +44,11 @@ struct GetCall : DirectCall<PageGet, GetResult> {
     raw_bytes += result.bytes;
     if (each) each(page, result);
     answers.Set(page, std::move(result));
+  }
+  void StartStream(std::vector<PageGet> rest, Client::GetDone rest_done) const {
+    GetBatch batch{space, lease, std::move(rest), std::move(rest_done)};
+    batch.checked = false;
+    StartGet(core, std::move(batch), deadline);
   }
 
   absl::Status Ask(const DirectSocket& socket, size_t first, size_t count) const {
@@ -109,13 +104,18 @@ struct PutCall : DirectCall<PagePut, PutResult> {
   const bool encoded;
   std::vector<size_t> waiting = {};  // pages that were sent and have no answer
 
+  void Answer(size_t page, PutResult result) { answers.Set(page, std::move(result)); }
+  void StartStream(std::vector<PagePut> rest, Client::PutDone rest_done) const {
+    StartPut(core, space, std::move(rest), deadline, std::move(rest_done));
+  }
+
   absl::Status SendPage(const DirectSocket& socket, size_t i,
                         const std::shared_ptr<PutCall>& self) {
     const PagePut& page = pages[i];
     absl::StatusOr<PutPayload> made = MakePutPayload(page, *payload, encoded, std::nullopt, self);
     if (!made.ok()) {
-      answers.Set(
-          i, {.outcome = PageOutcome::kRefused, .message = std::string(made.status().message())});
+      Answer(i,
+             {.outcome = PageOutcome::kRefused, .message = std::string(made.status().message())});
       return absl::OkStatus();
     }
     v1::DirectRequest request;
@@ -152,7 +152,7 @@ struct PutCall : DirectCall<PagePut, PutResult> {
     if (!reply.has_put() || bytes != 0)
       return absl::InternalError("the server sent something else than the answer that was due");
     if (reply.put().status() == v1::STORED) raw_bytes += pages[i].raw.size();
-    answers.Set(i, PutResultOf(reply.put()));
+    Answer(i, PutResultOf(reply.put()));
     return true;
   }
 
@@ -170,35 +170,13 @@ struct PutCall : DirectCall<PagePut, PutResult> {
   }
 };
 
-// On the executor.
-void GoOnOverStream(const std::shared_ptr<GetCall>& call) {
-  const std::vector<size_t> missing = call->answers.Missing();
-  GetBatch rest{call->space, call->lease, call->TakeMissing(missing),
-                [call, missing](std::vector<GetResult> results) {
-                  for (size_t i = 0; i < missing.size(); ++i)
-                    call->Answer(missing[i], std::move(results[i]));
-                  call->Finish();
-                }};
-  rest.checked = false;
-  StartGet(call->core, std::move(rest), call->deadline);
-}
-
-void GoOnOverStream(const std::shared_ptr<PutCall>& call) {
-  const std::vector<size_t> missing = call->answers.Missing();
-  StartPut(call->core, call->space, call->TakeMissing(missing), call->deadline,
-           [call, missing](std::vector<PutResult> results) {
-             for (size_t i = 0; i < missing.size(); ++i)
-               call->answers.Set(missing[i], std::move(results[i]));
-             call->Finish();
-           });
-}
-
 template <typename Call>
 DirectPool::Outcome Over(const std::shared_ptr<Call>& call, absl::Status status) {
   const bool all = call->answers.Missing().empty();
   return {std::move(status), [call, all] {
-            if (all) return call->Finish();
-            call->core.executor.Run([call] { GoOnOverStream(call); });
+            if (!all) return call->core.executor.Run([call] { GoOnOverStream(call); });
+            call->done(call->answers.Take());
+            call->core.calls.RemoveBatch();
           }};
 }
 

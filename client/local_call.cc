@@ -68,24 +68,10 @@ struct LocalCall {
     if (each) each(page, result);
     answers.Set(page, std::move(result));
   }
+  void StartStream(std::vector<typename Kind::Page> rest, typename Kind::Done rest_done) const {
+    Kind::StartStream(core, space, lease, std::move(rest), deadline, std::move(rest_done));
+  }
 };
-
-// What has no answer goes over a stream; on the executor.
-template <typename Kind>
-void GoOn(std::shared_ptr<LocalCall<Kind>> call) {
-  call->session.reset();
-  const std::vector<size_t> missing = call->answers.Missing();
-  std::vector<typename Kind::Page> rest;
-  for (const size_t i : missing) rest.push_back(std::move(call->pages[i]));
-  Kind::StartStream(call->core, call->space, call->lease, std::move(rest), call->deadline,
-                    [call, missing](std::vector<typename Kind::Result> results) {
-                      for (size_t i = 0; i < missing.size(); ++i) {
-                        call->Answer(missing[i], std::move(results[i]));
-                      }
-                      call->done(call->answers.Take());
-                      call->core.calls.RemoveBatch();
-                    });
-}
 
 template <typename Kind>
 void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
@@ -96,7 +82,10 @@ void Take(const std::shared_ptr<LocalCall<Kind>>& call, size_t page,
   }
   if (--call->open > 0) return;
   if (!call->answers.Missing().empty()) {
-    call->core.executor.Run([call] { GoOn<Kind>(call); });
+    call->core.executor.Run([call] {
+      call->session.reset();
+      GoOnOverStream(call);
+    });
     return;
   }
   // At once, on the session's thread: another thread would be a wake-up more.
