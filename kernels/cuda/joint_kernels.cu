@@ -1,27 +1,13 @@
 // The kernels of calibrated pages: a grid of a step's blocks by pages. All that they do is in
-// joint_steps.cuh and joint_quantize.cuh; here a phase becomes a call of each thread and a barrier.
+// joint_steps.cuh and joint_quantize.cuh.
 //
 // Nothing is special to an architecture: sm_80 and up.
 #include "kernels/cuda/joint_launch.h"
 #include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
 namespace {
-
-struct RunPhase {
-  template <typename Phase>
-  __device__ void operator()(const Phase& phase) const {
-    phase(threadIdx.x);
-    __syncthreads();
-  }
-};
-
-template <typename Step>
-__global__ void __launch_bounds__(kThreads)
-    RunStep(const __grid_constant__ JointLaunch launch, const __grid_constant__ Step step) {
-  extern __shared__ __align__(16) uint8_t shared[];
-  step.Code(launch, blockIdx.y, blockIdx.x, shared, RunPhase());
-}
 
 struct StartKernel {
   const JointLaunch& launch;

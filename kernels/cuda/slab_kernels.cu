@@ -1,5 +1,5 @@
 // The kernels: a grid of tiles of a layer by layers by pages. All that they do is in
-// encode_tile.cuh and decode_tile.cuh; here a phase becomes a call of each thread and a barrier.
+// encode_tile.cuh and decode_tile.cuh.
 //
 // Nothing is special to an architecture: sm_80 and up (16-byte loads, 4 KiB of arguments). A tile
 // takes at most 40 KiB of shared memory, at head_dim 64 20 KiB: 8 thread blocks on an SM.
@@ -9,17 +9,10 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
 namespace {
-
-struct RunPhase {
-  template <typename Phase>
-  __device__ void operator()(const Phase& phase) const {
-    phase(threadIdx.x);
-    __syncthreads();
-  }
-};
 
 template <Kind kind>
 __global__ void __launch_bounds__(kThreads) EncodeTiles(const __grid_constant__ Launch launch) {

@@ -1,0 +1,30 @@
+// What makes kernels of the steps: nvcc's alone, where the other .cuh files are the host's too.
+#ifndef KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_
+#define KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/slab_layout.h"
+
+namespace kvstow::gpu {
+
+// A phase is a call of each thread and a barrier.
+struct RunPhase {
+  template <typename Phase>
+  __device__ void operator()(const Phase& phase) const {
+    phase(threadIdx.x);
+    __syncthreads();
+  }
+};
+
+// Grid: a step's blocks by pages.
+template <typename Launch, typename Step>
+__global__ void __launch_bounds__(kThreads)
+    RunStep(const __grid_constant__ Launch launch, const __grid_constant__ Step step) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  step.Code(launch, blockIdx.y, blockIdx.x, shared, RunPhase());
+}
+
+}  // namespace kvstow::gpu
+
+#endif  // KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_
