@@ -12,6 +12,7 @@
 #include "tests/kernels/emulated_block.h"
 #include "tests/kernels/emulated_joint.h"
 #include "tests/kernels/emulated_scorer.h"
+#include "tests/kernels/host_as_gpu.h"
 
 namespace kvstow::testing {
 namespace {
@@ -142,25 +143,14 @@ class EmulatedCodec final : public DeviceCodec {
   const ThreadOrder order_;
 };
 
-class EmulatedDevice final : public Device {
+class EmulatedDevice final : public HostAsGpu {
  public:
   explicit EmulatedDevice(ThreadOrder order) : order_(order) {}
 
-  std::string name() const override { return "emulated GPU"; }
-  absl::StatusOr<DeviceMemory> Memory() const override { return HostDevice().Memory(); }
-  absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
-    return HostDevice().Store(bytes);
-  }
-  absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
-    return HostDevice().Load(buffer);
-  }
-  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
-    return HostDevice().Allocate(bytes);
-  }
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
     KVSTOW_ASSIGN_OR_RETURN(DeviceLayout layout, DeviceLayout::Make(recipe, spec));
-    if (!layout.plan().has_value()) return HostDevice().NewCodec(recipe, spec);
+    if (!layout.plan().has_value()) return HostAsGpu::NewCodec(recipe, spec);
     return std::make_unique<EmulatedCodec>(std::move(layout), order_);
   }
   absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,

@@ -11,10 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "kernels/device_codec.h"
-#include "kernels/device_scorer.h"
 #include "kernels/host_sharing.h"
 #include "kernels/recipe.h"
+#include "tests/kernels/host_as_gpu.h"
 #include "tests/service/local_worker.h"
 #include "tests/service/server_fixture.h"
 
@@ -27,30 +26,15 @@ constexpr uint64_t kGpuBytes = 4 << 20;
 constexpr char kUuid[] = "the test's GPU 0";  // 16 bytes
 
 // The host as a GPU whose codecs fail when they are told to.
-class FailingGpu final : public Device {
+class FailingGpu final : public HostAsGpu {
  public:
   std::atomic<bool> fails = false;
 
-  std::string name() const override { return "fails"; }
-  absl::StatusOr<DeviceMemory> Memory() const override { return HostDevice().Memory(); }
-  absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
-    return HostDevice().Store(bytes);
-  }
-  absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
-    return HostDevice().Load(buffer);
-  }
-  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
-    return HostDevice().Allocate(bytes);
-  }
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
-    auto codec = HostDevice().NewCodec(recipe, spec);
+    auto codec = HostAsGpu::NewCodec(recipe, spec);
     if (!codec.ok()) return codec.status();
     return std::make_unique<FailingCodec>(*std::move(codec), fails);
-  }
-  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
-                                                          const KvSpec& spec) override {
-    return HostDevice().NewScorer(recipe, spec);
   }
 
  private:

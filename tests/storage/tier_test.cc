@@ -7,13 +7,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "kernels/device.h"
-#include "kernels/device_codec.h"
-#include "kernels/device_scorer.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
 #include "tests/conformance/tier_conformance.h"
+#include "tests/kernels/host_as_gpu.h"
 #include "tests/storage/fake_disk.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/store_fixture.h"
@@ -40,32 +38,16 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // A device that runs out of memory after so many stores, for so many.
-class ShortDevice final : public Device {
+class ShortDevice final : public HostAsGpu {
  public:
   explicit ShortDevice(int stores, int failures = INT_MAX) : left_(stores), failures_(failures) {}
-  std::string name() const override { return "short"; }
-  absl::StatusOr<DeviceMemory> Memory() const override { return DeviceMemory{}; }
   absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
     if (left_ > 0 || failures_ == 0) {
       --left_;
-      return HostDevice().Store(bytes);
+      return HostAsGpu::Store(bytes);
     }
     --failures_;
     return absl::ResourceExhaustedError("out of device memory");
-  }
-  absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
-    return HostDevice().Load(buffer);
-  }
-  absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
-    return HostDevice().Allocate(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                        const KvSpec& spec) override {
-    return HostDevice().NewCodec(recipe, spec);
-  }
-  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
-                                                          const KvSpec& spec) override {
-    return HostDevice().NewScorer(recipe, spec);
   }
 
  private:
