@@ -2,68 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "kernels/codec.h"
-#include "tests/service/server_fixture.h"
+#include "tests/kernels/pages.h"
+#include "tests/service/get_fixture.h"
 
 namespace kvstow::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr size_t kPageBytes = 131072;
-
-float HalfToFloat(uint16_t h) {
-  const float sign = (h & 0x8000) != 0 ? -1.0f : 1.0f;
-  const int exponent = (h >> 10) & 31;
-  const float mantissa = static_cast<float>(h & 1023) / 1024;
-  return exponent == 0 ? sign * std::ldexp(mantissa, -14)
-                       : sign * std::ldexp(1 + mantissa, exponent - 15);
-}
-
-// Squared error of `b`, relative to the energy of `a`.
-double RelativeError(const std::string& a, const std::string& b) {
-  double error = 0, energy = 0;
-  for (size_t i = 0; i + 1 < a.size(); i += 2) {
-    uint16_t x = 0, y = 0;
-    std::memcpy(&x, a.data() + i, 2);
-    std::memcpy(&y, b.data() + i, 2);
-    error += std::pow(HalfToFloat(x) - HalfToFloat(y), 2);
-    energy += std::pow(HalfToFloat(x), 2);
-  }
-  return error / energy;
-}
-
-class GetTest : public ServerTest {
- protected:
-  void SetUp() override {
-    StartServer();
-    ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
-    ASSERT_TRUE(client_->OpenSpace("lossy", "int8").ok());
-    for (uint32_t i = 0; i < 10; ++i) {
-      const uint32_t tokens = i == 9 ? 17 : 64;
-      pages_.push_back({.key = "p" + std::to_string(i),
-                        .raw = RandomPage(SmallSpec(), tokens, i),
-                        .tokens = tokens,
-                        .first_position = 64 * i});
-    }
-    for (const char* space : {"s", "lossy"}) {
-      const auto put = client_->Put(space, pages_);
-      ASSERT_TRUE(put.status.ok()) << put.status.error_message();
-      for (const auto& result : put.pages) ASSERT_EQ(result.status(), v1::STORED);
-    }
-  }
-  std::vector<std::string> Keys() const {
-    std::vector<std::string> keys;
-    for (const PageIn& p : pages_) keys.push_back(p.key);
-    return keys;
-  }
-  std::vector<PageIn> pages_;
-};
 
 TEST_F(GetTest, PagesComeBackInOrderAndExact) {
   std::vector<v1::GetPage> ask;
@@ -93,7 +41,8 @@ TEST_F(GetTest, ALossyPageSaysSo) {
   const auto got = client_->Get("lossy", {Ask("p0")});
   const v1::PageReply& reply = got.pages[0].reply;
   ASSERT_EQ(reply.status(), v1::HIT) << reply.message();
-  const double error = RelativeError(pages_[0].raw, got.pages[0].data);
+  const double error =
+      RelativeError(DType::kF16, AsBytes(pages_[0].raw), AsBytes(got.pages[0].data));
   EXPECT_GT(error, 0);
   EXPECT_LT(error, 1e-3);
   EXPECT_FALSE(reply.exact());
@@ -332,68 +281,6 @@ TEST_F(GetTest, ALeasedPageIsNotDeletedWithoutForce) {
   deleted.Clear();
   ASSERT_TRUE(client_->kv().Delete(client_->Context().get(), request, &deleted).ok());
   EXPECT_EQ(deleted.status(0), v1::HIT);
-}
-
-// A page in the store that is not what its name says.
-class LyingStoreTest : public GetTest {
- protected:
-  // Puts the encoding of `raw` by `spec`, whose header says `key`, under the name "bad" of "s".
-  void PutAs(const KvSpec& spec, const std::string& key) {
-    const std::string raw = RandomPage(spec, 64, 1);
-    const auto codec = MakeCodec(*Recipe::Parse("raw"), spec);
-    ASSERT_TRUE(codec.ok()) << codec.status();
-    auto encoded = (*codec)->Encode({.raw = AsBytes(raw), .tokens = 64, .key = key});
-    ASSERT_TRUE(encoded.ok()) << encoded.status();
-    PageToStore page;
-    page.name = {.space = 1, .key = "bad"};
-    page.header = encoded->header_bytes;
-    page.raw_digest = encoded->header.raw_digest;
-    page.raw_bytes = raw.size();
-    page.tokens = 64;
-    page.whole = true;
-    for (const SegmentInfo& s : encoded->header.segments) {
-      page.facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
-    }
-    page.bodies = encoded->segments;
-    ASSERT_TRUE(server_->store().Put(std::move(page)).ok());
-  }
-  void ExpectCorruptThenGone(const char* says) {
-    const auto got = client_->Get("s", {Ask("bad")});
-    EXPECT_EQ(got.pages[0].reply.status(), v1::CORRUPT);
-    EXPECT_THAT(got.pages[0].reply.message(), HasSubstr(says));
-    EXPECT_EQ(got.pages[0].data, "");
-    EXPECT_EQ(client_->Get("s", {Ask("bad")}).pages[0].reply.status(), v1::MISS);
-    EXPECT_EQ(Metric("kvstow_corrupt_pages_total"), 1);
-  }
-};
-
-TEST_F(LyingStoreTest, APageOfAnotherKeyIsNeverServed) {
-  PutAs(SmallSpec(), "other");
-  ExpectCorruptThenGone("belongs to another key");
-}
-
-TEST_F(LyingStoreTest, APageOfAnotherGeometryIsNeverServed) {
-  KvSpec spec = SmallSpec();
-  spec.kv_heads = 4;
-  spec.layers = 2;
-  PutAs(spec, "bad");
-  ExpectCorruptThenGone("another geometry");
-}
-
-TEST_F(LyingStoreTest, VerifyFindsItAndSaysSo) {
-  PutAs(SmallSpec(), "other");
-  const auto context = client_->Context();
-  const auto call = client_->admin().Verify(context.get(), {});
-  v1::VerifyProgress progress;
-  while (call->Read(&progress)) {
-  }
-  EXPECT_TRUE(call->Finish().ok());
-  EXPECT_TRUE(progress.done());
-  EXPECT_EQ(progress.total_pages(), 21u);
-  EXPECT_EQ(progress.pages(), 21u);
-  EXPECT_EQ(progress.corrupt_pages(), 1u);
-  EXPECT_GT(progress.bytes(), 10 * kPageBytes);
-  EXPECT_EQ(server_->store().Usage().pages, 20u);
 }
 
 TEST_F(GetTest, ACancelledStreamEndsAndLeavesNothingBehind) {

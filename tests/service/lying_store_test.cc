@@ -1,0 +1,76 @@
+// Pages in the store that are not what their names say: none is ever served.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+#include "kernels/codec.h"
+#include "tests/service/get_fixture.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LyingStoreTest : public GetTest {
+ protected:
+  // Puts the encoding of `raw` by `spec`, whose header says `key`, under the name "bad" of "s".
+  void PutAs(const KvSpec& spec, const std::string& key) {
+    const std::string raw = RandomPage(spec, 64, 1);
+    const auto codec = MakeCodec(*Recipe::Parse("raw"), spec);
+    ASSERT_TRUE(codec.ok()) << codec.status();
+    auto encoded = (*codec)->Encode({.raw = AsBytes(raw), .tokens = 64, .key = key});
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    PageToStore page;
+    page.name = {.space = 1, .key = "bad"};
+    page.header = encoded->header_bytes;
+    page.raw_digest = encoded->header.raw_digest;
+    page.raw_bytes = raw.size();
+    page.tokens = 64;
+    page.whole = true;
+    for (const SegmentInfo& s : encoded->header.segments) {
+      page.facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
+    }
+    page.bodies = encoded->segments;
+    ASSERT_TRUE(server_->store().Put(std::move(page)).ok());
+  }
+  void ExpectCorruptThenGone(const char* says) {
+    const auto got = client_->Get("s", {Ask("bad")});
+    EXPECT_EQ(got.pages[0].reply.status(), v1::CORRUPT);
+    EXPECT_THAT(got.pages[0].reply.message(), HasSubstr(says));
+    EXPECT_EQ(got.pages[0].data, "");
+    EXPECT_EQ(client_->Get("s", {Ask("bad")}).pages[0].reply.status(), v1::MISS);
+    EXPECT_EQ(Metric("kvstow_corrupt_pages_total"), 1);
+  }
+};
+
+TEST_F(LyingStoreTest, APageOfAnotherKeyIsNeverServed) {
+  PutAs(SmallSpec(), "other");
+  ExpectCorruptThenGone("belongs to another key");
+}
+
+TEST_F(LyingStoreTest, APageOfAnotherGeometryIsNeverServed) {
+  KvSpec spec = SmallSpec();
+  spec.kv_heads = 4;
+  spec.layers = 2;
+  PutAs(spec, "bad");
+  ExpectCorruptThenGone("another geometry");
+}
+
+TEST_F(LyingStoreTest, VerifyFindsItAndSaysSo) {
+  PutAs(SmallSpec(), "other");
+  const auto context = client_->Context();
+  const auto call = client_->admin().Verify(context.get(), {});
+  v1::VerifyProgress progress;
+  while (call->Read(&progress)) {
+  }
+  EXPECT_TRUE(call->Finish().ok());
+  EXPECT_TRUE(progress.done());
+  EXPECT_EQ(progress.total_pages(), 21u);
+  EXPECT_EQ(progress.pages(), 21u);
+  EXPECT_EQ(progress.corrupt_pages(), 1u);
+  EXPECT_GT(progress.bytes(), 10 * kPageBytes);
+  EXPECT_EQ(server_->store().Usage().pages, 20u);
+}
+
+}  // namespace
+}  // namespace kvstow::testing
