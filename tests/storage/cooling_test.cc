@@ -1,8 +1,7 @@
 // How pages cool: who goes first, what moves, what is dropped, and that budgets hold.
 #include <thread>
 
-#include "tests/storage/faulty_tier.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/cooling_fixture.h"
 
 namespace kvstow {
 namespace {
@@ -10,40 +9,6 @@ namespace {
 using absl::StatusCode;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-class CoolingTest : public StoreTest {
- protected:
-  // One page takes about 3 KiB.
-  static constexpr uint64_t kPage = 3013;
-
-  void Wrap(TieredStoreParts& parts) override {
-    for (int t = 0; t < 2; ++t) {
-      if (parts.tiers[t] == nullptr) continue;
-      parts.tiers[t] = std::make_unique<FaultyTier>(std::move(parts.tiers[t]), faults_[t]);
-    }
-    if (parts.tiers[2] == nullptr) return;
-    parts.tiers[2] = std::make_unique<FaultyTier>(std::move(parts.tiers[2]), faults_[2]);
-    parts.catalog = std::make_unique<FaultyCatalog>(std::move(parts.catalog), faults_[2]);
-  }
-  void PutOk(uint64_t key, Ack ack = Ack::kMemory) {
-    ASSERT_OK(Put({.key = key}, ack).status()) << "key " << key;
-  }
-  // Segments that are there, from RAM alone; 0 = a miss.
-  size_t Segments(uint64_t key) {
-    const auto facts = store_->Find(PrfPage{.key = key}.name());
-    return facts.ok() ? facts->segments.size() : 0;
-  }
-  TierId TierOf(uint64_t key, size_t segment = 0) {
-    return store_->Find(PrfPage{.key = key}.name())->tiers[segment];
-  }
-  void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
-  void ExpectBudgetsHold() {
-    const StoreUsage usage = store_->Usage();
-    for (const TierUsage& tier : usage.tiers) EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);
-  }
-
-  std::array<Faults, kTiers> faults_;
-};
 
 TEST_F(CoolingTest, WithoutADiskTheOldestPageLosesItsTailFirst) {
   options_.eviction_policy = "lru";
@@ -294,93 +259,6 @@ TEST_F(CoolingTest, BetweenTheWatermarksTheSecondUsePromotes) {
   for (uint64_t key = 5; key <= 6; ++key) PutOk(key);
   prompt(1);
   EXPECT_EQ(TierOf(1), TierId::kDisk) << "its uses count anew";
-}
-
-// A reader that checks for itself gets what lies in memory as it is; what lies on disk is checked.
-TEST_F(CoolingTest, AReaderMayCheckForItselfWhatLiesInMemory) {
-  Open(0, 4 * kPage, 100 * kPage);
-  PutOk(1);
-  faults_[1].damage_reads = true;
-  const PageFacts facts = *store_->Find(PrfPage{.key = 1}.name());
-  const uint16_t base = 0;
-  const auto read = [&](Checks checks) {
-    return store_->Read(PrfPage{.key = 1}.name(), facts.number, {&base, 1}, checks)[0];
-  };
-  const auto as_it_is = read(Checks::kReader);
-  ASSERT_OK(as_it_is.status());
-  EXPECT_NE(Xxh3(as_it_is->span()), facts.segments[0].digest);
-  EXPECT_EQ(store_->Counters().corrupt_segments, 0u);
-  EXPECT_FALSE(read(Checks::kStore).ok()) << "told of it, the store looks, and drops it";
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
-
-  PutOk(2, Ack::kProcess);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  faults_[1].damage_reads = false;
-  faults_[2].damage_reads = true;
-  const PageFacts on_disk = *store_->Find(PrfPage{.key = 2}.name());
-  EXPECT_FALSE(
-      store_->Read(PrfPage{.key = 2}.name(), on_disk.number, {&base, 1}, Checks::kReader)[0].ok());
-}
-
-TEST_F(CoolingTest, ADamagedCopyIsNeverReadTwice) {
-  Open(0, 4 * kPage, 100 * kPage);
-  PutOk(1, Ack::kProcess);
-  PutOk(2);
-  faults_[1].damage_reads = true;
-  EXPECT_EQ(ReadBack({.key = 1}), 3u) << "the copy on disk is good";
-  EXPECT_EQ(TierOf(1), TierId::kDisk);
-  EXPECT_EQ(ReadBack({.key = 2}), 0u);
-  EXPECT_EQ(Segments(2), 0u);
-  EXPECT_EQ(store_->Counters().corrupt_segments, 6u);
-  faults_[1].damage_reads = false;
-  EXPECT_EQ(ReadBack({.key = 1}), 3u);
-  PutOk(2);
-  EXPECT_EQ(ReadBack({.key = 2}), 3u) << "it can be put again";
-}
-
-TEST_F(CoolingTest, ALostBodyIsAMissADumbDiskIsNot) {
-  Open(0, 0, 100 * kPage);
-  PutOk(1, Ack::kProcess);
-  faults_[2].fail_reads = true;
-  const auto facts = *store_->Find(PrfPage{.key = 1}.name());
-  const uint16_t base = 0;
-  EXPECT_THAT(store_->Read(PrfPage{.key = 1}.name(), facts.number, {&base, 1})[0].status(),
-              HasCode(StatusCode::kUnavailable));
-  EXPECT_EQ(Segments(1), 3u) << "it may well be there";
-  faults_[2].fail_reads = false;
-  faults_[2].lose_reads = true;
-  EXPECT_EQ(ReadBack({.key = 1}), 0u);
-  EXPECT_EQ(Segments(1), 0u);
-  EXPECT_EQ(store_->Counters().lost_segments, 3u);
-}
-
-TEST_F(CoolingTest, DamageFoundWhileCoolingIsNotCarriedOn) {
-  Open(0, 4 * kPage, 100 * kPage);
-  PutOk(1);
-  faults_[1].damage_reads = true;
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  EXPECT_EQ(Segments(1), 0u);
-  EXPECT_EQ(Bytes(TierId::kDisk), 0u);
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
-}
-
-TEST_F(CoolingTest, OfADamagedPageTheGoodPartIsCarriedOn) {
-  for (const TierId from : {TierId::kGpu, TierId::kHost}) {
-    Open(from == TierId::kGpu ? 4 * kPage : 0, 4 * kPage, 100 * kPage);
-    Faults& faults = faults_[static_cast<size_t>(from)];
-    faults.damage_reads = true;
-    for (const int damaged : {0, 1, 2}) {
-      PutOk(1);
-      faults.damage_only = damaged;
-      ASSERT_OK(store_->Shrink(from, 0));
-      EXPECT_EQ(Segments(1), static_cast<size_t>(damaged));
-      if (damaged > 0) {
-        EXPECT_GT(TierOf(1), from);
-      }
-      EXPECT_EQ(ReadBack({.key = 1}), static_cast<size_t>(damaged));
-      store_->Delete(PrfPage{.key = 1}.name(), true).IgnoreError();  // gone already for 0
-    }
-  }
 }
 
 TEST_F(CoolingTest, OldNumbersAreMisses) {
