@@ -38,6 +38,24 @@ absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags
   return pages;
 }
 
+std::string WhyStopped(const GetResult& result) {
+  return absl::StrCat(OutcomeName(result.outcome), ": ", result.message);
+}
+
+int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
+              const std::string& stopped) {
+  const bool miss = json["hit_pages"] == 0;
+  std::string text =
+      miss ? absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n")
+           : FormatFields(fields);
+  if (!stopped.empty()) {
+    json["stopped"] = stopped;
+    absl::StrAppend(&text, "stopped at ", stopped, "\n");
+  }
+  Print(flags.output, json, text);
+  return miss ? kMiss : kDone;
+}
+
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier) {
   return absl::StrJoin(pages_by_tier, ", ", absl::PairFormatter(": "));
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/case_file.h"
 #include "client/cli/cli.h"
+#include "client/cli/text.h"
 
 namespace kvstow::cli {
 
@@ -43,6 +44,14 @@ CasePages CutCase(CaseFile file, uint32_t page_tokens);
 // The case, cut as the space says. FAILED_PRECONDITION names the field in which the case's model is
 // another one than the space's; NOT_FOUND when there is no such space or file.
 absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags);
+
+// What became of a page that is no hit, in a word and a sentence.
+std::string WhyStopped(const GetResult& result);
+
+// Prints what came of the leading pages of a case, or that it is a miss: `hit_pages` of `json` is
+// 0. `stopped`: why there is no more, when a page that was found did not come. The exit code.
+int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
+              const std::string& stopped = "");
 
 // "host: 7, disk: 1"
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);

@@ -19,18 +19,14 @@ int Exists(const Flags& flags) {
   if (!hit.status.ok()) return Fail(flags.output, hit.status);
   std::map<std::string, uint64_t> tiers;
   for (const std::string& tier : hit.tiers) ++tiers[tier];
-  Print(
-      flags.output,
-      {{"space", flags.pages.space},
-       {"tokens", pages->tokens()},
-       {"hit_tokens", hit.tokens},
-       {"hit_pages", hit.pages},
-       {"tiers", tiers}},
-      hit.pages == 0
-          ? absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n")
-          : FormatFields({{"hit", absl::StrCat(hit.tokens, " of ", pages->tokens(), " tokens")},
-                          {"pages", TiersText(tiers)}}));
-  return hit.pages == 0 ? kMiss : kDone;
+  return PrintHits(flags,
+                   {{"space", flags.pages.space},
+                    {"tokens", pages->tokens()},
+                    {"hit_tokens", hit.tokens},
+                    {"hit_pages", hit.pages},
+                    {"tiers", tiers}},
+                   {{"hit", absl::StrCat(hit.tokens, " of ", pages->tokens(), " tokens")},
+                    {"pages", TiersText(tiers)}});
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ bool Take(std::vector<GetResult> results, std::vector<std::vector<uint8_t>> buff
       return false;
     }
     if (r.outcome != PageOutcome::kHit) {
-      fetched.stopped = absl::StrCat(OutcomeName(r.outcome), ": ", r.message);
+      fetched.stopped = WhyStopped(r);
       return false;
     }
     fetched.tokens += r.tokens;
@@ -195,29 +195,19 @@ int Get(const Flags& flags) {
                {"stored_bytes", got->stored_bytes},
                {"seconds", got->seconds},
                {"gbps", gbps}};
-  if (!got->stopped.empty()) json["stopped"] = got->stopped;
-  const std::string stopped = got->stopped.empty() ? "" : "stopped at " + got->stopped + "\n";
-  if (got->raw.empty()) {
-    Print(flags.output, json,
-          absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n",
-                       stopped));
-    return kMiss;
-  }
-  Print(flags.output, json,
-        FormatFields(
-            {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
-             {"pages", TiersText(got->tiers)},
-             {"levels", absl::StrJoin(got->levels, ", ")},
-             {"recipe", absl::StrJoin(got->recipes, ", ")},
-             {"kept", absl::StrCat(FormatFixed(100 * got->kept_share, 1), " % of K and V")},
-             {"error",
-              absl::StrCat(FormatFixed(got->estimated_error, 6), " estimated, of the worst page")},
-             {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
-                                     FormatRatio(got->raw_bytes, got->stored_bytes))},
-             {"time",
-              absl::StrCat(FormatFixed(got->seconds, 3), " s, ", FormatFixed(gbps, 2), " GB/s")}}) +
-            stopped);
-  return kDone;
+  return PrintHits(
+      flags, std::move(json),
+      {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
+       {"pages", TiersText(got->tiers)},
+       {"levels", absl::StrJoin(got->levels, ", ")},
+       {"recipe", absl::StrJoin(got->recipes, ", ")},
+       {"kept", absl::StrCat(FormatFixed(100 * got->kept_share, 1), " % of K and V")},
+       {"error",
+        absl::StrCat(FormatFixed(got->estimated_error, 6), " estimated, of the worst page")},
+       {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
+                               FormatRatio(got->raw_bytes, got->stored_bytes))},
+       {"time", absl::StrCat(FormatFixed(got->seconds, 3), " s, ", FormatFixed(gbps, 2), " GB/s")}},
+      got->stopped);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ absl::StatusOr<Summaries> Fetch(const Flags& flags) {
   Summaries out{.asked_tokens = pages.tokens()};
   for (const GetResult& r : results) {
     if (r.outcome != PageOutcome::kHit) {
-      out.stopped = absl::StrCat(OutcomeName(r.outcome), ": ", r.message);
+      out.stopped = WhyStopped(r);
       break;
     }
     ++out.pages;
@@ -83,18 +83,11 @@ int Run(const Flags& flags) {
   Json json = {{"space", flags.pages.space}, {"tokens", got->asked_tokens},
                {"hit_tokens", got->tokens},  {"hit_pages", got->pages},
                {"bytes", got->bytes},        {"raw_bytes", got->raw_bytes}};
-  if (!got->stopped.empty()) json["stopped"] = got->stopped;
-  const std::string stopped = got->stopped.empty() ? "" : "stopped at " + got->stopped + "\n";
-  Print(flags.output, json,
-        got->pages == 0
-            ? absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space,
-                           "'\n", stopped)
-            : FormatFields(
-                  {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
-                   {"pages", absl::StrCat(got->pages)},
-                   {"came", absl::StrCat(got->bytes, " bytes for pages of ", got->raw_bytes)}}) +
-                  stopped);
-  return got->pages == 0 ? kMiss : kDone;
+  return PrintHits(flags, std::move(json),
+                   {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
+                    {"pages", absl::StrCat(got->pages)},
+                    {"came", absl::StrCat(got->bytes, " bytes for pages of ", got->raw_bytes)}},
+                   got->stopped);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ std::string FormatTable(const std::vector<std::string>& heading,
   return out;
 }
 
-std::string FormatFields(const std::vector<std::pair<std::string, std::string>>& fields) {
+std::string FormatFields(const Fields& fields) {
   size_t width = 0;
   for (const auto& [name, value] : fields) width = std::max(width, name.size());
   std::string out;

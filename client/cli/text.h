@@ -17,7 +17,8 @@ std::string FormatTable(const std::vector<std::string>& heading,
                         const std::vector<std::vector<std::string>>& rows);
 
 // "name   value" lines.
-std::string FormatFields(const std::vector<std::pair<std::string, std::string>>& fields);
+using Fields = std::vector<std::pair<std::string, std::string>>;
+std::string FormatFields(const Fields& fields);
 
 std::string FormatFixed(double value, int digits);          // "3.14"
 std::string FormatRatio(uint64_t raw, uint64_t stored);     // "1.88x", "-" without bytes
