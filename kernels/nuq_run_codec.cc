@@ -31,7 +31,7 @@ struct NuqSlab {
 
 struct NuqTables final : CalibratedTables {
   float outliers = 0;
-  std::vector<NuqSlab> slabs;  // K of the first layer, its V if there is one, K of the second, ...
+  std::vector<NuqSlab> slabs;  // VectorSlab::index
 };
 
 // Values outside on each side of W.
@@ -94,12 +94,8 @@ class NuqCoder final : public VectorCoder {
   }
 
  private:
-  const NuqSlab& TableOf(const VectorSlab& slab) const {
-    const size_t parts = spec_.head_dim_v > 0 ? 2 : 1;
-    return tables_->slabs[slab.layer * parts + (slab.part == Part::kV ? 1 : 0)];
-  }
   const std::vector<float>& BookOf(const VectorSlab& slab) const {
-    return TableOf(slab).books[bits_ - kLeastBits];
+    return tables_->slabs[slab.index].books[bits_ - kLeastBits];
   }
 
   // All but the outliers.
@@ -110,7 +106,7 @@ class NuqCoder final : public VectorCoder {
   bool EncodeSlab(const VectorSlab& slab, const std::vector<float>& values,
                   std::string& out) const {
     const size_t width = slab.width, tokens = values.size() / width;
-    const NuqSlab& table = TableOf(slab);
+    const NuqSlab& table = tables_->slabs[slab.index];
     std::vector<uint8_t> codes(values.size()), left_out(values.size());
     std::vector<float> lows(tokens), highs(tokens), row(width);
     const size_t outside = Outside(tables_->outliers, width);
@@ -151,7 +147,7 @@ class NuqCoder final : public VectorCoder {
   absl::StatusOr<size_t> DecodeSlab(const VectorSlab& slab, std::span<const uint8_t> body,
                                     size_t tokens, std::vector<float>& values) const {
     const size_t width = slab.width;
-    const NuqSlab& table = TableOf(slab);
+    const NuqSlab& table = tables_->slabs[slab.index];
     const std::vector<float>& book = BookOf(slab);
     std::vector<float> lows(tokens), highs(tokens);
     const uint8_t* at = body.data();
@@ -304,12 +300,9 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartNuqFit(const KvSpec& spec,
         absl::StrCat("op 'nuq': a token of a layer may have ", kMaxOutlierColumns, " values"));
   }
   return MakeSampledFit(spec, 1, "nuq", [spec, stats, outliers](const TokenSample& sample) {
-    std::vector<VectorSlab> slabs = SlabsOfVectors(spec, {0, spec.layers});
-    std::stable_sort(slabs.begin(), slabs.end(),
-                     [](const VectorSlab& a, const VectorSlab& b) { return a.layer < b.layer; });
     ByteWriter out;
     out.Put(static_cast<float>(outliers));
-    for (const VectorSlab& slab : slabs) {
+    for (const VectorSlab& slab : SlabsInOrder(spec)) {
       const NuqSlab fitted = FitSlab(slab, sample.Columns(slab.column, slab.width),
                                      ChannelCosts(spec, slab, stats), outliers);
       PutFloats(fitted.lows, out);

@@ -38,8 +38,7 @@ struct RotateSlab {
 };
 
 struct RotateTables final : CalibratedTables {
-  std::vector<RotateSlab>
-      slabs;  // K of the first layer, its V if there is one, K of the second, ...
+  std::vector<RotateSlab> slabs;  // VectorSlab::index
 };
 
 // The rotations of a head, as they are stored: row j holds what channel j becomes.
@@ -99,7 +98,7 @@ class RotateCoder final : public VectorCoder {
     const std::vector<VectorSlab> slabs = SlabsOfVectors(spec_, layers);
     const size_t stride = slabs.back().column + slabs.back().width;
     for (const VectorSlab& slab : slabs) {
-      const RotateSlab& table = TableOf(slab);
+      const RotateSlab& table = tables_->slabs[slab.index];
       std::vector<float> values(tokens * slab.width), turned(values.size());
       for (size_t t = 0; t < tokens; ++t) {
         std::copy_n(x + t * stride + slab.column, slab.width, values.data() + t * slab.width);
@@ -126,7 +125,7 @@ class RotateCoder final : public VectorCoder {
     const std::vector<VectorSlab> slabs = SlabsOfVectors(spec_, layers);
     const size_t stride = slabs.back().column + slabs.back().width;
     for (const VectorSlab& slab : slabs) {
-      const RotateSlab& table = TableOf(slab);
+      const RotateSlab& table = tables_->slabs[slab.index];
       const AffineGroups g = GroupsOf(options_, tokens, spec_.kv_heads, table.dim());
       if (body.size() < SlabBytes(g)) return absl::DataLossError("codes are cut off");
       const size_t groups = CountGroups(g);
@@ -150,11 +149,6 @@ class RotateCoder final : public VectorCoder {
   }
 
  private:
-  const RotateSlab& TableOf(const VectorSlab& slab) const {
-    const size_t parts = spec_.head_dim_v > 0 ? 2 : 1;
-    return tables_->slabs[slab.layer * parts + (slab.part == Part::kV ? 1 : 0)];
-  }
-
   const KvSpec spec_;
   const std::shared_ptr<const RotateTables> tables_;
   const RotateOptions options_;
@@ -227,10 +221,7 @@ float BestClip(const RotateSlab& slab, const RotateOptions& options, const std::
 std::string FitRotations(const KvSpec& spec, const ModelStats& stats, const RotateOptions& options,
                          const TokenSample& sample) {
   ByteWriter out;
-  std::vector<VectorSlab> slabs = SlabsOfVectors(spec, {0, spec.layers});
-  std::stable_sort(slabs.begin(), slabs.end(),
-                   [](const VectorSlab& a, const VectorSlab& b) { return a.layer < b.layer; });
-  for (const VectorSlab& slab : slabs) {
+  for (const VectorSlab& slab : SlabsInOrder(spec)) {
     const size_t dim = slab.width / spec.kv_heads;
     const std::vector<float> x = sample.Columns(slab.column, slab.width);
     std::vector<uint16_t> halves;

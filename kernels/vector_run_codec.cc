@@ -157,13 +157,21 @@ class VectorRunCodec final : public RunCodec {
 
 std::vector<VectorSlab> SlabsOfVectors(const KvSpec& spec, LayerRange layers) {
   std::vector<VectorSlab> slabs;
+  const size_t parts = spec.head_dim_v > 0 ? 2 : 1;
   size_t column = 0;
   for (const Part part : {Part::kK, Part::kV}) {
-    const size_t width = SlabValues(spec, part, 1);
+    const size_t width = SlabValues(spec, part, 1), behind = part == Part::kV ? 1 : 0;
     for (uint32_t i = 0; width > 0 && i < layers.count; ++i, column += width) {
-      slabs.push_back({part, layers.first + i, column, width});
+      const uint32_t layer = layers.first + i;
+      slabs.push_back({part, layer, column, width, layer * parts + behind});
     }
   }
+  return slabs;
+}
+
+std::vector<VectorSlab> SlabsInOrder(const KvSpec& spec) {
+  std::vector<VectorSlab> slabs = SlabsOfVectors(spec, {0, spec.layers});
+  std::ranges::sort(slabs, {}, &VectorSlab::index);
   return slabs;
 }
 

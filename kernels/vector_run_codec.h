@@ -41,8 +41,11 @@ struct VectorSlab {
   Part part = Part::kK;
   uint32_t layer = 0;  // of the page
   size_t column = 0, width = 0;
+  size_t index = 0;  // in the page, V of each layer behind its K: the order of tables
 };
 std::vector<VectorSlab> SlabsOfVectors(const KvSpec& spec, LayerRange layers);
+// Those of a whole page, by index.
+std::vector<VectorSlab> SlabsInOrder(const KvSpec& spec);
 
 struct RawTokens {
   uint32_t first = 0, last = 0;

@@ -128,9 +128,8 @@ class WaterfillCoder final : public VectorCoder {
   void ForEachHead(LayerRange layers, const Visit& visit) const {
     const std::vector<VectorSlab> slabs = SlabsOfVectors(spec_, layers);
     const size_t stride = slabs.back().column + slabs.back().width;
-    const size_t parts = spec_.head_dim_v > 0 ? 2 : 1;
     for (const VectorSlab& slab : slabs) {
-      const size_t first = (slab.layer * parts + (slab.part == Part::kV ? 1 : 0)) * spec_.kv_heads;
+      const size_t first = slab.index * spec_.kv_heads;
       for (uint32_t h = 0; h < spec_.kv_heads; ++h) {
         visit(tables_->heads[first + h], slab.column + h * (slab.width / spec_.kv_heads), stride);
       }
@@ -258,12 +257,9 @@ std::vector<std::vector<uint8_t>> ShareOut(const std::vector<HeadFit>& heads,
 
 std::string FitTables(const KvSpec& spec, const ModelStats& stats, double bits,
                       const TokenSample& sample) {
-  std::vector<VectorSlab> slabs = SlabsOfVectors(spec, {0, spec.layers});
-  std::stable_sort(slabs.begin(), slabs.end(),
-                   [](const VectorSlab& a, const VectorSlab& b) { return a.layer < b.layer; });
   std::vector<HeadFit> heads;
   std::vector<Pooled> pool;
-  for (const VectorSlab& slab : slabs) {
+  for (const VectorSlab& slab : SlabsInOrder(spec)) {
     for (uint32_t head = 0; head < spec.kv_heads; ++head) {
       heads.push_back(FitHead(spec, slab, head, stats, sample, pool));
     }
