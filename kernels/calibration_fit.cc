@@ -295,14 +295,12 @@ absl::Status GatherToCalibrate(const KvSpec& spec, LayerRange layers, const Page
       absl::StrCat("layers from ", layers.first, " on have NaN or Inf"));
 }
 
-absl::Status CheckCalibrated(const KvSpec& spec) {
+absl::Status CheckFit(const KvSpec& spec, const ModelStats& stats) {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
-  if (!IsFloat8(spec.dtype)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(DTypeName(spec.dtype), " pages cannot be calibrated on"));
-}
-
-absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats) {
+  if (IsFloat8(spec.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DTypeName(spec.dtype), " pages cannot be calibrated on"));
+  }
   const size_t heads = size_t{spec.layers} * spec.kv_heads;
   const auto fits = [&](const std::vector<float>& metric, const std::vector<float>& gain,
                         size_t dim) {
@@ -330,8 +328,7 @@ absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats) {
 
 absl::StatusOr<std::unique_ptr<CalibrationFit>> CalibrationFit::Start(
     const KvSpec& spec, const CalibrationOptions& options, const ModelStats& stats) {
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
+  KVSTOW_RETURN_IF_ERROR(CheckFit(spec, stats));
   if (options.layers_per_run < 1 ||
       ShapeFor(spec, options.layers_per_run).WidthOfRun(0) > kMaxCalibrationWidth) {
     return absl::InvalidArgumentError(absl::StrCat("runs of ", options.layers_per_run,

@@ -55,10 +55,9 @@ void HalveRows(std::span<const float> rows, size_t width, std::vector<float>& sc
 // may end up empty. INVALID_ARGUMENT when the page does not fit the spec, or holds NaN or Inf.
 absl::Status GatherToCalibrate(const KvSpec& spec, LayerRange layers, const PageToEncode& page,
                                std::vector<float>& out);
-// INVALID_ARGUMENT when pages of this spec are not valid, or are FP8.
-absl::Status CheckCalibrated(const KvSpec& spec);
-// INVALID_ARGUMENT when the statistics are neither empty nor of this spec.
-absl::Status CheckModelStats(const KvSpec& spec, const ModelStats& stats);
+// INVALID_ARGUMENT when pages of this spec are not valid or are FP8, or when the statistics are
+// neither empty nor of this spec.
+absl::Status CheckFit(const KvSpec& spec, const ModelStats& stats);
 
 class CalibrationFit {
  public:

@@ -89,10 +89,11 @@ std::vector<float> TokenSample::Columns(size_t first, size_t count) const {
 }
 
 absl::StatusOr<std::unique_ptr<CalibrationFit>> MakeSampledFit(const KvSpec& spec,
+                                                               const ModelStats& stats,
                                                                uint32_t layers_per_run,
                                                                std::string section,
                                                                FitSection fit) {
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
+  KVSTOW_RETURN_IF_ERROR(CheckFit(spec, stats));
   return std::make_unique<SampledFit>(spec, ShapeFor(spec, layers_per_run), std::move(section),
                                       std::move(fit));
 }

@@ -42,8 +42,9 @@ class TokenSample {
 // What becomes of the sample: the body of the section.
 using FitSection = std::function<absl::StatusOr<std::string>(const TokenSample&)>;
 
-// A fit of one section for `layers_per_run`. INVALID_ARGUMENT for FP8 pages and invalid specs.
+// A fit of one section for `layers_per_run`. Errors of CheckFit.
 absl::StatusOr<std::unique_ptr<CalibrationFit>> MakeSampledFit(const KvSpec& spec,
+                                                               const ModelStats& stats,
                                                                uint32_t layers_per_run,
                                                                std::string section, FitSection fit);
 

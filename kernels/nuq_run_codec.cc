@@ -293,13 +293,11 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartNuqFit(const KvSpec& spec,
                                                             const OpArguments& arguments,
                                                             const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const double outliers, ReadOutlierShare(arguments));
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
   if (std::max(SlabValues(spec, Part::kK, 1), SlabValues(spec, Part::kV, 1)) > kMaxOutlierColumns) {
     return absl::InvalidArgumentError(
         absl::StrCat("op 'nuq': a token of a layer may have ", kMaxOutlierColumns, " values"));
   }
-  return MakeSampledFit(spec, 1, "nuq", [spec, stats, outliers](const TokenSample& sample) {
+  return MakeSampledFit(spec, stats, 1, "nuq", [spec, stats, outliers](const TokenSample& sample) {
     ByteWriter out;
     out.Put(static_cast<float>(outliers));
     for (const VectorSlab& slab : SlabsInOrder(spec)) {

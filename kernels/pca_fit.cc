@@ -140,8 +140,7 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartPcaFit(const KvSpec& spec,
                                                             const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const double asked, ReadPcaBits(arguments));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
+  KVSTOW_RETURN_IF_ERROR(CheckFit(spec, stats));
   const CalibrationShape shape = ShapeFor(spec, need.layers_per_run);
   if (shape.WidthOfRun(0) > kMaxCalibrationWidth) {
     return absl::InvalidArgumentError(absl::StrCat("runs of ", shape.layers_per_run,

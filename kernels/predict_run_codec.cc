@@ -335,11 +335,9 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartPredictFit(const KvSpec& sp
                                                                 const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, ReadBits(arguments));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
   const CalibrationShape shape = ShapeFor(spec, need.layers_per_run);
   return MakeSampledFit(
-      spec, need.layers_per_run, "predict", [spec, shape, bits](const TokenSample& sample) {
+      spec, stats, need.layers_per_run, "predict", [spec, shape, bits](const TokenSample& sample) {
         return absl::StatusOr<std::string>(FitPredictors(spec, shape, bits, sample));
       });
 }

@@ -289,11 +289,10 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartRotateFit(const KvSpec& spe
                                                                const OpArguments& arguments,
                                                                const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const RotateOptions options, ReadOptions(arguments));
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
-  return MakeSampledFit(spec, 1, "rotate", [spec, stats, options](const TokenSample& sample) {
-    return absl::StatusOr<std::string>(FitRotations(spec, stats, options, sample));
-  });
+  return MakeSampledFit(
+      spec, stats, 1, "rotate", [spec, stats, options](const TokenSample& sample) {
+        return absl::StatusOr<std::string>(FitRotations(spec, stats, options, sample));
+      });
 }
 
 }  // namespace kvstow

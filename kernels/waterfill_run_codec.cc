@@ -380,11 +380,10 @@ absl::StatusOr<std::unique_ptr<CalibrationFit>> StartWaterfillFit(const KvSpec& 
                                                                   const OpArguments& arguments,
                                                                   const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const double bits, ReadBits(arguments));
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
-  KVSTOW_RETURN_IF_ERROR(CheckModelStats(spec, stats));
-  return MakeSampledFit(spec, 1, "waterfill", [spec, stats, bits](const TokenSample& sample) {
-    return absl::StatusOr<std::string>(FitTables(spec, stats, bits, sample));
-  });
+  return MakeSampledFit(spec, stats, 1, "waterfill",
+                        [spec, stats, bits](const TokenSample& sample) {
+                          return absl::StatusOr<std::string>(FitTables(spec, stats, bits, sample));
+                        });
 }
 
 }  // namespace kvstow

@@ -197,7 +197,7 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseQueryTables(
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartQueryFit(const KvSpec& spec,
                                                               const OpArguments& /*arguments*/,
                                                               const ModelStats& /*stats*/) {
-  KVSTOW_RETURN_IF_ERROR(CheckCalibrated(spec));
+  KVSTOW_RETURN_IF_ERROR(CheckFit(spec, ModelStats()));
   return std::make_unique<QueryFit>(spec);
 }
 
