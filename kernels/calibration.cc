@@ -1,8 +1,6 @@
 #include "kernels/calibration.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "absl/strings/ascii.h"
@@ -11,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/calibration_methods.h"
-#include "kernels/convert.h"
 #include "kernels/encoded_page.h"
 
 namespace kvstow {
@@ -21,14 +19,6 @@ namespace {
 constexpr absl::string_view kMagic = "KVSTOWCA";
 constexpr size_t kDigestBytes = sizeof(Digest128::bytes);
 constexpr size_t kMaxSections = 16;
-
-void PutFloats(std::span<const float> values, ByteWriter& out) {
-  out.PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
-}
-
-void PutHalves(std::span<const uint16_t> values, ByteWriter& out) {
-  out.PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
-}
 
 void PutShape(const CalibrationShape& shape, ByteWriter& out) {
   for (const uint32_t n :
@@ -81,41 +71,21 @@ absl::StatusOr<CalibrationShape> ReadShape(ByteReader& in) {
   return shape;
 }
 
-bool ReadFloats(ByteReader& in, size_t count, float least, std::vector<float>& out) {
-  const auto bytes = in.GetBytes(count * sizeof(float));
-  if (bytes.size() != count * sizeof(float)) return false;
-  out.resize(count);
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return std::all_of(out.begin(), out.end(),
-                     [&](float x) { return std::isfinite(x) && x >= least; });
-}
-
-// A matrix [rank, width] in halves with a scale a row; `set_row` gets each row. The caller has
-// checked that so many bytes are there.
-template <typename SetRow>
-bool ReadMatrix(ByteReader& in, size_t rank, size_t width, const SetRow& set_row) {
-  std::vector<float> scales, row(width);
-  if (!ReadFloats(in, rank, 0, scales)) return false;
-  for (size_t i = 0; i < rank; ++i) {
-    const auto halves = in.GetBytes(2 * width);
-    if (halves.size() != 2 * width || !LoadHalves(halves.data(), width, row.data())) return false;
-    for (float& x : row) x *= scales[i];
-    set_row(i, row);
-  }
-  return true;
-}
-
 // The encode matrix lies in the blob by components, which are its columns in memory.
 bool ReadEncode(ByteReader& in, size_t rank, size_t width, PackedMatrix& encode) {
+  std::vector<float> scales;
   encode = PackedMatrix(width, rank);
-  return ReadMatrix(in, rank, width,
-                    [&](size_t i, std::span<const float> row) { encode.SetColumn(i, row); });
+  return ReadFloats(in, rank, scales, 0) &&
+         ReadRows(in, scales, width,
+                  [&](size_t i, std::span<const float> row) { encode.SetColumn(i, row); });
 }
 
 bool ReadDecode(ByteReader& in, size_t rank, size_t width, PackedMatrix& decode) {
+  std::vector<float> scales;
   decode = PackedMatrix(rank, width);
-  return ReadMatrix(in, rank, width,
-                    [&](size_t i, std::span<const float> row) { decode.SetRow(i, row); });
+  return ReadFloats(in, rank, scales, 0) &&
+         ReadRows(in, scales, width,
+                  [&](size_t i, std::span<const float> row) { decode.SetRow(i, row); });
 }
 
 absl::StatusOr<CalibratedRun> ReadRun(const CalibrationShape& shape, uint32_t index,
@@ -130,10 +100,8 @@ absl::StatusOr<CalibratedRun> ReadRun(const CalibrationShape& shape, uint32_t in
   if (!in.ok() || rank < 1 || rank > width) return damaged("its rank is out of range");
   const uint64_t bytes = 4 * width + 3 * 4 * rank + 2 * 2 * uint64_t{rank} * width;
   if (in.remaining() < bytes) return damaged("it is cut off");
-  if (!ReadFloats(in, width, std::numeric_limits<float>::lowest(), run.mean)) {
-    return damaged("a mean is not finite");
-  }
-  if (!ReadFloats(in, rank, std::numeric_limits<float>::min(), run.sigma)) {
+  if (!ReadFloats(in, width, run.mean)) return damaged("a mean is not finite");
+  if (!ReadFloats(in, rank, run.sigma, std::numeric_limits<float>::min())) {
     return damaged("a sigma is not positive");
   }
   if (!ReadEncode(in, rank, width, run.encode) || !ReadDecode(in, rank, width, run.decode)) {
@@ -239,8 +207,7 @@ absl::Status Calibration::ReadJoint(ByteReader& in) {
   }
   if (in.remaining() == 0) return absl::OkStatus();
   for (CalibratedRun& run : runs_) {
-    if (!ReadFloats(in, ImportanceWeights(run.rank()), std::numeric_limits<float>::lowest(),
-                    run.importance.weights)) {
+    if (!ReadFloats(in, ImportanceWeights(run.rank()), run.importance.weights)) {
       return Damaged("its importance of tokens is cut off or not finite");
     }
   }

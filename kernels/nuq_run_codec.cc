@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/calibration_sample.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
@@ -236,15 +237,6 @@ NuqSlab FitSlab(const VectorSlab& slab, std::vector<float> x, const std::vector<
   return out;
 }
 
-void PutFloats(const std::vector<float>& values, ByteWriter& out) {
-  for (const float x : values) out.Put(x);
-}
-
-bool GetFloats(ByteReader& in, size_t count, std::vector<float>& out) {
-  for (size_t i = 0; i < count && in.ok(); ++i) out.push_back(in.Get<float>());
-  return in.ok() && std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); });
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeNuqRunCodec(
@@ -276,10 +268,9 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseNuqTables(
     if (slab % 2 == 1 && shape.head_dim_v == 0) continue;
     const size_t width = slab % 2 == 0 ? size_t{shape.kv_heads} * shape.head_dim_k : 0;
     NuqSlab& table = tables->slabs.emplace_back();
-    bool ok = width <= in.remaining() / 8 && GetFloats(in, width, table.lows) &&
-              GetFloats(in, width, table.highs);
+    bool ok = ReadFloats(in, width, table.lows) && ReadFloats(in, width, table.highs);
     for (size_t b = 0; b < kBooks && ok; ++b) {
-      ok = GetFloats(in, size_t{1} << (kLeastBits + b), table.books[b]) &&
+      ok = ReadFloats(in, size_t{1} << (kLeastBits + b), table.books[b]) &&
            std::is_sorted(table.books[b].begin(), table.books[b].end());
     }
     for (size_t c = 0; c < width && ok; ++c) ok = table.lows[c] <= table.highs[c];

@@ -3,12 +3,11 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "kernels/convert.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/transform/dense_product.h"
 #include "kernels/vector_run_codec.h"
 
@@ -135,16 +134,6 @@ class PcaCoder final : public VectorCoder {
   const size_t plan_;
 };
 
-void PutFloats(const std::vector<float>& values, ByteWriter& out) {
-  for (const float x : values) out.Put(x);
-}
-
-bool GetFloats(ByteReader& in, size_t count, std::vector<float>& out) {
-  if (count > in.remaining() / sizeof(float)) return false;
-  for (size_t i = 0; i < count; ++i) out.push_back(in.Get<float>());
-  return std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); });
-}
-
 bool GetPlan(ByteReader& in, size_t rank, ComponentPlan& plan) {
   const auto groups = in.Get<uint32_t>();
   size_t left = rank;
@@ -161,20 +150,19 @@ bool GetPlan(ByteReader& in, size_t rank, ComponentPlan& plan) {
 
 bool GetPart(ByteReader& in, size_t width, size_t plans, PcaPart& part) {
   const size_t rank = in.Get<uint32_t>();
-  std::vector<float> scales, row(width);
+  std::vector<float> scales;
   if (rank < 1 || rank > width || in.remaining() / (2 * width) < rank ||
-      !GetFloats(in, width, part.mean) || !GetFloats(in, rank, scales) ||
+      !ReadFloats(in, width, part.mean) || !ReadFloats(in, rank, scales) ||
       in.remaining() / (2 * width) < rank) {
     return false;
   }
   part.encode = PackedMatrix(width, rank);
   part.decode = PackedMatrix(rank, width);
-  for (size_t i = 0; i < rank; ++i) {
-    if (!LoadHalves(in.GetBytes(2 * width).data(), width, row.data())) return false;
-    for (float& x : row) x *= scales[i];
+  const auto set = [&](size_t i, std::span<const float> row) {
     part.encode.SetColumn(i, row);
     part.decode.SetRow(i, row);
-  }
+  };
+  if (!ReadRows(in, scales, width, set)) return false;
   part.plans.resize(plans);
   for (ComponentPlan& plan : part.plans) {
     if (!GetPlan(in, rank, plan)) return false;
@@ -192,7 +180,7 @@ std::string SerializePca(const PcaData& data) {
     out.Put(static_cast<uint32_t>(part.scales.size()));
     PutFloats(part.mean, out);
     PutFloats(part.scales, out);
-    for (const uint16_t half : part.halves) out.Put(half);
+    PutHalves(part.halves, out);
     for (const ComponentPlan& plan : part.plans) {
       out.Put(static_cast<uint32_t>(plan.size()));
       for (const ComponentGroup& group : plan) {
@@ -209,7 +197,7 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParsePcaTables(
   ByteReader in(body);
   const auto tables = std::make_shared<PcaTables>();
   const auto plans = in.Get<uint32_t>();
-  if (plans < 1 || plans > kMaxPlans || !GetFloats(in, plans, tables->bits)) {
+  if (plans < 1 || plans > kMaxPlans || !ReadFloats(in, plans, tables->bits)) {
     return absl::DataLossError("its numbers of bits are damaged");
   }
   for (uint32_t run = 0; run < shape.runs(); ++run) {

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration_basis.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/calibration_sample.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
@@ -247,9 +248,9 @@ std::string FitPredictors(const KvSpec& spec, const CalibrationShape& shape, uin
       std::vector<float> scales, row(rows.width);
       std::vector<uint16_t> halves;
       HalveRows(fitted.map, rows.width, scales, halves);
-      for (const float b : fitted.bias) out.Put(b);
-      for (const float s : scales) out.Put(s);
-      for (const uint16_t h : halves) out.Put(h);
+      PutFloats(fitted.bias, out);
+      PutFloats(scales, out);
+      PutHalves(halves, out);
       for (size_t i = 0; i < fitted.inputs; ++i) {
         for (size_t j = 0; j < rows.width; ++j) {
           row[j] = HalfToFloat(halves[i * rows.width + j]) * scales[i];
@@ -273,21 +274,11 @@ std::string FitPredictors(const KvSpec& spec, const CalibrationShape& shape, uin
 bool ReadPredictor(ByteReader& in, size_t inputs, size_t outputs, Predictor& predictor) {
   const size_t bytes = 4 * (inputs + outputs) + 2 * inputs * outputs;
   if (in.remaining() < bytes) return false;
-  std::vector<float> scales, row(outputs);
-  for (size_t i = 0; i < outputs; ++i) predictor.bias.push_back(in.Get<float>());
-  for (size_t i = 0; i < inputs; ++i) scales.push_back(in.Get<float>());
-  const auto finite = [](float x) { return std::isfinite(x); };
-  if (!std::all_of(predictor.bias.begin(), predictor.bias.end(), finite) ||
-      !std::all_of(scales.begin(), scales.end(), finite)) {
-    return false;
-  }
+  std::vector<float> scales;
+  if (!ReadFloats(in, outputs, predictor.bias) || !ReadFloats(in, inputs, scales)) return false;
   predictor.map = PackedMatrix(inputs, outputs);
-  for (size_t i = 0; i < inputs; ++i) {
-    if (!LoadHalves(in.GetBytes(2 * outputs).data(), outputs, row.data())) return false;
-    for (float& x : row) x *= scales[i];
-    predictor.map.SetRow(i, row);
-  }
-  return true;
+  return ReadRows(in, scales, outputs,
+                  [&](size_t i, std::span<const float> row) { predictor.map.SetRow(i, row); });
 }
 
 absl::StatusOr<uint32_t> ReadBits(const OpArguments& arguments) {

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration_basis.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/calibration_moments.h"
 #include "kernels/calibration_sample.h"
 #include "kernels/convert.h"
@@ -234,7 +235,7 @@ std::string FitRotations(const KvSpec& spec, const ModelStats& stats, const Rota
       AppendRotation(std::move(metric), dim, halves);
     }
     out.Put(BestClip(MakeSlab(1, halves, spec.kv_heads, dim), options, x));
-    for (const uint16_t half : halves) out.Put(half);
+    PutHalves(halves, out);
   }
   return std::move(out).Take();
 }

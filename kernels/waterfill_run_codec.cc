@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration_basis.h"
+#include "kernels/calibration_fields.h"
 #include "kernels/calibration_moments.h"
 #include "kernels/calibration_sample.h"
 #include "kernels/convert.h"
@@ -271,9 +272,7 @@ std::string FitTables(const KvSpec& spec, const ModelStats& stats, double bits,
   const auto shared = ShareOut(heads, errors, budget);
   ByteWriter out;
   out.Put(static_cast<float>(bits));
-  for (const std::vector<float>& means : cells) {
-    for (const float x : means) out.Put(x);
-  }
+  for (const std::vector<float>& means : cells) PutFloats(means, out);
   for (size_t h = 0; h < heads.size(); ++h) {
     const HeadFit& head = heads[h];
     const size_t dim = head.mean.size();
@@ -289,21 +288,13 @@ std::string FitTables(const KvSpec& spec, const ModelStats& stats, double bits,
     }
     HalveRows(encode, dim, encode_scales, encode_halves);
     HalveRows(decode, dim, decode_scales, decode_halves);
-    for (const std::vector<float>* const values :
-         {&head.mean, &std::as_const(encode_scales), &std::as_const(decode_scales)}) {
-      for (const float x : *values) out.Put(x);
-    }
-    for (const auto* values : {&encode_halves, &decode_halves}) {
-      for (const uint16_t x : *values) out.Put(x);
-    }
+    PutFloats(head.mean, out);
+    PutFloats(encode_scales, out);
+    PutFloats(decode_scales, out);
+    PutHalves(encode_halves, out);
+    PutHalves(decode_halves, out);
   }
   return std::move(out).Take();
-}
-
-bool GetFloats(ByteReader& in, size_t count, std::vector<float>& out) {
-  if (count > in.remaining() / sizeof(float)) return false;
-  for (size_t i = 0; i < count; ++i) out.push_back(in.Get<float>());
-  return std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); });
 }
 
 bool GetHead(ByteReader& in, size_t dim, WaterfillHead& head) {
@@ -313,23 +304,17 @@ bool GetHead(ByteReader& in, size_t dim, WaterfillHead& head) {
     if (b > 0) head.bits.push_back(b);
   }
   const size_t n = head.bits.size();
-  std::vector<float> encode_scales, decode_scales, row(dim);
-  if (!in.ok() || !GetFloats(in, dim, head.mean) || !GetFloats(in, n, encode_scales) ||
-      !GetFloats(in, n, decode_scales) || in.remaining() < 4 * n * dim) {
+  std::vector<float> encode_scales, decode_scales;
+  if (!in.ok() || !ReadFloats(in, dim, head.mean) || !ReadFloats(in, n, encode_scales) ||
+      !ReadFloats(in, n, decode_scales) || in.remaining() < 4 * n * dim) {
     return false;
   }
   head.encode = PackedMatrix(dim, n);
   head.decode = PackedMatrix(n, dim);
-  for (size_t i = 0; i < 2 * n; ++i) {
-    if (!LoadHalves(in.GetBytes(2 * dim).data(), dim, row.data())) return false;
-    for (float& x : row) x *= i < n ? encode_scales[i] : decode_scales[i - n];
-    if (i < n) {
-      head.encode.SetColumn(i, row);
-    } else {
-      head.decode.SetRow(i - n, row);
-    }
-  }
-  return true;
+  return ReadRows(in, encode_scales, dim,
+                  [&](size_t i, std::span<const float> row) { head.encode.SetColumn(i, row); }) &&
+         ReadRows(in, decode_scales, dim,
+                  [&](size_t i, std::span<const float> row) { head.decode.SetRow(i, row); });
 }
 
 absl::StatusOr<double> ReadBits(const OpArguments& arguments) {
@@ -361,7 +346,7 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseWaterfillTables(
   tables->bits = in.Get<float>();
   bool ok = tables->bits > 0 && tables->bits <= 8;
   for (uint32_t bits = 1; bits <= kMostBits && ok; ++bits) {
-    ok = GetFloats(in, size_t{1} << bits, tables->cells[bits]);
+    ok = ReadFloats(in, size_t{1} << bits, tables->cells[bits]);
   }
   if (!ok) return absl::DataLossError("its cells are damaged");
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
