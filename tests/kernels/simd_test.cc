@@ -2,18 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <numeric>
-#include <optional>
 #include <random>
-#include <tuple>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
-#include "kernels/quantize/affine.h"
 #include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/magnitude.h"
@@ -117,138 +111,6 @@ TEST(SimdTest, ShortAndUnalignedArraysConvertTheSame) {
   });
 }
 
-struct Coded {
-  std::vector<float> steps, minima, decoded;
-  std::vector<uint8_t> codes;
-};
-
-TEST(SimdTest, AffineCodesTheSame) {
-  const AffineGroups shapes[] = {{300, 64, 64, 8}, {7, 80, 64, 8},  {33, 96, 32, 4},
-                                 {5, 7, 7, 2},     {1, 1, 1, 8},    {70, 3, 2, 3},
-                                 {40, 192, 32, 4}, {9, 65, 9, 8},   {2, 576, 64, 5},
-                                 {130, 17, 32, 1}, {1, 999, 999, 8}};
-  OnEveryTarget([&] {
-    for (const AffineGroups& g : shapes) {
-      const std::vector<float> values = ValuesOfAllSizes(g.rows * g.width, 11);
-      const auto code = [&](auto encode, auto decode) {
-        Coded c;
-        c.steps.resize(values.size());
-        c.minima.resize(values.size());
-        c.codes.resize(values.size());
-        c.decoded.resize(values.size());
-        EXPECT_TRUE(encode(g, values.data(), c.steps.data(), c.minima.data(), c.codes.data()));
-        decode(g, c.steps.data(), c.minima.data(), c.codes.data(), c.decoded.data());
-        return c;
-      };
-      const auto expect_same = [&](const Coded& a, const Coded& b) {
-        EXPECT_TRUE(SameBits(a.steps, b.steps)) << g.rows << " x " << g.width;
-        EXPECT_TRUE(SameBits(a.minima, b.minima)) << g.rows << " x " << g.width;
-        EXPECT_TRUE(SameBits(a.codes, b.codes)) << g.rows << " x " << g.width;
-        EXPECT_TRUE(SameBits(a.decoded, b.decoded)) << g.rows << " x " << g.width;
-      };
-      expect_same(code(AffineEncodeRows, AffineDecodeRows),
-                  code(AffineEncodeRowsReference, AffineDecodeRowsReference));
-      expect_same(code(AffineEncodeColumns, AffineDecodeColumns),
-                  code(AffineEncodeColumnsReference, AffineDecodeColumnsReference));
-    }
-  });
-}
-
-TEST(SimdTest, AffineCodesRawValuesTheSame) {
-  const AffineRaw shapes[] = {{DType::kF16, 100, 64, 8}, {DType::kBF16, 41, 64, 8},
-                              {DType::kF16, 7, 192, 4},  {DType::kBF16, 1, 1024, 3},
-                              {DType::kF16, 33, 128, 1}, {DType::kF16, 8, 64, 2}};
-  OnEveryTarget([&] {
-    for (const AffineRaw& g : shapes) {
-      SCOPED_TRACE(g.groups);
-      const size_t count = g.groups * g.group;
-      std::vector<float> values = ValuesOfAllSizes(count, 21);
-      std::fill_n(values.begin(), g.group, -1.5f);  // a constant, a denormal step
-      if (g.groups > 2) {
-        for (size_t i = 0; i < g.group; ++i) values[g.group + i] = 1e-7f * static_cast<float>(i);
-      }
-      std::vector<uint8_t> page(2 * count + 1);
-      uint8_t* const raw = page.data() + 1;
-      StoreFloatsReference(g.dtype, values.data(), count, raw);
-      const auto code = [&](auto encode, auto decode, auto measure) {
-        std::vector<uint8_t> out(4 * g.groups + count), back(2 * count + 1);
-        uint8_t *const s = out.data(), *const m = s + 2 * g.groups, *const codes = m + 2 * g.groups;
-        EXPECT_TRUE(encode(g, raw, s, m, codes));
-        std::vector<float> steps(g.groups), minima(g.groups);
-        EXPECT_TRUE(LoadHalves(s, g.groups, steps.data()));
-        EXPECT_TRUE(LoadHalves(m, g.groups, minima.data()));
-        decode(g, steps.data(), minima.data(), codes, back.data() + 1);
-        double energy = 3, error = 5;
-        measure(g, raw, steps.data(), minima.data(), codes, &energy, &error);
-        return std::tuple(out, back, energy, error);
-      };
-      EXPECT_EQ(
-          code(AffineEncodeRaw, AffineDecodeRaw, AffineMeasureRaw),
-          code(AffineEncodeRawReference, AffineDecodeRawReference, AffineMeasureRawReference));
-      const uint16_t inf = g.dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-      for (const int odd : {0, 1, 0x8000, 0x8001, 0x7f, 0x807f}) {  // Inf and NaN of both signs
-        for (size_t at = 0; at < count; at += 37) {
-          std::vector<uint8_t> bad = page, out(4 * g.groups + count);
-          const auto bits = static_cast<uint16_t>(inf ^ odd);
-          std::memcpy(bad.data() + 1 + 2 * at, &bits, 2);
-          EXPECT_FALSE(AffineEncodeRaw(g, bad.data() + 1, out.data(), out.data() + 2 * g.groups,
-                                       out.data() + 4 * g.groups));
-        }
-      }
-    }
-  });
-}
-
-TEST(SimdTest, AffineCodesTurnedValuesTheSame) {
-  struct Shape {
-    AffineRaw g;
-    size_t dim;
-  };
-  const Shape shapes[] = {{{DType::kF16, 100, 64, 4}, 64},   {{DType::kBF16, 41, 64, 8}, 64},
-                          {{DType::kF16, 6, 64, 4}, 128},    {{DType::kBF16, 7, 128, 3}, 128},
-                          {{DType::kF16, 18, 128, 1}, 256},  {{DType::kF16, 8, 64, 2}, 512},
-                          {{DType::kBF16, 3, 1024, 4}, 1024}};
-  OnEveryTarget([&] {
-    for (const auto& [g, dim] : shapes) {
-      SCOPED_TRACE(absl::StrCat(g.groups, " of ", g.group, " in vectors of ", dim));
-      const size_t count = g.groups * g.group;
-      std::vector<float> values = ValuesOfAllSizes(count, 21), signs(dim);
-      std::fill_n(values.begin(), dim, 0.0f);  // a constant where it is turned
-      for (size_t i = 0; i < dim; ++i) signs[i] = i % 3 == 1 ? -1.0f : 1.0f;
-      std::vector<uint8_t> page(2 * count + 1);
-      StoreFloatsReference(g.dtype, values.data(), count, page.data() + 1);
-      const auto code = [&](auto encode, auto decode, const std::vector<uint8_t>& from) {
-        std::vector<uint8_t> out(4 * g.groups + count), back(2 * count + 1);
-        uint8_t *const s = out.data(), *const m = s + 2 * g.groups, *const codes = m + 2 * g.groups;
-        double energy = 3, error = 5;
-        if (!encode(g, AffineTurn{signs.data(), dim}, from.data() + 1, s, m, codes, &energy,
-                    &error)) {
-          return std::optional<
-              std::tuple<std::vector<uint8_t>, std::vector<uint8_t>, double, double>>();
-        }
-        std::vector<float> steps(g.groups), minima(g.groups);
-        EXPECT_TRUE(LoadHalves(s, g.groups, steps.data()));
-        EXPECT_TRUE(LoadHalves(m, g.groups, minima.data()));
-        decode(g, AffineTurn{signs.data(), dim}, steps.data(), minima.data(), codes,
-               back.data() + 1);
-        return std::optional(std::tuple(out, back, energy, error));
-      };
-      const auto fast = code(AffineEncodeTurned, AffineDecodeTurned, page);
-      EXPECT_TRUE(fast.has_value());
-      EXPECT_EQ(fast, code(AffineEncodeTurnedReference, AffineDecodeTurnedReference, page));
-      const uint16_t inf = g.dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-      for (const int odd : {0, 1, 0x8000, 0x8001, 0x7f, 0x807f}) {  // Inf and NaN of both signs
-        for (size_t at = 0; at < count; at += 37) {
-          std::vector<uint8_t> bad = page;
-          const auto bits = static_cast<uint16_t>(inf ^ odd);
-          std::memcpy(bad.data() + 1 + 2 * at, &bits, 2);
-          EXPECT_FALSE(code(AffineEncodeTurned, AffineDecodeTurned, bad).has_value());
-        }
-      }
-    }
-  });
-}
-
 TEST(SimdTest, StreamsAnyBytes) {
   std::vector<uint8_t> from(300);
   std::iota(from.begin(), from.end(), 0);
@@ -260,24 +122,6 @@ TEST(SimdTest, StreamsAnyBytes) {
         StreamBytes(from.data(), count, to.data() + begin);
         FinishStreams();
         EXPECT_EQ(to, expected) << begin << " + " << count;
-      }
-    }
-  });
-}
-
-TEST(SimdTest, AffineRefusesTheSame) {
-  const AffineGroups g{4, 40, 10, 1};
-  OnEveryTarget([&] {
-    for (const float odd : {65519.0f, 65520.0f, -65519.0f, -65520.0f, 1e38f}) {
-      for (size_t at = 0; at < 160; at += 13) {
-        std::vector<float> values(160, 1.0f), steps(160), minima(160);
-        std::vector<uint8_t> codes(160);
-        values[at] = odd;
-        const auto run = [&](auto encode) {
-          return encode(g, values.data(), steps.data(), minima.data(), codes.data());
-        };
-        EXPECT_EQ(run(AffineEncodeRows), run(AffineEncodeRowsReference)) << odd << " at " << at;
-        EXPECT_EQ(run(AffineEncodeColumns), run(AffineEncodeColumnsReference)) << odd;
       }
     }
   });
