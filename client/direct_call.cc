@@ -114,8 +114,7 @@ struct PutCall : DirectCall<PagePut, PutResult> {
     const PagePut& page = pages[i];
     absl::StatusOr<PutPayload> made = MakePutPayload(page, *payload, encoded, std::nullopt, self);
     if (!made.ok()) {
-      Answer(i,
-             {.outcome = PageOutcome::kRefused, .message = std::string(made.status().message())});
+      Answer(i, RefusedPut(made.status().message()));
       return absl::OkStatus();
     }
     v1::DirectRequest request;
@@ -205,10 +204,8 @@ bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
 
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                     Client::PutDone& done, Time deadline) {
-  const bool whole = std::ranges::all_of(pages, [](const PagePut& page) {
-    return !page.on_gpu && !page.raw.empty() && !page.key.empty() &&
-           page.key.size() <= kMaxKeyBytes;
-  });
+  const bool whole =
+      std::ranges::all_of(pages, [](const PagePut& page) { return CannotPut(page).empty(); });
   if (!core.options_status.ok() || pages.empty() || !whole) return false;
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return false;

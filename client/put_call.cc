@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "client/convert.h"
-#include "client/get_call.h"
 #include "client/put_payload.h"
 #include "client/raw_stream.h"
 #include "proto/wire/chunk.h"
@@ -195,8 +194,7 @@ class PutStream final : public StreamHandler {
   }
   void GiveUp() {
     for (const size_t i : batch_->answers.Missing()) {
-      batch_->answers.Set(i, {.outcome = PageOutcome::kRefused,
-                              .message = "the put was given up before its layers were filled"});
+      batch_->answers.Set(i, RefusedPut("the put was given up before its layers were filled"));
     }
     LetGo().reset();
   }
@@ -216,8 +214,7 @@ class PutStream final : public StreamHandler {
     absl::StatusOr<PutPayload> payload =
         MakePutPayload(page, *call_->payload, encoded_, digest, batch_);
     if (!payload.ok()) {
-      batch_->answers.Set(todo_[next_], {.outcome = PageOutcome::kRefused,
-                                         .message = std::string(payload.status().message())});
+      batch_->answers.Set(todo_[next_], RefusedPut(payload.status().message()));
       ++answered_;
       return false;
     }
@@ -260,15 +257,11 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, T
   auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
   for (size_t i = 0; i < batch->pages.size(); ++i) {
     const PagePut& page = batch->pages[i];
-    if (page.on_gpu) {
-      batch->answers.Set(i, {.outcome = PageOutcome::kRefused, .message = std::string(kNotOnGpu)});
-    } else if (page.raw.empty() || page.key.empty() || page.key.size() > kMaxKeyBytes) {
-      batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
-                             .message = "a page needs bytes and a key of 1..64 bytes"});
-    } else if (progress != nullptr && !page.columns.empty()) {
-      batch->answers.Set(i, {.outcome = PageOutcome::kRefused,
-                             .message = "columns: report attention once the page is stored"});
+    absl::string_view why = CannotPut(page);
+    if (why.empty() && progress != nullptr && !page.columns.empty()) {
+      why = "columns: report attention once the page is stored";
     }
+    if (!why.empty()) batch->answers.Set(i, RefusedPut(why));
   }
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
   auto call = std::make_shared<PutCall>(PutCall{std::move(batch), std::move(space),

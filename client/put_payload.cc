@@ -5,9 +5,20 @@
 
 #include "base/status_macros.h"
 #include "client/convert.h"
+#include "client/get_call.h"
 #include "kernels/encoded_payload.h"
 
 namespace kvstow {
+
+absl::string_view CannotPut(const PagePut& page) {
+  if (page.on_gpu) return kNotOnGpu;
+  const bool keyed = !page.key.empty() && page.key.size() <= kMaxKeyBytes;
+  return keyed && !page.raw.empty() ? "" : "a page needs bytes and a key of 1..64 bytes";
+}
+
+PutResult RefusedPut(absl::string_view why) {
+  return {.outcome = PageOutcome::kRefused, .message = std::string(why)};
+}
 
 uint64_t TotalBytes(std::span<const SharedBytes> parts) {
   uint64_t bytes = 0;

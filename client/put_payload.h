@@ -19,6 +19,10 @@
 
 namespace kvstow {
 
+// Why a page cannot be sent; "" = it can.
+absl::string_view CannotPut(const PagePut& page);
+PutResult RefusedPut(absl::string_view why);
+
 struct PutPayload {
   v1::PutPage begin;
   std::vector<SharedBytes> parts;  // of the page and of its columns, begin.payload_bytes in all
