@@ -107,7 +107,9 @@ TEST(AffineSimdTest, CodesTurnedValuesTheSame) {
                           {{DType::kF16, 18, 128, 1}, 256},  {{DType::kF16, 8, 64, 2}, 512},
                           {{DType::kBF16, 3, 1024, 4}, 1024}};
   OnEveryTarget([&] {
-    for (const auto& [g, dim] : shapes) {
+    for (const Shape& shape : shapes) {
+      const AffineRaw& g = shape.g;
+      const size_t dim = shape.dim;
       SCOPED_TRACE(absl::StrCat(g.groups, " of ", g.group, " in vectors of ", dim));
       const size_t count = g.groups * g.group;
       std::vector<float> values = ValuesOfAllSizes(count, 21), signs(dim);
