@@ -26,7 +26,7 @@
 
 namespace kvstow::testing {
 
-class DeviceCodecConformance : public ::testing::TestWithParam<DeviceFactory> {
+class DeviceCodecConformance : public OnEveryDevice {
  protected:
   struct Shape {
     uint32_t layers, heads, dim_k, dim_v, tokens;
@@ -58,13 +58,6 @@ class DeviceCodecConformance : public ::testing::TestWithParam<DeviceFactory> {
       "hadamard|minifloat",
   };
 
-  void SetUp() override {
-    auto device = GetParam().open();
-    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
-
   static KvSpec SpecFor(const Shape& s, DType dtype) {
     return SpecOf(dtype, s.layers, s.heads, s.dim_k, s.dim_v, s.tokens);
   }
@@ -74,22 +67,6 @@ class DeviceCodecConformance : public ::testing::TestWithParam<DeviceFactory> {
     auto codec = device_->NewCodec(*Recipe::Parse(recipe), spec);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
-  }
-
-  std::shared_ptr<const DeviceBuffer> Put(const std::vector<uint8_t>& bytes) {
-    auto buffer = device_->Store(SharedBytes::CopyOf(bytes));
-    EXPECT_TRUE(buffer.ok()) << buffer.status();
-    return *buffer;
-  }
-  std::shared_ptr<DeviceBuffer> Room(size_t bytes) {
-    auto buffer = device_->Allocate(bytes);
-    EXPECT_TRUE(buffer.ok()) << buffer.status();
-    return *buffer;
-  }
-  std::vector<uint8_t> Get(const std::shared_ptr<const DeviceBuffer>& buffer) {
-    const auto bytes = device_->Load(buffer);
-    EXPECT_TRUE(bytes.ok()) << bytes.status();
-    return {bytes->span().begin(), bytes->span().end()};
   }
 
   static std::vector<uint8_t> Joined(const EncodedPage& page) {
@@ -150,8 +127,6 @@ class DeviceCodecConformance : public ::testing::TestWithParam<DeviceFactory> {
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(Get(raw) == expected) << "decoded bytes differ at " << levels << " levels";
   }
-
-  std::shared_ptr<Device> device_;
 };
 
 TEST_P(DeviceCodecConformance, EveryRecipeAndShapeGivesTheBytesOfTheCpu) {

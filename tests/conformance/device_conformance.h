@@ -19,15 +19,8 @@
 
 namespace kvstow {
 
-class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
+class DeviceConformance : public OnEveryDevice {
  protected:
-  void SetUp() override {
-    auto device = GetParam().open();
-    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
-
   // Stores and loads `bytes`, and compares.
   void RoundTrip(const std::vector<uint8_t>& bytes) {
     const auto buffer = device_->Store(SharedBytes::CopyOf(bytes));
@@ -38,8 +31,6 @@ class DeviceConformance : public testing::TestWithParam<DeviceFactory> {
     ASSERT_EQ(loaded->size(), bytes.size());
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), loaded->data())) << "bytes differ";
   }
-
-  std::shared_ptr<Device> device_;
 };
 
 TEST_P(DeviceConformance, GivesBackTheBytesOfEverySize) {

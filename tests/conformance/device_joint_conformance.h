@@ -22,7 +22,7 @@
 
 namespace kvstow::testing {
 
-class DeviceJointConformance : public ::testing::TestWithParam<DeviceFactory> {
+class DeviceJointConformance : public OnEveryDevice {
  protected:
   struct Model {
     const char* name;
@@ -64,25 +64,10 @@ class DeviceJointConformance : public ::testing::TestWithParam<DeviceFactory> {
     models_->push_back(std::move(model));
   }
 
-  void SetUp() override {
-    auto device = GetParam().open();
-    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
-
   std::unique_ptr<DeviceJointCodec> Make(const Model& model, const std::string& recipe) {
     auto codec = MakeDeviceJointCodec(*device_, *Recipe::Parse(recipe), model.spec, model.store);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
-  }
-  std::shared_ptr<const DeviceBuffer> Put(const std::vector<uint8_t>& bytes) {
-    return *device_->Store(SharedBytes::CopyOf(bytes));
-  }
-  std::shared_ptr<DeviceBuffer> Room(size_t bytes) { return *device_->Allocate(bytes); }
-  std::vector<uint8_t> Get(const std::shared_ptr<const DeviceBuffer>& buffer) {
-    const auto bytes = device_->Load(buffer);
-    return {bytes->span().begin(), bytes->span().end()};
   }
 
   struct PageIn {
@@ -138,7 +123,6 @@ class DeviceJointConformance : public ::testing::TestWithParam<DeviceFactory> {
   }
 
   static inline std::vector<std::unique_ptr<Model>>* models_ = nullptr;
-  std::shared_ptr<Device> device_;
 };
 
 TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {

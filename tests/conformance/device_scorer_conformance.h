@@ -27,7 +27,7 @@
 
 namespace kvstow::testing {
 
-class DeviceScorerConformance : public ::testing::TestWithParam<DeviceFactory> {
+class DeviceScorerConformance : public OnEveryDevice {
  protected:
   struct Shape {
     uint32_t layers, heads, dim_k, dim_v, tokens;
@@ -90,13 +90,6 @@ class DeviceScorerConformance : public ::testing::TestWithParam<DeviceFactory> {
       "random|budget(keep=0.5,merge=1)",
   };
 
-  void SetUp() override {
-    auto device = GetParam().open();
-    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-  }
-
   static KvSpec SpecFor(const Shape& s, DType dtype) {
     return SpecOf(dtype, s.layers, s.heads, s.dim_k, s.dim_v, s.tokens);
   }
@@ -122,11 +115,6 @@ class DeviceScorerConformance : public ::testing::TestWithParam<DeviceFactory> {
     auto scorer = device_->NewScorer(*Recipe::Parse(policy), spec);
     EXPECT_TRUE(scorer.ok()) << scorer.status();
     return scorer.ok() ? *std::move(scorer) : nullptr;
-  }
-  std::shared_ptr<const DeviceBuffer> Put(const std::vector<uint8_t>& bytes) {
-    auto buffer = device_->Store(SharedBytes::CopyOf(bytes));
-    EXPECT_TRUE(buffer.ok()) << buffer.status();
-    return *buffer;
   }
 
   static ::testing::AssertionResult SameBits(const ScoreMap& a, const ScoreMap& b) {
@@ -172,8 +160,6 @@ class DeviceScorerConformance : public ::testing::TestWithParam<DeviceFactory> {
     EXPECT_EQ(selection.heads, expected->heads);
     EXPECT_EQ(selection.merge, expected->merge);
   }
-
-  std::shared_ptr<Device> device_;
 };
 
 TEST_P(DeviceScorerConformance, EveryOpBudgetAndShapeChoosesAsTheCpu) {

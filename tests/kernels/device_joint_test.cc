@@ -6,28 +6,19 @@
 namespace kvstow::testing {
 namespace {
 
-using Opened = absl::StatusOr<std::shared_ptr<Device>>;
-
-Opened OpenEmulated() { return std::shared_ptr<Device>(EmulatedGpu(ThreadOrder::kForward)); }
-Opened OpenEmulatedBackward() {
-  return std::shared_ptr<Device>(EmulatedGpu(ThreadOrder::kBackward));
-}
-
-Opened OpenFirstGpu() {
-  auto device = OpenCudaDevice(0);
-  if (!device.ok()) return device.status();
-  // Without cuBLAS there is nothing to test.
+OpenedDevice OpenGpuWithCublas() {
+  auto device = OpenFirstGpu();
+  if (!device.ok()) return device;
+  // Without it there is nothing to test.
   if (auto engine = (*device)->NewJointEngine(); absl::IsUnimplemented(engine.status())) {
     return absl::UnavailableError(engine.status().message());
   }
-  return std::shared_ptr<Device>(*std::move(device));
+  return device;
 }
 
-INSTANTIATE_TEST_SUITE_P(Emulated, DeviceJointConformance,
-                         ::testing::Values(DeviceFactory{"forward", OpenEmulated},
-                                           DeviceFactory{"backward", OpenEmulatedBackward}));
+INSTANTIATE_TEST_SUITE_P(Emulated, DeviceJointConformance, ::testing::ValuesIn(kEmulatedGpus));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceJointConformance,
-                         ::testing::Values(DeviceFactory{"gpu0", OpenFirstGpu}));
+                         ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
 
 TEST(DeviceJointTest, TheHostLeavesThemToItsCodec) {
   const absl::Status status = HostDevice().NewJointEngine().status();

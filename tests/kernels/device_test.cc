@@ -7,16 +7,6 @@
 namespace kvstow {
 namespace {
 
-absl::StatusOr<std::shared_ptr<Device>> OpenHost() {
-  return std::shared_ptr<Device>(&HostDevice(), [](Device*) {});
-}
-
-absl::StatusOr<std::shared_ptr<Device>> OpenFirstGpu() {
-  auto device = OpenCudaDevice(0);
-  if (!device.ok()) return device.status();
-  return std::shared_ptr<Device>(*std::move(device));
-}
-
 INSTANTIATE_TEST_SUITE_P(Host, DeviceConformance, testing::Values(DeviceFactory{"cpu", OpenHost}));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceConformance,
                          testing::Values(DeviceFactory{"gpu0", OpenFirstGpu}));

@@ -8,12 +8,21 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "tests/conformance/device_factory.h"
 #include "tests/kernels/emulated_block.h"
 
 namespace kvstow::testing {
 
 // The host, whose codecs and scorers are emulated.
 std::unique_ptr<Device> EmulatedGpu(ThreadOrder order);
+
+// Both orders, for suites.
+inline constexpr DeviceFactory kEmulatedGpus[] = {
+    {"forward",
+     []() -> OpenedDevice { return std::shared_ptr<Device>(EmulatedGpu(ThreadOrder::kForward)); }},
+    {"backward",
+     []() -> OpenedDevice { return std::shared_ptr<Device>(EmulatedGpu(ThreadOrder::kBackward)); }},
+};
 
 }  // namespace kvstow::testing
 
