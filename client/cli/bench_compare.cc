@@ -194,7 +194,7 @@ void Report(const Flags& flags, const std::vector<std::string>& names, const Row
   for (const auto& [key, row] : summaries) {
     const double rival = best[{key.operation, key.clients}];
     const double by_grpc = slots[{key.operation, key.clients}];
-    const auto of = [&](double other) {
+    const auto of = [&row = row](double other) {
       return other > 0 ? FormatFixed(row.gbps / other, 2) : std::string("-");
     };
     const double p50 = Percentile(row.us, 0.5), p99 = Percentile(row.us, 0.99);
