@@ -74,6 +74,10 @@ Digest128 Xxh3Stream::Finish() const {
   return Canonical(XXH3_128bits_digest(static_cast<const XXH3_state_t*>(state_.get())));
 }
 
+uint64_t Xxh3Stream::Finish64() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_.get()));
+}
+
 Sha256Digest Sha256(std::span<const uint8_t> bytes) {
   Sha256Digest out;
   SHA256(bytes.data(), bytes.size(), out.data());

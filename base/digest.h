@@ -25,7 +25,7 @@ struct Digest128 {
 };
 Digest128 Xxh3_128(std::span<const uint8_t> bytes);
 
-// The same over bytes that come in pieces.
+// The same of bytes that come in pieces.
 class Xxh3Stream {
  public:
   Xxh3Stream();
@@ -33,7 +33,9 @@ class Xxh3Stream {
   Xxh3Stream(Xxh3Stream&&) noexcept;
   Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
   void Update(std::span<const uint8_t> bytes);
+  // Of what came so far.
   Digest128 Finish() const;
+  uint64_t Finish64() const;  // Xxh3: the two differ in their ends alone
 
  private:
   struct Deleter {

@@ -78,6 +78,14 @@ class PageCodec final : public Codec {
     return std::optional<ScoreMap>(*std::move(scores));
   }
 
+  // Known where the body is the run itself.
+  static uint64_t DigestOf(const PageToEncode& page, size_t run, size_t runs,
+                           const SharedBytes& body) {
+    const bool in_page =
+        body.data() >= page.raw.data() && body.data() < page.raw.data() + page.raw.size();
+    return in_page && page.run_digests.size() == runs ? page.run_digests[run] : Xxh3(body.span());
+  }
+
   // OUT_OF_RANGE when a run cannot be coded.
   absl::StatusOr<EncodedPage> EncodeRuns(const PageToEncode& page) const {
     const size_t layer_bytes = LayerBytes(spec_, page.tokens);
@@ -120,7 +128,7 @@ class PageCodec final : public Codec {
                                        .level = static_cast<uint8_t>(level),
                                        .bytes = static_cast<uint32_t>(body.size()),
                                        .gain = static_cast<float>(coded[i][level].gain),
-                                       .digest = Xxh3(body.span())});
+                                       .digest = DigestOf(page, i, runs.size(), body)});
         out.segments.push_back(std::move(body));
       }
     }
@@ -242,6 +250,13 @@ absl::Status Complete(absl::string_view what, uint32_t all, uint32_t first, uint
 }
 
 }  // namespace
+
+size_t KeptRunBytes(const Codec& codec, uint32_t tokens) {
+  const auto ops = codec.recipe().codec_ops();
+  if (ops.empty() || ops.back().name != "raw") return 0;
+  const auto layers = LayersPerRun(codec.recipe(), codec.spec(), codec.levels());
+  return layers.ok() ? *layers * LayerBytes(codec.spec(), tokens) : 0;
+}
 
 PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page) {
   const KvSpec& spec = codec.spec();
@@ -379,20 +394,6 @@ absl::StatusOr<std::optional<Selection>> KeptTokens(
     }
   }
   return std::optional<Selection>(std::move(out));
-}
-
-absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {
-  if (segments.size() > header.segments.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(segments.size(), " segments for a page of ", header.segments.size()));
-  }
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const SegmentInfo& s = header.segments[i];
-    if (segments[i].size() == s.bytes && Xxh3(segments[i].span()) == s.digest) continue;
-    return absl::DataLossError(absl::StrCat("segment ", i, " (layers from ", s.first_layer,
-                                            ", level ", s.level, ") fails its digest"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace kvstow

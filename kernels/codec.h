@@ -41,6 +41,8 @@ struct PageToEncode {
   absl::string_view key;  // <= 64 bytes, goes into the header
   // Xxh3_128 of `raw` where the caller has it already: saves a pass over the page.
   std::optional<Digest128> raw_digest = {};
+  // Xxh3 of each run of KeptRunBytes, where the caller has them: saves another. Else empty.
+  std::span<const uint64_t> run_digests = {};
   // Keeps `raw` alive: bodies of recipes that keep the very bytes then reference it. Null: they are
   // copied.
   std::shared_ptr<const void> raw_owner = nullptr;
@@ -62,6 +64,10 @@ class Codec {
   virtual uint32_t levels() const = 0;
   virtual absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const = 0;
 };
+
+// Of codecs that keep the very bytes in runs of layers: bytes of such a run of a page of so many
+// tokens (the last may have fewer); 0 of those that code them.
+size_t KeptRunBytes(const Codec& codec, uint32_t tokens);
 
 // The header of a page that `codec` codes, without its segments and its calibration.
 PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page);
@@ -113,9 +119,6 @@ absl::StatusOr<std::optional<std::vector<SharedBytes>>> PageInPlace(
 absl::StatusOr<std::optional<Selection>> KeptTokens(
     const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
     PageRange wanted = {});
-
-// Checks every body against the header's digest; DATA_LOSS names the first that fails.
-absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);
 
 }  // namespace kvstow
 

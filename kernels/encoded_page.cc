@@ -319,4 +319,18 @@ size_t SegmentsForLevels(const PageHeader& header, uint32_t max_levels) {
   return static_cast<size_t>(first - header.segments.begin());
 }
 
+absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments) {
+  if (segments.size() > header.segments.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(segments.size(), " segments for a page of ", header.segments.size()));
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (segments[i].size() == s.bytes && Xxh3(segments[i].span()) == s.digest) continue;
+    return absl::DataLossError(absl::StrCat("segment ", i, " (layers from ", s.first_layer,
+                                            ", level ", s.level, ") fails its digest"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace kvstow

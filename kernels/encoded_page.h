@@ -111,6 +111,9 @@ uint32_t LevelsOf(const PageHeader& header);
 // How many leading segments hold the levels below `max_levels` (0 = all levels).
 size_t SegmentsForLevels(const PageHeader& header, uint32_t max_levels);
 
+// Checks every body against the header's digest; DATA_LOSS names the first that fails.
+absl::Status VerifySegments(const PageHeader& header, std::span<const SharedBytes> segments);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_ENCODED_PAGE_H_

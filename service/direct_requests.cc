@@ -127,7 +127,7 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Refuse(ticket.status());
   }
-  std::optional<Digest128> came;
+  std::optional<PageDigests> came;
   const absl::Status filled = parts_.staging.Fill(
       *ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });
   if (!filled.ok()) {
@@ -146,20 +146,20 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
 // piece while it is in the cache.
 absl::Status DirectRequests::ReceivePage(const Space& space, v1::DirectPut& request,
                                          std::span<uint8_t> to,
-                                         std::optional<Digest128>& came) const {
+                                         std::optional<PageDigests>& came) const {
   v1::PutPage& page = *request.mutable_page();
   const Time deadline = Deadline(to.size());
   const bool raw = request.payload() == v1::RAW;
   std::span<uint8_t> body = raw ? to.first(PageBytes(space.spec, page.tokens())) : to.first(0);
   const std::span<uint8_t> rest = to.subspan(body.size());
-  Xxh3Stream digest;
+  PageDigester digests(raw ? KeptRunBytes(*space.codec, page.tokens()) : 0);
   while (!body.empty()) {
     const auto piece = body.first(std::min(body.size(), kDirectPieceBytes));
     KVSTOW_RETURN_IF_ERROR(socket_.Receive(piece, deadline));
-    digest.Update(piece);
+    digests.Update(piece);
     body = body.subspan(piece.size());
   }
-  if (raw) came = digest.Finish();
+  if (raw) came = digests.Finish();
   KVSTOW_RETURN_IF_ERROR(socket_.Receive(rest, deadline));
   if (!page.digest().empty()) return absl::OkStatus();
   Digest128 behind;

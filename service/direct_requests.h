@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "kernels/page_digests.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "service/kv_operator.h"
@@ -49,7 +50,7 @@ class DirectRequests {
   absl::Status Skip(uint64_t bytes) const;
   absl::Status Discard(uint64_t bytes, const absl::Status& why) const;
   absl::Status ReceivePage(const Space& space, v1::DirectPut& request, std::span<uint8_t> to,
-                           std::optional<Digest128>& came) const;
+                           std::optional<PageDigests>& came) const;
   absl::Status Answer(v1::PutResult result, uint64_t raw_bytes);
   absl::Status Refuse(const absl::Status& why);
   Time Deadline(uint64_t bytes) const;

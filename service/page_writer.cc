@@ -121,7 +121,7 @@ std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space, const 
 }
 
 absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::PutPage& page,
-                                               const SharedBytes& raw, const Digest128& digest,
+                                               const SharedBytes& raw, const PageDigests& digests,
                                                const AttentionColumns& columns,
                                                const PageCoder& coder) {
   const Time begin = Clock::Real().Now();
@@ -129,7 +129,8 @@ absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::Put
                                .tokens = page.tokens(),
                                .first_position = page.first_position(),
                                .key = page.key(),
-                               .raw_digest = digest,
+                               .raw_digest = digests.page,
+                               .run_digests = digests.runs,
                                // With columns behind it, more would stay than is counted.
                                .raw_owner = ColumnBytes(page) == 0 ? raw.owner() : nullptr,
                                .columns = &columns};
@@ -140,7 +141,7 @@ absl::StatusOr<EncodedPage> PageWriter::Encode(const Space& space, const v1::Put
 
 v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                                 const SharedBytes& bytes, std::string parent_key,
-                                const PageCoder& coder, const std::optional<Digest128>& came) {
+                                const PageCoder& coder, const std::optional<PageDigests>& came) {
   const SharedBytes body = bytes.Slice(0, bytes.size() - ColumnBytes(page));
   const auto columns = ReadColumns(space.spec, page, bytes.span().subspan(body.size()));
   if (!columns.ok()) return Refused(columns.status().message());
@@ -148,15 +149,15 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
     return Store(space, page, CheckedEncodedPage(space, page, body.span()), *columns,
                  std::move(parent_key));
   }
-  const Digest128 digest = came.has_value() ? *came : Xxh3_128(body.span());
+  const PageDigests digests = came.has_value() ? *came : PageDigests{Xxh3_128(body.span()), {}};
   if (!page.digest().empty() &&
-      !std::ranges::equal(AsBytes(page.digest()), std::span(digest.bytes))) {
-    return Refused(absl::StrCat("digest: the page came as ", digest.Hex(), ", but was sent as ",
-                                HexOf(AsBytes(page.digest())),
+      !std::ranges::equal(AsBytes(page.digest()), std::span(digests.page.bytes))) {
+    return Refused(absl::StrCat("digest: the page came as ", digests.page.Hex(),
+                                ", but was sent as ", HexOf(AsBytes(page.digest())),
                                 ": it was damaged on its way; send it again"));
   }
-  if (auto there = AlreadyThere(space, page, digest.bytes)) return *std::move(there);
-  return Store(space, page, Encode(space, page, body, digest, *columns, coder), *columns,
+  if (auto there = AlreadyThere(space, page, digests.page.bytes)) return *std::move(there);
+  return Store(space, page, Encode(space, page, body, digests, *columns, coder), *columns,
                std::move(parent_key));
 }
 

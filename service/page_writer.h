@@ -17,6 +17,7 @@
 #include "kernels/codec.h"
 #include "kernels/encoded_page.h"
 #include "kernels/importance/importance.h"
+#include "kernels/page_digests.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/attention_reports.h"
 #include "service/metrics.h"
@@ -43,18 +44,18 @@ class PageWriter {
 
   // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
   // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
-  // raw page. `came`: the digest of a raw page's bytes as they came, where it is known.
+  // raw page. `came`: the digests of a raw page's bytes as they came, where they are known.
   // `result.page` is left to the caller.
   v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       const SharedBytes& bytes, std::string parent_key,
                       const PageCoder& coder = nullptr,
-                      const std::optional<Digest128>& came = std::nullopt);
+                      const std::optional<PageDigests>& came = std::nullopt);
 
  private:
   std::optional<v1::PutResult> AlreadyThere(const Space& space, const v1::PutPage& page,
                                             std::span<const uint8_t> raw_digest) const;
   absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,
-                                     const SharedBytes& raw, const Digest128& digest,
+                                     const SharedBytes& raw, const PageDigests& digests,
                                      const AttentionColumns& columns, const PageCoder& coder);
   // Publishes a page, or says why it could not be made.
   v1::PutResult Store(const Space& space, const v1::PutPage& page,

@@ -30,6 +30,8 @@ class PutStream final : public BulkStream {
     std::string parent_key;      // see PageToStore
     uint64_t bytes = 0;          // received so far
     Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
+    uint64_t raw_bytes = 0;      // of a raw page; columns follow
+    std::optional<PageDigester> digests;  // of a raw page's
   };
 
   // The reading side. A status that is not OK ends the stream.
@@ -43,7 +45,7 @@ class PutStream final : public BulkStream {
 
   // On a worker thread.
   void Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
-             Staging::Ticket ticket);
+             Staging::Ticket ticket, const std::optional<PageDigests>& came);
 
   // The writing side: any thread. A result, and credit, for the client.
   void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
@@ -177,6 +179,10 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
   const auto ticket = parts_.staging.Begin(page.payload_bytes());
   if (ticket.ok()) {
     receiving_.ticket = *ticket;
+    if (payload_ == v1::RAW) {
+      receiving_.raw_bytes = PageBytes(space_->spec, page.tokens());
+      receiving_.digests.emplace(KeptRunBytes(*space_->codec, page.tokens()));
+    }
   } else {
     RefuseReceiving(ticket.status().message());
   }
@@ -203,8 +209,12 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
   absl::Status status;
   for (const grpc::Slice& slice : payload.slices) {
     if (slice.size() == 0) continue;
-    status = parts_.staging.Append(r.ticket, offset, {slice.begin(), slice.size()});
+    const std::span<const uint8_t> piece(slice.begin(), slice.size());
+    status = parts_.staging.Append(r.ticket, offset, piece);
     if (!status.ok()) break;
+    if (r.digests.has_value() && offset < r.raw_bytes) {
+      r.digests->Update(piece.first(std::min(piece.size(), r.raw_bytes - offset)));
+    }
     offset += slice.size();
   }
   r.bytes += payload.bytes;
@@ -216,9 +226,11 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
       MutexLock lock(mu_);
       ++storing_;
     }
-    parts_.put_workers.Submit([this, number = r.number, page = std::move(r.begin),
-                               parent = std::move(r.parent_key),
-                               ticket = r.ticket] { Store(number, page, parent, ticket); });
+    std::optional<PageDigests> came;
+    if (r.digests.has_value()) came = r.digests->Finish();
+    parts_.put_workers.Submit(
+        [this, number = r.number, page = std::move(r.begin), parent = std::move(r.parent_key),
+         ticket = r.ticket, came = std::move(came)] { Store(number, page, parent, ticket, came); });
     r = {};  // one more chunk of this page ends the stream
   }
   return absl::OkStatus();
@@ -245,11 +257,11 @@ void PutStream::RefuseReceiving(absl::string_view why) {
 }
 
 void PutStream::Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
-                      Staging::Ticket ticket) {
+                      Staging::Ticket ticket, const std::optional<PageDigests>& came) {
   const auto payload = parts_.staging.Finish(ticket);
-  v1::PutResult result =
-      payload.ok() ? parts_.writer.Write(*space_, payload_, page, *payload, std::move(parent_key))
-                   : Refused(payload.status().message());
+  v1::PutResult result = payload.ok() ? parts_.writer.Write(*space_, payload_, page, *payload,
+                                                            std::move(parent_key), nullptr, came)
+                                      : Refused(payload.status().message());
   Answer(number, std::move(result), page.payload_bytes(), true,
          PageBytes(space_->spec, page.tokens()));
 }

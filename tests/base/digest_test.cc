@@ -51,9 +51,11 @@ TEST(DigestTest, AStreamDigestsWhatAWholeDoes) {
     }
     Xxh3Stream moved = std::move(stream);
     EXPECT_EQ(moved.Finish(), Xxh3_128(span)) << "pieces of " << piece;
+    EXPECT_EQ(moved.Finish64(), Xxh3(span)) << "pieces of " << piece;
     EXPECT_EQ(moved.Finish(), Xxh3_128(span)) << "Finish changes nothing";
   }
   EXPECT_EQ(Xxh3Stream().Finish(), Xxh3_128({}));
+  EXPECT_EQ(Xxh3Stream().Finish64(), Xxh3({}));
 }
 
 TEST(DigestTest, OneChangedBitChangesEveryDigest) {
