@@ -33,11 +33,11 @@ class FillStep {
   FillStep(const Chosen& chosen, BudgetScope scope, uint32_t fill)
       : chosen_(chosen), scope_(scope), fill_(fill) {}
 
-  uint32_t Blocks(const ScoreLayout&) const {
+  uint32_t Blocks(const ScoreLaunch&) const {
     if (scope_ == BudgetScope::kPage) return 1;
     return scope_ == BudgetScope::kLayer ? chosen_.layers : chosen_.layers * chosen_.heads;
   }
-  size_t SharedBytes(const ScoreLayout&) const { return sizeof(Shared); }
+  size_t SharedBytes(const ScoreLaunch&) const { return sizeof(Shared); }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t* shared,

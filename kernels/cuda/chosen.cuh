@@ -26,8 +26,10 @@ struct Chosen {
 struct MeansStep {
   uint32_t from, to;  // a slot of scores, one of means
 
-  uint32_t Blocks(const ScoreLayout& layout) const { return BlocksOf(layout.tokens, kThreads); }
-  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return BlocksOf(launch.layout.tokens, kThreads);
+  }
+  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
@@ -56,8 +58,8 @@ struct BeginStep {
   bool has_threshold;
   double threshold;
 
-  uint32_t Blocks(const ScoreLayout&) const { return BlocksOf(chosen.entries(), kThreads); }
-  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+  uint32_t Blocks(const ScoreLaunch&) const { return BlocksOf(chosen.entries(), kThreads); }
+  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,

@@ -7,20 +7,6 @@
 #include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
-namespace {
-
-struct StartKernel {
-  const JointLaunch& launch;
-  cudaStream_t stream;
-
-  template <typename Step>
-  void operator()(const Step& step) const {
-    const dim3 grid(step.Blocks(launch), launch.pages);
-    RunStep<<<grid, kThreads, step.SharedBytes(launch), stream>>>(launch, step);
-  }
-};
-
-}  // namespace
 
 cudaError_t LaunchBeforeEncoding(const JointLaunch& launch, cudaStream_t stream) {
   BeforeEncoding(launch, StartKernel{launch, stream});

@@ -124,11 +124,12 @@ class LagPartition {
 struct LagStep {
   uint32_t lag, to;
 
-  uint32_t Blocks(const ScoreLayout& layout) const {
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    const ScoreLayout& layout = launch.layout;
     return layout.layers * layout.heads * (Partitions(layout) + 1);
   }
-  size_t SharedBytes(const ScoreLayout& layout) const {
-    return LagPartition::SharedFloats(layout) * sizeof(float);
+  size_t SharedBytes(const ScoreLaunch& launch) const {
+    return LagPartition::SharedFloats(launch.layout) * sizeof(float);
   }
 
   template <typename Run>

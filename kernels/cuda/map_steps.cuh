@@ -14,8 +14,10 @@ namespace kvstow::gpu {
 struct EntryStep {
   ScoreOp op;
 
-  uint32_t Blocks(const ScoreLayout& layout) const { return BlocksOf(layout.entries(), kThreads); }
-  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return BlocksOf(launch.layout.entries(), kThreads);
+  }
+  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
@@ -62,10 +64,10 @@ struct HeadsStep {
   Reduce how;
   uint32_t to;
 
-  uint32_t Blocks(const ScoreLayout& layout) const {
-    return BlocksOf(size_t{layout.layers} * layout.tokens, kThreads);
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return BlocksOf(size_t{launch.layout.layers} * launch.layout.tokens, kThreads);
   }
-  size_t SharedBytes(const ScoreLayout&) const { return 0; }
+  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,

@@ -17,13 +17,25 @@ struct RunPhase {
   }
 };
 
-// Grid: a step's blocks by pages.
 template <typename Launch, typename Step>
 __global__ void __launch_bounds__(kThreads)
     RunStep(const __grid_constant__ Launch launch, const __grid_constant__ Step step) {
   extern __shared__ __align__(16) uint8_t shared[];
   step.Code(launch, blockIdx.y, blockIdx.x, shared, RunPhase());
 }
+
+// Starts a step's kernel: a grid of its blocks by pages.
+template <typename Launch>
+struct StartKernel {
+  const Launch& launch;
+  cudaStream_t stream;
+
+  template <typename Step>
+  void operator()(const Step& step) const {
+    const dim3 grid(step.Blocks(launch), launch.pages);
+    RunStep<<<grid, kThreads, step.SharedBytes(launch), stream>>>(launch, step);
+  }
+};
 
 }  // namespace kvstow::gpu
 

@@ -8,20 +8,6 @@
 #include "kernels/cuda/score_steps.cuh"
 
 namespace kvstow::gpu {
-namespace {
-
-struct StartKernel {
-  const ScoreLaunch& launch;
-  cudaStream_t stream;
-
-  template <typename Step>
-  void operator()(const Step& step) const {
-    const dim3 grid(step.Blocks(launch.layout), launch.pages);
-    RunStep<<<grid, kThreads, step.SharedBytes(launch.layout), stream>>>(launch, step);
-  }
-};
-
-}  // namespace
 
 cudaError_t LaunchScores(const ScorePlan& plan, const ScoreLaunch& launch, cudaStream_t stream) {
   StartScores(plan, StartKernel{launch, stream});

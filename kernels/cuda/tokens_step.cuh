@@ -12,9 +12,11 @@ namespace kvstow::gpu {
 struct TokensStep {
   ScoreOp op;
 
-  uint32_t Blocks(const ScoreLayout& layout) const { return layout.layers * layout.heads; }
-  size_t SharedBytes(const ScoreLayout& layout) const {
-    return 2 * sizeof(double) + layout.tokens * sizeof(float);
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return launch.layout.layers * launch.layout.heads;
+  }
+  size_t SharedBytes(const ScoreLaunch& launch) const {
+    return 2 * sizeof(double) + launch.layout.tokens * sizeof(float);
   }
 
   template <typename Run>

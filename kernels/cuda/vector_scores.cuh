@@ -11,8 +11,10 @@ namespace kvstow::gpu {
 struct NormStep {
   uint32_t part, to;
 
-  uint32_t Blocks(const ScoreLayout& layout) const { return layout.layers * LayerBlocks(layout); }
-  size_t SharedBytes(const ScoreLayout&) const { return kRowSumFloats * sizeof(float); }
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return launch.layout.layers * LayerBlocks(launch.layout);
+  }
+  size_t SharedBytes(const ScoreLaunch&) const { return kRowSumFloats * sizeof(float); }
 
   template <typename Run>
   KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t* shared,
@@ -48,9 +50,11 @@ struct NormStep {
 struct DiversityStep {
   uint32_t to;
 
-  uint32_t Blocks(const ScoreLayout& layout) const { return layout.layers * layout.heads; }
-  size_t SharedBytes(const ScoreLayout& layout) const {
-    return (kRowSumFloats + layout.tokens + layout.dim[0] + 1) * sizeof(float);
+  uint32_t Blocks(const ScoreLaunch& launch) const {
+    return launch.layout.layers * launch.layout.heads;
+  }
+  size_t SharedBytes(const ScoreLaunch& launch) const {
+    return (kRowSumFloats + launch.layout.tokens + launch.layout.dim[0] + 1) * sizeof(float);
   }
 
   template <typename Run>

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/slab_layout.h"
+
 namespace kvstow::testing {
 
 // In which order the threads of a phase run. A result that depends on it is a race.
@@ -34,6 +36,17 @@ class Shared {
   std::vector<Word> words_;
   size_t bytes_;
 };
+
+// All blocks of a step, as run_step.cuh starts them, one after the other.
+template <typename Launch, typename Step>
+void RunStep(ThreadOrder order, const Launch& launch, const Step& step) {
+  const uint32_t blocks = step.Blocks(launch);
+  Shared shared(step.SharedBytes(launch));
+  ForThreads(order, launch.pages * blocks, [&](uint32_t i) {
+    step.Code(launch, i / blocks, i % blocks, shared.Fresh(),
+              [&](const auto& phase) { ForThreads(order, gpu::kThreads, phase); });
+  });
+}
 
 }  // namespace kvstow::testing
 

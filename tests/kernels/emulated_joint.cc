@@ -37,7 +37,7 @@ class Engine final : public JointEngine {
   }
   absl::Status Encode(const JointLaunch& launch) override {
     std::fill_n(launch.refused, launch.pages, 0u);
-    const auto start = [&](const auto& step) { Start(launch, step); };
+    const auto start = [&](const auto& step) { RunStep(order_, launch, step); };
     gpu::BeforeEncoding(launch, start);
     if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, true));
     gpu::AfterEncoding(launch, start);
@@ -45,20 +45,11 @@ class Engine final : public JointEngine {
   }
   absl::Status Decode(const JointLaunch& launch) override {
     if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, false));
-    gpu::AfterDecoding(launch, [&](const auto& step) { Start(launch, step); });
+    gpu::AfterDecoding(launch, [&](const auto& step) { RunStep(order_, launch, step); });
     return absl::OkStatus();
   }
 
  private:
-  template <typename Step>
-  void Start(const JointLaunch& launch, const Step& step) const {
-    Shared shared(step.SharedBytes(launch));
-    ForThreads(order_, launch.pages * step.Blocks(launch), [&](uint32_t i) {
-      step.Code(launch, i / step.Blocks(launch), i % step.Blocks(launch), shared.Fresh(),
-                [&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
-    });
-  }
-
   const ThreadOrder order_;
 };
 

@@ -49,7 +49,7 @@ class EmulatedScorer final : public DeviceScorer {
     for (const ScoreBatch& batch : gpu::ScoreBatchesOf(plan_, pages, prepared)) {
       Scratch scratch(batch);
       const ScoreLaunch launch = LaunchOf(pages, batch, scratch);
-      gpu::StartScores(plan_, [&](const auto& step) { RunStep(launch, step); });
+      gpu::StartScores(plan_, [&](const auto& step) { RunStep(order_, launch, step); });
       batch.PutScores(scratch.Read(batch.refused()), scratch.Read(batch.last_scores()), out);
     }
     return out;
@@ -62,7 +62,7 @@ class EmulatedScorer final : public DeviceScorer {
     for (const ScoreBatch& batch : gpu::ScoreBatchesOf(plan_, pages, prepared)) {
       Scratch scratch(batch);
       const ScoreLaunch launch = LaunchOf(pages, batch, scratch);
-      const auto start = [&](const auto& step) { RunStep(launch, step); };
+      const auto start = [&](const auto& step) { RunStep(order_, launch, step); };
       gpu::StartScores(plan_, start);
       gpu::StartChoosing(plan_, launch.layout, batch.fills(), start);
       batch.PutSelections(scratch.Read(batch.refused()), scratch.Read(batch.kept()), out);
@@ -75,16 +75,6 @@ class EmulatedScorer final : public DeviceScorer {
                               Scratch& scratch) {
     return batch.LaunchAt(scratch.data(), [&](size_t page) {
       return static_cast<const HostBuffer*>(pages[page].raw)->bytes().data();
-    });
-  }
-
-  template <typename Step>
-  void RunStep(const ScoreLaunch& launch, const Step& step) const {
-    const uint32_t blocks = step.Blocks(launch.layout);
-    Shared shared(step.SharedBytes(launch.layout));
-    ForThreads(order_, launch.pages * blocks, [&](uint32_t i) {
-      step.Code(launch, i / blocks, i % blocks, shared.Fresh(),
-                [&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
     });
   }
 
