@@ -23,55 +23,37 @@ struct Chosen {
 };
 
 // The mean of each token over layers and heads.
-struct MeansStep {
+struct MakeMean {
   uint32_t from, to;  // a slot of scores, one of means
 
-  uint32_t Blocks(const ScoreLaunch& launch) const {
-    return BlocksOf(launch.layout.tokens, kThreads);
-  }
-  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
+  KVSTOW_GPU size_t Items(const ScoreLaunch& launch) const { return launch.layout.tokens; }
+  KVSTOW_GPU void One(const ScoreLaunch& launch, uint32_t page, size_t t) const {
     const ScoreLayout& layout = launch.layout;
-    run([&](uint32_t thread) {
-      const uint32_t t = block * kThreads + thread;
-      if (t >= layout.tokens) return;
-      const float* const scores = MapOf(launch, from, page);
-      double sum = 0;
-      for (uint32_t l = 0; l < layout.layers; ++l) {
-        for (uint32_t h = 0; h < layout.heads; ++h) {
-          sum += scores[l * layout.layer_entries() + size_t{t} * layout.heads + h];
-        }
+    const float* const scores = MapOf(launch, from, page);
+    double sum = 0;
+    for (uint32_t l = 0; l < layout.layers; ++l) {
+      for (uint32_t h = 0; h < layout.heads; ++h) {
+        sum += scores[l * layout.layer_entries() + t * layout.heads + h];
       }
-      const double count = static_cast<double>(layout.layers) * layout.heads;
-      PutScore(launch, page, static_cast<float>(sum / count),
-               launch.means + (size_t{to} * launch.pages + page) * layout.tokens + t);
-    });
+    }
+    const double count = static_cast<double>(layout.layers) * layout.heads;
+    PutScore(launch, page, static_cast<float>(sum / count),
+             launch.means + (size_t{to} * launch.pages + page) * layout.tokens + t);
   }
 };
 
 // Protected tokens stay and, with a threshold, those that reach it.
-struct BeginStep {
+struct BeginKeeping {
   Chosen chosen;
   bool has_threshold;
   double threshold;
 
-  uint32_t Blocks(const ScoreLaunch&) const { return BlocksOf(chosen.entries(), kThreads); }
-  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
-    run([&](uint32_t thread) {
-      const size_t e = size_t{block} * kThreads + thread;
-      if (e >= chosen.entries()) return;
-      const auto token = static_cast<uint32_t>(e / chosen.heads % chosen.tokens);
-      uint8_t keep = launch.protected_tokens[size_t{page} * chosen.tokens + token];
-      if (has_threshold && chosen.ScoresOf(launch, page)[e] >= threshold) keep = 1;
-      chosen.KeepOf(launch, page)[e] = keep;
-    });
+  KVSTOW_GPU size_t Items(const ScoreLaunch&) const { return chosen.entries(); }
+  KVSTOW_GPU void One(const ScoreLaunch& launch, uint32_t page, size_t e) const {
+    const auto token = static_cast<uint32_t>(e / chosen.heads % chosen.tokens);
+    uint8_t keep = launch.protected_tokens[size_t{page} * chosen.tokens + token];
+    if (has_threshold && chosen.ScoresOf(launch, page)[e] >= threshold) keep = 1;
+    chosen.KeepOf(launch, page)[e] = keep;
   }
 };
 

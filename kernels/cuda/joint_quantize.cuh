@@ -92,41 +92,32 @@ struct QuantizeStep {
 };
 
 // First tokens of the raw pages to `head`, or back.
-struct HeadStep {
+struct CopyFirst {
   bool back = false;
 
-  uint32_t Blocks(const JointLaunch& launch) const {
-    return BlocksOf(size_t{launch.width} * launch.first, kThreads);
+  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
+    return size_t{launch.width} * launch.first;
   }
-  size_t SharedBytes(const JointLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const JointLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
-    run([&](uint32_t thread) {
-      const size_t item = size_t{block} * kThreads + thread;
-      if (item >= size_t{launch.width} * launch.first) return;
-      // As a raw page of these tokens and layers alone.
-      const size_t k = launch.row_values(0) * launch.first, v = launch.row_values(1) * launch.first;
-      const size_t layer = item / (k + v), in_layer = item % (k + v);
-      const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-      const size_t in_page =
-          in_layer < k ? in_layer : launch.tokens * launch.row_values(0) + in_layer - k;
-      uint8_t* const raw =
-          launch.page[page] + (launch.first_layer + layer) * launch.layer_bytes + in_page * bytes;
-      uint8_t* const head =
-          launch.head + (size_t{page} * launch.width * launch.first + item) * bytes;
-      const auto size = static_cast<uint32_t>(bytes);
-      StoreBytes(LoadBytes(back ? head : raw, size), size, back ? raw : head);
-    });
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
+    // As a raw page of these tokens and layers alone.
+    const size_t k = launch.row_values(0) * launch.first, v = launch.row_values(1) * launch.first;
+    const size_t layer = item / (k + v), in_layer = item % (k + v);
+    const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
+    const size_t in_page =
+        in_layer < k ? in_layer : launch.tokens * launch.row_values(0) + in_layer - k;
+    uint8_t* const raw =
+        launch.page[page] + (launch.first_layer + layer) * launch.layer_bytes + in_page * bytes;
+    uint8_t* const head = launch.head + (size_t{page} * launch.width * launch.first + item) * bytes;
+    const auto size = static_cast<uint32_t>(bytes);
+    StoreBytes(LoadBytes(back ? head : raw, size), size, back ? raw : head);
   }
 };
 
 // What is done of a launch before the product and after it.
 template <typename Start>
 void BeforeEncoding(const JointLaunch& launch, const Start& start) {
-  if (launch.first > 0) start(HeadStep{});
-  if (launch.coded() > 0) start(GatherStep{});
+  if (launch.first > 0) start(EachItem{CopyFirst{}});
+  if (launch.coded() > 0) start(EachItem{Gather{}});
 }
 template <typename Start>
 void AfterEncoding(const JointLaunch& launch, const Start& start) {
@@ -134,8 +125,8 @@ void AfterEncoding(const JointLaunch& launch, const Start& start) {
 }
 template <typename Start>
 void AfterDecoding(const JointLaunch& launch, const Start& start) {
-  if (launch.coded() > 0) start(ScatterStep{});
-  if (launch.first > 0) start(HeadStep{.back = true});
+  if (launch.coded() > 0) start(EachItem{Scatter{}});
+  if (launch.first > 0) start(EachItem{CopyFirst{.back = true}});
 }
 
 }  // namespace kvstow::gpu

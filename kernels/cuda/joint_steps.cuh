@@ -1,10 +1,11 @@
 // The steps of calibrated pages around the product: raw values to vectors, coefficients to
 // magnitudes, vectors to raw values, and first tokens as they are.
 //
-// A step is a struct without data: Blocks() thread blocks a page, SharedBytes() of shared memory
-// each; Code() is the work of one of them, in phases as tile.cuh has them. Arithmetic is that of
-// joint_vectors.cc, token_importance.cc and dead_zone.h but for the order of sums and the
-// logarithms of the platform: decisions that those make are written into the page.
+// A step is a struct of plain numbers: Blocks() thread blocks a page, SharedBytes() of shared
+// memory each; Code() is the work of one of them, in phases as tile.cuh has them. EachItem
+// (each_item.cuh) makes one of what is done value by value. Arithmetic is that of joint_vectors.cc,
+// token_importance.cc and dead_zone.h but for the order of sums and the logarithms of the platform:
+// decisions that those make are written into the page.
 #ifndef KVSTOW_KERNELS_CUDA_JOINT_STEPS_CUH_
 #define KVSTOW_KERNELS_CUDA_JOINT_STEPS_CUH_
 
@@ -81,66 +82,50 @@ KVSTOW_GPU JointTurn TurnOf(const JointLaunch& launch, const JointPlace& place, 
 }
 
 // Raw pages to `narrow`. Pages with NaN or Inf are refused.
-struct GatherStep {
-  uint32_t Blocks(const JointLaunch& launch) const {
-    return BlocksOf(size_t{launch.coded()} * PaddedWidth(launch.width), kThreads);
+struct Gather {
+  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
+    return size_t{launch.coded()} * PaddedWidth(launch.width);
   }
-  size_t SharedBytes(const JointLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const JointLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
     const uint32_t stride = PaddedWidth(launch.width);
-    run([&](uint32_t thread) {
-      const size_t item = size_t{block} * kThreads + thread;
-      if (item >= size_t{launch.coded()} * stride) return;
-      const auto column = static_cast<uint32_t>(item % stride);
-      const size_t token = item / stride, row = size_t{page} * launch.coded() + token;
-      uint16_t* const to = launch.narrow + row * stride + column;
-      if (column >= launch.width) {
-        *to = 0;
-        return;
-      }
-      const JointPlace place = PlaceOf(launch, column);
-      const JointTurn turn = TurnOf(launch, place, row);
-      const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-      const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
-      const uint8_t* const raw = launch.page[page] + place.slab + at * bytes;
-      const float mine = ReadRaw(raw, launch.dtype);
-      if (!IsFiniteFloat(mine)) launch.refused[page] = 1;
-      const int64_t away = turn.other * static_cast<int64_t>(bytes);
-      const float others = turn.turned ? ReadRaw(raw + away, launch.dtype) : 0;
-      *to = FloatToBf16(turn.Of(mine, others, -1, 1 / launch.magnitude) - launch.mean[column]);
-    });
+    const auto column = static_cast<uint32_t>(item % stride);
+    const size_t token = item / stride, row = size_t{page} * launch.coded() + token;
+    uint16_t* const to = launch.narrow + row * stride + column;
+    if (column >= launch.width) {
+      *to = 0;
+      return;
+    }
+    const JointPlace place = PlaceOf(launch, column);
+    const JointTurn turn = TurnOf(launch, place, row);
+    const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
+    const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
+    const uint8_t* const raw = launch.page[page] + place.slab + at * bytes;
+    const float mine = ReadRaw(raw, launch.dtype);
+    if (!IsFiniteFloat(mine)) launch.refused[page] = 1;
+    const int64_t away = turn.other * static_cast<int64_t>(bytes);
+    const float others = turn.turned ? ReadRaw(raw + away, launch.dtype) : 0;
+    *to = FloatToBf16(turn.Of(mine, others, -1, 1 / launch.magnitude) - launch.mean[column]);
   }
 };
 
 // `wide` to raw pages.
-struct ScatterStep {
-  uint32_t Blocks(const JointLaunch& launch) const {
-    return BlocksOf(size_t{launch.coded()} * launch.width, kThreads);
+struct Scatter {
+  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
+    return size_t{launch.coded()} * launch.width;
   }
-  size_t SharedBytes(const JointLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const JointLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
-    run([&](uint32_t thread) {
-      const size_t item = size_t{block} * kThreads + thread;
-      if (item >= size_t{launch.coded()} * launch.width) return;
-      const auto column = static_cast<uint32_t>(item % launch.width);
-      const size_t token = item / launch.width, row = size_t{page} * launch.coded() + token;
-      const JointPlace place = PlaceOf(launch, column);
-      const JointTurn turn = TurnOf(launch, place, row);
-      const float* const from = launch.wide + row * PaddedWidth(launch.width) + column;
-      const float* const mean = launch.mean + column;
-      const float mine = from[0] + mean[0];
-      const float others = turn.turned ? from[turn.other] + mean[turn.other] : 0;
-      const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-      const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
-      WriteRaw(turn.Of(mine, others, 1, launch.magnitude), launch.dtype,
-               launch.page[page] + place.slab + at * bytes);
-    });
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
+    const auto column = static_cast<uint32_t>(item % launch.width);
+    const size_t token = item / launch.width, row = size_t{page} * launch.coded() + token;
+    const JointPlace place = PlaceOf(launch, column);
+    const JointTurn turn = TurnOf(launch, place, row);
+    const float* const from = launch.wide + row * PaddedWidth(launch.width) + column;
+    const float* const mean = launch.mean + column;
+    const float mine = from[0] + mean[0];
+    const float others = turn.turned ? from[turn.other] + mean[turn.other] : 0;
+    const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
+    const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
+    WriteRaw(turn.Of(mine, others, 1, launch.magnitude), launch.dtype,
+             launch.page[page] + place.slab + at * bytes);
   }
 };
 

@@ -11,23 +11,13 @@
 namespace kvstow::gpu {
 
 // Ops whose scores depend on the same entry of other scores alone.
-struct EntryStep {
+struct ScoreEntry {
   ScoreOp op;
 
-  uint32_t Blocks(const ScoreLaunch& launch) const {
-    return BlocksOf(launch.layout.entries(), kThreads);
-  }
-  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
-    run([&](uint32_t thread) {
-      const size_t e = size_t{block} * kThreads + thread;
-      if (e >= launch.layout.entries()) return;
-      float* const to = MapOf(launch, op.to, page) + e;
-      PutScore(launch, page, ScoreOf(launch, page, e, *to), to);
-    });
+  KVSTOW_GPU size_t Items(const ScoreLaunch& launch) const { return launch.layout.entries(); }
+  KVSTOW_GPU void One(const ScoreLaunch& launch, uint32_t page, size_t e) const {
+    float* const to = MapOf(launch, op.to, page) + e;
+    PutScore(launch, page, ScoreOf(launch, page, e, *to), to);
   }
 
  private:
@@ -60,32 +50,24 @@ struct EntryStep {
 };
 
 // All heads of a layer get the mean or the most of their scores.
-struct HeadsStep {
+struct JoinHeads {
   Reduce how;
   uint32_t to;
 
-  uint32_t Blocks(const ScoreLaunch& launch) const {
-    return BlocksOf(size_t{launch.layout.layers} * launch.layout.tokens, kThreads);
+  KVSTOW_GPU size_t Items(const ScoreLaunch& launch) const {
+    return size_t{launch.layout.layers} * launch.layout.tokens;
   }
-  size_t SharedBytes(const ScoreLaunch&) const { return 0; }
-
-  template <typename Run>
-  KVSTOW_GPU void Code(const ScoreLaunch& launch, uint32_t page, uint32_t block, uint8_t*,
-                       const Run& run) const {
+  KVSTOW_GPU void One(const ScoreLaunch& launch, uint32_t page, size_t token) const {
     const ScoreLayout& layout = launch.layout;
-    run([&](uint32_t thread) {
-      const size_t token = size_t{block} * kThreads + thread;
-      if (token >= size_t{layout.layers} * layout.tokens) return;
-      float* const x = MapOf(launch, to, page) + token * layout.heads;
-      double sum = 0;
-      float most = x[0];
-      for (uint32_t h = 0; h < layout.heads; ++h) {
-        sum += x[h];
-        most = std::max(most, x[h]);
-      }
-      const float joined = how == Reduce::kMax ? most : static_cast<float>(sum / layout.heads);
-      for (uint32_t h = 0; h < layout.heads; ++h) PutScore(launch, page, joined, x + h);
-    });
+    float* const x = MapOf(launch, to, page) + token * layout.heads;
+    double sum = 0;
+    float most = x[0];
+    for (uint32_t h = 0; h < layout.heads; ++h) {
+      sum += x[h];
+      most = std::max(most, x[h]);
+    }
+    const float joined = how == Reduce::kMax ? most : static_cast<float>(sum / layout.heads);
+    for (uint32_t h = 0; h < layout.heads; ++h) PutScore(launch, page, joined, x + h);
   }
 };
 

@@ -2,6 +2,7 @@
 //
 // A step is a struct of plain numbers: Blocks() thread blocks a page, each with SharedBytes() of
 // shared memory, aligned to 16; Code() is the work of one of them, in phases as tile.cuh has them.
+// EachItem (each_item.cuh) makes one of what is done entry by entry.
 // Arithmetic is that of kernels/importance, value by value in the same order: octet.cuh says how
 // it is compiled.
 #ifndef KVSTOW_KERNELS_CUDA_SCORE_MEMORY_CUH_
@@ -11,6 +12,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/cuda/each_item.cuh"
 #include "kernels/cuda/octet.cuh"
 #include "kernels/cuda/score_layout.h"
 
@@ -18,10 +20,6 @@ namespace kvstow::gpu {
 
 KVSTOW_GPU bool IsFiniteFloat(float x) {
   return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000;
-}
-
-constexpr uint32_t BlocksOf(size_t items, uint32_t items_a_block) {
-  return static_cast<uint32_t>((items + items_a_block - 1) / items_a_block);
 }
 
 KVSTOW_GPU float* MapOf(const ScoreLaunch& launch, uint32_t slot, uint32_t page) {

@@ -29,14 +29,14 @@ void StartScore(const ScoreOp& op, const Start& start) {
     case ScoreOpKind::kNorm:
       return start(TokensStep{op});
     case ScoreOpKind::kHeads:
-      return start(HeadsStep{.how = static_cast<Reduce>(op.how), .to = op.to});
+      return start(EachItem{JoinHeads{.how = static_cast<Reduce>(op.how), .to = op.to}});
     case ScoreOpKind::kPosition:
     case ScoreOpKind::kRandom:
     case ScoreOpKind::kDecay:
     case ScoreOpKind::kShift:
     case ScoreOpKind::kPlus:
     case ScoreOpKind::kTimes:
-      return start(EntryStep{op});
+      return start(EachItem{ScoreEntry{op}});
   }
 }
 
@@ -52,11 +52,11 @@ void StartChoosing(const ScorePlan& plan, const ScoreLayout& layout, std::span<c
                    const Start& start) {
   const Budget& budget = plan.budget();
   const bool tokens = budget.scope == BudgetScope::kToken;
-  if (tokens && budget.split > 0) start(MeansStep{.from = plan.first(), .to = 0});
-  if (tokens) start(MeansStep{.from = plan.last(), .to = 1});
+  if (tokens && budget.split > 0) start(EachItem{MakeMean{.from = plan.first(), .to = 0}});
+  if (tokens) start(EachItem{MakeMean{.from = plan.last(), .to = 1}});
   Chosen chosen{layout.layers, layout.tokens, layout.heads, tokens, tokens ? 1 : plan.last()};
   if (tokens) chosen.layers = chosen.heads = 1;
-  start(BeginStep{chosen, budget.threshold.has_value(), budget.threshold.value_or(0)});
+  start(EachItem{BeginKeeping{chosen, budget.threshold.has_value(), budget.threshold.value_or(0)}});
   for (uint32_t i = 0; i < fills.size(); ++i) {
     Chosen by = chosen;
     if (fills[i].by_first) by.slot = tokens ? 0 : plan.first();
