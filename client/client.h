@@ -55,6 +55,7 @@
 namespace kvstow {
 
 class CalibrationStore;  // kernels/calibration.h
+class Device;            // kernels/device.h
 class DeviceSharing;     // kernels/device_sharing.h
 
 struct ClientOptions {
@@ -69,6 +70,9 @@ struct ClientOptions {
   // The GPU that pages may lie on: OpenCudaSharing (kernels/device_sharing.h). Null = none.
   std::shared_ptr<DeviceSharing> gpu;
   uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none
+  // The same GPU once more (OpenCudaDevice, kernels/device.h): it codes those of its pages that go
+  // encoded, where its codecs can. Null = the CPU codes them.
+  std::shared_ptr<Device> gpu_device;
   // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
 };

@@ -43,7 +43,9 @@ ClientCore::ClientCore(ClientOptions o)
       channels(options.address),
       direct(options.address, options.direct_connections,
              [this] { return AskForDirectPort(*this); }) {
-  if (options.gpu != nullptr) gpu_thread.emplace();
+  if (options.gpu == nullptr) return;
+  gpu_thread.emplace();
+  if (options.gpu_device != nullptr) gpu_coder.emplace(options.gpu_device, options.gpu);
 }
 
 bool OpenCalls::Add(RawStream* stream) {

@@ -18,6 +18,7 @@
 #include "client/client.h"
 #include "client/direct_pool.h"
 #include "client/executor.h"
+#include "client/gpu_coder.h"
 #include "client/local_memory.h"
 #include "client/space_payloads.h"
 
@@ -63,6 +64,7 @@ struct ClientCore {
   const absl::Status options_status;
   Channels channels;
   SpacePayloads payloads{options};
+  std::optional<GpuCoder> gpu_coder;  // none without ClientOptions::gpu_device
   LocalMemory local{{options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes}};
   OpenCalls calls;
   std::optional<Executor> gpu_thread;  // copies pages on the GPU; none without a GPU

@@ -38,7 +38,8 @@ struct GetCall : DirectCall<PageGet, GetResult> {
   const uint64_t lease;
   const std::function<void(size_t, const GetResult&)> each;  // as GetBatch::each
   const LandingKind kind;
-  bool refused = false;  // the connection is good, and the pages go over a stream
+  const PageDecoder decoder = nullptr;  // as GetBatch::decoder
+  bool refused = false;                 // the connection is good, and the pages go over a stream
 
   void Answer(size_t page, GetResult result) {
     raw_bytes += result.bytes;
@@ -48,6 +49,7 @@ struct GetCall : DirectCall<PageGet, GetResult> {
   void StartStream(std::vector<PageGet> rest, Client::GetDone rest_done) const {
     GetBatch batch{space, lease, std::move(rest), std::move(rest_done)};
     batch.checked = false;
+    batch.decoder = decoder;
     StartGet(core, std::move(batch), deadline);
   }
 
@@ -71,7 +73,7 @@ struct GetCall : DirectCall<PageGet, GetResult> {
     if (refused) return absl::OkStatus();
     if (!reply.has_got() || bytes != reply.got().payload_bytes())
       return absl::InternalError("the server sent something else than the page that was due");
-    PageLanding landing(pages[i], *payload, kind, core.options);
+    PageLanding landing(pages[i], *payload, kind, core.options, decoder);
     if (const absl::Status s = landing.Begin(reply.got()); !s.ok()) {
       KVSTOW_ASSIGN_OR_RETURN(GetResult result, landing.Finish());
       Answer(i, std::move(result));
@@ -102,17 +104,19 @@ struct GetCall : DirectCall<PageGet, GetResult> {
 
 struct PutCall : DirectCall<PagePut, PutResult> {
   const bool encoded;
+  const PageCoder coder;             // as StartPut's
   std::vector<size_t> waiting = {};  // pages that were sent and have no answer
 
   void Answer(size_t page, PutResult result) { answers.Set(page, std::move(result)); }
   void StartStream(std::vector<PagePut> rest, Client::PutDone rest_done) const {
-    StartPut(core, space, std::move(rest), deadline, std::move(rest_done));
+    StartPut(core, space, std::move(rest), deadline, std::move(rest_done), nullptr, coder);
   }
 
   absl::Status SendPage(const DirectSocket& socket, size_t i,
                         const std::shared_ptr<PutCall>& self) {
     const PagePut& page = pages[i];
-    absl::StatusOr<PutPayload> made = MakePutPayload(page, *payload, encoded, std::nullopt, self);
+    absl::StatusOr<PutPayload> made =
+        MakePutPayload(page, *payload, encoded, std::nullopt, self, coder);
     if (!made.ok()) {
       Answer(i, RefusedPut(made.status().message()));
       return absl::OkStatus();
@@ -195,7 +199,8 @@ bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
                deadline, std::move(payload), Answers<GetResult>(n)},
               batch.lease,
               std::move(batch.each),
-              kind});
+              kind,
+              std::move(batch.decoder)});
   core.direct.Start(connection, [call = std::move(call)](const DirectSocket& socket) {
     return Over(call, call->Exchange(socket));
   });
@@ -203,7 +208,7 @@ bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
 }
 
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
-                    Client::PutDone& done, Time deadline) {
+                    Client::PutDone& done, Time deadline, PageCoder coder) {
   const bool whole =
       std::ranges::all_of(pages, [](const PagePut& page) { return CannotPut(page).empty(); });
   if (!core.options_status.ok() || pages.empty() || !whole) return false;
@@ -218,7 +223,8 @@ bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<Page
   auto call =
       std::make_shared<PutCall>(PutCall{{core, space, std::move(pages), std::move(done), deadline,
                                          std::move(payload), Answers<PutResult>(n)},
-                                        encoded});
+                                        encoded,
+                                        std::move(coder)});
   core.direct.Start(connection, [call = std::move(call)](const DirectSocket& socket) {
     return Over(call, call->Exchange(socket, call));
   });

@@ -19,7 +19,7 @@ namespace kvstow {
 // callback: it may be the connection's. False when it must go over a stream; nothing was done then.
 bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline);
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
-                    Client::PutDone& done, Time deadline);
+                    Client::PutDone& done, Time deadline, PageCoder coder = nullptr);
 
 // A Lookup, on this thread; nothing when it must go over gRPC. DEADLINE_EXCEEDED when that came
 // first: there is no time for another attempt.

@@ -10,7 +10,8 @@ namespace kvstow {
 
 absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> payload,
                                                     const PageGet& page,
-                                                    const CalibrationStore& calibrations) {
+                                                    const CalibrationStore& calibrations,
+                                                    const PageDecoder& decoder) {
   KVSTOW_ASSIGN_OR_RETURN(const ParsedPayload parsed, ParseEncodedPayload(payload));
   const PageHeader& header = parsed.header;
   if (header.key != page.key) {
@@ -35,8 +36,10 @@ absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> pay
         "them has ",
         bytes, " bytes, the buffer ", page.out.size(), ": does the worker use the space's spec?"));
   }
-  KVSTOW_RETURN_IF_ERROR(
-      DecodePage(header, parsed.bodies, wanted, page.out.first(bytes), calibrations));
+  const std::span<uint8_t> out_bytes = page.out.first(bytes);
+  KVSTOW_RETURN_IF_ERROR(decoder
+                             ? decoder(header, parsed.bodies, wanted, out_bytes)
+                             : DecodePage(header, parsed.bodies, wanted, out_bytes, calibrations));
   DecodedPayload out{.bytes = bytes, .tokens = wanted.tokens.count, .keep = {}};
   KVSTOW_ASSIGN_OR_RETURN(auto kept, KeptTokens(header, parsed.bodies, wanted));
   if (kept.has_value()) out.keep = std::move(kept->keep);

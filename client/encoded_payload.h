@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "kernels/calibration.h"
+#include "kernels/codec.h"
 
 namespace kvstow {
 
@@ -25,9 +26,11 @@ struct DecodedPayload {
 // Writes the layers and tokens of `page` to page.out. DATA_LOSS: damaged. NOT_FOUND: the
 // calibration that the page names is not among `calibrations`. FAILED_PRECONDITION: a page that
 // this build cannot decode, that has not these tokens, or whose bytes do not fit into page.out.
+// `decoder`, if not null, is called in the place of DecodePage.
 absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> payload,
                                                     const PageGet& page,
-                                                    const CalibrationStore& calibrations);
+                                                    const CalibrationStore& calibrations,
+                                                    const PageDecoder& decoder = nullptr);
 
 // What a page is whose payload did not decode.
 PageOutcome OutcomeOfFailedDecode(const absl::Status& status);

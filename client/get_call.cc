@@ -145,7 +145,7 @@ class GetStream final : public StreamHandler {
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
     landing_.emplace(call_->batch.pages[todo_[page - 1]], *call_->payload, kind_,
-                     call_->core.options);
+                     call_->core.options, call_->batch.decoder);
     if (absl::Status s = landing_->Begin(response.begin()); !s.ok()) {
       // The pages after it come over another stream.
       KVSTOW_RETURN_IF_ERROR(EndPage(page));

@@ -27,6 +27,7 @@ struct GetBatch {
   // If any: told of each page that has its result, before `done`, on whatever thread, one call at
   // a time. Over one stream, pages come in order.
   std::function<void(size_t page, const GetResult&)> each = nullptr;
+  PageDecoder decoder = nullptr;  // of those that come encoded; null: the CPU decodes
 };
 
 // Fetches the pages into their buffers. `done` runs on core.executor once every page has a result;

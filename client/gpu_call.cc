@@ -9,6 +9,7 @@
 #include "base/shared_bytes.h"
 #include "base/status_macros.h"
 #include "client/direct_call.h"
+#include "client/gpu_coder.h"
 #include "client/local_call.h"
 #include "client/local_pages.h"
 #include "client/put_call.h"
@@ -21,6 +22,18 @@ constexpr Duration kAskAgain = std::chrono::microseconds(500);  // whether event
 // Host memory of a call, unless a page has more. So many at a time go over a stream before it is
 // tried again whether shared memory has room.
 constexpr size_t kMostScratch = 16 << 20;
+
+// None: the CPU codes.
+PageCoder CoderFor(ClientCore& core, const std::string& space, std::shared_ptr<HostCopies> copies) {
+  if (!core.gpu_coder.has_value()) return nullptr;
+  return core.gpu_coder->Coder(core.payloads.Find(space), std::move(copies));
+}
+PageDecoder DecoderFor(ClientCore& core, const std::string& space,
+                       std::shared_ptr<HostCopies> copies) {
+  if (!core.gpu_coder.has_value()) return nullptr;
+  return core.gpu_coder->Decoder(core.payloads.Find(space), core.options.calibrations,
+                                 std::move(copies));
+}
 
 // How Get and Put differ. `place` is where a page is that is on its way: in the shared memory of
 // the GPU, or in the host's.
@@ -59,9 +72,13 @@ struct GetKind {
     page.on_gpu = false;
     return page;
   }
+  static HostCopy CopyOf(const PageGet& page) { return {.to = page.out}; }
   static void StartHost(ClientCore& core, std::string space, uint64_t lease,
-                        std::vector<PageGet> pages, Time deadline, Done done) {
-    StartAnyGet(core, {std::move(space), lease, std::move(pages), std::move(done)}, deadline);
+                        std::vector<PageGet> pages, Time deadline,
+                        std::shared_ptr<HostCopies> copies, Done done) {
+    GetBatch batch{std::move(space), lease, std::move(pages), std::move(done)};
+    batch.decoder = DecoderFor(core, batch.space, std::move(copies));
+    StartAnyGet(core, std::move(batch), deadline);
   }
 };
 
@@ -102,10 +119,13 @@ struct PutKind {
     page.on_gpu = false;
     return page;
   }
+  static HostCopy CopyOf(const PagePut& page) { return {.from = page.raw}; }
   static void StartHost(ClientCore& core, std::string space, uint64_t, std::vector<PagePut> pages,
-                        Time deadline, Done done) {
-    if (StartDirectPut(core, space, pages, done, deadline)) return;
-    StartPut(core, std::move(space), std::move(pages), deadline, std::move(done));
+                        Time deadline, std::shared_ptr<HostCopies> copies, Done done) {
+    PageCoder coder = CoderFor(core, space, std::move(copies));
+    if (StartDirectPut(core, space, pages, done, deadline, coder)) return;
+    StartPut(core, std::move(space), std::move(pages), deadline, std::move(done), nullptr,
+             std::move(coder));
   }
 };
 
@@ -126,8 +146,9 @@ struct GpuCall {
   std::vector<bool> under_way;  // and where it is then
   std::vector<std::span<uint8_t>> places;
   size_t open = 0;  // pages that are under way, all of them the same way
-  std::shared_ptr<LocalSession> session = nullptr;  // of those in shared memory
-  ByteBlock scratch = {};                           // of those that go by the host
+  std::shared_ptr<LocalSession> session = nullptr;    // of those in shared memory
+  ByteBlock scratch = {};                             // of those that go by the host
+  std::shared_ptr<HostCopies> host_copies = nullptr;  // and what it holds
 
   DeviceSharing& gpu() const { return *core.options.gpu; }
   bool late() const { return Clock::Real().Now() >= deadline; }
@@ -239,7 +260,9 @@ void TakeHost(const Shared<Kind>& call, std::span<const size_t> asked,
     const auto& page = call->pages[i];
     call->End(i);
     absl::Status copied;
-    if (page.on_gpu && Kind::IsDone(results[n].outcome)) {
+    const auto of_gpu = call->host_copies->find(call->places[i].data());
+    const bool there = of_gpu != call->host_copies->end() && of_gpu->second.came;
+    if (page.on_gpu && !there && Kind::IsDone(results[n].outcome)) {
       copied = Kind::AfterHost(call->gpu(), page, results[n], call->places[i]);
     }
     if (copied.ok()) {
@@ -265,6 +288,7 @@ void StartHost(const Shared<Kind>& call, std::span<const size_t> ready) {
   call->scratch = ByteBlock(bytes);
   std::vector<typename Kind::Page> pages;
   std::vector<size_t> asked;
+  call->host_copies = std::make_shared<HostCopies>();
   std::span<uint8_t> left = call->scratch.span();
   for (const size_t i : ready.first(n)) {
     const auto& page = call->pages[i];
@@ -278,11 +302,12 @@ void StartHost(const Shared<Kind>& call, std::span<const size_t> ready) {
     }
     call->Begin(i, place);
     asked.push_back(i);
+    if (!place.empty()) (*call->host_copies)[place.data()] = Kind::CopyOf(page);
     pages.push_back(page.on_gpu ? Kind::OnHost(page, place) : page);
   }
   if (pages.empty()) return RunNext<Kind>(call);
   Kind::StartHost(
-      call->core, call->space, call->lease, std::move(pages), call->deadline,
+      call->core, call->space, call->lease, std::move(pages), call->deadline, call->host_copies,
       [call, asked = std::move(asked)](std::vector<typename Kind::Result> results) {
         call->core.gpu_thread->Run([call, asked, results = std::move(results)]() mutable {
           TakeHost<Kind>(call, asked, std::move(results));

@@ -1,7 +1,7 @@
 // Where the payload of a page that comes goes: raw bytes straight into the caller's buffer, encoded
 // ones and what follows raw ones into memory of our own; then it is checked and decoded.
 //
-//   PageLanding landing(page, payload, encoded, core.options);
+//   PageLanding landing(page, payload, kind, core.options, decoder);
 //   KVSTOW_RETURN_IF_ERROR(landing.Begin(reply));
 //   while (!landing.whole()) { ...fill the front of landing.Room()...; landing.Filled(n); }
 //   GetResult result = landing.Finish();
@@ -33,10 +33,10 @@ uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKin
 
 class PageLanding {
  public:
-  // All of them outlive this.
+  // All of them outlive this. `decoder`, if not null, is called in the place of DecodePage.
   PageLanding(const PageGet& page, const SpacePayload& space, LandingKind kind,
-              const ClientOptions& options)
-      : page_(page), space_(space), kind_(kind), options_(options) {}
+              const ClientOptions& options, const PageDecoder& decoder)
+      : page_(page), space_(space), kind_(kind), options_(options), decoder_(decoder) {}
 
   // What the server says of the page. UNAVAILABLE when its payload does not fit: there is no way to
   // skip it, and Finish() says what is wrong.
@@ -64,6 +64,7 @@ class PageLanding {
   const SpacePayload& space_;
   const LandingKind kind_;
   const ClientOptions& options_;
+  const PageDecoder& decoder_;
   GetResult result_;
   bool damaged_ = false;
   v1::KeptTokens kept_;

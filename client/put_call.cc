@@ -58,6 +58,7 @@ struct PutCall {
   std::string space;
   std::shared_ptr<SpacePayload> payload;
   std::shared_ptr<PutProgress> progress;  // null: all pages are whole
+  const PageCoder coder;                  // null: the space's codec
   Attempts attempts;
 };
 
@@ -212,7 +213,7 @@ class PutStream final : public StreamHandler {
     if (!filling) digest = Xxh3_128(page.raw);
     digest_ = Xxh3Stream();
     absl::StatusOr<PutPayload> payload =
-        MakePutPayload(page, *call_->payload, encoded_, digest, batch_);
+        MakePutPayload(page, *call_->payload, encoded_, digest, batch_, call_->coder);
     if (!payload.ok()) {
       batch_->answers.Set(todo_[next_], RefusedPut(payload.status().message()));
       ++answered_;
@@ -253,7 +254,7 @@ void StartStream(std::shared_ptr<PutCall> call) {
 }  // namespace
 
 void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
-              Client::PutDone done, std::shared_ptr<PutProgress> progress) {
+              Client::PutDone done, std::shared_ptr<PutProgress> progress, PageCoder coder) {
   auto batch = std::make_shared<PutBatch>(core, std::move(pages), std::move(done));
   for (size_t i = 0; i < batch->pages.size(); ++i) {
     const PagePut& page = batch->pages[i];
@@ -264,9 +265,9 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, T
     if (!why.empty()) batch->answers.Set(i, RefusedPut(why));
   }
   std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
-  auto call = std::make_shared<PutCall>(PutCall{std::move(batch), std::move(space),
-                                                std::move(payload), std::move(progress),
-                                                Attempts(core.options.attempts, deadline)});
+  auto call = std::make_shared<PutCall>(
+      PutCall{std::move(batch), std::move(space), std::move(payload), std::move(progress),
+              std::move(coder), Attempts(core.options.attempts, deadline)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
   if (call->batch->answers.Missing().empty()) return;
   StartStream(std::move(call));

@@ -28,17 +28,19 @@ uint64_t TotalBytes(std::span<const SharedBytes> parts) {
 
 absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayload& space,
                                           bool encoded, const std::optional<Digest128>& digest,
-                                          std::shared_ptr<const void> owner) {
+                                          std::shared_ptr<const void> owner,
+                                          const PageCoder& coder) {
   PutPayload out;
   if (encoded) {
     const Digest128 raw_digest = digest.has_value() ? *digest : Xxh3_128(page.raw);
+    const PageToEncode to_encode{.raw = page.raw,
+                                 .tokens = page.tokens,
+                                 .first_position = page.first_position,
+                                 .key = page.key,
+                                 .raw_digest = raw_digest,
+                                 .raw_owner = owner};
     KVSTOW_ASSIGN_OR_RETURN(const EncodedPage coded,
-                            space.codec->Encode({.raw = page.raw,
-                                                 .tokens = page.tokens,
-                                                 .first_position = page.first_position,
-                                                 .key = page.key,
-                                                 .raw_digest = raw_digest,
-                                                 .raw_owner = owner}));
+                            coder ? coder(to_encode) : space.codec->Encode(to_encode));
     const std::vector<std::optional<SharedBytes>> bodies(coded.segments.begin(),
                                                          coded.segments.end());
     out.parts = EncodedPayload(coded.header_bytes, bodies);

@@ -29,11 +29,12 @@ struct PutPayload {
 };
 
 // `digest` is that of the raw page, where it is sent ahead; an encoded one has it. What the parts
-// refer to is the page's own memory, which `owner` keeps. Errors are of encoding: the page is
-// refused.
+// refer to is the page's own memory, which `owner` keeps. `coder`, if any, codes in the place of
+// the space's codec. Errors are of encoding: the page is refused.
 absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayload& space,
                                           bool encoded, const std::optional<Digest128>& digest,
-                                          std::shared_ptr<const void> owner);
+                                          std::shared_ptr<const void> owner,
+                                          const PageCoder& coder = nullptr);
 
 uint64_t TotalBytes(std::span<const SharedBytes> parts);
 

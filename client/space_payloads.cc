@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/calibration.h"
 #include "kernels/rate_codec.h"
@@ -24,6 +25,17 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& option
                    options.calibrations == nullptr ? NoCalibrations() : *options.calibrations);
 }
 
+// Null, and a line in the log, where the GPU has no such codec. Exact pages are what the host's
+// copy is: there is nothing to code.
+std::shared_ptr<DeviceCodec> OnGpu(Device& gpu, const Codec& codec) {
+  if (codec.exact() || !codec.recipe().policy_ops().empty()) return nullptr;
+  auto on_gpu = gpu.NewCodec(codec.recipe(), codec.spec());
+  if (on_gpu.ok()) return *std::move(on_gpu);
+  Log().info("pages of '{}' on the GPU are coded by the CPU: {}", codec.recipe().text(),
+             std::string(on_gpu.status().message()));
+  return nullptr;
+}
+
 }  // namespace
 
 absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pipeline,
@@ -35,6 +47,7 @@ absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pi
   if (codec.ok()) {
     noted->reads_columns = !(*codec)->recipe().policy_ops().empty();
     noted->codec = *std::move(codec);
+    if (options_.gpu_device != nullptr) noted->on_gpu = OnGpu(*options_.gpu_device, *noted->codec);
   }
   {
     MutexLock lock(mu_);

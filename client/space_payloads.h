@@ -15,11 +15,13 @@
 #include "client/client.h"
 #include "client/payload_choice.h"
 #include "kernels/codec.h"
+#include "kernels/device_codec.h"
 
 namespace kvstow {
 
 struct SpacePayload {
   std::shared_ptr<const Codec> codec;   // null: pages cannot be encoded here
+  std::shared_ptr<DeviceCodec> on_gpu;  // of the same pages in the GPU's memory; null: codec does
   bool reads_columns = false;           // coding reads attention columns: pages with some go raw
   uint64_t page_bytes = kMaxPageBytes;  // raw, of a full page at most
   PayloadChoice put, get;

@@ -18,6 +18,7 @@
 #define KVSTOW_KERNELS_CODEC_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -104,6 +105,13 @@ absl::Status DecodePage(const PageHeader& header,
 absl::Status DecodePage(const PageHeader& header, std::span<const SharedBytes> segments,
                         std::span<uint8_t> out,
                         const CalibrationStore& calibrations = NoCalibrations());
+
+// What is called in the place of Codec::Encode and of DecodePage, does what they do, and answers
+// alike: where a page's bytes lie in a GPU's memory.
+using PageCoder = std::function<absl::StatusOr<EncodedPage>(const PageToEncode&)>;
+using PageDecoder =
+    std::function<absl::Status(const PageHeader&, std::span<const std::optional<SharedBytes>>,
+                               PageRange wanted, std::span<uint8_t> out)>;
 
 // The wanted layers of all tokens without decoding: parts of the bodies, which in this order are
 // what DecodePage would write. Nothing where the recipe does not keep the very bytes. Errors and

@@ -26,9 +26,6 @@
 
 namespace kvstow {
 
-// What codes a page of a space in the place of its codec, and gives what that would.
-using PageCoder = std::function<absl::StatusOr<EncodedPage>(const PageToEncode&)>;
-
 class PageWriter {
  public:
   // `default_ack` is what ACK_UNSPECIFIED means; a server without a disk offers MEMORY only.
