@@ -1,9 +1,9 @@
 // The codec conformance suite, on every recipe and every dtype.
 #include "tests/conformance/codec_conformance.h"
-#include "tests/conformance/codec_damage_conformance.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "tests/conformance/codec_damage_conformance.h"
 
 namespace kvstow::testing {
 namespace {
