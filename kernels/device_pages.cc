@@ -52,9 +52,11 @@ SharedBytes Joined(std::span<const std::optional<SharedBytes>> segments) {
 
 absl::StatusOr<EncodedPage> EncodeOnDevice(const CodecOnDevice& on, const Codec& codec,
                                            const PageToEncode& page, const DeviceBuffer& raw) {
-  if (!page.raw_digest.has_value()) {
-    return absl::InvalidArgumentError("a page on a device comes with its digest");
+  if (!page.raw_digest.has_value() || page.raw.size() != PageBytes(codec.spec(), page.tokens)) {
+    return absl::InvalidArgumentError("a page on a device comes with its digest and its bytes");
   }
+  KVSTOW_ASSIGN_OR_RETURN(const bool coarse, KeysAreTooCoarse(codec, page));
+  if (coarse) return absl::UnimplementedError("the page needs groups of K by channel");
   KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> coded,
                           on.device.Allocate(on.codec.CodedBytes(page.tokens)));
   const EncodeJob job{.tokens = page.tokens, .raw = &raw, .coded = coded.get()};
@@ -73,8 +75,6 @@ absl::StatusOr<EncodedPage> EncodeOnDevice(const CodecOnDevice& on, const Codec&
     segment.digest = Xxh3(out.segments.back().span());
     at += segment.bytes;
   }
-  KVSTOW_ASSIGN_OR_RETURN(const bool coarse, KeysAreTooCoarse(codec, out));
-  if (coarse) return absl::UnimplementedError("the page needs groups of K by channel");
   out.header_bytes = SharedBytes::Take(SerializePageHeader(out.header));
   return out;
 }

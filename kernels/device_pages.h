@@ -22,8 +22,9 @@ struct CodecOnDevice {
   DeviceCodec& codec;
 };
 
-// The page in `raw`, as `codec` of the same recipe and spec would encode it. `page` has its digest;
-// its bytes are not read.
+// The page in `raw`, as `codec` of the same recipe and spec would encode it. `page` has its digest,
+// and a copy of it on the host, of which a few tokens are read: some recipes are chosen page by
+// page (key_groups.h).
 absl::StatusOr<EncodedPage> EncodeOnDevice(const CodecOnDevice& on, const Codec& codec,
                                            const PageToEncode& page, const DeviceBuffer& raw);
 

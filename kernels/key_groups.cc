@@ -77,6 +77,11 @@ bool KeepsFirstTokens(const Recipe& recipe) {
   return last == "planes" || last == "joint";
 }
 
+// A recipe that keeps first tokens apart leaves open how; other pages have none.
+bool LeavesOpen(const Recipe& recipe, const PageToEncode& page) {
+  return page.first_position < kFirstTokens || !KeepsFirstTokens(recipe);
+}
+
 class KeyGroupsCodec final : public Codec {
  public:
   KeyGroupsCodec(KeyGroups groups, std::shared_ptr<const Codec> by_token,
@@ -93,8 +98,8 @@ class KeyGroupsCodec final : public Codec {
     // Pages of a wrong size get their error from the codec.
     const bool fits =
         page.tokens <= spec().page_tokens && page.raw.size() == PageBytes(spec(), page.tokens);
-    const bool open = page.first_position < kFirstTokens || !KeepsFirstTokens(recipe());
-    const bool coarse = fits && open && groups_.TooCoarse(page.raw, page.tokens);
+    const bool coarse =
+        fits && LeavesOpen(recipe(), page) && groups_.TooCoarse(page.raw, page.tokens);
     return (coarse ? by_channel_ : by_token_)->Encode(page);
   }
 
@@ -161,15 +166,11 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
   return errors > kCoarseKeys * 12 * kTop * kTop * spec_.layers;
 }
 
-absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const EncodedPage& page) {
+absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const PageToEncode& page) {
   KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(codec.recipe()));
-  if (!channels.has_value() || KeepsFirstTokens(codec.recipe())) return false;
+  if (!channels.has_value() || !LeavesOpen(codec.recipe(), page)) return false;
   KVSTOW_ASSIGN_OR_RETURN(const KeyGroups groups, KeyGroups::Make(codec.recipe(), codec.spec()));
-  const uint32_t tokens = std::min(page.header.tokens, kSpanTokens);
-  ByteBlock raw(PageBytes(codec.spec(), tokens));
-  const std::vector<std::optional<SharedBytes>> all(page.segments.begin(), page.segments.end());
-  KVSTOW_RETURN_IF_ERROR(DecodePage(page.header, all, {{}, {0, tokens}}, raw.span()));
-  return groups.TooCoarse(raw.span(), tokens);
+  return groups.TooCoarse(page.raw, page.tokens);
 }
 
 std::shared_ptr<const Codec> MakeKeyGroupsCodec(KeyGroups groups,

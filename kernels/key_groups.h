@@ -55,10 +55,9 @@ class KeyGroups {
   const RopeRotation rotation_;  // of the first tokens, whatever their positions
 };
 
-// The same of a page that was coded by token, as a device does (device_codec.h), from what its
-// first tokens decode to. False of any other recipe. Where K is about as coarse as it may be,
-// Encode may choose otherwise.
-absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const EncodedPage& page);
+// Whether `codec` would code this page otherwise than its recipe is written, which is all that a
+// device does (device_codec.h).
+absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const PageToEncode& page);
 
 // Pages go through `by_channel` when they are too coarse for `by_token`.
 std::shared_ptr<const Codec> MakeKeyGroupsCodec(KeyGroups groups,

@@ -88,6 +88,33 @@ TEST_F(DevicePagesTest, KeysWithLargeMeansAreTheCpus) {
   EXPECT_TRUE(Decode(For("affine(bits=8,group=64,k=channel)"), page->header, all).ok());
 }
 
+// Wherever the line between the two is.
+TEST_F(DevicePagesTest, NoPageIsOtherThanTheCpus) {
+  const Codecs codecs = For("int8");
+  int by_token = 0, by_channel = 0;
+  for (int step = 0; step <= 60; ++step) {
+    SCOPED_TRACE(step);
+    Gaussian next;
+    size_t i = 0;
+    const auto mean = static_cast<float>(step) / 4;
+    const auto raw = MakePage(spec_, 64, [&] { return next() + (i++ % 16 == 3 ? mean : 0.0f); });
+    const PageToEncode page = PageOf(raw, 64);
+    const auto cpu = codecs.cpu->Encode(page);
+    ASSERT_TRUE(cpu.ok());
+    const auto device = EncodeOnDevice(codecs.on(), *codecs.cpu, page, *OnDevice(raw));
+    if (device.ok()) {
+      ++by_token;
+      EXPECT_EQ(cpu->header, device->header);
+    } else {
+      ++by_channel;
+      EXPECT_TRUE(absl::IsUnimplemented(device.status())) << device.status();
+      EXPECT_NE(cpu->header.pipeline, codecs.device->pipeline());
+    }
+  }
+  EXPECT_GT(by_token, 0);
+  EXPECT_GT(by_channel, 0);
+}
+
 TEST_F(DevicePagesTest, OnlyWholePagesOfTheSameCodecAreDecoded) {
   const Codecs codecs = For("rotated8");
   ASSERT_GT(codecs.cpu->levels(), 1u);
