@@ -96,7 +96,7 @@ TEST_F(DevicePagesTest, NoPageIsOtherThanTheCpus) {
     SCOPED_TRACE(step);
     Gaussian next;
     size_t i = 0;
-    const auto mean = static_cast<float>(step) / 4;
+    const auto mean = static_cast<float>(step) / 2;
     const auto raw = MakePage(spec_, 64, [&] { return next() + (i++ % 16 == 3 ? mean : 0.0f); });
     const PageToEncode page = PageOf(raw, 64);
     const auto cpu = codecs.cpu->Encode(page);
