@@ -123,14 +123,16 @@ class PutStream final : public StreamHandler {
       message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
       return {.message = WriteChunk(message, {})};
     }
-    // Also while there is no credit: the first page is ready when the server has answered.
-    while (next_ < todo_.size() && parts_.empty() && !Begin(batch_->pages[todo_[next_]])) {
+    // Without credit no page is begun: a server that refuses the stream costs no digest.
+    while (credit_ > 0 && next_ < todo_.size() && parts_.empty() &&
+           !Begin(batch_->pages[todo_[next_]])) {
       ++next_;  // it was answered here
     }
     if (next_ == todo_.size()) return {.last = true};
+    if (credit_ == 0) return {};
     const uint64_t all = TotalBytes(parts_);
     const uint64_t ready = progress == nullptr ? all : progress->Ready(all);
-    if (credit_ == 0 || ready == sent_) return {};
+    if (ready == sent_) return {};
     message.set_page(next_ + 1);
     message.set_offset(sent_);
     if (sent_ == 0) message.mutable_begin()->Swap(&begin_);

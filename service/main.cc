@@ -15,10 +15,11 @@
 #include "service/notify.h"
 #include "service/server.h"
 
-// Read by jemalloc at start: memory that is not used goes back to the system without a call to
-// free.
+// Read by jemalloc at start: memory that is not used goes back to the system within a minute,
+// without a call to free. Sooner, and blocks of pages would be faulted anew after every pause
+// (docs/decisions/0010-jemalloc-in-kvstowd.md).
 extern "C" {
-const char* malloc_conf = "background_thread:true";
+const char* malloc_conf = "background_thread:true,dirty_decay_ms:60000";
 }
 
 namespace kvstow {

@@ -31,6 +31,7 @@ struct Flags {
   uint32_t clients = 8, batch = 4, seconds = 5, times = 4;
   uint64_t host_bytes = uint64_t{512} << 20;
   std::string recipe = "raw";
+  bool local = false;
   KvSpec spec;
 };
 
@@ -171,10 +172,16 @@ std::vector<std::string> TextOf(const Json& row) {
           FormatSize(row["server_peak_rss_bytes"].get<uint64_t>())};
 }
 
+absl::StatusOr<std::string> AddressFor(const Flags& flags, const Scratch& scratch) {
+  if (flags.local) return absl::StrCat("unix:", scratch.path(), "/kvstow.sock");
+  KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
+  return absl::StrCat("127.0.0.1:", free.port());
+}
+
 absl::Status Overload(const Flags& flags) {
   KVSTOW_RETURN_IF_ERROR(Validate(flags.spec));
   KVSTOW_ASSIGN_OR_RETURN(const std::unique_ptr<Scratch> scratch, Scratch::Make());
-  const std::string address = absl::StrCat("unix:", scratch->path(), "/kvstow.sock");
+  KVSTOW_ASSIGN_OR_RETURN(const std::string address, AddressFor(flags, *scratch));
   KVSTOW_ASSIGN_OR_RETURN(
       const auto server,
       StartKvstowd(address, flags.host_bytes, {}, absl::StrCat(scratch->path(), "/kvstow.log")));
@@ -234,6 +241,7 @@ void AddBenchOverload(CLI::App& bench, int& exit_code) {
   verb->add_option("--page-tokens", flags->spec.page_tokens, "tokens of a page: 32 KiB each")
       ->capture_default_str();
   verb->add_option("--recipe", flags->recipe, "codec")->capture_default_str();
+  verb->add_flag("--local", flags->local, "over a UNIX socket, where all goes over gRPC");
   verb->footer(
       "Examples:\n  kvstow bench overload\n  kvstow bench overload --times 8 --recipe int8");
   verb->callback([flags, &exit_code] {
