@@ -127,6 +127,10 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Refuse(ticket.status());
   }
+  if (page.payload_bytes() > granted_) {
+    parts_.direct_bytes += page.payload_bytes() - granted_;
+    granted_ = page.payload_bytes();
+  }
   std::optional<PageDigests> came;
   const absl::Status filled = parts_.staging.Fill(
       *ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });

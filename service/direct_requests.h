@@ -8,6 +8,8 @@
 #ifndef KVSTOW_SERVICE_DIRECT_REQUESTS_H_
 #define KVSTOW_SERVICE_DIRECT_REQUESTS_H_
 
+#include <atomic>
+
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "kernels/page_digests.h"
@@ -29,7 +31,8 @@ struct DirectParts {
   PageWriter& writer;
   PageReader& reader;
   Metrics& metrics;
-  KvOperator& op;  // for lookups
+  KvOperator& op;                       // for lookups
+  std::atomic<uint64_t>& direct_bytes;  // StreamParts has it
 };
 
 class DirectRequests {
@@ -37,6 +40,9 @@ class DirectRequests {
   // `patience`: how long the peer may let a frame stand still, and its bytes a MiB a second beside.
   DirectRequests(DirectParts& parts, const DirectSocket& socket, Duration patience)
       : parts_(parts), socket_(socket), patience_(patience) {}
+  ~DirectRequests() { parts_.direct_bytes -= granted_; }
+  DirectRequests(const DirectRequests&) = delete;
+  DirectRequests& operator=(const DirectRequests&) = delete;
 
   // Takes the frame that has begun and answers it. A status that is not OK is a broken rule of
   // framing, or a peer that is gone: hang up. What is wrong with a page is its answer.
@@ -58,6 +64,7 @@ class DirectRequests {
   DirectParts& parts_;
   const DirectSocket& socket_;
   const Duration patience_;
+  uint64_t granted_ = 0;  // of direct_bytes: the largest page that was put here
 };
 
 }  // namespace kvstow

@@ -210,8 +210,9 @@ absl::Status Server::Impl::StartDirect() {
   if (config_.direct_listen != "auto") {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
-  auto direct = DirectServer::Start({.host = address.host, .port = address.port},
-                                    {spaces_, staging_, writer_, reader_, metrics_, op_});
+  auto direct = DirectServer::Start(
+      {.host = address.host, .port = address.port},
+      {spaces_, staging_, writer_, reader_, metrics_, op_, streams_.direct_bytes});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));

@@ -42,9 +42,10 @@ absl::Status StreamCount::admitted() const {
 
 absl::StatusOr<uint64_t> PutWindow::Take(uint64_t page_bytes) {
   const uint64_t budget = std::min(parts_.limits.put_bytes, parts_.staging.budget_bytes());
+  const uint64_t streams = budget - std::min<uint64_t>(parts_.direct_bytes, budget / 2);
   uint64_t granted = parts_.put_granted, window = 0;
   do {
-    const uint64_t left = budget - std::min(budget, granted);
+    const uint64_t left = streams - std::min(streams, granted);
     window = std::max(std::min(parts_.limits.window_bytes, left / 4), 2 * page_bytes);
     if (window > left && granted > 0) {
       parts_.metrics.CountRefusedCall("put_memory");

@@ -65,6 +65,8 @@ struct StreamParts {
   DirectServer* direct = nullptr;
   std::atomic<int> put_streams = 0, get_streams = 0;
   std::atomic<uint64_t> put_granted = 0, get_ahead = 0;
+  // Of direct connections, a page each: up to a half of what Put streams may have is theirs.
+  std::atomic<uint64_t> direct_bytes = 0;
 };
 
 using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;

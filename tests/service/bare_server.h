@@ -46,7 +46,10 @@ class BareServer {
     }
   }
   LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
-  DirectParts Direct() { return {spaces_, staging_, *writer_, *reader_, metrics_, *op_}; }
+  DirectParts Direct() {
+    return {spaces_, staging_, *writer_, *reader_, metrics_, *op_, direct_bytes_};
+  }
+  uint64_t direct_bytes() const { return direct_bytes_; }
   LocalGpu& gpu() { return gpu_; }
   TieredStore& store() { return *store_; }
   Faults& faults() { return faults_; }  // of its memory
@@ -55,6 +58,7 @@ class BareServer {
  private:
   Faults faults_;
   Metrics metrics_{"bare"};
+  std::atomic<uint64_t> direct_bytes_ = 0;
   const std::unique_ptr<DeviceSharing> sharing_ = MakeHostSharing("a GPU");
   LocalGpu gpu_{HostDevice(), *sharing_, uint64_t{1} << 20};
   Calibrations calibrations_{""};

@@ -123,6 +123,18 @@ class DirectTest : public ::testing::Test {
   std::thread serving_;
 };
 
+// A page each, for as long as they are there: streams get what is left.
+TEST_F(DirectTest, ConnectionsCountAmongWhatComesIn) {
+  EXPECT_EQ(server_.direct_bytes(), 0);
+  const std::string page = PageOf(1);
+  for (const char* key : {"a", "b"}) {
+    EXPECT_EQ(Put(PutOf(key, page), page).put().status(), v1::STORED);
+    EXPECT_EQ(server_.direct_bytes(), kPageBytes);
+  }
+  HangUp();
+  EXPECT_EQ(server_.direct_bytes(), 0);
+}
+
 TEST_F(DirectTest, PagesGoInAndComeBack) {
   const std::string raw = PageOf(1);
   EXPECT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
