@@ -6,7 +6,6 @@
 #ifndef KVSTOW_SERVICE_PAGE_WRITER_H_
 #define KVSTOW_SERVICE_PAGE_WRITER_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
