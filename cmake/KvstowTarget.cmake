@@ -26,7 +26,9 @@ function(kvstow_program name)
 endfunction()
 
 # kvstow_test(NAME SOURCES ... LINK ... [LABEL unit|integration|slow] [TIMEOUT s]) makes one GoogleTest program;
-# ctest runs each of its tests by itself, in parallel. Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR.
+# ctest runs each of its tests by itself, in parallel. With KVSTOW_TEST_SHARDS it runs so many processes of the program,
+# which share its tests: thousands of processes take longer to start under AddressSanitizer than their tests to run.
+# Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR.
 function(kvstow_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_LABEL)
@@ -40,9 +42,19 @@ function(kvstow_test name)
     ${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests CXX_CLANG_TIDY "")
   target_compile_definitions(
     ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
-  gtest_discover_tests(
-    ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  if(NOT KVSTOW_TEST_SHARDS)
+    gtest_discover_tests(
+      ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+    return()
+  endif()
+  math(EXPR last "${KVSTOW_TEST_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    add_test(NAME ${name}.shard_${shard} COMMAND ${name})
+    set_tests_properties(
+      ${name}.shard_${shard} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 900
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${KVSTOW_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
 endfunction()
 
 # kvstow_slow_test(NAME PROGRAM FILTER VARIABLE=VALUE...) runs tests of PROGRAM longer than CI does, with these
