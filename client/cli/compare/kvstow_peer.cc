@@ -113,8 +113,8 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                    kvstow.shared ? "-shared" : "", kvstow.streams ? "-streams" : "");
   std::string address = absl::StrCat("unix:", options.folder, "/", id, ".sock");
   if (!options.local) {
-    KVSTOW_ASSIGN_OR_RETURN(const Listener free, Listener::Open());
-    address = absl::StrCat("127.0.0.1:", free.port());
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
+    address = absl::StrCat("127.0.0.1:", port);
   }
   std::vector<std::string> more;
   if (kvstow.shared) more = {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")};

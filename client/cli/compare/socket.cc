@@ -168,4 +168,9 @@ absl::StatusOr<Socket> Listener::Accept() {
 
 void Listener::Stop() { shutdown(descriptor_, SHUT_RDWR); }
 
+absl::StatusOr<int> PortForAServer() {
+  KVSTOW_ASSIGN_OR_RETURN(const Listener listener, Listener::Open());
+  return listener.port();
+}
+
 }  // namespace kvstow::cli

@@ -56,6 +56,9 @@ class Listener {
   int descriptor_, port_ = 0;
 };
 
+// A port that is free now: taken by nobody in the moment until the server starts, one hopes.
+absl::StatusOr<int> PortForAServer();
+
 }  // namespace kvstow::cli
 
 #endif  // KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_

@@ -125,12 +125,6 @@ class SocketPeer final : public Peer {
   const std::unique_ptr<Child> child_;
 };
 
-// A port that is free now: taken by nobody in the moment until the server starts, one hopes.
-absl::StatusOr<int> PortForAServer() {
-  KVSTOW_ASSIGN_OR_RETURN(const Listener listener, Listener::Open());
-  return listener.port();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options) {
