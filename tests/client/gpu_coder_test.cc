@@ -1,6 +1,5 @@
 // Pages on a GPU that go encoded to a server elsewhere: the GPU codes them, and nobody sees a
 // difference.
-#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -14,52 +13,6 @@ namespace {
 
 using ::testing::Each;
 
-// Counts what it coded, and fails when it is told to.
-struct Coded {
-  std::atomic<int> encoded = 0, decoded = 0;
-  std::atomic<bool> fails = false;
-};
-
-class CountingCodec final : public DeviceCodec {
- public:
-  CountingCodec(std::unique_ptr<DeviceCodec> codec, Coded& coded)
-      : codec_(std::move(codec)), coded_(coded) {}
-
-  const std::string& pipeline() const override { return codec_->pipeline(); }
-  uint32_t levels() const override { return codec_->levels(); }
-  std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
-    return codec_->Segments(tokens);
-  }
-  absl::StatusOr<std::vector<PageCoding>> Encode(std::span<const EncodeJob> pages,
-                                                 bool want_gains) override {
-    if (coded_.fails) return absl::InternalError("the GPU fell off the bus");
-    auto coding = codec_->Encode(pages, want_gains);
-    if (coding.ok() && coding->front().coded) ++coded_.encoded;
-    return coding;
-  }
-  absl::Status Decode(std::span<const DecodeJob> pages) override {
-    if (coded_.fails) return absl::InternalError("the GPU fell off the bus");
-    ++coded_.decoded;
-    return codec_->Decode(pages);
-  }
-
- private:
-  const std::unique_ptr<DeviceCodec> codec_;
-  Coded& coded_;
-};
-
-class CodingGpu final : public HostAsGpu {
- public:
-  Coded coded;
-
-  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                        const KvSpec& spec) override {
-    auto codec = HostAsGpu::NewCodec(recipe, spec);
-    if (!codec.ok()) return codec;
-    return std::make_unique<CountingCodec>(*std::move(codec), coded);
-  }
-};
-
 class GpuCoderTest : public GpuPagesTest {
  protected:
   static constexpr int kPages = 6;  // of ExpectWhatStreamsGive
@@ -70,8 +23,7 @@ class GpuCoderTest : public GpuPagesTest {
     return ConnectGpu(options);
   }
 
-  const std::shared_ptr<CodingGpu> device_ = std::make_shared<CodingGpu>();
-  Coded& coded_ = device_->coded;
+  const std::shared_ptr<FailingGpu> device_ = std::make_shared<FailingGpu>();
 };
 
 TEST_F(GpuCoderTest, CodesWhatGoesEncoded) {
@@ -80,12 +32,12 @@ TEST_F(GpuCoderTest, CodesWhatGoesEncoded) {
     const auto client = ConnectCoder({.payload = Payload::kEncoded, .direct_connections = direct});
     for (const std::string recipe : {"int8", "rotated8", "kivi4", "quarot"}) {
       SCOPED_TRACE(recipe + (direct > 0 ? ", direct" : ", streams"));
-      coded_.encoded = coded_.decoded = 0;
+      device_->encoded = device_->decoded = 0;
       gpu_->within = gpu_->to_host = gpu_->to_device = 0;
       Open(*client, recipe, recipe);
       ExpectWhatStreamsGive(*client, recipe);
-      EXPECT_EQ(coded_.encoded, kPages);
-      EXPECT_EQ(coded_.decoded, kPages);
+      EXPECT_EQ(device_->encoded, kPages);
+      EXPECT_EQ(device_->decoded, kPages);
       EXPECT_EQ(gpu_->within, 2 * kPages) << "to where the codec works, and from there";
       EXPECT_EQ(gpu_->to_host, kPages) << "for the digest";
       EXPECT_EQ(gpu_->to_device, 0) << "raw pages";
@@ -103,7 +55,7 @@ TEST_F(GpuCoderTest, LeavesToTheCpuWhatItCannotCode) {
     Open(*client, space, recipe);
     ExpectWhatStreamsGive(*client, space);
   }
-  EXPECT_EQ(coded_.encoded + coded_.decoded, 0);
+  EXPECT_EQ(device_->encoded + device_->decoded, 0);
 }
 
 TEST_F(GpuCoderTest, HasNoPartInPagesThatGoRaw) {
@@ -111,19 +63,19 @@ TEST_F(GpuCoderTest, HasNoPartInPagesThatGoRaw) {
   const auto client = ConnectCoder({.payload = Payload::kRaw});
   Open(*client, "s", "int8");
   ExpectWhatStreamsGive(*client, "s");
-  EXPECT_EQ(coded_.encoded + coded_.decoded, 0);
+  EXPECT_EQ(device_->encoded + device_->decoded, 0);
 }
 
 TEST_F(GpuCoderTest, AFailureIsTheCpusWork) {
   Start();
   const auto client = ConnectCoder();
   Open(*client, "s", "int8");
-  coded_.fails = true;
+  device_->fails = true;
   ExpectWhatStreamsGive(*client, "s");
-  coded_.fails = false;
+  device_->fails = false;
   gpu_->cannot_copy = true;  // within the GPU
   ExpectWhatStreamsGive(*client, "s");
-  EXPECT_EQ(coded_.encoded, 0);
+  EXPECT_EQ(device_->encoded, 0);
 }
 
 TEST_F(GpuCoderTest, PartsAndLevelsAreDecodedAsElsewhere) {
@@ -151,7 +103,7 @@ TEST_F(GpuCoderTest, PartsAndLevelsAreDecodedAsElsewhere) {
     EXPECT_TRUE(std::equal(on_gpu.room[p].begin(), on_gpu.room[p].begin() + bytes,
                            streamed.buffers[p].begin()));
   }
-  EXPECT_EQ(coded_.decoded, 2) << "the whole pages, one of them to its first level";
+  EXPECT_EQ(device_->decoded, 2) << "the whole pages, one of them to its first level";
 }
 
 TEST_F(GpuCoderTest, APageThatCannotBeCodedIsKeptExactly) {
@@ -169,7 +121,7 @@ TEST_F(GpuCoderTest, APageThatCannotBeCodedIsKeptExactly) {
   const auto got = client->Get("s", 0, on_gpu.gets).get();
   EXPECT_TRUE(got[0].exact);
   EXPECT_EQ(on_gpu.room[0], prompt.pages[0]);
-  EXPECT_EQ(coded_.encoded, 1);
+  EXPECT_EQ(device_->encoded, 1);
 }
 
 }  // namespace

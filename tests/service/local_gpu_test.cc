@@ -25,45 +25,6 @@ using ::testing::HasSubstr;
 constexpr uint64_t kGpuBytes = 4 << 20;
 constexpr char kUuid[] = "the test's GPU 0";  // 16 bytes
 
-// The host as a GPU whose codecs fail when they are told to.
-class FailingGpu final : public HostAsGpu {
- public:
-  std::atomic<bool> fails = false;
-
-  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                        const KvSpec& spec) override {
-    auto codec = HostAsGpu::NewCodec(recipe, spec);
-    if (!codec.ok()) return codec.status();
-    return std::make_unique<FailingCodec>(*std::move(codec), fails);
-  }
-
- private:
-  class FailingCodec final : public DeviceCodec {
-   public:
-    FailingCodec(std::unique_ptr<DeviceCodec> codec, const std::atomic<bool>& fails)
-        : codec_(std::move(codec)), fails_(fails) {}
-    const std::string& pipeline() const override { return codec_->pipeline(); }
-    uint32_t levels() const override { return codec_->levels(); }
-    std::vector<SegmentInfo> Segments(uint32_t tokens) const override {
-      return codec_->Segments(tokens);
-    }
-    absl::StatusOr<std::vector<PageCoding>> Encode(std::span<const EncodeJob> pages,
-                                                   bool want_gains) override {
-      if (fails_) return absl::InternalError("the GPU fell off the bus");
-      return codec_->Encode(pages, want_gains);
-    }
-    // The worst that it can say of a good page.
-    absl::Status Decode(std::span<const DecodeJob> pages) override {
-      if (fails_) return absl::DataLossError("the page is damaged");
-      return codec_->Decode(pages);
-    }
-
-   private:
-    const std::unique_ptr<DeviceCodec> codec_;
-    const std::atomic<bool>& fails_;
-  };
-};
-
 class LocalGpuTest : public ServerTest {
  protected:
   struct GpuWorker {
