@@ -31,7 +31,7 @@ PageCoder CoderFor(ClientCore& core, const std::string& space, std::shared_ptr<H
 PageDecoder DecoderFor(ClientCore& core, const std::string& space,
                        std::shared_ptr<HostCopies> copies) {
   if (!core.gpu_coder.has_value()) return nullptr;
-  return core.gpu_coder->Decoder(core.payloads.Find(space), core.options.calibrations,
+  return core.gpu_coder->Decoder(core.payloads.Find(space), CalibrationsOf(core.options),
                                  std::move(copies));
 }
 

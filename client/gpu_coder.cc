@@ -19,20 +19,18 @@ PageCoder GpuCoder::Coder(std::shared_ptr<SpacePayload> space,
 }
 
 PageDecoder GpuCoder::Decoder(std::shared_ptr<SpacePayload> space,
-                              std::shared_ptr<const CalibrationStore> calibrations,
+                              const CalibrationStore& calibrations,
                               std::shared_ptr<HostCopies> copies) {
   if (space->on_gpu == nullptr) return nullptr;
-  return [this, space = std::move(space), calibrations = std::move(calibrations),
-          copies = std::move(copies)](const PageHeader& header,
-                                      std::span<const std::optional<SharedBytes>> segments,
-                                      PageRange wanted, std::span<uint8_t> out) {
+  return [this, space = std::move(space), &calibrations, copies = std::move(copies)](
+             const PageHeader& header, std::span<const std::optional<SharedBytes>> segments,
+             PageRange wanted, std::span<uint8_t> out) {
     const auto copy = copies->find(out.data());
     if (copy != copies->end() && Decode(*space, header, segments, wanted, copy->second.to).ok()) {
       copy->second.came = true;
       return absl::OkStatus();
     }
-    return DecodePage(header, segments, wanted, out,
-                      calibrations == nullptr ? NoCalibrations() : *calibrations);
+    return DecodePage(header, segments, wanted, out, calibrations);
   };
 }
 

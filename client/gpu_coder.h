@@ -6,7 +6,8 @@
 // what the GPU does not code, or fails with, the CPU does: nobody sees a difference but the speed.
 // Digests are made and checked on the host.
 //
-// Thread-safe. What Coder and Decoder return uses the object, and must not outlive it.
+// Thread-safe. What Coder and Decoder return uses the object and the calibrations, and must
+// not outlive them.
 #ifndef KVSTOW_CLIENT_GPU_CODER_H_
 #define KVSTOW_CLIENT_GPU_CODER_H_
 
@@ -43,8 +44,7 @@ class GpuCoder {
   // Null where the GPU has no codec for the space.
   PageCoder Coder(std::shared_ptr<SpacePayload> space, std::shared_ptr<const HostCopies> copies);
   // Says in `copies` what came.
-  PageDecoder Decoder(std::shared_ptr<SpacePayload> space,
-                      std::shared_ptr<const CalibrationStore> calibrations,
+  PageDecoder Decoder(std::shared_ptr<SpacePayload> space, const CalibrationStore& calibrations,
                       std::shared_ptr<HostCopies> copies);
 
  private:

@@ -75,9 +75,8 @@ absl::StatusOr<GetResult> PageLanding::Finish() {
 }
 
 void PageLanding::Decode() {
-  const absl::StatusOr<DecodedPayload> decoded = DecodeEncodedPayload(
-      payload_, page_, options_.calibrations == nullptr ? NoCalibrations() : *options_.calibrations,
-      decoder_);
+  const absl::StatusOr<DecodedPayload> decoded =
+      DecodeEncodedPayload(payload_, page_, CalibrationsOf(options_), decoder_);
   if (decoded.ok()) {
     result_.bytes = decoded->bytes;
     result_.tokens = decoded->tokens;

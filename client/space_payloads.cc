@@ -21,8 +21,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& option
   if (target.has_value()) {
     return absl::FailedPreconditionError("its recipe seeks its step page by page");
   }
-  return MakeCodec(recipe, space.spec,
-                   options.calibrations == nullptr ? NoCalibrations() : *options.calibrations);
+  return MakeCodec(recipe, space.spec, CalibrationsOf(options));
 }
 
 // Null, and a line in the log, where the GPU has no such codec. Exact pages are what the host's
@@ -37,6 +36,10 @@ std::shared_ptr<DeviceCodec> OnGpu(Device& gpu, const Codec& codec) {
 }
 
 }  // namespace
+
+const CalibrationStore& CalibrationsOf(const ClientOptions& options) {
+  return options.calibrations == nullptr ? NoCalibrations() : *options.calibrations;
+}
 
 absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pipeline,
                                 Payload wanted) {

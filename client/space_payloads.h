@@ -19,6 +19,9 @@
 
 namespace kvstow {
 
+// A client's, or none.
+const CalibrationStore& CalibrationsOf(const ClientOptions& options);
+
 struct SpacePayload {
   std::shared_ptr<const Codec> codec;   // null: pages cannot be encoded here
   std::shared_ptr<DeviceCodec> on_gpu;  // of the same pages in the GPU's memory; null: codec does

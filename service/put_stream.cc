@@ -30,8 +30,7 @@ class PutStream final : public BulkStream {
     std::string parent_key;      // see PageToStore
     uint64_t bytes = 0;          // received so far
     Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
-    uint64_t raw_bytes = 0;      // of a raw page; columns follow
-    std::optional<PageDigester> digests;  // of a raw page's
+    std::optional<PageDigester> digests;  // of a raw page; its columns follow
   };
 
   // The reading side. A status that is not OK ends the stream.
@@ -180,7 +179,6 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
   if (ticket.ok()) {
     receiving_.ticket = *ticket;
     if (payload_ == v1::RAW) {
-      receiving_.raw_bytes = PageBytes(space_->spec, page.tokens());
       receiving_.digests.emplace(KeptRunBytes(*space_->codec, page.tokens()));
     }
   } else {
@@ -205,6 +203,7 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
     RefuseReceiving(absl::StrCat("the chunk at offset ", message.offset(), " is empty"));
     return absl::OkStatus();
   }
+  const uint64_t raw_bytes = PageBytes(space_->spec, r.begin.tokens());
   uint64_t offset = message.offset();
   absl::Status status;
   for (const grpc::Slice& slice : payload.slices) {
@@ -212,8 +211,8 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
     const std::span<const uint8_t> piece(slice.begin(), slice.size());
     status = parts_.staging.Append(r.ticket, offset, piece);
     if (!status.ok()) break;
-    if (r.digests.has_value() && offset < r.raw_bytes) {
-      r.digests->Update(piece.first(std::min(piece.size(), r.raw_bytes - offset)));
+    if (r.digests.has_value() && offset < raw_bytes) {
+      r.digests->Update(piece.first(std::min(piece.size(), raw_bytes - offset)));
     }
     offset += slice.size();
   }
