@@ -1,8 +1,10 @@
 #include "kernels/page.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
@@ -36,8 +38,9 @@ absl::Status ValidateRope(const RopeSpec& rope, uint32_t head_dim_k) {
   if (rope.layout > RopeSpec::Layout::kInterleaved) {
     return absl::InvalidArgumentError("rope.layout is not one of none, half, interleaved");
   }
-  if (rope.scaling > RopeSpec::Scaling::kLlama3) {
-    return absl::InvalidArgumentError("rope.scaling is not one of none, linear, ntk, yarn, llama3");
+  if (rope.scaling > RopeSpec::Scaling::kLongRope) {
+    return absl::InvalidArgumentError(
+        "rope.scaling is not one of none, linear, ntk, yarn, llama3, longrope");
   }
   KVSTOW_RETURN_IF_ERROR(CheckRange("rope.rotary_dims", rope.rotary_dims, 0, head_dim_k));
   const auto positive = [](double x) { return std::isfinite(x) && x > 0; };
@@ -51,11 +54,53 @@ absl::Status ValidateRope(const RopeSpec& rope, uint32_t head_dim_k) {
   return absl::OkStatus();
 }
 
+// NaN would differ from itself.
+absl::Status ValidateDetails(const RopeDetails& details) {
+  const auto finite = [](double x) { return std::isfinite(x); };
+  const bool ok = finite(details.attention_factor) && finite(details.mscale) &&
+                  finite(details.mscale_all_dim) &&
+                  std::ranges::all_of(details.short_factors, finite) &&
+                  std::ranges::all_of(details.long_factors, finite);
+  if (!ok) return absl::InvalidArgumentError("rope: its factors must be finite numbers");
+  const size_t most = std::max(
+      {details.short_factors.size(), details.long_factors.size(), details.mrope_sections.size()});
+  return CheckRange("rope: numbers in a list of factors or sections", most, 0, kMaxHeadDim);
+}
+
 // "name: HAVE here, ASKED asked", once and for the first difference only.
 template <typename T>
 void Compare(absl::string_view name, const T& have, const T& asked, std::string& out) {
   if (out.empty() && have != asked)
     out = absl::StrCat(name, ": ", have, " here, ", asked, " asked");
+}
+
+template <typename T>
+std::string ListText(const std::vector<T>& values) {
+  return values.empty() ? "none" : absl::StrJoin(values, ",");
+}
+
+// As Compare; an empty text is shown as such.
+void CompareText(absl::string_view name, const std::string& have, const std::string& asked,
+                 std::string& out) {
+  const auto shown = [](const std::string& text) {
+    return text.empty() ? std::string("none") : absl::StrCat("'", text, "'");
+  };
+  if (have != asked) Compare(name, shown(have), shown(asked), out);
+}
+
+void CompareDetails(const RopeDetails& have, const RopeDetails& asked, std::string& out) {
+  Compare("rope.attention_factor", have.attention_factor, asked.attention_factor, out);
+  Compare("rope.mscale", have.mscale, asked.mscale, out);
+  Compare("rope.mscale_all_dim", have.mscale_all_dim, asked.mscale_all_dim, out);
+  if (!out.empty()) return;
+  // StrCat prints six digits: lists that differ only beyond them are shown alike.
+  const auto lists = [&](absl::string_view name, const auto& a, const auto& b) {
+    if (out.empty() && a != b)
+      out = absl::StrCat(name, ": ", ListText(a), " here, ", ListText(b), " asked");
+  };
+  lists("rope.short_factors", have.short_factors, asked.short_factors);
+  lists("rope.long_factors", have.long_factors, asked.long_factors);
+  lists("rope.mrope_sections", have.mrope_sections, asked.mrope_sections);
 }
 
 }  // namespace
@@ -91,6 +136,7 @@ absl::Status Validate(const KvSpec& spec) {
   KVSTOW_RETURN_IF_ERROR(CheckRange("world_size", spec.world_size, 1, UINT32_MAX));
   KVSTOW_RETURN_IF_ERROR(CheckRange("rank", spec.rank, 0, spec.world_size - 1));
   KVSTOW_RETURN_IF_ERROR(ValidateRope(spec.rope, spec.head_dim_k));
+  KVSTOW_RETURN_IF_ERROR(ValidateDetails(spec.rope_details));
   const uint64_t bytes = PageBytes(spec, spec.page_tokens);
   if (bytes > kMaxPageBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a page of ", spec.page_tokens, " tokens has ",
@@ -123,6 +169,12 @@ std::string FirstDifference(const KvSpec& have, const KvSpec& asked) {
   Compare("rope.high_freq_factor", a.high_freq_factor, b.high_freq_factor, out);
   Compare("rope.original_context", a.original_context, b.original_context, out);
   Compare("engine", have.engine, asked.engine, out);
+  CompareText("weight_quantization", have.weight_quantization, asked.weight_quantization, out);
+  CompareText("adapter", have.adapter, asked.adapter, out);
+  CompareText("kv_scales", have.kv_scales, asked.kv_scales, out);
+  Compare("sliding_window", have.sliding_window, asked.sliding_window, out);
+  CompareText("layer_layout", have.layer_layout, asked.layer_layout, out);
+  CompareDetails(have.rope_details, asked.rope_details, out);
   return out;
 }
 

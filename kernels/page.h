@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,7 +36,14 @@ struct RopeSpec {
     kHalf = 1,         // channel i pairs with i + rotary_dims/2 (Hugging Face, vLLM)
     kInterleaved = 2,  // channel 2i pairs with 2i + 1 (GPT-J, GGUF)
   };
-  enum class Scaling : uint8_t { kNone = 0, kLinear = 1, kNtk = 2, kYarn = 3, kLlama3 = 4 };
+  enum class Scaling : uint8_t {
+    kNone = 0,
+    kLinear = 1,
+    kNtk = 2,
+    kYarn = 3,
+    kLlama3 = 4,
+    kLongRope = 5,  // a factor for each pair: RopeDetails; codecs take the frequencies as they are
+  };
   Layout layout = Layout::kNone;
   Scaling scaling = Scaling::kNone;
   bool k_after_rope = true;  // K in the page is already rotated
@@ -48,10 +56,24 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// What else turns or scales K. It changes bytes, so it is part of the identity; no codec reads it.
+struct RopeDetails {
+  double attention_factor = 0;        // that cos and sin are multiplied with; 0 = the method's own
+  double mscale = 0;                  // YaRN of DeepSeek; 0 = not used
+  double mscale_all_dim = 0;          // likewise
+  std::vector<double> short_factors;  // LongRoPE: one a pair, up to the original context
+  std::vector<double> long_factors;   // and beyond it
+  std::vector<uint32_t> mrope_sections;  // pairs that turn by time, height, width
+  bool operator==(const RopeDetails&) const = default;
+};
+
+// The revision of weights that nobody versions. Two workers that say so vouch for each other.
+inline constexpr char kUnversioned[] = "unversioned";
+
 // Everything about a model's KV that changes bytes.
 struct KvSpec {
   std::string model;        // for example "HuggingFaceTB/SmolLM2-135M-Instruct"
-  std::string revision;     // of the weights; "" = not stated
+  std::string revision;     // of the weights: a commit, a digest, or kUnversioned
   uint32_t layers = 0;      // 1..1024
   uint32_t kv_heads = 0;    // of this rank, 1..1024
   uint32_t head_dim_k = 0;  // 1..1024
@@ -62,6 +84,13 @@ struct KvSpec {
   uint32_t world_size = 1;
   RopeSpec rope;
   std::string engine;  // free: engine, version, layout; part of the identity
+  // Free texts, compared as they are; "" = none.
+  std::string weight_quantization;  // "awq-int4", "fp8", ...
+  std::string adapter;              // LoRA or another adapter: its name and revision
+  std::string kv_scales;            // scales of an FP8 cache: written out, or their digest
+  uint32_t sliding_window = 0;      // tokens that a windowed layer sees; 0 = no such layers
+  std::string layer_layout;         // which layers are here, and which of them see a window
+  RopeDetails rope_details;
   bool operator==(const KvSpec&) const = default;
 };
 

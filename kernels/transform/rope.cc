@@ -35,6 +35,7 @@ double ScaledFrequency(const RopeSpec& rope, uint32_t dims, size_t pair) {
   const double plain = std::pow(rope.theta, exponent);
   switch (rope.scaling) {
     case RopeSpec::Scaling::kNone:
+    case RopeSpec::Scaling::kLongRope:  // its factors are not in a page's header
       return plain;
     case RopeSpec::Scaling::kLinear:
       return plain / rope.factor;

@@ -13,6 +13,7 @@ static_assert(static_cast<int>(DType::kF8E4M3) == v1::F8_E4M3);
 static_assert(static_cast<int>(DType::kF8E5M2) == v1::F8_E5M2);
 static_assert(static_cast<int>(RopeSpec::Layout::kInterleaved) == v1::Rope::INTERLEAVED);
 static_assert(static_cast<int>(RopeSpec::Scaling::kLlama3) == v1::Rope::LLAMA3);
+static_assert(static_cast<int>(RopeSpec::Scaling::kLongRope) == v1::Rope::LONGROPE);
 
 void ToProto(const RopeSpec& rope, v1::Rope& out) {
   out.set_layout(static_cast<v1::Rope::Layout>(rope.layout));
@@ -24,6 +25,25 @@ void ToProto(const RopeSpec& rope, v1::Rope& out) {
   out.set_low_freq_factor(rope.low_freq_factor);
   out.set_high_freq_factor(rope.high_freq_factor);
   out.set_original_context(rope.original_context);
+}
+
+void ToProto(const RopeDetails& details, v1::Rope& out) {
+  out.set_attention_factor(details.attention_factor);
+  out.set_mscale(details.mscale);
+  out.set_mscale_all_dim(details.mscale_all_dim);
+  out.mutable_short_factors()->Assign(details.short_factors.begin(), details.short_factors.end());
+  out.mutable_long_factors()->Assign(details.long_factors.begin(), details.long_factors.end());
+  out.mutable_mrope_sections()->Assign(details.mrope_sections.begin(),
+                                       details.mrope_sections.end());
+}
+
+RopeDetails DetailsOf(const v1::Rope& rope) {
+  return {.attention_factor = rope.attention_factor(),
+          .mscale = rope.mscale(),
+          .mscale_all_dim = rope.mscale_all_dim(),
+          .short_factors = {rope.short_factors().begin(), rope.short_factors().end()},
+          .long_factors = {rope.long_factors().begin(), rope.long_factors().end()},
+          .mrope_sections = {rope.mrope_sections().begin(), rope.mrope_sections().end()}};
 }
 
 absl::StatusOr<RopeSpec> FromProto(const v1::Rope& rope) {
@@ -67,7 +87,13 @@ void ToProto(const KvSpec& spec, v1::KvSpec& out) {
   out.set_rank(spec.rank);
   out.set_world_size(spec.world_size);
   ToProto(spec.rope, *out.mutable_rope());
+  ToProto(spec.rope_details, *out.mutable_rope());
   out.set_engine(spec.engine);
+  out.set_weight_quantization(spec.weight_quantization);
+  out.set_adapter(spec.adapter);
+  out.set_kv_scales(spec.kv_scales);
+  out.set_sliding_window(spec.sliding_window);
+  out.set_layer_layout(spec.layer_layout);
 }
 
 absl::StatusOr<KvSpec> FromProto(const v1::KvSpec& spec) {
@@ -87,7 +113,13 @@ absl::StatusOr<KvSpec> FromProto(const v1::KvSpec& spec) {
   out.rank = spec.rank();
   out.world_size = spec.world_size() == 0 ? 1 : spec.world_size();
   KVSTOW_ASSIGN_OR_RETURN(out.rope, FromProto(spec.rope()));
+  out.rope_details = DetailsOf(spec.rope());
   out.engine = spec.engine();
+  out.weight_quantization = spec.weight_quantization();
+  out.adapter = spec.adapter();
+  out.kv_scales = spec.kv_scales();
+  out.sliding_window = spec.sliding_window();
+  out.layer_layout = spec.layer_layout();
   return out;
 }
 
