@@ -82,6 +82,10 @@ absl::Status CaseFile::ReadSpec() {
   if (const auto it = file_.metadata().find("model"); it != file_.metadata().end()) {
     spec_.model = it->second;
   }
+  spec_.revision = kUnversioned;
+  if (const auto it = file_.metadata().find("revision"); it != file_.metadata().end()) {
+    spec_.revision = it->second;
+  }
   KVSTOW_RETURN_IF_ERROR(NumberField(file_, "layers", spec_.layers));
   KVSTOW_RETURN_IF_ERROR(NumberField(file_, "kv_heads", spec_.kv_heads));
   KVSTOW_RETURN_IF_ERROR(NumberField(file_, "head_dim", spec_.head_dim_k));

@@ -15,6 +15,7 @@
 #include "client/local_pages.h"
 #include "client/progressive_call.h"
 #include "client/put_call.h"
+#include "client/space_opening.h"
 #include "client/unary_call.h"
 #include "proto/wire/chunk.h"
 
@@ -31,6 +32,20 @@ absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
   Response response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
   return response;
+}
+
+// The same for a call that names a space, which is opened where the client or the server does not
+// know it.
+template <typename Response, typename Request>
+absl::StatusOr<Response> CallInSpace(ClientCore& core, absl::string_view method, Request& request) {
+  if (core.payloads.Find(request.space())->fingerprint.empty()) {
+    KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space()));
+  }
+  request.set_fingerprint(core.payloads.Find(request.space())->fingerprint);
+  absl::StatusOr<Response> response = CallCache<Response>(core, method, request);
+  if (!IsOtherSpace(response.status())) return response;
+  KVSTOW_RETURN_IF_ERROR(OpenAgain(core, request.space()));
+  return CallCache<Response>(core, method, request);
 }
 
 template <typename Request>
@@ -93,8 +108,6 @@ class Client::Impl {
     core.calls.WaitForAll();
   }
 
-  absl::StatusOr<SpaceInfo> Open(const v1::OpenSpaceRequest& request, Payload payload);
-
   ClientCore core;
 };
 
@@ -105,23 +118,13 @@ std::unique_ptr<Client> Client::Connect(ClientOptions options) {
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
-absl::StatusOr<SpaceInfo> Client::Impl::Open(const v1::OpenSpaceRequest& request, Payload payload) {
-  KVSTOW_ASSIGN_OR_RETURN(const v1::OpenSpaceResponse response,
-                          CallCache<v1::OpenSpaceResponse>(core, "OpenSpace", request));
-  KVSTOW_ASSIGN_OR_RETURN(SpaceInfo info, SpaceInfoOf(request.space(), response, payload));
-  info.put_encoded = core.payloads.Add(info, response.put_pipeline(), payload);
-  core.direct.Warm();  // pages will follow
-  return info;
-}
-
 absl::StatusOr<SpaceInfo> Client::OpenSpace(const SpaceOptions& options) {
-  return impl_->Open(RequestOf(options), options.payload.value_or(impl_->core.options.payload));
+  return kvstow::OpenSpace(impl_->core, options,
+                           options.payload.value_or(impl_->core.options.payload));
 }
 
 absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
-  v1::OpenSpaceRequest request;
-  request.set_space(std::string(name));
-  return impl_->Open(request, impl_->core.options.payload);
+  return kvstow::FindSpace(impl_->core, name);
 }
 
 absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
@@ -145,9 +148,10 @@ PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> k
   auto request = KeyedRequest<v1::LookupRequest>(space, keys);
   request.set_lease(lease);
   const absl::StatusOr<v1::LookupResponse> response = [&]() -> absl::StatusOr<v1::LookupResponse> {
+    request.set_fingerprint(impl_->core.payloads.Find(request.space())->fingerprint);
     KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, request));
     if (direct.has_value()) return *std::move(direct);
-    return CallCache<v1::LookupResponse>(impl_->core, "Lookup", request);
+    return CallInSpace<v1::LookupResponse>(impl_->core, "Lookup", request);
   }();
   PrefixHit hit;
   if (!response.ok()) {
@@ -258,7 +262,7 @@ absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
     }
     KVSTOW_ASSIGN_OR_RETURN(
         const v1::ReportAttentionResponse response,
-        CallCache<v1::ReportAttentionResponse>(impl_->core, "ReportAttention", request));
+        CallInSpace<v1::ReportAttentionResponse>(impl_->core, "ReportAttention", request));
     if (response.results_size() != request.pages_size()) {
       return absl::InternalError(absl::StrCat("the server answered ", response.results_size(),
                                               " of ", request.pages_size(), " reports"));
@@ -276,8 +280,16 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,
   auto request = KeyedRequest<v1::DeleteRequest>(space, keys);
   request.set_force(force);
   KVSTOW_ASSIGN_OR_RETURN(const v1::DeleteResponse response,
-                          CallCache<v1::DeleteResponse>(impl_->core, "Delete", request));
+                          CallInSpace<v1::DeleteResponse>(impl_->core, "Delete", request));
   return OutcomesOf(response.status(), keys.size());
+}
+
+absl::StatusOr<uint64_t> Client::DropSpace(absl::string_view space) {
+  v1::DropSpaceRequest request;
+  request.set_space(std::string(space));
+  KVSTOW_ASSIGN_OR_RETURN(const v1::DropSpaceResponse response,
+                          CallInSpace<v1::DropSpaceResponse>(impl_->core, "DropSpace", request));
+  return response.pages();
 }
 
 absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
@@ -286,7 +298,7 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
   auto request = KeyedRequest<v1::PinRequest>(space, keys);
   request.set_unpin(!pinned);
   KVSTOW_ASSIGN_OR_RETURN(const v1::PinResponse response,
-                          CallCache<v1::PinResponse>(impl_->core, "Pin", request));
+                          CallInSpace<v1::PinResponse>(impl_->core, "Pin", request));
   return OutcomesOf(response.status(), keys.size());
 }
 

@@ -16,9 +16,13 @@
 // run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
 // what is open and waits for callbacks; it must not run in one.
 //
+// A space is meant, never its name alone: the client remembers the fingerprint of what it opened,
+// and every call carries it. After a restart of the server it opens the space again by itself. When
+// another model has the name by then, pages are kNotCompatible, with a message that says what
+// differs. A space that was not opened is opened by its name at its first use, as it is then.
+//
 // Pages travel raw or encoded, as the client or a space says. Encoded, they are the same bytes that
-// the server would make. Pages go raw all the same to spaces that were not opened with this client,
-// and with attention columns where coding reads them.
+// the server would make. Pages go raw all the same with attention columns where coding reads them.
 //
 // Pages in buffers of NewBuffer() do not travel at all where the server is on this host: they are
 // coded into and out of memory that it shares.
@@ -92,8 +96,12 @@ class Client {
   ~Client();
 
   absl::StatusOr<SpaceInfo> OpenSpace(const SpaceOptions& options);
-  // The space as it is; NOT_FOUND.
+  // The space as it is; NOT_FOUND. FAILED_PRECONDITION: this client opened another one of that
+  // name.
   absl::StatusOr<SpaceInfo> FindSpace(absl::string_view name);
+  // Forgets a space and all of its pages, for everyone; answers how many they were. UNAVAILABLE:
+  // its bytes on a disk are not erased yet, and the server tries on.
+  absl::StatusOr<uint64_t> DropSpace(absl::string_view space);
 
   // Gives the server a calibration blob (kernels/calibration.h) for recipes that need one: what
   // `kvstow codec calibrate` writes, or QueryCalibration (kernels/importance/query_tables.h) makes

@@ -197,10 +197,12 @@ v1::OpenSpaceRequest RequestOf(const SpaceOptions& options) {
 }
 
 PageOutcome OutcomeOfFailedPut(const absl::Status& status) {
+  if (absl::IsFailedPrecondition(status)) return PageOutcome::kNotCompatible;
   return IsPassing(status) ? PageOutcome::kUnavailable : PageOutcome::kRefused;
 }
 
 PageOutcome OutcomeOfFailedGet(const absl::Status& status) {
+  if (absl::IsFailedPrecondition(status)) return PageOutcome::kNotCompatible;
   return absl::IsNotFound(status) ? PageOutcome::kMiss : PageOutcome::kUnavailable;
 }
 

@@ -57,6 +57,7 @@ struct GetCall : DirectCall<PageGet, GetResult> {
     v1::DirectRequest request;
     v1::DirectGet& get = *request.mutable_get();
     get.set_space(space);
+    get.set_fingerprint(payload->fingerprint);
     get.set_lease(lease);
     get.set_payload(kind.encoded ? v1::ENCODED : v1::RAW);
     get.set_checked(true);
@@ -124,6 +125,7 @@ struct PutCall : DirectCall<PagePut, PutResult> {
     v1::DirectRequest request;
     v1::DirectPut& put = *request.mutable_put();
     put.set_space(space);
+    put.set_fingerprint(payload->fingerprint);
     put.set_payload(encoded ? v1::ENCODED : v1::RAW);
     put.mutable_page()->Swap(&made->begin);
     put.set_parent_key(ParentKeyOf(pages, i));
@@ -188,11 +190,12 @@ DirectPool::Outcome Over(const std::shared_ptr<Call>& call, absl::Status status)
 bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline) {
   if (!core.options_status.ok() || batch.pages.empty() || batch.summaries) return false;
   if (std::ranges::any_of(batch.pages, &PageGet::on_gpu)) return false;
+  std::shared_ptr<SpacePayload> payload = core.payloads.Find(batch.space);
+  if (payload->fingerprint.empty()) return false;
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return false;
   core.calls.AddBatch();
   const size_t n = batch.pages.size();
-  std::shared_ptr<SpacePayload> payload = core.payloads.Find(batch.space);
   const LandingKind kind{.encoded = payload->get.EncodedNext()};
   auto call = std::make_shared<GetCall>(
       GetCall{{core, std::move(batch.space), std::move(batch.pages), std::move(batch.done),
@@ -212,11 +215,12 @@ bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<Page
   const bool whole =
       std::ranges::all_of(pages, [](const PagePut& page) { return CannotPut(page).empty(); });
   if (!core.options_status.ok() || pages.empty() || !whole) return false;
+  std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
+  if (payload->fingerprint.empty()) return false;
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return false;
   core.calls.AddBatch();
   const size_t n = pages.size();
-  std::shared_ptr<SpacePayload> payload = core.payloads.Find(space);
   std::vector<const PagePut*> all;
   for (const PagePut& page : pages) all.push_back(&page);
   const bool encoded = GoEncoded(*payload, all);
@@ -234,6 +238,7 @@ bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<Page
 absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
                                                                const v1::LookupRequest& request) {
   if (!core.options_status.ok() || request.keys_size() > kMostLookedUp) return std::nullopt;
+  if (request.fingerprint().empty()) return std::nullopt;
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return std::nullopt;
   const Time deadline = core.Deadline();

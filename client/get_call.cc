@@ -11,6 +11,7 @@
 #include "client/convert.h"
 #include "client/page_landing.h"
 #include "client/raw_stream.h"
+#include "client/space_opening.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -26,6 +27,7 @@ struct GetCall {
   std::shared_ptr<SpacePayload> payload;
   Answers<GetResult> answers;
   Attempts attempts;
+  bool opened_again = false;  // the space
 
   void Answer(size_t page, GetResult result) {
     if (batch.each) batch.each(page, result);
@@ -49,12 +51,22 @@ void Fail(GetCall& call, const absl::Status& status) {
   Finish(call);
 }
 
+// The space is opened, and the stream starts.
+void OpenAndStart(const std::shared_ptr<GetCall>& call) {
+  OpenAgain(call->core, call->batch.space, call->attempts, [call](const absl::Status& status) {
+    if (!status.ok()) return Fail(*call, status);
+    call->payload = call->core.payloads.Find(call->batch.space);
+    StartStream(call);
+  });
+}
+
 // On the executor, when a stream is over.
 void AfterStream(std::shared_ptr<GetCall> call, absl::Status status, size_t asked) {
   const size_t left = call->answers.Missing().size();
   if (left == 0) return Finish(*call);
   if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
   ClientCore& core = call->core;
+  if (IsOtherSpace(status) && !std::exchange(call->opened_again, true)) return OpenAndStart(call);
   const auto wait = core.calls.closed() ? std::nullopt : call->attempts.Next(status, left < asked);
   if (!wait) return Fail(*call, status);
   core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
@@ -85,6 +97,7 @@ class GetStream final : public StreamHandler {
     v1::GetRequest message;
     if (asked_ == 0) {
       message.mutable_open()->set_space(call_->batch.space);
+      message.mutable_open()->set_fingerprint(call_->payload->fingerprint);
       message.mutable_open()->set_payload(kind_.summaries ? v1::SUMMARY
                                           : kind_.encoded ? v1::ENCODED
                                                           : v1::RAW);
@@ -227,7 +240,9 @@ void StartGet(ClientCore& core, GetBatch batch, Time deadline) {
     call->Answer(i, {.outcome = PageOutcome::kNotCompatible, .message = std::string(kNotOnGpu)});
   }
   const bool any_left = !call->answers.Missing().empty();
-  if (core.options_status.ok() && any_left) return StartStream(std::move(call));
+  if (core.options_status.ok() && any_left) {
+    return call->payload->fingerprint.empty() ? OpenAndStart(call) : StartStream(std::move(call));
+  }
   // Callbacks run on the executor, also when there is nothing to fetch.
   core.executor.Run([call = std::move(call)] {
     if (!call->core.options_status.ok()) return Fail(*call, call->core.options_status);

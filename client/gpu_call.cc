@@ -241,7 +241,8 @@ std::vector<LocalSession::Page> FillShared(const Shared<Kind>& call,
 template <typename Kind>
 void StartShared(const Shared<Kind>& call, std::span<const size_t> ready) {
   ClientCore& core = call->core;
-  if (core.options.gpu_shared_bytes == 0 || call->late()) return;
+  const std::string fingerprint = core.payloads.Find(call->space)->fingerprint;
+  if (core.options.gpu_shared_bytes == 0 || call->late() || fingerprint.empty()) return;
   const auto session = core.local.OpenSession([&core] { return AskForLocal(core); });
   if (session == nullptr || session->staging() == nullptr) return;
   if (call->open > 0 && session != call->session) return;  // those will hear that theirs ended
@@ -249,7 +250,7 @@ void StartShared(const Shared<Kind>& call, std::span<const size_t> ready) {
   auto requests = FillShared<Kind>(call, ready);
   if (call->open == 0) call->session.reset();
   if (requests.empty()) return;
-  session->Start(call->space, call->lease, std::move(requests), call->deadline);
+  session->Start(call->space, fingerprint, call->lease, std::move(requests), call->deadline);
 }
 
 template <typename Kind>

@@ -29,13 +29,20 @@ std::string PageKey(absl::string_view parent, std::span<const int32_t> tokens,
 }
 
 std::vector<std::string> PageKeys(std::span<const std::string> extras,
-                                  std::span<const int32_t> tokens, uint32_t page_tokens) {
+                                  std::span<const int32_t> tokens, uint32_t page_tokens,
+                                  std::span<const std::vector<std::string>> page_extras) {
   std::vector<std::string> keys;
   if (page_tokens == 0) return keys;
   keys.reserve(tokens.size() / page_tokens + 1);
   for (size_t at = 0; at < tokens.size(); at += page_tokens) {
     const auto page = tokens.subspan(at, std::min<size_t>(page_tokens, tokens.size() - at));
-    keys.push_back(keys.empty() ? PageKey({}, page, extras) : PageKey(keys.back(), page));
+    std::vector<std::string> all;
+    if (keys.empty()) all.assign(extras.begin(), extras.end());
+    if (keys.size() < page_extras.size()) {
+      const std::vector<std::string>& own = page_extras[keys.size()];
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    keys.push_back(PageKey(keys.empty() ? "" : keys.back(), page, all));
   }
   return keys;
 }

@@ -10,6 +10,7 @@
 #include "client/get_call.h"
 #include "client/local_call.h"
 #include "client/page_landing.h"
+#include "client/space_opening.h"
 #include "kernels/page.h"
 
 namespace kvstow {
@@ -140,12 +141,12 @@ void Take(const std::shared_ptr<LayerCall>& call, size_t request, const GetResul
 }
 
 // Notes the pages that can be asked for, and what became of the others.
-void CheckBuffers(LayerCall& call) {
+void CheckBuffers(LayerCall& call, bool stale) {
   const size_t token = BytesPerToken(call.spec);
   for (size_t p = 0; p < call.pages.size(); ++p) {
     const size_t bytes = call.pages[p].out.size();
-    if (call.pages[p].on_gpu) {
-      Miss(PageOutcome::kNotCompatible, kNotOnGpu, call.results[p]);
+    if (stale || call.pages[p].on_gpu) {
+      Miss(PageOutcome::kNotCompatible, stale ? kStaleSpace : kNotOnGpu, call.results[p]);
       continue;
     }
     if (bytes > 0 && bytes % token == 0) {
@@ -193,7 +194,7 @@ void StartLayerGet(ClientCore& core, const SpaceInfo& space, uint64_t lease,
                                                           .done = std::move(done)});
   call->results.resize(n);
   call->digests.resize(n);
-  CheckBuffers(*call);
+  CheckBuffers(*call, IsStale(core, space));
   call->came.resize(runs, std::vector<GetResult>(call->asked.size()));
   call->left.resize(runs, call->asked.size());
   core.calls.AddBatch();

@@ -101,7 +101,9 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
            std::vector<typename Kind::Page>& pages, typename Kind::Done& done,
            std::function<void(size_t, const typename Kind::Result&)> each, Time deadline) {
   const std::shared_ptr<LocalSession> session = core.local.session();
+  const std::string fingerprint = core.payloads.Find(space)->fingerprint;
   if (session == nullptr || pages.empty() || !core.options_status.ok()) return false;
+  if (fingerprint.empty()) return false;
   std::vector<LocalSession::Page> requests;
   requests.reserve(pages.size());
   for (size_t i = 0; i < pages.size(); ++i) {
@@ -121,7 +123,7 @@ bool Start(ClientCore& core, const std::string& space, uint64_t lease,
       Take<Kind>(call, i, reply);
     };
   }
-  session->Start(space, lease, std::move(requests), deadline);
+  session->Start(space, fingerprint, lease, std::move(requests), deadline);
   return true;
 }
 

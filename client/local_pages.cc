@@ -38,6 +38,7 @@ v1::LocalPutPage LocalRequestOf(std::span<const PagePut> pages, size_t i) {
 std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& reply) {
   const v1::LocalGot& got = reply.got();
   GetResult result = GetResultOf(got.reply());
+  if (result.outcome == PageOutcome::kNotCompatible) return std::nullopt;
   if (result.outcome != PageOutcome::kHit) {
     result.bytes = 0;
     return result;
@@ -51,7 +52,9 @@ std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& rep
 }
 
 std::optional<PutResult> ResultOf(const PagePut&, const v1::LocalReply& reply) {
-  return PutResultOf(reply.put());
+  PutResult result = PutResultOf(reply.put());
+  if (result.outcome == PageOutcome::kNotCompatible) return std::nullopt;
+  return result;
 }
 
 }  // namespace kvstow

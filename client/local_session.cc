@@ -162,9 +162,10 @@ std::optional<v1::SlotRange> LocalSession::RangeOf(std::span<const uint8_t> byte
   return range;
 }
 
-void LocalSession::Start(const std::string& space, uint64_t lease, std::vector<Page> pages,
-                         Time deadline) {
-  const auto head = std::make_shared<const Head>(Head{space, lease, PagesPerMessage(pages.size())});
+void LocalSession::Start(const std::string& space, const std::string& fingerprint, uint64_t lease,
+                         std::vector<Page> pages, Time deadline) {
+  const auto head =
+      std::make_shared<const Head>(Head{space, fingerprint, lease, PagesPerMessage(pages.size())});
   absl::Status broken;
   {
     MutexLock lock(mu_);
@@ -206,9 +207,11 @@ std::optional<v1::LocalRequest> LocalSession::NextMessage() {
   if (pages == 0) return std::nullopt;
   if (message.has_get()) {
     message.mutable_get()->set_space(head->space);
+    message.mutable_get()->set_fingerprint(head->fingerprint);
     message.mutable_get()->set_lease(head->lease);
   } else {
     message.mutable_put()->set_space(head->space);
+    message.mutable_put()->set_fingerprint(head->fingerprint);
   }
   return message;
 }

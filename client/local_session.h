@@ -64,7 +64,9 @@ class LocalSession {
     std::function<void(absl::StatusOr<v1::LocalReply>)> done;
   };
   // All gets or all puts. At most so many travel at once as the server's socket can answer.
-  void Start(const std::string& space, uint64_t lease, std::vector<Page> pages, Time deadline);
+  // `fingerprint` is the space's, as it was opened.
+  void Start(const std::string& space, const std::string& fingerprint, uint64_t lease,
+             std::vector<Page> pages, Time deadline);
 
   // Ends the session, in a moment.
   void Close() { socket_.HangUp(); }
@@ -72,7 +74,7 @@ class LocalSession {
 
  private:
   struct Head {
-    std::string space;
+    std::string space, fingerprint;
     uint64_t lease;
     size_t pages_per_message;
   };

@@ -11,6 +11,7 @@
 #include "client/convert.h"
 #include "client/put_payload.h"
 #include "client/raw_stream.h"
+#include "client/space_opening.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -60,6 +61,7 @@ struct PutCall {
   std::shared_ptr<PutProgress> progress;  // null: all pages are whole
   const PageCoder coder;                  // null: the space's codec
   Attempts attempts;
+  bool opened_again = false;  // the space
 };
 
 void StartStream(std::shared_ptr<PutCall> call);
@@ -70,6 +72,16 @@ void Fail(PutCall& call, const absl::Status& status) {
     call.batch->answers.Set(
         i, {.outcome = OutcomeOfFailedPut(why), .message = std::string(why.message())});
   }
+}
+
+// The space is opened, and the stream starts.
+void OpenAndStart(const std::shared_ptr<PutCall>& call) {
+  ClientCore& core = call->batch->core;
+  OpenAgain(core, call->space, call->attempts, [&core, call](const absl::Status& status) {
+    if (!status.ok()) return Fail(*call, status);
+    call->payload = core.payloads.Find(call->space);
+    StartStream(call);
+  });
 }
 
 // When the deadline passed and bytes of the batch still lie in the connection a little later, its
@@ -93,6 +105,7 @@ void AfterStream(std::shared_ptr<PutCall> call, absl::Status status, size_t aske
   if (absl::IsDeadlineExceeded(status)) FreeBytesSoon(core, call->batch, std::move(channel));
   if (left == 0) return;
   if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
+  if (IsOtherSpace(status) && !std::exchange(call->opened_again, true)) return OpenAndStart(call);
   const auto wait = core.calls.closed() ? std::nullopt : call->attempts.Next(status, left < asked);
   if (!wait) return Fail(*call, status);
   core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
@@ -120,6 +133,7 @@ class PutStream final : public StreamHandler {
     if (!opened_) {
       opened_ = true;
       message.mutable_open()->set_space(call_->space);
+      message.mutable_open()->set_fingerprint(call_->payload->fingerprint);
       message.mutable_open()->set_payload(encoded_ ? v1::ENCODED : v1::RAW);
       return {.message = WriteChunk(message, {})};
     }
@@ -272,6 +286,7 @@ void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, T
               std::move(coder), Attempts(core.options.attempts, deadline)});
   if (!core.options_status.ok()) return Fail(*call, core.options_status);
   if (call->batch->answers.Missing().empty()) return;
+  if (call->payload->fingerprint.empty()) return OpenAndStart(call);
   StartStream(std::move(call));
 }
 
@@ -302,6 +317,15 @@ std::unique_ptr<LayerPut> StartLayerPut(ClientCore& core, const SpaceInfo& space
   const size_t n = pages.size(), streams = std::clamp<size_t>(n, 1, kLayerPutStreams);
   auto progress = std::make_shared<PutProgress>(std::max(space.spec.layers, 1u));
   auto put = std::make_unique<FillingPut>(progress);
+  if (IsStale(core, space)) {
+    core.calls.AddBatch();
+    core.executor.Run([&core, n, done = std::move(done)] {
+      done(std::vector<PutResult>(
+          n, {.outcome = PageOutcome::kNotCompatible, .message = kStaleSpace}));
+      core.calls.RemoveBatch();
+    });
+    return put;
+  }
   const auto all =
       std::make_shared<AllStreams>(AllStreams{std::vector<PutResult>(n), streams, std::move(done)});
   const Time deadline = core.Deadline();

@@ -42,10 +42,12 @@ const CalibrationStore& CalibrationsOf(const ClientOptions& options) {
 }
 
 absl::Status SpacePayloads::Add(const SpaceInfo& space, absl::string_view put_pipeline,
-                                Payload wanted) {
+                                Payload wanted, SpaceOptions again) {
   absl::StatusOr<std::shared_ptr<const Codec>> codec = absl::CancelledError("not wanted");
   if (wanted != Payload::kRaw) codec = CodecOf(options_, space, put_pipeline);
   auto noted = std::make_shared<SpacePayload>(codec.ok() ? wanted : Payload::kRaw, wanted);
+  noted->fingerprint = space.fingerprint;
+  noted->again = std::move(again);
   noted->page_bytes = PageBytes(space.spec, space.spec.page_tokens);
   if (codec.ok()) {
     noted->reads_columns = !(*codec)->recipe().policy_ops().empty();

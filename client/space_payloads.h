@@ -1,7 +1,7 @@
-// What a client knows of the spaces that it opened, to send and take their pages encoded: the codec
-// that put uses, and how to choose.
+// What a client knows of the spaces that it opened: which they are, and how to send and take their
+// pages encoded: the codec that put uses, and how to choose.
 //
-// Thread-safe. A space that was not opened here has its pages put raw.
+// Thread-safe.
 #ifndef KVSTOW_CLIENT_SPACE_PAYLOADS_H_
 #define KVSTOW_CLIENT_SPACE_PAYLOADS_H_
 
@@ -23,6 +23,8 @@ namespace kvstow {
 const CalibrationStore& CalibrationsOf(const ClientOptions& options);
 
 struct SpacePayload {
+  std::string fingerprint;              // of the space as it was opened, 16 bytes; "": it was not
+  SpaceOptions again;                   // what opens the same space once more
   std::shared_ptr<const Codec> codec;   // null: pages cannot be encoded here
   std::shared_ptr<DeviceCodec> on_gpu;  // of the same pages in the GPU's memory; null: codec does
   bool reads_columns = false;           // coding reads attention columns: pages with some go raw
@@ -38,7 +40,8 @@ class SpacePayloads {
 
   // Notes a space that was opened. Where pages are not to be put raw and this client cannot encode
   // them, they are put raw all the same: the status says why.
-  absl::Status Add(const SpaceInfo& space, absl::string_view put_pipeline, Payload wanted);
+  absl::Status Add(const SpaceInfo& space, absl::string_view put_pipeline, Payload wanted,
+                   SpaceOptions again);
   // Never null: a space that is not known is raw to put, and as the options say to get.
   std::shared_ptr<SpacePayload> Find(const std::string& space);
 

@@ -103,15 +103,33 @@ absl::Status SetPolicy(Config& c, const std::string& text) {
   return SetText<&Config::eviction_policy>(c, text);
 }
 
-absl::Status SetTtl(Config& c, const std::string& text) {
-  absl::Duration ttl;
-  if (!absl::ParseDuration(text, &ttl) || ttl < absl::Milliseconds(1) || ttl > absl::Hours(24)) {
+template <Duration Config::*field>
+absl::Status SetTime(Config& c, const std::string& text) {
+  absl::Duration time;
+  if (!absl::ParseDuration(text, &time) || time < absl::Milliseconds(1) || time > absl::Hours(24)) {
     return Refuse(text, "a time from 1ms to 24h: write a number and a unit, as 10s");
   }
-  c.lease_ttl = absl::ToChronoNanoseconds(ttl);
+  c.*field = absl::ToChronoNanoseconds(time);
   return absl::OkStatus();
 }
-std::string GetTtl(const Config& c) { return absl::FormatDuration(absl::FromChrono(c.lease_ttl)); }
+template <Duration Config::*field>
+std::string GetTime(const Config& c) {
+  return absl::FormatDuration(absl::FromChrono(c.*field));
+}
+
+template <uint64_t Config::*field>
+absl::Status SetCount(Config& c, const std::string& text) {
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value == 0) {
+    return Refuse(text, "a whole number, at least 1");
+  }
+  c.*field = value;
+  return absl::OkStatus();
+}
+template <uint64_t Config::*field>
+std::string GetCount(const Config& c) {
+  return absl::StrCat(c.*field);
+}
 
 // One row a setting: flag, environment and file key come from its name.
 struct Setting {
@@ -165,7 +183,13 @@ constexpr Setting kSettings[] = {
     {"eviction-policy", "NAME",
      "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
      GetText<&Config::eviction_policy>},
-    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]", SetTtl, GetTtl},
+    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
+     SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
+    {"max-spaces", "COUNT", "spaces at most; empty private ones make room for others [1024]",
+     SetCount<&Config::max_spaces>, GetCount<&Config::max_spaces>},
+    {"private-space-idle", "TIME",
+     "how long a private space may be empty and unused before it is dropped [10m]",
+     SetTime<&Config::private_space_idle>, GetTime<&Config::private_space_idle>},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
      SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",

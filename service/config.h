@@ -40,6 +40,8 @@ struct Config {
   std::string calibrations;                    // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
+  uint64_t max_spaces = 1024;
+  Duration private_space_idle = std::chrono::minutes(10);  // then an empty private space goes
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background

@@ -68,7 +68,7 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
     return absl::InvalidArgumentError(absl::StrCat(
         request.pages_size(), " pages in one message: at most ", kMaxDirectPages, " may be"));
   }
-  const auto space = parts_.spaces.Find(request.space());
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   if (!space.ok()) return Refuse(space.status());
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
@@ -91,7 +91,7 @@ absl::Status DirectRequests::Put(v1::DirectPut& request, uint64_t payload_bytes)
     return absl::InvalidArgumentError(
         absl::StrCat("a put of ", page.payload_bytes(), " bytes in a frame of ", payload_bytes));
   }
-  const auto space = parts_.spaces.Find(request.space());
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   absl::Status status = space.status();
   if (status.ok()) status = CheckPayload(request.payload());
   if (status.ok() && request.payload() == v1::ENCODED) status = CheckTakesEncoded(**space);

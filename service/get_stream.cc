@@ -122,7 +122,7 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload: ", open.payload(), " is no value that this server knows"));
   }
-  auto space = parts_.spaces.Find(open.space());
+  auto space = parts_.spaces.Find(open.space(), open.fingerprint());
   if (!space.ok()) return space.status();
   space_ = *std::move(space);
   lease_ = open.lease();

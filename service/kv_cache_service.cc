@@ -16,10 +16,10 @@ using grpc::ServerUnaryReactor;
 using K = v1::KvCache;
 
 template <typename Base>
-using UnaryMethods = K::WithCallbackMethod_OpenSpace<
-    K::WithCallbackMethod_ReportAttention<K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<
-        K::WithCallbackMethod_Delete<K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<
-            K::WithCallbackMethod_OpenDirect<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>>;
+using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_ReportAttention<
+    K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
+        K::WithCallbackMethod_DropSpace<K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<
+            K::WithCallbackMethod_OpenDirect<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>>>;
 using RawMethods = K::WithRawCallbackMethod_Put<
     K::WithRawCallbackMethod_Get<K::WithRawCallbackMethod_Lookup<K::Service>>>;
 
@@ -83,6 +83,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   ServerUnaryReactor* Delete(CallbackServerContext* c, const v1::DeleteRequest* in,
                              v1::DeleteResponse* out) override {
     return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.Delete(*in, *out); });
+  }
+  ServerUnaryReactor* DropSpace(CallbackServerContext* c, const v1::DropSpaceRequest* in,
+                                v1::DropSpaceResponse* out) override {
+    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.DropSpace(*in, *out); });
   }
   ServerUnaryReactor* Usage(CallbackServerContext* c, const v1::UsageRequest* in,
                             v1::UsageResponse* out) override {

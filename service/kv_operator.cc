@@ -90,7 +90,11 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
                                                    sizeof(CalibrationId)));
   }
   request.queries = HexOf(AsBytes(in.queries()));
-  KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, spaces_.Open(request));
+  absl::StatusOr<Spaces::Opened> result = spaces_.Open(request);
+  if (absl::IsResourceExhausted(result.status()) && DropIdleSpaces(Duration(0), 1) > 0) {
+    result = spaces_.Open(request);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, std::move(result));
   const Space& space = *opened.space;
   out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
   out.set_created(opened.created);
@@ -106,7 +110,7 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
 }
 
 absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space, query.fingerprint));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
   PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
   metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
@@ -136,7 +140,7 @@ void KvOperator::RecordPrompts() {
 
 absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
                                          v1::ReportAttentionResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
   for (const v1::PageAttention& report : in.pages()) {
     *out.add_results() = reports_.Take(*space, report);
   }
@@ -149,7 +153,7 @@ absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseRespon
 }
 
 absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
     const absl::Status s = store_.Pin({.space = space->id, .key = key}, !in.unpin());
@@ -160,7 +164,7 @@ absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
 }
 
 absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
     const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
@@ -173,6 +177,35 @@ absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse&
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status KvOperator::DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  out.set_pages(store_.Usage(space->id).pages);
+  return Drop(*space);
+}
+
+absl::Status KvOperator::Drop(const Space& space) {
+  if (!spaces_.Forget(space)) {
+    return absl::NotFoundError(absl::StrCat("space '", space.name, "' was just dropped"));
+  }
+  return store_.DropSpace(space.id);
+}
+
+size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
+  size_t dropped = 0;
+  for (const auto& space : spaces_.IdlePrivate(idle)) {
+    if (dropped == most) break;
+    if (store_.Usage(space->id).pages > 0) {
+      (void)spaces_.Find(space->name);  // it is looked at again when it has been idle once more
+      continue;
+    }
+    const absl::Status status = Drop(*space);
+    Log().info("the private space '{}' is empty and nobody used it: dropped ({})", space->name,
+               status.ok() ? "done" : std::string(status.message()));
+    ++dropped;
+  }
+  return dropped;
 }
 
 absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& out) {

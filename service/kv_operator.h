@@ -52,7 +52,8 @@ class KvOperator {
                                v1::ReportAttentionResponse& out);  // blocking
   absl::Status Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out);
   absl::Status Pin(const v1::PinRequest& in, v1::PinResponse& out);
-  absl::Status Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out);  // blocking
+  absl::Status Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out);           // blocking
+  absl::Status DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out);  // blocking
   absl::Status Usage(const v1::UsageRequest& in, v1::UsageResponse& out);
 
   absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
@@ -66,6 +67,10 @@ class KvOperator {
   absl::Status Verify(const v1::VerifyRequest& in,
                       const std::function<bool(const v1::VerifyProgress&)>& progress);
 
+  // Drops private spaces that hold no page and that nobody has named for so long, `most` at most;
+  // answers how many. Blocking.
+  size_t DropIdleSpaces(Duration idle, size_t most = SIZE_MAX);
+
   // Told by the server when it begins and when it ends to serve.
   void SetReady(bool ready, Duration from_start);
   bool ready() const { return ready_; }
@@ -78,6 +83,7 @@ class KvOperator {
     Time time;
   };
 
+  absl::Status Drop(const Space& space);
   v1::TierUsage UsageOf(TierId tier);
   void RecordPrompts();
 

@@ -64,7 +64,7 @@ absl::Status LocalRequests::Allocate(const v1::LocalAllocate& request, Reply rep
 
 absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
   KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
-  const auto space = parts_.spaces.Find(request.space());
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   for (const v1::LocalGetPage& page : request.pages()) {
     v1::LocalReply answer;
     *answer.mutable_got() =
@@ -119,11 +119,11 @@ absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuR
 
 absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
   KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
-  const auto space = parts_.spaces.Find(request.space());
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   for (const v1::LocalPutPage& page : request.pages()) {
     v1::LocalReply answer;
     v1::PutResult& result = *answer.mutable_put();
-    result = space.ok() ? PutPage(**space, page) : Refused(space.status().message());
+    result = space.ok() ? PutPage(**space, page) : NotCompatible(space.status());
     result.set_page(page.number());
     const uint64_t raw_bytes = space.ok() ? page.page().payload_bytes() : 0;
     parts_.metrics.CountLocal(StreamKind::kPut);

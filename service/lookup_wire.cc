@@ -19,7 +19,8 @@ constexpr uint32_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;  // wire
 constexpr uint32_t Tag(uint32_t field, uint32_t type) { return field << 3 | type; }
 
 // Of LookupRequest, LookupResponse and PageInfo in kv_cache.proto.
-constexpr uint32_t kSpace = Tag(1, kBytes), kKeys = Tag(2, kBytes), kLease = Tag(3, kVarint);
+constexpr uint32_t kSpace = Tag(1, kBytes), kKeys = Tag(2, kBytes), kLease = Tag(3, kVarint),
+                   kFingerprint = Tag(4, kBytes);
 constexpr uint32_t kPages = 1, kTokens = 2, kGranted = 3, kTtl = 4, kInfo = 5;
 constexpr uint32_t kPageTokens = 1, kPageTier = 2, kPageLevels = 3, kPageStored = 4;
 // At most: tags, a varint of 64 bits each, the length of a PageInfo and of its tier's name.
@@ -89,6 +90,9 @@ absl::StatusOr<LookupQuery> ReadLookupRequest(const grpc::Slice& message) {
     switch (tag) {
       case kSpace:
         whole = ReadBytes(in, query.space);
+        break;
+      case kFingerprint:
+        whole = ReadBytes(in, query.fingerprint);
         break;
       case kKeys:
         whole = ReadBytes(in, key);

@@ -22,7 +22,7 @@ inline constexpr int kMaxKeysPerCall = 65536;
 
 // Views of the message.
 struct LookupQuery {
-  absl::string_view space;
+  absl::string_view space, fingerprint;
   std::vector<absl::string_view> keys;
   bool lease = false;
 };

@@ -316,6 +316,9 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
   gauge("kvstow_ready", "1 while the server takes calls", snapshot.ready ? 1 : 0);
+  sampled.Add(MetricType::Counter, "kvstow_space_mismatches_total",
+              "calls that named a space by another space's fingerprint", {},
+              static_cast<double>(snapshot.space_mismatches));
   for (const CounterRow& row : kStoreCounters) {
     sampled.Add(MetricType::Counter, absl::StrCat("kvstow_store_", row.name, "_total"), row.help,
                 {}, static_cast<double>(snapshot.counters.*row.value));

@@ -25,6 +25,7 @@ struct MetricsSnapshot {
   StoreUsage usage;
   StoreCounters counters;
   uint64_t spaces = 0;
+  uint64_t space_mismatches = 0;
   uint64_t staged_bytes = 0;
   uint64_t local_sessions = 0, local_bytes = 0;  // of memory shared with workers
   uint64_t local_gpu_bytes = 0;                  // and of the GPU's

@@ -47,6 +47,12 @@ v1::PutResult Refused(absl::string_view why) {
   return result;
 }
 
+v1::PutResult NotCompatible(const absl::Status& why) {
+  v1::PutResult result = Refused(why.message());
+  result.set_status(v1::NOT_COMPATIBLE);
+  return result;
+}
+
 PageWriter::PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics,
                        bool has_disk)
     : store_(store),

@@ -67,6 +67,8 @@ class PageWriter {
 
 // A result that says no.
 v1::PutResult Refused(absl::string_view why);
+// Of a page that is for another space than this server has under that name.
+v1::PutResult NotCompatible(const absl::Status& why);
 
 }  // namespace kvstow
 

@@ -134,7 +134,7 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (message.open().payload() == v1::SUMMARY) {
     return absl::InvalidArgumentError("payload: a summary is no page: put pages RAW or ENCODED");
   }
-  auto space = parts_.spaces.Find(message.open().space());
+  auto space = parts_.spaces.Find(message.open().space(), message.open().fingerprint());
   if (!space.ok()) return space.status();
   payload_ = message.open().payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
   if (payload_ == v1::ENCODED) {

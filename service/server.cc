@@ -85,7 +85,7 @@ class Server::Impl {
         metrics_(Version()),
         calibrations_(config.calibrations, config.disk_path),
         spaces_(
-            {.default_recipe = config.recipe}, calibrations_,
+            {.default_recipe = config.recipe, .max_spaces = config.max_spaces}, calibrations_,
             [this] { return store_->NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
@@ -275,6 +275,7 @@ void Server::Impl::Reap() {
     stop_.WaitFor(mu_, kReapEvery);
     const size_t reaped = staging_.Reap();
     if (reaped > 0) metrics_.CountReaped(reaped);
+    op_.DropIdleSpaces(config_.private_space_idle);
   }
 }
 
@@ -282,6 +283,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
   return {.usage = store_->Usage(),
           .counters = store_->Counters(),
           .spaces = spaces_.All().size(),
+          .space_mismatches = spaces_.mismatches(),
           .staged_bytes = staging_.staged_bytes(),
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),

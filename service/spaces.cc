@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -14,92 +13,28 @@
 #include "kernels/recipe.h"
 #include "kernels/run_codec.h"
 #include "service/space_recipe.h"
+#include "service/space_record.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint16_t kRecordVersion = 1;
-constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxSpecTextBytes = 1024;  // of model, revision and engine
-constexpr char kFingerprintTag[] = "kvstow space v1";
 
-// A field is a 16-bit length and its bytes; numbers are little-endian.
-struct FieldWriter {
-  ByteWriter out;
-  void operator()(std::string& text) { out.PutString16(text); }
-  template <typename T>
-  void operator()(T& value) {
-    out.Put(static_cast<uint16_t>(sizeof(T)));
-    out.PutBytes({reinterpret_cast<const uint8_t*>(&value), sizeof(T)});
+// What a new space must say of its model beside what Validate() asks of any.
+absl::Status CheckIdentity(const KvSpec& spec) {
+  if (spec.revision.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.revision is empty: name the revision of the weights, a commit or a "
+                     "digest, or write '",
+                     kUnversioned, "' and vouch that all workers have the same"));
   }
-};
-struct FieldReader {
-  ByteReader in;
-  bool ok = true;
-  void operator()(std::string& text) { text = std::string(in.GetString16()); }
-  template <typename T>
-  void operator()(T& value) {
-    const absl::string_view bytes = in.GetString16();
-    if (bytes.size() != sizeof(T)) {
-      ok = false;
-      return;
+  for (const std::string* text : {&spec.model, &spec.revision, &spec.engine, &spec.adapter,
+                                  &spec.weight_quantization, &spec.kv_scales, &spec.layer_layout}) {
+    if (text->size() > kMaxSpecTextBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("the texts of a spec have at most ",
+                                                     kMaxSpecTextBytes, " bytes each; one has ",
+                                                     text->size()));
     }
-    std::memcpy(&value, bytes.data(), sizeof(T));
-  }
-};
-
-// Every field that changes bytes, in the order of the format.
-template <typename Archive>
-void IdentityFields(Archive& archive, KvSpec& spec, std::string& pipeline, uint8_t& promise) {
-  auto dtype = static_cast<uint8_t>(spec.dtype);
-  auto layout = static_cast<uint8_t>(spec.rope.layout);
-  auto scaling = static_cast<uint8_t>(spec.rope.scaling);
-  auto after = static_cast<uint8_t>(spec.rope.k_after_rope);
-  archive(spec.model);
-  archive(spec.revision);
-  archive(spec.layers);
-  archive(spec.kv_heads);
-  archive(spec.head_dim_k);
-  archive(spec.head_dim_v);
-  archive(dtype);
-  archive(spec.page_tokens);
-  archive(spec.rank);
-  archive(spec.world_size);
-  archive(layout);
-  archive(scaling);
-  archive(after);
-  archive(spec.rope.rotary_dims);
-  archive(spec.rope.theta);
-  archive(spec.rope.factor);
-  archive(spec.rope.low_freq_factor);
-  archive(spec.rope.high_freq_factor);
-  archive(spec.rope.original_context);
-  archive(spec.engine);
-  archive(pipeline);
-  archive(promise);
-  spec.dtype = static_cast<DType>(dtype);
-  spec.rope.layout = static_cast<RopeSpec::Layout>(layout);
-  spec.rope.scaling = static_cast<RopeSpec::Scaling>(scaling);
-  spec.rope.k_after_rope = after != 0;
-}
-
-std::string Identity(KvSpec spec, std::string pipeline, SpacePromise promise) {
-  FieldWriter writer;
-  uint8_t value = PromiseByte(promise);
-  IdentityFields(writer, spec, pipeline, value);
-  return std::move(writer.out).Take();
-}
-
-absl::Status CheckName(absl::string_view name) {
-  const auto allowed = [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-' ||
-           c == '/';
-  };
-  if (name.empty() || name.size() > kMaxNameBytes ||
-      !std::all_of(name.begin(), name.end(), allowed)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the name of a space has 1 to ", kMaxNameBytes,
-        " letters, digits, '.', '_', '-' or '/'; this one has ", name.size(), " bytes, or others"));
   }
   return absl::OkStatus();
 }
@@ -150,17 +85,6 @@ absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
   return hot && cold;
 }
 
-// Gives a space the codecs of its recipe. FAILED_PRECONDITION: a calibration is missing.
-absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space) {
-  KVSTOW_ASSIGN_OR_RETURN(space.codec, calibrations.CodecOf(recipe.hot, space.spec));
-  if (recipe.cold.has_value()) {
-    KVSTOW_ASSIGN_OR_RETURN(space.cold, calibrations.CodecOf(*recipe.cold, space.spec));
-  }
-  const Recipe* cold = space.cold == nullptr ? nullptr : &space.cold->recipe();
-  space.pipeline = PipelineOf(space.codec->recipe(), cold);
-  return absl::OkStatus();
-}
-
 absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
   if (asked.spec.has_value()) {
     const std::string difference = FirstDifference(have.spec, *asked.spec);
@@ -192,71 +116,6 @@ absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
 
 }  // namespace
 
-Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise) {
-  ByteWriter tagged;
-  tagged.PutString16(kFingerprintTag);
-  const std::string identity = Identity(spec, std::string(pipeline), promise);
-  tagged.PutBytes(AsBytes(identity));
-  const Sha256Digest digest = Sha256(AsBytes(tagged.bytes()));
-  Fingerprint out;
-  std::copy_n(digest.begin(), out.size(), out.begin());
-  return out;
-}
-
-std::string SerializeSpace(const Space& space) {
-  ByteWriter out;
-  out.Put(kRecordVersion);
-  out.Put(space.id);
-  out.PutString16(space.name);
-  out.PutString16(space.recipe);
-  const std::string identity = Identity(space.spec, space.pipeline, space.promise);
-  out.PutBytes(AsBytes(identity));
-  out.PutBytes(space.fingerprint);
-  return std::move(out).Take();
-}
-
-absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
-                                                  Calibrations& calibrations) {
-  auto space = std::make_shared<Space>();
-  FieldReader reader{ByteReader(bytes)};
-  const auto version = reader.in.Get<uint16_t>();
-  if (version != kRecordVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the record of a space has version ", version,
-                                                      ", this server knows ", kRecordVersion));
-  }
-  space->id = reader.in.Get<SpaceId>();
-  space->name = std::string(reader.in.GetString16());
-  space->recipe = std::string(reader.in.GetString16());
-  std::string pipeline;
-  uint8_t promise = 0;
-  IdentityFields(reader, space->spec, pipeline, promise);
-  const auto fingerprint = reader.in.GetBytes(space->fingerprint.size());
-  if (!reader.ok || !reader.in.ok() || reader.in.remaining() != 0 || space->id == 0) {
-    return absl::DataLossError("the record of a space is damaged");
-  }
-  std::copy(fingerprint.begin(), fingerprint.end(), space->fingerprint.begin());
-  KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseFromByte(promise));
-  if (space->fingerprint != FingerprintOf(space->spec, pipeline, space->promise) ||
-      !CheckName(space->name).ok()) {
-    return absl::DataLossError("the record of a space does not match its fingerprint");
-  }
-  KVSTOW_RETURN_IF_ERROR(Validate(space->spec));
-  // The pipeline, not the text: a name's meaning belongs to the build that wrote it.
-  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(pipeline));
-  absl::Status made = MakeCodecs(recipe, calibrations, *space);
-  if (absl::IsFailedPrecondition(made)) {
-    space->calibration_missing = true;
-    space->pipeline = pipeline;
-    space->codec = MakeMissingCodec(recipe.hot, space->spec, made);
-    if (recipe.cold.has_value()) {
-      space->cold = MakeMissingCodec(*recipe.cold, space->spec, made);
-    }
-    made = absl::OkStatus();
-  }
-  KVSTOW_RETURN_IF_ERROR(made);
-  return space;
-}
-
 Spaces::Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save)
     : options_(std::move(options)),
       calibrations_(calibrations),
@@ -276,7 +135,8 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
       Log().warn("space '{}': {}", (*space)->name,
                  std::string((*space)->codec->Encode({}).status().message()));
     }
-    by_name_[(*space)->name] = *std::move(space);
+    const std::string name = (*space)->name;
+    by_name_[name] = {*std::move(space), options_.clock->Now()};
   }
   return left_out;
 }
@@ -288,14 +148,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
         absl::StrCat("there is no space '", request.name, "': give its spec to make it"));
   }
   KVSTOW_RETURN_IF_ERROR(Validate(*request.spec));
-  for (const std::string* text :
-       {&request.spec->model, &request.spec->revision, &request.spec->engine}) {
-    if (text->size() > kMaxSpecTextBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model, revision and engine of a spec have at most ", kMaxSpecTextBytes,
-                       " bytes each; one has ", text->size()));
-    }
-  }
+  KVSTOW_RETURN_IF_ERROR(CheckIdentity(*request.spec));
   auto space = std::make_shared<Space>();
   space->name = request.name;
   space->spec = *request.spec;
@@ -317,21 +170,27 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<c
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *whole));
   whole->calibration_missing = false;
   MutexLock lock(mu_);
-  by_name_[whole->name] = whole;
+  const auto it = by_name_.find(whole->name);
+  if (it == by_name_.end() || it->second.space->id != whole->id) {
+    return absl::UnavailableError(absl::StrCat("space '", whole->name, "' was just dropped"));
+  }
+  it->second.space = whole;
   return whole;
 }
 
 absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
-  KVSTOW_RETURN_IF_ERROR(CheckName(request.name));
+  KVSTOW_RETURN_IF_ERROR(CheckSpaceName(request.name));
   std::shared_ptr<const Space> there;
   {
     MutexLock lock(mu_);
     while (creating_.contains(request.name)) created_.Wait(mu_);
     if (const auto it = by_name_.find(request.name); it != by_name_.end()) {
-      there = it->second;
+      it->second.used = options_.clock->Now();
+      there = it->second.space;
     } else if (by_name_.size() + creating_.size() >= options_.max_spaces) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed"));
+          absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed: drop ",
+                       "one, or start kvstowd with a larger --max-spaces"));
     } else {
       creating_.insert(request.name);
     }
@@ -351,22 +210,42 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
   creating_.erase(request.name);
   created_.NotifyAll();
   if (!status.ok()) return status;
-  by_name_[request.name] = *made;
+  by_name_[request.name] = {*made, options_.clock->Now()};
   return Opened{*std::move(made), true};
 }
 
-absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name) const {
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name) {
   MutexLock lock(mu_);
   const auto it = by_name_.find(name);
-  if (it != by_name_.end()) return it->second;
-  return absl::NotFoundError(absl::StrCat("space '", name.substr(0, kMaxNameBytes),
-                                          "' is not open: call OpenSpace first"));
+  if (it == by_name_.end()) {
+    return absl::NotFoundError(absl::StrCat("space '", name.substr(0, kMaxSpaceNameBytes),
+                                            "' is not open: call OpenSpace first"));
+  }
+  it->second.used = options_.clock->Now();
+  return it->second.space;
+}
+
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name,
+                                                          absl::string_view fingerprint) {
+  if (fingerprint.size() != sizeof(Fingerprint)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fingerprint has ", fingerprint.size(), " bytes: a call names its space by its name and ",
+        "the ", sizeof(Fingerprint), " bytes that OpenSpace answered"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto space, Find(name));
+  if (std::ranges::equal(space->fingerprint, AsBytes(fingerprint))) return space;
+  ++mismatches_;
+  return absl::FailedPreconditionError(
+      absl::StrCat("space '", name, "' has fingerprint ", HexOf(space->fingerprint), " here, ",
+                   HexOf(AsBytes(fingerprint)),
+                   " was asked: it is another space of that name; open it again, which says what "
+                   "differs"));
 }
 
 std::shared_ptr<const Space> Spaces::Find(SpaceId id) const {
   MutexLock lock(mu_);
-  for (const auto& [name, space] : by_name_) {
-    if (space->id == id) return space;
+  for (const auto& [name, entry] : by_name_) {
+    if (entry.space->id == id) return entry.space;
   }
   return nullptr;
 }
@@ -374,8 +253,31 @@ std::shared_ptr<const Space> Spaces::Find(SpaceId id) const {
 std::vector<std::shared_ptr<const Space>> Spaces::All() const {
   MutexLock lock(mu_);
   std::vector<std::shared_ptr<const Space>> out;
-  for (const auto& [name, space] : by_name_) out.push_back(space);
+  for (const auto& [name, entry] : by_name_) out.push_back(entry.space);
   return out;
+}
+
+std::vector<std::shared_ptr<const Space>> Spaces::IdlePrivate(Duration idle) const {
+  std::vector<Entry> found;
+  {
+    MutexLock lock(mu_);
+    const Time before = options_.clock->Now() - idle;
+    for (const auto& [name, entry] : by_name_) {
+      if (entry.space->promise.is_private && entry.used <= before) found.push_back(entry);
+    }
+  }
+  std::ranges::sort(found, {}, &Entry::used);
+  std::vector<std::shared_ptr<const Space>> out;
+  for (Entry& entry : found) out.push_back(std::move(entry.space));
+  return out;
+}
+
+bool Spaces::Forget(const Space& space) {
+  MutexLock lock(mu_);
+  const auto it = by_name_.find(space.name);
+  if (it == by_name_.end() || it->second.space->id != space.id) return false;
+  by_name_.erase(it);
+  return true;
 }
 
 }  // namespace kvstow

@@ -16,11 +16,17 @@
 // version or of a recipe that this build lacks are left out and counted, and their pages become
 // unreachable: a cache may forget.
 //
+// Workers name a space by its name and its fingerprint: another space may have taken the name since
+// they opened it (a restart, a drop), and its pages must not pass for theirs.
+//
+// A space that was dropped is forgotten here at once; its id is never given again. Private spaces
+// come and go with sessions: IdlePrivate names those that nobody has used for a while.
+//
 // Thread-safe; no lock is held while a record is saved. A Space is immutable and shared.
 #ifndef KVSTOW_SERVICE_SPACES_H_
 #define KVSTOW_SERVICE_SPACES_H_
 
-#include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,30 +38,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "base/mutex.h"
-#include "kernels/codec.h"
 #include "kernels/page.h"
 #include "service/calibrations.h"
+#include "service/space.h"
 #include "service/space_fidelity.h"
 #include "storage/catalog.h"
 
 namespace kvstow {
-
-using Fingerprint = std::array<uint8_t, 16>;
-
-struct Space {
-  SpaceId id = 0;
-  std::string name;
-  KvSpec spec;
-  std::string recipe;    // as it was written
-  std::string pipeline;  // the recipe written out
-  SpacePromise promise;
-  std::shared_ptr<const Codec> cold;  // what pages become before they leave memory; null = stay
-  std::shared_ptr<const Codec>
-      codec;  // what put makes; refuses every page when its calibration is missing
-  bool calibration_missing = false;
-  Fingerprint fingerprint{};
-};
 
 struct SpaceToOpen {
   std::string name;
@@ -76,9 +67,10 @@ class Spaces {
   struct Options {
     std::string default_recipe = "int8";
     size_t max_spaces = 1024;
+    const Clock* clock = &Clock::Real();
   };
 
-  // `calibrations` outlives this.
+  // `calibrations` and the clock outlive this.
   Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
 
   // Takes over what was saved; returns how many records were left out. Call once, before Open.
@@ -94,11 +86,22 @@ class Spaces {
   };
   absl::StatusOr<Opened> Open(const SpaceToOpen& request);
 
-  // NOT_FOUND says to open it first.
-  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name) const;
+  // As workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND: no space of
+  // that name is open. FAILED_PRECONDITION: another one is. Each says to open it (again).
+  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name,
+                                                    absl::string_view fingerprint);
+  // As people name it.
+  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name);
   // Null when there is none.
   std::shared_ptr<const Space> Find(SpaceId id) const;
   std::vector<std::shared_ptr<const Space>> All() const;  // by name
+  uint64_t mismatches() const { return mismatches_; }     // calls that meant another space
+
+  // Private spaces that nobody has named for so long, the longest first.
+  std::vector<std::shared_ptr<const Space>> IdlePrivate(Duration idle) const;
+  // Forgets a space, so that nobody finds it any more; false when it is gone already. Its pages and
+  // its record are the caller's to drop.
+  bool Forget(const Space& space);
 
  private:
   absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request);
@@ -109,19 +112,15 @@ class Spaces {
   const NewId new_id_;
   const Save save_;
   mutable Mutex mu_;
+  std::atomic<uint64_t> mismatches_ = 0;
   CondVar created_;  // a name left `creating_`
-  std::map<std::string, std::shared_ptr<const Space>, std::less<>> by_name_ KVSTOW_GUARDED_BY(mu_);
+  struct Entry {
+    std::shared_ptr<const Space> space;
+    Time used;  // when it was named last
+  };
+  std::map<std::string, Entry, std::less<>> by_name_ KVSTOW_GUARDED_BY(mu_);
   std::set<std::string> creating_ KVSTOW_GUARDED_BY(mu_);
 };
-
-// The record of a space at rest; docs/FORMAT.md. Parsing answers DATA_LOSS, FAILED_PRECONDITION for
-// an unknown version, and what Recipe::Parse and Calibrations::CodecOf answer, but that a missing
-// calibration makes a space with calibration_missing.
-std::string SerializeSpace(const Space& space);
-absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
-                                                  Calibrations& calibrations);
-
-Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise);
 
 }  // namespace kvstow
 

@@ -242,7 +242,8 @@ void AddBench(CLI::App& app, int& exit_code) {
   CLI::App* const verb =
       app.add_subcommand("bench", "Put and get load on a live server; what it put is deleted");
   const auto flags = std::make_shared<Flags>();
-  flags->spec = {.model = "bench", .layers = 30, .kv_heads = 3, .page_tokens = 256};
+  flags->spec = {
+      .model = "bench", .revision = kUnversioned, .layers = 30, .kv_heads = 3, .page_tokens = 256};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
   AddServerFlags(*verb, flags->server);
   AddOutputFlags(*verb, flags->output);

@@ -266,7 +266,8 @@ void AddBenchCompare(CLI::App& bench, int& exit_code) {
       "Starts kvstowd, Redis and memcached on this machine and measures them in turns, with "
       "clients that land values in their own buffers; scripts/setup --peers installs the others");
   const auto flags = std::make_shared<Flags>();
-  flags->spec = {.model = "compare", .layers = 16, .kv_heads = 8, .page_tokens = 64};
+  flags->spec = {
+      .model = "compare", .revision = kUnversioned, .layers = 16, .kv_heads = 8, .page_tokens = 64};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
   AddOutputFlags(*verb, flags->output);
   verb->add_option("--clients", flags->clients, "clients at once; a list gives a table each")

@@ -223,7 +223,11 @@ void AddBenchOverload(CLI::App& bench, int& exit_code) {
       "Starts a kvstowd and puts some times what it can take: what is stored, refused, how fast, "
       "in how much memory");
   const auto flags = std::make_shared<Flags>();
-  flags->spec = {.model = "overload", .layers = 16, .kv_heads = 8, .page_tokens = 64};
+  flags->spec = {.model = "overload",
+                 .revision = kUnversioned,
+                 .layers = 16,
+                 .kv_heads = 8,
+                 .page_tokens = 64};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
   AddOutputFlags(*verb, flags->output);
   verb->add_option("--times", flags->times, "offered load, in peaks")

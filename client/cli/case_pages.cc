@@ -31,6 +31,7 @@ absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags
   }
   KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, found);
   CasePages pages = CutCase(std::move(file), space.spec.page_tokens);
+  if (pages.spec.revision == kUnversioned) pages.spec.revision = space.spec.revision;
   if (const std::string difference = FirstDifference(space.spec, pages.spec); !difference.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(flags.path, " does not fit space '", flags.space, "': ", difference));

@@ -54,6 +54,7 @@ void AddGet(CLI::App& app, int& exit_code);
 void AddReport(CLI::App& app, int& exit_code);
 void AddExists(CLI::App& app, int& exit_code);
 void AddDel(CLI::App& app, int& exit_code);
+void AddDrop(CLI::App& app, int& exit_code);
 void AddPin(CLI::App& app, int& exit_code);  // and unpin
 void AddEvict(CLI::App& app, int& exit_code);
 void AddBudget(CLI::App& app, int& exit_code);

@@ -20,9 +20,9 @@ int Main(int argc, char** argv) {
       "  kvstow VERB --help");
   int exit_code = kDone;
   for (const auto add :
-       {AddPing,      AddStatus, AddStats, AddSpaces, AddPut,      AddGet,   AddReport,
-        AddExists,    AddDel,    AddPin,   AddEvict,  AddBudget,   AddFlush, AddVerify,
-        AddSummaries, AddCodec,  AddBench, AddPlan,   AddSimulate, AddReplay}) {
+       {AddPing,   AddStatus,    AddStats, AddSpaces, AddPut,   AddGet,      AddReport,
+        AddExists, AddDel,       AddDrop,  AddPin,    AddEvict, AddBudget,   AddFlush,
+        AddVerify, AddSummaries, AddCodec, AddBench,  AddPlan,  AddSimulate, AddReplay}) {
     add(app, exit_code);
   }
   try {

@@ -25,6 +25,7 @@ struct Flags : CaseVerbFlags {
   std::string recipe, fidelity, attention = "none";
   PayloadFlags payload;
   uint32_t page_tokens = 0;
+  std::string revision;
   bool is_private = false, queries = false;
 };
 
@@ -102,13 +103,20 @@ Totals Stream(Client& client, const std::string& space, const CasePages& pages,
   return totals;
 }
 
-// The page size that was asked for, else the space's own, else the default of a new space.
-absl::StatusOr<uint32_t> PageTokens(Client& client, const Flags& flags) {
-  if (flags.page_tokens != 0) return flags.page_tokens;
+// The case as pages of the space: what was asked for, else what the space has, else what a new one
+// gets.
+absl::StatusOr<CasePages> CutForSpace(Client& client, const Flags& flags) {
+  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
   const absl::StatusOr<SpaceInfo> space = client.FindSpace(flags.pages.space);
-  if (space.ok()) return space->spec.page_tokens;
-  if (absl::IsNotFound(space.status())) return kDefaultPageTokens;
-  return space.status();
+  if (!space.ok() && !absl::IsNotFound(space.status())) return space.status();
+  const uint32_t usual = space.ok() ? space->spec.page_tokens : kDefaultPageTokens;
+  CasePages pages = CutCase(std::move(file), flags.page_tokens != 0 ? flags.page_tokens : usual);
+  if (!flags.revision.empty()) {
+    pages.spec.revision = flags.revision;
+  } else if (space.ok() && pages.spec.revision == kUnversioned) {
+    pages.spec.revision = space->spec.revision;
+  }
+  return pages;
 }
 
 Fidelity FidelityFlag(const std::string& name) {
@@ -131,10 +139,8 @@ absl::StatusOr<std::string> SendQueries(Client& client, const CasePages& pages) 
 }
 
 absl::StatusOr<Totals> PutCase(const Flags& flags) {
-  KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.pages.path));
   KVSTOW_ASSIGN_OR_RETURN(const auto client, ConnectWith(flags.server, flags.payload));
-  KVSTOW_ASSIGN_OR_RETURN(const uint32_t page_tokens, PageTokens(*client, flags));
-  const CasePages pages = CutCase(std::move(file), page_tokens);
+  KVSTOW_ASSIGN_OR_RETURN(const CasePages pages, CutForSpace(*client, flags));
   KVSTOW_ASSIGN_OR_RETURN(const CaseColumns columns, CaseColumns::Read(pages, flags.attention));
   SpaceOptions space{.name = flags.pages.space,
                      .spec = pages.spec,
@@ -198,6 +204,9 @@ void AddPut(CLI::App& app, int& exit_code) {
   verb->add_option("--page-tokens", flags->page_tokens,
                    "tokens of a page; the space's own, or 256 for a new space, if left out")
       ->check(CLI::Range(1u, kMaxPageTokens));
+  verb->add_option("--revision", flags->revision,
+                   "of the model's weights: a commit or a digest; the case's own, else the "
+                   "space's, else 'unversioned', if left out");
   verb->add_flag("--private", flags->is_private,
                  "a new space of one session alone: a sparse recipe may then drop tokens by what "
                  "queries looked at");

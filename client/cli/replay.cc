@@ -318,7 +318,7 @@ void AddReplay(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
       "replay", "A trace against a live server: every prompt is looked up, fetched and stored");
   const auto flags = std::make_shared<Flags>();
-  flags->spec = {.model = "replay", .layers = 2, .kv_heads = 1};
+  flags->spec = {.model = "replay", .revision = kUnversioned, .layers = 2, .kv_heads = 1};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
   AddServerFlags(*verb, flags->server);
   AddOutputFlags(*verb, flags->output);

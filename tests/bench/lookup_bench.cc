@@ -27,7 +27,11 @@ namespace kvstow {
 namespace {
 
 KvSpec TinySpec() {
-  KvSpec spec{.model = "bench/lookup", .layers = 1, .kv_heads = 1, .page_tokens = 16};
+  KvSpec spec{.model = "bench/lookup",
+              .revision = kUnversioned,
+              .layers = 1,
+              .kv_heads = 1,
+              .page_tokens = 16};
   spec.head_dim_k = spec.head_dim_v = 8;
   return spec;
 }
@@ -99,6 +103,7 @@ std::unique_ptr<Server> ServerWith(int64_t keys) {
   const auto put = stub->Put(context.get());
   v1::PutRequest request;
   request.mutable_open()->set_space("s");
+  request.mutable_open()->set_fingerprint(opened.fingerprint());
   put->Write(request);
   for (int64_t i = 0; i < keys; ++i) {
     request.Clear();
@@ -136,7 +141,12 @@ void BM_Lookup(benchmark::State& state) {
   const auto channel = grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials());
   const auto stub = v1::KvCache::NewStub(channel);
   v1::LookupRequest request;
+  v1::OpenSpaceRequest find;
+  find.set_space("s");
+  v1::OpenSpaceResponse found;
+  if (!stub->OpenSpace(Context().get(), find, &found).ok()) return state.SkipWithError("no space");
   request.set_space("s");
+  request.set_fingerprint(found.fingerprint());
   request.set_lease(true);
   for (int64_t i = 0; i < keys; ++i) request.add_keys(KeyOf(i));
   v1::LookupResponse response;

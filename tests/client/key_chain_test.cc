@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_split.h"
 #include "base/digest.h"
 
 namespace kvstow {
@@ -35,6 +39,55 @@ TEST(KeyChain, AChainIsItsPagesOneByOneWithTheExtrasInTheFirst) {
   EXPECT_EQ(keys[0], PageKey("", t.subspan(0, 3), extras));
   EXPECT_EQ(keys[1], PageKey(keys[0], t.subspan(3, 3)));
   EXPECT_EQ(keys[2], PageKey(keys[1], t.subspan(6, 1)));
+}
+
+TEST(KeyChain, ExtrasOfAPageEnterItsKeyAndThoseBehind) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<std::string> salt = {"salt"};
+  const std::vector<std::vector<std::string>> images = {{"a"}, {"b", "c"}};
+  const auto keys = PageKeys(salt, tokens, 3, images);
+  ASSERT_EQ(keys.size(), 3u);
+  const std::span<const int32_t> t(tokens);
+  EXPECT_EQ(keys[0], PageKey("", t.subspan(0, 3), std::vector<std::string>{"salt", "a"}));
+  EXPECT_EQ(keys[1], PageKey(keys[0], t.subspan(3, 3), images[1]));
+  EXPECT_EQ(keys[2], PageKey(keys[1], t.subspan(6, 3)));
+  // The same tokens with another image in the second page share the first page alone.
+  const auto other = PageKeys(salt, tokens, 3, std::vector<std::vector<std::string>>{{"a"}, {"d"}});
+  EXPECT_EQ(other[0], keys[0]);
+  EXPECT_NE(other[1], keys[1]);
+  EXPECT_NE(other[2], keys[2]);
+  // What belongs to which page, and where an extra ends, counts.
+  EXPECT_NE(PageKeys({}, tokens, 3, std::vector<std::vector<std::string>>{{"b", "c"}})[2], keys[2]);
+  EXPECT_NE(PageKeys({}, tokens, 9, std::vector<std::vector<std::string>>{{"bc"}})[0],
+            PageKeys({}, tokens, 9, std::vector<std::vector<std::string>>{{"b", "c"}})[0]);
+}
+
+// tests/golden/page_keys_v1.txt: a case a line, made by another implementation
+// (tests/reference/page_keys.py): page_tokens, token ids, extras by page, and the keys that are
+// due.
+TEST(KeyChain, GoldenFile) {
+  std::ifstream in(KVSTOW_TESTS_DIR "/golden/page_keys_v1.txt");
+  const auto list = [](const std::string& text, char separator) -> std::vector<std::string> {
+    if (text.empty()) return {};
+    return absl::StrSplit(text, separator);
+  };
+  int cases = 0;
+  for (std::string line; std::getline(in, line);) {
+    const std::vector<std::string> fields = absl::StrSplit(line, '|');
+    ASSERT_EQ(fields.size(), 4u) << line;
+    std::vector<int32_t> tokens;
+    for (const std::string& id : list(fields[1], ',')) tokens.push_back(std::stoi(id));
+    std::vector<std::vector<std::string>> extras;
+    for (const std::string& page : list(fields[2], ';')) extras.push_back(list(page, ','));
+    std::vector<std::string> keys;
+    const auto page_tokens = static_cast<uint32_t>(std::stoi(fields[0]));
+    for (const std::string& key : PageKeys({}, tokens, page_tokens, extras)) {
+      keys.push_back(Hex(key));
+    }
+    EXPECT_EQ(keys, list(fields[3], ',')) << line;
+    ++cases;
+  }
+  EXPECT_GE(cases, 5) << "tests/golden/page_keys_v1.txt is missing";
 }
 
 TEST(KeyChain, EqualKeysMeanEqualPrefixes) {

@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 
 constexpr Duration kLong = std::chrono::seconds(20);
 constexpr size_t kBytes = 64 * kSharedPageBytes;
+constexpr char kFingerprint[] = "sixteen bytes...";
 
 // The server's end of one session.
 class FakeServer {
@@ -114,9 +115,10 @@ TEST(LocalSessionTest, AsksAndIsAnswered) {
   const auto session = server.Open();
   const auto slot = server.Lend(*session, 0, 2 * kSharedPageBytes);
   Asked get = Ask<v1::LocalGetPage>(slot);
-  session->Start("space", 17, Only(std::move(get.page)), In(kLong));
+  session->Start("space", kFingerprint, 17, Only(std::move(get.page)), In(kLong));
   const v1::LocalRequest request = server.Next();
   EXPECT_EQ(request.get().space(), "space");
+  EXPECT_EQ(request.get().fingerprint(), kFingerprint);
   EXPECT_EQ(request.get().lease(), 17u);
   ASSERT_EQ(request.get().pages_size(), 1);
   v1::LocalReply reply;
@@ -163,8 +165,8 @@ TEST(LocalSessionTest, ABufferThatCameBackIsTheCallersAlone) {
   std::ranges::fill(put_slot, 1);
   Asked get = Ask<v1::LocalGetPage>(get_slot);
   Asked put = Ask<v1::LocalPutPage>(put_slot);
-  session->Start("s", 0, Only(std::move(get.page)), In(patience));
-  session->Start("s", 0, Only(std::move(put.page)), In(patience));
+  session->Start("s", kFingerprint, 0, Only(std::move(get.page)), In(patience));
+  session->Start("s", kFingerprint, 0, Only(std::move(put.page)), In(patience));
   EXPECT_TRUE(absl::IsUnavailable(get.answer.get().status()));
   EXPECT_TRUE(absl::IsUnavailable(put.answer.get().status()));
   EXPECT_FALSE(session->open());
@@ -190,7 +192,7 @@ TEST(LocalSessionTest, NoMoreTravelAtOnceThanTheServerCanAnswer) {
     pages.push_back(std::move(get.page));
     answers.push_back(std::move(get.answer));
   }
-  session->Start("s", 0, std::move(pages), In(kLong));
+  session->Start("s", kFingerprint, 0, std::move(pages), In(kLong));
   std::vector<uint64_t> open;
   size_t most = 0;
   for (size_t answered = 0; answered < answers.size();) {
@@ -221,7 +223,7 @@ TEST(LocalSessionTest, WrongAnswersEndIt) {
     const auto session = server.Open();
     const auto slot = server.Lend(*session, 0, kSharedPageBytes);
     Asked get = Ask<v1::LocalGetPage>(slot);
-    session->Start("s", 0, Only(std::move(get.page)), In(kLong));
+    session->Start("s", kFingerprint, 0, Only(std::move(get.page)), In(kLong));
     const uint64_t number = server.Next().get().pages(0).page().page();
     v1::LocalReply reply;
     change(reply, number);
@@ -264,10 +266,10 @@ TEST(LocalSessionTest, AServerThatHangsUpIsAnAnswer) {
   const auto session = server.Open();
   const auto slot = server.Lend(*session, 0, kSharedPageBytes);
   Asked get = Ask<v1::LocalGetPage>(slot), late = Ask<v1::LocalGetPage>(slot);
-  session->Start("s", 0, Only(std::move(get.page)), In(kLong));
+  session->Start("s", kFingerprint, 0, Only(std::move(get.page)), In(kLong));
   server.socket().HangUp();
   EXPECT_TRUE(absl::IsUnavailable(get.answer.get().status()));
-  session->Start("s", 0, Only(std::move(late.page)), In(kLong));
+  session->Start("s", kFingerprint, 0, Only(std::move(late.page)), In(kLong));
   EXPECT_TRUE(absl::IsUnavailable(late.answer.get().status()));
   session->Free(slot);
 }

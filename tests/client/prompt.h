@@ -26,6 +26,7 @@ class ServerUnderTest {
 inline KvSpec SmallSpec() {
   KvSpec spec;
   spec.model = "test/small";
+  spec.revision = "1";
   spec.layers = 4;
   spec.kv_heads = 2;
   spec.head_dim_k = spec.head_dim_v = 64;

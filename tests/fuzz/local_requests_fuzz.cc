@@ -19,6 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t bytes = std::min<size_t>(data[0], size - 1);
     v1::LocalRequest request;
     if (!request.ParseFromArray(data + 1, static_cast<int>(bytes))) return 0;
+    // No fuzzer guesses a fingerprint.
+    if (request.has_get()) testing::NameSpace(request.get().space(), *request.mutable_get());
+    if (request.has_put()) testing::NameSpace(request.put().space(), *request.mutable_put());
     const absl::Status status = requests.Handle(request, [&](const v1::LocalReply& reply) {
       const bool lent = reply.has_slot() && reply.slot().has_slot();
       if (lent && (reply.slot().offset() > memory.size() ||

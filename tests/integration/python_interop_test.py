@@ -23,9 +23,10 @@ CHUNK = 1 << 20
 SECONDS = 20
 
 
-def spec():
+def spec(revision="1"):
     return types_pb2.KvSpec(
         model="python/interop",
+        revision=revision,
         layers=LAYERS,
         kv_heads=HEADS,
         head_dim_k=DIM,
@@ -46,7 +47,8 @@ def page(seed, tokens=TOKENS):
 
 
 def put_requests(space, pages, chunk=CHUNK):
-    yield kv_cache_pb2.PutRequest(open=kv_cache_pb2.PutOpen(space=space))
+    """`space` is a name and a fingerprint, as every call names it."""
+    yield kv_cache_pb2.PutRequest(open=kv_cache_pb2.PutOpen(space=space[0], fingerprint=space[1]))
     for number, (key, raw) in enumerate(pages, 1):
         for offset in range(0, len(raw), chunk):
             request = kv_cache_pb2.PutRequest(page=number, offset=offset, data=raw[offset : offset + chunk])
@@ -81,10 +83,12 @@ class Interop(unittest.TestCase):
         cls.server.stderr.read()
         cls.server.wait()
 
-    def open(self, name, recipe):
-        return self.kv.OpenSpace(
-            kv_cache_pb2.OpenSpaceRequest(space=name, spec=spec(), recipe=recipe), timeout=SECONDS
+    def open(self, name, recipe, revision="1"):
+        """The space, as calls name it."""
+        opened = self.kv.OpenSpace(
+            kv_cache_pb2.OpenSpaceRequest(space=name, spec=spec(revision), recipe=recipe), timeout=SECONDS
         )
+        return name, opened.fingerprint
 
     def put(self, space, pages, chunk=CHUNK):
         """Results by page, of a stream that fits into the first credit."""
@@ -96,7 +100,7 @@ class Interop(unittest.TestCase):
     def get(self, space, asked, **fields):
         """(reply, payload) of each page."""
         request = kv_cache_pb2.GetRequest(
-            open=kv_cache_pb2.GetOpen(space=space, **fields), pages=asked, credit_bytes=1 << 30
+            open=kv_cache_pb2.GetOpen(space=space[0], fingerprint=space[1], **fields), pages=asked, credit_bytes=1 << 30
         )
         pages = {}
         for response in self.kv.Get(iter([request]), timeout=SECONDS):
@@ -107,47 +111,47 @@ class Interop(unittest.TestCase):
         return [pages[page.page] for page in asked]
 
     def test_pages_come_back_as_they_were_put(self):
-        self.assertTrue(self.open("exact", "raw").created)
+        exact = self.open("exact", "raw")
         pages = [(b"key-%d" % seed, page(seed)) for seed in (1, 2, 3)]
-        for result in self.put("exact", pages, chunk=300_001):
+        for result in self.put(exact, pages, chunk=300_001):
             self.assertEqual(result.status, types_pb2.STORED, result.message)
             self.assertEqual(result.ack, types_pb2.MEMORY)
         keys = [key for key, _ in pages] + [b"none"]
         found = self.kv.Lookup(
-            kv_cache_pb2.LookupRequest(space="exact", keys=keys, lease=True), timeout=SECONDS
+            kv_cache_pb2.LookupRequest(space=exact[0], fingerprint=exact[1], keys=keys, lease=True), timeout=SECONDS
         )
         self.assertEqual((found.pages, found.tokens), (3, 3 * TOKENS))
         asked = [kv_cache_pb2.GetPage(page=i, key=key) for i, key in enumerate(keys, 1)]
-        got = self.get("exact", asked, lease=found.lease)
+        got = self.get(exact, asked, lease=found.lease)
         for (reply, payload), (_, raw) in zip(got, pages):
             self.assertEqual(reply.status, types_pb2.HIT, reply.message)
             self.assertTrue(reply.exact)
             self.assertEqual(reply.payload_bytes, len(raw))
             self.assertEqual(payload, raw)
         self.assertEqual(got[3][0].status, types_pb2.MISS)
-        self.assertEqual(self.put("exact", pages[:1])[0].status, types_pb2.ALREADY_THERE)
+        self.assertEqual(self.put(exact, pages[:1])[0].status, types_pb2.ALREADY_THERE)
 
     def test_encoded_pages_are_smaller_and_have_their_header(self):
-        self.open("lossy", "int8")
+        lossy = self.open("lossy", "int8")
         raw = page(7)
-        self.assertEqual(self.put("lossy", [(b"k", raw)])[0].status, types_pb2.STORED)
+        self.assertEqual(self.put(lossy, [(b"k", raw)])[0].status, types_pb2.STORED)
         asked = [kv_cache_pb2.GetPage(page=1, key=b"k")]
-        (reply, decoded), = self.get("lossy", asked)
+        (reply, decoded), = self.get(lossy, asked)
         self.assertEqual(len(decoded), len(raw))
         self.assertFalse(reply.exact)
         self.assertLess(reply.estimated_error, 1e-3)
-        (reply, encoded), = self.get("lossy", asked, payload=types_pb2.ENCODED)
+        (reply, encoded), = self.get(lossy, asked, payload=types_pb2.ENCODED)
         self.assertLess(len(encoded), 0.6 * len(raw))
         header_bytes, segments = struct.unpack_from("<II", encoded)
         header = encoded[8 + 2 * segments :][:header_bytes]
         self.assertIn(reply.recipe.encode(), header)
 
     def test_a_layer_comes_alone(self):
-        self.open("layers", "raw")
+        layers = self.open("layers", "raw")
         raw = page(9)
-        self.put("layers", [(b"k", raw)])
+        self.put(layers, [(b"k", raw)])
         (_, payload), = self.get(
-            "layers", [kv_cache_pb2.GetPage(page=5, key=b"k", first_layer=2, layer_count=1)]
+            layers, [kv_cache_pb2.GetPage(page=5, key=b"k", first_layer=2, layer_count=1)]
         )
         size = len(raw) // LAYERS
         self.assertEqual(payload, raw[2 * size : 3 * size])
@@ -157,13 +161,37 @@ class Interop(unittest.TestCase):
             self.kv.Usage(kv_cache_pb2.UsageRequest())
         self.assertEqual(no_deadline.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
         with self.assertRaises(grpc.RpcError) as no_space:
-            self.kv.Lookup(kv_cache_pb2.LookupRequest(space="nowhere", keys=[b"k"]), timeout=SECONDS)
+            self.kv.Lookup(kv_cache_pb2.LookupRequest(space="nowhere", fingerprint=bytes(16), keys=[b"k"]), timeout=SECONDS)
         self.assertEqual(no_space.exception.code(), grpc.StatusCode.NOT_FOUND)
         self.assertIn("nowhere", no_space.exception.details())
-        self.open("small", "raw")
-        refused = self.put("small", [(b"k", page(1)[:-2])])[0]
+        small = self.open("small", "raw")
+        refused = self.put(small, [(b"k", page(1)[:-2])])[0]
         self.assertEqual(refused.status, types_pb2.REFUSED)
         self.assertIn("payload_bytes", refused.message)
+
+    def test_a_second_model_of_the_name_is_refused(self):
+        space = self.open("llama", "raw", revision="a")
+        raw = page(3)
+        self.assertEqual(self.put(space, [(b"k", raw)])[0].status, types_pb2.STORED)
+        with self.assertRaises(grpc.RpcError) as second:
+            self.open("llama", "raw", revision="b")
+        self.assertEqual(second.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+        self.assertIn("revision: a here, b asked", second.exception.details())
+        # Another server had the second model under that name; its worker comes here with what it knows.
+        asked = [kv_cache_pb2.GetPage(page=1, key=b"k")]
+        other = ("llama", bytes(16))
+        lookup = kv_cache_pb2.LookupRequest(space=other[0], fingerprint=other[1], keys=[b"k"])
+        for call in (
+            lambda: self.get(other, asked),
+            lambda: self.put(other, [(b"k", raw)]),
+            lambda: self.kv.Lookup(lookup, timeout=SECONDS),
+        ):
+            with self.assertRaises(grpc.RpcError) as refused:
+                call()
+            self.assertEqual(refused.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
+            self.assertIn("fingerprint", refused.exception.details())
+        (reply, payload), = self.get(space, asked)
+        self.assertEqual((reply.status, payload), (types_pb2.HIT, raw))
 
     def test_unknown_fields_of_a_later_version_are_let_pass(self):
         request = admin_pb2.StatusRequest()

@@ -121,7 +121,7 @@ class ReportTest : public ServerTest {
   std::vector<v1::AttentionResult> Send(const std::string& space,
                                         const std::vector<v1::PageAttention>& reports) {
     v1::ReportAttentionRequest request;
-    request.set_space(space);
+    NameSpace(space, request);
     request.mutable_pages()->Add(reports.begin(), reports.end());
     v1::ReportAttentionResponse response;
     const grpc::Status status =
@@ -200,7 +200,7 @@ TEST_F(ReportTest, WhatCannotBeTakenIsSaidPageByPage) {
   EXPECT_EQ(Metric("kvstow_attention_reports_total{result=\"refused\"}"), 5);
 
   v1::ReportAttentionRequest nowhere;
-  nowhere.set_space("nowhere");
+  NameSpace("nowhere", nowhere);
   v1::ReportAttentionResponse response;
   EXPECT_EQ(
       client_->kv().ReportAttention(client_->Context().get(), nowhere, &response).error_code(),

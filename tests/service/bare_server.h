@@ -14,6 +14,7 @@
 #include "service/local_requests.h"
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
+#include "tests/service/fingerprints.h"
 #include "tests/storage/faulty_tier.h"
 
 namespace kvstow::testing {
@@ -22,7 +23,7 @@ class BareServer {
  public:
   // Pages of 4 tokens, 256 bytes.
   static KvSpec Spec() {
-    KvSpec spec{.model = "bare", .layers = 2, .kv_heads = 1, .page_tokens = 4};
+    KvSpec spec{.model = "bare", .revision = "1", .layers = 2, .kv_heads = 1, .page_tokens = 4};
     spec.head_dim_k = spec.head_dim_v = 8;
     return spec;
   }
@@ -41,8 +42,9 @@ class BareServer {
     writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
     op_.emplace(*store_, spaces_, *reader_, *reports_, metrics_, ServerFacts());
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
-      if (!spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}}).ok())
-        std::abort();
+      const auto opened =
+          spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
+      Fingerprints::All().Note(name, std::string(AsString(opened.value().space->fingerprint)));
     }
   }
   LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }

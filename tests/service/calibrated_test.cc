@@ -43,7 +43,9 @@ class CalibratedTest : public ServerTest {
     v1::OpenSpaceRequest request;
     request.set_space(space);
     request.set_recipe(recipe);
-    ToProto(CorrelatedSpec(), *request.mutable_spec());
+    KvSpec spec = CorrelatedSpec();
+    spec.revision = "1";
+    ToProto(spec, *request.mutable_spec());
     const auto context = client_->Context();
     return client_->kv().OpenSpace(context.get(), request, out);
   }

@@ -86,7 +86,7 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
                          "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes",
                          "disk-path", "disk-bytes", "host-bits", "disk-bits", "local-socket",
                          "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
-                         "eviction-policy", "lease-ttl", "high-watermark", "low-watermark",
+                         "eviction-policy", "lease-ttl", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
                          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }

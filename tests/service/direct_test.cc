@@ -35,7 +35,7 @@ v1::DirectRequest PutOf(const std::string& key, const std::string& raw,
                         const std::string& space = "exact") {
   v1::DirectRequest request;
   v1::DirectPut& put = *request.mutable_put();
-  put.set_space(space);
+  NameSpace(space, put);
   put.set_payload(v1::RAW);
   put.mutable_page()->set_key(key);
   put.mutable_page()->set_tokens(4);
@@ -46,7 +46,7 @@ v1::DirectRequest PutOf(const std::string& key, const std::string& raw,
 v1::DirectRequest GetOf(const std::string& key, const std::string& space = "exact") {
   v1::DirectRequest request;
   v1::DirectGet& get = *request.mutable_get();
-  get.set_space(space);
+  NameSpace(space, get);
   get.set_payload(v1::RAW);
   get.set_checked(true);
   get.add_pages()->set_key(key);
@@ -157,11 +157,27 @@ TEST_F(DirectTest, PagesGoInAndComeBack) {
   ExpectNothingStaged();
 }
 
+TEST_F(DirectTest, AnotherSpaceOfTheNameIsRefused) {
+  const std::string raw = PageOf(1);
+  ASSERT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
+  v1::DirectRequest get = GetOf("k"), put = PutOf("other", raw);
+  for (const std::string& wrong : {std::string(16, 'x'), std::string()}) {
+    get.mutable_get()->set_fingerprint(wrong);
+    put.mutable_put()->set_fingerprint(wrong);
+    const auto code =
+        wrong.empty() ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition;
+    EXPECT_EQ(Get(get).first.refused().code(), static_cast<int>(code));
+    EXPECT_EQ(Put(put, raw).refused().code(), static_cast<int>(code));
+  }
+  EXPECT_EQ(Get(GetOf("other")).first.got().status(), v1::MISS);
+  EXPECT_EQ(Get(GetOf("k")).second, raw) << "the connection goes on";
+}
+
 TEST_F(DirectTest, KeysAreLookedUp) {
   const std::string raw = PageOf(1);
   ASSERT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
   v1::LookupRequest lookup;
-  lookup.set_space("exact");
+  NameSpace("exact", lookup);
   lookup.add_keys("k"), lookup.add_keys("nobody");
   lookup.set_lease(true);
   v1::DirectRequest request;
@@ -170,7 +186,7 @@ TEST_F(DirectTest, KeysAreLookedUp) {
   ASSERT_TRUE(found.ParseFromString(Get(request).first.looked_up()));
   EXPECT_EQ(found.pages(), 1u);
   EXPECT_NE(found.lease(), 0u);
-  lookup.set_space("nowhere");
+  NameSpace("nowhere", lookup);
   request.set_lookup(lookup.SerializeAsString());
   EXPECT_EQ(Get(request).first.refused().code(), static_cast<int>(absl::StatusCode::kNotFound));
   request.set_lookup("\xff\xff");

@@ -137,7 +137,7 @@ TEST_F(GetTest, CreditBoundsWhatIsSent) {
   const auto context = client_->Context();
   const auto call = client_->kv().Get(context.get());
   v1::GetRequest request;
-  request.mutable_open()->set_space("s");
+  NameSpace("s", *request.mutable_open());
   *request.add_pages() = Ask("p0", 1);
   *request.add_pages() = Ask("nothing", 2);
   call->Write(request);
@@ -168,7 +168,7 @@ TEST_F(GetTest, ClosingWithoutCreditIsAnErrorNotAHang) {
   const auto context = client_->Context();
   const auto call = client_->kv().Get(context.get());
   v1::GetRequest request;
-  request.mutable_open()->set_space("s");
+  NameSpace("s", *request.mutable_open());
   *request.add_pages() = Ask("p0");
   request.set_credit_bytes(1000);
   call->Write(request);
@@ -185,10 +185,10 @@ TEST_F(GetTest, ClosingWithoutCreditIsAnErrorNotAHang) {
 TEST_F(GetTest, NonsenseEndsTheStream) {
   v1::GetRequest not_open, nowhere, unknown, open, many;
   *not_open.add_pages() = Ask("p0");
-  nowhere.mutable_open()->set_space("nowhere");
-  unknown.mutable_open()->set_space("s");
+  NameSpace("nowhere", *nowhere.mutable_open());
+  NameSpace("s", *unknown.mutable_open());
   unknown.mutable_open()->set_payload(static_cast<v1::Payload>(9));
-  open.mutable_open()->set_space("s");
+  NameSpace("s", *open.mutable_open());
   for (int i = 0; i < 65537; ++i) many.add_pages();
   const struct {
     std::vector<v1::GetRequest> messages;
@@ -257,7 +257,7 @@ TEST_F(GetTest, ALeaseLetsPagesBeFetchedUntilItEnds) {
 
 TEST_F(GetTest, LookupStopsAtTheFirstGap) {
   v1::DeleteRequest request;
-  request.set_space("s");
+  NameSpace("s", request);
   request.add_keys("p3");
   request.add_keys("nothing");
   v1::DeleteResponse deleted;
@@ -272,7 +272,7 @@ TEST_F(GetTest, LookupStopsAtTheFirstGap) {
 TEST_F(GetTest, ALeasedPageIsNotDeletedWithoutForce) {
   ASSERT_NE(client_->Lookup("s", {"p0"}, true).lease(), 0u);
   v1::DeleteRequest request;
-  request.set_space("s");
+  NameSpace("s", request);
   request.add_keys("p0");
   v1::DeleteResponse deleted;
   ASSERT_TRUE(client_->kv().Delete(client_->Context().get(), request, &deleted).ok());
@@ -288,7 +288,7 @@ TEST_F(GetTest, ACancelledStreamEndsAndLeavesNothingBehind) {
   {
     const auto call = client_->kv().Get(context.get());
     v1::GetRequest request;
-    request.mutable_open()->set_space("s");
+    NameSpace("s", *request.mutable_open());
     for (int i = 0; i < 2000; ++i) *request.add_pages() = Ask("p" + std::to_string(i % 9));
     request.set_credit_bytes(uint64_t{1} << 40);
     call->Write(request);

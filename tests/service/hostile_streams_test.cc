@@ -154,7 +154,7 @@ class HostileStreamsTest : public PutTest {
   std::unique_ptr<RawCall> Get() {
     auto call = std::make_unique<RawCall>(client_->channel(), "Get", Chance(0.1) ? 1 : 30);
     v1::GetRequest request;
-    request.mutable_open()->set_space("s");
+    NameSpace("s", *request.mutable_open());
     if (Chance(0.3)) {
       std::vector<std::string> keys;
       for (int i = 0; i < 4; ++i) keys.push_back(pages_[i].key);
@@ -204,14 +204,14 @@ class HostileStreamsTest : public PutTest {
           break;
         case 2: {
           v1::LocalGetPage& get = *request.mutable_get()->add_pages();
-          request.mutable_get()->set_space("s");
+          NameSpace("s", *request.mutable_get());
           *get.mutable_page() = Ask(pages_[Below(kKeys)].key);
           *get.mutable_to() = range;
           break;
         }
         default: {
           v1::LocalPutPage& put = *request.mutable_put()->add_pages();
-          request.mutable_put()->set_space("s");
+          NameSpace("s", *request.mutable_put());
           // Under keys of its own: what lies in the slot is nobody's page.
           put.mutable_page()->set_key("local" + std::to_string(Below(kKeys)));
           put.mutable_page()->set_tokens(64);

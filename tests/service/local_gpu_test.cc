@@ -83,7 +83,7 @@ class LocalGpuTest : public ServerTest {
   }
   static v1::LocalRequest GpuPutOf(const std::string& space, const PageIn& page, uint64_t offset) {
     v1::LocalRequest request = PutOf({}, page);
-    request.mutable_put()->set_space(space);
+    NameSpace(space, *request.mutable_put());
     v1::LocalPutPage& put = *request.mutable_put()->mutable_pages(0);
     put.clear_from();
     put.mutable_gpu_from()->set_offset(offset);
@@ -93,7 +93,7 @@ class LocalGpuTest : public ServerTest {
   static v1::LocalRequest GpuGetOf(const std::string& space, const v1::GetPage& page,
                                    uint64_t offset, uint64_t bytes) {
     v1::LocalRequest request;
-    request.mutable_get()->set_space(space);
+    NameSpace(space, *request.mutable_get());
     v1::LocalGetPage& get = *request.mutable_get()->add_pages();
     *get.mutable_page() = page;
     get.mutable_gpu_to()->set_offset(offset);

@@ -121,8 +121,14 @@ TEST_F(LocalSessionsTest, WhatIsWrongWithAPageIsItsAnswer) {
   refused([](v1::LocalPutPage& p) { p.mutable_from()->mutable_slot()->set_index(99); },
           "never lent");
   v1::LocalRequest nowhere = GetOf(slot, "k");
-  nowhere.mutable_get()->set_space("nowhere");
+  NameSpace("nowhere", *nowhere.mutable_get());
   EXPECT_THAT(worker->Call(nowhere).got().reply().message(), HasSubstr("nowhere"));
+
+  v1::LocalRequest other_get = GetOf(slot, "k"), other_put = PutOf(slot, page);
+  other_get.mutable_get()->set_fingerprint(std::string(16, 'x'));
+  other_put.mutable_put()->set_fingerprint(std::string(16, 'x'));
+  EXPECT_EQ(worker->Call(other_get).got().reply().status(), v1::NOT_COMPATIBLE);
+  EXPECT_EQ(worker->Call(other_put).put().status(), v1::NOT_COMPATIBLE);
 
   worker->Free(slot.slot());
   const v1::LocalReply freed = worker->Call(GetOf(slot, "k"));
@@ -178,7 +184,7 @@ TEST_F(LocalSessionsTest, MalformedMessagesEndTheirSessionAlone) {
         request.mutable_hello()->set_token("again");
         break;
       case 1:
-        request.mutable_get()->set_space("s");
+        NameSpace("s", *request.mutable_get());
         break;
       case 2:
         for (size_t p = 0; p <= kMaxLocalPages; ++p) request.mutable_put()->add_pages();
@@ -237,8 +243,8 @@ TEST_F(LocalSessionsTest, WritingToAPageWhileItIsPutHarmsNobody) {
     for (int i = 0; i < 3; ++i) {
       page.key = "k" + std::to_string(i);
       v1::LocalRequest put = PutOf(slot, page), get = GetOf(to, page.key);
-      put.mutable_put()->set_space(space);
-      get.mutable_get()->set_space(space);
+      NameSpace(space, *put.mutable_put());
+      NameSpace(space, *get.mutable_get());
       const v1::PageStatus status = worker->Call(put).put().status();
       EXPECT_TRUE(status == v1::STORED || status == v1::REFUSED)
           << preset.name << ": " << v1::PageStatus_Name(status);

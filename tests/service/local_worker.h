@@ -50,7 +50,7 @@ struct Worker {
 
 inline v1::LocalRequest PutOf(const v1::LocalSlot& slot, const PageIn& page) {
   v1::LocalRequest request;
-  request.mutable_put()->set_space("s");
+  NameSpace("s", *request.mutable_put());
   v1::LocalPutPage& put = *request.mutable_put()->add_pages();
   put.set_number(3);
   put.mutable_page()->set_key(page.key);
@@ -63,7 +63,7 @@ inline v1::LocalRequest PutOf(const v1::LocalSlot& slot, const PageIn& page) {
 
 inline v1::LocalRequest GetOf(const v1::LocalSlot& slot, const std::string& key) {
   v1::LocalRequest request;
-  request.mutable_get()->set_space("s");
+  NameSpace("s", *request.mutable_get());
   v1::LocalGetPage& get = *request.mutable_get()->add_pages();
   *get.mutable_page() = Ask(key, 5);
   *get.mutable_to()->mutable_slot() = slot.slot();

@@ -23,12 +23,14 @@ absl::Status ReadStatus(const std::string& bytes) {
 TEST(LookupWireTest, ReadsWhatGeneratedCodeWrites) {
   v1::LookupRequest request;
   request.set_space("a/space");
+  request.set_fingerprint(std::string(16, 'f'));
   request.set_lease(true);
   for (const size_t bytes : {0, 1, 32, 64, 200}) request.add_keys(std::string(bytes, 'k'));
   const grpc::Slice slice(request.SerializeAsString());
   const auto query = ReadLookupRequest(slice);
   ASSERT_TRUE(query.ok()) << query.status();
   EXPECT_EQ(query->space, "a/space");
+  EXPECT_EQ(query->fingerprint, request.fingerprint());
   EXPECT_TRUE(query->lease);
   EXPECT_THAT(query->keys, ElementsAreArray(request.keys()));
 

@@ -115,7 +115,7 @@ TEST_F(ServerLifeTest, AStreamThatNeverEndsDoesNotHoldTheDrain) {
   ASSERT_TRUE(put->Read(&response));
   const auto get = client_->kv().Get(get_context.get());
   v1::GetRequest open;
-  open.mutable_open()->set_space("s");
+  NameSpace("s", *open.mutable_open());
   get->Write(open);
   EXPECT_TRUE(server_->Stop().ok());
   EXPECT_FALSE(put->Read(&response));

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "base/digest.h"
+#include "proto/wire/spec.h"
+#include "service/space_record.h"
 #include "tests/service/wire_client.h"
 
 namespace kvstow::testing {
@@ -223,7 +225,7 @@ TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
 }
 
 TEST(FingerprintTest, EveryFieldCounts) {
-  std::vector<KvSpec> specs(22, SmallSpec());
+  std::vector<KvSpec> specs(33, SmallSpec());
   specs[1].model = "x";
   specs[2].revision = "x";
   specs[3].layers = 5;
@@ -246,7 +248,26 @@ TEST(FingerprintTest, EveryFieldCounts) {
   specs[20].engine = "x";
   // The same bytes in other fields must not meet.
   specs[21].model = "test/smal";
-  specs[21].revision = "l";
+  specs[21].revision = "l1";
+  specs[22].weight_quantization = "x";
+  specs[23].adapter = "x";
+  specs[24].kv_scales = "x";
+  specs[25].layer_layout = "x";
+  specs[26].sliding_window = 2;
+  specs[27].rope_details.attention_factor = 2;
+  specs[28].rope_details.mscale = 2;
+  specs[29].rope_details.mscale_all_dim = 2;
+  specs[30].rope_details.short_factors = {2};
+  specs[31].rope_details.long_factors = {2};
+  specs[32].rope_details.mrope_sections = {2};
+  for (size_t i = 1; i < specs.size(); ++i) {
+    EXPECT_NE(FirstDifference(specs[0], specs[i]), "") << i;
+    v1::KvSpec wire;
+    ToProto(specs[i], wire);
+    const auto back = FromProto(wire);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(*back, specs[i]) << i << ": " << FirstDifference(specs[i], *back);
+  }
   std::set<Fingerprint> seen;
   for (const KvSpec& spec : specs) seen.insert(FingerprintOf(spec, "raw", {SpaceFidelity::kExact}));
   seen.insert(FingerprintOf(specs[0], "raw", {SpaceFidelity::kDense}));
@@ -256,39 +277,119 @@ TEST(FingerprintTest, EveryFieldCounts) {
   EXPECT_EQ(seen.size(), specs.size() + 4);
 }
 
-// The record as version 1 wrote it, for ever.
-TEST(SpaceRecordTest, GoldenFile) {
+std::string Golden(const std::string& name) {
+  std::ifstream in(KVSTOW_TESTS_DIR "/golden/" + name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// The space that golden files hold.
+Space GoldenSpace() {
   Space space;
   space.id = 7;
   space.name = "golden";
   space.spec = SmallSpec();
   space.spec.rope.layout = RopeSpec::Layout::kHalf;
   space.spec.rope.theta = 100000;
+  space.spec.revision = kUnversioned;
   space.recipe = "raw";
   space.promise = {SpaceFidelity::kExact};
   space.codec = *MakeCodec(*Recipe::Parse("raw"), space.spec);
   space.pipeline = "raw";
+  return space;
+}
+
+// Records as they were written, for ever.
+TEST(SpaceRecordTest, GoldenFile) {
+  Space space = GoldenSpace();
+  space.spec.adapter = "lora@1";
+  space.spec.sliding_window = 4096;
+  space.spec.rope.scaling = RopeSpec::Scaling::kLongRope;
+  space.spec.rope_details.long_factors = {1, 1.5};
+  space.spec.rope_details.mrope_sections = {8, 12, 12};
   space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
-  const std::string record = SerializeSpace(space);
+  const std::string golden = Golden("service_space_v2.bin");
+  EXPECT_EQ(HexOf(AsBytes(SerializeSpace(space))), HexOf(AsBytes(golden)));
 
   Calibrations calibrations("");
-  std::ifstream in(KVSTOW_TESTS_DIR "/golden/service_space_v1.bin", std::ios::binary);
-  const std::string golden((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  ASSERT_FALSE(golden.empty()) << "tests/golden/service_space_v1.bin is missing";
-  EXPECT_EQ(HexOf(AsBytes(record)), HexOf(AsBytes(golden)));
   const auto parsed = ParseSpace(AsBytes(golden), calibrations);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ((*parsed)->id, 7u);
   EXPECT_EQ((*parsed)->name, "golden");
   EXPECT_EQ((*parsed)->spec, space.spec);
+  EXPECT_EQ((*parsed)->fingerprint, space.fingerprint);
 
   for (size_t n = 0; n < golden.size(); ++n) {
     EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n)), calibrations).ok()) << "cut at " << n;
   }
   std::string newer = golden;
-  newer[0] = 2;
+  newer[0] = 3;
   EXPECT_EQ(ParseSpace(AsBytes(newer), calibrations).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SpaceRecordTest, ARecordOfVersion1IsTheSpaceThatNamesNoMore) {
+  Calibrations calibrations("");
+  const auto parsed = ParseSpace(AsBytes(Golden("service_space_v1.bin")), calibrations);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Space space = GoldenSpace();
+  EXPECT_EQ((*parsed)->spec, space.spec) << "a revision that was left empty is unversioned";
+  EXPECT_EQ((*parsed)->fingerprint, FingerprintOf(space.spec, "raw", space.promise));
+}
+
+TEST_F(SpacesTest, ASpaceIsItsFingerprintNotItsNameAlone) {
+  const std::string mine(AsString((*Open("s", "raw")).space->fingerprint));
+  EXPECT_TRUE(spaces_->Find("s", mine).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(spaces_->Find("s", "").status()));
+  EXPECT_TRUE(absl::IsNotFound(spaces_->Find("t", mine).status()));
+  EXPECT_EQ(spaces_->mismatches(), 0u);
+  const auto other = spaces_->Find("s", std::string(16, 'x'));
+  EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << other.status();
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("open it again"));
+  EXPECT_EQ(spaces_->mismatches(), 1u);
+}
+
+TEST_F(SpacesTest, ANewSpaceNamesTheRevisionOfItsWeights) {
+  KvSpec spec = SmallSpec();
+  spec.revision = "";
+  const auto silent = spaces_->Open({.name = "s", .spec = spec});
+  EXPECT_TRUE(absl::IsInvalidArgument(silent.status()));
+  EXPECT_THAT(std::string(silent.status().message()),
+              AllOf(HasSubstr("revision"), HasSubstr("unversioned")));
+  spec.revision = kUnversioned;
+  EXPECT_TRUE(spaces_->Open({.name = "s", .spec = spec}).ok());
+}
+
+TEST_F(SpacesTest, AForgottenSpaceLeavesRoomForAnotherOfItsName) {
+  Remake({.max_spaces = 1});
+  const auto first = (*Open("s", "raw")).space;
+  EXPECT_TRUE(absl::IsResourceExhausted(Open("t", "raw").status()));
+  EXPECT_TRUE(spaces_->Forget(*first));
+  EXPECT_FALSE(spaces_->Forget(*first));
+  EXPECT_EQ(spaces_->Find(first->id), nullptr);
+  const auto second = Open("s", "int8");
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(second->created);
+  EXPECT_NE(second->space->id, first->id);
+  EXPECT_FALSE(spaces_->Forget(*first)) << "the name is another space's now";
+  EXPECT_TRUE(spaces_->Find("s").ok());
+}
+
+TEST_F(SpacesTest, PrivateSpacesThatNobodyNamesAreIdle) {
+  ManualClock clock;
+  Remake({.clock = &clock});
+  const auto open = [&](const std::string& name, bool is_private) {
+    ASSERT_TRUE(spaces_->Open({.name = name, .spec = SmallSpec(), .is_private = is_private}).ok());
+  };
+  open("mine", true), open("yours", true), open("everyones", false);
+  clock.Advance(std::chrono::seconds(60));
+  ASSERT_TRUE(spaces_->Find("yours").ok());
+  clock.Advance(std::chrono::seconds(1));
+  const auto idle = spaces_->IdlePrivate(std::chrono::seconds(60));
+  ASSERT_EQ(idle.size(), 1u);
+  EXPECT_EQ(idle[0]->name, "mine");
+  const auto all = spaces_->IdlePrivate(Duration(0));
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]->name, "mine") << "the longest first";
 }
 
 }  // namespace

@@ -145,10 +145,10 @@ TEST_F(UnaryTest, UnaryCallsRefuseWhatTheyCannotMean) {
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   v1::LookupRequest lookup;
   v1::LookupResponse found;
-  lookup.set_space("nowhere");
+  NameSpace("nowhere", lookup);
   EXPECT_EQ(client_->kv().Lookup(client_->Context().get(), lookup, &found).error_code(),
             grpc::StatusCode::NOT_FOUND);
-  lookup.set_space("s");
+  NameSpace("s", lookup);
   lookup.add_keys("fine");
   lookup.add_keys(std::string(65, 'k'));
   const grpc::Status long_key = client_->kv().Lookup(client_->Context().get(), lookup, &found);
@@ -195,7 +195,7 @@ TEST_F(UnaryTest, PinEvictUsageAndStatusTellTheTruth) {
   const PageIn gone{.key = "gone", .raw = RandomPage(SmallSpec(), 64, 2), .tokens = 64};
   client_->Put("s", {kept, gone});
   v1::PinRequest pin;
-  pin.set_space("s");
+  NameSpace("s", pin);
   pin.add_keys("kept");
   pin.add_keys("nothing");
   v1::PinResponse pinned;

@@ -10,6 +10,7 @@ namespace kvstow::testing {
 KvSpec SmallSpec() {
   KvSpec spec;
   spec.model = "test/small";
+  spec.revision = "1";
   spec.layers = 4;
   spec.kv_heads = 2;
   spec.head_dim_k = 64;
@@ -56,7 +57,20 @@ grpc::Status WireClient::OpenSpace(const std::string& name, const std::string& r
   request.set_fidelity(fidelity);
   ToProto(SmallSpec(), *request.mutable_spec());
   v1::OpenSpaceResponse response;
-  return kv_->OpenSpace(Context().get(), request, out != nullptr ? out : &response);
+  if (out == nullptr) out = &response;
+  const grpc::Status status = kv_->OpenSpace(Context().get(), request, out);
+  if (status.ok()) Fingerprints::All().Note(name, out->fingerprint());
+  return status;
+}
+
+grpc::Status WireClient::FindSpace(const std::string& name, v1::OpenSpaceResponse* out) {
+  v1::OpenSpaceRequest request;
+  request.set_space(name);
+  v1::OpenSpaceResponse response;
+  if (out == nullptr) out = &response;
+  const grpc::Status status = kv_->OpenSpace(Context().get(), request, out);
+  if (status.ok()) Fingerprints::All().Note(name, out->fingerprint());
+  return status;
 }
 
 v1::GetPage Ask(const std::string& key, uint64_t number) {
@@ -68,7 +82,7 @@ v1::GetPage Ask(const std::string& key, uint64_t number) {
 
 v1::PutRequest OpenPut(const std::string& space) {
   v1::PutRequest request;
-  request.mutable_open()->set_space(space);
+  NameSpace(space, *request.mutable_open());
   return request;
 }
 
@@ -91,6 +105,7 @@ Answer<v1::PutResult> WireClient::Put(const std::string& space, const std::vecto
                                       size_t chunk, v1::Payload payload) {
   Answer<v1::PutResult> answer;
   answer.pages.resize(pages.size());
+  FindSpace(space);
   const auto context = Context();
   const auto call = kv_->Put(context.get());
   v1::PutRequest first = OpenPut(space);
@@ -131,7 +146,8 @@ Answer<PageOut> WireClient::Get(const std::string& space, const std::vector<v1::
   const auto context = Context();
   const auto call = kv_->Get(context.get());
   v1::GetRequest request;
-  request.mutable_open()->set_space(space);
+  FindSpace(space);
+  NameSpace(space, *request.mutable_open());
   request.mutable_open()->set_lease(lease);
   request.mutable_open()->set_payload(payload);
   request.set_credit_bytes(uint64_t{1} << 40);
@@ -155,7 +171,8 @@ Answer<PageOut> WireClient::Get(const std::string& space, const std::vector<v1::
 v1::LookupResponse WireClient::Lookup(const std::string& space,
                                       const std::vector<std::string>& keys, bool lease) {
   v1::LookupRequest request;
-  request.set_space(space);
+  FindSpace(space);
+  NameSpace(space, request);
   request.mutable_keys()->Add(keys.begin(), keys.end());
   request.set_lease(lease);
   v1::LookupResponse response;

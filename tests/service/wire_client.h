@@ -13,6 +13,7 @@
 #include "kernels/page.h"
 #include "kvstow/v1/admin.grpc.pb.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
+#include "tests/service/fingerprints.h"
 
 namespace kvstow::testing {
 
@@ -60,6 +61,8 @@ class WireClient {
   v1::LookupResponse Lookup(const std::string& space, const std::vector<std::string>& keys,
                             bool lease);
   v1::UsageResponse Usage();
+  // Opens a space by its name and notes its fingerprint.
+  grpc::Status FindSpace(const std::string& name, v1::OpenSpaceResponse* out = nullptr);
 
   v1::KvCache::Stub& kv() { return *kv_; }
   v1::Admin::Stub& admin() { return *admin_; }

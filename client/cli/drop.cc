@@ -1,0 +1,42 @@
+// kvstow drop: a whole space goes, for everyone.
+#include "absl/strings/str_cat.h"
+#include "client/cli/cli.h"
+
+namespace kvstow::cli {
+namespace {
+
+struct Flags {
+  OutputFlags output;
+  ServerFlags server;
+  std::string space;
+};
+
+int Drop(const Flags& flags) {
+  const absl::StatusOr<uint64_t> pages = Connect(flags.server)->DropSpace(flags.space);
+  if (absl::IsNotFound(pages.status())) {
+    Print(flags.output, {{"space", flags.space}, {"dropped", false}, {"pages", 0}},
+          absl::StrCat("there is no space '", flags.space, "': `kvstow spaces` lists them\n"));
+    return kMiss;
+  }
+  if (!pages.ok()) return Fail(flags.output, pages.status());
+  Print(flags.output, {{"space", flags.space}, {"dropped", true}, {"pages", *pages}},
+        absl::StrCat("dropped '", flags.space, "' and its ", *pages, " pages\n"));
+  return kDone;
+}
+
+}  // namespace
+
+void AddDrop(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand(
+      "drop",
+      "Forget a space and all of its pages, leased and pinned ones too; exit code 3 when "
+      "there is no such space");
+  const auto flags = std::make_shared<Flags>();
+  AddServerFlags(*verb, flags->server);
+  AddOutputFlags(*verb, flags->output);
+  verb->add_option("--space", flags->space, "name of the space")->required();
+  verb->footer("Examples:\n  kvstow drop --space old-model");
+  verb->callback([flags, &exit_code] { exit_code = Drop(*flags); });
+}
+
+}  // namespace kvstow::cli
