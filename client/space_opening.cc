@@ -107,8 +107,11 @@ bool IsOtherSpace(const absl::Status& status) {
 }
 
 bool IsStale(ClientCore& core, const SpaceInfo& space) {
-  return !space.fingerprint.empty() &&
-         core.payloads.Find(space.name)->fingerprint != space.fingerprint;
+  if (space.fingerprint.empty()) return false;
+  const std::string known = core.payloads.Find(space.name)->fingerprint;
+  if (!known.empty()) return known != space.fingerprint;
+  (void)core.payloads.Add(space, /*put_pipeline=*/"", core.options.payload, AgainOf(space, ""));
+  return false;
 }
 
 absl::Status OpenAgain(ClientCore& core, const std::string& space) {

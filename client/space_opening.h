@@ -29,8 +29,9 @@ absl::StatusOr<SpaceInfo> FindSpace(ClientCore& core, absl::string_view name);
 // Whether a call failed since the server has not the space that was meant.
 bool IsOtherSpace(const absl::Status& status);
 
-// Whether `space` is not the one that the client has open under its name any longer. A SpaceInfo
-// that says no fingerprint is taken as it is.
+// Whether `space` is not the one that the client has open under its name any longer. A client that
+// has none takes `space` for it: another client may have opened it. A SpaceInfo that says no
+// fingerprint is taken as it is.
 bool IsStale(ClientCore& core, const SpaceInfo& space);
 inline constexpr char kStaleSpace[] =
     "the space was opened as another one since: use what the last OpenSpace answered";
