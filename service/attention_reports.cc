@@ -33,15 +33,16 @@ v1::AttentionResult AttentionReports::Take(const Space& space, const v1::PageAtt
 absl::Status AttentionReports::TakeChecked(const Space& space, const v1::PageAttention& report) {
   const PageName name{.space = space.id, .key = report.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(facts.header.span()));
   KVSTOW_RETURN_IF_ERROR(CheckColumn(space.spec, facts.tokens, report.column(), report.queries(),
                                      report.scores().size()));
   KVSTOW_ASSIGN_OR_RETURN(
       AttentionColumn column,
       ReadColumn(space.spec, report.column(), report.queries(), AsBytes(report.scores())));
   KVSTOW_RETURN_IF_ERROR(
-      pool_.Add(name, facts.raw_digest, report.column(),
+      pool_.Add(name, header.raw_digest, report.column(),
                 ToPool(facts, space.spec.layers, report.context(), std::move(column))));
-  return Weigh(name, facts);
+  return Weigh(name, facts, header);
 }
 
 void AttentionReports::TakePut(const Space& space, const v1::PutPage& page,
@@ -50,20 +51,22 @@ void AttentionReports::TakePut(const Space& space, const v1::PutPage& page,
   const PageName name{.space = space.id, .key = page.key()};
   const auto facts = store_.Find(name);
   if (!facts.ok()) return;  // it is gone already
+  const auto header = ParsePageHeader(facts->header.span());
+  if (!header.ok()) return;
   for (const v1::PageColumn& info : page.columns()) {
     // What does not fit is not known later; the page is stored all the same.
     pool_
-        .Add(name, facts->raw_digest, info.name(),
+        .Add(name, header->raw_digest, info.name(),
              ToPool(*facts, space.spec.layers, info.context(), columns.at(info.name())))
         .IgnoreError();
   }
-  Weigh(name, *facts).IgnoreError();
+  Weigh(name, *facts, *header).IgnoreError();
 }
 
-absl::Status AttentionReports::Weigh(const PageName& name, const PageFacts& facts) {
-  KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(facts.header.span()));
+absl::Status AttentionReports::Weigh(const PageName& name, const PageFacts& facts,
+                                     const PageHeader& header) {
   const absl::Status set =
-      store_.SetGains(name, facts.number, WorthyGains(header, pool_.Find(name, facts.raw_digest)));
+      store_.SetGains(name, facts.number, WorthyGains(header, pool_.Find(name, header.raw_digest)));
   if (!absl::IsNotFound(set)) return set;
   // It got its cold form meanwhile, with what is pooled, or it went.
   return store_.Find(name).status();

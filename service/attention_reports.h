@@ -31,7 +31,7 @@ class AttentionReports {
 
  private:
   absl::Status TakeChecked(const Space& space, const v1::PageAttention& report);
-  absl::Status Weigh(const PageName& name, const PageFacts& facts);
+  absl::Status Weigh(const PageName& name, const PageFacts& facts, const PageHeader& header);
 
   TieredStore& store_;
   AttentionPool& pool_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,15 +14,27 @@
 namespace kvstow {
 namespace {
 
-// Takes the error that `hot` left off the gains of `cold`'s base.
-void CountErrorOf(const PageHeader& hot, PageHeader& cold) {
-  double left = hot.tokens * hot.layers * (hot.head_dim_v > 0 ? 2.0 : 1.0);
-  for (const SegmentInfo& s : hot.segments) left -= s.gain;
-  if (hot.exact || left <= 0) return;
+// Takes the error that the first `present` segments of `hot` leave off the gains of `cold`: off its
+// base, and what is more than the base gains off the levels behind it.
+void CountErrorOf(const PageHeader& hot, size_t present, PageHeader& cold) {
+  if (hot.exact) return;
+  const double slabs = hot.head_dim_v > 0 ? 2.0 : 1.0;
+  std::vector<double> left(hot.layers, slabs * hot.tokens);  // of each layer
+  for (const SegmentInfo& s : std::span(hot.segments).first(present)) {
+    for (uint32_t i = 0; i < s.layer_count; ++i) left[s.first_layer + i] -= s.gain / s.layer_count;
+  }
   for (SegmentInfo& s : cold.segments) {
-    if (s.level > 0) continue;
-    const double share = left * s.layer_count / cold.layers;
-    s.gain = static_cast<float>(std::max(0.0, s.gain - share));
+    double due = 0;
+    for (uint32_t i = 0; i < s.layer_count; ++i) {
+      due += std::max(0.0, left[s.first_layer + i]);
+    }
+    const double taken = std::min<double>(due, std::max(0.0f, s.gain));
+    if (taken <= 0) continue;
+    s.gain = static_cast<float>(s.gain - taken);
+    for (uint32_t i = 0; i < s.layer_count; ++i) {
+      double& layer = left[s.first_layer + i];
+      layer -= std::max(0.0, layer) * taken / due;
+    }
   }
 }
 
@@ -42,7 +55,7 @@ absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const PageHea
   if (cold.header.exact && !hot.exact) {
     return absl::OutOfRangeError("its values do not fit the cold recipe");
   }
-  CountErrorOf(hot, cold.header);
+  CountErrorOf(hot, bodies.size(), cold.header);
   cold.header_bytes = SharedBytes::Take(SerializePageHeader(cold.header));
   return cold;
 }

@@ -22,11 +22,12 @@ void Describe(const PageHeader& header, uint64_t stored_bytes, Ack ack, v1::PutR
   result.set_ack(AckToProto(ack));
 }
 
-PageToStore ToStore(PageName name, EncodedPage page, uint64_t raw_bytes, bool hot, Ack ack) {
+PageToStore ToStore(PageName name, const Digest128& digest, EncodedPage page, uint64_t raw_bytes,
+                    bool hot, Ack ack) {
   PageToStore out;
   out.name = std::move(name);
   out.header = page.header_bytes;
-  out.raw_digest = page.header.raw_digest;
+  out.raw_digest = digest;
   out.raw_bytes = raw_bytes;
   out.first_position = page.header.first_position;
   out.tokens = page.header.tokens;
@@ -152,7 +153,7 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
   const auto columns = ReadColumns(space.spec, page, bytes.span().subspan(body.size()));
   if (!columns.ok()) return Refused(columns.status().message());
   if (payload == v1::ENCODED) {
-    return Store(space, page, CheckedEncodedPage(space, page, body.span()), *columns,
+    return Store(space, payload, page, CheckedEncodedPage(space, page, body.span()), *columns,
                  std::move(parent_key));
   }
   const PageDigests digests = came.has_value() ? *came : PageDigests{Xxh3_128(body.span()), {}};
@@ -163,11 +164,28 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
                                 ": it was damaged on its way; send it again"));
   }
   if (auto there = AlreadyThere(space, page, digests.page.bytes)) return *std::move(there);
-  return Store(space, page, Encode(space, page, body, digests, *columns, coder), *columns,
+  return Store(space, payload, page, Encode(space, page, body, digests, *columns, coder), *columns,
                std::move(parent_key));
 }
 
-v1::PutResult PageWriter::Store(const Space& space, const v1::PutPage& page,
+// The digest by which the store tells pages of one name apart. A page whose raw digest the server
+// did not make goes by its content digest, so that an honest page with that raw digest is another
+// one: a CONFLICT. Where either is what the other claims to be, segment by segment or by an honest
+// raw digest, both are the same page.
+Digest128 PageWriter::StoredDigest(const PageName& name, v1::Payload payload,
+                                   const PageHeader& header) const {
+  const bool word = payload == v1::ENCODED && !header.exact;
+  const Digest128 content = ContentDigest(header);
+  const auto there = store_.Find(name);
+  if (there.ok()) {
+    const bool same =
+        there->raw_digest == content || (word && there->raw_digest == header.raw_digest);
+    if (same) return there->raw_digest;
+  }
+  return word ? content : header.raw_digest;
+}
+
+v1::PutResult PageWriter::Store(const Space& space, v1::Payload payload, const v1::PutPage& page,
                                 absl::StatusOr<EncodedPage> encoded,
                                 const AttentionColumns& columns, std::string parent_key) {
   if (!encoded.ok()) return Refused(encoded.status().message());
@@ -175,7 +193,9 @@ v1::PutResult PageWriter::Store(const Space& space, const v1::PutPage& page,
   Describe(encoded->header, encoded->StoredBytes(), AckOf(page), result);
   // A page that was kept exactly would be kept so again.
   const bool hot = space.cold != nullptr && !encoded->header.fell_back;
-  PageToStore to_store = ToStore({.space = space.id, .key = page.key()}, *std::move(encoded),
+  const PageName name{.space = space.id, .key = page.key()};
+  const Digest128 digest = StoredDigest(name, payload, encoded->header);
+  PageToStore to_store = ToStore(name, digest, *std::move(encoded),
                                  PageBytes(space.spec, page.tokens()), hot, AckOf(page));
   to_store.parent_key = std::move(parent_key);
   const auto outcome = store_.Put(std::move(to_store));

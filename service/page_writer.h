@@ -54,9 +54,10 @@ class PageWriter {
                                      const SharedBytes& raw, const PageDigests& digests,
                                      const AttentionColumns& columns, const PageCoder& coder);
   // Publishes a page, or says why it could not be made.
-  v1::PutResult Store(const Space& space, const v1::PutPage& page,
+  v1::PutResult Store(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       absl::StatusOr<EncodedPage> encoded, const AttentionColumns& columns,
                       std::string parent_key);
+  Digest128 StoredDigest(const PageName& name, v1::Payload payload, const PageHeader& header) const;
   Ack AckOf(const v1::PutPage& page) const;
 
   TieredStore& store_;
