@@ -103,15 +103,19 @@ absl::Status SetPolicy(Config& c, const std::string& text) {
   return SetText<&Config::eviction_policy>(c, text);
 }
 
-absl::Status SetTtl(Config& c, const std::string& text) {
-  absl::Duration ttl;
-  if (!absl::ParseDuration(text, &ttl) || ttl < absl::Milliseconds(1) || ttl > absl::Hours(24)) {
+template <Duration Config::*field>
+absl::Status SetTime(Config& c, const std::string& text) {
+  absl::Duration time;
+  if (!absl::ParseDuration(text, &time) || time < absl::Milliseconds(1) || time > absl::Hours(24)) {
     return Refuse(text, "a time from 1ms to 24h: write a number and a unit, as 10s");
   }
-  c.lease_ttl = absl::ToChronoNanoseconds(ttl);
+  c.*field = absl::ToChronoNanoseconds(time);
   return absl::OkStatus();
 }
-std::string GetTtl(const Config& c) { return absl::FormatDuration(absl::FromChrono(c.lease_ttl)); }
+template <Duration Config::*field>
+std::string GetTime(const Config& c) {
+  return absl::FormatDuration(absl::FromChrono(c.*field));
+}
 
 // One row a setting: flag, environment and file key come from its name.
 struct Setting {
@@ -165,7 +169,10 @@ constexpr Setting kSettings[] = {
     {"eviction-policy", "NAME",
      "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
      GetText<&Config::eviction_policy>},
-    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]", SetTtl, GetTtl},
+    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
+     SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
+    {"idle-timeout", "TIME", "after which a direct connection that asks for nothing is closed [5m]",
+     SetTime<&Config::idle_timeout>, GetTime<&Config::idle_timeout>},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
      SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",
@@ -335,6 +342,30 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   address.host = std::string(host);
   address.port = static_cast<int>(port);
   return address;
+}
+
+std::vector<std::string> WarningsOfListeners(const Config& config) {
+  const auto reached = [](const std::string& text) {
+    const auto address = ParseAddress(text);  // not of `off`
+    return address.ok() && !address->loopback();
+  };
+  const bool follows = config.direct_listen == "auto";
+  const std::string& direct = follows ? config.listen : config.direct_listen;
+  std::vector<std::string> out;
+  const auto warn = [&](absl::string_view name, absl::string_view address, absl::string_view what) {
+    out.push_back(absl::StrCat(name, ": ", address,
+                               " has no TLS and asks nobody who they are: whoever reaches it can ",
+                               what, "; keep it on a trusted network"));
+  };
+  if (reached(config.listen)) warn("listen", config.listen, "read and write every space");
+  if (reached(direct)) {
+    warn("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
+         "read and write every space");
+  }
+  if (reached(config.http_listen)) {
+    warn("http-listen", config.http_listen, "read metrics and settings");
+  }
+  return out;
 }
 
 uint64_t UsableMemory() {

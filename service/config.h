@@ -40,6 +40,7 @@ struct Config {
   std::string calibrations;                    // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
+  Duration idle_timeout = std::chrono::minutes(5);  // of direct connections
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background
@@ -70,6 +71,9 @@ struct Address {
   bool loopback() const;
 };
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
+
+// What is to be warned of: a line for each listener that other machines may reach.
+std::vector<std::string> WarningsOfListeners(const Config& config);
 
 // Memory that this process may use: the machine's, or its control group's limit when that is less.
 uint64_t UsableMemory();

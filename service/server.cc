@@ -164,6 +164,7 @@ absl::Status Server::Impl::Start() {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
+  for (const std::string& warning : WarningsOfListeners(config_)) Log().warn("{}", warning);
   KVSTOW_RETURN_IF_ERROR(StartLocal());
   KVSTOW_RETURN_IF_ERROR(StartDirect());
   KVSTOW_RETURN_IF_ERROR(StartHttp());
@@ -211,7 +212,7 @@ absl::Status Server::Impl::StartDirect() {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
   auto direct = DirectServer::Start(
-      {.host = address.host, .port = address.port},
+      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
       {spaces_, staging_, writer_, reader_, metrics_, op_, streams_.direct_bytes});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
@@ -242,12 +243,6 @@ absl::Status Server::Impl::StartHttp() {
 
 absl::Status Server::Impl::StartGrpc() {
   KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.listen));
-  if (!address.loopback()) {
-    Log().warn(
-        "listening on {} without TLS and without authentication: anyone who reaches it can "
-        "read and write every space; keep it on a trusted network",
-        config_.listen);
-  }
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;  // once a process
@@ -287,6 +282,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
           .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
+          .direct_refused = direct_ == nullptr ? 0 : direct_->refused(),
+          .local_refused = local_ == nullptr ? 0 : local_->refused(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
