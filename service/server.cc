@@ -138,6 +138,9 @@ class Server::Impl {
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
+  // What may take minutes: one at a time, and nothing else waits for it.
+  WorkerPool verify_workers_{"kvstow-verify", 1};
+  WorkerPool evict_workers_{"kvstow-evict", 1};
   StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
                        metrics_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
@@ -145,7 +148,8 @@ class Server::Impl {
   std::unique_ptr<DirectServer> direct_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
-  std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
+  std::unique_ptr<grpc::Service> admin_ =
+      MakeAdminService(op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string address_, http_address_;

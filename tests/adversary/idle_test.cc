@@ -70,5 +70,56 @@ TEST_F(ServerTest, TokensThatNobodyUsesLockNoWorkerOut) {
   EXPECT_TRUE(welcome.has_welcome());
 }
 
+// Reads a Verify to its end.
+class Verifying final : public grpc::ClientReadReactor<v1::VerifyProgress> {
+ public:
+  Verifying(v1::Admin::Stub& stub, std::atomic<int>& ended) : ended_(ended) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    stub.async()->Verify(&context_, &request_, this);
+    StartRead(&progress_);
+    StartCall();
+  }
+  void Cancel() { context_.TryCancel(); }
+  void OnReadDone(bool ok) override {
+    if (ok) StartRead(&progress_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED)
+        << status.error_message();
+    ++ended_;
+  }
+
+ private:
+  grpc::ClientContext context_;
+  const v1::VerifyRequest request_;
+  v1::VerifyProgress progress_;
+  std::atomic<int>& ended_;
+};
+
+// All that was asked for after a row of Verify calls is done before the row is.
+TEST_F(GetTest, VerifyDelaysNobody) {
+  constexpr int kCalls = 100;
+  // 48 MiB before they are coded, of which each Verify reads and decodes all.
+  std::vector<PageIn> more;
+  for (uint32_t i = 0; i < 384; ++i) {
+    more.push_back({.key = std::to_string(i), .raw = pages_[0].raw, .tokens = 64});
+  }
+  ASSERT_TRUE(client_->Put("lossy", more).status.ok());
+  std::atomic<int> ended = 0;
+  std::vector<std::unique_ptr<Verifying>> calls;
+  for (int i = 0; i < kCalls; ++i) {
+    calls.push_back(std::make_unique<Verifying>(client_->admin(), ended));
+  }
+  ASSERT_TRUE(client_->OpenSpace("another", "raw").ok());
+  v1::DeleteRequest request;
+  request.set_space("s");
+  request.add_keys("p0");
+  v1::DeleteResponse response;
+  ASSERT_TRUE(client_->kv().Delete(client_->Context().get(), request, &response).ok());
+  EXPECT_LT(ended, kCalls / 2);
+  for (const auto& call : calls) call->Cancel();
+  EXPECT_TRUE(Eventually([&] { return ended == kCalls; }));
+}
+
 }  // namespace
 }  // namespace kvstow::testing
