@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/fork.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -52,6 +53,7 @@ std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address) {
 // that once had a client keeps gRPC up until it ends.
 std::string KeepGrpcUp(std::string address) {
   static const bool up = [] {
+    NoticeForks();
     grpc_init();
     return true;
   }();

@@ -8,6 +8,7 @@
 #include "client/client_core.h"
 #include "client/convert.h"
 #include "client/direct_call.h"
+#include "client/fork.h"
 #include "client/get_call.h"
 #include "client/gpu_call.h"
 #include "client/layer_call.h"
@@ -87,6 +88,29 @@ std::string BytesOf(const grpc::ByteBuffer& buffer) {
   return out;
 }
 
+// Of each of `pages`, in a forked child.
+template <typename Result>
+std::vector<Result> ForkedResults(size_t pages) {
+  Result result;  // its outcome is kUnavailable
+  result.message = std::string(ForkedStatus().message());
+  return std::vector<Result>(pages, result);
+}
+
+// A LayerPut that a forked child leaves alone.
+class ParentsLayerPut final : public LayerPut {
+ public:
+  explicit ParentsLayerPut(std::unique_ptr<LayerPut> put) : put_(std::move(put)) {}
+  ~ParentsLayerPut() override {
+    if (Forked()) static_cast<void>(put_.release());
+  }
+  void Filled(uint32_t layers) override {
+    if (!Forked()) put_->Filled(layers);
+  }
+
+ private:
+  std::unique_ptr<LayerPut> put_;
+};
+
 grpc::ByteBuffer BufferOf(absl::string_view bytes) {
   const grpc::Slice slice(bytes.data(), bytes.size());
   return grpc::ByteBuffer(&slice, 1);
@@ -112,22 +136,30 @@ class Client::Impl {
 };
 
 std::unique_ptr<Client> Client::Connect(ClientOptions options) {
+  if (Forked()) return std::unique_ptr<Client>(new Client(nullptr));  // gRPC is the parent's
   return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(std::move(options))));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Client::~Client() = default;
+
+// Its connections and threads are the parent's, in a forked child: nothing of it is touched.
+Client::~Client() {
+  if (Forked()) static_cast<void>(impl_.release());
+}
 
 absl::StatusOr<SpaceInfo> Client::OpenSpace(const SpaceOptions& options) {
+  if (Forked()) return ForkedStatus();
   return kvstow::OpenSpace(impl_->core, options,
                            options.payload.value_or(impl_->core.options.payload));
 }
 
 absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
+  if (Forked()) return ForkedStatus();
   return kvstow::FindSpace(impl_->core, name);
 }
 
 absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
+  if (Forked()) return ForkedStatus();
   std::vector<grpc::ByteBuffer> pieces;
   v1::SendCalibrationRequest request;
   do {
@@ -145,6 +177,7 @@ absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blo
 }
 
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {
+  if (Forked()) return {.tiers = {}, .status = ForkedStatus()};
   auto request = KeyedRequest<v1::LookupRequest>(space, keys);
   request.set_lease(lease);
   const absl::StatusOr<v1::LookupResponse> response = [&]() -> absl::StatusOr<v1::LookupResponse> {
@@ -167,16 +200,19 @@ PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> k
 }
 
 absl::Status Client::Release(uint64_t lease) {
+  if (Forked()) return ForkedStatus();
   v1::ReleaseRequest request;
   request.set_lease(lease);
   return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request).status();
 }
 
 std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
+  if (Forked()) return std::make_unique<PageBuffer>(bytes);
   return impl_->core.local.NewBuffer(bytes, [this] { return AskForLocal(impl_->core); });
 }
 
 void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
+  if (Forked()) return done(ForkedResults<PutResult>(pages.size()));
   ClientCore& core = impl_->core;
   std::string name(space);
   if (core.gpu_thread.has_value() && std::ranges::any_of(pages, &PagePut::on_gpu)) {
@@ -190,23 +226,31 @@ void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDo
 
 void Client::GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
                             uint32_t layers_per_run, LayersDone on_layers, GetDone done) {
+  if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
   StartLayerGet(impl_->core, space, lease, std::move(pages), layers_per_run, std::move(on_layers),
                 std::move(done));
 }
 
 void Client::GetProgressiveAsync(absl::string_view space, uint64_t lease,
                                  std::vector<PageGet> pages, BaseDone on_base, GetDone done) {
+  if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
   StartProgressiveGet(impl_->core, std::string(space), lease, std::move(pages), std::move(on_base),
                       std::move(done));
 }
 
 std::unique_ptr<LayerPut> Client::PutLayers(const SpaceInfo& space, std::vector<PagePut> pages,
                                             PutDone done) {
-  return StartLayerPut(impl_->core, space, std::move(pages), std::move(done));
+  if (Forked()) {
+    done(ForkedResults<PutResult>(pages.size()));
+    return std::make_unique<ParentsLayerPut>(nullptr);
+  }
+  return std::make_unique<ParentsLayerPut>(
+      StartLayerPut(impl_->core, space, std::move(pages), std::move(done)));
 }
 
 void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
                       GetDone done) {
+  if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
   ClientCore& core = impl_->core;
   GetBatch batch{std::string(space), lease, std::move(pages), std::move(done)};
   StartAnyGet(core, std::move(batch), core.Deadline());
@@ -232,9 +276,13 @@ std::future<std::vector<GetResult>> Client::Get(absl::string_view space, uint64_
 
 std::future<std::vector<GetResult>> Client::GetSummaries(absl::string_view space, uint64_t lease,
                                                          std::vector<PageGet> pages) {
-  ClientCore& core = impl_->core;
   auto promise = std::make_shared<std::promise<std::vector<GetResult>>>();
   auto future = promise->get_future();
+  if (Forked()) {
+    promise->set_value(ForkedResults<GetResult>(pages.size()));
+    return future;
+  }
+  ClientCore& core = impl_->core;
   GetBatch batch{
       std::string(space), lease, std::move(pages),
       [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); },
@@ -245,6 +293,7 @@ std::future<std::vector<GetResult>> Client::GetSummaries(absl::string_view space
 
 absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
     absl::string_view space, std::span<const PageReport> reports) {
+  if (Forked()) return ForkedStatus();
   std::vector<ReportResult> out;
   while (out.size() < reports.size()) {
     v1::ReportAttentionRequest request;
@@ -277,6 +326,7 @@ absl::StatusOr<std::vector<ReportResult>> Client::ReportAttention(
 absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,
                                                         std::span<const std::string> keys,
                                                         bool force) {
+  if (Forked()) return ForkedStatus();
   auto request = KeyedRequest<v1::DeleteRequest>(space, keys);
   request.set_force(force);
   KVSTOW_ASSIGN_OR_RETURN(const v1::DeleteResponse response,
@@ -285,6 +335,7 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Delete(absl::string_view space,
 }
 
 absl::StatusOr<uint64_t> Client::DropSpace(absl::string_view space) {
+  if (Forked()) return ForkedStatus();
   v1::DropSpaceRequest request;
   request.set_space(std::string(space));
   KVSTOW_ASSIGN_OR_RETURN(const v1::DropSpaceResponse response,
@@ -295,6 +346,7 @@ absl::StatusOr<uint64_t> Client::DropSpace(absl::string_view space) {
 absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
                                                      std::span<const std::string> keys,
                                                      bool pinned) {
+  if (Forked()) return ForkedStatus();
   auto request = KeyedRequest<v1::PinRequest>(space, keys);
   request.set_unpin(!pinned);
   KVSTOW_ASSIGN_OR_RETURN(const v1::PinResponse response,
@@ -303,6 +355,7 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
 }
 
 absl::StatusOr<std::string> Client::Call(absl::string_view method, absl::string_view request) {
+  if (Forked()) return ForkedStatus();
   KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
                           CallUnary(impl_->core, std::string(method), BufferOf(request)));
   return BytesOf(answer);
@@ -310,6 +363,7 @@ absl::StatusOr<std::string> Client::Call(absl::string_view method, absl::string_
 
 absl::Status Client::CallStreaming(absl::string_view method, absl::string_view request,
                                    std::function<void(absl::string_view)> on_message) {
+  if (Forked()) return ForkedStatus();
   return CallServerStreaming(
       impl_->core, std::string(method), BufferOf(request),
       [&](const grpc::ByteBuffer& message) { on_message(BytesOf(message)); });

@@ -12,6 +12,12 @@
 // never past the call's deadline; nothing else is. The connection comes back by itself. Connect()
 // does not wait for the server.
 //
+// A fork() leaves the child without its parent's clients: every call of one fails there at once
+// with UNAVAILABLE, its callback runs on the calling thread, and nothing is said on a connection of
+// the parent's, which goes on undisturbed. Callbacks and futures of calls that were open at the
+// fork are the parent's alone. Nor can the child make clients of its own, on any transport: gRPC
+// 1.51 does not survive a fork. Fork before the first Connect(), or exec.
+//
 // Thread-safe. Buffers that are handed in are the caller's and must live until the callback has
 // run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
 // what is open and waits for callbacks; it must not run in one.

@@ -43,6 +43,7 @@ ClientCore::ClientCore(ClientOptions o)
       channels(options.address),
       direct(options.address, options.direct_connections,
              [this] { return AskForDirectPort(*this); }) {
+  if (options_status.ok()) options_status = executor.status();
   if (options.gpu == nullptr) return;
   gpu_thread.emplace();
   if (options.gpu_device != nullptr) gpu_coder.emplace(options.gpu_device, options.gpu);

@@ -61,7 +61,7 @@ struct ClientCore {
   Time Deadline() const { return Clock::Real().Now() + options.timeout; }
 
   const ClientOptions options;
-  const absl::Status options_status;
+  absl::Status options_status;  // what every call fails with, before it begins; const from here on
   Channels channels;
   SpacePayloads payloads{options};
   std::optional<GpuCoder> gpu_coder;  // none without ClientOptions::gpu_device

@@ -8,6 +8,8 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
+#include "client/fork.h"
 #include "proto/wire/direct_socket.h"
 
 namespace kvstow {
@@ -40,6 +42,8 @@ class DirectPool::Connection {
   enum class State : uint8_t { kOpening, kIdle, kTaken, kEnded };
   State state = State::kOpening;
   std::optional<DirectSocket> socket;
+  std::optional<ClosedInChild> closed_in_child;
+  bool used = false;
   Job job;          // none: there is nothing to do
   Time idle_since;  // while it is idle
   CondVar has_job;
@@ -86,8 +90,13 @@ DirectPool::Connection* DirectPool::Take() {
     opening = opening || connection->state == Connection::State::kOpening;
     if (connection->state != Connection::State::kIdle) continue;
     connection->state = Connection::State::kTaken;
-    if (connection->socket->Quiet()) return connection.get();
-    // The server went: its thread finds that out.
+    if (connection->socket->Quiet()) {
+      connection->used = true;
+      return connection.get();
+    }
+    // The server went, or took it for idle: its thread finds that out. One that was never of any
+    // use was one too many for the server, which is not to be asked again at once.
+    if (!connection->used) not_before_ = Clock::Real().Now() + kTryAgain;
     connection->job = Failing(absl::UnavailableError("the server hung up"));
     connection->has_job.NotifyAll();
   }
@@ -97,9 +106,14 @@ DirectPool::Connection* DirectPool::Take() {
 
 void DirectPool::OpenOneMore() {
   if (closed_ || connections_.size() >= most_ || Clock::Real().Now() < not_before_) return;
-  connections_.push_back(std::make_unique<Connection>());
-  Connection* const added = connections_.back().get();
-  added->thread = std::thread([this, added] { Serve(added); });
+  auto added = std::make_unique<Connection>();
+  auto thread = StartThread("kvstow-direct", [this, c = added.get()] { Serve(c); });
+  if (!thread.ok()) {
+    not_before_ = Clock::Real().Now() + kTryAgain;
+    return;
+  }
+  added->thread = *std::move(thread);
+  connections_.push_back(std::move(added));
 }
 
 void DirectPool::Warm() {
@@ -152,6 +166,7 @@ void DirectPool::Serve(Connection* connection) {
   {
     MutexLock lock(mu_);
     connection->socket.emplace(*std::move(opened));
+    connection->closed_in_child.emplace(connection->socket->descriptor());
   }
   SetState(connection, /*idle=*/true);
   opened_.NotifyAll();

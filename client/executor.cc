@@ -2,9 +2,15 @@
 
 #include <utility>
 
+#include "base/thread.h"
+
 namespace kvstow {
 
-Executor::Executor() : thread_([this] { Loop(); }) {}
+Executor::Executor() {
+  auto thread = StartThread("kvstow-calls", [this] { Loop(); });
+  status_ = thread.status();
+  if (thread.ok()) thread_ = *std::move(thread);
+}
 
 Executor::~Executor() {
   {
@@ -12,11 +18,12 @@ Executor::~Executor() {
     hurry_ = stop_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 // Notifies under the lock: `fn` may be what lets our owner destroy us.
 void Executor::RunAfter(Duration delay, std::function<void()> fn) {
+  if (!status_.ok()) return fn();
   MutexLock lock(mu_);
   queue_.emplace(Clock::Real().Now() + delay, std::move(fn));
   changed_.NotifyAll();

@@ -1,7 +1,8 @@
 // One thread that runs functions, now or later: a client's callbacks and its next attempts.
 //
 // Callbacks never run on gRPC's threads, so that user code may call the client again. Functions run
-// one after the other in the order of their times, and must not block. Thread-safe.
+// one after the other in the order of their times, and must not block. Where the system refuses the
+// thread (status()), they run at once, on the thread that hands them in. Thread-safe.
 #ifndef KVSTOW_CLIENT_EXECUTOR_H_
 #define KVSTOW_CLIENT_EXECUTOR_H_
 
@@ -9,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 
@@ -20,6 +22,8 @@ class Executor {
   // Runs what is left, and joins. Not from its own thread.
   ~Executor();
 
+  // RESOURCE_EXHAUSTED when there is no thread.
+  const absl::Status& status() const { return status_; }
   void Run(std::function<void()> fn) { RunAfter(Duration(0), std::move(fn)); }
   void RunAfter(Duration delay, std::function<void()> fn);
   // From now on nothing waits for its time: what is waiting runs at once.
@@ -33,6 +37,7 @@ class Executor {
   std::multimap<Time, std::function<void()>> queue_ KVSTOW_GUARDED_BY(mu_);
   bool hurry_ KVSTOW_GUARDED_BY(mu_) = false;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
+  absl::Status status_;
   std::thread thread_;
 };
 

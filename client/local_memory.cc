@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "client/fork.h"
 
 namespace kvstow {
 namespace {
@@ -29,13 +30,19 @@ PageBuffer::PageBuffer(size_t bytes)
 PageBuffer::PageBuffer(std::shared_ptr<LocalSession> session, std::span<uint8_t> slot)
     : own_(nullptr, Unmap{0}), session_(std::move(session)), bytes_(slot) {}
 
+// In a forked child the session is the parent's: it stays where it is.
 PageBuffer::~PageBuffer() {
-  if (session_ != nullptr) session_->Free(bytes_);
+  if (session_ == nullptr) return;
+  if (Forked()) {
+    static_cast<void>(new std::shared_ptr<LocalSession>(std::move(session_)));
+  } else {
+    session_->Free(bytes_);
+  }
 }
 
 void PageBuffer::Unmap::operator()(uint8_t* at) const { munmap(at, bytes); }
 
-bool PageBuffer::shared() const { return session_ != nullptr && session_->open(); }
+bool PageBuffer::shared() const { return session_ != nullptr && !Forked() && session_->open(); }
 
 std::unique_ptr<PageBuffer> LocalMemory::NewBuffer(size_t bytes, const Ask& ask) {
   if (bytes > 0 && bytes <= options_.bytes) {

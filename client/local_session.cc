@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace kvstow {
 namespace {
@@ -66,8 +67,12 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const Options& 
   }
   KVSTOW_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(descriptor));
   KVSTOW_ASSIGN_OR_RETURN(auto staging, TakeStaging(socket, welcome.welcome(), options));
-  return std::unique_ptr<LocalSession>(
+  std::unique_ptr<LocalSession> session(
       new LocalSession(std::move(socket), std::move(memory), std::move(staging), options.timeout));
+  KVSTOW_ASSIGN_OR_RETURN(session->receiving_, StartThread("kvstow-local", [all = session.get()] {
+                            all->ReceiveAll();
+                          }));
+  return session;
 }
 
 LocalSession::LocalSession(LocalSocket socket, SharedMemory memory,
@@ -75,13 +80,11 @@ LocalSession::LocalSession(LocalSocket socket, SharedMemory memory,
     : socket_(std::move(socket)),
       memory_(std::move(memory)),
       staging_(std::move(staging)),
-      timeout_(timeout) {
-  receiving_ = std::thread([this] { ReceiveAll(); });
-}
+      timeout_(timeout) {}
 
 LocalSession::~LocalSession() {
   Close();
-  receiving_.join();
+  if (receiving_.joinable()) receiving_.join();
 }
 
 bool LocalSession::open() const {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/shared_memory.h"
+#include "client/fork.h"
 #include "client/gpu_staging.h"
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/local_socket.h"
@@ -100,6 +101,7 @@ class LocalSession {
   std::optional<v1::LocalRequest> NextMessage();
 
   const LocalSocket socket_;
+  const ClosedInChild closed_in_child_{socket_.descriptor()};
   const SharedMemory memory_;
   const std::unique_ptr<GpuStaging> staging_;
   const Duration timeout_;

@@ -38,7 +38,7 @@ class PageBuffer {
     void operator()(uint8_t* at) const;
   };
   const std::unique_ptr<uint8_t, Unmap> own_;
-  const std::shared_ptr<LocalSession> session_;
+  std::shared_ptr<LocalSession> session_;
   const std::span<uint8_t> bytes_;
 };
 

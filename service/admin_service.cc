@@ -100,8 +100,8 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(KvOperator& op, Metrics& metrics, WorkerPool& workers)
-      : op_(op), metrics_(metrics), workers_(workers) {}
+  AdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes)
+      : op_(op), metrics_(metrics), lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
                              v1::StatusResponse* out) override {
@@ -110,27 +110,27 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(CallbackServerContext* c,
                                                        const v1::VerifyRequest* in) override {
     if (const absl::Status s = CheckDeadline(*c, metrics_); !s.ok()) return new VerifyStream(s);
-    return new VerifyStream(op_, workers_, *in);
+    return new VerifyStream(op_, lanes_.verify, *in);
   }
   ServerUnaryReactor* SamplePages(CallbackServerContext* c, const v1::SamplePagesRequest* in,
                                   v1::SamplePagesResponse* out) override {
-    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
+    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
   }
   ServerUnaryReactor* Ages(CallbackServerContext* c, const v1::AgesRequest* in,
                            v1::AgesResponse* out) override {
-    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
+    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
   }
   ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
                             v1::EvictResponse* out) override {
-    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Evict(*in, *out); });
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Evict(*in, *out); });
   }
   ServerUnaryReactor* SetBudget(CallbackServerContext* c, const v1::SetBudgetRequest* in,
                                 v1::SetBudgetResponse* out) override {
-    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.SetBudget(*in, *out); });
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.SetBudget(*in, *out); });
   }
   ServerUnaryReactor* Flush(CallbackServerContext* c, const v1::FlushRequest* in,
                             v1::FlushResponse* out) override {
-    return ReplyFrom(workers_, c, metrics_, [=, this] { return op_.Flush(*in, *out); });
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Flush(*in, *out); });
   }
   ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest*,
                             v1::DrainResponse*) override {
@@ -144,14 +144,14 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   KvOperator& op_;
   Metrics& metrics_;
-  WorkerPool& workers_;
+  AdminLanes lanes_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics,
-                                                WorkerPool& workers) {
-  return std::make_unique<AdminService>(op, metrics, workers);
+                                                AdminLanes lanes) {
+  return std::make_unique<AdminService>(op, metrics, lanes);
 }
 
 }  // namespace kvstow

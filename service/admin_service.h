@@ -13,8 +13,14 @@
 
 namespace kvstow {
 
-std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics,
-                                                WorkerPool& workers);
+// What may take minutes has a thread of its own each, so that nothing else waits for it.
+struct AdminLanes {
+  WorkerPool& quick;
+  WorkerPool& verify;
+  WorkerPool& evict;  // and budgets, and flushes: what moves bytes
+};
+
+std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes);
 
 }  // namespace kvstow
 

@@ -190,6 +190,8 @@ constexpr Setting kSettings[] = {
     {"private-space-idle", "TIME",
      "how long a private space may be empty and unused before it is dropped [10m]",
      SetTime<&Config::private_space_idle>, GetTime<&Config::private_space_idle>},
+    {"idle-timeout", "TIME", "after which a direct connection that asks for nothing is closed [5m]",
+     SetTime<&Config::idle_timeout>, GetTime<&Config::idle_timeout>},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
      SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",
@@ -359,6 +361,30 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   address.host = std::string(host);
   address.port = static_cast<int>(port);
   return address;
+}
+
+std::vector<std::string> WarningsOfListeners(const Config& config) {
+  const auto reached = [](const std::string& text) {
+    const auto address = ParseAddress(text);  // not of `off`
+    return address.ok() && !address->loopback();
+  };
+  const bool follows = config.direct_listen == "auto";
+  const std::string& direct = follows ? config.listen : config.direct_listen;
+  std::vector<std::string> out;
+  const auto warn = [&](absl::string_view name, absl::string_view address, absl::string_view what) {
+    out.push_back(absl::StrCat(name, ": ", address,
+                               " has no TLS and asks nobody who they are: whoever reaches it can ",
+                               what, "; keep it on a trusted network"));
+  };
+  if (reached(config.listen)) warn("listen", config.listen, "read and write every space");
+  if (reached(direct)) {
+    warn("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
+         "read and write every space");
+  }
+  if (reached(config.http_listen)) {
+    warn("http-listen", config.http_listen, "read metrics and settings");
+  }
+  return out;
 }
 
 uint64_t UsableMemory() {

@@ -42,6 +42,7 @@ struct Config {
   Duration lease_ttl = std::chrono::seconds(10);
   uint64_t max_spaces = 1024;
   Duration private_space_idle = std::chrono::minutes(10);  // then an empty private space goes
+  Duration idle_timeout = std::chrono::minutes(5);         // of direct connections
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background
@@ -72,6 +73,9 @@ struct Address {
   bool loopback() const;
 };
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
+
+// What is to be warned of: a line for each listener that other machines may reach.
+std::vector<std::string> WarningsOfListeners(const Config& config);
 
 // Memory that this process may use: the machine's, or its control group's limit when that is less.
 uint64_t UsableMemory();

@@ -1,38 +1,59 @@
 #include "service/direct_server.h"
 
-#include <pthread.h>
-
 #include <atomic>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace kvstow {
+namespace {
+
+constexpr Duration kGivesWay = std::chrono::seconds(5);  // when it has been idle so long
+
+}  // namespace
 
 class DirectServer::Connection {
  public:
   Connection(DirectServer& all, DirectSocket socket)
       : socket_(std::move(socket)),
         requests_(all.parts_, socket_, all.options_.patience),
-        thread_([this] { Run(); }) {
-    pthread_setname_np(thread_.native_handle(), "kvstow-direct");
-  }
+        idle_time_(all.options_.idle_time) {}
   ~Connection() {
     socket_.HangUp();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
-  void HangUp() const { socket_.HangUp(); }
+  absl::Status Start() {
+    KVSTOW_ASSIGN_OR_RETURN(thread_, StartThread("kvstow-direct", [this] { Run(); }));
+    return absl::OkStatus();
+  }
+  void HangUp() {
+    gave_way_ = true;
+    socket_.HangUp();
+  }
   bool ended() const { return ended_; }
+  std::optional<Time> idle_since() const {
+    if (gave_way_) return std::nullopt;
+    const Time since = idle_since_;
+    return since == kBusy ? std::nullopt : std::optional(since);
+  }
 
  private:
+  static constexpr Time kBusy = Time::max();
+
   void Run() {
-    absl::Status status = socket_.WaitForFrame();
+    absl::Status status;
     while (status.ok()) {
-      status = requests_.ServeOne();
-      if (status.ok()) status = socket_.WaitForFrame();
+      const Time now = Clock::Real().Now();
+      idle_since_ = now;
+      status = socket_.WaitForFrame(now + idle_time_);
+      if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError("it was idle");
+      idle_since_ = kBusy;
+      if (status.ok()) status = requests_.ServeOne();
     }
     if (!absl::IsUnavailable(status)) {
       Log().warn("hanging up on a direct connection: {}", std::string(status.message()));
@@ -43,7 +64,9 @@ class DirectServer::Connection {
 
   const DirectSocket socket_;
   DirectRequests requests_;
-  std::atomic<bool> ended_{false};
+  const Duration idle_time_;
+  std::atomic<Time> idle_since_{Clock::Real().Now()};
+  std::atomic<bool> gave_way_{false}, ended_{false};
   std::thread thread_;  // last: it uses the others
 };
 
@@ -57,14 +80,17 @@ DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, Dire
     : options_(options),
       parts_(parts),
       port_(socket.port()),
-      connections_(std::move(socket), options_.max_connections, [this](DirectSocket accepted) {
-        return std::make_unique<Connection>(*this, std::move(accepted));
-      }) {}
+      connections_(std::move(socket), {.most = options_.max_connections, .idle = kGivesWay},
+                   [this](DirectSocket accepted) {
+                     return std::make_unique<Connection>(*this, std::move(accepted));
+                   }) {}
 
 DirectServer::~DirectServer() = default;
 
 size_t DirectServer::connections() const {
   return connections_.Count([](const Connection& connection) { return !connection.ended(); });
 }
+
+uint64_t DirectServer::refused() const { return connections_.refused(); }
 
 }  // namespace kvstow

@@ -2,9 +2,10 @@
 // (proto/kvstow/v1/direct.proto).
 //
 // A thread for each connection, which takes a request, serves it to the end and waits for the next:
-// handing a page to another thread would take as long as copying it. Connections over the limit are
-// hung up on at once; their workers use streams. Whoever reaches the port can do what gRPC's port
-// lets them do, no more and no less.
+// handing a page to another thread would take as long as copying it. One that asked for nothing for
+// a while is hung up on; so is, when there are as many as there may be, the one that has been idle
+// longest (accepted_connections.h). Workers take that as usual: they open another, or use streams.
+// Whoever reaches the port can do what gRPC's port lets them do, no more and no less.
 //
 // Thread-safe. The destructor hangs up on all and waits for what is being done.
 #ifndef KVSTOW_SERVICE_DIRECT_SERVER_H_
@@ -26,6 +27,7 @@ struct DirectOptions {
   int port = 0;  // 0 = any that is free
   size_t max_connections = 128;
   Duration patience = std::chrono::seconds(30);  // see DirectRequests
+  Duration idle_time = std::chrono::minutes(5);  // until a connection is hung up on
 };
 
 class DirectServer {
@@ -37,6 +39,7 @@ class DirectServer {
 
   int port() const { return port_; }
   size_t connections() const;
+  uint64_t refused() const;  // see AcceptedConnections
 
  private:
   class Connection;

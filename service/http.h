@@ -1,7 +1,15 @@
 // The HTTP side port: /metrics for Prometheus, /healthz and /readyz for probes, and a page for
 // people.
 //
-// Serves on threads of its own from Start until it is destroyed. Read-only; no TLS.
+// Read-only; no TLS. One thread serves all connections and never waits for one of them; another
+// makes the pages that may take time, /metrics and the page for people, so that probes are answered
+// meanwhile. A connection has one request: a GET without a body, of at most 8 KiB; anything else is
+// refused, and its connection closed, as soon as that is known. There are at most 64 connections,
+// of which the oldest gives way to the next, and each has 5 seconds to ask and 5 to take its
+// answer. So whoever reaches the port can neither make it keep memory nor keep probes from it
+// (docs/decisions/0060-an-http-port-of-our-own.md).
+//
+// Serves from Start until it is destroyed.
 #ifndef KVSTOW_SERVICE_HTTP_H_
 #define KVSTOW_SERVICE_HTTP_H_
 
@@ -14,10 +22,10 @@
 
 namespace kvstow {
 
-// What the pages show; called for each request, on the HTTP threads.
+// What the pages show; called for each request, one call of `metrics` or `status` at a time.
 struct HttpPages {
   std::function<std::string()> metrics;  // Prometheus text
-  std::function<bool()> ready;           // /readyz: 200 or 503
+  std::function<bool()> ready;           // /readyz: 200 or 503; must not wait
   std::function<std::string()> status;   // HTML
 };
 

@@ -148,7 +148,7 @@ v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage&
   if (request.has_gpu_from()) return PutFromGpu(space, request);
   const auto from = slots_.Use(request.from());
   if (!from.ok()) return Refused(from.status().message());
-  // Without an owner: what is kept of it must be copied, for the worker may write to it again.
+  // Without an owner: the worker may write to it at any time (PageWriter::Write).
   return parts_.writer.Write(space, v1::RAW, page, SharedBytes(nullptr, from->bytes()),
                              request.parent_key());
 }

@@ -15,13 +15,15 @@
 #include "base/log.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace kvstow {
 namespace {
 
 constexpr size_t kTokenBytes = 16;
-constexpr size_t kMaxTokens = 1024;  // not used yet; the oldest are forgotten
-constexpr size_t kMaxThreads = 4;    // of a session
+constexpr size_t kMaxTokens = 1024;                      // not used yet; the oldest are forgotten
+constexpr Duration kGivesWay = std::chrono::seconds(1);  // a connection that has not begun
+constexpr size_t kMaxThreads = 4;                        // of a session
 
 size_t ThreadsOfSession() {
   return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
@@ -32,23 +34,37 @@ size_t ThreadsOfSession() {
 // One connection, from its first moment. Run() is its main thread.
 class LocalSessions::Session {
  public:
-  Session(LocalSessions& all, LocalSocket socket)
-      : all_(all), socket_(std::move(socket)), thread_([this] { Run(); }) {}
+  Session(LocalSessions& all, LocalSocket socket) : all_(all), socket_(std::move(socket)) {}
   ~Session() {
     socket_.HangUp();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
-  void HangUp() const { socket_.HangUp(); }
+  absl::Status Start() {
+    KVSTOW_ASSIGN_OR_RETURN(thread_, StartThread("kvstow-local", [this] { Run(); }));
+    return absl::OkStatus();
+  }
+  void HangUp() {
+    gave_way_ = true;
+    socket_.HangUp();
+  }
   bool begun() const { return begun_; }
   bool ended() const { return ended_; }
+  // One that has begun has the worker's pages: it never gives way.
+  std::optional<Time> idle_since() const {
+    return begun_ || gave_way_ ? std::nullopt : std::optional(came_);
+  }
 
  private:
   void Run() {
     const absl::Status status = Begin();
     if (status.ok()) {
       std::vector<std::thread> others;
-      while (others.size() + 1 < ThreadsOfSession()) others.emplace_back([this] { Serve(); });
+      while (others.size() + 1 < ThreadsOfSession()) {
+        auto other = StartThread("kvstow-local", [this] { Serve(); });
+        if (!other.ok()) break;  // fewer do
+        others.push_back(*std::move(other));
+      }
       Serve();
       for (std::thread& other : others) other.join();
       Log().info("local session of process {} ended", pid_);
@@ -116,11 +132,12 @@ class LocalSessions::Session {
 
   LocalSessions& all_;
   const LocalSocket socket_;
+  const Time came_ = Clock::Real().Now();
   pid_t pid_ = 0;
   uint64_t bytes_ = 0;
   std::optional<SharedMemory> memory_;
   std::optional<LocalRequests> requests_;
-  std::atomic<bool> begun_{false}, ended_{false};
+  std::atomic<bool> begun_{false}, gave_way_{false}, ended_{false};
   std::thread thread_;  // last: it uses the others
 };
 
@@ -133,9 +150,10 @@ absl::StatusOr<std::unique_ptr<LocalSessions>> LocalSessions::Start(const LocalO
 LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket)
     : options_(options),
       parts_(parts),
-      sessions_(std::move(socket), options_.max_sessions, [this](LocalSocket accepted) {
-        return std::make_unique<Session>(*this, std::move(accepted));
-      }) {}
+      sessions_(std::move(socket), {.most = options_.max_sessions, .idle = kGivesWay},
+                [this](LocalSocket accepted) {
+                  return std::make_unique<Session>(*this, std::move(accepted));
+                }) {}
 
 // Before the rest: the path of a server that listens there from now on is its own.
 LocalSessions::~LocalSessions() { unlink(options_.socket.c_str()); }
@@ -146,16 +164,18 @@ std::string LocalSessions::NewToken() {
   if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return "";
   const Time now = Clock::Real().Now();
   MutexLock lock(mu_);
-  std::erase_if(tokens_, [now](const auto& t) { return t.second < now; });
-  if (tokens_.size() < kMaxTokens) tokens_.emplace(token, now + options_.token_life);
+  while (!tokens_.empty() && (tokens_.size() >= kMaxTokens || tokens_.front().until < now)) {
+    tokens_.pop_front();
+  }
+  tokens_.push_back({token, now + options_.token_life});
   return token;
 }
 
 bool LocalSessions::TakeToken(const std::string& token) {
   MutexLock lock(mu_);
-  const auto it = tokens_.find(token);
+  const auto it = std::ranges::find(tokens_, token, &Token::value);
   if (it == tokens_.end()) return false;
-  const bool good = it->second >= Clock::Real().Now();
+  const bool good = it->until >= Clock::Real().Now();
   tokens_.erase(it);
   return good;
 }
@@ -194,6 +214,8 @@ size_t LocalSessions::sessions() const {
   return sessions_.Count(
       [](const Session& session) { return session.begun() && !session.ended(); });
 }
+
+uint64_t LocalSessions::refused() const { return sessions_.refused(); }
 
 uint64_t LocalSessions::bytes() const {
   MutexLock lock(mu_);

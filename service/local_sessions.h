@@ -7,14 +7,15 @@
 // from the socket by a few threads in turn, each of which does what it took to the end: handing a
 // page over to another thread would take as long as copying it. A worker that hangs up, or dies,
 // ends its session: its slots go with it, and its memory when nothing works on it any more. So does
-// one that breaks the rules or does not read its answers.
+// one that breaks the rules or does not read its answers. A connection has a few seconds to begin
+// its session; until it has, it gives way to the next when there are as many as there may be.
 //
 // Thread-safe. The destructor hangs up on all and waits for what is being done.
 #ifndef KVSTOW_SERVICE_LOCAL_SESSIONS_H_
 #define KVSTOW_SERVICE_LOCAL_SESSIONS_H_
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -45,10 +46,15 @@ class LocalSessions {
   const std::string& socket() const { return options_.socket; }
   std::string NewToken();  // 16 bytes that cannot be guessed
   size_t sessions() const;
-  uint64_t bytes() const;  // of memory that they have
+  uint64_t bytes() const;    // of memory that they have
+  uint64_t refused() const;  // connections, see AcceptedConnections
 
  private:
   class Session;
+  struct Token {
+    std::string value;
+    Time until;
+  };
   LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket);
   bool TakeToken(const std::string& token);
   uint64_t TakeBytes(uint64_t wanted);
@@ -59,7 +65,7 @@ class LocalSessions {
   const LocalOptions options_;
   LocalParts parts_;
   mutable Mutex mu_;
-  std::map<std::string, Time> tokens_ KVSTOW_GUARDED_BY(mu_);  // until when
+  std::deque<Token> tokens_ KVSTOW_GUARDED_BY(mu_);  // the oldest first
   uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
   AcceptedConnections<LocalSocket, Session> sessions_;  // last: they use the others
 };

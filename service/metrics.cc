@@ -309,6 +309,12 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_local_bytes", "bytes of memory that they share", snapshot.local_bytes);
   gauge("kvstow_direct_connections", "connections of workers that fetch and put beside gRPC",
         snapshot.direct_connections);
+  for (const auto& [listener, refused] :
+       {std::pair{"direct", snapshot.direct_refused}, std::pair{"local", snapshot.local_refused}}) {
+    sampled.Add(MetricType::Counter, "kvstow_refused_connections_total",
+                "connections that were hung up on: too many, or no thread could be started",
+                {{"listener", listener}}, static_cast<double>(refused));
+  }
   gauge("kvstow_local_gpu_bytes", "bytes of the GPU's memory that they share",
         snapshot.local_gpu_bytes);
   gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);

@@ -30,6 +30,7 @@ struct MetricsSnapshot {
   uint64_t local_sessions = 0, local_bytes = 0;  // of memory shared with workers
   uint64_t local_gpu_bytes = 0;                  // and of the GPU's
   uint64_t direct_connections = 0;
+  uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
   uint64_t attention_bytes = 0, attention_pages = 0;  // what is known of pages' attention
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
   bool ready = false;

@@ -2,9 +2,10 @@
 //
 // The store calls it when a hot page is about to leave memory; what it returns takes the place of
 // the page. The raw digest stays that of the page as it was put, which names its content; the
-// header says what is exact. The gains count what the hot form had lost already, also by levels that
-// it had no longer, so that a reply's estimated error is that of both. What was reported of the page's attention is there for policies
-// of the cold recipe, and weighs what its segments are worth to the store.
+// header says what is exact. The gains count what the hot form had lost already, also by levels
+// that it had no longer, so that a reply's estimated error is that of both. What was reported of
+// the page's attention is there for policies of the cold recipe, and weighs what its segments are
+// worth to the store.
 //
 // Thread-safe; takes the time of a decode and an encode.
 #ifndef KVSTOW_SERVICE_PAGE_COOLER_H_

@@ -1,6 +1,7 @@
 #include "service/page_writer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,25 @@ PageToStore ToStore(PageName name, const Digest128& digest, EncodedPage page, ui
   out.bodies = std::move(page.segments);
   out.ack = ack;
   return out;
+}
+
+constexpr size_t kCopyPieceBytes = 256 << 10;  // stays in a core's cache
+
+// A copy of a page that another may change, digested piece by piece as it is copied: of the copy.
+SharedBytes CopyOf(const Space& space, const v1::PutPage& page, std::span<const uint8_t> bytes,
+                   PageDigests& digests) {
+  ByteBlock copy(bytes.size());
+  PageDigester digester(KeptRunBytes(*space.codec, page.tokens()));
+  const size_t body = PageBytes(space.spec, page.tokens());
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t end = at < body ? body : bytes.size();
+    const auto piece = copy.span().subspan(at, std::min(end - at, kCopyPieceBytes));
+    std::memcpy(piece.data(), bytes.data() + at, piece.size());
+    if (at < body) digester.Update(piece);
+    at += piece.size();
+  }
+  digests = digester.Finish();
+  return std::move(copy).Share();
 }
 
 }  // namespace
@@ -156,6 +176,10 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
     return Store(space, payload, page, CheckedEncodedPage(space, page, body.span()), *columns,
                  std::move(parent_key));
   }
+  const bool may_change = bytes.owner() == nullptr;
+  if (may_change && space.codec->exact()) {
+    return WriteCopy(space, page, bytes, std::move(parent_key), coder);
+  }
   const PageDigests digests = came.has_value() ? *came : PageDigests{Xxh3_128(body.span()), {}};
   if (!page.digest().empty() &&
       !std::ranges::equal(AsBytes(page.digest()), std::span(digests.page.bytes))) {
@@ -164,8 +188,19 @@ v1::PutResult PageWriter::Write(const Space& space, v1::Payload payload, const v
                                 ": it was damaged on its way; send it again"));
   }
   if (auto there = AlreadyThere(space, page, digests.page.bytes)) return *std::move(there);
-  return Store(space, payload, page, Encode(space, page, body, digests, *columns, coder), *columns,
-               std::move(parent_key));
+  auto encoded = Encode(space, page, body, digests, *columns, coder);
+  if (may_change && encoded.ok() && encoded->header.fell_back) {
+    return WriteCopy(space, page, bytes, std::move(parent_key), coder);
+  }
+  return Store(space, payload, page, std::move(encoded), *columns, std::move(parent_key));
+}
+
+v1::PutResult PageWriter::WriteCopy(const Space& space, const v1::PutPage& page,
+                                    const SharedBytes& bytes, std::string parent_key,
+                                    const PageCoder& coder) {
+  PageDigests digests;
+  const SharedBytes copy = CopyOf(space, page, bytes.span(), digests);
+  return Write(space, v1::RAW, page, copy, std::move(parent_key), coder, digests);
 }
 
 // The digest by which the store tells pages of one name apart. A page whose raw digest the server

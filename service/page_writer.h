@@ -42,12 +42,20 @@ class PageWriter {
   // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
   // raw page. `came`: the digests of a raw page's bytes as they came, where they are known.
   // `result.page` is left to the caller.
+  //
+  // `bytes` of a raw page without an owner may change while they are read, as those of a worker's
+  // memory may. A page that is kept exactly, by its recipe or because it fell back, is then copied
+  // first: its digest is made of the copy, and the copy is coded and kept. Other recipes read such
+  // bytes in place: what they store is a lossy coding of what was there, whose raw digest is the
+  // writer's word.
   v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       const SharedBytes& bytes, std::string parent_key,
                       const PageCoder& coder = nullptr,
                       const std::optional<PageDigests>& came = std::nullopt);
 
  private:
+  v1::PutResult WriteCopy(const Space& space, const v1::PutPage& page, const SharedBytes& bytes,
+                          std::string parent_key, const PageCoder& coder);
   std::optional<v1::PutResult> AlreadyThere(const Space& space, const v1::PutPage& page,
                                             std::span<const uint8_t> raw_digest) const;
   absl::StatusOr<EncodedPage> Encode(const Space& space, const v1::PutPage& page,

@@ -138,6 +138,9 @@ class Server::Impl {
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
+  // What may take minutes: one at a time, and nothing else waits for it.
+  WorkerPool verify_workers_{"kvstow-verify", 1};
+  WorkerPool evict_workers_{"kvstow-evict", 1};
   StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
                        metrics_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
@@ -145,7 +148,8 @@ class Server::Impl {
   std::unique_ptr<DirectServer> direct_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
-  std::unique_ptr<grpc::Service> admin_ = MakeAdminService(op_, metrics_, admin_workers_);
+  std::unique_ptr<grpc::Service> admin_ =
+      MakeAdminService(op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string address_, http_address_;
@@ -164,6 +168,7 @@ absl::Status Server::Impl::Start() {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
+  for (const std::string& warning : WarningsOfListeners(config_)) Log().warn("{}", warning);
   KVSTOW_RETURN_IF_ERROR(StartLocal());
   KVSTOW_RETURN_IF_ERROR(StartDirect());
   KVSTOW_RETURN_IF_ERROR(StartHttp());
@@ -211,7 +216,7 @@ absl::Status Server::Impl::StartDirect() {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
   auto direct = DirectServer::Start(
-      {.host = address.host, .port = address.port},
+      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
       {spaces_, staging_, writer_, reader_, metrics_, op_, streams_.direct_bytes});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
@@ -242,12 +247,6 @@ absl::Status Server::Impl::StartHttp() {
 
 absl::Status Server::Impl::StartGrpc() {
   KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.listen));
-  if (!address.loopback()) {
-    Log().warn(
-        "listening on {} without TLS and without authentication: anyone who reaches it can "
-        "read and write every space; keep it on a trusted network",
-        config_.listen);
-  }
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;  // once a process
@@ -289,6 +288,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
           .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
+          .direct_refused = direct_ == nullptr ? 0 : direct_->refused(),
+          .local_refused = local_ == nullptr ? 0 : local_->refused(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),

@@ -1,4 +1,5 @@
 // kvstow codec roundtrip: what a recipe does to a case, without a server.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -15,6 +16,7 @@
 #include "kernels/codec.h"
 #include "kernels/convert.h"
 #include "kernels/importance/policy.h"
+#include "kernels/ops.h"
 #include "kernels/rate_codec.h"
 #include "kernels/recipe.h"
 #include "kernels/squared_error.h"
@@ -22,7 +24,8 @@
 namespace kvstow::cli {
 namespace {
 
-// What --attention puts before a recipe: a token is coded the finer the more attention it got.
+// What --attention puts before a recipe without a policy: a token is coded the finer the more
+// attention it got.
 constexpr absl::string_view kSumPolicy = "column(name=attn_sum,seen=16)|class|";
 constexpr absl::string_view kWindowPolicy = "column(name=attn_window)|class|";
 
@@ -126,13 +129,36 @@ absl::Status RoundtripPage(const Codec& codec, const CalibrationStore& calibrati
   return absl::OkStatus();
 }
 
+// The recipe with --attention. One with a policy of its own must read that column, and stays as it
+// is.
+absl::StatusOr<Recipe> WithAttention(const Recipe& recipe, const Flags& flags) {
+  const std::string column = absl::StrCat("attn_", flags.attention_column);
+  if (!recipe.policy_ops().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto policy, ImportancePolicy::Make(recipe.policy_ops()));
+    if (std::ranges::count(policy.columns(), column) > 0) return recipe;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--attention ", flags.attention_column, ": the policy of '", flags.recipe, "' reads ",
+        absl::StrJoin(policy.columns(), ", "), " and not ", column, ": leave the flag out"));
+  }
+  const absl::string_view policy = flags.attention_column == "sum" ? kSumPolicy : kWindowPolicy;
+  const OpInfo* const codec = FindOp(recipe.codec_ops().back().name);
+  if (codec != nullptr && codec->make_classed != nullptr) {
+    return Recipe::Parse(absl::StrCat(policy, flags.recipe));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--attention ", flags.attention_column, ": '", flags.recipe,
+                   "' codes all tokens alike; the flag is for kvstow, kvstow-cal and recipes whose "
+                   "policy reads ",
+                   column, ", as h2o"));
+}
+
 // The recipe as the flags change it.
 absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const Flags& flags, const KvSpec& spec,
                                                       const CalibrationStore& calibrations) {
-  const absl::string_view policy = flags.attention_column == "sum"      ? kSumPolicy
-                                   : flags.attention_column == "window" ? kWindowPolicy
-                                                                        : "";
-  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(absl::StrCat(policy, flags.recipe)));
+  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(flags.recipe));
+  if (flags.attention_column != "none") {
+    KVSTOW_ASSIGN_OR_RETURN(recipe, WithAttention(recipe, flags));
+  }
   if (flags.keep.has_value()) {
     KVSTOW_ASSIGN_OR_RETURN(recipe, WithKeep(recipe, *flags.keep));
   }
@@ -275,7 +301,8 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
       ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--attention", flags->attention_column,
                    "code tokens the finer the more attention the case says they got: none, sum (of "
-                   "all queries), window (of the last 32); for kvstow and kvstow-cal")
+                   "all queries), window (of the last 32); for kvstow and kvstow-cal. "
+                   "A recipe whose policy reads that column, as h2o, needs no flag")
       ->check(CLI::IsMember({"none", "sum", "window"}))
       ->capture_default_str();
   verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();

@@ -222,12 +222,8 @@ absl::Status DirectSocket::SendBytes(std::span<const uint8_t> bytes, Time deadli
   return SendAll(descriptor_, all, deadline);
 }
 
-absl::Status DirectSocket::WaitForFrame() const {
-  for (;;) {
-    const absl::Status status =
-        WaitFor(descriptor_, POLLIN, Clock::Real().Now() + std::chrono::hours(1));
-    if (!absl::IsDeadlineExceeded(status)) return status;
-  }
+absl::Status DirectSocket::WaitForFrame(Time deadline) const {
+  return WaitFor(descriptor_, POLLIN, deadline);
 }
 
 absl::Status DirectSocket::ReceiveFrame(google::protobuf::MessageLite& message,

@@ -43,6 +43,7 @@ class DirectSocket {
   }
   ~DirectSocket();
 
+  int descriptor() const { return descriptor_; }
   // Of one that listens.
   int port() const;
   absl::StatusOr<DirectSocket> Accept() const;
@@ -52,8 +53,8 @@ class DirectSocket {
                     std::span<const SharedBytes> payload, uint64_t more, Time deadline) const;
   absl::Status SendBytes(std::span<const uint8_t> bytes, Time deadline) const;
 
-  // Waits until a frame begins, for as long as it takes or until the peer hangs up.
-  absl::Status WaitForFrame() const;
+  // Waits until a frame begins.
+  absl::Status WaitForFrame(Time deadline) const;
   // Head and message of a frame; `payload_bytes` follow, for Receive or Skip.
   absl::Status ReceiveFrame(google::protobuf::MessageLite& message, uint64_t& payload_bytes,
                             Time deadline) const;

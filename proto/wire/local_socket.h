@@ -44,6 +44,8 @@ class LocalSocket {
   LocalSocket& operator=(LocalSocket&&) = delete;
   ~LocalSocket();
 
+  int descriptor() const { return descriptor_; }
+
   // Of one that listens: waits for the next connection.
   absl::StatusOr<LocalSocket> Accept() const;
   absl::StatusOr<PeerCredentials> Peer() const;

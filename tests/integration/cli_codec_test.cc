@@ -167,7 +167,9 @@ TEST(CliCodec, RoundtripFollowsTargets) {
   };
   EXPECT_THAT(refused({"int8", "--target-ratio", "3"}), HasSubstr("has no step"));
   EXPECT_THAT(refused({"int8", "--keep", "0.5"}), HasSubstr("keeps every token"));
-  EXPECT_THAT(refused({"int8", "--attention", "sum"}), HasSubstr("may follow 'class'"));
+  EXPECT_THAT(refused({"int8", "--attention", "sum"}),
+              HasSubstr("the flag is for kvstow, kvstow-cal and recipes whose policy reads"));
+  EXPECT_THAT(refused({"snapkv|int8", "--attention", "sum"}), HasSubstr("reads attn_window"));
   EXPECT_THAT(refused({"kvstow", "--attention", "all"}), HasSubstr("--attention"));
   refused({"kvstow", "--target-ratio", "8", "--max-error", "0.1"});
 }

@@ -189,7 +189,8 @@ TEST_F(KvstowdTest, HelpAndVersionArePrinted) {
 TEST_F(KvstowdTest, WithoutTlsAnOpenAddressIsWarnedAbout) {
   ServerProcess server({"--listen", "0.0.0.0:0", "--http-listen", "off"}, {});
   ASSERT_TRUE(server.WaitUntilServing()) << server.log();
-  EXPECT_THAT(server.log(), HasSubstr("without TLS and without authentication"));
+  EXPECT_THAT(server.log(), HasSubstr("listen: 0.0.0.0:0 has no TLS"));
+  EXPECT_THAT(server.log(), HasSubstr("direct-listen: auto, a port on the host of 0.0.0.0:0"));
 }
 
 TEST_F(KvstowdTest, TellsSystemdWhenItServesAndWhenItStops) {

@@ -54,6 +54,31 @@ TEST_F(ConfigTest, WithNothingItServesOnLoopbackFromAQuarterOfTheMemory) {
   EXPECT_EQ(c.disk_bytes, 0u);
   EXPECT_EQ(c.gpu_bytes, 0u);
   EXPECT_EQ(c.lease_ttl, std::chrono::seconds(10));
+  EXPECT_EQ(c.idle_timeout, std::chrono::minutes(5));
+}
+
+TEST_F(ConfigTest, EveryListenerThatOthersMayReachIsWarnedOf) {
+  const auto warned = [&](std::vector<const char*> args) {
+    std::vector<std::string> names;
+    for (const std::string& warning : WarningsOfListeners(Good(std::move(args)))) {
+      EXPECT_THAT(warning, HasSubstr("has no TLS"));
+      names.push_back(warning.substr(0, warning.find(" has no TLS")));
+    }
+    return names;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(warned({}), ElementsAre());
+  EXPECT_THAT(warned({"--listen", "unix:/s", "--http-listen", "off"}), ElementsAre());
+  EXPECT_THAT(warned({"--listen", "localhost:1", "--http-listen", "[::1]:2", "--direct-listen",
+                      "127.0.0.2:3"}),
+              ElementsAre());
+  EXPECT_THAT(
+      warned({"--listen", "0.0.0.0:1"}),
+      ElementsAre("listen: 0.0.0.0:1", "direct-listen: auto, a port on the host of 0.0.0.0:1"));
+  EXPECT_THAT(warned({"--listen", "0.0.0.0:1", "--direct-listen", "off"}),
+              ElementsAre("listen: 0.0.0.0:1"));
+  EXPECT_THAT(warned({"--direct-listen", "[::]:1"}), ElementsAre("direct-listen: [::]:1"));
+  EXPECT_THAT(warned({"--http-listen", "10.0.0.1:1"}), ElementsAre("http-listen: 10.0.0.1:1"));
 }
 
 TEST_F(ConfigTest, FlagBeforeEnvironmentBeforeFileBeforeDefault) {
@@ -86,7 +111,8 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
                          "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes",
                          "disk-path", "disk-bytes", "host-bits", "disk-bits", "local-socket",
                          "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
-                         "eviction-policy", "lease-ttl", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
+                         "eviction-policy", "lease-ttl", "idle-timeout", "max-spaces",
+                         "private-space-idle", "high-watermark", "low-watermark",
                          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
