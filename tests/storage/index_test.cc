@@ -281,20 +281,24 @@ TEST(Placement, WorthIsGainByByteWhateverTheModel) {
 
 TEST(LeaseTable, EndsByItself) {
   constexpr PageRef kOne{.item = 11, .number = 1}, kTwo{.item = 22, .number = 2};
-  LeaseTable leases(seconds(10), 77);
+  LeaseTable leases(seconds(10), 77, {.leases = 2, .pages = 3});
   Time now{};
   const LeaseId a = leases.Grant({kOne, kTwo}, now);
   const LeaseId b = leases.Grant({kTwo}, now + seconds(1));
   EXPECT_EQ(a, 77u);
+  EXPECT_FALSE(leases.HasRoomFor(0)) << "two are all there may be";
   EXPECT_TRUE(leases.Renew(a, now + seconds(5)));
   EXPECT_FALSE(leases.Renew(b, now + seconds(11))) << "ended, though nobody has reaped it yet";
   const auto expired = leases.Expire(now + seconds(11));
   EXPECT_EQ(expired.leases, 1u);
+  EXPECT_TRUE(leases.HasRoomFor(1));
+  EXPECT_FALSE(leases.HasRoomFor(2)) << "three pages are all there may be";
   EXPECT_EQ(expired.pages, std::vector<PageRef>{kTwo});
   EXPECT_EQ(leases.CountPages(), (absl::flat_hash_map<PageNumber, uint32_t>{{1, 1}, {2, 1}}));
   EXPECT_EQ(leases.Release(a, now + seconds(12)), (std::vector<PageRef>{kOne, kTwo}));
   EXPECT_EQ(leases.Release(a, now + seconds(12)), std::nullopt);
   EXPECT_EQ(leases.size(), 0u);
+  EXPECT_EQ(leases.pages(), 0u);
 }
 
 class StagingTest : public testing::Test {
