@@ -103,15 +103,33 @@ absl::Status SetPolicy(Config& c, const std::string& text) {
   return SetText<&Config::eviction_policy>(c, text);
 }
 
-absl::Status SetTtl(Config& c, const std::string& text) {
-  absl::Duration ttl;
-  if (!absl::ParseDuration(text, &ttl) || ttl < absl::Milliseconds(1) || ttl > absl::Hours(24)) {
+template <Duration Config::*field>
+absl::Status SetTime(Config& c, const std::string& text) {
+  absl::Duration time;
+  if (!absl::ParseDuration(text, &time) || time < absl::Milliseconds(1) || time > absl::Hours(24)) {
     return Refuse(text, "a time from 1ms to 24h: write a number and a unit, as 10s");
   }
-  c.lease_ttl = absl::ToChronoNanoseconds(ttl);
+  c.*field = absl::ToChronoNanoseconds(time);
   return absl::OkStatus();
 }
-std::string GetTtl(const Config& c) { return absl::FormatDuration(absl::FromChrono(c.lease_ttl)); }
+template <Duration Config::*field>
+std::string GetTime(const Config& c) {
+  return absl::FormatDuration(absl::FromChrono(c.*field));
+}
+
+template <uint64_t Config::*field>
+absl::Status SetCount(Config& c, const std::string& text) {
+  uint64_t count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count == 0) {
+    return Refuse(text, "a number from 1 on");
+  }
+  c.*field = count;
+  return absl::OkStatus();
+}
+template <uint64_t Config::*field>
+std::string GetCount(const Config& c) {
+  return absl::StrCat(c.*field);
+}
 
 // One row a setting: flag, environment and file key come from its name.
 struct Setting {
@@ -165,7 +183,22 @@ constexpr Setting kSettings[] = {
     {"eviction-policy", "NAME",
      "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
      GetText<&Config::eviction_policy>},
-    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]", SetTtl, GetTtl},
+    {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
+     SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
+    {"max-leases", "NUMBER", "leases at a time; beyond them look-ups get none [65536]",
+     SetCount<&Config::max_leases>, GetCount<&Config::max_leases>},
+    {"max-leased-pages", "NUMBER", "pages that all leases together promise [4194304]",
+     SetCount<&Config::max_leased_pages>, GetCount<&Config::max_leased_pages>},
+    {"get-bytes", "SIZE",
+     "of pages on their way out at a time, before and after they are decoded; others wait [512MiB]",
+     SetSize<&Config::get_bytes>, GetSize<&Config::get_bytes>},
+    {"put-bytes", "SIZE",
+     "of pages on their way in at a time, before and after they are coded [512MiB]",
+     SetSize<&Config::put_bytes>, GetSize<&Config::put_bytes>},
+    {"max-streams", "NUMBER", "Put streams, and as many Get streams, at a time [256]",
+     SetCount<&Config::max_streams>, GetCount<&Config::max_streams>},
+    {"stream-idle", "TIME", "a stream ends on which nothing moved for so long [1m]",
+     SetTime<&Config::stream_idle>, GetTime<&Config::stream_idle>},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
      SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",

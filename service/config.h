@@ -40,6 +40,12 @@ struct Config {
   std::string calibrations;                    // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
+  uint64_t max_leases = 65'536;
+  uint64_t max_leased_pages = 4'194'304;     // of all of them, as often as they are promised
+  uint64_t get_bytes = uint64_t{512} << 20;  // AdmissionLimits has these four
+  uint64_t put_bytes = uint64_t{512} << 20;
+  uint64_t max_streams = 256;
+  Duration stream_idle = std::chrono::seconds(60);
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background

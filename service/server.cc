@@ -35,9 +35,7 @@ namespace {
 
 constexpr char kServiceName[] = "kvstow.v1.KvCache";
 constexpr size_t kAdminThreads = 2;
-constexpr Duration kReapEvery = std::chrono::seconds(1);
 constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
-constexpr uint64_t kMinStagingBytes = uint64_t{256} << 20;
 
 ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
   return {.version = Version(),
@@ -45,6 +43,13 @@ ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started)
           .libraries = LibraryVersions(),
           .config = Describe(config),
           .started = started};
+}
+
+AdmissionLimits AdmissionLimitsOf(const Config& config) {
+  return {.get_bytes = config.get_bytes,
+          .put_bytes = config.put_bytes,
+          .streams = config.max_streams,
+          .idle = config.stream_idle};
 }
 
 void SetArguments(grpc::ServerBuilder& builder) {
@@ -90,8 +95,7 @@ class Server::Impl {
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         store_(std::move(opened.store)),
-        staging_({.budget_bytes = std::max(UsableMemory() / 16, kMinStagingBytes),
-                  .ttl = options.staging_ttl}),
+        staging_({.ttl = options.staging_ttl}),
         reader_(*store_, calibrations_.store(), metrics_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
@@ -129,6 +133,7 @@ class Server::Impl {
   AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
+  Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
   PageReader reader_;
   AttentionReports reports_;
@@ -138,8 +143,8 @@ class Server::Impl {
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
-  StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
-                       metrics_, put_workers_, get_workers_, options_.limits};
+  StreamParts streams_{spaces_,    staging_,     writer_,      reader_,        metrics_,
+                       admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;  // null: none
   std::unique_ptr<DirectServer> direct_;  // null: none
@@ -210,9 +215,9 @@ absl::Status Server::Impl::StartDirect() {
   if (config_.direct_listen != "auto") {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
-  auto direct = DirectServer::Start(
-      {.host = address.host, .port = address.port},
-      {spaces_, staging_, writer_, reader_, metrics_, op_, streams_.direct_bytes});
+  auto direct =
+      DirectServer::Start({.host = address.host, .port = address.port},
+                          {spaces_, staging_, writer_, reader_, metrics_, admission_, op_});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));
@@ -270,11 +275,15 @@ absl::Status Server::Impl::StartGrpc() {
 }
 
 void Server::Impl::Reap() {
-  MutexLock lock(mu_);
-  while (reaping_) {
-    stop_.WaitFor(mu_, kReapEvery);
+  for (;;) {
+    {
+      MutexLock lock(mu_);
+      if (!reaping_) return;
+      stop_.WaitFor(mu_, options_.reap_every);
+    }
     const size_t reaped = staging_.Reap();
     if (reaped > 0) metrics_.CountReaped(reaped);
+    admission_.Reap();
   }
 }
 
@@ -283,6 +292,9 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .counters = store_->Counters(),
           .spaces = spaces_.All().size(),
           .staged_bytes = staging_.staged_bytes(),
+          .get_bytes = admission_.get_bytes(),
+          .put_bytes = admission_.put_bytes(),
+          .waiting_gets = admission_.waiting_gets(),
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
