@@ -1,5 +1,6 @@
 #include "client/page_landing.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,7 @@ bool IsWhole(const PageGet& page) {
 // Which tokens were kept takes less than the tokens do. Encoded, whole segments come, whatever part
 // of them was asked for.
 uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind) {
-  if (!kind.encoded) return 2 * page.out.size();
+  if (!kind.encoded) return std::max<uint64_t>(2 * page.out.size(), 1);  // none is not read
   return (IsWhole(page) ? page.out.size() : space.page_bytes) + kEncodedOverhead;
 }
 

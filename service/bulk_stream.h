@@ -2,25 +2,39 @@
 // find that something is to be done. It decides what under the lock and does it outside, since
 // gRPC may call back at once; whoever has decided does it.
 //
-// A base of streams, not an interface of its own. It owns itself: gone when the call is done.
+// A base of streams, not an interface of its own. It owns itself: gone when the call is done and
+// nobody is about to end it any more.
 #ifndef KVSTOW_SERVICE_BULK_STREAM_H_
 #define KVSTOW_SERVICE_BULK_STREAM_H_
 
+#include <memory>
+#include <utility>
+
 #include "base/mutex.h"
+#include "service/admission.h"
 #include "service/streams.h"
 
 namespace kvstow {
 
-class BulkStream : public RawReactor {
+class BulkStream : public RawReactor, public AdmittedStream {
  public:
-  void OnDone() final { delete this; }
+  // Reads the first message, or ends a stream that is not admitted.
+  static RawReactor* Start(std::shared_ptr<BulkStream> stream);
+  void OnDone() final { std::exchange(self_, nullptr).reset(); }
+  void End(const absl::Status& why) final;
 
  protected:
   enum class Next { kNothing, kWrite, kFinish };
 
-  // Reads the first message, or ends a stream that is not admitted.
-  BulkStream(StreamParts& parts, grpc::CallbackServerContext& context, StreamKind kind);
+  BulkStream(StreamParts& parts, grpc::CallbackServerContext& context, StreamKind kind)
+      : parts_(parts), context_(context), kind_(kind) {}
 
+  // What is to be done next. Not kFinish while busy_.
+  virtual Next WhatNext() KVSTOW_REQUIRES(mu_) = 0;
+  virtual bool Holding() const KVSTOW_REQUIRES(mu_) = 0;
+  // To be called whenever something moved.
+  void Moved() KVSTOW_REQUIRES(mu_) { place_.Moved(busy_ > 0, Holding()); }
+  Next Decide() KVSTOW_REQUIRES(mu_);  // WhatNext, when something moved
   // Does what was decided: writes out_, or ends the stream with final_. Static, since with kNothing
   // the stream may be gone by now: another thread ended it.
   static void Act(BulkStream* stream, Next next);
@@ -35,10 +49,13 @@ class BulkStream : public RawReactor {
   bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
   bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
   bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
+  int busy_ KVSTOW_GUARDED_BY(mu_) = 0;  // what the server does for it: pages on worker threads
   absl::Status final_ KVSTOW_GUARDED_BY(mu_);
 
  private:
-  const StreamCount count_;
+  const StreamKind kind_;
+  std::shared_ptr<BulkStream> self_;  // until OnDone
+  Admission::Place place_;
 };
 
 }  // namespace kvstow

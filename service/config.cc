@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "service/listeners.h"
 #include "storage/policies/eviction_policy.h"
 
 namespace kvstow {
@@ -119,11 +120,11 @@ std::string GetTime(const Config& c) {
 
 template <uint64_t Config::*field>
 absl::Status SetCount(Config& c, const std::string& text) {
-  uint64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value == 0) {
-    return Refuse(text, "a whole number, at least 1");
+  uint64_t count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count == 0) {
+    return Refuse(text, "a number from 1 on");
   }
-  c.*field = value;
+  c.*field = count;
   return absl::OkStatus();
 }
 template <uint64_t Config::*field>
@@ -185,13 +186,27 @@ constexpr Setting kSettings[] = {
      GetText<&Config::eviction_policy>},
     {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
      SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
-    {"max-spaces", "COUNT", "spaces at most; empty private ones make room for others [1024]",
+    {"max-spaces", "NUMBER", "spaces at most; empty private ones make room for others [1024]",
      SetCount<&Config::max_spaces>, GetCount<&Config::max_spaces>},
     {"private-space-idle", "TIME",
      "how long a private space may be empty and unused before it is dropped [10m]",
      SetTime<&Config::private_space_idle>, GetTime<&Config::private_space_idle>},
     {"idle-timeout", "TIME", "after which a direct connection that asks for nothing is closed [5m]",
      SetTime<&Config::idle_timeout>, GetTime<&Config::idle_timeout>},
+    {"max-leases", "NUMBER", "leases at a time; beyond them look-ups get none [65536]",
+     SetCount<&Config::max_leases>, GetCount<&Config::max_leases>},
+    {"max-leased-pages", "NUMBER", "pages that all leases together promise [4194304]",
+     SetCount<&Config::max_leased_pages>, GetCount<&Config::max_leased_pages>},
+    {"get-bytes", "SIZE",
+     "of pages on their way out at a time, before and after they are decoded; others wait [512MiB]",
+     SetSize<&Config::get_bytes>, GetSize<&Config::get_bytes>},
+    {"put-bytes", "SIZE",
+     "of pages on their way in at a time, before and after they are coded [512MiB]",
+     SetSize<&Config::put_bytes>, GetSize<&Config::put_bytes>},
+    {"max-streams", "NUMBER", "Put streams, and as many Get streams, at a time [256]",
+     SetCount<&Config::max_streams>, GetCount<&Config::max_streams>},
+    {"stream-idle", "TIME", "a stream ends on which nothing moved for so long [1m]",
+     SetTime<&Config::stream_idle>, GetTime<&Config::stream_idle>},
     {"high-watermark", "FRACTION", "of a budget: demotion starts above it [0.95]",
      SetFraction<&Config::high_watermark>, GetNumber<&Config::high_watermark>},
     {"low-watermark", "FRACTION", "of a budget: demotion ends below it [0.9]",
@@ -332,58 +347,6 @@ std::vector<std::pair<std::string, std::string>> Describe(const Config& config) 
   std::vector<std::pair<std::string, std::string>> out;
   for (const Setting& s : kSettings) out.emplace_back(s.name, s.get(config));
   out.emplace_back("config", config.config);
-  return out;
-}
-
-bool Address::loopback() const {
-  return !path.empty() || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
-}
-
-absl::StatusOr<Address> ParseAddress(absl::string_view text) {
-  Address address;
-  absl::string_view rest = text;
-  if (absl::ConsumePrefix(&rest, "unix:")) {
-    address.path = std::string(rest);
-    if (rest.empty() || rest.size() > 100) return Refuse(text, "unix:PATH with 1 to 100 bytes");
-    return address;
-  }
-  const size_t colon = rest.rfind(':');
-  uint32_t port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(rest.substr(colon + 1), &port) || port > 65535) {
-    return Refuse(text, "an address: write HOST:PORT or unix:PATH, as 127.0.0.1:7380");
-  }
-  absl::string_view host = rest.substr(0, colon);
-  const bool brackets = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
-  if (!brackets && absl::StrContains(host, ':')) {
-    return Refuse(text, "an address: put an IPv6 host in brackets, as [::1]:7380");
-  }
-  address.host = std::string(host);
-  address.port = static_cast<int>(port);
-  return address;
-}
-
-std::vector<std::string> WarningsOfListeners(const Config& config) {
-  const auto reached = [](const std::string& text) {
-    const auto address = ParseAddress(text);  // not of `off`
-    return address.ok() && !address->loopback();
-  };
-  const bool follows = config.direct_listen == "auto";
-  const std::string& direct = follows ? config.listen : config.direct_listen;
-  std::vector<std::string> out;
-  const auto warn = [&](absl::string_view name, absl::string_view address, absl::string_view what) {
-    out.push_back(absl::StrCat(name, ": ", address,
-                               " has no TLS and asks nobody who they are: whoever reaches it can ",
-                               what, "; keep it on a trusted network"));
-  };
-  if (reached(config.listen)) warn("listen", config.listen, "read and write every space");
-  if (reached(direct)) {
-    warn("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
-         "read and write every space");
-  }
-  if (reached(config.http_listen)) {
-    warn("http-listen", config.http_listen, "read metrics and settings");
-  }
   return out;
 }
 

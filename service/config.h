@@ -43,6 +43,12 @@ struct Config {
   uint64_t max_spaces = 1024;
   Duration private_space_idle = std::chrono::minutes(10);  // then an empty private space goes
   Duration idle_timeout = std::chrono::minutes(5);         // of direct connections
+  uint64_t max_leases = 65'536;
+  uint64_t max_leased_pages = 4'194'304;     // of all of them, as often as they are promised
+  uint64_t get_bytes = uint64_t{512} << 20;  // AdmissionLimits has these four
+  uint64_t put_bytes = uint64_t{512} << 20;
+  uint64_t max_streams = 256;
+  Duration stream_idle = std::chrono::seconds(60);
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background
@@ -64,18 +70,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
 
 // Name and value of every setting, in the order of --help, as they took effect.
 std::vector<std::pair<std::string, std::string>> Describe(const Config& config);
-
-// HOST:PORT (HOST may be in brackets) or unix:PATH.
-struct Address {
-  std::string host;
-  int port = 0;
-  std::string path;  // of a Unix socket; then host is ""
-  bool loopback() const;
-};
-absl::StatusOr<Address> ParseAddress(absl::string_view text);
-
-// What is to be warned of: a line for each listener that other machines may reach.
-std::vector<std::string> WarningsOfListeners(const Config& config);
 
 // Memory that this process may use: the machine's, or its control group's limit when that is less.
 uint64_t UsableMemory();

@@ -73,12 +73,15 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
   for (const v1::GetPage& page : request.pages()) {
+    auto held = parts_.admission.TakeDirectGet(FetchBytes(**space, page));
+    if (!held.ok()) return Refuse(held.status());
     FetchedPage fetched =
         parts_.reader.Fetch(**space, request.lease(), request.payload(), page, checks);
     parts_.metrics.CountDirect(StreamKind::kGet);
     v1::DirectReply reply;
     *reply.mutable_got() = std::move(fetched.reply);
     const uint64_t bytes = reply.got().payload_bytes();
+    held->Resize(bytes);
     KVSTOW_RETURN_IF_ERROR(socket_.Send(reply, fetched.payload, 0, Deadline(bytes)));
   }
   return absl::OkStatus();
@@ -122,23 +125,20 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Answer(*std::move(there), 0);
   }
-  const auto ticket = parts_.staging.Begin(page.payload_bytes());
-  if (!ticket.ok()) {
+  const auto held = parts_.admission.TakeDirectPut(page.payload_bytes());
+  if (!held.ok()) {
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
-    return Refuse(ticket.status());
+    return Refuse(held.status());
   }
-  if (page.payload_bytes() > granted_) {
-    parts_.direct_bytes += page.payload_bytes() - granted_;
-    granted_ = page.payload_bytes();
-  }
+  KVSTOW_ASSIGN_OR_RETURN(const Staging::Ticket ticket, parts_.staging.Begin(page.payload_bytes()));
   std::optional<PageDigests> came;
   const absl::Status filled = parts_.staging.Fill(
-      *ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });
+      ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });
   if (!filled.ok()) {
-    parts_.staging.Abort(*ticket);
+    parts_.staging.Abort(ticket);
     return filled;
   }
-  const auto payload = parts_.staging.Finish(*ticket);
+  const auto payload = parts_.staging.Finish(ticket);
   v1::PutResult result = payload.ok()
                              ? parts_.writer.Write(space, request.payload(), page, *payload,
                                                    request.parent_key(), nullptr, came)

@@ -1,20 +1,20 @@
 // What a worker asks for on a direct connection: pages in and out, and which are there, one request
 // after the other.
 //
-// What Put and Get streams do with gRPC (streams.h), without it: the same checks, the same budget
-// of staged pages. A connection holds at most one page that is on its way in, or one that is on its
-// way out; a worker that stalls in the middle of a frame is hung up on. One object serves one
-// connection, on one thread.
+// What Put and Get streams do with gRPC (streams.h), without it: the same checks, the same budgets
+// of bytes. A connection holds at most one page that is on its way in, until it is coded and
+// stored, or one that is on its way out, until it is sent; one that there is no room for is refused
+// after a moment. A worker that stalls in the middle of a frame is hung up on. One object serves
+// one connection, on one thread.
 #ifndef KVSTOW_SERVICE_DIRECT_REQUESTS_H_
 #define KVSTOW_SERVICE_DIRECT_REQUESTS_H_
-
-#include <atomic>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "kernels/page_digests.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "service/admission.h"
 #include "service/kv_operator.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
@@ -31,8 +31,8 @@ struct DirectParts {
   PageWriter& writer;
   PageReader& reader;
   Metrics& metrics;
-  KvOperator& op;                       // for lookups
-  std::atomic<uint64_t>& direct_bytes;  // StreamParts has it
+  Admission& admission;
+  KvOperator& op;  // for lookups
 };
 
 class DirectRequests {
@@ -40,7 +40,6 @@ class DirectRequests {
   // `patience`: how long the peer may let a frame stand still, and its bytes a MiB a second beside.
   DirectRequests(DirectParts& parts, const DirectSocket& socket, Duration patience)
       : parts_(parts), socket_(socket), patience_(patience) {}
-  ~DirectRequests() { parts_.direct_bytes -= granted_; }
   DirectRequests(const DirectRequests&) = delete;
   DirectRequests& operator=(const DirectRequests&) = delete;
 
@@ -64,7 +63,6 @@ class DirectRequests {
   DirectParts& parts_;
   const DirectSocket& socket_;
   const Duration patience_;
-  uint64_t granted_ = 0;  // of direct_bytes: the largest page that was put here
 };
 
 }  // namespace kvstow

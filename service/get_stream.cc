@@ -16,8 +16,6 @@ class GetStream final : public BulkStream {
   GetStream(StreamParts& parts, grpc::CallbackServerContext* context)
       : BulkStream(parts, *context, StreamKind::kGet) {}
 
-  ~GetStream() override { parts_.get_ahead -= ahead_; }
-
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -27,6 +25,7 @@ class GetStream final : public BulkStream {
   struct Asked {
     v1::GetPage request;
     uint64_t reserved = 0;  // payload bytes of ahead_ that are this page's
+    Admission::Bytes held;  // until its payload has them
     bool ready = false;
     FetchedPage page;
     bool begun = false;  // its reply is on the wire
@@ -40,15 +39,12 @@ class GetStream final : public BulkStream {
   void EndReading(absl::Status status);
   void Fetch(const std::shared_ptr<Asked>& asked);  // on a worker thread
 
-  // `bytes` modulo 2^64: adds a negative number too.
-  void AddAhead(uint64_t bytes) KVSTOW_REQUIRES(mu_) {
-    ahead_ += bytes;
-    parts_.get_ahead += bytes;
-  }
   void StartFetches() KVSTOW_REQUIRES(mu_);
+  void ForgetAsked() KVSTOW_REQUIRES(mu_);
   bool NextChunk() KVSTOW_REQUIRES(mu_);
   std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
-  Next Decide() KVSTOW_REQUIRES(mu_);
+  Next WhatNext() override KVSTOW_REQUIRES(mu_);
+  bool Holding() const override KVSTOW_REQUIRES(mu_) { return next_fetch_ > 0 || writing_; }
 
   std::shared_ptr<const Space> space_;  // these four are set once, by the first message
   LeaseId lease_ = 0;
@@ -59,8 +55,24 @@ class GetStream final : public BulkStream {
   size_t next_fetch_ KVSTOW_GUARDED_BY(mu_) = 0;  // in asked_: those before it are being fetched
   uint64_t ahead_ KVSTOW_GUARDED_BY(mu_) = 0;     // payload bytes fetched and not yet written
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;    // payload bytes that the client will take
-  int fetching_ KVSTOW_GUARDED_BY(mu_) = 0;
+  // The page that waits in line for its bytes, the last of those being fetched; null: none.
+  const Asked* waiting_ KVSTOW_GUARDED_BY(mu_) = nullptr;
+  std::shared_ptr<ByteBudget::Place> in_line_ KVSTOW_GUARDED_BY(mu_);
 };
+
+// Payload that holds bytes for as long as anybody has a part of it.
+std::vector<SharedBytes> WithBytes(std::vector<SharedBytes> payload, Admission::Bytes bytes) {
+  struct Owner {
+    std::shared_ptr<const Admission::Bytes> held;  // goes after the part
+    SharedBytes part;
+  };
+  const auto held = std::make_shared<const Admission::Bytes>(std::move(bytes));
+  for (SharedBytes& part : payload) {
+    const std::span<const uint8_t> view = part.span();
+    part = SharedBytes(std::make_shared<const Owner>(held, std::move(part)), view);
+  }
+  return payload;
+}
 
 void GetStream::OnReadDone(bool ok) {
   if (!ok) {
@@ -80,9 +92,11 @@ void GetStream::EndReading(absl::Status status) {
   Next next;
   {
     MutexLock lock(mu_);
-    reading_done_ = true;
-    if (!status.ok()) broken_ = true;
-    final_ = std::move(status);
+    if (!reading_done_) {  // else the server has ended it
+      reading_done_ = true;
+      if (!status.ok()) broken_ = true;
+      final_ = std::move(status);
+    }
     next = Decide();
   }
   Act(this, next);
@@ -131,20 +145,33 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
   return absl::OkStatus();
 }
 
-// Pages are fetched ahead as far as the client's credit and the window go, and always at least one.
+// Pages are fetched ahead as far as the client's credit and the window go, and one at least once
+// there is credit. Each waits in line for its bytes, and those behind it wait for it.
 void GetStream::StartFetches() {
-  while (next_fetch_ < asked_.size()) {
-    const std::shared_ptr<Asked>& asked = asked_[next_fetch_];
+  while (next_fetch_ < asked_.size() && waiting_ == nullptr && credit_ > 0) {
+    const std::shared_ptr<Asked> asked = asked_[next_fetch_];
     const uint64_t bound = PayloadBound(*space_, asked->request);
-    const uint64_t room = std::min(credit_, parts_.limits.window_bytes);
-    const bool crowded = parts_.get_ahead + bound > parts_.limits.get_bytes;
-    if (ahead_ > 0 && (crowded || ahead_ + bound > room)) return;
+    if (ahead_ > 0 && ahead_ + bound > std::min(credit_, parts_.limits.window_bytes)) return;
     asked->reserved = bound;
-    AddAhead(bound);
+    ahead_ += bound;
     ++next_fetch_;
-    ++fetching_;
-    parts_.get_workers.Submit([this, asked] { Fetch(asked); });
+    ++busy_;
+    in_line_ = parts_.admission.gets().Wait(
+        FetchBytes(*space_, asked->request), [this, asked](Admission::Bytes held) {
+          asked->held = std::move(held);
+          parts_.get_workers.Submit([=, this] { Fetch(asked); });
+        });
+    if (in_line_ != nullptr) waiting_ = asked.get();
   }
+}
+
+// What is being fetched comes back to nobody.
+void GetStream::ForgetAsked() {
+  if (in_line_ != nullptr && parts_.admission.gets().Leave(in_line_)) --busy_;
+  in_line_ = nullptr;
+  waiting_ = nullptr;
+  asked_.clear();
+  next_fetch_ = 0;
 }
 
 void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
@@ -152,16 +179,23 @@ void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
   {
     MutexLock lock(mu_);
     wanted = !broken_;
+    if (waiting_ == asked.get()) {
+      waiting_ = nullptr;
+      in_line_ = nullptr;
+    }
   }
   FetchedPage page;
   if (wanted) page = parts_.reader.Fetch(*space_, lease_, payload_, asked->request, checks_);
+  const uint64_t bytes = page.reply.payload_bytes();
+  asked->held.Resize(bytes);
+  page.payload = WithBytes(std::move(page.payload), std::move(asked->held));
   Next next;
   {
     MutexLock lock(mu_);
-    AddAhead(page.reply.payload_bytes() - asked->reserved);
+    ahead_ += bytes - asked->reserved;
     asked->page = std::move(page);
     asked->ready = true;
-    --fetching_;
+    --busy_;
     next = Decide();
   }
   Act(this, next);
@@ -178,7 +212,7 @@ std::vector<SharedBytes> GetStream::TakePayload(Asked& asked) {
     asked.sent += bytes;
     asked.part_offset += bytes;
     credit_ -= bytes;
-    AddAhead(-uint64_t{bytes});
+    ahead_ -= bytes;
     room -= bytes;
     if (asked.part_offset == part.size()) {
       ++asked.part;
@@ -207,12 +241,10 @@ bool GetStream::NextChunk() {
   return true;
 }
 
-// What is to be done next; who got it from here does it, outside the lock.
-GetStream::Next GetStream::Decide() {
+GetStream::Next GetStream::WhatNext() {
   if (finished_) return Next::kNothing;
   if (broken_) {
-    asked_.clear();
-    next_fetch_ = 0;
+    ForgetAsked();
   } else if (space_ != nullptr) {
     StartFetches();
   }
@@ -221,7 +253,7 @@ GetStream::Next GetStream::Decide() {
     writing_ = true;
     return Next::kWrite;
   }
-  if (!reading_done_ || fetching_ > 0) return Next::kNothing;
+  if (!reading_done_ || busy_ > 0) return Next::kNothing;
   if (!asked_.empty()) {
     final_ = absl::InvalidArgumentError(
         "the stream was closed before there was credit_bytes for all that was asked for");
@@ -235,6 +267,7 @@ void GetStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mu_);
     writing_ = false;
+    out_.Clear();  // it has a part of a page
     if (!ok) broken_ = true;
     next = Decide();
   }
@@ -256,7 +289,7 @@ void GetStream::OnCancel() {
 }  // namespace
 
 RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return new GetStream(parts, context);
+  return BulkStream::Start(std::make_shared<GetStream>(parts, context));
 }
 
 }  // namespace kvstow

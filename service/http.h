@@ -18,7 +18,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "service/config.h"
+#include "service/listeners.h"
 
 namespace kvstow {
 

@@ -114,6 +114,7 @@ absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
   PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
   metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
+  if (match.lease_refused) metrics_.CountRefusedCall("leases");
   // All pages count as full ones.
   Prompt prompt{.pages = PagesOf(*space, query.keys),
                 .raw_bytes = static_cast<uint32_t>(PageBytes(space->spec, space->spec.page_tokens)),

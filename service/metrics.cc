@@ -151,6 +151,9 @@ class Metrics::Impl {
       Count(registry, "kvstow_lookup_hit_tokens_total", "tokens of those keys").Add({});
   Family<Counter>& refused =
       Count(registry, "kvstow_refused_calls_total", "calls that were refused, by reason");
+  Family<Counter>& ended =
+      Count(registry, "kvstow_ended_streams_total",
+            "streams that were ended because nothing moved on them, by reason");
   Counter& corrupt =
       Count(registry, "kvstow_corrupt_pages_total",
             "pages that failed a check or their decoding when they were read, and were dropped")
@@ -249,6 +252,10 @@ void Metrics::CountRefusedCall(absl::string_view why) {
   impl_->refused.Add({{"reason", std::string(why)}}).Increment();
 }
 
+void Metrics::CountEndedStream(absl::string_view why) {
+  impl_->ended.Add({{"reason", std::string(why)}}).Increment();
+}
+
 void Metrics::CountShortOf(absl::string_view what) {
   impl_->short_of.Add({{"of", std::string(what)}}).Increment();
 }
@@ -301,9 +308,14 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_raw_bytes", "raw bytes of those pages", snapshot.usage.raw_bytes);
   gauge("kvstow_encoded_bytes", "encoded bytes, each page once", snapshot.usage.encoded_bytes);
   gauge("kvstow_leases", "leases that live", snapshot.usage.leases);
+  gauge("kvstow_leased_pages", "pages that they promise, as often as they do",
+        snapshot.usage.leased_pages);
   gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
   gauge("kvstow_spaces", "spaces that are open", snapshot.spaces);
   gauge("kvstow_staged_bytes", "bytes of pages that are on their way in", snapshot.staged_bytes);
+  gauge("kvstow_get_bytes", "bytes that are held for pages on their way out", snapshot.get_bytes);
+  gauge("kvstow_put_bytes", "bytes that are held for pages on their way in", snapshot.put_bytes);
+  gauge("kvstow_waiting_gets", "pages that wait for such bytes", snapshot.waiting_gets);
   gauge("kvstow_local_sessions", "workers that share memory with the server",
         snapshot.local_sessions);
   gauge("kvstow_local_bytes", "bytes of memory that they share", snapshot.local_bytes);

@@ -27,8 +27,9 @@ struct MetricsSnapshot {
   uint64_t spaces = 0;
   uint64_t space_mismatches = 0;
   uint64_t staged_bytes = 0;
-  uint64_t local_sessions = 0, local_bytes = 0;  // of memory shared with workers
-  uint64_t local_gpu_bytes = 0;                  // and of the GPU's
+  uint64_t get_bytes = 0, put_bytes = 0, waiting_gets = 0;  // as Admission has them
+  uint64_t local_sessions = 0, local_bytes = 0;             // of memory shared with workers
+  uint64_t local_gpu_bytes = 0;                             // and of the GPU's
   uint64_t direct_connections = 0;
   uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
   uint64_t attention_bytes = 0, attention_pages = 0;  // what is known of pages' attention
@@ -52,6 +53,7 @@ class Metrics {
   void CountReport(v1::PageStatus status);  // of attention
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);  // a short word: deadline, draining, streams
+  void CountEndedStream(absl::string_view why);  // because nothing moved on it; a short word
   void CountCorrupt();  // a page failed a check or its decoding, and was dropped
   // A page was a miss because it has less than was asked for: of "levels", or too much "error".
   void CountShortOf(absl::string_view what);

@@ -103,6 +103,10 @@ uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
   return layers.ok() ? layers->count * LayerBytes(space.spec, tokens) : 0;
 }
 
+uint64_t FetchBytes(const Space& space, const v1::GetPage& request) {
+  return PageBytes(space.spec, space.spec.page_tokens) + PayloadBound(space, request);
+}
+
 absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v1::GetPage& request,
                                                      const PageFacts& facts) const {
   KVSTOW_ASSIGN_OR_RETURN(PageHeader header, ParsePageHeader(facts.header.span()));

@@ -101,6 +101,9 @@ class PageReader {
 // list of what was kept.
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request);
 
+// About as many bytes a Fetch has in memory while it runs: that, and what a page is decoded from.
+uint64_t FetchBytes(const Space& space, const v1::GetPage& request);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_SERVICE_PAGE_READER_H_

@@ -16,7 +16,10 @@ constexpr int kMaxUnreadResults = 1024;
 class PutStream final : public BulkStream {
  public:
   PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
-      : BulkStream(parts, *context, StreamKind::kPut), window_(parts) {}
+      : BulkStream(parts, *context, StreamKind::kPut) {}
+  ~PutStream() override {
+    if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
+  }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -50,10 +53,8 @@ class PutStream final : public BulkStream {
   void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
               uint64_t raw_bytes = 0);
   void GrantCredit(uint64_t bytes);
-  Next Decide() KVSTOW_REQUIRES(mu_);
-
-  PutWindow window_;
-
+  Next WhatNext() override KVSTOW_REQUIRES(mu_);
+  bool Holding() const override KVSTOW_REQUIRES(mu_) { return window_.bytes() > 0; }
   std::shared_ptr<const Space> space_;  // these two are set once, by the first message
   v1::Payload payload_ = v1::RAW;
   Receiving receiving_;
@@ -63,8 +64,8 @@ class PutStream final : public BulkStream {
 
   v1::PutResponse answers_ KVSTOW_GUARDED_BY(mu_);  // to be written
   uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;      // granted and not yet used
-  int storing_ KVSTOW_GUARDED_BY(mu_) = 0;          // pages on worker threads
-  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;      // no read is open until the write is done
+  Admission::Bytes window_ KVSTOW_GUARDED_BY(mu_);
+  bool paused_ KVSTOW_GUARDED_BY(mu_) = false;  // no read is open until the write is done
 };
 
 void PutStream::OnReadDone(bool ok) {
@@ -94,8 +95,10 @@ void PutStream::EndReading(absl::Status status) {
   Next next;
   {
     MutexLock lock(mu_);
-    reading_done_ = true;
-    final_ = std::move(status);
+    if (!reading_done_) {  // else the server has ended it
+      reading_done_ = true;
+      final_ = std::move(status);
+    }
     next = Decide();
   }
   Act(this, next);
@@ -115,6 +118,7 @@ absl::Status PutStream::Handle(const grpc::ByteBuffer& buffer) {
                                                      " were granted: wait for credit_bytes"));
     }
     credit_ -= payload->bytes;
+    Moved();
   }
   if (message.has_begin()) {
     const absl::Status status = Begin(message);
@@ -144,9 +148,14 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   // A page must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
                         (payload_ == v1::ENCODED ? kEncodedOverhead : 0);
-  const absl::StatusOr<uint64_t> window = window_.Take(page);
+  auto window = parts_.admission.TakeWindow(parts_.limits.window_bytes, page);
   if (!window.ok()) return window.status();
-  GrantCredit(*window);
+  const uint64_t credit = Admission::WindowOf(*window);
+  {
+    MutexLock lock(mu_);
+    window_ = *std::move(window);
+  }
+  GrantCredit(credit);
   return absl::OkStatus();
 }
 
@@ -223,7 +232,8 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
   } else if (r.bytes == r.begin.payload_bytes()) {
     {
       MutexLock lock(mu_);
-      ++storing_;
+      if (finished_) return absl::OkStatus();  // the server has ended it
+      ++busy_;
     }
     std::optional<PageDigests> came;
     if (r.digests.has_value()) came = r.digests->Finish();
@@ -275,7 +285,7 @@ void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, b
     *answers_.add_results() = std::move(result);
     answers_.set_credit_bytes(answers_.credit_bytes() + credit);
     credit_ += credit;
-    if (from_worker) --storing_;
+    if (from_worker) --busy_;
     next = Decide();
   }
   Act(this, next);
@@ -292,8 +302,7 @@ void PutStream::GrantCredit(uint64_t bytes) {
   Act(this, next);
 }
 
-// What is to be done next; who got it from here does it, outside the lock.
-PutStream::Next PutStream::Decide() {
+PutStream::Next PutStream::WhatNext() {
   if (writing_ || finished_) return Next::kNothing;
   if (!broken_ && (answers_.results_size() > 0 || answers_.credit_bytes() > 0)) {
     out_ = WriteMessage(answers_);
@@ -301,7 +310,7 @@ PutStream::Next PutStream::Decide() {
     writing_ = true;
     return Next::kWrite;
   }
-  if (reading_done_ && storing_ == 0) {
+  if (reading_done_ && busy_ == 0) {
     finished_ = true;
     return Next::kFinish;
   }
@@ -316,7 +325,7 @@ void PutStream::OnWriteDone(bool ok) {
     writing_ = false;
     if (!ok) broken_ = true;
     next = Decide();
-    resume = std::exchange(paused_, false);
+    resume = std::exchange(paused_, false) && !reading_done_;
   }
   Act(this, next);
   if (resume) StartRead(&in_);
@@ -331,7 +340,7 @@ void PutStream::OnCancel() {
 }  // namespace
 
 RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return new PutStream(parts, context);
+  return BulkStream::Start(std::make_shared<PutStream>(parts, context));
 }
 
 }  // namespace kvstow

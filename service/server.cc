@@ -23,6 +23,7 @@
 #include "service/http.h"
 #include "service/kv_cache_service.h"
 #include "service/kv_operator.h"
+#include "service/listeners.h"
 #include "service/local_gpu.h"
 #include "service/local_sessions.h"
 #include "service/open_store.h"
@@ -35,9 +36,7 @@ namespace {
 
 constexpr char kServiceName[] = "kvstow.v1.KvCache";
 constexpr size_t kAdminThreads = 2;
-constexpr Duration kReapEvery = std::chrono::seconds(1);
 constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
-constexpr uint64_t kMinStagingBytes = uint64_t{256} << 20;
 
 ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
   return {.version = Version(),
@@ -45,6 +44,13 @@ ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started)
           .libraries = LibraryVersions(),
           .config = Describe(config),
           .started = started};
+}
+
+AdmissionLimits AdmissionLimitsOf(const Config& config) {
+  return {.get_bytes = config.get_bytes,
+          .put_bytes = config.put_bytes,
+          .streams = config.max_streams,
+          .idle = config.stream_idle};
 }
 
 void SetArguments(grpc::ServerBuilder& builder) {
@@ -90,8 +96,7 @@ class Server::Impl {
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         store_(std::move(opened.store)),
-        staging_({.budget_bytes = std::max(UsableMemory() / 16, kMinStagingBytes),
-                  .ttl = options.staging_ttl}),
+        staging_({.ttl = options.staging_ttl}),
         reader_(*store_, calibrations_.store(), metrics_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
@@ -129,6 +134,7 @@ class Server::Impl {
   AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
+  Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
   PageReader reader_;
   AttentionReports reports_;
@@ -141,8 +147,8 @@ class Server::Impl {
   // What may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
-  StreamParts streams_{spaces_,  staging_,     writer_,      reader_,
-                       metrics_, put_workers_, get_workers_, options_.limits};
+  StreamParts streams_{spaces_,    staging_,     writer_,      reader_,        metrics_,
+                       admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;  // null: none
   std::unique_ptr<DirectServer> direct_;  // null: none
@@ -217,7 +223,7 @@ absl::Status Server::Impl::StartDirect() {
   }
   auto direct = DirectServer::Start(
       {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
-      {spaces_, staging_, writer_, reader_, metrics_, op_, streams_.direct_bytes});
+      {spaces_, staging_, writer_, reader_, metrics_, admission_, op_});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));
@@ -269,11 +275,15 @@ absl::Status Server::Impl::StartGrpc() {
 }
 
 void Server::Impl::Reap() {
-  MutexLock lock(mu_);
-  while (reaping_) {
-    stop_.WaitFor(mu_, kReapEvery);
+  for (;;) {
+    {
+      MutexLock lock(mu_);
+      if (!reaping_) return;
+      stop_.WaitFor(mu_, options_.reap_every);
+    }
     const size_t reaped = staging_.Reap();
     if (reaped > 0) metrics_.CountReaped(reaped);
+    admission_.Reap();
     op_.DropIdleSpaces(config_.private_space_idle);
   }
 }
@@ -284,6 +294,9 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .spaces = spaces_.All().size(),
           .space_mismatches = spaces_.mismatches(),
           .staged_bytes = staging_.staged_bytes(),
+          .get_bytes = admission_.get_bytes(),
+          .put_bytes = admission_.put_bytes(),
+          .waiting_gets = admission_.waiting_gets(),
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,

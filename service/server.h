@@ -31,6 +31,9 @@ struct ServerOptions {
   // A page whose sender went silent is dropped after this.
   Duration staging_ttl = std::chrono::seconds(30);
   StreamLimits limits;
+  // How often idle streams and silent senders are looked for.
+  Duration reap_every = std::chrono::seconds(1);
+  const Clock* clock = &Clock::Real();  // of idle streams; outlives the server
   // For tests: in the place of the GPU that is to share memory with workers. Outlive the server.
   Device* gpu = nullptr;
   DeviceSharing* gpu_sharing = nullptr;

@@ -5,6 +5,7 @@ namespace kvstow {
 LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now) {
   const LeaseId id = next_++;
   if (next_ == 0) next_ = 1;
+  pages_ += pages.size();
   ends_.emplace(now + ttl_, id);
   leases_[id] = {now + ttl_, std::move(pages)};
   return id;
@@ -23,6 +24,7 @@ std::optional<std::vector<PageRef>> LeaseTable::Release(LeaseId id, Time now) {
   const auto it = leases_.find(id);
   if (it == leases_.end() || it->second.end <= now) return std::nullopt;
   std::vector<PageRef> pages = std::move(it->second.pages);
+  pages_ -= pages.size();
   ends_.erase({it->second.end, id});
   leases_.erase(it);
   return pages;
@@ -34,6 +36,7 @@ LeaseTable::Expired LeaseTable::Expire(Time now) {
     const auto it = leases_.find(ends_.begin()->second);
     out.pages.insert(out.pages.end(), it->second.pages.begin(), it->second.pages.end());
     ++out.leases;
+    pages_ -= it->second.pages.size();
     leases_.erase(it);
     ends_.erase(ends_.begin());
   }

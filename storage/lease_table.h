@@ -2,7 +2,8 @@
 //
 // Every lease ends at its TTL: a client that vanishes can never make a page unevictable for good.
 // The table only keeps time; PageIndex counts how many leases a page has, and the owner of both
-// passes on what Release and Expire return. Not thread-safe: the store's lock guards it.
+// passes on what Release and Expire return. Leases and the pages that they promise are limited, so
+// that nobody fills memory with promises. Not thread-safe: the store's lock guards it.
 #ifndef KVSTOW_STORAGE_LEASE_TABLE_H_
 #define KVSTOW_STORAGE_LEASE_TABLE_H_
 
@@ -22,10 +23,20 @@ using LeaseId = uint64_t;  // 0 = none
 
 class LeaseTable {
  public:
+  struct Limits {
+    uint64_t leases = 65'536;
+    uint64_t pages = 4'194'304;  // of all leases together, as often as they are promised
+  };
   // Ids count up from `first`, which differs from one run of the server to the next, so that a
   // client's lease of an earlier run is not taken for another's.
-  LeaseTable(Duration ttl, LeaseId first) : ttl_(ttl), next_(first == 0 ? 1 : first) {}
+  LeaseTable(Duration ttl, LeaseId first, const Limits& limits)
+      : ttl_(ttl), limits_(limits), next_(first == 0 ? 1 : first) {}
 
+  // Whether there may be one more, of so many pages.
+  bool HasRoomFor(size_t pages) const {
+    return leases_.size() < limits_.leases && pages <= limits_.pages - pages_;
+  }
+  // There must be room for it.
   LeaseId Grant(std::vector<PageRef> pages, Time now);
   // Extends to a full TTL from `now`; false when it has ended.
   bool Renew(LeaseId id, Time now);
@@ -40,6 +51,7 @@ class LeaseTable {
 
   Duration ttl() const { return ttl_; }
   size_t size() const { return leases_.size(); }
+  uint64_t pages() const { return pages_; }
   // How often each page is promised, for checks.
   absl::flat_hash_map<PageNumber, uint32_t> CountPages() const;
 
@@ -50,7 +62,9 @@ class LeaseTable {
   };
 
   const Duration ttl_;
+  const Limits limits_;
   LeaseId next_;
+  uint64_t pages_ = 0;
   absl::flat_hash_map<LeaseId, Lease> leases_;
   absl::btree_set<std::pair<Time, LeaseId>> ends_;
 };

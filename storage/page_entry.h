@@ -77,6 +77,7 @@ struct PageEntry {
   bool busy : 1 = false;
   bool held : 1 = false;      // by a policy: see PageIndex::Offer
   bool reachable : 1 = true;  // its parent was here when the policies were told last
+  bool listed : 1 = false;    // in the lease that is being made
   uint8_t disk_uses : 2 = 0;  // since it left memory, as far as that matters: at most 2
 
   absl::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_bytes}; }

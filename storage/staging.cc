@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/bytes.h"
 
 namespace kvstow {
 namespace {
@@ -20,28 +19,13 @@ absl::Status NoTicket(Staging::Ticket ticket) {
 
 absl::StatusOr<Staging::Ticket> Staging::Begin(uint64_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a put of no bytes");
-  if (bytes > options_.budget_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("a page of ", FormatSize(bytes),
-                                                     " is larger than the staging budget of ",
-                                                     FormatSize(options_.budget_bytes)));
-  }
-  Ticket ticket = 0;
-  {
-    MutexLock lock(mu_);
-    if (bytes > options_.budget_bytes - bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat("staging is full (", FormatSize(bytes_),
-                                                       " of ", FormatSize(options_.budget_bytes),
-                                                       "): try again later"));
-    }
-    bytes_ += bytes;
-    ticket = next_++;
-  }
   auto staged = std::make_shared<Staged>();
   staged->block = ByteBlock(bytes);  // outside the lock: the kernel may have to find the pages
   staged->touched = options_.clock->Now();
   MutexLock lock(mu_);
-  open_[ticket] = std::move(staged);
-  return ticket;
+  bytes_ += bytes;
+  open_[next_] = std::move(staged);
+  return next_++;
 }
 
 absl::Status Staging::Append(Ticket ticket, uint64_t offset, std::span<const uint8_t> piece) {

@@ -2,12 +2,12 @@
 // second.
 //
 // A ticket is opened for a declared number of bytes, takes its pieces strictly in order, and is
-// finished when the last byte came. Nothing that is staged is visible. All tickets together hold at
-// most a budget of bytes; a ticket that nobody touched for `ttl` is reaped and its bytes are freed.
+// finished when the last byte came. Nothing that is staged is visible. A ticket that nobody touched
+// for `ttl` is reaped and its bytes are freed. How much may be staged is its users' business.
 //
-// Thread-safe. Errors: RESOURCE_EXHAUSTED when the budget is spent (try again later),
-// INVALID_ARGUMENT for a piece out of order, twice, too long or empty, FAILED_PRECONDITION for
-// finishing early, NOT_FOUND for a ticket that was finished, aborted or reaped.
+// Thread-safe. Errors: INVALID_ARGUMENT for a piece out of order, twice, too long or empty,
+// FAILED_PRECONDITION for finishing early, NOT_FOUND for a ticket that was finished, aborted or
+// reaped.
 #ifndef KVSTOW_STORAGE_STAGING_H_
 #define KVSTOW_STORAGE_STAGING_H_
 
@@ -27,7 +27,6 @@ namespace kvstow {
 class Staging {
  public:
   struct Options {
-    uint64_t budget_bytes = 256 << 20;
     Duration ttl = std::chrono::seconds(30);
     const Clock* clock = &Clock::Real();
   };
@@ -47,7 +46,6 @@ class Staging {
   // Frees what expired; returns how many tickets.
   size_t Reap();
 
-  uint64_t budget_bytes() const { return options_.budget_bytes; }
   uint64_t staged_bytes() const;
   size_t open_tickets() const;
 

@@ -53,6 +53,15 @@ PrefixMatch TieredStore::Impl::Lookup(SpaceId space, std::span<const absl::strin
     match.pages.push_back(WhatIsThere(*page, options_.count_levels));
   }
   if (!take_lease || found.empty()) return match;
+  // A key may have been asked for more than once.
+  std::erase_if(found, [](PageEntry* page) {
+    const bool again = page->listed;
+    page->listed = true;
+    return again;
+  });
+  for (PageEntry* const page : found) page->listed = false;
+  match.lease_refused = !leases_.HasRoomFor(found.size());
+  if (match.lease_refused) return match;
   std::vector<PageRef> pages;
   pages.reserve(found.size());
   const uint32_t used_s = SecondsOpen();
@@ -296,6 +305,7 @@ StoreUsage TieredStore::Impl::Usage() {
   StoreUsage usage = index_.usage();
   for (int t = 0; t < kTiers; ++t) usage.tiers[t].budget_bytes = budgets_[t];
   usage.leases = leases_.size();
+  usage.leased_pages = leases_.pages();
   return usage;
 }
 

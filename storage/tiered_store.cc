@@ -77,7 +77,7 @@ TieredStore::Impl::Impl(TieredStoreOptions options, const PolicyInfo& policy,
       parts_(Complete(std::move(parts))),
       budgets_{options.budget_bytes[0], options.budget_bytes[1], options.budget_bytes[2]},
       index_(policy, options.budget_bytes),
-      leases_(options.lease_ttl, FirstLease()) {}
+      leases_(options.lease_ttl, FirstLease(), options.lease_limits) {}
 
 TieredStore::Impl::~Impl() {
   {

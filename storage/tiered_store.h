@@ -77,7 +77,9 @@ enum class Checks : uint8_t { kStore, kReader };
 
 struct PrefixMatch {
   std::vector<FoundPage> pages;  // of the leading keys that are present
-  LeaseId lease = 0;             // over those pages; 0 when there are none or none was asked for
+  // Over those pages; 0 when there are none, none was asked for, or there is no room for one.
+  LeaseId lease = 0;
+  bool lease_refused = false;  // for want of room
   Duration ttl{};
   uint64_t tokens() const;
 };
@@ -91,6 +93,7 @@ struct TieredStoreOptions {
   double low_watermark = 0.90;             // of a budget: demotion ends
   std::string eviction_policy = "kvstow";  // what goes first: one of EvictionPolicies()
   Duration lease_ttl = std::chrono::seconds(10);
+  LeaseTable::Limits lease_limits;
   // For Lookup; called under the store's lock, about once in the life of a page.
   CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
   const Clock* clock = &Clock::Real();

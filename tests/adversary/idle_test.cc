@@ -112,7 +112,7 @@ TEST_F(GetTest, VerifyDelaysNobody) {
   }
   ASSERT_TRUE(client_->OpenSpace("another", "raw").ok());
   v1::DeleteRequest request;
-  request.set_space("s");
+  NameSpace("s", request);
   request.add_keys("p0");
   v1::DeleteResponse response;
   ASSERT_TRUE(client_->kv().Delete(client_->Context().get(), request, &response).ok());

@@ -42,7 +42,7 @@ TEST_F(NoThreadsTest, DirectConnectionsAreHungUpOnAndTheServerGoesOn) {
   const auto socket = DirectSocket::Connect("127.0.0.1", direct_port_, Clock::Real().Now() + kLong);
   ASSERT_TRUE(socket.ok()) << socket.status();
   v1::DirectRequest request;
-  request.mutable_get()->set_space("s");
+  NameSpace("s", *request.mutable_get());
   request.mutable_get()->add_pages()->set_key("none");
   const Time soon = Clock::Real().Now() + kLong;
   ASSERT_TRUE(socket->Send(request, {}, 0, soon).ok());

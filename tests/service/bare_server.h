@@ -27,8 +27,7 @@ class BareServer {
     spec.head_dim_k = spec.head_dim_v = 8;
     return spec;
   }
-  explicit BareServer(uint64_t staging_bytes = 1 << 20)
-      : staging_({.budget_bytes = staging_bytes}) {
+  explicit BareServer(const AdmissionLimits& limits = {}) : admission_(limits, metrics_) {
     TieredStoreParts parts;
     parts.tiers = {MakeNoopTier(),
                    std::make_unique<FaultyTier>(MakeMemoryTier(HostDevice()), faults_),
@@ -49,9 +48,9 @@ class BareServer {
   }
   LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
   DirectParts Direct() {
-    return {spaces_, staging_, *writer_, *reader_, metrics_, *op_, direct_bytes_};
+    return {spaces_, staging_, *writer_, *reader_, metrics_, admission_, *op_};
   }
-  uint64_t direct_bytes() const { return direct_bytes_; }
+  Admission& admission() { return admission_; }
   LocalGpu& gpu() { return gpu_; }
   TieredStore& store() { return *store_; }
   Faults& faults() { return faults_; }  // of its memory
@@ -60,7 +59,7 @@ class BareServer {
  private:
   Faults faults_;
   Metrics metrics_{"bare"};
-  std::atomic<uint64_t> direct_bytes_ = 0;
+  Admission admission_;
   const std::unique_ptr<DeviceSharing> sharing_ = MakeHostSharing("a GPU");
   LocalGpu gpu_{HostDevice(), *sharing_, uint64_t{1} << 20};
   Calibrations calibrations_{""};
@@ -69,7 +68,7 @@ class BareServer {
                  calibrations_,
                  [this] { return store_->NewSpaceId(); },
                  [this](const SpaceRecord& record) { return store_->SaveSpace(record); }};
-  Staging staging_;
+  Staging staging_{{}};
   AttentionPool attention_{1 << 20};
   std::optional<PageReader> reader_;
   std::optional<AttentionReports> reports_;

@@ -111,8 +111,9 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
                          "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes",
                          "disk-path", "disk-bytes", "host-bits", "disk-bits", "local-socket",
                          "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
-                         "eviction-policy", "lease-ttl", "idle-timeout", "max-spaces",
-                         "private-space-idle", "high-watermark", "low-watermark",
+                         "eviction-policy", "lease-ttl", "max-leases", "max-leased-pages",
+                         "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout",
+                         "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
                          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
@@ -138,6 +139,8 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--eviction-policy", "mru"},
        "eviction-policy: there is no eviction policy 'mru': use one of kvstow, lru"},
       {{"--lease-ttl", "10"}, "lease-ttl: '10' is not a time"},
+      {{"--stream-idle", "0s"}, "stream-idle: '0s' is not a time"},
+      {{"--max-streams", "0"}, "max-streams: '0' is not a number from 1 on"},
       {{"--high-watermark", "1.5"}, "high-watermark: '1.5' is not a fraction"},
       {{"--low-watermark", "0.99"}, "low-watermark 0.99 is above high-watermark 0.95"},
       {{"--disk-bytes", "1GB"}, "disk-bytes needs disk-path"},

@@ -60,7 +60,9 @@ class DirectTest : public ::testing::Test {
 
   // Before the first call.
   Duration patience_ = kLong;
-  BareServer server_{/*staging_bytes=*/4 * kPageBytes};
+  BareServer server_{{.get_bytes = 4 * kPageBytes,
+                      .put_bytes = 4 * kPageBytes,  // a half of it for connections
+                      .direct_wait = Duration::zero()}};
 
   DirectSocket& socket() {
     if (ours_.has_value()) return *ours_;
@@ -123,16 +125,27 @@ class DirectTest : public ::testing::Test {
   std::thread serving_;
 };
 
-// A page each, for as long as they are there: streams get what is left.
-TEST_F(DirectTest, ConnectionsCountAmongWhatComesIn) {
-  EXPECT_EQ(server_.direct_bytes(), 0);
+TEST_F(DirectTest, APageCountsAmongWhatComesInUntilItIsStored) {
+  uint64_t while_stored = 0;
+  server_.faults().before_write = [&] { while_stored = server_.admission().put_bytes(); };
   const std::string page = PageOf(1);
-  for (const char* key : {"a", "b"}) {
-    EXPECT_EQ(Put(PutOf(key, page), page).put().status(), v1::STORED);
-    EXPECT_EQ(server_.direct_bytes(), kPageBytes);
-  }
+  EXPECT_EQ(Put(PutOf("k", page), page).put().status(), v1::STORED);
+  EXPECT_EQ(while_stored, 2 * kPageBytes) << "as it came, and as it is coded";
   HangUp();
-  EXPECT_EQ(server_.direct_bytes(), 0);
+  EXPECT_EQ(server_.admission().put_bytes(), 0u);
+}
+
+TEST_F(DirectTest, APageCountsAmongWhatGoesOutUntilItIsSent) {
+  const std::string page = PageOf(1);
+  ASSERT_EQ(Put(PutOf("k", page), page).put().status(), v1::STORED);
+  {
+    const auto others = server_.admission().gets().Try(3 * kPageBytes);
+    const v1::DirectReply reply = Get(GetOf("k")).first;
+    EXPECT_EQ(reply.refused().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_EQ(Get(GetOf("k")).second, page) << "the connection goes on";
+  HangUp();
+  EXPECT_EQ(server_.admission().get_bytes(), 0u);
 }
 
 TEST_F(DirectTest, PagesGoInAndComeBack) {
@@ -256,19 +269,14 @@ TEST_F(DirectTest, WhatCannotBeServedIsRefusedAndTheConnectionGoesOn) {
   EXPECT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);
 }
 
-TEST_F(DirectTest, WithoutRoomToStageAPageItIsRefused) {
-  const BareServer small(kPageBytes - 1);
+TEST_F(DirectTest, WithoutRoomForAPageItIsRefused) {
   const std::string raw = PageOf(1);
-  auto pair = *DirectSocket::Pair();
-  DirectParts parts = const_cast<BareServer&>(small).Direct();
-  DirectRequests requests(parts, pair.second, kLong);
-  const SharedBytes sent[] = {Bytes(raw), Bytes(DigestOf(raw))};
-  ASSERT_TRUE(pair.first.Send(PutOf("k", raw), sent, 0, Soon()).ok());
-  EXPECT_TRUE(requests.ServeOne().ok());
-  v1::DirectReply reply;
-  uint64_t bytes = 0;
-  ASSERT_TRUE(pair.first.ReceiveFrame(reply, bytes, Soon()).ok());
-  EXPECT_EQ(reply.refused().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  auto others = server_.admission().TakeDirectPut(kPageBytes);
+  EXPECT_EQ(Put(PutOf("k", raw), raw).refused().code(),
+            static_cast<int>(absl::StatusCode::kResourceExhausted));
+  others = absl::CancelledError();
+  EXPECT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED) << "the connection goes on";
+  ExpectNothingStaged();
 }
 
 TEST_F(DirectTest, BrokenFramesEndTheConnection) {

@@ -142,23 +142,24 @@ TEST_F(GetTest, CreditBoundsWhatIsSent) {
   *request.add_pages() = Ask("nothing", 2);
   call->Write(request);
   v1::GetResponse response;
-  ASSERT_TRUE(call->Read(&response));
-  EXPECT_EQ(response.begin().payload_bytes(), kPageBytes) << "the reply comes without credit";
-  EXPECT_EQ(response.data(), "") << "but no payload does";
   std::string data;
   for (const uint64_t credit : {uint64_t{1}, uint64_t{999}, uint64_t{kPageBytes - 1000}}) {
     v1::GetRequest more;
     more.set_credit_bytes(credit);
     call->Write(more);
     ASSERT_TRUE(call->Read(&response));
+    EXPECT_EQ(response.has_begin(), data.empty());
     EXPECT_EQ(response.data().size(), credit);
     EXPECT_EQ(response.offset(), data.size());
     data += response.data();
   }
   EXPECT_EQ(data, pages_[0].raw);
+  v1::GetRequest more;
+  more.set_credit_bytes(1);
+  call->Write(more);
   ASSERT_TRUE(call->Read(&response));
   EXPECT_EQ(response.page(), 2u);
-  EXPECT_EQ(response.begin().status(), v1::MISS) << "a miss costs no credit";
+  EXPECT_EQ(response.begin().status(), v1::MISS) << "a miss needs credit, and costs none";
   call->WritesDone();
   EXPECT_FALSE(call->Read(&response));
   EXPECT_TRUE(call->Finish().ok());
@@ -216,7 +217,7 @@ TEST_F(GetTest, NonsenseEndsTheStream) {
 
 TEST_F(GetTest, PagesComeOneByOneWhenThereIsNoMemoryToReadAhead) {
   StopServer();
-  options_.limits.get_bytes = 0;
+  config_.get_bytes = 0;
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   ASSERT_TRUE(client_->Put("s", pages_).status.ok());

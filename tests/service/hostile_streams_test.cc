@@ -93,7 +93,7 @@ class HostileStreamsTest : public PutTest {
   void SetUp() override {
     config_.local_socket = (folder_ / "local").string();
     config_.lease_ttl = std::chrono::milliseconds(500);
-    options_.limits.streams = 64;
+    config_.max_streams = 64;
     PutTest::SetUp();
     for (int i = 0; i < kKeys; ++i) pages_.push_back(Page("k" + std::to_string(i), 1 + i));
   }

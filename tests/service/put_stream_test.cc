@@ -314,7 +314,7 @@ std::string Pushback(const grpc::ClientContext& context) {
 
 TEST_F(PutTest, TooManyStreamsAreRefusedAndToldWhenToComeBack) {
   StopServer();
-  options_.limits.streams = 1;
+  config_.max_streams = 1;
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   PutByHand first(*client_, "s");
@@ -330,7 +330,7 @@ TEST_F(PutTest, TooManyStreamsAreRefusedAndToldWhenToComeBack) {
 TEST_F(PutTest, WindowsOfAllStreamsFitIntoTheMemoryForThem) {
   constexpr uint64_t kPage = 131072;
   StopServer();
-  options_.limits.put_bytes = 12 * kPage;
+  config_.put_bytes = 4 * 12 * kPage;  // a half is for streams, where each byte counts twice
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   {
@@ -363,11 +363,11 @@ TEST_F(PutTest, WindowsOfAllStreamsFitIntoTheMemoryForThem) {
 
 TEST_F(PutTest, OneStreamIsServedHoweverLittleMemoryThereIs) {
   StopServer();
-  options_.limits.put_bytes = 1;
+  config_.put_bytes = 1;
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   PutByHand stream(*client_, "s");
-  EXPECT_EQ(stream.Read().credit_bytes(), 2 * 131072u);
+  EXPECT_EQ(stream.Read().credit_bytes(), 131072u) << "a page";
   EXPECT_TRUE(stream.End().ok());
 }
 

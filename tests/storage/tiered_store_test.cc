@@ -47,6 +47,37 @@ TEST_F(StoreTest, LookupFindsTheLongestPrefix) {
   EXPECT_EQ(store_->Lookup(2, Views(keys), true).lease, 0u);
 }
 
+TEST_F(StoreTest, ALeaseHasEachPageOnceHoweverOftenItWasAskedFor) {
+  Open(0, 64 * kKiB, 0);
+  for (const uint64_t key : {1, 2}) ASSERT_OK(Put({.key = key}).status());
+  const std::vector<std::string> keys = {"key-1", "key-2", "key-1", "key-1"};
+  const PrefixMatch match = store_->Lookup(1, Views(keys), true);
+  EXPECT_EQ(match.pages.size(), 4u);
+  EXPECT_EQ(store_->Usage().leased_pages, 2u);
+  EXPECT_OK(store_->CheckInvariants());
+  EXPECT_TRUE(store_->Release(match.lease));
+  EXPECT_EQ(store_->Usage().leased_pages, 0u);
+  ASSERT_OK(store_->Delete({.space = 1, .key = "key-1"}, /*force=*/false));
+}
+
+TEST_F(StoreTest, BeyondItsLeasesALookupFindsAllTheSameAndGetsNone) {
+  options_.lease_limits = {.leases = 2, .pages = 3};
+  Open(0, 64 * kKiB, 0);
+  for (const uint64_t key : {1, 2}) ASSERT_OK(Put({.key = key}).status());
+  const std::vector<std::string> both = {"key-1", "key-2"}, one = {"key-1"};
+  const PrefixMatch first = store_->Lookup(1, Views(both), true);
+  EXPECT_NE(first.lease, 0u);
+  const PrefixMatch refused = store_->Lookup(1, Views(both), true);
+  EXPECT_EQ(refused.pages.size(), 2u);
+  EXPECT_EQ(refused.lease, 0u);
+  EXPECT_TRUE(refused.lease_refused);
+  EXPECT_NE(store_->Lookup(1, Views(one), true).lease, 0u);
+  EXPECT_EQ(store_->Lookup(1, Views(one), true).lease, 0u) << "two are all there may be";
+  EXPECT_FALSE(store_->Lookup(1, Views(one), false).lease_refused) << "none was asked for";
+  EXPECT_TRUE(store_->Release(first.lease));
+  EXPECT_NE(store_->Lookup(1, Views(both), true).lease, 0u);
+}
+
 TEST_F(StoreTest, LookupTellsWhatIsThereOfAPage) {
   static int counted;
   counted = 0;

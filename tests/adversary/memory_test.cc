@@ -1,0 +1,201 @@
+// Peers that ask for much and take nothing: what the server holds in memory stays within its
+// budgets, and once they are gone, or make way, others are served.
+//
+// Pages of 16 MiB of zeros, which are a few bytes as they are stored; budgets for one of them at a
+// time. The peers are in the server's process, and hold no more than messages.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "proto/wire/spec.h"
+#include "service/direct_requests.h"
+#include "tests/service/server_fixture.h"
+
+namespace kvstow::testing {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kLargePage = 16 * kMiB;
+constexpr uint64_t kBudget = 40 * kMiB;
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t all = 0, resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+KvSpec LargeSpec() {
+  KvSpec spec = SmallSpec();
+  spec.model = "test/large";
+  spec.layers = 32;
+  spec.kv_heads = 8;
+  spec.head_dim_k = spec.head_dim_v = 128;
+  spec.page_tokens = 128;
+  return spec;
+}
+
+class MemoryTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    mallopt(M_MMAP_THRESHOLD, 256 << 10);  // what is freed is no longer resident
+    config_.get_bytes = kBudget;
+    config_.stream_idle = std::chrono::hours(24);
+    options_.reap_every = std::chrono::milliseconds(5);
+    options_.clock = &clock_;
+    StartServer();
+    ASSERT_EQ(PageBytes(LargeSpec(), 128), kLargePage);
+    v1::OpenSpaceRequest request;
+    request.set_space("large");
+    request.set_recipe("lossless");
+    ToProto(LargeSpec(), *request.mutable_spec());
+    v1::OpenSpaceResponse response;
+    ASSERT_TRUE(client_->kv().OpenSpace(client_->Context().get(), request, &response).ok());
+    Fingerprints::All().Note("large", response.fingerprint());
+    const PageIn zeros{.key = "zeros", .raw = std::string(kLargePage, '\0'), .tokens = 128};
+    const auto put = client_->Put("large", {zeros}, kMiB);
+    ASSERT_EQ(put.pages.at(0).status(), v1::STORED) << put.pages[0].message();
+    ASSERT_LT(put.pages[0].stored_bytes(), kMiB);
+    ASSERT_TRUE(client_->OpenSpace("small", "raw").ok());
+    ASSERT_EQ(client_->Put("small", {small_}).pages.at(0).status(), v1::STORED);
+  }
+  // Of one more than budget that was there.
+  void ExpectWithin(uint64_t before) {
+    const uint64_t now = ResidentBytes();
+    EXPECT_LE(now - std::min(before, now), kBudget + kBudget / 10);
+  }
+
+  ManualClock clock_;
+  const PageIn small_{.key = "small", .raw = RandomPage(SmallSpec(), 64, 1), .tokens = 64};
+};
+
+// A Get stream that asks for the large page and reads nothing.
+class Greedy {
+ public:
+  Greedy(WireClient& client, uint64_t credit)
+      : context_(client.Context(600)), call_(client.kv().Get(context_.get())) {
+    v1::GetRequest request;
+    NameSpace("large", *request.mutable_open());
+    *request.add_pages() = Ask("zeros");
+    request.set_credit_bytes(credit);
+    EXPECT_TRUE(call_->Write(request));
+  }
+  ~Greedy() {
+    context_->TryCancel();
+    v1::GetResponse response;
+    while (call_->Read(&response)) {
+    }
+    call_->Finish();
+  }
+
+ private:
+  const std::unique_ptr<grpc::ClientContext> context_;
+  const std::unique_ptr<GetCall> call_;
+};
+
+TEST_F(MemoryTest, GetStreamsWithoutCreditCostNothing) {
+  const uint64_t before = ResidentBytes();
+  std::vector<std::unique_ptr<Greedy>> greedy;
+  for (int i = 0; i < 12; ++i) greedy.push_back(std::make_unique<Greedy>(*client_, 0));
+  // What they asked for comes before it, as far as anybody fetches it.
+  EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
+  EXPECT_LE(ResidentBytes(), before + kLargePage / 2);
+  EXPECT_EQ(Metric("kvstow_get_bytes"), 0);
+}
+
+TEST_F(MemoryTest, GetStreamsWithAByteOfCreditTakeTurnsAndMakeWay) {
+  const uint64_t before = ResidentBytes();
+  std::vector<std::unique_ptr<Greedy>> greedy;
+  for (int i = 0; i < 12; ++i) greedy.push_back(std::make_unique<Greedy>(*client_, 1));
+  ASSERT_TRUE(Eventually([&] { return Metric("kvstow_waiting_gets") == 11; }));
+  auto honest =
+      std::async(std::launch::async, [&] { return client_->Get("small", {Ask("small")}); });
+  while (honest.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    ExpectWithin(before);
+    clock_.Advance(seconds(1));  // those who hold bytes and take nothing make way
+  }
+  EXPECT_EQ(honest.get().pages.at(0).data, small_.raw);
+  EXPECT_GE(Metric("kvstow_ended_streams_total{reason=\"crowded\"}"), 11);
+  greedy.clear();
+  EXPECT_TRUE(Eventually([&] { return Metric("kvstow_get_bytes") == 0; }));
+}
+
+TEST_F(MemoryTest, DirectConnectionsThatDoNotReadShareTheBudgetOfStreams) {
+  v1::OpenDirectResponse direct;
+  ASSERT_TRUE(client_->kv().OpenDirect(client_->Context().get(), {}, &direct).ok());
+  const uint64_t before = ResidentBytes();
+  std::vector<DirectSocket> sockets;
+  v1::DirectRequest request;
+  NameSpace("large", *request.mutable_get());
+  request.mutable_get()->set_payload(v1::RAW);
+  request.mutable_get()->add_pages()->set_key("zeros");
+  for (int i = 0; i < 24; ++i) {
+    const Time soon = Clock::Real().Now() + seconds(20);
+    auto socket = DirectSocket::Connect("127.0.0.1", static_cast<int>(direct.port()), soon);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    ASSERT_TRUE(socket->Send(request, {}, 0, soon).ok());
+    sockets.push_back(*std::move(socket));
+  }
+  // Each is answered, with the page or with a refusal.
+  for (const DirectSocket& socket : sockets) {
+    ASSERT_TRUE(Eventually([&] { return !socket.Quiet(); }));
+  }
+  ExpectWithin(before);
+  EXPECT_GE(Metric("kvstow_refused_calls_total{reason=\"get_memory\"}"), 1);
+  sockets.clear();
+  EXPECT_TRUE(Eventually([&] { return Metric("kvstow_get_bytes") == 0; }));
+  EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
+}
+
+class LeaseFloodTest : public ServerTest {
+ protected:
+  void SetUp() override { mallopt(M_MMAP_THRESHOLD, 256 << 10); }
+};
+
+TEST_F(LeaseFloodTest, LeasesArePromisesOfSoManyPagesAndNoMore) {
+  constexpr int kPages = 500, kLookups = 60, kMost = 10'000;
+  config_.max_leased_pages = kMost;
+  config_.lease_ttl = std::chrono::hours(1);
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
+  std::vector<PageIn> pages;
+  std::vector<std::string> keys;
+  for (int i = 0; i < kPages; ++i) {
+    keys.push_back("p" + std::to_string(i));
+    pages.push_back({.key = keys.back(), .raw = RandomPage(SmallSpec(), 1, i), .tokens = 1});
+  }
+  for (const v1::PutResult& result : client_->Put("s", pages).pages) {
+    ASSERT_EQ(result.status(), v1::STORED);
+  }
+  // One page, asked for as often as a call takes it, is promised once.
+  const std::vector<std::string> repeated(65'536, "p0");
+  v1::LookupResponse found = client_->Lookup("s", repeated, true);
+  const uint64_t before = ResidentBytes();
+  int leases = 1;
+  for (; leases < 40; ++leases) {
+    found = client_->Lookup("s", repeated, true);
+    EXPECT_EQ(found.pages(), repeated.size());
+    EXPECT_NE(found.lease(), 0u);
+  }
+  EXPECT_LE(ResidentBytes(), before + 20 * kMiB);  // promised as often as asked for: 40 MiB
+  EXPECT_EQ(Metric("kvstow_leased_pages"), leases);
+  for (int i = 0; i < kLookups; ++i) {
+    found = client_->Lookup("s", keys, true);
+    EXPECT_EQ(found.pages(), keys.size()) << "what is there is told all the same";
+    leases += found.lease() != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(leases, 40 + (kMost - 40) / kPages);
+  EXPECT_LE(Metric("kvstow_leased_pages"), kMost);
+  EXPECT_EQ(Metric("kvstow_refused_calls_total{reason=\"leases\"}"), 40 + kLookups - leases);
+  EXPECT_EQ(client_->Get("s", {Ask("p7")}).pages.at(0).reply.status(), v1::HIT);
+}
+
+}  // namespace
+}  // namespace kvstow::testing
