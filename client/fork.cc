@@ -41,9 +41,9 @@ bool Forked() { return All().forked.load(std::memory_order_relaxed); }
 
 absl::Status ForkedStatus() {
   return absl::UnavailableError(
-      "this process was forked from one that had a client, whose connections stay with it, and "
-      "gRPC does not survive a fork: make a new Client in the child before its parent has made "
-      "one, or in a program that the child starts (exec)");
+      "this process was forked from one that had a Client, whose connections stay with that one, "
+      "and gRPC does not survive a fork: fork before the first Client is made and make a new "
+      "Client in the child, or make it in a program that the child starts (exec)");
 }
 
 ClosedInChild::ClosedInChild(int descriptor) : descriptor_(descriptor) {

@@ -30,6 +30,7 @@
 namespace kvstow {
 
 struct AcceptLimits {
+  const char* listener;  // what the log calls it
   size_t most = 0;
   Duration idle;  // from which on a connection gives way to another
 };
@@ -123,7 +124,8 @@ class AcceptedConnections {
     const Time now = Clock::Real().Now();
     if (now < complain_after_) return;
     complain_after_ = now + kComplainAgain;
-    Log().warn("a connection was refused, {} so far: {}", refused_, std::string(why.message()));
+    Log().warn("a {} connection was refused, {} so far: {}", limits_.listener, refused_,
+               std::string(why.message()));
   }
 
   const Socket socket_;

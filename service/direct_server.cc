@@ -80,7 +80,8 @@ DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, Dire
     : options_(options),
       parts_(parts),
       port_(socket.port()),
-      connections_(std::move(socket), {.most = options_.max_connections, .idle = kGivesWay},
+      connections_(std::move(socket),
+                   {.listener = "direct", .most = options_.max_connections, .idle = kGivesWay},
                    [this](DirectSocket accepted) {
                      return std::make_unique<Connection>(*this, std::move(accepted));
                    }) {}

@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<LocalSessions>> LocalSessions::Start(const LocalO
 LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket)
     : options_(options),
       parts_(parts),
-      sessions_(std::move(socket), {.most = options_.max_sessions, .idle = kGivesWay},
+      sessions_(std::move(socket),
+                {.listener = "local", .most = options_.max_sessions, .idle = kGivesWay},
                 [this](LocalSocket accepted) {
                   return std::make_unique<Session>(*this, std::move(accepted));
                 }) {}

@@ -80,7 +80,7 @@ class AcceptedConnectionsTest : public ::testing::Test {
   FakeSocket::Queue queue_;
   AcceptedConnections<FakeSocket, FakeConnection> all_{
       FakeSocket(&queue_, nullptr),
-      {.most = 3, .idle = std::chrono::seconds(1000)},
+      {.listener = "test", .most = 3, .idle = std::chrono::seconds(1000)},
       [](FakeSocket socket) { return std::make_unique<FakeConnection>(socket.facts()); }};
 };
 

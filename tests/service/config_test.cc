@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 
+#include "service/listeners.h"
+
 namespace kvstow {
 namespace {
 

@@ -73,7 +73,7 @@ class DirectTest : public ::testing::Test {
       DirectParts parts = server_.Direct();
       DirectRequests requests(parts, *theirs_, patience_);
       do {
-        ended_ = theirs_->WaitForFrame(Clock::Real().Now() + kSoon);
+        ended_ = theirs_->WaitForFrame(Soon());
         if (ended_.ok()) ended_ = requests.ServeOne();
       } while (ended_.ok());
       theirs_->HangUp();
