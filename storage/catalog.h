@@ -58,6 +58,9 @@ class Catalog {
   virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;
   // Survives power loss.
   virtual absl::Status PutSpace(const SpaceRecord& space) = 0;
+  // Forgets the space's record, after everything that was erased before; survives power loss. Its
+  // id still counts in Loaded::max_space. A space that is not here is no error.
+  virtual absl::Status EraseSpace(SpaceId id) = 0;
   // Everything that is whole; called once, at start. Returns how many records were damaged or
   // unknown.
   struct Loaded {
@@ -65,7 +68,8 @@ class Catalog {
     std::vector<PageRecord> pages;
     uint64_t damaged = 0;
     uint64_t damaged_logs = 0;  // which held records, or changes of them, that are gone
-    // The largest that any record was filed under, damaged ones included: new ones must be larger.
+    // The largest that any record was filed under, damaged ones and erased spaces included: new
+    // ones must be larger.
     PageNumber max_page = 0;
     SpaceId max_space = 0;
   };

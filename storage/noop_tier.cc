@@ -33,6 +33,7 @@ class NoopCatalog final : public Catalog {
     return EraseFrom(number, 0, segments);
   }
   absl::Status PutSpace(const SpaceRecord&) override { return absl::OkStatus(); }
+  absl::Status EraseSpace(SpaceId) override { return absl::OkStatus(); }
   absl::StatusOr<Loaded> Load() override { return Loaded{}; }
   absl::Status Sync() override { return absl::OkStatus(); }
 

@@ -81,6 +81,15 @@ absl::Status TieredStore::Impl::SaveSpace(const SpaceRecord& space) {
   return absl::OkStatus();
 }
 
+absl::Status TieredStore::Impl::DropSpace(SpaceId space) {
+  if (space == 0) return absl::InvalidArgumentError("space ids start at 1");
+  for (const PageName& page : Pages(space)) {
+    const absl::Status deleted = Delete(page, true);
+    if (!deleted.ok() && !absl::IsNotFound(deleted)) return deleted;
+  }
+  return parts_.catalog->EraseSpace(space);
+}
+
 std::vector<SpaceRecord> TieredStore::Impl::RecoveredSpaces() {
   MutexLock lock(mu_);
   return recovered_spaces_;

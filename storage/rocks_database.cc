@@ -21,8 +21,6 @@
 namespace kvstow {
 namespace {
 
-constexpr char kSyncedKey[] = "synced";  // of the family `default`
-
 std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
   return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
@@ -263,12 +261,6 @@ absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
   Commit commit;
   for (const SegmentId& id : ids) Delete(commit, kSegments, SegmentKey(id));
   return Apply(commit, Ack::kProcess);
-}
-
-absl::Status Database::PutSpace(const SpaceRecord& space) {
-  Batch batch;
-  batch.Put(families_[kSpaces], SpaceRecordKey(space.id), SerializeSpaceRecord(space));
-  return Write(batch, Ack::kDurable);
 }
 
 absl::Status Database::Write(Batch& batch, Ack ack) {

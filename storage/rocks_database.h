@@ -47,6 +47,10 @@ namespace kvstow {
 
 class LogWatch;
 
+// Keys of the family `default`.
+inline constexpr char kSyncedKey[] = "synced";
+inline constexpr char kErasedSpaceKey[] = "erased_space";
+
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& folder);
 
 class Database {
@@ -70,7 +74,10 @@ class Database {
   absl::Status Cut(PageNumber number, const PageRecord* record, size_t first, size_t end);
   // Forgets bodies alone. Survives kill -9.
   absl::Status EraseBodies(std::span<const SegmentId> ids);
+  // Both survive power loss. What was erased before a space goes first.
   absl::Status PutSpace(const SpaceRecord& space);
+  absl::Status EraseSpace(SpaceId id);
+  SpaceId last_erased_space();  // the largest id; 0 = none was
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids);
   // Everything that was written before survives power loss after this.
   absl::Status Sync();
@@ -134,7 +141,8 @@ class Database {
   bool verify_blocks_ = false;            // see the constructor
   std::atomic<uint64_t> synced_logs_{0};  // logs_->begun() when logs were last synced
 
-  Mutex mend_mu_;  // taken before mu_
+  Mutex spaces_mu_;  // taken before the others
+  Mutex mend_mu_;    // taken before mu_
   Mutex mu_;
   std::vector<Extent> waiting_ KVSTOW_GUARDED_BY(mu_);  // to be freed
   uint64_t waiting_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;

@@ -23,9 +23,11 @@ constexpr uint64_t kMaxCommit = uint64_t{1} << 60;
 
 absl::Status Database::Recover() {
   uint64_t synced = 0;
-  KVSTOW_RETURN_IF_ERROR(Scan(kDefault, [&](std::span<const uint8_t>, std::span<const uint8_t> v) {
-    synced = ByteReader(v).Get<uint64_t>();
-  }));
+  if (const auto value = Get(kDefault, kSyncedKey); value.ok()) {
+    synced = ByteReader(AsBytes(*value)).Get<uint64_t>();
+  } else if (!absl::IsNotFound(value.status())) {
+    return value.status();
+  }
   synced = std::min(synced, kMaxCommit);
   uint64_t last = synced, unreadable = 0;
   std::vector<Found> found, doubtful;

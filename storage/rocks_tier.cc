@@ -60,6 +60,7 @@ class RocksCatalog final : public Catalog {
     return db_->Cut(number, nullptr, 0, segments);
   }
   absl::Status PutSpace(const SpaceRecord& space) override { return db_->PutSpace(space); }
+  absl::Status EraseSpace(SpaceId id) override { return db_->EraseSpace(id); }
 
   absl::StatusOr<Loaded> Load() override {
     Loaded out;
@@ -70,7 +71,7 @@ class RocksCatalog final : public Catalog {
     LoadFamily(
         kPages, ParsePageRecord, [](const PageRecord& p) { return p.number; }, out.pages,
         out.max_page, out.damaged);
-    out.max_space = static_cast<SpaceId>(max_space);
+    out.max_space = static_cast<SpaceId>(std::max<uint64_t>(max_space, db_->last_erased_space()));
     out.damaged_logs = db_->damaged_logs();
     return out;
   }

@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -36,6 +35,7 @@ class TieredStore::Impl {
   // recovery.cc
   absl::Status Recover();
   absl::Status SaveSpace(const SpaceRecord& space);
+  absl::Status DropSpace(SpaceId space);
   std::vector<SpaceRecord> RecoveredSpaces();
   SpaceId NewSpaceId();
 

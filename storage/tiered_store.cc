@@ -133,6 +133,7 @@ absl::Status TieredStore::SetGains(const PageName& name, PageNumber number,
   return impl_->SetGains(name, number, gains);
 }
 absl::Status TieredStore::SaveSpace(const SpaceRecord& space) { return impl_->SaveSpace(space); }
+absl::Status TieredStore::DropSpace(SpaceId space) { return impl_->DropSpace(space); }
 std::vector<SpaceRecord> TieredStore::RecoveredSpaces() { return impl_->RecoveredSpaces(); }
 SpaceId TieredStore::NewSpaceId() { return impl_->NewSpaceId(); }
 StoreUsage TieredStore::Usage() { return impl_->Usage(); }

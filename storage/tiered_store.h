@@ -149,6 +149,10 @@ class TieredStore {
   // Pages come back after a restart only if their space was saved. FAILED_PRECONDITION for an id
   // that belongs to a space whose record could not be read: its pages must not be taken for others.
   absl::Status SaveSpace(const SpaceRecord& space);
+  // Forgets all pages of a space, leased and pinned ones too, and its record. Its id is never given
+  // again, and puts into it are FAILED_PRECONDITION from now on. OK once all of it is erased on
+  // disk; UNAVAILABLE when the disk did not take it, which is tried again in the background.
+  absl::Status DropSpace(SpaceId space);
   // The spaces that were recovered at Open.
   std::vector<SpaceRecord> RecoveredSpaces();
   // An id that no space ever had in this store; a new one at each call.

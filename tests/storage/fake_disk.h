@@ -72,9 +72,16 @@ class FakeDisk {
       disk_.spaces_[space.id] = SerializeSpaceRecord(space);
       return absl::OkStatus();
     }
+    absl::Status EraseSpace(SpaceId id) override {
+      MutexLock lock(disk_.mu_);
+      disk_.spaces_.erase(id);
+      disk_.last_erased_space_ = std::max(disk_.last_erased_space_, id);
+      return absl::OkStatus();
+    }
     absl::StatusOr<Loaded> Load() override {
       MutexLock lock(disk_.mu_);
       Loaded out;
+      out.max_space = disk_.last_erased_space_;
       for (const auto& [id, bytes] : disk_.spaces_) {
         out.spaces.push_back(*ParseSpaceRecord(AsBytes(bytes)));
         out.max_space = std::max(out.max_space, id);
@@ -100,6 +107,7 @@ class FakeDisk {
   Mutex mu_;
   std::map<PageNumber, std::string> pages_ KVSTOW_GUARDED_BY(mu_);
   std::map<SpaceId, std::string> spaces_ KVSTOW_GUARDED_BY(mu_);
+  SpaceId last_erased_space_ KVSTOW_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace kvstow

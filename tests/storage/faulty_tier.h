@@ -85,6 +85,11 @@ class FaultyCatalog final : public Catalog {
     return inner_->ErasePage(number, segments);
   }
   absl::Status PutSpace(const SpaceRecord& space) override { return inner_->PutSpace(space); }
+  absl::Status EraseSpace(SpaceId id) override {
+    if (faults_.fail_writes || faults_.fail_erases)
+      return absl::ResourceExhaustedError("injected: no space");
+    return inner_->EraseSpace(id);
+  }
   absl::StatusOr<Loaded> Load() override { return inner_->Load(); }
   absl::Status Sync() override { return inner_->Sync(); }
 
