@@ -44,7 +44,7 @@ class BareServer {
         std::abort();
     }
   }
-  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
+  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, admission_, &gpu_}; }
   DirectParts Direct() {
     return {spaces_, staging_, *writer_, *reader_, metrics_, admission_, *op_};
   }
