@@ -50,7 +50,7 @@ Admission::Admission(const AdmissionLimits& limits, Metrics& metrics, const Cloc
       clock_(clock),
       gets_(limits.get_bytes),
       windows_(limits.put_bytes / 2),
-      direct_puts_(limits.put_bytes / 2) {}
+      puts_(limits.put_bytes / 2) {}
 
 Admission::~Admission() = default;
 
@@ -94,14 +94,14 @@ absl::StatusOr<Admission::Bytes> Admission::TakeWindow(uint64_t most_bytes, uint
                              FormatSize(limits_.put_bytes), ", is given to other streams"));
 }
 
-absl::StatusOr<Admission::Bytes> Admission::TakeDirectPut(uint64_t page_bytes) {
-  auto bytes = direct_puts_.WaitFor(Twice(page_bytes), limits_.direct_wait);
+absl::StatusOr<Admission::Bytes> Admission::TakePut(uint64_t page_bytes) {
+  auto bytes = puts_.WaitFor(Twice(page_bytes), limits_.patience);
   if (bytes.has_value()) return *std::move(bytes);
   return Refuse("put_memory", "the memory for pages on their way in is spent");
 }
 
-absl::StatusOr<Admission::Bytes> Admission::TakeDirectGet(uint64_t bytes) {
-  auto held = gets_.WaitFor(bytes, limits_.direct_wait);
+absl::StatusOr<Admission::Bytes> Admission::TakeGet(uint64_t bytes) {
+  auto held = gets_.WaitFor(bytes, limits_.patience);
   if (held.has_value()) return *std::move(held);
   return Refuse("get_memory", "the memory for pages on their way out is spent");
 }

@@ -1,18 +1,17 @@
 // Admission: what the server takes on at a time. Every limit on bytes in flight and on streams is
 // kept here, whatever way a page goes.
 //
-//   bytes out    Pages on their way out, on Get streams and direct connections: what a page is
-//                decoded from and what it is decoded into, until the last byte left. When they are
-//                spent, pages wait in line.
+//   bytes out    Pages on their way out: what a page is decoded from and what it is decoded into,
+//                until the last byte left. When they are spent, pages wait in line.
 //   bytes in     Pages on their way in, before and after they are coded: each byte counts twice,
 //                as it came and as it is coded. A half is for windows of Put streams, a half for
-//                pages of direct connections, so that neither shuts the other out.
+//                pages beside streams, so that neither shuts the other out.
 //   streams      Of each kind, and how long nothing may move on one.
 //
 // A page larger than all bytes of its way is taken alone. What is held is a move-only value that
 // gives it back when it goes. Who is refused is told RESOURCE_EXHAUSTED, which counts in
-// refused_calls by its reason; a stream is told when to come back besides (FinishStream), a direct
-// connection goes over to a stream. Leases are limited by the store (LeaseTable).
+// refused_calls by its reason; a stream is told when to come back besides (FinishStream), and
+// what was refused beside streams goes over one. Leases are limited by the store (LeaseTable).
 //
 // A stream is idle while it waits for its client: for a message, for credit, or for what was sent
 // to be taken. One that waits for the server never is. An idle stream ends after `idle`; and after
@@ -45,7 +44,8 @@ struct AdmissionLimits {
   // attempts to have a stream under the usual deadlines.
   Duration idle = std::chrono::seconds(60);
   Duration grace = std::chrono::seconds(1);
-  Duration direct_wait = std::chrono::seconds(1);  // in line; a stream has until its deadline
+  // In line, of pages beside streams; a stream has until its deadline.
+  Duration patience = std::chrono::seconds(1);
 };
 
 // What a stream looks like from here.
@@ -90,9 +90,9 @@ class Admission {
   // `most_bytes`, but room for two pages; room for one where that is all there is.
   absl::StatusOr<Bytes> TakeWindow(uint64_t most_bytes, uint64_t page_bytes);
   static uint64_t WindowOf(const Bytes& window) { return window.bytes() / 2; }
-  // For a page on a direct connection. Wait at most limits.direct_wait.
-  absl::StatusOr<Bytes> TakeDirectPut(uint64_t page_bytes);
-  absl::StatusOr<Bytes> TakeDirectGet(uint64_t bytes);
+  // For a page on a direct connection or of a local session. They wait at most limits.patience.
+  absl::StatusOr<Bytes> TakePut(uint64_t page_bytes);
+  absl::StatusOr<Bytes> TakeGet(uint64_t bytes);
   // For pages of Get streams, which wait in line.
   ByteBudget& gets() { return gets_; }
 
@@ -100,7 +100,7 @@ class Admission {
   void Reap();
 
   uint64_t get_bytes() const { return gets_.used(); }
-  uint64_t put_bytes() const { return windows_.used() + direct_puts_.used(); }
+  uint64_t put_bytes() const { return windows_.used() + puts_.used(); }
   uint64_t waiting_gets() const { return gets_.waiting(); }
 
  private:
@@ -117,7 +117,7 @@ class Admission {
   const AdmissionLimits limits_;
   Metrics& metrics_;
   const Clock& clock_;
-  ByteBudget gets_, windows_, direct_puts_;
+  ByteBudget gets_, windows_, puts_;
   mutable Mutex mu_;
   std::list<Entry*> streams_ KVSTOW_GUARDED_BY(mu_);
   uint64_t open_[2] KVSTOW_GUARDED_BY(mu_) = {};  // of each kind, less those told to end

@@ -73,7 +73,7 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
   for (const v1::GetPage& page : request.pages()) {
-    auto held = parts_.admission.TakeDirectGet(FetchBytes(**space, page));
+    auto held = parts_.admission.TakeGet(FetchBytes(**space, page));
     if (!held.ok()) return Refuse(held.status());
     FetchedPage fetched =
         parts_.reader.Fetch(**space, request.lease(), request.payload(), page, checks);
@@ -125,7 +125,7 @@ absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Answer(*std::move(there), 0);
   }
-  const auto held = parts_.admission.TakeDirectPut(page.payload_bytes());
+  const auto held = parts_.admission.TakePut(page.payload_bytes());
   if (!held.ok()) {
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
     return Refuse(held.status());

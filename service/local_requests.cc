@@ -79,6 +79,11 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
                                     const v1::LocalGetPage& request) {
   const uint64_t number = request.page().page();
   parts_.metrics.CountLocal(StreamKind::kGet);
+  absl::StatusOr<Admission::Bytes> held;
+  if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
+    held = parts_.admission.TakeGet(FetchBytes(space, request.page()));
+    if (!held.ok()) return NoPage(number, v1::UNAVAILABLE, held.status().message());
+  }
   auto page = FetchTo(space, lease, request);
   if (!page.ok()) return NoPage(number, v1::NOT_COMPATIBLE, page.status().message());
   v1::LocalGot got;
@@ -145,6 +150,8 @@ v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage&
   if (const absl::Status s = parts_.writer.Check(space, v1::RAW, page); !s.ok()) {
     return Refused(s.message());
   }
+  const auto held = parts_.admission.TakePut(page.payload_bytes());
+  if (!held.ok()) return Refused(held.status().message());
   if (request.has_gpu_from()) return PutFromGpu(space, request);
   const auto from = slots_.Use(request.from());
   if (!from.ok()) return Refused(from.status().message());

@@ -5,6 +5,9 @@
 // OK is a broken rule of framing and ends the session; what is wrong with one page is that page's
 // answer. Nothing in the memory is believed: requests and answers travel in messages, a page that
 // is put is read from its slot as hostile bytes, and what is stored has digests of what was stored.
+// What the server may have of a page beside the slots, of one that is put or goes to the GPU, is
+// held in Admission while it is served; a page that there is no room for is UNAVAILABLE or REFUSED
+// after a moment.
 //
 // Thread-safe: several threads may handle messages of one session. A message takes the time that
 // its pages take to be read, decoded or encoded.
@@ -18,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kvstow/v1/local.pb.h"
+#include "service/admission.h"
 #include "service/local_gpu.h"
 #include "service/metrics.h"
 #include "service/page_reader.h"
@@ -33,6 +37,7 @@ struct LocalParts {
   PageReader& reader;
   PageWriter& writer;
   Metrics& metrics;
+  Admission& admission;
   LocalGpu* gpu = nullptr;  // none: no memory of a GPU is shared
 };
 

@@ -201,9 +201,9 @@ absl::Status Server::Impl::StartLocal() {
   if (gpu != nullptr && sharing != nullptr && config_.local_gpu_bytes > 0) {
     local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes);
   }
-  auto local = LocalSessions::Start(
-      {.socket = config_.local_socket, .bytes = config_.local_bytes},
-      {spaces_, reader_, writer_, metrics_, local_gpu_.has_value() ? &*local_gpu_ : nullptr});
+  auto local = LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
+                                    {spaces_, reader_, writer_, metrics_, admission_,
+                                     local_gpu_.has_value() ? &*local_gpu_ : nullptr});
   if (!local.ok()) {
     return absl::Status(local.status().code(),
                         absl::StrCat("local-socket: ", local.status().message()));

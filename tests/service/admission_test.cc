@@ -100,12 +100,10 @@ class AdmissionTest : public ::testing::Test {
 
   Metrics metrics_{"test"};
   ManualClock clock_;
-  Admission admission_{{.get_bytes = 4 * kPage,
-                        .put_bytes = 64 * kPage,
-                        .streams = 3,
-                        .direct_wait = Duration::zero()},
-                       metrics_,
-                       clock_};
+  Admission admission_{
+      {.get_bytes = 4 * kPage, .put_bytes = 64 * kPage, .streams = 3, .patience = Duration::zero()},
+      metrics_,
+      clock_};
 };
 
 // Each byte counts twice, and a half is of direct connections: 16 pages of windows.
@@ -140,21 +138,20 @@ TEST_F(AdmissionTest, StreamsAndDirectConnectionsDoNotShutEachOtherOut) {
        window = admission_.TakeWindow(100 * kPage, kPage)) {
     windows.push_back(*std::move(window));
   }
-  for (auto page = admission_.TakeDirectPut(kPage); page.ok();
-       page = admission_.TakeDirectPut(kPage)) {
+  for (auto page = admission_.TakePut(kPage); page.ok(); page = admission_.TakePut(kPage)) {
     pages.push_back(*std::move(page));
   }
   EXPECT_EQ(pages.size(), 16u);
   EXPECT_LE(admission_.put_bytes(), 64 * kPage);
   windows.clear();
-  EXPECT_FALSE(admission_.TakeDirectPut(kPage).ok());
+  EXPECT_FALSE(admission_.TakePut(kPage).ok());
   EXPECT_TRUE(admission_.TakeWindow(100 * kPage, kPage).ok());
 }
 
 TEST_F(AdmissionTest, DirectGetsAreInTheBudgetOfStreams) {
-  auto page = admission_.TakeDirectGet(3 * kPage);
+  auto page = admission_.TakeGet(3 * kPage);
   ASSERT_TRUE(page.ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(admission_.TakeDirectGet(2 * kPage).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(admission_.TakeGet(2 * kPage).status()));
   bool served = false;
   const auto place = admission_.gets().Wait(2 * kPage, [&](Admission::Bytes) { served = true; });
   EXPECT_EQ(admission_.waiting_gets(), 1u);

@@ -46,7 +46,7 @@ class BareServer {
       Fingerprints::All().Note(name, std::string(AsString(opened.value().space->fingerprint)));
     }
   }
-  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, &gpu_}; }
+  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, admission_, &gpu_}; }
   DirectParts Direct() {
     return {spaces_, staging_, *writer_, *reader_, metrics_, admission_, *op_};
   }

@@ -62,7 +62,7 @@ class DirectTest : public ::testing::Test {
   Duration patience_ = kLong;
   BareServer server_{{.get_bytes = 4 * kPageBytes,
                       .put_bytes = 4 * kPageBytes,  // a half of it for connections
-                      .direct_wait = Duration::zero()}};
+                      .patience = Duration::zero()}};
 
   DirectSocket& socket() {
     if (ours_.has_value()) return *ours_;
@@ -271,7 +271,7 @@ TEST_F(DirectTest, WhatCannotBeServedIsRefusedAndTheConnectionGoesOn) {
 
 TEST_F(DirectTest, WithoutRoomForAPageItIsRefused) {
   const std::string raw = PageOf(1);
-  auto others = server_.admission().TakeDirectPut(kPageBytes);
+  auto others = server_.admission().TakePut(kPageBytes);
   EXPECT_EQ(Put(PutOf("k", raw), raw).refused().code(),
             static_cast<int>(absl::StatusCode::kResourceExhausted));
   others = absl::CancelledError();
