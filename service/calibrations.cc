@@ -1,6 +1,7 @@
 #include "service/calibrations.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/private_folder.h"
 #include "base/status_macros.h"
 #include "kernels/importance/policy.h"
 #include "kernels/run_codec.h"
@@ -68,7 +70,11 @@ absl::Status Calibrations::Load() {
   if (folder_.empty()) return absl::OkStatus();
   MutexLock lock(mu_);
   std::error_code error;
-  if (may_lack_ && !fs::exists(folder_, error)) return absl::OkStatus();
+  if (may_lack_) {
+    if (!fs::exists(folder_, error)) return absl::OkStatus();
+    const std::error_code open = TightenFolder(folder_);
+    if (open) Log().warn("others may read in {}: {}", folder_, open.message());
+  }
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;  // a file that goes meanwhile is no error
     if (!it->is_regular_file(gone)) continue;
@@ -91,7 +97,7 @@ absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_
   if (folder_.empty()) return absl::OkStatus();
   const fs::path unfinished = fs::path(folder_) / absl::StrCat(HexOf(id), kUnfinished);
   std::error_code error;
-  if (may_lack_) fs::create_directory(folder_, error);
+  if (may_lack_) error = MakePrivateFolder(folder_);
   const auto failed = [&](absl::string_view what) {
     std::error_code ignored;
     fs::remove(unfinished, ignored);
@@ -99,8 +105,10 @@ absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_
         absl::StrCat("calibrations: ", folder_, " cannot be written: ", what,
                      ": make it writable for the server, or put the file there yourself"));
   };
+  if (error) return failed(error.message());
   FILE* const file = std::fopen(unfinished.c_str(), "wb");
-  bool written = file != nullptr && std::fwrite(blob.data(), 1, blob.size(), file) == blob.size() &&
+  bool written = file != nullptr && fchmod(fileno(file), kPrivateFile) == 0 &&
+                 std::fwrite(blob.data(), 1, blob.size(), file) == blob.size() &&
                  std::fflush(file) == 0 && fsync(fileno(file)) == 0;
   const int why = errno;
   if (file != nullptr) std::fclose(file);

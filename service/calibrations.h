@@ -9,6 +9,9 @@
 // here: a new file needs no restart. What was read stays in memory, also when its file goes, since
 // pages name it.
 //
+// A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; one that
+// is looser is tightened by Load. An operator's folder keeps its mode.
+//
 // Thread-safe. CodecOf and Load read files and Add writes one, so they block.
 #ifndef KVSTOW_SERVICE_CALIBRATIONS_H_
 #define KVSTOW_SERVICE_CALIBRATIONS_H_

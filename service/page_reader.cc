@@ -228,11 +228,13 @@ absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
   return SharedBytes::Take(SerializeSummary(*summary));
 }
 
-absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
+// Says in `number` which page it read.
+absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, FetchedPage& out) {
   const auto& [space, payload, request, to, sink, asked_checks] = wanted;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  number = facts.number;
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
 
   const size_t segments = SegmentsForLevels(header, request.max_levels());
@@ -296,11 +298,28 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, FetchedPage& out) {
   return absl::OkStatus();
 }
 
+// The page of that number proved damaged: its bad copies go, and what the name has then is read
+// once more, each byte checked by the store. `damage` is the answer when that is nothing.
+absl::Status PageReader::FetchGoodCopy(Wanted wanted, PageNumber number, const absl::Status& damage,
+                                       FetchedPage& out) {
+  const PageName name{.space = wanted.space.id, .key = wanted.request.key()};
+  store_.Examine(name, number).IgnoreError();
+  out = {};
+  wanted.checks = Checks::kStore;
+  const absl::Status s = FetchInto(wanted, number, out);
+  if (absl::IsNotFound(s)) return damage;
+  // Its bytes are those that were put, and do not decode: that would fail for ever.
+  if (absl::IsDataLoss(s)) store_.Drop(name, number).IgnoreError();
+  return s;
+}
+
 // FetchInto with its status as a typed outcome.
 void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
-  absl::Status s = FetchInto(wanted, out);
+  PageNumber number = 0;
+  absl::Status s = FetchInto(wanted, number, out);
   // It got its cold form between being found and being read: that happens once.
-  if (absl::IsAborted(s)) s = FetchInto(wanted, out);
+  if (absl::IsAborted(s)) s = FetchInto(wanted, number, out);
+  if (absl::IsDataLoss(s)) s = FetchGoodCopy(wanted, number, s, out);
   if (s.ok()) {
     out.reply.set_status(v1::HIT);
     return;
@@ -308,11 +327,7 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
   out = {};
   out.reply.set_status(GetOutcome(s));
   out.reply.set_message(std::string(s.message()));
-  if (absl::IsDataLoss(s)) {
-    // A page that does not decode would fail for ever.
-    metrics_.CountCorrupt();
-    (void)store_.Delete({.space = wanted.space.id, .key = wanted.request.key()}, /*force=*/true);
-  }
+  if (absl::IsDataLoss(s)) metrics_.CountCorrupt();
 }
 
 FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {

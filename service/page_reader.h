@@ -1,7 +1,9 @@
 // PageReader: one page out of the store for a Get stream: find, read, check, decode.
 //
 // It never lies: the header's key must be the key that was asked for, its geometry the space's, and
-// its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted.
+// its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted. A
+// damaged copy costs that copy alone while there is a good one, which is then the answer. What is
+// dropped is the page that was read, by its number: one that has its name by now stays.
 // The reply says what the bytes are: levels, exactness, error left, which tokens were kept. A page
 // that falls short of what the request will take (min_levels, max_error) is a MISS, counted, before
 // anything is read. A page whose calibration is not here cannot be decoded: a MISS, counted, until
@@ -82,7 +84,9 @@ class PageReader {
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
                                            const PageFacts& facts) const;
   void FetchChecked(const Wanted& wanted, FetchedPage& out);
-  absl::Status FetchInto(const Wanted& wanted, FetchedPage& out);
+  absl::Status FetchInto(const Wanted& wanted, PageNumber& number, FetchedPage& out);
+  absl::Status FetchGoodCopy(Wanted wanted, PageNumber number, const absl::Status& damage,
+                             FetchedPage& out);
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
   absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);

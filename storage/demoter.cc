@@ -39,6 +39,17 @@ std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(const PageR
   }
 }
 
+// Waits for it; nothing when the name has another number.
+std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimNumber(const PageName& name,
+                                                                       PageNumber number) {
+  PageRef ref{.number = number};
+  {
+    MutexLock lock(mu_);
+    ref.item = index_.IdFor(name);
+  }
+  return ClaimPage(ref, Wait::kYes);
+}
+
 TieredStore::Impl::Claim TieredStore::Impl::Begin(PageEntry* page) {
   page->busy = true;
   ++claims_;

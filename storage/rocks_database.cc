@@ -62,10 +62,10 @@ struct Database::Commit {
 
 absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& folder,
                                                          const RocksOptions& options,
+                                                         std::shared_ptr<rocksdb::FileSystem> files,
                                                          rocksdb::Status& rocks) {
   const auto logs = std::make_shared<LogWatch>();
-  std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(WatchLogs(
-      options.file_system != nullptr ? options.file_system : rocksdb::FileSystem::Default(), logs));
+  std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(WatchLogs(std::move(files), logs));
   const bool direct_io = DirectIoWorks(options.path);
   rocksdb::DBOptions db_options = DatabaseOptions(env.get(), direct_io);
   db_options.info_log = WatchInfoLog(folder, db_options, logs);

@@ -55,9 +55,11 @@ absl::Status FromRocks(const rocksdb::Status& status, const std::string& folder)
 
 class Database {
  public:
-  // Opens or makes it in `folder`; `rocks` is what RocksDB said to that.
+  // Opens or makes it in `folder` with these files in place of the options'; `rocks` is what
+  // RocksDB said to that.
   static absl::StatusOr<std::shared_ptr<Database>> Open(const std::string& folder,
                                                         const RocksOptions& options,
+                                                        std::shared_ptr<rocksdb::FileSystem> files,
                                                         rocksdb::Status& rocks);
   ~Database();
   Database(const Database&) = delete;

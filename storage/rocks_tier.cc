@@ -1,6 +1,7 @@
 #include "storage/rocks_tier.h"
 
 #include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
 #include <rocksdb/status.h>
 #include <unistd.h>
 
@@ -14,9 +15,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/private_folder.h"
 #include "base/status_macros.h"
 #include "storage/record.h"
 #include "storage/rocks_database.h"
+#include "storage/rocks_files.h"
+#include "storage/segment_format.h"
 
 namespace kvstow {
 namespace {
@@ -105,8 +109,7 @@ class RocksCatalog final : public Catalog {
 };
 
 absl::Status MakeFolder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
+  std::error_code error = MakePrivateFolder(path);
   if (!error && access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
     error = std::error_code(errno, std::generic_category());
   }
@@ -141,36 +144,65 @@ bool IsInUse(const std::string& folder) {
   return false;
 }
 
-// Sees to it that what is in `folder` is nothing or a database of this format.
-absl::Status CheckFormat(const std::string& folder) {
+// What the database in a folder says of its version.
+enum class Format { kOurs, kOther, kUnknown };
+
+// Unknown is what power loss leaves of a FORMAT that was not synced: a part of ours, with or
+// without zeros behind it.
+Format FormatOf(const std::string& folder) {
   const std::string name = absl::StrCat(folder, "/FORMAT");
   std::error_code error;
-  if (fs::exists(absl::StrCat(folder, "/CURRENT"), error)) {
-    std::ifstream in(name, std::ios::binary);
-    const std::string format{std::istreambuf_iterator<char>(in), {}};
-    if (format == kDatabaseFormat || IsInUse(folder)) return absl::OkStatus();
+  if (!fs::exists(name, error)) return Format::kOther;  // a database of version 1 has none
+  std::ifstream in(name, std::ios::binary);
+  std::string format{std::istreambuf_iterator<char>(in), {}};
+  if (format == kDatabaseFormat) return Format::kOurs;
+  format.resize(format.find_last_not_of('\0') + 1);
+  return absl::StartsWith(kDatabaseFormat, format) ? Format::kUnknown : Format::kOther;
+}
+
+// Sees to it that what is in `folder` is nothing or a database of this format, which FORMAT says
+// before there is a database. Of one whose FORMAT is unknown it says so when it opened well.
+absl::StatusOr<std::shared_ptr<Database>> OpenDatabase(const std::string& folder,
+                                                       const RocksOptions& options,
+                                                       rocksdb::Status& rocks) {
+  const std::shared_ptr<rocksdb::FileSystem> files = PrivateFiles(
+      options.file_system != nullptr ? options.file_system : rocksdb::FileSystem::Default());
+  const std::string current = absl::StrCat(folder, "/CURRENT");
+  std::error_code error;
+  if (fs::exists(current, error) && FormatOf(folder) == Format::kOther && !IsInUse(folder)) {
     Log().error("{} is of another version of kvstow", folder);
     KVSTOW_RETURN_IF_ERROR(SetAside(folder, "version"));
   }
   KVSTOW_RETURN_IF_ERROR(MakeFolder(folder));
-  std::ofstream out(name, std::ios::binary);
-  out << kDatabaseFormat;
-  out.close();
-  if (out) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(name, " cannot be written"));
+  const auto write_format = [&] {
+    return WriteWholeFile(*files, folder, "FORMAT", kDatabaseFormat);
+  };
+  const bool there = fs::exists(current, error);
+  if (!there) KVSTOW_RETURN_IF_ERROR(write_format());
+  auto db = Database::Open(folder, options, files, rocks);
+  if (there && db.ok() && FormatOf(folder) == Format::kUnknown) {
+    Log().warn("{}/FORMAT was cut short; the database is of this version", folder);
+    if (const absl::Status s = write_format(); !s.ok()) Log().warn("{}", s.ToString());
+  }
+  return db;
 }
 
-absl::StatusOr<std::shared_ptr<Database>> OpenDatabase(const std::string& folder,
-                                                       const RocksOptions& options,
-                                                       rocksdb::Status& rocks) {
-  KVSTOW_RETURN_IF_ERROR(CheckFormat(folder));
-  return Database::Open(folder, options, rocks);
+// Of what earlier processes left, too.
+void TightenFolders(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name != "db" && !absl::StartsWith(name, "db.")) continue;
+    const std::error_code open = TightenFolder(it->path().string());
+    if (open) Log().warn("others may read in {}: {}", it->path().string(), open.message());
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<RocksStore> OpenRocksStore(const RocksOptions& options) {
   KVSTOW_RETURN_IF_ERROR(MakeFolder(options.path));
+  TightenFolders(options.path);
   const std::string folder = absl::StrCat(options.path, "/db");
   rocksdb::Status rocks;
   auto db = OpenDatabase(folder, options, rocks);

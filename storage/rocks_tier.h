@@ -9,6 +9,9 @@
 // Integrity: an extent says whose body it holds, and that is checked here; the body's bytes are
 // checked by the store against the digest in the page's record.
 //
+// Folders have mode 0700 and files 0600, whatever the umask says; what was left open is closed when
+// it is opened. The folder above them keeps its mode when it is there already.
+//
 // Errors of every call name the folder: RESOURCE_EXHAUSTED when the disk is full (reads go on, and
 // writes work again by themselves once there is room), UNAVAILABLE for other I/O errors, DATA_LOSS
 // for damaged bytes.
@@ -51,7 +54,7 @@ struct RocksStore {
 // Opens or makes the store. FAILED_PRECONDITION when another process holds it (names LOCK),
 // PERMISSION_DENIED or UNAVAILABLE when the folder cannot be used. A database whose metadata is
 // damaged is set aside as `PATH/db.damaged-N`, one of another version as `PATH/db.version-N`, with
-// an error in the log, and a new one is made.
+// an error in the log, and a new one is made. A FORMAT that power loss cut short is written again.
 absl::StatusOr<RocksStore> OpenRocksStore(const RocksOptions& options);
 
 }  // namespace kvstow

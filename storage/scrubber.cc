@@ -28,18 +28,33 @@ std::vector<PageRef> TieredStore::Impl::PageRefs() {
   return pages;
 }
 
-// Every copy of every segment. A damaged one counts, and goes as when a read finds it; one on disk
-// that has a good copy in memory is written again.
 uint64_t TieredStore::Impl::Scrub(const PageRef& page) {
   std::optional<Claim> claim = ClaimPage(page, Wait::kNo);
   if (!claim.has_value()) return 0;
+  const uint64_t bytes = VerifyCopies(*claim);
+  MutexLock lock(mu_);
+  counters_.scrubbed_bytes += bytes;
+  return bytes;
+}
+
+absl::Status TieredStore::Impl::Examine(const PageName& name, PageNumber number) {
+  std::optional<Claim> claim = ClaimNumber(name, number);
+  if (claim.has_value()) VerifyCopies(*claim);
+  if (claim.has_value() && claim->page() != nullptr) return absl::OkStatus();
+  return absl::NotFoundError("no such page");
+}
+
+// Every copy of every segment. A damaged one counts, and goes as when a read finds it; one on disk
+// that has a good copy in memory is written again. Answers how many bytes were read; the page may
+// be gone.
+uint64_t TieredStore::Impl::VerifyCopies(Claim& claim) {
   std::vector<BadCopy> bad;
   std::vector<SegmentBody> mend;
-  size_t keep = (*claim)->segment_count;
+  size_t keep = claim->segment_count;
   uint64_t bytes = 0, corrupt = 0, lost = 0, disk_errors = 0;
-  for (uint16_t i = 0; i < (*claim)->segment_count; ++i) {
-    const PageEntry::Segment& segment = (*claim)->segments()[i];
-    const SegmentId id = (*claim)->id(i);
+  for (uint16_t i = 0; i < claim->segment_count; ++i) {
+    const PageEntry::Segment& segment = claim->segments()[i];
+    const SegmentId id = claim->id(i);
     std::optional<SharedBytes> good;
     TierSet left = segment.tiers, proven;
     for (; !left.empty(); left.Remove(left.Hottest())) {
@@ -61,20 +76,18 @@ uint64_t TieredStore::Impl::Scrub(const PageRef& page) {
     if (good.has_value() && proven.Has(TierId::kDisk)) mend.push_back({id, *std::move(good)});
   }
   if (!mend.empty()) {
-    const PageRecord record = (*claim)->Record((*claim)->on_disk());
-    const absl::Status mended = parts_.catalog->PutPage(record, mend, (*claim)->disk_ack);
+    const PageRecord record = claim->Record(claim->on_disk());
+    const absl::Status mended = parts_.catalog->PutPage(record, mend, claim->disk_ack);
     disk_errors += mended.ok() ? 0 : 1;
   }
-  if (!bad.empty())
-    Log().warn("scrubbing found {} damaged copies of page {}", bad.size(), page.number);
+  if (!bad.empty()) Log().warn("page {} has {} damaged copies", claim->number, bad.size());
   {
     MutexLock lock(mu_);
-    counters_.scrubbed_bytes += bytes;
     counters_.corrupt_segments += corrupt;
     counters_.lost_segments += lost;
     counters_.disk_errors += disk_errors;
   }
-  DropBad(*claim, bad, keep);
+  DropBad(claim, bad, keep);
   return bytes;
 }
 

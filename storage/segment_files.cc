@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/private_folder.h"
 #include "base/status_macros.h"
 #include "storage/async_writes.h"
 #include "storage/block_pool.h"
@@ -101,8 +102,8 @@ class PosixSegmentFiles final : public SegmentFiles {
       : folder_(std::move(folder)), flags_(O_RDWR | O_CLOEXEC | (direct_io ? O_DIRECT : 0)) {}
 
   absl::StatusOr<std::vector<SegmentFileInfo>> List() override {
-    std::error_code error;
-    fs::create_directories(folder_, error);
+    std::error_code error = MakePrivateFolder(folder_);
+    if (error) return ErrnoStatus(error.value(), folder_);
     std::vector<SegmentFileInfo> out;
     for (const auto& entry : fs::directory_iterator(folder_, error)) {
       const std::string name = entry.path().filename().string();
@@ -197,7 +198,7 @@ class PosixSegmentFiles final : public SegmentFiles {
     return absl::StrFormat("%s/%06d%s", folder_, number, kSuffix);
   }
   absl::StatusOr<std::shared_ptr<File>> Open(const std::string& path, int more_flags) const {
-    const int fd = open(path.c_str(), flags_ | more_flags, 0644);
+    const int fd = open(path.c_str(), flags_ | more_flags, kPrivateFile);
     if (fd < 0) return ErrnoStatus(errno, path);
     return std::make_shared<File>(fd, path);
   }

@@ -42,6 +42,7 @@ class TieredStore::Impl {
   // store_put.cc
   absl::StatusOr<PutOutcome> Put(PageToStore page);
   absl::Status Delete(const PageName& name, bool force);
+  absl::Status Drop(const PageName& name, PageNumber number);
   absl::Status Flush();
 
   // store_read.cc
@@ -64,6 +65,7 @@ class TieredStore::Impl {
   void SetMakeColdForm(MakeColdForm make_cold_form);  // cold_form.cc
   std::vector<PageRef> PageRefs();                    // scrubber.cc
   uint64_t Scrub(const PageRef& page);
+  absl::Status Examine(const PageName& name, PageNumber number);
 
   // demoter.cc
   absl::Status Shrink(TierId tier, uint64_t bytes);
@@ -103,6 +105,7 @@ class TieredStore::Impl {
 
   // Claims. EndClaim takes null for a page that is gone.
   std::optional<Claim> ClaimPage(const PageRef& page, Wait wait) KVSTOW_EXCLUDES(mu_);
+  std::optional<Claim> ClaimNumber(const PageName& name, PageNumber number) KVSTOW_EXCLUDES(mu_);
   Claim Begin(PageEntry* page) KVSTOW_REQUIRES(mu_);
   void EndClaim(PageEntry* page) KVSTOW_EXCLUDES(mu_);
 
@@ -141,8 +144,6 @@ class TieredStore::Impl {
                   std::optional<TierId> by = std::nullopt);
   absl::Status Truncate(Claim& claim, size_t keep, Why why,
                         std::optional<TierId> by = std::nullopt);
-  // Bodies from the hottest good copy. Copies that prove bad are dropped, and with the last copy
-  // of a segment the page's tail.
   std::vector<absl::StatusOr<SharedBytes>> ReadClaimed(Claim& claim,
                                                        std::span<const uint16_t> indices);
   // A copy of a segment that proved missing or damaged.
@@ -151,6 +152,7 @@ class TieredStore::Impl {
     TierId tier;
   };
   void DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep);
+  uint64_t VerifyCopies(Claim& claim);
   // Parts of Put.
   struct NameTaken {
     PutOutcome outcome = PutOutcome::kConflict;
@@ -165,7 +167,6 @@ class TieredStore::Impl {
   absl::StatusOr<TierId> StoreInMemory(std::span<const SegmentBody> bodies, uint64_t bytes);
   absl::Status StoreOnDisk(const PageEntry& page, std::span<const SegmentBody> bodies,
                            uint64_t bytes, Ack ack);
-
   void Promote(const PageRef& page, std::span<const uint16_t> indices,
                std::span<const absl::StatusOr<SharedBytes>> bodies);
   PageFacts FactsOf(const PageEntry& page) const;

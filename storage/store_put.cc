@@ -248,6 +248,12 @@ absl::Status TieredStore::Impl::Delete(const PageName& name, bool force) {
   return Truncate(*claim, 0, Why::kDelete);
 }
 
+absl::Status TieredStore::Impl::Drop(const PageName& name, PageNumber number) {
+  std::optional<Claim> claim = ClaimNumber(name, number);
+  if (!claim.has_value()) return absl::NotFoundError("no such page");
+  return Truncate(*claim, 0, Why::kDamage);
+}
+
 absl::Status TieredStore::Impl::Flush() {
   if (!usable(TierId::kDisk)) return absl::OkStatus();
   std::vector<PageRef> unwritten;

@@ -185,6 +185,8 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::Read(const PageName&
   return out;
 }
 
+// Bodies from the hottest good copy. Copies that prove bad are dropped, and with the last copy of a
+// segment the page's tail.
 std::vector<absl::StatusOr<SharedBytes>> TieredStore::Impl::ReadClaimed(
     Claim& claim, std::span<const uint16_t> indices) {
   std::vector<absl::StatusOr<SharedBytes>> out(indices.size(), Missing());
@@ -282,12 +284,7 @@ absl::Status TieredStore::Impl::Pin(const PageName& name, bool pinned) {
 // By claim: whoever moves the page reads its gains without the lock.
 absl::Status TieredStore::Impl::SetGains(const PageName& name, PageNumber number,
                                          std::span<const float> gains) {
-  PageRef ref{.number = number};
-  {
-    MutexLock lock(mu_);
-    ref.item = index_.IdFor(name);
-  }
-  const std::optional<Claim> claim = ClaimPage(ref, Wait::kYes);
+  const std::optional<Claim> claim = ClaimNumber(name, number);
   if (!claim.has_value()) return absl::NotFoundError("no such page");
   if (gains.size() < (*claim)->segment_count) {
     return absl::InvalidArgumentError(

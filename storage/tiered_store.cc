@@ -125,6 +125,9 @@ std::vector<absl::StatusOr<SharedBytes>> TieredStore::Read(const PageName& name,
 absl::Status TieredStore::Delete(const PageName& name, bool force) {
   return impl_->Delete(name, force);
 }
+absl::Status TieredStore::Drop(const PageName& name, PageNumber number) {
+  return impl_->Drop(name, number);
+}
 absl::Status TieredStore::Pin(const PageName& name, bool pinned) {
   return impl_->Pin(name, pinned);
 }
@@ -145,6 +148,9 @@ std::vector<PageSample> TieredStore::Sample(SpaceId space, size_t max_pages) {
 }
 std::vector<PageRef> TieredStore::PageRefs() { return impl_->PageRefs(); }
 uint64_t TieredStore::Scrub(const PageRef& page) { return impl_->Scrub(page); }
+absl::Status TieredStore::Examine(const PageName& name, PageNumber number) {
+  return impl_->Examine(name, number);
+}
 absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
 absl::Status TieredStore::SetBudget(TierId tier, uint64_t bytes) {
   return impl_->SetBudget(tier, bytes);

@@ -144,6 +144,9 @@ class TieredStore {
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
   // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
   absl::Status Delete(const PageName& name, bool force);
+  // The page of this number alone, leased or not: for one whose bytes mean nothing. It counts as
+  // dropped. NOT_FOUND when the name has another by now, which stays.
+  absl::Status Drop(const PageName& name, PageNumber number);
   absl::Status Pin(const PageName& name, bool pinned);
 
   // Pages come back after a restart only if their space was saved. FAILED_PRECONDITION for an id
@@ -173,6 +176,9 @@ class TieredStore {
   // the page. For a Scrubber.
   std::vector<PageRef> PageRefs();
   uint64_t Scrub(const PageRef& page);
+  // The same at once, for whoever found a page damaged: waits while it is being moved, and is
+  // NOT_FOUND when nothing good is left of it, or the name has another number by now, which stays.
+  absl::Status Examine(const PageName& name, PageNumber number);
   // Demotes and drops until the tier holds at most `bytes`.
   absl::Status Shrink(TierId tier, uint64_t bytes);
   // The tier's budget from now on, until the store is opened again. More room is used at once; what

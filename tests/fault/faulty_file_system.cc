@@ -187,6 +187,15 @@ void FaultyFileSystem::PowerOn() {
   writes_left_ = writes_after_log_ = 0;
 }
 
+void FaultyFileSystem::LoseWhatIsUnknown(const std::string& folder) {
+  MutexLock lock(mu_);
+  for (const auto& file : fs::recursive_directory_iterator(folder)) {
+    if (file.is_regular_file() && !files_.contains(Plain(file.path()))) {
+      fs::resize_file(file.path(), 0);
+    }
+  }
+}
+
 void FaultyFileSystem::Lose(const std::string& name, const FileState& state) {
   std::error_code error;
   if (!fs::exists(name, error)) return;

@@ -45,6 +45,9 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // The same, counted from when the next log file is begun.
   void CutPowerAfterNewLog(uint64_t writes);
   void PowerOn();
+  // Before PowerOn: files below the folder that were made elsewhere, and never synced here, are
+  // empty from now on.
+  void LoseWhatIsUnknown(const std::string& folder);
 
   // One of N appends, syncs and new files fails with an I/O error, or of those of logs alone;
   // 0 = none.

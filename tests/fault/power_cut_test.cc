@@ -2,6 +2,7 @@
 // no page that was acknowledged as DURABLE is lost, and of those acknowledged as PROCESS the ones
 // that are lost are the last ones.
 #include <atomic>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
@@ -165,6 +166,59 @@ TEST_F(PowerCutTruncation, LeavesNoRecordWithoutBodies) {
   EXPECT_EQ(ReadBack(synced), 1u);
   EXPECT_EQ(ReadBack(page), 2u) << "the durable one was acknowledged after it";
   EXPECT_EQ(store_->Counters().lost_segments, 0u);
+}
+
+class FirstOpenTest : public StoreTest {
+ protected:
+  // Opens the store and puts the page, as far as the power lasts.
+  bool OpenAndPut(const PrfPage& page) {
+    auto disk = OpenRocksStore({.path = dir_.path(),
+                                .budget_bytes = options_.budget_bytes[2],
+                                .file_system = file_system_,
+                                .make_files = make_files_});
+    if (!disk.ok()) return false;
+    TieredStoreParts parts;
+    parts.tiers[2] = std::move(disk->tier);
+    parts.catalog = std::move(disk->catalog);
+    options_.background = false;
+    auto store = TieredStore::Open(options_, std::move(parts));
+    if (!store.ok()) return false;
+    store_ = *std::move(store);
+    return SaveSpace().ok() && store_->Put(page.ToStore(Ack::kDurable)).ok();
+  }
+};
+
+// The power goes before every write of the first open and the first put, and at last behind them.
+TEST_F(FirstOpenTest, DurablePagesComeBackWhereverItWasCut) {
+  options_.budget_bytes = {0, 0, 64 << 20};
+  const PrfPage page{.key = 1, .sizes = {20'000, 100}}, next{.key = 2};
+  bool acked = false;
+  for (uint64_t writes = 1; !acked && !HasFailure(); ++writes) {
+    SCOPED_TRACE(absl::StrCat("cut before write ", writes));
+    const auto disk = std::make_shared<FaultyFileSystem>(writes);
+    file_system_ = disk;
+    make_files_ = FaultySegmentFilesOf(disk);
+    disk->CutPowerAfter(writes);
+    acked = OpenAndPut(page);
+    disk->CutPower();
+    store_.reset();
+    disk->LoseWhatIsUnknown(dir_.path());
+    disk->PowerOn();
+    if (std::filesystem::exists(dir_.path() + "/db/CURRENT")) {
+      EXPECT_EQ(std::filesystem::file_size(dir_.path() + "/db/FORMAT"), 18u) << "it was synced";
+    }
+    Reopen();
+    const size_t there = ReadBack(page);
+    EXPECT_TRUE(there == 2 || (there == 0 && !acked)) << there << " segments";
+    ASSERT_OK(Put(next, Ack::kDurable).status());
+    Reopen();
+    EXPECT_EQ(ReadBack(next), 3u);
+    store_.reset();
+    for (const auto& it : std::filesystem::directory_iterator(dir_.path())) {
+      EXPECT_EQ(it.path().filename(), "db") << "nothing is set aside";
+      std::filesystem::remove_all(it.path());
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, PowerCutTest, testing::Range<uint64_t>(1, 11));

@@ -2,13 +2,16 @@
 // without it as a cache does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "kernels/codec.h"
 #include "proto/wire/spec.h"
+#include "service/calibrations.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/service/server_fixture.h"
 
@@ -142,6 +145,25 @@ TEST_F(CalibratedTest, AFolderThatIsNotThereIsRefusedAtStart) {
   const auto server = Server::Start(config_, options_);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("calibrations: "));
+}
+
+// Whatever the umask says; one that an earlier server left open is closed.
+TEST_F(CalibratedTest, AFolderOfItsOwnIsTheServersAlone) {
+  using std::filesystem::perms;
+  const std::string folder = DiskPath() + "/calibrations";
+  const mode_t before = umask(0);
+  for (const bool loose : {false, true}) {
+    Calibrations calibrations("", DiskPath());
+    EXPECT_TRUE(calibrations.Load().ok());
+    EXPECT_TRUE(calibrations.Add(AsBytes(blob_)).ok());
+    EXPECT_EQ(std::filesystem::status(folder).permissions(), perms::owner_all) << loose;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      EXPECT_EQ(file.status().permissions(), perms(0600)) << file.path();
+      std::filesystem::permissions(file.path(), perms(0644));
+    }
+    std::filesystem::permissions(folder, perms(0755));
+  }
+  umask(before);
 }
 
 }  // namespace

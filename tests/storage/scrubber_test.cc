@@ -79,6 +79,52 @@ TEST_F(ScrubberTest, ADamagedCopyInMemoryGoes) {
   EXPECT_EQ(ReadBack(first_), 3u);
 }
 
+TEST_F(ScrubberTest, ExamineDropsBadCopiesAndKeepsThePage) {
+  Open(0, 64 * kKiB, 1 << 20);
+  ASSERT_OK(Put(first_, Ack::kDurable).status());
+  const PageNumber number = store_->Find(first_.name())->number;
+  for (const TierId bad : {TierId::kDisk, TierId::kHost}) {
+    Faults& faults = faults_[static_cast<size_t>(bad)];
+    faults.damage_reads = true;
+    EXPECT_OK(store_->Examine(first_.name(), number));
+    faults.damage_reads = false;
+    EXPECT_EQ(ReadBack(first_), 3u) << TierName(bad);
+  }
+  EXPECT_EQ(store_->Counters().corrupt_segments, 6u);
+  EXPECT_EQ(store_->Counters().scrubbed_bytes, 0u) << "that is the scrubber's";
+}
+
+TEST_F(ScrubberTest, ExamineDropsAPageWithoutAGoodBase) {
+  Open(0, 64 * kKiB, 1 << 20);
+  ASSERT_OK(Put(first_, Ack::kDurable).status());
+  const LeaseId lease = Lease(1);
+  const PageNumber number = store_->Find(first_.name())->number;
+  faults_[1].damage_reads = faults_[2].damage_reads = true;
+  EXPECT_THAT(store_->Examine(first_.name(), number), HasCode(absl::StatusCode::kNotFound));
+  EXPECT_FALSE(store_->Find(first_.name()).ok());
+  EXPECT_TRUE(store_->Release(lease));
+}
+
+// Found bad by its number, when the name has another page already.
+TEST_F(ScrubberTest, ExamineAndDropLeaveAnotherNumberAlone) {
+  Open(0, 64 * kKiB, 1 << 20);
+  ASSERT_OK(Put(first_, Ack::kDurable).status());
+  const PageNumber old = store_->Find(first_.name())->number;
+  ASSERT_OK(store_->Delete(first_.name(), false));
+  ASSERT_OK(Put(first_, Ack::kDurable).status());
+  for (const bool leased : {false, true}) {
+    EXPECT_TRUE(!leased || Lease(1) != 0);
+    faults_[1].damage_reads = faults_[2].damage_reads = true;
+    EXPECT_THAT(store_->Examine(first_.name(), old), HasCode(absl::StatusCode::kNotFound));
+    EXPECT_THAT(store_->Drop(first_.name(), old), HasCode(absl::StatusCode::kNotFound));
+    faults_[1].damage_reads = faults_[2].damage_reads = false;
+    EXPECT_EQ(ReadBack(first_), 3u);
+  }
+  EXPECT_OK(store_->Drop(first_.name(), store_->Find(first_.name())->number));
+  EXPECT_FALSE(store_->Find(first_.name()).ok());
+  EXPECT_EQ(store_->Counters().dropped_pages, 1u);
+}
+
 TEST_F(ScrubberTest, AThreadOfItsOwnFindsIt) {
   Open(0, 0, 1 << 20);
   ASSERT_OK(Put(first_).status());

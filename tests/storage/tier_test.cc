@@ -10,6 +10,7 @@
 #include "storage/memory_tier.h"
 #include "storage/noop_tier.h"
 #include "storage/rocks_tier.h"
+#include "storage/segment_format.h"
 #include "tests/conformance/tier_conformance.h"
 #include "tests/kernels/host_as_gpu.h"
 #include "tests/storage/fake_disk.h"
@@ -193,6 +194,82 @@ TEST_F(RocksTest, ADatabaseOfAnotherVersionIsSetAside) {
   EXPECT_TRUE(std::filesystem::exists(dir_.path() + "/db.version-1/CURRENT"));
   Open();
   EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/db.version-2"));
+}
+
+// What power loss leaves of a FORMAT says nothing; one that names a version does.
+TEST_F(RocksTest, OnlyAFormatThatNamesAnotherVersionSetsTheDatabaseAside) {
+  const std::string ours = kDatabaseFormat, path = dir_.path() + "/db/FORMAT";
+  Open();
+  const PrfPage page{.key = 5};
+  ASSERT_OK(store_.catalog->PutPage(RecordOf(page, 9), BodiesOf(page, 9), Ack::kProcess));
+  for (const std::string& torn : {std::string(), ours.substr(0, 1), ours.substr(0, ours.size() - 1),
+                                  ours.substr(0, 7) + '\0', std::string(ours.size(), '\0')}) {
+    store_ = {};
+    std::ofstream(path, std::ios::binary) << torn;
+    Open();
+    EXPECT_EQ(store_.catalog->Load()->pages.size(), 1u) << "after '" << torn << "'";
+    std::ifstream in(path, std::ios::binary);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), ours);
+  }
+  store_ = {};
+  std::ofstream(path, std::ios::binary) << "kvstow database 3\n";
+  Open();
+  EXPECT_TRUE(store_.catalog->Load()->pages.empty());
+  EXPECT_TRUE(std::filesystem::exists(dir_.path() + "/db.version-1/CURRENT"));
+}
+
+class ModesTest : public RocksTest {
+ protected:
+  ~ModesTest() override { umask(umask_); }
+  // Others' rights to anything in the folder.
+  void ExpectPrivate(const std::filesystem::path& folder) {
+    using std::filesystem::perms;
+    size_t files = 0;
+    for (const auto& it : std::filesystem::recursive_directory_iterator(folder)) {
+      EXPECT_EQ(it.status().permissions(),
+                it.is_directory() ? perms::owner_all : perms::owner_read | perms::owner_write)
+          << it.path();
+      files += it.is_directory() ? 0 : 1;
+    }
+    EXPECT_GT(files, 5u);
+  }
+  void PutLarge(PageNumber number) {
+    const PrfPage page{.key = number, .sizes = {100'000, 10}};
+    ASSERT_OK(
+        store_.catalog->PutPage(RecordOf(page, number), BodiesOf(page, number), Ack::kDurable));
+  }
+
+  const mode_t umask_ = umask(0);
+};
+
+TEST_F(ModesTest, FilesAreTheirOwnersAlone) {
+  Open();
+  PutLarge(1);
+  ExpectPrivate(dir_.path());
+  Open();
+  ExpectPrivate(dir_.path());
+}
+
+TEST_F(ModesTest, WhatAnEarlierServerLeftOpenIsClosed) {
+  Open();
+  PutLarge(1);
+  store_ = {};
+  std::filesystem::create_directory(dir_.path() + "/db.damaged-1");
+  using std::filesystem::perms;
+  for (const auto& it : std::filesystem::recursive_directory_iterator(dir_.path())) {
+    const perms read = perms::group_read | perms::others_read;
+    const perms more = it.is_directory() ? perms::group_exec | perms::others_exec : perms::none;
+    std::filesystem::permissions(it.path(), read | more, std::filesystem::perm_options::add);
+  }
+  Open();
+  PutLarge(2);
+  ExpectPrivate(dir_.path());
+}
+
+TEST_F(ModesTest, AFolderThatIsNotOursKeepsItsMode) {
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms(0755));
+  Open();
+  EXPECT_EQ(std::filesystem::status(dir_.path()).permissions(), std::filesystem::perms(0755));
 }
 
 TEST_F(RocksTest, AFolderThatVanishedIsUnavailable) {
