@@ -203,20 +203,37 @@ v1::PutResult PageWriter::WriteCopy(const Space& space, const v1::PutPage& page,
   return Write(space, v1::RAW, page, copy, std::move(parent_key), coder, digests);
 }
 
+// Whether what is stored are this page's very bytes, as far as it is still there. Digests would not
+// do: of two pages with the same ones, one may have been made for that.
+bool PageWriter::IsStored(const PageName& name, const PageFacts& there,
+                          const EncodedPage& page) const {
+  const auto header = ParsePageHeader(there.header.span());
+  if (!header.ok() || header->segments != page.header.segments) return false;
+  std::vector<uint16_t> indices(there.segments.size());
+  std::iota(indices.begin(), indices.end(), uint16_t{0});
+  const auto bodies = store_.Read(name, there.number, indices);
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    if (!bodies[i].ok() || !std::ranges::equal(bodies[i]->span(), page.segments[i].span())) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // The digest by which the store tells pages of one name apart. A page whose raw digest the server
 // did not make goes by its content digest, so that an honest page with that raw digest is another
-// one: a CONFLICT. Where either is what the other claims to be, segment by segment or by an honest
-// raw digest, both are the same page.
+// one: a CONFLICT. Both are the same page where the bytes are the same, or where a word is about a
+// page that is there honestly.
 Digest128 PageWriter::StoredDigest(const PageName& name, v1::Payload payload,
-                                   const PageHeader& header) const {
+                                   const EncodedPage& page) const {
+  const PageHeader& header = page.header;
   const bool word = payload == v1::ENCODED && !header.exact;
   const Digest128 content = ContentDigest(header);
   const auto there = store_.Find(name);
-  if (there.ok()) {
-    const bool same =
-        there->raw_digest == content || (word && there->raw_digest == header.raw_digest);
-    if (same) return there->raw_digest;
+  if (there.ok() && there->raw_digest == content) {
+    return IsStored(name, *there, page) ? content : header.raw_digest;
   }
+  if (word && there.ok() && there->raw_digest == header.raw_digest) return header.raw_digest;
   return word ? content : header.raw_digest;
 }
 
@@ -229,7 +246,7 @@ v1::PutResult PageWriter::Store(const Space& space, v1::Payload payload, const v
   // A page that was kept exactly would be kept so again.
   const bool hot = space.cold != nullptr && !encoded->header.fell_back;
   const PageName name{.space = space.id, .key = page.key()};
-  const Digest128 digest = StoredDigest(name, payload, encoded->header);
+  const Digest128 digest = StoredDigest(name, payload, *encoded);
   PageToStore to_store = ToStore(name, digest, *std::move(encoded),
                                  PageBytes(space.spec, page.tokens()), hot, AckOf(page));
   to_store.parent_key = std::move(parent_key);

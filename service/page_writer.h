@@ -65,7 +65,8 @@ class PageWriter {
   v1::PutResult Store(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       absl::StatusOr<EncodedPage> encoded, const AttentionColumns& columns,
                       std::string parent_key);
-  Digest128 StoredDigest(const PageName& name, v1::Payload payload, const PageHeader& header) const;
+  Digest128 StoredDigest(const PageName& name, v1::Payload payload, const EncodedPage& page) const;
+  bool IsStored(const PageName& name, const PageFacts& there, const EncodedPage& page) const;
   Ack AckOf(const v1::PutPage& page) const;
 
   TieredStore& store_;
