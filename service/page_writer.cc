@@ -1,8 +1,10 @@
 #include "service/page_writer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
