@@ -139,7 +139,10 @@ class TieredStore {
   // What a page's segments are worth from now on, in place of the gains that it was put with; one
   // for each segment of its list. NOT_FOUND when the page is not there any longer.
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
-  // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
+  // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`. The page is served no longer;
+  // OK when it, and older pages of its name, are erased on disk too, in a way that survives kill -9.
+  // UNAVAILABLE when the disk did not take that: it is tried again, by RunDemotion and whoever needs
+  // the room, and its bytes count on disk until then. A put of the name meanwhile is not harmed.
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Pin(const PageName& name, bool pinned);
 
@@ -179,7 +182,8 @@ class TieredStore {
   absl::Status SetBudget(TierId tier, uint64_t bytes);
   // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.
   absl::Status Flush();
-  // One round of what the background does: demotion to the low watermarks, expiry of leases.
+  // One round of what the background does: removals that the disk refused, demotion to the low
+  // watermarks, expiry of leases.
   void RunDemotion();
   // Recounts everything and compares it with what is kept up to date; INTERNAL names what differs.
   absl::Status CheckInvariants();
