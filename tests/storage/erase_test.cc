@@ -33,12 +33,13 @@ TEST_F(EraseTest, ADiskThatRefusesRemovalsLosesOnePage) {
   for (uint64_t key = 1; key <= 10; ++key) {
     ASSERT_OK(Put({.key = key, .whole = true}, Ack::kProcess).status());
   }
+  const uint64_t before = store_->Usage().pages;
   RefuseErases(true);
   for (uint64_t key = 11; key <= 20; ++key) {
     EXPECT_THAT(Put({.key = key, .whole = true}, Ack::kProcess).status(),
                 HasCode(StatusCode::kResourceExhausted));
   }
-  EXPECT_GE(store_->Usage().pages, 9u);
+  EXPECT_GE(store_->Usage().pages, before - 1);
   RefuseErases(false);
   PutOk(11, Ack::kProcess);
   ExpectBudgetsHold();
