@@ -54,7 +54,8 @@ class Catalog {
   // `ack`: the weakest that the page was put with; the record survives that or kill -9.
   virtual absl::Status TruncatePage(const PageRecord& record, size_t had, Ack ack) = 0;
   // Forgets the record and its `segments` bodies; survives kill -9. A page that is not here is no
-  // error.
+  // error. After an error it is here or not, no other call brings it back, and it is to be asked
+  // for again: so with EraseSpace.
   virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;
   // Survives power loss.
   virtual absl::Status PutSpace(const SpaceRecord& space) = 0;

@@ -98,6 +98,7 @@ bool TieredStore::Impl::WriteCold(const PageEntry& page, std::span<const SharedB
   std::vector<SegmentBody> list;
   for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
   absl::Status written;
+  bool on_disk = false;
   const TierSet tiers = page.segments()[0].tiers;
   for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
     if (!tiers.Has(t)) continue;
@@ -105,11 +106,16 @@ bool TieredStore::Impl::WriteCold(const PageEntry& page, std::span<const SharedB
                   ? tier(t).Write(list)
                   : parts_.catalog->PutPage(page.Record(list.size()), list, page.disk_ack);
     if (!written.ok()) break;
+    on_disk |= t == TierId::kDisk;
   }
   if (written.ok()) return true;
-  EraseEverywhere(page);
-  MutexLock lock(mu_);
-  counters_.disk_errors += tiers.Has(TierId::kDisk) ? 1 : 0;
+  EraseInMemory(page);
+  {
+    MutexLock lock(mu_);
+    counters_.disk_errors += tiers.Has(TierId::kDisk) ? 1 : 0;
+    if (on_disk) EraseLater(page, page.on_disk(), 0);
+  }
+  EraseNow().IgnoreError();  // it is tried again
   return false;
 }
 
@@ -117,9 +123,11 @@ bool TieredStore::Impl::WriteCold(const PageEntry& page, std::span<const SharedB
 bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
   std::unique_ptr<PageEntry> gone;
   std::array<uint64_t, kTiers> leaving{};
+  constexpr auto kDisk = static_cast<size_t>(TierId::kDisk);
   {
     MutexLock lock(mu_);
-    if (claim->is_protected()) {
+    const bool stays = claim->is_protected();
+    if (stays) {
       gone = std::move(cold);
     } else {
       const uint64_t had = claim->BytesOf(0, claim->segment_count);
@@ -131,38 +139,34 @@ bool TieredStore::Impl::Swap(Claim& claim, std::unique_ptr<PageEntry> cold) {
       claim.PageWasRemoved();
       const std::array<uint64_t, kTiers> after = BytesByTier();
       // Until the hot form has really gone.
-      for (int t = 0; t < kTiers; ++t) reserved_[t] += leaving[t] = before[t] - after[t];
+      for (int t = 0; t < kTiers; ++t) leaving[t] = before[t] - after[t];
     }
+    // Before the hot form goes, the cold one survives what the hot one did: power loss too.
+    EraseLater(*gone, gone->on_disk(), std::exchange(leaving[kDisk], 0), /*sync_first=*/!stays);
+    for (int t = 0; t < kTiers; ++t) reserved_[t] += leaving[t];
   }
-  // Before the hot form goes, the cold one survives what the hot one did: power loss too.
-  const bool swapped = claim.page() == nullptr;
-  const absl::Status kept =
-      swapped && gone->on_disk() > 0 ? parts_.catalog->Sync() : absl::OkStatus();
-  if (kept.ok()) {
-    EraseEverywhere(*gone);
-  } else {
-    Log().warn("page {} stays on disk beside its cold form: {}", gone->number, kept.ToString());
-  }
+  EraseInMemory(*gone);
+  const absl::Status erased = EraseNow();
+  if (!erased.ok())
+    Log().warn("page {} stays on disk for now: {}", gone->number, erased.ToString());
   MutexLock lock(mu_);
   for (int t = 0; t < kTiers; ++t) reserved_[t] -= leaving[t];
   changed_.NotifyAll();
-  return swapped;
+  return claim.page() == nullptr;
 }
 
 std::array<uint64_t, kTiers> TieredStore::Impl::BytesByTier() const {
   return {index_.bytes(TierId::kGpu), index_.bytes(TierId::kHost), index_.bytes(TierId::kDisk)};
 }
 
-// A page that is not in the index. At worst its bytes stay on disk until the next start.
-void TieredStore::Impl::EraseEverywhere(const PageEntry& page) {
-  absl::Status erased;
+// A page that is not in the index.
+void TieredStore::Impl::EraseInMemory(const PageEntry& page) {
   for (const TierId t : {TierId::kGpu, TierId::kHost}) {
     std::vector<SegmentId> ids;
     for (const uint16_t i : page.SegmentsIn(t, 0)) ids.push_back(page.id(i));
-    if (!ids.empty()) erased.Update(tier(t).Erase(ids));
+    const absl::Status erased = ids.empty() ? absl::OkStatus() : tier(t).Erase(ids);
+    if (!erased.ok()) Log().warn("page {}: {}", page.number, erased.ToString());
   }
-  if (page.on_disk() > 0) erased.Update(parts_.catalog->ErasePage(page.number, page.on_disk()));
-  if (!erased.ok()) Log().warn("page {}: {}", page.number, erased.ToString());
 }
 
 }  // namespace kvstow

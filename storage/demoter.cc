@@ -39,17 +39,6 @@ std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimPage(const PageR
   }
 }
 
-// Waits for it; nothing when the name has another number.
-std::optional<TieredStore::Impl::Claim> TieredStore::Impl::ClaimNumber(const PageName& name,
-                                                                       PageNumber number) {
-  PageRef ref{.number = number};
-  {
-    MutexLock lock(mu_);
-    ref.item = index_.IdFor(name);
-  }
-  return ClaimPage(ref, Wait::kYes);
-}
-
 TieredStore::Impl::Claim TieredStore::Impl::Begin(PageEntry* page) {
   page->busy = true;
   ++claims_;
@@ -82,24 +71,31 @@ bool TieredStore::Impl::CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wa
   for (int waits = 0;;) {
     std::optional<Claim> hot;
     std::optional<Step> step;
+    bool erase = false;
     {
       MutexLock lock(mu_);
       ReapLeases();
-      const uint64_t held = index_.bytes(t) + reserved(t) + reserve;
+      const uint64_t held = Held(t) + reserve;
       const uint64_t room = std::min(limit, budget(t));
       if (reserve > room) return false;  // not even alone
       if (held <= room) {
         reserved(t) += reserve;
         return true;
       }
-      if (std::exchange(try_hot, true)) hot = PickHot(t, skip_hot);
-      if (!hot.has_value() && skip.size() < kMaxSkipped) step = PickStep(t, skip);
-      if (!hot.has_value() && !step.has_value()) {
-        const bool under_way = claims_ > 0 || reserved(t) > 0;
+      // While the disk refuses removals, those of more pages make no room.
+      erase = t == TierId::kDisk && unerased_.bytes() > unerased_.busy_bytes();
+      if (!erase && std::exchange(try_hot, true)) hot = PickHot(t, skip_hot);
+      if (!erase && !hot.has_value() && skip.size() < kMaxSkipped) step = PickStep(t, skip);
+      if (!erase && !hot.has_value() && !step.has_value()) {
+        const bool under_way = claims_ > 0 || reserved(t) > 0 || unerased_.busy_bytes() > 0;
         if (wait == Wait::kNo || !under_way || ++waits > kMaxWaits) return false;
         changed_.Wait(mu_);
         continue;
       }
+    }
+    if (erase) {
+      if (!EraseNow().ok()) return false;
+      continue;
     }
     if (hot.has_value()) {
       const PageNumber number = (*hot)->number;
@@ -223,6 +219,8 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
     claim.page()->disk_ack = Ack::kDurable;
     return absl::OkStatus();
   }
+  // A copy of it that is still to be erased goes first: it has the same number.
+  KVSTOW_RETURN_IF_ERROR(EraseNow(claim->name()));
   const uint64_t bytes = claim->BytesOf(on_disk, end);
   if (bytes > budget(TierId::kDisk) || !Reserve(TierId::kDisk, bytes, Wait::kNo)) {
     return absl::ResourceExhaustedError("disk has no room");
@@ -244,6 +242,7 @@ absl::Status TieredStore::Impl::WriteThrough(Claim& claim, size_t end, Ack ack) 
   changed_.NotifyAll();
   if (!written.ok()) {
     counters_.disk_errors += damaged ? 0 : 1;
+    if (claim.page() != nullptr && !damaged) claim->disk_failed = true;
     return written;
   }
   index_.Change(claim.page(), [&](PageEntry& page) {
@@ -261,6 +260,7 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
   std::vector<SegmentId> ids;
   uint64_t bytes = 0;
   const size_t on_disk = claim->on_disk();
+  const bool off_disk = from == TierId::kDisk && indices.front() == 0;
   for (const uint16_t i : indices) {
     ids.push_back(claim->id(i));
     bytes += claim->BytesOf(i);
@@ -270,14 +270,15 @@ void TieredStore::Impl::DropCopies(Claim& claim, TierId from, std::span<const ui
     const auto drop = [&](PageEntry& page) {
       for (const uint16_t i : indices) page.segments()[i].tiers.Remove(from);
     };
+    if (off_disk) EraseLater(*claim.page(), on_disk, std::exchange(bytes, 0));
     index_.Change(claim.page(), drop, by);
     reserved(from) += bytes;  // until they have really gone
   }
   absl::Status erased;
-  if (from != TierId::kDisk) {
+  if (off_disk) {
+    EraseNow().IgnoreError();  // it is tried again
+  } else if (from != TierId::kDisk) {
     erased = tier(from).Erase(ids);
-  } else if (indices.front() == 0) {
-    erased = parts_.catalog->ErasePage(claim->number, on_disk);
   } else {
     erased = parts_.catalog->TruncatePage(claim->Record(indices.front()), on_disk, claim->disk_ack);
   }
@@ -297,6 +298,7 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
   const PageNumber number = claim->number;
   std::array<std::vector<SegmentId>, kTiers> ids;
   std::array<uint64_t, kTiers> bytes{};
+  constexpr auto kDisk = static_cast<size_t>(TierId::kDisk);
   for (size_t i = keep; i < had; ++i) {
     for (int t = 0; t < kTiers; ++t) {
       if (!claim->segments()[i].tiers.Has(static_cast<TierId>(t))) continue;
@@ -310,12 +312,14 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
     if (why == Why::kPolicy && claim->is_protected()) {
       return absl::FailedPreconditionError("the page is leased or pinned");
     }
-    for (int t = 0; t < kTiers; ++t) reserved_[t] += bytes[t];
     if (why != Why::kDelete) {
       counters_.dropped_segments += had - keep;
       counters_.dropped_pages += keep == 0 ? 1 : 0;
     }
     if (keep == 0) {
+      // A write that failed may have reached the log all the same.
+      const bool doubtful = why == Why::kDelete && claim->disk_failed;
+      EraseLater(*claim.page(), doubtful ? had : on_disk, std::exchange(bytes[kDisk], 0));
       removed = index_.Remove(claim.page(), by);
       --claims_;
       claim.PageWasRemoved();
@@ -323,6 +327,7 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
       index_.Change(
           claim.page(), [&](PageEntry& page) { page.Truncate(keep); }, by);
     }
+    for (int t = 0; t < kTiers; ++t) reserved_[t] += bytes[t];
     changed_.NotifyAll();
   }
   absl::Status erased;
@@ -330,17 +335,15 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
     const auto& gone = ids[static_cast<size_t>(t)];
     if (!gone.empty()) erased.Update(tier(t).Erase(gone));
   }
-  if (on_disk > keep) {
-    const absl::Status s =
-        keep == 0 ? parts_.catalog->ErasePage(number, on_disk)
-                  : parts_.catalog->TruncatePage(claim->Record(keep), on_disk, claim->disk_ack);
-    erased.Update(s);
+  if (keep > 0 && on_disk > keep) {
+    erased.Update(parts_.catalog->TruncatePage(claim->Record(keep), on_disk, claim->disk_ack));
   }
+  if (keep == 0 && why != Why::kDelete) EraseNow().IgnoreError();  // it is tried again
   MutexLock lock(mu_);
   for (int t = 0; t < kTiers; ++t) reserved_[t] -= bytes[t];
   counters_.disk_errors += erased.ok() ? 0 : 1;
   changed_.NotifyAll();
-  // The page is forgotten here; at worst its bytes lie on disk until the next write succeeds.
+  // What is cut off is forgotten here; at worst it lies on disk until the next write succeeds.
   if (!erased.ok()) Log().warn("page {}: {}", number, erased.ToString());
   return absl::OkStatus();
 }
@@ -353,7 +356,7 @@ absl::Status TieredStore::Impl::SetBudget(TierId t, uint64_t bytes) {
   {
     MutexLock lock(mu_);
     budgets_[static_cast<size_t>(t)] = bytes;
-    ceiling_[static_cast<size_t>(t)] = index_.bytes(t) + reserved(t);
+    ceiling_[static_cast<size_t>(t)] = Held(t);
     index_.SetBudget(t, bytes);
     wake_.NotifyOne();
     changed_.NotifyAll();
@@ -369,11 +372,12 @@ absl::Status TieredStore::Impl::Shrink(TierId t, uint64_t bytes) {
 }
 
 void TieredStore::Impl::RunDemotion() {
+  EraseNow().IgnoreError();  // the next round tries again
   for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
     {
       MutexLock lock(mu_);
       ReapLeases();
-      if (index_.bytes(t) + reserved(t) <= options_.high_watermark * budget(t)) continue;
+      if (Held(t) <= options_.high_watermark * budget(t)) continue;
     }
     CoolUntil(t, static_cast<uint64_t>(options_.low_watermark * budget(t)), 0, Wait::kNo);
   }

@@ -69,6 +69,7 @@ struct PageEntry {
   uint32_t header_bytes : 24 = 0;
   bool whole : 1 = false;
   bool hot : 1 = false;             // see PageToStore
+  bool disk_failed : 1 = false;     // a write of it did: it may be there all the same
   Ack disk_ack : 2 = Ack::kMemory;  // what the copy on disk survives
   uint16_t segment_count = 0;       // see Truncate
   uint8_t key_bytes = 0;

@@ -46,18 +46,19 @@ absl::Status FromRocks(const rocksdb::Status& s, const std::string& folder) {
   return absl::UnavailableError(text);
 }
 
-// What one call changes: the batch, and how to take it back.
+// What one call changes: the batch, and what is written over it when it fails: what was there
+// before, or for a removal the same again, for nobody takes it back.
 struct Database::Commit {
-  struct Before {
+  struct Value {
     Family family;
     std::string key;
-    std::optional<std::string> value;  // none = the key was not there, or cannot be read
+    std::optional<std::string> value;  // none = the key is not there, or cannot be read
   };
 
   rocksdb::WriteBatch batch;
-  std::vector<Before> before;
-  std::vector<Extent> written;   // free again when it is taken back
-  std::vector<Extent> replaced;  // free when it is done
+  std::vector<Value> if_failed;
+  std::vector<Extent> free_if_failed;  // when that is written
+  std::vector<Extent> replaced;        // free when the batch is written
 };
 
 absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& folder,
@@ -176,15 +177,15 @@ void Database::Remember(Commit& commit, Family family, std::string key) {
   }
   std::optional<std::string> value;
   if (bytes.ok()) value = *std::move(bytes);
-  commit.before.push_back({family, std::move(key), std::move(value)});
+  commit.if_failed.push_back({family, std::move(key), std::move(value)});
 }
 
 absl::Status Database::Apply(Commit& commit, Ack ack) {
   if (const absl::Status s = Write(commit.batch, ack); !s.ok()) {
     // If RocksDB took it in although its log failed, nobody is to see it.
-    Batch undo;
-    AddUndo(commit, undo);
-    db_->Write({}, &undo).PermitUncheckedError();
+    Batch settled;
+    AddSettled(commit, settled);
+    db_->Write({}, &settled).PermitUncheckedError();
     MutexLock lock(mu_);
     failed_.push_back(std::move(commit));
     return s;
@@ -209,7 +210,7 @@ absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
 }
 
 absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack) {
-  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
   std::vector<SegmentStore::Body> large;
   for (const SegmentBody& body : bodies) {
     if (body.bytes.size() < kMinExtentBody) continue;
@@ -219,7 +220,7 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   }
   KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
   Commit commit;
-  for (const SegmentPlace& place : written.places) commit.written.push_back(place.extent());
+  for (const SegmentPlace& place : written.places) commit.free_if_failed.push_back(place.extent());
   if (record != nullptr) {
     Put(commit, kPages, PageRecordKey(record->number), SerializePageRecord(*record));
   }
@@ -243,7 +244,8 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
 }
 
 absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t first, size_t end) {
-  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  const absl::Status settled = SettleFailed();
+  if (!settled.ok() && record == nullptr) return settled;
   Commit commit;
   if (record != nullptr) {
     Put(commit, kPages, PageRecordKey(number), SerializePageRecord(*record));
@@ -253,14 +255,28 @@ absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t f
   for (size_t i = first; i < end; ++i) {
     Delete(commit, kSegments, SegmentKey({number, static_cast<uint16_t>(i)}));
   }
-  return Apply(commit, Ack::kProcess);
+  KeepRemoval(commit);
+  if (record != nullptr) commit.if_failed.front().value = SerializePageRecord(*record);
+  if (settled.ok()) return Apply(commit, Ack::kProcess);
+  // Nobody cuts the page there again: it is written with what failed before. What is there is not
+  // known until then, so its blocks are free after a restart.
+  commit.free_if_failed.clear();
+  MutexLock lock(mu_);
+  failed_.push_back(std::move(commit));
+  return settled;
 }
 
 absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
-  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
   Commit commit;
   for (const SegmentId& id : ids) Delete(commit, kSegments, SegmentKey(id));
+  KeepRemoval(commit);
   return Apply(commit, Ack::kProcess);
+}
+
+void Database::KeepRemoval(Commit& commit) {
+  for (Commit::Value& value : commit.if_failed) value.value.reset();
+  commit.free_if_failed = commit.replaced;
 }
 
 absl::Status Database::Write(Batch& batch, Ack ack) {
@@ -303,7 +319,7 @@ absl::Status Database::SyncLogs() {
 }
 
 absl::Status Database::Sync() {
-  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
   KVSTOW_RETURN_IF_ERROR(segments_->Sync(segments_->last_commit()));
   return FreeNow();
 }
@@ -343,39 +359,39 @@ absl::Status Database::FreeNow() {
   return synced;
 }
 
-void Database::AddUndo(const Commit& commit, Batch& batch) {
-  for (const Commit::Before& before : commit.before) {
-    if (before.value.has_value()) {
-      batch.Put(families_[before.family], before.key, *before.value);
+void Database::AddSettled(const Commit& commit, Batch& batch) {
+  for (const Commit::Value& to : commit.if_failed) {
+    if (to.value.has_value()) {
+      batch.Put(families_[to.family], to.key, *to.value);
     } else {
-      batch.Delete(families_[before.family], before.key);
+      batch.Delete(families_[to.family], to.key);
     }
   }
 }
 
-absl::Status Database::UndoFailed() {
+absl::Status Database::SettleFailed() {
   std::vector<Commit> failed;
   {
     MutexLock lock(mu_);
-    while (undoing_) undone_.Wait(mu_);
+    while (settling_) settled_.Wait(mu_);
     if (failed_.empty()) return absl::OkStatus();
     failed.swap(failed_);
-    undoing_ = true;
+    settling_ = true;
   }
   Batch batch;
-  for (const Commit& commit : failed) AddUndo(commit, batch);
-  const absl::Status undone = Write(batch, Ack::kDurable);
-  if (undone.ok()) {
-    for (const Commit& commit : failed) segments_->Free(commit.written);
+  for (const Commit& commit : failed) AddSettled(commit, batch);
+  const absl::Status settled = Write(batch, Ack::kDurable);
+  if (settled.ok()) {
+    for (const Commit& commit : failed) segments_->Free(commit.free_if_failed);
   }
   MutexLock lock(mu_);
-  undoing_ = false;
-  undone_.NotifyAll();
-  if (!undone.ok()) {
+  settling_ = false;
+  settled_.NotifyAll();
+  if (!settled.ok()) {
     failed_.insert(failed_.end(), std::move_iterator(failed.begin()),
                    std::move_iterator(failed.end()));
   }
-  return undone;
+  return settled;
 }
 
 }  // namespace kvstow

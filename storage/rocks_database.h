@@ -10,7 +10,8 @@
 //
 // A replaced or removed body's blocks are written again only after the removal was synced, so that
 // a value that comes back finds its bytes. A commit that failed may still be in the log or be seen:
-// it is written over with what was there before, before anything else is written.
+// it is written over with what was there before, before anything else is written. A removal that
+// failed is not taken back: it is written again, before anything else is written.
 //
 // Thread-safe, but calls about one page must take turns. Errors are those of storage/rocks_tier.h.
 #ifndef KVSTOW_STORAGE_ROCKS_DATABASE_H_
@@ -72,7 +73,9 @@ class Database {
   // One atomic step: `record` if it is not null, and `bodies`. Bodies of `record` have its digests.
   absl::Status Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack);
   // One atomic step: forgets segments [first, end) of the page, and replaces its record by
-  // `record`, or if that is null and `first` is 0 forgets it. Survives kill -9.
+  // `record`, or if that is null and `first` is 0 forgets it. Survives kill -9. After an error the
+  // page never comes back whole in this process, but it is gone only when this was asked again and
+  // is OK.
   absl::Status Cut(PageNumber number, const PageRecord* record, size_t first, size_t end);
   // Forgets bodies alone. Survives kill -9.
   absl::Status EraseBodies(std::span<const SegmentId> ids);
@@ -113,6 +116,7 @@ class Database {
   void Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
   void Remember(Commit& commit, Family family, std::string key);
+  void KeepRemoval(Commit& commit);  // when it fails, it is written again and not taken back
   absl::Status Apply(Commit& commit, Ack ack);
   // Fails when the batch is not sure to be kept; it may be seen all the same.
   absl::Status Write(Batch& batch, Ack ack);
@@ -128,9 +132,9 @@ class Database {
   // The extents are free once it is synced that nothing refers to them.
   void FreeLater(std::vector<Extent> extents);
   absl::Status FreeNow();
-  // Writes what was there before over failed commits.
-  absl::Status UndoFailed();
-  void AddUndo(const Commit& commit, Batch& batch);
+  // Writes over failed commits what is to be there.
+  absl::Status SettleFailed();
+  void AddSettled(const Commit& commit, Batch& batch);
   absl::StatusOr<SegmentStore::Written> WriteBodies(std::span<const SegmentStore::Body> bodies,
                                                     Ack ack);
 
@@ -149,8 +153,8 @@ class Database {
   std::vector<Extent> waiting_ KVSTOW_GUARDED_BY(mu_);  // to be freed
   uint64_t waiting_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
   std::vector<Commit> failed_ KVSTOW_GUARDED_BY(mu_);
-  bool undoing_ KVSTOW_GUARDED_BY(mu_) = false;
-  CondVar undone_;
+  bool settling_ KVSTOW_GUARDED_BY(mu_) = false;
+  CondVar settled_;
 };
 
 }  // namespace kvstow

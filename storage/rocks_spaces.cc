@@ -17,7 +17,7 @@ absl::Status Database::PutSpace(const SpaceRecord& space) {
 }
 
 absl::Status Database::EraseSpace(SpaceId id) {
-  KVSTOW_RETURN_IF_ERROR(UndoFailed());
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
   // Its pages are gone for good before the space is: none comes back without it.
   KVSTOW_RETURN_IF_ERROR(SyncLogs());
   MutexLock lock(spaces_mu_);

@@ -3,7 +3,8 @@
 // One mutex guards the index, the leases and the sums; no I/O happens under it. What is under way
 // is marked instead: a name that is being put is `pending`, a page whose segments are moving is
 // claimed (PageEntry::busy), and bytes that are on their way into or out of a tier are `reserved`
-// there. So a budget holds at every moment: index + reserved bytes <= budget, or become fewer.
+// there. So a budget holds at every moment: index + reserved bytes, and on disk those that are
+// still to be erased there, are <= budget, or become fewer.
 //
 // Whoever holds a claim or a reservation waits for nobody who might wait for it: no claim is waited
 // for while one is held, and room is waited for only by Put, hotter tiers before colder ones.
@@ -22,8 +23,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "base/mutex.h"
 #include "storage/lease_table.h"
+#include "storage/page_claim.h"
 #include "storage/page_index.h"
+#include "storage/space_ids.h"
 #include "storage/tiered_store.h"
+#include "storage/unerased.h"
 
 namespace kvstow {
 
@@ -35,15 +39,17 @@ class TieredStore::Impl {
   // recovery.cc
   absl::Status Recover();
   absl::Status SaveSpace(const SpaceRecord& space);
-  absl::Status DropSpace(SpaceId space);
   std::vector<SpaceRecord> RecoveredSpaces();
   SpaceId NewSpaceId();
 
   // store_put.cc
   absl::StatusOr<PutOutcome> Put(PageToStore page);
+  absl::Status Flush();
+
+  // store_erase.cc
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Drop(const PageName& name, PageNumber number);
-  absl::Status Flush();
+  absl::Status DropSpace(SpaceId space);
 
   // store_read.cc
   PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease);
@@ -74,27 +80,8 @@ class TieredStore::Impl {
   void StartBackground();
 
  private:
-  // The right to move or remove one page; see PageEntry::busy. While it is held, the page's
-  // segments may be read without the lock.
-  class Claim {
-   public:
-    Claim(Impl* store, PageEntry* page) : store_(store), page_(page) {}
-    Claim(Claim&& other) noexcept
-        : store_(other.store_), page_(std::exchange(other.page_, nullptr)) {}
-    Claim& operator=(Claim&& other) noexcept {
-      std::swap(store_, other.store_);
-      std::swap(page_, other.page_);
-      return *this;
-    }
-    ~Claim() { store_->EndClaim(page_); }
-    PageEntry* page() const { return page_; }  // null once the page was removed
-    PageEntry* operator->() const { return page_; }
-    void PageWasRemoved() { page_ = nullptr; }
-
-   private:
-    Impl* store_;
-    PageEntry* page_;
-  };
+  using Claim = PageClaim<Impl>;
+  friend Claim;
   enum class Why { kPolicy, kDamage, kDelete };
   enum class Wait { kNo, kYes };
 
@@ -115,6 +102,14 @@ class TieredStore::Impl {
   bool CoolUntil(TierId t, uint64_t limit, uint64_t reserve, Wait wait) KVSTOW_EXCLUDES(mu_);
   void ReapLeases() KVSTOW_REQUIRES(mu_);
   uint64_t& reserved(TierId t) KVSTOW_REQUIRES(mu_) { return reserved_[static_cast<size_t>(t)]; }
+  uint64_t Held(TierId t) const KVSTOW_REQUIRES(mu_);
+
+  // What is to go from disk. A page that is gone for the store has gone from disk only then.
+  void EraseLater(const PageEntry& page, size_t segments, uint64_t bytes, bool sync_first = false)
+      KVSTOW_REQUIRES(mu_);
+  absl::Status EraseNow() KVSTOW_EXCLUDES(mu_);
+  absl::Status EraseNow(const PageName& name) KVSTOW_EXCLUDES(mu_);
+  std::vector<PageRef> PagesOf(SpaceId space) KVSTOW_EXCLUDES(mu_);
 
   // Cooling: a claimed page of which segments [keep, end) leave a tier.
   struct Step {
@@ -133,7 +128,7 @@ class TieredStore::Impl {
   bool Cool(Claim& claim);
   bool WriteCold(const PageEntry& page, std::span<const SharedBytes> bodies);
   bool Swap(Claim& claim, std::unique_ptr<PageEntry> cold);
-  void EraseEverywhere(const PageEntry& page);
+  void EraseInMemory(const PageEntry& page);
   std::array<uint64_t, kTiers> BytesByTier() const KVSTOW_REQUIRES(mu_);
 
   // Moves, by the holder of the claim. After these the page may be gone.
@@ -159,7 +154,7 @@ class TieredStore::Impl {
     PageRef page;                             // of a new page the number only
     uint64_t parent = PolicyItem::kNoParent;  // of a new page
   };
-  NameTaken TakeName(const PageToStore& page);
+  absl::StatusOr<NameTaken> TakeName(const PageToStore& page);
   std::optional<absl::Status> KeepPromise(const PageRef& page, Ack ack);
   absl::StatusOr<TierSet> StoreBodies(const PageEntry& page, std::span<const SharedBytes> bodies,
                                       Ack ack);
@@ -182,16 +177,15 @@ class TieredStore::Impl {
   PageIndex index_ KVSTOW_GUARDED_BY(mu_);
   LeaseTable leases_ KVSTOW_GUARDED_BY(mu_);
   absl::flat_hash_set<PageName> pending_ KVSTOW_GUARDED_BY(mu_);
+  Unerased unerased_ KVSTOW_GUARDED_BY(mu_);
   std::array<uint64_t, kTiers> reserved_ KVSTOW_GUARDED_BY(mu_){};
   std::array<uint64_t, kTiers> ceiling_ KVSTOW_GUARDED_BY(mu_){};  // see CheckInvariants
   size_t claims_ KVSTOW_GUARDED_BY(mu_) = 0;
   PageNumber next_number_ KVSTOW_GUARDED_BY(mu_) = 1;
   StoreCounters counters_ KVSTOW_GUARDED_BY(mu_);
   std::vector<SpaceRecord> recovered_spaces_ KVSTOW_GUARDED_BY(mu_);
-  absl::flat_hash_set<SpaceId> known_spaces_ KVSTOW_GUARDED_BY(mu_);
+  SpaceIds spaces_ KVSTOW_GUARDED_BY(mu_);
   std::shared_ptr<const MakeColdForm> make_cold_form_ KVSTOW_GUARDED_BY(mu_);  // null = none
-  SpaceId last_old_space_ KVSTOW_GUARDED_BY(mu_) = 0;  // the largest that records were filed under
-  SpaceId next_space_ KVSTOW_GUARDED_BY(mu_) = 1;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
   std::thread background_;
 };

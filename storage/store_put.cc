@@ -1,4 +1,4 @@
-// Pages in and out of the index: Put, Delete, Flush.
+// Pages into the index, and all of them to disk: Put, Flush.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -85,7 +85,7 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   }
   NameTaken own;
   while (own.page.number == 0) {
-    const NameTaken taken = TakeName(page);
+    KVSTOW_ASSIGN_OR_RETURN(const NameTaken taken, TakeName(page));
     if (taken.outcome == PutOutcome::kConflict) return PutOutcome::kConflict;
     if (taken.outcome == PutOutcome::kStored) {
       own = taken;
@@ -111,28 +111,29 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
     const auto id = static_cast<TierId>(t);
     if (!tiers->Has(id)) continue;
     reserved(id) -= bytes;
-    if (index_.bytes(id) + reserved(id) > options_.high_watermark * budget(id)) wake_.NotifyOne();
+    if (Held(id) > options_.high_watermark * budget(id)) wake_.NotifyOne();
   }
   return PutOutcome::kStored;
 }
 
 // Either the name is this put's, with a number for the page, or there is such a page.
-TieredStore::Impl::NameTaken TieredStore::Impl::TakeName(const PageToStore& page) {
+absl::StatusOr<TieredStore::Impl::NameTaken> TieredStore::Impl::TakeName(const PageToStore& page) {
   MutexLock lock(mu_);
   // Whoever puts the same name at the same time goes first; then this put sees what it left.
   while (pending_.contains(page.name)) changed_.Wait(mu_);
+  KVSTOW_RETURN_IF_ERROR(spaces_.CheckNotDropped(page.name.space));
   PageEntry* const old = index_.Find(page.name);
   if (old == nullptr) {
     pending_.insert(page.name);
     const uint64_t parent = index_.ParentOf(page.name, page.parent_key);
-    return {PutOutcome::kStored, {.number = next_number_++}, parent};
+    return NameTaken{PutOutcome::kStored, {.number = next_number_++}, parent};
   }
   if (old->raw_digest != page.raw_digest) {
     ++counters_.conflicts;
-    return {PutOutcome::kConflict, old->ref()};
+    return NameTaken{PutOutcome::kConflict, old->ref()};
   }
   if (old->leases == 0) index_.Touch(old, SecondsOpen());
-  return {PutOutcome::kAlreadyThere, old->ref()};
+  return NameTaken{PutOutcome::kAlreadyThere, old->ref()};
 }
 
 // The page is there; what is left to do is to keep the promise that this ack makes. Nothing when
@@ -216,6 +217,11 @@ absl::Status TieredStore::Impl::StoreOnDisk(const PageEntry& page,
                                             std::span<const SegmentBody> bodies, uint64_t bytes,
                                             Ack ack) {
   if (bytes > budget(TierId::kDisk) || !Reserve(TierId::kDisk, bytes, Wait::kYes)) {
+    MutexLock lock(mu_);
+    if (unerased_.bytes() > 0) {
+      return absl::ResourceExhaustedError(
+          "disk has no room: it does not take removals, which are tried again until it does");
+    }
     return absl::ResourceExhaustedError(
         "disk is full of leased or pinned pages: try again when leases have ended");
   }
@@ -229,31 +235,6 @@ absl::Status TieredStore::Impl::StoreOnDisk(const PageEntry& page,
   return written;
 }
 
-absl::Status TieredStore::Impl::Delete(const PageName& name, bool force) {
-  std::optional<Claim> claim;
-  {
-    MutexLock lock(mu_);
-    ReapLeases();
-    PageEntry* page = index_.Find(name);
-    while (page != nullptr && page->busy) {
-      changed_.Wait(mu_);
-      page = index_.Find(name);
-    }
-    if (page == nullptr) return absl::NotFoundError("no such page");
-    if (page->leases > 0 && !force) {
-      return absl::FailedPreconditionError("the page is leased; use force to delete it");
-    }
-    claim = Begin(page);
-  }
-  return Truncate(*claim, 0, Why::kDelete);
-}
-
-absl::Status TieredStore::Impl::Drop(const PageName& name, PageNumber number) {
-  std::optional<Claim> claim = ClaimNumber(name, number);
-  if (!claim.has_value()) return absl::NotFoundError("no such page");
-  return Truncate(*claim, 0, Why::kDamage);
-}
-
 absl::Status TieredStore::Impl::Flush() {
   if (!usable(TierId::kDisk)) return absl::OkStatus();
   std::vector<PageRef> unwritten;
@@ -263,7 +244,7 @@ absl::Status TieredStore::Impl::Flush() {
       if (page.on_disk() < page.segment_count) unwritten.push_back(page.ref());
     });
   }
-  absl::Status first_error;
+  absl::Status first_error = EraseNow();
   for (const PageRef& page : unwritten) {
     std::optional<Claim> claim = ClaimPage(page, Wait::kYes);
     if (!claim.has_value()) continue;

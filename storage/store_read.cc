@@ -301,6 +301,7 @@ StoreUsage TieredStore::Impl::Usage() {
   MutexLock lock(mu_);
   StoreUsage usage = index_.usage();
   for (int t = 0; t < kTiers; ++t) usage.tiers[t].budget_bytes = budgets_[t];
+  usage.tiers[static_cast<size_t>(TierId::kDisk)].encoded_bytes += unerased_.bytes();
   usage.leases = leases_.size();
   usage.leased_pages = leases_.pages();
   return usage;
@@ -374,7 +375,7 @@ absl::Status TieredStore::Impl::CheckInvariants() {
   });
   for (int t = 0; t < kTiers; ++t) {
     const auto id = static_cast<TierId>(t);
-    const uint64_t held = index_.bytes(id) + reserved_[t];
+    const uint64_t held = Held(id);
     if (held > std::max(budget(id), ceiling_[t])) {
       wrong = absl::InternalError(absl::StrCat(TierName(id), " is over its budget"));
     }

@@ -64,6 +64,7 @@
 #include "storage/lease_table.h"
 #include "storage/page_facts.h"
 #include "storage/segment.h"
+#include "storage/store_options.h"
 #include "storage/tier.h"
 #include "storage/usage.h"
 
@@ -82,34 +83,6 @@ struct PrefixMatch {
   bool lease_refused = false;  // for want of room
   Duration ttl{};
   uint64_t tokens() const;
-};
-
-struct TieredStoreOptions {
-  std::array<uint64_t, kTiers> budget_bytes{};  // 0 = the tier is not used
-  // Of a value with 16 raw bits, and in proportion of others: what a page keeps that cools into the
-  // tier; 0 = all. Not of the GPU, into which nothing cools, and the disk's not above the host's.
-  std::array<double, kTiers> target_bits{};
-  double high_watermark = 0.95;            // of a budget: demotion starts
-  double low_watermark = 0.90;             // of a budget: demotion ends
-  std::string eviction_policy = "kvstow";  // what goes first: one of EvictionPolicies()
-  Duration lease_ttl = std::chrono::seconds(10);
-  LeaseTable::Limits lease_limits;
-  // For Lookup; called under the store's lock, about once in the life of a page.
-  CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
-  const Clock* clock = &Clock::Real();
-  // False: nothing happens in the background; tests call RunDemotion() themselves.
-  bool background = true;
-};
-
-// Makes the cold form of a page from header and bodies of its hot one; nothing when it has none.
-// Called by any thread, without a lock, and must not call the store.
-using MakeColdForm = std::function<std::optional<ColdForm>(
-    const PageName& name, const SharedBytes& header, std::span<const SharedBytes> bodies)>;
-
-// The parts a store is made of. An absent tier is a NoopTier, an absent catalog a NoopCatalog.
-struct TieredStoreParts {
-  std::array<std::unique_ptr<Tier>, kTiers> tiers;
-  std::unique_ptr<Catalog> catalog;
 };
 
 class TieredStore {
@@ -142,7 +115,11 @@ class TieredStore {
   // What a page's segments are worth from now on, in place of the gains that it was put with; one
   // for each segment of its list. NOT_FOUND when the page is not there any longer.
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
-  // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`.
+  // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`. The page is served no longer;
+  // OK when it, and older pages of its name, are erased on disk too, in a way that survives kill
+  // -9. UNAVAILABLE when the disk did not take that: it is tried again, by RunDemotion and whoever
+  // needs the room, and its bytes count on disk until then. A put of the name meanwhile is not
+  // harmed.
   absl::Status Delete(const PageName& name, bool force);
   // The page of this number alone, leased or not: for one whose bytes mean nothing. It counts as
   // dropped. NOT_FOUND when the name has another by now, which stays.
@@ -188,7 +165,8 @@ class TieredStore {
   absl::Status SetBudget(TierId tier, uint64_t bytes);
   // Writes every page that is only in memory to disk, then syncs. OK when there is no disk.
   absl::Status Flush();
-  // One round of what the background does: demotion to the low watermarks, expiry of leases.
+  // One round of what the background does: removals that the disk refused, demotion to the low
+  // watermarks, expiry of leases.
   void RunDemotion();
   // Recounts everything and compares it with what is kept up to date; INTERNAL names what differs.
   absl::Status CheckInvariants();

@@ -11,9 +11,11 @@ namespace kvstow {
 
 struct TierUsage {
   uint64_t budget_bytes = 0;
-  uint64_t encoded_bytes = 0;  // bodies, and the header with each copy of a page's base
-  uint64_t raw_bytes = 0;      // of the pages whose base is (hottest) here
-  uint64_t pages = 0;          // whose base is (hottest) here
+  // Bodies, and the header with each copy of a page's base; of all spaces together, on disk, also
+  // of pages that are forgotten and still to be erased there.
+  uint64_t encoded_bytes = 0;
+  uint64_t raw_bytes = 0;  // of the pages whose base is (hottest) here
+  uint64_t pages = 0;      // whose base is (hottest) here
   uint64_t segments = 0;
   bool operator==(const TierUsage&) const = default;
 };

@@ -145,6 +145,21 @@ TEST_F(ColdFormTest, ACrashBeforeTheHotFormIsErasedLeavesTheColdOne) {
   EXPECT_EQ(Bytes(TierId::kDisk), kCold);
 }
 
+TEST_F(ColdFormTest, ADeleteTakesTheHotFormAlongThatIsStillOnDisk) {
+  OpenHot(4 * kHot, 100 * kHot);
+  PutHot(1, Ack::kProcess);
+  faults_[2].fail_erases = true;
+  ASSERT_OK(store_->Shrink(TierId::kHost, kCold));
+  EXPECT_EQ(Form(1), "cold");
+  EXPECT_EQ(Bytes(TierId::kDisk), kHot);
+  EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kUnavailable));
+  faults_[2].fail_erases = false;
+  EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kNotFound));
+  ReopenHot();
+  EXPECT_EQ(Form(1), "");
+  EXPECT_EQ(Bytes(TierId::kDisk), 0u);
+}
+
 TEST_F(ColdFormTest, ACrashBeforeTheColdFormIsOnDiskLeavesTheHotOne) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);

@@ -29,6 +29,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   struct Known {
     uint64_t version = 0;         // the one that is there; 0 = none
     std::set<uint64_t> versions;  // all that ever were
+    bool gone = false;            // a delete said so
   };
   struct Promise {
     Time end;
@@ -112,6 +113,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     // One that was there and had to be stored again was dropped in between, as damaged.
     if (was != 0) ++vanished_;
     known.version = version;
+    known.gone = false;
     known.versions.insert(version);
   }
 
@@ -155,8 +157,12 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   void Delete(uint64_t key) {
     const bool force = Random(2) == 0, there = FindVersion(key) != 0;
     const absl::Status deleted = store_->Delete(PageOf(key, 1).name(), force);
-    EXPECT_EQ(absl::IsNotFound(deleted), !there);
-    if (deleted.ok()) {
+    // A disk that refused to erase what was there before says so.
+    const bool refused = absl::IsUnavailable(deleted);
+    EXPECT_TRUE(!refused || Faulty());
+    EXPECT_TRUE(refused || absl::IsNotFound(deleted) == !there) << deleted;
+    model_[key].gone = deleted.ok() || absl::IsNotFound(deleted);
+    if (deleted.ok() || refused) {
       model_[key].version = 0;
       for (auto& [id, promise] : leases_) promise.segments.erase(key);
     } else if (there) {
@@ -204,7 +210,8 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
         EXPECT_TRUE(faulted_ || facts->segments.size() == it->second) << "key " << key;
       }
       if (!facts.ok()) known.version = 0;  // it was in memory
-      // A disk that refused to erase may give back what was deleted; never what was not stored.
+      EXPECT_FALSE(facts.ok() && known.gone) << "key " << key << " was deleted";
+      // A disk that refused to erase may give back what left the index; never what was not stored.
       if (!facts.ok() || !faulted_) continue;
       for (const uint64_t v : known.versions) {
         if (facts->raw_digest == PageOf(key, v).raw_digest()) known.version = v;

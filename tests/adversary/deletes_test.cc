@@ -1,0 +1,234 @@
+// Deletes while the disk refuses writes: what was acknowledged as deleted is gone for good, what
+// was not is never served by this process again, and the disk gives it up as soon as it takes
+// writes.
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/fault/faulty_file_system.h"
+#include "tests/fault/faulty_segment_files.h"
+#include "tests/storage/store_fixture.h"
+
+namespace kvstow {
+namespace {
+
+using absl::StatusCode;
+
+class DeletesTest : public StoreTest {
+ protected:
+  DeletesTest() {
+    file_system_ = disk_;
+    make_files_ = FaultySegmentFilesOf(disk_);
+  }
+  static PrfPage PageOf(uint64_t key, uint64_t version = 1) {
+    return {.key = key, .version = version, .sizes = {60'000, 100}};
+  }
+  static PrfPage PageIn(SpaceId space, uint64_t key) {
+    return {.key = key, .sizes = {20'000, 100}, .space = space};
+  }
+  bool IsThere(const PrfPage& page) { return store_->Find(page.name()).ok(); }
+  absl::Status Delete(const PrfPage& page, bool force = false) {
+    return store_->Delete(page.name(), force);
+  }
+  void Refuse(bool refuse) { disk_->log_errors_one_in = refuse ? 1 : 0; }
+  // As after kill -9: nothing more reaches the disk.
+  void Kill() {
+    disk_->write_errors_one_in = 1;
+    store_.reset();
+    disk_->write_errors_one_in = disk_->log_errors_one_in = 0;
+    Reopen();
+  }
+  void SaveSpaces(SpaceId last) {
+    for (SpaceId id = 2; id <= last; ++id) {
+      ASSERT_OK(store_->SaveSpace({.id = id, .bytes = SharedBytes::Take(std::string("more"))}));
+    }
+  }
+  bool Recovered(SpaceId id) {
+    const std::vector<SpaceRecord> spaces = store_->RecoveredSpaces();
+    return std::any_of(spaces.begin(), spaces.end(),
+                       [&](const SpaceRecord& space) { return space.id == id; });
+  }
+
+  const std::shared_ptr<FaultyFileSystem> disk_ = std::make_shared<FaultyFileSystem>(2026);
+};
+
+TEST_F(DeletesTest, ARefusedDeleteIsNotAcknowledgedAndNotUndone) {
+  Open(0, 4 << 20, 64 << 20);
+  ASSERT_OK(Put(PageOf(1), Ack::kDurable).status());
+  ASSERT_OK(Put(PageOf(2), Ack::kDurable).status());
+  const uint64_t both = Bytes(TierId::kDisk);
+
+  Refuse(true);
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  EXPECT_EQ(Bytes(TierId::kDisk), both) << "its blocks are in the budget until they are free";
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
+  store_->RunDemotion();
+  EXPECT_EQ(Bytes(TierId::kDisk), both);
+
+  Refuse(false);
+  ASSERT_OK(Put(PageOf(3), Ack::kDurable).status());
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  store_->RunDemotion();
+  EXPECT_EQ(Bytes(TierId::kDisk), both) << "of the second and the third";
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kNotFound));
+  Kill();
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  EXPECT_EQ(ReadBack(PageOf(2)), 2u);
+  EXPECT_EQ(ReadBack(PageOf(3)), 2u);
+}
+
+// No call but a write comes between.
+TEST_F(DeletesTest, TheNextWriteDoesNotBringItBack) {
+  Open(0, 0, 64 << 20);
+  ASSERT_OK(Put(PageOf(1), Ack::kDurable).status());
+  Refuse(true);
+  Delete(PageOf(1)).IgnoreError();
+  Refuse(false);
+  ASSERT_OK(Put(PageOf(2), Ack::kDurable).status());
+  Kill();
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  EXPECT_EQ(ReadBack(PageOf(2)), 2u);
+}
+
+TEST_F(DeletesTest, APutOfTheSameNameIsNotHarmed) {
+  Open(0, 4 << 20, 64 << 20);
+  for (const Ack ack : {Ack::kMemory, Ack::kDurable}) {
+    const uint64_t key = ack == Ack::kMemory ? 1 : 2;
+    ASSERT_OK(Put(PageOf(key), Ack::kDurable).status());
+    Refuse(true);
+    EXPECT_THAT(Delete(PageOf(key)), HasCode(StatusCode::kUnavailable));
+    Refuse(ack == Ack::kMemory);
+    EXPECT_EQ(*Put(PageOf(key, 2), ack), PutOutcome::kStored);
+    EXPECT_EQ(ReadBack(PageOf(key, 2)), 2u);
+    Refuse(false);
+    store_->RunDemotion();
+    EXPECT_EQ(*Put(PageOf(key, 2), Ack::kDurable), PutOutcome::kAlreadyThere);
+  }
+  Kill();
+  for (const uint64_t key : {1, 2}) {
+    EXPECT_EQ(ReadBack(PageOf(key, 2)), 2u);
+    ASSERT_OK(Delete(PageOf(key, 2)));
+  }
+  Kill();
+  EXPECT_EQ(store_->Usage().pages, 0u) << "nor is there an older one behind it";
+  EXPECT_EQ(Bytes(TierId::kDisk), 0u);
+}
+
+// The older one is still to be erased: the name is not free of it.
+TEST_F(DeletesTest, ADeleteIsNotAcknowledgedBeforeOlderPagesOfItsNameAreGone) {
+  Open(0, 4 << 20, 64 << 20);
+  ASSERT_OK(Put(PageOf(1), Ack::kDurable).status());
+  Refuse(true);
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
+  ASSERT_OK(Put(PageOf(1, 2)).status());
+  EXPECT_THAT(Delete(PageOf(1, 2)), HasCode(StatusCode::kUnavailable)) << "it was in memory alone";
+  Refuse(false);
+  EXPECT_THAT(Delete(PageOf(1, 2)), HasCode(StatusCode::kNotFound));
+  Kill();
+  EXPECT_EQ(store_->Usage().pages, 0u);
+}
+
+// Deletes, puts and kills while the log fails now and then.
+TEST_F(DeletesTest, AcknowledgedDeletesAreNeverUndone) {
+  std::mt19937_64 random(7);
+  Open(0, 1 << 20, 64 << 20);
+  std::set<uint64_t> gone;
+  uint64_t key = 0, refused = 0;
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    std::vector<uint64_t> put, asked;
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_OK(store_->Put(PageOf(++key).ToStore(Ack::kDurable)).status());
+      put.push_back(key);
+    }
+    disk_->log_errors_one_in = 3;
+    for (const uint64_t k : put) {
+      store_->Put(PageOf(++key).ToStore(Ack::kProcess)).IgnoreError();
+      const absl::Status deleted = Delete(PageOf(k));
+      EXPECT_FALSE(IsThere(PageOf(k)));
+      if (deleted.ok()) gone.insert(k);
+      if (!deleted.ok()) asked.push_back(k);
+    }
+    refused += asked.size();
+    if (round % 2 == 0) {
+      Refuse(false);
+      store_->RunDemotion();
+      gone.insert(asked.begin(), asked.end());
+    }
+    Kill();
+    for (const uint64_t k : gone) EXPECT_FALSE(IsThere(PageOf(k))) << k;
+    EXPECT_EQ(store_->Counters().damaged_records, 0u);
+  }
+  EXPECT_GT(refused, 10u);
+  EXPECT_GT(gone.size(), 60u);
+}
+
+TEST_F(DeletesTest, ASpaceIsDroppedUnderFaults) {
+  Open(0, 4 << 20, 64 << 20);
+  SaveSpaces(2);
+  for (uint64_t key = 1; key <= 5; ++key) {
+    ASSERT_OK(Put(PageIn(1, key), Ack::kDurable).status());
+    ASSERT_OK(Put(PageIn(2, key), key < 4 ? Ack::kDurable : Ack::kMemory).status());
+  }
+  const std::string leased = PageIn(2, 1).name().key;
+  const absl::string_view keys[] = {leased};
+  ASSERT_NE(store_->Lookup(2, keys, true).lease, 0u);
+  ASSERT_OK(store_->Pin(PageIn(2, 2).name(), true));
+
+  Refuse(true);
+  const absl::Status dropped = store_->DropSpace(2);
+  EXPECT_THAT(dropped, HasCode(StatusCode::kUnavailable));
+  EXPECT_TRUE(store_->Pages(2).empty());
+  EXPECT_THAT(Put(PageIn(2, 9)).status(), HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_THAT(store_->SaveSpace({.id = 2, .bytes = SharedBytes::Take(std::string("more"))}),
+              HasCode(StatusCode::kFailedPrecondition));
+  Refuse(false);
+  ASSERT_OK(Put(PageIn(1, 6), Ack::kDurable).status());
+  store_->RunDemotion();
+  Kill();
+  EXPECT_FALSE(Recovered(2));
+  EXPECT_TRUE(store_->Pages(2).empty());
+  EXPECT_EQ(store_->NewSpaceId(), 3u);
+  for (uint64_t key = 1; key <= 6; ++key) EXPECT_EQ(ReadBack(PageIn(1, key)), 2u);
+  EXPECT_EQ(Bytes(TierId::kDisk), store_->Usage(1).tiers[2].encoded_bytes);
+  EXPECT_EQ(store_->Counters().damaged_records, 0u);
+}
+
+// Wherever the power goes: the space with some pages fewer, or no space, and never pages alone.
+TEST_F(DeletesTest, APowerCutInADropLeavesNoPagesWithoutTheirSpace) {
+  Open(0, 0, 64 << 20);
+  size_t kept = 0, dropped = 0;
+  for (SpaceId space = 2; space <= 31; ++space) {
+    SCOPED_TRACE(absl::StrCat("space ", space));
+    ASSERT_OK(store_->SaveSpace({.id = space, .bytes = SharedBytes::Take(std::string("one"))}));
+    for (uint64_t key = 1; key <= 5; ++key) {
+      ASSERT_OK(Put(PageIn(space, key), Ack::kDurable).status());
+    }
+    disk_->CutPowerAfter(1 + space % 15);
+    const bool acked = store_->DropSpace(space).ok();
+    disk_->CutPower();
+    store_.reset();
+    disk_->PowerOn();
+    Reopen();
+    EXPECT_EQ(store_->Counters().damaged_records, 0u) << "pages without their space";
+    (Recovered(space) ? kept : dropped) += 1;
+    if (acked) {
+      EXPECT_FALSE(Recovered(space));
+    }
+    if (!Recovered(space)) {
+      EXPECT_TRUE(store_->Pages(space).empty());
+    }
+    for (uint64_t key = 1; key <= 5; ++key) {
+      if (IsThere(PageIn(space, key))) {
+        EXPECT_EQ(ReadBack(PageIn(space, key)), 2u);
+      }
+    }
+  }
+  EXPECT_GT(kept, 0u);
+  EXPECT_GT(dropped, 0u);
+}
+
+}  // namespace
+}  // namespace kvstow
