@@ -116,10 +116,9 @@ class TieredStore {
   // for each segment of its list. NOT_FOUND when the page is not there any longer.
   absl::Status SetGains(const PageName& name, PageNumber number, std::span<const float> gains);
   // NOT_FOUND; FAILED_PRECONDITION when it is leased and not `force`. The page is served no longer;
-  // OK when it, and older pages of its name, are erased on disk too, in a way that survives kill
-  // -9. UNAVAILABLE when the disk did not take that: it is tried again, by RunDemotion and whoever
-  // needs the room, and its bytes count on disk until then. A put of the name meanwhile is not
-  // harmed.
+  // OK when it, and older pages of its name, are erased on disk too, which survives kill -9.
+  // UNAVAILABLE when the disk did not take that. It is tried again, by RunDemotion or who needs
+  // the room; its bytes count on disk until then. A put of the name meanwhile is not harmed.
   absl::Status Delete(const PageName& name, bool force);
   // The page of this number alone, leased or not: for one whose bytes mean nothing. It counts as
   // dropped. NOT_FOUND when the name has another by now, which stays.
