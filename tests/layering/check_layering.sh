@@ -32,7 +32,7 @@ BEGIN {
   rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^kernels/cuda/")
   rule("^rocksdb/", "^(storage/[a-z_]*rocks[a-z_]*\\.cc$|tests/(storage|fault|bench)/)")
   rule("^(grpc/|grpc\\+\\+/|grpcpp/|google/|kvstow/v1/)|\\.pb\\.h$",
-       "^(service|client|proto|tests/(service|client|integration|fault|proto|bench))/")
+       "^(service|client|proto|tests/(adversary|service|client|integration|fault|proto|bench))/")
   rule("^(httplib\\.h|prometheus/)", "^(service|tests/(service|integration|fault))/")
   rule("^(CLI/|CLI11)", "^(service|client|tests)/")
   rule("^nlohmann/", "^(service|client|tests|storage/trace)/")
