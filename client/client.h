@@ -38,9 +38,12 @@
 // host; a worker's stream is not waited for, but by an event (pages.h). GetAsync, PutAsync and
 // GetProgressiveAsync, and what is sugar over them, take such pages; the others refuse them.
 //
-// What is read is checked: an exact page that was fetched whole is compared with the digest that
-// its writer gave it, and is CORRUPT when it differs. (In shared memory the server's own checks
-// stand.)
+// What is read is checked before it is a hit, on every way it can come: the reply must name the key
+// that was asked for, and the bytes must have the digest that came with them. That is the writer's
+// own for an exact page that is fetched whole, those of an encoded page, and for all else one that
+// the server made of what it sent. Another key gives the connection up, and the page is asked for
+// elsewhere; so it is, once, when a digest differs, and is CORRUPT when it does again. Of pages in
+// a GPU's memory the key alone is checked.
 #ifndef KVSTOW_CLIENT_CLIENT_H_
 #define KVSTOW_CLIENT_CLIENT_H_
 
@@ -132,7 +135,7 @@ class Client {
   // their bytes in `out`, or missed, and with the results so far, which last as long as the call;
   // after the last run, `done` with what the runs of a page have in common: a miss if any run was
   // one or brought other content, and of levels, error and kept tokens the worst. Until `done` a
-  // hit is one by its segments' digests; an exact page that then differs from its raw digest is
+  // hit is one by the digests of its runs; an exact page that then differs from its raw digest is
   // CORRUPT.
   //
   // `out` must have exactly the bytes of the page (or of the tokens asked for), and stay as it is

@@ -74,6 +74,7 @@ struct GetCall : DirectCall<PageGet, GetResult> {
     if (refused) return absl::OkStatus();
     if (!reply.has_got() || bytes != reply.got().payload_bytes())
       return absl::InternalError("the server sent something else than the page that was due");
+    KVSTOW_RETURN_IF_ERROR(CheckKey(pages[i].key, reply.got()));
     PageLanding landing(pages[i], *payload, kind, core.options, decoder);
     if (const absl::Status s = landing.Begin(reply.got()); !s.ok()) {
       KVSTOW_ASSIGN_OR_RETURN(GetResult result, landing.Finish());

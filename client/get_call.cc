@@ -157,8 +157,9 @@ class GetStream final : public StreamHandler {
       return absl::InternalError(
           absl::StrCat("the server sent page ", page, ", which was not due"));
     }
-    landing_.emplace(call_->batch.pages[todo_[page - 1]], *call_->payload, kind_,
-                     call_->core.options, call_->batch.decoder);
+    const PageGet& asked = call_->batch.pages[todo_[page - 1]];
+    KVSTOW_RETURN_IF_ERROR(CheckKey(asked.key, response.begin()));
+    landing_.emplace(asked, *call_->payload, kind_, call_->core.options, call_->batch.decoder);
     if (absl::Status s = landing_->Begin(response.begin()); !s.ok()) {
       // The pages after it come over another stream.
       KVSTOW_RETURN_IF_ERROR(EndPage(page));

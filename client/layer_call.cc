@@ -123,7 +123,9 @@ void Finish(LayerCall& call) {
   while (call.delivered < call.runs) Deliver(call);
   for (const size_t page : call.asked) {
     GetResult& result = call.results[page];
-    if (Checked(call.pages[page], result)) CheckDigest(call.digests[page]->Finish(), result);
+    if (Checked(call.pages[page], result)) {
+      CheckDigest(call.digests[page]->Finish(), result.raw_digest, result);
+    }
     if (result.outcome != PageOutcome::kHit) result.bytes = 0;
   }
   call.done(std::move(call.results));

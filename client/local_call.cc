@@ -30,6 +30,7 @@ struct GetKind {
   static void StartStream(ClientCore& core, std::string space, uint64_t lease,
                           std::vector<PageGet> pages, Time deadline, Done done) {
     GetBatch batch{std::move(space), lease, std::move(pages), std::move(done)};
+    batch.checked = false;
     StartGet(core, std::move(batch), deadline);
   }
 };

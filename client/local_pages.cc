@@ -1,10 +1,12 @@
 #include "client/local_pages.h"
 
+#include <string>
 #include <utility>
 
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/convert.h"
+#include "client/page_landing.h"
 #include "client/put_payload.h"
 #include "client/unary_call.h"
 #include "proto/wire/chunk.h"
@@ -44,7 +46,15 @@ std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& rep
     return result;
   }
   if (result.bytes > page.out.size()) return std::nullopt;
-  if (got.reply().kept().bytes() == 0) return result;
+  const bool has_list = got.reply().kept().bytes() > 0;
+  if (!page.on_gpu || has_list) {
+    Xxh3Stream digest;
+    if (!page.on_gpu) digest.Update(page.out.first(result.bytes));
+    digest.Update(AsBytes(got.kept()));
+    const std::string due = DueDigest(page, got.reply(), /*summary=*/false);
+    if (due != AsString(digest.Finish().bytes)) return std::nullopt;
+  }
+  if (!has_list) return result;
   auto keep = KeepOf(got.reply().kept(), result, AsBytes(got.kept()));
   if (!keep.ok()) return std::nullopt;
   result.keep = *std::move(keep);

@@ -21,7 +21,9 @@ absl::StatusOr<v1::OpenLocalResponse> AskForLocal(ClientCore& core);
 v1::LocalGetPage LocalRequestOf(std::span<const PageGet> pages, size_t i);
 v1::LocalPutPage LocalRequestOf(std::span<const PagePut> pages, size_t i);
 
-// What came of a page. No value: the answer needs a stream.
+// What came of a page. No value: the answer needs a stream, which it does when the bytes in the
+// page's place, or its list of kept tokens, are not what their digest says. What a GPU has in its
+// memory is not read here.
 std::optional<GetResult> ResultOf(const PageGet& page, const v1::LocalReply& reply);
 std::optional<PutResult> ResultOf(const PagePut& page, const v1::LocalReply& reply);
 

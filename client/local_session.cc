@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "client/page_landing.h"
 
 namespace kvstow {
 namespace {
@@ -201,7 +202,7 @@ std::optional<v1::LocalRequest> LocalSession::NextMessage() {
        ++it, ++pages, ++travelling_) {
     auto& request = it->second.page.request;
     if (auto* const get = std::get_if<v1::LocalGetPage>(&request); get != nullptr) {
-      message.mutable_get()->add_pages()->Swap(get);
+      *message.mutable_get()->add_pages() = *get;
     } else {
       message.mutable_put()->add_pages()->Swap(&std::get<v1::LocalPutPage>(request));
     }
@@ -275,6 +276,10 @@ absl::Status LocalSession::Take(v1::LocalReply& reply) {
     if (!asked) {
       return absl::InternalError(
           absl::StrCat("the server answered page ", number, ", which was not asked for"));
+    }
+    const auto* const get = std::get_if<v1::LocalGetPage>(&it->second.page.request);
+    if (get != nullptr) {
+      KVSTOW_RETURN_IF_ERROR(CheckKey(get->page().key(), reply.got().reply()));
     }
     page = std::move(it->second.page);
     pending_.erase(it);

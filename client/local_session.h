@@ -2,7 +2,8 @@
 // the socket on which pages are asked for (proto/kvstow/v1/local.proto).
 //
 // Thread-safe. One thread takes answers; callbacks run on it and must not block. A server that
-// hangs up, breaks the rules or lets a request wait past its deadline ends the session: every
+// hangs up, breaks the rules (an answer with another page's key is one) or lets a request wait past
+// its deadline ends the session: every
 // request that is open is then answered with the reason, after the bytes that it named were taken
 // out of the sharing. So whoever gets its buffer back has it alone: what a late server still
 // writes, or reads, is no longer there. The memory stays where it is as long as this object lives.

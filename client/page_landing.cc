@@ -20,6 +20,16 @@ bool IsWhole(const PageGet& page) {
 
 }  // namespace
 
+absl::Status CheckKey(absl::string_view asked, const v1::PageReply& reply) {
+  if (reply.key() == asked) return absl::OkStatus();
+  return absl::UnavailableError("the server answered another page than the one that was due");
+}
+
+std::string DueDigest(const PageGet& page, const v1::PageReply& reply, bool summary) {
+  const bool as_put = reply.exact() && IsWhole(page) && !summary && reply.kept().bytes() == 0;
+  return as_put ? reply.raw_digest() : reply.payload_digest();
+}
+
 // Which tokens were kept takes less than the tokens do. Encoded, whole segments come, whatever part
 // of them was asked for.
 uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind) {
@@ -45,6 +55,7 @@ absl::Status PageLanding::Begin(const v1::PageReply& reply) {
   total_ = reply.payload_bytes();
   payload_.resize(total_ - direct());
   kept_ = reply.kept();
+  due_ = DueDigest(page_, reply, kind_.summaries);
   return absl::OkStatus();
 }
 
@@ -54,23 +65,17 @@ std::span<uint8_t> PageLanding::Room() {
 }
 
 void PageLanding::Filled(size_t bytes) {
-  if (filled_ < direct() && Checked()) digest_.Update(page_.out.subspan(filled_, bytes));
+  if (!kind_.encoded) digest_.Update(Room().first(bytes));
   filled_ += bytes;
-}
-
-// The very bytes that were put, and all of them: their digest is known.
-bool PageLanding::Checked() const {
-  return !kind_.encoded && !kind_.summaries && result_.exact && IsWhole(page_);
 }
 
 absl::StatusOr<GetResult> PageLanding::Finish() {
   if (result_.outcome != PageOutcome::kHit) return std::move(result_);
   if (kind_.encoded) {
     Decode();
-  } else if (kept_.bytes() > 0) {
+  } else if (CheckDigest(digest_.Finish(), due_, result_) && kept_.bytes() > 0) {
     KVSTOW_ASSIGN_OR_RETURN(result_.keep, KeepOf(kept_, result_, payload_));
   }
-  if (Checked()) CheckDigest(digest_.Finish(), result_);
   damaged_ = result_.outcome == PageOutcome::kCorrupt;
   return std::move(result_);
 }
@@ -90,10 +95,12 @@ void PageLanding::Decode() {
   result_.bytes = 0;
 }
 
-void CheckDigest(const Digest128& came, GetResult& result) {
-  if (result.raw_digest == AsString(came.bytes)) return;
+bool CheckDigest(const Digest128& came, absl::string_view due, GetResult& result) {
+  if (due == AsString(came.bytes)) return true;
   result.outcome = PageOutcome::kCorrupt;
-  result.message = "the bytes that came do not match the digest they were put with";
+  result.message = "the bytes that came do not match their digest";
+  result.bytes = 0;
+  return false;
 }
 
 }  // namespace kvstow

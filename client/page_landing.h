@@ -1,6 +1,8 @@
 // Where the payload of a page that comes goes: raw bytes straight into the caller's buffer, encoded
-// ones and what follows raw ones into memory of our own; then it is checked and decoded.
+// ones and what follows raw ones into memory of our own; then it is checked and decoded. Raw bytes
+// are digested as they land.
 //
+//   KVSTOW_RETURN_IF_ERROR(CheckKey(page.key, reply));
 //   PageLanding landing(page, payload, kind, core.options, decoder);
 //   KVSTOW_RETURN_IF_ERROR(landing.Begin(reply));
 //   while (!landing.whole()) { ...fill the front of landing.Room()...; landing.Filled(n); }
@@ -12,9 +14,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "client/client.h"
 #include "client/space_payloads.h"
@@ -25,8 +29,16 @@ namespace kvstow {
 // How the pages of a call come.
 struct LandingKind {
   bool encoded = false;
-  bool summaries = false;  // of keys: as raw pages, which are not checked
+  bool summaries = false;  // of keys: as raw pages
 };
+
+// UNAVAILABLE when the reply is another page's: the connection is out of step, and what comes over
+// it is not to be believed. Another one may do better.
+absl::Status CheckKey(absl::string_view asked, const v1::PageReply& reply);
+
+// The digest that the payload of a page must have that comes raw, or as a summary; none is equal to
+// an empty one.
+std::string DueDigest(const PageGet& page, const v1::PageReply& reply, bool summary);
 
 // At most this is payload of the page.
 uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind);
@@ -57,7 +69,6 @@ class PageLanding {
 
  private:
   uint64_t direct() const { return kind_.encoded ? 0 : result_.bytes; }
-  bool Checked() const;
   void Decode();
 
   const PageGet& page_;
@@ -69,12 +80,13 @@ class PageLanding {
   bool damaged_ = false;
   v1::KeptTokens kept_;
   uint64_t total_ = 0, filled_ = 0;  // of its payload
-  Xxh3Stream digest_;
-  std::vector<uint8_t> payload_;  // an encoded page, or what follows a raw one
+  Xxh3Stream digest_;                // of what comes raw
+  std::string due_;                  // is what it must be
+  std::vector<uint8_t> payload_;     // an encoded page, or what follows a raw one
 };
 
-// A page whose bytes are to have its raw digest, and have `came`, is CORRUPT.
-void CheckDigest(const Digest128& came, GetResult& result);
+// False: a page whose bytes are to have the digest `due`, and have `came`, is CORRUPT.
+bool CheckDigest(const Digest128& came, absl::string_view due, GetResult& result);
 
 }  // namespace kvstow
 

@@ -15,10 +15,11 @@ namespace {
 // An answer holds little beside this, and must fit into a message.
 constexpr size_t kMaxKeptBytes = kMaxLocalMessageBytes - (8 << 10);
 
-v1::LocalGot NoPage(uint64_t number, v1::PageStatus status, absl::string_view why) {
+v1::LocalGot NoPage(const v1::GetPage& request, absl::string_view why) {
   v1::LocalGot got;
-  got.set_page(number);
-  got.mutable_reply()->set_status(status);
+  got.set_page(request.page());
+  got.mutable_reply()->set_key(request.key());
+  got.mutable_reply()->set_status(v1::NOT_COMPATIBLE);
   got.mutable_reply()->set_message(std::string(why));
   return got;
 }
@@ -67,9 +68,8 @@ absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
   const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   for (const v1::LocalGetPage& page : request.pages()) {
     v1::LocalReply answer;
-    *answer.mutable_got() =
-        space.ok() ? GetPage(**space, request.lease(), page)
-                   : NoPage(page.page().page(), v1::NOT_COMPATIBLE, space.status().message());
+    *answer.mutable_got() = space.ok() ? GetPage(**space, request.lease(), page)
+                                       : NoPage(page.page(), space.status().message());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
   }
   return absl::OkStatus();
@@ -77,7 +77,6 @@ absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
 
 v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
                                     const v1::LocalGetPage& request) {
-  const uint64_t number = request.page().page();
   parts_.metrics.CountLocal(StreamKind::kGet);
   absl::StatusOr<Admission::Bytes> held;
   if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
@@ -85,9 +84,9 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
     if (!held.ok()) return NoPage(number, v1::UNAVAILABLE, held.status().message());
   }
   auto page = FetchTo(space, lease, request);
-  if (!page.ok()) return NoPage(number, v1::NOT_COMPATIBLE, page.status().message());
+  if (!page.ok()) return NoPage(request.page(), page.status().message());
   v1::LocalGot got;
-  got.set_page(number);
+  got.set_page(request.page().page());
   if (page->reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
     for (const SharedBytes& part : page->payload) {
       const absl::string_view bytes = AsString(part.span());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/codec.h"
 #include "kernels/encoded_payload.h"
@@ -64,11 +65,23 @@ absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
                                                     ": does the worker use the space's spec?"));
 }
 
-// As a worker that checks digests sees it: one that names a part, be it all there is, has no digest
-// of it.
-bool AsksForWholePage(const v1::GetPage& request) {
-  return request.first_layer() == 0 && request.layer_count() == 0 && request.first_token() == 0 &&
-         request.token_count() == 0;
+// Whether the payload has digests that its put made. A worker that names a part, be it all there
+// is, cannot know that it is all.
+bool HasOwnDigest(v1::Payload payload, const PageHeader& header, const v1::GetPage& request) {
+  const bool whole = request.first_layer() == 0 && request.layer_count() == 0 &&
+                     request.first_token() == 0 && request.token_count() == 0;
+  return payload == v1::ENCODED || (payload == v1::RAW && header.exact && whole);
+}
+
+// Of a payload whose front may be elsewhere.
+void SetDigest(std::span<const uint8_t> front, std::span<const SharedBytes> parts,
+               v1::PageReply& reply) {
+  if (front.empty() && parts.empty()) return;  // it is not on the host
+  Xxh3Stream stream;
+  stream.Update(front);
+  for (const SharedBytes& part : parts) stream.Update(part.span());
+  const Digest128 digest = stream.Finish();
+  reply.set_payload_digest(digest.bytes.data(), digest.bytes.size());
 }
 
 // docs/FORMAT.md, "Kept tokens".
@@ -228,9 +241,50 @@ absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
   return SharedBytes::Take(SerializeSummary(*summary));
 }
 
+// What was selected, as the request has it travel, and what the reply says of these bytes.
+absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selected,
+                                     const SharedBytes& header, FetchedPage& out) {
+  v1::PageReply& reply = out.reply;
+  KVSTOW_ASSIGN_OR_RETURN(const auto kept, KeptTokens(selected.header, selected.bodies,
+                                                      {selected.layers, selected.tokens}));
+  reply.set_kept_share(kept.has_value() ? kept->Share() : 1);
+  if (kept.has_value()) {
+    reply.mutable_kept()->set_layers(kept->layers);
+    reply.mutable_kept()->set_kv_heads(kept->heads);
+  }
+  std::span<const uint8_t> elsewhere;  // the part of the payload that is in wanted.to
+  if (wanted.payload == v1::ENCODED) {
+    out.payload = EncodedPayload(header, selected.bodies);
+  } else if (wanted.payload == v1::SUMMARY) {
+    KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
+                            SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
+  } else if (wanted.sink != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.sink));
+    reply.set_payload_bytes(selected.RawBytes());
+  } else if (wanted.to.has_value()) {
+    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.to));
+    elsewhere = wanted.to->first(selected.RawBytes());
+    reply.set_payload_bytes(elsewhere.size());
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
+  }
+  if (kept.has_value() && wanted.payload == v1::RAW) {
+    out.payload.push_back(KeptPayload(*kept));
+    reply.mutable_kept()->set_bytes(out.payload.back().size());
+  }
+  for (const SharedBytes& part : out.payload) {
+    reply.set_payload_bytes(reply.payload_bytes() + part.size());
+  }
+  if (!HasOwnDigest(wanted.payload, selected.header, wanted.request)) {
+    SetDigest(elsewhere, out.payload, reply);
+  }
+  return absl::OkStatus();
+}
+
 // Says in `number` which page it read.
 absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, FetchedPage& out) {
-  const auto& [space, payload, request, to, sink, asked_checks] = wanted;
+  const Space& space = wanted.space;
+  const v1::GetPage& request = wanted.request;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
   KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
@@ -238,14 +292,13 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
 
   const size_t segments = SegmentsForLevels(header, request.max_levels());
-  KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, payload, request));
+  KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, wanted.payload, request));
   Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
   selected.bodies.resize(std::min(segments, facts.segments.size()));
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
-  // What has no digest over there is checked here.
-  const bool has_digest =
-      payload == v1::ENCODED || (payload == v1::RAW && header.exact && AsksForWholePage(request));
-  const Checks checks = has_digest ? asked_checks : Checks::kStore;
+  // A digest that is made here says nothing of what lay in memory.
+  const Checks checks =
+      HasOwnDigest(wanted.payload, header, request) ? wanted.checks : Checks::kStore;
   if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
     const auto now = store_.Find(name);
     const bool replaced = now.ok() && now->number != facts.number;
@@ -254,37 +307,9 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
 
   // What was there may have proved damaged.
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
-  v1::PageReply& reply = out.reply;
-  KVSTOW_ASSIGN_OR_RETURN(const auto kept,
-                          KeptTokens(header, selected.bodies, {layers, selected.tokens}));
-  reply.set_kept_share(kept.has_value() ? kept->Share() : 1);
-  if (kept.has_value()) {
-    reply.mutable_kept()->set_layers(kept->layers);
-    reply.mutable_kept()->set_kv_heads(kept->heads);
-  }
-  if (payload == v1::ENCODED) {
-    out.payload = EncodedPayload(facts.header, selected.bodies);
-  } else if (payload == v1::SUMMARY) {
-    KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
-                            SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
-  } else {
-    if (to.has_value() || sink != nullptr) {
-      KVSTOW_RETURN_IF_ERROR(sink != nullptr ? RawPayloadTo(selected, *sink)
-                                             : RawPayloadTo(selected, *to));
-      reply.set_payload_bytes(selected.RawBytes());
-    } else {
-      KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
-    }
-    if (kept.has_value()) {
-      out.payload.push_back(KeptPayload(*kept));
-      reply.mutable_kept()->set_bytes(out.payload.back().size());
-    }
-  }
-
+  KVSTOW_RETURN_IF_ERROR(MakePayload(wanted, selected, facts.header, out));
   const size_t used = selected.bodies.size();
-  for (const SharedBytes& part : out.payload) {
-    reply.set_payload_bytes(reply.payload_bytes() + part.size());
-  }
+  v1::PageReply& reply = out.reply;
   reply.set_tokens(tokens.count);
   reply.set_first_position(header.first_position + tokens.first);
   if (!facts.tiers.empty()) reply.set_tier(TierName(facts.tiers.front()));
@@ -340,6 +365,7 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
     if (use) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }
+  out.reply.set_key(wanted.request.key());
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
   return out;
 }

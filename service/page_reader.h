@@ -4,6 +4,7 @@
 // its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted. A
 // damaged copy costs that copy alone while there is a good one, which is then the answer. What is
 // dropped is the page that was read, by its number: one that has its name by now stays.
+// Every reply names the key, and a payload without digests of its own gets one here.
 // The reply says what the bytes are: levels, exactness, error left, which tokens were kept. A page
 // that falls short of what the request will take (min_levels, max_error) is a MISS, counted, before
 // anything is read. A page whose calibration is not here cannot be decoded: a MISS, counted, until
@@ -88,6 +89,8 @@ class PageReader {
   absl::Status FetchGoodCopy(Wanted wanted, PageNumber number, const absl::Status& damage,
                              FetchedPage& out);
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
+  absl::Status MakePayload(const Wanted& wanted, const Selected& selected,
+                           const SharedBytes& header, FetchedPage& out);
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
   absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);
   absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);

@@ -77,6 +77,7 @@ class DirectCallTest : public testing::Test {
       std::vector<uint8_t> bytes = PageOf(page.key());
       v1::DirectReply reply;
       v1::PageReply& got = *reply.mutable_got();
+      got.set_key(page.key());
       got.set_status(v1::HIT);
       got.set_tokens(64);
       got.set_payload_bytes(bytes.size());
@@ -149,8 +150,9 @@ TEST_F(DirectCallTest, APeerThatLiesIsLeft) {
 }
 
 TEST_F(DirectCallTest, APeerThatHangsUpHalfWayIsLeft) {
-  Connect([](const auto& socket, const auto&) {
+  Connect([](const auto& socket, const auto& request) {
     v1::DirectReply reply;
+    reply.mutable_got()->set_key(request.get().pages(0).key());
     reply.mutable_got()->set_status(v1::HIT);
     reply.mutable_got()->set_tokens(64);
     reply.mutable_got()->set_payload_bytes(1000);

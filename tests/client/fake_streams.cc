@@ -196,6 +196,7 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     std::lock_guard lock(state_.mu);
     const Space& space = state_.spaces[space_];
     const auto it = space.pages.find(asked.key());
+    reply.set_key(asked.key());
     reply.set_status(it == space.pages.end() ? v1::MISS : v1::HIT);
     if (it == space.pages.end()) return;
     const Page& page = it->second;
@@ -226,6 +227,7 @@ class GetReactor final : public Stream<v1::GetRequest, v1::GetResponse> {
     Digest128 digest = Xxh3_128(AsBytes(page.bytes));
     if (From(state_.faults.other_from_layer)) digest.bytes[0] ^= 1;
     reply.set_raw_digest(digest.bytes.data(), digest.bytes.size());
+    reply.set_payload_digest(std::string(AsString(Xxh3_128(AsBytes(bytes_)).bytes)));
   }
   bool Idle() override { return queue_.empty(); }
 

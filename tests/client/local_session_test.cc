@@ -234,6 +234,10 @@ TEST(LocalSessionTest, WrongAnswersEndIt) {
     EXPECT_FALSE(session->Allocate(1).ok()) << why;
   };
   wrong("another page", [](v1::LocalReply& r, uint64_t n) { r.mutable_got()->set_page(n + 1); });
+  wrong("another key", [](v1::LocalReply& r, uint64_t n) {
+    r.mutable_got()->set_page(n);
+    r.mutable_got()->mutable_reply()->set_key("another");
+  });
   wrong("page 0", [](v1::LocalReply& r, uint64_t) { r.mutable_got(); });
   wrong("a put's answer", [](v1::LocalReply& r, uint64_t n) { r.mutable_put()->set_page(n); });
   wrong("a welcome", [](v1::LocalReply& r, uint64_t n) { r.mutable_welcome()->set_bytes(n); });

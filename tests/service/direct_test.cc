@@ -170,6 +170,21 @@ TEST_F(DirectTest, PagesGoInAndComeBack) {
   ExpectNothingStaged();
 }
 
+TEST_F(DirectTest, EveryReplyHasItsKeyAndADigest) {
+  const std::string raw = PageOf(1);
+  for (const char* space : {"exact", "s"}) {
+    EXPECT_EQ(Put(PutOf("k", raw, space), raw).put().status(), v1::STORED);
+    v1::DirectRequest whole = GetOf("k", space), layer = whole, tokens = whole, encoded = whole;
+    layer.mutable_get()->mutable_pages(0)->set_layer_count(1);
+    tokens.mutable_get()->mutable_pages(0)->set_first_token(1);
+    encoded.mutable_get()->set_payload(v1::ENCODED);
+    for (const v1::DirectRequest& request : {whole, layer, tokens, encoded, GetOf("no", space)}) {
+      const auto [reply, bytes] = Get(request);
+      ExpectProven(request.get().pages(0), request.get().payload(), {reply.got(), bytes});
+    }
+  }
+}
+
 TEST_F(DirectTest, AnotherSpaceOfTheNameIsRefused) {
   const std::string raw = PageOf(1);
   ASSERT_EQ(Put(PutOf("k", raw), raw).put().status(), v1::STORED);

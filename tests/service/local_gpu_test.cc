@@ -108,6 +108,11 @@ class LocalGpuTest : public ServerTest {
     out.data.resize(out.reply.payload_bytes() - out.reply.kept().bytes());
     auto* const to = reinterpret_cast<uint8_t*>(out.data.data());
     EXPECT_TRUE(sharing_->ToHost(w.gpu->bytes().subspan(kAt, out.data.size()), to).ok());
+    EXPECT_EQ(out.reply.key(), page.key());
+    const std::string& kept = reply.got().kept();
+    EXPECT_EQ(out.reply.payload_digest(),
+              kept.empty() ? "" : AsString(Xxh3_128(AsBytes(kept)).bytes))
+        << "of the host's part";
     return out;
   }
   double Coded(const char* method, const char* coder) const {

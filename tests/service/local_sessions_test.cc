@@ -93,6 +93,37 @@ TEST_F(LocalSessionsTest, PagesGoInAndOutOfSlots) {
   EXPECT_EQ(Metric("kvstow_local_pages_total{method=\"put\"}"), 1);
 }
 
+// The digest is of the slot's bytes, then of the list of kept tokens.
+TEST_F(LocalSessionsTest, EveryAnswerHasItsKeyAndADigest) {
+  const auto worker = NewWorker();
+  const PageIn page = Page("k", 1);
+  const v1::LocalSlot slot = worker->Allocate(page.raw.size());
+  const std::string sparse = "key_diversity|budget(keep=0.25)|affine(bits=8,group=64)";
+  for (const auto& [space, recipe] :
+       {std::pair{"s", "raw"}, std::pair{"lossy", "int8"}, std::pair{"sparse", sparse.c_str()}}) {
+    SCOPED_TRACE(space);
+    const bool drops = recipe == sparse;
+    const auto fidelity = drops ? v1::SPARSE : v1::FIDELITY_UNSPECIFIED;
+    ASSERT_TRUE(client_->OpenSpace(space, recipe, nullptr, fidelity).ok());
+    ASSERT_EQ(client_->Put(space, {page}).pages[0].status(), v1::STORED);
+    v1::LocalRequest whole = GetOf(slot, "k");
+    NameSpace(space, *whole.mutable_get());
+    v1::LocalRequest layers = whole, tokens = whole, none = whole;
+    layers.mutable_get()->mutable_pages(0)->mutable_page()->set_layer_count(2);
+    tokens.mutable_get()->mutable_pages(0)->mutable_page()->set_first_token(5);
+    none.mutable_get()->mutable_pages(0)->mutable_page()->set_key("none");
+    for (const v1::LocalRequest& request : {whole, layers, tokens}) {
+      const PageOut got = worker->Get(slot, request);
+      EXPECT_EQ(got.reply.status(), v1::HIT) << got.reply.message();
+      EXPECT_EQ(got.reply.kept().bytes() > 0, drops);
+    }
+    EXPECT_EQ(worker->Get(slot, none).reply.status(), v1::MISS);
+  }
+  v1::LocalRequest nowhere = GetOf(slot, "k");
+  NameSpace("nowhere", *nowhere.mutable_get());
+  EXPECT_EQ(worker->Get(slot, nowhere).reply.status(), v1::NOT_COMPATIBLE);
+}
+
 TEST_F(LocalSessionsTest, WhatIsWrongWithAPageIsItsAnswer) {
   const auto worker = NewWorker();
   const PageIn page = Page("k", 1);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/shared_memory.h"
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/local_socket.h"
@@ -45,6 +46,17 @@ struct Worker {
   }
   std::span<uint8_t> Bytes(const v1::LocalSlot& slot) {
     return memory.bytes().subspan(slot.offset(), slot.bytes());
+  }
+  // Asks for a page into a slot, and expects it to be proven.
+  PageOut Get(const v1::LocalSlot& slot, const v1::LocalRequest& request) {
+    const v1::LocalReply reply = Call(request);
+    PageOut page{.reply = reply.got().reply(), .data = reply.got().kept()};
+    if (page.reply.status() == v1::HIT) {
+      const auto raw = Bytes(slot).first(page.reply.payload_bytes() - page.data.size());
+      page.data.insert(0, AsString(raw).data(), raw.size());
+    }
+    ExpectProven(request.get().pages(0).page(), v1::RAW, page);
+    return page;
   }
 };
 

@@ -1,7 +1,10 @@
 #include "tests/service/wire_client.h"
 
+#include <gtest/gtest.h>
+
 #include <random>
 
+#include "base/digest.h"
 #include "proto/wire/chunk.h"
 #include "proto/wire/spec.h"
 
@@ -165,7 +168,23 @@ Answer<PageOut> WireClient::Get(const std::string& space, const std::vector<v1::
     answer.pages.back().data += response.data();
   }
   answer.status = call->Finish();
+  for (size_t i = 0; i < answer.pages.size(); ++i) {
+    if (answer.status.ok()) ExpectProven(pages[i], payload, answer.pages[i]);
+  }
   return answer;
+}
+
+void ExpectProven(const v1::GetPage& asked, v1::Payload payload, const PageOut& page) {
+  EXPECT_EQ(page.reply.key(), asked.key());
+  const bool whole = asked.first_layer() == 0 && asked.layer_count() == 0 &&
+                     asked.first_token() == 0 && asked.token_count() == 0;
+  const bool as_put = payload != v1::SUMMARY && page.reply.exact() && whole;
+  std::string digest(AsString(Xxh3_128(AsBytes(page.data)).bytes));
+  if (as_put && payload == v1::RAW) {
+    EXPECT_EQ(page.reply.raw_digest(), digest);
+  }
+  if (as_put || payload == v1::ENCODED || page.reply.status() != v1::HIT) digest.clear();
+  EXPECT_EQ(page.reply.payload_digest(), digest);
 }
 
 v1::LookupResponse WireClient::Lookup(const std::string& space,

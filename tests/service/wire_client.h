@@ -56,6 +56,7 @@ class WireClient {
                          v1::Fidelity fidelity = v1::FIDELITY_UNSPECIFIED);
   Answer<v1::PutResult> Put(const std::string& space, const std::vector<PageIn>& pages,
                             size_t chunk = 64 << 10, v1::Payload payload = v1::RAW);
+  // Expects each page to be proven.
   Answer<PageOut> Get(const std::string& space, const std::vector<v1::GetPage>& pages,
                       uint64_t lease = 0, v1::Payload payload = v1::RAW);
   v1::LookupResponse Lookup(const std::string& space, const std::vector<std::string>& keys,
@@ -73,6 +74,9 @@ class WireClient {
   const std::unique_ptr<v1::KvCache::Stub> kv_;
   const std::unique_ptr<v1::Admin::Stub> admin_;
 };
+
+// The reply names the page that was asked for, and its payload has the digest that is due.
+void ExpectProven(const v1::GetPage& asked, v1::Payload payload, const PageOut& page);
 
 v1::GetPage Ask(const std::string& key, uint64_t number = 1);
 v1::PutRequest OpenPut(const std::string& space);
