@@ -12,11 +12,10 @@
 // never past the call's deadline; nothing else is. The connection comes back by itself. Connect()
 // does not wait for the server.
 //
-// A fork() leaves the child without its parent's clients: every call of one fails there at once
-// with UNAVAILABLE, its callback runs on the calling thread, and nothing is said on a connection of
-// the parent's, which goes on undisturbed. Callbacks and futures of calls that were open at the
-// fork are the parent's alone. Nor can the child make clients of its own, on any transport: gRPC
-// 1.51 does not survive a fork. Fork before the first Connect(), or exec.
+// A forked child has no clients: every call fails there at once with UNAVAILABLE, on the calling
+// thread, and nothing is said on the parent's connections. Callbacks of calls that were open are
+// the parent's. The child cannot make clients of its own: gRPC 1.51 does not survive a fork. Fork
+// before the first Connect(), or exec.
 //
 // Thread-safe. Buffers that are handed in are the caller's and must live until the callback has
 // run; a callback runs once, on a thread of the library, and must not block. The destructor cancels
@@ -38,12 +37,10 @@
 // host; a worker's stream is not waited for, but by an event (pages.h). GetAsync, PutAsync and
 // GetProgressiveAsync, and what is sugar over them, take such pages; the others refuse them.
 //
-// What is read is checked before it is a hit, on every way it can come: the reply must name the key
-// that was asked for, and the bytes must have the digest that came with them. That is the writer's
-// own for an exact page that is fetched whole, those of an encoded page, and for all else one that
-// the server made of what it sent. Another key gives the connection up, and the page is asked for
-// elsewhere; so it is, once, when a digest differs, and is CORRUPT when it does again. Of pages in
-// a GPU's memory the key alone is checked.
+// What is read is checked before it is a hit: the reply must name the key that was asked for, and
+// the bytes must have their digest (the writer's for an exact page that comes whole, those of an
+// encoded page, else one that the server made). Another key gives the connection up. A page whose
+// digest differs is asked for once more, and is CORRUPT then. On a GPU keys alone are checked.
 #ifndef KVSTOW_CLIENT_CLIENT_H_
 #define KVSTOW_CLIENT_CLIENT_H_
 

@@ -15,11 +15,11 @@ namespace {
 // An answer holds little beside this, and must fit into a message.
 constexpr size_t kMaxKeptBytes = kMaxLocalMessageBytes - (8 << 10);
 
-v1::LocalGot NoPage(const v1::GetPage& request, absl::string_view why) {
+v1::LocalGot NoPage(const v1::GetPage& request, v1::PageStatus status, absl::string_view why) {
   v1::LocalGot got;
   got.set_page(request.page());
   got.mutable_reply()->set_key(request.key());
-  got.mutable_reply()->set_status(v1::NOT_COMPATIBLE);
+  got.mutable_reply()->set_status(status);
   got.mutable_reply()->set_message(std::string(why));
   return got;
 }
@@ -68,8 +68,9 @@ absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
   const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
   for (const v1::LocalGetPage& page : request.pages()) {
     v1::LocalReply answer;
-    *answer.mutable_got() = space.ok() ? GetPage(**space, request.lease(), page)
-                                       : NoPage(page.page(), space.status().message());
+    *answer.mutable_got() = space.ok()
+                                ? GetPage(**space, request.lease(), page)
+                                : NoPage(page.page(), v1::NOT_COMPATIBLE, space.status().message());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
   }
   return absl::OkStatus();
@@ -81,10 +82,10 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
   absl::StatusOr<Admission::Bytes> held;
   if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
     held = parts_.admission.TakeGet(FetchBytes(space, request.page()));
-    if (!held.ok()) return NoPage(number, v1::UNAVAILABLE, held.status().message());
+    if (!held.ok()) return NoPage(request.page(), v1::UNAVAILABLE, held.status().message());
   }
   auto page = FetchTo(space, lease, request);
-  if (!page.ok()) return NoPage(request.page(), page.status().message());
+  if (!page.ok()) return NoPage(request.page(), v1::NOT_COMPATIBLE, page.status().message());
   v1::LocalGot got;
   got.set_page(request.page().page());
   if (page->reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
