@@ -21,6 +21,7 @@ constexpr uint64_t kBlocks = 4000;  // that the server has room for
 KvSpec TinySpec() {
   KvSpec spec;
   spec.model = "test/tiny";
+  spec.revision = kUnversioned;
   spec.layers = spec.kv_heads = 1;
   spec.head_dim_k = spec.head_dim_v = 64;
   spec.page_tokens = 8;

@@ -54,7 +54,9 @@ TEST(PageTest, ValidateNamesTheField) {
       {[](KvSpec& s) { s.rope.theta = 0; }, "rope.theta"},
       {[](KvSpec& s) { s.rope.factor = std::numeric_limits<double>::infinity(); }, "rope.scaling"},
       {[](KvSpec& s) { s.rope.layout = static_cast<RopeSpec::Layout>(3); }, "rope.layout"},
-      {[](KvSpec& s) { s.rope.scaling = static_cast<RopeSpec::Scaling>(5); }, "rope.scaling"},
+      {[](KvSpec& s) { s.rope.scaling = static_cast<RopeSpec::Scaling>(6); }, "rope.scaling"},
+      {[](KvSpec& s) { s.rope_details.mscale = std::numeric_limits<double>::quiet_NaN(); }, "rope"},
+      {[](KvSpec& s) { s.rope_details.long_factors.resize(1025); }, "rope"},
       {[](KvSpec& s) { s.layers = s.kv_heads = s.page_tokens = 1024; }, "page_tokens"},
   };
   for (const auto& c : cases) {
