@@ -1,8 +1,8 @@
 #include "service/page_writer.h"
 
 #include <algorithm>
-#include <numeric>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
