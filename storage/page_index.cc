@@ -1,6 +1,7 @@
 #include "storage/page_index.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +67,7 @@ absl::Status Compare(const StoreUsage& kept, const StoreUsage& counted, absl::st
 
 PageIndex::PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
                      IdOf id_of)
-    : id_of_(id_of) {
+    : id_of_(id_of), seed_(uint64_t{std::random_device()()} << 32 | std::random_device()()) {
   const PolicyInfo* const lru = *FindEvictionPolicy("lru");
   for (int t = 0; t < kTiers; ++t) {
     policies_[t] = policy.make(budget_bytes[t]);
@@ -87,10 +88,15 @@ uint64_t PageIndex::IdFor(const PageName& name) const {
     const auto it = displaced_.find(name);
     if (it != displaced_.end()) return it->second;
   }
-  for (uint64_t id = id_of_(name);; ++id) {
-    if (id == PolicyItem::kNoParent) continue;
-    const PageEntry* const page = FindById(id);
-    if (page == nullptr || page->Has(name)) return id;
+  // Keys are the worker's choice, and HashOf is no secret: it may choose them to collide. What
+  // comes next nobody can foresee, so that many such keys cost no more than others.
+  uint64_t id = id_of_(name);
+  for (uint64_t attempt = 0;; ++attempt) {
+    if (id != PolicyItem::kNoParent) {
+      const PageEntry* const page = FindById(id);
+      if (page == nullptr || page->Has(name)) return id;
+    }
+    id = absl::HashOf(seed_, attempt, name.space, name.key);
   }
 }
 

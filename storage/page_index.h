@@ -46,7 +46,8 @@ class PageIndex {
   using IdOf = uint64_t (*)(const PageName&);
   static uint64_t HashOf(const PageName& name);
 
-  // `id_of` need not be free of collisions.
+  // `id_of` need not be free of collisions: of names that collide, all but the first have an id
+  // that a secret of this index goes into.
   PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
             IdOf id_of = &HashOf);
   ~PageIndex();
@@ -130,6 +131,7 @@ class PageIndex {
   };
 
   const IdOf id_of_;
+  const uint64_t seed_;                                    // of the ids of names that collide
   absl::flat_hash_set<PageEntry*, ByItem, ByItem> pages_;  // which it owns
   absl::flat_hash_map<PageName, uint64_t> displaced_;      // ids of those whose own was taken
   // Pages whose parent was not here when they came, by its id; and what Expect was told.

@@ -55,6 +55,23 @@ TEST(PageEntry, IsOneBlockWithWhatItWasMadeOf) {
   }
 }
 
+// Ids in a row would have each of many colliding names look at all others, under the store's lock.
+TEST(PageIndex, NamesThatCollideAreSpread) {
+  PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000},
+                  [](const PageName&) { return uint64_t{7}; });
+  constexpr int kPages = 20'000;
+  for (PageNumber n = 1; n <= kPages; ++n) index.Insert(Entry(n, {1}, TierId::kHost));
+  size_t near = 0;
+  for (PageNumber n = 1; n <= kPages; ++n) {
+    const PageName name{.space = 1, .key = std::to_string(n)};
+    ASSERT_EQ(index.Find(name)->number, n);
+    near += index.IdFor(name) <= 7 + kPages;
+  }
+  EXPECT_LT(near, 10u) << "of them the first";
+  EXPECT_EQ(index.Find(PageName{.space = 1, .key = "none"}), nullptr);
+  EXPECT_TRUE(index.CheckInvariants().ok());
+}
+
 TEST(PageIndex, CountsEveryChange) {
   PageIndex index(EvictionPolicies().front(), {1000, 1000, 1000});
   PageEntry* const page = index.Insert(Entry(1, {10, 20}, TierId::kHost));
