@@ -193,6 +193,10 @@ constexpr Setting kSettings[] = {
      SetTime<&Config::private_space_idle>, GetTime<&Config::private_space_idle>},
     {"idle-timeout", "TIME", "after which a direct connection that asks for nothing is closed [5m]",
      SetTime<&Config::idle_timeout>, GetTime<&Config::idle_timeout>},
+    {"index-bytes", "SIZE",
+     "memory of the index of pages, about 250 bytes each; beyond it pages are forgotten [a 16th of "
+     "the RAM]",
+     SetSize<&Config::index_bytes>, GetSize<&Config::index_bytes>},
     {"max-leases", "NUMBER", "leases at a time; beyond them look-ups get none [65536]",
      SetCount<&Config::max_leases>, GetCount<&Config::max_leases>},
     {"max-leased-pages", "NUMBER", "pages that all leases together promise [4194304]",
@@ -260,6 +264,7 @@ std::vector<std::string> WithEnvironment(std::span<const char* const> args, cons
 // Defaults that depend on the machine, and settings that must fit each other.
 absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (!host_given) c.host_bytes = UsableMemory() / 4;
+  if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {
     return absl::InvalidArgumentError("disk-bytes needs disk-path: say where the disk tier lives");
   }

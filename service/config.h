@@ -43,6 +43,7 @@ struct Config {
   uint64_t max_spaces = 1024;
   Duration private_space_idle = std::chrono::minutes(10);  // then an empty private space goes
   Duration idle_timeout = std::chrono::minutes(5);         // of direct connections
+  uint64_t index_bytes = 0;                                // default: a 16th of the RAM
   uint64_t max_leases = 65'536;
   uint64_t max_leased_pages = 4'194'304;     // of all of them, as often as they are promised
   uint64_t get_bytes = uint64_t{512} << 20;  // AdmissionLimits has these four

@@ -311,6 +311,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_leased_pages", "pages that they promise, as often as they do",
         snapshot.usage.leased_pages);
   gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
+  gauge("kvstow_index_bytes", "bytes of memory that the index of pages takes, about",
+        snapshot.usage.index_bytes);
   gauge("kvstow_spaces", "spaces that are open", snapshot.spaces);
   gauge("kvstow_staged_bytes", "bytes of pages that are on their way in", snapshot.staged_bytes);
   gauge("kvstow_get_bytes", "bytes that are held for pages on their way out", snapshot.get_bytes);

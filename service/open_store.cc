@@ -76,6 +76,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   options.high_watermark = config.high_watermark;
   options.low_watermark = config.low_watermark;
   options.lease_ttl = config.lease_ttl;
+  options.index_bytes = config.index_bytes;
   options.lease_limits = {config.max_leases, config.max_leased_pages};
   options.eviction_policy = config.eviction_policy;
   options.count_levels = &CountWholeLevels;

@@ -373,6 +373,7 @@ absl::Status TieredStore::Impl::Shrink(TierId t, uint64_t bytes) {
 
 void TieredStore::Impl::RunDemotion() {
   EraseNow().IgnoreError();  // the next round tries again
+  KeepIndexWithin().IgnoreError();
   for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
     {
       MutexLock lock(mu_);

@@ -99,6 +99,9 @@ struct PageEntry {
     return segments()[i].facts.bytes + (i == 0 ? uint64_t{header_bytes} : 0);
   }
   uint64_t BytesOf(size_t first, size_t end) const;
+  // What it costs the index beside the header, which budgets count as encoded bytes: the entry,
+  // its key and segments, and its places in maps and policies (measured: docs/PERFORMANCE.md).
+  uint64_t IndexBytes() const { return 200 + key_bytes + 24 * uint64_t{segment_count}; }
   // Those of the segments [first, end) that have a copy in `tier`.
   std::vector<uint16_t> SegmentsIn(TierId tier, size_t first) const;
   // How many segments stay when the next part leaves `tier`: those before its last there, none of a

@@ -13,6 +13,7 @@ namespace {
 
 void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
   usage.pages += sign;
+  usage.index_bytes += sign * page.IndexBytes();
   usage.raw_bytes += sign * page.raw_bytes;
   usage.pinned_pages += page.pinned ? sign : 0;
   for (size_t i = 0; i < page.segment_count; ++i) {

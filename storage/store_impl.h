@@ -46,6 +46,8 @@ class TieredStore::Impl {
   absl::StatusOr<PutOutcome> Put(PageToStore page);
   absl::Status Flush();
 
+  absl::Status KeepIndexWithin() KVSTOW_EXCLUDES(mu_);
+
   // store_erase.cc
   absl::Status Delete(const PageName& name, bool force);
   absl::Status Drop(const PageName& name, PageNumber number);

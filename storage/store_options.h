@@ -34,6 +34,9 @@ struct TieredStoreOptions {
   std::string eviction_policy = "kvstow";  // what goes first: one of EvictionPolicies()
   Duration lease_ttl = std::chrono::seconds(10);
   LeaseTable::Limits lease_limits;
+  // Memory that the index may take for all pages, of all tiers (StoreUsage::index_bytes); 0 = any.
+  // Beyond it whole pages are forgotten, as the eviction policy chooses, before one is put.
+  uint64_t index_bytes = 0;
   // For Lookup; called under the store's lock, about once in the life of a page.
   CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
   const Clock* clock = &Clock::Real();

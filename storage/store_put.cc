@@ -83,6 +83,7 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   if (page.ack != Ack::kMemory && !usable(TierId::kDisk)) {
     return NoDisk();
   }
+  KVSTOW_RETURN_IF_ERROR(KeepIndexWithin());
   NameTaken own;
   while (own.page.number == 0) {
     KVSTOW_ASSIGN_OR_RETURN(const NameTaken taken, TakeName(page));
@@ -114,6 +115,39 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
     if (Held(id) > options_.high_watermark * budget(id)) wake_.NotifyOne();
   }
   return PutOutcome::kStored;
+}
+
+// Forgets whole pages while the index takes more memory than it may: those that the coldest tier
+// wants to free first, for they are what an index grows by.
+absl::Status TieredStore::Impl::KeepIndexWithin() {
+  for (;;) {
+    std::optional<Claim> claim;
+    TierId from = TierId::kDisk;
+    {
+      MutexLock lock(mu_);
+      if (options_.index_bytes == 0 || index_.usage().index_bytes <= options_.index_bytes) {
+        return absl::OkStatus();
+      }
+      ReapLeases();
+      const auto free = [](const PageEntry& page) {
+        if (page.is_protected()) return PageIndex::Offer::kHeld;
+        return page.busy ? PageIndex::Offer::kNotNow : PageIndex::Offer::kTaken;
+      };
+      for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
+        PageEntry* const page = index_.Victim(t, free);
+        if (page == nullptr) continue;
+        claim = Begin(page);
+        from = t;
+        break;
+      }
+    }
+    if (!claim.has_value()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the index of pages takes more than ", FormatSize(options_.index_bytes),
+                       ", and all of them are leased, pinned or in use"));
+    }
+    KVSTOW_RETURN_IF_ERROR(Truncate(*claim, 0, Why::kPolicy, from));
+  }
 }
 
 // Either the name is this put's, with a number for the page, or there is such a page.

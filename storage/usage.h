@@ -24,6 +24,7 @@ struct StoreUsage {
   std::array<TierUsage, kTiers> tiers;
   uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
   uint64_t leases = 0, leased_pages = 0, pinned_pages = 0;
+  uint64_t index_bytes = 0;  // of memory that the index takes for them, about
   bool operator==(const StoreUsage&) const = default;
 };
 

@@ -109,14 +109,15 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
     EXPECT_THAT(help->print, HasSubstr("--" + name));
     names.push_back(name);
   }
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
-                         "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes",
-                         "disk-path", "disk-bytes", "host-bits", "disk-bits", "local-socket",
-                         "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
-                         "eviction-policy", "lease-ttl", "max-leases", "max-leased-pages",
-                         "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout",
-                         "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
-                         "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
+  EXPECT_THAT(
+      names,
+      ::testing::UnorderedElementsAre(
+          "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes", "disk-path",
+          "disk-bytes", "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes",
+          "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
+          "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
+          "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
+          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
 

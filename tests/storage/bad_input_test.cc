@@ -211,6 +211,38 @@ TEST_F(BadInputTest, AStormOfLeasesBlocksNothingForLongerThanItsTtl) {
   EXPECT_EQ(store_->Counters().expired_leases, kLeases / 2);
 }
 
+TEST_F(BadInputTest, ManySmallPagesTakeNoMoreIndexThanTheyMay) {
+  options_.index_bytes = 100 * 300;
+  Open(0, 64 * kKiB, 16 << 20);
+  for (uint64_t key = 1; key <= 2000; ++key) {
+    ASSERT_OK(store_->Put(PrfPage{.key = key, .sizes = {24}}.ToStore(Ack::kProcess)).status());
+    ASSERT_LE(store_->Usage().index_bytes, options_.index_bytes + 300);
+  }
+  EXPECT_GT(store_->Usage().pages, 50u);
+  EXPECT_OK(store_->CheckInvariants());
+
+  // A restart with less reaches that too.
+  options_.index_bytes /= 2;
+  Reopen();
+  EXPECT_GT(store_->Usage().index_bytes, options_.index_bytes);
+  store_->RunDemotion();
+  EXPECT_LE(store_->Usage().index_bytes, options_.index_bytes);
+
+  // Where all are pinned, one more is refused, and nothing is forgotten.
+  const std::vector<PageName> pages = store_->Pages(0);
+  for (const PageName& page : pages) ASSERT_OK(store_->Pin(page, true));
+  options_.index_bytes = 300;
+  absl::Status refused;
+  for (uint64_t key = 3000; refused.ok() && key < 3100; ++key) {
+    const PrfPage page{.key = key, .sizes = {24}};
+    refused = store_->Put(page.ToStore(Ack::kProcess)).status();
+    if (!refused.ok()) break;
+    ASSERT_OK(store_->Pin(page.name(), true));
+  }
+  EXPECT_THAT(refused, HasCode(absl::StatusCode::kResourceExhausted));
+  for (const PageName& page : pages) EXPECT_OK(store_->Find(page).status());
+}
+
 TEST_F(BadInputTest, AHundredThousandPagesOfOneToken) {
   constexpr uint64_t kPages = 100'000;
   Open(0, 1 << 20, 2 << 20);
