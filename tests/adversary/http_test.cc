@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/adversary/health_probe.h"
 #include "tests/adversary/tcp_peer.h"
 #include "tests/service/server_fixture.h"
 
@@ -99,6 +100,7 @@ TEST_F(HttpPortTest, OnlyPlainGetsAreAnswered) {
 }
 
 TEST_F(HttpPortTest, SocketsThatSayNothingKeepNoProbeWaiting) {
+  const HealthProbe health(server_->address());
   std::vector<TcpPeer> slow;
   for (int i = 0; i < 300; ++i) {
     slow.push_back(Peer());
@@ -111,6 +113,7 @@ TEST_F(HttpPortTest, SocketsThatSayNothingKeepNoProbeWaiting) {
 }
 
 TEST_F(HttpPortTest, APageThatTakesItsTimeKeepsNoProbeWaiting) {
+  const HealthProbe health(server_->address());
   std::vector<TcpPeer> readers;
   for (int i = 0; i < 10; ++i) {
     readers.push_back(Peer());

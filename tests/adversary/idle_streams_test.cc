@@ -4,10 +4,12 @@
 
 #include <future>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/client.h"
 #include "client/layer_put.h"
+#include "tests/adversary/health_probe.h"
 #include "tests/service/server_fixture.h"
 
 namespace kvstow::testing {
@@ -27,6 +29,7 @@ class IdleTest : public ServerTest {
     ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
     ASSERT_EQ(client_->Put("s", {page_}).pages.at(0).status(), v1::STORED);
     ASSERT_TRUE(Eventually([&] { return Open("put") == 0; }));
+    health_.emplace(server_->http_address());
   }
   double Open(const std::string& method) {
     return Metric("kvstow_open_streams{method=\"" + method + "\"}");
@@ -37,8 +40,8 @@ class IdleTest : public ServerTest {
     return it == trailing.end() ? "" : std::string(it->second.data(), it->second.size());
   }
 
-  ManualClock clock_;
   const PageIn page_{.key = "k", .raw = RandomPage(SmallSpec(), 64, 1), .tokens = 64};
+  std::optional<HealthProbe> health_;
 };
 
 // A stream that says which space it is about, and nothing more.

@@ -12,6 +12,7 @@
 #include "client/client.h"
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/local_socket.h"
+#include "tests/adversary/health_probe.h"
 #include "tests/adversary/tcp_peer.h"
 #include "tests/client/prompt.h"
 #include "tests/service/get_fixture.h"
@@ -55,6 +56,7 @@ TEST_F(ServerTest, AClientTakesTheEndOfAnIdleConnectionAsUsual) {
 TEST_F(ServerTest, TokensThatNobodyUsesLockNoWorkerOut) {
   config_.local_socket = (folder_ / "local").string();
   StartServer();
+  const HealthProbe health(server_->http_address());
   v1::OpenLocalResponse out;
   for (int i = 0; i < 1030; ++i) {
     ASSERT_TRUE(client_->kv().OpenLocal(client_->Context().get(), {}, &out).ok());
@@ -105,6 +107,7 @@ TEST_F(GetTest, VerifyDelaysNobody) {
     more.push_back({.key = std::to_string(i), .raw = pages_[0].raw, .tokens = 64});
   }
   ASSERT_TRUE(client_->Put("lossy", more).status.ok());
+  const HealthProbe health(server_->http_address());
   std::atomic<int> ended = 0;
   std::vector<std::unique_ptr<Verifying>> calls;
   for (int i = 0; i < kCalls; ++i) {

@@ -11,6 +11,7 @@
 #include "kvstow/v1/local.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "proto/wire/local_socket.h"
+#include "tests/adversary/health_probe.h"
 #include "tests/adversary/no_threads.h"
 #include "tests/adversary/tcp_peer.h"
 #include "tests/service/server_fixture.h"
@@ -29,8 +30,10 @@ class NoThreadsTest : public ServerTest {
     v1::OpenDirectResponse out;
     ASSERT_TRUE(client_->kv().OpenDirect(client_->Context().get(), {}, &out).ok());
     direct_port_ = static_cast<int>(out.port());
+    health_.emplace(server_->http_address());
   }
   int direct_port_ = 0;
+  std::optional<HealthProbe> health_;
 };
 
 TEST_F(NoThreadsTest, DirectConnectionsAreHungUpOnAndTheServerGoesOn) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/adversary/health_probe.h"
 #include "tests/client/gpu_fixture.h"
 
 namespace kvstow {
@@ -188,6 +189,7 @@ TEST_F(SessionsTest, SpacesOfSessionsThatEndedMakeRoom) {
   Start();
   const Prompt prompt(SmallSpec(), 64, 1);
   {
+    const testing::HealthProbe health(server_->http_address());
     const auto client = Connect();
     ASSERT_TRUE(client->OpenSpace(Private(0)).ok());
     ASSERT_THAT(OutcomesOf(client->Put("session/0", prompt.Puts()).get()),

@@ -29,7 +29,7 @@ class GpuPagesTest : public ::testing::Test {
     std::string name = (std::filesystem::temp_directory_path() / "kvstow_gpu_XXXXXX").string();
     folder_ = mkdtemp(name.data());
     config_.listen = "127.0.0.1:0";
-    config_.http_listen = "off";
+    config_.http_listen = "127.0.0.1:0";
     config_.host_bytes = 64 << 20;
     config_.local_socket = (folder_ / "local").string();
     config_.local_bytes = 64 << 20;

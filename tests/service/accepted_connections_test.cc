@@ -67,16 +67,17 @@ class AcceptedConnectionsTest : public ::testing::Test {
  protected:
   // Waits until it was taken or refused.
   void Come(Facts& facts) {
+    const uint64_t refused = all_.refused();
     {
       MutexLock lock(queue_.mu);
       queue_.coming.push_back(&facts);
       queue_.changed.NotifyAll();
     }
-    const uint64_t refused = all_.refused();
     EXPECT_TRUE(Eventually([&] { return facts.started || all_.refused() > refused; }));
   }
   static Time Ago(int seconds) { return Clock::Real().Now() - std::chrono::seconds(seconds); }
 
+  Facts facts_[5];  // outlive the connections
   FakeSocket::Queue queue_;
   AcceptedConnections<FakeSocket, FakeConnection> all_{
       FakeSocket(&queue_, nullptr),
@@ -85,27 +86,25 @@ class AcceptedConnectionsTest : public ::testing::Test {
 };
 
 TEST_F(AcceptedConnectionsTest, TheOneThatIsIdleLongestGivesWay) {
-  Facts facts[5];
-  facts[0].idle_since = Ago(2000);
-  facts[1].idle_since = Ago(3000);
-  facts[2].idle_since = std::nullopt;
-  for (Facts& f : facts) Come(f);
-  EXPECT_TRUE(facts[1].hung_up);
-  EXPECT_TRUE(facts[1].gone);
-  EXPECT_TRUE(facts[0].hung_up);
-  EXPECT_FALSE(facts[2].hung_up);
-  EXPECT_TRUE(facts[3].started);
-  EXPECT_TRUE(facts[4].started);
+  facts_[0].idle_since = Ago(2000);
+  facts_[1].idle_since = Ago(3000);
+  facts_[2].idle_since = std::nullopt;
+  for (Facts& f : facts_) Come(f);
+  EXPECT_TRUE(facts_[1].hung_up);
+  EXPECT_TRUE(facts_[1].gone);
+  EXPECT_TRUE(facts_[0].hung_up);
+  EXPECT_FALSE(facts_[2].hung_up);
+  EXPECT_TRUE(facts_[3].started);
+  EXPECT_TRUE(facts_[4].started);
   EXPECT_EQ(all_.refused(), 0u);
 }
 
 TEST_F(AcceptedConnectionsTest, WhereNoneIsIdleLongEnoughTheNewcomerIsRefused) {
-  Facts facts[4];
-  facts[0].idle_since = Ago(10);
-  for (Facts& f : facts) Come(f);
-  EXPECT_FALSE(facts[3].started);
+  facts_[0].idle_since = Ago(10);
+  for (int i = 0; i < 4; ++i) Come(facts_[i]);
+  EXPECT_FALSE(facts_[3].started);
   EXPECT_EQ(all_.refused(), 1u);
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(facts[i].hung_up) << i;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(facts_[i].hung_up) << i;
 }
 
 }  // namespace

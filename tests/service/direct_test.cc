@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "kernels/codec.h"
 #include "kernels/encoded_payload.h"
+#include "kernels/recipe.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "tests/service/bare_server.h"
@@ -236,6 +238,26 @@ TEST_F(DirectTest, LossyPagesComeDecodedOrEncoded) {
   v1::DirectRequest put = PutOf("k", payload, "s");
   put.mutable_put()->set_payload(v1::ENCODED);
   EXPECT_EQ(Put(put, payload, DigestOf(raw)).put().status(), v1::ALREADY_THERE);
+}
+
+TEST_F(DirectTest, NothingIsExactThatWasNotChecked) {
+  const std::string p = PageOf(1), q = PageOf(2);
+  const auto codec = MakeCodec(*Recipe::Parse("raw"), BareServer::Spec());
+  EncodedPage lie = *(*codec)->Encode({.raw = AsBytes(p), .tokens = 4, .key = "k"});
+  lie.header.raw_digest = Xxh3_128(AsBytes(q));
+  lie.header_bytes = SharedBytes::Take(SerializePageHeader(lie.header));
+  const std::vector<std::optional<SharedBytes>> bodies(lie.segments.begin(), lie.segments.end());
+  std::string payload;
+  for (const SharedBytes& part : EncodedPayload(lie.header_bytes, bodies)) {
+    payload.append(reinterpret_cast<const char*>(part.data()), part.size());
+  }
+  v1::DirectRequest put = PutOf("k", payload);
+  put.mutable_put()->set_payload(v1::ENCODED);
+  const v1::DirectReply reply = Put(put, payload, DigestOf(q));
+  EXPECT_EQ(reply.put().status(), v1::REFUSED);
+  EXPECT_THAT(reply.put().message(), HasSubstr("raw digest"));
+  EXPECT_EQ(Put(PutOf("k", q), q).put().status(), v1::STORED);
+  EXPECT_EQ(Get(GetOf("k")).second, q);
 }
 
 // The worker has a digest of a whole page, and of nothing else: also not of a part that is all of

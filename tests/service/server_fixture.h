@@ -32,6 +32,7 @@ class ServerTest : public ::testing::Test {
 
   std::filesystem::path folder_;
   Config config_;
+  ManualClock clock_;  // of the server, where options_ name it
   ServerOptions options_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<WireClient> client_;

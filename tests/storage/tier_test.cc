@@ -234,7 +234,7 @@ class ModesTest : public RocksTest {
     EXPECT_GT(files, 5u);
   }
   void PutLarge(PageNumber number) {
-    const PrfPage page{.key = number, .sizes = {100'000, 10}};
+    const PrfPage page{.key = number, .sizes = {100'000, 100}};
     ASSERT_OK(
         store_.catalog->PutPage(RecordOf(page, number), BodiesOf(page, number), Ack::kDurable));
   }

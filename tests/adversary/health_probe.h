@@ -1,0 +1,55 @@
+// Asks a server whether it is well, over and over, while a test does its worst.
+#ifndef KVSTOW_TESTS_ADVERSARY_HEALTH_PROBE_H_
+#define KVSTOW_TESTS_ADVERSARY_HEALTH_PROBE_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tests/service/server_fixture.h"
+
+namespace kvstow::testing {
+
+// From its construction to its destruction, which fails unless every answer was "ok", and prints
+// how long the slowest took: no test depends on that.
+class HealthProbe {
+ public:
+  explicit HealthProbe(std::string http_address)
+      : address_(std::move(http_address)), asking_([this] { Ask(); }) {}
+  ~HealthProbe() {
+    stop_ = true;
+    asking_.join();
+    const double ms = std::chrono::duration<double, std::milli>(slowest_).count();
+    std::printf("/healthz: %d answers, the slowest after %.1f ms\n", answers_, ms);
+  }
+  HealthProbe(const HealthProbe&) = delete;
+  HealthProbe& operator=(const HealthProbe&) = delete;
+
+ private:
+  using Stopwatch = std::chrono::steady_clock;
+
+  void Ask() {
+    do {
+      const auto start = Stopwatch::now();
+      EXPECT_EQ(HttpGet(address_, "/healthz"), "ok\n");
+      slowest_ = std::max(slowest_, Stopwatch::now() - start);
+      ++answers_;
+    } while (!stop_);
+  }
+
+  const std::string address_;
+  Stopwatch::duration slowest_{};
+  int answers_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::thread asking_;  // last: it uses the others
+};
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_ADVERSARY_HEALTH_PROBE_H_
