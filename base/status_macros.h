@@ -1,7 +1,7 @@
 // Early return for absl::Status and absl::StatusOr.
 //
 //   KVSTOW_RETURN_IF_ERROR(store.Flush());
-//   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+//   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe(text));
 //
 // Both work in functions that return absl::Status or absl::StatusOr<T>.
 #ifndef KVSTOW_BASE_STATUS_MACROS_H_

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/importance/query_scores.h"
 #include "kernels/importance/recent_queries.h"
+#include "kernels/page/convert.h"
 
 namespace kvstow {
 namespace {

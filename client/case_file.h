@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "client/safetensors.h"
 #include "kernels/importance/budget.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

@@ -60,13 +60,13 @@
 #include "client/page_buffer.h"
 #include "client/pages.h"
 #include "client/spaces.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 
-class CalibrationStore;  // kernels/calibration.h
-class Device;            // kernels/device.h
-class DeviceSharing;     // kernels/device_sharing.h
+class CalibrationStore;  // kernels/calibration/calibration.h
+class Device;            // kernels/device/device.h
+class DeviceSharing;     // kernels/device/device_sharing.h
 
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
@@ -77,11 +77,11 @@ struct ClientOptions {
   Payload payload = Payload::kRaw;            // of spaces that do not say their own
   uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
   size_t direct_connections = 8;              // beside gRPC, for pages, at most; 0 = none
-  // The GPU that pages may lie on: OpenCudaSharing (kernels/device_sharing.h). Null = none.
+  // The GPU that pages may lie on: OpenCudaSharing (kernels/device/device_sharing.h). Null = none.
   std::shared_ptr<DeviceSharing> gpu;
   uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none
-  // The same GPU once more (OpenCudaDevice, kernels/device.h): it codes those of its pages that go
-  // encoded, where its codecs can. Null = the CPU codes them.
+  // The same GPU once more (OpenCudaDevice, kernels/device/device.h): it codes those of its pages
+  // that go encoded, where its codecs can. Null = the CPU codes them.
   std::shared_ptr<Device> gpu_device;
   // What encoded pages may need; a page that needs another calibration is a miss. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
@@ -109,9 +109,10 @@ class Client {
   // its bytes on a disk are not erased yet, and the server tries on.
   absl::StatusOr<uint64_t> DropSpace(absl::string_view space);
 
-  // Gives the server a calibration blob (kernels/calibration.h) for recipes that need one: what
-  // `kvstow codec calibrate` writes, or QueryCalibration (kernels/importance/query_tables.h) makes
-  // of a worker's queries. Its name, 16 bytes; sending it again is harmless. Before OpenSpace.
+  // Gives the server a calibration blob (kernels/calibration/calibration.h) for recipes that need
+  // one: what `kvstow codec calibrate` writes, or QueryCalibration
+  // (kernels/importance/query_tables.h) makes of a worker's queries. Its name, 16 bytes; sending it
+  // again is harmless. Before OpenSpace.
   absl::StatusOr<std::string> SendCalibration(std::span<const uint8_t> blob);
 
   PrefixHit Lookup(absl::string_view space, std::span<const std::string> keys, bool lease = true);

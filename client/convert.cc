@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/kept_tokens.h"
-#include "kernels/recipe.h"
-#include "kernels/run_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/run_codecs.h"
+#include "kernels/methods/kept_tokens.h"
+#include "kernels/methods/run_codec.h"
+#include "kernels/recipe/recipe.h"
 #include "proto/wire/spec.h"
 
 namespace kvstow {
@@ -31,7 +33,7 @@ uint32_t LayersPerRunOf(const KvSpec& spec, const v1::OpenSpaceResponse& respons
                         Payload payload) {
   constexpr uint32_t kRuns = 8;
   const uint32_t usual = (spec.layers + kRuns - 1) / kRuns;
-  const absl::StatusOr<Recipe> recipe = Recipe::Parse(response.put_pipeline());
+  const absl::StatusOr<Recipe> recipe = ParseRecipe(response.put_pipeline());
   if (!recipe.ok()) return usual;
   const auto together = payload == Payload::kRaw ? LayersTogether(*recipe, spec, response.levels())
                                                  : LayersPerRun(*recipe, spec, response.levels());

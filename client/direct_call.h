@@ -11,6 +11,7 @@
 #include "client/client.h"
 #include "client/client_core.h"
 #include "client/get_call.h"
+#include "kernels/codec/decode_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow {

@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "kernels/codec.h"
-#include "kernels/encoded_payload.h"
+#include "kernels/codec/codec.h"
+#include "kernels/page/encoded_payload.h"
 
 namespace kvstow {
 

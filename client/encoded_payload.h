@@ -12,8 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
-#include "kernels/calibration.h"
-#include "kernels/codec.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
 
 namespace kvstow {
 

@@ -8,6 +8,7 @@
 
 #include "client/client.h"
 #include "client/client_core.h"
+#include "kernels/codec/decode_page.h"
 
 namespace kvstow {
 

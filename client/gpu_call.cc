@@ -13,7 +13,8 @@
 #include "client/local_call.h"
 #include "client/local_pages.h"
 #include "client/put_call.h"
-#include "kernels/device_sharing.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/device/device_sharing.h"
 
 namespace kvstow {
 namespace {

@@ -1,7 +1,7 @@
 #include "client/gpu_coder.h"
 
 #include "base/status_macros.h"
-#include "kernels/device_pages.h"
+#include "kernels/device/device_pages.h"
 
 namespace kvstow {
 

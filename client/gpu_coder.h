@@ -20,10 +20,11 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "client/space_payloads.h"
-#include "kernels/calibration.h"
-#include "kernels/codec.h"
-#include "kernels/device_codec.h"
-#include "kernels/device_sharing.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/device/device_codec.h"
+#include "kernels/device/device_sharing.h"
 
 namespace kvstow {
 

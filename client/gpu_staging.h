@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-#include "kernels/device_sharing.h"
+#include "kernels/device/device_sharing.h"
 #include "kvstow/v1/local.pb.h"
 
 namespace kvstow {

@@ -11,7 +11,7 @@
 #include "client/local_call.h"
 #include "client/page_landing.h"
 #include "client/space_opening.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/half.h"
+#include "kernels/page/half.h"
 
 namespace kvstow {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/status_macros.h"
 #include "client/convert.h"
 #include "client/encoded_payload.h"
-#include "kernels/calibration.h"
-#include "kernels/encoded_payload.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/page/encoded_payload.h"
 
 namespace kvstow {
 namespace {

@@ -22,6 +22,7 @@
 #include "base/digest.h"
 #include "client/client.h"
 #include "client/space_payloads.h"
+#include "kernels/codec/decode_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow {

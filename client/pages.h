@@ -42,7 +42,7 @@ struct PageColumn {
 
 struct PagePut {
   std::string key;
-  std::span<const uint8_t> raw;  // as kernels/page.h lays a page out
+  std::span<const uint8_t> raw;  // as kernels/page/page.h lays a page out
   uint32_t tokens = 0;
   uint64_t first_position = 0;
   AckLevel ack = AckLevel::kDefault;

@@ -10,6 +10,7 @@
 #include "client/client_core.h"
 #include "client/layer_put.h"
 #include "client/put_progress.h"
+#include "kernels/codec/decode_page.h"
 
 namespace kvstow {
 

@@ -6,7 +6,8 @@
 #include "base/status_macros.h"
 #include "client/convert.h"
 #include "client/get_call.h"
-#include "kernels/encoded_payload.h"
+#include "kernels/page/encoded_payload.h"
+#include "kernels/page/page_to_encode.h"
 
 namespace kvstow {
 

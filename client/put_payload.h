@@ -15,6 +15,7 @@
 #include "base/shared_bytes.h"
 #include "client/client.h"
 #include "client/space_payloads.h"
+#include "kernels/codec/decode_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow {

@@ -4,8 +4,10 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "kernels/calibration.h"
-#include "kernels/rate_codec.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/rate_codec.h"
 
 namespace kvstow {
 namespace {
@@ -16,7 +18,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& option
   if (put_pipeline.empty()) {
     return absl::FailedPreconditionError("the server is of a version that takes raw pages only");
   }
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(put_pipeline));
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe(put_pipeline));
   KVSTOW_ASSIGN_OR_RETURN(const auto target, RateTargetOf(recipe));
   if (target.has_value()) {
     return absl::FailedPreconditionError("its recipe seeks its step page by page");

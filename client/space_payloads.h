@@ -14,8 +14,9 @@
 #include "base/mutex.h"
 #include "client/client.h"
 #include "client/payload_choice.h"
-#include "kernels/codec.h"
-#include "kernels/device_codec.h"
+#include "kernels/codec/calibration_store.h"
+#include "kernels/codec/codec.h"
+#include "kernels/device/device_codec.h"
 
 namespace kvstow {
 

@@ -1,5 +1,5 @@
 # How every target of the project is made: one function for libraries, one for programs, one for tests.
-# Includes are written from the project's root ("kernels/page.h"), links are PRIVATE unless said.
+# Includes are written from the project's root ("kernels/page/page.h"), links are PRIVATE unless said.
 
 add_library(kvstow_build_flags INTERFACE)
 target_compile_options(

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
-#include "service/config.h"
-#include "service/notify.h"
+#include "service/ops/config.h"
+#include "service/ops/notify.h"
 #include "service/server.h"
 
 // Read by jemalloc at start: memory that is not used goes back to the system within a minute,

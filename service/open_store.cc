@@ -7,12 +7,12 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "kernels/ops.h"
-#include "service/convert.h"
-#include "service/space_recipe.h"
-#include "storage/memory_tier.h"
-#include "storage/noop_tier.h"
-#include "storage/rocks_tier.h"
+#include "kernels/codec/ops.h"
+#include "service/spaces/convert.h"
+#include "service/spaces/space_recipe.h"
+#include "storage/disk/rocks_tier.h"
+#include "storage/tiers/memory_tier.h"
+#include "storage/tiers/noop_tier.h"
 
 namespace kvstow {
 namespace {

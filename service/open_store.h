@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/device.h"
-#include "kernels/device_sharing.h"
-#include "service/config.h"
-#include "storage/tiered_store.h"
+#include "kernels/device/device.h"
+#include "kernels/device/device_sharing.h"
+#include "service/ops/config.h"
+#include "storage/store/tiered_store.h"
 
 namespace kvstow {
 

@@ -17,8 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "service/config.h"
-#include "service/streams.h"
+#include "service/ops/config.h"
+#include "service/transports/streams.h"
 
 namespace kvstow {
 

@@ -54,7 +54,7 @@ struct SegmentId {
 
 struct SegmentFacts {
   uint32_t bytes = 0;
-  float gain = 0;       // see SegmentInfo in kernels/encoded_page.h
+  float gain = 0;       // see SegmentInfo in kernels/page/encoded_page.h
   uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read (Checks)
 };
 

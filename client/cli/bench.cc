@@ -9,7 +9,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/load.h"
 #include "client/cli/text.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::cli {
 namespace {

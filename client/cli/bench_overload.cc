@@ -18,7 +18,7 @@
 #include "client/cli/load.h"
 #include "client/cli/text.h"
 #include "client/client.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::cli {
 namespace {

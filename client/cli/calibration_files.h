@@ -7,7 +7,8 @@
 
 #include "absl/status/status.h"
 #include "client/cli/cli.h"
-#include "kernels/calibration.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/calibration_store.h"
 
 namespace kvstow::cli {
 

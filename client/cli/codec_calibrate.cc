@@ -10,10 +10,14 @@
 #include "client/cli/text.h"
 #include "client/mapped_file.h"
 #include "client/safetensors.h"
-#include "kernels/calibration_methods.h"
+#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/run_codecs.h"
 #include "kernels/importance/policy.h"
-#include "kernels/recipe.h"
-#include "kernels/run_codec.h"
+#include "kernels/importance/query_needs.h"
+#include "kernels/methods/run_codec.h"
+#include "kernels/page/page_to_encode.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow::cli {
 namespace {
@@ -103,7 +107,7 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
-  KVSTOW_ASSIGN_OR_RETURN(report.calibration, Calibration::Parse(AsBytes(blob)));
+  KVSTOW_ASSIGN_OR_RETURN(report.calibration, ParseCalibration(AsBytes(blob)));
   KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));
   report.things = std::string(source->things());
   report.count = source->size();
@@ -113,7 +117,7 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
 }
 
 absl::StatusOr<Recipe> CalibratedRecipe(const std::string& text) {
-  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(text));
+  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, ParseRecipe(text));
   KVSTOW_ASSIGN_OR_RETURN(const std::optional<CalibrationNeed> need, CalibrationNeeds(recipe));
   KVSTOW_ASSIGN_OR_RETURN(const std::optional<CalibrationNeed> queries, QueryNeeds(recipe));
   if (need.has_value() || queries.has_value()) return recipe;

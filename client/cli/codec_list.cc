@@ -2,9 +2,12 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/presets.h"
 #include "kernels/importance/policy.h"
-#include "kernels/recipe.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow::cli {
 namespace {
@@ -22,7 +25,7 @@ Facts Measure(const Preset& preset) {
   spec.kv_heads = 2;
   spec.head_dim_k = spec.head_dim_v = 128;
   spec.page_tokens = 256;
-  const auto recipe = Recipe::Parse(preset.name);
+  const auto recipe = ParseRecipe(preset.name);
   if (!recipe.ok()) return {};
   const auto codec = MakeCodec(*recipe, spec);
   if (!codec.ok()) return {};

@@ -12,14 +12,17 @@
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 #include "client/mapped_file.h"
-#include "kernels/calibration.h"
-#include "kernels/codec.h"
-#include "kernels/convert.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/ops.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/rate_codec.h"
 #include "kernels/importance/policy.h"
-#include "kernels/ops.h"
-#include "kernels/rate_codec.h"
-#include "kernels/recipe.h"
-#include "kernels/squared_error.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/squared_error.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow::cli {
 namespace {
@@ -143,7 +146,7 @@ absl::StatusOr<Recipe> WithAttention(const Recipe& recipe, const Flags& flags) {
   const absl::string_view policy = flags.attention_column == "sum" ? kSumPolicy : kWindowPolicy;
   const OpInfo* const codec = FindOp(recipe.codec_ops().back().name);
   if (codec != nullptr && codec->make_classed != nullptr) {
-    return Recipe::Parse(absl::StrCat(policy, flags.recipe));
+    return ParseRecipe(absl::StrCat(policy, flags.recipe));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--attention ", flags.attention_column, ": '", flags.recipe,
@@ -155,7 +158,7 @@ absl::StatusOr<Recipe> WithAttention(const Recipe& recipe, const Flags& flags) {
 // The recipe as the flags change it.
 absl::StatusOr<std::shared_ptr<const Codec>> CodecFor(const Flags& flags, const KvSpec& spec,
                                                       const CalibrationStore& calibrations) {
-  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, Recipe::Parse(flags.recipe));
+  KVSTOW_ASSIGN_OR_RETURN(Recipe recipe, ParseRecipe(flags.recipe));
   if (flags.attention_column != "none") {
     KVSTOW_ASSIGN_OR_RETURN(recipe, WithAttention(recipe, flags));
   }

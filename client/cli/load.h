@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::cli {
 

@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/cli.h"
-#include "kernels/codec.h"
-#include "kernels/page.h"
+#include "kernels/codec/codec.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::cli {
 

@@ -2,6 +2,7 @@
 
 #include "base/status_macros.h"
 #include "client/cli/calibration_files.h"
+#include "kernels/codec/calibration_store.h"
 
 namespace kvstow::cli {
 

@@ -25,7 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::planner {
 

@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/planner/bandwidth.h"
-#include "kernels/codec.h"
-#include "kernels/convert.h"
-#include "kernels/recipe.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/page/convert.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow::planner {
 namespace {
@@ -38,7 +40,7 @@ std::vector<uint8_t> ProbePage(const KvSpec& spec, bool noise) {
 }
 
 absl::StatusOr<double> Measure(const std::string& text, KvSpec spec) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe(text));
   if (!recipe.policy_ops().empty()) {
     return absl::InvalidArgumentError("keeps what the attention says");
   }

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/joint_layout.h"
+#include "kernels/device/joint_layout.h"
 
 namespace kvstow {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace kvstow {
 

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/batches.h"
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/device_layout.h"
+#include "kernels/device/batches.h"
+#include "kernels/device/device_layout.h"
 
 namespace kvstow {
 namespace {

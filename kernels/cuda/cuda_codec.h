@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_scratch.h"
-#include "kernels/device_codec.h"
+#include "kernels/device/device_codec.h"
 
 namespace kvstow {
 

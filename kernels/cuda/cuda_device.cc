@@ -1,5 +1,5 @@
 // A GPU as a Device, over the CUDA runtime alone: stream-ordered allocation and copies through
-// pinned memory. kernels/no_cuda_device.cc takes this file's place in a build without CUDA.
+// pinned memory. kernels/device/no_cuda_device.cc takes this file's place in a build without CUDA.
 //
 // The runtime is linked statically: on a host without a driver it starts and reports an error, so
 // one binary serves with and without a GPU.
@@ -16,7 +16,7 @@
 #include "kernels/cuda/cuda_joint.h"
 #include "kernels/cuda/cuda_lanes.h"
 #include "kernels/cuda/cuda_scorer.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace kvstow {
 namespace {

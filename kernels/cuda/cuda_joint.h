@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_scratch.h"
-#include "kernels/cuda/joint_layout.h"
+#include "kernels/device/joint_layout.h"
 
 namespace kvstow {
 

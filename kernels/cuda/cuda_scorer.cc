@@ -2,8 +2,8 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
-#include "kernels/cuda/score_batch.h"
 #include "kernels/cuda/score_launch.h"
+#include "kernels/device/score_batch.h"
 
 namespace kvstow {
 namespace {

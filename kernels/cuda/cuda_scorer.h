@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_scratch.h"
-#include "kernels/device_scorer.h"
+#include "kernels/device/device_scorer.h"
 
 namespace kvstow {
 

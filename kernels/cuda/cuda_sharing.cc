@@ -1,6 +1,6 @@
 // A GPU that shares memory with other processes: physical memory of the driver's virtual memory
-// management, exported as a POSIX file descriptor. kernels/no_cuda_device.cc takes this file's
-// place in a build without CUDA.
+// management, exported as a POSIX file descriptor. kernels/device/no_cuda_device.cc takes this
+// file's place in a build without CUDA.
 //
 // Those calls are the driver's alone. They are looked up through the runtime, which is linked
 // statically: nothing needs a driver to start. The method is CUDA's sample memMapIPCDrv.
@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_lanes.h"
-#include "kernels/device_sharing.h"
+#include "kernels/device/device_sharing.h"
 
 namespace kvstow {
 namespace {

@@ -3,7 +3,7 @@
 #define KVSTOW_KERNELS_CUDA_EACH_ITEM_CUH_
 
 #include "kernels/cuda/octet.cuh"
-#include "kernels/cuda/slab_layout.h"
+#include "kernels/device/slab_layout.h"
 
 namespace kvstow::gpu {
 

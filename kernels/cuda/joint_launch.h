@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/joint_layout.h"
+#include "kernels/device/joint_layout.h"
 
 namespace kvstow::gpu {
 

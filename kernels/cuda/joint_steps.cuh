@@ -11,12 +11,12 @@
 
 #include <cmath>
 
-#include "kernels/cuda/joint_layout.h"
+#include "kernels/calibration/token_importance.h"
 #include "kernels/cuda/score_memory.cuh"
+#include "kernels/device/joint_layout.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
-#include "kernels/joint_sampling.h"
-#include "kernels/token_importance.h"
+#include "kernels/methods/joint_sampling.h"
 
 namespace kvstow::gpu {
 

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/slab_layout.h"
+#include "kernels/device/slab_layout.h"
 
 namespace kvstow::gpu {
 

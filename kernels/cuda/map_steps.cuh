@@ -6,7 +6,7 @@
 #include "kernels/cuda/score_memory.cuh"
 #include "kernels/importance/exponential.h"
 #include "kernels/importance/score_maps.h"
-#include "kernels/split_mix.h"
+#include "kernels/page/split_mix.h"
 
 namespace kvstow::gpu {
 

@@ -12,8 +12,8 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cuda/slab_layout.h"
-#include "kernels/half.h"
+#include "kernels/device/slab_layout.h"
+#include "kernels/page/half.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp16.h>

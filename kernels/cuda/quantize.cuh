@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/octet.cuh"
-#include "kernels/half.h"
+#include "kernels/page/half.h"
 #include "kernels/quantize/e4m3.h"
 
 namespace kvstow::gpu {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/slab_layout.h"
+#include "kernels/device/slab_layout.h"
 
 namespace kvstow::gpu {
 

@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/score_plan.h"
+#include "kernels/device/score_plan.h"
 
 namespace kvstow::gpu {
 

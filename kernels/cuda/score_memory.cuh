@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/each_item.cuh"
 #include "kernels/cuda/octet.cuh"
-#include "kernels/cuda/score_layout.h"
+#include "kernels/device/score_layout.h"
 
 namespace kvstow::gpu {
 

@@ -6,9 +6,9 @@
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/lag_scores.cuh"
 #include "kernels/cuda/map_steps.cuh"
-#include "kernels/cuda/score_batch.h"
 #include "kernels/cuda/tokens_step.cuh"
 #include "kernels/cuda/vector_scores.cuh"
+#include "kernels/device/score_batch.h"
 
 namespace kvstow::gpu {
 

@@ -5,11 +5,11 @@
 // takes at most 40 KiB of shared memory, at head_dim 64 20 KiB: 8 thread blocks on an SM.
 #include <algorithm>
 
-#include "kernels/cuda/batches.h"
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/run_step.cuh"
+#include "kernels/device/batches.h"
 
 namespace kvstow::gpu {
 namespace {

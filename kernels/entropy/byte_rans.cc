@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/entropy/byte_rans_loops.h"
+#include "kernels/entropy/byte_rans_simd.h"
 
 namespace kvstow {
 namespace {

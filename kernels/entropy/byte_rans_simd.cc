@@ -1,8 +1,8 @@
 // The decoding loop of byte rANS, once for each SIMD target, chosen at run time: the bytes of the
 // scalar reference.
-#include <algorithm>
+#include "kernels/entropy/byte_rans_simd.h"
 
-#include "kernels/entropy/byte_rans_loops.h"
+#include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/entropy/byte_rans_simd.cc"

@@ -33,7 +33,7 @@
 #include "kernels/entropy/plane_loops.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
 
 namespace kvstow {
 

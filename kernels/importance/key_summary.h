@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/importance/budget.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

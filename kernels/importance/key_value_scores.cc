@@ -9,7 +9,7 @@
 
 #include "kernels/importance/exponential.h"
 #include "kernels/importance/vector_sums.h"
-#include "kernels/split_mix.h"
+#include "kernels/page/split_mix.h"
 #include "kernels/transform/dense_product.h"
 #include "kernels/transform/transpose.h"
 

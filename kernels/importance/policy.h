@@ -26,10 +26,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/calibration.h"
 #include "kernels/importance/budget.h"
 #include "kernels/importance/importance.h"
-#include "kernels/recipe.h"
+#include "kernels/recipe/preset.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow {
 
@@ -67,14 +67,6 @@ absl::StatusOr<ScoreMap> ColumnScores(const PageToScore& page, absl::string_view
 // The recipe with the share `keep` (0..1) in its `budget`, whose count and threshold go.
 // INVALID_ARGUMENT when it drops no tokens.
 absl::StatusOr<Recipe> WithKeep(const Recipe& recipe, double keep);
-
-// What the recipe's policy asks for of a calibration: section `queries` (query_tables.h), or
-// nothing when it reads no statistics of queries. INVALID_ARGUMENT when its ops name several blobs.
-absl::StatusOr<std::optional<CalibrationNeed>> QueryNeeds(const Recipe& recipe);
-
-// The same recipe with the statistics of this blob (its id in hexadecimal) named in full, where it
-// leaves open which, or gives the first digits of this one. Others stay as they are.
-absl::StatusOr<Recipe> NameQueries(const Recipe& recipe, absl::string_view id);
 
 class ImportancePolicy {
  public:

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "kernels/importance/policy.h"
 #include "kernels/importance/query_scores.h"
+#include "kernels/page/page_to_encode.h"
 
 namespace kvstow {
 namespace {
@@ -150,18 +150,6 @@ absl::StatusOr<std::string> QueryCalibration(const KvSpec& spec, const QueryStat
         absl::StrCat("statistics of the queries: ", readable.message()));
   }
   return SerializeCalibration(shape, {&section, 1});
-}
-
-absl::StatusOr<std::shared_ptr<const QueryStatistics>> QueriesOf(
-    const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations) {
-  std::shared_ptr<const QueryStatistics> out;
-  KVSTOW_ASSIGN_OR_RETURN(const auto need, QueryNeeds(recipe));
-  if (!need.has_value()) return out;
-  const auto found = calibrations.Choose(spec, *need);
-  if (absl::IsFailedPrecondition(found.status()) && need->blob.empty()) return out;
-  KVSTOW_RETURN_IF_ERROR(found.status());
-  const auto* tables = static_cast<const QueryTables*>((*found)->Tables(kQuerySection));
-  return std::shared_ptr<const QueryStatistics>(*found, &tables->statistics);
 }
 
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseQueryTables(

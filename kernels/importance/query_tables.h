@@ -15,10 +15,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/calibration.h"
-#include "kernels/calibration_fit.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/calibration/calibration_fit.h"
 #include "kernels/importance/importance.h"
-#include "kernels/op_arguments.h"
+#include "kernels/recipe/op_arguments.h"
 
 namespace kvstow {
 
@@ -35,12 +35,6 @@ absl::Status CheckQueryShape(const KvSpec& spec, const QueryStatistics& queries)
 // A blob with these statistics alone. Of the covariance only [r][c], c <= r, is read.
 // INVALID_ARGUMENT for a wrong shape, for NaN and Inf, and for a variance or magnitude below 0.
 absl::StatusOr<std::string> QueryCalibration(const KvSpec& spec, const QueryStatistics& queries);
-
-// What the recipe's policy knows of the queries of all pages; null when it asks for nothing, and
-// when it leaves open which and none is loaded: pages may then bring their own. Errors are
-// CalibrationStore::Choose's.
-absl::StatusOr<std::shared_ptr<const QueryStatistics>> QueriesOf(
-    const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations);
 
 // Rows of calibration_methods.cc. The fit counts each page with queries alike, whatever their
 // number: mean and covariance of the mixture. Pages without count for nothing; FAILED_PRECONDITION

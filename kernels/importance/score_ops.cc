@@ -5,13 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/importance/key_value_scores.h"
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_scores.h"
 #include "kernels/importance/query_tables.h"
 #include "kernels/importance/score_maps.h"
-#include "kernels/op_arguments.h"
+#include "kernels/page/convert.h"
+#include "kernels/recipe/op_arguments.h"
 
 namespace kvstow {
 namespace {

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "kernels/half-inl.h"
+#include "kernels/page/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {

@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
+#include "kernels/page/convert.h"
 #include "kernels/quantize/group_axis.h"
 #include "kernels/quantize/tile_array.h"
 

@@ -4,16 +4,16 @@
 #include <cstring>
 
 #include "hwy/cache_control.h"
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/squared_error.h"
 #include "kernels/quantize/affine.h"
-#include "kernels/squared_error.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/affine_raw_simd.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/page/values-inl.h"
 #include "kernels/quantize/affine-inl.h"
-#include "kernels/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {

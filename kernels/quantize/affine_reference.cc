@@ -3,10 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/convert.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
+#include "kernels/page/squared_error.h"
 #include "kernels/quantize/affine.h"
-#include "kernels/squared_error.h"
 #include "kernels/transform/hadamard.h"
 
 namespace kvstow {

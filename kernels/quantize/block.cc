@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/status_macros.h"
-#include "kernels/channel_rows.h"
+#include "kernels/page/channel_rows.h"
 #include "kernels/quantize/block_scales.h"
 
 namespace kvstow {

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/half.h"
+#include "kernels/page/half.h"
 #include "kernels/quantize/e4m3.h"
 
 namespace kvstow {

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

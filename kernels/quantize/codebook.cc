@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {

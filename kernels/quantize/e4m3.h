@@ -1,7 +1,7 @@
 // One value between F32 and the OCP 8-bit floating point format E4M3 ("FN": bias 7, no infinities,
 // largest value 448), by bits: the reference that every faster way equals.
 //
-// Free functions, thread-safe; constexpr, as those of kernels/half.h are.
+// Free functions, thread-safe; constexpr, as those of kernels/page/half.h are.
 #ifndef KVSTOW_KERNELS_QUANTIZE_E4M3_H_
 #define KVSTOW_KERNELS_QUANTIZE_E4M3_H_
 

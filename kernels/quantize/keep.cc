@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
 
 namespace kvstow {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
+#include "kernels/page/convert.h"
 #include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/tile_array.h"
 

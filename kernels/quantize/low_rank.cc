@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
 #include "kernels/transform/singular_vectors.h"
 
 namespace kvstow {

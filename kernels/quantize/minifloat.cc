@@ -1,7 +1,7 @@
 #include "kernels/quantize/minifloat.h"
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
 #include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/tile_array.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "kernels/half.h"
+#include "kernels/page/half.h"
 
 namespace kvstow {
 

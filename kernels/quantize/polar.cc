@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
 
 namespace kvstow {
 namespace {

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
-#include "kernels/half.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/half.h"
+#include "kernels/page/split_mix.h"
 #include "kernels/quantize/codebook.h"
-#include "kernels/split_mix.h"
 
 namespace kvstow {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
+#include "kernels/page/convert.h"
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/low_rank.h"
 #include "kernels/transform/singular_vectors.h"

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/split_mix.h"
+#include "kernels/page/split_mix.h"
 
 namespace kvstow {
 namespace {

@@ -29,7 +29,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

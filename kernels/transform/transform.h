@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/op_arguments.h"
-#include "kernels/quantize/quantizer.h"
+#include "kernels/page/slab.h"
+#include "kernels/recipe/op_arguments.h"
 
 namespace kvstow {
 

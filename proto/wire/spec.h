@@ -1,13 +1,13 @@
-// KvSpec between the wire (kvstow.v1.KvSpec) and the program (kernels/page.h): one place for the
-// service and the client.
+// KvSpec between the wire (kvstow.v1.KvSpec) and the program (kernels/page/page.h): one place for
+// the service and the client.
 //
 // Free functions; thread-safe. FromProto refuses unknown enum values by name (INVALID_ARGUMENT);
-// the ranges of the fields are checked by Validate() of kernels/page.h.
+// the ranges of the fields are checked by Validate() of kernels/page/page.h.
 #ifndef KVSTOW_PROTO_WIRE_SPEC_H_
 #define KVSTOW_PROTO_WIRE_SPEC_H_
 
 #include "absl/status/statusor.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 #include "kvstow/v1/types.pb.h"
 
 namespace kvstow {

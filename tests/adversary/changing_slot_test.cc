@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "kernels/page.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/page/page.h"
+#include "kernels/page/page_to_encode.h"
 #include "tests/service/bare_server.h"
 
 namespace kvstow::testing {

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "client/client.h"
-#include "kernels/codec.h"
-#include "service/page_reader.h"
-#include "storage/memory_tier.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "service/pages/page_reader.h"
+#include "storage/tiers/memory_tier.h"
 #include "tests/client/prompt.h"
 #include "tests/service/server_fixture.h"
 #include "tests/storage/status_matchers.h"
@@ -25,7 +27,7 @@ using testing::WireClient;
 using Bytes = std::vector<uint8_t>;
 
 EncodedPage Encode(const Prompt& prompt, const std::string& recipe) {
-  const auto codec = MakeCodec(*Recipe::Parse(recipe), prompt.spec);
+  const auto codec = MakeCodec(*ParseRecipe(recipe), prompt.spec);
   EXPECT_OK(codec.status());
   auto encoded = (*codec)->Encode(
       {.raw = prompt.pages[0], .tokens = prompt.spec.page_tokens, .key = prompt.keys[0]});

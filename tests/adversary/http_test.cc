@@ -1,5 +1,5 @@
 // Whoever reaches the HTTP port can neither make it keep memory nor keep probes from it.
-#include "service/http.h"
+#include "service/ops/http.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 #include "tests/adversary/health_probe.h"
 #include "tests/adversary/tcp_peer.h"
 #include "tests/client/prompt.h"
-#include "tests/service/get_fixture.h"
+#include "tests/service/transports/get_fixture.h"
 
 namespace kvstow::testing {
 namespace {

@@ -6,9 +6,11 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
-#include "kernels/codec.h"
-#include "kernels/encoded_payload.h"
-#include "kernels/recipe.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/page/encoded_payload.h"
+#include "kernels/recipe/recipe.h"
 #include "tests/service/server_fixture.h"
 
 namespace kvstow::testing {
@@ -35,7 +37,7 @@ class LiarsTest : public ServerTest {
   v1::PutResult PutAs(const std::string& space, const PageIn& page, const PageIn& claimed) {
     v1::OpenSpaceResponse opened;
     EXPECT_TRUE(client_->FindSpace(space, &opened).ok());
-    const auto codec = MakeCodec(*Recipe::Parse(opened.put_pipeline()), SmallSpec());
+    const auto codec = MakeCodec(*ParseRecipe(opened.put_pipeline()), SmallSpec());
     EncodedPage encoded =
         *(*codec)->Encode({.raw = AsBytes(page.raw), .tokens = page.tokens, .key = page.key});
     encoded.header.raw_digest = Xxh3_128(AsBytes(claimed.raw));

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "proto/wire/spec.h"
-#include "service/direct_requests.h"
+#include "service/transports/direct_requests.h"
 #include "tests/adversary/health_probe.h"
 #include "tests/service/server_fixture.h"
 

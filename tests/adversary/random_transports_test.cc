@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
 #include "tests/client/gpu_fixture.h"
 #include "tests/storage/number_from_env.h"
 

@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/presets.h"
+#include "kernels/codec/run_codecs.h"
+#include "kernels/methods/run_codec.h"
 #include "kernels/quantize/affine.h"
-#include "kernels/run_codec.h"
 #include "tests/bench/small_model_page.h"
 
 namespace kvstow {
@@ -64,7 +69,7 @@ std::vector<std::vector<SharedBytes>> ColdCopies(const std::vector<SharedBytes>&
 
 // The whole of a codec: with digests, header, gains.
 void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), SmallModelSpec(dtype));
+  const auto codec = *MakeCodec(*ParseRecipe(recipe), SmallModelSpec(dtype));
   Memory memory(GaussianPage(SmallModelSpec(dtype)));
   uint64_t stored = 0;
   AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
@@ -75,7 +80,7 @@ void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
 }
 
 void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*Recipe::Parse(recipe), SmallModelSpec(dtype));
+  const auto codec = *MakeCodec(*ParseRecipe(recipe), SmallModelSpec(dtype));
   Memory memory(GaussianPage(SmallModelSpec(dtype)));
   const EncodedPage page = *codec->Encode({.raw = memory.from[0], .tokens = kTokens});
   const auto pages = ColdCopies(page.segments);
@@ -90,7 +95,7 @@ void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
 // the caches.
 void BM_EncodeRun(benchmark::State& state, absl::string_view recipe) {
   const KvSpec spec = SmallModelSpec(DType::kF16);
-  const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
+  const auto codec = *MakeRunCodec(*ParseRecipe(recipe), spec, nullptr);
   Memory memory(GaussianPage(spec));
   AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
     if (!codec->Encode({{0, spec.layers}, kTokens}, from).ok()) state.SkipWithError("is not coded");
@@ -101,7 +106,7 @@ BENCHMARK_CAPTURE(BM_EncodeRun, hadamard4, "hadamard|affine(bits=4,group=64)")->
 
 void BM_DecodeRun(benchmark::State& state, absl::string_view recipe) {
   const KvSpec spec = SmallModelSpec(DType::kF16);
-  const auto codec = *MakeRunCodec(*Recipe::Parse(recipe), spec, nullptr);
+  const auto codec = *MakeRunCodec(*ParseRecipe(recipe), spec, nullptr);
   Memory memory(GaussianPage(spec));
   const Run run{{0, spec.layers}, kTokens};
   const std::vector<EncodedLevel> coded = *codec->Encode(run, memory.from[0]);

@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "kernels/calibration_fit.h"
-#include "kernels/device_codec.h"
-#include "kernels/device_joint_codec.h"
+#include "kernels/calibration/calibration_fit.h"
+#include "kernels/codec/calibration_store.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_codec.h"
+#include "kernels/device/device_joint_codec.h"
+#include "kernels/methods/joint_fit.h"
 #include "tests/bench/small_model_page.h"
 
 namespace kvstow {
@@ -23,7 +26,7 @@ namespace {
 constexpr uint32_t kPages = 16;
 
 absl::StatusOr<std::string> Fit(const KvSpec& spec, const std::vector<uint8_t>& raw) {
-  auto fit = CalibrationFit::Start(spec, {.layers_per_run = 1}, {});
+  auto fit = StartJointFit(spec, {.layers_per_run = 1}, {});
   if (!fit.ok()) return fit.status();
   for (int pass = 0; pass < (*fit)->passes(); ++pass) {
     for (uint64_t page = 0; page < 4; ++page) {
@@ -50,9 +53,9 @@ absl::Status Measure(benchmark::State& state, bool decode) {
   CalibrationStore store;
   if (const auto added = store.Add(AsBytes(*blob)); !added.ok()) return added.status();
   const auto codec =
-      MakeDeviceJointCodec(**gpu, *Recipe::Parse("kvstow-cal(run=1,step=0.5)"), spec, store);
+      MakeDeviceJointCodec(**gpu, *ParseRecipe("kvstow-cal(run=1,step=0.5)"), spec, store);
   if (!codec.ok()) return codec.status();
-  const auto copier = *(*gpu)->NewCodec(*Recipe::Parse("raw"), spec);
+  const auto copier = *(*gpu)->NewCodec(*ParseRecipe("raw"), spec);
   std::vector<std::shared_ptr<const DeviceBuffer>> from;
   std::vector<std::shared_ptr<DeviceBuffer>> to;
   std::vector<JointEncodeJob> encode;

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "storage/page_index.h"
 #include "storage/policies/eviction_policy.h"
+#include "storage/store/page_index.h"
 
 namespace kvstow {
 namespace {

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_scores.h"
 #include "tests/bench/small_model_page.h"
@@ -58,7 +60,7 @@ KvSpec RotatedSpec() {
 template <typename F>
 void AgainstEncode(benchmark::State& state, F work) {
   const KvSpec spec = RotatedSpec();
-  const auto codec = *MakeCodec(*Recipe::Parse("quarot"), spec);
+  const auto codec = *MakeCodec(*ParseRecipe("quarot"), spec);
   const std::vector<std::vector<uint8_t>> pages(kScoredPages, GaussianPage(spec));
   const AttentionColumns columns = Columns(spec);
   const QueryStatistics queries = Queries(spec);
@@ -81,12 +83,12 @@ void AgainstEncode(benchmark::State& state, F work) {
 }
 
 void BM_Select(benchmark::State& state, const std::string& pipeline) {
-  const auto policy = *ImportancePolicy::Make(Recipe::Parse(pipeline)->ops());
+  const auto policy = *ImportancePolicy::Make(ParseRecipe(pipeline)->ops());
   AgainstEncode(state, [&](const PageToScore& page) { return policy.Select(page).status(); });
 }
 
 void BM_Score(benchmark::State& state, const std::string& op) {
-  const auto policy = *ImportancePolicy::Make(Recipe::Parse(op + "|budget(keep=0.5)")->ops());
+  const auto policy = *ImportancePolicy::Make(ParseRecipe(op + "|budget(keep=0.5)")->ops());
   AgainstEncode(state, [&](const PageToScore& page) { return policy.Scores(page).status(); });
 }
 

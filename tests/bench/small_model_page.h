@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/convert.h"
-#include "kernels/page.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "kernels/device.h"
-#include "storage/block_pool.h"
-#include "storage/memory_tier.h"
-#include "storage/rocks_tier.h"
-#include "storage/tiered_store.h"
+#include "kernels/device/device.h"
+#include "storage/disk/block_pool.h"
+#include "storage/disk/rocks_tier.h"
+#include "storage/store/tiered_store.h"
+#include "storage/tiers/memory_tier.h"
 #include "tests/bench/default_blob_db.h"
 
 namespace kvstow {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "tests/client/fake_server.h"
 

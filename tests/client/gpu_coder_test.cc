@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/client/gpu_fixture.h"
-#include "tests/kernels/host_as_gpu.h"
+#include "tests/kernels/device/host_as_gpu.h"
 
 namespace kvstow {
 namespace {

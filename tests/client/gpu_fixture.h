@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "base/log.h"
 #include "client/client.h"
-#include "kernels/host_sharing.h"
+#include "kernels/device/host_sharing.h"
 #include "service/server.h"
 #include "tests/client/played_gpus.h"
 #include "tests/client/prompt.h"

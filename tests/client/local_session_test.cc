@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/page_buffer.h"
-#include "kernels/host_sharing.h"
+#include "kernels/device/host_sharing.h"
 
 namespace kvstow {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "kernels/host_sharing.h"
+#include "kernels/device/host_sharing.h"
 
 namespace kvstow {
 

@@ -10,7 +10,7 @@
 
 #include "client/client.h"
 #include "client/key_chain.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 

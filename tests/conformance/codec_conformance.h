@@ -1,5 +1,6 @@
 // What every recipe must do, for every dtype; codec_damage_conformance.h goes on with pages that
-// are damaged. A new recipe adds a line to the cases of tests/kernels/codec_conformance_test.cc.
+// are damaged. A new recipe adds a line to the cases of
+// tests/kernels/codec/codec_conformance_test.cc.
 #ifndef KVSTOW_TESTS_CONFORMANCE_CODEC_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_CODEC_CONFORMANCE_H_
 
@@ -16,7 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow::testing {
@@ -51,7 +55,7 @@ class CodecConformance : public ::testing::TestWithParam<CodecCase> {
 
   // Two layers a run, so that pages have several.
   std::shared_ptr<const Codec> Make(const KvSpec& spec) const {
-    auto codec = MakeCodec(*Recipe::Parse(absl::StrCat("run(2)|", GetParam().pipeline)), spec);
+    auto codec = MakeCodec(*ParseRecipe(absl::StrCat("run(2)|", GetParam().pipeline)), spec);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *codec : nullptr;
   }

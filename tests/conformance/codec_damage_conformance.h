@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "kernels/codec/decode_page.h"
 #include "tests/conformance/codec_conformance.h"
 
 namespace kvstow::testing {

@@ -19,8 +19,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec.h"
-#include "kernels/device_codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_codec.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/pages.h"
 
@@ -64,7 +67,7 @@ class DeviceCodecConformance : public OnEveryDevice {
   static KvSpec UsualSpec() { return SpecFor(kShapes[0], DType::kF16); }
 
   std::unique_ptr<DeviceCodec> Make(const std::string& recipe, const KvSpec& spec) {
-    auto codec = device_->NewCodec(*Recipe::Parse(recipe), spec);
+    auto codec = device_->NewCodec(*ParseRecipe(recipe), spec);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
   }
@@ -83,7 +86,7 @@ class DeviceCodecConformance : public OnEveryDevice {
     SCOPED_TRACE(absl::StrCat(recipe, ", ", DTypeName(spec.dtype), " ", spec.layers, " x ",
                               spec.kv_heads, " x ", spec.head_dim_k, "/", spec.head_dim_v, " x ",
                               tokens));
-    const auto cpu = *MakeCodec(*Recipe::Parse(recipe), spec);
+    const auto cpu = *MakeCodec(*ParseRecipe(recipe), spec);
     const EncodedPage expected = *cpu->Encode({.raw = raw, .tokens = tokens});
     const auto codec = Make(recipe, spec);
     ASSERT_NE(codec, nullptr);
@@ -189,7 +192,7 @@ TEST_P(DeviceCodecConformance, PagesOfACallDoNotMixWhateverTheirLengths) {
   const KvSpec spec = UsualSpec();
   for (const char* recipe : {"raw", "int8", "rotated8", "kivi4"}) {
     SCOPED_TRACE(recipe);
-    const auto cpu = *MakeCodec(*Recipe::Parse(recipe), spec);
+    const auto cpu = *MakeCodec(*ParseRecipe(recipe), spec);
     const auto codec = Make(recipe, spec);
     std::vector<EncodedPage> expected;
     std::vector<std::shared_ptr<const DeviceBuffer>> raws;
@@ -275,7 +278,7 @@ TEST_P(DeviceCodecConformance, JobsThatDoNotFitAreRefusedByName) {
 
 TEST_P(DeviceCodecConformance, WhatIsNotThereIsUnimplementedAndWhatIsWrongIsInvalid) {
   const auto code = [&](const char* recipe, const KvSpec& spec) {
-    return device_->NewCodec(*Recipe::Parse(recipe), spec).status().code();
+    return device_->NewCodec(*ParseRecipe(recipe), spec).status().code();
   };
   for (const char* recipe :
        {"kvstow", "kvstow-cal", "q4_0", "sageattention", "int8-tensor", "symmetric(bits=8)",

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "tests/conformance/device_factory.h"
 
 namespace kvstow {

@@ -15,8 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "kernels/codec.h"
-#include "kernels/device_joint_codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_joint_codec.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/correlated_pages.h"
 
@@ -65,7 +68,7 @@ class DeviceJointConformance : public OnEveryDevice {
   }
 
   std::unique_ptr<DeviceJointCodec> Make(const Model& model, const std::string& recipe) {
-    auto codec = MakeDeviceJointCodec(*device_, *Recipe::Parse(recipe), model.spec, model.store);
+    auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), model.spec, model.store);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
   }
@@ -266,7 +269,7 @@ TEST_P(DeviceJointConformance, DamageAndWrongJobsAreNamed) {
 TEST_P(DeviceJointConformance, OtherRecipesAreRefusedByName) {
   const Model& model = *models_->front();
   const auto code = [&](const char* recipe) {
-    return MakeDeviceJointCodec(*device_, *Recipe::Parse(recipe), model.spec, model.store)
+    return MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), model.spec, model.store)
         .status()
         .code();
   };

@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/device_scorer.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_scorer.h"
 #include "kernels/importance/policy.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/pages.h"
@@ -112,7 +113,7 @@ class DeviceScorerConformance : public OnEveryDevice {
   }
 
   std::unique_ptr<DeviceScorer> Make(const std::string& policy, const KvSpec& spec) {
-    auto scorer = device_->NewScorer(*Recipe::Parse(policy), spec);
+    auto scorer = device_->NewScorer(*ParseRecipe(policy), spec);
     EXPECT_TRUE(scorer.ok()) << scorer.status();
     return scorer.ok() ? *std::move(scorer) : nullptr;
   }
@@ -146,7 +147,7 @@ class DeviceScorerConformance : public OnEveryDevice {
     ASSERT_TRUE(selections.ok()) << selections.status();
     ASSERT_EQ(scores->size(), 1u);
     ASSERT_EQ(selections->size(), 1u);
-    const auto policy = *ImportancePolicy::Make(Recipe::Parse(text)->policy_ops());
+    const auto policy = *ImportancePolicy::Make(ParseRecipe(text)->policy_ops());
     const auto expected = policy.Select(page);
     const bool scored = expected.ok();
     ASSERT_EQ((*scores)[0].has_value(), scored) << expected.status();
@@ -187,7 +188,7 @@ TEST_P(DeviceScorerConformance, PresetsChooseAsTheCpuOrSayWhichOpIsNotThere) {
   for (const Preset& preset : ImportancePresets()) {
     std::string text(preset.pipeline);
     if (preset.name == "duoattention") text.replace(text.find("heads=0"), 7, "heads=a");
-    const auto scorer = device_->NewScorer(*Recipe::Parse(text), spec);
+    const auto scorer = device_->NewScorer(*ParseRecipe(text), spec);
     if (!scorer.ok()) {
       EXPECT_TRUE(absl::IsUnimplemented(scorer.status())) << scorer.status();
       absent.push_back(absl::StrCat(preset.name, ": ", scorer.status().message()));
@@ -288,7 +289,7 @@ TEST_P(DeviceScorerConformance, ScoresThatOverflowAreTheCpusOrLeftToIt) {
   const auto bytes = MakePage(spec, 9, [&] { return gaussian() * 1e30f; });
   const auto raw = Put(bytes);
   const ScoreJob job{9, raw.get()};
-  const auto policy = *ImportancePolicy::Make(Recipe::Parse("knorm")->policy_ops());
+  const auto policy = *ImportancePolicy::Make(ParseRecipe("knorm")->policy_ops());
   const auto selections = Make("knorm", spec)->Select({&job, 1});
   ASSERT_TRUE(selections.ok()) << selections.status();
   if (!(*selections)[0].has_value()) return;
@@ -304,7 +305,7 @@ TEST_P(DeviceScorerConformance, PagesOfACallDoNotMixWhateverTheirLengths) {
         "column(name=attn_sum)|value_norm|budget(keep=0.5,split=0.5,scope=token)",
         "key_diversity|protect(last=3)|budget(keep=0.5,scope=page)"}) {
     SCOPED_TRACE(text);
-    const auto policy = *ImportancePolicy::Make(Recipe::Parse(text)->policy_ops());
+    const auto policy = *ImportancePolicy::Make(ParseRecipe(text)->policy_ops());
     const auto scorer = Make(text, spec);
     std::vector<std::vector<uint8_t>> raws, named;
     std::vector<AttentionColumns> columns;
@@ -376,7 +377,7 @@ TEST_P(DeviceScorerConformance, JobsThatDoNotFitAreRefusedByName) {
 
 TEST_P(DeviceScorerConformance, WhatIsNotThereIsUnimplementedAndWhatIsWrongIsInvalid) {
   const auto code = [&](const char* recipe, const KvSpec& spec) {
-    return device_->NewScorer(*Recipe::Parse(recipe), spec).status().code();
+    return device_->NewScorer(*ParseRecipe(recipe), spec).status().code();
   };
   EXPECT_EQ(code("snapkv|int8", UsualSpec()), absl::StatusCode::kOk) << "the codec is not asked";
   EXPECT_EQ(code("column(name=attn_sum)|class|kvstow", UsualSpec()),

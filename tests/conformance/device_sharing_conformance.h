@@ -13,9 +13,12 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/codec.h"
-#include "kernels/device_pages.h"
-#include "kernels/device_sharing.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_pages.h"
+#include "kernels/device/device_sharing.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/pages.h"
 
@@ -108,7 +111,7 @@ TEST_P(DeviceSharingConformance, ViewsAreBuffersThatCodecsWorkIn) {
   ASSERT_TRUE(from.ok() && to.ok());
   for (const char* text : {"int8", "kivi4", "rotated8"}) {
     SCOPED_TRACE(text);
-    const auto recipe = Recipe::Parse(text);
+    const auto recipe = ParseRecipe(text);
     const auto codec = MakeCodec(*recipe, spec);
     const auto on_device = device_->NewCodec(*recipe, spec);
     ASSERT_TRUE(codec.ok() && on_device.ok()) << on_device.status();

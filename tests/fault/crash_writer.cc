@@ -11,9 +11,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/device.h"
-#include "storage/memory_tier.h"
-#include "storage/rocks_tier.h"
+#include "kernels/device/device.h"
+#include "storage/disk/rocks_tier.h"
+#include "storage/tiers/memory_tier.h"
 #include "tests/fault/crash_pages.h"
 
 namespace kvstow {

@@ -13,7 +13,7 @@
 #include <random>
 
 #include "tests/storage/number_from_env.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace kvstow {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace kvstow {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "tests/fault/faulty_file_system.h"
 #include "tests/fault/faulty_segment_files.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace kvstow {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "storage/block_pool.h"
+#include "storage/disk/block_pool.h"
 
 namespace kvstow {
 

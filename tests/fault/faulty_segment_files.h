@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "storage/segment_files.h"
+#include "storage/disk/segment_files.h"
 #include "tests/fault/faulty_file_system.h"
 
 namespace kvstow {

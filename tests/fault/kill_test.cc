@@ -12,7 +12,7 @@
 
 #include "tests/fault/crash_pages.h"
 #include "tests/storage/number_from_env.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 extern char** environ;
 

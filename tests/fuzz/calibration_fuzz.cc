@@ -5,8 +5,12 @@
 #include <cstdlib>
 
 #include "base/bytes.h"
-#include "kernels/calibration.h"
-#include "kernels/codec.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/correlated_pages.h"
 
 namespace kvstow {
@@ -19,7 +23,7 @@ void Use(std::span<const uint8_t> blob) {
   CalibrationStore store;
   if (!store.Add(blob).ok()) return;
   const auto codec =
-      MakeCodec(*Recipe::Parse("kvstow-cal(run=2,step=2)"), testing::CorrelatedSpec(), store);
+      MakeCodec(*ParseRecipe("kvstow-cal(run=2,step=2)"), testing::CorrelatedSpec(), store);
   if (!codec.ok()) return;
   const auto page = (*codec)->Encode({.raw = *raw, .tokens = 8});
   if (!page.ok()) return;
@@ -39,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   blob.resize(blob.size() - std::min<size_t>(data[0], blob.size()));
   for (size_t i = 0; i < std::min(blob.size(), size - 1); ++i)
     blob[i] = static_cast<char>(blob[i] ^ data[i + 1]);
-  (void)Calibration::Parse(AsBytes(blob)).ok();
+  (void)ParseCalibration(AsBytes(blob)).ok();
   const Digest128 digest = Xxh3_128(AsBytes(blob));
   blob.append(digest.bytes.begin(), digest.bytes.end());
   Use(AsBytes(blob));

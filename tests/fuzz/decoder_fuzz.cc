@@ -15,8 +15,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "kernels/codec.h"
-#include "kernels/run_codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/presets.h"
+#include "kernels/codec/run_codecs.h"
+#include "kernels/methods/run_codec.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/kernels/pages.h"
 
@@ -59,7 +64,7 @@ const CalibrationStore& Calibrations() {
 }
 
 absl::StatusOr<Coded> Encode(const std::string& text, const Shape& shape, DType dtype) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, Recipe::Parse(text));
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe(text));
   KVSTOW_ASSIGN_OR_RETURN(const auto need, CalibrationNeeds(recipe));
   KvSpec spec = testing::CorrelatedSpec();
   Coded coded;

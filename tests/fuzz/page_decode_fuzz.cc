@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
 
 namespace kvstow {
 namespace {

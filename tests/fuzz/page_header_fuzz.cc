@@ -2,7 +2,7 @@
 // The input is a header without its digest, so that the fuzzer gets past it.
 #include <cstdlib>
 
-#include "kernels/encoded_page.h"
+#include "kernels/page/encoded_page.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;

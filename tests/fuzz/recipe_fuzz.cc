@@ -2,16 +2,18 @@
 // kind of space or is refused as a wrong argument; never a crash.
 #include <cstdlib>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace kvstow;
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto recipe = Recipe::Parse(text);
+  const auto recipe = ParseRecipe(text);
   if (!recipe.ok()) return 0;
   for (const std::string& printed : {recipe->pipeline(), recipe->text()}) {
-    const auto again = Recipe::Parse(printed);
+    const auto again = ParseRecipe(printed);
     if (!again.ok() || *again != *recipe) std::abort();
   }
   const KvSpec specs[] = {testing::SpecOf(DType::kF16, 3, 2, 64, 64, 16),

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/calibration_fit.h"
-#include "kernels/calibration_methods.h"
-#include "kernels/joint_vectors.h"
+#include "kernels/calibration/calibration_fit.h"
+#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/methods/joint_fit.h"
+#include "kernels/methods/joint_vectors.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow::testing {
@@ -72,8 +74,7 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
     const auto more = CorrelatedSensitivity(spec, 128, page, page % 2 * 128);
     stats.sensitivity.insert(stats.sensitivity.end(), more.begin(), more.end());
   }
-  KVSTOW_ASSIGN_OR_RETURN(auto fit,
-                          CalibrationFit::Start(spec, {.layers_per_run = layers_per_run}, stats));
+  KVSTOW_ASSIGN_OR_RETURN(auto fit, StartJointFit(spec, {.layers_per_run = layers_per_run}, stats));
   for (int pass = 0; pass < fit->passes(); ++pass) {
     for (uint64_t text = 0; text < 8; ++text) {
       for (uint64_t first = 0; first < 256; first += 128) {
@@ -89,7 +90,7 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
 // What the recipe asks for of a calibration, made from six texts.
 inline absl::StatusOr<std::string> FitRecipe(absl::string_view recipe, const KvSpec& spec,
                                              const ModelStats& stats = {}) {
-  KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, Recipe::Parse(recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, ParseRecipe(recipe));
   KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(parsed, spec, stats));
   for (int pass = 0; pass < fit->passes(); ++pass) {
     for (uint64_t text = 0; text < 6; ++text) {

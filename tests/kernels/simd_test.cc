@@ -6,13 +6,13 @@
 #include <random>
 #include <vector>
 
-#include "kernels/convert.h"
 #include "kernels/entropy/bit_pack.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/squared_error.h"
 #include "kernels/quantize/codebook.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/minifloat.h"
-#include "kernels/squared_error.h"
 #include "kernels/transform/byte_planes.h"
 #include "kernels/transform/hadamard.h"
 #include "tests/kernels/every_target.h"

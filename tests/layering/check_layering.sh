@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks who includes whom, where third-party headers are, and how long files are. docs/README.md
-# draws the picture that this enforces.
+# Checks who includes whom, that nobody does so in a circle, where third-party headers are, and how long
+# functions are. docs/README.md draws the picture that this enforces.
 #
 #   check_layering.sh ROOT     prints file:line: what is wrong, and fails when there is anything
 set -euo pipefail
@@ -16,21 +16,30 @@ mapfile -t files < <(find "${folders[@]}" -type f \
 
 awk '
 BEGIN {
-  # Our own folders: what files under the first may include. The longest prefix counts, on both sides.
+  # Our own folders and rooms: what files under the first may include, as prefixes of paths. The longest
+  # first counts. A room may include itself and the rooms that stand before it in its folder.
   may["base/"] = "base/"
-  may["kernels/"] = "base/ kernels/"
-  may["storage/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/"
+  rooms("kernels/", "page recipe entropy transform quantize calibration importance methods codec device cuda",
+        "base/")
+  rooms("service/", "spaces ops pages operators transports api",
+        "base/ kernels/ storage/ proto/")
+  may["service/"] = "base/ kernels/ storage/ proto/ service/"  # what puts the server together
+  storage = "base/ kernels/ storage/segment.h storage/tier.h storage/catalog.h storage/record.h"
+  may["storage/"] = storage
+  may["storage/tiers/"] = storage " storage/tiers/"
+  may["storage/disk/"] = storage " storage/disk/"
+  may["storage/store/"] = storage " storage/store/ storage/tiers/ storage/policies/"
   may["storage/policies/"] = "base/ storage/policies/"
   may["storage/trace/"] = "base/ storage/policies/ storage/trace/"
   may["proto/"] = "base/ proto/"
-  may["proto/wire/"] = "base/ kernels/ proto/ proto/wire/"
-  may["service/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ proto/wire/ service/"
-  may["client/"] = "base/ kernels/ proto/ proto/wire/ client/ storage/policies/ storage/trace/"
-  may["tests/"] = "base/ kernels/ storage/ storage/policies/ storage/trace/ proto/ proto/wire/ service/ client/ tests/"
+  may["proto/wire/"] = "base/ kernels/ proto/"
+  may["client/"] = "base/ kernels/ proto/ client/ storage/policies/ storage/trace/"
+  may["tests/"] = "base/ kernels/ storage/ proto/ service/ client/ tests/"
+  split("base/ kernels/ storage/ proto/ service/ client/ tests/", folders, " ")
 
   # Third-party headers: a pattern of the header, a pattern of the files that may include it.
   rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^kernels/cuda/")
-  rule("^rocksdb/", "^(storage/[a-z_]*rocks[a-z_]*\\.cc$|tests/(storage|fault|bench)/)")
+  rule("^rocksdb/", "^(storage/disk/rocks_[a-z_]*\\.cc$|tests/(storage|fault|bench)/)")
   rule("^(grpc/|grpc\\+\\+/|grpcpp/|google/|kvstow/v1/)|\\.pb\\.h$",
        "^(service|client|proto|tests/(adversary|service|client|integration|fault|proto|bench))/")
   rule("^(httplib\\.h|prometheus/)", "^(service|tests/(service|integration|fault))/")
@@ -44,6 +53,22 @@ BEGIN {
   rule("^(gtest|gmock)/", "^tests/")
 }
 function rule(header, file) { header_of[++rules] = header; file_of[rules] = file }
+function rooms(folder, names, below,    list, n, i) {
+  n = split(names, list, " ")
+  for (i = 1; i <= n; i++) {
+    below = below " " folder list[i] "/"
+    may[folder list[i] "/"] = below
+  }
+}
+function ours(path,    i) {
+  for (i in folders) if (index(path, folders[i]) == 1) return 1
+  return 0
+}
+function may_include(path,    list, n, i) {
+  n = split(may[here], list, " ")
+  for (i = 1; i <= n; i++) if (index(path, list[i]) == 1) return 1
+  return 0
+}
 function complain(line, text) { print FILENAME ":" line ": " text; bad++ }
 function room(path,    best, prefix) {
   best = ""
@@ -51,23 +76,17 @@ function room(path,    best, prefix) {
     if (index(path, prefix) == 1 && length(prefix) > length(best)) best = prefix
   return best
 }
-function end_of_file() {
-  if (name == "") return
-  # Tests are lists of cases and may be longer; a conformance suite is tests, though it is a header.
-  limit = name ~ /^tests\// ? 500 : (name ~ /\.(h|cuh)$/ ? 200 : 400)
-  if (lines > limit) {
-    print name ":" lines ": longer than " limit " lines: split it"
-    bad++
-  }
+# A function at the margin, or a method within a class, from the line that names it to its brace.
+function too_long(line, first) {
+  if (line - first + 1 > 60 && here != "tests/")
+    complain(first, "a function of " (line - first + 1) " lines: split it at 60")
 }
-FNR == 1 { end_of_file(); name = FILENAME; here = room(name) }
-{ lines = FNR }
+FNR == 1 { here = room(FILENAME); outer = inner = named = method = 0 }
 /^[ \t]*#[ \t]*include/ {
   path = $0
   sub(/^[ \t]*#[ \t]*include[ \t]*[<"]/, "", path)
   sub(/[>"].*$/, "", path)
-  there = room(path)
-  if (there != "" && index(" " may[here] " ", " " there " ") == 0)
+  if (ours(path) && !may_include(path))
     complain(FNR, here " must not include " path " (it may include: " may[here] ")")
   for (i = 1; i <= rules; i++)
     if (path ~ header_of[i] && FILENAME !~ file_of[i])
@@ -76,8 +95,29 @@ FNR == 1 { end_of_file(); name = FILENAME; here = room(name) }
 /^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)/ && /CUDA|NVCC/ && FILENAME !~ /^kernels\/cuda\// {
   complain(FNR, "a CUDA macro in C++: CMake chooses the file instead (kernels/CMakeLists.txt)")
 }
+/^[A-Za-z].*[({,]$/ && !/^(namespace|class|struct|enum|union|extern|using|constexpr|inline constexpr)/ {
+  if (!outer && !named) named = FNR
+}
+/\{$/ && named && !outer { outer = named }
+/;$/ && !outer { named = 0 }
+/^}/ { if (outer) too_long(FNR, outer); outer = named = 0 }
+/^  [A-Za-z~].*\(.*[{,(]$/ && !outer && !/^  (return|if|for|while|switch)/ { if (!inner && !method) method = FNR }
+/\{$/ && method && !inner { inner = method }
+/;$/ && !inner { method = 0 }
+/^  }/ { if (inner) too_long(FNR, inner); inner = method = 0 }
 END {
-  end_of_file()
   if (bad) { print bad " of the rules of the tree broken"; exit 1 }
 }' "${files[@]}"
+
+# A unit is a header with its source, and their parts that are compiled for SIMD. Known circles: the client
+# (its transports are to be one interface), a store and its private part, policies and their factory.
+circles="$(grep -HoE '^#include "[a-z_]+/[^"]+"' "${files[@]}" 2>/dev/null |
+  grep -vE '^(tests|client)/|^storage/(policies/|store/tiered_store\.cc)' |
+  sed -E 's/:#include "/ /; s/"$//; s/\.(h|cc|cu|cuh|inc)( |$)/\2/g; s/(-inl|_reference|(_raw|_turned)?_simd)( |$)/\3/g' |
+  awk '$1 != $2' | tsort 2>&1 >/dev/null || true)"
+if [ -n "$circles" ]; then
+  echo "files include each other in a circle:" >&2
+  sed 's/^tsort: //' <<<"$circles" >&2
+  exit 1
+fi
 echo "${#files[@]} files keep the layers"

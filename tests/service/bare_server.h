@@ -8,14 +8,14 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/host_sharing.h"
-#include "service/direct_requests.h"
-#include "service/kv_operator.h"
-#include "service/local_requests.h"
-#include "storage/memory_tier.h"
-#include "storage/noop_tier.h"
+#include "kernels/device/host_sharing.h"
+#include "service/operators/kv_operator.h"
+#include "service/transports/direct_requests.h"
+#include "service/transports/local_requests.h"
+#include "storage/tiers/memory_tier.h"
+#include "storage/tiers/noop_tier.h"
 #include "tests/service/fingerprints.h"
-#include "tests/storage/faulty_tier.h"
+#include "tests/storage/tiers/faulty_tier.h"
 
 namespace kvstow::testing {
 

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
-#include "kernels/codec.h"
-#include "tests/service/get_fixture.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "tests/service/transports/get_fixture.h"
 
 namespace kvstow::testing {
 namespace {
@@ -16,7 +18,7 @@ class LyingStoreTest : public GetTest {
   // Puts the encoding of `raw` by `spec`, whose header says `key`, under the name "bad" of "s".
   void PutAs(const KvSpec& spec, const std::string& key) {
     const std::string raw = RandomPage(spec, 64, 1);
-    const auto codec = MakeCodec(*Recipe::Parse("raw"), spec);
+    const auto codec = MakeCodec(*ParseRecipe("raw"), spec);
     ASSERT_TRUE(codec.ok()) << codec.status();
     auto encoded = (*codec)->Encode({.raw = AsBytes(raw), .tokens = 64, .key = key});
     ASSERT_TRUE(encoded.ok()) << encoded.status();

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 #include "kvstow/v1/admin.grpc.pb.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "tests/service/fingerprints.h"

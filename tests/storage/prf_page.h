@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
-#include "storage/tiered_store.h"
+#include "storage/store/tiered_store.h"
 
 namespace kvstow {
 

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/compare/child.h"
-#include "kernels/page.h"
+#include "kernels/page/page.h"
 
 namespace kvstow::cli {
 

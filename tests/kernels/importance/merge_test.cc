@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow::testing {
@@ -37,7 +40,7 @@ TEST(MergeValuesTest, ARecipeMergesAndKeepsKeysAsTheyAre) {
   const KvSpec spec = SpecOf(DType::kF32, 1, 1, 4, 4, 64);
   const auto raw = GaussianPage(spec, tokens, 7);
   const auto decoded = [&](const char* recipe) {
-    const auto codec = MakeCodec(Recipe::Parse(recipe).value(), spec).value();
+    const auto codec = MakeCodec(ParseRecipe(recipe).value(), spec).value();
     const auto page = codec->Encode({.raw = raw, .tokens = tokens}).value();
     std::vector<uint8_t> back(raw.size());
     EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/codec/parse_recipe.h"
 #include "kernels/importance/query_scores.h"
 #include "tests/kernels/pages.h"
 
@@ -58,7 +59,7 @@ class PolicyTest : public ::testing::Test {
         .spec = spec_, .raw = raw_, .tokens = kTokens, .columns = &columns_, .queries = &queries_};
   }
   static absl::StatusOr<ImportancePolicy> Make(absl::string_view text) {
-    const auto recipe = Recipe::Parse(text);
+    const auto recipe = ParseRecipe(text);
     if (!recipe.ok()) return recipe.status();
     return ImportancePolicy::Make(recipe->ops());
   }

@@ -13,9 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
-#include "kernels/calibration_methods.h"
-#include "kernels/codec.h"
+#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "kernels/importance/policy.h"
+#include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_scores.h"
 #include "tests/kernels/pages.h"
 
@@ -51,7 +54,7 @@ QueryStatistics Statistics(uint64_t seed, const KvSpec& spec = Spec()) {
 }
 
 std::shared_ptr<const Calibration> Parsed(const std::string& blob) {
-  const auto calibration = Calibration::Parse(AsBytes(blob));
+  const auto calibration = ParseCalibration(AsBytes(blob));
   EXPECT_TRUE(calibration.ok()) << calibration.status();
   return calibration.ok() ? *calibration : nullptr;
 }
@@ -91,7 +94,7 @@ TEST(QueryTablesTest, ACodecReadsThemAndNamesThem) {
   CalibrationStore store;
   const auto id = HexOf((*store.Add(AsBytes(*QueryCalibration(Spec(), sent))))->id());
   for (const char* policy : {"expected-attention", "qfilters", "triattention"}) {
-    const auto recipe = *Recipe::Parse(absl::StrCat(policy, "(keep=0.5)|int8"));
+    const auto recipe = *ParseRecipe(absl::StrCat(policy, "(keep=0.5)|int8"));
     const auto with_page = MakeCodec(recipe, Spec());
     const auto with_blob = MakeCodec(recipe, Spec(), store);
     ASSERT_TRUE(with_page.ok() && with_blob.ok()) << with_blob.status();
@@ -108,12 +111,12 @@ TEST(QueryTablesTest, ACodecReadsThemAndNamesThem) {
     EXPECT_TRUE(absl::IsFailedPrecondition(MakeCodec(*named, Spec()).status()))
         << "a page's own are not those that were named";
   }
-  EXPECT_FALSE(QueryNeeds(*Recipe::Parse("keydiff|int8"))->has_value());
-  EXPECT_EQ(*NameQueries(*Recipe::Parse("keydiff|int8"), id), *Recipe::Parse("keydiff|int8"));
+  EXPECT_FALSE(QueryNeeds(*ParseRecipe("keydiff|int8"))->has_value());
+  EXPECT_EQ(*NameQueries(*ParseRecipe("keydiff|int8"), id), *ParseRecipe("keydiff|int8"));
 }
 
 TEST(QueryTablesTest, WithoutAnyOrWithSeveralTheCodecSaysSo) {
-  const auto recipe = *Recipe::Parse(kRecipe);
+  const auto recipe = *ParseRecipe(kRecipe);
   const auto raw = GaussianPage(Spec(), kTokens, 5);
   const auto none = (*MakeCodec(recipe, Spec()))->Encode({.raw = raw, .tokens = kTokens});
   EXPECT_TRUE(absl::IsFailedPrecondition(none.status()));
@@ -125,14 +128,14 @@ TEST(QueryTablesTest, WithoutAnyOrWithSeveralTheCodecSaysSo) {
   const auto several = MakeCodec(recipe, Spec(), store);
   EXPECT_TRUE(absl::IsInvalidArgument(several.status()));
   EXPECT_THAT(std::string(several.status().message()), HasSubstr("both fit"));
-  const auto two = QueryNeeds(*Recipe::Parse(
-      "expected(ahead=8,blob=aa)|trigonometric(blob=bb)|plus|budget(keep=0.5)|int8"));
+  const auto two = QueryNeeds(
+      *ParseRecipe("expected(ahead=8,blob=aa)|trigonometric(blob=bb)|plus|budget(keep=0.5)|int8"));
   EXPECT_TRUE(absl::IsInvalidArgument(two.status())) << two.status();
 }
 
 TEST(QueryTablesTest, AFitIsTheMixtureOfItsTexts) {
   const QueryStatistics a = Statistics(1), b = Statistics(2);
-  const auto fit = StartCalibration(*Recipe::Parse(kRecipe), Spec(), {});
+  const auto fit = StartCalibration(*ParseRecipe(kRecipe), Spec(), {});
   ASSERT_TRUE(fit.ok()) << fit.status();
   const auto raw = GaussianPage(Spec(), kTokens, 5);
   ASSERT_EQ((*fit)->passes(), 1);
@@ -160,7 +163,7 @@ TEST(QueryTablesTest, AFitIsTheMixtureOfItsTexts) {
 
 TEST(QueryTablesTest, AFitNeedsQueriesOfOneShape) {
   const auto raw = GaussianPage(Spec(), kTokens, 5);
-  const auto fit = *StartCalibration(*Recipe::Parse(kRecipe), Spec(), {});
+  const auto fit = *StartCalibration(*ParseRecipe(kRecipe), Spec(), {});
   ASSERT_TRUE(fit->Add({.raw = raw, .tokens = kTokens}).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(fit->Finish().status()));
   const QueryStatistics good = Statistics(1);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
 #include "kernels/quantize/affine.h"
 #include "tests/kernels/every_target.h"
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/channel_rows.h"
+#include "kernels/page/channel_rows.h"
 #include "kernels/quantize/block_scales.h"
 #include "tests/kernels/every_target.h"
 

@@ -1,0 +1,264 @@
+#include "kernels/calibration/calibration.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/calibration/calibration_fields.h"
+#include "kernels/page/encoded_page.h"
+
+namespace kvstow {
+namespace {
+
+constexpr absl::string_view kMagic = "KVSTOWCA";
+constexpr size_t kDigestBytes = sizeof(Digest128::bytes);
+constexpr size_t kMaxSections = 16;
+
+void PutShape(const CalibrationShape& shape, ByteWriter& out) {
+  for (const uint32_t n :
+       {shape.layers, shape.kv_heads, shape.head_dim_k, shape.head_dim_v, shape.layers_per_run,
+        shape.rope.rotary_dims, shape.rope.original_context}) {
+    out.Put(n);
+  }
+  out.Put(static_cast<uint8_t>(shape.rope.layout));
+  out.Put(static_cast<uint8_t>(shape.rope.scaling));
+  out.Put(static_cast<uint8_t>(shape.rope.k_after_rope));
+  out.Put(uint8_t{0});
+  for (const double x : {shape.rope.theta, shape.rope.factor, shape.rope.low_freq_factor,
+                         shape.rope.high_freq_factor}) {
+    out.Put(x);
+  }
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("calibration blob: ", what));
+}
+
+absl::StatusOr<CalibrationShape> ReadShape(ByteReader& in) {
+  CalibrationShape shape;
+  for (uint32_t* n :
+       {&shape.layers, &shape.kv_heads, &shape.head_dim_k, &shape.head_dim_v, &shape.layers_per_run,
+        &shape.rope.rotary_dims, &shape.rope.original_context}) {
+    *n = in.Get<uint32_t>();
+  }
+  shape.rope.layout = static_cast<RopeSpec::Layout>(in.Get<uint8_t>());
+  shape.rope.scaling = static_cast<RopeSpec::Scaling>(in.Get<uint8_t>());
+  const auto after = in.Get<uint8_t>(), reserved = in.Get<uint8_t>();
+  shape.rope.k_after_rope = after != 0;
+  for (double* x : {&shape.rope.theta, &shape.rope.factor, &shape.rope.low_freq_factor,
+                    &shape.rope.high_freq_factor}) {
+    *x = in.Get<double>();
+  }
+  if (!in.ok()) return Damaged("it ends within its shape");
+  const absl::Status valid = Validate(KvSpec{.layers = shape.layers,
+                                             .kv_heads = shape.kv_heads,
+                                             .head_dim_k = shape.head_dim_k,
+                                             .head_dim_v = shape.head_dim_v,
+                                             .page_tokens = 1,
+                                             .rope = shape.rope});
+  if (!valid.ok()) return Damaged(valid.message());
+  if (after > 1 || reserved != 0) return Damaged("a flag of its shape is out of range");
+  if (shape.layers_per_run < 1 || shape.layers_per_run > shape.layers ||
+      shape.WidthOfRun(0) > kMaxCalibrationWidth) {
+    return Damaged(absl::StrCat("runs of ", shape.layers_per_run, " layers"));
+  }
+  return shape;
+}
+
+// The encode matrix lies in the blob by components, which are its columns in memory.
+bool ReadEncode(ByteReader& in, size_t rank, size_t width, PackedMatrix& encode) {
+  std::vector<float> scales;
+  encode = PackedMatrix(width, rank);
+  return ReadFloats(in, rank, scales, 0) &&
+         ReadRows(in, scales, width,
+                  [&](size_t i, std::span<const float> row) { encode.SetColumn(i, row); });
+}
+
+bool ReadDecode(ByteReader& in, size_t rank, size_t width, PackedMatrix& decode) {
+  std::vector<float> scales;
+  decode = PackedMatrix(rank, width);
+  return ReadFloats(in, rank, scales, 0) &&
+         ReadRows(in, scales, width,
+                  [&](size_t i, std::span<const float> row) { decode.SetRow(i, row); });
+}
+
+absl::StatusOr<CalibratedRun> ReadRun(const CalibrationShape& shape, uint32_t index,
+                                      ByteReader& in) {
+  CalibratedRun run;
+  run.first_layer = index * shape.layers_per_run;
+  run.layer_count = shape.LayersOfRun(index);
+  const size_t width = shape.WidthOfRun(index), rank = in.Get<uint32_t>();
+  const auto damaged = [&](absl::string_view what) {
+    return Damaged(absl::StrCat("run ", index, ": ", what));
+  };
+  if (!in.ok() || rank < 1 || rank > width) return damaged("its rank is out of range");
+  const uint64_t bytes = 4 * width + 3 * 4 * rank + 2 * 2 * uint64_t{rank} * width;
+  if (in.remaining() < bytes) return damaged("it is cut off");
+  if (!ReadFloats(in, width, run.mean)) return damaged("a mean is not finite");
+  if (!ReadFloats(in, rank, run.sigma, std::numeric_limits<float>::min())) {
+    return damaged("a sigma is not positive");
+  }
+  if (!ReadEncode(in, rank, width, run.encode) || !ReadDecode(in, rank, width, run.decode)) {
+    return damaged("a matrix has a value that is not finite");
+  }
+  return run;
+}
+
+void PutHead(uint16_t version, const CalibrationShape& shape, ByteWriter& out) {
+  out.PutBytes(AsBytes(kMagic));
+  out.Put(version);
+  PutShape(shape, out);
+}
+
+std::string Sealed(ByteWriter out) {
+  out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
+  return std::move(out).Take();
+}
+
+}  // namespace
+
+uint32_t CalibrationShape::LayersOfRun(uint32_t run) const {
+  return std::min(layers_per_run, layers - run * layers_per_run);
+}
+
+size_t CalibrationShape::WidthOfRun(uint32_t run) const {
+  return size_t{LayersOfRun(run)} * kv_heads * (head_dim_k + head_dim_v);
+}
+
+CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run) {
+  return {spec.layers,
+          spec.kv_heads,
+          spec.head_dim_k,
+          spec.head_dim_v,
+          std::min(layers_per_run, spec.layers),
+          spec.rope};
+}
+
+std::string SerializeCalibration(const CalibrationData& data) {
+  ByteWriter out;
+  PutHead(kJointCalibrationVersion, data.shape, out);
+  out.PutBytes(AsBytes(SerializePlaneTables(data.tables)));
+  for (const CalibratedRunData& run : data.runs) {
+    out.Put(static_cast<uint32_t>(run.sigma.size()));
+    PutFloats(run.mean, out);
+    PutFloats(run.sigma, out);
+    PutFloats(run.encode_scales, out);
+    PutHalves(run.encode_halves, out);
+    PutFloats(run.decode_scales, out);
+    PutHalves(run.decode_halves, out);
+  }
+  const bool known = std::all_of(data.runs.begin(), data.runs.end(),
+                                 [](const auto& run) { return !run.importance.weights.empty(); });
+  for (const CalibratedRunData& run : data.runs) {
+    if (known) PutFloats(run.importance.weights, out);
+  }
+  return Sealed(std::move(out));
+}
+
+std::string SerializeCalibration(const CalibrationShape& shape,
+                                 std::span<const CalibrationSection> sections) {
+  ByteWriter out;
+  PutHead(kSectionedCalibrationVersion, shape, out);
+  out.Put(static_cast<uint32_t>(sections.size()));
+  for (const CalibrationSection& section : sections) {
+    out.PutString16(section.name);
+    out.Put(uint64_t{section.body.size()});
+    out.PutBytes(AsBytes(section.body));
+  }
+  return Sealed(std::move(out));
+}
+
+absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(std::span<const uint8_t> blob,
+                                                                      FindSectionParser find) {
+  ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
+  if (AsString(in.GetBytes(kMagic.size())) != kMagic) return Damaged("it does not begin as one");
+  const auto version = in.Get<uint16_t>();
+  if (in.ok() && version != kJointCalibrationVersion && version != kSectionedCalibrationVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("calibration blob of version ", version,
+                                                      "; this build reads versions 1 and 2"));
+  }
+  const Digest128 digest = Xxh3_128(blob.first(blob.size() - kDigestBytes));
+  if (!std::equal(digest.bytes.begin(), digest.bytes.end(), blob.end() - kDigestBytes)) {
+    return Damaged("its digest does not match");
+  }
+  std::shared_ptr<Calibration> out(new Calibration);
+  KVSTOW_ASSIGN_OR_RETURN(out->shape_, ReadShape(in));
+  KVSTOW_RETURN_IF_ERROR(version == kJointCalibrationVersion ? out->ReadJoint(in)
+                                                             : out->ReadSections(in, find));
+  if (in.remaining() != 0) return Damaged("bytes follow its end");
+  const Sha256Digest name = Sha256(blob);
+  std::copy_n(name.begin(), out->id_.size(), out->id_.begin());
+  return out;
+}
+
+absl::Status Calibration::ReadJoint(ByteReader& in) {
+  const auto tables = ParsePlaneTables(in.GetBytes(kPlaneTablesBytes));
+  if (!tables.ok()) return Damaged(tables.status().message());
+  plane_tables_ = *tables;
+  for (uint32_t i = 0; i < shape_.runs(); ++i) {
+    KVSTOW_ASSIGN_OR_RETURN(CalibratedRun run, ReadRun(shape_, i, in));
+    runs_.push_back(std::move(run));
+  }
+  if (in.remaining() == 0) return absl::OkStatus();
+  for (CalibratedRun& run : runs_) {
+    if (!ReadFloats(in, ImportanceWeights(run.rank()), run.importance.weights)) {
+      return Damaged("its importance of tokens is cut off or not finite");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Calibration::ReadSections(ByteReader& in, FindSectionParser find) {
+  const auto count = in.Get<uint32_t>();
+  if (count < 1 || count > kMaxSections) return Damaged(absl::StrCat(count, " sections"));
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name(in.GetString16());
+    const auto size = in.Get<uint64_t>();
+    const auto body = in.GetBytes(size);
+    if (!in.ok()) return Damaged(absl::StrCat("it ends within section ", i));
+    const SectionParser parse = find(name);
+    if (parse == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "calibration blob: section '", absl::CHexEscape(name), "', which this build lacks"));
+    }
+    auto tables = parse(shape_, body);
+    if (!tables.ok()) {
+      return Damaged(absl::StrCat("section '", name, "': ", tables.status().message()));
+    }
+    if (!tables_.emplace(name, *std::move(tables)).second) {
+      return Damaged(absl::StrCat("section '", name, "' stands twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Calibration::Has(absl::string_view section) const {
+  return section == kJointSection ? !runs_.empty() : Tables(section) != nullptr;
+}
+
+const CalibratedTables* Calibration::Tables(absl::string_view section) const {
+  const auto found = tables_.find(section);
+  return found == tables_.end() ? nullptr : found->second.get();
+}
+
+absl::StatusOr<CalibrationNeed> ReadCalibrationNeed(const OpArguments& arguments) {
+  CalibrationNeed need{.section = arguments.op().name};
+  KVSTOW_ASSIGN_OR_RETURN(need.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  const absl::string_view blob = arguments.Text("blob", "any");
+  if (blob == "any") return need;
+  if (blob.size() > 2 * sizeof(CalibrationId) ||
+      !std::all_of(blob.begin(), blob.end(), absl::ascii_isxdigit)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op '", need.section, "': blob='", blob,
+                     "' must be 'any' or leading hexadecimal digits of an id"));
+  }
+  need.blob = std::string(blob);
+  return need;
+}
+
+}  // namespace kvstow

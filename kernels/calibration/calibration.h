@@ -1,0 +1,146 @@
+// A calibration: what a codec knows of a model's KV before it sees a page, made once from sample
+// text (calibration_fit.h) and named by its bytes. docs/FORMAT.md gives every byte of a blob.
+//
+// A blob is for one CalibrationShape and holds sections, each the tables of one method under the
+// name of its op (calibration_methods.h). A blob of version 1 holds what is section `joint` alone,
+// the joint transform's (joint_run_codec.h); version 2 holds any others.
+//
+// Section `joint`: for every run of layers it holds the mean of a token's vector [K before RoPE of
+// the run's layers, V of the same layers], an encode matrix E and a decode matrix D: coefficients
+// are c = (x - mean) E, and x' = c D + mean. Coefficients are scaled so that an error of one unit
+// costs the same everywhere: one step fits all of them. `sigma` is the spread of each, largest
+// first.
+//
+// A page names the blob that coded it by CalibrationId. Whoever decodes looks it up in a
+// CalibrationStore (calibration_store.h); a missing one is FAILED_PRECONDITION here and a miss in
+// the service.
+//
+// Immutable: thread-safe.
+#ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_H_
+#define KVSTOW_KERNELS_CALIBRATION_CALIBRATION_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "kernels/calibration/token_importance.h"
+#include "kernels/entropy/plane_tables.h"
+#include "kernels/page/page.h"
+#include "kernels/recipe/op_arguments.h"
+#include "kernels/transform/dense_product.h"
+
+namespace kvstow {
+
+// The first 16 bytes of the SHA-256 of a blob.
+using CalibrationId = std::array<uint8_t, 16>;
+
+inline constexpr uint16_t kJointCalibrationVersion = 1;
+inline constexpr uint16_t kSectionedCalibrationVersion = 2;
+inline constexpr absl::string_view kJointSection = "joint";
+inline constexpr size_t kMaxCalibrationWidth = 1 << 16;  // values a token of one run
+
+// What of a model's KV a calibration is for: a KvSpec without names, dtype and page size.
+struct CalibrationShape {
+  uint32_t layers = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0;
+  uint32_t layers_per_run = 0;  // the last run may be shorter
+  RopeSpec rope;
+  bool operator==(const CalibrationShape&) const = default;
+
+  uint32_t runs() const { return (layers + layers_per_run - 1) / layers_per_run; }
+  uint32_t LayersOfRun(uint32_t run) const;
+  size_t WidthOfRun(uint32_t run) const;
+};
+CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run);
+
+// One run as it is fitted and stored: matrices in fp16, each row times a scale.
+struct CalibratedRunData {
+  std::vector<float> mean;                             // [width]
+  std::vector<float> sigma;                            // [rank]
+  std::vector<float> encode_scales, decode_scales;     // [rank]
+  std::vector<uint16_t> encode_halves, decode_halves;  // [rank, width]: E transposed, and D
+  ImportanceModel importance;                          // of all runs or of none
+};
+struct CalibrationData {
+  CalibrationShape shape;
+  PlaneTables tables;
+  std::vector<CalibratedRunData> runs;
+};
+std::string SerializeCalibration(const CalibrationData& data);
+
+// One run, ready for products.
+struct CalibratedRun {
+  uint32_t first_layer = 0, layer_count = 0;
+  std::vector<float> mean, sigma;
+  PackedMatrix encode;  // [width, rank]
+  PackedMatrix decode;  // [rank, width]
+  ImportanceModel importance;
+  size_t width() const { return mean.size(); }
+  size_t rank() const { return sigma.size(); }
+};
+
+// Tables of one method, as its own file reads them out of a section. Immutable.
+class CalibratedTables {
+ public:
+  virtual ~CalibratedTables() = default;
+};
+
+// Reads a section's body. DATA_LOSS says what is wrong with it; allocates no more than a small
+// multiple of its size.
+using SectionParser = absl::StatusOr<std::shared_ptr<const CalibratedTables>> (*)(
+    const CalibrationShape& shape, std::span<const uint8_t> body);
+// Null when no method has a section of that name.
+using FindSectionParser = SectionParser (*)(absl::string_view section);
+
+struct CalibrationSection {
+  std::string name, body;
+};
+// A blob of version 2.
+std::string SerializeCalibration(const CalibrationShape& shape,
+                                 std::span<const CalibrationSection> sections);
+
+class Calibration {
+ public:
+  // DATA_LOSS says what is wrong with the bytes; FAILED_PRECONDITION for an unknown version or
+  // section. Never allocates more than a small multiple of blob.size(). ParseCalibration
+  // (calibration_methods.h) knows the parsers of all sections.
+  static absl::StatusOr<std::shared_ptr<const Calibration>> Parse(std::span<const uint8_t> blob,
+                                                                  FindSectionParser find);
+
+  const CalibrationId& id() const { return id_; }
+  const CalibrationShape& shape() const { return shape_; }
+  const PlaneTables& plane_tables() const { return plane_tables_; }
+  std::span<const CalibratedRun> runs() const { return runs_; }  // of section `joint`
+  bool Has(absl::string_view section) const;
+  // Null when there is no such section, and for `joint`.
+  const CalibratedTables* Tables(absl::string_view section) const;
+
+ private:
+  Calibration() = default;
+  absl::Status ReadJoint(ByteReader& in);
+  absl::Status ReadSections(ByteReader& in, FindSectionParser find);
+
+  CalibrationId id_{};
+  CalibrationShape shape_;
+  PlaneTables plane_tables_;
+  std::vector<CalibratedRun> runs_;
+  std::map<std::string, std::shared_ptr<const CalibratedTables>, std::less<>> tables_;
+};
+
+// What a recipe asks for of a calibration.
+struct CalibrationNeed {
+  std::string section;  // the name of its op
+  uint32_t layers_per_run = 1;
+  std::string blob;  // leading hexadecimal digits of its id; "" = any
+};
+// Arguments `run` and `blob` of an op; INVALID_ARGUMENT names the one that is out of range.
+absl::StatusOr<CalibrationNeed> ReadCalibrationNeed(const OpArguments& arguments);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_CALIBRATION_H_

@@ -1,0 +1,41 @@
+// Fields of a calibration's sections, in and out: floats, and matrices in fp16 whose rows have a
+// scale each, as HalveRows (calibration_fit.h) makes them.
+//
+// Free functions, thread-safe. Readers take untrusted bytes: they look at the size before they
+// allocate, and give false for what is cut off or not finite.
+#ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_FIELDS_H_
+#define KVSTOW_KERNELS_CALIBRATION_CALIBRATION_FIELDS_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "kernels/page/convert.h"
+
+namespace kvstow {
+
+void PutFloats(std::span<const float> values, ByteWriter& out);
+void PutHalves(std::span<const uint16_t> values, ByteWriter& out);
+
+// Into `out`, which has no others. False, too, for one below `least`.
+bool ReadFloats(ByteReader& in, size_t count, std::vector<float>& out,
+                float least = std::numeric_limits<float>::lowest());
+
+// Gives set_row(i, row) each row of `width`, its scale applied.
+template <typename SetRow>
+bool ReadRows(ByteReader& in, std::span<const float> scales, size_t width, const SetRow& set_row) {
+  std::vector<float> row(width);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const auto halves = in.GetBytes(2 * width);
+    if (halves.size() != 2 * width || !LoadHalves(halves.data(), width, row.data())) return false;
+    for (float& x : row) x *= scales[i];
+    set_row(i, row);
+  }
+  return true;
+}
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_CALIBRATION_FIELDS_H_

@@ -1,0 +1,48 @@
+// Sums over many vectors: means, and second moments in blocks.
+//
+// Values are added up in F64, products of one page at a time in F32 (dense_product.h). Not
+// thread-safe.
+#ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_MOMENTS_H_
+#define KVSTOW_KERNELS_CALIBRATION_CALIBRATION_MOMENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvstow {
+
+class FirstMoments {
+ public:
+  explicit FirstMoments(size_t width) : sums_(width), squares_(width) {}
+
+  // `x` is [count, width].
+  void Add(const float* x, size_t count);
+  uint64_t count() const { return count_; }
+  std::vector<float> Mean() const;
+  // Root mean square of what columns [first, first + size) differ from their means.
+  double Spread(size_t first, size_t size) const;
+
+ private:
+  uint64_t count_ = 0;
+  std::vector<double> sums_, squares_;
+};
+
+class SecondMoments {
+ public:
+  explicit SecondMoments(size_t width) : width_(width), sums_(width * width) {}
+
+  void Add(const float* x, size_t count);
+  uint64_t count() const { return count_; }
+  size_t width() const { return width_; }
+  // Gives away the mean of x' x, [width, width], symmetric.
+  std::vector<double> Take() &&;
+
+ private:
+  const size_t width_;
+  uint64_t count_ = 0;
+  std::vector<double> sums_;  // on and above the diagonal
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_CALIBRATION_MOMENTS_H_

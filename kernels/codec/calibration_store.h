@@ -1,0 +1,41 @@
+// The calibrations that a process has loaded. Thread-safe.
+#ifndef KVSTOW_KERNELS_CODEC_CALIBRATION_STORE_H_
+#define KVSTOW_KERNELS_CODEC_CALIBRATION_STORE_H_
+
+#include <map>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/page/page.h"
+
+namespace kvstow {
+
+class CalibrationStore {
+ public:
+  // The store of a process that has none.
+  static const CalibrationStore& Empty();
+
+  // Adding a blob twice is adding it once. Errors are ParseCalibration's.
+  absl::StatusOr<std::shared_ptr<const Calibration>> Add(std::span<const uint8_t> blob);
+  // Null when there is none of that name.
+  std::shared_ptr<const Calibration> Find(const CalibrationId& id) const;
+  // The one of this shape that has the section `need` names and whose id begins as it says.
+  // FAILED_PRECONDITION when there is none, INVALID_ARGUMENT when there are several.
+  absl::StatusOr<std::shared_ptr<const Calibration>> Choose(const KvSpec& spec,
+                                                            const CalibrationNeed& need) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<CalibrationId, std::shared_ptr<const Calibration>> calibrations_
+      KVSTOW_GUARDED_BY(mutex_);
+};
+
+// A store with nothing in it, for recipes that need no calibration.
+inline const CalibrationStore& NoCalibrations() { return CalibrationStore::Empty(); }
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CODEC_CALIBRATION_STORE_H_

@@ -1,0 +1,15 @@
+// The table of presets of codecs; importance policies have one of their own (importance/policy.h).
+#ifndef KVSTOW_KERNELS_CODEC_PRESETS_H_
+#define KVSTOW_KERNELS_CODEC_PRESETS_H_
+
+#include <span>
+
+#include "kernels/recipe/preset.h"
+
+namespace kvstow {
+
+std::span<const Preset> Presets();
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CODEC_PRESETS_H_

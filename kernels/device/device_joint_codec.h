@@ -1,0 +1,82 @@
+// Calibrated pages (`joint`, joint_run_codec.h) that lie raw in a device's memory: the transform
+// runs there, the entropy coder on the host, and coded pages are in host memory, where they are a
+// fifteenth to a seventieth of the raw ones. JointEngine is what a GPU does of it; all else is
+// here.
+//
+//   MakeDeviceJointCodec(gpu, recipe, spec, calibrations)   // matrices go to the GPU, once
+//   codec->Encode(jobs)                                     // pages of all lengths and positions
+//
+// The product takes bf16 and sums in F32, so a rounding decision may differ from a CPU's: bodies
+// are not the CPU's bytes, but any codec of the recipe decodes them, and what two codecs decode
+// differs by less than kJointDeviceError of squared error over energy.
+//
+// A recipe is taken as it is written: `firstbits` is 5 where it is left out (key_groups.h).
+//
+// Thread-safe: calls from several threads overlap, one's entropy coding with another's kernels; one
+// call does one thing after another. Buffers are borrowed, and the device's own. The device
+// outlives its codecs.
+//
+// Errors: INVALID_ARGUMENT names a page whose buffer or tokens do not fit, before anything is done;
+// DATA_LOSS a page that is damaged, and others may then be written or not. RESOURCE_EXHAUSTED and
+// INTERNAL as Device.
+#ifndef KVSTOW_KERNELS_DEVICE_DEVICE_JOINT_CODEC_H_
+#define KVSTOW_KERNELS_DEVICE_DEVICE_JOINT_CODEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/codec/calibration_store.h"
+#include "kernels/device/device.h"
+#include "kernels/page/encoded_page.h"
+#include "kernels/recipe/recipe.h"
+
+namespace kvstow {
+
+// Of squared error over energy, of a page's K or V of a layer: docs/GPU.md has what was measured.
+inline constexpr double kJointDeviceError = 5e-5;
+
+struct JointEncodeJob {
+  uint32_t tokens = 0;  // 1..spec.page_tokens
+  uint64_t first_position = 0;
+  const DeviceBuffer* raw = nullptr;  // PageBytes(spec, tokens) bytes
+};
+
+// What is left to make an EncodedPage of is its header: key, recipe, digest of the raw page.
+struct JointPage {
+  // False: the page is for the CPU: it has NaN or Inf, or values far outside the calibration's
+  // range.
+  bool coded = false;
+  std::vector<SegmentInfo> segments;  // with gains and digests
+  std::vector<SharedBytes> bodies;
+};
+
+struct JointDecodeJob {
+  uint32_t tokens = 0;
+  uint64_t first_position = 0;
+  std::span<const SharedBytes> bodies;  // of the first segments: one or more whole levels
+  DeviceBuffer* raw = nullptr;          // PageBytes(spec, tokens) bytes or more
+};
+
+class DeviceJointCodec {
+ public:
+  virtual ~DeviceJointCodec() = default;
+
+  // The recipe with its calibration named: what headers of its pages say.
+  virtual const Recipe& recipe() const = 0;
+  virtual uint32_t levels() const = 0;
+  virtual absl::StatusOr<std::vector<JointPage>> Encode(std::span<const JointEncodeJob> pages) = 0;
+  virtual absl::Status Decode(std::span<const JointDecodeJob> pages) = 0;
+};
+
+// UNIMPLEMENTED for another recipe than `joint` alone, and when the device has no JointEngine.
+// Other errors are MakeCodec's.
+absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
+    Device& device, const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_DEVICE_DEVICE_JOINT_CODEC_H_

@@ -1,0 +1,99 @@
+// One run of layers of up to kPagesALaunch calibrated pages on the GPU: what its kernels know, and
+// the seam between them and the host's part (device_joint_codec.h).
+//
+// A *row* is a token of a page that goes through the transform: all but the first tokens of a text,
+// pages one after another. A vector has K of all layers of the run, then V (joint_vectors.h).
+// Matrices and vectors of a product are bf16, its sums F32, rows padded to multiples of
+// kProductWidth with zeros.
+//
+// Values; no ownership; pointers are of device memory (of the host's in the emulation that tests
+// use).
+#ifndef KVSTOW_KERNELS_DEVICE_JOINT_LAYOUT_H_
+#define KVSTOW_KERNELS_DEVICE_JOINT_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/device/device.h"
+#include "kernels/device/slab_layout.h"
+#include "kernels/page/page.h"
+
+namespace kvstow::gpu {
+
+inline constexpr uint32_t kProductWidth = 8;
+constexpr uint32_t PaddedWidth(size_t values) {
+  return static_cast<uint32_t>((values + kProductWidth - 1) / kProductWidth * kProductWidth);
+}
+
+struct JointLaunch {
+  uint32_t pages = 0;
+  uint32_t tokens = 0, first = 0;  // of a page; so many of them are first tokens
+  // The run.
+  uint32_t first_layer = 0, layers = 0;
+  uint32_t heads = 0, dim[2] = {};  // of K and V
+  size_t layer_bytes = 0;           // raw
+  DType dtype = DType::kF16;
+  uint32_t width = 0, rank = 0;
+  // RoPE: angles [pages, rows of a page, pairs], K times `magnitude`.
+  uint32_t pairs = 0;
+  bool interleaved = false;
+  float magnitude = 1;
+  const float *cosines = nullptr, *sines = nullptr;
+  // The calibration.
+  const uint16_t* matrix = nullptr;  // [width, padded rank] encoding, [rank, padded width] decoding
+  const float* mean = nullptr;       // [width]
+  const float* sigma = nullptr;      // [rank]
+  const float* weights = nullptr;    // of ImportanceModel, null: no step classes
+  uint32_t features = 0;             // clipped ones
+  uint32_t quarter = 0;              // coefficients that tell how large a token is
+  float focus = 0, inverse_step = 0;
+  // Memory of the launch.
+  uint16_t* narrow = nullptr;  // what goes into the product, [rows, padded]
+  float* wide = nullptr;       // what comes out, [rows, padded]
+  uint8_t* head = nullptr;     // raw first tokens, [pages, layers, K and V, first, row]
+  int16_t* q = nullptr;        // magnitudes at the finest step, [rows, rank]
+  float* sample = nullptr;     // [pages, sampled, rank]: JointCoder's QuantizedRun::sample
+  uint32_t sampled = 0;        // of a page
+  uint8_t *energies = nullptr, *classes = nullptr;  // [rows]
+  uint32_t* refused = nullptr;                      // [pages], zero before: 1 = for the CPU
+  uint8_t* page[kPagesALaunch] = {};                // raw
+
+  constexpr uint32_t coded() const { return tokens - first; }
+  constexpr uint32_t rows() const { return pages * coded(); }
+  constexpr size_t row_values(uint32_t part) const { return size_t{heads} * dim[part]; }
+};
+static_assert(sizeof(JointLaunch) <= 4096, "a kernel's arguments");
+
+// y[rows, to] = x[rows, from] m, with m [from, to]; rows are as far apart as the padded widths.
+struct JointProduct {
+  const uint16_t *x = nullptr, *m = nullptr;
+  float* y = nullptr;
+  uint32_t rows = 0, from = 0, to = 0;
+};
+constexpr JointProduct ProductOf(const JointLaunch& launch, bool encoding) {
+  const uint32_t from = encoding ? launch.width : launch.rank;
+  const uint32_t to = encoding ? launch.rank : launch.width;
+  return {launch.narrow, launch.matrix, launch.wide, launch.rows(), from, to};
+}
+
+}  // namespace kvstow::gpu
+
+namespace kvstow {
+
+// Thread-safe. Calls return when the work is done.
+class JointEngine {
+ public:
+  virtual ~JointEngine() = default;
+
+  // Where a buffer lies; null when it is not the device's.
+  virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
+  // Raw pages to head, q, energies, classes, sample and refused.
+  virtual absl::Status Encode(const gpu::JointLaunch& launch) = 0;
+  // `narrow` and `head` to raw pages.
+  virtual absl::Status Decode(const gpu::JointLaunch& launch) = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_DEVICE_JOINT_LAYOUT_H_

@@ -1,0 +1,60 @@
+// The first tokens of a text, which lie far outside the distribution of all others: the joint codec
+// keeps them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
+// K has large means 5 bits of it are too few, and what they lose is most of what a page loses:
+// `firstbits` says another number, and key_groups.h chooses it.
+//
+// Immutable: thread-safe.
+#ifndef KVSTOW_KERNELS_METHODS_FIRST_TOKENS_H_
+#define KVSTOW_KERNELS_METHODS_FIRST_TOKENS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/methods/run_codec.h"
+#include "kernels/page/page.h"
+#include "kernels/quantize/quantizer.h"
+#include "kernels/recipe/op_arguments.h"
+
+namespace kvstow {
+
+inline constexpr uint32_t kFirstBits = 5, kFineFirstBits = 8;
+
+// What first tokens are coded by, for an op that has the argument `firstbits`.
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments& arguments);
+
+class FirstTokens {
+ public:
+  // Positions below `first` (kFirstTokens) are kept apart, in `firstbits` bits: arguments of an op.
+  static absl::StatusOr<FirstTokens> Make(const OpArguments& arguments, const KvSpec& spec);
+
+  // How many of a run's tokens are among them; they lead.
+  uint32_t Count(const Run& run) const;
+  // Bytes that Encode writes for a run.
+  size_t Bytes(const Run& run) const;
+  // Of the run's raw bytes. Nothing when a value is NaN, Inf or beyond what fp16 scales can hold.
+  std::optional<std::string> Encode(const Run& run, std::span<const uint8_t> raw) const;
+  // Those of them that are wanted, into `raw`, laid out as a page of the wanted layers and tokens.
+  // `body` has Bytes(run) bytes. DATA_LOSS when a scale is not finite.
+  absl::Status Decode(const Run& run, const uint8_t* body, const PageRange& wanted,
+                      std::span<uint8_t> raw) const;
+
+ private:
+  FirstTokens(const KvSpec& spec, uint32_t end, std::unique_ptr<const Quantizer> quantizer)
+      : spec_(spec), end_(end), quantizer_(std::move(quantizer)) {}
+
+  // Calls visit(layer within the run, shape of its first tokens) for every slab of a run.
+  template <typename Visit>
+  void ForEachSlab(const Run& run, const Visit& visit) const;
+
+  KvSpec spec_;
+  uint32_t end_;
+  std::unique_ptr<const Quantizer> quantizer_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_METHODS_FIRST_TOKENS_H_

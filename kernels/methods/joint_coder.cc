@@ -1,0 +1,178 @@
+#include "kernels/methods/joint_coder.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/calibration/token_importance.h"
+#include "kernels/entropy/bit_pack.h"
+#include "kernels/methods/joint_vectors.h"
+#include "kernels/page/squared_error.h"
+#include "kernels/transform/transpose.h"
+
+namespace kvstow {
+namespace {
+
+// A coefficient that spreads less than this share of the finest step is never coded: it is 0.
+constexpr float kLeastSpread = 0.125f;
+constexpr uint32_t kMaxJointLevels = 8;
+
+std::string PackClasses(std::span<const uint8_t> classes) {
+  std::string out(PackedBytes(classes.size(), kStepClassBits), '\0');
+  PackBits(classes.data(), classes.size(), kStepClassBits, reinterpret_cast<uint8_t*>(out.data()));
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<JointCoder> JointCoder::Make(const OpArguments& arguments, const KvSpec& spec,
+                                            std::shared_ptr<const Calibration> calibration,
+                                            bool classed) {
+  KVSTOW_RETURN_IF_ERROR(
+      arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first", "firstbits"}));
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
+  JointOptions options{.classed = classed};
+  KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
+  KVSTOW_ASSIGN_OR_RETURN(const double focus, arguments.Real("focus", kDefaultFocus, 0, 2));
+  options.step = static_cast<float>(step), options.focus = static_cast<float>(focus);
+  KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
+  KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
+                          arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
+  if (options.tokens_per_stream % kRansLanes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("op 'joint': stream=", options.tokens_per_stream,
+                                                   " must be a multiple of ", kRansLanes));
+  }
+  if (calibration == nullptr || !calibration->Has(kJointSection) ||
+      calibration->shape() != ShapeFor(spec, need.layers_per_run)) {
+    return absl::InvalidArgumentError(
+        "op 'joint': the calibration was made for another model or another run");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(FirstTokens first_tokens, FirstTokens::Make(arguments, spec));
+  return JointCoder(spec, std::move(calibration), options, std::move(first_tokens));
+}
+
+JointCoder::JointCoder(const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
+                       const JointOptions& options, FirstTokens first_tokens)
+    : spec_(spec),
+      calibration_(std::move(calibration)),
+      options_(options),
+      first_tokens_(std::move(first_tokens)),
+      lookups_(std::make_shared<const PlaneLookups>(calibration_->plane_tables())) {}
+
+const CalibratedRun* JointCoder::Find(LayerRange layers) const {
+  const uint32_t index = layers.first / calibration_->shape().layers_per_run;
+  if (index >= calibration_->runs().size()) return nullptr;
+  const CalibratedRun& found = calibration_->runs()[index];
+  const bool same = found.first_layer == layers.first && found.layer_count == layers.count;
+  return same ? &found : nullptr;
+}
+
+bool JointCoder::HasClasses(const CalibratedRun& run) const {
+  return options_.classed || (options_.focus > 0 && !run.importance.weights.empty());
+}
+
+size_t JointCoder::CodedRank(const CalibratedRun& run) const {
+  size_t rank = run.rank();
+  if (HasClasses(run)) return rank;
+  while (rank > 1 && run.sigma[rank - 1] < kLeastSpread * options_.step) --rank;
+  return rank;
+}
+
+PlaneCoder JointCoder::CoderOf(const CalibratedRun& run) const {
+  const size_t rank = CodedRank(run);
+  PlaneLayout layout{.block_ends = {static_cast<uint32_t>(rank)},
+                     .levels = options_.levels,
+                     .tokens_per_stream = options_.tokens_per_stream};
+  for (const float sigma : std::span(run.sigma).first(rank)) {
+    const float row = kPlaneUnitRow + 4 * std::log2(sigma / options_.StepAt(0));
+    layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
+  }
+  return PlaneCoder(std::move(layout), calibration_->plane_tables(), *lookups_);
+}
+
+std::vector<EncodedLevel> JointCoder::Encode(const CalibratedRun& calibrated, const Run& run,
+                                             absl::string_view head,
+                                             const QuantizedRun& quantized) const {
+  const PlaneCoder coder = CoderOf(calibrated);
+  const std::vector<double> gains = Gains(coder, quantized, run);
+  std::vector<std::string> bodies(options_.levels);
+  if (quantized.tokens > 0)
+    bodies = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
+  bodies[0].insert(0, absl::StrCat(head, PackClasses(quantized.classes)));
+  std::vector<EncodedLevel> out(options_.levels);
+  for (uint32_t level = 0; level < options_.levels; ++level)
+    out[level] = {SharedBytes::Take(std::move(bodies[level])), gains[level]};
+  return out;
+}
+
+// What each level takes off the error, on the sampled tokens: see SegmentInfo. First tokens are in
+// the base.
+std::vector<double> JointCoder::Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
+                                      const Run& run) const {
+  const double whole = run.tokens * run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
+  std::vector<double> gains(options_.levels);
+  const double energy = SquaredSum(quantized.sample.data(), quantized.sample.size());
+  std::vector<float> decoded(quantized.sample.size());
+  double left = 1;
+  const size_t stride = PlaneStride(quantized.tokens);
+  const auto finest = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
+  const auto energies = SamplePlanes<uint8_t>(quantized.energies, stride, kGainEvery);
+  for (uint32_t level = 0; level < options_.levels; ++level) {
+    std::vector<int32_t> q(finest);
+    for (int32_t& x : q) x = CoarserLevel(x, options_.levels - 1 - level);
+    const float step = options_.StepAt(level);
+    coder.Dequantize(q, energies, static_cast<uint32_t>(energies.size()), level, {&step, 1},
+                     decoded);
+    const double error =
+        SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size());
+    const double now = energy > 0 ? error / energy : 0;
+    gains[level] = whole * std::max(left - now, 0.0);
+    left = std::min(left, now);
+  }
+  return gains;
+}
+
+absl::StatusOr<JointParts> JointCoder::Read(const CalibratedRun& calibrated, const Run& run,
+                                            std::span<const SharedBytes> bodies) const {
+  if (bodies.empty() || bodies.size() > options_.levels) {
+    return absl::DataLossError(
+        absl::StrCat(bodies.size(), " levels where the recipe has ", options_.levels));
+  }
+  JointParts parts;
+  for (const SharedBytes& body : bodies) parts.planes.push_back(body.span());
+  std::span<const uint8_t>& base = parts.planes[0];
+  const size_t head = first_tokens_.Bytes(run);
+  if (base.size() < head) {
+    return absl::DataLossError(
+        absl::StrCat("level 0 has ", base.size(), " bytes; its first tokens alone need ", head));
+  }
+  parts.head = base.data();
+  base = base.subspan(head);
+  if (!HasClasses(calibrated)) return parts;
+  parts.classes.resize(run.tokens - first_tokens_.Count(run));
+  const size_t bytes = PackedBytes(parts.classes.size(), kStepClassBits);
+  if (base.size() < bytes) return absl::DataLossError("level 0 is cut within its step classes");
+  UnpackBits(base.data(), parts.classes.size(), kStepClassBits, parts.classes.data());
+  base = base.subspan(bytes);
+  return parts;
+}
+
+absl::Status JointReader::Read(TokenRange streams, TokenRange wanted,
+                               std::vector<float>& by_token) {
+  const size_t stride = PlaneStride(streams.count);
+  const auto level = static_cast<uint32_t>(parts_.planes.size() - 1);
+  const float step = options_.StepAt(level);
+  q_.resize(stride * rank()), c_.resize(q_.size()), energies_.resize(streams.count);
+  KVSTOW_RETURN_IF_ERROR(planes_.Decode(parts_.planes, tokens_, streams, q_, energies_));
+  planes_.Dequantize(q_, energies_, streams.count, level, {&step, 1}, c_);
+  by_token.resize(wanted.count * rank());
+  Transpose(c_.data() + (wanted.first - streams.first), rank(), wanted.count, stride,
+            by_token.data(), rank());
+  for (size_t t = 0; !parts_.classes.empty() && t < wanted.count; ++t) {
+    const float factor = StepFactor(parts_.classes[wanted.first + t]);
+    for (float& value : std::span(by_token).subspan(t * rank(), rank())) value *= factor;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvstow

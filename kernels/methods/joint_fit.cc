@@ -1,0 +1,282 @@
+#include "kernels/methods/joint_fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/calibration/calibration_basis.h"
+#include "kernels/calibration/calibration_moments.h"
+#include "kernels/calibration/fit_passes.h"
+#include "kernels/methods/joint_vectors.h"
+#include "kernels/page/half.h"
+
+namespace kvstow {
+namespace {
+
+// What a step of 1 is. With gains, coefficients are in units of sqrt(nat), and a hundredth of it is
+// about 12 x on a small model; without, of each slab's own spread.
+constexpr double kUnitWithGains = 0.01;
+constexpr double kUnitOfSpread = 0.25;
+constexpr double kLeastSpread = 1e-6;
+constexpr float kLeastSigma = 1e-6f;
+constexpr double kLeastShareNonZero = 1e-3;  // of a component that is kept
+constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables are fitted on
+constexpr size_t kUnitSamples = 600'000;
+constexpr int kPasses = 4;
+
+// One run of layers through the passes.
+class RunFit {
+ public:
+  explicit RunFit(size_t width) : first_(width) {}
+
+  void AddFirst(const float* x, size_t count) { first_.Add(x, count); }
+  void EndFirst() {
+    data_.mean = first_.Mean();
+    second_.emplace(data_.mean.size());
+  }
+  const FirstMoments& first() const { return first_; }
+
+  void AddSecond(float* x, size_t count) {
+    Centre(x, count);
+    second_->Add(x, count);
+  }
+  void EndSecond(std::span<const WhiteningBlock> blocks) {
+    const size_t width = data_.mean.size();
+    Basis basis = FitBasis(std::move(*second_).Take(), width, blocks);
+    second_.reset();
+    HalveRows(basis.encode, width, data_.encode_scales, data_.encode_halves);
+    HalveRows(basis.decode, width, data_.decode_scales, data_.decode_halves);
+    encode_ = PackedMatrix(width, width);
+    std::vector<float> row(width);
+    for (size_t i = 0; i < width; ++i) {
+      for (size_t j = 0; j < width; ++j) {
+        row[j] = HalfToFloat(data_.encode_halves[i * width + j]) * data_.encode_scales[i];
+      }
+      encode_.SetColumn(i, row);
+    }
+    squares_.resize(width);
+    non_zero_.resize(width);
+  }
+
+  // Looks at what the matrix as it will be stored makes of the vectors.
+  void AddThird(float* x, size_t count, double finest_step, uint64_t sample_every) {
+    const size_t width = data_.mean.size();
+    Project(x, count, width);
+    for (size_t t = 0; t < count; ++t, ++projected_) {
+      const float* const c = coefficients_.data() + t * width;
+      for (size_t i = 0; i < width; ++i) {
+        squares_[i] += double{c[i]} * c[i];
+        non_zero_[i] += std::abs(c[i]) >= kPlaneDeadZone * finest_step ? 1 : 0;
+      }
+      if (projected_ % sample_every == 0) sample_.insert(sample_.end(), c, c + width);
+    }
+  }
+
+  // Cuts the components.
+  void EndThird() {
+    const size_t width = data_.mean.size();
+    size_t rank = 1;
+    for (size_t i = 0; i < width; ++i) {
+      const double share = static_cast<double>(non_zero_[i]) / static_cast<double>(projected_);
+      if (share > kLeastShareNonZero) rank = i + 1;
+    }
+    for (size_t i = 0; i < rank; ++i) {
+      const double sigma = std::sqrt(squares_[i] / static_cast<double>(projected_));
+      data_.sigma.push_back(std::max(static_cast<float>(sigma), kLeastSigma));
+    }
+    data_.encode_scales.resize(rank);
+    data_.decode_scales.resize(rank);
+    data_.encode_halves.resize(rank * width);
+    data_.decode_halves.resize(rank * width);
+    importance_.emplace(rank);
+  }
+
+  void AddFourth(float* x, std::span<const float> sensitivity) {
+    Project(x, sensitivity.size(), data_.sigma.size());
+    importance_->Add(coefficients_.data(), data_.sigma, sensitivity);
+  }
+
+  // Adds to what the tables are fitted on.
+  void EndFourth(size_t unit_samples, std::vector<float>& unit,
+                 std::span<uint64_t, kPlaneEnergies> energies) {
+    data_.importance = importance_->Finish();
+    const bool classes = !data_.importance.weights.empty();
+    const size_t width = data_.mean.size(), rank = data_.sigma.size();
+    const size_t tokens = sample_.size() / width;
+    const size_t every = std::max<size_t>(tokens * rank / std::max<size_t>(unit_samples, 1), 1);
+    size_t at = 0;
+    for (size_t t = 0; t < tokens; ++t) {
+      const std::span<float> row(sample_.data() + t * width, rank);
+      if (classes) {
+        const float factor = StepFactor(
+            StepClass(ForetoldLogStep(data_.importance, row, data_.sigma, kDefaultFocus)));
+        for (float& c : row) c /= factor;
+      }
+      const uint8_t energy = EnergyClass(row, data_.sigma);
+      ++energies[energy];
+      for (size_t i = 0; i < rank; ++i, ++at) {
+        if (at % every == t % every) unit.push_back(row[i] / data_.sigma[i] / EnergyFactor(energy));
+      }
+    }
+    sample_ = {};
+    encode_ = {};
+  }
+
+  CalibratedRunData Take() { return std::move(data_); }
+
+ private:
+  // Coefficients of vectors, by the first `rank` columns of the matrix.
+  void Project(float* x, size_t count, size_t rank) {
+    Centre(x, count);
+    coefficients_.resize(count * rank);
+    MultiplyRows(x, count, encode_, {0, rank}, coefficients_.data(), rank);
+  }
+  void Centre(float* x, size_t count) const {
+    const size_t width = data_.mean.size();
+    for (size_t t = 0; t < count; ++t) {
+      for (size_t j = 0; j < width; ++j) x[t * width + j] -= data_.mean[j];
+    }
+  }
+
+  FirstMoments first_;
+  std::optional<SecondMoments> second_;
+  CalibratedRunData data_;
+  PackedMatrix encode_;
+  std::optional<ImportanceFit> importance_;
+  uint64_t projected_ = 0;
+  std::vector<double> squares_;
+  std::vector<uint64_t> non_zero_;
+  std::vector<float> coefficients_, sample_;
+};
+
+class Fit final : public CalibrationFit {
+ public:
+  Fit(const KvSpec& spec, const JointFitOptions& options, ModelStats stats)
+      : spec_(spec),
+        options_(options),
+        stats_(std::move(stats)),
+        shape_(ShapeFor(spec, options.layers_per_run)) {
+    for (uint32_t i = 0; i < shape_.runs(); ++i) runs_.emplace_back(shape_.WidthOfRun(i));
+  }
+
+  int passes() const override { return passes_.count(); }
+
+  absl::Status Add(const PageToEncode& page) override {
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckOpen());
+    const uint32_t first = CountFirstTokens(page.first_position, page.tokens);
+    const uint64_t place = added_ + first;
+    added_ += page.tokens;
+    if (!stats_.sensitivity.empty() && added_ > stats_.sensitivity.size() / spec_.layers) {
+      return absl::InvalidArgumentError("there are more tokens than sensitivities of tokens");
+    }
+    size_t tokens = 0;
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
+      KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, layers, page, vectors_));
+      tokens = vectors_.size() / shape_.WidthOfRun(i);
+      if (tokens == 0 || (passes_.now() == 3 && stats_.sensitivity.empty())) break;
+      AddTo(runs_[i], vectors_.data(), tokens);
+      if (passes_.now() == 3)
+        runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens));
+    }
+    passes_.Add(tokens);
+    return absl::OkStatus();
+  }
+
+  absl::Status EndPass() override {
+    KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      if (passes_.now() == 0) runs_[i].EndFirst();
+      if (passes_.now() == 1) runs_[i].EndSecond(Blocks(i));
+      if (passes_.now() == 2) runs_[i].EndThird();
+    }
+    added_ = 0;
+    passes_.EndPass();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Finish() override {
+    KVSTOW_RETURN_IF_ERROR(passes_.Finish());
+    CalibrationData data{.shape = shape_};
+    std::vector<float> unit;
+    std::array<uint64_t, kPlaneEnergies> energies{};
+    for (RunFit& run : runs_) run.EndFourth(kUnitSamples / shape_.runs(), unit, energies);
+    for (RunFit& run : runs_) data.runs.push_back(run.Take());
+    data.tables = FitPlaneTables(unit, energies);
+    return SerializeCalibration(data);
+  }
+
+ private:
+  void AddTo(RunFit& run, float* x, size_t count) const {
+    const uint64_t every = std::max<uint64_t>(passes_.tokens() / kSampleTokens, 1);
+    if (passes_.now() == 0) run.AddFirst(x, count);
+    if (passes_.now() == 1) run.AddSecond(x, count);
+    if (passes_.now() == 2) run.AddThird(x, count, options_.finest_step, every);
+  }
+
+  // Of tokens from `place` on, over the layers of a run; 0 where one is not known.
+  std::vector<float> SensitivityOf(LayerRange layers, uint64_t place, uint32_t tokens) const {
+    std::vector<float> out(tokens);
+    for (uint32_t t = 0; t < tokens; ++t) {
+      const float* const row = &stats_.sensitivity[(place + t) * spec_.layers + layers.first];
+      const bool known = std::all_of(row, row + layers.count, [](float s) { return s > 0; });
+      out[t] = known ? std::accumulate(row, row + layers.count, 0.0f) : 0;
+    }
+    return out;
+  }
+
+  // What whitens the vectors of a run, in units of the step.
+  std::vector<WhiteningBlock> Blocks(uint32_t index) const {
+    std::vector<WhiteningBlock> blocks;
+    size_t column = 0;
+    for (const Part part : {Part::kK, Part::kV}) {
+      const size_t dim = part == Part::kK ? spec_.head_dim_k : spec_.head_dim_v;
+      const std::vector<float>& metric = part == Part::kK ? stats_.metric_k : stats_.metric_v;
+      const std::vector<float>& gain = part == Part::kK ? stats_.gain_k : stats_.gain_v;
+      const size_t first = size_t{index} * shape_.layers_per_run * spec_.kv_heads;
+      const size_t slabs = size_t{shape_.LayersOfRun(index)} * spec_.kv_heads;
+      for (size_t i = first; dim > 0 && i < first + slabs; ++i, column += dim) {
+        if (gain.empty()) {
+          const double spread = std::max(runs_[index].first().Spread(column, dim), kLeastSpread);
+          blocks.push_back(WhitenByScale(column, dim, 1 / (spread * kUnitOfSpread)));
+        } else {
+          blocks.push_back(WhitenByMetric(column,
+                                          std::span(metric).subspan(i * dim * dim, dim * dim), dim,
+                                          gain[i] / kUnitWithGains));
+        }
+      }
+    }
+    return blocks;
+  }
+
+  const KvSpec spec_;
+  const JointFitOptions options_;
+  const ModelStats stats_;
+  const CalibrationShape shape_;
+  FitPasses passes_{kPasses};
+  uint64_t added_ = 0;  // tokens of this pass, those left out too
+  std::vector<RunFit> runs_;
+  std::vector<float> vectors_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJointFit(const KvSpec& spec,
+                                                              const JointFitOptions& options,
+                                                              const ModelStats& stats) {
+  KVSTOW_RETURN_IF_ERROR(CheckFit(spec, stats));
+  if (options.layers_per_run < 1 ||
+      ShapeFor(spec, options.layers_per_run).WidthOfRun(0) > kMaxCalibrationWidth) {
+    return absl::InvalidArgumentError(absl::StrCat("runs of ", options.layers_per_run,
+                                                   " layers: use fewer, a token of a run may ",
+                                                   "have ", kMaxCalibrationWidth, " values"));
+  }
+  if (!(options.finest_step > 0)) return absl::InvalidArgumentError("finest_step must be positive");
+  return std::make_unique<Fit>(spec, options, stats);
+}
+
+}  // namespace kvstow

@@ -1,0 +1,50 @@
+// The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
+// together, then through a dead-zone quantizer and the plane coder.
+//
+//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1)
+//
+//   run     layers that are transformed together; the calibration must be made for it
+//   step    of the finest level, in the calibration's units
+//   levels  1..8; each coarser level doubles the step
+//   stream  tokens of an entropy-coded stream, a multiple of 16: a reader of few decodes as many
+//   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
+//           0 = all the same
+//   first   positions below this are kept apart (4 where it is not given): sinks of attention
+//   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
+//   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
+//
+// Every token is coded by itself. Body of level 0: the first tokens of a text (`first`), slab
+// after slab as affine(bits=5,group=32), then the step classes of the others, 3 bits each, if the
+// calibration tells of importance and `focus` is not 0, then the plane coder's body of the others;
+// of a further level only the latter. Level l is read with step * 2^(levels - 1 - l).
+//
+// Encoding is deterministic within one SIMD target: another may take another rounding decision, as
+// the products' sums round differently. Decoded values differ between targets by rounding only.
+//
+// Method: a Karhunen-Loeve transform over the layers and over K and V, whitened by what the model
+// feels; the published relative is KVTC (NVIDIA), over K and V apart.
+#ifndef KVSTOW_KERNELS_METHODS_JOINT_RUN_CODEC_H_
+#define KVSTOW_KERNELS_METHODS_JOINT_RUN_CODEC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/methods/run_codec.h"
+#include "kernels/recipe/op_arguments.h"
+
+namespace kvstow {
+
+// INVALID_ARGUMENT when an argument is out of range or the calibration has another shape than the
+// spec.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration);
+// The same behind a policy that ends in `class`.
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedJointRunCodec(
+    const OpArguments& arguments, const KvSpec& spec,
+    std::shared_ptr<const Calibration> calibration);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_METHODS_JOINT_RUN_CODEC_H_

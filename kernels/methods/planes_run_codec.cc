@@ -1,0 +1,382 @@
+#include "kernels/methods/planes_run_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status_macros.h"
+#include "kernels/entropy/plane_coder.h"
+#include "kernels/methods/first_tokens.h"
+#include "kernels/methods/page_statistics.h"
+#include "kernels/methods/step_energies.h"
+#include "kernels/page/channel_rows.h"
+#include "kernels/page/convert.h"
+#include "kernels/page/squared_error.h"
+#include "kernels/quantize/dead_zone.h"
+#include "kernels/transform/rope.h"
+#include "kernels/transform/transpose.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint32_t kTokensPerStream = 64;
+constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
+constexpr float kLargest = 65504;                       // of fp16
+
+struct PlanesOptions {
+  double step = 0, k = 0, depth = 0;
+  uint32_t levels = 0;
+  bool classed = false;  // tokens have classes of steps
+};
+
+class PlanesRunCodec final : public RunCodec {
+ public:
+  PlanesRunCodec(const KvSpec& spec, PlanesOptions options, std::unique_ptr<Quantizer> plain)
+      : spec_(spec), options_(options), levels_(options.levels), plain_(std::move(plain)) {}
+
+  bool exact() const override { return false; }
+  uint32_t levels() const override { return levels_; }
+  absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
+                                                   std::span<const uint8_t> raw) const override;
+  absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                      std::span<uint8_t> raw) const override {
+    return DecodeTokens(run, bodies, wanted, {0, run.tokens}, raw);
+  }
+  absl::Status DecodeTokens(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
+                            TokenRange tokens, std::span<uint8_t> raw) const override;
+
+ private:
+  // A slab of a run, and where its channels begin among those of a token.
+  struct Slab {
+    uint32_t layer;  // within the run
+    Part part;
+    uint32_t heads, dim, first_channel;
+    uint32_t channels() const { return heads * dim; }
+    SlabChannels Channels() const { return {heads, dim, part == Part::kK}; }
+    SlabShape Shape(uint32_t tokens) const { return {part, tokens, heads, dim}; }
+  };
+  std::vector<Slab> SlabsOf(uint32_t layers) const;
+  static std::vector<SlabChannels> ChannelsOf(std::span<const Slab> slabs);
+  // Tokens that are kept apart.
+  static uint32_t PlainTokens(const Run& run) {
+    return static_cast<uint32_t>(
+        run.first_position >= kPlainTokens
+            ? 0
+            : std::min<uint64_t>(run.tokens, kPlainTokens - run.first_position));
+  }
+  size_t PlainBytes(std::span<const Slab> slabs, uint32_t plain) const;
+  // Values [channels of the run, PlaneStride] of the coded tokens, K without positions; plain
+  // tokens go into `body`.
+  absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
+                         std::vector<float>& values, std::string& body) const;
+  // The finest step relative to the rms spread of a slab.
+  double StepFor(const Run& run, const Slab& slab) const;
+  PlaneCoder CoderOf(const ChannelStatistics& channels) const {
+    PlaneLayout layout{
+        .rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream};
+    if (options_.classed) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
+    return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
+  }
+  // Codes [channels of the run, stride] of whole streams; the wanted tokens behind the plain ones
+  // are `count` from the row's `first` on.
+  struct Decoded {
+    std::unique_ptr<int32_t[]> q;
+    std::vector<uint8_t> classes;
+    uint32_t tokens = 0, level = 0, first = 0, count = 0;
+  };
+  // What is wanted, from plain tokens and the codes of the others. `channels` has the steps of the
+  // level that was decoded.
+  absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
+                          std::span<const uint8_t> plain_bytes,
+                          std::span<const SlabStatistics> statistics,
+                          const ChannelStatistics& channels, const Decoded& decoded,
+                          std::span<uint8_t> raw) const;
+  // Of one slab: [channels, stride], as MeasureSlab left the values, into `rows`.
+  void DequantizeSlab(const Slab& slab, const PlaneCoder& coder, const ChannelStatistics& channels,
+                      const Decoded& decoded, std::vector<float>& rows) const;
+  // What each level gains, see SegmentInfo: `values` are what is coded, `energies` are squared sums
+  // of the slabs before they were centred.
+  std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
+                              std::span<const double> energies, std::span<const float> values,
+                              const ChannelStatistics& channels, const PlaneCoder& coder,
+                              std::span<const int32_t> q,
+                              std::span<const uint8_t> steps_of_tokens) const;
+
+  const KvSpec spec_;
+  const PlanesOptions options_;
+  const uint32_t levels_;
+  const std::unique_ptr<Quantizer> plain_;
+};
+
+std::vector<PlanesRunCodec::Slab> PlanesRunCodec::SlabsOf(uint32_t layers) const {
+  std::vector<Slab> slabs;
+  uint32_t channel = 0;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (const auto& [part, dim] :
+         {std::pair{Part::kK, spec_.head_dim_k}, std::pair{Part::kV, spec_.head_dim_v}}) {
+      if (dim == 0) continue;
+      slabs.push_back({layer, part, spec_.kv_heads, dim, channel});
+      channel += slabs.back().channels();
+    }
+  }
+  return slabs;
+}
+
+std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) {
+  std::vector<SlabChannels> channels;
+  for (const Slab& slab : slabs) channels.push_back({slab.heads, slab.dim});
+  return channels;
+}
+
+double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
+  if (slab.part == Part::kK) return options_.step * options_.k;
+  if (spec_.layers < 2) return options_.step;
+  const double depth = static_cast<double>(run.layers.first + slab.layer) / (spec_.layers - 1);
+  return options_.step * std::pow(options_.depth, depth - 0.5);
+}
+
+size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
+  size_t bytes = 0;
+  for (const Slab& slab : slabs) bytes += plain == 0 ? 0 : plain_->LevelBytes(slab.Shape(plain), 0);
+  return bytes;
+}
+
+absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> raw,
+                                       std::span<const Slab> slabs, std::vector<float>& values,
+                                       std::string& body) const {
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const size_t stride = PlaneStride(coded);
+  values.resize((slabs.back().first_channel + slabs.back().channels()) * stride);
+  std::vector<float> all;
+  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+  body.resize(PlainBytes(slabs, plain));
+  auto* plain_body = reinterpret_cast<uint8_t*>(body.data());
+  for (const Slab& slab : slabs) {
+    const size_t skipped = size_t{plain} * slab.channels();
+    all.resize(slab.Shape(run.tokens).values());
+    const uint8_t* from = raw.data() + SlabOffset(spec_, slab.layer, slab.part, run.tokens);
+    const bool finite = LoadFloats(spec_.dtype, from, all.size(), all.data());
+    if (!finite || LargestMagnitude(all.data(), all.size()) > kLargest) {
+      return absl::OutOfRangeError(
+          absl::StrCat("layer ", run.layers.first + slab.layer,
+                       " has NaN, Inf or values beyond the range of fp16"));
+    }
+    if (plain > 0) {
+      const SlabShape shape = slab.Shape(plain);
+      uint8_t* const bodies[] = {plain_body};
+      if (!plain_->Encode(shape, all.data(), bodies))
+        return absl::OutOfRangeError("a step beyond the range of fp16");
+      plain_body += plain_->LevelBytes(shape, 0);
+    }
+    if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data() + skipped);
+    Transpose(all.data() + skipped, coded, slab.channels(), slab.channels(),
+              values.data() + slab.first_channel * stride, stride);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> PlanesRunCodec::GainsOf(
+    uint32_t plain, uint32_t tokens, std::span<const Slab> slabs, std::span<const double> energies,
+    std::span<const float> values, const ChannelStatistics& channels, const PlaneCoder& coder,
+    std::span<const int32_t> q, std::span<const uint8_t> steps_of_tokens) const {
+  std::vector<double> gains(levels_);
+  gains[0] = static_cast<double>(plain * slabs.size());
+  if (tokens == 0) return gains;
+  // Behind the last token, values and what they are decoded to are 0.
+  const size_t stride = PlaneStride(tokens), every = tokens >= kTokensToSample ? kGainEvery : 1;
+  std::vector<float> wanted = SamplePlanes(values, stride, every);
+  const std::vector<int32_t> finest = SamplePlanes(q, stride, every);
+  const size_t sampled = finest.size() / coder.width();
+  const std::vector<uint8_t> classes = SamplePlanes(steps_of_tokens, stride, every);
+  ScaleTokens(classes, sampled, true, wanted);
+  std::vector<int32_t> coarse(finest.size());
+  std::vector<float> decoded(finest.size());
+  std::vector<double> left(slabs.size(), 1.0);
+  size_t seen = 0;
+  for (size_t t = 0; t < tokens; t += every * kRansLanes) seen += std::min(kRansLanes, tokens - t);
+  const double share = static_cast<double>(tokens) / static_cast<double>(seen);
+  for (uint32_t level = 0; level < levels_; ++level) {
+    const uint32_t shift = levels_ - 1 - level;
+    std::transform(finest.begin(), finest.end(), coarse.begin(),
+                   [&](int32_t x) { return CoarserLevel(x, shift); });
+    std::vector<float> steps = channels.steps;
+    for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
+    coder.Dequantize(coarse, classes, static_cast<uint32_t>(sampled), level, steps, decoded);
+    ScaleTokens(classes, sampled, true, decoded);
+    for (size_t s = 0; s < slabs.size(); ++s) {
+      const size_t first = slabs[s].first_channel * sampled;
+      const double error =
+          SquaredError(&wanted[first], &decoded[first], slabs[s].channels() * sampled);
+      const double now = energies[s] > 0 ? error * share / energies[s] : 0;
+      gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
+      left[s] = std::min(left[s], now);
+    }
+  }
+  return gains;
+}
+
+absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
+    const Run& run, std::span<const uint8_t> raw) const {
+  const std::vector<Slab> slabs = SlabsOf(run.layers.count);
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  const size_t stride = PlaneStride(coded);
+  std::vector<float> values;
+  std::string base;
+  KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
+  std::vector<SlabStatistics> statistics;
+  std::vector<double> energies(slabs.size());
+  for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
+    const std::span<float> slab =
+        std::span(values).subspan(slabs[s].first_channel * stride, slabs[s].channels() * stride);
+    statistics.push_back(MeasureSlab(slab, coded, slabs[s].Channels(), StepFor(run, slabs[s]),
+                                     levels_, energies[s]));
+  }
+  const ChannelStatistics channels = ExpandStatistics(statistics, ChannelsOf(slabs));
+  base += SerializeStatistics(statistics);
+
+  const PlaneCoder coder = CoderOf(channels);
+  std::vector<uint8_t> classes;
+  if (options_.classed) {
+    const size_t known = std::min<size_t>(run.log_steps.size(), plain);
+    classes = StepEnergies(run.log_steps.subspan(known), stride);
+    ScaleTokens(classes, stride, false, values);
+  }
+  std::vector<int32_t> q(values.size());
+  for (size_t i = 0; i < channels.steps.size(); ++i) {
+    DeadZoneQuantize(&values[i * stride], stride, 1 / channels.steps[i], kPlaneDeadZone,
+                     kPlaneMaxMagnitude - 1, &q[i * stride]);
+  }
+  const std::vector<double> gains =
+      GainsOf(plain, coded, slabs, energies, values, channels, coder, q, classes);
+  std::vector<std::string> bodies(levels_);
+  if (coded > 0) bodies = coder.Encode(q, classes, coded);
+  bodies[0].insert(0, base);
+  std::vector<EncodedLevel> out;
+  for (uint32_t level = 0; level < levels_; ++level) {
+    out.push_back({SharedBytes::Take(std::move(bodies[level])), gains[level]});
+  }
+  return out;
+}
+
+absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const SharedBytes> bodies,
+                                          LayerRange wanted, TokenRange tokens,
+                                          std::span<uint8_t> raw) const {
+  if (bodies.empty() || bodies.size() > levels_)
+    return absl::DataLossError(
+        absl::StrCat(bodies.size(), " levels where the recipe has ", levels_));
+  const std::vector<Slab> slabs = SlabsOf(run.layers.count);
+  const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
+  ByteReader reader(bodies[0].span());
+  const std::span<const uint8_t> plain_bytes = reader.GetBytes(PlainBytes(slabs, plain));
+  if (!reader.ok()) return absl::DataLossError("planes: cut within the first tokens");
+  std::vector<SlabStatistics> statistics;
+  ChannelStatistics channels;
+  Decoded decoded;
+  if (tokens.first + tokens.count > plain) {
+    const std::vector<SlabChannels> counts = ChannelsOf(slabs);
+    KVSTOW_ASSIGN_OR_RETURN(statistics,
+                            ReadStatistics(reader, counts, coded >= kMinTokensForChannels));
+    channels = ExpandStatistics(statistics, counts);
+    const PlaneCoder coder = CoderOf(channels);
+    // The wanted tokens behind the plain ones, and the streams that they are in.
+    const uint32_t first = std::max(tokens.first, plain) - plain;
+    const uint32_t count = tokens.first + tokens.count - plain - first;
+    const TokenRange streams = WholeStreams({first, count}, coded, kTokensPerStream);
+    decoded.tokens = streams.count;
+    decoded.level = static_cast<uint32_t>(bodies.size() - 1);
+    decoded.first = first - streams.first;
+    decoded.count = count;
+    const size_t codes = coder.width() * PlaneStride(streams.count);
+    decoded.q = std::make_unique_for_overwrite<int32_t[]>(codes);
+    std::vector<std::span<const uint8_t>> levels;
+    for (const SharedBytes& body : bodies) levels.push_back(body.span());
+    levels[0] = reader.GetBytes(reader.remaining());
+    decoded.classes.resize(options_.classed ? streams.count : 0);
+    KVSTOW_RETURN_IF_ERROR(
+        coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, decoded.classes));
+    const auto dropped = static_cast<int>(levels_ - bodies.size());
+    for (float& step : channels.steps) step = std::ldexp(step, dropped);
+  }
+  return StoreSlabs(run, {wanted, tokens}, slabs, plain_bytes, statistics, channels, decoded, raw);
+}
+
+void PlanesRunCodec::DequantizeSlab(const Slab& slab, const PlaneCoder& coder,
+                                    const ChannelStatistics& channels, const Decoded& decoded,
+                                    std::vector<float>& rows) const {
+  const size_t stride = PlaneStride(decoded.tokens);
+  rows.resize(slab.channels() * stride);
+  coder.DequantizeRows({decoded.q.get(), coder.width() * stride}, decoded.classes, decoded.tokens,
+                       decoded.level, channels.steps, slab.first_channel, slab.channels(), rows);
+  ScaleTokens(decoded.classes, stride, true, rows);
+}
+
+absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
+                                        std::span<const Slab> slabs,
+                                        std::span<const uint8_t> plain_bytes,
+                                        std::span<const SlabStatistics> statistics,
+                                        const ChannelStatistics& channels, const Decoded& decoded,
+                                        std::span<uint8_t> raw) const {
+  const auto& [layers, tokens] = wanted;
+  const uint32_t plain = PlainTokens(run);
+  const uint32_t from_plain =
+      std::min(tokens.first + tokens.count, plain) - std::min(tokens.first, plain);
+  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position + tokens.first,
+                              tokens.count);
+  const uint8_t* plain_body = plain_bytes.data();
+  const PlaneCoder coder = CoderOf(channels);
+  const size_t stride = PlaneStride(decoded.tokens);
+  std::vector<float> values, plain_values, rows;
+  for (const Slab& slab : slabs) {
+    const SlabShape plain_shape = slab.Shape(plain);
+    const uint8_t* const plain_bodies[] = {plain_body};
+    if (plain > 0) plain_body += plain_->LevelBytes(plain_shape, 0);
+    const uint32_t layer = run.layers.first + slab.layer;
+    if (layer < layers.first || layer >= layers.first + layers.count) continue;
+    values.resize(slab.Shape(tokens.count).values());
+    plain_values.resize(plain_shape.values());
+    if (from_plain > 0 && !plain_->Decode(plain_shape, plain_bodies, plain_values.data()))
+      return absl::DataLossError(absl::StrCat("layer ", layer, " has a scale that is not finite"));
+    std::copy_n(plain_values.begin() + size_t{std::min(tokens.first, plain)} * slab.channels(),
+                size_t{from_plain} * slab.channels(), values.begin());
+    if (decoded.count > 0) {
+      float* const rest = values.data() + from_plain * slab.channels();
+      DequantizeSlab(slab, coder, channels, decoded, rows);
+      RestoreSlab(statistics[&slab - slabs.data()], slab.Channels(),
+                  std::span(channels.means).subspan(slab.first_channel), rows);
+      Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, stride, rest,
+                slab.channels());
+      if (slab.part == Part::kK) rotation.Redo(from_plain, decoded.count, slab.heads, rest);
+    }
+    StoreFloats(spec_.dtype, values.data(), values.size(),
+                raw.data() + SlabOffset(spec_, layer - layers.first, slab.part, tokens.count));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
+                                                     const KvSpec& spec, bool classed) {
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits"}));
+  PlanesOptions options{.classed = classed};
+  KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
+  KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
+  KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
+  KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
+  KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
+  return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
+                                                           const KvSpec& spec) {
+  return Make(arguments, spec, false);
+}
+
+absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedPlanes(
+    const OpArguments& arguments, const KvSpec& spec, std::shared_ptr<const Calibration>) {
+  return Make(arguments, spec, true);
+}
+
+}  // namespace kvstow

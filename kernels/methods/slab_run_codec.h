@@ -1,0 +1,24 @@
+// The run codec that takes each slab by itself through transforms, then one quantizer.
+//
+// Body of a level: the quantizer's body of that level for K of the first layer, V of the first
+// layer, K of the second, and so on; sizes follow from the shape. At the base level each of them
+// stands behind the side parts of the transforms, in their order.
+#ifndef KVSTOW_KERNELS_METHODS_SLAB_RUN_CODEC_H_
+#define KVSTOW_KERNELS_METHODS_SLAB_RUN_CODEC_H_
+
+#include <memory>
+#include <vector>
+
+#include "kernels/methods/run_codec.h"
+#include "kernels/quantize/quantizer.h"
+#include "kernels/transform/transform.h"
+
+namespace kvstow {
+
+std::unique_ptr<const RunCodec> MakeSlabRunCodec(const KvSpec& spec,
+                                                 std::vector<std::unique_ptr<Transform>> transforms,
+                                                 std::unique_ptr<Quantizer> quantizer);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_METHODS_SLAB_RUN_CODEC_H_

@@ -1,0 +1,27 @@
+// Tokens with steps of their own, in the plane coder: steps go in half octaves, as its energy
+// classes, and stand in their place. A token whose step is 2^(k/2) times the usual is coded over
+// that, and is so much smaller.
+//
+// Pure functions.
+#ifndef KVSTOW_KERNELS_METHODS_STEP_ENERGIES_H_
+#define KVSTOW_KERNELS_METHODS_STEP_ENERGIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvstow {
+
+// The energy class of each token, [stride], from the binary logarithms of steps; NaN, and tokens
+// behind the last: the usual step.
+std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t stride);
+
+// Rows of a value for each token, [..., stride]: to what is coded, and `back`. No energies: as they
+// are.
+void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
+                 std::span<float> rows);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_METHODS_STEP_ENERGIES_H_

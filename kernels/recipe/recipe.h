@@ -1,0 +1,72 @@
+// Recipes: a codec written out as text.
+//
+// Grammar (lower case):
+//   recipe   := pipeline                  preset := as op
+//   pipeline := step { '|' step }         step := op | preset
+//   op       := name [ '(' argument {',' argument} ')' ]
+//   argument := [ name '=' ] value         value := number | word
+//
+// `int8` and `affine(bits=8,group=64)` are the same recipe: both have the same pipeline(), which is
+// what pages store, so that a page decodes without the table. text() is what was parsed,
+// canonically spaced.
+//
+// Where an op takes a step, `ratio` or `error` may stand in its place: rate control (rate_codec.h)
+// then finds a step for each page.
+//
+// A Recipe is an immutable value; thread-safe. ParseRecipe (parse_recipe.h) makes one from text;
+// MakeCodec (make_codec.h) checks what it means for a given KvSpec.
+#ifndef KVSTOW_KERNELS_RECIPE_RECIPE_H_
+#define KVSTOW_KERNELS_RECIPE_RECIPE_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace kvstow {
+
+struct OpArgument {
+  std::string name;  // "" when given by place
+  std::string value;
+  bool operator==(const OpArgument&) const = default;
+};
+
+struct Op {
+  std::string name;
+  std::vector<OpArgument> arguments;
+  bool operator==(const Op&) const = default;
+};
+
+// `op(name=value,...)|...`: what Parse reads back.
+std::string PipelineText(std::span<const Op> ops);
+
+class Recipe {
+ public:
+  Recipe() = default;
+  // `ops` are written out: no presets, and every argument has its name. `text` is what was parsed,
+  // the pipeline itself when it is empty.
+  explicit Recipe(std::vector<Op> ops, std::string text = "");
+
+  const std::string& text() const { return text_; }
+  // The written-out form: ops with their arguments, presets expanded.
+  const std::string& pipeline() const { return pipeline_; }
+  std::span<const Op> ops() const { return ops_; }
+  // The importance policy that the recipe begins with, up to `budget` or `class`, or nothing; and
+  // what codes the tokens, or nothing when those that `budget` keeps stay as they are.
+  std::span<const Op> policy_ops() const { return ops().first(policy_ops_); }
+  std::span<const Op> codec_ops() const { return ops().subspan(policy_ops_); }
+  // Whether the policy drops tokens; it may also say how finely each is coded.
+  bool drops_tokens() const { return policy_ops_ > 0 && ops_[policy_ops_ - 1].name == "budget"; }
+  // Two recipes are equal when their pipelines are.
+  bool operator==(const Recipe& other) const { return pipeline_ == other.pipeline_; }
+
+ private:
+  std::string text_, pipeline_;
+  std::vector<Op> ops_;
+  size_t policy_ops_ = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_RECIPE_RECIPE_H_

@@ -1,0 +1,157 @@
+#include "service/api/admin_service.h"
+
+#include <optional>
+
+#include "base/mutex.h"
+#include "kvstow/v1/admin.grpc.pb.h"
+#include "service/api/unary.h"
+
+namespace kvstow {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+// Progress of Verify: the latest that was told goes out as soon as the one before it is written.
+class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
+ public:
+  VerifyStream(KvOperator& op, WorkerPool& workers, const v1::VerifyRequest& request) {
+    workers.Submit([this, &op, &request] {
+      End(op.Verify(request, [this](const v1::VerifyProgress& p) { return Tell(p); }));
+    });
+  }
+  explicit VerifyStream(const absl::Status& refused) { Finish(ToGrpc(refused)); }
+
+  void OnWriteDone(bool ok) override {
+    Next next;
+    {
+      MutexLock lock(mu_);
+      writing_ = false;
+      if (!ok) cancelled_ = true;
+      next = Decide();
+    }
+    Act(this, next);
+  }
+  void OnCancel() override {
+    MutexLock lock(mu_);
+    cancelled_ = true;
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  enum class Next { kNothing, kWrite, kFinish };
+
+  bool Tell(const v1::VerifyProgress& progress) {
+    Next next;
+    {
+      MutexLock lock(mu_);
+      if (cancelled_) return false;
+      latest_ = progress;
+      next = Decide();
+    }
+    Act(this, next);
+    return true;
+  }
+
+  void End(absl::Status status) {
+    Next next;
+    {
+      MutexLock lock(mu_);
+      end_ = std::move(status);
+      next = Decide();
+    }
+    Act(this, next);
+  }
+
+  // What is to be done next; who got it from here does it, outside the lock.
+  Next Decide() KVSTOW_REQUIRES(mu_) {
+    if (writing_ || finished_) return Next::kNothing;
+    if (latest_.has_value() && !cancelled_) {
+      out_ = *std::exchange(latest_, std::nullopt);
+      writing_ = true;
+      return Next::kWrite;
+    }
+    if (!end_.has_value()) return Next::kNothing;
+    finished_ = true;
+    return Next::kFinish;
+  }
+
+  // Static, since with kNothing the stream may be gone by now: another thread ended it.
+  static void Act(VerifyStream* stream, Next next) {
+    if (next == Next::kWrite) stream->StartWrite(&stream->out_);
+    if (next == Next::kFinish) {
+      absl::Status status;
+      {
+        MutexLock lock(stream->mu_);
+        status = *stream->end_;
+      }
+      stream->Finish(ToGrpc(status));
+    }
+  }
+
+  v1::VerifyProgress out_;  // belongs to gRPC while writing_
+  Mutex mu_;
+  std::optional<v1::VerifyProgress> latest_ KVSTOW_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ KVSTOW_GUARDED_BY(mu_);
+  bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool cancelled_ KVSTOW_GUARDED_BY(mu_) = false;
+};
+
+class AdminService final : public v1::Admin::CallbackService {
+ public:
+  AdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes)
+      : op_(op), metrics_(metrics), lanes_(lanes) {}
+
+  ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
+                             v1::StatusResponse* out) override {
+    return Reply(c, metrics_, [=, this] { return op_.Status(*in, *out); });
+  }
+  grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(CallbackServerContext* c,
+                                                       const v1::VerifyRequest* in) override {
+    if (const absl::Status s = CheckDeadline(*c, metrics_); !s.ok()) return new VerifyStream(s);
+    return new VerifyStream(op_, lanes_.verify, *in);
+  }
+  ServerUnaryReactor* SamplePages(CallbackServerContext* c, const v1::SamplePagesRequest* in,
+                                  v1::SamplePagesResponse* out) override {
+    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
+  }
+  ServerUnaryReactor* Ages(CallbackServerContext* c, const v1::AgesRequest* in,
+                           v1::AgesResponse* out) override {
+    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
+  }
+  ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
+                            v1::EvictResponse* out) override {
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Evict(*in, *out); });
+  }
+  ServerUnaryReactor* SetBudget(CallbackServerContext* c, const v1::SetBudgetRequest* in,
+                                v1::SetBudgetResponse* out) override {
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.SetBudget(*in, *out); });
+  }
+  ServerUnaryReactor* Flush(CallbackServerContext* c, const v1::FlushRequest* in,
+                            v1::FlushResponse* out) override {
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Flush(*in, *out); });
+  }
+  ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest*,
+                            v1::DrainResponse*) override {
+    return NotServed(c, "Drain (send SIGTERM instead)");
+  }
+  ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest*,
+                               v1::SetQuotaResponse*) override {
+    return NotServed(c, "SetQuota");
+  }
+
+ private:
+  KvOperator& op_;
+  Metrics& metrics_;
+  AdminLanes lanes_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics,
+                                                AdminLanes lanes) {
+  return std::make_unique<AdminService>(op, metrics, lanes);
+}
+
+}  // namespace kvstow

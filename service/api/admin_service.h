@@ -1,0 +1,27 @@
+// kvstow.v1.Admin as gRPC calls it: every method hands over to KvOperator. What is handed in
+// outlives the service.
+#ifndef KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
+#define KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
+
+#include <grpcpp/impl/service_type.h>
+
+#include <memory>
+
+#include "service/operators/kv_operator.h"
+#include "service/ops/metrics.h"
+#include "service/ops/worker_pool.h"
+
+namespace kvstow {
+
+// What may take minutes has a thread of its own each, so that nothing else waits for it.
+struct AdminLanes {
+  WorkerPool& quick;
+  WorkerPool& verify;
+  WorkerPool& evict;  // and budgets, and flushes: what moves bytes
+};
+
+std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_API_ADMIN_SERVICE_H_

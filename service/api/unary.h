@@ -1,0 +1,53 @@
+// How a unary call is answered: checked for a deadline, done, finished with its status.
+//
+// `work` takes nothing and returns absl::Status; request and response live until the call is
+// finished.
+#ifndef KVSTOW_SERVICE_API_UNARY_H_
+#define KVSTOW_SERVICE_API_UNARY_H_
+
+#include <grpcpp/server_context.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "service/ops/worker_pool.h"
+#include "service/spaces/convert.h"
+#include "service/transports/streams.h"
+
+namespace kvstow {
+
+// On the calling thread, which is gRPC's: only for work that never waits.
+template <typename Work>
+grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, Metrics& metrics, Work work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  absl::Status status = CheckDeadline(*context, metrics);
+  if (status.ok()) status = work();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// On a worker thread.
+template <typename Work>
+grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, grpc::CallbackServerContext* context,
+                                    Metrics& metrics, Work work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (const absl::Status s = CheckDeadline(*context, metrics); !s.ok()) {
+    reactor->Finish(ToGrpc(s));
+  } else {
+    workers.Submit([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  }
+  return reactor;
+}
+
+// For methods of a later version.
+inline grpc::ServerUnaryReactor* NotServed(grpc::CallbackServerContext* context, const char* what) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(
+      absl::UnimplementedError(absl::StrCat(what, " is not served by this version of kvstowd"))));
+  return reactor;
+}
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_API_UNARY_H_

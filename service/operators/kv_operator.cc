@@ -1,0 +1,346 @@
+#include "service/operators/kv_operator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "proto/wire/spec.h"
+#include "service/pages/age_table.h"
+#include "service/spaces/convert.h"
+
+namespace kvstow {
+namespace {
+
+template <typename Keys>
+absl::Status CheckKeys(const Keys& keys) {
+  if (keys.size() > kMaxKeysPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("keys: ", keys.size(), " are too many, at most ",
+                                                   kMaxKeysPerCall, " in one call"));
+  }
+  size_t i = 0;
+  for (const absl::string_view key : keys) {
+    if (key.empty() || key.size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("keys[", i, "] has ", key.size(), " bytes: a key has 1 to ", kMaxKeyBytes));
+    }
+    ++i;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TierId> TierOf(const std::string& name) {
+  for (int t = 0; t < kTiers; ++t) {
+    if (name == TierName(static_cast<TierId>(t))) return static_cast<TierId>(t);
+  }
+  return absl::InvalidArgumentError("tier: use gpu, host or disk");
+}
+
+void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>* out) {
+  for (int t = 0; t < kTiers; ++t) {
+    *out->Add() = UsageToProto(TierName(static_cast<TierId>(t)), usage.tiers[t]);
+  }
+}
+
+// What a prompt asked for, as LiveReuse knows pages.
+std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_view> keys) {
+  constexpr uint64_t kOddConstant = 0x9e3779b97f4a7c15;  // spaces share no pages
+  std::vector<uint64_t> pages;
+  pages.reserve(keys.size());
+  for (const absl::string_view key : keys) {
+    pages.push_back(Xxh3(AsBytes(key)) ^ space.id * kOddConstant);
+  }
+  return pages;
+}
+
+void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
+  out.set_references(estimate.references);
+  out.set_distinct_pages(estimate.distinct_pages);
+  out.set_infinite_hit_rate(estimate.infinite_hit_rate);
+  out.set_sampled(estimate.sampled);
+  for (const ReusePoint& point : estimate.curve) {
+    v1::ReusePoint& row = *out.add_curve();
+    row.set_raw_bytes(point.raw_bytes);
+    row.set_hit_rate(point.hit_rate);
+  }
+}
+
+}  // namespace
+
+KvOperator::KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader,
+                       AttentionReports& reports, Metrics& metrics, ServerFacts facts)
+    : store_(store),
+      spaces_(spaces),
+      reader_(reader),
+      reports_(reports),
+      metrics_(metrics),
+      facts_(std::move(facts)) {}
+
+absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out) {
+  SpaceToOpen request{.name = in.space(), .spec = {}, .recipe = in.recipe(), .fidelity = {}};
+  if (in.has_spec()) {
+    KVSTOW_ASSIGN_OR_RETURN(request.spec, FromProto(in.spec()));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(request.fidelity, FidelityFromProto(in.fidelity()));
+  if (in.has_is_private()) request.is_private = in.is_private();
+  if (!in.queries().empty() && in.queries().size() != sizeof(CalibrationId)) {
+    return absl::InvalidArgumentError(absl::StrCat("queries: ", in.queries().size(),
+                                                   " bytes; the name of a calibration has ",
+                                                   sizeof(CalibrationId)));
+  }
+  request.queries = HexOf(AsBytes(in.queries()));
+  absl::StatusOr<Spaces::Opened> result = spaces_.Open(request);
+  if (absl::IsResourceExhausted(result.status()) && DropIdleSpaces(Duration(0), 1) > 0) {
+    result = spaces_.Open(request);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, std::move(result));
+  const Space& space = *opened.space;
+  out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
+  out.set_created(opened.created);
+  ToProto(space.spec, *out.mutable_spec());
+  out.set_recipe(space.recipe);
+  out.set_pipeline(space.pipeline);
+  out.set_put_pipeline(space.codec->recipe().pipeline());
+  out.set_fidelity(FidelityToProto(space.promise.fidelity));
+  out.set_raw_bytes_per_token(BytesPerToken(space.spec));
+  out.set_is_private(space.promise.is_private);
+  out.set_levels((space.cold != nullptr ? space.cold : space.codec)->levels());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space, query.fingerprint));
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
+  PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
+  metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
+  if (match.lease_refused) metrics_.CountRefusedCall("leases");
+  // All pages count as full ones.
+  Prompt prompt{.pages = PagesOf(*space, query.keys),
+                .raw_bytes = static_cast<uint32_t>(PageBytes(space->spec, space->spec.page_tokens)),
+                .time = Clock::Real().Now()};
+  MutexLock lock(mu_);
+  prompts_.push_back(std::move(prompt));
+  return match;
+}
+
+void KvOperator::CatchUp() {
+  store_.CatchUp();
+  RecordPrompts();
+}
+
+void KvOperator::RecordPrompts() {
+  MutexLock recording(recording_);
+  std::vector<Prompt> prompts;
+  {
+    MutexLock lock(mu_);
+    prompts.swap(prompts_);
+  }
+  for (const Prompt& prompt : prompts) reuse_.Record(prompt.pages, prompt.raw_bytes, prompt.time);
+}
+
+absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
+                                         v1::ReportAttentionResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  for (const v1::PageAttention& report : in.pages()) {
+    *out.add_results() = reports_.Take(*space, report);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out) {
+  out.set_found(in.renew() ? store_.Renew(in.lease()) : store_.Release(in.lease()));
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
+  for (const std::string& key : in.keys()) {
+    const absl::Status s = store_.Pin({.space = space->id, .key = key}, !in.unpin());
+    if (!s.ok() && !absl::IsNotFound(s)) return s;
+    out.add_status(s.ok() ? v1::HIT : v1::MISS);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
+  for (const std::string& key : in.keys()) {
+    const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
+    if (absl::IsFailedPrecondition(s)) {
+      out.add_status(v1::REFUSED);
+    } else if (absl::IsNotFound(s)) {
+      out.add_status(v1::MISS);
+    } else {
+      out.add_status(s.ok() ? v1::HIT : v1::UNAVAILABLE);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  out.set_pages(store_.Usage(space->id).pages);
+  return Drop(*space);
+}
+
+absl::Status KvOperator::Drop(const Space& space) {
+  if (!spaces_.Forget(space)) {
+    return absl::NotFoundError(absl::StrCat("space '", space.name, "' was just dropped"));
+  }
+  return store_.DropSpace(space.id);
+}
+
+size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
+  size_t dropped = 0;
+  for (const auto& space : spaces_.IdlePrivate(idle)) {
+    if (dropped == most) break;
+    if (store_.Usage(space->id).pages > 0) {
+      (void)spaces_.Find(space->name);  // it is looked at again when it has been idle once more
+      continue;
+    }
+    const absl::Status status = Drop(*space);
+    Log().info("the private space '{}' is empty and nobody used it: dropped ({})", space->name,
+               status.ok() ? "done" : std::string(status.message()));
+    ++dropped;
+  }
+  return dropped;
+}
+
+absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& out) {
+  StoreUsage usage;
+  if (in.space().empty()) {
+    usage = store_.Usage();
+    for (const auto& space : spaces_.All()) {
+      const StoreUsage part = store_.Usage(space->id);
+      v1::SpaceUsage& row = *out.add_spaces();
+      row.set_space(space->name);
+      ToProto(space->spec, *row.mutable_spec());
+      row.set_recipe(space->recipe);
+      row.set_fidelity(FidelityToProto(space->promise.fidelity));
+      row.set_pages(part.pages);
+      row.set_raw_bytes(part.raw_bytes);
+      row.set_encoded_bytes(part.encoded_bytes);
+    }
+    RecordPrompts();
+    ToProto(reuse_.Estimate(), *out.mutable_reuse());
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    usage = store_.Usage(space->id);
+  }
+  AddTiers(usage, out.mutable_tiers());
+  out.set_pages(usage.pages);
+  out.set_raw_bytes(usage.raw_bytes);
+  out.set_encoded_bytes(usage.encoded_bytes);
+  out.set_leases(usage.leases);
+  out.set_pinned_pages(usage.pinned_pages);
+  for (const auto& [name, value] : CounterRows(store_.Counters())) {
+    (*out.mutable_counters())[name] = value;
+  }
+  for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Status(const v1::StatusRequest&, v1::StatusResponse& out) {
+  out.set_version(facts_.version);
+  out.set_device(facts_.device);
+  const Duration up = Clock::Real().Now() - facts_.started;
+  out.set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(up).count());
+  out.set_ready(ready());
+  out.set_ready_ms(ready_ms_);
+  out.set_recovered_pages(store_.Counters().recovered_pages);
+  out.mutable_libraries()->insert(facts_.libraries.begin(), facts_.libraries.end());
+  out.mutable_config()->insert(facts_.config.begin(), facts_.config.end());
+  AddTiers(store_.Usage(), out.mutable_tiers());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::SamplePages(const v1::SamplePagesRequest& in,
+                                     v1::SamplePagesResponse& out) {
+  if (in.max_pages() < 1 || in.max_pages() > kMaxSampledPages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_pages is ", in.max_pages(), ": ask for 1 to ", kMaxSampledPages));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  std::vector<PageName> pages = store_.Pages(space->id);
+  std::ranges::sort(pages, {}, &PageName::key);
+  const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
+  for (size_t i = 0; i < taken; ++i) out.add_keys(pages[i * pages.size() / taken].key);
+  out.set_pages(pages.size());
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& out) {
+  SpaceId only = 0;
+  if (!in.space().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    only = space->id;
+  }
+  const uint64_t pages = (only == 0 ? store_.Usage() : store_.Usage(only)).pages;
+  TellAges(store_.Sample(only, kMaxAgedPages), pages, spaces_, out);
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
+  KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
+  *out.mutable_usage() = UsageOf(tier);
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
+  KVSTOW_RETURN_IF_ERROR(store_.SetBudget(tier, in.bytes()));
+  Log().info("{} has a budget of {} bytes now", TierName(tier), in.bytes());
+  *out.mutable_usage() = UsageOf(tier);
+  return absl::OkStatus();
+}
+
+v1::TierUsage KvOperator::UsageOf(TierId tier) {
+  return UsageToProto(TierName(tier), store_.Usage().tiers[static_cast<size_t>(tier)]);
+}
+
+absl::Status KvOperator::Flush(const v1::FlushRequest&, v1::FlushResponse&) {
+  return store_.Flush();
+}
+
+absl::Status KvOperator::Verify(const v1::VerifyRequest& in,
+                                const std::function<bool(const v1::VerifyProgress&)>& progress) {
+  constexpr Duration kTellEvery = std::chrono::milliseconds(500);
+  SpaceId only = 0;
+  if (!in.space().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    only = space->id;
+  }
+  const std::vector<PageName> pages = store_.Pages(only);
+  v1::VerifyProgress told;
+  told.set_total_pages(pages.size());
+  Time last = Clock::Real().Now();
+  for (const PageName& page : pages) {
+    const auto space = spaces_.Find(page.space);
+    if (space != nullptr) {
+      v1::GetPage request;
+      request.set_key(page.key);
+      const v1::PageReply reply = reader_.Check(*space, request);
+      told.set_bytes(told.bytes() + reply.stored_bytes());
+      if (reply.status() == v1::CORRUPT) told.set_corrupt_pages(told.corrupt_pages() + 1);
+    }
+    told.set_pages(told.pages() + 1);
+    if (const Time now = Clock::Real().Now(); now - last >= kTellEvery) {
+      if (!progress(told)) return absl::CancelledError("the caller went away");
+      last = now;
+    }
+  }
+  told.set_done(true);
+  progress(told);
+  return absl::OkStatus();
+}
+
+void KvOperator::SetReady(bool ready, Duration from_start) {
+  if (ready) ready_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(from_start).count();
+  ready_ = ready;
+}
+
+}  // namespace kvstow

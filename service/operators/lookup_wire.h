@@ -1,0 +1,38 @@
+// Lookup on the wire: v1.LookupRequest read in place, v1.LookupResponse written by hand.
+//
+// A call has hundreds of keys and takes some tens of nanoseconds for each, so there is no protobuf
+// object a key: keys are views of the message that came, and the answer is written from what the
+// store found. What is on the wire is plain protobuf; unknown fields are skipped.
+//
+// Free functions; thread-safe.
+#ifndef KVSTOW_SERVICE_OPERATORS_LOOKUP_WIRE_H_
+#define KVSTOW_SERVICE_OPERATORS_LOOKUP_WIRE_H_
+
+#include <grpcpp/support/slice.h>
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "storage/store/tiered_store.h"
+
+namespace kvstow {
+
+inline constexpr int kMaxKeysPerCall = 65536;
+
+// Views of the message.
+struct LookupQuery {
+  absl::string_view space, fingerprint;
+  std::vector<absl::string_view> keys;
+  bool lease = false;
+};
+
+// `message` must outlive the query, at the place where it is. INVALID_ARGUMENT for a message that
+// is malformed or has more than kMaxKeysPerCall keys.
+absl::StatusOr<LookupQuery> ReadLookupRequest(const grpc::Slice& message);
+
+grpc::Slice WriteLookupResponse(const PrefixMatch& match);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_OPERATORS_LOOKUP_WIRE_H_

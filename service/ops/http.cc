@@ -1,0 +1,334 @@
+#include "service/ops/http.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "service/ops/http_message.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kMaxConnections = 64;
+constexpr int kBacklog = 128;
+constexpr Duration kAskTime = std::chrono::seconds(5);
+constexpr Duration kAnswerTime = std::chrono::seconds(5);
+constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
+constexpr char kPlain[] = "text/plain";
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  int get() const { return number_; }
+
+ private:
+  int number_;
+};
+
+absl::StatusOr<Descriptor> Listen(const Address& address) {
+  const auto failed = [&](absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat("http-listen: ", address.host, ":", address.port,
+                                               " cannot be bound (", why,
+                                               "): is another server there?"));
+  };
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
+  if (error != 0) return failed(gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, freeaddrinfo);
+  Descriptor out(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // Not SO_REUSEPORT: two servers on one port would share it silently.
+  const int on = 1;
+  setsockopt(out.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(out.get(), list->ai_addr, list->ai_addrlen) != 0 || listen(out.get(), kBacklog) != 0) {
+    return failed(std::strerror(errno));
+  }
+  return out;
+}
+
+int PortOf(const Descriptor& listener) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
+  sockaddr_in in;  // the port stands at the same place for IPv4 and IPv6
+  std::memcpy(&in, &address, sizeof(in));
+  return ntohs(in.sin_port);
+}
+
+// A page that takes time, and the connection that asked for it.
+struct Job {
+  uint64_t connection;
+  HttpRequest request;
+};
+struct Answer {
+  uint64_t connection;
+  std::string bytes;
+};
+
+class PollServer final : public HttpServer {
+ public:
+  PollServer(const Address& address, Descriptor listener, HttpPages pages)
+      : host_(address.host),
+        listener_(std::move(listener)),
+        pages_(std::move(pages)),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        making_([this] { MakeAll(); }),
+        serving_([this] { ServeAll(); }) {
+    pthread_setname_np(making_.native_handle(), "kvstow-pages");
+    pthread_setname_np(serving_.native_handle(), "kvstow-http");
+  }
+
+  ~PollServer() override {
+    {
+      MutexLock lock(mu_);
+      stopping_ = true;
+    }
+    has_job_.NotifyAll();
+    Wake();
+    serving_.join();
+    making_.join();
+  }
+
+  std::string address() const override {
+    const bool v6 = host_.find(':') != std::string::npos;
+    return absl::StrCat(v6 ? "[" : "", host_, v6 ? "]" : "", ":", PortOf(listener_));
+  }
+
+ private:
+  // Of the serving thread, which alone knows them.
+  struct Connection {
+    enum class State : uint8_t { kAsking, kWaiting, kTaking, kOver };
+    uint64_t id;
+    Descriptor socket;
+    State state = State::kAsking;
+    Time deadline;           // but while it waits for its page
+    std::string bytes = {};  // what came, then what is left of the answer
+  };
+
+  void Wake() const {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+
+  void MakeAll();
+  void ServeAll();
+  void PollOnce();
+  void DropEnded(Time now);
+  void AcceptNew();
+  void TakeAnswers();
+  void Read(Connection& connection);
+  void Write(Connection& connection);
+  void Begin(Connection& connection, const HttpRequest& request);
+  void Send(Connection& connection, std::string bytes);
+
+  const std::string host_;
+  const Descriptor listener_;
+  const HttpPages pages_;
+  const Descriptor wake_;
+  std::list<Connection> connections_;  // the serving thread's; the oldest first
+  uint64_t last_id_ = 0;
+  Time accept_after_;
+  Mutex mu_;
+  CondVar has_job_;
+  // At most one a connection, so as many as there may be of these and one more.
+  std::deque<Job> jobs_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<Answer> made_ KVSTOW_GUARDED_BY(mu_);
+  bool stopping_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread making_, serving_;  // last: they use the others
+};
+
+void PollServer::MakeAll() {
+  for (;;) {
+    Job job;
+    {
+      MutexLock lock(mu_);
+      while (jobs_.empty() && !stopping_) has_job_.Wait(mu_);
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    const bool metrics = job.request.path == "/metrics";
+    std::string bytes = WriteHttpAnswer(
+        200, metrics ? "text/plain; version=0.0.4; charset=utf-8" : "text/html; charset=utf-8",
+        metrics ? pages_.metrics() : pages_.status(), job.request.head_only);
+    {
+      MutexLock lock(mu_);
+      made_.push_back({job.connection, std::move(bytes)});
+    }
+    Wake();
+  }
+}
+
+void PollServer::ServeAll() {
+  for (;;) {
+    {
+      MutexLock lock(mu_);
+      if (stopping_) return;
+    }
+    PollOnce();
+    TakeAnswers();
+  }
+}
+
+void PollServer::DropEnded(Time now) {
+  std::erase_if(connections_, [now](const Connection& c) {
+    return c.state == Connection::State::kOver ||
+           (c.state != Connection::State::kWaiting && c.deadline <= now);
+  });
+}
+
+// Waits until something can be done or a deadline passes, and does it.
+void PollServer::PollOnce() {
+  const Time now = Clock::Real().Now();
+  DropEnded(now);
+  const bool may_accept = now >= accept_after_;
+  Time until = may_accept ? now + kAskTime : accept_after_;
+  std::vector<pollfd> waits = {
+      {.fd = wake_.get(), .events = POLLIN, .revents = 0},
+      {.fd = may_accept ? listener_.get() : -1, .events = POLLIN, .revents = 0}};
+  for (const Connection& c : connections_) {
+    const bool waiting = c.state == Connection::State::kWaiting;
+    const int16_t events = c.state == Connection::State::kTaking ? POLLOUT : POLLIN;
+    waits.push_back({.fd = waiting ? -1 : c.socket.get(), .events = events, .revents = 0});
+    if (!waiting) until = std::min(until, c.deadline);
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  if (poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0))) < 0) return;
+  size_t i = 2;
+  for (Connection& c : connections_) {
+    if (waits[i++].revents == 0) continue;
+    c.state == Connection::State::kTaking ? Write(c) : Read(c);
+  }
+  if (waits[1].revents != 0) AcceptNew();
+  uint64_t woken = 0;
+  (void)!read(wake_.get(), &woken, sizeof(woken));
+}
+
+void PollServer::AcceptNew() {
+  for (size_t taken = 0; taken < kMaxConnections; ++taken) {
+    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.get() < 0) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+      // No descriptor is left, or no memory: the oldest gives its own back, if there is one.
+      if (!connections_.empty()) connections_.pop_front();
+      accept_after_ = Clock::Real().Now() + kAcceptAgain;
+      return;
+    }
+    const Time now = Clock::Real().Now();
+    if (connections_.size() == kMaxConnections) DropEnded(now);
+    if (connections_.size() == kMaxConnections) connections_.pop_front();
+    connections_.push_back(
+        {.id = ++last_id_, .socket = std::move(socket), .deadline = now + kAskTime});
+    Read(connections_.back());  // most have asked by now
+  }
+}
+
+void PollServer::TakeAnswers() {
+  std::vector<Answer> made;
+  {
+    MutexLock lock(mu_);
+    made.swap(made_);
+  }
+  for (Answer& answer : made) {
+    for (Connection& c : connections_) {
+      if (c.id == answer.connection) Send(c, std::move(answer.bytes));
+    }
+  }
+}
+
+void PollServer::Read(Connection& connection) {
+  std::array<char, kMaxHttpHeadBytes> piece;
+  const ssize_t came =
+      recv(connection.socket.get(), piece.data(), kMaxHttpHeadBytes - connection.bytes.size(), 0);
+  if (came < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (came <= 0) {
+    connection.state = Connection::State::kOver;
+    return;
+  }
+  connection.bytes.append(piece.data(), static_cast<size_t>(came));
+  if (const auto request = ReadHttpRequest(connection.bytes)) Begin(connection, *request);
+}
+
+void PollServer::Begin(Connection& connection, const HttpRequest& request) {
+  const auto answer = [&](int status, absl::string_view body) {
+    Send(connection, WriteHttpAnswer(status, kPlain, body, request.head_only));
+  };
+  if (request.refused != 0) return answer(request.refused, "refused: only GET, without a body\n");
+  if (request.path == "/healthz") return answer(200, "ok\n");
+  if (request.path == "/readyz") {
+    const bool ready = pages_.ready();
+    return answer(ready ? 200 : 503, ready ? "ready\n" : "not ready\n");
+  }
+  if (request.path != "/metrics" && request.path != "/") return answer(404, "not found\n");
+  connection.state = Connection::State::kWaiting;
+  MutexLock lock(mu_);
+  std::erase_if(jobs_, [this](const Job& job) {  // of connections that gave way
+    return std::ranges::none_of(connections_,
+                                [&](const Connection& c) { return c.id == job.connection; });
+  });
+  jobs_.push_back({connection.id, request});
+  has_job_.NotifyAll();
+}
+
+void PollServer::Send(Connection& connection, std::string bytes) {
+  connection.state = Connection::State::kTaking;
+  connection.deadline = Clock::Real().Now() + kAnswerTime;
+  connection.bytes = std::move(bytes);
+  Write(connection);
+}
+
+void PollServer::Write(Connection& connection) {
+  const ssize_t sent =
+      send(connection.socket.get(), connection.bytes.data(), connection.bytes.size(), MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (sent < 0 || static_cast<size_t>(sent) == connection.bytes.size()) {
+    connection.state = Connection::State::kOver;
+  } else {
+    connection.bytes.erase(0, static_cast<size_t>(sent));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& address,
+                                                              HttpPages pages) {
+  KVSTOW_ASSIGN_OR_RETURN(Descriptor listener, Listen(address));
+  return std::make_unique<PollServer>(address, std::move(listener), std::move(pages));
+}
+
+std::string EscapeHtml(absl::string_view text) {
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
+}
+
+}  // namespace kvstow

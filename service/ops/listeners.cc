@@ -1,0 +1,33 @@
+#include "service/ops/listeners.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "service/ops/address.h"
+
+namespace kvstow {
+
+std::vector<std::string> WarningsOfListeners(const Config& config) {
+  const auto reached = [](const std::string& text) {
+    const auto address = ParseAddress(text);  // not of `off`
+    return address.ok() && !address->loopback();
+  };
+  const bool follows = config.direct_listen == "auto";
+  const std::string& direct = follows ? config.listen : config.direct_listen;
+  std::vector<std::string> out;
+  const auto warn = [&](absl::string_view name, absl::string_view address, absl::string_view what) {
+    out.push_back(absl::StrCat(name, ": ", address,
+                               " has no TLS and asks nobody who they are: whoever reaches it can ",
+                               what, "; keep it on a trusted network"));
+  };
+  if (reached(config.listen)) warn("listen", config.listen, "read and write every space");
+  if (reached(direct)) {
+    warn("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
+         "read and write every space");
+  }
+  if (reached(config.http_listen)) {
+    warn("http-listen", config.http_listen, "read metrics and settings");
+  }
+  return out;
+}
+
+}  // namespace kvstow

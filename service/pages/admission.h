@@ -1,0 +1,128 @@
+// Admission: what the server takes on at a time. Every limit on bytes in flight and on streams is
+// kept here, whatever way a page goes.
+//
+//   bytes out    Pages on their way out: what a page is decoded from and what it is decoded into,
+//                until the last byte left. When they are spent, pages wait in line.
+//   bytes in     Pages on their way in, before and after they are coded: each byte counts twice,
+//                as it came and as it is coded. A half is for windows of Put streams, a half for
+//                pages beside streams, so that neither shuts the other out.
+//   streams      Of each kind, and how long nothing may move on one.
+//
+// A page larger than all bytes of its way is taken alone. What is held is a move-only value that
+// gives it back when it goes. Who is refused is told RESOURCE_EXHAUSTED, which counts in
+// refused_calls by its reason; a stream is told when to come back besides (FinishStream), and
+// what was refused beside streams goes over one. Leases are limited by the store (LeaseTable).
+//
+// A stream is idle while it waits for its client: for a message, for credit, or for what was sent
+// to be taken. One that waits for the server never is. An idle stream ends after `idle`; and after
+// `grace` when others need what it holds: its place, its window, or its bytes.
+//
+// Thread-safe. No lock is held while a stream is told to end.
+#ifndef KVSTOW_SERVICE_PAGES_ADMISSION_H_
+#define KVSTOW_SERVICE_PAGES_ADMISSION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "service/ops/metrics.h"
+#include "service/pages/byte_budget.h"
+
+namespace kvstow {
+
+struct AdmissionLimits {
+  uint64_t get_bytes = uint64_t{512} << 20;
+  uint64_t put_bytes = uint64_t{512} << 20;
+  uint64_t streams = 256;  // of each kind, over all connections
+  // Longer than a worker computes between two layers or pages of a prompt, shorter than a few
+  // attempts to have a stream under the usual deadlines.
+  Duration idle = std::chrono::seconds(60);
+  Duration grace = std::chrono::seconds(1);
+  // In line, of pages beside streams; a stream has until its deadline.
+  Duration patience = std::chrono::seconds(1);
+};
+
+// What a stream looks like from here.
+class AdmittedStream {
+ public:
+  virtual ~AdmittedStream() = default;
+  // Ends it with `why`, unless it has ended.
+  virtual void End(const absl::Status& why) = 0;
+};
+
+class Admission {
+ public:
+  using Bytes = ByteBudget::Held;
+
+  // `metrics` and `clock` outlive it.
+  Admission(const AdmissionLimits& limits, Metrics& metrics, const Clock& clock = Clock::Real());
+  ~Admission();
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  // A stream's place, for as long as this lives.
+  class Place {
+   public:
+    Place() = default;
+    Place(Place&& other) noexcept = default;
+    Place& operator=(Place&& other) noexcept = default;
+    // Something moved, and from now on it is idle, or not (`busy`); `holding`: bytes or a window.
+    void Moved(bool busy, bool holding);
+
+   private:
+    friend class Admission;
+    struct Entry;
+    struct Leave {
+      void operator()(Entry* entry) const;
+    };
+    explicit Place(Entry* entry) : entry_(entry) {}
+    std::unique_ptr<Entry, Leave> entry_;
+  };
+  absl::StatusOr<Place> Admit(StreamKind kind, std::weak_ptr<AdmittedStream> stream);
+
+  // What a Put stream may have under way (WindowOf): a quarter of what is left, at most
+  // `most_bytes`, but room for two pages; room for one where that is all there is.
+  absl::StatusOr<Bytes> TakeWindow(uint64_t most_bytes, uint64_t page_bytes);
+  static uint64_t WindowOf(const Bytes& window) { return window.bytes() / 2; }
+  // For a page on a direct connection or of a local session. They wait at most limits.patience.
+  absl::StatusOr<Bytes> TakePut(uint64_t page_bytes);
+  absl::StatusOr<Bytes> TakeGet(uint64_t bytes);
+  // For pages of Get streams, which wait in line.
+  ByteBudget& gets() { return gets_; }
+
+  // Ends idle streams. To be called about every second.
+  void Reap();
+
+  uint64_t get_bytes() const { return gets_.used(); }
+  uint64_t put_bytes() const { return windows_.used() + puts_.used(); }
+  uint64_t waiting_gets() const { return gets_.waiting(); }
+
+ private:
+  using Entry = Place::Entry;
+
+  // Of the streams that have been idle beyond the grace, and hold something if they must: the one
+  // that has been so for longest is to end, if there is one.
+  std::weak_ptr<AdmittedStream> MakeWay(StreamKind kind, bool holding) KVSTOW_REQUIRES(mu_);
+  std::weak_ptr<AdmittedStream> ToEnd(Entry& entry) KVSTOW_REQUIRES(mu_);
+  Duration IdleFor(const Entry& entry) const;
+  void End(const std::weak_ptr<AdmittedStream>& stream, const char* reason);
+  absl::Status Refuse(const char* reason, absl::string_view what);
+
+  const AdmissionLimits limits_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  ByteBudget gets_, windows_, puts_;
+  mutable Mutex mu_;
+  std::list<Entry*> streams_ KVSTOW_GUARDED_BY(mu_);
+  uint64_t open_[2] KVSTOW_GUARDED_BY(mu_) = {};  // of each kind, less those told to end
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_PAGES_ADMISSION_H_

@@ -1,0 +1,395 @@
+#include "service/pages/page_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/importance/key_summary.h"
+#include "kernels/methods/kept_tokens.h"
+#include "kernels/page/encoded_payload.h"
+#include "kernels/page/page.h"
+#include "service/spaces/convert.h"
+
+namespace kvstow {
+namespace {
+
+// The share of the error that the first `used` segments leave in the range, by their gains.
+double ErrorLeft(const PageHeader& header, size_t used, LayerRange layers) {
+  if (header.exact) return 0;
+  const double slabs = layers.count * (header.head_dim_v > 0 ? 2.0 : 1.0);
+  double left = slabs * header.tokens;
+  for (size_t i = 0; i < used; ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (s.layer_count > 0) left -= s.gain * s.Overlap(layers).count / s.layer_count;
+  }
+  return std::max(0.0, left / (slabs * header.tokens));
+}
+
+absl::StatusOr<LayerRange> LayersOf(const KvSpec& spec, const v1::GetPage& request) {
+  const uint32_t first = request.first_layer();
+  const uint32_t count = request.layer_count() > 0 ? request.layer_count()
+                                                   : spec.layers - std::min(first, spec.layers);
+  if (count == 0 || first >= spec.layers || count > spec.layers - first) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("layers ", first, " to ", uint64_t{first} + count,
+                     " were asked for, the space has ", spec.layers));
+  }
+  return LayerRange{.first = first, .count = count};
+}
+
+// The tokens of a page that a request asks for.
+absl::StatusOr<TokenRange> TokensOf(const PageHeader& header, v1::Payload payload,
+                                    const v1::GetPage& request) {
+  if (payload == v1::ENCODED) return TokenRange{0, header.tokens};
+  const uint32_t first = request.first_token();
+  const uint32_t count = request.token_count() > 0 ? request.token_count()
+                                                   : header.tokens - std::min(first, header.tokens);
+  if (count == 0 || first >= header.tokens || count > header.tokens - first) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tokens ", first, " to ", uint64_t{first} + count,
+                     " were asked for, the page has ", header.tokens));
+  }
+  return TokenRange{.first = first, .count = count};
+}
+
+absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
+  if (page <= buffer) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the page has ", page, " bytes, the buffer ",
+                                                    buffer,
+                                                    ": does the worker use the space's spec?"));
+}
+
+// Whether the payload has digests that its put made. A worker that names a part, be it all there
+// is, cannot know that it is all.
+bool HasOwnDigest(v1::Payload payload, const PageHeader& header, const v1::GetPage& request) {
+  const bool whole = request.first_layer() == 0 && request.layer_count() == 0 &&
+                     request.first_token() == 0 && request.token_count() == 0;
+  return payload == v1::ENCODED || (payload == v1::RAW && header.exact && whole);
+}
+
+// Of a payload whose front may be elsewhere.
+void SetDigest(std::span<const uint8_t> front, std::span<const SharedBytes> parts,
+               v1::PageReply& reply) {
+  if (front.empty() && parts.empty()) return;  // it is not on the host
+  Xxh3Stream stream;
+  stream.Update(front);
+  for (const SharedBytes& part : parts) stream.Update(part.span());
+  const Digest128 digest = stream.Finish();
+  reply.set_payload_digest(digest.bytes.data(), digest.bytes.size());
+}
+
+// docs/FORMAT.md, "Kept tokens".
+SharedBytes KeptPayload(const Selection& kept) {
+  ByteWriter out;
+  WriteKept(kept, {0, kept.layers}, out);
+  return SharedBytes::Take(std::move(out).Take());
+}
+
+}  // namespace
+
+// What of a page is decoded: the first `bodies.size()` segments, as far as their layers are asked.
+struct PageReader::Selected {
+  const PageHeader& header;
+  LayerRange layers;
+  TokenRange tokens;
+  std::vector<std::optional<SharedBytes>> bodies;
+
+  uint64_t RawBytes() const { return layers.count * LayerBytes(header.Geometry(), tokens.count); }
+  // What was put as the very bytes, where it lies; nothing for all that must be decoded.
+  absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
+      const CalibrationStore& calibrations) const {
+    if (!header.exact || tokens.count != header.tokens) return std::nullopt;
+    return PageInPlace(header, bodies, layers, calibrations);
+  }
+};
+
+uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
+  const auto layers = LayersOf(space.spec, request);
+  const uint32_t all = space.spec.page_tokens;
+  const uint32_t tokens = request.token_count() > 0 ? std::min(request.token_count(), all) : all;
+  return layers.ok() ? layers->count * LayerBytes(space.spec, tokens) : 0;
+}
+
+uint64_t FetchBytes(const Space& space, const v1::GetPage& request) {
+  return PageBytes(space.spec, space.spec.page_tokens) + PayloadBound(space, request);
+}
+
+absl::StatusOr<PageHeader> PageReader::CheckedHeader(const Space& space, const v1::GetPage& request,
+                                                     const PageFacts& facts) const {
+  KVSTOW_ASSIGN_OR_RETURN(PageHeader header, ParsePageHeader(facts.header.span()));
+  if (header.key != request.key()) {
+    return absl::DataLossError("the stored page belongs to another key");
+  }
+  if (!SameGeometry(header, space.spec)) {
+    return absl::DataLossError("the stored page has another geometry than its space");
+  }
+  if (facts.segments.size() > header.segments.size()) {
+    return absl::DataLossError("the store speaks of more segments than the page has");
+  }
+  for (size_t i = 0; i < facts.segments.size(); ++i) {
+    const SegmentInfo& s = header.segments[i];
+    if (facts.segments[i].digest != s.digest || facts.segments[i].bytes != s.bytes) {
+      return absl::DataLossError(absl::StrCat("segment ", i, " is not the page's"));
+    }
+  }
+  return header;
+}
+
+// Reads what is selected. When a body cannot be had, those before it still decode: the selection
+// is cut there, unless nothing is left of the base level.
+absl::Status PageReader::ReadSegments(const PageName& name, const PageFacts& facts, Checks checks,
+                                      Selected& selected) {
+  std::vector<uint16_t> indices;
+  for (size_t i = 0; i < selected.bodies.size(); ++i) {
+    if (selected.header.segments[i].Overlap(selected.layers).count > 0) {
+      indices.push_back(static_cast<uint16_t>(i));
+    }
+  }
+  auto bodies = store_.Read(name, facts.number, indices, checks);
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    if (bodies[i].ok()) {
+      selected.bodies[indices[i]] = *std::move(bodies[i]);
+      continue;
+    }
+    selected.bodies.resize(indices[i]);
+    const bool usable =
+        !selected.header.exact && WholeLevels(selected.header, indices[i], selected.layers) > 0;
+    return usable ? absl::OkStatus() : bodies[i].status();
+  }
+  return absl::OkStatus();
+}
+
+// NOT_FOUND, counted, when so much of a page is less than the request will take.
+absl::Status PageReader::CheckFidelity(const Selected& selected, const v1::GetPage& request) {
+  const uint32_t levels = WholeLevels(selected.header, selected.bodies.size(), selected.layers);
+  if (levels == 0) return absl::NotFoundError("its base level is no longer stored");
+  if (levels < request.min_levels()) {
+    metrics_.CountShortOf("levels");
+    return absl::NotFoundError(absl::StrCat("it has ", levels, " levels, at least ",
+                                            request.min_levels(), " were asked for"));
+  }
+  const double error = ErrorLeft(selected.header, selected.bodies.size(), selected.layers);
+  if (!request.has_max_error() || error <= request.max_error()) return absl::OkStatus();
+  metrics_.CountShortOf("error");
+  return absl::NotFoundError(absl::StrCat("its estimated error is ", error, ", at most ",
+                                          request.max_error(), " was asked for"));
+}
+
+absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out) {
+  const PageHeader& header = selected.header;
+  if (header.calibration != CalibrationId{} && calibrations_.Find(header.calibration) == nullptr) {
+    metrics_.CountMissingCalibration();
+    return absl::NotFoundError(absl::StrCat("the page needs calibration ",
+                                            HexOf(header.calibration),
+                                            ", which the server has not: put its file into the "
+                                            "folder of --calibrations and open the space again"));
+  }
+  const Time begin = Clock::Real().Now();
+  KVSTOW_RETURN_IF_ERROR(
+      DecodePage(header, selected.bodies, {selected.layers, selected.tokens}, out, calibrations_));
+  metrics_.ObserveDecode(Clock::Real().Now() - begin, out.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& selected) {
+  KVSTOW_ASSIGN_OR_RETURN(auto parts, selected.InPlace(calibrations_));
+  if (parts.has_value()) return *std::move(parts);
+  ByteBlock block(selected.RawBytes());
+  KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
+  return std::vector<SharedBytes>{std::move(block).Share()};
+}
+
+absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_t> out) {
+  KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.size()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
+  if (!parts.has_value()) return Decode(selected, out.first(selected.RawBytes()));
+  for (const SharedBytes& part : *parts) {
+    std::ranges::copy(part.span(), out.begin());
+    out = out.subspan(part.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
+  KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.room()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
+  if (parts.has_value()) return out.Copy(*parts);
+  const Time begin = Clock::Real().Now();
+  if (out.Decode(selected.header, selected.bodies, {selected.layers, selected.tokens}).ok()) {
+    metrics_.ObserveDecode(Clock::Real().Now() - begin, selected.RawBytes());
+    return absl::OkStatus();
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto decoded, RawPayload(selected));
+  return out.Copy(decoded);
+}
+
+// Of the keys as they would be sent: a bound must hold for what the worker will compute with.
+absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
+                                                       const Selection* kept) {
+  ByteBlock block(selected.RawBytes());
+  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, block.span()));
+  KvSpec spec = selected.header.Geometry();
+  spec.layers = selected.layers.count;
+  const auto summary = SummarizeKeys(spec, block.span(), selected.tokens.count, kept);
+  if (!summary.ok()) return absl::FailedPreconditionError(summary.status().message());
+  return SharedBytes::Take(SerializeSummary(*summary));
+}
+
+// What was selected, as the request has it travel, and what the reply says of these bytes.
+absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selected,
+                                     const SharedBytes& header, FetchedPage& out) {
+  v1::PageReply& reply = out.reply;
+  KVSTOW_ASSIGN_OR_RETURN(const auto kept, KeptTokens(selected.header, selected.bodies,
+                                                      {selected.layers, selected.tokens}));
+  reply.set_kept_share(kept.has_value() ? kept->Share() : 1);
+  if (kept.has_value()) {
+    reply.mutable_kept()->set_layers(kept->layers);
+    reply.mutable_kept()->set_kv_heads(kept->heads);
+  }
+  std::span<const uint8_t> elsewhere;  // the part of the payload that is in wanted.to
+  if (wanted.payload == v1::ENCODED) {
+    out.payload = EncodedPayload(header, selected.bodies);
+  } else if (wanted.payload == v1::SUMMARY) {
+    KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
+                            SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
+  } else if (wanted.sink != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.sink));
+    reply.set_payload_bytes(selected.RawBytes());
+  } else if (wanted.to.has_value()) {
+    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.to));
+    elsewhere = wanted.to->first(selected.RawBytes());
+    reply.set_payload_bytes(elsewhere.size());
+  } else {
+    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
+  }
+  if (kept.has_value() && wanted.payload == v1::RAW) {
+    out.payload.push_back(KeptPayload(*kept));
+    reply.mutable_kept()->set_bytes(out.payload.back().size());
+  }
+  for (const SharedBytes& part : out.payload) {
+    reply.set_payload_bytes(reply.payload_bytes() + part.size());
+  }
+  if (!HasOwnDigest(wanted.payload, selected.header, wanted.request)) {
+    SetDigest(elsewhere, out.payload, reply);
+  }
+  return absl::OkStatus();
+}
+
+// Says in `number` which page it read.
+absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, FetchedPage& out) {
+  const Space& space = wanted.space;
+  const v1::GetPage& request = wanted.request;
+  KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
+  const PageName name{.space = space.id, .key = request.key()};
+  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  number = facts.number;
+  KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
+
+  const size_t segments = SegmentsForLevels(header, request.max_levels());
+  KVSTOW_ASSIGN_OR_RETURN(const TokenRange tokens, TokensOf(header, wanted.payload, request));
+  Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
+  selected.bodies.resize(std::min(segments, facts.segments.size()));
+  KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
+  // A digest that is made here says nothing of what lay in memory.
+  const Checks checks =
+      HasOwnDigest(wanted.payload, header, request) ? wanted.checks : Checks::kStore;
+  if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
+    const auto now = store_.Find(name);
+    const bool replaced = now.ok() && now->number != facts.number;
+    return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
+  }
+
+  // What was there may have proved damaged.
+  KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
+  KVSTOW_RETURN_IF_ERROR(MakePayload(wanted, selected, facts.header, out));
+  const size_t used = selected.bodies.size();
+  v1::PageReply& reply = out.reply;
+  reply.set_tokens(tokens.count);
+  reply.set_first_position(header.first_position + tokens.first);
+  if (!facts.tiers.empty()) reply.set_tier(TierName(facts.tiers.front()));
+  reply.set_recipe(header.pipeline);
+  reply.set_exact(header.exact);
+  reply.set_levels(WholeLevels(header, used, layers));
+  reply.set_levels_stored(LevelsOf(header));
+  reply.set_estimated_error(ErrorLeft(header, used, layers));
+  reply.set_stored_bytes(facts.stored_bytes());
+  reply.set_raw_digest(AsString(header.raw_digest.bytes).data(), header.raw_digest.bytes.size());
+  return absl::OkStatus();
+}
+
+// The page of that number proved damaged: its bad copies go, and what the name has then is read
+// once more, each byte checked by the store. `damage` is the answer when that is nothing.
+absl::Status PageReader::FetchGoodCopy(Wanted wanted, PageNumber number, const absl::Status& damage,
+                                       FetchedPage& out) {
+  const PageName name{.space = wanted.space.id, .key = wanted.request.key()};
+  store_.Examine(name, number).IgnoreError();
+  out = {};
+  wanted.checks = Checks::kStore;
+  const absl::Status s = FetchInto(wanted, number, out);
+  if (absl::IsNotFound(s)) return damage;
+  // Its bytes are those that were put, and do not decode: that would fail for ever.
+  if (absl::IsDataLoss(s)) store_.Drop(name, number).IgnoreError();
+  return s;
+}
+
+// FetchInto with its status as a typed outcome.
+void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
+  PageNumber number = 0;
+  absl::Status s = FetchInto(wanted, number, out);
+  // It got its cold form between being found and being read: that happens once.
+  if (absl::IsAborted(s)) s = FetchInto(wanted, number, out);
+  if (absl::IsDataLoss(s)) s = FetchGoodCopy(wanted, number, s, out);
+  if (s.ok()) {
+    out.reply.set_status(v1::HIT);
+    return;
+  }
+  out = {};
+  out.reply.set_status(GetOutcome(s));
+  out.reply.set_message(std::string(s.message()));
+  if (absl::IsDataLoss(s)) metrics_.CountCorrupt();
+}
+
+FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
+  FetchedPage out;
+  if (lease != 0 && !store_.Renew(lease)) {
+    out.reply.set_status(v1::EXPIRED);
+    out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
+  } else {
+    const bool use = lease == 0 && !wanted.request.again();
+    if (use) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
+    FetchChecked(wanted, out);
+  }
+  out.reply.set_key(wanted.request.key());
+  metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
+  return out;
+}
+
+FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+                              const v1::GetPage& request, Checks checks) {
+  return Fetch(lease, {space, payload, request, std::nullopt, nullptr, checks});
+}
+
+FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
+                                std::span<uint8_t> out) {
+  return Fetch(lease, {space, v1::RAW, request, out});
+}
+
+FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
+                                PageSink& out) {
+  return Fetch(lease, {space, v1::RAW, request, std::nullopt, &out});
+}
+
+v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {
+  FetchedPage out;
+  FetchChecked({space, v1::RAW, request}, out);
+  return std::move(out.reply);
+}
+
+}  // namespace kvstow

@@ -1,0 +1,35 @@
+#include "service/spaces/space.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace kvstow {
+
+absl::Status CheckSpaceName(absl::string_view name) {
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-' ||
+           c == '/';
+  };
+  if (name.empty() || name.size() > kMaxSpaceNameBytes ||
+      !std::all_of(name.begin(), name.end(), allowed)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the name of a space has 1 to ", kMaxSpaceNameBytes,
+        " letters, digits, '.', '_', '-' or '/'; this one has ", name.size(), " bytes, or others"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space) {
+  KVSTOW_ASSIGN_OR_RETURN(space.codec, calibrations.CodecOf(recipe.hot, space.spec));
+  if (recipe.cold.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(space.cold, calibrations.CodecOf(*recipe.cold, space.spec));
+  }
+  const Recipe* cold = space.cold == nullptr ? nullptr : &space.cold->recipe();
+  space.pipeline = PipelineOf(space.codec->recipe(), cold);
+  return absl::OkStatus();
+}
+
+}  // namespace kvstow

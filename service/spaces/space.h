@@ -1,0 +1,49 @@
+// One space: what a worker's pages mean (spaces.h keeps them all).
+//
+// A value; immutable once it is shared.
+#ifndef KVSTOW_SERVICE_SPACES_SPACE_H_
+#define KVSTOW_SERVICE_SPACES_SPACE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "kernels/codec/codec.h"
+#include "kernels/page/page.h"
+#include "service/spaces/calibrations.h"
+#include "service/spaces/space_fidelity.h"
+#include "service/spaces/space_recipe.h"
+#include "storage/catalog.h"
+
+namespace kvstow {
+
+using Fingerprint = std::array<uint8_t, 16>;
+
+struct Space {
+  SpaceId id = 0;
+  std::string name;
+  KvSpec spec;
+  std::string recipe;    // as it was written
+  std::string pipeline;  // the recipe written out
+  SpacePromise promise;
+  std::shared_ptr<const Codec> cold;  // what pages become before they leave memory; null = stay
+  std::shared_ptr<const Codec>
+      codec;  // what put makes; refuses every page when its calibration is missing
+  bool calibration_missing = false;
+  Fingerprint fingerprint{};
+};
+
+inline constexpr size_t kMaxSpaceNameBytes = 128;
+// INVALID_ARGUMENT.
+absl::Status CheckSpaceName(absl::string_view name);
+
+// Gives a space the codecs of its recipe, and the pipeline that names them. FAILED_PRECONDITION: a
+// calibration is missing.
+absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_SPACES_SPACE_H_

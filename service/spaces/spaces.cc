@@ -1,0 +1,285 @@
+#include "service/spaces/spaces.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/codec/run_codecs.h"
+#include "kernels/importance/policy.h"
+#include "kernels/importance/query_needs.h"
+#include "kernels/methods/run_codec.h"
+#include "kernels/recipe/recipe.h"
+#include "service/spaces/space_recipe.h"
+#include "service/spaces/space_record.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kMaxSpecTextBytes = 1024;  // of model, revision and engine
+
+// What a new space must say of its model beside what Validate() asks of any.
+absl::Status CheckIdentity(const KvSpec& spec) {
+  if (spec.revision.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.revision is empty: name the revision of the weights, a commit or a "
+                     "digest, or write '",
+                     kUnversioned, "' and vouch that all workers have the same"));
+  }
+  for (const std::string* text : {&spec.model, &spec.revision, &spec.engine, &spec.adapter,
+                                  &spec.weight_quantization, &spec.kv_scales, &spec.layer_layout}) {
+    if (text->size() > kMaxSpecTextBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("the texts of a spec have at most ",
+                                                     kMaxSpecTextBytes, " bytes each; one has ",
+                                                     text->size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Differs(absl::string_view name, absl::string_view difference) {
+  return absl::FailedPreconditionError(absl::StrCat("space '", name,
+                                                    "' is open as something else: ", difference,
+                                                    "; use another name for other KV"));
+}
+
+// Whether a recipe means this codec, once the codec's calibrations are named in it.
+absl::StatusOr<bool> Means(const Recipe& recipe, const Codec& codec) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(codec.recipe()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(codec.recipe()));
+  Recipe named = recipe;
+  if (calibration.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameCalibration(named, calibration->blob));
+  }
+  if (queries.has_value()) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameQueries(named, queries->blob));
+  }
+  return named == codec.recipe();
+}
+
+// The recipe as Open asks for it: its forms read the statistics of queries that the request names.
+absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, absl::string_view queries) {
+  KVSTOW_ASSIGN_OR_RETURN(SpaceRecipe recipe, SpaceRecipe::Parse(text));
+  if (queries.empty()) return recipe;
+  bool named = false;
+  for (Recipe* form : {&recipe.hot, recipe.cold.has_value() ? &*recipe.cold : nullptr}) {
+    if (form == nullptr) continue;
+    KVSTOW_ASSIGN_OR_RETURN(*form, NameQueries(*form, queries));
+    KVSTOW_ASSIGN_OR_RETURN(const auto need, QueryNeeds(*form));
+    named = named || (need.has_value() && need->blob == queries);
+  }
+  if (named) return recipe;
+  return absl::InvalidArgumentError(absl::StrCat("queries: recipe '", text,
+                                                 "' reads no statistics of queries, or names "
+                                                 "others than ",
+                                                 queries, ": leave them out"));
+}
+
+absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
+  if (recipe.cold.has_value() != (space.cold != nullptr)) return false;
+  if (!recipe.cold.has_value()) return Means(recipe.hot, *space.codec);
+  KVSTOW_ASSIGN_OR_RETURN(const bool cold, Means(*recipe.cold, *space.cold));
+  KVSTOW_ASSIGN_OR_RETURN(const bool hot, Means(recipe.hot, *space.codec));
+  return hot && cold;
+}
+
+absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
+  if (asked.spec.has_value()) {
+    const std::string difference = FirstDifference(have.spec, *asked.spec);
+    if (!difference.empty()) return Differs(have.name, difference);
+  }
+  if (!asked.recipe.empty() || !asked.queries.empty()) {
+    const std::string& text = asked.recipe.empty() ? have.recipe : asked.recipe;
+    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(text, asked.queries));
+    KVSTOW_ASSIGN_OR_RETURN(const bool same, Serves(have, recipe));
+    if (!same) {
+      return Differs(have.name,
+                     absl::StrCat("recipe: ", asked.queries.empty() ? have.recipe : have.pipeline,
+                                  " here, ", text, " asked",
+                                  asked.queries.empty() ? "" : ", with queries ", asked.queries));
+    }
+  }
+  const SpacePromise& promise = have.promise;
+  if (asked.fidelity.has_value() && *asked.fidelity != promise.fidelity) {
+    return Differs(have.name,
+                   absl::StrCat("fidelity: ", SpaceFidelityName(promise.fidelity), " here, ",
+                                SpaceFidelityName(*asked.fidelity), " asked"));
+  }
+  if (asked.is_private.value_or(promise.is_private) != promise.is_private) {
+    return Differs(have.name, promise.is_private ? "is_private: it is private to a session"
+                                                 : "is_private: sessions share it");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Spaces::Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save)
+    : options_(std::move(options)),
+      calibrations_(calibrations),
+      new_id_(std::move(new_id)),
+      save_(std::move(save)) {}
+
+size_t Spaces::Recover(std::span<const SpaceRecord> records) {
+  MutexLock lock(mu_);
+  size_t left_out = 0;
+  for (const SpaceRecord& record : records) {
+    auto space = ParseSpace(record.bytes.span(), calibrations_);
+    if (!space.ok() || (*space)->id != record.id) {
+      ++left_out;
+      continue;
+    }
+    if ((*space)->calibration_missing) {
+      Log().warn("space '{}': {}", (*space)->name,
+                 std::string((*space)->codec->Encode({}).status().message()));
+    }
+    const std::string name = (*space)->name;
+    by_name_[name] = {*std::move(space), options_.clock->Now()};
+  }
+  return left_out;
+}
+
+// All of a new space but its id.
+absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) {
+  if (!request.spec.has_value()) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no space '", request.name, "': give its spec to make it"));
+  }
+  KVSTOW_RETURN_IF_ERROR(Validate(*request.spec));
+  KVSTOW_RETURN_IF_ERROR(CheckIdentity(*request.spec));
+  auto space = std::make_shared<Space>();
+  space->name = request.name;
+  space->spec = *request.spec;
+  space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(space->recipe, request.queries));
+  KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
+  const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
+  KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseOf(recipe, exact, request.fidelity,
+                                                    request.is_private.value_or(false)));
+  space->fingerprint = FingerprintOf(space->spec, space->pipeline, space->promise);
+  return space;
+}
+
+// A space as it is now: one whose calibration was missing is made anew once it is here.
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<const Space> space) {
+  if (!space->calibration_missing) return space;
+  auto whole = std::make_shared<Space>(*space);
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, SpaceRecipe::Parse(space->pipeline));
+  KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *whole));
+  whole->calibration_missing = false;
+  MutexLock lock(mu_);
+  const auto it = by_name_.find(whole->name);
+  if (it == by_name_.end() || it->second.space->id != whole->id) {
+    return absl::UnavailableError(absl::StrCat("space '", whole->name, "' was just dropped"));
+  }
+  it->second.space = whole;
+  return whole;
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
+  KVSTOW_RETURN_IF_ERROR(CheckSpaceName(request.name));
+  std::shared_ptr<const Space> there;
+  {
+    MutexLock lock(mu_);
+    while (creating_.contains(request.name)) created_.Wait(mu_);
+    if (const auto it = by_name_.find(request.name); it != by_name_.end()) {
+      it->second.used = options_.clock->Now();
+      there = it->second.space;
+    } else if (by_name_.size() + creating_.size() >= options_.max_spaces) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed: drop ",
+                       "one, or start kvstowd with a larger --max-spaces"));
+    } else {
+      creating_.insert(request.name);
+    }
+  }
+  if (there != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(CheckSame(*there, request));
+    KVSTOW_ASSIGN_OR_RETURN(there, WithCodec(std::move(there)));
+    return Opened{std::move(there), false};
+  }
+  auto made = Make(request);
+  absl::Status status = made.status();
+  if (status.ok()) {
+    (*made)->id = new_id_();
+    status = save_({.id = (*made)->id, .bytes = SharedBytes::Take(SerializeSpace(**made))});
+  }
+  MutexLock lock(mu_);
+  creating_.erase(request.name);
+  created_.NotifyAll();
+  if (!status.ok()) return status;
+  by_name_[request.name] = {*made, options_.clock->Now()};
+  return Opened{*std::move(made), true};
+}
+
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name) {
+  MutexLock lock(mu_);
+  const auto it = by_name_.find(name);
+  if (it == by_name_.end()) {
+    return absl::NotFoundError(absl::StrCat("space '", name.substr(0, kMaxSpaceNameBytes),
+                                            "' is not open: call OpenSpace first"));
+  }
+  it->second.used = options_.clock->Now();
+  return it->second.space;
+}
+
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name,
+                                                          absl::string_view fingerprint) {
+  if (fingerprint.size() != sizeof(Fingerprint)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fingerprint has ", fingerprint.size(), " bytes: a call names its space by its name and ",
+        "the ", sizeof(Fingerprint), " bytes that OpenSpace answered"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto space, Find(name));
+  if (std::ranges::equal(space->fingerprint, AsBytes(fingerprint))) return space;
+  ++mismatches_;
+  return absl::FailedPreconditionError(
+      absl::StrCat("space '", name, "' has fingerprint ", HexOf(space->fingerprint), " here, ",
+                   HexOf(AsBytes(fingerprint)),
+                   " was asked: it is another space of that name; open it again, which says what "
+                   "differs"));
+}
+
+std::shared_ptr<const Space> Spaces::Find(SpaceId id) const {
+  MutexLock lock(mu_);
+  for (const auto& [name, entry] : by_name_) {
+    if (entry.space->id == id) return entry.space;
+  }
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<const Space>> Spaces::All() const {
+  MutexLock lock(mu_);
+  std::vector<std::shared_ptr<const Space>> out;
+  for (const auto& [name, entry] : by_name_) out.push_back(entry.space);
+  return out;
+}
+
+std::vector<std::shared_ptr<const Space>> Spaces::IdlePrivate(Duration idle) const {
+  std::vector<Entry> found;
+  {
+    MutexLock lock(mu_);
+    const Time before = options_.clock->Now() - idle;
+    for (const auto& [name, entry] : by_name_) {
+      if (entry.space->promise.is_private && entry.used <= before) found.push_back(entry);
+    }
+  }
+  std::ranges::sort(found, {}, &Entry::used);
+  std::vector<std::shared_ptr<const Space>> out;
+  for (Entry& entry : found) out.push_back(std::move(entry.space));
+  return out;
+}
+
+bool Spaces::Forget(const Space& space) {
+  MutexLock lock(mu_);
+  const auto it = by_name_.find(space.name);
+  if (it == by_name_.end() || it->second.space->id != space.id) return false;
+  by_name_.erase(it);
+  return true;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,127 @@
+// The spaces that are open: what a worker's pages mean.
+//
+// A space is a name with one KvSpec, one recipe and one promise (space_fidelity.h). All that
+// changes bytes is in its fingerprint: the first 16 bytes of SHA-256 over the fields, each with its
+// length before it, of spec, pipeline and fidelity (docs/FORMAT.md). A space never changes: opening
+// it with another spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that
+// lossy pages never pass for exact ones.
+//
+// A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration (its
+// policy may need one too, for statistics of queries) is served with the one that fits or that Open
+// names, and the space keeps to it: its pipeline names it in full. A space whose calibration is not
+// here (its file went between two runs) is recovered all the same: nothing can be put into it and
+// its pages are misses, until Open finds the calibration again.
+//
+// New spaces are saved before anyone sees them; recovered records that are damaged, of an unknown
+// version or of a recipe that this build lacks are left out and counted, and their pages become
+// unreachable: a cache may forget.
+//
+// Workers name a space by its name and its fingerprint: another space may have taken the name since
+// they opened it (a restart, a drop), and its pages must not pass for theirs.
+//
+// A space that was dropped is forgotten here at once; its id is never given again. Private spaces
+// come and go with sessions: IdlePrivate names those that nobody has used for a while.
+//
+// Thread-safe; no lock is held while a record is saved. A Space is immutable and shared.
+#ifndef KVSTOW_SERVICE_SPACES_SPACES_H_
+#define KVSTOW_SERVICE_SPACES_SPACES_H_
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "kernels/page/page.h"
+#include "service/spaces/calibrations.h"
+#include "service/spaces/space.h"
+#include "service/spaces/space_fidelity.h"
+#include "storage/catalog.h"
+
+namespace kvstow {
+
+struct SpaceToOpen {
+  std::string name;
+  std::optional<KvSpec> spec;             // absent: the space must exist
+  std::string recipe;                     // "": the space's own, or the default
+  std::optional<SpaceFidelity> fidelity;  // absent: the space's own, or what the recipe gives
+  std::optional<bool> is_private = {};    // absent: the space's own, or not
+  // Hexadecimal id of the statistics of queries that the recipe's policy is to read, where it does
+  // not name them. "": the space's own, or those that fit.
+  std::string queries = {};
+};
+
+class Spaces {
+ public:
+  // Where ids come from (one at each call, never used before) and where records go.
+  using NewId = std::function<SpaceId()>;
+  using Save = std::function<absl::Status(const SpaceRecord&)>;
+  struct Options {
+    std::string default_recipe = "int8";
+    size_t max_spaces = 1024;
+    const Clock* clock = &Clock::Real();
+  };
+
+  // `calibrations` and the clock outlive this.
+  Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
+
+  // Takes over what was saved; returns how many records were left out. Call once, before Open.
+  size_t Recover(std::span<const SpaceRecord> records);
+
+  // INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the recipe does not keep.
+  // NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION: it is open as something
+  // else, or its calibration is not here. RESOURCE_EXHAUSTED: too many spaces. A space that could
+  // not be saved is not opened.
+  struct Opened {
+    std::shared_ptr<const Space> space;
+    bool created = false;
+  };
+  absl::StatusOr<Opened> Open(const SpaceToOpen& request);
+
+  // As workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND: no space of
+  // that name is open. FAILED_PRECONDITION: another one is. Each says to open it (again).
+  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name,
+                                                    absl::string_view fingerprint);
+  // As people name it.
+  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name);
+  // Null when there is none.
+  std::shared_ptr<const Space> Find(SpaceId id) const;
+  std::vector<std::shared_ptr<const Space>> All() const;  // by name
+  uint64_t mismatches() const { return mismatches_; }     // calls that meant another space
+
+  // Private spaces that nobody has named for so long, the longest first.
+  std::vector<std::shared_ptr<const Space>> IdlePrivate(Duration idle) const;
+  // Forgets a space, so that nobody finds it any more; false when it is gone already. Its pages and
+  // its record are the caller's to drop.
+  bool Forget(const Space& space);
+
+ private:
+  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request);
+  absl::StatusOr<std::shared_ptr<const Space>> WithCodec(std::shared_ptr<const Space> space);
+
+  const Options options_;
+  Calibrations& calibrations_;
+  const NewId new_id_;
+  const Save save_;
+  mutable Mutex mu_;
+  std::atomic<uint64_t> mismatches_ = 0;
+  CondVar created_;  // a name left `creating_`
+  struct Entry {
+    std::shared_ptr<const Space> space;
+    Time used;  // when it was named last
+  };
+  std::map<std::string, Entry, std::less<>> by_name_ KVSTOW_GUARDED_BY(mu_);
+  std::set<std::string> creating_ KVSTOW_GUARDED_BY(mu_);
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_SPACES_SPACES_H_

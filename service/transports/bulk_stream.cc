@@ -1,0 +1,69 @@
+#include "service/transports/bulk_stream.h"
+
+#include <utility>
+
+namespace kvstow {
+
+RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream) {
+  BulkStream& s = *stream;
+  absl::Status status = CheckDeadline(s.context_, s.parts_.metrics);
+  if (status.ok()) {
+    auto place = s.parts_.admission.Admit(s.kind_, stream);
+    status = place.status();
+    if (place.ok()) s.place_ = *std::move(place);
+  }
+  if (!status.ok()) {
+    MutexLock lock(s.mu_);
+    s.finished_ = true;
+  }
+  s.self_ = std::move(stream);
+  if (status.ok()) {
+    s.StartRead(&s.in_);
+  } else {
+    FinishStream(s, s.context_, status);
+  }
+  return &s;
+}
+
+BulkStream::Next BulkStream::Decide() {
+  const Next next = WhatNext();
+  Moved();
+  return next;
+}
+
+// A write that the client does not take would last for ever: only a cancelled call gets rid of it.
+// The stream does not finish, and so its context stays, as long as this counts as busy.
+void BulkStream::End(const absl::Status& why) {
+  bool stuck = false;
+  {
+    MutexLock lock(mu_);
+    if (finished_) return;
+    reading_done_ = true;
+    broken_ = true;
+    final_ = why;
+    stuck = writing_;
+    ++busy_;
+  }
+  if (stuck) context_.TryCancel();
+  Next next;
+  {
+    MutexLock lock(mu_);
+    --busy_;
+    next = Decide();
+  }
+  Act(this, next);
+}
+
+void BulkStream::Act(BulkStream* stream, Next next) {
+  if (next == Next::kWrite) stream->StartWrite(&stream->out_);
+  if (next == Next::kFinish) {
+    absl::Status status;
+    {
+      MutexLock lock(stream->mu_);
+      status = stream->final_;
+    }
+    FinishStream(*stream, stream->context_, status);
+  }
+}
+
+}  // namespace kvstow

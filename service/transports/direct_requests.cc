@@ -1,0 +1,183 @@
+#include "service/transports/direct_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/page/encoded_payload.h"
+#include "service/operators/lookup_wire.h"
+#include "service/pages/attention_columns.h"
+#include "service/pages/encoded_put.h"
+
+namespace kvstow {
+namespace {
+
+absl::Status CheckPayload(v1::Payload payload) {
+  if (payload == v1::RAW || payload == v1::ENCODED) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("payload: ", static_cast<int>(payload),
+                   " does not go over a direct connection: ask for it over a stream"));
+}
+
+}  // namespace
+
+Time DirectRequests::Deadline(uint64_t bytes) const {
+  return Clock::Real().Now() + patience_ + std::chrono::microseconds(bytes);
+}
+
+absl::Status DirectRequests::ServeOne() {
+  v1::DirectRequest request;
+  uint64_t payload_bytes = 0;
+  KVSTOW_RETURN_IF_ERROR(socket_.ReceiveFrame(request, payload_bytes, Deadline(0)));
+  if (request.has_put()) return Put(*request.mutable_put(), payload_bytes);
+  if (payload_bytes != 0 || (!request.has_get() && !request.has_lookup())) {
+    return absl::InvalidArgumentError("a frame that is neither a get nor a put with its page");
+  }
+  return request.has_get() ? Get(request.get()) : Lookup(request.lookup());
+}
+
+// The rest of the request is not served; what goes wrong with it on a stream is told there.
+absl::Status DirectRequests::Refuse(const absl::Status& why) {
+  v1::DirectReply reply;
+  reply.mutable_refused()->set_code(static_cast<int>(why.code()));
+  reply.mutable_refused()->set_message(std::string(why.message()));
+  return socket_.Send(reply, {}, 0, Deadline(0));
+}
+
+absl::Status DirectRequests::Lookup(const std::string& request) {
+  const grpc::Slice message(request.data(), request.size(), grpc::Slice::STATIC_SLICE);
+  const auto query = ReadLookupRequest(message);
+  if (!query.ok()) return Refuse(query.status());
+  const auto match = parts_.op.Lookup(*query);
+  if (!match.ok()) return Refuse(match.status());
+  const grpc::Slice answer = WriteLookupResponse(*match);
+  if (answer.size() > kMaxDirectMessageBytes / 2) {
+    return Refuse(absl::ResourceExhaustedError("too many keys for a direct connection"));
+  }
+  v1::DirectReply reply;
+  reply.set_looked_up(answer.begin(), answer.size());
+  const absl::Status sent = socket_.Send(reply, {}, 0, Deadline(0));
+  parts_.op.CatchUp();  // statistics wait until the answer is on its way
+  return sent;
+}
+
+absl::Status DirectRequests::Get(const v1::DirectGet& request) {
+  if (static_cast<size_t>(request.pages_size()) > kMaxDirectPages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        request.pages_size(), " pages in one message: at most ", kMaxDirectPages, " may be"));
+  }
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  if (!space.ok()) return Refuse(space.status());
+  if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
+  const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
+  for (const v1::GetPage& page : request.pages()) {
+    auto held = parts_.admission.TakeGet(FetchBytes(**space, page));
+    if (!held.ok()) return Refuse(held.status());
+    FetchedPage fetched =
+        parts_.reader.Fetch(**space, request.lease(), request.payload(), page, checks);
+    parts_.metrics.CountDirect(StreamKind::kGet);
+    v1::DirectReply reply;
+    *reply.mutable_got() = std::move(fetched.reply);
+    const uint64_t bytes = reply.got().payload_bytes();
+    held->Resize(bytes);
+    KVSTOW_RETURN_IF_ERROR(socket_.Send(reply, fetched.payload, 0, Deadline(bytes)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectRequests::Put(v1::DirectPut& request, uint64_t payload_bytes) {
+  v1::PutPage& page = *request.mutable_page();
+  const uint64_t behind = page.digest().empty() ? sizeof(Digest128) : 0;
+  if (payload_bytes < behind || payload_bytes - behind != page.payload_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a put of ", page.payload_bytes(), " bytes in a frame of ", payload_bytes));
+  }
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  absl::Status status = space.status();
+  if (status.ok()) status = CheckPayload(request.payload());
+  if (status.ok() && request.payload() == v1::ENCODED) status = CheckTakesEncoded(**space);
+  if (status.ok()) return PutPage(**space, request, payload_bytes);
+  KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, status));
+  return Refuse(status);
+}
+
+absl::Status DirectRequests::Skip(uint64_t bytes) const {
+  return socket_.Skip(bytes, Deadline(bytes));
+}
+
+// A payload of which nobody says how long it may be: a long one is hung up on rather than taken for
+// nothing.
+absl::Status DirectRequests::Discard(uint64_t bytes, const absl::Status& why) const {
+  return bytes > kMaxPageBytes + kEncodedOverhead ? why : Skip(bytes);
+}
+
+// Of a page whose frame has the length that it says.
+absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
+                                     uint64_t payload_bytes) {
+  v1::PutPage& page = *request.mutable_page();
+  if (const absl::Status s = parts_.writer.Check(space, request.payload(), page); !s.ok()) {
+    KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, s));
+    return Answer(Refused(s.message()), 0);
+  }
+  if (auto there = parts_.writer.AlreadyThere(space, page)) {
+    KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
+    return Answer(*std::move(there), 0);
+  }
+  const auto held = parts_.admission.TakePut(page.payload_bytes());
+  if (!held.ok()) {
+    KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
+    return Refuse(held.status());
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Staging::Ticket ticket, parts_.staging.Begin(page.payload_bytes()));
+  std::optional<PageDigests> came;
+  const absl::Status filled = parts_.staging.Fill(
+      ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });
+  if (!filled.ok()) {
+    parts_.staging.Abort(ticket);
+    return filled;
+  }
+  const auto payload = parts_.staging.Finish(ticket);
+  v1::PutResult result = payload.ok()
+                             ? parts_.writer.Write(space, request.payload(), page, *payload,
+                                                   request.parent_key(), nullptr, came)
+                             : Refused(payload.status().message());
+  return Answer(std::move(result), PageBytes(space.spec, page.tokens()));
+}
+
+// The payload into `to`, and the digest behind it into `page`. A raw page is digested piece by
+// piece while it is in the cache.
+absl::Status DirectRequests::ReceivePage(const Space& space, v1::DirectPut& request,
+                                         std::span<uint8_t> to,
+                                         std::optional<PageDigests>& came) const {
+  v1::PutPage& page = *request.mutable_page();
+  const Time deadline = Deadline(to.size());
+  const bool raw = request.payload() == v1::RAW;
+  std::span<uint8_t> body = raw ? to.first(PageBytes(space.spec, page.tokens())) : to.first(0);
+  const std::span<uint8_t> rest = to.subspan(body.size());
+  PageDigester digests(raw ? KeptRunBytes(*space.codec, page.tokens()) : 0);
+  while (!body.empty()) {
+    const auto piece = body.first(std::min(body.size(), kDirectPieceBytes));
+    KVSTOW_RETURN_IF_ERROR(socket_.Receive(piece, deadline));
+    digests.Update(piece);
+    body = body.subspan(piece.size());
+  }
+  if (raw) came = digests.Finish();
+  KVSTOW_RETURN_IF_ERROR(socket_.Receive(rest, deadline));
+  if (!page.digest().empty()) return absl::OkStatus();
+  Digest128 behind;
+  KVSTOW_RETURN_IF_ERROR(socket_.Receive(behind.bytes, deadline));
+  page.set_digest(behind.bytes.data(), behind.bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status DirectRequests::Answer(v1::PutResult result, uint64_t raw_bytes) {
+  parts_.metrics.CountDirect(StreamKind::kPut);
+  parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
+  v1::DirectReply reply;
+  *reply.mutable_put() = std::move(result);
+  return socket_.Send(reply, {}, 0, Deadline(0));
+}
+
+}  // namespace kvstow

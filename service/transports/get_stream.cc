@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/chunk.h"
+#include "service/spaces/convert.h"
+#include "service/transports/bulk_stream.h"
+
+namespace kvstow {
+namespace {
+
+class GetStream final : public BulkStream {
+ public:
+  GetStream(StreamParts& parts, grpc::CallbackServerContext* context)
+      : BulkStream(parts, *context, StreamKind::kGet) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+
+ private:
+  // A page that was asked for, from then until its last byte is written.
+  struct Asked {
+    v1::GetPage request;
+    uint64_t reserved = 0;  // payload bytes of ahead_ that are this page's
+    Admission::Bytes held;  // until its payload has them
+    bool ready = false;
+    FetchedPage page;
+    bool begun = false;  // its reply is on the wire
+    uint64_t sent = 0;   // payload bytes on the wire
+    size_t part = 0;     // of page.payload, and the offset in it, that come next
+    size_t part_offset = 0;
+  };
+
+  absl::Status Handle(const grpc::ByteBuffer& message);
+  absl::Status Open(const v1::GetOpen& open);
+  void EndReading(absl::Status status);
+  void Fetch(const std::shared_ptr<Asked>& asked);  // on a worker thread
+
+  void StartFetches() KVSTOW_REQUIRES(mu_);
+  void ForgetAsked() KVSTOW_REQUIRES(mu_);
+  bool NextChunk() KVSTOW_REQUIRES(mu_);
+  std::vector<SharedBytes> TakePayload(Asked& asked) KVSTOW_REQUIRES(mu_);
+  Next WhatNext() override KVSTOW_REQUIRES(mu_);
+  bool Holding() const override KVSTOW_REQUIRES(mu_) { return next_fetch_ > 0 || writing_; }
+
+  std::shared_ptr<const Space> space_;  // these four are set once, by the first message
+  LeaseId lease_ = 0;
+  Checks checks_ = Checks::kStore;
+  v1::Payload payload_ = v1::RAW;
+
+  std::deque<std::shared_ptr<Asked>> asked_ KVSTOW_GUARDED_BY(mu_);  // in the order of replies
+  size_t next_fetch_ KVSTOW_GUARDED_BY(mu_) = 0;  // in asked_: those before it are being fetched
+  uint64_t ahead_ KVSTOW_GUARDED_BY(mu_) = 0;     // payload bytes fetched and not yet written
+  uint64_t credit_ KVSTOW_GUARDED_BY(mu_) = 0;    // payload bytes that the client will take
+  // The page that waits in line for its bytes, the last of those being fetched; null: none.
+  const Asked* waiting_ KVSTOW_GUARDED_BY(mu_) = nullptr;
+  std::shared_ptr<ByteBudget::Place> in_line_ KVSTOW_GUARDED_BY(mu_);
+};
+
+// Payload that holds bytes for as long as anybody has a part of it.
+std::vector<SharedBytes> WithBytes(std::vector<SharedBytes> payload, Admission::Bytes bytes) {
+  struct Owner {
+    std::shared_ptr<const Admission::Bytes> held;  // goes after the part
+    SharedBytes part;
+  };
+  const auto held = std::make_shared<const Admission::Bytes>(std::move(bytes));
+  for (SharedBytes& part : payload) {
+    const std::span<const uint8_t> view = part.span();
+    part = SharedBytes(std::make_shared<const Owner>(held, std::move(part)), view);
+  }
+  return payload;
+}
+
+void GetStream::OnReadDone(bool ok) {
+  if (!ok) {
+    EndReading(absl::OkStatus());
+    return;
+  }
+  const absl::Status status = Handle(in_);
+  if (status.ok()) {
+    StartRead(&in_);
+  } else {
+    EndReading(status);
+  }
+}
+
+// With an error, what was asked for and is not on the wire yet is forgotten.
+void GetStream::EndReading(absl::Status status) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    if (!reading_done_) {  // else the server has ended it
+      reading_done_ = true;
+      if (!status.ok()) broken_ = true;
+      final_ = std::move(status);
+    }
+    next = Decide();
+  }
+  Act(this, next);
+}
+
+absl::Status GetStream::Handle(const grpc::ByteBuffer& buffer) {
+  v1::GetRequest message;
+  if (const absl::Status s = ReadMessage(buffer, message); !s.ok()) return s;
+  if (message.has_open() == (space_ != nullptr)) {
+    return absl::InvalidArgumentError("the first message of a Get stream has `open`, no other has");
+  }
+  if (message.has_open()) {
+    if (const absl::Status s = Open(message.open()); !s.ok()) return s;
+  }
+  Next next;
+  {
+    MutexLock lock(mu_);
+    if (asked_.size() + message.pages_size() > parts_.limits.pending_pages) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", parts_.limits.pending_pages,
+                       " pages were asked for and are not answered yet: ask for fewer at a time"));
+    }
+    for (v1::GetPage& page : *message.mutable_pages()) {
+      asked_.push_back(std::make_shared<Asked>());
+      asked_.back()->request = std::move(page);
+    }
+    // Sums that would wrap around are as good as unlimited.
+    credit_ = std::max(credit_, credit_ + message.credit_bytes());
+    next = Decide();
+  }
+  Act(this, next);
+  return absl::OkStatus();
+}
+
+absl::Status GetStream::Open(const v1::GetOpen& open) {
+  if (!v1::Payload_IsValid(open.payload())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: ", open.payload(), " is no value that this server knows"));
+  }
+  auto space = parts_.spaces.Find(open.space(), open.fingerprint());
+  if (!space.ok()) return space.status();
+  space_ = *std::move(space);
+  lease_ = open.lease();
+  checks_ = open.checked() ? Checks::kReader : Checks::kStore;
+  payload_ = open.payload() == v1::PAYLOAD_UNSPECIFIED ? v1::RAW : open.payload();
+  return absl::OkStatus();
+}
+
+// Pages are fetched ahead as far as the client's credit and the window go, and one at least once
+// there is credit. Each waits in line for its bytes, and those behind it wait for it.
+void GetStream::StartFetches() {
+  while (next_fetch_ < asked_.size() && waiting_ == nullptr && credit_ > 0) {
+    const std::shared_ptr<Asked> asked = asked_[next_fetch_];
+    const uint64_t bound = PayloadBound(*space_, asked->request);
+    if (ahead_ > 0 && ahead_ + bound > std::min(credit_, parts_.limits.window_bytes)) return;
+    asked->reserved = bound;
+    ahead_ += bound;
+    ++next_fetch_;
+    ++busy_;
+    in_line_ = parts_.admission.gets().Wait(
+        FetchBytes(*space_, asked->request), [this, asked](Admission::Bytes held) {
+          asked->held = std::move(held);
+          parts_.get_workers.Submit([=, this] { Fetch(asked); });
+        });
+    if (in_line_ != nullptr) waiting_ = asked.get();
+  }
+}
+
+// What is being fetched comes back to nobody.
+void GetStream::ForgetAsked() {
+  if (in_line_ != nullptr && parts_.admission.gets().Leave(in_line_)) --busy_;
+  in_line_ = nullptr;
+  waiting_ = nullptr;
+  asked_.clear();
+  next_fetch_ = 0;
+}
+
+void GetStream::Fetch(const std::shared_ptr<Asked>& asked) {
+  bool wanted;
+  {
+    MutexLock lock(mu_);
+    wanted = !broken_;
+    if (waiting_ == asked.get()) {
+      waiting_ = nullptr;
+      in_line_ = nullptr;
+    }
+  }
+  FetchedPage page;
+  if (wanted) page = parts_.reader.Fetch(*space_, lease_, payload_, asked->request, checks_);
+  const uint64_t bytes = page.reply.payload_bytes();
+  asked->held.Resize(bytes);
+  page.payload = WithBytes(std::move(page.payload), std::move(asked->held));
+  Next next;
+  {
+    MutexLock lock(mu_);
+    ahead_ += bytes - asked->reserved;
+    asked->page = std::move(page);
+    asked->ready = true;
+    --busy_;
+    next = Decide();
+  }
+  Act(this, next);
+}
+
+// The next bytes of a page, as far as credit and the size of a chunk go.
+std::vector<SharedBytes> GetStream::TakePayload(Asked& asked) {
+  uint64_t room = std::min(parts_.limits.get_chunk_bytes, credit_);
+  std::vector<SharedBytes> out;
+  while (room > 0 && asked.part < asked.page.payload.size()) {
+    const SharedBytes& part = asked.page.payload[asked.part];
+    const size_t bytes = std::min<uint64_t>(room, part.size() - asked.part_offset);
+    if (bytes > 0) out.push_back(part.Slice(asked.part_offset, bytes));
+    asked.sent += bytes;
+    asked.part_offset += bytes;
+    credit_ -= bytes;
+    ahead_ -= bytes;
+    room -= bytes;
+    if (asked.part_offset == part.size()) {
+      ++asked.part;
+      asked.part_offset = 0;
+    }
+  }
+  return out;
+}
+
+// Puts the next message into out_; false when there is nothing that may be sent.
+bool GetStream::NextChunk() {
+  if (asked_.empty() || !asked_.front()->ready) return false;
+  Asked& asked = *asked_.front();
+  const uint64_t total = asked.page.reply.payload_bytes();
+  if (asked.begun && credit_ == 0) return false;
+  v1::GetResponse message;
+  message.set_page(asked.request.page());
+  message.set_offset(asked.sent);
+  if (!asked.begun) *message.mutable_begin() = asked.page.reply;
+  asked.begun = true;
+  out_ = WriteChunk(message, TakePayload(asked));
+  if (asked.sent == total) {
+    asked_.pop_front();
+    --next_fetch_;
+  }
+  return true;
+}
+
+GetStream::Next GetStream::WhatNext() {
+  if (finished_) return Next::kNothing;
+  if (broken_) {
+    ForgetAsked();
+  } else if (space_ != nullptr) {
+    StartFetches();
+  }
+  if (writing_) return Next::kNothing;
+  if (NextChunk()) {
+    writing_ = true;
+    return Next::kWrite;
+  }
+  if (!reading_done_ || busy_ > 0) return Next::kNothing;
+  if (!asked_.empty()) {
+    final_ = absl::InvalidArgumentError(
+        "the stream was closed before there was credit_bytes for all that was asked for");
+  }
+  finished_ = true;
+  return Next::kFinish;
+}
+
+void GetStream::OnWriteDone(bool ok) {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    out_.Clear();  // it has a part of a page
+    if (!ok) broken_ = true;
+    next = Decide();
+  }
+  Act(this, next);
+}
+
+// The read that is always open until reading ends fails now, and ends the stream. After reading
+// has ended, it is a write or a fetch that comes back, and Decide() finishes.
+void GetStream::OnCancel() {
+  Next next;
+  {
+    MutexLock lock(mu_);
+    broken_ = true;
+    next = Decide();
+  }
+  Act(this, next);
+}
+
+}  // namespace
+
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context) {
+  return BulkStream::Start(std::make_shared<GetStream>(parts, context));
+}
+
+}  // namespace kvstow

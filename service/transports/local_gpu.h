@@ -1,0 +1,96 @@
+// The server's GPU as local sessions use it: memory of it that workers on the same GPU share, out
+// of one budget, and the coding of pages that lie there.
+//
+// A page is coded on the GPU when its recipe is one of devices' (kernels/device/device_codec.h), it
+// is wanted whole and it may be coded at all; the CPU codes all others, and whatever the GPU failed
+// with, so that an answer never depends on it. Digests are made and checked on the host.
+//
+// Thread-safe but for a GpuPage, which is its request's alone.
+#ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_
+#define KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "kernels/device/device_codec.h"
+#include "kernels/device/device_sharing.h"
+#include "kernels/page/page_to_encode.h"
+#include "service/pages/page_reader.h"
+#include "service/spaces/spaces.h"
+
+namespace kvstow {
+
+class LocalGpu {
+ public:
+  // `device` and `sharing` are of one GPU, and outlive this; this outlives what it shares. `bytes`:
+  // over all sessions.
+  LocalGpu(Device& device, DeviceSharing& sharing, uint64_t bytes)
+      : device_(device), sharing_(sharing), budget_(bytes) {}
+
+  // Memory for a worker on the GPU of that uuid: what it wants, or what is left. It counts until it
+  // goes. FAILED_PRECONDITION for another GPU, RESOURCE_EXHAUSTED when nothing is left.
+  absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Share(uint64_t wanted,
+                                                            absl::string_view uuid);
+  uint64_t bytes() const;  // that are shared
+
+  // The GPU's codec of a space's pages of that pipeline; null when the GPU has none.
+  std::shared_ptr<DeviceCodec> CodecOf(const Space& space, const std::string& pipeline);
+  Device& device() { return device_; }
+  DeviceSharing& sharing() { return sharing_; }
+
+ private:
+  void Give(uint64_t bytes);
+
+  Device& device_;
+  DeviceSharing& sharing_;
+  const uint64_t budget_;
+  mutable Mutex mu_;
+  uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
+  std::map<std::pair<SpaceId, std::string>, std::shared_ptr<DeviceCodec>> codecs_
+      KVSTOW_GUARDED_BY(mu_);
+};
+
+// A page of a space in a range of shared memory.
+class GpuPage final : public PageSink {
+ public:
+  // INVALID_ARGUMENT when the range is not in the memory.
+  static absl::StatusOr<GpuPage> At(LocalGpu& gpu, const Space& space,
+                                    const std::shared_ptr<SharedDeviceMemory>& memory,
+                                    uint64_t offset, uint64_t bytes);
+
+  uint64_t room() const override { return bytes_.size(); }
+  absl::Status Decode(const PageHeader& header,
+                      std::span<const std::optional<SharedBytes>> segments,
+                      PageRange wanted) override;
+  absl::Status Copy(std::span<const SharedBytes> parts) override;
+
+  // A copy in host memory.
+  absl::StatusOr<SharedBytes> Load() const;
+  // As the space's codec would; `page` is what Load gave.
+  absl::StatusOr<EncodedPage> Encode(const PageToEncode& page);
+  // Whether the GPU did the last of these.
+  bool coded_there() const { return coded_there_; }
+
+ private:
+  GpuPage(LocalGpu& gpu, const Space& space, std::span<uint8_t> bytes,
+          std::shared_ptr<DeviceBuffer> view)
+      : gpu_(&gpu), space_(&space), bytes_(bytes), view_(std::move(view)) {}
+
+  LocalGpu* gpu_;
+  const Space* space_;
+  std::span<uint8_t> bytes_;  // of the GPU
+  std::shared_ptr<DeviceBuffer> view_;
+  bool coded_there_ = false;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_

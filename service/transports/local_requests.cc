@@ -1,0 +1,179 @@
+#include "service/transports/local_requests.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/shared_memory.h"
+#include "base/status_macros.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/page/page_to_encode.h"
+#include "proto/wire/local_socket.h"
+#include "service/spaces/convert.h"
+
+namespace kvstow {
+namespace {
+
+// An answer holds little beside this, and must fit into a message.
+constexpr size_t kMaxKeptBytes = kMaxLocalMessageBytes - (8 << 10);
+
+v1::LocalGot NoPage(const v1::GetPage& request, v1::PageStatus status, absl::string_view why) {
+  v1::LocalGot got;
+  got.set_page(request.page());
+  got.mutable_reply()->set_key(request.key());
+  got.mutable_reply()->set_status(status);
+  got.mutable_reply()->set_message(std::string(why));
+  return got;
+}
+
+absl::Status CheckPages(int pages) {
+  if (pages >= 1 && static_cast<size_t>(pages) <= kMaxLocalPages) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", pages, " pages: it has 1 to ", kMaxLocalPages));
+}
+
+}  // namespace
+
+absl::Status LocalRequests::Handle(const v1::LocalRequest& request, Reply reply) {
+  switch (request.kind_case()) {
+    case v1::LocalRequest::kAllocate:
+      return Allocate(request.allocate(), reply);
+    case v1::LocalRequest::kFree:
+      return slots_.Free(request.free().slot());
+    case v1::LocalRequest::kGet:
+      return Get(request.get(), reply);
+    case v1::LocalRequest::kPut:
+      return Put(request.put(), reply);
+    default:
+      return absl::InvalidArgumentError("a message that is no request of an open session");
+  }
+}
+
+absl::Status LocalRequests::Allocate(const v1::LocalAllocate& request, Reply reply) {
+  v1::LocalReply answer;
+  v1::LocalSlot& out = *answer.mutable_slot();
+  out.set_request(request.request());
+  const auto slot = slots_.Allocate(request.bytes());
+  if (slot.ok()) {
+    out.mutable_slot()->set_index(slot->index);
+    out.mutable_slot()->set_generation(slot->generation);
+    out.set_offset(slot->offset);
+    out.set_bytes(slot->bytes);
+  } else {
+    out.set_message(std::string(slot.status().message()));
+  }
+  return reply(answer);
+}
+
+absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
+  KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  for (const v1::LocalGetPage& page : request.pages()) {
+    v1::LocalReply answer;
+    *answer.mutable_got() = space.ok()
+                                ? GetPage(**space, request.lease(), page)
+                                : NoPage(page.page(), v1::NOT_COMPATIBLE, space.status().message());
+    KVSTOW_RETURN_IF_ERROR(reply(answer));
+  }
+  return absl::OkStatus();
+}
+
+v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
+                                    const v1::LocalGetPage& request) {
+  parts_.metrics.CountLocal(StreamKind::kGet);
+  absl::StatusOr<Admission::Bytes> held;
+  if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
+    held = parts_.admission.TakeGet(FetchBytes(space, request.page()));
+    if (!held.ok()) return NoPage(request.page(), v1::UNAVAILABLE, held.status().message());
+  }
+  auto page = FetchTo(space, lease, request);
+  if (!page.ok()) return NoPage(request.page(), v1::NOT_COMPATIBLE, page.status().message());
+  v1::LocalGot got;
+  got.set_page(request.page().page());
+  if (page->reply.kept().bytes() <= kMaxKeptBytes) {  // else the worker must ask over a stream
+    for (const SharedBytes& part : page->payload) {
+      const absl::string_view bytes = AsString(part.span());
+      got.mutable_kept()->append(bytes.data(), bytes.size());
+    }
+  }
+  *got.mutable_reply() = std::move(page->reply);
+  return got;
+}
+
+// A status is about the place that was named.
+absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, uint64_t lease,
+                                                   const v1::LocalGetPage& request) {
+  if (request.has_gpu_to()) {
+    KVSTOW_ASSIGN_OR_RETURN(GpuPage to, PageAt(space, request.gpu_to()));
+    FetchedPage page = parts_.reader.FetchTo(space, lease, request.page(), to);
+    parts_.metrics.CountLocalGpu(StreamKind::kGet, to.coded_there());
+    return page;
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const SlotTable::Range to, slots_.Use(request.to()));
+  return parts_.reader.FetchTo(space, lease, request.page(), to.bytes());
+}
+
+absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuRange& range) {
+  if (gpu_memory_ == nullptr) {
+    return absl::FailedPreconditionError("the session has no memory on the GPU");
+  }
+  if (range.offset() % kSharedPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a range on the GPU begins at ", range.offset(),
+                                                   ", not at a multiple of ", kSharedPageBytes));
+  }
+  return GpuPage::At(*parts_.gpu, space, gpu_memory_, range.offset(), range.bytes());
+}
+
+absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
+  KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
+  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  for (const v1::LocalPutPage& page : request.pages()) {
+    v1::LocalReply answer;
+    v1::PutResult& result = *answer.mutable_put();
+    result = space.ok() ? PutPage(**space, page) : NotCompatible(space.status());
+    result.set_page(page.number());
+    const uint64_t raw_bytes = space.ok() ? page.page().payload_bytes() : 0;
+    parts_.metrics.CountLocal(StreamKind::kPut);
+    parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
+    KVSTOW_RETURN_IF_ERROR(reply(answer));
+  }
+  return absl::OkStatus();
+}
+
+v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage& request) {
+  const v1::PutPage& page = request.page();
+  if (page.columns_size() > 0) return Refused("columns: pages with columns need a stream");
+  const uint64_t from_bytes =
+      request.has_gpu_from() ? request.gpu_from().bytes() : request.from().bytes();
+  if (page.payload_bytes() != from_bytes) {
+    return Refused(
+        absl::StrCat("payload_bytes is ", page.payload_bytes(), ", the slot's range ", from_bytes));
+  }
+  if (const absl::Status s = parts_.writer.Check(space, v1::RAW, page); !s.ok()) {
+    return Refused(s.message());
+  }
+  const auto held = parts_.admission.TakePut(page.payload_bytes());
+  if (!held.ok()) return Refused(held.status().message());
+  if (request.has_gpu_from()) return PutFromGpu(space, request);
+  const auto from = slots_.Use(request.from());
+  if (!from.ok()) return Refused(from.status().message());
+  // Without an owner: the worker may write to it at any time (PageWriter::Write).
+  return parts_.writer.Write(space, v1::RAW, page, SharedBytes(nullptr, from->bytes()),
+                             request.parent_key());
+}
+
+// The digest is made on the host, of a copy that the worker cannot change; so is what the GPU does
+// not code.
+v1::PutResult LocalRequests::PutFromGpu(const Space& space, const v1::LocalPutPage& request) {
+  auto from = PageAt(space, request.gpu_from());
+  if (!from.ok()) return Refused(from.status().message());
+  const auto raw = from->Load();
+  if (!raw.ok()) return Refused(raw.status().message());
+  const PageCoder coder = [&](const PageToEncode& page) { return from->Encode(page); };
+  v1::PutResult result =
+      parts_.writer.Write(space, v1::RAW, request.page(), *raw, request.parent_key(), coder);
+  parts_.metrics.CountLocalGpu(StreamKind::kPut, from->coded_there());
+  return result;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,75 @@
+// What a worker asks for in a local session: slots of its memory, pages into them and out of them,
+// and into ranges of its memory on the GPU.
+//
+// Without sockets, so that it can be tested alone: a message in, answers out. A status that is not
+// OK is a broken rule of framing and ends the session; what is wrong with one page is that page's
+// answer. Nothing in the memory is believed: requests and answers travel in messages, a page that
+// is put is read from its slot as hostile bytes, and what is stored has digests of what was stored.
+// What the server may have of a page beside the slots, of one that is put or goes to the GPU, is
+// held in Admission while it is served; a page that there is no room for is UNAVAILABLE or REFUSED
+// after a moment.
+//
+// Thread-safe: several threads may handle messages of one session. A message takes the time that
+// its pages take to be read, decoded or encoded.
+#ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_
+#define KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "kvstow/v1/local.pb.h"
+#include "service/ops/metrics.h"
+#include "service/pages/admission.h"
+#include "service/pages/page_reader.h"
+#include "service/pages/page_writer.h"
+#include "service/spaces/spaces.h"
+#include "service/transports/local_gpu.h"
+#include "service/transports/slot_table.h"
+
+namespace kvstow {
+
+// What local sessions work with; outlives them all.
+struct LocalParts {
+  Spaces& spaces;
+  PageReader& reader;
+  PageWriter& writer;
+  Metrics& metrics;
+  Admission& admission;
+  LocalGpu* gpu = nullptr;  // none: no memory of a GPU is shared
+};
+
+class LocalRequests {
+ public:
+  // `gpu_memory` is of parts.gpu; null: the session has none.
+  LocalRequests(LocalParts& parts, std::span<uint8_t> memory,
+                std::shared_ptr<SharedDeviceMemory> gpu_memory = nullptr)
+      : parts_(parts), slots_(memory), gpu_memory_(std::move(gpu_memory)) {}
+
+  // `reply` is told each answer as it is there; a status from it ends the handling.
+  using Reply = absl::FunctionRef<absl::Status(const v1::LocalReply&)>;
+  absl::Status Handle(const v1::LocalRequest& request, Reply reply);
+
+  const SlotTable& slots() const { return slots_; }
+
+ private:
+  absl::Status Allocate(const v1::LocalAllocate& request, Reply reply);
+  absl::Status Get(const v1::LocalGet& request, Reply reply);
+  absl::Status Put(const v1::LocalPut& request, Reply reply);
+  v1::LocalGot GetPage(const Space& space, uint64_t lease, const v1::LocalGetPage& request);
+  absl::StatusOr<FetchedPage> FetchTo(const Space& space, uint64_t lease,
+                                      const v1::LocalGetPage& request);
+  v1::PutResult PutPage(const Space& space, const v1::LocalPutPage& request);
+  v1::PutResult PutFromGpu(const Space& space, const v1::LocalPutPage& request);
+  absl::StatusOr<GpuPage> PageAt(const Space& space, const v1::GpuRange& range);
+
+  LocalParts& parts_;
+  SlotTable slots_;
+  const std::shared_ptr<SharedDeviceMemory> gpu_memory_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_

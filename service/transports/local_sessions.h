@@ -1,0 +1,75 @@
+// Local sessions: workers on this host that share memory with the server
+// (proto/kvstow/v1/local.proto).
+//
+// Listens on a UNIX socket. A session is a connection of a worker that runs as the server's user
+// (or root) and shows a token that OpenLocal gave; the server makes its memory, out of one budget
+// for all sessions; memory of the GPU too, where both run on the same one. Its requests are taken
+// from the socket by a few threads in turn, each of which does what it took to the end: handing a
+// page over to another thread would take as long as copying it. A worker that hangs up, or dies,
+// ends its session: its slots go with it, and its memory when nothing works on it any more. So does
+// one that breaks the rules or does not read its answers. A connection has a few seconds to begin
+// its session; until it has, it gives way to the next when there are as many as there may be.
+//
+// Thread-safe. The destructor hangs up on all and waits for what is being done.
+#ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
+#define KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "proto/wire/local_socket.h"
+#include "service/transports/accepted_connections.h"
+#include "service/transports/local_requests.h"
+
+namespace kvstow {
+
+struct LocalOptions {
+  std::string socket;  // path
+  uint64_t bytes = 0;  // of memory, over all sessions
+  size_t max_sessions = 64;
+  Duration hello_time = std::chrono::seconds(5);   // that a connection has to begin
+  Duration token_life = std::chrono::seconds(10);  // as OpenLocalResponse says
+};
+
+class LocalSessions {
+ public:
+  // FAILED_PRECONDITION or UNAVAILABLE when the socket cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<LocalSessions>> Start(const LocalOptions& options,
+                                                              LocalParts parts);
+  ~LocalSessions();
+
+  const std::string& socket() const { return options_.socket; }
+  std::string NewToken();  // 16 bytes that cannot be guessed
+  size_t sessions() const;
+  uint64_t bytes() const;    // of memory that they have
+  uint64_t refused() const;  // connections, see AcceptedConnections
+
+ private:
+  class Session;
+  struct Token {
+    std::string value;
+    Time until;
+  };
+  LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket);
+  bool TakeToken(const std::string& token);
+  uint64_t TakeBytes(uint64_t wanted);
+  void GiveBytes(uint64_t bytes);
+  std::shared_ptr<SharedDeviceMemory> ShareGpu(const v1::LocalHello& hello,
+                                               v1::LocalWelcome& welcome);
+
+  const LocalOptions options_;
+  LocalParts parts_;
+  mutable Mutex mu_;
+  std::deque<Token> tokens_ KVSTOW_GUARDED_BY(mu_);  // the oldest first
+  uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
+  AcceptedConnections<LocalSocket, Session> sessions_;  // last: they use the others
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_

@@ -1,0 +1,80 @@
+// The bulk streams, Put and Get: gRPC's side of PageWriter and PageReader.
+//
+// A stream is a gRPC reactor over raw messages (proto/wire/chunk.h); it owns itself and goes when
+// its call is done. Frames are checked and copied on gRPC's threads, everything that takes time
+// runs on the worker pools. Flow is counted in payload bytes: a Put client sends what it was
+// granted and gets it back when a page is done; a Get client grants what it is ready to take, and
+// pages are read and decoded ahead of it no further than that and a window.
+//
+// Overload: windows of Put streams and what Get streams have read ahead are held in Admission. A
+// stream that there is no room for, one too many, or one on which nothing moves is
+// RESOURCE_EXHAUSTED and told when to come back: trailing metadata kPushbackKey, which gRPC's own
+// retries and the C++ client go by. Pages that there is no room for yet wait in line.
+//
+// Framing that cannot be understood ends the stream with INVALID_ARGUMENT; what is wrong with one
+// page is that page's result. A stream that breaks leaves nothing behind: what was half sent is
+// dropped, what was wholly sent is stored.
+#ifndef KVSTOW_SERVICE_TRANSPORTS_STREAMS_H_
+#define KVSTOW_SERVICE_TRANSPORTS_STREAMS_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "service/ops/metrics.h"
+#include "service/ops/worker_pool.h"
+#include "service/pages/admission.h"
+#include "service/pages/page_reader.h"
+#include "service/pages/page_writer.h"
+#include "service/spaces/spaces.h"
+#include "storage/store/staging.h"
+
+namespace kvstow {
+
+class DirectServer;
+class LocalSessions;
+
+// Of one stream; what all of them may have is in AdmissionLimits.
+struct StreamLimits {
+  uint64_t window_bytes = 32 << 20;  // at least two pages of its space, where there is room
+  uint64_t get_chunk_bytes = 1 << 20;
+  size_t pending_pages = 65536;  // asked for on one Get stream and not yet answered
+};
+
+// What streams work with; outlives them all.
+struct StreamParts {
+  Spaces& spaces;
+  Staging& staging;
+  PageWriter& writer;
+  PageReader& reader;
+  Metrics& metrics;
+  Admission& admission;
+  WorkerPool& put_workers;
+  WorkerPool& get_workers;
+  StreamLimits limits;
+  // Set before the first call; null: there are none.
+  LocalSessions* local = nullptr;
+  DirectServer* direct = nullptr;
+};
+
+using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context);
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context);
+
+// FAILED_PRECONDITION for a call without a deadline: nothing may wait for ever.
+absl::Status CheckDeadline(const grpc::CallbackServerContext& context, Metrics& metrics);
+
+// Tells a call that is about to end with RESOURCE_EXHAUSTED when to come back, any other nothing.
+void AddPushback(grpc::CallbackServerContext& context, const absl::Status& status,
+                 std::chrono::milliseconds after);
+
+// Ends a stream; one that is RESOURCE_EXHAUSTED is told when to come back.
+void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
+                  const absl::Status& status);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_TRANSPORTS_STREAMS_H_

@@ -1,0 +1,386 @@
+#include "storage/disk/rocks_database.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "storage/disk/rocks_logs.h"
+#include "storage/disk/rocks_status.h"
+#include "storage/record.h"
+
+namespace kvstow {
+namespace {
+
+std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
+  return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
+}
+
+// Lets `kept` grow to `value`.
+void KeepLargest(std::atomic<uint64_t>& kept, uint64_t value) {
+  uint64_t old = kept;
+  while (old < value && !kept.compare_exchange_weak(old, value)) {
+  }
+}
+
+}  // namespace
+
+// What one call changes: the batch, and what is written over it when it fails: what was there
+// before, or for a removal the same again, for nobody takes it back.
+struct Database::Commit {
+  struct Value {
+    Family family;
+    std::string key;
+    std::optional<std::string> value;  // none = the key is not there, or cannot be read
+  };
+
+  rocksdb::WriteBatch batch;
+  std::vector<Value> if_failed;
+  std::vector<Extent> free_if_failed;  // when that is written
+  std::vector<Extent> replaced;        // free when the batch is written
+};
+
+absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& folder,
+                                                         const RocksOptions& options,
+                                                         std::shared_ptr<rocksdb::FileSystem> files,
+                                                         rocksdb::Status& rocks) {
+  const auto logs = std::make_shared<LogWatch>();
+  std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(WatchLogs(std::move(files), logs));
+  const bool direct_io = DirectIoWorks(options.path);
+  rocksdb::DBOptions db_options = DatabaseOptions(env.get(), direct_io);
+  db_options.info_log = WatchInfoLog(folder, db_options, logs);
+  rocksdb::DB* db = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;
+  rocks = rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
+  KVSTOW_RETURN_IF_ERROR(FromRocks(rocks, folder));
+  std::shared_ptr<Database> out(
+      new Database(folder, std::move(env), logs, db, std::move(families)));
+  const std::string segments = absl::StrCat(folder, "/segments");
+  KVSTOW_ASSIGN_OR_RETURN(
+      out->segments_,
+      SegmentStore::Open(segments, options.make_files(segments, direct_io), options.budget_bytes));
+  KVSTOW_RETURN_IF_ERROR(out->Recover());
+  return out;
+}
+
+Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
+                   std::shared_ptr<LogWatch> logs, rocksdb::DB* db,
+                   std::vector<rocksdb::ColumnFamilyHandle*> families)
+    : folder_(std::move(folder)),
+      env_(std::move(env)),
+      logs_(std::move(logs)),
+      db_(db),
+      families_(std::move(families)) {
+  synced_logs_ = logs_->begun();  // what older logs held is in tables by now
+  // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
+  // blocks are read unchecked. Those that lead to values are then not checked either, so they are
+  // here.
+  const rocksdb::Status s = db_->VerifyChecksum();
+  if (!s.ok()) Log().error("{}: {}; reading with checksums from here on", folder_, s.ToString());
+  verify_blocks_ = !s.ok();
+}
+
+Database::~Database() {
+  // So that the next one need not read back what was written last.
+  if (segments_ != nullptr && segments_->synced() < segments_->last_commit()) {
+    if (const absl::Status s = Sync(); !s.ok()) Log().warn("closing: {}", s.ToString());
+  }
+  for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
+  const rocksdb::Status s = db_->Close();
+  if (!s.ok()) Log().warn("closing {}: {}", folder_, s.ToString());
+}
+
+uint64_t Database::damaged_logs() const { return logs_->damaged(); }
+
+absl::StatusOr<std::string> Database::Get(Family family, const std::string& key) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = verify_blocks_;
+  std::string value;
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Get(options, families_[family], key, &value), folder_));
+  return value;
+}
+
+absl::Status Database::Scan(
+    Family family,
+    const std::function<void(std::span<const uint8_t>, std::span<const uint8_t>)>& each) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = false;  // as in the constructor
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options, families_[family]));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) each(ToBytes(it->key()), ToBytes(it->value()));
+  return FromRocks(it->status(), folder_);
+}
+
+std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const SegmentId> ids) {
+  std::vector<absl::StatusOr<SharedBytes>> out(ids.size(), SharedBytes());
+  std::vector<SegmentStore::Wanted> wanted;
+  std::vector<size_t> at;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string key = SegmentKey(ids[i]);
+    absl::StatusOr<std::string> bytes = Get(kSegments, key);
+    if (!bytes.ok()) {
+      out[i] = bytes.status();
+      continue;
+    }
+    const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
+    if (!value.ok()) {
+      out[i] = value.status();
+    } else if (value->place.file != 0) {
+      wanted.push_back({ids[i], value->place});
+      at.push_back(i);
+    } else {
+      const size_t size = value->body.size(), start = bytes->size() - size;
+      out[i] = SharedBytes::Take(*std::move(bytes)).Slice(start, size);
+    }
+  }
+  auto bodies = segments_->Read(wanted);
+  for (size_t k = 0; k < at.size(); ++k) out[at[k]] = std::move(bodies[k]);
+  return out;
+}
+
+void Database::Put(Commit& commit, Family family, std::string key, const std::string& value) {
+  commit.batch.Put(families_[family], key, value);
+  Remember(commit, family, std::move(key));
+}
+
+void Database::Delete(Commit& commit, Family family, std::string key) {
+  commit.batch.Delete(families_[family], key);
+  Remember(commit, family, std::move(key));
+}
+
+void Database::Remember(Commit& commit, Family family, std::string key) {
+  auto bytes = Get(family, key);
+  if (bytes.ok() && family == kSegments) {
+    const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
+    if (value.ok() && value->place.file != 0) commit.replaced.push_back(value->place.extent());
+  }
+  std::optional<std::string> value;
+  if (bytes.ok()) value = *std::move(bytes);
+  commit.if_failed.push_back({family, std::move(key), std::move(value)});
+}
+
+absl::Status Database::Apply(Commit& commit, Ack ack) {
+  if (const absl::Status s = Write(commit.batch, ack); !s.ok()) {
+    // If RocksDB took it in although its log failed, nobody is to see it.
+    Batch settled;
+    AddSettled(commit, settled);
+    db_->Write({}, &settled).PermitUncheckedError();
+    MutexLock lock(mu_);
+    failed_.push_back(std::move(commit));
+    return s;
+  }
+  FreeLater(std::move(commit.replaced));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
+    std::span<const SegmentStore::Body> bodies, Ack ack) {
+  auto written = segments_->Write(bodies);
+  if (absl::IsResourceExhausted(written.status()) && FreeNow().ok()) {
+    written = segments_->Write(bodies);
+  }
+  if (!written.ok() || ack != Ack::kDurable) return written;
+  const absl::Status synced = segments_->Sync(written->commit);
+  if (synced.ok()) return written;
+  std::vector<Extent> extents;
+  for (const SegmentPlace& place : written->places) extents.push_back(place.extent());
+  segments_->Free(extents);
+  return synced;
+}
+
+absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack) {
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
+  std::vector<SegmentStore::Body> large;
+  for (const SegmentBody& body : bodies) {
+    if (body.bytes.size() < kMinExtentBody) continue;
+    const bool known = record != nullptr && body.id.index < record->facts.size();
+    large.push_back({body.id, body.bytes.span(),
+                     known ? record->facts[body.id.index].digest : Xxh3(body.bytes.span())});
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
+  Commit commit;
+  for (const SegmentPlace& place : written.places) commit.free_if_failed.push_back(place.extent());
+  if (record != nullptr) {
+    Put(commit, kPages, PageRecordKey(record->number), SerializePageRecord(*record));
+  }
+  auto place = written.places.begin();
+  for (const SegmentBody& body : bodies) {
+    const bool small = body.bytes.size() < kMinExtentBody;
+    const SegmentPlace in_value{.commit = written.commit,
+                                .length = static_cast<uint32_t>(body.bytes.size())};
+    std::string key = SegmentKey(body.id);
+    const std::string value =
+        SerializeSegmentValue(key, small ? in_value : *place++, body.bytes.span());
+    Put(commit, kSegments, std::move(key), value);
+  }
+  AddSynced(commit.batch);
+  KVSTOW_RETURN_IF_ERROR(Apply(commit, ack));
+  if (segments_->ShouldSync()) {
+    const absl::Status s = segments_->Sync(written.commit);
+    if (!s.ok()) Log().warn("{}", s.ToString());  // this put did not promise it
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t first, size_t end) {
+  const absl::Status settled = SettleFailed();
+  if (!settled.ok() && record == nullptr) return settled;
+  Commit commit;
+  if (record != nullptr) {
+    Put(commit, kPages, PageRecordKey(number), SerializePageRecord(*record));
+  } else {
+    Delete(commit, kPages, PageRecordKey(number));
+  }
+  for (size_t i = first; i < end; ++i) {
+    Delete(commit, kSegments, SegmentKey({number, static_cast<uint16_t>(i)}));
+  }
+  KeepRemoval(commit);
+  if (record != nullptr) commit.if_failed.front().value = SerializePageRecord(*record);
+  if (settled.ok()) return Apply(commit, Ack::kProcess);
+  // Nobody cuts the page there again: it is written with what failed before. What is there is not
+  // known until then, so its blocks are free after a restart.
+  commit.free_if_failed.clear();
+  MutexLock lock(mu_);
+  failed_.push_back(std::move(commit));
+  return settled;
+}
+
+absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
+  Commit commit;
+  for (const SegmentId& id : ids) Delete(commit, kSegments, SegmentKey(id));
+  KeepRemoval(commit);
+  return Apply(commit, Ack::kProcess);
+}
+
+void Database::KeepRemoval(Commit& commit) {
+  for (Commit::Value& value : commit.if_failed) value.value.reset();
+  commit.free_if_failed = commit.replaced;
+}
+
+absl::Status Database::Write(Batch& batch, Ack ack) {
+  KVSTOW_RETURN_IF_ERROR(MendLogs());
+  rocksdb::WriteOptions options;
+  options.sync = ack == Ack::kDurable;
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write(options, &batch), folder_));
+  KVSTOW_RETURN_IF_ERROR(logs_->failure());
+  if (ack == Ack::kProcess) return SyncOlderLogs();
+  return absl::OkStatus();
+}
+
+absl::Status Database::MendLogs() {
+  if (logs_->failure().ok()) return absl::OkStatus();
+  MutexLock lock(mend_mu_);
+  if (logs_->failure().ok()) return absl::OkStatus();
+  const uint64_t begun = logs_->begun();
+  // A buffer that is not empty, so that a new log is begun.
+  Batch batch;
+  AddSynced(batch);
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write({}, &batch), folder_));
+  KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Flush({}, families_), folder_));
+  logs_->Forget(begun);
+  return logs_->failure();
+}
+
+absl::Status Database::SyncOlderLogs() {
+  const uint64_t begun = logs_->begun();
+  if (synced_logs_ >= begun) return absl::OkStatus();
+  KVSTOW_RETURN_IF_ERROR(SyncLogs());
+  KeepLargest(synced_logs_, begun);
+  return absl::OkStatus();
+}
+
+// By a write, which waits in line with the others.
+absl::Status Database::SyncLogs() {
+  Batch batch;
+  AddSynced(batch);
+  return Write(batch, Ack::kDurable);
+}
+
+absl::Status Database::Sync() {
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
+  KVSTOW_RETURN_IF_ERROR(segments_->Sync(segments_->last_commit()));
+  return FreeNow();
+}
+
+void Database::AddSynced(Batch& batch) {
+  ByteWriter value;
+  value.Put(segments_->synced());
+  batch.Put(families_[kDefault], kSyncedKey, value.bytes());
+}
+
+void Database::FreeLater(std::vector<Extent> extents) {
+  {
+    MutexLock lock(mu_);
+    for (const Extent& extent : extents) waiting_bytes_ += extent.bytes;
+    waiting_.insert(waiting_.end(), extents.begin(), extents.end());
+    if (waiting_bytes_ <= segments_->max_waiting_bytes()) return;
+  }
+  const absl::Status freed = FreeNow();
+  if (!freed.ok()) Log().warn("removed segments still take their room: {}", freed.ToString());
+}
+
+absl::Status Database::FreeNow() {
+  std::vector<Extent> extents;
+  {
+    MutexLock lock(mu_);
+    extents.swap(waiting_);
+    waiting_bytes_ = 0;
+  }
+  const absl::Status synced = SyncLogs();
+  if (synced.ok()) {
+    segments_->Free(extents);
+    return synced;
+  }
+  MutexLock lock(mu_);
+  for (const Extent& extent : extents) waiting_bytes_ += extent.bytes;
+  waiting_.insert(waiting_.end(), extents.begin(), extents.end());
+  return synced;
+}
+
+void Database::AddSettled(const Commit& commit, Batch& batch) {
+  for (const Commit::Value& to : commit.if_failed) {
+    if (to.value.has_value()) {
+      batch.Put(families_[to.family], to.key, *to.value);
+    } else {
+      batch.Delete(families_[to.family], to.key);
+    }
+  }
+}
+
+absl::Status Database::SettleFailed() {
+  std::vector<Commit> failed;
+  {
+    MutexLock lock(mu_);
+    while (settling_) settled_.Wait(mu_);
+    if (failed_.empty()) return absl::OkStatus();
+    failed.swap(failed_);
+    settling_ = true;
+  }
+  Batch batch;
+  for (const Commit& commit : failed) AddSettled(commit, batch);
+  const absl::Status settled = Write(batch, Ack::kDurable);
+  if (settled.ok()) {
+    for (const Commit& commit : failed) segments_->Free(commit.free_if_failed);
+  }
+  MutexLock lock(mu_);
+  settling_ = false;
+  settled_.NotifyAll();
+  if (!settled.ok()) {
+    failed_.insert(failed_.end(), std::move_iterator(failed.begin()),
+                   std::move_iterator(failed.end()));
+  }
+  return settled;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,131 @@
+#include "storage/disk/segment_format.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+
+namespace kvstow {
+namespace {
+
+// "kvSF" and "kvSB" as they stand in a file.
+constexpr uint32_t kFileMagic = 0x4653766b;
+constexpr uint32_t kBodyMagic = 0x4253766b;
+constexpr uint32_t kInValue = 1, kInFile = 2;
+constexpr size_t kPlaceBytes = 32;  // before its digest
+constexpr size_t kFileHeaderBytes = 24;
+
+uint64_t PlaceDigest(std::span<const uint8_t> key, std::span<const uint8_t> place) {
+  ByteWriter both;
+  both.PutBytes(key);
+  both.PutBytes(place);
+  return Xxh3(AsBytes(both.bytes()));
+}
+
+}  // namespace
+
+std::string SerializeSegmentValue(const std::string& key, const SegmentPlace& place,
+                                  std::span<const uint8_t> body) {
+  ByteWriter out;
+  out.Put(place.file == 0 ? kInValue : kInFile);
+  out.Put(place.length);
+  out.Put(place.commit);
+  out.Put(place.file);
+  out.Put(place.offset);
+  out.Put(PlaceDigest(AsBytes(key), AsBytes(out.bytes())));
+  if (place.file == 0) out.PutBytes(body);
+  return std::move(out).Take();
+}
+
+absl::StatusOr<SegmentValue> ParseSegmentValue(std::span<const uint8_t> key,
+                                               std::span<const uint8_t> bytes) {
+  ByteReader in(bytes);
+  ByteReader place_in(in.GetBytes(kPlaceBytes));
+  const auto digest = in.Get<uint64_t>();
+  if (!in.ok() || digest != PlaceDigest(key, bytes.first(kPlaceBytes))) {
+    return absl::DataLossError("a segment's place fails its digest");
+  }
+  const auto kind = place_in.Get<uint32_t>();
+  SegmentValue out;
+  out.place.length = place_in.Get<uint32_t>();
+  out.place.commit = place_in.Get<uint64_t>();
+  out.place.file = place_in.Get<uint64_t>();
+  out.place.offset = place_in.Get<uint64_t>();
+  const SegmentPlace& place = out.place;
+  if (kind == kInValue && place.file == 0 && in.remaining() == place.length) {
+    out.body = in.GetBytes(in.remaining());
+    return out;
+  }
+  if (kind == kInFile && place.file != 0 && in.remaining() == 0 && place.offset % kDiskBlock == 0 &&
+      place.offset >= kDiskBlock) {
+    return out;
+  }
+  return absl::DataLossError("a segment's place contradicts itself");
+}
+
+std::optional<SegmentId> SegmentOfKey(std::span<const uint8_t> key) {
+  if (key.size() != 10) return std::nullopt;
+  SegmentId id;
+  for (const uint8_t byte : key.first(8)) id.page = id.page << 8 | byte;
+  id.index = static_cast<uint16_t>(key[8] << 8 | key[9]);
+  return id;
+}
+
+std::string SegmentFileHeader(uint64_t number) {
+  ByteWriter out;
+  out.Put(kFileMagic);
+  out.Put(kSegmentFileVersion);
+  out.Put(uint16_t{0});
+  out.Put(number);
+  out.Put(Xxh3(AsBytes(out.bytes())));
+  std::string block = std::move(out).Take();
+  block.resize(kDiskBlock);
+  return block;
+}
+
+absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t number) {
+  if (block.size() < kFileHeaderBytes) return absl::DataLossError("a segment file is cut short");
+  ByteReader in(block);
+  const auto magic = in.Get<uint32_t>();
+  const auto version = in.Get<uint16_t>();
+  in.Get<uint16_t>();
+  const auto its_number = in.Get<uint64_t>();
+  if (magic != kFileMagic || in.Get<uint64_t>() != Xxh3(block.first(kFileHeaderBytes - 8))) {
+    return absl::DataLossError("a segment file without its header");
+  }
+  if (version != kSegmentFileVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "segment file version ", version, " is not known here, only ", kSegmentFileVersion));
+  }
+  if (its_number == number) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("it is segment file ", its_number));
+}
+
+std::string ExtentTail(SegmentId id, uint32_t length, uint64_t digest) {
+  ByteWriter out;
+  out.PutBytes(std::vector<uint8_t>(ExtentBytes(length) - kTrailerBytes - length));
+  const size_t padding = out.size();
+  out.Put(kBodyMagic);
+  out.Put(length);
+  out.Put(id.page);
+  out.Put(uint64_t{id.index});
+  out.Put(digest);
+  out.Put(Xxh3(AsBytes(out.bytes()).subspan(padding)));
+  return std::move(out).Take();
+}
+
+absl::StatusOr<uint64_t> CheckExtent(std::span<const uint8_t> extent, SegmentId id,
+                                     uint32_t length) {
+  if (extent.size() == ExtentBytes(length)) {
+    const auto trailer = extent.last(kTrailerBytes);
+    ByteReader in(trailer);
+    const bool this_one = in.Get<uint32_t>() == kBodyMagic && in.Get<uint32_t>() == length &&
+                          in.Get<uint64_t>() == id.page && in.Get<uint64_t>() == id.index;
+    const auto digest = in.Get<uint64_t>();
+    if (this_one && in.Get<uint64_t>() == Xxh3(trailer.first(kTrailerBytes - 8))) return digest;
+  }
+  return absl::DataLossError("other bytes are where the segment should be");
+}
+
+}  // namespace kvstow

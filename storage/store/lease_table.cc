@@ -1,0 +1,54 @@
+#include "storage/store/lease_table.h"
+
+namespace kvstow {
+
+LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now) {
+  const LeaseId id = next_++;
+  if (next_ == 0) next_ = 1;
+  pages_ += pages.size();
+  ends_.emplace(now + ttl_, id);
+  leases_[id] = {now + ttl_, std::move(pages)};
+  return id;
+}
+
+bool LeaseTable::Renew(LeaseId id, Time now) {
+  const auto it = leases_.find(id);
+  if (it == leases_.end() || it->second.end <= now) return false;
+  ends_.erase({it->second.end, id});
+  it->second.end = now + ttl_;
+  ends_.emplace(it->second.end, id);
+  return true;
+}
+
+std::optional<std::vector<PageRef>> LeaseTable::Release(LeaseId id, Time now) {
+  const auto it = leases_.find(id);
+  if (it == leases_.end() || it->second.end <= now) return std::nullopt;
+  std::vector<PageRef> pages = std::move(it->second.pages);
+  pages_ -= pages.size();
+  ends_.erase({it->second.end, id});
+  leases_.erase(it);
+  return pages;
+}
+
+LeaseTable::Expired LeaseTable::Expire(Time now) {
+  Expired out;
+  while (!ends_.empty() && ends_.begin()->first <= now) {
+    const auto it = leases_.find(ends_.begin()->second);
+    out.pages.insert(out.pages.end(), it->second.pages.begin(), it->second.pages.end());
+    ++out.leases;
+    pages_ -= it->second.pages.size();
+    leases_.erase(it);
+    ends_.erase(ends_.begin());
+  }
+  return out;
+}
+
+absl::flat_hash_map<PageNumber, uint32_t> LeaseTable::CountPages() const {
+  absl::flat_hash_map<PageNumber, uint32_t> out;
+  for (const auto& [id, lease] : leases_) {
+    for (const PageRef& page : lease.pages) ++out[page.number];
+  }
+  return out;
+}
+
+}  // namespace kvstow

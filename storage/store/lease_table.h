@@ -1,0 +1,74 @@
+// Leases: who was promised which pages, and until when.
+//
+// Every lease ends at its TTL: a client that vanishes can never make a page unevictable for good.
+// The table only keeps time; PageIndex counts how many leases a page has, and the owner of both
+// passes on what Release and Expire return. Leases and the pages that they promise are limited, so
+// that nobody fills memory with promises. Not thread-safe: the store's lock guards it.
+#ifndef KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
+#define KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "base/clock.h"
+#include "storage/segment.h"
+
+namespace kvstow {
+
+using LeaseId = uint64_t;  // 0 = none
+
+class LeaseTable {
+ public:
+  struct Limits {
+    uint64_t leases = 65'536;
+    uint64_t pages = 4'194'304;  // of all leases together, as often as they are promised
+  };
+  // Ids count up from `first`, which differs from one run of the server to the next, so that a
+  // client's lease of an earlier run is not taken for another's.
+  LeaseTable(Duration ttl, LeaseId first, const Limits& limits)
+      : ttl_(ttl), limits_(limits), next_(first == 0 ? 1 : first) {}
+
+  // Whether there may be one more, of so many pages.
+  bool HasRoomFor(size_t pages) const {
+    return leases_.size() < limits_.leases && pages <= limits_.pages - pages_;
+  }
+  // There must be room for it.
+  LeaseId Grant(std::vector<PageRef> pages, Time now);
+  // Extends to a full TTL from `now`; false when it has ended.
+  bool Renew(LeaseId id, Time now);
+  // The pages that are no longer promised; nothing when the lease has ended before.
+  std::optional<std::vector<PageRef>> Release(LeaseId id, Time now);
+  // Pages of all leases that have ended by `now`, as often as they were promised.
+  struct Expired {
+    size_t leases = 0;
+    std::vector<PageRef> pages;
+  };
+  Expired Expire(Time now);
+
+  Duration ttl() const { return ttl_; }
+  size_t size() const { return leases_.size(); }
+  uint64_t pages() const { return pages_; }
+  // How often each page is promised, for checks.
+  absl::flat_hash_map<PageNumber, uint32_t> CountPages() const;
+
+ private:
+  struct Lease {
+    Time end;
+    std::vector<PageRef> pages;
+  };
+
+  const Duration ttl_;
+  const Limits limits_;
+  LeaseId next_;
+  uint64_t pages_ = 0;
+  absl::flat_hash_map<LeaseId, Lease> leases_;
+  absl::btree_set<std::pair<Time, LeaseId>> ends_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_STORE_LEASE_TABLE_H_

@@ -1,0 +1,42 @@
+// A scrubber: reads everything that a store holds, slowly and over and over, so that damage at rest
+// is found before the page is asked for, and while there may be another copy.
+//
+// It asks the store page by page (TieredStore::Scrub) from a thread of its own, at no more than a
+// given rate. A pass takes the pages that were there when it began, oldest first; where it stands
+// is only remembered in memory. It is no use of a page and promotes nothing.
+//
+// The store outlives it. Thread-safe.
+#ifndef KVSTOW_STORAGE_STORE_SCRUBBER_H_
+#define KVSTOW_STORAGE_STORE_SCRUBBER_H_
+
+#include <cstdint>
+#include <thread>
+
+#include "base/mutex.h"
+#include "storage/store/tiered_store.h"
+
+namespace kvstow {
+
+class Scrubber {
+ public:
+  // Starts; `bytes_per_second` = 0 never reads anything.
+  Scrubber(TieredStore& store, uint64_t bytes_per_second);
+  ~Scrubber();  // ends after the page at hand
+  Scrubber(const Scrubber&) = delete;
+  Scrubber& operator=(const Scrubber&) = delete;
+
+ private:
+  void Run(uint64_t bytes_per_second);
+  // False when it is time to end.
+  bool Pause(double seconds) KVSTOW_EXCLUDES(mu_);
+
+  TieredStore& store_;
+  Mutex mu_;
+  CondVar ended_;
+  bool end_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_STORE_SCRUBBER_H_

@@ -1,0 +1,44 @@
+// What a store holds and what it did, in numbers. Values.
+#ifndef KVSTOW_STORAGE_STORE_USAGE_H_
+#define KVSTOW_STORAGE_STORE_USAGE_H_
+
+#include <array>
+#include <cstdint>
+
+#include "storage/segment.h"
+
+namespace kvstow {
+
+struct TierUsage {
+  uint64_t budget_bytes = 0;
+  // Bodies, and the header with each copy of a page's base; of all spaces together, on disk, also
+  // of pages that are forgotten and still to be erased there.
+  uint64_t encoded_bytes = 0;
+  uint64_t raw_bytes = 0;  // of the pages whose base is (hottest) here
+  uint64_t pages = 0;      // whose base is (hottest) here
+  uint64_t segments = 0;
+  bool operator==(const TierUsage&) const = default;
+};
+
+struct StoreUsage {
+  std::array<TierUsage, kTiers> tiers;
+  uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
+  uint64_t leases = 0, leased_pages = 0, pinned_pages = 0;
+  uint64_t index_bytes = 0;  // of memory that the index takes for them, about
+  bool operator==(const StoreUsage&) const = default;
+};
+
+// Counters since start; monotonic.
+struct StoreCounters {
+  uint64_t puts = 0, already_there = 0, conflicts = 0;
+  uint64_t demoted_bytes = 0, dropped_segments = 0, dropped_pages = 0;
+  uint64_t cooled_pages = 0, cooled_bytes = 0;  // hot pages that got their cold form; bytes saved
+  uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
+  uint64_t recovered_pages = 0, damaged_records = 0, damaged_logs = 0;
+  uint64_t expired_leases = 0, disk_errors = 0;
+  uint64_t scrubbed_bytes = 0;  // read by the scrubber
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_STORAGE_STORE_USAGE_H_

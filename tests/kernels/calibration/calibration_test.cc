@@ -1,0 +1,227 @@
+// Calibration blobs and the fit that makes them.
+#include "kernels/calibration/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/digest.h"
+#include "kernels/calibration/calibration_basis.h"
+#include "kernels/calibration/calibration_moments.h"
+#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibration_store.h"
+#include "kernels/methods/joint_fit.h"
+#include "tests/kernels/correlated_pages.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Puts the digest right again, so that what it guards is reached.
+std::string Resealed(std::string blob) {
+  const Digest128 digest = Xxh3_128(AsBytes(blob).first(blob.size() - 16));
+  std::memcpy(blob.data() + blob.size() - 16, digest.bytes.data(), 16);
+  return blob;
+}
+
+const std::string& Blob() {
+  static const std::string blob = FitCorrelated(CorrelatedSpec(), 2).value();
+  return blob;
+}
+
+TEST(CalibrationTest, ABlobReadsBackAsWhatWasFitted) {
+  const auto calibration = ParseCalibration(AsBytes(Blob()));
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  EXPECT_EQ((*calibration)->shape(), ShapeFor(CorrelatedSpec(), 2));
+  EXPECT_EQ(HexOf((*calibration)->id()), HexOf(Sha256(AsBytes(Blob()))).substr(0, 32));
+  ASSERT_EQ((*calibration)->runs().size(), 2);
+  const CalibratedRun &first = (*calibration)->runs()[0], &last = (*calibration)->runs()[1];
+  EXPECT_EQ(first.width(), 2 * 2 * (16 + 8));
+  EXPECT_EQ(last.width(), 2 * (16 + 8));
+  EXPECT_EQ(last.first_layer, 2);
+  EXPECT_EQ(last.layer_count, 1);
+  // Six latents, and noise that is small against the step.
+  EXPECT_GE(first.rank(), 5);
+  EXPECT_LE(first.rank(), 8);
+  EXPECT_TRUE(std::is_sorted(first.sigma.rbegin(), first.sigma.rend()));
+}
+
+TEST(CalibrationTest, FittingIsDeterministic) {
+  EXPECT_EQ(FitCorrelated(CorrelatedSpec(), 2).value(), Blob());
+}
+
+TEST(CalibrationTest, DecodeUndoesEncode) {
+  const auto calibration = ParseCalibration(AsBytes(Blob())).value();
+  const CalibratedRun& run = calibration->runs()[0];
+  std::vector<float> c(run.rank()), x(run.width()), back(run.rank());
+  Gaussian gaussian;
+  for (float& value : c) value = gaussian();
+  MultiplyRows(c.data(), 1, run.decode, {0, run.width()}, x.data(), run.width());
+  MultiplyRows(x.data(), 1, run.encode, {0, run.rank()}, back.data(), run.rank());
+  for (size_t i = 0; i < c.size(); ++i) EXPECT_NEAR(back[i], c[i], 0.01) << i;
+}
+
+TEST(CalibrationTest, DamageIsFound) {
+  const std::string& blob = Blob();
+  for (size_t i = 0; i < blob.size(); i += 97) {
+    std::string damaged = blob;
+    damaged[i] ^= 0x10;
+    const auto status = ParseCalibration(AsBytes(damaged)).status();
+    EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) << i << status;
+  }
+  for (size_t size = 0; size < blob.size(); size += 131) {
+    EXPECT_TRUE(absl::IsDataLoss(ParseCalibration(AsBytes(blob.substr(0, size))).status()));
+  }
+}
+
+// A digest does not stop who writes it: lengths and values are checked behind it.
+TEST(CalibrationTest, AWrongBlobWithARightDigestIsFound) {
+  const std::string& blob = Blob();
+  for (size_t i = 10; i < blob.size() - 16; i += i < 2000 ? 1 : 53) {
+    std::string wrong = blob;
+    wrong[i] ^= 0xff;
+    const auto parsed = ParseCalibration(AsBytes(Resealed(wrong)));
+    EXPECT_TRUE(parsed.ok() || absl::IsDataLoss(parsed.status())) << i << parsed.status();
+  }
+  for (const size_t cut : {1, 100, 3000}) {
+    const auto parsed = ParseCalibration(AsBytes(Resealed(blob.substr(0, blob.size() - cut))));
+    EXPECT_TRUE(absl::IsDataLoss(parsed.status())) << parsed.status();
+  }
+  std::string huge = blob;
+  const uint32_t layers = 1024, heads = 1024;
+  std::memcpy(huge.data() + 10, &layers, 4);
+  std::memcpy(huge.data() + 14, &heads, 4);
+  EXPECT_TRUE(absl::IsDataLoss(ParseCalibration(AsBytes(Resealed(huge))).status()));
+}
+
+TEST(CalibrationTest, ANewerVersionIsRefused) {
+  std::string newer = Blob();
+  newer[8] = 9;
+  EXPECT_TRUE(absl::IsFailedPrecondition(ParseCalibration(AsBytes(Resealed(newer))).status()));
+}
+
+TEST(CalibrationStoreTest, FindsByIdAndChoosesByShape) {
+  CalibrationStore store;
+  const auto one = store.Add(AsBytes(Blob())).value();
+  EXPECT_EQ(store.Add(AsBytes(Blob())).value(), one);
+  EXPECT_EQ(store.Find(one->id()), one);
+  EXPECT_EQ(store.Find(CalibrationId{}), nullptr);
+  const KvSpec spec = CorrelatedSpec();
+  const auto need = [](std::string blob) {
+    return CalibrationNeed{.section = "joint", .layers_per_run = 2, .blob = std::move(blob)};
+  };
+  EXPECT_EQ(store.Choose(spec, need("")).value(), one);
+  EXPECT_EQ(store.Choose(spec, need(HexOf(one->id()).substr(0, 5))).value(), one);
+  const auto other_run = store.Choose(spec, {.section = "joint", .layers_per_run = 3}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(other_run));
+  EXPECT_THAT(other_run.message(), HasSubstr("runs of 3"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      store.Choose(spec, {.section = "other", .layers_per_run = 2}).status()));
+  const std::string other = FitCorrelated(CorrelatedSpec(), 2,
+                                          {.metric_k = std::vector<float>(6 * 16 * 16, 1),
+                                           .metric_v = std::vector<float>(6 * 8 * 8, 1),
+                                           .gain_k = std::vector<float>(6, 0.1f),
+                                           .gain_v = std::vector<float>(6, 0.1f)})
+                                .value();
+  ASSERT_TRUE(store.Add(AsBytes(other)).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(store.Choose(spec, need("")).status()));
+  EXPECT_EQ(store.Choose(spec, need(HexOf(one->id()))).value(), one);
+}
+
+TEST(CalibrationFitTest, RefusesWhatDoesNotFit) {
+  const KvSpec spec = CorrelatedSpec();
+  EXPECT_TRUE(absl::IsInvalidArgument(StartJointFit(spec, {.layers_per_run = 0}, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      StartJointFit(spec, {}, {.gain_k = std::vector<float>(5, 1)}).status()));
+  auto fit = StartJointFit(spec, {}, {}).value();
+  EXPECT_TRUE(absl::IsFailedPrecondition(fit->Finish().status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = {}, .tokens = 3})));
+  auto raw = CorrelatedPage(spec, 40, 1);
+  ASSERT_TRUE(fit->Add({.raw = raw, .tokens = 40}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(fit->EndPass())) << "36 tokens are too few";
+  raw[1000] = 0xff, raw[1001] = 0x7f;  // beyond the first tokens, which are left out
+  EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 40})));
+}
+
+TEST(CalibrationFitTest, SensitivitiesMakeAModelOfImportance) {
+  const KvSpec spec = CorrelatedSpec();
+  const std::string blob = FitCorrelated(spec, 2, {}, /*with_sensitivity=*/true).value();
+  const auto calibration = ParseCalibration(AsBytes(blob)).value();
+  for (const CalibratedRun& run : calibration->runs()) {
+    EXPECT_EQ(run.importance.weights.size(), ImportanceWeights(run.rank()));
+  }
+  EXPECT_TRUE(absl::IsDataLoss(
+      ParseCalibration(AsBytes(Resealed(blob.substr(0, blob.size() - 4)))).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(StartJointFit(spec, {}, {.sensitivity = {1, 2, -1}}).status()));
+  auto fit = StartJointFit(spec, {}, {.sensitivity = {1, 2, 1}}).value();
+  const auto raw = CorrelatedPage(spec, 128, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 128}))) << "of 1 token";
+}
+
+TEST(CalibrationFitTest, AllPassesMustSeeTheSame) {
+  const KvSpec spec = CorrelatedSpec();
+  auto fit = StartJointFit(spec, {}, {}).value();
+  const auto raw = CorrelatedPage(spec, 128, 1);
+  ASSERT_TRUE(fit->Add({.raw = raw, .tokens = 128}).ok());
+  ASSERT_TRUE(fit->EndPass().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(fit->EndPass()));
+}
+
+TEST(CalibrationMomentsTest, ChunksAddUpToTheWhole) {
+  constexpr size_t kWidth = 130, kCount = 90;
+  Gaussian gaussian;
+  std::vector<float> x(kWidth * kCount);
+  for (float& value : x) value = gaussian() + 1;
+  SecondMoments whole(kWidth), parts(kWidth);
+  FirstMoments first_whole(kWidth), first_parts(kWidth);
+  whole.Add(x.data(), kCount);
+  first_whole.Add(x.data(), kCount);
+  for (size_t t = 0; t < kCount; t += 30) {
+    parts.Add(x.data() + t * kWidth, 30);
+    first_parts.Add(x.data() + t * kWidth, 30);
+  }
+  EXPECT_EQ(first_parts.Mean(), first_whole.Mean());
+  EXPECT_NEAR(first_whole.Spread(0, kWidth), 1, 0.02);
+  const std::vector<double> a = std::move(whole).Take(), b = std::move(parts).Take();
+  for (size_t i = 0; i < kWidth; ++i) {
+    for (size_t j = 0; j < kWidth; ++j) {
+      double expected = 0;
+      for (size_t t = 0; t < kCount; ++t) expected += double{x[t * kWidth + i]} * x[t * kWidth + j];
+      ASSERT_NEAR(a[i * kWidth + j], expected / kCount, 1e-5);
+      ASSERT_NEAR(b[i * kWidth + j], expected / kCount, 1e-5);
+    }
+  }
+}
+
+TEST(CalibrationBasisTest, WhiteningHasTheMetricsSizeAndAnInverse) {
+  // Eigenvalues 4 and 0: the second is lifted to a thousandth of their mean.
+  const float metric[] = {2, 2, 2, 2};
+  const WhiteningBlock block = WhitenByMetric(0, metric, 2, 3);
+  const auto product = [&](size_t i, size_t j) {
+    return block.forward[i] * block.inverse[2 * j] +
+           block.forward[2 + i] * block.inverse[2 * j + 1];
+  };
+  EXPECT_NEAR(product(0, 0), 1, 1e-9);
+  EXPECT_NEAR(product(1, 0), 0, 1e-9);
+  const double along = block.forward[0] + block.forward[1];
+  EXPECT_NEAR(along, 3 * std::sqrt(2.0), 1e-9);
+  const double across = block.forward[0] - block.forward[1];
+  EXPECT_NEAR(across, 3 * std::sqrt(1e-3), 1e-9);
+}
+
+TEST(CalibrationBasisTest, ComponentsAreOrderedAndDecodeInvertsEncode) {
+  const std::vector<double> moments = {4, 0, 0, 0, 9, 0, 0, 0, 1};
+  const std::vector<WhiteningBlock> blocks = {WhitenByScale(0, 2, 1), WhitenByScale(2, 1, 10)};
+  const Basis basis = FitBasis(moments, 3, blocks);
+  EXPECT_NEAR(std::abs(basis.encode[2]), 10, 1e-5);
+  EXPECT_NEAR(std::abs(basis.decode[2]), 0.1, 1e-6);
+  EXPECT_NEAR(std::abs(basis.encode[3 + 1]), 1, 1e-5);
+  EXPECT_NEAR(std::abs(basis.encode[6 + 0]), 1, 1e-5);
+}
+
+}  // namespace
+}  // namespace kvstow::testing

@@ -1,0 +1,62 @@
+#include "tests/kernels/device/emulated_joint.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/device/host_buffer.h"
+#include "kernels/transform/dense_product.h"
+
+namespace kvstow::testing {
+namespace {
+
+using gpu::JointLaunch;
+
+void Multiply(const gpu::JointProduct& p) {
+  const size_t from = gpu::PaddedWidth(p.from), to = gpu::PaddedWidth(p.to);
+  PackedMatrix m(p.from, p.to);
+  std::vector<float> row(p.to);
+  for (size_t i = 0; i < p.from; ++i) {
+    for (size_t j = 0; j < p.to; ++j) row[j] = Bf16ToFloat(p.m[i * to + j]);
+    m.SetRow(i, row);
+  }
+  std::vector<float> x(p.rows * p.from);
+  for (size_t t = 0; t < p.rows; ++t) {
+    for (size_t i = 0; i < p.from; ++i) x[t * p.from + i] = Bf16ToFloat(p.x[t * from + i]);
+  }
+  MultiplyRows(x.data(), p.rows, m, {0, p.to}, p.y, to);
+}
+
+class Engine final : public JointEngine {
+ public:
+  explicit Engine(ThreadOrder order) : order_(order) {}
+
+  uint8_t* AddressOf(const DeviceBuffer& buffer) const override {
+    const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
+    return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
+  }
+  absl::Status Encode(const JointLaunch& launch) override {
+    std::fill_n(launch.refused, launch.pages, 0u);
+    const auto start = [&](const auto& step) { RunStep(order_, launch, step); };
+    gpu::BeforeEncoding(launch, start);
+    if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, true));
+    gpu::AfterEncoding(launch, start);
+    return absl::OkStatus();
+  }
+  absl::Status Decode(const JointLaunch& launch) override {
+    if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, false));
+    gpu::AfterDecoding(launch, [&](const auto& step) { RunStep(order_, launch, step); });
+    return absl::OkStatus();
+  }
+
+ private:
+  const ThreadOrder order_;
+};
+
+}  // namespace
+
+std::unique_ptr<JointEngine> EmulatedJoint(ThreadOrder order) {
+  return std::make_unique<Engine>(order);
+}
+
+}  // namespace kvstow::testing
