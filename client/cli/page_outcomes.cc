@@ -1,6 +1,7 @@
 #include "client/cli/page_outcomes.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,11 +14,17 @@ int ReportOutcomes(const OutputFlags& flags, const std::string& done_word,
     return std::count(outcomes->begin(), outcomes->end(), outcome);
   };
   const auto done = count(PageOutcome::kHit), missed = count(PageOutcome::kMiss);
-  const auto refused = static_cast<int64_t>(outcomes->size()) - done - missed;
-  Print(flags, {{done_word, done}, {"missed", missed}, {"refused", refused}},
-        absl::StrCat(done, " pages ", done_word, ", ", missed, " were not there, ", refused,
-                     " were refused", refused > 0 ? " (leased)" : "", "\n"));
-  if (refused > 0) return kFailed;
+  const auto unavailable = count(PageOutcome::kUnavailable);
+  const auto refused = static_cast<int64_t>(outcomes->size()) - done - missed - unavailable;
+  std::string text = absl::StrCat(done, " pages ", done_word, ", ", missed, " were not there, ",
+                                  refused, " were refused", refused > 0 ? " (leased)\n" : "\n");
+  if (unavailable > 0) {
+    absl::StrAppend(&text, unavailable, " may still be on disk, which refuses writes: try again\n");
+  }
+  Print(flags,
+        {{done_word, done}, {"missed", missed}, {"refused", refused}, {"unavailable", unavailable}},
+        text);
+  if (refused + unavailable > 0) return kFailed;
   return done == 0 ? kMiss : kDone;
 }
 

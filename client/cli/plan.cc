@@ -161,6 +161,26 @@ void AddHardware(CLI::App& verb, Flags& flags) {
             "mean time to first token to reach, in ms");
 }
 
+constexpr char kFooter[] =
+    "Every figure says where it comes from: published (the model's geometry), given (typed in),\n"
+    "measured (here, or counted), modelled (a formula over the others).\n"
+    "Examples:\n"
+    "  kvstow plan --model llama-3.1-8b\n"
+    "  kvstow plan --model ./config.json --tp 8 --recipe int8 --recipe kvstow=6.0\n"
+    "  kvstow plan --model llama-3.1-8b --trace conversation_trace.jsonl --size 512GiB\n"
+    "  kvstow plan --model llama-3.1-8b --recipe kivi4 --plot curve.svg --profile "
+    "sessions=500,turns=5,shared=2000,prompt=800,output=300,rate=0.2,think=30\n"
+    "  kvstow plan --model llama-3.1-8b --recipe int8 --recipe kvstow=6.0 --trace trace.jsonl "
+    "--ram "
+    "256GiB --disk 2TiB --disk-bandwidth 3GB/s --link 25Gbit/s --prefill-tps 8000\n"
+    "  kvstow plan --model llama-3.1-8b --trace trace.jsonl --target-hit 30 --ram-price 3 "
+    "--disk-price 0.1\n"
+    "  kvstow codec roundtrip --recipe kvstow --format json case.safetensors out.safetensors > "
+    "runs.json\n"
+    "  kvstow plan --model llama-3.1-8b --roundtrip runs.json --trace trace.jsonl --ram 256GiB\n"
+    "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
+    "  kvstow plan --model deepseek-v3 --recipe mla8 --format json";
+
 }  // namespace
 
 void AddPlan(CLI::App& app, int& exit_code) {
@@ -208,25 +228,7 @@ void AddPlan(CLI::App& app, int& exit_code) {
       ->type_name("SIZE");
   verb->add_option("--plot", flags->plot, "SVG file to draw hit rate against size into");
   AddHardware(*verb, *flags);
-  verb->footer(
-      "Every figure says where it comes from: published (the model's geometry), given (typed in),\n"
-      "measured (here, or counted), modelled (a formula over the others).\n"
-      "Examples:\n"
-      "  kvstow plan --model llama-3.1-8b\n"
-      "  kvstow plan --model ./config.json --tp 8 --recipe int8 --recipe kvstow=6.0\n"
-      "  kvstow plan --model llama-3.1-8b --trace conversation_trace.jsonl --size 512GiB\n"
-      "  kvstow plan --model llama-3.1-8b --recipe kivi4 --plot curve.svg --profile "
-      "sessions=500,turns=5,shared=2000,prompt=800,output=300,rate=0.2,think=30\n"
-      "  kvstow plan --model llama-3.1-8b --recipe int8 --recipe kvstow=6.0 --trace trace.jsonl "
-      "--ram "
-      "256GiB --disk 2TiB --disk-bandwidth 3GB/s --link 25Gbit/s --prefill-tps 8000\n"
-      "  kvstow plan --model llama-3.1-8b --trace trace.jsonl --target-hit 30 --ram-price 3 "
-      "--disk-price 0.1\n"
-      "  kvstow codec roundtrip --recipe kvstow --format json case.safetensors out.safetensors > "
-      "runs.json\n"
-      "  kvstow plan --model llama-3.1-8b --roundtrip runs.json --trace trace.jsonl --ram 256GiB\n"
-      "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
-      "  kvstow plan --model deepseek-v3 --recipe mla8 --format json");
+  verb->footer(kFooter);
   verb->callback(
       [flags, verb, &exit_code] { exit_code = Plan(*flags, verb->count("--recipe") > 0); });
 }

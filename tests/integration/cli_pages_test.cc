@@ -1,5 +1,5 @@
 // The command line: what it shows of stored pages.
-#include "kernels/convert.h"
+#include "kernels/page/convert.h"
 #include "tests/integration/cli_server.h"
 
 namespace kvstow {
@@ -24,6 +24,23 @@ TEST_F(CliServer, StatsTellTheBitsOfTokensByTierAndAge) {
   EXPECT_NEAR(row["bits_per_token"].get<double>(), 8.25 * kRawBytes / 2 / 256, 2000);
   EXPECT_THAT(Run({"stats"}).out, HasSubstr("BITS/TOKEN"));
   EXPECT_EQ(Run({"stats", "--space", "nowhere"}).exit_code, 1);
+}
+
+TEST_F(CliServer, ADroppedSpaceIsGoneForAllAndItsNameIsFree) {
+  const std::vector<std::string> put = {"put", "--space",       "s",  "--recipe",
+                                        "raw", "--page-tokens", "64", kCase};
+  ASSERT_EQ(Run(put).exit_code, 0);
+  ASSERT_EQ(Run({"pin", "--space", "s", kCase}).exit_code, 0);
+  const Json dropped = RunJson({"drop", "--space", "s"});
+  EXPECT_TRUE(dropped["dropped"].get<bool>());
+  EXPECT_EQ(dropped["pages"], 4) << "pinned pages go too";
+  EXPECT_EQ(Run({"get", "--space", "s", kCase, out_}).exit_code, 1);
+  const Finished again = Run({"drop", "--space", "s"});
+  EXPECT_EQ(again.exit_code, 3);
+  EXPECT_THAT(again.out, HasSubstr("`kvstow spaces` lists them"));
+  std::vector<std::string> other = put;
+  other[4] = "int8";
+  EXPECT_EQ(Run(other).exit_code, 0) << "another recipe may have the name";
 }
 
 TEST_F(CliServer, ChosenTokensComeBackOneRangeBehindTheOther) {

@@ -14,8 +14,8 @@ using testing::HasSubstr;
 constexpr char kNobody[] = "127.0.0.1:1";
 
 const std::vector<std::string> kVerbs = {
-    "ping",  "status", "stats",  "spaces", "put",    "get",   "exists", "del",      "pin",
-    "unpin", "evict",  "budget", "flush",  "verify", "bench", "report", "summaries"};
+    "ping", "status", "stats", "spaces", "put",   "get",    "exists", "del",    "pin",
+    "drop", "unpin",  "evict", "budget", "flush", "verify", "bench",  "report", "summaries"};
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
   std::vector<std::vector<std::string>> all = {
@@ -65,6 +65,8 @@ TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
       arguments.insert(arguments.end(), {"--space", "s", kCase});
     } else if (verb == "get" || verb == "summaries") {
       arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
+    } else if (verb == "drop") {
+      arguments.insert(arguments.end(), {"--space", "s"});
     } else if (verb == "evict") {
       arguments.insert(arguments.end(), {"--tier", "host"});
     } else if (verb == "budget") {
