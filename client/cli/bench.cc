@@ -238,48 +238,39 @@ int Bench(const Flags& flags) {
 
 }  // namespace
 
-void AddBench(CLI::App& app, int& exit_code) {
-  CLI::App* const verb =
-      app.add_subcommand("bench", "Put and get load on a live server; what it put is deleted");
+void AddBench(const Verb& app) {
+  const Verb verb = app.Add("bench", "Put and get load on a live server; what it put is deleted");
   const auto flags = std::make_shared<Flags>();
   flags->spec = {
       .model = "bench", .revision = kUnversioned, .layers = 30, .kv_heads = 3, .page_tokens = 256};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--clients", flags->clients, "clients at once, each with its connections")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  verb->add_option("--pages", flags->pages, "pages of each client")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  verb->add_option("--batch", flags->batch, "pages in one call")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  verb->add_option("--layers-per-run", flags->layers_per_run,
-                   "of the pages that are fetched layer by layer; 0 = as the space says")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  verb->add_option("--recipe", flags->recipe, "codec; the server's default if left out");
-  verb->add_option("--space", flags->space, "space to use")->capture_default_str();
-  verb->add_option("--layers", flags->spec.layers, "of the synthetic model")->capture_default_str();
-  verb->add_option("--kv-heads", flags->spec.kv_heads, "of the synthetic model")
-      ->capture_default_str();
-  verb->add_option("--head-dim", flags->spec.head_dim_k, "of the synthetic model")
-      ->capture_default_str();
-  verb->add_option("--page-tokens", flags->spec.page_tokens, "tokens of a page")
-      ->capture_default_str();
-  verb->footer(
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--clients", flags->clients, "clients at once, each with its connections")
+      .Within(1, 256)
+      .ShowDefault();
+  verb.Option("--pages", flags->pages, "pages of each client").Within(1, 1000000).ShowDefault();
+  verb.Option("--batch", flags->batch, "pages in one call").Within(1, 65536).ShowDefault();
+  verb.Option("--layers-per-run", flags->layers_per_run,
+              "of the pages that are fetched layer by layer; 0 = as the space says")
+      .Within(0, 1024)
+      .ShowDefault();
+  verb.Option("--recipe", flags->recipe, "codec; the server's default if left out");
+  verb.Option("--space", flags->space, "space to use").ShowDefault();
+  verb.Option("--layers", flags->spec.layers, "of the synthetic model").ShowDefault();
+  verb.Option("--kv-heads", flags->spec.kv_heads, "of the synthetic model").ShowDefault();
+  verb.Option("--head-dim", flags->spec.head_dim_k, "of the synthetic model").ShowDefault();
+  verb.Option("--page-tokens", flags->spec.page_tokens, "tokens of a page").ShowDefault();
+  verb.Footer(
       "Examples:\n  kvstow bench --recipe raw --clients 4\n"
       "  kvstow bench compare            # kvstow, Redis and memcached, started here\n"
       "  kvstow bench overload           # more than a server can take\n"
       "  kvstow bench --layers 80 --kv-heads 8 --head-dim 128 --pages 16 --space big");
-  AddBenchCompare(*verb, exit_code);
-  AddBenchOverload(*verb, exit_code);
-  verb->callback([verb, flags, &exit_code] {
-    if (!verb->get_subcommands().empty()) return;
+  AddBenchCompare(verb);
+  AddBenchOverload(verb);
+  verb.Run([flags] {
     flags->spec.head_dim_v = flags->spec.head_dim_k;
-    exit_code = Bench(*flags);
+    return Bench(*flags);
   });
 }
 

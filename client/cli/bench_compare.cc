@@ -260,8 +260,8 @@ absl::Status Compare(const Flags& flags) {
 
 }  // namespace
 
-void AddBenchCompare(CLI::App& bench, int& exit_code) {
-  CLI::App* const verb = bench.add_subcommand(
+void AddBenchCompare(const Verb& bench) {
+  const Verb verb = bench.Add(
       "compare",
       "Starts kvstowd, Redis and memcached on this machine and measures them in turns, with "
       "clients that land values in their own buffers; scripts/setup --peers installs the others");
@@ -269,42 +269,40 @@ void AddBenchCompare(CLI::App& bench, int& exit_code) {
   flags->spec = {
       .model = "compare", .revision = kUnversioned, .layers = 16, .kv_heads = 8, .page_tokens = 64};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--clients", flags->clients, "clients at once; a list gives a table each")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  verb->add_option("--peers", flags->peers, "kvstow, redis, memcached, loop (a bare socket)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"kvstow", "redis", "memcached", "loop"}))
-      ->capture_default_str();
-  verb->add_option("--encoded", flags->encoded,
-                   "recipe of the pages that travel encoded; \"\" for no such row")
-      ->capture_default_str();
-  verb->add_option("--shared", flags->shared,
-                   "recipes of kvstow through shared memory; \"\" for no such rows")
-      ->delimiter(',')
-      ->capture_default_str();
-  verb->add_option("--values", flags->values, "values of each client in a round")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  verb->add_option("--batch", flags->batch, "values in a call")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  verb->add_option("--rounds", flags->rounds, "rounds; one more before them warms up")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  verb->add_option("--page-tokens", flags->spec.page_tokens, "tokens of a page: 32 KiB each")
-      ->capture_default_str();
-  verb->add_flag("--local", flags->local, "over UNIX sockets too");
-  verb->footer(
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--clients", flags->clients, "clients at once; a list gives a table each")
+      .SplitAt(',')
+      .Within(1, 256)
+      .ShowDefault();
+  verb.Option("--peers", flags->peers, "kvstow, redis, memcached, loop (a bare socket)")
+      .SplitAt(',')
+      .OneOf({"kvstow", "redis", "memcached", "loop"})
+      .ShowDefault();
+  verb.Option("--encoded", flags->encoded,
+              "recipe of the pages that travel encoded; \"\" for no such row")
+      .ShowDefault();
+  verb.Option("--shared", flags->shared,
+              "recipes of kvstow through shared memory; \"\" for no such rows")
+      .SplitAt(',')
+      .ShowDefault();
+  verb.Option("--values", flags->values, "values of each client in a round")
+      .Within(1, 100000)
+      .ShowDefault();
+  verb.Option("--batch", flags->batch, "values in a call").Within(1, 1024).ShowDefault();
+  verb.Option("--rounds", flags->rounds, "rounds; one more before them warms up")
+      .Within(1, 1000)
+      .ShowDefault();
+  verb.Option("--page-tokens", flags->spec.page_tokens, "tokens of a page: 32 KiB each")
+      .ShowDefault();
+  verb.Switch("--local", flags->local, "over UNIX sockets too");
+  verb.Footer(
       "Examples:\n  kvstow bench compare\n"
       "  kvstow bench compare --clients 1,2,4,8 --rounds 11 --local\n"
       "  kvstow bench compare --batch 4 --page-tokens 32 --shared int8,kvstow\n"
       "  kvstow bench compare --peers kvstow,loop --page-tokens 256 --format json");
-  verb->callback([flags, &exit_code] {
+  verb.Run([flags] {
     const absl::Status status = Compare(*flags);
-    exit_code = status.ok() ? kDone : Fail(flags->output, status);
+    return status.ok() ? kDone : Fail(flags->output, status);
   });
 }
 

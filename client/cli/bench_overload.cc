@@ -217,8 +217,8 @@ absl::Status Overload(const Flags& flags) {
 
 }  // namespace
 
-void AddBenchOverload(CLI::App& bench, int& exit_code) {
-  CLI::App* const verb = bench.add_subcommand(
+void AddBenchOverload(const Verb& bench) {
+  const Verb verb = bench.Add(
       "overload",
       "Starts a kvstowd and puts some times what it can take: what is stored, refused, how fast, "
       "in how much memory");
@@ -229,28 +229,24 @@ void AddBenchOverload(CLI::App& bench, int& exit_code) {
                  .kv_heads = 8,
                  .page_tokens = 64};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--times", flags->times, "offered load, in peaks")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  verb->add_option("--seconds", flags->seconds, "of each of the three phases")
-      ->check(CLI::Range(1, 3600))
-      ->capture_default_str();
-  verb->add_option("--clients", flags->clients, "clients, each with its connections")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  verb->add_option("--batch", flags->batch, "pages in a call")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  verb->add_option("--page-tokens", flags->spec.page_tokens, "tokens of a page: 32 KiB each")
-      ->capture_default_str();
-  verb->add_option("--recipe", flags->recipe, "codec")->capture_default_str();
-  verb->add_flag("--local", flags->local, "over a UNIX socket, where all goes over gRPC");
-  verb->footer(
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--times", flags->times, "offered load, in peaks").Within(1, 100).ShowDefault();
+  verb.Option("--seconds", flags->seconds, "of each of the three phases")
+      .Within(1, 3600)
+      .ShowDefault();
+  verb.Option("--clients", flags->clients, "clients, each with its connections")
+      .Within(1, 256)
+      .ShowDefault();
+  verb.Option("--batch", flags->batch, "pages in a call").Within(1, 1024).ShowDefault();
+  verb.Option("--page-tokens", flags->spec.page_tokens, "tokens of a page: 32 KiB each")
+      .ShowDefault();
+  verb.Option("--recipe", flags->recipe, "codec").ShowDefault();
+  verb.Switch("--local", flags->local, "over a UNIX socket, where all goes over gRPC");
+  verb.Footer(
       "Examples:\n  kvstow bench overload\n  kvstow bench overload --times 8 --recipe int8");
-  verb->callback([flags, &exit_code] {
+  verb.Run([flags] {
     const absl::Status status = Overload(*flags);
-    exit_code = status.ok() ? kDone : Fail(flags->output, status);
+    return status.ok() ? kDone : Fail(flags->output, status);
   });
 }
 

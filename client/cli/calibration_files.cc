@@ -6,12 +6,12 @@
 
 namespace kvstow::cli {
 
-void AddCalibrationFlag(CLI::App& verb, std::vector<std::string>& files) {
-  verb.add_option("--calibration", files,
-                  "file that `kvstow codec calibrate` wrote, for recipes that need one; may be "
-                  "given more than once")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+void AddCalibrationFlag(const Verb& verb, std::vector<std::string>& files) {
+  verb.Option("--calibration", files,
+              "file that `kvstow codec calibrate` wrote, for recipes that need one; may be "
+              "given more than once")
+      .TypeName("FILE")
+      .OneValueEach();
 }
 
 absl::Status LoadCalibrations(const std::vector<std::string>& files, CalibrationStore& out) {

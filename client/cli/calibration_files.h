@@ -13,7 +13,7 @@
 namespace kvstow::cli {
 
 // --calibration FILE, any number of them.
-void AddCalibrationFlag(CLI::App& verb, std::vector<std::string>& files);
+void AddCalibrationFlag(const Verb& verb, std::vector<std::string>& files);
 
 // Errors name the file.
 absl::Status LoadCalibrations(const std::vector<std::string>& files, CalibrationStore& out);

@@ -7,12 +7,11 @@
 
 namespace kvstow::cli {
 
-void AddCaseVerbFlags(CLI::App& verb, CaseVerbFlags& flags) {
+void AddCaseVerbFlags(const Verb& verb, CaseVerbFlags& flags) {
   AddServerFlags(verb, flags.server);
   AddOutputFlags(verb, flags.output);
-  verb.add_option("--space", flags.pages.space, "name of the space")->required();
-  verb.add_option("CASE", flags.pages.path, "safetensors file with k.L, v.L and tokens")
-      ->required();
+  verb.Option("--space", flags.pages.space, "name of the space").Required();
+  verb.Option("CASE", flags.pages.path, "safetensors file with k.L, v.L and tokens").Required();
 }
 
 CasePages CutCase(CaseFile file, uint32_t page_tokens) {

@@ -26,7 +26,7 @@ struct CaseVerbFlags {
   ServerFlags server;
   CaseFlags pages;
 };
-void AddCaseVerbFlags(CLI::App& verb, CaseVerbFlags& flags);
+void AddCaseVerbFlags(const Verb& verb, CaseVerbFlags& flags);
 
 struct CasePages {
   CaseFile file;

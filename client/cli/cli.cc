@@ -6,20 +6,20 @@
 
 namespace kvstow::cli {
 
-void AddOutputFlags(CLI::App& verb, OutputFlags& flags) {
-  verb.add_option("--format", flags.format, "text for people, json for programs")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+void AddOutputFlags(const Verb& verb, OutputFlags& flags) {
+  verb.Option("--format", flags.format, "text for people, json for programs")
+      .OneOf({"text", "json"})
+      .ShowDefault();
 }
 
-void AddServerFlags(CLI::App& verb, ServerFlags& flags, double timeout_s) {
+void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   flags.timeout_s = timeout_s;
-  verb.add_option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
-      ->envname("KVSTOW_SERVER")
-      ->capture_default_str();
-  verb.add_option("--timeout", flags.timeout_s, "seconds that a call may take")
-      ->check(CLI::Range(0.001, 86400.0))
-      ->capture_default_str();
+  verb.Option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
+      .FromEnvironment("KVSTOW_SERVER")
+      .ShowDefault();
+  verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
+      .Within(0.001, 86400.0)
+      .ShowDefault();
 }
 
 ClientOptions OptionsOf(const ServerFlags& flags) {

@@ -1,39 +1,36 @@
-// What the verbs of `kvstow` share: exit codes, flags, output.
+// What the verbs of `kvstow` share: flags, output.
 //
-// A verb is one file with one function that adds a subcommand to the application; its callback sets
-// the exit code. Text goes to standard output for people, or one JSON object on one line with
+// A verb is one file with one function that adds a verb (verb.h) to the application. Text goes to
+// standard output for people, or one JSON object on one line with
 // `--format json`; errors and progress go to standard error.
 #ifndef KVSTOW_CLIENT_CLI_CLI_H_
 #define KVSTOW_CLIENT_CLI_CLI_H_
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/cli/verb.h"
 #include "client/client.h"
 
 namespace kvstow::cli {
 
 using Json = nlohmann::ordered_json;
 
-// A contract: scripts build on these.
-inline constexpr int kDone = 0, kFailed = 1, kWrongUse = 2, kMiss = 3;
-
 // --format
 struct OutputFlags {
   std::string format = "text";
   bool json() const { return format == "json"; }
 };
-void AddOutputFlags(CLI::App& verb, OutputFlags& flags);
+void AddOutputFlags(const Verb& verb, OutputFlags& flags);
 
 // --server and --timeout
 struct ServerFlags {
   std::string server = "127.0.0.1:7380";
   double timeout_s = 60;
 };
-void AddServerFlags(CLI::App& verb, ServerFlags& flags, double timeout_s = 60);
+void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);
 // Of a client that reports a dead server soon: people wait for it.
 ClientOptions OptionsOf(const ServerFlags& flags);
 std::unique_ptr<Client> Connect(const ServerFlags& flags);
@@ -44,33 +41,33 @@ void Print(const OutputFlags& flags, const Json& object, const std::string& text
 // code.
 int Fail(const OutputFlags& flags, const absl::Status& status);
 
-// Verbs. Each sets `exit_code` when it was called.
-void AddPing(CLI::App& app, int& exit_code);
-void AddStatus(CLI::App& app, int& exit_code);
-void AddStats(CLI::App& app, int& exit_code);
-void AddSpaces(CLI::App& app, int& exit_code);
-void AddPut(CLI::App& app, int& exit_code);
-void AddGet(CLI::App& app, int& exit_code);
-void AddReport(CLI::App& app, int& exit_code);
-void AddExists(CLI::App& app, int& exit_code);
-void AddDel(CLI::App& app, int& exit_code);
-void AddDrop(CLI::App& app, int& exit_code);
-void AddPin(CLI::App& app, int& exit_code);  // and unpin
-void AddEvict(CLI::App& app, int& exit_code);
-void AddBudget(CLI::App& app, int& exit_code);
-void AddFlush(CLI::App& app, int& exit_code);
-void AddVerify(CLI::App& app, int& exit_code);
-void AddSummaries(CLI::App& app, int& exit_code);
-void AddCodec(CLI::App& app, int& exit_code);  // list, roundtrip, calibrate and send
-void AddCodecRoundtrip(CLI::App& codec, int& exit_code);
-void AddCodecCalibrate(CLI::App& codec, int& exit_code);
-void AddCodecSend(CLI::App& codec, int& exit_code);
-void AddBench(CLI::App& app, int& exit_code);  // and compare
-void AddBenchCompare(CLI::App& bench, int& exit_code);
-void AddBenchOverload(CLI::App& bench, int& exit_code);
-void AddSimulate(CLI::App& app, int& exit_code);
-void AddReplay(CLI::App& app, int& exit_code);
-void AddPlan(CLI::App& app, int& exit_code);
+// Verbs.
+void AddPing(const Verb& app);
+void AddStatus(const Verb& app);
+void AddStats(const Verb& app);
+void AddSpaces(const Verb& app);
+void AddPut(const Verb& app);
+void AddGet(const Verb& app);
+void AddReport(const Verb& app);
+void AddExists(const Verb& app);
+void AddDel(const Verb& app);
+void AddDrop(const Verb& app);
+void AddPin(const Verb& app);  // and unpin
+void AddEvict(const Verb& app);
+void AddBudget(const Verb& app);
+void AddFlush(const Verb& app);
+void AddVerify(const Verb& app);
+void AddSummaries(const Verb& app);
+void AddCodec(const Verb& app);  // list, roundtrip, calibrate and send
+void AddCodecRoundtrip(const Verb& codec);
+void AddCodecCalibrate(const Verb& codec);
+void AddCodecSend(const Verb& codec);
+void AddBench(const Verb& app);  // and compare
+void AddBenchCompare(const Verb& bench);
+void AddBenchOverload(const Verb& bench);
+void AddSimulate(const Verb& app);
+void AddReplay(const Verb& app);
+void AddPlan(const Verb& app);
 
 }  // namespace kvstow::cli
 

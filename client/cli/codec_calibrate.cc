@@ -167,44 +167,43 @@ int Calibrate(const Flags& flags) {
 
 }  // namespace
 
-void AddCodecCalibrate(CLI::App& codec, int& exit_code) {
-  CLI::App* const verb = codec.add_subcommand(
+void AddCodecCalibrate(const Verb& codec) {
+  const Verb verb = codec.Add(
       "calibrate",
       "Fit the calibration of a recipe to text like what will be stored: to cases, or to the pages "
       "of a space");
   const auto flags = std::make_shared<Flags>();
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--recipe", flags->recipe,
-                   "the recipe; its `run` and its `step`, the finest that is meant to be used, "
-                   "shape the calibration")
-      ->required();
-  verb->add_option("--out", flags->out, "file to write the calibration to")->required();
-  verb->add_option("--model-stats", flags->model_stats,
-                   "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
-                   "gain_v, and optionally sensitivity of the cases' tokens in their order; "
-                   "without it all layers, heads and tokens count the same");
-  AddServerFlags(*verb, flags->server);
-  CLI::Option* const space =
-      verb->add_option("--space", flags->space,
-                       "calibrate on pages of this space of a running server, not on cases");
-  verb->add_option("--max-pages", flags->max_pages,
-                   "so many of them at most, spread over all that the space has")
-      ->check(CLI::Range(1u, 16384u))
-      ->needs(space)
-      ->capture_default_str();
-  verb->add_option(
-          "CASE", flags->cases,
-          "safetensors files with k.L, v.L and tokens, and with q.L for a policy that reads "
-          "statistics of queries")
-      ->excludes(space);
-  verb->footer(
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--recipe", flags->recipe,
+              "the recipe; its `run` and its `step`, the finest that is meant to be used, "
+              "shape the calibration")
+      .Required();
+  verb.Option("--out", flags->out, "file to write the calibration to").Required();
+  verb.Option("--model-stats", flags->model_stats,
+              "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
+              "gain_v, and optionally sensitivity of the cases' tokens in their order; "
+              "without it all layers, heads and tokens count the same");
+  AddServerFlags(verb, flags->server);
+  const Flag space =
+      verb.Option("--space", flags->space,
+                  "calibrate on pages of this space of a running server, not on cases");
+  verb.Option("--max-pages", flags->max_pages,
+              "so many of them at most, spread over all that the space has")
+      .Within(1u, 16384u)
+      .Needs(space)
+      .ShowDefault();
+  verb.Option("CASE", flags->cases,
+              "safetensors files with k.L, v.L and tokens, and with q.L for a policy that reads "
+              "statistics of queries")
+      .Excludes(space);
+  verb.Footer(
       "Examples:\n"
       "  kvstow codec calibrate --recipe 'kvstow-cal(run=10)' --out model.kvcal prose*.safetensors "
       "code*.safetensors\n"
       "  kvstow codec calibrate --recipe expected-attention --out queries.kvcal "
       "prose*.safetensors\n"
       "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --space smollm2");
-  verb->callback([flags, &exit_code] { exit_code = Calibrate(*flags); });
+  verb.Run([flags] { return Calibrate(*flags); });
 }
 
 }  // namespace kvstow::cli

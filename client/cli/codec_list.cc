@@ -86,19 +86,19 @@ int List(const OutputFlags& flags) {
 
 }  // namespace
 
-void AddCodec(CLI::App& app, int& exit_code) {
-  CLI::App* const codec = app.add_subcommand("codec", "Recipes: what they are, and what they do");
-  codec->require_subcommand(1);
-  CLI::App* const verb = codec->add_subcommand(
+void AddCodec(const Verb& app) {
+  const Verb codec = app.Add("codec", "Recipes: what they are, and what they do");
+  codec.NeedsVerb();
+  const Verb verb = codec.Add(
       "list",
       "Presets, with levels, bits for each value of a 16-bit page, and needs; importance policies");
   const auto flags = std::make_shared<OutputFlags>();
-  AddOutputFlags(*verb, *flags);
-  verb->footer("Examples:\n  kvstow codec list\n  kvstow codec list --format json");
-  verb->callback([flags, &exit_code] { exit_code = List(*flags); });
-  AddCodecRoundtrip(*codec, exit_code);
-  AddCodecCalibrate(*codec, exit_code);
-  AddCodecSend(*codec, exit_code);
+  AddOutputFlags(verb, *flags);
+  verb.Footer("Examples:\n  kvstow codec list\n  kvstow codec list --format json");
+  verb.Run([flags] { return List(*flags); });
+  AddCodecRoundtrip(codec);
+  AddCodecCalibrate(codec);
+  AddCodecSend(codec);
 }
 
 }  // namespace kvstow::cli

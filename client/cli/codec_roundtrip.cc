@@ -279,39 +279,37 @@ int Roundtrip(Flags flags) {
 
 }  // namespace
 
-void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
-  CLI::App* const verb = codec.add_subcommand(
-      "roundtrip", "Encode and decode a case without a server: size, error and speed");
+void AddCodecRoundtrip(const Verb& codec) {
+  const Verb verb =
+      codec.Add("roundtrip", "Encode and decode a case without a server: size, error and speed");
   const auto flags = std::make_shared<Flags>();
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--recipe", flags->recipe, "preset or pipeline, see `kvstow codec list`")
-      ->required();
-  verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
-      ->check(CLI::Range(1u, kMaxPageTokens))
-      ->capture_default_str();
-  AddCalibrationFlag(*verb, flags->calibrations);
-  verb->add_option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
-      ->capture_default_str();
-  auto* const ratio =
-      verb->add_option("--target-ratio", flags->target_ratio,
-                       "raw over stored bytes of each page, in place of the recipe's step")
-          ->check(CLI::Range(1.0, 1000.0));
-  verb->add_option("--max-error", flags->max_error,
-                   "squared error over energy of each page, in place of the recipe's step")
-      ->check(CLI::Range(1e-6, 0.9))
-      ->excludes(ratio);
-  verb->add_option("--keep", flags->keep, "share of the tokens that the recipe's policy keeps")
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--attention", flags->attention_column,
-                   "code tokens the finer the more attention the case says they got: none, sum (of "
-                   "all queries), window (of the last 32); for kvstow and kvstow-cal. "
-                   "A recipe whose policy reads that column, as h2o, needs no flag")
-      ->check(CLI::IsMember({"none", "sum", "window"}))
-      ->capture_default_str();
-  verb->add_option("CASE", flags->path, "safetensors file with k.L, v.L and tokens")->required();
-  verb->add_option("OUT", flags->out, "safetensors file to write the decoded k.L and v.L to")
-      ->required();
-  verb->footer(
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--recipe", flags->recipe, "preset or pipeline, see `kvstow codec list`").Required();
+  verb.Option("--page-tokens", flags->page_tokens, "tokens of a page")
+      .Within(1u, kMaxPageTokens)
+      .ShowDefault();
+  AddCalibrationFlag(verb, flags->calibrations);
+  verb.Option("--max-levels", flags->max_levels, "keep at most so many levels; 0 = all")
+      .ShowDefault();
+  const Flag ratio =
+      verb.Option("--target-ratio", flags->target_ratio,
+                  "raw over stored bytes of each page, in place of the recipe's step")
+          .Within(1.0, 1000.0);
+  verb.Option("--max-error", flags->max_error,
+              "squared error over energy of each page, in place of the recipe's step")
+      .Within(1e-6, 0.9)
+      .Excludes(ratio);
+  verb.Option("--keep", flags->keep, "share of the tokens that the recipe's policy keeps")
+      .Within(0.0, 1.0);
+  verb.Option("--attention", flags->attention_column,
+              "code tokens the finer the more attention the case says they got: none, sum (of "
+              "all queries), window (of the last 32); for kvstow and kvstow-cal. "
+              "A recipe whose policy reads that column, as h2o, needs no flag")
+      .OneOf({"none", "sum", "window"})
+      .ShowDefault();
+  verb.Option("CASE", flags->path, "safetensors file with k.L, v.L and tokens").Required();
+  verb.Option("OUT", flags->out, "safetensors file to write the decoded k.L and v.L to").Required();
+  verb.Footer(
       "Examples:\n"
       "  kvstow codec roundtrip --recipe int8 prompt.safetensors decoded.safetensors\n"
       "  kvstow codec roundtrip --recipe 'affine(bits=4,group=64)' prompt.safetensors "
@@ -320,7 +318,7 @@ void AddCodecRoundtrip(CLI::App& codec, int& exit_code) {
       "decoded.safetensors\n"
       "  kvstow codec roundtrip --recipe 'kvstow-cal(run=10)' --attention sum --target-ratio 30 "
       "--calibration model.kvcal prompt.safetensors decoded.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Roundtrip(*flags); });
+  verb.Run([flags] { return Roundtrip(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -30,15 +30,15 @@ int Send(const Flags& flags) {
 
 }  // namespace
 
-void AddCodecSend(CLI::App& codec, int& exit_code) {
-  CLI::App* const verb =
-      codec.add_subcommand("send", "Give a server a calibration, for spaces whose recipe needs it");
+void AddCodecSend(const Verb& codec) {
+  const Verb verb =
+      codec.Add("send", "Give a server a calibration, for spaces whose recipe needs it");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server, /*timeout_s=*/600);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("FILE", flags->path, "what `kvstow codec calibrate` wrote")->required();
-  verb->footer("Examples:\n  kvstow codec send model.kvcal");
-  verb->callback([flags, &exit_code] { exit_code = Send(*flags); });
+  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOutputFlags(verb, flags->output);
+  verb.Option("FILE", flags->path, "what `kvstow codec calibrate` wrote").Required();
+  verb.Footer("Examples:\n  kvstow codec send model.kvcal");
+  verb.Run([flags] { return Send(*flags); });
 }
 
 }  // namespace kvstow::cli

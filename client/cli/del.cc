@@ -20,14 +20,13 @@ int Del(const Flags& flags) {
 
 }  // namespace
 
-void AddDel(CLI::App& app, int& exit_code) {
-  CLI::App* const verb =
-      app.add_subcommand("del", "Delete the pages of a case; exit code 3 when none was there");
+void AddDel(const Verb& app) {
+  const Verb verb = app.Add("del", "Delete the pages of a case; exit code 3 when none was there");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->add_flag("--force", flags->force, "also pages that a lease holds");
-  verb->footer("Examples:\n  kvstow del --space smollm2 prompt.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Del(*flags); });
+  AddCaseVerbFlags(verb, *flags);
+  verb.Switch("--force", flags->force, "also pages that a lease holds");
+  verb.Footer("Examples:\n  kvstow del --space smollm2 prompt.safetensors");
+  verb.Run([flags] { return Del(*flags); });
 }
 
 }  // namespace kvstow::cli

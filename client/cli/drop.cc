@@ -26,17 +26,17 @@ int Drop(const Flags& flags) {
 
 }  // namespace
 
-void AddDrop(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
-      "drop",
-      "Forget a space and all of its pages, leased and pinned ones too; exit code 3 when "
-      "there is no such space");
+void AddDrop(const Verb& app) {
+  const Verb verb =
+      app.Add("drop",
+              "Forget a space and all of its pages, leased and pinned ones too; exit code 3 when "
+              "there is no such space");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--space", flags->space, "name of the space")->required();
-  verb->footer("Examples:\n  kvstow drop --space old-model");
-  verb->callback([flags, &exit_code] { exit_code = Drop(*flags); });
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--space", flags->space, "name of the space").Required();
+  verb.Footer("Examples:\n  kvstow drop --space old-model");
+  verb.Run([flags] { return Drop(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -36,44 +36,43 @@ int Call(const Flags& flags, void (Request::*set_bytes)(uint64_t), const char* m
   return kDone;
 }
 
-CLI::App* AddVerb(CLI::App& app, const char* name, const char* what, Flags& flags) {
-  CLI::App* const verb = app.add_subcommand(name, what);
-  AddServerFlags(*verb, flags.server, /*timeout_s=*/600);
-  AddOutputFlags(*verb, flags.output);
-  verb->add_option("--tier", flags.tier, "tier to make room in")
-      ->required()
-      ->check(CLI::IsMember({"gpu", "host", "disk"}));
+Verb AddVerb(const Verb& app, const char* name, const char* what, Flags& flags) {
+  const Verb verb = app.Add(name, what);
+  AddServerFlags(verb, flags.server, /*timeout_s=*/600);
+  AddOutputFlags(verb, flags.output);
+  verb.Option("--tier", flags.tier, "tier to make room in")
+      .Required()
+      .OneOf({"gpu", "host", "disk"});
   return verb;
 }
 
 }  // namespace
 
-void AddEvict(CLI::App& app, int& exit_code) {
+void AddEvict(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* const verb =
+  const Verb verb =
       AddVerb(app, "evict", "Move or drop what a tier holds until it fits a size", *flags);
-  verb->add_option("--to", flags->bytes,
-                   "what it may hold afterwards, for example 64MiB; 0 empties it")
-      ->capture_default_str();
-  verb->footer(
+  verb.Option("--to", flags->bytes, "what it may hold afterwards, for example 64MiB; 0 empties it")
+      .ShowDefault();
+  verb.Footer(
       "Examples:\n  kvstow evict --tier host            # everything to the next tier\n"
       "  kvstow evict --tier disk --to 10GiB");
-  verb->callback([flags, &exit_code] {
-    exit_code = Call<v1::EvictRequest, v1::EvictResponse>(*flags, &v1::EvictRequest::set_to_bytes,
-                                                          "/kvstow.v1.Admin/Evict");
+  verb.Run([flags] {
+    return Call<v1::EvictRequest, v1::EvictResponse>(*flags, &v1::EvictRequest::set_to_bytes,
+                                                     "/kvstow.v1.Admin/Evict");
   });
 }
 
-void AddBudget(CLI::App& app, int& exit_code) {
+void AddBudget(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* const verb =
+  const Verb verb =
       AddVerb(app, "budget", "Change what a tier may hold, until the server's next start", *flags);
-  verb->add_option("SIZE", flags->bytes, "its budget, for example 64GiB; 0 empties it")->required();
-  verb->footer(
+  verb.Option("SIZE", flags->bytes, "its budget, for example 64GiB; 0 empties it").Required();
+  verb.Footer(
       "Examples:\n  kvstow budget --tier host 96GiB\n"
       "  kvstow budget --tier disk 500GB      # what is over it goes at once");
-  verb->callback([flags, &exit_code] {
-    exit_code = Call<v1::SetBudgetRequest, v1::SetBudgetResponse>(
+  verb.Run([flags] {
+    return Call<v1::SetBudgetRequest, v1::SetBudgetResponse>(
         *flags, &v1::SetBudgetRequest::set_bytes, "/kvstow.v1.Admin/SetBudget");
   });
 }

@@ -31,13 +31,13 @@ int Exists(const Flags& flags) {
 
 }  // namespace
 
-void AddExists(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
-      "exists", "How many leading tokens of a case are stored; exit code 3 when none are");
+void AddExists(const Verb& app) {
+  const Verb verb =
+      app.Add("exists", "How many leading tokens of a case are stored; exit code 3 when none are");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->footer("Examples:\n  kvstow exists --space smollm2 prompt.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Exists(*flags); });
+  AddCaseVerbFlags(verb, *flags);
+  verb.Footer("Examples:\n  kvstow exists --space smollm2 prompt.safetensors");
+  verb.Run([flags] { return Exists(*flags); });
 }
 
 }  // namespace kvstow::cli

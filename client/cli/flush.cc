@@ -26,13 +26,13 @@ int Flush(const Flags& flags) {
 
 }  // namespace
 
-void AddFlush(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand("flush", "Write what is only in memory to disk");
+void AddFlush(const Verb& app) {
+  const Verb verb = app.Add("flush", "Write what is only in memory to disk");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server, /*timeout_s=*/600);
-  AddOutputFlags(*verb, flags->output);
-  verb->footer("Examples:\n  kvstow flush");
-  verb->callback([flags, &exit_code] { exit_code = Flush(*flags); });
+  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOutputFlags(verb, flags->output);
+  verb.Footer("Examples:\n  kvstow flush");
+  verb.Run([flags] { return Flush(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -212,39 +212,38 @@ int Get(const Flags& flags) {
 
 }  // namespace
 
-void AddGet(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddGet(const Verb& app) {
+  const Verb verb = app.Add(
       "get",
       "Fetch the longest stored prefix of a case into a file; exit code 3 when there is none");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->add_option("OUT", flags->out,
-                   "safetensors file to write k.L, v.L, and where tokens were dropped keep.L to")
-      ->required();
-  verb->add_option(
-          "--tokens", flags->tokens,
-          "only these tokens of the case: FIRST-END,..., rising; END is not among them. OUT "
-          "has them one range behind the other; pages without any are not fetched")
-      ->check([](const std::string& text) {
+  AddCaseVerbFlags(verb, *flags);
+  verb.Option("OUT", flags->out,
+              "safetensors file to write k.L, v.L, and where tokens were dropped keep.L to")
+      .Required();
+  verb.Option("--tokens", flags->tokens,
+              "only these tokens of the case: FIRST-END,..., rising; END is not among them. OUT "
+              "has them one range behind the other; pages without any are not fetched")
+      .Check([](const std::string& text) {
         return std::string(ParseRanges(text).status().message());
       });
-  verb->add_option("--max-levels", flags->max_levels, "decode at most so many levels; 0 = all")
-      ->capture_default_str();
-  verb->add_option("--min-levels", flags->min_levels, "a page with fewer levels is a miss")
-      ->capture_default_str();
-  verb->add_option("--max-error", flags->max_error,
-                   "a page whose estimated error (squared, relative to K and V) is larger is a "
-                   "miss; any if left out")
-      ->check(CLI::NonNegativeNumber);
-  AddPayloadFlags(*verb, flags->payload);
-  verb->footer(
+  verb.Option("--max-levels", flags->max_levels, "decode at most so many levels; 0 = all")
+      .ShowDefault();
+  verb.Option("--min-levels", flags->min_levels, "a page with fewer levels is a miss")
+      .ShowDefault();
+  verb.Option("--max-error", flags->max_error,
+              "a page whose estimated error (squared, relative to K and V) is larger is a "
+              "miss; any if left out")
+      .NonNegative();
+  AddPayloadFlags(verb, flags->payload);
+  verb.Footer(
       "Examples:\n  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
       "  kvstow get --space smollm2 --max-levels 1 prompt.safetensors base.safetensors\n"
       "  kvstow get --space smollm2 --tokens 0-4,512-640 prompt.safetensors some.safetensors\n"
       "  kvstow get --space smollm2 --max-error 0.01 prompt.safetensors decoded.safetensors\n"
       "  kvstow get --space smollm2 --payload encoded --calibration model.kvcal prompt.safetensors "
       "decoded.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Get(*flags); });
+  verb.Run([flags] { return Get(*flags); });
 }
 
 }  // namespace kvstow::cli

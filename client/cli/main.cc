@@ -1,4 +1,5 @@
 // kvstow: the command line of the service.
+#include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
 
@@ -23,7 +24,7 @@ int Main(int argc, char** argv) {
        {AddPing,   AddStatus,    AddStats, AddSpaces, AddPut,   AddGet,      AddReport,
         AddExists, AddDel,       AddDrop,  AddPin,    AddEvict, AddBudget,   AddFlush,
         AddVerify, AddSummaries, AddCodec, AddBench,  AddPlan,  AddSimulate, AddReplay}) {
-    add(app, exit_code);
+    add(Verb(app, exit_code));
   }
   try {
     app.parse(argc, argv);

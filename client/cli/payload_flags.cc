@@ -6,13 +6,12 @@
 
 namespace kvstow::cli {
 
-void AddPayloadFlags(CLI::App& verb, PayloadFlags& flags) {
-  verb.add_option(
-          "--payload", flags.payload,
-          "how pages cross the network. raw: the server codes them; encoded: they travel as "
-          "they are stored and are coded here; auto: whichever measures faster")
-      ->check(CLI::IsMember({"raw", "encoded", "auto"}))
-      ->capture_default_str();
+void AddPayloadFlags(const Verb& verb, PayloadFlags& flags) {
+  verb.Option("--payload", flags.payload,
+              "how pages cross the network. raw: the server codes them; encoded: they travel as "
+              "they are stored and are coded here; auto: whichever measures faster")
+      .OneOf({"raw", "encoded", "auto"})
+      .ShowDefault();
   AddCalibrationFlag(verb, flags.calibrations);
 }
 

@@ -18,7 +18,7 @@ struct PayloadFlags {
 };
 
 // --payload and --calibration.
-void AddPayloadFlags(CLI::App& verb, PayloadFlags& flags);
+void AddPayloadFlags(const Verb& verb, PayloadFlags& flags);
 
 // Errors name the calibration's file.
 absl::StatusOr<std::unique_ptr<Client>> ConnectWith(const ServerFlags& server,

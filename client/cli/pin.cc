@@ -16,21 +16,19 @@ int Pin(const Flags& flags, bool pinned) {
                         client->Pin(flags.pages.space, pages->keys, pinned));
 }
 
-void AddVerb(CLI::App& app, int& exit_code, const std::string& name, const std::string& summary,
-             bool pinned) {
-  CLI::App* const verb = app.add_subcommand(name, summary);
+void AddVerb(const Verb& app, const std::string& name, const std::string& summary, bool pinned) {
+  const Verb verb = app.Add(name, summary);
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->footer("Examples:\n  kvstow " + name + " --space smollm2 system-prompt.safetensors");
-  verb->callback([flags, &exit_code, pinned] { exit_code = Pin(*flags, pinned); });
+  AddCaseVerbFlags(verb, *flags);
+  verb.Footer("Examples:\n  kvstow " + name + " --space smollm2 system-prompt.safetensors");
+  verb.Run([flags, pinned] { return Pin(*flags, pinned); });
 }
 
 }  // namespace
 
-void AddPin(CLI::App& app, int& exit_code) {
-  AddVerb(app, exit_code, "pin", "Keep the pages of a case: they may cool, but are never dropped",
-          true);
-  AddVerb(app, exit_code, "unpin", "Let the pages of a case go again", false);
+void AddPin(const Verb& app) {
+  AddVerb(app, "pin", "Keep the pages of a case: they may cool, but are never dropped", true);
+  AddVerb(app, "unpin", "Let the pages of a case go again", false);
 }
 
 }  // namespace kvstow::cli

@@ -33,13 +33,13 @@ int Ping(const Flags& flags) {
 
 }  // namespace
 
-void AddPing(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand("ping", "Is the server there?");
+void AddPing(const Verb& app) {
+  const Verb verb = app.Add("ping", "Is the server there?");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server, /*timeout_s=*/5);
-  AddOutputFlags(*verb, flags->output);
-  verb->footer("Examples:\n  kvstow ping\n  kvstow ping --server unix:/run/kvstow.sock");
-  verb->callback([flags, &exit_code] { exit_code = Ping(*flags); });
+  AddServerFlags(verb, flags->server, /*timeout_s=*/5);
+  AddOutputFlags(verb, flags->output);
+  verb.Footer("Examples:\n  kvstow ping\n  kvstow ping --server unix:/run/kvstow.sock");
+  verb.Run([flags] { return Ping(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -101,7 +101,7 @@ int Plan(Flags flags, bool recipes_given) {
     return PlanServer(flags.output, flags.server, flags.recipes, flags.roundtrips, flags.sizes);
   }
   if (!recipes_given && !flags.roundtrips.empty()) flags.recipes = {"raw"};
-  if (flags.model.empty()) throw CLI::RequiredError("--model or --server");
+  if (flags.model.empty()) RefuseAbsent("--model or --server");
   const absl::StatusOr<PlanReport> report = MakeReport(flags);
   if (!report.ok()) return Fail(flags.output, report.status());
   Print(flags.output, PlanJson(*report), PlanText(*report));
@@ -111,32 +111,33 @@ int Plan(Flags flags, bool recipes_given) {
 // A size above 0, or a bandwidth; others are wrong use.
 uint64_t SizeOf(const std::string& text) {
   const absl::StatusOr<uint64_t> size = ParseSize(text);
-  if (!size.ok()) throw CLI::ValidationError(std::string(size.status().message()));
-  if (*size == 0) throw CLI::ValidationError("'" + text + "' is no size to plan with: it is 0");
+  if (!size.ok()) Refuse(std::string(size.status().message()));
+  if (*size == 0) Refuse("'" + text + "' is no size to plan with: it is 0");
   return *size;
 }
-void AddSize(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& help) {
-  verb.add_option_function<std::string>(
+void AddSize(const Verb& verb, const std::string& name, uint64_t& bytes, const std::string& help) {
+  verb.Parse(
           name, [&bytes](const std::string& text) { bytes = SizeOf(text); }, help)
-      ->type_name("SIZE");
+      .TypeName("SIZE");
 }
-void AddBandwidth(CLI::App& verb, const std::string& name, double& speed, const std::string& help) {
-  verb.add_option_function<std::string>(
+void AddBandwidth(const Verb& verb, const std::string& name, double& speed,
+                  const std::string& help) {
+  verb.Parse(
           name,
           [&speed](const std::string& text) {
             const absl::StatusOr<double> parsed = planner::ParseBandwidth(text);
-            if (!parsed.ok()) throw CLI::ValidationError(std::string(parsed.status().message()));
+            if (!parsed.ok()) Refuse(std::string(parsed.status().message()));
             speed = *parsed;
           },
           help)
-      ->type_name("BANDWIDTH");
+      .TypeName("BANDWIDTH");
 }
-CLI::Option* AddNumber(CLI::App& verb, const std::string& name, double& value, double low,
-                       double high, const std::string& help) {
-  return verb.add_option(name, value, help)->check(CLI::Range(low, high))->type_name("NUMBER");
+Flag AddNumber(const Verb& verb, const std::string& name, double& value, double low, double high,
+               const std::string& help) {
+  return verb.Option(name, value, help).Within(low, high).TypeName("NUMBER");
 }
 
-void AddHardware(CLI::App& verb, Flags& flags) {
+void AddHardware(const Verb& verb, Flags& flags) {
   planner::Hardware& h = flags.hardware;
   for (size_t t = 0; t < planner::Hardware::kTiers; ++t) {
     const std::string tier = absl::StrCat("--", planner::TierName(t));
@@ -154,7 +155,7 @@ void AddHardware(CLI::App& verb, Flags& flags) {
           "bytes that may be written to the disk, as 7000TB");
   AddNumber(verb, "--write-amplification", h.write_amplification, 1, 1000,
             "bytes written to the disk for one stored")
-      ->capture_default_str();
+      .ShowDefault();
   AddNumber(verb, "--target-hit", flags.target_hit_percent, 1e-6, 100,
             "hit rate to reach, in %: the size for it, and with prices the cheapest setting");
   AddNumber(verb, "--target-ttft", flags.target_ttft_ms, 1e-6, 1e9,
@@ -183,54 +184,50 @@ constexpr char kFooter[] =
 
 }  // namespace
 
-void AddPlan(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddPlan(const Verb& app) {
+  const Verb verb = app.Add(
       "plan", "Capacity planning: what a model's KV cache takes, and what keeping it gains");
   const auto flags = std::make_shared<Flags>();
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option(
-      "--model", flags->model,
-      "a Hugging Face config.json, a folder with one, or a name of the built-in table");
-  verb->add_option("--server", flags->server.server,
-                   "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
-                   "what it was asked for");
-  verb->add_option("--kv-dtype", flags->kv_dtype,
-                   "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says");
-  verb->add_option("--tp", flags->ranks, "ranks of the tensor-parallel group")
-      ->check(CLI::Range(1u, 1024u))
-      ->capture_default_str();
-  verb->add_option(
-          "--recipe", flags->recipes,
-          "may be repeated: a recipe whose size does not depend on the data, or NAME=RATIO; "
-          "behind either @SPEED of its decoder, as int8@5GB/s")
-      ->take_all()
-      ->capture_default_str();
-  verb->add_option("--roundtrip", flags->roundtrips,
-                   "may be repeated: a file with what `kvstow codec roundtrip --format json` "
-                   "printed: ratio and decoder's speed of its recipes, measured")
-      ->take_all();
-  verb->add_option("--page-tokens", flags->page_tokens, "tokens of a page")
-      ->check(CLI::Range(1u, kMaxPageTokens))
-      ->capture_default_str();
-  CLI::Option* const trace = verb->add_option(
-      "--trace", flags->trace, "a Mooncake or Bailian trace (JSON lines, also .gz): the load");
-  CLI::Option* const profile =
-      verb->add_option("--profile", flags->profile,
-                       "a load in numbers: sessions=,turns=,shared=,prompt=,output=,rate=,think=");
-  profile->excludes(trace);
-  verb->add_option_function<std::vector<std::string>>(
-          "--size",
-          [flags](const std::vector<std::string>& texts) {
-            for (const std::string& text : texts) flags->sizes.push_back(SizeOf(text));
-          },
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--model", flags->model,
+              "a Hugging Face config.json, a folder with one, or a name of the built-in table");
+  verb.Option("--server", flags->server.server,
+              "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
+              "what it was asked for");
+  verb.Option("--kv-dtype", flags->kv_dtype,
+              "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says");
+  verb.Option("--tp", flags->ranks, "ranks of the tensor-parallel group")
+      .Within(1u, 1024u)
+      .ShowDefault();
+  const Flag recipes =
+      verb.Option(
+              "--recipe", flags->recipes,
+              "may be repeated: a recipe whose size does not depend on the data, or NAME=RATIO; "
+              "behind either @SPEED of its decoder, as int8@5GB/s")
+          .Repeats()
+          .ShowDefault();
+  verb.Option("--roundtrip", flags->roundtrips,
+              "may be repeated: a file with what `kvstow codec roundtrip --format json` "
+              "printed: ratio and decoder's speed of its recipes, measured")
+      .Repeats();
+  verb.Option("--page-tokens", flags->page_tokens, "tokens of a page")
+      .Within(1u, kMaxPageTokens)
+      .ShowDefault();
+  const Flag trace = verb.Option("--trace", flags->trace,
+                                 "a Mooncake or Bailian trace (JSON lines, also .gz): the load");
+  const Flag profile =
+      verb.Option("--profile", flags->profile,
+                  "a load in numbers: sessions=,turns=,shared=,prompt=,output=,rate=,think=");
+  profile.Excludes(trace);
+  verb.Each(
+          "--size", [flags](const std::string& text) { flags->sizes.push_back(SizeOf(text)); },
           "may be repeated: a size to tell the hit rate of")
-      ->take_all()
-      ->type_name("SIZE");
-  verb->add_option("--plot", flags->plot, "SVG file to draw hit rate against size into");
-  AddHardware(*verb, *flags);
-  verb->footer(kFooter);
-  verb->callback(
-      [flags, verb, &exit_code] { exit_code = Plan(*flags, verb->count("--recipe") > 0); });
+      .Repeats()
+      .TypeName("SIZE");
+  verb.Option("--plot", flags->plot, "SVG file to draw hit rate against size into");
+  AddHardware(verb, *flags);
+  verb.Footer(kFooter);
+  verb.Run([flags, recipes] { return Plan(*flags, recipes.given()); });
 }
 
 }  // namespace kvstow::cli

@@ -191,36 +191,36 @@ int Put(const Flags& flags) {
 
 }  // namespace
 
-void AddPut(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand("put", "Store the KV cache of a case");
+void AddPut(const Verb& app) {
+  const Verb verb = app.Add("put", "Store the KV cache of a case");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->add_option(
+  AddCaseVerbFlags(verb, *flags);
+  verb.Option(
       "--recipe", flags->recipe,
       "codec of a new space, see `kvstow codec list`, or hot=RECIPE,cold=RECIPE for a form to put "
       "and one to keep; the server's default if left out");
-  verb->add_option("--fidelity", flags->fidelity, "what a new space promises")
-      ->check(CLI::IsMember({"exact", "dense", "sparse"}));
-  verb->add_option("--page-tokens", flags->page_tokens,
-                   "tokens of a page; the space's own, or 256 for a new space, if left out")
-      ->check(CLI::Range(1u, kMaxPageTokens));
-  verb->add_option("--revision", flags->revision,
-                   "of the model's weights: a commit or a digest; the case's own, else the "
-                   "space's, else 'unversioned', if left out");
-  verb->add_flag("--private", flags->is_private,
-                 "a new space of one session alone: a sparse recipe may then drop tokens by what "
-                 "queries looked at");
-  verb->add_flag("--queries", flags->queries,
-                 "send the distribution of the case's last queries (q.L) along, for a new space "
-                 "whose policy reads it, as expected-attention does; pages put later are scored by "
-                 "the same one");
-  verb->add_option("--attention", flags->attention,
-                   "attention columns of the case to send along: sum (attn_sum), or window "
-                   "(attn_window, and what else its last queries give)")
-      ->check(CLI::IsMember({"none", "sum", "window"}))
-      ->capture_default_str();
-  AddPayloadFlags(*verb, flags->payload);
-  verb->footer(
+  verb.Option("--fidelity", flags->fidelity, "what a new space promises")
+      .OneOf({"exact", "dense", "sparse"});
+  verb.Option("--page-tokens", flags->page_tokens,
+              "tokens of a page; the space's own, or 256 for a new space, if left out")
+      .Within(1u, kMaxPageTokens);
+  verb.Option("--revision", flags->revision,
+              "of the model's weights: a commit or a digest; the case's own, else the "
+              "space's, else 'unversioned', if left out");
+  verb.Switch("--private", flags->is_private,
+              "a new space of one session alone: a sparse recipe may then drop tokens by what "
+              "queries looked at");
+  verb.Switch("--queries", flags->queries,
+              "send the distribution of the case's last queries (q.L) along, for a new space "
+              "whose policy reads it, as expected-attention does; pages put later are scored by "
+              "the same one");
+  verb.Option("--attention", flags->attention,
+              "attention columns of the case to send along: sum (attn_sum), or window "
+              "(attn_window, and what else its last queries give)")
+      .OneOf({"none", "sum", "window"})
+      .ShowDefault();
+  AddPayloadFlags(verb, flags->payload);
+  verb.Footer(
       "Examples:\n  kvstow put --space smollm2 prompt.safetensors\n"
       "  kvstow put --space small --recipe int8 --page-tokens 128 prompt.safetensors\n"
       "  kvstow put --space mine --fidelity sparse --private --attention window "
@@ -228,7 +228,7 @@ void AddPut(CLI::App& app, int& exit_code) {
       "  kvstow put --space expected --fidelity sparse --queries "
       "--recipe 'expected-attention(keep=0.5)|int8' prompt.safetensors\n"
       "  kvstow put --space smollm2 --payload encoded prompt.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Put(*flags); });
+  verb.Run([flags] { return Put(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -314,47 +314,45 @@ int ReplayVerb(Flags flags, bool page_tokens_given) {
 
 }  // namespace
 
-void AddReplay(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddReplay(const Verb& app) {
+  const Verb verb = app.Add(
       "replay", "A trace against a live server: every prompt is looked up, fetched and stored");
   const auto flags = std::make_shared<Flags>();
   flags->spec = {.model = "replay", .revision = kUnversioned, .layers = 2, .kv_heads = 1};
   flags->spec.head_dim_k = flags->spec.head_dim_v = 64;
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  AddPayloadFlags(*verb, flags->payload);
-  verb->add_option("trace", flags->trace,
-                   "a trace of the Mooncake or Bailian schema (JSON lines; .gz too)")
-      ->required();
-  verb->add_option("--rate", flags->rate,
-                   "how much faster than the trace; 0: as fast as it goes, one after the other")
-      ->check(CLI::Range(0.0, 1e9))
-      ->capture_default_str();
-  verb->add_option("--requests", flags->requests, "only the first so many; 0: all")
-      ->capture_default_str();
-  verb->add_option("--clients", flags->clients, "requests at once, each with its connections")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  verb->add_option("--content", flags->content,
-                   "a case whose pages are stored, over and over; random values if left out");
-  verb->add_option("--recipe", flags->recipe, "codec; the server's default if left out");
-  verb->add_option("--space", flags->space, "space to use; what is stored stays there")
-      ->capture_default_str();
-  verb->add_option("--layers", flags->spec.layers, "of random values")->capture_default_str();
-  verb->add_option("--kv-heads", flags->spec.kv_heads, "of random values")->capture_default_str();
-  verb->add_option("--head-dim", flags->spec.head_dim_k, "of random values")->capture_default_str();
-  CLI::Option* const page_tokens = verb->add_option(
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  AddPayloadFlags(verb, flags->payload);
+  verb.Option("trace", flags->trace,
+              "a trace of the Mooncake or Bailian schema (JSON lines; .gz too)")
+      .Required();
+  verb.Option("--rate", flags->rate,
+              "how much faster than the trace; 0: as fast as it goes, one after the other")
+      .Within(0.0, 1e9)
+      .ShowDefault();
+  verb.Option("--requests", flags->requests, "only the first so many; 0: all").ShowDefault();
+  verb.Option("--clients", flags->clients, "requests at once, each with its connections")
+      .Within(1, 256)
+      .ShowDefault();
+  verb.Option("--content", flags->content,
+              "a case whose pages are stored, over and over; random values if left out");
+  verb.Option("--recipe", flags->recipe, "codec; the server's default if left out");
+  verb.Option("--space", flags->space, "space to use; what is stored stays there").ShowDefault();
+  verb.Option("--layers", flags->spec.layers, "of random values").ShowDefault();
+  verb.Option("--kv-heads", flags->spec.kv_heads, "of random values").ShowDefault();
+  verb.Option("--head-dim", flags->spec.head_dim_k, "of random values").ShowDefault();
+  const Flag page_tokens = verb.Option(
       "--page-tokens", flags->spec.page_tokens,
       "tokens of a page, which stands for a block; those of the trace's blocks if left out");
-  page_tokens->check(CLI::Range(1u, kMaxPageTokens));
-  verb->footer(
+  page_tokens.Within(1u, kMaxPageTokens);
+  verb.Footer(
       "Examples:\n  kvstow replay conversation_trace.jsonl\n"
       "  kvstow replay --rate 10 --clients 8 --recipe kvstow conversation_trace.jsonl.gz\n"
       "  kvstow replay --content prompt.safetensors --page-tokens 64 --requests 1000 trace.jsonl\n"
       "The hit rate is that of `kvstow simulate`: leading blocks that came, of all blocks.");
-  verb->callback([flags, page_tokens, &exit_code] {
+  verb.Run([flags, page_tokens] {
     flags->spec.head_dim_v = flags->spec.head_dim_k;
-    exit_code = ReplayVerb(*flags, page_tokens->count() > 0);
+    return ReplayVerb(*flags, page_tokens.given());
   });
 }
 

@@ -59,19 +59,19 @@ int Report(const Flags& flags) {
 
 }  // namespace
 
-void AddReport(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddReport(const Verb& app) {
+  const Verb verb = app.Add(
       "report",
       "Report the attention that a case's stored pages received; exit code 3 when none is stored");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->add_option("--attention", flags->attention,
-                   "columns of the case: sum (attn_sum), or window (attn_window, and what else its "
-                   "last queries give)")
-      ->check(CLI::IsMember({"sum", "window"}))
-      ->capture_default_str();
-  verb->footer("Examples:\n  kvstow report --space smollm2 --attention window prompt.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Report(*flags); });
+  AddCaseVerbFlags(verb, *flags);
+  verb.Option("--attention", flags->attention,
+              "columns of the case: sum (attn_sum), or window (attn_window, and what else its "
+              "last queries give)")
+      .OneOf({"sum", "window"})
+      .ShowDefault();
+  verb.Footer("Examples:\n  kvstow report --space smollm2 --attention window prompt.safetensors");
+  verb.Run([flags] { return Report(*flags); });
 }
 
 }  // namespace kvstow::cli

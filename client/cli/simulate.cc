@@ -196,41 +196,40 @@ int SimulateVerb(const Flags& flags) {
 
 }  // namespace
 
-void AddSimulate(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
-      "simulate", "Prefix hit rate of every eviction policy on a trace, against capacity");
+void AddSimulate(const Verb& app) {
+  const Verb verb =
+      app.Add("simulate", "Prefix hit rate of every eviction policy on a trace, against capacity");
   const auto flags = std::make_shared<Flags>();
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("trace", flags->trace,
-                   "a trace of the Mooncake or Bailian schema (JSON lines; .gz too)")
-      ->required();
-  auto* const blocks =
-      verb->add_option("--capacity-blocks", flags->capacity_blocks,
-                       "blocks that the cache holds; without it, a curve of 1,000 to 100,000")
-          ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
-  verb->add_option("--capacity", flags->capacity, "the same as a size, such as 64GiB")
-      ->excludes(blocks);
-  verb->add_option("--bytes-per-token", flags->bytes_per_token,
-                   "stored bytes of a token, for GiB and --capacity")
-      ->check(CLI::Range(1e-3, 1e9));
-  verb->add_option("--raw-bytes-per-token", flags->raw_bytes_per_token,
-                   "raw bytes of a token (default: 32 layers, 8 heads of 128, 16 bits)")
-      ->check(CLI::Range(1e-3, 1e9))
-      ->capture_default_str();
-  verb->add_option("--levels", flags->levels,
-                   "BITS:GAIN of each level of a page, base first, as `kvstow codec roundtrip` "
-                   "prints them: also simulates pages that lose levels; then capacities are in "
-                   "whole pages, and errors in sums of lost gains");
-  verb->add_option("--capacity-bits", flags->capacity_bits,
-                   "bits of a value of the pages that capacities are in, such as 8; without it "
-                   "those of all levels")
-      ->check(CLI::Range(1e-3, 64.0));
-  verb->footer(
+  AddOutputFlags(verb, flags->output);
+  verb.Option("trace", flags->trace,
+              "a trace of the Mooncake or Bailian schema (JSON lines; .gz too)")
+      .Required();
+  const Flag blocks =
+      verb.Option("--capacity-blocks", flags->capacity_blocks,
+                  "blocks that the cache holds; without it, a curve of 1,000 to 100,000")
+          .Within(uint64_t{1}, uint64_t{1} << 40);
+  verb.Option("--capacity", flags->capacity, "the same as a size, such as 64GiB").Excludes(blocks);
+  verb.Option("--bytes-per-token", flags->bytes_per_token,
+              "stored bytes of a token, for GiB and --capacity")
+      .Within(1e-3, 1e9);
+  verb.Option("--raw-bytes-per-token", flags->raw_bytes_per_token,
+              "raw bytes of a token (default: 32 layers, 8 heads of 128, 16 bits)")
+      .Within(1e-3, 1e9)
+      .ShowDefault();
+  verb.Option("--levels", flags->levels,
+              "BITS:GAIN of each level of a page, base first, as `kvstow codec roundtrip` "
+              "prints them: also simulates pages that lose levels; then capacities are in "
+              "whole pages, and errors in sums of lost gains");
+  verb.Option("--capacity-bits", flags->capacity_bits,
+              "bits of a value of the pages that capacities are in, such as 8; without it "
+              "those of all levels")
+      .Within(1e-3, 64.0);
+  verb.Footer(
       "Examples:\n  kvstow simulate conversation_trace.jsonl\n"
       "  kvstow simulate --capacity 64GiB --bytes-per-token 20000 --format json trace.jsonl.gz\n"
       "  kvstow simulate --levels 2:0.88,2:0.115,4:0.005 trace.jsonl\n"
       "  kvstow simulate --levels 0.4:0.95,0.3:0.03 --capacity-bits 8 trace.jsonl");
-  verb->callback([flags, &exit_code] { exit_code = SimulateVerb(*flags); });
+  verb.Run([flags] { return SimulateVerb(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -60,13 +60,13 @@ int Spaces(const Flags& flags) {
 
 }  // namespace
 
-void AddSpaces(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand("spaces", "Which spaces there are");
+void AddSpaces(const Verb& app) {
+  const Verb verb = app.Add("spaces", "Which spaces there are");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  verb->footer("Examples:\n  kvstow spaces\n  kvstow spaces --format json");
-  verb->callback([flags, &exit_code] { exit_code = Spaces(*flags); });
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  verb.Footer("Examples:\n  kvstow spaces\n  kvstow spaces --format json");
+  verb.Run([flags] { return Spaces(*flags); });
 }
 
 }  // namespace kvstow::cli

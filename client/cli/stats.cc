@@ -146,23 +146,23 @@ int Stats(const Flags& flags) {
 
 }  // namespace
 
-void AddStats(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand("stats",
-                                            "What the server holds: by tier, in pages, encoded and "
-                                            "raw bytes; and the bits of its tokens, "
-                                            "by tier and by how long nobody has used them");
+void AddStats(const Verb& app) {
+  const Verb verb = app.Add("stats",
+                            "What the server holds: by tier, in pages, encoded and "
+                            "raw bytes; and the bits of its tokens, "
+                            "by tier and by how long nobody has used them");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--space", flags->space, "only this space; all when left out");
-  verb->add_flag("--watch", flags->watch, "again and again, until interrupted");
-  verb->add_option("--interval", flags->interval_s, "seconds between two looks with --watch")
-      ->check(CLI::Range(0.05, 3600.0))
-      ->capture_default_str();
-  verb->footer(
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--space", flags->space, "only this space; all when left out");
+  verb.Switch("--watch", flags->watch, "again and again, until interrupted");
+  verb.Option("--interval", flags->interval_s, "seconds between two looks with --watch")
+      .Within(0.05, 3600.0)
+      .ShowDefault();
+  verb.Footer(
       "Examples:\n  kvstow stats\n  kvstow stats --watch --interval 1\n"
       "  kvstow stats --space smollm2 --format json");
-  verb->callback([flags, &exit_code] { exit_code = Stats(*flags); });
+  verb.Run([flags] { return Stats(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -61,14 +61,13 @@ int Status(const Flags& flags) {
 
 }  // namespace
 
-void AddStatus(CLI::App& app, int& exit_code) {
-  CLI::App* const verb =
-      app.add_subcommand("status", "What the server is: version, device, tiers, configuration");
+void AddStatus(const Verb& app) {
+  const Verb verb = app.Add("status", "What the server is: version, device, tiers, configuration");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server);
-  AddOutputFlags(*verb, flags->output);
-  verb->footer("Examples:\n  kvstow status\n  kvstow status --format json | jq .tiers");
-  verb->callback([flags, &exit_code] { exit_code = Status(*flags); });
+  AddServerFlags(verb, flags->server);
+  AddOutputFlags(verb, flags->output);
+  verb.Footer("Examples:\n  kvstow status\n  kvstow status --format json | jq .tiers");
+  verb.Run([flags] { return Status(*flags); });
 }
 
 }  // namespace kvstow::cli

@@ -92,23 +92,22 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-void AddSummaries(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddSummaries(const Verb& app) {
+  const Verb verb = app.Add(
       "summaries",
       "Fetch what the keys of a case's stored pages span, to choose pages by; exit code 3 when "
       "there are none");
   const auto flags = std::make_shared<Flags>();
-  AddCaseVerbFlags(*verb, *flags);
-  verb->add_option("OUT", flags->out,
-                   "safetensors file to write k_min.L and k_max.L [pages, kv_heads, head_dim] to: "
-                   "least and largest value of each channel of the page's keys")
-      ->required();
-  verb->add_option("--max-levels", flags->max_levels,
-                   "of the keys as a get with so many levels brings them; 0 = all")
-      ->capture_default_str();
-  verb->footer(
-      "Examples:\n  kvstow summaries --space smollm2 prompt.safetensors spans.safetensors");
-  verb->callback([flags, &exit_code] { exit_code = Run(*flags); });
+  AddCaseVerbFlags(verb, *flags);
+  verb.Option("OUT", flags->out,
+              "safetensors file to write k_min.L and k_max.L [pages, kv_heads, head_dim] to: "
+              "least and largest value of each channel of the page's keys")
+      .Required();
+  verb.Option("--max-levels", flags->max_levels,
+              "of the keys as a get with so many levels brings them; 0 = all")
+      .ShowDefault();
+  verb.Footer("Examples:\n  kvstow summaries --space smollm2 prompt.safetensors spans.safetensors");
+  verb.Run([flags] { return Run(*flags); });
 }
 
 }  // namespace kvstow::cli

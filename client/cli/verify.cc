@@ -48,15 +48,15 @@ int Verify(const Flags& flags) {
 
 }  // namespace
 
-void AddVerify(CLI::App& app, int& exit_code) {
-  CLI::App* const verb = app.add_subcommand(
+void AddVerify(const Verb& app) {
+  const Verb verb = app.Add(
       "verify", "Read everything back and check digests; damaged pages are dropped, exit code 1");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(*verb, flags->server, /*timeout_s=*/3600);
-  AddOutputFlags(*verb, flags->output);
-  verb->add_option("--space", flags->space, "only this space; all when left out");
-  verb->footer("Examples:\n  kvstow verify\n  kvstow verify --space smollm2 --format json");
-  verb->callback([flags, &exit_code] { exit_code = Verify(*flags); });
+  AddServerFlags(verb, flags->server, /*timeout_s=*/3600);
+  AddOutputFlags(verb, flags->output);
+  verb.Option("--space", flags->space, "only this space; all when left out");
+  verb.Footer("Examples:\n  kvstow verify\n  kvstow verify --space smollm2 --format json");
+  verb.Run([flags] { return Verify(*flags); });
 }
 
 }  // namespace kvstow::cli
