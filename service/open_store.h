@@ -1,4 +1,4 @@
-// What a server is built on, as its configuration says: the GPU, the tiers and the store.
+// Opens the base of a server, as its configuration says: the GPU, the tiers and the store.
 //
 // Free functions. Errors name the setting or the folder and say what to do.
 #ifndef KVSTOW_SERVICE_OPEN_STORE_H_
@@ -22,7 +22,7 @@ struct OpenedStore {
 };
 absl::StatusOr<OpenedStore> OpenStore(const Config& config);
 
-// Whether a recipe fits is a question to each space; here only what no space could use is refused.
+// Refuses only a recipe that no space could use. Each space checks whether the recipe fits it.
 absl::Status CheckRecipe(const std::string& text);
 
 }  // namespace kvstow

@@ -5,8 +5,8 @@
 //   ... until SIGTERM ...
 //   server->Stop();
 //
-// Start answers OK only once calls are served. Thread-safe, but for Stop and the destructor, which
-// stops when nobody has.
+// Start returns OK only once calls are served. Thread-safe, except for Stop and the destructor,
+// which stops when nobody has.
 #ifndef KVSTOW_SERVICE_SERVER_H_
 #define KVSTOW_SERVICE_SERVER_H_
 
@@ -26,15 +26,15 @@ class Device;
 class DeviceSharing;
 
 struct ServerOptions {
-  // How long streams may go on once the server is stopping; then they are cancelled.
+  // The time that streams may go on once the server is stopping; then they are cancelled.
   Duration drain_grace = std::chrono::seconds(10);
-  // A page whose sender went silent is dropped after this.
+  // The server drops a page whose sender went silent for this long.
   Duration staging_ttl = std::chrono::seconds(30);
   StreamLimits limits;
-  // How often idle streams and silent senders are looked for.
+  // The interval at which the server looks for idle streams and silent senders.
   Duration reap_every = std::chrono::seconds(1);
-  const Clock* clock = &Clock::Real();  // of idle streams; outlives the server
-  // For tests: in the place of the GPU that is to share memory with workers. Outlive the server.
+  const Clock* clock = &Clock::Real();  // for idle streams; outlives the server
+  // For tests: replace the GPU that shares memory with workers. Outlive the server.
   Device* gpu = nullptr;
   DeviceSharing* gpu_sharing = nullptr;
 };
@@ -46,15 +46,16 @@ class Server {
                                                        const ServerOptions& options);
   ~Server();
 
-  // As they are bound. http_address() is "" when HTTP is off.
+  // Return the bound addresses. http_address() is "" when HTTP is off.
   const std::string& address() const;
   const std::string& http_address() const;
 
-  // Health says NOT_SERVING, no new calls, streams finish within the grace, everything that is only
-  // in memory goes to disk, the store closes. OK, or what the flush failed with.
+  // Sets Health to NOT_SERVING, takes no new calls, lets streams finish within the grace, and
+  // writes everything that is only in memory to disk. Returns OK, or the error of the flush. The
+  // destructor closes the store.
   absl::Status Stop();
 
-  // For tests: what is underneath.
+  // For tests: the parts underneath.
   TieredStore& store();
   const Staging& staging() const;
 
@@ -65,7 +66,7 @@ class Server {
 };
 
 std::string Version();  // "0.1.0"
-// Name and version of the libraries that this program was built with.
+// Returns name and version of the libraries that this program was built with.
 std::vector<std::pair<std::string, std::string>> LibraryVersions();
 
 }  // namespace kvstow

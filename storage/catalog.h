@@ -1,10 +1,11 @@
-// A catalog: what must outlive the process so that a restart is warm: spaces, and which page has
-// which segments.
+// Catalog: the spaces, and the pages with their segments, that outlive the process. It makes a
+// restart warm.
 //
-// RocksDB keeps it beside the segments, so that a page and its bodies are written in one atomic
-// step; the catalog is therefore how bodies reach the disk tier. NoopCatalog remembers nothing and
-// only passes bodies on. Thread-safe. Records carry a digest; one that fails it, or of an unknown
-// version, is skipped and counted by Load, left as it is, and never an error: a cache may forget.
+// RocksDB keeps the catalog beside the segments, so it writes a page and its bodies in one atomic
+// step. Bodies therefore reach the disk tier through the catalog. NoopCatalog remembers nothing and
+// only passes bodies on. Thread-safe. Records carry a digest. Load skips, counts and leaves in
+// place each record that fails its digest or has an unknown version. Such a record is never an
+// error: a cache may forget.
 //
 // Errors are those of Tier, and name the place.
 #ifndef KVSTOW_STORAGE_CATALOG_H_
@@ -22,7 +23,8 @@
 
 namespace kvstow {
 
-// A page as the catalog remembers it: facts of the leading segments whose bodies are on disk.
+// A page as the catalog remembers it, with the facts of the leading segments whose bodies are on
+// disk.
 struct PageRecord {
   PageNumber number = 0;
   PageName name;
@@ -31,51 +33,51 @@ struct PageRecord {
   uint64_t raw_bytes = 0;
   uint64_t first_position = 0;
   uint32_t tokens = 0;
-  std::optional<uint64_t> parent;  // PageIndex::HashOf the name of the page before it, if known
+  std::optional<uint64_t> parent;  // PageIndex::HashOf of the previous page's name, if known
   bool whole = false;
   bool hot = false;
-  std::vector<SegmentFacts> facts;  // only those on disk
+  std::vector<SegmentFacts> facts;  // of the segments on disk
 };
 
 struct SpaceRecord {
   SpaceId id = 0;
-  SharedBytes bytes;  // opaque: the service's
+  SharedBytes bytes;  // opaque; the service defines them
 };
 
 class Catalog {
  public:
   virtual ~Catalog() = default;
 
-  // Writes the record and `bodies` in one atomic step; replaces the record of the same page number.
-  // `ack`: what the write must survive once this returned OK.
+  // Writes the record and `bodies` in one atomic step. Replaces the record of the same page number.
+  // `ack` says what the write survives once this has returned OK.
   virtual absl::Status PutPage(const PageRecord& record, std::span<const SegmentBody> bodies,
                                Ack ack) = 0;
-  // Replaces the record by one with fewer facts, and forgets the bodies from there up to `had`.
-  // `ack`: the weakest that the page was put with; the record survives that or kill -9.
+  // Replaces the record by one with fewer facts. Forgets the bodies from there up to `had`. `ack`
+  // is the weakest ack that the page was put with. The record survives what `ack` says, or kill -9.
   virtual absl::Status TruncatePage(const PageRecord& record, size_t had, Ack ack) = 0;
   // Forgets the record and its `segments` bodies; survives kill -9. A page that is not here is no
-  // error. After an error it is here or not, no other call brings it back, and it is to be asked
-  // for again: so with EraseSpace.
+  // error. After an error the page may or may not be here. No other call brings it back. The caller
+  // must call this again. The same holds for EraseSpace.
   virtual absl::Status ErasePage(PageNumber number, size_t segments) = 0;
   // Survives power loss.
   virtual absl::Status PutSpace(const SpaceRecord& space) = 0;
-  // Forgets the space's record, after everything that was erased before; survives power loss. Its
-  // id still counts in Loaded::max_space. A space that is not here is no error.
+  // Forgets the space's record, after everything that was erased before; survives power loss. The
+  // space's id still counts in Loaded::max_space. A space that is not here is no error.
   virtual absl::Status EraseSpace(SpaceId id) = 0;
-  // Everything that is whole; called once, at start. Returns how many records were damaged or
-  // unknown.
+  // Returns every whole record, and how many records were damaged or unknown. Called once, at
+  // start.
   struct Loaded {
     std::vector<SpaceRecord> spaces;
     std::vector<PageRecord> pages;
     uint64_t damaged = 0;
-    uint64_t damaged_logs = 0;  // which held records, or changes of them, that are gone
-    // The largest that any record was filed under, damaged ones and erased spaces included: new
-    // ones must be larger.
+    uint64_t damaged_logs = 0;  // logs that held records, or changes of records, that are gone
+    // The largest number and id that any record was filed under, including damaged records and
+    // erased spaces. New ones must be larger.
     PageNumber max_page = 0;
     SpaceId max_space = 0;
   };
   virtual absl::StatusOr<Loaded> Load() = 0;
-  // Everything acknowledged so far survives power loss after this.
+  // Makes everything that was acknowledged so far survive power loss.
   virtual absl::Status Sync() = 0;
 };
 

@@ -1,9 +1,9 @@
-// Records at rest: how the catalog writes a page and a space. docs/FORMAT.md ("Records at rest")
+// Records at rest: the catalog's form of a page and of a space. docs/FORMAT.md ("Records at rest")
 // gives every byte; golden files pin them.
 //
-// Free functions over values; thread-safe. Parsing checks magic, version and digest first, never
-// allocates from an unchecked length, and answers DATA_LOSS for damage and FAILED_PRECONDITION for
-// a version that this build does not know.
+// Free functions over values; thread-safe. Parsing checks magic, digest and version first, and
+// never allocates from an unchecked length. It fails with DATA_LOSS for damage, and with
+// FAILED_PRECONDITION for a version that this build does not know.
 #ifndef KVSTOW_STORAGE_RECORD_H_
 #define KVSTOW_STORAGE_RECORD_H_
 
@@ -24,7 +24,7 @@ inline constexpr size_t kMaxHeaderBytes = (1 << 24) - 1;
 std::string SerializePageRecord(const PageRecord& record);
 std::string SerializeSpaceRecord(const SpaceRecord& record);
 
-// `bytes` are copied from.
+// Copies from `bytes`.
 absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes);
 absl::StatusOr<SpaceRecord> ParseSpaceRecord(std::span<const uint8_t> bytes);
 
@@ -33,7 +33,7 @@ absl::StatusOr<SpaceRecord> ParseSpaceRecord(std::span<const uint8_t> bytes);
 std::string PageRecordKey(PageNumber number);
 std::string SpaceRecordKey(SpaceId id);
 std::string SegmentKey(SegmentId id);
-// The number in a page's or a space's key; 0 when `key` has another length.
+// Returns the number in a page's or a space's key; 0 when `key` has another length.
 uint64_t NumberInKey(std::span<const uint8_t> key);
 
 }  // namespace kvstow

@@ -1,7 +1,7 @@
-// What storage knows of a page: a name, an opaque header, and segments as bytes with a value.
+// Storage's view of a page: a name, an opaque header, and segments as bytes with a value.
 //
-// Storage never looks into a header or a segment: kernels/ made them, and only the counts, sizes,
-// gains and digests here reach a placement decision. Values; thread-safe.
+// Storage never looks into a header or a segment: kernels/ made them. Only the counts, sizes, gains
+// and digests here reach a placement decision. Values; thread-safe.
 #ifndef KVSTOW_STORAGE_SEGMENT_H_
 #define KVSTOW_STORAGE_SEGMENT_H_
 
@@ -19,7 +19,7 @@ namespace kvstow {
 
 using SpaceId = uint32_t;
 
-// The name of a page: the same key in two spaces names two pages.
+// The name of a page. The same key in two spaces names two pages.
 struct PageName {
   SpaceId space = 0;
   std::string key;  // 1..64 bytes
@@ -30,12 +30,12 @@ struct PageName {
   }
 };
 
-// A page's number is given at publication and never used again, so that bytes of a page that was
+// The number of a page, given at publication and never used again. So bytes of a page that was
 // deleted and put again are never taken for the new ones.
 using PageNumber = uint64_t;
 
-// A page that was found before: where the index looks for it, and whether it is still that one. Of
-// use to the store that gave it only.
+// A reference to a page that was found before: its place in the index, and the number that shows
+// whether it is still that page. Only the store that gave it can use it.
 struct PageRef {
   uint64_t item = 0;
   PageNumber number = 0;
@@ -55,22 +55,22 @@ struct SegmentId {
 struct SegmentFacts {
   uint32_t bytes = 0;
   float gain = 0;       // see SegmentInfo in kernels/page/encoded_page.h
-  uint64_t digest = 0;  // Xxh3 of the body; checked whenever it is read (Checks)
+  uint64_t digest = 0;  // Xxh3 of the body; checked at every read (Checks)
 };
 
-// A body that came from a tier, if it is the one that was stored; DATA_LOSS if it is not.
+// Returns the body from a tier when it is the one that was stored; else DATA_LOSS.
 absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const SegmentFacts& facts);
 
-// Where bytes can be. The order is the order of cooling.
+// The places of bytes, in the order of cooling.
 enum class TierId : uint8_t { kGpu = 0, kHost = 1, kDisk = 2 };
 inline constexpr int kTiers = 3;
 const char* TierName(TierId tier);  // "gpu", "host", "disk"
 
-// What an acknowledged put survives.
+// The failure that an acknowledged put survives.
 enum class Ack : uint8_t {
-  kMemory = 0,   // nothing: it is in memory
-  kProcess = 1,  // kill -9: it was handed to the operating system
-  kDurable = 2,  // power loss: it was synced to disk
+  kMemory = 0,   // nothing: the page is in memory
+  kProcess = 1,  // kill -9: the operating system has the page
+  kDurable = 2,  // power loss: the page is synced to disk
 };
 
 // A page on its way into the store.
@@ -79,17 +79,17 @@ struct PageToStore {
   SharedBytes header;           // opaque
   Digest128 raw_digest;         // same digest = same page
   uint64_t raw_bytes = 0;       // of the page before coding, for statistics
-  uint64_t first_position = 0;  // of its first token: how deep in a prefix it stands
+  uint64_t first_position = 0;  // of its first token: its depth in a prefix
   uint32_t tokens = 0;
-  std::string parent_key;  // of the page before it in its prompt; "" = not known, or none
+  std::string parent_key;  // of the previous page in its prompt; "" = unknown, or none
   bool whole = false;      // exact pages: never drop a part
-  bool hot = false;        // it has a cold form, which it gets before it leaves memory (ColdForm)
+  bool hot = false;        // it has a cold form, which it takes before it leaves memory (ColdForm)
   std::vector<SegmentFacts> facts;
   std::vector<SharedBytes> bodies;  // one for each of `facts`
   Ack ack = Ack::kMemory;
 };
 
-// A smaller coding of the same content, that takes the place of a hot page.
+// A smaller coding of the same content, which replaces a hot page.
 struct ColdForm {
   SharedBytes header;
   bool whole = false;

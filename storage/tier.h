@@ -1,15 +1,15 @@
-// A tier: somewhere that holds segments. It moves bytes and decides nothing; TieredStore takes
-// every decision.
+// Tier: a place that holds segments. It moves bytes and decides nothing; TieredStore takes every
+// decision.
 //
 // Implementations: MemoryTier over a Device (GPU or host), RocksTier (disk), NoopTier (holds
-// nothing, so that callers never ask whether a tier is there). One conformance suite,
+// nothing, so callers never ask whether a tier is there). One conformance suite,
 // tests/conformance/tier_conformance.h, runs on all.
 //
 // Thread-safe. A body becomes readable only after Write returned OK for it, and is immutable from
-// then on. Tiers do not check digests: the store does, on everything it reads. Errors: NOT_FOUND
-// for a segment that is not here, RESOURCE_EXHAUSTED when there is no room (the caller makes room
-// or goes to the next tier), DATA_LOSS for bytes that the medium itself reports as damaged,
-// UNAVAILABLE when the medium is not there.
+// then on. Tiers do not check digests: the store checks them on everything it reads. Errors:
+// NOT_FOUND for a segment that is not here, RESOURCE_EXHAUSTED when there is no room (the caller
+// makes room or goes to the next tier), DATA_LOSS for bytes that the medium itself reports as
+// damaged, UNAVAILABLE when the medium is not there.
 #ifndef KVSTOW_STORAGE_TIER_H_
 #define KVSTOW_STORAGE_TIER_H_
 
@@ -35,11 +35,11 @@ class Tier {
   virtual ~Tier() = default;
 
   virtual std::string name() const = 0;
-  // False for NoopTier: nothing can ever be written.
+  // Returns false for NoopTier, which never takes a body.
   virtual bool holds_bytes() const = 0;
   // All or nothing.
   virtual absl::Status Write(std::span<const SegmentBody> bodies) = 0;
-  // One result for each id, in order.
+  // Returns one result for each id, in order.
   virtual std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) = 0;
   // Ids that are not here are no error.
   virtual absl::Status Erase(std::span<const SegmentId> ids) = 0;

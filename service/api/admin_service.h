@@ -1,5 +1,5 @@
-// kvstow.v1.Admin as gRPC calls it: every method hands over to KvOperator. What is handed in
-// outlives the service.
+// kvstow.v1.Admin as gRPC calls it. Each method hands over to KvOperator; Drain and SetQuota fail
+// with UNIMPLEMENTED. The arguments outlive the service.
 #ifndef KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 #define KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 
@@ -13,11 +13,11 @@
 
 namespace kvstow {
 
-// What may take minutes has a thread of its own each, so that nothing else waits for it.
+// Work that may take minutes has a thread of its own each, so nothing else waits for it.
 struct AdminLanes {
   WorkerPool& quick;
   WorkerPool& verify;
-  WorkerPool& evict;  // and budgets, and flushes: what moves bytes
+  WorkerPool& evict;  // and budgets, and flushes: calls that move bytes
 };
 
 std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes);

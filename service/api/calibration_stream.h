@@ -1,8 +1,9 @@
-// SendCalibration as gRPC calls it: the pieces of a blob, which Calibrations takes when all are
-// here.
+// SendCalibration as gRPC calls it. The stream collects the pieces of a blob and gives the whole
+// blob to Calibrations.
 //
-// A stream holds the blob in memory until then, so only kMaxSending run at a time; one more, and
-// one that grows too long, is RESOURCE_EXHAUSTED. It owns itself and goes when its call is done.
+// A stream holds the blob in memory until then, so only kMaxSending run at a time. One more stream,
+// and one that grows too long, ends with RESOURCE_EXHAUSTED. The stream owns itself and goes when
+// its call is done.
 #ifndef KVSTOW_SERVICE_API_CALIBRATION_STREAM_H_
 #define KVSTOW_SERVICE_API_CALIBRATION_STREAM_H_
 
@@ -16,7 +17,7 @@
 
 namespace kvstow {
 
-// What is handed in outlives the stream; `out` lives as long as it.
+// The arguments outlive the stream; `out` lives as long as it.
 grpc::ServerReadReactor<v1::SendCalibrationRequest>* NewCalibrationStream(
     Calibrations& calibrations, Metrics& metrics, WorkerPool& workers,
     grpc::CallbackServerContext* context, v1::SendCalibrationResponse* out);

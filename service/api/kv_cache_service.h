@@ -1,7 +1,8 @@
-// kvstow.v1.KvCache as gRPC calls it: every method hands over to KvOperator or to a stream.
+// kvstow.v1.KvCache as gRPC calls it. Each method hands over to KvOperator or to a stream;
+// OpenLocal and OpenDirect answer from their listener.
 //
-// Put and Get are raw methods: their messages come as bytes, so that payload is never copied into
-// protobuf strings. What is handed in outlives the service.
+// Put, Get and Lookup are raw methods: their messages come as bytes, so payload is never copied
+// into protobuf strings. The arguments outlive the service.
 #ifndef KVSTOW_SERVICE_API_KV_CACHE_SERVICE_H_
 #define KVSTOW_SERVICE_API_KV_CACHE_SERVICE_H_
 

@@ -1,4 +1,4 @@
-// How a unary call is answered: checked for a deadline, done, finished with its status.
+// Answers a unary call: checks its deadline, does the work, finishes with its status.
 //
 // `work` takes nothing and returns absl::Status; request and response live until the call is
 // finished.
@@ -17,7 +17,7 @@
 
 namespace kvstow {
 
-// On the calling thread, which is gRPC's: only for work that never waits.
+// Runs `work` on the calling thread, which is gRPC's: only for work that never waits.
 template <typename Work>
 grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, Metrics& metrics, Work work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -27,7 +27,7 @@ grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, Metrics& m
   return reactor;
 }
 
-// On a worker thread.
+// Runs `work` on a worker thread.
 template <typename Work>
 grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, grpc::CallbackServerContext* context,
                                     Metrics& metrics, Work work) {
@@ -40,7 +40,7 @@ grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, grpc::CallbackServerCon
   return reactor;
 }
 
-// For methods of a later version.
+// Answers methods of a later version: fails with UNIMPLEMENTED.
 inline grpc::ServerUnaryReactor* NotServed(grpc::CallbackServerContext* context, const char* what) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(

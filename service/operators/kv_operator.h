@@ -1,8 +1,8 @@
-// KvOperator: what the unary calls of kvstow.v1.KvCache and Admin do.
+// KvOperator: the work of the unary calls of kvstow.v1.KvCache and Admin.
 //
-// Without gRPC, so that it can be tested alone: a request in, a response and a status out. The
-// calls that may touch the disk (`blocking` below) belong on a worker thread, the others answer
-// from RAM. Thread-safe; responses are empty when they are handed in.
+// It takes a request and gives a response and a status, without gRPC, so tests can run it alone.
+// Calls that may touch the disk (`blocking` below) belong on a worker thread; the others answer
+// from RAM. Thread-safe. Responses are empty when they are handed in.
 #ifndef KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 #define KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 
@@ -29,9 +29,9 @@
 namespace kvstow {
 
 inline constexpr uint32_t kMaxSampledPages = 16384;  // their keys fit into a message
-inline constexpr size_t kMaxAgedPages = 8192;        // that Ages looks into
+inline constexpr size_t kMaxAgedPages = 8192;        // pages that Ages looks into
 
-// What Status tells that does not change while the server runs.
+// The part of Status that does not change while the server runs.
 struct ServerFacts {
   std::string version;
   std::string device;
@@ -46,7 +46,8 @@ class KvOperator {
 
   absl::Status OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out);  // blocking
   absl::StatusOr<PrefixMatch> Lookup(const LookupQuery& query);
-  // What Lookup left for after its answer: the statistics of use. For whoever has sent the answer.
+  // Updates the statistics of use that Lookup left for after its answer. The caller runs it once it
+  // has sent the answer.
   void CatchUp();
   absl::Status ReportAttention(const v1::ReportAttentionRequest& in,
                                v1::ReportAttentionResponse& out);  // blocking
@@ -62,21 +63,21 @@ class KvOperator {
   absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);              // blocking
   absl::Status SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out);  // blocking
   absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);              // blocking
-  // `progress` is told now and then, and once at the end with `done`; false from it stops.
+  // Tells `progress` now and then, and once at the end with `done`. Stops when that returns false.
   // Blocking.
   absl::Status Verify(const v1::VerifyRequest& in,
                       const std::function<bool(const v1::VerifyProgress&)>& progress);
 
-  // Drops private spaces that hold no page and that nobody has named for so long, `most` at most;
-  // answers how many. Blocking.
+  // Drops private spaces that hold no page and that nobody has named for so long, `most` at most.
+  // Returns their number. Blocking.
   size_t DropIdleSpaces(Duration idle, size_t most = SIZE_MAX);
 
-  // Told by the server when it begins and when it ends to serve.
+  // The server calls this when it begins and when it ends to serve.
   void SetReady(bool ready, Duration from_start);
   bool ready() const { return ready_; }
 
  private:
-  // What a Lookup asked for: its pages, as LiveReuse knows them.
+  // The pages that a Lookup asked for, as LiveReuse knows them.
   struct Prompt {
     std::vector<uint64_t> pages;
     uint32_t raw_bytes;  // of each
@@ -93,9 +94,9 @@ class KvOperator {
   AttentionReports& reports_;
   Metrics& metrics_;
   LiveReuse reuse_;  // of the keys that Lookup was asked for
-  Mutex recording_;  // so that prompts are recorded in order; taken before mu_
+  Mutex recording_;  // keeps the order of recorded prompts; taken before mu_
   Mutex mu_;
-  std::vector<Prompt> prompts_ KVSTOW_GUARDED_BY(mu_);  // that were not recorded yet
+  std::vector<Prompt> prompts_ KVSTOW_GUARDED_BY(mu_);  // not recorded yet
   const ServerFacts facts_;
   std::atomic<bool> ready_ = false;
   std::atomic<uint64_t> ready_ms_ = 0;

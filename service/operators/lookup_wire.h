@@ -1,8 +1,8 @@
-// Lookup on the wire: v1.LookupRequest read in place, v1.LookupResponse written by hand.
+// Lookup on the wire: reads v1.LookupRequest in place, writes v1.LookupResponse by hand.
 //
 // A call has hundreds of keys and takes some tens of nanoseconds for each, so there is no protobuf
-// object a key: keys are views of the message that came, and the answer is written from what the
-// store found. What is on the wire is plain protobuf; unknown fields are skipped.
+// object a key. Keys are views of the message that came. The answer is written from the store's
+// result. The wire format is plain protobuf; unknown fields are skipped.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_SERVICE_OPERATORS_LOOKUP_WIRE_H_
@@ -27,8 +27,8 @@ struct LookupQuery {
   bool lease = false;
 };
 
-// `message` must outlive the query, at the place where it is. INVALID_ARGUMENT for a message that
-// is malformed or has more than kMaxKeysPerCall keys.
+// `message` must outlive the query, and must not move. Fails with INVALID_ARGUMENT for a message
+// that is malformed or has more than kMaxKeysPerCall keys.
 absl::StatusOr<LookupQuery> ReadLookupRequest(const grpc::Slice& message);
 
 grpc::Slice WriteLookupResponse(const PrefixMatch& match);

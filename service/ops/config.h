@@ -1,11 +1,11 @@
 // The server's configuration: flags, then environment, then a configuration file, then defaults.
 //
 // Every flag --some-name is also the environment variable KVSTOW_SOME_NAME and the key `some-name`
-// of the file that --config (or KVSTOW_CONFIG) names; the first of these that gives a value wins.
+// of the file that --config (or KVSTOW_CONFIG) names. The first of these that gives a value wins.
 // An empty environment variable counts as not set. Unknown flags and unknown keys are errors.
 //
 // Free functions and a value; thread-safe. Errors are INVALID_ARGUMENT with the name, the value and
-// what is expected.
+// the expected form.
 #ifndef KVSTOW_SERVICE_OPS_CONFIG_H_
 #define KVSTOW_SERVICE_OPS_CONFIG_H_
 
@@ -30,14 +30,14 @@ struct Config {
   uint64_t host_bytes = 0;                     // default: a quarter of the RAM
   std::string disk_path;                       // "" = no disk tier
   uint64_t disk_bytes = 0;                     // default with a path: half of its file system
-  double host_bits = 0;                        // of a value, that a page keeps which cools into
-  double disk_bits = 0;                        // the tier; 0 = all that it has
-  std::string direct_listen = "auto";          // HOST:PORT, auto or off: pages beside gRPC
-  std::string local_socket;                    // "" = no local sessions
-  uint64_t local_bytes = uint64_t{1} << 30;    // of memory shared with workers, beside the budgets
-  uint64_t local_gpu_bytes = 0;                // and of the GPU's; 0 = none
-  std::string recipe = "int8";                 // of spaces that name none
-  std::string calibrations;                    // folder of blobs; "" = below disk_path
+  double host_bits = 0;                // bits kept of a value when a page cools there; 0 = all
+  double disk_bits = 0;                // the same for the disk
+  std::string direct_listen = "auto";  // HOST:PORT, auto or off: pages beside gRPC
+  std::string local_socket;            // "" = no local sessions
+  uint64_t local_bytes = uint64_t{1} << 30;  // of memory shared with workers, beside the budgets
+  uint64_t local_gpu_bytes = 0;              // and of the GPU's; 0 = none
+  std::string recipe = "int8";               // of spaces that name none
+  std::string calibrations;                  // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
   uint64_t max_spaces = 1024;
@@ -45,14 +45,14 @@ struct Config {
   Duration idle_timeout = std::chrono::minutes(5);         // of direct connections
   uint64_t index_bytes = 0;                                // default: a 16th of the RAM
   uint64_t max_leases = 65'536;
-  uint64_t max_leased_pages = 4'194'304;     // of all of them, as often as they are promised
-  uint64_t get_bytes = uint64_t{512} << 20;  // AdmissionLimits has these four
+  uint64_t max_leased_pages = 4'194'304;     // of all leases; a page counts once for each lease
+  uint64_t get_bytes = uint64_t{512} << 20;  // these four are AdmissionLimits
   uint64_t put_bytes = uint64_t{512} << 20;
   uint64_t max_streams = 256;
   Duration stream_idle = std::chrono::seconds(60);
   double high_watermark = 0.95;
   double low_watermark = 0.90;
-  uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = nothing is verified in the background
+  uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = no background verification
   std::string log_level = "info";
   std::string log_format = "text";
   std::string config;  // the file that was read
@@ -65,14 +65,15 @@ struct CommandLine {
 
 using GetEnv = std::function<const char*(const char*)>;
 
-// `args` without the program's name. `version` is what --version prints.
+// `args` excludes the program's name. `version` is the text of --version.
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, const GetEnv& env,
                                              absl::string_view version);
 
-// Name and value of every setting, in the order of --help, as they took effect.
+// Returns name and value of every setting in effect, in the order of --help.
 std::vector<std::pair<std::string, std::string>> Describe(const Config& config);
 
-// Memory that this process may use: the machine's, or its control group's limit when that is less.
+// Returns the memory that this process may use: the machine's, or its control group's limit when
+// that is less.
 uint64_t UsableMemory();
 
 }  // namespace kvstow

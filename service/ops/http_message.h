@@ -1,7 +1,7 @@
 // HTTP/1.x as the side port speaks it: the head of a GET in, an answer out.
 //
-// Pure functions; thread-safe. What comes is hostile: nothing is believed of it, and what is not a
-// plain GET or HEAD without a body is refused.
+// Pure functions; thread-safe. The input is hostile and not trusted: the reader refuses everything
+// that is not a plain GET or HEAD without a body.
 #ifndef KVSTOW_SERVICE_OPS_HTTP_MESSAGE_H_
 #define KVSTOW_SERVICE_OPS_HTTP_MESSAGE_H_
 
@@ -21,12 +21,13 @@ struct HttpRequest {
   std::string path;        // without the query
 };
 
-// What `bytes`, the beginning of a connection, ask for. None while the head is not whole and may
-// become so. 400 for what is no HTTP/1.x, 405 for other methods, 413 for a request that announces a
-// body of any length, 431 for a head above kMaxHttpHeadBytes.
+// Reads the request in `bytes`, the beginning of a connection. Returns none while the head is
+// incomplete and may become complete. Refuses with 400 what is no HTTP/1.x, with 405 other methods,
+// with 413 a request that announces a body (of any length but 0), with 431 a head above
+// kMaxHttpHeadBytes.
 std::optional<HttpRequest> ReadHttpRequest(absl::string_view bytes);
 
-// A whole answer, after which the connection is closed.
+// Returns a whole answer, after which the connection closes.
 std::string WriteHttpAnswer(int status, absl::string_view content_type, absl::string_view body,
                             bool head_only);
 

@@ -1,4 +1,4 @@
-// Who can reach what the server listens on. A free function; thread-safe.
+// Checks who can reach the server's listeners. A free function; thread-safe.
 #ifndef KVSTOW_SERVICE_OPS_LISTENERS_H_
 #define KVSTOW_SERVICE_OPS_LISTENERS_H_
 
@@ -9,7 +9,7 @@
 
 namespace kvstow {
 
-// What is to be warned of: a line for each listener that other machines may reach.
+// Returns the warnings: a line for each listener that other machines may reach.
 std::vector<std::string> WarningsOfListeners(const Config& config);
 
 }  // namespace kvstow

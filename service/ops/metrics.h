@@ -1,7 +1,7 @@
-// What the server counts, and the text that Prometheus reads.
+// The server's counters, and the text that Prometheus reads.
 //
-// Names, labels and meanings are in docs/OPERATIONS.md. Counting is cheap and thread-safe. Usage of
-// the store is not counted here but taken from the store when the text is made.
+// docs/OPERATIONS.md has names, labels and meanings. Counting is cheap and thread-safe. Usage of
+// the store is not counted here; it comes from the store when the text is made.
 #ifndef KVSTOW_SERVICE_OPS_METRICS_H_
 #define KVSTOW_SERVICE_OPS_METRICS_H_
 
@@ -27,12 +27,12 @@ struct MetricsSnapshot {
   uint64_t spaces = 0;
   uint64_t space_mismatches = 0;
   uint64_t staged_bytes = 0;
-  uint64_t get_bytes = 0, put_bytes = 0, waiting_gets = 0;  // as Admission has them
+  uint64_t get_bytes = 0, put_bytes = 0, waiting_gets = 0;  // from Admission
   uint64_t local_sessions = 0, local_bytes = 0;             // of memory shared with workers
   uint64_t local_gpu_bytes = 0;                             // and of the GPU's
   uint64_t direct_connections = 0;
   uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
-  uint64_t attention_bytes = 0, attention_pages = 0;  // what is known of pages' attention
+  uint64_t attention_bytes = 0, attention_pages = 0;  // known attention of pages
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
   bool ready = false;
 };
@@ -43,30 +43,30 @@ class Metrics {
   ~Metrics();
 
   void CountPut(v1::PageStatus status, uint64_t raw_bytes, uint64_t stored_bytes);
-  // `tier`: of the base level, for a HIT.
+  // `tier` is that of the base level, for a HIT.
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
-  void CountLocal(
-      StreamKind kind);  // a page that went through shared memory; CountPut, CountGet too
+  void CountLocal(StreamKind kind);   // a page through shared memory; with CountPut, CountGet
   void CountDirect(StreamKind kind);  // or over a direct connection
-  // One of those in memory of the GPU, and whether the GPU coded it.
+  // Counts a page of CountLocal in memory of the GPU, and whether the GPU coded it.
   void CountLocalGpu(StreamKind kind, bool coded_there);
   void CountReport(v1::PageStatus status);  // of attention
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);  // a label: docs/OPERATIONS.md
   void CountEndedStream(absl::string_view why);  // because nothing moved on it; a short word
   void CountCorrupt();  // a page failed a check or its decoding, and was dropped
-  // A page was a miss because it has less than was asked for: of "levels", or too much "error".
+  // Counts a miss of a page that falls short of the request: "levels", or too much "error".
   void CountShortOf(absl::string_view what);
-  void CountMissingCalibration();  // a page was a miss because its calibration is not here
+  void CountMissingCalibration();  // a miss, because the page's calibration is not here
   void CountReaped(uint64_t tickets);
   void ObserveEncode(Duration time, uint64_t raw_bytes);
   void ObserveDecode(Duration time, uint64_t raw_bytes);
-  void ObserveCooling(Duration time);  // of a page from its hot form to its cold one
+  void ObserveCooling(Duration time);  // a page from its hot form to its cold one
   void AddStreams(StreamKind kind, int change);
 
-  // What the codecs did so far, for Usage: raw bytes, and the microseconds that they took.
+  // Returns the work of the codecs so far, for Usage: raw bytes, and the microseconds that they
+  // took.
   std::vector<std::pair<std::string, uint64_t>> CodecRows() const;
-  // The text exposition format.
+  // Returns the text exposition format.
   std::string Text(const MetricsSnapshot& snapshot) const;
 
  private:
@@ -74,7 +74,7 @@ class Metrics {
   std::unique_ptr<Impl> impl_;
 };
 
-// Name and value of each of the store's counters, for Usage and for the metrics.
+// Returns name and value of each of the store's counters, for Usage and for the metrics.
 std::vector<std::pair<std::string, uint64_t>> CounterRows(const StoreCounters& counters);
 
 }  // namespace kvstow

@@ -1,4 +1,4 @@
-// sd_notify without a library: tells systemd (Type=notify) how the service is doing.
+// sd_notify without a library: tells systemd (Type=notify) the state of the service.
 #ifndef KVSTOW_SERVICE_OPS_NOTIFY_H_
 #define KVSTOW_SERVICE_OPS_NOTIFY_H_
 

@@ -1,6 +1,6 @@
-// The page that people see at `/`: what the server is and what it holds, as HTML.
+// The page for people at `/`: what the server is and what it holds, as HTML.
 //
-// A free function of what Status and Usage answer; thread-safe.
+// A free function of the responses of Status and Usage; thread-safe.
 #ifndef KVSTOW_SERVICE_OPS_STATUS_PAGE_H_
 #define KVSTOW_SERVICE_OPS_STATUS_PAGE_H_
 

@@ -1,8 +1,8 @@
 // A fixed number of threads for work that takes time: encoding, decoding, disk.
 //
-// gRPC's own threads must never do such work. What is queued is bounded by those who submit it (the
-// credits of streams, the cap on streams). Thread-safe. The destructor runs what is queued, then
-// joins; nothing may be submitted from then on.
+// gRPC's own threads must never do such work. Submitters bound the queue (the credits of streams,
+// the cap on streams). Thread-safe. The destructor runs the queue, then joins; nothing may be
+// submitted from then on.
 #ifndef KVSTOW_SERVICE_OPS_WORKER_POOL_H_
 #define KVSTOW_SERVICE_OPS_WORKER_POOL_H_
 
@@ -17,7 +17,7 @@ namespace kvstow {
 
 class WorkerPool {
  public:
-  // At least one thread. `name` (at most 15 bytes) shows in tools such as top.
+  // Starts at least one thread. Tools such as top show `name` (at most 15 bytes).
   WorkerPool(const char* name, size_t threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

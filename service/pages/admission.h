@@ -1,21 +1,22 @@
-// Admission: what the server takes on at a time. Every limit on bytes in flight and on streams is
-// kept here, whatever way a page goes.
+// Admission: limits the server's load. It keeps every limit on bytes in flight and on streams, for
+// every transport of pages.
 //
-//   bytes out    Pages on their way out: what a page is decoded from and what it is decoded into,
-//                until the last byte left. When they are spent, pages wait in line.
-//   bytes in     Pages on their way in, before and after they are coded: each byte counts twice,
-//                as it came and as it is coded. A half is for windows of Put streams, a half for
-//                pages beside streams, so that neither shuts the other out.
-//   streams      Of each kind, and how long nothing may move on one.
+//   bytes out    Pages on their way out: the coded and the decoded form of a page, until the last
+//                byte left. When these bytes are spent, pages wait in line.
+//   bytes in     Pages on their way in, before and after coding: each byte counts twice, as it came
+//                and as it is coded. One half is for windows of Put streams, the other for pages
+//                beside streams, so neither shuts the other out.
+//   streams      The number of each kind, and how long a stream may stand still.
 //
-// A page larger than all bytes of its way is taken alone. What is held is a move-only value that
-// gives it back when it goes. Who is refused is told RESOURCE_EXHAUSTED, which counts in
-// refused_calls by its reason; a stream is told when to come back besides (FinishStream), and
-// what was refused beside streams goes over one. Leases are limited by the store (LeaseTable).
+// A page larger than all bytes of its way is taken alone. A move-only value holds bytes or a place,
+// and gives them back when it goes. A refused call fails with RESOURCE_EXHAUSTED, and refused_calls
+// counts it by its reason. A refused stream is also told when to come back (FinishStream). A page
+// refused beside streams goes over a stream. The store limits leases (LeaseTable).
 //
-// A stream is idle while it waits for its client: for a message, for credit, or for what was sent
-// to be taken. One that waits for the server never is. An idle stream ends after `idle`; and after
-// `grace` when others need what it holds: its place, its window, or its bytes.
+// A stream is idle while it waits for its client: for a message, for credit, or for the client to
+// take what was sent. A stream that waits for the server is never idle. An idle stream ends after
+// `idle`. It ends after `grace` when others need what it holds: its place, its window, or its
+// bytes.
 //
 // Thread-safe. No lock is held while a stream is told to end.
 #ifndef KVSTOW_SERVICE_PAGES_ADMISSION_H_
@@ -40,19 +41,19 @@ struct AdmissionLimits {
   uint64_t get_bytes = uint64_t{512} << 20;
   uint64_t put_bytes = uint64_t{512} << 20;
   uint64_t streams = 256;  // of each kind, over all connections
-  // Longer than a worker computes between two layers or pages of a prompt, shorter than a few
+  // Longer than a worker computes between two layers or pages of a prompt; shorter than a few
   // attempts to have a stream under the usual deadlines.
   Duration idle = std::chrono::seconds(60);
   Duration grace = std::chrono::seconds(1);
-  // In line, of pages beside streams; a stream has until its deadline.
+  // The wait of pages beside streams in line. A stream has until its deadline.
   Duration patience = std::chrono::seconds(1);
 };
 
-// What a stream looks like from here.
+// Admission's view of a stream.
 class AdmittedStream {
  public:
   virtual ~AdmittedStream() = default;
-  // Ends it with `why`, unless it has ended.
+  // Ends the stream with `why`, unless it has ended.
   virtual void End(const absl::Status& why) = 0;
 };
 
@@ -72,7 +73,8 @@ class Admission {
     Place() = default;
     Place(Place&& other) noexcept = default;
     Place& operator=(Place&& other) noexcept = default;
-    // Something moved, and from now on it is idle, or not (`busy`); `holding`: bytes or a window.
+    // Records that something moved. From now on the stream is idle, or not (`busy`). `holding` says
+    // whether it holds bytes or a window.
     void Moved(bool busy, bool holding);
 
    private:
@@ -86,17 +88,18 @@ class Admission {
   };
   absl::StatusOr<Place> Admit(StreamKind kind, std::weak_ptr<AdmittedStream> stream);
 
-  // What a Put stream may have under way (WindowOf): a quarter of what is left, at most
-  // `most_bytes`, but room for two pages; room for one where that is all there is.
+  // Takes the window of a Put stream (WindowOf): a quarter of what is left, at most `most_bytes`,
+  // but room for two pages; room for one page where that is all there is.
   absl::StatusOr<Bytes> TakeWindow(uint64_t most_bytes, uint64_t page_bytes);
   static uint64_t WindowOf(const Bytes& window) { return window.bytes() / 2; }
-  // For a page on a direct connection or of a local session. They wait at most limits.patience.
+  // Take bytes for a page on a direct connection or of a local session. They wait at most
+  // limits.patience.
   absl::StatusOr<Bytes> TakePut(uint64_t page_bytes);
   absl::StatusOr<Bytes> TakeGet(uint64_t bytes);
-  // For pages of Get streams, which wait in line.
+  // The budget of pages of Get streams, which wait in line.
   ByteBudget& gets() { return gets_; }
 
-  // Ends idle streams. To be called about every second.
+  // Ends idle streams. The server calls it about every second.
   void Reap();
 
   uint64_t get_bytes() const { return gets_.used(); }
@@ -106,8 +109,8 @@ class Admission {
  private:
   using Entry = Place::Entry;
 
-  // Of the streams that have been idle beyond the grace, and hold something if they must: the one
-  // that has been so for longest is to end, if there is one.
+  // Returns the stream that is to end, if there is one: the one that has been idle longest, beyond
+  // the grace. With `holding`, only streams that hold something count.
   std::weak_ptr<AdmittedStream> MakeWay(StreamKind kind, bool holding) KVSTOW_REQUIRES(mu_);
   std::weak_ptr<AdmittedStream> ToEnd(Entry& entry) KVSTOW_REQUIRES(mu_);
   Duration IdleFor(const Entry& entry) const;

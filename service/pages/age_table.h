@@ -1,4 +1,5 @@
-// The rows of Admin's Ages: what pages hold, by tier and by how long nobody has asked for them.
+// The rows of Admin's Ages: the content of pages, by tier and by the time since anybody asked for
+// them.
 //
 // A free function; thread-safe.
 #ifndef KVSTOW_SERVICE_PAGES_AGE_TABLE_H_
@@ -13,8 +14,8 @@
 
 namespace kvstow {
 
-// Fills `out` from some of `pages` pages, all of them or a fair sample: sums are scaled up to
-// `pages`. Pages of a space that is not known here are left out.
+// Fills `out` from some of `pages` pages, all of them or a fair sample, and scales sums up to
+// `pages`. Leaves out pages of an unknown space.
 void TellAges(std::span<const PageSample> sample, uint64_t pages, const Spaces& spaces,
               v1::AgesResponse& out);
 

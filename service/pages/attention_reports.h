@@ -1,9 +1,9 @@
-// AttentionReports: what workers report of the attention that pages received, checked, pooled, and
-// turned into what the pages' segments are worth.
+// AttentionReports: checks and pools the attention that workers report of pages, and turns it into
+// the worth of the pages' segments.
 //
-// Storage knows gains alone, so a report raises the gains of a page's segments in its index
-// (AttentionPool::WorthOf); header and bodies of the page stay as they are, and so does the
-// estimated error of replies. Columns that came with a put count as its first report.
+// Storage knows gains alone, so a report raises the gains of a page's segments in the store's index
+// (WorthOf in attention_pool.h). Header and bodies of the page stay as they are, and so does the
+// estimated error of replies. Columns of a put count as the page's first report.
 //
 // Thread-safe; may wait for a page that is being moved.
 #ifndef KVSTOW_SERVICE_PAGES_ATTENTION_REPORTS_H_
@@ -23,10 +23,10 @@ class AttentionReports {
   AttentionReports(TieredStore& store, AttentionPool& pool, Metrics& metrics)
       : store_(store), pool_(pool), metrics_(metrics) {}
 
-  // HIT: taken. MISS: there is no such page. REFUSED: a column with a wrong name or size, with NaN
-  // or Inf, or one too many.
+  // Takes a report. HIT: taken. MISS: there is no such page. REFUSED: a column with a wrong name or
+  // size, with NaN or Inf, or one too many.
   v1::AttentionResult Take(const Space& space, const v1::PageAttention& report);
-  // The columns of a page that was just put, which passed their checks.
+  // Takes the columns of a page that was just put, which passed their checks.
   void TakePut(const Space& space, const v1::PutPage& page, const AttentionColumns& columns);
 
  private:

@@ -1,10 +1,10 @@
-// A number of bytes that may be held at a time, and the line of those who wait for some.
+// A number of bytes that may be held at a time, and the line of waiters for them.
 //
-// Who holds bytes has a Held, a move-only value that gives them back when it goes. Bytes are given
-// in the order in which they were asked for, so nobody starves; whoever asks for more than the
-// whole limit gets it once nobody else holds any. A Held may outlive the budget.
+// A Held is a move-only value that holds bytes, and gives them back when it goes. The budget gives
+// bytes in the order of requests, so nobody starves. A request for more than the whole limit gets
+// it once nobody else holds any. A Held may outlive the budget.
 //
-// Thread-safe. Nothing here blocks but WaitFor.
+// Thread-safe. Only WaitFor blocks.
 #ifndef KVSTOW_SERVICE_PAGES_BYTE_BUDGET_H_
 #define KVSTOW_SERVICE_PAGES_BYTE_BUDGET_H_
 
@@ -35,13 +35,13 @@ class ByteBudget {
     }
     ~Held();
     uint64_t bytes() const { return bytes_; }
-    // Gives some back, or takes more without waiting: for what turned out to be so much.
+    // Changes the held bytes to `bytes`: gives some back, or takes more without waiting.
     void Resize(uint64_t bytes);
 
    private:
     friend class ByteBudget;
     Held(std::shared_ptr<Line> line, uint64_t bytes) : line_(std::move(line)), bytes_(bytes) {}
-    std::shared_ptr<Line> line_;  // null: holds nothing
+    std::shared_ptr<Line> line_;  // null = holds nothing
     uint64_t bytes_ = 0;
   };
 
@@ -50,19 +50,20 @@ class ByteBudget {
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
-  // None when they are not free, or others wait for some.
+  // Returns none when the bytes are not free, or others wait for some.
   std::optional<Held> Try(uint64_t bytes);
-  // A quarter of what is free, within [least, most]; none when `least` is not free.
+  // Returns a quarter of the free bytes, within [least, most]; none when `least` is not free, or
+  // others wait.
   std::optional<Held> TryShare(uint64_t least, uint64_t most);
-  // None when they did not come within `patience`.
+  // Returns none when the bytes did not come within `patience`.
   std::optional<Held> WaitFor(uint64_t bytes, Duration patience);
 
   // Calls `ready` with the bytes: now, or when it is their turn, on the thread that gave some back.
-  // It must neither block nor take a lock that is held while bytes are given back. Answers the
+  // `ready` must neither block nor take a lock that is held while bytes are given back. Returns the
   // place in the line; null when `ready` was called.
   class Place;
   std::shared_ptr<Place> Wait(uint64_t bytes, std::function<void(Held)> ready);
-  // False when `ready` was called, or will be at once.
+  // Leaves the line. Returns false when `ready` was called, or will be at once.
   bool Leave(const std::shared_ptr<Place>& place);
 
   uint64_t used() const;

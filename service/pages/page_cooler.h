@@ -1,11 +1,11 @@
-// PageCooler: the cold form of a page from its hot one, for spaces whose recipe has both.
+// PageCooler: makes the cold form of a page from its hot one, for spaces whose recipe has both.
 //
-// The store calls it when a hot page is about to leave memory; what it returns takes the place of
-// the page. The raw digest stays that of the page as it was put, which names its content; the
-// header says what is exact. The gains count what the hot form had lost already, also by levels
-// that it had no longer, so that a reply's estimated error is that of both. What was reported of
-// the page's attention is there for policies of the cold recipe, and weighs what its segments are
-// worth to the store.
+// The store calls it when a hot page is about to leave memory; the result takes the page's place.
+// The raw digest stays that of the page as it was put, which names its content; the header says
+// what is exact. The gains count what the hot form had lost already, also by levels that it had no
+// longer, so a reply's estimated error is that of both forms. Policies of the cold recipe read the
+// reported attention of the page. That attention also weighs the worth of its segments to the
+// store.
 //
 // Thread-safe; takes the time of a decode and an encode.
 #ifndef KVSTOW_SERVICE_PAGES_PAGE_COOLER_H_
@@ -31,8 +31,8 @@ class PageCooler {
              const AttentionPool& attention, Metrics& metrics)
       : spaces_(spaces), calibrations_(calibrations), attention_(attention), metrics_(metrics) {}
 
-  // Nothing when the page has no cold form: its space has none, or its values do not fit the cold
-  // recipe, or what that needs is not here.
+  // Returns nothing when the page has no cold form: its space has none, its values do not fit the
+  // cold recipe, or something that the recipe needs is not here.
   std::optional<ColdForm> Cool(const PageName& name, const SharedBytes& header,
                                std::span<const SharedBytes> bodies) const;
 

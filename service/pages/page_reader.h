@@ -1,17 +1,17 @@
-// PageReader: one page out of the store for a Get stream: find, read, check, decode.
+// PageReader: takes one page out of the store for a Get stream: find, read, check, decode.
 //
-// It never lies: the header's key must be the key that was asked for, its geometry the space's, and
-// its segments those that the store speaks of; else the page is CORRUPT, is dropped and counted. A
-// damaged copy costs that copy alone while there is a good one, which is then the answer. What is
-// dropped is the page that was read, by its number: one that has its name by now stays.
-// Every reply names the key, and a payload without digests of its own gets one here.
-// The reply says what the bytes are: levels, exactness, error left, which tokens were kept. A page
-// that falls short of what the request will take (min_levels, max_error) is a MISS, counted, before
-// anything is read. A page whose calibration is not here cannot be decoded: a MISS, counted, until
-// it is here again.
+// It never lies. The header's key must be the requested key, its geometry the space's, and its
+// segments those that the store names; else the page is CORRUPT, and is dropped and counted. A
+// damaged copy costs that copy alone while there is a good one, which is then the answer. The
+// reader drops the page that it read, by its number: a page that has its name by now stays. Every
+// reply names the key, and a payload without digests of its own gets one here. The reply describes
+// the bytes: levels, exactness, error left, which tokens were kept. A page that falls short of the
+// request's limits (min_levels, max_error) is a MISS, counted, before anything is read. A page
+// whose calibration is not here cannot be decoded: it is a MISS, counted, until the calibration is
+// here again.
 //
-// Without gRPC, so that it can be tested alone. Thread-safe; Fetch takes the time that reading and
-// decoding take, so it runs on a worker thread.
+// Without gRPC, so tests can run it alone. Thread-safe. Fetch takes the time of reading and
+// decoding, so it runs on a worker thread.
 #ifndef KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 #define KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 
@@ -37,50 +37,51 @@ struct FetchedPage {
   std::vector<SharedBytes> payload;  // reply.payload_bytes in all; empty unless HIT
 };
 
-// Memory that a raw page goes into and that is not the host's.
+// Memory for a raw page that is not the host's.
 class PageSink {
  public:
   virtual ~PageSink() = default;
   virtual uint64_t room() const = 0;
-  // As DecodePage, into its front. Whatever it fails with, the CPU then decodes for Copy.
+  // Decodes like DecodePage, into its front. After any failure, the CPU decodes for Copy.
   virtual absl::Status Decode(const PageHeader& header,
                               std::span<const std::optional<SharedBytes>> segments,
                               PageRange wanted) = 0;
-  // Raw bytes, one part after the other, into its front.
+  // Copies raw bytes, one part after the other, into its front.
   virtual absl::Status Copy(std::span<const SharedBytes> parts) = 0;
 };
 
 class PageReader {
  public:
-  // `calibrations` is what pages may need; all of them outlive this.
+  // `calibrations` are those that pages may need. All arguments outlive this.
   PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics)
       : store_(store), calibrations_(calibrations), metrics_(metrics) {}
 
-  // `lease` 0 = none; a lease is renewed by each page that it is used for. With Checks::kReader the
-  // worker compares digests of what comes with one: an exact page that goes whole, and an encoded
-  // one, are then not read for that here.
+  // `lease` 0 = none. Each page that a lease is used for renews it. With Checks::kReader the worker
+  // compares the bytes with their digests where the payload has some. Then the reader does not
+  // check an exact page that goes whole, or an encoded one.
   FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
                     const v1::GetPage& request, Checks checks);
 
-  // A raw page into memory of the caller's, which its bytes must fit (else NOT_COMPATIBLE) and of
-  // which they fill the front: decoding is then the only copy. `payload` has what would follow
-  // them: the list of kept tokens. Unless it is a HIT, `out` is undefined.
+  // Fetches a raw page into the caller's memory. The bytes must fit (else NOT_COMPATIBLE) and fill
+  // its front: decoding is then the only copy. `payload` has what would follow them: the list of
+  // kept tokens. Unless the reply is a HIT, `out` is undefined.
   FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
                       std::span<uint8_t> out);
   FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request, PageSink& out);
 
-  // The same for Verify: every level is read and decoded, nothing counts as a Get.
+  // Does the same for Verify: reads and decodes every level, and counts nothing as a Get.
   v1::PageReply Check(const Space& space, const v1::GetPage& request);
 
  private:
   struct Selected;
-  // What is wanted of a page: how it travels, and where a raw one goes; no place: into new memory.
+  // The request for a page: how it travels, and where a raw page goes; without a place, into new
+  // memory.
   struct Wanted {
     const Space& space;
     v1::Payload payload;
     const v1::GetPage& request;
     std::optional<std::span<uint8_t>> to = std::nullopt;
-    PageSink* sink = nullptr;  // in the place of `to`
+    PageSink* sink = nullptr;  // in place of `to`
     Checks checks = Checks::kStore;
   };
   FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
@@ -106,11 +107,12 @@ class PageReader {
   Metrics& metrics_;
 };
 
-// About as many payload bytes come for a page of the space; of a raw one never more, but for the
-// list of what was kept.
+// Returns about the payload bytes of a page of the space. A raw page never has more, except for the
+// list of kept tokens.
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request);
 
-// About as many bytes a Fetch has in memory while it runs: that, and what a page is decoded from.
+// Returns about the bytes that a Fetch has in memory while it runs: PayloadBound, and the coded
+// form of the page.
 uint64_t FetchBytes(const Space& space, const v1::GetPage& request);
 
 }  // namespace kvstow

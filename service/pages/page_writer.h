@@ -1,8 +1,8 @@
-// PageWriter: one page from a Put stream into the store: check, digest, encode, publish.
+// PageWriter: puts one page from a Put stream into the store: check, digest, encode, publish.
 //
-// Without gRPC, so that it can be tested alone. Thread-safe; Write takes the time that encoding and
-// the ack take, so it runs on a worker thread. Nothing throws and nothing fails but the page: every
-// outcome is a typed result with a sentence.
+// Without gRPC, so tests can run it alone. Thread-safe. Write takes the time of encoding and of the
+// ack, so it runs on a worker thread. Nothing throws, and only the page can fail: every outcome is
+// a typed result with a sentence.
 #ifndef KVSTOW_SERVICE_PAGES_PAGE_WRITER_H_
 #define KVSTOW_SERVICE_PAGES_PAGE_WRITER_H_
 
@@ -28,27 +28,28 @@ namespace kvstow {
 
 class PageWriter {
  public:
-  // `default_ack` is what ACK_UNSPECIFIED means; a server without a disk offers MEMORY only.
+  // ACK_UNSPECIFIED means PROCESS on a server with a disk, and MEMORY on one without, which offers
+  // MEMORY only.
   PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics, bool has_disk);
 
-  // What can be told before any payload came: INVALID_ARGUMENT names the field. `payload` is how
-  // the stream's pages come, RAW or ENCODED.
+  // Checks what can be told before any payload came. INVALID_ARGUMENT names the field. `payload` is
+  // the form of the stream's pages, RAW or ENCODED.
   absl::Status Check(const Space& space, v1::Payload payload, const v1::PutPage& page) const;
 
-  // The result, when a page of this key and digest is stored with the ack that was asked for, which
-  // counts as a use: then its payload need not even be looked at. None for a page without a digest.
+  // Returns the result when a page of this key and digest is stored with the requested ack, which
+  // counts as a use. Then nobody needs to look at its payload. Returns none for a page without a
+  // digest.
   std::optional<v1::PutResult> AlreadyThere(const Space& space, const v1::PutPage& page) const;
 
-  // `bytes` is the whole payload of a page that passed Check: the page, then its columns.
-  // `parent_key` names the page before it in its prompt; "" = not known. `coder`, if any, codes a
-  // raw page. `came`: the digests of a raw page's bytes as they came, where they are known.
-  // `result.page` is left to the caller.
+  // Stores a page that passed Check. `bytes` is its whole payload: the page, then its columns.
+  // `parent_key` names the previous page in its prompt; "" = not known. `coder`, if any, codes a
+  // raw page. `came` has the digests of a raw page's bytes as they came, where they are known. The
+  // caller sets `result.page`.
   //
   // `bytes` of a raw page without an owner may change while they are read, as those of a worker's
   // memory may. A page that is kept exactly, by its recipe or because it fell back, is then copied
-  // first: its digest is made of the copy, and the copy is coded and kept. Other recipes read such
-  // bytes in place: what they store is a lossy coding of what was there, whose raw digest is the
-  // writer's word.
+  // first: Write digests, codes and keeps the copy. Other recipes read such bytes in place. They
+  // store a lossy coding of what was there, and its raw digest is the writer's word.
   v1::PutResult Write(const Space& space, v1::Payload payload, const v1::PutPage& page,
                       const SharedBytes& bytes, std::string parent_key,
                       const PageCoder& coder = nullptr,
@@ -78,7 +79,7 @@ class PageWriter {
 
 // A result that says no.
 v1::PutResult Refused(absl::string_view why);
-// Of a page that is for another space than this server has under that name.
+// Returns the result for a page of another space than this server has under that name.
 v1::PutResult NotCompatible(const absl::Status& why);
 
 }  // namespace kvstow

@@ -1,16 +1,16 @@
 // The calibrations that the server holds: those of the files in one folder, found by the hash of
 // their bytes. docs/OPERATIONS.md says how an operator puts them there.
 //
-// Workers may send more (Add): these are written into the folder, as ID.kvcal, before anything uses
-// them. Without a folder they live as long as the server.
+// Workers may send more (Add). The server writes these into the folder, as ID.kvcal, before
+// anything uses them. Without a folder they live as long as the server.
 //
-// Every regular file of the folder is read, whatever its name; one that is no calibration is warned
-// about and left alone. Files are read at start, and again when something is asked for that is not
-// here: a new file needs no restart. What was read stays in memory, also when its file goes, since
-// pages name it.
+// Load reads every regular file of the folder, whatever its name, except unfinished ones
+// (*.kvcal.tmp). It warns about a file that is no calibration and leaves it alone. The server reads
+// files at start, and again when a recipe needs a calibration that is not here: a new file needs no
+// restart. Loaded calibrations stay in memory, also when their files go, since pages name them.
 //
-// A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; one that
-// is looser is tightened by Load. An operator's folder keeps its mode.
+// A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; Load
+// tightens looser modes. An operator's folder keeps its mode.
 //
 // Thread-safe. CodecOf and Load read files and Add writes one, so they block.
 #ifndef KVSTOW_SERVICE_SPACES_CALIBRATIONS_H_
@@ -37,35 +37,37 @@ class Calibrations {
 
   static constexpr int kMaxSending = 2;  // at a time
 
-  // Without a folder of their own ("") they are with the pages that need them, in a folder that the
-  // first blob that is sent makes; without a disk either, in memory alone.
+  // An empty `folder` means the folder `calibrations` below `disk_path`, beside the pages that need
+  // it; the first blob that is sent makes it. Without a disk either, calibrations live in memory
+  // alone.
   explicit Calibrations(const std::string& folder, const std::string& disk_path = "")
       : folder_(folder.empty() && !disk_path.empty() ? disk_path + "/calibrations" : folder),
         may_lack_(folder.empty()) {}
 
-  // Reads the files that were not read yet. NOT_FOUND, PERMISSION_DENIED: the folder.
+  // Reads the files that were not read yet. NOT_FOUND and PERMISSION_DENIED are about the folder.
   absl::Status Load();
 
-  // Counts one more that is being received; false while there are kMaxSending. EndSending when it
-  // is here or given up.
+  // Counts one more calibration that is being received; false while there are kMaxSending. The
+  // caller runs EndSending when the calibration is here or given up.
   bool BeginSending();
   void EndSending();
 
-  // Takes one that was sent; one that is here already is OK. Calibration::Parse's errors,
-  // but INVALID_ARGUMENT for DATA_LOSS, RESOURCE_EXHAUSTED beyond the limits above, UNAVAILABLE
-  // when the folder cannot be written.
+  // Takes a calibration that was sent; one that is here already is OK. Fails with
+  // Calibration::Parse's errors, but INVALID_ARGUMENT for DATA_LOSS; with RESOURCE_EXHAUSTED beyond
+  // the limits above; with UNAVAILABLE when the folder cannot be written.
   struct Added {
     CalibrationId id{};
     bool already_there = false;
   };
   absl::StatusOr<Added> Add(std::span<const uint8_t> blob);
 
-  // What pages are decoded with.
+  // The calibrations that decoding uses.
   const CalibrationStore& store() const { return store_; }
 
-  // The codec of a recipe, which names its calibrations in full (what codes its pages, and the
-  // statistics of queries that its policy reads): a space must not depend on what else is loaded
-  // later. FAILED_PRECONDITION says what to do when the calibration is not here.
+  // Returns the codec of a recipe. The codec's recipe names its calibrations in full (those that
+  // code its pages, and the statistics of queries that its policy reads): a space must not depend
+  // on what else is loaded later. FAILED_PRECONDITION says what to do when the calibration is not
+  // here.
   absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const Recipe& recipe, const KvSpec& spec);
 
  private:
@@ -83,7 +85,8 @@ class Calibrations {
   size_t sent_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
 };
 
-// A codec that is not here: it names its recipe and refuses every page with `why`.
+// Returns a codec that stands for a missing one: it names its recipe and refuses every page with
+// `why`.
 std::shared_ptr<const Codec> MakeMissingCodec(const Recipe& recipe, const KvSpec& spec,
                                               absl::Status why);
 

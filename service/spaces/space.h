@@ -1,4 +1,4 @@
-// One space: what a worker's pages mean (spaces.h keeps them all).
+// One space: the meaning of a worker's pages (spaces.h keeps them all).
 //
 // A value; immutable once it is shared.
 #ifndef KVSTOW_SERVICE_SPACES_SPACE_H_
@@ -26,22 +26,21 @@ struct Space {
   SpaceId id = 0;
   std::string name;
   KvSpec spec;
-  std::string recipe;    // as it was written
+  std::string recipe;    // as written
   std::string pipeline;  // the recipe written out
   SpacePromise promise;
-  std::shared_ptr<const Codec> cold;  // what pages become before they leave memory; null = stay
-  std::shared_ptr<const Codec>
-      codec;  // what put makes; refuses every page when its calibration is missing
+  std::shared_ptr<const Codec> cold;   // codes pages before they leave memory; null = pages stay
+  std::shared_ptr<const Codec> codec;  // codes puts; refuses every page without its calibration
   bool calibration_missing = false;
   Fingerprint fingerprint{};
 };
 
 inline constexpr size_t kMaxSpaceNameBytes = 128;
-// INVALID_ARGUMENT.
+// Fails with INVALID_ARGUMENT.
 absl::Status CheckSpaceName(absl::string_view name);
 
-// Gives a space the codecs of its recipe, and the pipeline that names them. FAILED_PRECONDITION: a
-// calibration is missing.
+// Gives a space the codecs of its recipe, and the pipeline that names them. Fails with
+// FAILED_PRECONDITION when a calibration is missing.
 absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space);
 
 }  // namespace kvstow

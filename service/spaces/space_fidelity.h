@@ -1,4 +1,4 @@
-// What a space promises about what comes back, and which recipes keep that promise.
+// A space's promise about the pages that come back, and the recipes that keep it.
 //
 //   EXACT    the very bytes: lossless recipes only
 //   DENSE    every token: recipes that lose bits, not those that drop tokens
@@ -27,18 +27,19 @@ absl::string_view SpaceFidelityName(SpaceFidelity fidelity);  // "EXACT"
 
 struct SpacePromise {
   SpaceFidelity fidelity = SpaceFidelity::kDense;
-  bool is_private = false;  // the pages are one session's own
+  bool is_private = false;  // one session alone uses the pages
   bool operator==(const SpacePromise&) const = default;
 };
 
-// The promise of a new space. `lossless`: all forms of the recipe are. INVALID_ARGUMENT when the
-// recipe cannot keep what is asked for, or would drop tokens unasked.
+// Returns the promise of a new space. `lossless` says that all forms of the recipe are. Fails with
+// INVALID_ARGUMENT when the recipe cannot keep the requested promise, or would drop tokens unasked.
 absl::StatusOr<SpacePromise> PromiseOf(const SpaceRecipe& recipe, bool lossless,
                                        std::optional<SpaceFidelity> fidelity, bool is_private);
 
-// As the record of a space has it: the fidelity, and the highest bit for private ones.
+// Returns the promise's byte in the record of a space: the fidelity, and the highest bit for
+// private ones.
 uint8_t PromiseByte(SpacePromise promise);
-// FAILED_PRECONDITION for one that this build does not know.
+// Fails with FAILED_PRECONDITION for a fidelity that this build does not know.
 absl::StatusOr<SpacePromise> PromiseFromByte(uint8_t byte);
 
 }  // namespace kvstow

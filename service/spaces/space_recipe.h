@@ -18,13 +18,13 @@
 namespace kvstow {
 
 struct SpaceRecipe {
-  Recipe hot;                  // what put makes
-  std::optional<Recipe> cold;  // nothing: pages have one form
+  Recipe hot;                  // the form that put makes
+  std::optional<Recipe> cold;  // none = pages have one form
 
   static absl::StatusOr<SpaceRecipe> Parse(absl::string_view text);
 };
 
-// The written-out form, which tells two space recipes apart: what Parse takes too.
+// Returns the written-out form, which tells two space recipes apart. Parse takes it too.
 std::string PipelineOf(const Recipe& hot, const Recipe* cold);
 
 }  // namespace kvstow

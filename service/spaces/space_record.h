@@ -1,4 +1,4 @@
-// A space at rest and as its fingerprint: every field that changes bytes, written out
+// A space's record at rest and its fingerprint: every field that changes bytes, written out
 // (docs/FORMAT.md, "Record of a space").
 //
 // Free functions; thread-safe.
@@ -18,10 +18,10 @@
 
 namespace kvstow {
 
-// The record of a space at rest; docs/FORMAT.md. Records of version 1 are read too: what they do
-// not name is not there, and a revision that they left empty is kUnversioned. Parsing answers
-// DATA_LOSS, FAILED_PRECONDITION for an unknown version, and what ParseRecipe and
-// Calibrations::CodecOf answer, but that a missing calibration makes a space with
+// Write and read the record of a space (docs/FORMAT.md). ParseSpace also reads records of version
+// 1: fields that they do not name are absent, and an empty revision becomes kUnversioned. It fails
+// with DATA_LOSS, with FAILED_PRECONDITION for an unknown version, and with the errors of
+// ParseRecipe and Calibrations::CodecOf; but a missing calibration makes a space with
 // calibration_missing.
 std::string SerializeSpace(const Space& space);
 absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,

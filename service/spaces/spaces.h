@@ -1,26 +1,26 @@
-// The spaces that are open: what a worker's pages mean.
+// The open spaces: the meaning of a worker's pages.
 //
-// A space is a name with one KvSpec, one recipe and one promise (space_fidelity.h). All that
-// changes bytes is in its fingerprint: the first 16 bytes of SHA-256 over the fields, each with its
-// length before it, of spec, pipeline and fidelity (docs/FORMAT.md). A space never changes: opening
-// it with another spec, recipe or fidelity is FAILED_PRECONDITION and names what differs, so that
-// lossy pages never pass for exact ones.
+// A space is a name with one KvSpec, one recipe and one promise (space_fidelity.h). Its fingerprint
+// covers all that changes bytes: it is the first 16 bytes of SHA-256 over the fields, each with its
+// length before it, of spec, pipeline and promise (docs/FORMAT.md). A space never changes. Opening
+// it with another spec, recipe or promise fails with FAILED_PRECONDITION, which names the
+// difference. So lossy pages never pass for exact ones.
 //
-// A recipe may have a hot and a cold form (space_recipe.h). One that needs a calibration (its
-// policy may need one too, for statistics of queries) is served with the one that fits or that Open
-// names, and the space keeps to it: its pipeline names it in full. A space whose calibration is not
-// here (its file went between two runs) is recovered all the same: nothing can be put into it and
-// its pages are misses, until Open finds the calibration again.
+// A recipe may have a hot and a cold form (space_recipe.h). A recipe may need a calibration; its
+// policy may need one too, for statistics of queries. The space then takes the calibration that
+// fits or that Open names, and keeps to it: its pipeline names it in full. A space whose
+// calibration is not here (its file went between two runs) is recovered all the same. Nothing can
+// be put into it and its pages are misses, until Open finds the calibration again.
 //
-// New spaces are saved before anyone sees them; recovered records that are damaged, of an unknown
-// version or of a recipe that this build lacks are left out and counted, and their pages become
+// New spaces are saved before anyone sees them. Recover leaves out and counts records that are
+// damaged, of an unknown version or of a recipe that this build lacks. Their pages become
 // unreachable: a cache may forget.
 //
-// Workers name a space by its name and its fingerprint: another space may have taken the name since
+// Workers name a space by its name and its fingerprint. Another space may have taken the name since
 // they opened it (a restart, a drop), and its pages must not pass for theirs.
 //
-// A space that was dropped is forgotten here at once; its id is never given again. Private spaces
-// come and go with sessions: IdlePrivate names those that nobody has used for a while.
+// A dropped space is forgotten here at once; its id is never given again. Private spaces come and
+// go with sessions: IdlePrivate names those that nobody has used for a while.
 //
 // Thread-safe; no lock is held while a record is saved. A Space is immutable and shared.
 #ifndef KVSTOW_SERVICE_SPACES_SPACES_H_
@@ -54,14 +54,14 @@ struct SpaceToOpen {
   std::string recipe;                     // "": the space's own, or the default
   std::optional<SpaceFidelity> fidelity;  // absent: the space's own, or what the recipe gives
   std::optional<bool> is_private = {};    // absent: the space's own, or not
-  // Hexadecimal id of the statistics of queries that the recipe's policy is to read, where it does
-  // not name them. "": the space's own, or those that fit.
+  // Hexadecimal id of the statistics of queries for the recipe's policy, where the recipe does not
+  // name them. "" = the space's own, or those that fit.
   std::string queries = {};
 };
 
 class Spaces {
  public:
-  // Where ids come from (one at each call, never used before) and where records go.
+  // The source of ids (one at each call, never used before) and the sink of records.
   using NewId = std::function<SpaceId()>;
   using Save = std::function<absl::Status(const SpaceRecord&)>;
   struct Options {
@@ -73,34 +73,36 @@ class Spaces {
   // `calibrations` and the clock outlive this.
   Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
 
-  // Takes over what was saved; returns how many records were left out. Call once, before Open.
+  // Takes over what was saved. Returns the number of records that it left out. Called once, before
+  // Open.
   size_t Recover(std::span<const SpaceRecord> records);
 
-  // INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the recipe does not keep.
-  // NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION: it is open as something
-  // else, or its calibration is not here. RESOURCE_EXHAUSTED: too many spaces. A space that could
-  // not be saved is not opened.
+  // Opens a space, or makes it. INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the
+  // recipe does not keep. NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION:
+  // it is open as something else, or its calibration is not here. RESOURCE_EXHAUSTED: too many
+  // spaces. A space that could not be saved is not opened.
   struct Opened {
     std::shared_ptr<const Space> space;
     bool created = false;
   };
   absl::StatusOr<Opened> Open(const SpaceToOpen& request);
 
-  // As workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND: no space of
-  // that name is open. FAILED_PRECONDITION: another one is. Each says to open it (again).
+  // Finds a space as workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND:
+  // no space of that name is open. FAILED_PRECONDITION: another one is. Each message says to open
+  // it (again).
   absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name,
                                                     absl::string_view fingerprint);
-  // As people name it.
+  // Finds a space as people name it.
   absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name);
-  // Null when there is none.
+  // Returns null when there is none.
   std::shared_ptr<const Space> Find(SpaceId id) const;
   std::vector<std::shared_ptr<const Space>> All() const;  // by name
   uint64_t mismatches() const { return mismatches_; }     // calls that meant another space
 
-  // Private spaces that nobody has named for so long, the longest first.
+  // Returns private spaces that nobody has named for so long, the longest first.
   std::vector<std::shared_ptr<const Space>> IdlePrivate(Duration idle) const;
-  // Forgets a space, so that nobody finds it any more; false when it is gone already. Its pages and
-  // its record are the caller's to drop.
+  // Forgets a space, so nobody finds it any more; false when it is gone already. The caller drops
+  // its pages and its record.
   bool Forget(const Space& space);
 
  private:

@@ -1,14 +1,14 @@
-// Connections that a socket accepts: a thread waits for them, and those that ended are joined when
-// the next one comes.
+// The connections that a socket accepts. A thread waits for them, and joins ended ones when the
+// next one comes.
 //
-// When there are as many as there may be, the one that has been idle longest gives way, if that is
-// long enough; else the newcomer is hung up on. So is one whose thread the system refuses to start:
-// the others go on. Both are counted, and logged once in a while.
+// When the limit is reached, the connection that has been idle longest gives way, if that is long
+// enough; else the newcomer is hung up on. A newcomer whose thread the system refuses to start is
+// also hung up on; the others go on. The class counts both, and logs them once in a while.
 //
-// A Socket has Accept and HangUp. A Connection has Start, which starts threads of its own that its
-// destructor joins; HangUp, ended(), and idle_since(), which any thread may call: since when it has
-// been idle, and no value when it must not give way. Thread-safe. The destructor hangs up on all
-// and waits for what is being done.
+// A Socket has Accept and HangUp. A Connection has Start, HangUp, ended(), and idle_since(). Start
+// starts threads of the connection's own, which its destructor joins. Any thread may call
+// idle_since(): it returns since when the connection has been idle, and no value when it must not
+// give way. Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_ACCEPTED_CONNECTIONS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_ACCEPTED_CONNECTIONS_H_
 
@@ -30,7 +30,7 @@
 namespace kvstow {
 
 struct AcceptLimits {
-  const char* listener;  // what the log calls it
+  const char* listener;  // its name in the log
   size_t most = 0;
   Duration idle;  // from which on a connection gives way to another
 };
@@ -62,7 +62,8 @@ class AcceptedConnections {
     MutexLock lock(mu_);
     return std::ranges::count_if(connections_, [&](const auto& c) { return counts(*c); });
   }
-  // Connections that were hung up on because there were too many, or no thread for them.
+  // Returns the connections that were hung up on because there were too many, or no thread for
+  // them.
   uint64_t refused() const {
     MutexLock lock(mu_);
     return refused_;
@@ -104,8 +105,9 @@ class AcceptedConnections {
     return absl::OkStatus();
   }
 
-  // Its thread ends in a moment, and is joined with the next connection. No more than as many again
-  // as there may be can be on their way out.
+  // Hangs up on the connection that has been idle longest. Its thread ends in a moment, and is
+  // joined with the next connection. No more than as many again as the limit can be on their way
+  // out.
   bool MakeRoom() KVSTOW_REQUIRES(mu_) {
     if (connections_.size() >= 2 * limits_.most) return false;
     Connection* longest = nullptr;

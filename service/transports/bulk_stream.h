@@ -1,8 +1,8 @@
-// What Put and Get streams have in common: admission, and a writing side on which any thread may
-// find that something is to be done. It decides what under the lock and does it outside, since
-// gRPC may call back at once; whoever has decided does it.
+// The common part of Put and Get streams: admission, and a writing side on which any thread may
+// find work to do. The thread decides under the lock and acts outside it, since gRPC may call back
+// at once. The thread that decided does the work.
 //
-// A base of streams, not an interface of its own. It owns itself: gone when the call is done and
+// A base of streams, not an interface of its own. It owns itself: it goes when the call is done and
 // nobody is about to end it any more.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_BULK_STREAM_H_
 #define KVSTOW_SERVICE_TRANSPORTS_BULK_STREAM_H_
@@ -29,13 +29,13 @@ class BulkStream : public RawReactor, public AdmittedStream {
   BulkStream(StreamParts& parts, grpc::CallbackServerContext& context, StreamKind kind)
       : parts_(parts), context_(context), kind_(kind) {}
 
-  // What is to be done next. Not kFinish while busy_.
+  // Returns the next step. Not kFinish while busy_.
   virtual Next WhatNext() KVSTOW_REQUIRES(mu_) = 0;
   virtual bool Holding() const KVSTOW_REQUIRES(mu_) = 0;
-  // To be called whenever something moved.
+  // Called whenever something moved.
   void Moved() KVSTOW_REQUIRES(mu_) { place_.Moved(busy_ > 0, Holding()); }
   Next Decide() KVSTOW_REQUIRES(mu_);  // WhatNext, when something moved
-  // Does what was decided: writes out_, or ends the stream with final_. Static, since with kNothing
+  // Does the decided step: writes out_, or ends the stream with final_. Static, since with kNothing
   // the stream may be gone by now: another thread ended it.
   static void Act(BulkStream* stream, Next next);
 
@@ -49,7 +49,7 @@ class BulkStream : public RawReactor, public AdmittedStream {
   bool reading_done_ KVSTOW_GUARDED_BY(mu_) = false;
   bool broken_ KVSTOW_GUARDED_BY(mu_) = false;  // nobody listens any more
   bool finished_ KVSTOW_GUARDED_BY(mu_) = false;
-  int busy_ KVSTOW_GUARDED_BY(mu_) = 0;  // what the server does for it: pages on worker threads
+  int busy_ KVSTOW_GUARDED_BY(mu_) = 0;  // the server's work for it: pages on worker threads
   absl::Status final_ KVSTOW_GUARDED_BY(mu_);
 
  private:

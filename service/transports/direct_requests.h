@@ -1,11 +1,11 @@
-// What a worker asks for on a direct connection: pages in and out, and which are there, one request
-// after the other.
+// The requests of a worker on a direct connection: pages in and out, and lookups, one request after
+// the other.
 //
-// What Put and Get streams do with gRPC (streams.h), without it: the same checks, the same budgets
-// of bytes. A connection holds at most one page that is on its way in, until it is coded and
-// stored, or one that is on its way out, until it is sent; one that there is no room for is refused
-// after a moment. A worker that stalls in the middle of a frame is hung up on. One object serves
-// one connection, on one thread.
+// They do what Put and Get streams do with gRPC (streams.h), without it: the same checks, the same
+// budgets of bytes. A connection holds at most one page on its way in, until it is coded and
+// stored, or one page on its way out, until it is sent. A page without room is refused after a
+// moment. A worker that stalls in the middle of a frame is hung up on. One object serves one
+// connection, on one thread.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_REQUESTS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_DIRECT_REQUESTS_H_
 
@@ -24,7 +24,7 @@
 
 namespace kvstow {
 
-// What direct connections work with; outlives them all.
+// The parts that direct connections use; outlives them all.
 struct DirectParts {
   Spaces& spaces;
   Staging& staging;
@@ -37,14 +37,15 @@ struct DirectParts {
 
 class DirectRequests {
  public:
-  // `patience`: how long the peer may let a frame stand still, and its bytes a MiB a second beside.
+  // `patience` is the time that the peer may let a frame stand still. Its bytes add a microsecond
+  // each.
   DirectRequests(DirectParts& parts, const DirectSocket& socket, Duration patience)
       : parts_(parts), socket_(socket), patience_(patience) {}
   DirectRequests(const DirectRequests&) = delete;
   DirectRequests& operator=(const DirectRequests&) = delete;
 
   // Takes the frame that has begun and answers it. A status that is not OK is a broken rule of
-  // framing, or a peer that is gone: hang up. What is wrong with a page is its answer.
+  // framing, or a lost peer: the caller hangs up. The answer reports what is wrong with a page.
   absl::Status ServeOne();
 
  private:

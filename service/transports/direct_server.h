@@ -1,13 +1,13 @@
-// Direct connections: workers that fetch and put pages beside gRPC, over plain TCP
+// Direct connections: workers fetch and put pages beside gRPC, over plain TCP
 // (proto/kvstow/v1/direct.proto).
 //
-// A thread for each connection, which takes a request, serves it to the end and waits for the next:
-// handing a page to another thread would take as long as copying it. One that asked for nothing for
-// a while is hung up on; so is, when there are as many as there may be, the one that has been idle
+// Each connection has a thread, which takes a request, serves it to the end and waits for the next:
+// handing a page to another thread would take as long as copying it. The server hangs up on a
+// connection that asked for nothing for a while, and, at the limit, on the one that has been idle
 // longest (accepted_connections.h). Workers take that as usual: they open another, or use streams.
-// Whoever reaches the port can do what gRPC's port lets them do, no more and no less.
+// A client that reaches the port can do what gRPC's port lets it do, no more and no less.
 //
-// Thread-safe. The destructor hangs up on all and waits for what is being done.
+// Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
 #define KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
 
@@ -32,7 +32,7 @@ struct DirectOptions {
 
 class DirectServer {
  public:
-  // UNAVAILABLE when the port cannot be had.
+  // Fails with UNAVAILABLE when the port cannot be had.
   static absl::StatusOr<std::unique_ptr<DirectServer>> Start(const DirectOptions& options,
                                                              DirectParts parts);
   ~DirectServer();

@@ -1,11 +1,11 @@
-// The server's GPU as local sessions use it: memory of it that workers on the same GPU share, out
-// of one budget, and the coding of pages that lie there.
+// The server's GPU for local sessions: memory of it that workers on the same GPU share, out of one
+// budget, and the coding of pages that lie there.
 //
-// A page is coded on the GPU when its recipe is one of devices' (kernels/device/device_codec.h), it
-// is wanted whole and it may be coded at all; the CPU codes all others, and whatever the GPU failed
-// with, so that an answer never depends on it. Digests are made and checked on the host.
+// The GPU codes a page when its recipe is one of devices' (kernels/device/device_codec.h), it is
+// wanted whole and it may be coded at all. The CPU codes all others, and those on which the GPU
+// failed, so an answer never depends on the GPU. The host makes and checks digests.
 //
-// Thread-safe but for a GpuPage, which is its request's alone.
+// Thread-safe except for a GpuPage, which belongs to its request alone.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_
 #define KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_
 
@@ -30,18 +30,19 @@ namespace kvstow {
 
 class LocalGpu {
  public:
-  // `device` and `sharing` are of one GPU, and outlive this; this outlives what it shares. `bytes`:
-  // over all sessions.
+  // `device` and `sharing` are of one GPU, and outlive this; this outlives what it shares. `bytes`
+  // is the limit over all sessions.
   LocalGpu(Device& device, DeviceSharing& sharing, uint64_t bytes)
       : device_(device), sharing_(sharing), budget_(bytes) {}
 
-  // Memory for a worker on the GPU of that uuid: what it wants, or what is left. It counts until it
-  // goes. FAILED_PRECONDITION for another GPU, RESOURCE_EXHAUSTED when nothing is left.
+  // Returns memory for a worker on the GPU of that uuid: what it wants, or what is left. The memory
+  // counts until it goes. Fails with FAILED_PRECONDITION for another GPU, and with
+  // RESOURCE_EXHAUSTED when nothing is left.
   absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Share(uint64_t wanted,
                                                             absl::string_view uuid);
-  uint64_t bytes() const;  // that are shared
+  uint64_t bytes() const;  // shared bytes
 
-  // The GPU's codec of a space's pages of that pipeline; null when the GPU has none.
+  // Returns the GPU's codec of a space's pages of that pipeline; null when the GPU has none.
   std::shared_ptr<DeviceCodec> CodecOf(const Space& space, const std::string& pipeline);
   Device& device() { return device_; }
   DeviceSharing& sharing() { return sharing_; }
@@ -61,7 +62,7 @@ class LocalGpu {
 // A page of a space in a range of shared memory.
 class GpuPage final : public PageSink {
  public:
-  // INVALID_ARGUMENT when the range is not in the memory.
+  // Fails with INVALID_ARGUMENT when the range is not in the memory.
   static absl::StatusOr<GpuPage> At(LocalGpu& gpu, const Space& space,
                                     const std::shared_ptr<SharedDeviceMemory>& memory,
                                     uint64_t offset, uint64_t bytes);
@@ -72,11 +73,11 @@ class GpuPage final : public PageSink {
                       PageRange wanted) override;
   absl::Status Copy(std::span<const SharedBytes> parts) override;
 
-  // A copy in host memory.
+  // Returns a copy in host memory.
   absl::StatusOr<SharedBytes> Load() const;
-  // As the space's codec would; `page` is what Load gave.
+  // Encodes as the space's codec would; `page` is what Load gave.
   absl::StatusOr<EncodedPage> Encode(const PageToEncode& page);
-  // Whether the GPU did the last of these.
+  // Returns whether the GPU did the last of these.
   bool coded_there() const { return coded_there_; }
 
  private:

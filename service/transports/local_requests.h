@@ -1,16 +1,15 @@
-// What a worker asks for in a local session: slots of its memory, pages into them and out of them,
-// and into ranges of its memory on the GPU.
+// The requests of a worker in a local session: slots of its memory, pages into them and out of
+// them, and into ranges of its memory on the GPU.
 //
-// Without sockets, so that it can be tested alone: a message in, answers out. A status that is not
-// OK is a broken rule of framing and ends the session; what is wrong with one page is that page's
-// answer. Nothing in the memory is believed: requests and answers travel in messages, a page that
-// is put is read from its slot as hostile bytes, and what is stored has digests of what was stored.
-// What the server may have of a page beside the slots, of one that is put or goes to the GPU, is
-// held in Admission while it is served; a page that there is no room for is UNAVAILABLE or REFUSED
-// after a moment.
+// It takes a message and gives answers, without sockets, so tests can run it alone. A status that
+// is not OK is a broken rule of framing and ends the session; a page's answer reports what is wrong
+// with that page. Nothing in the memory is trusted. Requests and answers travel in messages, a page
+// that is put is read from its slot as hostile bytes, and a stored page has digests of what was
+// stored. Admission holds what a page takes beside the slots while it is served: a page that is
+// put, or goes to the GPU. A page without room there is UNAVAILABLE or REFUSED after a moment.
 //
-// Thread-safe: several threads may handle messages of one session. A message takes the time that
-// its pages take to be read, decoded or encoded.
+// Thread-safe: several threads may handle messages of one session. A message takes the time to
+// read, decode or encode its pages.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_
 
@@ -31,24 +30,24 @@
 
 namespace kvstow {
 
-// What local sessions work with; outlives them all.
+// The parts that local sessions use; outlives them all.
 struct LocalParts {
   Spaces& spaces;
   PageReader& reader;
   PageWriter& writer;
   Metrics& metrics;
   Admission& admission;
-  LocalGpu* gpu = nullptr;  // none: no memory of a GPU is shared
+  LocalGpu* gpu = nullptr;  // null = no memory of a GPU is shared
 };
 
 class LocalRequests {
  public:
-  // `gpu_memory` is of parts.gpu; null: the session has none.
+  // `gpu_memory` is of parts.gpu; null = the session has none.
   LocalRequests(LocalParts& parts, std::span<uint8_t> memory,
                 std::shared_ptr<SharedDeviceMemory> gpu_memory = nullptr)
       : parts_(parts), slots_(memory), gpu_memory_(std::move(gpu_memory)) {}
 
-  // `reply` is told each answer as it is there; a status from it ends the handling.
+  // `reply` takes each answer as soon as it is there; an error from it ends the handling.
   using Reply = absl::FunctionRef<absl::Status(const v1::LocalReply&)>;
   absl::Status Handle(const v1::LocalRequest& request, Reply reply);
 

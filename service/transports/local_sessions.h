@@ -1,16 +1,15 @@
-// Local sessions: workers on this host that share memory with the server
-// (proto/kvstow/v1/local.proto).
+// Local sessions: workers on this host share memory with the server (proto/kvstow/v1/local.proto).
 //
 // Listens on a UNIX socket. A session is a connection of a worker that runs as the server's user
-// (or root) and shows a token that OpenLocal gave; the server makes its memory, out of one budget
-// for all sessions; memory of the GPU too, where both run on the same one. Its requests are taken
-// from the socket by a few threads in turn, each of which does what it took to the end: handing a
-// page over to another thread would take as long as copying it. A worker that hangs up, or dies,
-// ends its session: its slots go with it, and its memory when nothing works on it any more. So does
-// one that breaks the rules or does not read its answers. A connection has a few seconds to begin
-// its session; until it has, it gives way to the next when there are as many as there may be.
+// (or root) and shows a token that OpenLocal gave. The server makes the session's memory, out of
+// one budget for all sessions; memory of the GPU too, where both run on the same one. A few threads
+// take its requests from the socket in turn, and each finishes what it took: handing a page over to
+// another thread would take as long as copying it. A worker that hangs up, or dies, ends its
+// session. Its slots go with it, and its memory when nothing works on it any more. A worker that
+// breaks the rules or does not read its answers ends its session too. A connection has a few
+// seconds to begin its session; until then it gives way to the next at the limit.
 //
-// Thread-safe. The destructor hangs up on all and waits for what is being done.
+// Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
 
@@ -32,13 +31,13 @@ struct LocalOptions {
   std::string socket;  // path
   uint64_t bytes = 0;  // of memory, over all sessions
   size_t max_sessions = 64;
-  Duration hello_time = std::chrono::seconds(5);   // that a connection has to begin
+  Duration hello_time = std::chrono::seconds(5);   // for a connection to begin
   Duration token_life = std::chrono::seconds(10);  // as OpenLocalResponse says
 };
 
 class LocalSessions {
  public:
-  // FAILED_PRECONDITION or UNAVAILABLE when the socket cannot be listened on.
+  // Fails with FAILED_PRECONDITION or UNAVAILABLE when it cannot listen on the socket.
   static absl::StatusOr<std::unique_ptr<LocalSessions>> Start(const LocalOptions& options,
                                                               LocalParts parts);
   ~LocalSessions();
@@ -46,7 +45,7 @@ class LocalSessions {
   const std::string& socket() const { return options_.socket; }
   std::string NewToken();  // 16 bytes that cannot be guessed
   size_t sessions() const;
-  uint64_t bytes() const;    // of memory that they have
+  uint64_t bytes() const;    // of their memory
   uint64_t refused() const;  // connections, see AcceptedConnections
 
  private:

@@ -1,14 +1,14 @@
 // The slots of a local session: parts of its memory, lent to the worker by (index, generation).
 //
-// All of it is the server's own memory: nothing that the worker can write decides what a slot is. A
-// request names a slot and a range in it, which Use() checks and holds: a slot that is freed
+// The table is the server's own memory: nothing that the worker can write decides what a slot is. A
+// request names a slot and a range in it; Use() checks the range and holds it. A slot that is freed
 // meanwhile gives its memory back when the last holder is gone. An index comes back with another
-// generation, so that a name that was freed is refused for ever (after 2^32 - 1 of them the index
-// is retired).
+// generation, so a freed name is refused for ever (after 2^32 - 1 generations the index is
+// retired).
 //
 // Thread-safe; uses outlive the table's owner only if the memory does. Errors: RESOURCE_EXHAUSTED
-// when there is no room, INVALID_ARGUMENT for a range that is not the slot's, FAILED_PRECONDITION
-// for a slot that is not there (any more).
+// when there is no room, INVALID_ARGUMENT for a slot of 0 bytes and for a range that is not the
+// slot's, FAILED_PRECONDITION for a slot that is not there (any more).
 #ifndef KVSTOW_SERVICE_TRANSPORTS_SLOT_TABLE_H_
 #define KVSTOW_SERVICE_TRANSPORTS_SLOT_TABLE_H_
 
@@ -60,8 +60,8 @@ class SlotTable {
   };
   absl::StatusOr<Range> Use(const v1::SlotRange& range);
 
-  size_t slots() const;         // that are lent
-  uint64_t free_bytes() const;  // also those that no slot of that size would fit
+  size_t slots() const;         // lent slots
+  uint64_t free_bytes() const;  // also bytes that no slot of that size would fit
 
  private:
   struct Entry {

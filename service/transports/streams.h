@@ -1,19 +1,19 @@
 // The bulk streams, Put and Get: gRPC's side of PageWriter and PageReader.
 //
-// A stream is a gRPC reactor over raw messages (proto/wire/chunk.h); it owns itself and goes when
-// its call is done. Frames are checked and copied on gRPC's threads, everything that takes time
-// runs on the worker pools. Flow is counted in payload bytes: a Put client sends what it was
-// granted and gets it back when a page is done; a Get client grants what it is ready to take, and
-// pages are read and decoded ahead of it no further than that and a window.
+// A stream is a gRPC reactor over raw messages (proto/wire/chunk.h). It owns itself and goes when
+// its call is done. gRPC's threads check and copy frames; the worker pools do everything that takes
+// time. Flow is counted in payload bytes. A Put client sends what it was granted and gets it back
+// when a page is done. A Get client grants what it is ready to take; the server reads and decodes
+// pages ahead of it no further than that and a window.
 //
-// Overload: windows of Put streams and what Get streams have read ahead are held in Admission. A
-// stream that there is no room for, one too many, or one on which nothing moves is
-// RESOURCE_EXHAUSTED and told when to come back: trailing metadata kPushbackKey, which gRPC's own
-// retries and the C++ client go by. Pages that there is no room for yet wait in line.
+// Overload: Admission holds the windows of Put streams and what Get streams have read ahead. A
+// stream ends with RESOURCE_EXHAUSTED when there is no room for it, there is one too many, or
+// nothing moves on it. It is then told when to come back by trailing metadata kPushbackKey, which
+// gRPC's own retries and the C++ client go by. Pages that there is no room for yet wait in line.
 //
-// Framing that cannot be understood ends the stream with INVALID_ARGUMENT; what is wrong with one
-// page is that page's result. A stream that breaks leaves nothing behind: what was half sent is
-// dropped, what was wholly sent is stored.
+// Framing that cannot be understood ends the stream with INVALID_ARGUMENT. A page's result reports
+// what is wrong with that page. A stream that breaks leaves nothing behind: the server drops
+// half-sent pages and stores wholly sent ones.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_STREAMS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_STREAMS_H_
 
@@ -37,14 +37,14 @@ namespace kvstow {
 class DirectServer;
 class LocalSessions;
 
-// Of one stream; what all of them may have is in AdmissionLimits.
+// Limits of one stream; AdmissionLimits has those of all streams.
 struct StreamLimits {
   uint64_t window_bytes = 32 << 20;  // at least two pages of its space, where there is room
   uint64_t get_chunk_bytes = 1 << 20;
   size_t pending_pages = 65536;  // asked for on one Get stream and not yet answered
 };
 
-// What streams work with; outlives them all.
+// The parts that streams use; outlives them all.
 struct StreamParts {
   Spaces& spaces;
   Staging& staging;
@@ -55,7 +55,7 @@ struct StreamParts {
   WorkerPool& put_workers;
   WorkerPool& get_workers;
   StreamLimits limits;
-  // Set before the first call; null: there are none.
+  // Set before the first call; null = there are none.
   LocalSessions* local = nullptr;
   DirectServer* direct = nullptr;
 };
@@ -64,14 +64,15 @@ using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context);
 RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context);
 
-// FAILED_PRECONDITION for a call without a deadline: nothing may wait for ever.
+// Fails with FAILED_PRECONDITION for a call without a deadline: nothing may wait for ever.
 absl::Status CheckDeadline(const grpc::CallbackServerContext& context, Metrics& metrics);
 
-// Tells a call that is about to end with RESOURCE_EXHAUSTED when to come back, any other nothing.
+// Tells a call that is about to end with RESOURCE_EXHAUSTED when to come back; tells any other
+// nothing.
 void AddPushback(grpc::CallbackServerContext& context, const absl::Status& status,
                  std::chrono::milliseconds after);
 
-// Ends a stream; one that is RESOURCE_EXHAUSTED is told when to come back.
+// Ends a stream. When it ends with RESOURCE_EXHAUSTED, it is told when to come back.
 void FinishStream(RawReactor& stream, grpc::CallbackServerContext& context,
                   const absl::Status& status);
 

@@ -1,9 +1,9 @@
-// Writes that are under way at once: Linux's native asynchronous I/O (io_submit(2)), which files
-// opened with O_DIRECT do without waiting. Where the kernel has none, or the file is buffered, a
-// write is done before Start returns, or Start says no.
+// Concurrent writes by Linux's native asynchronous I/O (io_submit(2)), which does not wait on files
+// that are opened with O_DIRECT. Where the kernel has no such I/O, or the file is buffered, Start
+// either does the write before it returns, or refuses it.
 //
-// One user at a time; AsyncWritesPool is thread-safe. Making one and letting it go takes the kernel
-// long (milliseconds for the latter), so they are kept.
+// One user at a time; AsyncWritesPool is thread-safe. The kernel takes long to make a context and
+// to destroy it (milliseconds to destroy), so the pool keeps them.
 #ifndef KVSTOW_STORAGE_DISK_ASYNC_WRITES_H_
 #define KVSTOW_STORAGE_DISK_ASYNC_WRITES_H_
 
@@ -21,7 +21,7 @@ namespace kvstow {
 
 class AsyncWrites {
  public:
-  static constexpr size_t kMost = 8;  // at once
+  static constexpr size_t kMost = 8;  // writes at once
   struct Part {
     uint64_t offset = 0;  // in the file
     std::span<const uint8_t> bytes;
@@ -32,11 +32,11 @@ class AsyncWrites {
   AsyncWrites(const AsyncWrites&) = delete;
   AsyncWrites& operator=(const AsyncWrites&) = delete;
 
-  // Begins a write; its bytes stay as they are until Wait. False: it was not begun, for there are
-  // kMost already or the kernel takes none.
+  // Begins a write. Its bytes must not change until Wait. Returns false when it began none: kMost
+  // writes are under way already, or the kernel takes none.
   bool Start(int fd, const Part& part);
-  // Waits for all. Those that were not written whole: to be written again, which says what is
-  // wrong.
+  // Waits for all writes. Returns those that were not written whole. The caller writes them again,
+  // and that write reports the error.
   std::vector<Part> Wait();
 
  private:
@@ -49,7 +49,7 @@ class AsyncWrites {
 class AsyncWritesPool {
  public:
   std::unique_ptr<AsyncWrites> Take();
-  void Give(std::unique_ptr<AsyncWrites> writes);  // nothing is under way
+  void Give(std::unique_ptr<AsyncWrites> writes);  // no write may be under way
 
  private:
   Mutex mu_;

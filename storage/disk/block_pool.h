@@ -1,10 +1,10 @@
 // Memory for direct I/O: blocks at multiples of kDiskBlock (storage/disk/segment_format.h).
 //
-// BlockPool cuts blocks from slabs of huge pages, and keeps some of what was given back: the kernel
-// pins every page that a disk reads into or writes from, and a request to the disk has only so many
-// pieces, so that a read of 1 MiB into small pages may take twice as long; fresh pages cost a third
-// more. A slab goes when all of its blocks were given back, so blocks are for bytes on their way,
-// not for what is to be kept. Thread-safe; blocks may outlive the pool.
+// BlockPool cuts blocks from slabs of huge pages, and keeps some of the blocks that were given
+// back. The kernel pins every page that a disk reads into or writes from, and a disk request has
+// only so many pieces. So a read of 1 MiB into small pages may take twice as long; fresh pages cost
+// a third more. The pool frees a slab only when all of its blocks were given back, so blocks are
+// for bytes in transit, not for bytes to keep. Thread-safe; blocks may outlive the pool.
 #ifndef KVSTOW_STORAGE_DISK_BLOCK_POOL_H_
 #define KVSTOW_STORAGE_DISK_BLOCK_POOL_H_
 
@@ -14,7 +14,7 @@
 
 namespace kvstow {
 
-// Its bytes are not initialised. From 2 MiB on it asks for huge pages, and takes whole ones. Throws
+// Returns uninitialised bytes. From 2 MiB on it asks for huge pages, and takes whole ones. Throws
 // std::bad_alloc, as `new` does.
 std::shared_ptr<uint8_t[]> AlignedBlock(size_t bytes);
 
@@ -22,7 +22,7 @@ class BlockPool {
  public:
   // Keeps about `max_kept` free bytes.
   explicit BlockPool(size_t max_kept);
-  // Of at least `bytes`; not initialised.
+  // Returns at least `bytes` bytes, uninitialised.
   std::shared_ptr<uint8_t[]> Take(size_t bytes);
 
  private:

@@ -1,17 +1,18 @@
-// The database under the disk tier and the catalog: RocksDB for records, small bodies and the
-// places of larger ones, and segment files for those. It keeps the two in step.
+// The database under the disk tier and the catalog. RocksDB holds records, small bodies and the
+// places of larger bodies. Segment files hold the larger bodies. The database keeps the two in
+// step.
 //
-// A commit is a batch of records and values. Bodies are written first, then the batch: publish
-// last. What survives a power cut: segment files are synced only for DURABLE, and after every
-// 64 MiB, while RocksDB's log may survive further than that. So every value carries the number of
-// its commit, and every batch the number up to which bodies were synced. Open reads back the bodies
-// of later commits; from the first that is not whole, nothing of these is kept: what is lost are
-// the last commits, never one in the middle, and no record stays without its bodies.
+// A commit is a batch of records and values. The database writes the bodies first, then the batch:
+// publish last. It syncs segment files only for DURABLE, and after every 64 MiB, while RocksDB's
+// log may survive a power cut further than that. So every value carries the number of its commit,
+// and every batch carries the number up to which bodies were synced. Open reads back the bodies of
+// later commits. It keeps nothing from the first of them that is not whole: a power cut loses the
+// last commits, never one in the middle, and no record stays without its bodies.
 //
-// A replaced or removed body's blocks are written again only after the removal was synced, so that
-// a value that comes back finds its bytes. A commit that failed may still be in the log or be seen:
-// it is written over with what was there before, before anything else is written. A removal that
-// failed is not taken back: it is written again, before anything else is written.
+// The blocks of a replaced or removed body are written again only after the removal was synced, so
+// a value that comes back finds its bytes. A failed commit may still be in the log or be visible.
+// Before the database writes another page or body, it writes over that commit with what was there
+// before. It does not take back a failed removal: it writes the removal again at that point.
 //
 // Thread-safe, but calls about one page must take turns. Errors are those of
 // storage/disk/rocks_tier.h.
@@ -55,8 +56,8 @@ inline constexpr char kErasedSpaceKey[] = "erased_space";
 
 class Database {
  public:
-  // Opens or makes it in `folder` with these files in place of the options'; `rocks` is what
-  // RocksDB said to that.
+  // Opens or makes the database in `folder`. `files` takes the place of the options' file system.
+  // `rocks` receives RocksDB's own status.
   static absl::StatusOr<std::shared_ptr<Database>> Open(const std::string& folder,
                                                         const RocksOptions& options,
                                                         std::shared_ptr<rocksdb::FileSystem> files,
@@ -66,27 +67,28 @@ class Database {
   Database& operator=(const Database&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // Logs of an earlier process that were damaged: what they held is gone.
+  // Returns the number of damaged logs of an earlier process. Their content is gone.
   uint64_t damaged_logs() const;
 
-  // One atomic step: `record` if it is not null, and `bodies`. Bodies of `record` have its digests.
+  // Writes `record`, if it is not null, and `bodies` in one atomic step. Bodies of `record` have
+  // its digests.
   absl::Status Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack);
-  // One atomic step: forgets segments [first, end) of the page, and replaces its record by
-  // `record`, or if that is null and `first` is 0 forgets it. Survives kill -9. After an error the
-  // page never comes back whole in this process, but it is gone only when this was asked again and
-  // is OK.
+  // Forgets segments [first, end) of the page in one atomic step, and replaces its record by
+  // `record`. When that is null and `first` is 0, it forgets the record. Survives kill -9. After an
+  // error the page never comes back whole in this process. It is gone only when the caller repeats
+  // the call and gets OK.
   absl::Status Cut(PageNumber number, const PageRecord* record, size_t first, size_t end);
   // Forgets bodies alone. Survives kill -9.
   absl::Status EraseBodies(std::span<const SegmentId> ids);
   // Both survive power loss. What was erased before a space goes first.
   absl::Status PutSpace(const SpaceRecord& space);
   absl::Status EraseSpace(SpaceId id);
-  SpaceId last_erased_space();  // the largest id; 0 = none was
+  SpaceId last_erased_space();  // the largest id; 0 = none was erased
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids);
-  // Everything that was written before survives power loss after this.
+  // Makes everything that was written before survive power loss.
   absl::Status Sync();
 
-  // Calls `each` for every key and value of a family, in order. The status is of the medium.
+  // Calls `each` for every key and value of a family, in order. The status is that of the medium.
   absl::Status Scan(Family family, const std::function<void(std::span<const uint8_t> key,
                                                             std::span<const uint8_t> value)>& each);
 
@@ -100,38 +102,38 @@ class Database {
 
   Database(std::string folder, std::unique_ptr<rocksdb::Env> env, std::shared_ptr<LogWatch> logs,
            rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families);
-  // What an earlier process left: which blocks are free, and what is to be forgotten.
+  // Takes over what an earlier process left: finds the free blocks, and forgets what must go.
   absl::Status Recover();
-  // The first commit of `doubtful`, which are sorted by commit, that is not whole; 0 = all are.
+  // Returns the first commit of `doubtful`, sorted by commit, that is not whole; 0 = all are whole.
   uint64_t FirstTorn(std::span<const Found> doubtful);
-  // Forgets segments, and what of their pages stands behind them.
+  // Forgets segments, and the segments behind them in their pages.
   absl::Status Forget(std::span<const Found> found);
-  // Of two values that claim one block the later commit wrote it; the others are forgotten.
+  // When two values claim one block, the later commit wrote it. Forgets the other value.
   void ForgetOverwritten(std::vector<Found>& found);
 
   absl::StatusOr<std::string> Get(Family family, const std::string& key);
-  // Changes of one call, made by Put and Delete, which read what was there, and then applied.
+  // The changes of one call. Put and Delete add them and read what was there. Apply writes them.
   struct Commit;
   void Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
   void Remember(Commit& commit, Family family, std::string key);
-  void KeepRemoval(Commit& commit);  // when it fails, it is written again and not taken back
+  void KeepRemoval(Commit& commit);  // a removal that fails is written again, not taken back
   absl::Status Apply(Commit& commit, Ack ack);
-  // Fails when the batch is not sure to be kept; it may be seen all the same.
+  // Fails when the batch is not sure to be kept. It may be visible all the same.
   absl::Status Write(Batch& batch, Ack ack);
-  // After a log failed (storage/disk/rocks_logs.h).
+  // Repairs the logs after one failed (storage/disk/rocks_logs.h).
   absl::Status MendLogs();
   // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
-  // nothing in a log is acknowledged before the logs before it are synced. (A write with `sync`
-  // syncs them itself.)
+  // nothing in a log is acknowledged before the older logs are synced. (A write with `sync` syncs
+  // them itself.)
   absl::Status SyncOlderLogs();
   absl::Status SyncLogs();
-  // Adds up to which commit bodies are synced.
+  // Adds the number of the commit up to which bodies are synced.
   void AddSynced(Batch& batch);
-  // The extents are free once it is synced that nothing refers to them.
+  // Frees the extents once it is synced that nothing refers to them.
   void FreeLater(std::vector<Extent> extents);
   absl::Status FreeNow();
-  // Writes over failed commits what is to be there.
+  // Writes over failed commits with their settled state.
   absl::Status SettleFailed();
   void AddSettled(const Commit& commit, Batch& batch);
   absl::StatusOr<SegmentStore::Written> WriteBodies(std::span<const SegmentStore::Body> bodies,

@@ -1,6 +1,6 @@
-// Files of the database's folder: RocksDB's own, which get mode 0600 whatever the umask says, and
-// small ones of ours that power loss leaves whole. Both go through RocksDB's file system, so that
-// tests can put faults in its place. Free functions; thread-safe.
+// Files of the database's folder. RocksDB's own files get mode 0600 whatever the umask says. Our
+// small files stay whole through power loss. Both go through RocksDB's file system, so tests can
+// inject faults. Free functions; thread-safe.
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_FILES_H_
 #define KVSTOW_STORAGE_DISK_ROCKS_FILES_H_
 
@@ -16,11 +16,12 @@ class FileSystem;
 
 namespace kvstow {
 
-// `files`, but what is made with it is its owner's alone.
+// Returns `files` with one change: only the owner can access the files that it makes.
 std::shared_ptr<rocksdb::FileSystem> PrivateFiles(std::shared_ptr<rocksdb::FileSystem> files);
 
-// The file FOLDER/NAME is `content`, in one step: power loss leaves what was there before, or this.
-// What was written survives it after this returns. Errors are those of storage/disk/rocks_tier.h.
+// Replaces the file FOLDER/NAME by `content` in one step: power loss leaves the old content or the
+// new. The new content survives power loss after this has returned. Errors are those of
+// storage/disk/rocks_tier.h.
 absl::Status WriteWholeFile(rocksdb::FileSystem& files, const std::string& folder,
                             absl::string_view name, absl::string_view content);
 

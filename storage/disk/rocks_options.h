@@ -1,5 +1,5 @@
-// How the database of the disk tier is set up: its column families and RocksDB's options. What was
-// measured for them is in docs/decisions/0042-disk-values.md. Free functions; thread-safe.
+// The setup of the disk tier's database: its column families and RocksDB's options.
+// docs/decisions/0042-disk-values.md has the measurements behind them. Free functions; thread-safe.
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_OPTIONS_H_
 #define KVSTOW_STORAGE_DISK_ROCKS_OPTIONS_H_
 
@@ -16,17 +16,17 @@ struct DBOptions;
 
 namespace kvstow {
 
-// Column families, in the order in which they are opened. RocksDB insists on "default"; `tables` is
-// where calibration tables belong.
+// Column families, in the order in which they are opened. RocksDB insists on "default". `tables` is
+// the place for calibration tables.
 enum Family { kDefault, kSpaces, kPages, kSegments, kTables, kFamilies };
 inline constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "spaces", "pages",
                                                                     "segments", "tables"};
 
-// Whether files in this folder can be read and written past the page cache.
+// Returns whether files in this folder can be read and written past the page cache.
 bool DirectIoWorks(const std::string& folder);
-// `env` outlives the database.
+// `env` must outlive the database.
 rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, bool direct_io);
-// `budget_bytes` as in RocksOptions.
+// `budget_bytes` is that of RocksOptions.
 std::vector<rocksdb::ColumnFamilyDescriptor> Families(uint64_t budget_bytes);
 
 }  // namespace kvstow

@@ -1,4 +1,4 @@
-// A status of RocksDB as one of ours.
+// Converts a status of RocksDB to absl::Status.
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_STATUS_H_
 #define KVSTOW_STORAGE_DISK_ROCKS_STATUS_H_
 
@@ -12,8 +12,8 @@ class Status;
 
 namespace kvstow {
 
-// Names the folder. RESOURCE_EXHAUSTED when the disk is full, DATA_LOSS for damage, UNAVAILABLE for
-// other I/O errors.
+// Returns a status that names the folder: RESOURCE_EXHAUSTED when the disk is full, DATA_LOSS for
+// damage, UNAVAILABLE for other I/O errors.
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& folder);
 
 }  // namespace kvstow

@@ -1,9 +1,9 @@
-// The files that bodies of segments lie in: what the disk tier needs of an operating system, so
-// that tests can put power cuts, errors, full and slow disks in its place.
+// The files that hold bodies of segments. This interface is what the disk tier needs of an
+// operating system, so tests can replace it by power cuts, errors, and full and slow disks.
 //
-// Files are named by number and have their full size from the start. Offsets, lengths and memory of
+// Numbers name the files. Files have their full size from the start. Offsets, lengths and memory of
 // reads and writes are multiples of kDiskBlock (storage/disk/segment_format.h). Thread-safe: any
-// calls at once, but of one file Create comes first and Remove last.
+// calls may run at once, but Create is the first call about a file and Remove the last.
 //
 // Errors name the file: RESOURCE_EXHAUSTED when the disk is full, DATA_LOSS for bytes that a file
 // does not have, NOT_FOUND for a file that is not here, UNAVAILABLE for other failures.
@@ -31,30 +31,30 @@ class SegmentFiles {
  public:
   virtual ~SegmentFiles() = default;
 
-  // All that are there, by number; opens them. Called first, once, and removes what an interrupted
-  // Create left.
+  // Opens and returns all files that exist, by number. Called first, once. Removes what an
+  // interrupted Create left.
   virtual absl::StatusOr<std::vector<SegmentFileInfo>> List() = 0;
-  // A file of `bytes` that begins with `first_block`; both, and that it is there, survive power
-  // loss.
+  // Makes a file of `bytes` that begins with `first_block`. The file, its size and this block
+  // survive power loss.
   virtual absl::Status Create(uint64_t number, uint64_t bytes,
                               std::span<const uint8_t> first_block) = 0;
-  // Makes parts of `bytes` by `fill`, in order, and writes them: one may be made while others are
-  // on their way. The parts are the whole of it after a success, and no more is made after a
-  // failure.
+  // Makes parts of `bytes` by `fill`, in order, and writes them. It may make one part while others
+  // are being written. After a success the parts cover all of `bytes`. After a failure it makes no
+  // more parts.
   using Fill = absl::FunctionRef<void(size_t begin, size_t end)>;
   virtual absl::Status Write(uint64_t number, uint64_t offset, std::span<const uint8_t> bytes,
                              Fill fill) = 0;
   // Fills `buffers` one after the other.
   virtual absl::Status Read(uint64_t number, uint64_t offset,
                             std::span<const std::span<uint8_t>> buffers) = 0;
-  // What was written before survives power loss after this.
+  // Makes everything that was written to the file before survive power loss.
   virtual absl::Status Sync(uint64_t number) = 0;
   virtual absl::Status Remove(uint64_t number) = 0;
-  // What more could be created.
+  // Returns how many bytes Create could still take.
   virtual absl::StatusOr<uint64_t> FreeBytes() = 0;
 };
 
-// Files `FOLDER/000001.kvs` and so on, past the page cache where `direct_io`. List makes the
+// Makes files `FOLDER/000001.kvs` and so on, past the page cache where `direct_io`. List makes the
 // folder.
 std::unique_ptr<SegmentFiles> MakePosixSegmentFiles(std::string folder, bool direct_io);
 

@@ -1,9 +1,9 @@
-// The bytes of segments at rest: values of RocksDB's family `segments`, and the files that larger
-// bodies lie in. docs/FORMAT.md ("Segment files") gives every byte; golden files pin them.
+// The bytes of segments at rest: values of RocksDB's family `segments`, and the files that hold
+// larger bodies. docs/FORMAT.md ("Segment files") gives every byte; golden files pin them.
 //
-// A body of a file fills an extent: a run of whole blocks with the body at its front and a trailer
-// at its end. Free functions over values; thread-safe. Parsing answers DATA_LOSS for damage and
-// FAILED_PRECONDITION for a version that this build does not know.
+// A body in a file fills an extent: a run of whole blocks with the body at its front and a trailer
+// at its end. Free functions over values; thread-safe. Parsing fails with DATA_LOSS for damage, and
+// with FAILED_PRECONDITION for a version that this build does not know.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_FORMAT_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_FORMAT_H_
 
@@ -19,13 +19,14 @@
 
 namespace kvstow {
 
-// What the file FORMAT beside RocksDB's says. Version 1 had bodies as blobs, and no such file.
+// The content of the file FORMAT beside RocksDB's files. Version 1 had bodies as blobs, and no such
+// file.
 inline constexpr char kDatabaseFormat[] = "kvstow database 2\n";
 inline constexpr uint16_t kSegmentFileVersion = 1;
 
-// What direct I/O is aligned to; every extent begins and ends at a multiple of it.
+// The alignment of direct I/O. Every extent begins and ends at a multiple of it.
 inline constexpr size_t kDiskBlock = 4096;
-// Smaller bodies are values of RocksDB: an extent of their own would be mostly padding.
+// Smaller bodies are values of RocksDB: their extents would be mostly padding.
 inline constexpr size_t kMinExtentBody = 4096;
 inline constexpr size_t kTrailerBytes = 40;
 
@@ -37,16 +38,16 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// What an extent with a body of `length` bytes takes.
+// Returns the size of an extent with a body of `length` bytes.
 inline constexpr uint64_t ExtentBytes(uint64_t length) {
   return (length + kTrailerBytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
 }
 
-// Where a segment's body is.
+// The place of a segment's body.
 struct SegmentPlace {
-  uint64_t commit = 0;  // commits are numbered in the order in which they were made
+  uint64_t commit = 0;  // commits are numbered in their order
   uint32_t length = 0;  // of the body
-  uint64_t file = 0;    // 0 = it is in the value itself
+  uint64_t file = 0;    // 0 = the body is in the value itself
   uint64_t offset = 0;
   bool operator==(const SegmentPlace&) const = default;
   Extent extent() const { return {file, offset, ExtentBytes(length)}; }
@@ -54,24 +55,25 @@ struct SegmentPlace {
 
 struct SegmentValue {
   SegmentPlace place;
-  std::span<const uint8_t> body;  // of a body in the value; points into what was parsed
+  std::span<const uint8_t> body;  // the body in the value; points into the parsed bytes
 };
-// `key` is SegmentKey of the segment: a value that is filed under another's key is damage.
+// `key` is SegmentKey of the segment. A value under another segment's key is damage.
 std::string SerializeSegmentValue(const std::string& key, const SegmentPlace& place,
                                   std::span<const uint8_t> body);
 absl::StatusOr<SegmentValue> ParseSegmentValue(std::span<const uint8_t> key,
                                                std::span<const uint8_t> bytes);
 
-// The segment that SegmentKey makes `key` of.
+// Returns the segment for which SegmentKey gives `key`.
 std::optional<SegmentId> SegmentOfKey(std::span<const uint8_t> key);
 
-// The first block of file `number`.
+// Returns the first block of file `number`.
 std::string SegmentFileHeader(uint64_t number);
 absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t number);
 
-// What follows a body in its extent: zeros and the trailer. `digest` is that of the body.
+// Returns the bytes after a body in its extent: zeros and the trailer. `digest` is that of the
+// body.
 std::string ExtentTail(SegmentId id, uint32_t length, uint64_t digest);
-// The digest of the body, if `extent` is one of this very segment.
+// Returns the digest of the body when `extent` is that of this very segment.
 absl::StatusOr<uint64_t> CheckExtent(std::span<const uint8_t> extent, SegmentId id,
                                      uint32_t length);
 

@@ -1,8 +1,8 @@
-// Which blocks of the segment files are free. A pure data structure, no I/O; not thread-safe.
+// The free blocks of the segment files. A pure data structure, no I/O; not thread-safe.
 //
-// Space is taken best fit (the smallest free run that is large enough, the first of these), so a
-// new file fills from front to back, and small gaps do not split large runs. Runs of one file that
-// touch are one. O(log n) in the number of free runs.
+// Take chooses the best fit (the smallest free run that is large enough, the first of these). So a
+// new file fills from front to back, and small gaps do not split large runs. Adjacent runs of one
+// file become one. Take and Give cost O(log n) in the number of free runs.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_SPACE_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_SPACE_H_
 
@@ -19,18 +19,18 @@ namespace kvstow {
 
 class SegmentSpace {
  public:
-  // A new file: all of it is free, but the first block.
+  // Adds a new file. All of it is free except the first block.
   void AddFile(uint64_t number, uint64_t bytes);
-  // A file that was there before, of which nothing is free until Give says so.
+  // Adds a file that existed before. Nothing in it is free until Give says so.
   void AddFullFile(uint64_t number, uint64_t bytes) { files_[number] = bytes; }
 
   std::optional<Extent> Take(uint64_t bytes);
-  // `extent` must have been taken, or be of a full file, and must not be free.
+  // `extent` must be from Take or from a full file, and must not be free.
   void Give(const Extent& extent);
-  // Whether it lies in a file that is here, behind its first block.
+  // Returns whether the extent lies in a known file, behind its first block.
   bool Contains(const Extent& extent) const;
-  // A file that is all free, if there is one and more than `keep` bytes are free without it. It is
-  // not here any more after this.
+  // Removes and returns a file that is all free, if there is one and at least `keep` bytes are free
+  // without it.
   std::optional<uint64_t> RemoveEmptyFile(uint64_t keep);
 
   const std::map<uint64_t, uint64_t>& files() const { return files_; }  // number -> bytes

@@ -1,11 +1,12 @@
-// Bodies in segment files: writes them past the page cache, reads them back, knows what is free.
-// Which segment is where is RocksDB's (storage/disk/rocks_database.h); what may come back after a
-// power cut is decided there too, with the commit numbers that are given here.
+// Bodies in segment files. The store writes them past the page cache, reads them back, and knows
+// the free blocks. RocksDB knows the place of each segment (storage/disk/rocks_database.h). That
+// file also decides what may come back after a power cut, by the commit numbers that this class
+// gives.
 //
-// Thread-safe; no lock is held over I/O. Several writes run at once, each in blocks of its own.
-// Errors are those of SegmentFiles (storage/disk/segment_files.h) and DATA_LOSS for an extent that
-// does not hold the segment asked for. Digests of bodies are written, not checked: that is the
-// store's.
+// Thread-safe; holds no lock over I/O. Several writes run at once, each in its own blocks. Errors
+// are those of SegmentFiles (storage/disk/segment_files.h), and DATA_LOSS for an extent that does
+// not hold the requested segment. This class writes digests of bodies; the tiered store checks
+// them.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 
@@ -29,20 +30,20 @@ namespace kvstow {
 
 class SegmentStore {
  public:
-  // Opens what is there; nothing in it is free before SetLive. Files without a header of ours, or
-  // of another version, are named in the log and never touched. `folder` is for messages;
-  // `budget_bytes` is what is meant to be kept: it sizes the files.
+  // Opens the existing files; nothing in them is free before SetLive. Files without a header of
+  // ours, or of another version, are named in the log and never touched. Messages name `folder`.
+  // `budget_bytes` is the intended content; it sizes the files.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(std::string folder,
                                                             std::unique_ptr<SegmentFiles> files,
                                                             uint64_t budget_bytes);
 
-  // Everything that lies in none of `live` is free from here on. Files without any are removed.
-  // Extents of `live` do not overlap. Called once, before the first Write.
+  // Frees everything that lies in none of `live`, and removes files without any. Extents of `live`
+  // do not overlap. Called once, before the first Write.
   void SetLive(std::vector<Extent> live);
-  // Commits are numbered from `last` on, and bodies of those up to `synced` are synced. Called
-  // once, before the first Write.
+  // Numbers commits from `last` on. Bodies of commits up to `synced` are synced. Called once,
+  // before the first Write.
   void SetCommit(uint64_t last, uint64_t synced);
-  // What was written to `file` by an earlier process may not have been synced.
+  // Marks `file`: an earlier process may have written to it without a sync.
   void SetDirty(uint64_t file);
 
   struct Body {
@@ -50,8 +51,8 @@ class SegmentStore {
     std::span<const uint8_t> bytes;
     uint64_t digest = 0;
   };
-  // Writes bodies and numbers the commit that is to follow. All or nothing; the places are the
-  // caller's until it gives them to Free. With no bodies it only numbers.
+  // Writes bodies and numbers the commit that follows. All or nothing. The caller owns the places
+  // until it gives them to Free. Without bodies it only numbers.
   struct Written {
     uint64_t commit = 0;
     std::vector<SegmentPlace> places;  // one for each body, in order
@@ -62,30 +63,30 @@ class SegmentStore {
     SegmentId id;
     SegmentPlace place;
   };
-  // One result for each, in order; neighbours on disk are read in one call. Each body keeps memory
-  // of its own alive, not that of its neighbours.
+  // Returns one result for each, in order. Reads neighbours on disk in one call. Each body keeps
+  // only its own memory alive, not that of its neighbours.
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const Wanted> wanted);
 
-  // Whether the whole extent is there, by the digest that was written with it.
+  // Checks by the stored digest that the whole extent is there.
   absl::Status CheckWhole(const Wanted& wanted);
 
-  // The extents may be written again.
+  // Lets the extents be written again.
   void Free(std::span<const Extent> extents);
 
-  // Bodies of all commits up to this number survive power loss after this. Callers that wait at the
+  // Makes the bodies of all commits up to this number survive power loss. Callers that wait at the
   // same time share one sync.
   absl::Status Sync(uint64_t commit);
-  // Bodies of all commits up to this number are known to survive power loss.
+  // Returns the commit up to which all bodies are known to survive power loss.
   uint64_t synced();
   uint64_t last_commit();
-  // Bodies that were written since the last sync, and its limit: a crash leaves so much in doubt.
+  // The limit of the bytes written since the last sync: a crash leaves so much in doubt.
   static constexpr uint64_t kMaxUnsynced = uint64_t{64} << 20;
   bool ShouldSync();
 
-  // All files together, and what of them is free.
+  // Bytes of all files together, and the free bytes of them.
   uint64_t file_bytes();
   uint64_t free_bytes();
-  // Freed extents may wait for so many bytes before Free is called for them.
+  // The bytes of freed extents that may wait before Free is called for them.
   uint64_t max_waiting_bytes() const { return max_waiting_; }
 
  private:

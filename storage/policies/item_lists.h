@@ -1,9 +1,9 @@
-// Items in doubly linked lists, found by id: what every policy here is made of.
+// Items in doubly linked lists, found by id. Every policy here uses them.
 //
-// An item is in exactly one of a fixed number of lists, oldest at the front unless it was put
-// there; the lists count items and bytes. Items are named by small numbers that are valid until
-// Forget. Everything is O(1). Memory grows by blocks of items, and what finds an item by its id
-// holds its number only, so that an item costs little more than itself. Not thread-safe.
+// An item is in exactly one of a fixed number of lists. The oldest item is at the front, unless
+// another was put there. The lists count items and bytes. Small numbers name items, and are valid
+// until Forget. Everything is O(1). Memory grows by blocks of items. The index by id holds item
+// numbers only, so an item costs little more than itself. Not thread-safe.
 #ifndef KVSTOW_STORAGE_POLICIES_ITEM_LISTS_H_
 #define KVSTOW_STORAGE_POLICIES_ITEM_LISTS_H_
 
@@ -21,13 +21,13 @@ namespace kvstow {
 using ItemNumber = uint32_t;
 inline constexpr ItemNumber kNoItem = UINT32_MAX;
 
-// `Facts` is what the policy keeps of each item.
+// `Facts` is the policy's data about each item.
 template <typename Facts>
 class ItemLists {
  public:
   struct Item : Facts {
     uint64_t id = 0;
-    uint64_t bytes : 48 = 0;  // a few words less for each item add up
+    uint64_t bytes : 48 = 0;  // bit fields: a few words saved on each item add up
     uint64_t list : 15 = 0;
     uint64_t held : 1 = false;
     ItemNumber before = kNoItem, after = kNoItem;
@@ -45,17 +45,17 @@ class ItemLists {
   Item& operator[](ItemNumber n) { return blocks_[n / kBlock][n % kBlock]; }
   const Item& operator[](ItemNumber n) const { return blocks_[n / kBlock][n % kBlock]; }
 
-  // The first that is not held.
+  // Returns the first item that is not held.
   ItemNumber front(size_t list) const { return lists_[list].front; }
   ItemNumber after(ItemNumber n) const { return (*this)[n].after; }
   uint64_t bytes(size_t list) const { return lists_[list].bytes; }
   size_t items(size_t list) const { return lists_[list].items; }
   size_t size() const { return by_id_.size(); }
 
-  // Of all items, in no order.
+  // Returns the numbers of all items, in no order.
   std::vector<ItemNumber> Numbers() const { return {by_id_.begin(), by_id_.end()}; }
 
-  // The first item of `list` that `may_go(id)` accepts.
+  // Returns the first item of `list` that `may_go(id)` accepts.
   template <typename MayGo>
   ItemNumber FirstThat(const MayGo& may_go, size_t list) const {
     ItemNumber n = lists_[list].front;
@@ -63,7 +63,7 @@ class ItemLists {
     return n;
   }
 
-  // At the back of `list`. The id must be new.
+  // Adds an item at the back of `list`. The id must be new.
   ItemNumber Add(uint64_t id, uint64_t bytes, size_t list) {
     ItemNumber n = kNoItem;
     if (free_.empty()) {
@@ -83,7 +83,8 @@ class ItemLists {
     Unlink(n);
     LinkBack(n, list);
   }
-  // Into `list` in the order of `key`, looking at a few items at the front or at the back.
+  // Moves an item into `list` in the order of `key`. Looks at a few items at the front or at the
+  // back.
   template <typename Key>
   void MoveInOrder(ItemNumber n, size_t list, bool at_front, const Key& key) {
     constexpr int kSteps = 128;
@@ -101,8 +102,8 @@ class ItemLists {
     }
     Link(n, list, before, after);
   }
-  // Takes an item out of the order of its list, whose bytes and items it stays one of. It is back
-  // at the front after PutBack, and wherever it is moved.
+  // Takes an item out of the order of its list. The list still counts it in its bytes and items.
+  // PutBack puts it back at the front; a move puts it back at its new place.
   void Hold(ItemNumber n) {
     Unchain(n);
     (*this)[n].held = true;

@@ -1,4 +1,4 @@
-// Published policies, to compare with. All count bytes where the papers count objects of one size.
+// Published policies, for comparison. All count bytes where the papers count objects of one size.
 //
 //   LRU        the item that was used longest ago
 //   SLRU       Karedla et al. 1994: items that were used twice have 20 % of the room to themselves,
@@ -11,7 +11,7 @@
 //              ages has counted more uses of it than of the one that it would displace
 //   GDSF       Cherkasova 1998: uses x worth, plus an inflation that ages what is not used
 //
-// Each makes a policy for a capacity; see EvictionPolicy.
+// Each function makes a policy for a capacity; see EvictionPolicy.
 #ifndef KVSTOW_STORAGE_POLICIES_LIST_POLICIES_H_
 #define KVSTOW_STORAGE_POLICIES_LIST_POLICIES_H_
 

@@ -1,7 +1,7 @@
-// What policies share whose items are in lists, of which the first hold residents and the others
-// ghosts: only residents are touched, resized, held and removed.
+// The common part of policies that keep items in lists. The first lists hold residents, the others
+// ghosts. Only residents are touched, resized, held and removed.
 //
-// A base of policies, not an interface of its own; not thread-safe, as they are not.
+// A base of policies, not an interface of its own. Not thread-safe, as policies are not.
 #ifndef KVSTOW_STORAGE_POLICIES_LIST_POLICY_H_
 #define KVSTOW_STORAGE_POLICIES_LIST_POLICY_H_
 
@@ -15,7 +15,7 @@ namespace kvstow {
 
 struct NoFacts {};
 
-// `Facts` is what the policy keeps of each item.
+// `Facts` is the policy's data about each item.
 template <typename Facts = NoFacts>
 class ListPolicy : public EvictionPolicy {
  public:
@@ -40,8 +40,8 @@ class ListPolicy : public EvictionPolicy {
     const ItemNumber n = lists_.Find(id);
     return n != kNoItem && lists_[n].list < resident_lists_ ? n : kNoItem;
   }
-  // The oldest of `from` go to the back of `to` until it has no more than `bytes`, or the rest of
-  // it is held.
+  // Moves the oldest items of `from` to the back of `to` until `from` has no more than `bytes`, or
+  // the rest of it is held.
   void Overflow(size_t from, uint64_t bytes, size_t to) {
     while (lists_.bytes(from) > bytes && lists_.front(from) != kNoItem) {
       lists_.MoveToBack(lists_.front(from), to);

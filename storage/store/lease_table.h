@@ -1,9 +1,9 @@
-// Leases: who was promised which pages, and until when.
+// Leases: the promised pages, and the end of each promise.
 //
 // Every lease ends at its TTL: a client that vanishes can never make a page unevictable for good.
-// The table only keeps time; PageIndex counts how many leases a page has, and the owner of both
-// passes on what Release and Expire return. Leases and the pages that they promise are limited, so
-// that nobody fills memory with promises. Not thread-safe: the store's lock guards it.
+// The table only keeps time. PageIndex counts the leases of a page. The owner of both passes on
+// what Release and Expire return. The table limits leases and the pages that they promise, so
+// nobody can fill memory with promises. Not thread-safe: the store's lock guards it.
 #ifndef KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
 #define KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
 
@@ -25,24 +25,24 @@ class LeaseTable {
  public:
   struct Limits {
     uint64_t leases = 65'536;
-    uint64_t pages = 4'194'304;  // of all leases together, as often as they are promised
+    uint64_t pages = 4'194'304;  // of all leases together; a page counts once for each promise
   };
-  // Ids count up from `first`, which differs from one run of the server to the next, so that a
-  // client's lease of an earlier run is not taken for another's.
+  // Ids count up from `first`. It differs from one run of the server to the next, so a client's
+  // lease of an earlier run is not taken for another's.
   LeaseTable(Duration ttl, LeaseId first, const Limits& limits)
       : ttl_(ttl), limits_(limits), next_(first == 0 ? 1 : first) {}
 
-  // Whether there may be one more, of so many pages.
+  // Returns whether the table has room for one more lease of so many pages.
   bool HasRoomFor(size_t pages) const {
     return leases_.size() < limits_.leases && pages <= limits_.pages - pages_;
   }
-  // There must be room for it.
+  // HasRoomFor must hold.
   LeaseId Grant(std::vector<PageRef> pages, Time now);
-  // Extends to a full TTL from `now`; false when it has ended.
+  // Extends the lease to a full TTL from `now`; false when it has ended.
   bool Renew(LeaseId id, Time now);
-  // The pages that are no longer promised; nothing when the lease has ended before.
+  // Ends the lease and returns its pages; nothing when it has ended before.
   std::optional<std::vector<PageRef>> Release(LeaseId id, Time now);
-  // Pages of all leases that have ended by `now`, as often as they were promised.
+  // The pages of all leases that have ended by `now`, once for each promise.
   struct Expired {
     size_t leases = 0;
     std::vector<PageRef> pages;
@@ -52,7 +52,7 @@ class LeaseTable {
   Duration ttl() const { return ttl_; }
   size_t size() const { return leases_.size(); }
   uint64_t pages() const { return pages_; }
-  // How often each page is promised, for checks.
+  // Returns the number of promises of each page, for checks.
   absl::flat_hash_map<PageNumber, uint32_t> CountPages() const;
 
  private:

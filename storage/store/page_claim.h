@@ -1,6 +1,6 @@
-// The right to move or remove one page; see PageEntry::busy. While it is held, the page's segments
-// may be read without the lock. Of one thread; it ends by the store's EndClaim, which takes the
-// lock and takes null for a page that is gone.
+// The right to move or remove one page; see PageEntry::busy. The holder may read the page's
+// segments without the lock. One thread owns a claim. The store's EndClaim ends it: EndClaim takes
+// the lock, and accepts null for a page that is gone.
 #ifndef KVSTOW_STORAGE_STORE_PAGE_CLAIM_H_
 #define KVSTOW_STORAGE_STORE_PAGE_CLAIM_H_
 

@@ -1,5 +1,5 @@
-// What is kept in memory of one page. Values that the store's lock guards, but for what is said
-// below.
+// The index's data about one page. The store's lock guards these values, except where a comment
+// below says otherwise.
 #ifndef KVSTOW_STORAGE_STORE_PAGE_ENTRY_H_
 #define KVSTOW_STORAGE_STORE_PAGE_ENTRY_H_
 
@@ -35,51 +35,55 @@ class TierSet {
   uint8_t bits_ = 0;
 };
 
-// What the index knows of a page: one block of memory with its key, header and segments behind it,
-// which Make makes. There may be millions, so every word counts.
+// The index's entry of a page. Make allocates one block of memory: the entry, then the page's key,
+// header and segments. There may be millions of entries, so every word counts.
 struct PageEntry {
   struct Segment {
     static constexpr uint8_t kNotCounted = UINT8_MAX;
 
     SegmentFacts facts;
     TierSet tiers;  // never empty while the page is in the index
-    // That are whole when the page ends here; of whoever has the lock. The segment has the room.
+    // The number of whole levels when the page ends here. The holder of the lock owns this. It fits
+    // into the segment's padding.
     uint8_t levels = kNotCounted;
   };
 
-  // As `record` says, which is within the bounds of storage/record.h, all segments in `tiers`.
+  // Makes the entry of `record`, with all segments in `tiers`. `record` must be within the bounds
+  // of storage/record.h.
   static std::unique_ptr<PageEntry> Make(const PageRecord& record, TierSet tiers);
-  static void operator delete(void* page) { ::operator delete(page); }  // it is larger than it says
+  static void operator delete(void* page) { ::operator delete(page); }  // larger than its type
   PageEntry(const PageEntry&) = delete;
   PageEntry& operator=(const PageEntry&) = delete;
 
   PageNumber number = 0;
-  uint64_t item = 0;  // of policies: a hash of its name, given by the index
-  // The item of the page before it, if known. Like the bits below of the thread that made it busy.
+  uint64_t item = 0;  // id in policies: a hash of its name, given by the index
+  // The item of the previous page, if known. Like the bits below, it belongs to the thread that
+  // made the page busy.
   uint64_t parent = PolicyItem::kNoParent;
   Digest128 raw_digest;
   uint64_t first_position = 0;
   uint32_t raw_bytes = 0;  // for statistics: 4 GiB stand for more
   uint32_t tokens = 0;
   SpaceId space = 0;
-  float put_gain = 0;  // of all segments as they were put; 0 = of those that are here
+  float put_gain = 0;  // of all segments as put; 0 = of the segments that are here
   uint32_t leases = 0;
   uint32_t used_s = 0;  // when a prompt reached it last, in seconds after the store was opened
-  // Of the thread that made the page busy, if it is: that one reads them without the lock.
+  // While the page is busy, these belong to the thread that made it so. That thread reads them
+  // without the lock.
   uint32_t header_bytes : 24 = 0;
   bool whole : 1 = false;
   bool hot : 1 = false;             // see PageToStore
-  bool disk_failed : 1 = false;     // a write of it did: it may be there all the same
+  bool disk_failed : 1 = false;     // a write to disk failed: the page may be there all the same
   Ack disk_ack : 2 = Ack::kMemory;  // what the copy on disk survives
   uint16_t segment_count = 0;       // see Truncate
   uint8_t key_bytes = 0;
-  // Of whoever has the lock.
+  // The holder of the lock owns these.
   bool pinned : 1 = false;
   bool busy : 1 = false;
   bool held : 1 = false;      // by a policy: see PageIndex::Offer
   bool reachable : 1 = true;  // its parent was here when the policies were told last
   bool listed : 1 = false;    // in the lease that is being made
-  uint8_t disk_uses : 2 = 0;  // since it left memory, as far as that matters: at most 2
+  uint8_t disk_uses : 2 = 0;  // uses since it left memory; counts to 2 at most
 
   absl::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_bytes}; }
   std::span<const uint8_t> header() const {
@@ -94,25 +98,26 @@ struct PageEntry {
   PageRef ref() const { return {item, number}; }
 
   bool is_protected() const { return leases > 0 || pinned; }
-  // What a copy of segment `i` takes in a tier: the header goes with the base.
+  // Returns the bytes of a copy of segment `i` in a tier. The header counts with the base.
   uint64_t BytesOf(size_t i) const {
     return segments()[i].facts.bytes + (i == 0 ? uint64_t{header_bytes} : 0);
   }
   uint64_t BytesOf(size_t first, size_t end) const;
-  // What it costs the index beside the header, which budgets count as encoded bytes: the entry,
-  // its key and segments, and its places in maps and policies (measured: docs/PERFORMANCE.md).
+  // Returns the index memory of this page without the header, which budgets count as encoded bytes:
+  // the entry, its key and segments, and its places in maps and policies (measured:
+  // docs/PERFORMANCE.md).
   uint64_t IndexBytes() const { return 200 + key_bytes + 24 * uint64_t{segment_count}; }
-  // Those of the segments [first, end) that have a copy in `tier`.
+  // Returns the segments from `first` on that have a copy in `tier`.
   std::vector<uint16_t> SegmentsIn(TierId tier, size_t first) const;
-  // How many segments stay when the next part leaves `tier`: those before its last there, none of a
-  // `whole` page.
+  // Returns how many segments stay when the next part leaves `tier`: those before its last one
+  // there, and none of a `whole` page.
   size_t KeepIn(TierId tier) const;
-  // How many leading segments are within `bytes`, header included; at least the base, and all of a
-  // `whole` page.
+  // Returns how many leading segments fit into `bytes`, header included: at least the base, and all
+  // of a `whole` page.
   size_t SegmentsWithin(uint64_t bytes) const;
-  // What the catalog keeps, of the leading `segments_on_disk`.
+  // Returns the catalog's record, with the leading `segments_on_disk` segments.
   PageRecord Record(size_t segments_on_disk) const;
-  // How many leading segments are on disk.
+  // Returns how many leading segments are on disk.
   size_t on_disk() const;
   SegmentId id(size_t i) const { return {number, static_cast<uint16_t>(i)}; }
 

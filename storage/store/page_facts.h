@@ -1,4 +1,4 @@
-// What the store tells of a page, at a moment. Values.
+// The store's facts about a page at one moment. Values.
 #ifndef KVSTOW_STORAGE_STORE_PAGE_FACTS_H_
 #define KVSTOW_STORAGE_STORE_PAGE_FACTS_H_
 
@@ -13,7 +13,7 @@
 
 namespace kvstow {
 
-// What Find tells about a page.
+// The result of Find for a page.
 struct PageFacts {
   PageNumber number = 0;
   SharedBytes header;
@@ -26,17 +26,17 @@ struct PageFacts {
   uint64_t stored_bytes() const;
 };
 
-// What Lookup tells about a page.
+// The result of Lookup for a page.
 struct FoundPage {
   PageNumber number = 0;
   uint64_t stored_bytes = 0;  // of the segments present
   uint32_t tokens = 0;
   uint16_t segments = 0;
-  uint8_t levels = 0;  // that are whole, as TieredStoreOptions::count_levels says
-  TierId tier{};       // the hottest that holds the base
+  uint8_t levels = 0;  // whole levels, by TieredStoreOptions::count_levels
+  TierId tier{};       // the hottest tier that holds the base
 };
 
-// Levels that are whole in a page with so many segments: at most 254.
+// Returns the whole levels of a page with so many segments: at most 254.
 using CountLevels = uint8_t (*)(std::span<const uint8_t> header, size_t segments);
 
 // A page as it is now, for statistics.

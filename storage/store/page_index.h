@@ -1,19 +1,19 @@
-// The page index: what is stored, where each segment is, and what goes next. All in RAM.
+// The page index: the stored pages, the tiers of each segment, and the next victims. All in RAM.
 //
-// It keeps its sums up to date: every change goes through Insert, Remove, Replace or Change, which
-// count the page out and in again, so Usage() is exact at all times. Not thread-safe: the store's
-// lock guards it, and pointers to entries are only followed under that lock.
+// The index keeps its sums up to date. Every change goes through Insert, Remove, Replace or Change,
+// which count the page out and in again, so usage() is exact at all times. Not thread-safe: the
+// store's lock guards it, and callers follow pointers to entries only under that lock.
 //
-// Each tier has an eviction policy, and the same calls keep those up to date: an item is a page
-// that has bytes in the tier; its worth is that of the last segment there (of all, for a `whole`
-// page), and nothing while the page before it in its prompt is not stored. A policy knows a page by
-// its id, a hash of its name, so that it knows one again that comes back. The page before it is
-// told by whoever knows the order of keys (PageEntry::parent, SetParent, Expect); it must end where
-// the page begins.
+// Each tier has an eviction policy, and the same calls keep the policies up to date. An item is a
+// page that has bytes in the tier. Its worth is that of the last segment there (of all segments,
+// for a `whole` page). Its worth is 0 while the previous page of its prompt is not stored. A policy
+// knows a page by its id, a hash of its name, so it recognises a page that comes back. Callers that
+// know the order of keys tell the previous page (PageEntry::parent, SetParent, Expect). That page
+// must end where this one begins.
 //
-// `busy` makes a page the business of one thread: only the thread that set it may change where the
-// page's segments are, remove the page, or clear the flag. It is held across I/O in place of the
-// lock. Readers do not mind it.
+// `busy` gives a page to one thread. Only the thread that set it may change where the page's
+// segments are, remove the page, or clear the flag. That thread holds it across I/O in place of the
+// lock. Readers ignore it.
 #ifndef KVSTOW_STORAGE_STORE_PAGE_INDEX_H_
 #define KVSTOW_STORAGE_STORE_PAGE_INDEX_H_
 
@@ -39,15 +39,15 @@ namespace kvstow {
 
 class PageIndex {
  public:
-  // What becomes of a page that is offered as a victim. One that is held is not offered again
-  // before its last lease ends, or where it is, its pin or another fact of it changes.
+  // The answer to an offer of a page as a victim. The index does not offer a held page again before
+  // its last lease ends, or its place, its pin or another fact of it changes.
   enum class Offer { kTaken, kNotNow, kHeld };
   using Consider = absl::FunctionRef<Offer(const PageEntry&)>;
   using IdOf = uint64_t (*)(const PageName&);
   static uint64_t HashOf(const PageName& name);
 
-  // `id_of` need not be free of collisions: of names that collide, all but the first have an id
-  // that a secret of this index goes into.
+  // `id_of` may have collisions. When names collide, all but the first get an id made with a secret
+  // of this index.
   PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
             IdOf id_of = &HashOf);
   ~PageIndex();
@@ -56,57 +56,58 @@ class PageIndex {
 
   PageEntry* Find(const PageName& name) const;
   PageEntry* Find(const PageRef& page) const;
-  // The name must be new. The result lives until it is removed.
+  // Adds a page. Its name must be new. The result lives until it is removed.
   PageEntry* Insert(std::unique_ptr<PageEntry> page);
-  // `by`: the tier whose policy wanted it, if any did.
+  // Removes a page. `by` is the tier whose policy wanted it, if any did.
   std::unique_ptr<PageEntry> Remove(PageEntry* page, std::optional<TierId> by = std::nullopt);
-  // Another coding of the same page, which is no use of it. Answers the old entry.
+  // Replaces a page by another coding of it, which is no use of the page. Returns the old entry.
   std::unique_ptr<PageEntry> Replace(PageEntry* old, std::unique_ptr<PageEntry> page);
-  // `edit` may change anything but what names the page and its parent.
+  // Changes a page. `edit` may change anything but the page's name and its parent.
   void Change(PageEntry* page, absl::FunctionRef<void(PageEntry&)> edit,
               std::optional<TierId> by = std::nullopt);
 
-  // A prompt reached the page, at PageEntry::used_s. The policies are told by TellUses, which every
-  // call that could tell the difference does first: telling them costs more than finding the page.
+  // Touch records that a prompt reached the page, at `used_s`. TellUses tells the policies, which
+  // costs more than finding the page. Every call that could tell the difference runs TellUses
+  // first.
   void Touch(PageEntry* page, uint32_t used_s);
   void TellUses();
-  // `parent` comes before `page` in a prompt; ignored when that cannot be, another is known, or the
-  // page is busy.
+  // Records that `parent` comes before `page` in a prompt. Ignored when that cannot be, another
+  // parent is known, or the page is busy.
   void SetParent(PageEntry* page, const PageEntry& parent);
-  // A page of this name, which is not here, would come behind `parent`. Remembered for a while.
+  // Records that a page of this name, which is not here, would follow `parent`. The index remembers
+  // that for a while.
   void Expect(const PageName& name, const PageEntry& parent);
-  // The page that comes before a new one of this name: what Expect was told, else that of
+  // Returns the page before a new one of this name: what Expect was told, else that of
   // `parent_key`, else kNoParent.
   uint64_t ParentOf(const PageName& name, const std::string& parent_key) const;
-  // The id that a page of this name has or would get.
+  // Returns the id that a page of this name has or would get.
   uint64_t IdFor(const PageName& name) const;
 
-  // The page that `tier` frees bytes of next, and that of those that are hot: the first that is
-  // taken. Each that is not costs a step.
+  // Victim returns the page that `tier` frees bytes of next, and HotVictim the next of the hot
+  // pages: the first that `consider` takes. Each page that it does not take costs a step.
   PageEntry* Victim(TierId tier, Consider consider);
   PageEntry* HotVictim(TierId tier, Consider consider);
-  // The tier's budget has changed: its policies go by it, and pages that were held are offered
-  // again.
+  // Tells the tier's policies its new budget, and offers held pages again.
   void SetBudget(TierId tier, uint64_t bytes);
-  // One of the leases of a page has ended; nothing when the page is gone.
+  // Ends one of the leases of a page. Does nothing when the page is gone.
   void EndLease(const PageRef& page);
 
   uint64_t bytes(TierId tier) const {
     return usage_.tiers[static_cast<size_t>(tier)].encoded_bytes;
   }
   size_t size() const { return pages_.size(); }
-  // Budgets and leases are left 0.
+  // Leaves budgets and leases 0.
   const StoreUsage& usage() const { return usage_; }
   StoreUsage usage(SpaceId space) const;
   void ForEach(absl::FunctionRef<void(const PageEntry&)> visit) const;
-  // At most `max` pages, in the order of hashes: neither age nor use has a part in which.
+  // Visits at most `max` pages, in the order of hashes. Neither age nor use decides which.
   void ForSome(size_t max, absl::FunctionRef<void(const PageEntry&)> visit) const;
 
-  // Recounts everything; INTERNAL names what differs.
+  // Recounts everything. Fails with INTERNAL, which names the difference.
   absl::Status CheckInvariants() const;
 
  private:
-  // What policies know of a page.
+  // The policies' view of a page.
   struct Items {
     std::array<std::optional<PolicyItem>, kTiers> in;
     bool hot = false;
@@ -121,7 +122,8 @@ class PageIndex {
   PageEntry* FromPolicy(EvictionPolicy& policy, Consider consider);
   void OfferAgain(PageEntry& page);
 
-  // By item: a pointer a page, where a map would hold the item once more.
+  // Hashes and compares pages by item. The set holds one pointer a page; a map would hold the item
+  // once more.
   struct ByItem {
     using is_transparent = void;
     static uint64_t Of(uint64_t item) { return item; }
@@ -132,9 +134,10 @@ class PageIndex {
 
   const IdOf id_of_;
   const uint64_t seed_;                                    // of the ids of names that collide
-  absl::flat_hash_set<PageEntry*, ByItem, ByItem> pages_;  // which it owns
-  absl::flat_hash_map<PageName, uint64_t> displaced_;      // ids of those whose own was taken
-  // Pages whose parent was not here when they came, by its id; and what Expect was told.
+  absl::flat_hash_set<PageEntry*, ByItem, ByItem> pages_;  // owned
+  absl::flat_hash_map<PageName, uint64_t> displaced_;      // ids of names whose own id was taken
+  // orphans_: pages whose parent was not here when they came, by the parent's id. expected_: what
+  // Expect was told.
   absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
   absl::flat_hash_map<uint64_t, uint64_t> expected_;
   std::deque<uint64_t> expected_order_;

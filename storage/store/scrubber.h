@@ -1,9 +1,9 @@
-// A scrubber: reads everything that a store holds, slowly and over and over, so that damage at rest
-// is found before the page is asked for, and while there may be another copy.
+// Scrubber: reads everything that a store holds, slowly and over and over. It finds damage at rest
+// before the page is asked for, and while there may be another copy.
 //
-// It asks the store page by page (TieredStore::Scrub) from a thread of its own, at no more than a
-// given rate. A pass takes the pages that were there when it began, oldest first; where it stands
-// is only remembered in memory. It is no use of a page and promotes nothing.
+// The scrubber has its own thread. It asks the store page by page (TieredStore::Scrub), at no more
+// than a given rate. A pass takes the pages that existed when it began, oldest first. The scrubber
+// keeps its position only in memory. It is no use of a page and promotes nothing.
 //
 // The store outlives it. Thread-safe.
 #ifndef KVSTOW_STORAGE_STORE_SCRUBBER_H_
@@ -19,7 +19,7 @@ namespace kvstow {
 
 class Scrubber {
  public:
-  // Starts; `bytes_per_second` = 0 never reads anything.
+  // Starts the thread. With `bytes_per_second` = 0 there is no thread, and it never reads anything.
   Scrubber(TieredStore& store, uint64_t bytes_per_second);
   ~Scrubber();  // ends after the page at hand
   Scrubber(const Scrubber&) = delete;
@@ -27,7 +27,7 @@ class Scrubber {
 
  private:
   void Run(uint64_t bytes_per_second);
-  // False when it is time to end.
+  // Returns false when it is time to end.
   bool Pause(double seconds) KVSTOW_EXCLUDES(mu_);
 
   TieredStore& store_;

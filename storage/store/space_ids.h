@@ -1,5 +1,5 @@
-// Which spaces there are, and which ids are never given (again). Not thread-safe: the store's lock
-// guards it.
+// The ids of the spaces that exist, and the ids that are never given (again). Not thread-safe: the
+// store's lock guards it.
 #ifndef KVSTOW_STORAGE_STORE_SPACE_IDS_H_
 #define KVSTOW_STORAGE_STORE_SPACE_IDS_H_
 
@@ -14,7 +14,7 @@ namespace kvstow {
 
 class SpaceIds {
  public:
-  // Up to `last`, ids are of an earlier process; those that it does not add are lost.
+  // Reserves the ids up to `last` for an earlier process. Those that no Add names are lost.
   void StartAfter(SpaceId last) {
     last_old_ = last;
     next_ = last + 1;
@@ -31,13 +31,13 @@ class SpaceIds {
   SpaceId New() { return next_++; }
 
   bool Has(SpaceId id) const { return saved_.contains(id); }
-  // Whether pages may be put into it.
+  // Checks that pages may be put into the space.
   absl::Status CheckNotDropped(SpaceId id) const {
     if (!dropped_.contains(id)) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("space id ", id, " is of a space that was dropped: open it again"));
   }
-  // Whether its record may be written.
+  // Checks that the space's record may be written.
   absl::Status CheckMaySave(SpaceId id) const {
     if (id == 0) return absl::InvalidArgumentError("space ids start at 1");
     if (id <= last_old_ && !saved_.contains(id) && !dropped_.contains(id)) {

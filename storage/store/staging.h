@@ -1,12 +1,13 @@
-// Staging: pages on their way in, piece by piece. The first phase of a put; TieredStore::Put is the
-// second.
+// Staging: pages on their way in, piece by piece. Staging is the first phase of a put;
+// TieredStore::Put is the second.
 //
-// A ticket is opened for a declared number of bytes, takes its pieces strictly in order, and is
-// finished when the last byte came. Nothing that is staged is visible. A ticket that nobody touched
-// for `ttl` is reaped and its bytes are freed. How much may be staged is its users' business.
+// Begin opens a ticket for a declared number of bytes. The ticket takes its pieces strictly in
+// order, and can finish when the last byte came. Nothing that is staged is visible. Reap frees the
+// bytes of a ticket that nobody touched for `ttl`. The users of this class limit how much is
+// staged.
 //
-// Thread-safe. Errors: INVALID_ARGUMENT for a piece out of order, twice, too long or empty,
-// FAILED_PRECONDITION for finishing early, NOT_FOUND for a ticket that was finished, aborted or
+// Thread-safe. Errors: INVALID_ARGUMENT for a piece out of order, twice, too long or empty;
+// FAILED_PRECONDITION for finishing early; NOT_FOUND for a ticket that was finished, aborted or
 // reaped.
 #ifndef KVSTOW_STORAGE_STORE_STAGING_H_
 #define KVSTOW_STORAGE_STORE_STAGING_H_
@@ -37,13 +38,14 @@ class Staging {
   absl::StatusOr<Ticket> Begin(uint64_t bytes);
   // `offset` is where `piece` belongs; it must be where the last piece ended.
   absl::Status Append(Ticket ticket, uint64_t offset, std::span<const uint8_t> piece);
-  // All pieces in one, in place: `fill` writes the content, without the lock, and is not reaped
-  // meanwhile. Its status is passed on; after an error the ticket is only to be aborted.
+  // Takes all pieces in one, in place. `fill` writes the content, without the lock; the ticket is
+  // not reaped meanwhile. Fill passes on the status of `fill`. After an error the caller may only
+  // abort the ticket.
   absl::Status Fill(Ticket ticket, absl::FunctionRef<absl::Status(std::span<uint8_t>)> fill);
-  // The whole content; the ticket is gone.
+  // Returns the whole content and closes the ticket.
   absl::StatusOr<SharedBytes> Finish(Ticket ticket);
   void Abort(Ticket ticket);
-  // Frees what expired; returns how many tickets.
+  // Frees expired tickets; returns their number.
   size_t Reap();
 
   uint64_t staged_bytes() const;

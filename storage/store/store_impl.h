@@ -1,13 +1,13 @@
 // The inside of TieredStore; only storage/*.cc include this.
 //
-// One mutex guards the index, the leases and the sums; no I/O happens under it. What is under way
-// is marked instead: a name that is being put is `pending`, a page whose segments are moving is
-// claimed (PageEntry::busy), and bytes that are on their way into or out of a tier are `reserved`
-// there. So a budget holds at every moment: index + reserved bytes, and on disk those that are
-// still to be erased there, are <= budget, or become fewer.
+// One mutex guards the index, the leases and the sums; no I/O happens under it. Marks stand for
+// work under way: a name that is being put is `pending`, a page whose segments are moving is
+// claimed (PageEntry::busy), and bytes on their way into or out of a tier are `reserved` there. So
+// a budget holds at every moment: index + reserved bytes, and on disk also the bytes still to be
+// erased there, are <= budget, or become fewer.
 //
-// Whoever holds a claim or a reservation waits for nobody who might wait for it: no claim is waited
-// for while one is held, and room is waited for only by Put, hotter tiers before colder ones.
+// The holder of a claim or a reservation waits for nobody who might wait for it. No thread waits
+// for a claim while it holds one. Only Put waits for room, hotter tiers before colder ones.
 #ifndef KVSTOW_STORAGE_STORE_STORE_IMPL_H_
 #define KVSTOW_STORAGE_STORE_STORE_IMPL_H_
 
@@ -92,7 +92,7 @@ class TieredStore::Impl {
   uint32_t SecondsOpen() const;
   bool usable(TierId t) const { return budget(t) > 0 && tier(t).holds_bytes(); }
 
-  // Claims. EndClaim takes null for a page that is gone.
+  // Claims. EndClaim accepts null for a page that is gone.
   std::optional<Claim> ClaimPage(const PageRef& page, Wait wait) KVSTOW_EXCLUDES(mu_);
   std::optional<Claim> ClaimNumber(const PageName& name, PageNumber number) KVSTOW_EXCLUDES(mu_);
   Claim Begin(PageEntry* page) KVSTOW_REQUIRES(mu_);
@@ -106,14 +106,14 @@ class TieredStore::Impl {
   uint64_t& reserved(TierId t) KVSTOW_REQUIRES(mu_) { return reserved_[static_cast<size_t>(t)]; }
   uint64_t Held(TierId t) const KVSTOW_REQUIRES(mu_);
 
-  // What is to go from disk. A page that is gone for the store has gone from disk only then.
+  // Removals from disk. A page that left the store is gone from disk only after them.
   void EraseLater(const PageEntry& page, size_t segments, uint64_t bytes, bool sync_first = false)
       KVSTOW_REQUIRES(mu_);
   absl::Status EraseNow() KVSTOW_EXCLUDES(mu_);
   absl::Status EraseNow(const PageName& name) KVSTOW_EXCLUDES(mu_);
   std::vector<PageRef> PagesOf(SpaceId space) KVSTOW_EXCLUDES(mu_);
 
-  // Cooling: a claimed page of which segments [keep, end) leave a tier.
+  // Cooling: a claimed page whose segments [keep, end) leave a tier.
   struct Step {
     Claim claim;
     size_t keep;
@@ -133,7 +133,7 @@ class TieredStore::Impl {
   void EraseInMemory(const PageEntry& page);
   std::array<uint64_t, kTiers> BytesByTier() const KVSTOW_REQUIRES(mu_);
 
-  // Moves, by the holder of the claim. After these the page may be gone.
+  // Moves, by the holder of the claim. Afterwards the page may be gone.
   absl::Status CopyColder(Claim& claim, TierId from, size_t keep);
   absl::Status CopyToHost(Claim& claim, std::span<const uint16_t> indices);
   absl::Status WriteThrough(Claim& claim, size_t end, Ack ack);
@@ -153,8 +153,8 @@ class TieredStore::Impl {
   // Parts of Put.
   struct NameTaken {
     PutOutcome outcome = PutOutcome::kConflict;
-    PageRef page;                             // of a new page the number only
-    uint64_t parent = PolicyItem::kNoParent;  // of a new page
+    PageRef page;                             // for a new page the number only
+    uint64_t parent = PolicyItem::kNoParent;  // for a new page
   };
   absl::StatusOr<NameTaken> TakeName(const PageToStore& page);
   std::optional<absl::Status> KeepPromise(const PageRef& page, Ack ack);

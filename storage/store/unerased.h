@@ -1,8 +1,8 @@
-// What the store has forgotten and the disk still holds: pages that left the index, and spaces that
-// were dropped. Each is erased in turn, the oldest first, until the disk has taken it; a space
-// after all its pages. Their bytes count in the disk tier's budget until then.
+// Content that the store has forgotten and the disk still holds: pages that left the index, and
+// dropped spaces. The store erases each in turn, the oldest first, until the disk has taken it; a
+// space goes after all its pages. Their bytes count in the disk tier's budget until then.
 //
-// Not thread-safe: the store's lock guards it. An item that Next gave out is busy: no one else gets
+// Not thread-safe: the store's lock guards it. An item that Next returned is busy: no one else gets
 // it before Done.
 #ifndef KVSTOW_STORAGE_STORE_UNERASED_H_
 #define KVSTOW_STORAGE_STORE_UNERASED_H_
@@ -21,11 +21,11 @@ namespace kvstow {
 class Unerased {
  public:
   struct Item {
-    PageName name;          // without a key: the record of the space
+    PageName name;          // an empty key stands for the record of the space
     PageNumber number = 0;  // of a page
     size_t segments = 0;    // of a page, on disk
     uint64_t bytes = 0;
-    bool sync_first = false;  // what took its place must survive power loss before
+    bool sync_first = false;  // its replacement must survive power loss first
     uint64_t turn = 0;        // given by Add
     bool busy = false;
   };
@@ -34,7 +34,7 @@ class Unerased {
   std::optional<Item> Next();
   void Done(const Item& item, bool erased);
 
-  // Any item of this name; without a key, any of the space.
+  // Returns whether there is an item of this name; without a key, any item of the space.
   bool Has(const PageName& name) const;
   bool IsBusy(const PageName& name) const;
   size_t size() const { return items_.size(); }

@@ -1,4 +1,4 @@
-// What a store holds and what it did, in numbers. Values.
+// The contents and the counters of a store. Values.
 #ifndef KVSTOW_STORAGE_STORE_USAGE_H_
 #define KVSTOW_STORAGE_STORE_USAGE_H_
 
@@ -11,11 +11,11 @@ namespace kvstow {
 
 struct TierUsage {
   uint64_t budget_bytes = 0;
-  // Bodies, and the header with each copy of a page's base; of all spaces together, on disk, also
-  // of pages that are forgotten and still to be erased there.
+  // Bodies, and the header with each copy of a page's base. For all spaces together, the disk also
+  // counts pages that are forgotten and still to be erased there.
   uint64_t encoded_bytes = 0;
-  uint64_t raw_bytes = 0;  // of the pages whose base is (hottest) here
-  uint64_t pages = 0;      // whose base is (hottest) here
+  uint64_t raw_bytes = 0;  // of pages whose base is (hottest) here
+  uint64_t pages = 0;      // pages whose base is (hottest) here
   uint64_t segments = 0;
   bool operator==(const TierUsage&) const = default;
 };
@@ -24,7 +24,7 @@ struct StoreUsage {
   std::array<TierUsage, kTiers> tiers;
   uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
   uint64_t leases = 0, leased_pages = 0, pinned_pages = 0;
-  uint64_t index_bytes = 0;  // of memory that the index takes for them, about
+  uint64_t index_bytes = 0;  // memory that the index takes for them, about
   bool operator==(const StoreUsage&) const = default;
 };
 

@@ -1,5 +1,5 @@
-// The null objects of storage: a tier that holds nothing and a catalog that remembers nothing, so
-// that nobody ever asks whether there is one.
+// The null objects of storage: a tier that holds nothing and a catalog that remembers nothing. So
+// callers never ask whether there is one.
 #ifndef KVSTOW_STORAGE_TIERS_NOOP_TIER_H_
 #define KVSTOW_STORAGE_TIERS_NOOP_TIER_H_
 
@@ -10,11 +10,11 @@
 
 namespace kvstow {
 
-// Write answers RESOURCE_EXHAUSTED, Read NOT_FOUND.
+// Write fails with RESOURCE_EXHAUSTED, Read with NOT_FOUND.
 std::unique_ptr<Tier> MakeNoopTier();
 
-// Passes bodies on to `disk`, which must outlive it, and forgets everything else: a disk tier
-// under this catalog is empty after a restart.
+// Passes bodies on to `disk`, which must outlive it, and forgets everything else: a disk tier under
+// this catalog is empty after a restart.
 std::unique_ptr<Catalog> MakeNoopCatalog(Tier& disk);
 
 }  // namespace kvstow

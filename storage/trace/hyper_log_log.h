@@ -1,5 +1,5 @@
-// How many distinct things came by, in 16 KiB: HyperLogLog (Flajolet, Fusy, Gandouet and Meunier
-// 2007) with 2^14 registers, a standard error of 0.8 %; linear counting while there are few.
+// Counts distinct things in 16 KiB: HyperLogLog (Flajolet, Fusy, Gandouet and Meunier 2007) with
+// 2^14 registers, a standard error of 0.8 %; linear counting while there are few.
 //
 // Things are 64-bit hashes whose bits are all uniform. Not thread-safe.
 #ifndef KVSTOW_STORAGE_TRACE_HYPER_LOG_LOG_H_
@@ -22,7 +22,7 @@ class HyperLogLog {
     longest = std::max(longest, static_cast<uint8_t>(zeros + 1));
   }
 
-  // Of what came to this one, to the other or to both.
+  // Returns the count of what came to this one, to the other or to both.
   double CountWith(const HyperLogLog& other) const {
     double sum = 0;
     size_t empty = 0;

@@ -1,20 +1,20 @@
-// What hit rate a running cache would have with more or less memory, in a few MiB.
+// Estimates the hit rate that a running cache would have with more or less memory, in a few MiB.
 //
-// SHARDS (Waldspurger, Park, Garthwaite and Ahmad, FAST'15): stack distances of a sample of the
-// pages, those whose hash lies below a threshold, stand for all: of a sampled fraction R a distance
-// of d means d / R. When there are more than `max_samples`, the threshold is halved. References
-// that the sample has too few or too many of are counted as hits at the smallest distance
+// SHARDS (Waldspurger, Park, Garthwaite and Ahmad, FAST'15): the stack distances of a sample stand
+// for all. The sample is the pages whose hash lies below a threshold; for a sampled fraction R, a
+// distance of d means d / R. When there are more than `max_samples`, the threshold is halved.
+// References that the sample has too few or too many of count as hits at the smallest distance
 // (SHARDS-adj): they belong to the few pages that everybody asks for. Beside it a HyperLogLog
-// counts the distinct pages: what is left of one minus distinct over references is the hit rate of
-// an infinite cache.
+// counts the distinct pages: one minus distinct over references is the hit rate of an infinite
+// cache.
 //
 // A request names the pages of a prompt, first to last, as Lookup gets them. As in the traces, a
 // page counts as a hit of a size only when all pages before it are hits too. Distances are in raw
 // bytes: a cache of S stored bytes and ratio r is one of S x r raw bytes, so one measurement serves
 // every recipe.
 //
-// Figures cover the last one to two windows, at the start less; pages that were not asked for in
-// that time leave the sample. Takes at most about 100 bytes a sample and 64 KiB.
+// Figures cover the last one to two windows, less at the start. Pages that nobody asked for in that
+// time leave the sample. The object takes at most about 100 bytes a sample and 64 KiB.
 //
 // Thread-safe.
 #ifndef KVSTOW_STORAGE_TRACE_LIVE_REUSE_H_
@@ -56,7 +56,7 @@ class LiveReuse {
  public:
   explicit LiveReuse(LiveReuseOptions options = {});
 
-  // `pages`: uniform hashes of space and key. `raw_bytes` of each page, above 0.
+  // `pages` are uniform hashes of space and key. `raw_bytes` are those of each page, above 0.
   void Record(std::span<const uint64_t> pages, uint32_t raw_bytes, Time now);
   ReuseEstimate Estimate() const;
   uint64_t memory_bytes() const;
@@ -85,7 +85,7 @@ class LiveReuse {
   uint32_t window_number_ KVSTOW_GUARDED_BY(mu_) = 0;
   Time window_start_ KVSTOW_GUARDED_BY(mu_);
   bool started_ KVSTOW_GUARDED_BY(mu_) = false;
-  int halvings_ KVSTOW_GUARDED_BY(mu_) = 0;  // sampled are pages with so many zero bits
+  int halvings_ KVSTOW_GUARDED_BY(mu_) = 0;  // the sample is the pages with so many zero bits
   LruStack stack_ KVSTOW_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, uint32_t> items_ KVSTOW_GUARDED_BY(mu_);  // of sampled pages
   struct Sample {

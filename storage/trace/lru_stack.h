@@ -1,14 +1,15 @@
-// An LRU stack with weights: for any item, how large an LRU cache had to be to still hold it.
+// An LRU stack with weights. For any item it gives the size that an LRU cache needed to still hold
+// it.
 //
 // Mattson et al., "Evaluation techniques for storage hierarchies" (1970): LRU caches of all sizes
 // are prefixes of one stack, so one pass over the references gives the hit rate of every size. The
-// stack distance of an item is the weight of everything touched since, and of itself; an LRU of
-// that capacity or more would hit. Distances are prefix sums over the times of last touches: a
-// Fenwick tree over groups of 256 times, O(log n) a call, with the dead times squeezed out when
-// there are as many as live ones.
+// stack distance of an item is its own weight and that of everything touched since; an LRU of that
+// capacity or more would hit. Distances are prefix sums over the times of last touches. A Fenwick
+// tree over groups of 256 times holds them, O(log n) a call. The stack squeezes the dead times out
+// when there are as many as live ones.
 //
-// Items are small numbers that the caller chooses, densely from 0. Takes about 20 bytes an item
-// that is on the stack. Not thread-safe.
+// The caller chooses items as small numbers, densely from 0. The stack takes about 20 bytes for
+// each item on it. Not thread-safe.
 #ifndef KVSTOW_STORAGE_TRACE_LRU_STACK_H_
 #define KVSTOW_STORAGE_TRACE_LRU_STACK_H_
 
@@ -24,11 +25,11 @@ class LruStack {
   }
   // Both must be on the stack. An item that was touched before another has a larger distance.
   bool TouchedBefore(uint32_t a, uint32_t b) const { return time_of_[a] < time_of_[b]; }
-  // Weight of the items touched after `item` and of itself; it must be on the stack.
+  // Returns the weight of `item` and of the items touched after it. `item` must be on the stack.
   uint64_t Distance(uint32_t item) const;
   // Puts `item` on top, with this weight (above 0), wherever it was.
   void Touch(uint32_t item, uint32_t weight);
-  void Remove(uint32_t item);  // nothing when it is not on the stack
+  void Remove(uint32_t item);  // does nothing when it is not on the stack
 
   uint32_t items() const { return live_; }
   uint64_t weight() const { return total_; }

@@ -1,19 +1,19 @@
 // Readers of public traces of LLM serving: requests with the blocks of their prompts.
 //
-// Two schemas, both JSON Lines, told apart by the first request; fields that are not named here are
-// skipped:
+// Reads two schemas, both JSON Lines. The first request tells them apart. The reader skips fields
+// that are not named here:
 //
 //   Mooncake (FAST'25)       timestamp (ms), input_length, output_length, hash_ids; a block is 512
 //                            tokens
 //   Bailian (Alibaba, ATC'25) the same with timestamp in seconds, and chat_id, parent_chat_id,
 //                            turn, type; a block is 16 tokens
 //
-// A file may be compressed with gzip. TraceReader streams requests; LoadTrace keeps all of them and
-// gives equal prefixes equal numbers, which is what simulators and planners want.
+// A file may be compressed with gzip. TraceReader streams requests. LoadTrace keeps all of them and
+// gives equal prefixes equal numbers, for simulators and planners.
 //
-// Not thread-safe. Errors: NOT_FOUND and PERMISSION_DENIED for the file, INVALID_ARGUMENT that
-// names file, line and field for what is in it, DATA_LOSS for a damaged gzip stream. A file of no
-// requests is an error too.
+// Not thread-safe. Errors: NOT_FOUND and PERMISSION_DENIED for the file, INVALID_ARGUMENT for bad
+// content (names file, line and field), DATA_LOSS for a damaged gzip stream. A file of no requests
+// is an error too.
 #ifndef KVSTOW_STORAGE_TRACE_TRACE_READER_H_
 #define KVSTOW_STORAGE_TRACE_TRACE_READER_H_
 
@@ -29,7 +29,8 @@ namespace kvstow {
 
 enum class TraceSchema { kMooncake, kBailian };
 const char* TraceSchemaName(TraceSchema schema);  // "mooncake", "bailian"
-uint32_t TraceBlockTokens(TraceSchema schema);  // tokens of a full block; a prompt's last has less
+uint32_t TraceBlockTokens(
+    TraceSchema schema);  // tokens of a full block; a prompt's last block has less
 
 struct TraceRequest {
   double time_s = 0;  // since the trace began
@@ -47,10 +48,10 @@ class TraceReader {
   ~TraceReader();
 
   TraceSchema schema() const;
-  // The next request in the file's order into `request`, whose blocks are the file's ids; false at
-  // the end. After an error the reader is at its end.
+  // Reads the next request in the file's order into `request`, whose blocks are the file's ids;
+  // false at the end. After an error the reader is at its end.
   absl::StatusOr<bool> Next(TraceRequest& request);
-  // How far the file is read, in its own (perhaps compressed) bytes.
+  // Returns how far the file is read, in its own (perhaps compressed) bytes.
   uint64_t bytes_read() const;
   uint64_t file_bytes() const;
 
@@ -72,7 +73,7 @@ struct Trace {
   uint64_t references = 0;             // blocks of all requests
 };
 
-// `progress` is called after every request with the bytes read and the bytes of the file.
+// Calls `progress` after every request with the bytes read and the bytes of the file.
 absl::StatusOr<Trace> LoadTrace(
     const std::string& path,
     absl::FunctionRef<void(uint64_t read, uint64_t total)> progress = [](uint64_t, uint64_t) {});
