@@ -1,6 +1,8 @@
 # How every target of the project is made: one function for libraries, one for programs, one for tests.
 # Includes are written from the project's root ("kernels/page/page.h"), links are PRIVATE unless said.
 
+set(KVSTOW_INSTALLED_HEADERS include/kvstow)
+
 add_library(kvstow_build_flags INTERFACE)
 target_compile_options(
   kvstow_build_flags
@@ -13,8 +15,9 @@ function(kvstow_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(kvstow_${name} STATIC ${ARG_SOURCES})
   add_library(kvstow::${name} ALIAS kvstow_${name})
-  target_include_directories(kvstow_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(kvstow_${name} PUBLIC ${ARG_PUBLIC} PRIVATE kvstow_build_flags ${ARG_PRIVATE})
+  target_include_directories(
+    kvstow_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${KVSTOW_INSTALLED_HEADERS}>)
+  target_link_libraries(kvstow_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:kvstow_build_flags> ${ARG_PRIVATE})
 endfunction()
 
 # kvstow_program(NAME SOURCES ... LINK ...) makes build/bin/NAME.
