@@ -1,9 +1,9 @@
-// What a case says of attention: the columns that its file holds (`attn_sum.L`, `attn_window.L`,
-// `kvzip.L`, `kvzap.L`: F32 [tokens, heads]), those that follow from its last queries (`q.L`
-// [queries, heads, head_dim]), and the distribution of these queries.
+// The attention of a case: the columns that its file holds (`attn_sum.L`, `attn_window.L`,
+// `kvzip.L`, `kvzap.L`: F32 [tokens, heads]), the columns that follow from its last queries (`q.L`:
+// F16 [queries, heads, head_dim]), and the distribution of these queries.
 //
-// A value; thread-safe. Errors: INVALID_ARGUMENT with the file and the tensor whose shape does not
-// fit.
+// A value; thread-safe. Errors name the file and the tensor: INVALID_ARGUMENT when its shape does
+// not fit or it holds NaN or Inf, NOT_FOUND when a layer lacks it.
 #ifndef KVSTOW_CLIENT_CASE_ATTENTION_H_
 #define KVSTOW_CLIENT_CASE_ATTENTION_H_
 
@@ -19,14 +19,14 @@ namespace kvstow {
 
 class CaseAttention {
  public:
-  // Tensors that the file lacks are columns that it lacks.
+  // Reads the columns of the tensors that the file has.
   static absl::StatusOr<CaseAttention> Read(const CaseFile& file);
 
-  // The columns of tokens [first, first + count).
+  // Returns the columns of tokens [first, first + count).
   AttentionColumns Page(uint32_t first, uint32_t count) const;
-  // INVALID_ARGUMENT naming what the case lacks, when it has no such column.
+  // Fails with INVALID_ARGUMENT, which names the column, when the case lacks it.
   absl::Status Need(const std::string& column) const;
-  // Null when the case has no queries.
+  // Returns null when the case has no queries.
   const QueryStatistics* queries() const { return queries_.has_value() ? &*queries_ : nullptr; }
 
  private:

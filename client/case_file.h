@@ -1,9 +1,9 @@
-// A case: the KV cache of one prompt in a safetensors file, and copies of it that were decoded.
+// A case: the KV cache of one prompt in a safetensors file, and decoded copies of it.
 //
-// Tensors `k.L`, `v.L` [tokens, kv_heads, head_dim] (F16, BF16 or F32) for each layer L, and
-// `tokens` (I32); metadata `layers, kv_heads, head_dim, rope_theta, rope_layout, prefix` and
-// optionally `model`. Of `tokens` only the first `prefix` have KV. What else is there is left
-// alone.
+// The file has the tensors `k.L`, `v.L` [tokens, kv_heads, head_dim] (F16, BF16 or F32) for each
+// layer L, and `tokens` (I32); the metadata `layers, kv_heads, head_dim, rope_theta, rope_layout,
+// prefix` and optionally `model` and `revision`. Only the first `prefix` of `tokens` have KV. The
+// reader ignores everything else.
 //
 // Errors: INVALID_ARGUMENT or NOT_FOUND, with the file and the tensor or metadata field.
 #ifndef KVSTOW_CLIENT_CASE_FILE_H_
@@ -52,17 +52,17 @@ class CaseFile {
   std::vector<std::span<const uint8_t>> slabs_;  // k.0, v.0, k.1, v.1, ... of all tokens
 };
 
-// One page of a sequence, as decoding gives it.
+// One page of a sequence, as decoding returns it.
 struct DecodedPage {
   uint32_t first = 0, count = 0;  // tokens
   std::span<const uint8_t> raw;
-  // Which of the tokens it holds; null = all.
+  // The tokens that it holds; null = all.
   const Selection* kept = nullptr;
 };
 
-// Writes consecutive pages from token 0 as the tensors k.L and v.L in the spec's dtype, with the
-// case's metadata, `prefix` set to the tokens that are there, and `stored_bytes`. Where a page
-// lacks tokens also keep.L, U8 [tokens, kv_heads]: 0 = dropped.
+// Writes consecutive pages from token 0 as the tensors k.L and v.L in the spec's dtype. The
+// metadata are the case's, with `prefix` set to the number of tokens that are there, and
+// `stored_bytes`. When a page lacks tokens, also writes keep.L, U8 [tokens, kv_heads]: 0 = dropped.
 absl::Status WriteDecoded(const std::string& path, const CaseFile& source,
                           std::span<const DecodedPage> pages, uint64_t stored_bytes);
 

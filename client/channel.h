@@ -16,7 +16,7 @@
 
 namespace kvstow {
 
-// INVALID_ARGUMENT names the option that is out of range.
+// Fails with INVALID_ARGUMENT, which names the option, when an option is out of range.
 absl::Status Validate(const ClientOptions& options);
 
 class Channels {
@@ -27,7 +27,7 @@ class Channels {
   std::shared_ptr<grpc::Channel> bulk() const;  // null once it is closed
 
   // Closes `stalled` once its last call has ended and puts a new bulk connection in its place. Does
-  // nothing when it was replaced before.
+  // nothing when another one has replaced it before.
   void ReplaceBulk(const grpc::Channel* stalled);
   // Closes the bulk connection once its last call has ended.
   void CloseBulk();

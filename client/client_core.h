@@ -1,5 +1,5 @@
-// What the calls of one client share: options, connections, the thread of callbacks, and the list
-// of what is open, so that the destructor can end it.
+// The parts that the calls of one client share: options, connections, the thread of callbacks, and
+// the list of open calls, so that the destructor can end them.
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_CLIENT_CORE_H_
@@ -26,18 +26,18 @@ namespace kvstow {
 
 class RawStream;
 
-// The streams that are open and the batches whose callback has not run. A batch may be over before
-// its stream.
+// The open streams, and the batches whose callback has not run. A batch may end before its stream.
 class OpenCalls {
  public:
-  // False once Close() was called: the stream must not start.
+  // Returns false after Close(): the stream must not start.
   bool Add(RawStream* stream);
-  // The stream is about to go, and is not cancelled any more; Gone() once nothing of it is left.
+  // Takes out a stream that is about to end, so that nobody cancels it any more. The caller calls
+  // Gone() once nothing of it is left.
   void Remove(RawStream* stream);
   void Gone();
   // Ends every stream on `channel` (null = on any) with `why`.
   void CancelStreams(const grpc::Channel* channel, const absl::Status& why);
-  // Cancels everything and refuses what comes later.
+  // Cancels everything and refuses later streams.
   void Close();
   bool closed() const;
 
@@ -57,31 +57,31 @@ class OpenCalls {
 struct ClientCore {
   explicit ClientCore(ClientOptions o);
 
-  // Of a call that begins now.
+  // Returns the deadline of a call that begins now.
   Time Deadline() const { return Clock::Real().Now() + options.timeout; }
 
   const ClientOptions options;
-  absl::Status options_status;  // what every call fails with, before it begins; const from here on
+  absl::Status options_status;  // unless OK, every call fails with it; const after construction
   Channels channels;
   SpacePayloads payloads{options};
   std::optional<GpuCoder> gpu_coder;  // none without ClientOptions::gpu_device
   LocalMemory local{{options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes}};
   OpenCalls calls;
   std::optional<Executor> gpu_thread;  // copies pages on the GPU; none without a GPU
-  Executor executor;                   // it joins before the others go
-  DirectPool direct;                   // so does this, and it uses the executor
+  Executor executor;                   // joins before the members above go
+  DirectPool direct;                   // joins before all of them; it uses the executor
 };
 
-// When to try again: after UNAVAILABLE, and after whatever came with a pushback, which is a payload
-// kPushbackKey of the status (a negative one, or no number, forbids it). Waits double from
-// one attempt to the next, and are a random part longer than that, so that those who were refused
-// together do not come back together. One for each call.
+// Decides when to try a call again: after UNAVAILABLE, and after any status with a pushback, which
+// is a payload kPushbackKey (a negative one, or one that is no number, forbids it). Waits double
+// from one attempt to the next. Each is longer by a random part, so that clients that were refused
+// together do not come back together. One object for each call.
 class Attempts {
  public:
   Attempts(int limit, Time deadline) : limit_(limit), deadline_(deadline) {}
 
-  // How long to wait before the next attempt after one failed with `status`; nullopt: give up.
-  // `progress`: it had done part of the work, so the count starts again.
+  // Returns the time to wait before the next attempt, after one failed with `status`; nullopt: give
+  // up. With `progress` the attempt did part of the work, and the count starts again.
   std::optional<Duration> Next(const absl::Status& status, bool progress);
   Time deadline() const { return deadline_; }
 
@@ -91,7 +91,7 @@ class Attempts {
   int failed_ = 0;
 };
 
-// The results of one batch, as they come. Not thread-safe.
+// Collects the results of one batch as they come. Not thread-safe.
 template <typename Result>
 class Answers {
  public:
@@ -109,7 +109,7 @@ class Answers {
     }
     return out;
   }
-  // One for each page; what was not answered is as Result begins.
+  // Returns one result for each page; an unanswered page has a default Result.
   std::vector<Result> Take() { return std::move(results_); }
 
  private:
@@ -117,9 +117,9 @@ class Answers {
   std::vector<bool> answered_;
 };
 
-// What a call of another way leaves without an answer goes over a stream, which ends the call. On
-// the executor. `Call` has core, pages, answers and done, Answer(page, result) and
-// StartStream(pages, done).
+// Sends the pages that a call left without an answer on another way over a stream, and then ends
+// the call. Runs on the executor. `Call` has core, pages, answers and done, Answer(page, result)
+// and StartStream(pages, done).
 template <typename Call>
 void GoOnOverStream(const std::shared_ptr<Call>& call) {
   std::vector<size_t> missing = call->answers.Missing();
@@ -132,7 +132,8 @@ void GoOnOverStream(const std::shared_ptr<Call>& call) {
   });
 }
 
-// A message for people: what failed, and what to do when the server was not reached.
+// Returns a status with a message for people: what failed, and what to do when the server was not
+// reached.
 absl::Status Explain(const absl::Status& status, absl::string_view address);
 
 }  // namespace kvstow

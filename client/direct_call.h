@@ -1,5 +1,5 @@
-// A Get or a Put of a batch of pages, or a Lookup, over a direct connection, where one is idle;
-// what it leaves without an answer goes over a stream.
+// A Get or a Put of a batch of pages, or a Lookup, over an idle direct connection. Pages that it
+// leaves without an answer go over a stream.
 #ifndef KVSTOW_CLIENT_DIRECT_CALL_H_
 #define KVSTOW_CLIENT_DIRECT_CALL_H_
 
@@ -16,14 +16,15 @@
 
 namespace kvstow {
 
-// True when the call has begun, and ends as StartGet and StartPut say, but for the thread of its
-// callback: it may be the connection's. False when it must go over a stream; nothing was done then.
+// Return true when the call has begun. It then ends as StartGet and StartPut say, but its callback
+// may run on the connection's thread. Return false, and do nothing, when the call must go over a
+// stream.
 bool StartDirectGet(ClientCore& core, GetBatch& batch, Time deadline);
 bool StartDirectPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                     Client::PutDone& done, Time deadline, PageCoder coder = nullptr);
 
-// A Lookup, on this thread; nothing when it must go over gRPC. DEADLINE_EXCEEDED when that came
-// first: there is no time for another attempt.
+// Looks up on this thread. Returns nothing when the Lookup must go over gRPC. Fails with
+// DEADLINE_EXCEEDED when no time is left for another attempt.
 absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
                                                                const v1::LookupRequest& request);
 

@@ -1,9 +1,9 @@
 // A client's direct connections (proto/kvstow/v1/direct.proto), each with a thread of its own.
 //
-// No get or put ever waits for a connection: one that finds none idle goes over a stream, and one
-// more is opened for the calls that follow, in the background. So a server that offers none, or a
-// port that nobody answers at, costs no call anything. A connection that nobody used for a while is
-// closed. Thread-safe.
+// No get or put ever waits for a connection. One that finds none idle goes over a stream, and the
+// pool opens one more in the background for later calls. So a server that offers none, or a port
+// where nobody answers, costs no call anything. The pool closes a connection that nobody used for a
+// while. Thread-safe.
 #ifndef KVSTOW_CLIENT_DIRECT_POOL_H_
 #define KVSTOW_CLIENT_DIRECT_POOL_H_
 
@@ -27,30 +27,31 @@ class DirectPool {
  public:
   // Asks the server for its port. Blocks for a moment, on a thread of the pool.
   using Ask = std::function<absl::StatusOr<int>()>;
-  // `address` is the server's; anything but HOST:PORT means no connections, as `most` = 0 does.
+  // `address` is the server's. Any address but HOST:PORT means no connections, as does `most` = 0.
   DirectPool(const std::string& address, size_t most, Ask ask);
   ~DirectPool();  // closes it, and waits for what runs
 
-  // What to do with a connection, which is closed after an error. `then` runs once the connection
-  // may be taken again, on its thread, and must not block.
+  // The end of a job. The pool closes the connection after an error. `then` runs on the
+  // connection's thread, once the connection may be taken again, and must not block.
   struct Outcome {
     absl::Status status;
     std::function<void()> then;
   };
   using Job = std::function<Outcome(const DirectSocket& socket)>;
 
-  // One that was idle, or null. Whoever takes it must give it a job.
+  // Take returns a connection that was idle, or null. The caller must give it a job.
   class Connection;
   Connection* Take();
-  // Begins at once, on the connection's thread.
+  // Begins a job at once, on the connection's thread.
   void Start(Connection* connection, Job job);
-  // In place of a job: on this thread, to the end. For what takes less time than waking another.
+  // Runs `use` to the end on this thread, in place of a job. For work that takes less time than
+  // waking another thread.
   absl::Status RunHere(Connection* connection,
                        absl::FunctionRef<absl::Status(const DirectSocket& socket)> use);
 
-  // Opens a connection for calls to come, unless there is one, and waits a moment for it.
+  // Opens a connection for later calls, unless there is one, and waits a moment for it.
   void Warm();
-  // Hangs up on all; nothing is opened afterwards.
+  // Hangs up on all connections. The pool opens none afterwards.
   void Close();
 
  private:
@@ -65,7 +66,7 @@ class DirectPool {
   const size_t most_;
   const Ask ask_;
   Mutex mu_;
-  CondVar opened_;  // or failed to
+  CondVar opened_;  // a connection opened, or failed to
   std::list<std::unique_ptr<Connection>> connections_ KVSTOW_GUARDED_BY(mu_);
   Time not_before_ KVSTOW_GUARDED_BY(mu_);  // after an attempt that failed
   bool closed_ KVSTOW_GUARDED_BY(mu_) = false;

@@ -1,8 +1,8 @@
-// The payload of an encoded page, as docs/FORMAT.md ("Encoded payload") has it, into the raw bytes
-// that were asked for.
+// Decodes the payload of an encoded page (docs/FORMAT.md, "Encoded payload") into the requested raw
+// bytes.
 //
-// Nothing of it is trusted: the page must name the key that was asked for, and every segment must
-// match its digest. Free functions; thread-safe.
+// The payload is not trusted: the page must name the requested key, and every segment must match
+// its digest. Free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_ENCODED_PAYLOAD_H_
 #define KVSTOW_CLIENT_ENCODED_PAYLOAD_H_
 
@@ -24,16 +24,16 @@ struct DecodedPayload {
   std::vector<uint8_t> keep;  // as in GetResult
 };
 
-// Writes the layers and tokens of `page` to page.out. DATA_LOSS: damaged. NOT_FOUND: the
-// calibration that the page names is not among `calibrations`. FAILED_PRECONDITION: a page that
-// this build cannot decode, that has not these tokens, or whose bytes do not fit into page.out.
-// `decoder`, if not null, is called in the place of DecodePage.
+// Writes the layers and tokens that `page` asks for to page.out. Fails with DATA_LOSS when the page
+// is damaged, with NOT_FOUND when `calibrations` lacks the calibration that the page names, and
+// with FAILED_PRECONDITION when this build cannot decode the page, the page lacks these tokens, or
+// its bytes do not fit into page.out. Calls `decoder`, if not null, in place of DecodePage.
 absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> payload,
                                                     const PageGet& page,
                                                     const CalibrationStore& calibrations,
                                                     const PageDecoder& decoder = nullptr);
 
-// What a page is whose payload did not decode.
+// Returns the outcome of a page whose payload did not decode.
 PageOutcome OutcomeOfFailedDecode(const absl::Status& status);
 
 }  // namespace kvstow

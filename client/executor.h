@@ -1,7 +1,7 @@
 // One thread that runs functions, now or later: a client's callbacks and its next attempts.
 //
 // Callbacks never run on gRPC's threads, so that user code may call the client again. Functions run
-// one after the other in the order of their times, and must not block. Where the system refuses the
+// one after the other in the order of their times, and must not block. When the system refuses the
 // thread (status()), they run at once, on the thread that hands them in. Thread-safe.
 #ifndef KVSTOW_CLIENT_EXECUTOR_H_
 #define KVSTOW_CLIENT_EXECUTOR_H_
@@ -19,14 +19,14 @@ namespace kvstow {
 class Executor {
  public:
   Executor();
-  // Runs what is left, and joins. Not from its own thread.
+  // Runs the functions that are left, and joins. Must not run on its own thread.
   ~Executor();
 
-  // RESOURCE_EXHAUSTED when there is no thread.
+  // Returns RESOURCE_EXHAUSTED when there is no thread.
   const absl::Status& status() const { return status_; }
   void Run(std::function<void()> fn) { RunAfter(Duration(0), std::move(fn)); }
   void RunAfter(Duration delay, std::function<void()> fn);
-  // From now on nothing waits for its time: what is waiting runs at once.
+  // Ends all waits: functions that wait for their time run at once, and so do later ones.
   void Hurry();
 
  private:

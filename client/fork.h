@@ -1,9 +1,9 @@
-// What a fork leaves of a client: nothing that works.
+// Detects forks. Nothing of a client works in a forked child.
 //
 // A child shares its parent's connections and the polls of its gRPC, and has none of its threads:
-// whatever it says there disturbs the parent, and whatever it waits for never comes. So a child
-// neither uses nor destroys what its parent's clients had, and gRPC not at all. Thread-safe; after
-// the fork, in the child, nothing here takes a lock.
+// anything that it sends there disturbs the parent, and anything that it waits for never comes. So
+// a child neither uses nor destroys the parts of its parent's clients, and does not use gRPC at
+// all. Thread-safe; in the child, after the fork, nothing here takes a lock.
 #ifndef KVSTOW_CLIENT_FORK_H_
 #define KVSTOW_CLIENT_FORK_H_
 
@@ -11,16 +11,16 @@
 
 namespace kvstow {
 
-// From here on forks are noticed. Called when gRPC is about to be used; a fork before that leaves
+// Begins to notice forks. The client calls it before it first uses gRPC. A fork before that leaves
 // no trace, and both processes may have clients.
 void NoticeForks();
 
-// Whether this process is a child of one that had noticed, or a child's child.
+// Returns whether this process is a child, or a child's child, of one that called NoticeForks.
 bool Forked();
-// UNAVAILABLE, and what to do.
+// Returns UNAVAILABLE, with a message that says what to do.
 absl::Status ForkedStatus();
 
-// A descriptor that a child closes as soon as it is forked, without a word to the peer: so the
+// A descriptor that a child closes as soon as it is forked, without a message to the peer. So the
 // connection ends with the parent, and not with the last of its children. The descriptor outlives
 // this.
 class ClosedInChild {

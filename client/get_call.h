@@ -12,7 +12,7 @@
 
 namespace kvstow {
 
-// Why a page on a GPU is not taken: nothing here may touch its bytes.
+// Says why a call does not take a page on a GPU: nothing here may touch its bytes.
 inline constexpr char kNotOnGpu[] =
     "on_gpu: only GetAsync, PutAsync and GetProgressiveAsync take pages on a GPU, of a client with "
     "ClientOptions::gpu";
@@ -23,18 +23,19 @@ struct GetBatch {
   std::vector<PageGet> pages;
   Client::GetDone done;
   bool summaries = false;  // of keys come instead of pages
-  // The server need not check what we do; a page that is damaged is asked for again without.
+  // The client checks digests, so the server need not. The call asks again for a damaged page
+  // without this.
   bool checked = true;
-  // If any: told of each page that has its result, before `done`, on whatever thread, one call at
+  // If not null, gets each page that has its result, before `done`, on whatever thread, one call at
   // a time. Over one stream, pages come in order.
   std::function<void(size_t page, const GetResult&)> each = nullptr;
-  PageDecoder decoder = nullptr;  // of those that come encoded; null: the CPU decodes
+  PageDecoder decoder = nullptr;  // of pages that come encoded; null: the CPU decodes
 };
 
-// Fetches the pages into their buffers. `done` runs on core.executor once every page has a result;
-// the buffers are not touched afterwards. At most options.get_window_bytes of payload are under
-// way. A stream that broke is followed by another one with the pages that have no result yet.
-// `core` outlives the call (OpenCalls counts it).
+// Fetches the pages into their buffers. `done` runs on core.executor once every page has a result.
+// The call does not touch the buffers afterwards. At most options.get_window_bytes of payload are
+// under way. After a stream broke, another one fetches the pages that have no result yet. `core`
+// outlives the call (OpenCalls counts it).
 void StartGet(ClientCore& core, GetBatch batch, Time deadline);
 
 }  // namespace kvstow

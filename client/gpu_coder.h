@@ -1,13 +1,13 @@
-// Pages in the memory of the client's GPU that travel encoded by the host's memory, coded by that
-// GPU (ClientOptions::gpu_device).
+// Codes pages in the memory of the client's GPU, on that GPU (ClientOptions::gpu_device). The pages
+// travel encoded through the host's memory.
 //
-// Codecs of a device work in memory of its own, so a page is copied within the GPU, to memory of
-// this object or from it; a page at a time. What comes of it has the bytes of the CPU's codec, and
-// what the GPU does not code, or fails with, the CPU does: nobody sees a difference but the speed.
-// Digests are made and checked on the host.
+// A device's codecs work in its own memory, so the coder copies a page within the GPU, to memory of
+// this object or from it, one page at a time. The result has the bytes of the CPU's codec. The CPU
+// codes what the GPU does not code, or fails with: only the speed differs. The host makes and
+// checks digests.
 //
-// Thread-safe. What Coder and Decoder return uses the object and the calibrations, and must
-// not outlive them.
+// Thread-safe. The functions that Coder and Decoder return use the object and the calibrations, and
+// must not outlive them.
 #ifndef KVSTOW_CLIENT_GPU_CODER_H_
 #define KVSTOW_CLIENT_GPU_CODER_H_
 
@@ -28,23 +28,22 @@
 
 namespace kvstow {
 
-// A page that is on its way by the host's memory: where it is on the GPU, or is to be.
+// The place on the GPU of a page that travels through the host's memory.
 struct HostCopy {
   std::span<const uint8_t> from = {};
   std::span<uint8_t> to = {};
-  bool came = false;  // it is there, and not in the host's copy
+  bool came = false;  // the page is on the GPU, and not in the host's copy
 };
-using HostCopies = std::map<const uint8_t*, HostCopy>;  // by where the host's copy begins
+using HostCopies = std::map<const uint8_t*, HostCopy>;  // by the begin of the host's copy
 
 class GpuCoder {
  public:
-  // Of one GPU.
+  // Both arguments are of one GPU.
   GpuCoder(std::shared_ptr<Device> device, std::shared_ptr<DeviceSharing> sharing)
       : device_(std::move(device)), sharing_(std::move(sharing)) {}
 
-  // Null where the GPU has no codec for the space.
+  // Both return null where the GPU has no codec for the space. The decoder sets `came` in `copies`.
   PageCoder Coder(std::shared_ptr<SpacePayload> space, std::shared_ptr<const HostCopies> copies);
-  // Says in `copies` what came.
   PageDecoder Decoder(std::shared_ptr<SpacePayload> space, const CalibrationStore& calibrations,
                       std::shared_ptr<HostCopies> copies);
 
@@ -54,7 +53,7 @@ class GpuCoder {
   absl::Status Decode(const SpacePayload& space, const PageHeader& header,
                       std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                       std::span<uint8_t> to);
-  // The front of memory_, which is made for the largest page that came.
+  // Returns the front of memory_, which has room for the largest page so far.
   absl::StatusOr<std::shared_ptr<DeviceBuffer>> Room(size_t bytes) KVSTOW_REQUIRES(mu_);
 
   const std::shared_ptr<Device> device_;

@@ -1,7 +1,7 @@
-// A session's memory on the GPU, as its worker divides it: pages lie there between a copy within
-// the GPU and a request of the server's.
+// Divides a session's memory on the GPU. Pages lie there between a copy within the GPU and a
+// request to the server.
 //
-// Of the client's GPU thread alone.
+// Not thread-safe: only the client's GPU thread uses it.
 #ifndef KVSTOW_CLIENT_GPU_STAGING_H_
 #define KVSTOW_CLIENT_GPU_STAGING_H_
 
@@ -19,20 +19,20 @@ namespace kvstow {
 
 class GpuStaging {
  public:
-  // `memory` is of `gpu`.
+  // `memory` belongs to `gpu`.
   GpuStaging(std::shared_ptr<DeviceSharing> gpu, std::shared_ptr<SharedDeviceMemory> memory)
       : gpu_(std::move(gpu)), memory_(std::move(memory)) {}
 
-  // Memory of the GPU for `bytes`, at least 1; nothing when it has no room.
+  // Returns memory of the GPU for `bytes`, at least 1; nothing when it has no room.
   std::optional<std::span<uint8_t>> Take(uint64_t bytes);
-  // What Take gave, once nothing uses it: never what the server may still be at work on.
+  // Gives back memory from Take, once nothing uses it: never while the server may still work on it.
   void Give(std::span<uint8_t> range);
   v1::GpuRange RangeOf(std::span<const uint8_t> range) const;
 
  private:
-  const std::shared_ptr<DeviceSharing> gpu_;  // which the memory needs
+  const std::shared_ptr<DeviceSharing> gpu_;  // the memory needs it
   const std::shared_ptr<SharedDeviceMemory> memory_;
-  std::map<uint64_t, uint64_t> taken_;  // offset -> where it ends
+  std::map<uint64_t, uint64_t> taken_;  // offset -> end
 };
 
 }  // namespace kvstow

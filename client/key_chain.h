@@ -3,10 +3,10 @@
 //   key[i] = SHA-256( "kvstow key v1" | parent | u32 count | u32 token ids ... | u32 length, extra
 //   ... )
 //
-// where parent is key[i-1], or 32 zero bytes for the first page; all integers little-endian. Extras
-// name what token ids do not: the digests of the images whose placeholders a page holds, an
-// adapter, a cache salt. They enter their own page's key and, by the chain, the keys of all pages
-// behind it. Every field has its length before it. docs/FORMAT.md, "Keys", is the specification.
+// where parent is key[i-1], or 32 zero bytes for the first page; all integers are little-endian.
+// Extras name what token ids do not: the digests of the images whose placeholders a page holds, an
+// adapter, a cache salt. They enter their own page's key and, by the chain, the keys of all later
+// pages. The length of every field precedes it. docs/FORMAT.md, "Keys", is the specification.
 //
 // Engines with keys of their own (vLLM, SGLang, LMCache) pass those instead. Free functions;
 // thread-safe.
@@ -22,13 +22,13 @@
 
 namespace kvstow {
 
-// 32 bytes. `parent` is "" or the 32 bytes of the page before.
+// Returns 32 bytes. `parent` is "" or the 32-byte key of the page before.
 std::string PageKey(absl::string_view parent, std::span<const int32_t> tokens,
                     std::span<const std::string> extras = {});
 
-// Keys of the consecutive pages of `page_tokens` tokens; a last, shorter page has a key too.
-// `extras` are of the first page. `page_extras` are of each page, in order; the first page's follow
-// `extras` there. Pages beyond its end have none.
+// Returns the keys of the consecutive pages of `page_tokens` tokens; a last, shorter page has a key
+// too. `extras` belong to the first page. `page_extras` belong to each page, in order; the first
+// page's follow `extras`. Pages beyond its end have none.
 std::vector<std::string> PageKeys(std::span<const std::string> extras,
                                   std::span<const int32_t> tokens, uint32_t page_tokens,
                                   std::span<const std::vector<std::string>> page_extras = {});

@@ -1,5 +1,5 @@
 // A put whose pages are still being computed (Client::PutLayers): the worker says how far they are,
-// and what is there travels.
+// and the filled part travels.
 //
 // Thread-safe. May outlive its client.
 #ifndef KVSTOW_CLIENT_LAYER_PUT_H_
@@ -11,10 +11,11 @@ namespace kvstow {
 
 class LayerPut {
  public:
-  // Gives the put up unless all layers were filled: no page of it is stored.
+  // Gives the put up unless all layers were filled: the server then stores no page of it.
   virtual ~LayerPut() = default;
-  // The first `layers` layers of every page hold what is to be stored; said again with fewer, it
-  // changes nothing. Sends up to a message of each page: about its digest's time.
+  // Says that the first `layers` layers of every page hold what is to be stored. A later call with
+  // fewer layers changes nothing. Sends up to one message of each page, which takes about as long
+  // as its digest.
   virtual void Filled(uint32_t layers) = 0;
 };
 

@@ -1,5 +1,5 @@
-// A Get or a Put of a batch of pages whose buffers are shared with the server: by the local
-// session, and what it leaves without an answer over a stream.
+// A Get or a Put of a batch of pages whose buffers are shared with the server, through the local
+// session. Pages that the session leaves without an answer go over a stream.
 #ifndef KVSTOW_CLIENT_LOCAL_CALL_H_
 #define KVSTOW_CLIENT_LOCAL_CALL_H_
 
@@ -12,12 +12,14 @@
 
 namespace kvstow {
 
-// As StartGet: through the GPU's memory where some page is there (gpu_call.h), through the memory
-// of an open session where every page lies in it, else over a direct connection where one is idle.
+// Works like StartGet, but chooses the way: through the GPU's memory where some page is there
+// (gpu_call.h), through the memory of an open session where every page lies in it, over a direct
+// connection where one is idle, else over a stream.
 void StartAnyGet(ClientCore& core, GetBatch batch, Time deadline);
 
-// True when every page lies in memory of an open session and can go there: the call has begun, and
-// ends as StartPut says. False when it must go over a stream; nothing was done then.
+// Returns true when every page lies in memory of an open session and can go there. The call has
+// then begun, and ends as StartPut says, but its callback may run on the session's thread. Returns
+// false, and does nothing, when the call must go another way.
 bool StartLocalPut(ClientCore& core, const std::string& space, std::vector<PagePut>& pages,
                    Client::PutDone& done);
 

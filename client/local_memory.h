@@ -1,4 +1,5 @@
-// A client's local session, opened when the first buffer is wanted and again after it ended.
+// A client's local session. It opens when somebody wants the first buffer, and again after it
+// ended.
 //
 // Thread-safe. A server that offers none, or is on another host, costs one question in a while.
 #ifndef KVSTOW_CLIENT_LOCAL_MEMORY_H_
@@ -19,23 +20,24 @@ namespace kvstow {
 
 class LocalMemory {
  public:
-  // Asks the server where sessions are opened. Blocks.
+  // Asks the server where to open a session. Blocks.
   using Ask = std::function<absl::StatusOr<v1::OpenLocalResponse>()>;
   struct Options {
-    uint64_t bytes = 0;  // of shared memory at most; 0 = no buffer is shared
-    Duration timeout;
+    uint64_t bytes = 0;  // most shared memory; 0 = no buffer is shared
+    Duration timeout;    // of each step: the welcome, the GPU's memory, an allocation
     std::shared_ptr<DeviceSharing> gpu;  // null = none
     uint64_t gpu_bytes = 0;
   };
   explicit LocalMemory(Options options) : options_(std::move(options)) {}
 
-  // Shared when it can be, else of the process's own memory. Blocks, within `timeout`.
+  // Returns a shared buffer where possible, else one of the process's own memory. Blocks for `ask`
+  // and for at most `timeout` in each step.
   std::unique_ptr<PageBuffer> NewBuffer(size_t bytes, const Ask& ask);
-  // The open session, or null.
+  // Returns the open session, or null.
   std::shared_ptr<LocalSession> session() const;
-  // The same, but opens one when there is none. Blocks.
+  // Does the same, but opens a session when there is none. Blocks.
   std::shared_ptr<LocalSession> OpenSession(const Ask& ask);
-  // Ends the session; none is opened afterwards.
+  // Ends the session and opens none afterwards.
   void Close();
 
  private:

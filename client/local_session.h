@@ -1,12 +1,12 @@
-// A local session, from the worker's side: memory that the server on this host made and shares, and
-// the socket on which pages are asked for (proto/kvstow/v1/local.proto).
+// The worker's side of a local session: memory that the server on this host made and shares, and
+// the socket for requests of pages (proto/kvstow/v1/local.proto).
 //
-// Thread-safe. One thread takes answers; callbacks run on it and must not block. A server that
-// hangs up, breaks the rules (an answer with another page's key is one) or lets a request wait past
-// its deadline ends the session: every
-// request that is open is then answered with the reason, after the bytes that it named were taken
-// out of the sharing. So whoever gets its buffer back has it alone: what a late server still
-// writes, or reads, is no longer there. The memory stays where it is as long as this object lives.
+// Thread-safe. One thread takes answers. Callbacks run on it and must not block. A server ends the
+// session when it hangs up, breaks the rules (for example with an answer that has another page's
+// key) or lets a request wait past its deadline. The session then takes the bytes of every open
+// request out of the sharing, and answers the request with the reason. So a caller that gets its
+// buffer back has it alone: a late server cannot write or read it any more. The memory stays at its
+// address as long as this object lives.
 #ifndef KVSTOW_CLIENT_LOCAL_SESSION_H_
 #define KVSTOW_CLIENT_LOCAL_SESSION_H_
 
@@ -35,10 +35,10 @@ namespace kvstow {
 class LocalSession {
  public:
   struct Options {
-    std::string socket, token;  // as OpenLocal said
+    std::string socket, token;  // from OpenLocal
     uint64_t bytes = 0;         // wanted
-    Duration timeout;           // of opening, and of each allocation
-    // The worker's GPU and what is wanted of its memory; null or 0 = none.
+    Duration timeout;           // of each wait in Open, and of each allocation
+    // The worker's GPU and the wanted bytes of its memory; null or 0 = none.
     std::shared_ptr<DeviceSharing> gpu = nullptr;
     uint64_t gpu_bytes = 0;
   };
@@ -46,31 +46,31 @@ class LocalSession {
   static absl::StatusOr<std::unique_ptr<LocalSession>> Open(const Options& options);
   ~LocalSession();
 
-  // A slot, zeroed or not. Waits for the server.
+  // Returns a slot, zeroed or not. Waits for the server.
   absl::StatusOr<std::span<uint8_t>> Allocate(uint64_t bytes);
-  // Of one that Allocate gave; nothing may be open on it.
+  // Frees a slot from Allocate. No request may be open on it.
   void Free(std::span<uint8_t> slot);
 
-  // The range that names `bytes`, when they can be taken out of the sharing alone: they begin at a
-  // shared page of a slot, and end at one or with the slot.
+  // Returns the range that names `bytes`, when they alone can be taken out of the sharing: they
+  // begin at a shared page of a slot, and end at one or with the slot.
   std::optional<v1::SlotRange> RangeOf(std::span<const uint8_t> bytes) const;
 
-  // Memory on the GPU; null when there is none.
+  // Returns the memory on the GPU; null when there is none.
   GpuStaging* staging() const { return staging_.get(); }
 
-  // A page that is asked for. Its number is the session's to give.
+  // A page to get or to put. The session gives its number.
   struct Page {
     std::variant<v1::LocalGetPage, v1::LocalPutPage> request;
-    std::span<const uint8_t> bytes;  // what its range names; none on the GPU
-    // Called once: with the answer, or with why there is none.
+    std::span<const uint8_t> bytes;  // named by its range; none on the GPU
+    // Called once: with the answer, or with the reason why there is none.
     std::function<void(absl::StatusOr<v1::LocalReply>)> done;
   };
-  // All gets or all puts. At most so many travel at once as the server's socket can answer.
-  // `fingerprint` is the space's, as it was opened.
+  // Starts a batch: all gets or all puts. No more pages travel at once than the server's socket has
+  // room to answer. `fingerprint` is the space's, as it was opened.
   void Start(const std::string& space, const std::string& fingerprint, uint64_t lease,
              std::vector<Page> pages, Time deadline);
 
-  // Ends the session, in a moment.
+  // Ends the session soon.
   void Close() { socket_.HangUp(); }
   bool open() const;
 
@@ -110,12 +110,12 @@ class LocalSession {
   CondVar slot_came_;
   std::map<uint64_t, Pending> pending_ KVSTOW_GUARDED_BY(mu_);  // by number, in order of deadlines
   uint64_t last_number_ KVSTOW_GUARDED_BY(mu_) = 0;
-  uint64_t next_to_send_ KVSTOW_GUARDED_BY(mu_) = 1;  // those before it were sent
+  uint64_t next_to_send_ KVSTOW_GUARDED_BY(mu_) = 1;  // earlier ones were sent
   size_t travelling_ KVSTOW_GUARDED_BY(mu_) = 0;      // sent and not answered
-  // What allocations that somebody waits for have been answered.
+  // The answers to allocations that somebody waits for.
   std::map<uint64_t, std::optional<v1::LocalSlot>> allocations_ KVSTOW_GUARDED_BY(mu_);
   std::map<const uint8_t*, Slot> slots_ KVSTOW_GUARDED_BY(mu_);
-  absl::Status broken_ KVSTOW_GUARDED_BY(mu_);  // OK: it is open
+  absl::Status broken_ KVSTOW_GUARDED_BY(mu_);  // OK: the session is open
   std::thread receiving_;
 };
 

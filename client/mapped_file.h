@@ -1,7 +1,8 @@
-// A file in memory: read as it is, or made at a given size and moved into place when it is whole.
+// A file in memory: an existing one to read, or a new one of a given size that moves into place
+// when it is whole.
 //
-// Move-only; a view is valid while its object lives. A file that another process cuts short while
-// it is mapped ends the program with SIGBUS.
+// Move-only; a view is valid while its object lives. When another process cuts a mapped file short,
+// SIGBUS ends the program.
 #ifndef KVSTOW_CLIENT_MAPPED_FILE_H_
 #define KVSTOW_CLIENT_MAPPED_FILE_H_
 
@@ -16,10 +17,10 @@ namespace kvstow {
 
 class MappedFile {
  public:
-  // NOT_FOUND and so on, with the path.
+  // Fails with NOT_FOUND and so on, with the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
-  // A new file beside `path`, `bytes` long and zero. Commit() makes it `path`; without it the file
-  // goes with the object.
+  // Makes a file beside `path`, `bytes` long and zero. Commit() renames it to `path`. Without
+  // Commit(), the destructor removes it.
   static absl::StatusOr<MappedFile> Create(const std::string& path, uint64_t bytes);
 
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
@@ -33,7 +34,7 @@ class MappedFile {
  private:
   MappedFile() = default;
 
-  std::string path_, temporary_;  // temporary_: "" once it is in place
+  std::string path_, temporary_;  // temporary_: "" once the file is in place
   uint8_t* data_ = nullptr;
   uint64_t size_ = 0;
   bool writable_ = false;

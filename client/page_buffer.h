@@ -1,11 +1,12 @@
-// Memory for pages that a client fetches and puts: shared with the server where the two are on one
-// host and the server offers it (kvstowd --local-socket), else the process's own. The caller sees
-// no difference but the speed: pages whose buffers are shared are decoded straight into them, and
-// encoded straight out of them, and do not travel.
+// Memory for pages that a client fetches and puts. It is shared with the server where the two are
+// on one host and the server offers it (kvstowd --local-socket), else it is the process's own. Only
+// the speed differs: the server decodes pages straight into shared buffers, and encodes them
+// straight out of them, so they do not travel.
 //
 // Use one large buffer and keep it: making one asks the server. Pages in it should begin at
-// multiples of 4 KiB, and end there or with the buffer; others travel as they would without it.
-// Goes back to the server when it goes; nothing may be open on it then. It may outlive its client.
+// multiples of 4 KiB, and end there or with the buffer; others travel as they would without it. The
+// destructor gives the memory back to the server; no call may be open on it then. The buffer may
+// outlive its client.
 #ifndef KVSTOW_CLIENT_PAGE_BUFFER_H_
 #define KVSTOW_CLIENT_PAGE_BUFFER_H_
 
@@ -20,16 +21,16 @@ class LocalSession;
 
 class PageBuffer {
  public:
-  // Of the process's own memory.
+  // Takes the process's own memory.
   explicit PageBuffer(size_t bytes);
-  // A slot of `session`, which goes back to it.
+  // Takes a slot of `session`, and gives it back at the end.
   PageBuffer(std::shared_ptr<LocalSession> session, std::span<uint8_t> slot);
   ~PageBuffer();
   PageBuffer(const PageBuffer&) = delete;
   PageBuffer& operator=(const PageBuffer&) = delete;
 
   std::span<uint8_t> bytes() const { return bytes_; }
-  // Whether a server has it too. False from the moment that its session ended.
+  // Returns whether a server has the memory too. False from the moment that its session ended.
   bool shared() const;
 
  private:

@@ -1,4 +1,4 @@
-// Attention columns in the form in which they travel.
+// Converts attention columns to the form in which they travel.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PAGE_COLUMNS_H_
@@ -12,9 +12,9 @@
 
 namespace kvstow {
 
-// Query heads become the mean of their KV head; scores are rounded to F16, and beyond its range to
-// its largest value. A column whose heads are no multiple of `kv_heads`, or which holds NaN, goes
-// as it is: the server refuses it by name.
+// Takes the mean of the query heads of each KV head, and rounds scores to F16; a score beyond its
+// range becomes its largest value. A column whose heads are no multiple of `kv_heads`, or one with
+// NaN, goes as it is: the server refuses it by name.
 std::vector<PageColumn> PageColumnsOf(const AttentionColumns& columns, uint32_t kv_heads);
 
 }  // namespace kvstow

@@ -1,6 +1,6 @@
-// Where the payload of a page that comes goes: raw bytes straight into the caller's buffer, encoded
-// ones and what follows raw ones into memory of our own; then it is checked and decoded. Raw bytes
-// are digested as they land.
+// Lands the payload of a page that comes. Raw bytes go straight into the caller's buffer; encoded
+// bytes, and those that follow raw ones, go into own memory. Then the landing checks and decodes
+// the payload. It digests raw bytes as they land.
 //
 //   KVSTOW_RETURN_IF_ERROR(CheckKey(page.key, reply));
 //   PageLanding landing(page, payload, kind, core.options, decoder);
@@ -8,7 +8,7 @@
 //   while (!landing.whole()) { ...fill the front of landing.Room()...; landing.Filled(n); }
 //   GetResult result = landing.Finish();
 //
-// Not thread-safe. One page each.
+// Not thread-safe. One object for each page.
 #ifndef KVSTOW_CLIENT_PAGE_LANDING_H_
 #define KVSTOW_CLIENT_PAGE_LANDING_H_
 
@@ -27,45 +27,46 @@
 
 namespace kvstow {
 
-// How the pages of a call come.
+// The form of the pages of a call.
 struct LandingKind {
   bool encoded = false;
-  bool summaries = false;  // of keys: as raw pages
+  bool summaries = false;  // of keys; they travel like raw pages
 };
 
-// UNAVAILABLE when the reply is another page's: the connection is out of step, and what comes over
-// it is not to be believed. Another one may do better.
+// Fails with UNAVAILABLE when the reply is another page's. The connection is then out of step, and
+// nothing more that comes over it counts. Another connection may do better.
 absl::Status CheckKey(absl::string_view asked, const v1::PageReply& reply);
 
-// The digest that the payload of a page must have that comes raw, or as a summary; none is equal to
-// an empty one.
+// Returns the digest that the payload of a raw page, or of a summary, must have. No payload has an
+// empty one.
 std::string DueDigest(const PageGet& page, const v1::PageReply& reply, bool summary);
 
-// At most this is payload of the page.
+// Returns the most payload bytes that the page may have.
 uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind);
 
 class PageLanding {
  public:
-  // All of them outlive this. `decoder`, if not null, is called in the place of DecodePage.
+  // All arguments outlive this. `decoder`, if not null, decodes in place of DecodePage.
   PageLanding(const PageGet& page, const SpacePayload& space, LandingKind kind,
               const ClientOptions& options, const PageDecoder& decoder)
       : page_(page), space_(space), kind_(kind), options_(options), decoder_(decoder) {}
 
-  // What the server says of the page. UNAVAILABLE when its payload does not fit: there is no way to
-  // skip it, and Finish() says what is wrong.
+  // Takes the server's reply for the page. Fails with UNAVAILABLE when its payload does not fit:
+  // there is no way to skip it, and Finish() says what is wrong.
   absl::Status Begin(const v1::PageReply& reply);
 
-  // Whether all of the payload is here: at once, where none comes.
+  // Returns whether all of the payload is here; true at once where none comes.
   bool whole() const { return filled_ == total_; }
   uint64_t filled() const { return filled_; }
   uint64_t left() const { return total_ - filled_; }
-  // Where its next bytes go; all that is left of them, or a part.
+  // Returns the place of the next bytes, for all that are left or a part of them.
   std::span<uint8_t> Room();
   void Filled(size_t bytes);
 
-  // Once, when it is whole. INTERNAL when the server's list of kept tokens is none.
+  // Returns the result. Call it once, when the payload is whole. Fails with INTERNAL when the
+  // server's list of kept tokens is malformed.
   absl::StatusOr<GetResult> Finish();
-  // Then: whether what came was not what its digests say.
+  // Returns, after Finish(), whether the payload did not match its digests.
   bool damaged() const { return damaged_; }
 
  private:
@@ -80,13 +81,13 @@ class PageLanding {
   GetResult result_;
   bool damaged_ = false;
   v1::KeptTokens kept_;
-  uint64_t total_ = 0, filled_ = 0;  // of its payload
-  Xxh3Stream digest_;                // of what comes raw
-  std::string due_;                  // is what it must be
-  std::vector<uint8_t> payload_;     // an encoded page, or what follows a raw one
+  uint64_t total_ = 0, filled_ = 0;  // bytes of the payload
+  Xxh3Stream digest_;                // of a payload that is not encoded
+  std::string due_;                  // the value that digest_ must have
+  std::vector<uint8_t> payload_;     // an encoded page, or the bytes that follow a raw one
 };
 
-// False: a page whose bytes are to have the digest `due`, and have `came`, is CORRUPT.
+// Returns whether `came`, the digest of a page's bytes, is `due`. If not, makes `result` CORRUPT.
 bool CheckDigest(const Digest128& came, absl::string_view due, GetResult& result);
 
 }  // namespace kvstow

@@ -1,6 +1,7 @@
-// Pages on their way to a server and back: what a call of client.h takes and answers for each.
+// Pages on their way to a server and back: the argument and the result of a call of client.h for
+// each page.
 //
-// Values. Buffers are the caller's.
+// Values. The caller owns the buffers.
 #ifndef KVSTOW_CLIENT_PAGES_H_
 #define KVSTOW_CLIENT_PAGES_H_
 
@@ -14,7 +15,7 @@
 
 namespace kvstow {
 
-// What happened to a page; the same words as kvstow.v1.PageStatus.
+// The outcome for a page; the same words as kvstow.v1.PageStatus.
 enum class PageOutcome : uint8_t {
   kHit,
   kMiss,
@@ -31,8 +32,8 @@ absl::string_view OutcomeName(PageOutcome outcome);  // "HIT"
 
 enum class AckLevel : uint8_t { kDefault = 0, kMemory = 1, kProcess = 2, kDurable = 3 };
 
-// What the tokens of a page received of attention, by a name that policies know (docs/CODECS.md).
-// PageColumnsOf (page_columns.h) makes them of floats.
+// The attention that the tokens of a page received, under a name that policies know
+// (docs/CODECS.md). PageColumnsOf (page_columns.h) makes columns of floats.
 struct PageColumn {
   std::string name;
   uint64_t queries = 0;         // that the scores sum over, at least 1
@@ -42,20 +43,20 @@ struct PageColumn {
 
 struct PagePut {
   std::string key;
-  std::span<const uint8_t> raw;  // as kernels/page/page.h lays a page out
+  std::span<const uint8_t> raw;  // in the layout of kernels/page/page.h
   uint32_t tokens = 0;
   uint64_t first_position = 0;
   AckLevel ack = AckLevel::kDefault;
-  std::vector<PageColumn> columns = {};  // at most 8; a wrong one has the page refused
-  // `raw` is in the memory of the client's GPU (ClientOptions::gpu), complete once the event
-  // `ready` (a cudaEvent_t; null: already) has passed. Both stay as they are until the callback.
+  std::vector<PageColumn> columns = {};  // at most 8; the server refuses a page with a wrong one
+  // `raw` is in the memory of the client's GPU (ClientOptions::gpu). It is complete once the event
+  // `ready` (a cudaEvent_t; null: already) has passed. Both must not change until the callback.
   bool on_gpu = false;
   void* ready = nullptr;
 };
 
 struct PutResult {
   PageOutcome outcome = PageOutcome::kUnavailable;
-  std::string message;  // why it was refused, or what a call failed with
+  std::string message;  // why the page was refused, or why the call failed
   uint64_t stored_bytes = 0;
   std::string recipe;
   bool fell_back = false;
@@ -64,7 +65,7 @@ struct PutResult {
 
 struct PageGet {
   std::string key;
-  // Of the size that the page's layers have; HIT fills it, else it is undefined.
+  // Has the size of the page's layers. A HIT fills it; any other outcome leaves it undefined.
   std::span<uint8_t> out;
   uint32_t max_levels = 0;  // 0 = all
   // A page with fewer levels, or with a larger estimated error, is a miss.
@@ -73,13 +74,13 @@ struct PageGet {
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;  // 0 = all from first_layer
   uint32_t first_token = 0;
-  uint32_t token_count =
-      0;  // 0 = all from first_token; a range that the page lacks: kNotCompatible
-  // Another part of a page, or more of its levels, after some was just asked for: both are one use
-  // of it.
+  // 0 = all from first_token. A range that the page lacks is kNotCompatible.
+  uint32_t token_count = 0;
+  // This asks for another part of a page, or for more of its levels, just after a first request:
+  // both are one use of the page.
   bool again = false;
-  // `out` is in the memory of the client's GPU, free to be written once `ready` has passed, as in
-  // PagePut. It is whole when the callback runs, whatever stream reads it then.
+  // `out` is in the memory of the client's GPU. The client may write it once `ready` has passed, as
+  // in PagePut. It is whole when the callback runs, for any stream that then reads it.
   bool on_gpu = false;
   void* ready = nullptr;
 };
@@ -87,8 +88,8 @@ struct PageGet {
 struct GetResult {
   PageOutcome outcome = PageOutcome::kUnavailable;
   std::string message;
-  uint32_t tokens =
-      0;  // a page that is shorter than `out` fills its front: PageBytes(spec, tokens) bytes
+  // A page that is shorter than `out` fills its front: PageBytes(spec, tokens) bytes.
+  uint32_t tokens = 0;
   uint64_t first_position = 0;
   uint64_t bytes = 0;
   std::string tier, recipe;
@@ -97,20 +98,19 @@ struct GetResult {
   uint32_t levels = 0, levels_stored = 0;
   double estimated_error = 0;  // squared, relative to the energy of K and V
   uint64_t stored_bytes = 0;
-  // Of a page that lacks tokens: which of them it has, [layers, tokens, kv_heads] of what was asked
-  // for, 1 = kept; K and V of the others are zeros that attention must mask. Empty: it has them
-  // all.
+  // The tokens that a page has when it lacks some: [layers, tokens, kv_heads] of the requested
+  // range, 1 = kept. K and V of the others are zeros that attention must mask. Empty = all kept.
   std::vector<uint8_t> keep;
   double kept_share = 1;
 };
 
-// Attention on a page that is stored, and what became of the report.
+// Attention on a stored page, and the outcome of the report.
 struct PageReport {
   std::string key;
   PageColumn column;
 };
 struct ReportResult {
-  PageOutcome outcome = PageOutcome::kUnavailable;  // kHit: taken. kMiss: no such page. kRefused
+  PageOutcome outcome = PageOutcome::kUnavailable;  // kHit (taken), kMiss (no such page), kRefused
   std::string message = {};                         // when it was not taken
 };
 

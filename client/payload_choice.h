@@ -1,10 +1,10 @@
-// How the pages of a space cross the network: raw, coded and decoded by the server, or encoded,
-// coded and decoded by us. Encoding pays where the link is slower than the codec.
+// Chooses how the pages of a space cross the network: raw, and the server codes and decodes them,
+// or encoded, and the client does. Encoding pays where the link is slower than the codec.
 //
-// kAuto measures instead of computing a break-even: batch by batch it notes how many raw bytes a
-// second each way brought, from the call to its last byte, so link, codec and what else the two
-// machines do are all in it. Ways that were not tried come first, then the faster one, and now and
-// then the other again, since links and loads change. Put and Get are chosen apart.
+// kAuto measures instead of computing a break-even. For each batch it notes how many raw bytes a
+// second the way brought, from the call to its last byte. So the figure includes the link, the
+// codec and the other work of the two machines. Untried ways come first, then the faster one, and
+// now and then the other again, since links and loads change. Put and Get choose separately.
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_PAYLOAD_CHOICE_H_
@@ -22,13 +22,13 @@ class PayloadChoice {
  public:
   explicit PayloadChoice(Payload wanted) : wanted_(wanted) {}
 
-  // Whether the next batch goes encoded.
+  // Returns whether the next batch goes encoded.
   bool EncodedNext();
-  // What came of a batch.
+  // Takes the measurement of a batch.
   void Took(bool encoded, uint64_t raw_bytes, Duration time);
 
  private:
-  // One batch in so many tries the slower way.
+  // One batch in this many tries the slower way.
   static constexpr uint64_t kProbeEvery = 32;
 
   const Payload wanted_;

@@ -11,8 +11,8 @@
 
 namespace kvstow {
 
-// As Client::GetProgressiveAsync says. Both callbacks run on core.executor; `core` outlives the
-// call (OpenCalls counts it).
+// Does what Client::GetProgressiveAsync says. Both callbacks run on core.executor; `core` outlives
+// the call (OpenCalls counts it).
 void StartProgressiveGet(ClientCore& core, std::string space, uint64_t lease,
                          std::vector<PageGet> pages, Client::BaseDone on_base,
                          Client::GetDone done);

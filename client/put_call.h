@@ -15,15 +15,15 @@
 namespace kvstow {
 
 // Streams `pages` into `space`. `done` runs on core.executor once every page has a result and gRPC
-// has let go of every byte of the pages: payload is referenced, not copied. A stream that broke is
-// followed by another one with the pages that have no result yet. `core` outlives the call
-// (OpenCalls counts it). With `progress`, pages go raw, as far as they are filled. `coder`, if any,
-// codes those that go encoded.
+// has let go of every byte of the pages: it references payload and does not copy it. After a stream
+// broke, another one sends the pages that have no result yet. `core` outlives the call (OpenCalls
+// counts it). With `progress`, pages go raw, as far as they are filled. `coder`, if any, codes
+// pages that go encoded.
 void StartPut(ClientCore& core, std::string space, std::vector<PagePut> pages, Time deadline,
               Client::PutDone done, std::shared_ptr<PutProgress> progress = nullptr,
               PageCoder coder = nullptr);
 
-// As Client::PutLayers says.
+// Does what Client::PutLayers says.
 std::unique_ptr<LayerPut> StartLayerPut(ClientCore& core, const SpaceInfo& space,
                                         std::vector<PagePut> pages, Client::PutDone done);
 

@@ -1,4 +1,4 @@
-// What is sent of a page that is put: what is said of it, and the bytes.
+// The message and the bytes that a put sends for a page.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PUT_PAYLOAD_H_
@@ -20,18 +20,19 @@
 
 namespace kvstow {
 
-// Why a page cannot be sent; "" = it can.
+// Says why a page cannot be sent; "" = it can.
 absl::string_view CannotPut(const PagePut& page);
 PutResult RefusedPut(absl::string_view why);
 
 struct PutPayload {
   v1::PutPage begin;
-  std::vector<SharedBytes> parts;  // of the page and of its columns, begin.payload_bytes in all
+  std::vector<SharedBytes> parts;  // the page and its columns, begin.payload_bytes in all
 };
 
-// `digest` is that of the raw page, where it is sent ahead; an encoded one has it. What the parts
-// refer to is the page's own memory, which `owner` keeps. `coder`, if any, codes in the place of
-// the space's codec. Errors are of encoding: the page is refused.
+// Makes the payload of a page. `digest` is the raw page's, where it is sent ahead; without it, this
+// makes the digest of an encoded page. The parts refer to the page's own memory, which `owner`
+// keeps. `coder`, if any, codes in place of the space's codec. Fails when encoding fails: the page
+// is then refused.
 absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayload& space,
                                           bool encoded, const std::optional<Digest128>& digest,
                                           std::shared_ptr<const void> owner,
@@ -39,11 +40,11 @@ absl::StatusOr<PutPayload> MakePutPayload(const PagePut& page, const SpacePayloa
 
 uint64_t TotalBytes(std::span<const SharedBytes> parts);
 
-// The key of the page before page `i` of a batch in its prompt, whose pages come in its order; "" =
-// not known.
+// Returns the key of the page that precedes page `i` in its prompt; "" = not known. The pages of a
+// batch come in the order of the prompt.
 std::string ParentKeyOf(std::span<const PagePut> pages, size_t i);
 
-// Whether these pages go encoded now; asks the space's choice.
+// Returns whether these pages go encoded now. Asks the space's choice.
 bool GoEncoded(SpacePayload& space, std::span<const PagePut* const> pages);
 
 }  // namespace kvstow

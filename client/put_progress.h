@@ -1,5 +1,4 @@
-// How far the pages of a put are: between the worker that fills them and the streams that send
-// them.
+// Tells the streams that send the pages of a put how far the worker has filled them.
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_PUT_PROGRESS_H_
@@ -20,7 +19,7 @@ class PutProgress {
  public:
   explicit PutProgress(uint32_t layers) : layers_(layers) {}
 
-  // Leading bytes that are there, of a page of so many.
+  // Returns the filled leading bytes of a page of `page_bytes`.
   size_t Ready(size_t page_bytes) const {
     MutexLock lock(mu_);
     return filled_ >= layers_ ? page_bytes : page_bytes / layers_ * filled_;
@@ -30,7 +29,7 @@ class PutProgress {
     return given_up_;
   }
 
-  // What the worker says; the streams hear of it.
+  // The worker calls these two; they wake the streams.
   void Fill(uint32_t layers) {
     {
       MutexLock lock(mu_);
@@ -47,7 +46,7 @@ class PutProgress {
     }
     RingAll();
   }
-  // Of a stream that is about to begin.
+  // Returns a bell for a stream that is about to begin.
   std::shared_ptr<StreamBell> NewBell() {
     MutexLock lock(mu_);
     return bells_.emplace_back(std::make_shared<StreamBell>());

@@ -1,7 +1,8 @@
-// A bidi stream of raw messages: the part of Put and Get that is about gRPC.
+// A bidi stream of raw messages: the gRPC part of Put and Get.
 //
 // A handler says what to send and takes what arrives; it knows nothing of threads. The stream calls
-// it from gRPC's threads, one call at a time, and the last call is OnEnd().
+// it from gRPC's threads, from the thread of Start() and from a thread that rings, one call at a
+// time. The last call is OnEnd().
 #ifndef KVSTOW_CLIENT_RAW_STREAM_H_
 #define KVSTOW_CLIENT_RAW_STREAM_H_
 
@@ -21,8 +22,8 @@ namespace kvstow {
 
 class RawStream;
 
-// Rings for a handler whose Next() waits for more than messages: its stream then asks it again.
-// Thread-safe.
+// A bell for a handler whose Next() waits for more than messages: after Ring(), the stream asks the
+// handler again. Thread-safe.
 class StreamBell {
  public:
   // Does nothing when the stream is over.
@@ -42,19 +43,21 @@ class StreamHandler {
     std::optional<grpc::ByteBuffer> message;
     bool last = false;  // nothing follows, and Next() is not called again
   };
-  // What to send now, if anything. Asked at the start and after each message sent or received.
+  // Returns what to send now, if anything. The stream asks at the start, after each message sent or
+  // received, and when its bell rings.
   virtual Outgoing Next() = 0;
-  // An error ends the stream and is what OnEnd() gets.
+  // Takes a message. An error ends the stream and goes to OnEnd().
   virtual absl::Status OnMessage(const grpc::ByteBuffer& message) = 0;
-  // Both sides are done, or the stream failed. The handler is let go afterwards, on the executor.
+  // Ends the handler: both sides are done, or the stream failed. The stream then releases the
+  // handler, on the executor.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
 // Owns itself from Start() to the end of the stream.
 class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Opens `method` ("/kvstow.v1.KvCache/Put"). When the client is closed, the handler's OnEnd() is
-  // called at once. `core` must outlive the stream. `bell` may be null.
+  // Opens `method` ("/kvstow.v1.KvCache/Put"). When the client is closed, the stream calls the
+  // handler's OnEnd() at once. `core` must outlive the stream. `bell` may be null.
   static void Start(ClientCore& core, std::shared_ptr<grpc::Channel> channel,
                     const std::string& method, Time deadline,
                     std::shared_ptr<StreamHandler> handler,
@@ -82,14 +85,14 @@ class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   const std::shared_ptr<StreamBell> bell_;
   grpc::ClientContext context_;
   grpc::ByteBuffer read_;
-  grpc::ByteBuffer write_;  // of whoever set writing_
+  grpc::ByteBuffer write_;  // of the thread that set writing_
   Mutex mu_;                // also held while the handler runs: it sees one call at a time
   bool writing_ KVSTOW_GUARDED_BY(mu_) = false;
   bool wrote_last_ KVSTOW_GUARDED_BY(mu_) = false;
-  absl::Status why_ KVSTOW_GUARDED_BY(mu_);  // we ended it ourselves
+  absl::Status why_ KVSTOW_GUARDED_BY(mu_);  // not OK when the client ended the stream
 };
 
-// Of a call that is over, with the pushback that came with it (Attempts).
+// Returns the status of a call that is over, with the pushback that came with it (Attempts).
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 std::chrono::system_clock::time_point WallDeadline(Time deadline);
 

@@ -2,8 +2,8 @@
 // https://github.com/huggingface/safetensors (a u64 header length, the header, then the data).
 //
 // The reader maps the file and checks everything before it hands out a byte: lengths, offsets,
-// shapes against sizes, overlaps. INVALID_ARGUMENT names the file, the tensor and the field.
-// Objects are move-only and not to be shared between threads while they are written.
+// shapes against sizes, overlaps. It fails with INVALID_ARGUMENT, which names the file, the tensor
+// and the field. Objects are move-only. Threads must not share an object while one writes it.
 #ifndef KVSTOW_CLIENT_SAFETENSORS_H_
 #define KVSTOW_CLIENT_SAFETENSORS_H_
 
@@ -35,7 +35,7 @@ class SafetensorsReader {
   const std::string& path() const { return path_; }
   const TensorMetadata& metadata() const { return metadata_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  // NOT_FOUND names file and tensor.
+  // Fails with NOT_FOUND, which names file and tensor, when there is no such tensor.
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   std::span<const uint8_t> Data(const Tensor& tensor) const {
     return file_.bytes().subspan(data_start_ + tensor.offset, tensor.bytes);
@@ -54,7 +54,7 @@ class SafetensorsReader {
   std::map<std::string, Tensor> tensors_;
 };
 
-// A tensor to write: its bytes are filled in after Create().
+// A tensor to write. The caller fills in its bytes after Create().
 struct NewTensor {
   std::string name, dtype;
   std::vector<uint64_t> shape;
@@ -62,11 +62,11 @@ struct NewTensor {
 
 class SafetensorsWriter {
  public:
-  // Tensors lie in the order given. The file appears under its name with Commit(), whole.
+  // Places tensors in the given order. The whole file appears under its name with Commit().
   static absl::StatusOr<SafetensorsWriter> Create(const std::string& path,
                                                   std::span<const NewTensor> tensors,
                                                   const TensorMetadata& metadata);
-  // The bytes of tensors[i].
+  // Returns the bytes of tensors[i].
   std::span<uint8_t> Data(size_t i) { return file_.writable().subspan(starts_[i], sizes_[i]); }
   absl::Status Commit() { return file_.Commit(); }
 

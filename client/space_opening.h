@@ -1,11 +1,11 @@
-// Opening spaces, the first time and again.
+// Opens spaces, the first time and again.
 //
-// Calls name a space by its name and the fingerprint that OpenSpace answered. A server that has
-// restarted may not have the space any longer, or may have another model's under its name: it then
-// answers NOT_FOUND or FAILED_PRECONDITION. The client opens the space again from what it
-// remembers. The server makes the same space anew, and the call goes on; or another space has the
-// name, and OpenSpace says which field differs. A space that this client never opened is opened by
-// its name when it is used first.
+// Calls name a space by its name and the fingerprint that OpenSpace returned. A server that has
+// restarted may not have the space any longer, or may have another model's under its name. It then
+// answers NOT_FOUND or FAILED_PRECONDITION, and the client opens the space again from its memory.
+// Either the server makes the same space anew, and the call goes on; or another space has the name,
+// and OpenSpace says which field differs. The client opens a space that it never opened by its
+// name, at the first use.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_SPACE_OPENING_H_
@@ -21,25 +21,26 @@
 
 namespace kvstow {
 
-// As Client::OpenSpace, whose pages go as `payload` says.
+// Does what Client::OpenSpace says; `payload` says how the pages travel.
 absl::StatusOr<SpaceInfo> OpenSpace(ClientCore& core, const SpaceOptions& options, Payload payload);
-// As Client::FindSpace. FAILED_PRECONDITION: the client opened another space of that name.
+// Does what Client::FindSpace says. Fails with FAILED_PRECONDITION when the client opened another
+// space of that name.
 absl::StatusOr<SpaceInfo> FindSpace(ClientCore& core, absl::string_view name);
 
-// Whether a call failed since the server has not the space that was meant.
+// Returns whether a call failed because the server does not have the space that the call meant.
 bool IsOtherSpace(const absl::Status& status);
 
-// Whether `space` is not the one that the client has open under its name any longer. A client that
-// has none takes `space` for it: another client may have opened it. A SpaceInfo that says no
-// fingerprint is taken as it is.
+// Returns whether the client now has another space open under the name of `space`. A client that
+// has none takes `space` for it: another client may have opened it. A SpaceInfo without a
+// fingerprint is never stale.
 bool IsStale(ClientCore& core, const SpaceInfo& space);
 inline constexpr char kStaleSpace[] =
     "the space was opened as another one since: use what the last OpenSpace answered";
 
-// Opens a space again, or by its name. On OK, core.payloads knows its fingerprint.
+// Opens a space again, or by its name. After OK, core.payloads knows its fingerprint.
 absl::Status OpenAgain(ClientCore& core, const std::string& space);
-// The same for a call that must not block: `then` runs on core.executor, after as many attempts as
-// `attempts` allows, which must live until then.
+// Does the same for a call that must not block. `then` runs on core.executor, after as many
+// attempts as `attempts` allows. `attempts` must live until then.
 void OpenAgain(ClientCore& core, const std::string& space, Attempts& attempts,
                std::function<void(const absl::Status&)> then);
 

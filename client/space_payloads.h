@@ -1,5 +1,5 @@
-// What a client knows of the spaces that it opened: which they are, and how to send and take their
-// pages encoded: the codec that put uses, and how to choose.
+// A client's knowledge of the spaces that it opened: which they are, the codec that put uses, to
+// send and take their pages encoded, and the choice between raw and encoded.
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_SPACE_PAYLOADS_H_
@@ -20,16 +20,16 @@
 
 namespace kvstow {
 
-// A client's, or none.
+// Returns the calibrations of the options, or an empty store.
 const CalibrationStore& CalibrationsOf(const ClientOptions& options);
 
 struct SpacePayload {
-  std::string fingerprint;              // of the space as it was opened, 16 bytes; "": it was not
-  SpaceOptions again;                   // what opens the same space once more
+  std::string fingerprint;              // of the opened space, 16 bytes; "" = not opened
+  SpaceOptions again;                   // opens the same space once more
   std::shared_ptr<const Codec> codec;   // null: pages cannot be encoded here
-  std::shared_ptr<DeviceCodec> on_gpu;  // of the same pages in the GPU's memory; null: codec does
+  std::shared_ptr<DeviceCodec> on_gpu;  // for pages in the GPU's memory; null: codec does them
   bool reads_columns = false;           // coding reads attention columns: pages with some go raw
-  uint64_t page_bytes = kMaxPageBytes;  // raw, of a full page at most
+  uint64_t page_bytes = kMaxPageBytes;  // raw bytes of a full page, at most
   PayloadChoice put, get;
 
   SpacePayload(Payload wanted_put, Payload wanted_get) : put(wanted_put), get(wanted_get) {}
@@ -39,11 +39,11 @@ class SpacePayloads {
  public:
   explicit SpacePayloads(const ClientOptions& options) : options_(options) {}
 
-  // Notes a space that was opened. Where pages are not to be put raw and this client cannot encode
-  // them, they are put raw all the same: the status says why.
+  // Notes an opened space. When `wanted` is not raw and this client cannot encode the pages, it
+  // puts them raw all the same: the status says why.
   absl::Status Add(const SpaceInfo& space, absl::string_view put_pipeline, Payload wanted,
                    SpaceOptions again);
-  // Never null: a space that is not known is raw to put, and as the options say to get.
+  // Never returns null. For an unknown space, puts go raw, and gets go as the options say.
   std::shared_ptr<SpacePayload> Find(const std::string& space);
 
  private:

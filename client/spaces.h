@@ -1,4 +1,4 @@
-// Spaces as a worker opens them, and what it learns of them.
+// The options with which a worker opens a space, and the information that it gets back.
 //
 // Values.
 #ifndef KVSTOW_CLIENT_SPACES_H_
@@ -14,8 +14,9 @@
 
 namespace kvstow {
 
-// How pages cross the network. Encoded: as they are stored, coded and decoded here: fewer bytes,
-// our CPU time. Auto: whichever brings more raw bytes a second, by measurement (payload_choice.h).
+// The form in which pages cross the network. Encoded: as they are stored; the client codes and
+// decodes them, with fewer bytes and its own CPU time. Auto: the way that brings more raw bytes a
+// second, by measurement (payload_choice.h).
 enum class Payload : uint8_t { kRaw = 0, kEncoded = 1, kAuto = 2 };
 
 enum class Fidelity : uint8_t { kUnspecified = 0, kExact = 1, kDense = 2, kSparse = 3 };
@@ -26,11 +27,11 @@ struct SpaceOptions {
   KvSpec spec;
   std::string recipe;  // "" = the server's default
   Fidelity fidelity = Fidelity::kUnspecified;
-  // The pages are one session's own: a sparse recipe may drop tokens by what queries looked at.
-  // Absent: the space's own, or not.
+  // The pages belong to one session: a sparse recipe may drop tokens by what queries looked at.
+  // Absent: the space's own value, or false for a new one.
   std::optional<bool> is_private = {};
   std::optional<Payload> payload = {};  // absent: as the client's options say
-  // The calibration (of SendCalibration) with the statistics of queries that the recipe's policy
+  // The calibration (from SendCalibration) with the statistics of queries that the recipe's policy
   // reads. "": the space's own, or those that the server has if only one fits.
   std::string queries = {};
 };
@@ -43,8 +44,8 @@ struct SpaceInfo {
   bool created = false;
   uint32_t levels = 1;
   uint32_t layers_per_run = 1;  // for GetLayersAsync: an eighth of the layers, or whole segments
-  // Why pages are put raw although they were to go encoded: a calibration that is not loaded here,
-  // a recipe that cannot. OK: they are put as wanted.
+  // OK when puts go as wanted. Else the reason why they go raw instead of encoded: a calibration is
+  // not loaded here, or the recipe cannot do it.
   absl::Status put_encoded;
 };
 

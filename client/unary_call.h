@@ -13,21 +13,21 @@
 
 namespace kvstow {
 
-// One message out, one back, over the metadata connection; tried again as client.h says. Blocks at
-// most core.options.timeout. Errors are explained for people.
+// Sends one message and returns one, over the metadata connection. Retries as client.h says. Blocks
+// at most core.options.timeout. Errors carry an explanation for people.
 absl::StatusOr<grpc::ByteBuffer> CallUnary(ClientCore& core, const std::string& method,
                                            const grpc::ByteBuffer& request);
 
-// As CallUnary, but a single attempt, until `deadline`.
+// Works like CallUnary, but makes a single attempt, until `deadline`. Errors are as they came.
 absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(ClientCore& core, const std::string& method,
                                                const grpc::ByteBuffer& request, Time deadline);
 
-// Several messages out, in order, one back; otherwise as CallUnary.
+// Sends several messages, in order, and returns one; otherwise works like CallUnary.
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(ClientCore& core, const std::string& method,
                                                      std::span<const grpc::ByteBuffer> requests);
 
-// One message out, a stream back; a single attempt. `on_message` runs on a thread of gRPC, one call
-// at a time, while the caller waits.
+// Sends one message and receives a stream; makes a single attempt. `on_message` runs on a thread of
+// gRPC, one call at a time, while the caller waits.
 absl::Status CallServerStreaming(ClientCore& core, const std::string& method,
                                  const grpc::ByteBuffer& request,
                                  std::function<void(const grpc::ByteBuffer&)> on_message);

@@ -1,11 +1,11 @@
-// A direct connection's socket: frames with payload over TCP (direct.proto; docs/FORMAT.md, "Direct
-// connections").
+// The socket of a direct connection: frames with payload over TCP (direct.proto; docs/FORMAT.md,
+// "Direct connections").
 //
-// Payload goes from where it lies and lands where it belongs: nothing is copied but by the kernel.
-// Every call waits, at most until its deadline. Thread-safe as far as one thread sends and one
-// receives; any may HangUp. Errors: UNAVAILABLE when the peer is gone or hung up, INVALID_ARGUMENT
-// for a frame that breaks the rules, DEADLINE_EXCEEDED. After any of them the place in the stream
-// is lost: hang up.
+// Payload is sent from where it lies and lands where it belongs: only the kernel copies it. A call
+// with a deadline waits, at most until then. Thread-safe while one thread sends and one receives;
+// any thread may HangUp. Errors: UNAVAILABLE when the peer is gone or hung up, INVALID_ARGUMENT for
+// a frame that breaks the rules, DEADLINE_EXCEEDED. An error loses the place in the stream: hang
+// up.
 #ifndef KVSTOW_PROTO_WIRE_DIRECT_SOCKET_H_
 #define KVSTOW_PROTO_WIRE_DIRECT_SOCKET_H_
 
@@ -25,15 +25,15 @@ namespace kvstow {
 
 inline constexpr size_t kMaxDirectMessageBytes = 64 << 10;
 inline constexpr size_t kMaxDirectPages = 64;  // of a message
-// A piece of payload that is taken and looked at while it is in a core's cache.
+// A piece of payload that stays in a core's cache between its transfer and its digest.
 inline constexpr size_t kDirectPieceBytes = 256 << 10;
 
 class DirectSocket {
  public:
   static absl::StatusOr<DirectSocket> Connect(const std::string& host, int port, Time deadline);
-  // `port` 0: any that is free. UNAVAILABLE when it cannot be had.
+  // Listens on `port`; 0 takes any free port. Fails with UNAVAILABLE when it cannot have the port.
   static absl::StatusOr<DirectSocket> Listen(const std::string& host, int port);
-  // Both ends of a connection.
+  // Returns both ends of a connection.
   static absl::StatusOr<std::pair<DirectSocket, DirectSocket>> Pair();
 
   DirectSocket(DirectSocket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -44,26 +44,26 @@ class DirectSocket {
   ~DirectSocket();
 
   int descriptor() const { return descriptor_; }
-  // Of one that listens.
+  // These two are for a socket that listens. Accept waits for the next connection.
   int port() const;
   absl::StatusOr<DirectSocket> Accept() const;
 
-  // A frame whose payload is `payload` and `more` bytes that SendBytes sends.
+  // Sends a frame. Its payload is `payload`, and `more` bytes that SendBytes sends.
   absl::Status Send(const google::protobuf::MessageLite& message,
                     std::span<const SharedBytes> payload, uint64_t more, Time deadline) const;
   absl::Status SendBytes(std::span<const uint8_t> bytes, Time deadline) const;
 
   // Waits until a frame begins.
   absl::Status WaitForFrame(Time deadline) const;
-  // Head and message of a frame; `payload_bytes` follow, for Receive or Skip.
+  // Receives head and message of a frame. `payload_bytes` follow, for Receive or Skip.
   absl::Status ReceiveFrame(google::protobuf::MessageLite& message, uint64_t& payload_bytes,
                             Time deadline) const;
   absl::Status Receive(std::span<uint8_t> bytes, Time deadline) const;
   absl::Status Skip(uint64_t bytes, Time deadline) const;
 
-  // Whether the peer is still there and nothing of it is unread.
+  // Returns whether the peer is still there and has sent nothing that is unread.
   bool Quiet() const;
-  // Both sides' calls fail from here on.
+  // Makes all further calls of both sides fail.
   void HangUp() const;
 
  private:

@@ -1,8 +1,8 @@
-// KvSpec between the wire (kvstow.v1.KvSpec) and the program (kernels/page/page.h): one place for
-// the service and the client.
+// Converts KvSpec between the wire (kvstow.v1.KvSpec) and the program (kernels/page/page.h): one
+// place for the service and the client.
 //
-// Free functions; thread-safe. FromProto refuses unknown enum values by name (INVALID_ARGUMENT);
-// the ranges of the fields are checked by Validate() of kernels/page/page.h.
+// Free functions; thread-safe. FromProto refuses unknown enum values by name (INVALID_ARGUMENT).
+// Validate() of kernels/page/page.h checks the ranges of the fields.
 #ifndef KVSTOW_PROTO_WIRE_SPEC_H_
 #define KVSTOW_PROTO_WIRE_SPEC_H_
 
