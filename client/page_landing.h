@@ -37,8 +37,8 @@ struct LandingKind {
 // nothing more that comes over it counts. Another connection may do better.
 absl::Status CheckKey(absl::string_view asked, const v1::PageReply& reply);
 
-// Returns the digest that the payload of a raw page, or of a summary, must have. No payload has an
-// empty one.
+// Returns the digest that the payload of a raw page, or of a summary, must have. An empty one
+// matches no payload.
 std::string DueDigest(const PageGet& page, const v1::PageReply& reply, bool summary);
 
 // Returns the most payload bytes that the page may have.

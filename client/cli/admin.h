@@ -1,4 +1,4 @@
-// Calls of kvstow.v1 that only the command line makes, typed.
+// Typed calls of kvstow.v1 that only the command line makes.
 #ifndef KVSTOW_CLIENT_CLI_ADMIN_H_
 #define KVSTOW_CLIENT_CLI_ADMIN_H_
 
@@ -8,7 +8,7 @@
 
 namespace kvstow::cli {
 
-// One unary call: `method` is for example "/kvstow.v1.Admin/Status".
+// Makes one unary call. `method` is for example "/kvstow.v1.Admin/Status".
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallServer(Client& client, absl::string_view method,
                                     const Request& request) {

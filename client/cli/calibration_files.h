@@ -1,4 +1,4 @@
-// Calibrations from files, for the verbs that decode here.
+// Loads calibrations from files, for the verbs that decode here.
 #ifndef KVSTOW_CLIENT_CLI_CALIBRATION_FILES_H_
 #define KVSTOW_CLIENT_CLI_CALIBRATION_FILES_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvstow::cli {
 
-// --calibration FILE, any number of them.
+// Adds --calibration FILE, which may be repeated.
 void AddCalibrationFlag(const Verb& verb, std::vector<std::string>& files);
 
 // Errors name the file.

@@ -1,4 +1,4 @@
-// The attention columns of a case that put and report send along with its pages.
+// The attention columns of a case that put and report send with its pages.
 #ifndef KVSTOW_CLIENT_CLI_CASE_COLUMNS_H_
 #define KVSTOW_CLIENT_CLI_CASE_COLUMNS_H_
 
@@ -14,9 +14,9 @@ namespace kvstow::cli {
 
 class CaseColumns {
  public:
-  // What --attention names, of what the case has or what follows from its queries: "none"; "sum",
-  // which is attn_sum; or "window", which is attn_window, attn_window_var, attn_last and attn_hits.
-  // INVALID_ARGUMENT when the case lacks the first of these.
+  // Reads the columns that --attention names, from the case or its queries: "none"; "sum", which is
+  // attn_sum; or "window", which is attn_window, attn_window_var, attn_last and attn_hits. Fails
+  // with INVALID_ARGUMENT when the case lacks attn_sum, or attn_window for "window".
   static absl::StatusOr<CaseColumns> Read(const CasePages& pages, const std::string& attention);
 
   std::vector<PageColumn> Page(const CasePages& pages, size_t page) const;

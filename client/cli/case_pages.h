@@ -1,5 +1,5 @@
-// A case cut into the pages of a space: what put, get, summaries, exists, report, del and pin work
-// on.
+// A case, cut into the pages of a space: put, get, summaries, exists, report, del and pin work on
+// it.
 #ifndef KVSTOW_CLIENT_CLI_CASE_PAGES_H_
 #define KVSTOW_CLIENT_CLI_CASE_PAGES_H_
 
@@ -20,7 +20,7 @@ struct CaseFlags {
   std::string space, path;
 };
 
-// What every verb on the pages of a case takes; those with more of their own inherit it.
+// The flags of every verb on the pages of a case. Verbs with more flags inherit it.
 struct CaseVerbFlags {
   OutputFlags output;
   ServerFlags server;
@@ -41,19 +41,21 @@ struct CasePages {
 
 CasePages CutCase(CaseFile file, uint32_t page_tokens);
 
-// The case, cut as the space says. FAILED_PRECONDITION names the field in which the case's model is
-// another one than the space's; NOT_FOUND when there is no such space or file.
+// Opens the case and cuts it as the space says. Fails with FAILED_PRECONDITION, which names the
+// field, when the case's model differs from the space's, and with NOT_FOUND when there is no such
+// space or file.
 absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags);
 
-// What became of a page that is no hit, in a word and a sentence.
+// Returns the outcome of a page that is no hit, in a word and a sentence.
 std::string WhyStopped(const GetResult& result);
 
-// Prints what came of the leading pages of a case, or that it is a miss: `hit_pages` of `json` is
-// 0. `stopped`: why there is no more, when a page that was found did not come. The exit code.
+// Prints the result for the leading pages of a case, or a miss when `hit_pages` of `json` is 0.
+// `stopped` says why there are no more pages, when a page that was found did not come. Returns the
+// exit code.
 int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
               const std::string& stopped = "");
 
-// "host: 7, disk: 1"
+// Returns for example "host: 7, disk: 1".
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);
 
 }  // namespace kvstow::cli

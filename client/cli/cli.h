@@ -1,8 +1,8 @@
-// What the verbs of `kvstow` share: flags, output.
+// The parts that the verbs of `kvstow` share: flags, output.
 //
-// A verb is one file with one function that adds a verb (verb.h) to the application. Text goes to
-// standard output for people, or one JSON object on one line with
-// `--format json`; errors and progress go to standard error.
+// A verb is one file with one function that adds a verb (verb.h) to the application. It prints text
+// for people on standard output, or one JSON object on one line with `--format json`. Errors and
+// progress go to standard error.
 #ifndef KVSTOW_CLIENT_CLI_CLI_H_
 #define KVSTOW_CLIENT_CLI_CLI_H_
 
@@ -31,14 +31,14 @@ struct ServerFlags {
   double timeout_s = 60;
 };
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);
-// Of a client that reports a dead server soon: people wait for it.
+// Returns options of a client that reports a dead server soon: people wait for it.
 ClientOptions OptionsOf(const ServerFlags& flags);
 std::unique_ptr<Client> Connect(const ServerFlags& flags);
 
 // Prints `object` or `text`, as the flags say.
 void Print(const OutputFlags& flags, const Json& object, const std::string& text);
-// Prints an error on standard error (and {"error": ...} on standard output for JSON); the exit
-// code.
+// Prints an error on standard error (and {"error": ...} on standard output for JSON). Returns the
+// exit code.
 int Fail(const OutputFlags& flags, const absl::Status& status);
 
 // Verbs.

@@ -1,4 +1,4 @@
-// The answer of verbs that do something to each page of a case: del, pin, unpin.
+// Reports the outcome of verbs that act on each page of a case: del, pin, unpin.
 #ifndef KVSTOW_CLIENT_CLI_PAGE_OUTCOMES_H_
 #define KVSTOW_CLIENT_CLI_PAGE_OUTCOMES_H_
 
@@ -10,8 +10,8 @@
 
 namespace kvstow::cli {
 
-// Prints how many pages were `done_word` ("deleted"), missed and refused. Exit code: a miss when no
-// page was there, failed when one was refused.
+// Prints how many pages were `done_word` ("deleted"), missed, refused and unavailable. Returns the
+// exit code: kFailed when one was refused or unavailable, else kMiss when none was done.
 int ReportOutcomes(const OutputFlags& flags, const std::string& done_word,
                    const absl::StatusOr<std::vector<PageOutcome>>& outcomes);
 

@@ -1,7 +1,7 @@
-// Where a calibration's pages come from: case files, or a running server.
+// The source of a calibration's pages: case files, or a running server.
 //
-// A fit goes over its pages several times, so a source is visited once a pass and gives the same
-// pages each time; it holds no more than a batch of them. Not thread-safe.
+// A fit goes over its pages several times. So it visits a source once a pass, and the source gives
+// the same pages each time. A source holds no more than a batch of them. Not thread-safe.
 #ifndef KVSTOW_CLIENT_CLI_PAGE_SOURCE_H_
 #define KVSTOW_CLIENT_CLI_PAGE_SOURCE_H_
 
@@ -23,20 +23,22 @@ class PageSource {
 
   virtual ~PageSource() = default;
   virtual const KvSpec& spec() const = 0;
-  virtual size_t size() const = 0;               // things that a pass goes over
+  virtual size_t size() const = 0;               // number of things in a pass
   virtual absl::string_view things() const = 0;  // "cases"
-  // Ends early with what `visit` fails with. `progress` is told how many things are done.
+  // Visits every page. Ends early with the error of `visit`. `progress` gets the number of things
+  // that are done.
   virtual absl::Status ForEach(const Visit& visit,
                                const std::function<void(size_t)>& progress) const = 0;
 };
 
-// All of them must be of one model. `with_queries`: the last page of each case comes with the
-// distribution of its queries, where it has some.
+// Makes a source of cases, which must all be of one model. With `with_queries`, the last page of
+// each case comes with the distribution of the case's queries, where it has some.
 absl::StatusOr<std::unique_ptr<PageSource>> CasesAsSource(std::vector<std::string> paths,
                                                           bool with_queries);
 
-// At most `max_pages` of a space, spread over all that it has. Pages that go while this runs are
-// left out; NOT_FOUND when there are none, or when half of them have gone.
+// Makes a source of at most `max_pages` of a space, spread over all that it has. Fails with
+// NOT_FOUND when the space has none. A pass leaves out pages that have gone, and fails with
+// NOT_FOUND when more than half of them have.
 absl::StatusOr<std::unique_ptr<PageSource>> SpaceAsSource(const ServerFlags& server,
                                                           const std::string& space,
                                                           uint32_t max_pages);

@@ -1,4 +1,4 @@
-// How pages cross the network, for the verbs that put and get them.
+// The flags for the form in which pages cross the network, for the verbs that put and get them.
 #ifndef KVSTOW_CLIENT_CLI_PAYLOAD_FLAGS_H_
 #define KVSTOW_CLIENT_CLI_PAYLOAD_FLAGS_H_
 
@@ -17,10 +17,10 @@ struct PayloadFlags {
   std::vector<std::string> calibrations;  // files
 };
 
-// --payload and --calibration.
+// Adds --payload and --calibration.
 void AddPayloadFlags(const Verb& verb, PayloadFlags& flags);
 
-// Errors name the calibration's file.
+// Returns a client. Errors name the calibration's file.
 absl::StatusOr<std::unique_ptr<Client>> ConnectWith(const ServerFlags& server,
                                                     const PayloadFlags& flags);
 

@@ -1,4 +1,4 @@
-// How a plan is shown: JSON and text.
+// Shows a plan as JSON and text.
 #ifndef KVSTOW_CLIENT_CLI_PLAN_REPORT_H_
 #define KVSTOW_CLIENT_CLI_PLAN_REPORT_H_
 
@@ -30,7 +30,7 @@ struct PlanReport {
 nlohmann::ordered_json PlanJson(const PlanReport& report);
 std::string PlanText(const PlanReport& report);
 
-// What follows from the hardware: the parts of the two above that are in plan_outcomes.cc.
+// The parts of the two above that follow from the hardware (plan_outcomes.cc).
 void AddOutcomesJson(const PlanReport& report, nlohmann::ordered_json& out);
 std::string OutcomesText(const PlanReport& report);
 

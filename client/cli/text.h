@@ -11,12 +11,12 @@
 
 namespace kvstow::cli {
 
-// Rows under a heading, columns aligned by two blanks; the first column to the left, those with
-// numbers to the right.
+// Formats rows under a heading. Two blanks separate columns. The first column is aligned left,
+// columns of numbers right.
 std::string FormatTable(const std::vector<std::string>& heading,
                         const std::vector<std::vector<std::string>>& rows);
 
-// "name   value" lines.
+// Formats lines of "name   value".
 using Fields = std::vector<std::pair<std::string, std::string>>;
 std::string FormatFields(const Fields& fields);
 
@@ -25,11 +25,11 @@ std::string FormatRatio(uint64_t raw, uint64_t stored);     // "1.88x", "-" with
 double GigabytesPerSecond(uint64_t bytes, double seconds);  // 0 when no time passed
 double SecondsSince(Time start);
 
-// A line on standard error that shows how far a long task is, where that is a terminal; silent
-// elsewhere. Goes with the object.
+// A line on standard error that shows the progress of a long task. Silent where standard error is
+// no terminal. The line goes with the object.
 class Progress {
  public:
-  // `total` bytes, or of what `unit` names.
+  // `total` counts bytes, or the things that `unit` names.
   Progress(std::string what, uint64_t total, std::string unit = "");
   ~Progress();
   void Update(uint64_t done);

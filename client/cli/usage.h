@@ -1,4 +1,4 @@
-// How TierUsage is shown: the same rows in `status`, `stats` and `evict`.
+// Shows TierUsage: the same rows in `status`, `stats` and `evict`.
 #ifndef KVSTOW_CLIENT_CLI_USAGE_H_
 #define KVSTOW_CLIENT_CLI_USAGE_H_
 

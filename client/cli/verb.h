@@ -27,7 +27,7 @@ class Option;
 
 namespace kvstow::cli {
 
-// A contract: scripts build on these.
+// Exit codes. They are a contract: scripts build on them.
 inline constexpr int kDone = 0, kFailed = 1, kWrongUse = 2, kMiss = 3;
 
 // A flag or a positional argument. Each method returns the flag, so that calls can be chained.
@@ -50,7 +50,7 @@ class Flag {
   const Flag& Check(std::function<std::string(const std::string&)> wrong) const;
   const Flag& Needs(const Flag& other) const;
   const Flag& Excludes(const Flag& other) const;
-  // What the help calls the value.
+  // Sets the name of the value in the help.
   const Flag& TypeName(const std::string& name) const;
   // Reads the environment variable where the flag is absent.
   const Flag& FromEnvironment(const std::string& variable) const;
@@ -93,7 +93,7 @@ class Verb {
   Flag Each(const std::string& name, std::function<void(const std::string&)> take,
             const std::string& help) const;
 
-  // What stands below the help: examples.
+  // Sets the text below the help: examples.
   void Footer(const std::string& text) const;
   // `run` is called when the command line names this verb and none below it.
   void Run(std::function<int()> run) const;

@@ -1,4 +1,4 @@
-// Bandwidths as people write them.
+// Parses bandwidths as people write them.
 //
 // Free function; thread-safe.
 #ifndef KVSTOW_CLIENT_PLANNER_BANDWIDTH_H_
@@ -9,7 +9,8 @@
 
 namespace kvstow::planner {
 
-// "10GB/s", "25Gbit/s", "100Gbps": bytes a second, above 0. INVALID_ARGUMENT names the text.
+// Returns the bytes a second, above 0, of "10GB/s", "25Gbit/s", "100Gbps". Fails with
+// INVALID_ARGUMENT, which names the text.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 
 }  // namespace kvstow::planner

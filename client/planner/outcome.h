@@ -1,22 +1,22 @@
-// What a load gains from given hardware: hit rate by tier, time to first token, traffic, wear,
-// cost.
+// Models the gain of a load from given hardware: hit rate by tier, time to first token, traffic,
+// wear, cost.
 //
-// All of it is modelled, by these formulas; b and r are stored and raw bytes of a token, h the hit
-// rate, h_t what tier t adds, B the blocks of the load in bytes, s its seconds:
+// The formulas follow. b and r are the stored and raw bytes of a token, h is the hit rate, h_t is
+// the part that tier t adds, B is the blocks of the load in bytes, s is its seconds:
 //
-//   h_t          what an LRU as large as tiers 1..t hits more than one as large as 1..t-1 (tiers do
-//                not hold a page twice)
+//   h_t          the hits of an LRU as large as tiers 1..t, less those of one as large as 1..t-1
+//                (tiers do not hold a page twice)
 //   fetch_t      max(b / link, b / bandwidth_t, r / decode) seconds a token: link, tier and decoder
-//                work at the same time, the slowest tells; decode is the recipe's own speed where
-//                it is known
-//   first token  prompt x ((1 - h) / prefill + sum of h_t fetch_t), for the mean prompt; queues and
-//                the first decoding step are not in it
+//                work at the same time, and the slowest decides; decode is the recipe's own speed
+//                where it is known
+//   first token  prompt x ((1 - h) / prefill + sum of h_t fetch_t), for the mean prompt, without
+//                queues and the first decoding step
 //   break-even   b x prefill: on a slower link, computing is faster than fetching
 //   reads_t      h_t B / s; the link carries their sum
 //   writes       (1 - h) B / s: every block that was not there is stored, and reaches the disk
 //                once; the disk writes it `write_amplification` times
 //
-// Zero in Hardware means not told: no limit, and what depends on it is empty.
+// Zero in Hardware means unknown: it is no limit, and figures that depend on it are empty.
 //
 // Values and free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PLANNER_OUTCOME_H_
@@ -44,9 +44,9 @@ struct Hardware {
   Tier tiers[kTiers];
   double prefill_tokens_per_s = 0;
   double link_bytes_per_s = 0;
-  double decode_bytes_per_s = 0;   // of raw bytes, where a recipe does not say its own
-  uint64_t disk_life_bytes = 0;    // that the disk may take in its life
-  double write_amplification = 1;  // bytes written by the disk for one of ours
+  double decode_bytes_per_s = 0;   // raw bytes, for recipes without a speed of their own
+  uint64_t disk_life_bytes = 0;    // bytes that the disk may take in its life
+  double write_amplification = 1;  // bytes that the disk writes for one of ours
   uint64_t bytes() const { return tiers[kGpu].bytes + tiers[kRam].bytes + tiers[kDisk].bytes; }
 };
 absl::string_view TierName(size_t tier);  // "gpu", "ram", "disk"
@@ -55,15 +55,15 @@ struct Outcome {
   struct Tier {
     double hit_rate = 0;
     double read_bytes_per_s = 0;
-    bool overloaded = false;  // asked for more than its bandwidth
+    bool overloaded = false;  // the load asks for more than its bandwidth
   };
   double hit_rate = 0;
   Tier tiers[Hardware::kTiers];
   double link_bytes_per_s = 0;
   bool link_overloaded = false;
   double stored_bytes_per_s = 0;  // new bytes
-  // First token: with no cache; the mean with it; of a prompt that is all in the fastest tier. The
-  // last two are empty when nothing tells how fast a tier is fetched from.
+  // Time to first token: without a cache; the mean with it; of a prompt that is all in the fastest
+  // tier. The last two are empty when nothing tells the speed of fetching from a tier.
   std::optional<double> cold_s, warm_s, hit_s;
   std::optional<double> break_even_bytes_per_s;
   std::optional<double> disk_bytes_per_day, disk_life_years;
@@ -71,8 +71,8 @@ struct Outcome {
   bool overloaded() const;
 };
 
-// Below it, fetching a token's stored bytes takes longer than computing it. Empty without a prefill
-// speed.
+// Returns the bandwidth below which fetching a token's stored bytes takes longer than computing the
+// token. Empty without a prefill speed.
 std::optional<double> BreakEvenLink(const RecipeSize& recipe, uint64_t raw_bytes_per_token,
                                     const Hardware& hardware);
 
@@ -90,15 +90,15 @@ struct Setting {
   Outcome outcome;
 };
 
-// The cheapest setting without an overload that meets the goal, over recipes and sizes in steps of
-// 1, 1.5, 2, 3, 4, 6 ... GiB; then the same with one step of RAM or disk more and less. The disk is
-// considered when it has a price. Empty when nothing meets it.
+// The cheapest setting without an overload that meets the goal, and its neighbours. Sizes go in
+// steps of 1, 1.5, 2, 3, 4, 6 ... GiB.
 struct Advice {
   Setting cheapest;
-  std::vector<Setting> steps;
+  std::vector<Setting> steps;  // the same with one step of RAM or disk more and less
 };
-// INVALID_ARGUMENT when RAM has no price, or a time is wanted and the prefill speed or
-// the link is not told.
+// Searches recipes and sizes. Considers the disk when it has a price. Returns nothing when no
+// setting meets the goal. Fails with INVALID_ARGUMENT when RAM has no price, and when the goal has
+// a time but the prefill speed or the link is unknown.
 absl::StatusOr<std::optional<Advice>> Advise(const Load& load, uint64_t raw_bytes_per_token,
                                              std::span<const RecipeSize> recipes,
                                              const Hardware& hardware, const Goal& goal);

@@ -1,12 +1,12 @@
 // Hit rate against size, for every size at once.
 //
-// One pass over a trace with an LRU stack (storage/trace/lru_stack.h). A hit is a leading block of
-// a prompt that is there when the request arrives; the request then touches all its blocks, first
-// to last. So a block at distance d is hit by every cache of at least the largest distance from the
-// start of the prompt to it: a prefix is worthless with a hole in it. The hit rate is hits over all
-// blocks. Every block counts in full, a prompt's last too.
+// It takes one pass over a trace with an LRU stack (storage/trace/lru_stack.h). A hit is a leading
+// block of a prompt that is there when the request arrives. The request then touches all its
+// blocks, first to last. So a cache hits a block when it has at least the largest distance of the
+// blocks from the start of the prompt to it: a prefix with a hole in it is worthless. The hit rate
+// is hits over all blocks. Every block counts in full, also a prompt's last.
 //
-// Blocks are counted, not bytes: one curve serves every model and every recipe, as
+// The curve counts blocks, not bytes: one curve serves every model and every recipe, as
 // bytes = blocks x tokens of a block x stored bytes of a token.
 //
 // Values and free functions; thread-safe.
@@ -26,12 +26,12 @@ class ReuseCurve {
   // `hits[d]`: leading blocks that a cache of d blocks hits and one of d - 1 does not.
   ReuseCurve(std::vector<uint64_t> hits, uint64_t references);
 
-  // 0 to 1. An LRU of `blocks` blocks; of all that ever came.
+  // Return the hit rate, 0 to 1, of an LRU of `blocks` blocks, and of one that holds everything.
   double HitRate(uint64_t blocks) const;
   double InfiniteHitRate() const { return HitRate(UINT64_MAX); }
-  // The least LRU that reaches `rate`, or nothing when none does.
+  // Returns the blocks of the least LRU that reaches `rate`, or nothing when none does.
   std::optional<uint64_t> BlocksFor(double rate) const;
-  // Beyond so many blocks nothing is gained.
+  // Returns the number of blocks beyond which more gain nothing.
   uint64_t LargestDistance() const { return hits_.empty() ? 0 : hits_.size() - 1; }
   uint64_t references() const { return references_; }
 
@@ -40,7 +40,7 @@ class ReuseCurve {
   uint64_t references_;
 };
 
-// What a plan needs to know of a load.
+// The facts of a load that a plan needs.
 struct Load {
   uint32_t block_tokens = 0;
   uint64_t requests = 0;

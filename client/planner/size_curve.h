@@ -1,4 +1,4 @@
-// Hit rates of a load at sizes in bytes, for each recipe: what is printed and drawn.
+// Hit rates of a load at sizes in bytes, for each recipe, to print and draw.
 //
 // Values and free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PLANNER_SIZE_CURVE_H_
@@ -19,7 +19,7 @@ struct SizeCurve {
   std::string recipe;
   uint64_t block_bytes = 0;   // stored, of all ranks
   std::vector<double> rates;  // at each of SizeCurves::sizes
-  uint64_t all_bytes = 0;     // beyond this nothing is gained
+  uint64_t all_bytes = 0;     // more bytes than these gain nothing
 };
 
 struct SizeCurves {
@@ -33,13 +33,13 @@ SizeCurves CurvesOf(const Load& load, uint64_t raw_bytes_per_token,
                     std::span<const RecipeSize> recipes, std::span<const uint64_t> more);
 
 double HitRateAt(const Load& load, const SizeCurve& curve, uint64_t bytes);
-// The least size that reaches `rate`; nothing when none does.
+// Returns the least size that reaches `rate`; nothing when none does.
 std::optional<uint64_t> SizeFor(const Load& load, const SizeCurve& curve, double rate);
 
-// One character of height 1 to 8 for each value, against the largest.
+// Draws one character of height 1 to 8 for each value, relative to the largest.
 std::string Sparkline(std::span<const double> values);
 
-// A drawing of the curves, sizes on a logarithmic axis, as a whole SVG document.
+// Draws the curves, with sizes on a logarithmic axis, as a whole SVG document.
 std::string CurvesSvg(const SizeCurves& curves, const std::string& title);
 
 }  // namespace kvstow::planner

@@ -1,4 +1,4 @@
-// A server that is started for a comparison, and stopped behind it.
+// A server that a comparison starts, and stops afterwards.
 #ifndef KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
 #define KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
 
@@ -15,17 +15,17 @@ namespace kvstow::cli {
 
 class Child {
  public:
-  // Runs `argv`, the program looked for on PATH; what it prints goes into `log_path`. NOT_FOUND
+  // Runs `argv`, with the program from PATH. Its output goes into `log_path`. Fails with NOT_FOUND
   // when there is no such program.
   static absl::StatusOr<std::unique_ptr<Child>> Start(const std::vector<std::string>& argv,
                                                       const std::string& log_path);
-  ~Child();  // stops it and waits, at most 10 seconds in peace
+  ~Child();  // sends SIGTERM, after 10 seconds SIGKILL, and waits for the end
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Of the process since it began, in user space and in the kernel.
+  // Returns the CPU time of the process since it began, in user space and in the kernel.
   double CpuSeconds() const;
-  // The most memory that it ever had resident; 0 when the kernel does not say.
+  // Returns the most memory that it ever had resident; 0 when the kernel does not say.
   uint64_t PeakRssBytes() const;
 
  private:
@@ -33,10 +33,10 @@ class Child {
   const pid_t pid_;
 };
 
-// Of this process.
+// Returns the CPU time of this process.
 double OwnCpuSeconds();
 
-// A folder under the system's temporary one that goes with the object.
+// A folder under the system's temporary one. The destructor removes it.
 class Scratch {
  public:
   static absl::StatusOr<std::unique_ptr<Scratch>> Make();

@@ -1,8 +1,9 @@
 // The stores that `kvstow bench compare` measures, each behind the protocol that its users speak:
-// kvstow (gRPC), Redis (RESP), memcached (text protocol), and a loop over a bare socket that keeps
-// one value: what the kernel's sockets allow; and memory that both share with gRPC for its control.
+// kvstow (gRPC), Redis (RESP) and memcached (text protocol). Two more set the scale: a loop over a
+// bare socket that keeps one value (the limit of the kernel's sockets), and shared memory with gRPC
+// for its control.
 //
-// A Peer owns its server. Sessions are connections: one a thread, and they end before their peer.
+// A Peer owns its server. A session is a connection of one thread, and ends before its peer.
 #ifndef KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
 #define KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
 
@@ -20,18 +21,19 @@ namespace kvstow::cli {
 
 struct Item {
   std::string key;
-  std::span<uint8_t> value;  // to put, or where it goes
+  std::span<uint8_t> value;  // the value to put, or the place for it
 };
 
-// Batches go as their protocol has them: in one call, or one behind the other without waiting.
+// A batch goes as its protocol has it: in one call, or item after item without waiting.
 class Session {
  public:
   virtual ~Session() = default;
   virtual absl::Status Put(std::span<const Item> items) = 0;
-  // Values of the sizes that were asked for; any other answer is an error.
+  // Gets values of exactly the requested sizes; any other answer is an error.
   virtual absl::Status Get(std::span<const Item> items) = 0;
   virtual absl::Status Delete(const std::string& key) = 0;
-  // Memory for values of so many bytes, as this store's workers would use it; one a session.
+  // Returns memory for `bytes` of values, as this store's workers would use it; one for each
+  // session.
   virtual std::span<uint8_t> Buffer(size_t bytes) {
     own_.resize(bytes);
     return own_;
@@ -46,33 +48,34 @@ class Peer {
   virtual ~Peer() = default;
   virtual std::string name() const = 0;
   virtual absl::StatusOr<std::unique_ptr<Session>> Connect() = 0;
-  // Of its server; 0 where that runs within this process.
+  // Returns the CPU time of its server; 0 where that runs within this process.
   virtual double CpuSeconds() const = 0;
 };
 
 struct PeerOptions {
   std::string folder;         // for sockets and logs
-  uint64_t budget_bytes = 0;  // that the server may keep
+  uint64_t budget_bytes = 0;  // bytes that the server may keep
   bool local = false;         // a UNIX socket, else TCP
 };
 
-// NOT_FOUND when the program is not installed.
+// Start a store. Fail with NOT_FOUND when its program is not installed.
 absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
-// Memory shared with the server, and a unary gRPC call for each batch.
+// Starts a store with shared memory and a unary gRPC call for each batch.
 inline constexpr char kGrpcSlots[] = "shared memory by gRPC calls";
 absl::StatusOr<std::unique_ptr<Peer>> StartGrpcSlots(const PeerOptions& options);
 
-// The kvstowd that was built with this program, without HTTP; `more` are further arguments.
+// Starts the kvstowd beside this program, or else the one on PATH, without HTTP. `more` are further
+// arguments.
 absl::StatusOr<std::unique_ptr<Child>> StartKvstowd(const std::string& address, uint64_t host_bytes,
                                                     const std::vector<std::string>& more,
                                                     const std::string& log);
-// It, with one space of pages of `spec`.
+// Options for that kvstowd, with one space of pages of `spec`.
 struct KvstowOptions {
   std::string recipe = "raw";
-  bool encoded = false;  // pages travel as they are stored and are coded by the client
-  bool shared = false;   // or lie in memory that both share
+  bool encoded = false;  // pages travel as they are stored; the client codes them
+  bool shared = false;   // pages lie in memory that both share
   bool streams = false;  // gRPC alone, as clients of other languages have it
   KvSpec spec;
 };

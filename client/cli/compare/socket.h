@@ -1,6 +1,7 @@
-// A blocking stream socket to a server: what the clients of other stores speak through.
+// A blocking stream socket to a server, for the clients of other stores.
 //
-// Not thread-safe. A peer that does nothing for 30 seconds is UNAVAILABLE, so is one that hangs up.
+// Not thread-safe. A call fails with UNAVAILABLE when the peer does nothing for 30 seconds or hangs
+// up.
 #ifndef KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_
 #define KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_
 
@@ -17,7 +18,8 @@ namespace kvstow::cli {
 
 class Socket {
  public:
-  // To 127.0.0.1:PORT or unix:PATH, tried until somebody listens or 10 seconds have passed.
+  // Connects to 127.0.0.1:PORT or unix:PATH. Tries until somebody listens or 10 seconds have
+  // passed.
   static absl::StatusOr<Socket> Connect(const std::string& address);
   // Takes over an open descriptor.
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -26,19 +28,19 @@ class Socket {
   Socket& operator=(Socket&&) = delete;
   ~Socket();
 
-  // All bytes of the parts, one behind the other, without copying them together.
+  // Sends all bytes of the parts, one after the other, without copying them together.
   absl::Status Send(std::span<const absl::string_view> parts);
-  // Fills `out`: straight from the socket but for what a line read ahead.
+  // Fills `out` straight from the socket, except for bytes that ReceiveLine read ahead.
   absl::Status Receive(std::span<uint8_t> out);
-  // Up to the next "\r\n", without it; at most 4 KiB.
+  // Returns the bytes up to the next "\r\n", without it; at most 4 KiB.
   absl::StatusOr<std::string> ReceiveLine();
 
  private:
   int descriptor_;
-  std::string ahead_;  // received behind a line
+  std::string ahead_;  // bytes received behind a line
 };
 
-// A free TCP port of 127.0.0.1 that is listened on. Stop() may be called on any thread.
+// Listens on a free TCP port of 127.0.0.1. Any thread may call Stop().
 class Listener {
  public:
   static absl::StatusOr<Listener> Open();
@@ -49,14 +51,14 @@ class Listener {
 
   int port() const { return port_; }
   absl::StatusOr<Socket> Accept();
-  void Stop();  // Accept fails from now on, also one that waits
+  void Stop();  // makes Accept fail from now on, also one that waits
 
  private:
   explicit Listener(int descriptor) : descriptor_(descriptor) {}
   int descriptor_, port_ = 0;
 };
 
-// A port that is free now: taken by nobody in the moment until the server starts, one hopes.
+// Returns a port that is free now. Somebody else may take it before the server starts.
 absl::StatusOr<int> PortForAServer();
 
 }  // namespace kvstow::cli
