@@ -1,19 +1,19 @@
-// A calibration: what a codec knows of a model's KV before it sees a page, made once from sample
-// text (calibration_fit.h) and named by its bytes. docs/FORMAT.md gives every byte of a blob.
+// A calibration: what a codec knows of a model's KV before it sees a page. A fit makes it once from
+// sample text (calibration_fit.h), and its bytes name it. docs/FORMAT.md gives every byte of a
+// blob.
 //
-// A blob is for one CalibrationShape and holds sections, each the tables of one method under the
-// name of its op (calibration_methods.h). A blob of version 1 holds what is section `joint` alone,
-// the joint transform's (joint_run_codec.h); version 2 holds any others.
+// A blob is for one CalibrationShape and holds sections. Each section has the tables of one method
+// under the name of its op (calibration_methods.h). A blob of version 1 holds only the content of
+// section `joint`, the tables of the joint transform (joint_run_codec.h). Version 2 holds any
+// others.
 //
-// Section `joint`: for every run of layers it holds the mean of a token's vector [K before RoPE of
-// the run's layers, V of the same layers], an encode matrix E and a decode matrix D: coefficients
-// are c = (x - mean) E, and x' = c D + mean. Coefficients are scaled so that an error of one unit
-// costs the same everywhere: one step fits all of them. `sigma` is the spread of each, largest
-// first.
+// Section `joint` holds for every run of layers the mean of a token's vector [K before RoPE of the
+// run's layers, V of the same layers], an encode matrix E and a decode matrix D. Coefficients are c
+// = (x - mean) E, and x' = c D + mean. Coefficients are scaled so that an error of one unit costs
+// the same everywhere: one step fits all of them. `sigma` is the spread of each, largest first.
 //
-// A page names the blob that coded it by CalibrationId. Whoever decodes looks it up in a
-// CalibrationStore (calibration_store.h); a missing one is FAILED_PRECONDITION here and a miss in
-// the service.
+// A page names the blob that coded it by CalibrationId. A decoder looks it up in a CalibrationStore
+// (calibration_store.h). A missing one is FAILED_PRECONDITION here and a miss in the service.
 //
 // Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_H_
@@ -45,7 +45,7 @@ inline constexpr uint16_t kSectionedCalibrationVersion = 2;
 inline constexpr absl::string_view kJointSection = "joint";
 inline constexpr size_t kMaxCalibrationWidth = 1 << 16;  // values a token of one run
 
-// What of a model's KV a calibration is for: a KvSpec without names, dtype and page size.
+// The part of a model's KV that a calibration is for: a KvSpec without names, dtype and page size.
 struct CalibrationShape {
   uint32_t layers = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0;
   uint32_t layers_per_run = 0;  // the last run may be shorter
@@ -58,13 +58,13 @@ struct CalibrationShape {
 };
 CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run);
 
-// One run as it is fitted and stored: matrices in fp16, each row times a scale.
+// One run as it is fitted and stored. Matrices are in fp16, and each row has a scale.
 struct CalibratedRunData {
   std::vector<float> mean;                             // [width]
   std::vector<float> sigma;                            // [rank]
   std::vector<float> encode_scales, decode_scales;     // [rank]
   std::vector<uint16_t> encode_halves, decode_halves;  // [rank, width]: E transposed, and D
-  ImportanceModel importance;                          // of all runs or of none
+  ImportanceModel importance;                          // for all runs or for none
 };
 struct CalibrationData {
   CalibrationShape shape;
@@ -90,34 +90,34 @@ class CalibratedTables {
   virtual ~CalibratedTables() = default;
 };
 
-// Reads a section's body. DATA_LOSS says what is wrong with it; allocates no more than a small
-// multiple of its size.
+// Reads a section's body. Fails with DATA_LOSS, which says what is wrong with it. Allocates no more
+// than a small multiple of its size.
 using SectionParser = absl::StatusOr<std::shared_ptr<const CalibratedTables>> (*)(
     const CalibrationShape& shape, std::span<const uint8_t> body);
-// Null when no method has a section of that name.
+// Returns null when no method has a section of that name.
 using FindSectionParser = SectionParser (*)(absl::string_view section);
 
 struct CalibrationSection {
   std::string name, body;
 };
-// A blob of version 2.
+// Returns a blob of version 2.
 std::string SerializeCalibration(const CalibrationShape& shape,
                                  std::span<const CalibrationSection> sections);
 
 class Calibration {
  public:
-  // DATA_LOSS says what is wrong with the bytes; FAILED_PRECONDITION for an unknown version or
-  // section. Never allocates more than a small multiple of blob.size(). ParseCalibration
-  // (calibration_methods.h) knows the parsers of all sections.
+  // Fails with DATA_LOSS, which says what is wrong with the bytes, and with FAILED_PRECONDITION for
+  // an unknown version or section. Never allocates more than a small multiple of blob.size().
+  // ParseCalibration (calibration_methods.h) knows the parsers of all sections.
   static absl::StatusOr<std::shared_ptr<const Calibration>> Parse(std::span<const uint8_t> blob,
                                                                   FindSectionParser find);
 
   const CalibrationId& id() const { return id_; }
   const CalibrationShape& shape() const { return shape_; }
   const PlaneTables& plane_tables() const { return plane_tables_; }
-  std::span<const CalibratedRun> runs() const { return runs_; }  // of section `joint`
+  std::span<const CalibratedRun> runs() const { return runs_; }  // runs of section `joint`
   bool Has(absl::string_view section) const;
-  // Null when there is no such section, and for `joint`.
+  // Returns null when there is no such section, and for `joint`.
   const CalibratedTables* Tables(absl::string_view section) const;
 
  private:
@@ -132,13 +132,13 @@ class Calibration {
   std::map<std::string, std::shared_ptr<const CalibratedTables>, std::less<>> tables_;
 };
 
-// What a recipe asks for of a calibration.
+// The calibration that a recipe needs.
 struct CalibrationNeed {
-  std::string section;  // the name of its op
+  std::string section;  // name of its op, or `queries`
   uint32_t layers_per_run = 1;
   std::string blob;  // leading hexadecimal digits of its id; "" = any
 };
-// Arguments `run` and `blob` of an op; INVALID_ARGUMENT names the one that is out of range.
+// Reads arguments `run` and `blob` of an op. INVALID_ARGUMENT names the one that is out of range.
 absl::StatusOr<CalibrationNeed> ReadCalibrationNeed(const OpArguments& arguments);
 
 }  // namespace kvstow

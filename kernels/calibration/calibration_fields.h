@@ -1,8 +1,8 @@
-// Fields of a calibration's sections, in and out: floats, and matrices in fp16 whose rows have a
-// scale each, as HalveRows (calibration_fit.h) makes them.
+// Writes and reads fields of a calibration's sections: floats, and matrices in fp16 whose rows have
+// a scale each, as HalveRows (calibration_fit.h) makes them.
 //
-// Free functions, thread-safe. Readers take untrusted bytes: they look at the size before they
-// allocate, and give false for what is cut off or not finite.
+// Free functions, thread-safe. Readers take untrusted bytes. They check the size before they
+// allocate more than a row, and return false for fields that are cut off or not finite.
 #ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_FIELDS_H_
 #define KVSTOW_KERNELS_CALIBRATION_CALIBRATION_FIELDS_H_
 
@@ -19,11 +19,11 @@ namespace kvstow {
 void PutFloats(std::span<const float> values, ByteWriter& out);
 void PutHalves(std::span<const uint16_t> values, ByteWriter& out);
 
-// Into `out`, which has no others. False, too, for one below `least`.
+// Replaces the values of `out`. Returns false also for a value below `least`.
 bool ReadFloats(ByteReader& in, size_t count, std::vector<float>& out,
                 float least = std::numeric_limits<float>::lowest());
 
-// Gives set_row(i, row) each row of `width`, its scale applied.
+// Calls set_row(i, row) with each row of `width` values, its scale applied.
 template <typename SetRow>
 bool ReadRows(ByteReader& in, std::span<const float> scales, size_t width, const SetRow& set_row) {
   std::vector<float> row(width);

@@ -1,7 +1,6 @@
 // Sums over many vectors: means, and second moments in blocks.
 //
-// Values are added up in F64, products of one page at a time in F32 (dense_product.h). Not
-// thread-safe.
+// Values add up in F64, products of one page at a time in F32 (dense_product.h). Not thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_CALIBRATION_MOMENTS_H_
 #define KVSTOW_KERNELS_CALIBRATION_CALIBRATION_MOMENTS_H_
 
@@ -19,7 +18,8 @@ class FirstMoments {
   void Add(const float* x, size_t count);
   uint64_t count() const { return count_; }
   std::vector<float> Mean() const;
-  // Root mean square of what columns [first, first + size) differ from their means.
+  // Returns the root mean square of the differences of columns [first, first + size) from their
+  // means.
   double Spread(size_t first, size_t size) const;
 
  private:
@@ -34,7 +34,7 @@ class SecondMoments {
   void Add(const float* x, size_t count);
   uint64_t count() const { return count_; }
   size_t width() const { return width_; }
-  // Gives away the mean of x' x, [width, width], symmetric.
+  // Returns the mean of x' x, [width, width], symmetric, and gives it away.
   std::vector<double> Take() &&;
 
  private:

@@ -1,15 +1,15 @@
 // How much the model will feel an error in a token, told from the token's own coefficients.
 //
-// Attention goes to few tokens: on SmolLM2-135M one in fifty takes three quarters of what errors
-// cost. Which ones shows in K and V (delimiters, first pieces of words, repeated names), so a
-// linear model of a token's joint coefficients (joint_run_codec.h) foretells the logarithm of its
-// sensitivity: correlation 0.6 with what the gradients of the model's log likelihood say. The codec
-// gives such tokens finer steps: of a step class k, 2^(k / 2) times the step.
+// Attention goes to few tokens: on SmolLM2-135M one in fifty takes three quarters of the cost of
+// errors. K and V show which ones (delimiters, first pieces of words, repeated names). So a linear
+// model of a token's joint coefficients (joint_run_codec.h) predicts the logarithm of its
+// sensitivity: correlation 0.6 with the gradients of the model's log likelihood. The codec gives
+// such tokens finer steps: step class k has 2^((k - kPlainStepClass) / 2) times the step.
 //
 // Features, of coefficients over their sigma: the leading kImportanceFeatures ones, clipped to
-// +-kImportanceClip, and their squares; the logarithms of the mean square of the leading quarter
-// and of all. Fitted by ridge regression (calibration_fit.h). Values and free functions;
-// thread-safe.
+// +-kImportanceClip, and their squares less 1; the logarithms of the mean square of the leading
+// quarter and of all; and 1. Ridge regression fits the weights (ImportanceFit). Values and free
+// functions; thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_TOKEN_IMPORTANCE_H_
 #define KVSTOW_KERNELS_CALIBRATION_TOKEN_IMPORTANCE_H_
 
@@ -27,7 +27,8 @@ inline constexpr int kStepClasses = 1 << kStepClassBits;
 inline constexpr float kDefaultFocus = 0.4f;
 inline constexpr int kPlainStepClass = kStepClasses / 2;  // the step as it is
 
-// Weights of the features: 2 n + 3 for a run of rank >= n. Empty = not known.
+// Weights of the features: 2 n + 3, n the lesser of kImportanceFeatures and the run's rank. Empty =
+// not known.
 struct ImportanceModel {
   std::vector<float> weights;
 };
@@ -35,15 +36,15 @@ inline size_t ImportanceWeights(size_t rank) {
   return 2 * (rank < kImportanceFeatures ? rank : kImportanceFeatures) + 3;
 }
 
-// The features of one token, ImportanceWeights(sigma.size()) of them.
+// Writes the features of one token, ImportanceWeights(sigma.size()) of them.
 void ImportanceFeatures(std::span<const float> coefficients, std::span<const float> sigma,
                         std::span<float> features);
 
-// log2 of the step of a token over the usual one: `focus` is the power of the sensitivity that its
-// error goes down with. 0 when the model is not known.
+// Returns log2 of a token's step over the usual one. The error of the token goes down with its
+// sensitivity to the power `focus`. Returns 0 when the model is not known.
 float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
                       std::span<const float> sigma, float focus);
-// The nearest class; NaN is the usual step.
+// Returns the nearest class; NaN gives the usual step.
 uint8_t StepClass(float log_step);
 float StepFactor(uint8_t step_class);
 
@@ -52,11 +53,11 @@ class ImportanceFit {
  public:
   explicit ImportanceFit(size_t rank);
 
-  // Coefficients [sensitivity.size(), rank] of tokens of one text. Sensitivities count relative to
-  // their mean logarithm; those that are not positive are not known.
+  // `coefficients` are [sensitivity.size(), rank], of tokens of one text. Sensitivities count
+  // relative to their mean logarithm. One that is not positive is not known.
   void Add(const float* coefficients, std::span<const float> sigma,
            std::span<const float> sensitivity);
-  // Empty when there were fewer tokens than weights.
+  // Returns an empty model when there were fewer tokens than weights.
   ImportanceModel Finish() const;
 
  private:

@@ -1,5 +1,5 @@
-// The table of methods that have a calibration: how a section of a blob (calibration.h) is read and
-// how it is fitted. A new method adds one row here and one in ops.cc.
+// The table of methods that have a calibration. A row says how to read the method's section of a
+// blob (calibration.h) and how to fit it. A new method adds one row here and one in ops.cc.
 //
 //   KVSTOW_ASSIGN_OR_RETURN(auto fit, StartCalibration(recipe, spec, stats));
 //   for (int pass = 0; pass < fit->passes(); ++pass) {
@@ -25,21 +25,22 @@
 namespace kvstow {
 
 struct CalibrationMethod {
-  absl::string_view name;  // of its section, and of its op but for `queries`
+  absl::string_view name;  // name of its section, and of its op but for `queries`
   SectionParser parse;     // null for `joint`, whose tables are a blob's version 1
   absl::StatusOr<std::unique_ptr<CalibrationFit>> (*start)(const KvSpec& spec,
                                                            const OpArguments& arguments,
                                                            const ModelStats& stats);
 };
 
-// Null when no method has that name.
+// Returns null when no method has that name.
 const CalibrationMethod* FindCalibrationMethod(absl::string_view name);
 
-// A blob with sections of these methods. Errors are Calibration::Parse's.
+// Reads a blob with sections of these methods. Errors are Calibration::Parse's.
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob);
 
-// A fit of what the recipe's codec asks for, else its policy (query_needs.h). INVALID_ARGUMENT
-// when neither asks for one, or when the arguments or the statistics do not fit the spec.
+// Starts the fit that the recipe's codec needs, or else its policy (query_needs.h). Fails with
+// INVALID_ARGUMENT when neither needs one, or when the arguments or the statistics do not fit the
+// spec.
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
                                                                  const KvSpec& spec,
                                                                  const ModelStats& stats);

@@ -15,15 +15,16 @@ namespace kvstow {
 
 class CalibrationStore {
  public:
-  // The store of a process that has none.
+  // Returns the store of a process that has loaded none.
   static const CalibrationStore& Empty();
 
-  // Adding a blob twice is adding it once. Errors are ParseCalibration's.
+  // Adds a blob, unless the store has it already. Errors are ParseCalibration's.
   absl::StatusOr<std::shared_ptr<const Calibration>> Add(std::span<const uint8_t> blob);
-  // Null when there is none of that name.
+  // Returns null when no calibration has that id.
   std::shared_ptr<const Calibration> Find(const CalibrationId& id) const;
-  // The one of this shape that has the section `need` names and whose id begins as it says.
-  // FAILED_PRECONDITION when there is none, INVALID_ARGUMENT when there are several.
+  // Returns the calibration of this shape that has the section need.section and an id that begins
+  // with need.blob. Fails with FAILED_PRECONDITION when there is none, and with INVALID_ARGUMENT
+  // when there are several.
   absl::StatusOr<std::shared_ptr<const Calibration>> Choose(const KvSpec& spec,
                                                             const CalibrationNeed& need) const;
 
@@ -33,7 +34,7 @@ class CalibrationStore {
       KVSTOW_GUARDED_BY(mutex_);
 };
 
-// A store with nothing in it, for recipes that need no calibration.
+// Returns a store with nothing in it, for recipes that need no calibration.
 inline const CalibrationStore& NoCalibrations() { return CalibrationStore::Empty(); }
 
 }  // namespace kvstow

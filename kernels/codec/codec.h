@@ -1,5 +1,5 @@
-// A codec: a recipe bound to a KvSpec, ready to encode raw pages. make_codec.h makes one;
-// decode_page.h decodes what any of them encoded.
+// A codec: a recipe bound to a KvSpec, ready to encode raw pages. make_codec.h makes one.
+// decode_page.h decodes the pages of any codec.
 //
 //   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe("int8"));
 //   KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Codec> codec, MakeCodec(recipe, spec));
@@ -8,11 +8,13 @@
 //   KVSTOW_RETURN_IF_ERROR(DecodePage(page.header, segments, out));
 //
 // A Codec is immutable and keeps no state: thread-safe. Encoding is deterministic: the same page
-// gives the same bytes on every thread, in every batch and on every SIMD target. A lossy recipe
-// keeps a page exactly (header.fell_back) when a value is NaN, Inf or beyond what fp16 scales hold.
-// Denormals, constants and one-token pages are ordinary values.
+// gives the same bytes on every thread and in every batch. The bytes are also the same on every
+// SIMD target, except those of ops with dense products (joint, pca, predict, rotate, waterfill). A
+// lossy recipe keeps a page exactly (header.fell_back) when a value is NaN, Inf or beyond the range
+// of fp16 scales. Denormals, constants and one-token pages are ordinary values.
 //
-// Errors: INVALID_ARGUMENT for a page of the wrong size or a bad position.
+// Errors: INVALID_ARGUMENT for a page of the wrong size, a bad position or a key that is too long;
+// and those of the recipe's policy (importance/policy.h).
 #ifndef KVSTOW_KERNELS_CODEC_CODEC_H_
 #define KVSTOW_KERNELS_CODEC_CODEC_H_
 
@@ -33,18 +35,18 @@ class Codec {
 
   virtual const Recipe& recipe() const = 0;
   virtual const KvSpec& spec() const = 0;
-  // Decodes to the very bytes that were put.
+  // Returns whether pages decode to the very bytes that were put.
   virtual bool exact() const = 0;
-  // Levels of a page, >= 1.
+  // Returns the number of levels of a page, >= 1.
   virtual uint32_t levels() const = 0;
   virtual absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const = 0;
 };
 
-// Of codecs that keep the very bytes in runs of layers: bytes of such a run of a page of so many
-// tokens (the last may have fewer); 0 of those that code them.
+// Returns the bytes of a run of layers in a page of so many tokens, for a codec that keeps the very
+// bytes (the last run may have fewer). Returns 0 for a codec that codes them.
 size_t KeptRunBytes(const Codec& codec, uint32_t tokens);
 
-// The header of a page that `codec` codes, without its segments and its calibration.
+// Returns the header of a page that `codec` codes, without its segments and its calibration.
 PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page);
 
 }  // namespace kvstow

@@ -1,12 +1,12 @@
-// Recipes of slabs: from a list of ops to transforms and one quantizer.
+// Recipes of slabs: turns a list of ops into transforms and one quantizer.
 //
 //   slabs   := chain | 'k' chain 'v' chain
 //   chain   := stage { 'residual' stage }
 //   stage   := { transform } ( quantizer | 'merge' stage | split stage 'rest' stage )
 //
-// `k` and `v` say for which slabs the ops behind them are; `residual` codes what the stage before
-// it leaves; a split (outliers, latent, anchor) codes two pieces apart. kernels/quantize/combine.h
-// and split.h say what each of them does.
+// `k` and `v` say which slabs the ops behind them code. `residual` codes the error that the stage
+// before it leaves. A split (outliers, latent, anchor) codes two pieces apart.
+// kernels/quantize/combine.h and split.h describe each of them.
 //
 // Free functions and values; thread-safe.
 #ifndef KVSTOW_KERNELS_CODEC_COMPOSE_H_
@@ -28,9 +28,8 @@ struct SlabOps {
   std::unique_ptr<Quantizer> quantizer;
 };
 
-// A recipe that only lists transforms that keep errors and a quantizer is returned as such;
-// anything more is one quantizer. INVALID_ARGUMENT says which op is out of place, without naming
-// the recipe.
+// Returns a recipe that only lists transforms that keep errors and a quantizer as such. Any other
+// recipe becomes one quantizer. INVALID_ARGUMENT says which op is out of place, without the recipe.
 absl::StatusOr<SlabOps> ComposeSlabOps(std::span<const Op> ops);
 
 }  // namespace kvstow

@@ -14,12 +14,15 @@
 
 namespace kvstow {
 
-// INVALID_ARGUMENT when the recipe does not fit: an unknown op, an argument out of range, a lossy
-// recipe for FP8. A group that is longer than its axis is the axis; a last group may be shorter.
+// Fails with INVALID_ARGUMENT when the recipe does not fit (an unknown op, an argument out of
+// range, a lossy recipe for FP8) or when several calibrations fit it. Fails with
 // FAILED_PRECONDITION when the recipe needs a calibration that `calibrations` lacks; the codec
-// keeps the one it found. Statistics of queries that the recipe leaves open and that `calibrations`
-// lacks come with each page (PageToEncode::queries), which others do not read. A recipe may leave
-// to each page what it is coded by: its step (rate_codec.h), the axis of K's groups (key_groups.h).
+// keeps the one it found. A group that is longer than its axis is the axis; a last group may be
+// shorter.
+//
+// When the recipe leaves the statistics of queries open and `calibrations` lacks them, they come
+// with each page (PageToEncode::queries). Other codecs do not read those of the page. A recipe may
+// leave a choice to each page: its step (rate_codec.h), the axis of K's groups (key_groups.h).
 absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(
     const Recipe& recipe, const KvSpec& spec,
     const CalibrationStore& calibrations = NoCalibrations());

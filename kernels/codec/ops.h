@@ -1,6 +1,6 @@
 // The table of ops: every primitive that a recipe can name. A new primitive adds one row.
 //
-// Names are persisted (pages store their pipeline) and are for ever. Thread-safe; rows live for
+// Names are persisted (pages store their pipeline) and never change. Thread-safe; rows live for
 // ever.
 #ifndef KVSTOW_KERNELS_CODEC_OPS_H_
 #define KVSTOW_KERNELS_CODEC_OPS_H_
@@ -31,15 +31,16 @@ enum class OpKind : uint8_t {
   kRunCodec,    // codes K and V of all layers of a run by itself; stands alone but for kRun
 };
 
-// How the table makes the run codec of a kRunCodec; INVALID_ARGUMENT names the argument.
+// Makes the run codec of a kRunCodec. INVALID_ARGUMENT names the argument.
 using MakeOwnRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(const OpArguments&,
                                                                             const KvSpec&);
 
-// The same for a kCalibrated; also when the calibration is not one for this op and spec.
+// Makes the run codec of a kCalibrated. Fails also when the calibration is not for this op and
+// spec.
 using MakeCalibratedRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(
     const OpArguments&, const KvSpec&, std::shared_ptr<const Calibration>);
 
-// The steps that an op takes, where it has one that rate control (rate_codec.h) may look for.
+// The steps of an op among which rate control (rate_codec.h) may look; all 0 when it has none.
 struct StepRange {
   double least = 0, most = 0, usual = 0;
 };
@@ -47,8 +48,8 @@ struct StepRange {
 struct OpInfo {
   absl::string_view name;
   OpKind kind;
-  // Names of the arguments in the order in which they may stand without a name; empty when the op
-  // takes a list of values.
+  // Names of the arguments, in the order in which they may stand without a name. Empty when the op
+  // takes none or a list of values.
   std::span<const absl::string_view> arguments;
   MakeTransform make_transform = nullptr;            // of a kTransform
   MakeQuantizer make_quantizer = nullptr;            // of a kQuantize
@@ -57,19 +58,20 @@ struct OpInfo {
   StepRange steps = {};
   MakeSplit make_split = nullptr;  // of a kSplit
   MakeWrap make_wrap = nullptr;    // of a kWrap
-  // The codec whose tokens have classes of steps that a policy tells (importance/token_steps.h);
-  // the calibration is null where none is needed. Null when the op knows no classes.
+  // Makes the codec whose tokens have the classes of steps that a policy gives
+  // (importance/token_steps.h). The calibration is null when the op needs none. Null when the op
+  // knows no classes.
   MakeCalibratedRunCodec make_classed = nullptr;
 };
 
-// Null when there is no such op.
+// Returns null when there is no such op.
 const OpInfo* FindOp(absl::string_view name);
 
-// Whether the name is that of an op: one of this table, or a step of an importance policy
+// Returns whether the name is that of an op: one of this table, or a step of an importance policy
 // (importance/policy.h).
 bool IsOp(absl::string_view name);
 
-// As OpInfo::arguments, of either kind.
+// Returns the names as OpInfo::arguments does, for an op of either kind.
 std::span<const absl::string_view> OpArgumentNames(absl::string_view name);
 
 }  // namespace kvstow

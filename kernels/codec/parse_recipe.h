@@ -1,8 +1,8 @@
-// Reads a recipe (recipe.h has the grammar): presets are expanded, and arguments that stand by
-// place get their names.
+// Reads a recipe (recipe.h has the grammar). Expands presets, and names arguments that stand by
+// place.
 //
-// A free function: thread-safe. INVALID_ARGUMENT has the text, the place and what is expected
-// there.
+// A free function: thread-safe. INVALID_ARGUMENT says what is wrong; for bad grammar it has the
+// text, the place and what is expected there.
 #ifndef KVSTOW_KERNELS_CODEC_PARSE_RECIPE_H_
 #define KVSTOW_KERNELS_CODEC_PARSE_RECIPE_H_
 

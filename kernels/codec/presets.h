@@ -1,4 +1,4 @@
-// The table of presets of codecs; importance policies have one of their own (importance/policy.h).
+// The table of codec presets. Importance policies have a table of their own (importance/policy.h).
 #ifndef KVSTOW_KERNELS_CODEC_PRESETS_H_
 #define KVSTOW_KERNELS_CODEC_PRESETS_H_
 

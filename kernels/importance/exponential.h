@@ -1,9 +1,9 @@
-// Exponentials with the same bits on every machine: a C library's differ from one version,
+// Exponentials with the same bits on every machine. Those of a C library differ from one version,
 // processor or GPU to the next, and scores must not.
 //
-// Off by less than 1e-14 of the value, so that the F32 nearest to it is nearly always the one
-// nearest to the exact value. Free functions, thread-safe; constexpr, so that GPU code may call
-// them as well (nvcc --expt-relaxed-constexpr), compiled without fused multiply-adds.
+// The error is less than 1e-14 of the value, so the nearest F32 is nearly always the one nearest to
+// the exact value. Free functions, thread-safe. They are constexpr, so that GPU code may call them
+// as well (nvcc --expt-relaxed-constexpr), compiled without fused multiply-adds.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_EXPONENTIAL_H_
 #define KVSTOW_KERNELS_IMPORTANCE_EXPONENTIAL_H_
 
@@ -12,7 +12,7 @@
 
 namespace kvstow {
 
-// 2^x; 0 below the normal numbers, Inf beyond them, NaN of NaN.
+// Returns 2^x; 0 below x = -1022, Inf from x = 1023.5 on, NaN for NaN.
 constexpr double FixedExp2(double x) {
   if (x != x) return x;
   if (x < -1022) return 0;
@@ -30,7 +30,7 @@ constexpr double FixedExp2(double x) {
   return sum * std::bit_cast<double>(exponent << 52);
 }
 
-// e^x.
+// Returns e^x.
 constexpr float FixedExp(float x) {
   return static_cast<float>(FixedExp2(double{x} * 1.44269504088896340736));
 }

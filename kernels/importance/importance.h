@@ -1,8 +1,10 @@
-// Importance: how much the tokens of a page matter, as numbers, and what follows from them.
+// Importance: how much the tokens of a page matter, as numbers, and the choices that follow from
+// them.
 //
-// Data flows one way: a page and what is known of its attention -> scores (score_ops.h) -> a
-// selection (budget.h). A policy (policy.h) is that chain written out as text. Selections say
-// which tokens a sparse page keeps, or how many planes a token of a dense page may lose.
+// Data flows one way. A page and its attention give scores (score_ops.cc). Scores give a selection
+// (budget.h) or steps (token_steps.h). A policy (policy.h) is that chain written out as text. A
+// selection says which tokens a sparse page keeps. Steps say how finely each token of a dense page
+// is coded.
 //
 // Values and free functions; thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_IMPORTANCE_H_
@@ -20,7 +22,7 @@
 
 namespace kvstow {
 
-// One number for each (layer, token, KV head) of a page. In scores higher is more important.
+// One number for each (layer, token, KV head) of a page. A higher score is more important.
 struct ScoreMap {
   uint32_t layers = 0, tokens = 0, heads = 0;
   std::vector<float> values;  // [layers, tokens, heads], row-major
@@ -40,8 +42,8 @@ struct PageToScore {
   uint64_t first_position = 0;
   const AttentionColumns* columns = nullptr;  // null: nothing was reported
   const QueryStatistics* queries = nullptr;   // null: nothing is known
-  // Nonzero: this token stays, whatever its score (system prompts, spans that a worker names).
-  // Empty or [tokens].
+  // Nonzero: the token stays, whatever its score (system prompts, spans that a worker names). Empty
+  // or [tokens].
   std::span<const uint8_t> protected_tokens = {};
 };
 

@@ -1,9 +1,9 @@
-// Scores of the tokens of one layer from its keys, values and positions alone: no attention, so
-// they hold for every request that shares the page.
+// Scores of the tokens of one layer from its keys, values and positions alone. They need no
+// attention, so they hold for every request that shares the page.
 //
-// `out` is [tokens, heads]. Scores have the same bits on every SIMD target (vector_sums.h), but for
-// those that need a matrix product, redundancy and leverage: they differ by rounding. Each reads
-// only the part of the layer that it speaks of. Free functions, thread-safe.
+// `out` is [tokens, heads]. Scores have the same bits on every SIMD target (vector_sums.h), except
+// those that need a matrix product: redundancy and leverage differ by rounding. Each score reads
+// only the parts of the layer that it names. Free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_KEY_VALUE_SCORES_H_
 #define KVSTOW_KERNELS_IMPORTANCE_KEY_VALUE_SCORES_H_
 
@@ -30,8 +30,8 @@ struct LayerView {
 // Position in the sequence: the last token scores highest (a sliding window).
 void PositionScore(const LayerView& layer, float* out);
 
-// The null that every other score must beat: uniform in [0, 1) by a hash of seed, layer, head and
-// position.
+// The baseline that every other score must beat: uniform in [0, 1) by a hash of seed, layer, head
+// and position.
 void RandomScore(const LayerView& layer, uint32_t seed, float* out);
 
 // -|k|: keys of small norm draw attention (Devoto et al., arXiv:2406.11430).
@@ -40,17 +40,17 @@ void KeyNormScore(const LayerView& layer, float* out);
 // |v|: what a token can add to the output.
 void ValueNormScore(const LayerView& layer, float* out);
 
-// -cos(k, mean of the normalized keys of the page): unlike the rest is important (KeyDiff,
+// -cos(k, mean of the normalized keys of the page): a key unlike the rest is important (KeyDiff,
 // arXiv:2504.15364).
 void KeyDiversityScore(const LayerView& layer, float* out);
 
-// Minus the mean cosine of k to the other keys of the page whose cosine is above `above` (R-KV,
-// arXiv:2505.24133): how little of it others repeat.
+// Minus the sum, over the number of tokens, of those cosines of k to the other keys of the page
+// that are above `above` (R-KV, arXiv:2505.24133): how little of it others repeat.
 void RedundancyScore(const LayerView& layer, float above, float* out);
 
-// Each partition of `lag` tokens is normalized, channel by channel, by minimum and maximum of the
-// next one; softmax over the partition of the deviation across channels, of K plus that of V
-// (LagKV, arXiv:2504.04704). The last partition has no next and scores above all others.
+// Normalizes each partition of `lag` tokens, channel by channel, by minimum and maximum of the next
+// one. The score is the softmax over the partition of the deviation across channels, of K plus that
+// of V (LagKV, arXiv:2504.04704). The last partition has no next and scores above all others.
 void LagScore(const LayerView& layer, uint32_t lag, float* out);
 
 // Statistical leverage of k among the keys of the page, k^T (K^T K + ridge)^-1 k: how much of its

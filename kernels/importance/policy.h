@@ -3,18 +3,19 @@
 //
 //   column(name=attn_window)|pool(kind=mean,width=5)|protect(first=4,last=32)|budget(keep=0.25)
 //
-// Score ops work on a stack, as a pocket calculator does: an op that makes a score pushes it,
-// `plus` and `times` take two and push one, `pool`, `norm` and the like change the top. `protect`
-// and the action stand last. With budget(split=S) two scores are left: the first takes the part S
-// of the budget, the second the rest. docs/CODECS.md lists the ops; the published methods are rows
-// of ImportancePresets(), each one line of them.
+// Score ops work on a stack, as a pocket calculator does. An op that makes a score pushes it.
+// `plus` and `times` take two and push one. `pool`, `norm` and the like change the top. `protect`
+// and the action stand last. budget(split=S) takes two scores: the first gets the part S of the
+// budget, the second the rest. docs/CODECS.md lists the ops. The published methods are rows of
+// ImportancePresets(), each one line of ops.
 //
-// Immutable: thread-safe. The same page and columns give the same selection on every machine whose
-// floating point is IEEE's, but for scores that need a matrix product (leverage, redundancy,
-// queries), which may differ in a tie.
+// Immutable: thread-safe. The same page and columns give the same selection on every machine with
+// IEEE floating point. Scores that need a matrix product (leverage, redundancy, queries) are the
+// exception: they may differ in a tie.
 //
-// Errors: INVALID_ARGUMENT names the op and what is wrong, also for a column of the wrong length;
-// FAILED_PRECONDITION names the column or the statistics that the page lacks.
+// Errors: INVALID_ARGUMENT names the op and what is wrong, also for a column of the wrong length.
+// FAILED_PRECONDITION names the column or the statistics that the page lacks. OUT_OF_RANGE names a
+// layer with NaN or Inf in what a score reads.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
 #define KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
 
@@ -51,21 +52,21 @@ struct ScoreOpInfo {
 const ScoreOpInfo* FindScoreOp(absl::string_view name);
 
 // Names of the arguments of `protect`, of `budget` and of `class`, in the order in which they may
-// stand without.
+// stand without a name.
 std::span<const absl::string_view> ProtectionArguments();
 std::span<const absl::string_view> BudgetArguments();
 std::span<const absl::string_view> ClassArguments();
 
-// Columns that the profile of layers kVariance (budget.h) reads.
+// The columns that the layer profile kVariance (budget.h) reads.
 inline constexpr absl::string_view kWindowColumn = "attn_window";
 inline constexpr absl::string_view kVarianceColumn = "attn_window_var";
 
-// The scores (tokens of all layers and heads, in the shape of the page) of the column `name`, query
-// heads averaged into their KV heads.
+// Returns the scores of the column `name`, for the tokens of all layers and heads, in the shape of
+// the page. Query heads are averaged into their KV heads.
 absl::StatusOr<ScoreMap> ColumnScores(const PageToScore& page, absl::string_view name);
 
-// The recipe with the share `keep` (0..1) in its `budget`, whose count and threshold go.
-// INVALID_ARGUMENT when it drops no tokens.
+// Returns the recipe with the share `keep` (0..1) in its `budget`, without its count and threshold.
+// Fails with INVALID_ARGUMENT when the recipe drops no tokens.
 absl::StatusOr<Recipe> WithKeep(const Recipe& recipe, double keep);
 
 class ImportancePolicy {
@@ -73,18 +74,18 @@ class ImportancePolicy {
   // `ops` must end in `budget` or `class`.
   static absl::StatusOr<ImportancePolicy> Make(std::span<const Op> ops);
 
-  // The score that the action goes by: the last one.
+  // Returns the score that the action goes by: the last one.
   absl::StatusOr<ScoreMap> Scores(const PageToScore& page) const;
-  // What `budget` keeps.
+  // Returns the tokens that `budget` keeps.
   absl::StatusOr<Selection> Select(const PageToScore& page) const;
-  // What `class` makes of the page's scores, in a run of layers: see token_steps.h.
+  // Returns the steps that `class` makes of the page's scores, in a run of layers (token_steps.h).
   std::vector<float> LogStepsOf(const PageToScore& page, const ScoreMap& scores,
                                 LayerRange layers) const;
   const Protection& protection() const { return protection_; }
   const Budget& budget() const { return budget_; }
   // Names of the columns that it reads.
   std::span<const std::string> columns() const { return columns_; }
-  // Whether it reads statistics of the queries.
+  // Returns whether it reads statistics of the queries.
   bool reads_queries() const { return reads_queries_; }
 
  private:
@@ -96,10 +97,10 @@ class ImportancePolicy {
   bool reads_queries_ = false;
   Protection protection_;
   Budget budget_;
-  double power_ = 0;  // of `class`
+  double power_ = 0;  // power of `class`
 };
 
-// Published policies by name; ops with the arguments that the papers use.
+// Published policies by name: ops with the arguments that the papers use.
 std::span<const Preset> ImportancePresets();
 
 }  // namespace kvstow

@@ -1,4 +1,4 @@
-// Which statistics of queries (importance/query_tables.h) the policy of a recipe reads.
+// The statistics of queries (importance/query_tables.h) that the policy of a recipe reads.
 //
 // Free functions: thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_QUERY_NEEDS_H_
@@ -13,12 +13,14 @@
 
 namespace kvstow {
 
-// What the recipe's policy asks for of a calibration: section `queries` (query_tables.h), or
-// nothing when it reads no statistics of queries. INVALID_ARGUMENT when its ops name several blobs.
+// Returns the calibration that the recipe's policy needs: section `queries` (query_tables.h), or
+// nothing when it reads no statistics of queries. Fails with INVALID_ARGUMENT when its ops name
+// several blobs.
 absl::StatusOr<std::optional<CalibrationNeed>> QueryNeeds(const Recipe& recipe);
 
-// The same recipe with the statistics of this blob (its id in hexadecimal) named in full, where it
-// leaves open which, or gives the first digits of this one. Others stay as they are.
+// Returns the recipe with the statistics of this blob (its id in hexadecimal) named in full, when
+// the recipe leaves the blob open or gives the first digits of this id. Returns other recipes as
+// they are.
 absl::StatusOr<Recipe> NameQueries(const Recipe& recipe, absl::string_view id);
 
 }  // namespace kvstow

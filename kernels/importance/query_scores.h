@@ -1,10 +1,12 @@
-// Scores of the tokens of a layer by the attention that queries of a known distribution will give
-// them: no query of this request is needed, so with calibrated statistics they hold for all.
+// Scores the tokens of a layer by the attention that queries of a known distribution will give
+// them. They need no query of this request, so with calibrated statistics they hold for all
+// requests.
 //
-// What depends on positions alone is computed once for a page; a LayerScore is then called for each
-// of its layers, with K as the page stores it (RoPE is taken off and put on by the spec), and
-// writes [tokens, heads]. `queries` must outlive it, and has a multiple of the layer's KV heads;
-// what the heads of a group give is averaged. Free functions; scores are thread-safe.
+// A function computes once for a page what depends on positions alone. Its LayerScore is then
+// called for each layer of the page, with K as the page stores it (the spec says how to take RoPE
+// off and put it on), and writes [tokens, heads]. `queries` must outlive it, and has a multiple of
+// the layer's KV heads. It averages over the heads of a group. Free functions; scores are
+// thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 #define KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 
@@ -22,10 +24,10 @@ using LayerScore = std::function<void(const LayerView&, float* out)>;
 // each head, toward its mean.
 void FindDirections(QueryStatistics& queries);
 
-// The attention that a Gaussian query expects to give, over the `ahead` positions after the page
-// (Expected Attention, arXiv:2510.00636):
+// The attention that a Gaussian query is expected to give, over the `ahead` positions after the
+// page (Expected Attention, arXiv:2510.00636):
 //   softmax over tokens of  k . R mu / sqrt(d) + k^T R S R^T k / (2 d),  R averaged over positions
-// computed at 24 of them, as the mean over the group's heads.
+// The average takes 24 positions. The score is the mean over the group's heads.
 LayerScore ExpectedAttentionScore(const PageToScore& page, uint32_t ahead);
 
 // k before RoPE along the main direction of the queries, toward their mean: the leading singular
@@ -33,8 +35,9 @@ LayerScore ExpectedAttentionScore(const PageToScore& page, uint32_t ahead);
 LayerScore QueryDirectionScore(const PageToScore& page);
 
 // The logit of a query at its centre, as a sum of cosines over RoPE's frequencies, averaged over
-// future offsets 1, 2, 4 .. 65536, plus a norm term for what of the queries the centre does not
-// hold; standardized within each head before heads are averaged (TriAttention, arXiv:2604.04921).
+// future offsets 1, 2, 4 .. 65536, plus a norm term for the part of the queries that the centre
+// does not hold. Standardized within each head before heads are averaged (TriAttention,
+// arXiv:2604.04921).
 LayerScore TrigonometricScore(const PageToScore& page);
 
 }  // namespace kvstow

@@ -1,6 +1,6 @@
-// What the last queries of a sequence say of its tokens: columns for policies that go by recent
-// attention, and statistics for those that go by the distribution of queries. For workers that
-// keep queries, and for cases that carry them.
+// The attention of the last queries of a sequence, as columns for policies that go by recent
+// attention, and their statistics, for policies that go by the distribution of queries. For workers
+// that keep queries, and for cases that carry them.
 //
 // Free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_RECENT_QUERIES_H_
@@ -21,20 +21,20 @@ struct RecentQueries {
   const float* values = nullptr;
 };
 
-// Of all tokens of a sequence, [tokens, heads] each, by causal attention.
+// Causal attention to all tokens of a sequence, [tokens, heads] each.
 struct RecentAttention {
   std::vector<float> sum;       // probability received
   std::vector<float> variance;  // of the probability, over the queries
-  std::vector<float> last;      // by the last query
+  std::vector<float> last;      // from the last query
   std::vector<float> hits;      // queries that gave more than one over the tokens that they saw
 };
 
-// `keys`: the whole sequence, K after RoPE; V is not read. Only the last `window` of the queries
-// count, at least one.
+// `keys` is the whole sequence, K after RoPE; V is not read. Only the last `window` queries count;
+// `window` is at least 1.
 RecentAttention AttentionOf(const LayerView& keys, const RecentQueries& queries, uint32_t window);
 
-// Adds the layer's queries to `out`, whose vectors grow layer by layer. `first_position` is that of
-// the first of them.
+// Adds the layer's queries to `out`, whose vectors grow layer by layer. `first_position` is the
+// position of the first query.
 void AppendQueryStatistics(const RecentQueries& queries, const RopeSpec& rope,
                            uint64_t first_position, QueryStatistics& out);
 

@@ -1,5 +1,4 @@
-// What is done to scores once they are there: to their scale, to neighbours in a sequence, across
-// heads.
+// Operations on scores: on their scale, along a sequence, across heads.
 //
 // In place, for each layer by itself. Free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_SCORE_MAPS_H_
@@ -14,8 +13,8 @@ namespace kvstow {
 enum class Reduce : uint8_t { kMean, kMax };
 enum class Normalize : uint8_t { kStandard, kSoftmax, kRank, kMax, kSum };
 
-// The mean or the maximum over `width` tokens around each (width odd); past the ends, the end
-// repeats.
+// Each score becomes the mean or the maximum over `width` tokens around it (width odd). Past the
+// ends, the end repeats.
 void Pool(ScoreMap& scores, Reduce how, uint32_t width);
 
 // Every token of a chunk of `size` consecutive tokens gets the chunk's mean (ChunkKV,
@@ -27,10 +26,10 @@ void JoinHeads(ScoreMap& scores, Reduce how);
 
 // Over the tokens of each head: (x - mean) / deviation, softmax, rank / tokens (ties: the earlier
 // token ranks higher), x / max |x|, or x / sum |x|. Constant scores become 0, 1 / tokens, ranks, 1
-// or 1 / tokens.
+// or 1 / tokens; the last two keep a minus sign.
 void NormalizeScores(ScoreMap& scores, Normalize how);
 
-// Times 2^(-age / half_life), age in tokens before the last.
+// Multiplies by 2^(-age / half_life). The age counts tokens before the last.
 void Decay(ScoreMap& scores, double half_life);
 
 // a = a + weight * b, and a = a * b.

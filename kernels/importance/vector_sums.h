@@ -1,9 +1,9 @@
-// Sums over the channels of many vectors, of which scores of keys and values are made.
+// Sums over the channels of many vectors, for scores of keys and values.
 //
-// The order of additions is fixed, so that a sum has the same bits on every SIMD target: 16 partial
-// sums in F32, channel c in sum c % 16; then sum i takes in sum i + 8, i + 4, i + 2 and i + 1. No
-// multiply-add is fused. Squares of values beyond 1e18 overflow to Inf. The references do the same
-// value by value. Free functions, thread-safe. Highway, dispatched at run time.
+// The order of additions is fixed, so that a sum has the same bits on every SIMD target. There are
+// 16 partial sums in F32, channel c in sum c % 16. Then sum i takes in sum i + 8, i + 4, i + 2 and
+// i + 1. No multiply-add is fused. Squares of values beyond 1e18 overflow to Inf. The references do
+// the same value by value. Free functions, thread-safe. Highway, dispatched at run time.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_VECTOR_SUMS_H_
 #define KVSTOW_KERNELS_IMPORTANCE_VECTOR_SUMS_H_
 
@@ -18,7 +18,7 @@ struct Vectors {
   const float* operator[](size_t i) const { return x + i * stride; }
 };
 
-// out[i] = x_i . y_i, y_i `y_stride` apart; 0: all with the same y.
+// out[i] = x_i . y_i. The y_i stand `y_stride` apart; 0 = the same y for all.
 void DotProducts(const Vectors& x, const float* y, size_t y_stride, float* out);
 void DotProductsReference(const Vectors& x, const float* y, size_t y_stride, float* out);
 

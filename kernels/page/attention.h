@@ -1,4 +1,4 @@
-// What is known of the attention that the tokens of a page get. Plain values.
+// The attention that the tokens of a page get, and the queries that give it. Plain values.
 #ifndef KVSTOW_KERNELS_PAGE_ATTENTION_H_
 #define KVSTOW_KERNELS_PAGE_ATTENTION_H_
 
@@ -10,21 +10,21 @@
 
 namespace kvstow {
 
-// What attention gave the tokens of a page, as a worker reports it. `heads` may be the KV heads or
-// the query heads, a multiple of them: query heads of one KV head stand together.
+// The attention that the tokens of a page got, as a worker reports it. `heads` counts the KV heads
+// or the query heads, a multiple of them. The query heads of one KV head stand together.
 struct AttentionColumn {
   uint32_t heads = 0;
-  uint64_t queries = 0;       // that the scores sum over
+  uint64_t queries = 0;       // queries that the scores sum over
   std::vector<float> scores;  // [layers, tokens, heads]
 };
-// By name. Names that the presets read:
+// Columns by name. The presets read these:
 //   attn_sum         probability received, summed over all queries (H2O)
 //   attn_window      the same over the last queries only (SnapKV)
 //   attn_window_var  its variance over those queries (CAKE)
-//   attn_last        by the last query alone (TOVA)
+//   attn_last        the same from the last query alone (TOVA)
 //   attn_hits        how many of the last queries gave the token more than its even share
 //                    (Scissorhands)
-//   kvzip, kvzap     what those methods give
+//   kvzip, kvzap     the scores of those methods
 using AttentionColumns = std::map<std::string, AttentionColumn, std::less<>>;
 
 // The queries of a model as a distribution, before RoPE: calibrated, or sent by a worker.

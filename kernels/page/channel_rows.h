@@ -1,7 +1,7 @@
-// Rows of one channel's values, token after token: their moments, and shifting them.
+// Sums and shifts of rows. A row holds one channel's values, token after token.
 //
-// Free functions, thread-safe. The same bits on every machine and SIMD target: sums run over 8
-// lanes.
+// Free functions, thread-safe. They give the same bits on every machine and SIMD target: sums run
+// over 8 lanes.
 #ifndef KVSTOW_KERNELS_PAGE_CHANNEL_ROWS_H_
 #define KVSTOW_KERNELS_PAGE_CHANNEL_ROWS_H_
 
@@ -19,7 +19,7 @@ void ShiftRow(float shift, size_t count, float* row);
 // Adds `other` value by value.
 void AddRow(const float* other, size_t count, float* row);
 
-// The largest magnitude; 0 of none. Values are finite.
+// Returns the largest magnitude, or 0 when there are no values. Values are finite.
 float LargestMagnitude(const float* values, size_t count);
 
 }  // namespace kvstow

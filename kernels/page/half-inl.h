@@ -1,8 +1,9 @@
-// Vectors of F32 to and from the bits of fp16, for the files that are compiled once a SIMD target.
+// Converts vectors of F32 to and from the bits of fp16, for the files that are compiled once for
+// each SIMD target.
 //
-// Rounds to nearest even, denormals included, overflow to Inf: as half.h. Highway's own conversion
-// does so where the target has an instruction for it; elsewhere it rounds otherwise, so the bits
-// are computed here.
+// Rounds to nearest even, denormals included, overflow to Inf, as half.h does. Highway's own
+// conversion does so where the target has an instruction for it. Elsewhere it rounds otherwise, so
+// this file computes the bits.
 #if defined(KVSTOW_KERNELS_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_HALF_INL_H_
 #undef KVSTOW_KERNELS_HALF_INL_H_

@@ -1,8 +1,9 @@
-// One value between F32 and the 16-bit types, by bits: the reference that every faster way equals.
+// Converts one value between F32 and the 16-bit types, by bits. Every faster way equals this
+// reference.
 //
 // Rounds to nearest, ties to even, denormals included. Free functions, thread-safe. They hold for
-// the default floating-point environment (no flush to zero). constexpr, so that GPU code may call
-// them as well (nvcc --expt-relaxed-constexpr).
+// the default floating-point environment (no flush to zero). They are constexpr, so GPU code may
+// call them as well (nvcc --expt-relaxed-constexpr).
 #ifndef KVSTOW_KERNELS_PAGE_HALF_H_
 #define KVSTOW_KERNELS_PAGE_HALF_H_
 
@@ -17,7 +18,7 @@ inline constexpr float kMaxBf16 = 0x1.fep127f;
 constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = uint32_t{half & 0x8000u} << 16;
   const uint32_t magnitude = half & 0x7fffu;
-  // Exponents move by a multiplication, which is exact for denormals too.
+  // A multiplication moves the exponent. It is exact for denormals too.
   const float finite = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   const uint32_t bits = magnitude >= 0x7c00 ? (0x7f800000u | (magnitude & 0x3ff) << 13)
                                             : std::bit_cast<uint32_t>(finite);

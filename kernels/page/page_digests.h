@@ -1,6 +1,7 @@
-// Digests of a raw page that comes piece by piece, made while each piece is in a core's cache: of
-// the page, and of its runs of layers, which a codec that keeps the very bytes would else read
-// again (PageToEncode). A value; not thread-safe.
+// Digests of a raw page that comes piece by piece. A digester reads each piece while it is in a
+// core's cache. It makes the digest of the page and the digests of its runs of layers. A codec that
+// keeps the very bytes would otherwise read the runs again (PageToEncode). A value; not
+// thread-safe.
 #ifndef KVSTOW_KERNELS_PAGE_PAGE_DIGESTS_H_
 #define KVSTOW_KERNELS_PAGE_PAGE_DIGESTS_H_
 
@@ -14,23 +15,23 @@ namespace kvstow {
 
 struct PageDigests {
   Digest128 page;              // Xxh3_128
-  std::vector<uint64_t> runs;  // Xxh3 of each, in order; none: the codec has no use for them
+  std::vector<uint64_t> runs;  // Xxh3 of each, in order; empty: the codec has no use for them
 };
 
 class PageDigester {
  public:
-  // `run_bytes`: KeptRunBytes (codec.h).
+  // `run_bytes` is KeptRunBytes (codec.h); 0 = no runs.
   explicit PageDigester(size_t run_bytes) : run_bytes_(run_bytes), left_(run_bytes) {}
 
   void Update(std::span<const uint8_t> piece);
-  // Of what came so far; the last run may be shorter than the others.
+  // Returns the digests of the bytes so far. The last run may be shorter than the others.
   PageDigests Finish();
 
  private:
   void EndRun();
 
   size_t run_bytes_;
-  size_t left_;  // of the run that has begun
+  size_t left_;  // bytes left of the run that has begun
   Xxh3Stream page_, run_;
   std::vector<uint64_t> runs_;
 };

@@ -1,4 +1,4 @@
-// Slabs: the unit that transforms and quantizers see.
+// Slabs: the unit of transforms and quantizers.
 #ifndef KVSTOW_KERNELS_PAGE_SLAB_H_
 #define KVSTOW_KERNELS_PAGE_SLAB_H_
 
@@ -17,7 +17,7 @@ struct SlabShape {
   size_t values() const { return vectors() * dim; }
 };
 
-// Consecutive tokens of a slab. A whole slab is one as well.
+// Consecutive tokens of a slab. A whole slab is a tile as well.
 struct SlabTile {
   SlabTile(const SlabShape& whole) : slab(whole), tokens(whole.tokens) {}  // NOLINT: is one
   SlabTile(const SlabShape& of, uint32_t first, uint32_t count)
@@ -26,7 +26,7 @@ struct SlabTile {
   SlabShape slab;
   uint32_t first_token = 0, tokens = 0;
 
-  // As if the tile were a slab of its own.
+  // Returns the shape of the tile as a slab of its own.
   SlabShape shape() const { return {slab.part, tokens, slab.heads, slab.dim}; }
   size_t vectors() const { return size_t{tokens} * slab.heads; }
   size_t values() const { return vectors() * slab.dim; }

@@ -1,5 +1,5 @@
-// splitmix64 (Steele, Lea and Flood 2014): fixed random numbers of the formats, a pure function;
-// constexpr, so that GPU code may call it as well.
+// splitmix64 (Steele, Lea and Flood 2014): the fixed random numbers of the formats. A pure
+// function, constexpr, so that GPU code may call it as well.
 #ifndef KVSTOW_KERNELS_PAGE_SPLIT_MIX_H_
 #define KVSTOW_KERNELS_PAGE_SPLIT_MIX_H_
 
@@ -14,8 +14,9 @@ constexpr uint64_t SplitMix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A number close to a standard Gaussian: the sum of twelve 16-bit numbers, less its mean, over
-// 2^16. They are the four parts, the low first, of splitmix64(3 index + k), k = 0, 1, 2.
+// Returns a number close to a standard Gaussian: the sum of twelve 16-bit numbers, less its mean,
+// over 2^16. The numbers are the four parts, the low part first, of splitmix64(3 index + k), k = 0,
+// 1, 2.
 inline float FixedGaussian(uint64_t index) {
   int64_t sum = -6 * 65535;
   for (uint64_t k = 0; k < 3; ++k) {

@@ -1,5 +1,5 @@
-// Vectors of F32 to and from a page's 16-bit values, for the files that are compiled once a SIMD
-// target. Storing rounds to nearest even and saturates to the largest finite value.
+// Converts vectors of F32 to and from a page's 16-bit values, for the files that are compiled once
+// for each SIMD target. Storing rounds to nearest even and saturates to the largest finite value.
 #if defined(KVSTOW_KERNELS_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_VALUES_INL_H_
 #undef KVSTOW_KERNELS_VALUES_INL_H_
@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 
-// Loops over a page, or over its codes, ask for what they need so many bytes before: what the
-// processor foresees ends at the end of a page of memory.
+// Loops over a page, or over its codes, prefetch so many bytes ahead. The processor's own prefetch
+// ends at the end of a page of memory.
 constexpr size_t kAhead = 2048;
 
 struct F16Values {

@@ -6,7 +6,7 @@
 
 namespace kvstow {
 
-// One row of the table of presets. Names are for ever; a pipeline, once released, does not change.
+// One row of the table of presets. Names never change. A released pipeline does not change.
 struct Preset {
   absl::string_view name;
   absl::string_view pipeline;

@@ -6,15 +6,15 @@
 //   op       := name [ '(' argument {',' argument} ')' ]
 //   argument := [ name '=' ] value         value := number | word
 //
-// `int8` and `affine(bits=8,group=64)` are the same recipe: both have the same pipeline(), which is
-// what pages store, so that a page decodes without the table. text() is what was parsed,
+// `int8` and `affine(bits=8,group=64)` are the same recipe: both have the same pipeline(). Pages
+// store the pipeline, so a page decodes without the table of presets. text() is the parsed text,
 // canonically spaced.
 //
-// Where an op takes a step, `ratio` or `error` may stand in its place: rate control (rate_codec.h)
+// Where an op takes a step, `ratio` or `error` may stand in its place. Rate control (rate_codec.h)
 // then finds a step for each page.
 //
-// A Recipe is an immutable value; thread-safe. ParseRecipe (parse_recipe.h) makes one from text;
-// MakeCodec (make_codec.h) checks what it means for a given KvSpec.
+// A Recipe is an immutable value; thread-safe. ParseRecipe (parse_recipe.h) makes one from text.
+// MakeCodec (make_codec.h) checks whether it fits a given KvSpec.
 #ifndef KVSTOW_KERNELS_RECIPE_RECIPE_H_
 #define KVSTOW_KERNELS_RECIPE_RECIPE_H_
 
@@ -38,25 +38,26 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-// `op(name=value,...)|...`: what Parse reads back.
+// Returns `op(name=value,...)|...`, which ParseRecipe reads back.
 std::string PipelineText(std::span<const Op> ops);
 
 class Recipe {
  public:
   Recipe() = default;
-  // `ops` are written out: no presets, and every argument has its name. `text` is what was parsed,
-  // the pipeline itself when it is empty.
+  // `ops` are written out: no presets, and every argument that has a name carries it. `text` is the
+  // parsed text; empty = the pipeline itself.
   explicit Recipe(std::vector<Op> ops, std::string text = "");
 
   const std::string& text() const { return text_; }
-  // The written-out form: ops with their arguments, presets expanded.
+  // Returns the written-out form: ops with their arguments, presets expanded.
   const std::string& pipeline() const { return pipeline_; }
   std::span<const Op> ops() const { return ops_; }
-  // The importance policy that the recipe begins with, up to `budget` or `class`, or nothing; and
-  // what codes the tokens, or nothing when those that `budget` keeps stay as they are.
+  // policy_ops are the importance policy that the recipe begins with, up to `budget` or `class`, or
+  // nothing. codec_ops code the tokens; they are empty when the tokens that `budget` keeps stay as
+  // they are.
   std::span<const Op> policy_ops() const { return ops().first(policy_ops_); }
   std::span<const Op> codec_ops() const { return ops().subspan(policy_ops_); }
-  // Whether the policy drops tokens; it may also say how finely each is coded.
+  // Returns whether the policy drops tokens. Another policy says how finely each token is coded.
   bool drops_tokens() const { return policy_ops_ > 0 && ops_[policy_ops_ - 1].name == "budget"; }
   // Two recipes are equal when their pipelines are.
   bool operator==(const Recipe& other) const { return pipeline_ == other.pipeline_; }
