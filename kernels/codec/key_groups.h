@@ -5,7 +5,7 @@
 // K with means of many standard deviations. Then groups of channels of one token have steps many
 // times what varies, and groups of tokens of one channel do not. So a recipe of 8-bit `affine`
 // alone that does not name `k` (`int8`) leaves the axis open. A page gets `k=channel` when groups
-// by token would be too coarse for it. Its header says so, so decoding knows nothing of the choice.
+// by token would be too coarse for it. Its header says it, so decoding knows nothing of the choice.
 // Other pages have the bytes that the recipe says. `k=token` pins the axis.
 //
 // `planes` and `joint` take means off before they code. But they keep the first tokens of a text

@@ -7,9 +7,9 @@
 //
 // For each page the codec looks for the step that comes closest. It encodes with a step, draws the
 // line through the logarithms of its measurements, and tries the step where that line meets the
-// target, within the bracket. It stops after kMostTrials. The page then says the step that made it
-// (`planes(step=0.53120,...)`) and is like any other. A target that no step reaches gets the step
-// at that end of the op's range.
+// target, within the bracket. It tries at most kMostTrials steps. The page then says the step that
+// made it (`planes(step=0.53120,...)`) and is like any other. A target that no step reaches gets
+// the step at that end of the op's range.
 //
 // Encoding is deterministic: the search uses a piecewise linear logarithm, which is the same on
 // every machine. Thread-safe.

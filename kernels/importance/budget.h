@@ -1,7 +1,6 @@
 // Budgets: choose the tokens that stay by their scores.
 //
-//   Selection s = SelectTokens({.keep = 0.25}, {.first = 4, .last = 32}, {}, shares, scores,
-//   nullptr);
+//   auto s = SelectTokens({.keep = 0.25}, {.first = 4, .last = 32}, {}, shares, scores, nullptr);
 //
 // Protected tokens always stay, even when they are more than the budget, and count against it. The
 // rest of the budget goes to the highest scores; of equal ones to the earliest position, then the

@@ -15,7 +15,7 @@
 //
 // Errors: INVALID_ARGUMENT names the op and what is wrong, also for a column of the wrong length.
 // FAILED_PRECONDITION names the column or the statistics that the page lacks. OUT_OF_RANGE names a
-// layer with NaN or Inf in what a score reads.
+// layer with NaN or Inf in the values that a score reads.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
 #define KVSTOW_KERNELS_IMPORTANCE_POLICY_H_
 

@@ -2,11 +2,11 @@
 // them. They need no query of this request, so with calibrated statistics they hold for all
 // requests.
 //
-// A function computes once for a page what depends on positions alone. Its LayerScore is then
-// called for each layer of the page, with K as the page stores it (the spec says how to take RoPE
-// off and put it on), and writes [tokens, heads]. `queries` must outlive it, and has a multiple of
-// the layer's KV heads. It averages over the heads of a group. Free functions; scores are
-// thread-safe.
+// Each function computes the parts that depend on positions alone once for a page. Its LayerScore
+// is then called for each layer of the page, with K as the page stores it (the spec says how to
+// take RoPE off and put it on), and writes [tokens, heads]. `queries` must outlive it, and has a
+// multiple of the layer's KV heads. It averages over the heads of a group. Free functions; scores
+// are thread-safe.
 #ifndef KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 #define KVSTOW_KERNELS_IMPORTANCE_QUERY_SCORES_H_
 

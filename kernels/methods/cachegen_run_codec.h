@@ -2,22 +2,23 @@
 // and entropy coding by a table for each channel.
 //
 //   deltas(every,bins,early,middle,late)
-//       As in the paper. Of every `every` tokens (2..4096, 10) the first, the anchor, is coded in
-//       `bins` bins (4..256, 256) of its largest magnitude over all heads and channels of the slab;
-//       of the others the difference to the anchor before them, as decoded, in steps of `early`,
-//       `middle` and `late` (0.01..8; 0.5, 1, 1.5) times the rms of all differences of the slab,
-//       for the first, the second and the last third of the model's layers.
+//       As in the paper. The first of every `every` tokens (2..4096, 10) is the anchor. It is coded
+//       in `bins` bins (4..256, 256) of its largest magnitude over all heads and channels of the
+//       slab. The others are coded as differences to the anchor before them, as decoded. Their step
+//       is `early`, `middle` or `late` (0.01..8; 0.5, 1, 1.5) times the rms of all differences of
+//       the slab, in the first, the second and the last third of the model's layers.
 //   bins(k,k_then,k_from,v,v_then,v_from)
-//       As in LMCache, which codes no differences: every token is an anchor, of `k` bins (4..256,
-//       32) before layer `k_from` (10) and of `k_then` (16) from there on; V likewise, v = 32,
-//       v_then = 16, v_from = 2.
+//       As in LMCache, which codes no differences: every token is an anchor. K has `k` bins
+//       (4..256, 32) before layer `k_from` (10) and `k_then` (16) from there on. V likewise,
+//       v = 32, v_then = 16, v_from = 2.
 //
 //   anchor  a = fp16(max |x|), T = bins / 2 - 1, q = round(x T / a), x' = q a / T
 //   other   s = fp16(step), d = x - anchor', q = round(d / s), x' = anchor' + q s
 //
-// Entropy coding is that of the plane coder (plane_coder.h) with its static tables; the row of a
-// channel is taken from its rms over the page and stored in a byte, so a page carries no table of
-// its own: LMCache's, 66 bytes a channel, are 2 bits a value in a page of 256 tokens.
+// The plane coder (plane_coder.h) does the entropy coding with its static tables. The row of a
+// channel follows from the rms of its codes over the page and is stored in a byte. So a page
+// carries no table of its own: LMCache's, 66 bytes a channel, are 2 bits a value in a page of 256
+// tokens.
 //
 // One level. Body: docs/FORMAT.md. Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_CACHEGEN_RUN_CODEC_H_

@@ -1,8 +1,9 @@
-// A fit that needs no more than a sample of token vectors: one pass, bounded memory.
+// A fit that needs only a sample of token vectors: one pass, bounded memory.
 //
-// Of every 2^k-th token beyond the first tokens of a text (kFirstTokens) the whole vector is kept,
-// [K before RoPE of all layers, V of all layers]; whenever there are too many, every other goes and
-// k grows. So the sample depends on the pages and their order only, and is spread over all of them.
+// It keeps the whole vector of every 2^k-th token beyond the first tokens of a text (kFirstTokens),
+// [K before RoPE of all layers, V of all layers]. Whenever there are too many, every other one goes
+// and k grows. So the sample depends only on the pages and their order, and is spread over all of
+// them.
 //
 // Memory: kSampleBytes, or 1,024 vectors when those are more. Not thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_CALIBRATION_SAMPLE_H_
@@ -39,10 +40,10 @@ class TokenSample {
   std::vector<float> rows_;
 };
 
-// What becomes of the sample: the body of the section.
+// Makes the body of the section from the sample.
 using FitSection = std::function<absl::StatusOr<std::string>(const TokenSample&)>;
 
-// A fit of one section for `layers_per_run`. Errors of CheckFit.
+// Makes a fit of one section for `layers_per_run`. Errors are CheckFit's.
 absl::StatusOr<std::unique_ptr<CalibrationFit>> MakeSampledFit(const KvSpec& spec,
                                                                const ModelStats& stats,
                                                                uint32_t layers_per_run,

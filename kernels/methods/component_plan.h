@@ -1,6 +1,7 @@
 // How principal components are cut into groups and how many bits each group gets (KVTC, arXiv
-// 2511.01815): a group of 1, 16, 64, 256 or 1,024 consecutive components is dropped, or kept as
-// integers of 2 or 4 bits or as 8-bit floats, with a shift and a scale (fp16 each) for every token.
+// 2511.01815). A group of 1, 16, 64, 256 or 1,024 consecutive components is dropped, or kept as
+// integers of 2 or 4 bits or as 8-bit floats. A kept group has a shift and a scale (fp16 each) for
+// every token.
 //
 //   int b: m = fp16(min), s = fp16((max - m) / (2^b - 1)), q = round((c - m) / s), c' = q s + m
 //   fp8:   m = fp16((min + max) / 2), a = fp16(max |c - m|), q = E4M3(448 (c - m) / a),
@@ -28,25 +29,26 @@ struct ComponentGroup {
   ComponentType type = ComponentType::kDropped;
   bool operator==(const ComponentGroup&) const = default;
 };
-// Groups of the leading components, in order; what lies behind the last is dropped.
+// Groups of the leading components, in order. Components behind the last group are dropped.
 using ComponentPlan = std::vector<ComponentGroup>;
 
 size_t PlannedComponents(const ComponentPlan& plan);
-// Bits a token, shifts and scales included.
+// Returns the bits a token, shifts and scales included.
 uint64_t PlannedBits(const ComponentPlan& plan);
 
-// The plan that takes at most `budget` bits a token with the least squared error over the sample
-// `c` [tokens, rank] (up to what a Lagrange multiplier finds: a point on the lower convex hull).
+// Returns the plan that takes at most `budget` bits a token with the least squared error over the
+// sample `c` [tokens, rank]. It is the least that a Lagrange multiplier finds: a point on the lower
+// convex hull.
 ComponentPlan MakeComponentPlan(std::span<const float> c, size_t rank, uint64_t budget);
 
-// The bytes of `tokens` rows at `c` [tokens, rank], appended: for each group its shifts, its scales
-// (fp16, one a token each) and its codes, token after token, bit-packed. False when a shift or a
-// scale is beyond fp16.
+// Appends the bytes of `tokens` rows at `c` [tokens, rank]: for each group its shifts, its scales
+// (fp16, one a token each) and its codes, token after token, bit-packed. Returns false when a shift
+// or a scale is beyond fp16.
 bool EncodeComponents(const ComponentPlan& plan, const float* c, size_t tokens, size_t rank,
                       std::string& out);
 size_t EncodedComponentBytes(const ComponentPlan& plan, size_t tokens);
-// `bytes` are EncodedComponentBytes; writes `c` [tokens, rank], 0 what is dropped. False when a
-// shift, a scale or a code is not a number.
+// `bytes` are EncodedComponentBytes. Writes `c` [tokens, rank], 0 for dropped components. Returns
+// false when a shift, a scale or a code is not finite.
 bool DecodeComponents(const ComponentPlan& plan, const uint8_t* bytes, size_t tokens, size_t rank,
                       float* c);
 

@@ -1,6 +1,6 @@
-// The first tokens of a text, which lie far outside the distribution of all others: the joint codec
+// The first tokens of a text, which lie far outside the distribution of all others. The joint codec
 // keeps them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
-// K has large means 5 bits of it are too few, and what they lose is most of what a page loses:
+// K has large means, 5 bits are too few for it, and their loss is most of what a page loses.
 // `firstbits` says another number, and key_groups.h chooses it.
 //
 // Immutable: thread-safe.
@@ -23,22 +23,24 @@ namespace kvstow {
 
 inline constexpr uint32_t kFirstBits = 5, kFineFirstBits = 8;
 
-// What first tokens are coded by, for an op that has the argument `firstbits`.
+// Makes the quantizer of first tokens, for an op that has the argument `firstbits`.
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments& arguments);
 
 class FirstTokens {
  public:
-  // Positions below `first` (kFirstTokens) are kept apart, in `firstbits` bits: arguments of an op.
+  // Positions below `first` (0..64, kFirstTokens) are kept apart, in `firstbits` bits. Both are
+  // arguments of an op.
   static absl::StatusOr<FirstTokens> Make(const OpArguments& arguments, const KvSpec& spec);
 
-  // How many of a run's tokens are among them; they lead.
+  // Returns how many of a run's tokens are first tokens. They lead the run.
   uint32_t Count(const Run& run) const;
-  // Bytes that Encode writes for a run.
+  // Returns the bytes that Encode writes for a run.
   size_t Bytes(const Run& run) const;
-  // Of the run's raw bytes. Nothing when a value is NaN, Inf or beyond what fp16 scales can hold.
+  // Encodes the run's raw bytes. Returns nothing when a value is NaN, Inf or beyond what fp16
+  // scales can hold.
   std::optional<std::string> Encode(const Run& run, std::span<const uint8_t> raw) const;
-  // Those of them that are wanted, into `raw`, laid out as a page of the wanted layers and tokens.
-  // `body` has Bytes(run) bytes. DATA_LOSS when a scale is not finite.
+  // Decodes those of them that are wanted into `raw`, laid out as a page of the wanted layers and
+  // tokens. `body` has Bytes(run) bytes. Fails with DATA_LOSS when a scale is not finite.
   absl::Status Decode(const Run& run, const uint8_t* body, const PageRange& wanted,
                       std::span<uint8_t> raw) const;
 

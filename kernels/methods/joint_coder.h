@@ -1,6 +1,6 @@
-// The coded form of calibrated pages (joint_run_codec.h): what the tokens of a run of layers became
-// by its transform, to bodies and back. The transform itself is not here: a CPU's is in
-// joint_run_codec.cc, a GPU's in cuda/joint_device_codec.h.
+// The coded form of calibrated pages (joint_run_codec.h): turns the transformed tokens of a run of
+// layers into bodies and back. The transform itself is elsewhere: a CPU's in joint_run_codec.cc, a
+// GPU's in device/device_joint_codec.h.
 //
 //   JointCoder::Make(arguments, spec, calibration, classed)
 //   coder.Encode(*coder.Find(layers), run, head, quantized)   // a quantized run in, bodies out
@@ -35,12 +35,12 @@ struct JointOptions {
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
 
-// What the tokens of one run became: magnitudes at the finest step, and energy classes.
+// The quantized tokens of one run: magnitudes at the finest step, and energy classes.
 struct QuantizedRun {
   uint32_t tokens = 0;            // all but the first ones
   std::vector<int32_t> q;         // [coded rank, PlaneStride(tokens)], 0 behind the tokens
   std::vector<uint8_t> energies;  // [PlaneStride(tokens)], the middle class behind the tokens
-  std::vector<uint8_t> classes;   // of steps; empty where all steps are the same
+  std::vector<uint8_t> classes;   // step classes; empty where all steps are the same
   // Coefficients of the sampled tokens, over their step factors, [coded rank,
   // SampleStride(tokens)]; 0 behind the tokens.
   std::vector<float> sample;
@@ -50,10 +50,10 @@ struct QuantizedRun {
   }
 };
 
-// The parts of a run's bodies, which they point into.
+// The parts of a run's bodies. `head` and `planes` point into the bodies.
 struct JointParts {
-  const uint8_t* head = nullptr;  // of FirstTokens
-  std::vector<uint8_t> classes;   // of steps of all other tokens, or empty
+  const uint8_t* head = nullptr;  // bytes of FirstTokens
+  std::vector<uint8_t> classes;   // step classes of all other tokens, or empty
   std::vector<std::span<const uint8_t>> planes;
 };
 
@@ -69,17 +69,18 @@ class JointCoder {
   const FirstTokens& first_tokens() const { return first_tokens_; }
   const Calibration& calibration() const { return *calibration_; }
 
-  // The run of just these layers; null when the calibration has none.
+  // Returns the run of just these layers, or null when the calibration has none.
   const CalibratedRun* Find(LayerRange layers) const;
   bool HasClasses(const CalibratedRun& run) const;
-  // How many leading coefficients of a run are coded: all, where step classes are told from them.
+  // Returns how many leading coefficients of a run are coded: all of them when step classes are
+  // told from them.
   size_t CodedRank(const CalibratedRun& run) const;
 
-  // All levels. `head` is what FirstTokens::Encode made.
+  // Returns all levels. `head` is the result of FirstTokens::Encode.
   std::vector<EncodedLevel> Encode(const CalibratedRun& calibrated, const Run& run,
                                    absl::string_view head, const QuantizedRun& quantized) const;
 
-  // Of the bodies of the first levels. DATA_LOSS says what does not fit.
+  // Reads the bodies of the first levels. Fails with DATA_LOSS, which says what does not fit.
   absl::StatusOr<JointParts> Read(const CalibratedRun& calibrated, const Run& run,
                                   std::span<const SharedBytes> bodies) const;
 
@@ -99,11 +100,11 @@ class JointCoder {
   std::shared_ptr<const PlaneLookups> lookups_;
 };
 
-// Reads coefficients out of the bodies of one run. One caller's; `coder`, `calibrated` and `parts`
-// outlive it.
+// Reads coefficients out of the bodies of one run. For one caller; `coder`, `calibrated` and
+// `parts` outlive it.
 class JointReader {
  public:
-  // Of a run with so many tokens behind the first ones.
+  // The run has `tokens` tokens behind the first ones.
   JointReader(const JointCoder& coder, const CalibratedRun& calibrated, const JointParts& parts,
               uint32_t tokens)
       : parts_(parts),
@@ -112,8 +113,9 @@ class JointReader {
         planes_(coder.CoderOf(calibrated)) {}
 
   size_t rank() const { return planes_.width(); }
-  // Of `wanted`, within the whole streams `streams`; both count from the first token that is not
-  // kept apart. [wanted.count, rank()], with step factors.
+  // Reads the coefficients of `wanted`, within the whole streams `streams`. Both count from the
+  // first token that is not kept apart. `by_token` becomes [wanted.count, rank()], with step
+  // factors.
   absl::Status Read(TokenRange streams, TokenRange wanted, std::vector<float>& by_token);
 
  private:

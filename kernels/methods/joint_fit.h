@@ -1,14 +1,14 @@
-// The fit of the joint transform (joint_run_codec.h), in four passes: means, then second moments,
-// then what the coefficients look like, then which tokens the model feels (token_importance.h;
+// Fits the joint transform (joint_run_codec.h) in four passes: means, then second moments, then the
+// distribution of the coefficients, then the tokens that the model feels (token_importance.h;
 // nothing to do without sensitivities).
 //
-// K is taken before RoPE; the first kFirstTokens tokens of a text are left out. Vectors are scaled
-// to what the model feels (ModelStats) or, without, each (K|V, layer, head) to its own spread; then
-// a principal component analysis of a run's K and V together. Of the components those are kept that
-// are non-zero in more than one token of a thousand at the finest step.
+// It takes K before RoPE and leaves out the first kFirstTokens tokens of a text. It scales vectors
+// to what the model feels (ModelStats) or, without that, each (K|V, layer, head) to its own spread.
+// A principal component analysis of a run's K and V together follows. The fit keeps the components
+// up to the last that is non-zero in more than one token of a thousand at the finest step.
 //
 // Memory: some (values a token of a run)^2 doubles for each run, and vectors of one page; it does
-// not grow with the number of pages. Time grows with tokens * width, and once with width^3 a run.
+// not grow with the number of pages. Time grows with tokens * width^2, and once with width^3 a run.
 //
 // Deterministic for one SIMD target. Errors are CheckFit's, and CalibrationFit's.
 #ifndef KVSTOW_KERNELS_METHODS_JOINT_FIT_H_
@@ -27,7 +27,7 @@ namespace kvstow {
 
 struct JointFitOptions {
   uint32_t layers_per_run = 1;
-  double finest_step = 1;  // the smallest that pages will be coded with
+  double finest_step = 1;  // the smallest step that pages will be coded with
 };
 
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJointFit(const KvSpec& spec,

@@ -13,16 +13,18 @@
 //   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
-// Every token is coded by itself. Body of level 0: the first tokens of a text (`first`), slab
-// after slab as affine(bits=5,group=32), then the step classes of the others, 3 bits each, if the
-// calibration tells of importance and `focus` is not 0, then the plane coder's body of the others;
-// of a further level only the latter. Level l is read with step * 2^(levels - 1 - l).
+// Every token is coded by itself. The body of level 0 holds the first tokens of a text (`first`),
+// slab after slab as affine(bits=`firstbits`,group=32). The step classes of the others follow, 3
+// bits each, if the calibration tells of importance and `focus` is not 0, or if a policy ends in
+// `class`. The plane coder's body of the others is last, and a further level has only that. Level l
+// is read with step * 2^(levels - 1 - l).
 //
-// Encoding is deterministic within one SIMD target: another may take another rounding decision, as
-// the products' sums round differently. Decoded values differ between targets by rounding only.
+// Encoding is deterministic within one SIMD target. Another target may take another rounding
+// decision, as the products' sums round differently. Decoded values differ between targets by
+// rounding only.
 //
 // Method: a Karhunen-Loeve transform over the layers and over K and V, whitened by what the model
-// feels; the published relative is KVTC (NVIDIA), over K and V apart.
+// feels. The published relative is KVTC (NVIDIA), over K and V apart.
 #ifndef KVSTOW_KERNELS_METHODS_JOINT_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_JOINT_RUN_CODEC_H_
 
@@ -35,12 +37,12 @@
 
 namespace kvstow {
 
-// INVALID_ARGUMENT when an argument is out of range or the calibration has another shape than the
-// spec.
+// Fails with INVALID_ARGUMENT when an argument is out of range or the calibration has another shape
+// than the spec.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration);
-// The same behind a policy that ends in `class`.
+// Makes the same behind a policy that ends in `class`.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedJointRunCodec(
     const OpArguments& arguments, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration);

@@ -1,4 +1,4 @@
-// Which tokens of calibrated pages their gains are measured on.
+// The tokens of calibrated pages on which their gains are measured.
 #ifndef KVSTOW_KERNELS_METHODS_JOINT_SAMPLING_H_
 #define KVSTOW_KERNELS_METHODS_JOINT_SAMPLING_H_
 
@@ -8,9 +8,9 @@
 
 namespace kvstow {
 
-// Every kGainEvery-th vector of kRansLanes tokens.
+// Samples are every kGainEvery-th vector of kRansLanes tokens.
 inline constexpr uint32_t kGainEvery = 4;
-// How many of the leading `tokens` that is.
+// Returns how many of the leading `tokens` are sampled.
 constexpr uint32_t SampledTokens(uint32_t tokens) {
   const uint32_t period = kGainEvery * kRansLanes, rest = tokens % period;
   return tokens / period * kRansLanes + (rest < kRansLanes ? rest : kRansLanes);

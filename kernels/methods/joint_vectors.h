@@ -24,17 +24,17 @@ class JointVectors {
   JointVectors(const KvSpec& spec, const Run& run);
 
   size_t width() const { return width_; }
-  // Vectors of `tokens`, one after the other at `x`, from the run's raw bytes (as a page has them).
-  // False when a value is NaN or Inf.
+  // Writes the vectors of `tokens`, one after the other, to `x`, from the run's raw bytes (as a
+  // page has them). Returns false when a value is NaN or Inf.
   bool Gather(std::span<const uint8_t> raw, TokenRange tokens, float* x) const;
-  // The inverse: finite `x` is rounded to the page's dtype.
+  // Does the inverse: rounds finite `x` to the page's dtype.
   void Scatter(const float* x, TokenRange tokens, std::span<uint8_t> raw) const;
 
  private:
-  // One slab of the run, and where its values stand in a vector.
+  // One slab of the run, and the place of its values in a vector.
   struct Slab {
     Part part;
-    size_t raw_offset;  // of its first token
+    size_t raw_offset;  // offset of its first token
     size_t row;         // values a token
     size_t column;
   };
@@ -45,22 +45,22 @@ class JointVectors {
   std::vector<Slab> slabs_;
 };
 
-// The first tokens of a text lie far outside the distribution of all others: a calibration is made
+// The first tokens of a text lie far outside the distribution of all others. A calibration is made
 // without them, and the joint codec stores them apart.
 inline constexpr uint32_t kFirstTokens = 4;
 
-// How many leading tokens of a page are at positions below `end`.
+// Returns how many leading tokens of a page are at positions below `end`.
 uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end = kFirstTokens);
 
-// How large a token is: the mean energy of the leading quarter of its coefficients over sigma^2, in
-// octaves, 8 = as calibrated. The plane coder moves its tables by it. `coefficients` are those that
-// are coded, at least 1: fewer than a quarter where steps are very coarse.
+// Returns how large a token is: the mean energy of the leading quarter of its coefficients over
+// sigma^2, in octaves, 8 = as calibrated. The plane coder moves its tables by it. `coefficients`
+// are the coded ones, at least 1: fewer than a quarter where steps are very coarse.
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma);
-// What the spread of a token of this class is, over sigma.
+// Returns the spread of a token of this class, over sigma.
 float EnergyFactor(uint8_t energy_class);
 
-// The vectors of the page's tokens beyond the first of a text for a fit; `out`
-// may end up empty. INVALID_ARGUMENT when the page does not fit the spec, or holds NaN or Inf.
+// Gathers the vectors of the page's tokens beyond the first of a text for a fit; `out` may end up
+// empty. Fails with INVALID_ARGUMENT when the page does not fit the spec, or holds NaN or Inf.
 absl::Status GatherToCalibrate(const KvSpec& spec, LayerRange layers, const PageToEncode& page,
                                std::vector<float>& out);
 }  // namespace kvstow

@@ -2,23 +2,24 @@
 // rate.
 //
 //   K, before RoPE: a channel's range [lo, hi] is calibrated; values outside it are outliers
-//   V: the range of a token is its own: all but the round(outliers / 2 W) least and greatest of its
-//      W values, those being outliers; lo and hi are stored in fp16
+//   V: each token has its own range. The round(outliers / 2 W) least and as many greatest of its W
+//      values lie outside it and are outliers; lo and hi are stored in fp16
 //   u = (x - (lo + hi) / 2) / ((hi - lo) / 2), q = the nearest entry of the layer's codebook,
 //   x' = c[q] (hi - lo) / 2 + (lo + hi) / 2; outliers come back in fp16
 //
-//   bits      2..4; the codebooks of all three are in one calibration
-//   outliers  0..0.2, the share of values outside; K's is the calibration's, made for the same
+//   bits      2..4 (3); one calibration has the codebooks of all three
+//   outliers  0..0.2 (0.01), the share of values outside; the calibration must be made for the same
 //   first     tokens at the start of a text that are kept as they are (1)
 //   last      tokens at the end of a page that are (0)
 //
-// A codebook has 2^bits entries for K, or V, of one layer: k-means of u, weighted by (hi - lo)^2
-// and, with statistics of the model, by what it feels of an error in that channel (the paper takes
-// the diagonal of the Fisher information; its gradients are not at hand here).
+// A codebook has 2^bits entries for K, or V, of one layer. k-means of u gives it, weighted by the
+// square of hi - lo and, with statistics of the model, by what the model feels of an error in that
+// channel. The paper takes the diagonal of the Fisher information, whose gradients are not at hand
+// here.
 //
 // Body (vector_run_codec.h) of the coded tokens, for K and then V of each layer: V's lo of all
 // tokens, V's hi (fp16); the codes, bit-packed; outliers (outlier_values.h). Section `nuq`:
-// docs/FORMAT.md. Same bytes on every SIMD target.
+// docs/FORMAT.md. The bytes are the same on every SIMD target.
 #ifndef KVSTOW_KERNELS_METHODS_NUQ_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_NUQ_RUN_CODEC_H_
 

@@ -1,14 +1,15 @@
-// planes(step,levels): page statistics and the plane coder. An embedded code without calibration,
-// source: our own; docs/CODECS.md has the formula and what was measured.
+// planes(step,levels,k,depth,firstbits): page statistics and the plane coder. An embedded code
+// without calibration, source: our own; docs/CODECS.md has the formula and the measurements.
 //
-// K loses its rotary positions; every channel loses its mean over the page. Values are quantized
-// with a full dead zone, `step` times the slab's rms spread at the finest level, twice that a level
-// coarser, and coded by static tables picked by the spread of the channel. The first tokens of a
-// text (positions below kPlainTokens) lie far from all others: they are kept apart, in `firstbits`
-// (first_tokens.h).
+// K loses its rotary positions; every channel loses its mean over the page. A quantizer with a full
+// dead zone takes the values. Its step is `step` times the slab's rms spread at the finest level,
+// and doubles a level coarser. K's step is `k` times that. V's step is depth^(x - 1/2) times that,
+// x from 0 at the first layer to 1 at the last. Static tables, picked by the spread of the channel,
+// code the result. The first tokens of a text (positions below kPlainTokens) lie far from all
+// others. They are kept apart, in `firstbits` bits (first_tokens.h).
 //
-// Body of the base level: those first tokens, the statistics (page_statistics.h), the plane
-// coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
+// The body of the base level has those first tokens, the statistics (page_statistics.h) and the
+// plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
 // OUT_OF_RANGE.
 #ifndef KVSTOW_KERNELS_METHODS_PLANES_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_PLANES_RUN_CODEC_H_
@@ -24,11 +25,11 @@ namespace kvstow {
 
 inline constexpr uint64_t kPlainTokens = 4;
 
-// step: 0.01 to 8, of the finest level; levels: 1 to 8.
+// step: 0.01 to 8 (0.5), of the finest level; levels: 1 to 8 (3); k, depth: 0.1 to 10 (1).
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec);
-// The same behind a policy that ends in `class`: each token has a class of steps, half an octave
-// each, in the place of the plane coder's energy classes. The calibration is null.
+// Makes the same behind a policy that ends in `class`. Each token has a class of steps, half an
+// octave each, in the place of the plane coder's energy classes. The calibration is null.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedPlanes(
     const OpArguments& arguments, const KvSpec& spec, std::shared_ptr<const Calibration>);
 

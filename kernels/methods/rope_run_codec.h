@@ -1,9 +1,9 @@
-// rope|codec: what follows codes K without its rotary positions (before RoPE), where neighbouring
-// tokens are alike and low rank is low. Decoding puts them back.
+// rope|codec: the codec behind it codes K without its rotary positions (before RoPE), where
+// neighbouring tokens are alike and low rank is low. Decoding puts them back.
 //
-// The codec behind it sees the run as F32 values, so nothing is rounded twice; its bodies are those
-// of an F32 page. A space whose K has no rotary positions, or whose pages hold K before RoPE, is
-// coded as it is. rope.h has the rotation. Immutable: thread-safe.
+// That codec sees the run as F32 values, so nothing is rounded twice. Its bodies are those of an
+// F32 page. K is coded as it is in a space whose K has no rotary positions, or whose pages hold K
+// before RoPE. rope.h has the rotation. Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_ROPE_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_ROPE_RUN_CODEC_H_
 
@@ -17,7 +17,7 @@ namespace kvstow {
 std::unique_ptr<const RunCodec> MakeRopeRunCodec(const KvSpec& spec,
                                                  std::unique_ptr<const RunCodec> inner);
 
-// The same geometry with F32 values.
+// Returns the same geometry with F32 values.
 KvSpec FloatSpec(const KvSpec& spec);
 
 }  // namespace kvstow

@@ -1,15 +1,15 @@
 // rotate(bits,group,first,last,blob): OSCAR (arXiv 2605.17757), a calibrated rotation of each head
 // for integers of few bits.
 //
-//   y = x R, R = U P H: U the eigenvectors of what attention weighs the head's errors by, the
-//   largest first; P sorts them by bit reversal; H is the Hadamard transform, in blocks of powers
-//   of two. So every channel gets its share of what matters. Then affine codes of y, whose range is
-//   clipped.
+//   y = x R, R = U P H: U has the eigenvectors of the metric by which attention weighs the head's
+//   errors, the largest first. P sorts them by bit reversal. H is the Hadamard transform, in blocks
+//   of powers of two. So every channel gets its share of what matters. Affine codes of y follow,
+//   whose range is clipped.
 //
 //   K, before RoPE: U of the metric that --model-stats give (of queries), else of K's covariance
 //   V: U of V's covariance; the paper weighs tokens by attention, which pages do not tell
-//   clip: the share of a group's range, about its middle, that is coded; one for K, one for V of a
-//   layer, with the least squared error on a sample
+//   clip: the share of a group's range, about its middle, that is coded. K and V of a layer have
+//   one each, the one with the least squared error on a sample
 //
 //   bits   1..8 (2)
 //   group  1..4096 channels of a head vector share a minimum and a step (128)

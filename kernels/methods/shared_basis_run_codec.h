@@ -1,13 +1,13 @@
-// sharedbasis(k,v): K, and V, of all layers of a run as one product of two thin matrices: a basis
-// over the tokens that the layers share, and each layer's coefficients (xKV, arXiv 2503.18893,
-// which takes 4 adjacent layers: `run(4)|rope|sharedbasis(k=0.125,v=0.1875)`).
+// sharedbasis(k,v): codes K of all layers of a run, and V of them, as a product of two thin
+// matrices: a basis over the tokens that the layers share, and each layer's coefficients (xKV,
+// arXiv 2503.18893, which takes 4 adjacent layers: `run(4)|rope|sharedbasis(k=0.125,v=0.1875)`).
 //
 //   X = [tokens, layers heads channels], V = its leading right singular vectors, rounded to fp16
 //   A = fp16(X V^T), X' = A V
 //
-// k and v: how many vectors, as a share of X's columns (0.001..1; 0.125, 0.1875), at least one, at
-// most as many as X has tokens or columns. The published figures are for whole prompts: V costs 16
-// bits times the share, over tokens, a column, so short pages gain little.
+// k and v say how many vectors there are, as a share of X's columns (0.001..1; 0.125, 0.1875): at
+// least one, at most as many as X has tokens or columns. The published figures are for whole
+// prompts. The matrix V costs 16 rank / tokens bits a value, so short pages gain little.
 //
 // One level. Body: for K and then V: V [rank, layers heads channels] (fp16), A [tokens, rank]
 // (fp16). Immutable: thread-safe.

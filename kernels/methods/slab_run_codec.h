@@ -1,8 +1,8 @@
 // The run codec that takes each slab by itself through transforms, then one quantizer.
 //
-// Body of a level: the quantizer's body of that level for K of the first layer, V of the first
-// layer, K of the second, and so on; sizes follow from the shape. At the base level each of them
-// stands behind the side parts of the transforms, in their order.
+// The body of a level has the quantizer's body of that level for K of the first layer, V of the
+// first layer, K of the second, and so on. Sizes follow from the shape. At the base level each of
+// them stands behind the side parts of the transforms, in their order.
 #ifndef KVSTOW_KERNELS_METHODS_SLAB_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_SLAB_RUN_CODEC_H_
 

@@ -1,10 +1,10 @@
-// A run codec that keeps some tokens only: each head of each layer those that a selection
-// (importance/budget.h) names, coded by another run codec as if they stood one after another.
+// A run codec that keeps some tokens only. Each head of each layer keeps those that a selection
+// (importance/budget.h) names. Another run codec codes them as if they stood one after another.
 //
-// Body of the base level: which tokens each (layer, head) kept, then the length of each coded part,
-// then the parts; of a further level: lengths and parts. docs/FORMAT.md has every byte. What was
-// dropped decodes to zeros; KeptTokens says which tokens those are, and a worker that gets such a
-// page must mask them: zeros are not what attention saw.
+// The body of the base level says which tokens each (layer, head) kept. The length of each coded
+// part and the parts follow. A further level has lengths and parts. docs/FORMAT.md has every byte.
+// Dropped tokens decode to zeros. KeptTokens (decode_page.h) says which tokens are kept. A worker
+// that gets such a page must mask the others: zeros are not what attention saw.
 #ifndef KVSTOW_KERNELS_METHODS_SPARSE_RUN_CODEC_H_
 #define KVSTOW_KERNELS_METHODS_SPARSE_RUN_CODEC_H_
 

@@ -1,17 +1,16 @@
 // waterfill(bits,first,last,blob): AATC (arXiv 2608.14191), a calibrated transform of each head at
 // a fixed rate.
 //
-//   u = E (x - mean) / sigma: the head's principal components after whitening by what the model
-//   feels of an error (calibration_basis.h; without --model-stats by the head's own spread), each
-//   over its spread
+//   u = E (x - mean) / sigma: the head's principal components, each over its spread. What the model
+//   feels of an error whitens them (calibration_basis.h); without --model-stats the head's spread
 //   s = fp16(max |u|) of a token, q = clip(floor((u / s + 1) 2^(b - 1)), 0, 2^b - 1)
 //   u' = s c_b[q], x' = mean + D (sigma u')
 //
-// Component i has b_i = 0..8 bits, shared out over K and V of all layers and heads at once by
-// reverse water-filling: the least total error, in the whitened units, for the bits that there are.
-// c_b are the means of what falls into each cell, fitted.
+// Component i has b_i = 0..8 bits. Reverse water-filling shares them out over K and V of all layers
+// and heads at once: the least total error, in the whitened units, for the bits that there are. c_b
+// are the fitted means of the values in each cell.
 //
-//   bits   0.25..8 a value, scales included (2.75); the calibration's
+//   bits   0.25..8 a value, scales included (2.75); the calibration must be made for the same
 //   first  tokens at the start of a text that are kept as they are (4)
 //   last   tokens at the end of a page that are (0; the paper keeps 128 recent ones of a sequence)
 //

@@ -59,11 +59,10 @@ struct SegmentInfo {
 };
 
 struct PageHeader {
-  std::string key;       // key of the page, <= 64 bytes; "" outside a store
-  std::string pipeline;  // Recipe::pipeline(); `raw` when `fell_back`
-  bool exact = false;    // the page decodes to the very bytes that were put
-  bool fell_back =
-      false;  // a lossy recipe met NaN, Inf or a value out of range, so the page was kept exactly
+  std::string key;         // key of the page, <= 64 bytes; "" outside a store
+  std::string pipeline;    // Recipe::pipeline(); `raw` when `fell_back`
+  bool exact = false;      // the page decodes to the very bytes that were put
+  bool fell_back = false;  // a lossy recipe met NaN, Inf or too large a value; kept exactly
   // Geometry: the part of the KvSpec that decoding needs.
   uint32_t layers = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0;
   DType dtype = DType::kF16;
