@@ -11,6 +11,7 @@
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/page/encoded_payload.h"
 #include "kernels/recipe/recipe.h"
+#include "tests/service/encoded_pages.h"
 #include "tests/service/server_fixture.h"
 
 namespace kvstow::testing {
@@ -42,13 +43,8 @@ class LiarsTest : public ServerTest {
         *(*codec)->Encode({.raw = AsBytes(page.raw), .tokens = page.tokens, .key = page.key});
     encoded.header.raw_digest = Xxh3_128(AsBytes(claimed.raw));
     encoded.header_bytes = SharedBytes::Take(SerializePageHeader(encoded.header));
-    const std::vector<std::optional<SharedBytes>> bodies(encoded.segments.begin(),
-                                                         encoded.segments.end());
     PageIn sent = page;
-    sent.raw.clear();
-    for (const SharedBytes& part : EncodedPayload(encoded.header_bytes, bodies)) {
-      sent.raw.append(reinterpret_cast<const char*>(part.data()), part.size());
-    }
+    sent.raw = PayloadOf(encoded);
     return client_->Put(space, {sent}, 64 << 10, v1::ENCODED).pages.at(0);
   }
   v1::PageStatus PutRaw(const std::string& space, PageIn page, bool with_digest = true) {

@@ -13,21 +13,13 @@
 #include "kernels/codec/presets.h"
 #include "kernels/page/encoded_payload.h"
 #include "kernels/recipe/recipe.h"
+#include "tests/service/encoded_pages.h"
 #include "tests/service/transports/put_fixture.h"
 
 namespace kvstow::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string PayloadOf(const EncodedPage& page) {
-  const std::vector<std::optional<SharedBytes>> bodies(page.segments.begin(), page.segments.end());
-  std::string out;
-  for (const SharedBytes& part : EncodedPayload(page.header_bytes, bodies)) {
-    out.append(reinterpret_cast<const char*>(part.data()), part.size());
-  }
-  return out;
-}
 
 class EncodedPutTest : public PutTest {
  protected:

@@ -17,6 +17,7 @@
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "tests/service/bare_server.h"
+#include "tests/service/encoded_pages.h"
 #include "tests/service/transports/put_fixture.h"
 
 namespace kvstow::testing {
@@ -248,11 +249,7 @@ TEST_F(DirectTest, NothingIsExactThatWasNotChecked) {
   EncodedPage lie = *(*codec)->Encode({.raw = AsBytes(p), .tokens = 4, .key = "k"});
   lie.header.raw_digest = Xxh3_128(AsBytes(q));
   lie.header_bytes = SharedBytes::Take(SerializePageHeader(lie.header));
-  const std::vector<std::optional<SharedBytes>> bodies(lie.segments.begin(), lie.segments.end());
-  std::string payload;
-  for (const SharedBytes& part : EncodedPayload(lie.header_bytes, bodies)) {
-    payload.append(reinterpret_cast<const char*>(part.data()), part.size());
-  }
+  const std::string payload = PayloadOf(lie);
   v1::DirectRequest put = PutOf("k", payload);
   put.mutable_put()->set_payload(v1::ENCODED);
   const v1::DirectReply reply = Put(put, payload, DigestOf(q));
