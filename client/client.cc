@@ -5,19 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/client_core.h"
-#include "client/convert.h"
-#include "client/direct_call.h"
-#include "client/fork.h"
-#include "client/get_call.h"
-#include "client/gpu_call.h"
-#include "client/layer_call.h"
-#include "client/local_call.h"
-#include "client/local_pages.h"
-#include "client/progressive_call.h"
-#include "client/put_call.h"
-#include "client/space_opening.h"
-#include "client/unary_call.h"
+#include "client/batch/layer_get.h"
+#include "client/batch/layer_put.h"
+#include "client/batch/progressive_get.h"
+#include "client/connection/client_core.h"
+#include "client/connection/direct_lookup.h"
+#include "client/connection/fork.h"
+#include "client/connection/space_opening.h"
+#include "client/connection/unary_call.h"
+#include "client/payload/messages.h"
+#include "client/transport/make_transports.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {
@@ -121,18 +118,15 @@ grpc::ByteBuffer BufferOf(absl::string_view bytes) {
 class Client::Impl {
  public:
   explicit Impl(ClientOptions options) : core(std::move(options)) {}
-  // Streams first, then the connection that may still hold bytes of the caller's, then callbacks.
-  ~Impl() {
-    core.calls.Close();
-    core.executor.Hurry();
-    if (core.gpu_thread.has_value()) core.gpu_thread->Hurry();
-    core.channels.CloseBulk();
-    core.local.Close();
-    core.direct.Close();
-    core.calls.WaitForAll();
+  ~Impl() { core.Close(); }
+
+  template <typename Batch>
+  void Start(std::shared_ptr<Batch> batch) {
+    StartBatch(core, *transport, std::move(batch));
   }
 
   ClientCore core;
+  const std::unique_ptr<Transport> transport = MakeTransports(core);
 };
 
 std::unique_ptr<Client> Client::Connect(ClientOptions options) {
@@ -208,34 +202,27 @@ absl::Status Client::Release(uint64_t lease) {
 
 std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
   if (Forked()) return std::make_unique<PageBuffer>(bytes);
-  return impl_->core.local.NewBuffer(bytes, [this] { return AskForLocal(impl_->core); });
+  return impl_->core.local.NewBuffer(bytes);
 }
 
 void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
   if (Forked()) return done(ForkedResults<PutResult>(pages.size()));
-  ClientCore& core = impl_->core;
-  std::string name(space);
-  if (core.gpu_thread.has_value() && std::ranges::any_of(pages, &PagePut::on_gpu)) {
-    return StartGpuPut(core, std::move(name), std::move(pages), core.Deadline(), std::move(done));
-  }
-  if (StartLocalPut(core, name, pages, done)) return;
-  const Time deadline = core.Deadline();
-  if (StartDirectPut(core, name, pages, done, deadline)) return;
-  StartPut(core, std::move(name), std::move(pages), deadline, std::move(done));
+  impl_->Start(std::make_shared<PutBatch>(std::string(space), std::move(pages),
+                                          impl_->core.Deadline(), std::move(done)));
 }
 
 void Client::GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
                             uint32_t layers_per_run, LayersDone on_layers, GetDone done) {
   if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
-  StartLayerGet(impl_->core, space, lease, std::move(pages), layers_per_run, std::move(on_layers),
-                std::move(done));
+  StartLayerGet(impl_->core, *impl_->transport, space, lease, std::move(pages), layers_per_run,
+                std::move(on_layers), std::move(done));
 }
 
 void Client::GetProgressiveAsync(absl::string_view space, uint64_t lease,
                                  std::vector<PageGet> pages, BaseDone on_base, GetDone done) {
   if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
-  StartProgressiveGet(impl_->core, std::string(space), lease, std::move(pages), std::move(on_base),
-                      std::move(done));
+  StartProgressiveGet(impl_->core, *impl_->transport, std::string(space), lease, std::move(pages),
+                      std::move(on_base), std::move(done));
 }
 
 std::unique_ptr<LayerPut> Client::PutLayers(const SpaceInfo& space, std::vector<PagePut> pages,
@@ -245,15 +232,16 @@ std::unique_ptr<LayerPut> Client::PutLayers(const SpaceInfo& space, std::vector<
     return std::make_unique<ParentsLayerPut>(nullptr);
   }
   return std::make_unique<ParentsLayerPut>(
-      StartLayerPut(impl_->core, space, std::move(pages), std::move(done)));
+      StartLayerPut(impl_->core, *impl_->transport, space, std::move(pages), std::move(done)));
 }
 
 void Client::GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
                       GetDone done) {
   if (Forked()) return done(ForkedResults<GetResult>(pages.size()));
-  ClientCore& core = impl_->core;
-  GetBatch batch{std::string(space), lease, std::move(pages), std::move(done)};
-  StartAnyGet(core, std::move(batch), core.Deadline());
+  auto batch = std::make_shared<GetBatch>(std::string(space), std::move(pages),
+                                          impl_->core.Deadline(), std::move(done));
+  batch->lease = lease;
+  impl_->Start(std::move(batch));
 }
 
 std::future<std::vector<PutResult>> Client::Put(absl::string_view space,
@@ -282,12 +270,12 @@ std::future<std::vector<GetResult>> Client::GetSummaries(absl::string_view space
     promise->set_value(ForkedResults<GetResult>(pages.size()));
     return future;
   }
-  ClientCore& core = impl_->core;
-  GetBatch batch{
-      std::string(space), lease, std::move(pages),
-      [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); },
-      /*summaries=*/true};
-  StartGet(core, std::move(batch), core.Deadline());
+  auto batch = std::make_shared<GetBatch>(
+      std::string(space), std::move(pages), impl_->core.Deadline(),
+      [promise](std::vector<GetResult> results) { promise->set_value(std::move(results)); });
+  batch->lease = lease;
+  batch->summaries = true;
+  impl_->Start(std::move(batch));
   return future;
 }
 

@@ -59,7 +59,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/shared_bytes.h"
+#include "client/client_options.h"
 #include "client/layer_put.h"
 #include "client/page_buffer.h"
 #include "client/pages.h"
@@ -67,29 +67,6 @@
 #include "kernels/page/page.h"
 
 namespace kvstow {
-
-class CalibrationStore;  // kernels/calibration/calibration.h
-class Device;            // kernels/device/device.h
-class DeviceSharing;     // kernels/device/device_sharing.h
-
-struct ClientOptions {
-  std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
-  std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
-  int attempts = 6;                           // in a row without progress: about 1.5 s of waits
-  uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
-  uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
-  Payload payload = Payload::kRaw;            // for spaces without one of their own
-  uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
-  size_t direct_connections = 8;              // beside gRPC, for pages, at most; 0 = none
-  // The GPU that pages may lie on: OpenCudaSharing (kernels/device/device_sharing.h). Null = none.
-  std::shared_ptr<DeviceSharing> gpu;
-  uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none
-  // The same GPU (OpenCudaDevice, kernels/device/device.h). It codes its own pages that go encoded,
-  // where its codecs can. Null = the CPU codes them.
-  std::shared_ptr<Device> gpu_device;
-  // Calibrations for encoded pages; a page that needs another one is a miss. Null = none.
-  std::shared_ptr<const CalibrationStore> calibrations;
-};
 
 struct PrefixHit {
   uint32_t pages = 0;  // leading keys that are stored
@@ -128,8 +105,8 @@ class Client {
   std::unique_ptr<PageBuffer> NewBuffer(size_t bytes);
 
   // The core: everything else is sugar over these. They give one result for each page, in order.
-  using PutDone = std::function<void(std::vector<PutResult>)>;
-  using GetDone = std::function<void(std::vector<GetResult>)>;
+  using PutDone = kvstow::PutDone;  // pages.h, as are all callbacks
+  using GetDone = kvstow::GetDone;
   void PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done);
   void GetAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages, GetDone done);
 
@@ -146,7 +123,7 @@ class Client {
   // space.layers_per_run. A run costs a request for each page. The server reads segments that a run
   // cuts again for the next one; where pages go encoded or segments hold layers coded together, it
   // sends and decodes them again too.
-  using LayersDone = std::function<void(LayerRange layers, std::span<const GetResult> so_far)>;
+  using LayersDone = kvstow::LayersDone;
   void GetLayersAsync(const SpaceInfo& space, uint64_t lease, std::vector<PageGet> pages,
                       uint32_t layers_per_run, LayersDone on_layers, GetDone done);
 
@@ -156,7 +133,7 @@ class Client {
   // each page of which more is stored, and `done` gets the final results: the base where that was
   // all. A page that is gone or replaced by then is a miss. The call pays where pages have levels
   // and go encoded (the base comes twice), or come from a disk.
-  using BaseDone = std::function<void(std::span<const GetResult> base)>;
+  using BaseDone = kvstow::BaseDone;
   void GetProgressiveAsync(absl::string_view space, uint64_t lease, std::vector<PageGet> pages,
                            BaseDone on_base, GetDone done);
 

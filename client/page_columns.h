@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/client.h"
+#include "client/pages.h"
 #include "kernels/importance/importance.h"
 
 namespace kvstow {

@@ -1,17 +1,19 @@
 // Pages on their way to a server and back: the argument and the result of a call of client.h for
-// each page.
+// each page, and its callbacks.
 //
 // Values. The caller owns the buffers.
 #ifndef KVSTOW_CLIENT_PAGES_H_
 #define KVSTOW_CLIENT_PAGES_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 
@@ -103,6 +105,13 @@ struct GetResult {
   std::vector<uint8_t> keep;
   double kept_share = 1;
 };
+
+// The callbacks of client.h: the results of a call, one for each page, in order; and what a Get has
+// so far, which lasts as long as the callback.
+using PutDone = std::function<void(std::vector<PutResult>)>;
+using GetDone = std::function<void(std::vector<GetResult>)>;
+using LayersDone = std::function<void(LayerRange layers, std::span<const GetResult> so_far)>;
+using BaseDone = std::function<void(std::span<const GetResult> base)>;
 
 // Attention on a stored page, and the outcome of the report.
 struct PageReport {

@@ -18,6 +18,7 @@ set(KVSTOW_PUBLIC_HEADERS
     base/mutex.h
     base/shared_bytes.h
     client/client.h
+    client/client_options.h
     client/key_chain.h
     client/layer_put.h
     client/page_buffer.h

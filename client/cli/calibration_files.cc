@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/mapped_file.h"
+#include "client/case/mapped_file.h"
 
 namespace kvstow::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/case_attention.h"
+#include "client/case/case_attention.h"
 #include "client/cli/case_pages.h"
 
 namespace kvstow::cli {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/case_file.h"
+#include "client/case/case_file.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 

@@ -2,9 +2,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "client/case/mapped_file.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
-#include "client/mapped_file.h"
 
 namespace kvstow::cli {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/case_attention.h"
-#include "client/case_file.h"
+#include "client/case/case_attention.h"
+#include "client/case/case_file.h"
 #include "kvstow/v1/admin.pb.h"
 
 namespace kvstow::cli {

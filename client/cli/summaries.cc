@@ -3,10 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/case/safetensors.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
-#include "client/safetensors.h"
 #include "kernels/importance/key_summary.h"
 
 namespace kvstow::cli {

@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/page/convert.h"
-#include "tests/client/gpu_fixture.h"
+#include "tests/client/transport/gpu_fixture.h"
 #include "tests/storage/number_from_env.h"
 
 namespace kvstow {

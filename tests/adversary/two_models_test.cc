@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/adversary/health_probe.h"
-#include "tests/client/gpu_fixture.h"
+#include "tests/client/transport/gpu_fixture.h"
 
 namespace kvstow {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "client/client_core.h"
+#include "client/connection/attempts.h"
 #include "proto/wire/chunk.h"
 #include "tests/client/fake_server.h"
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "tests/client/layers.h"
+#include "tests/client/batch/layers.h"
 #include "tests/client/prompt.h"
 
 namespace kvstow {

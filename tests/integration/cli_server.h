@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/safetensors.h"
+#include "client/case/safetensors.h"
 #include "tests/integration/process.h"
 
 namespace kvstow {

@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "tests/client/layers.h"
+#include "tests/client/batch/layers.h"
 #include "tests/client/prompt.h"
 #include "tests/integration/process.h"
 

@@ -1,0 +1,42 @@
+// The options of a client (client.h).
+//
+// Values.
+#ifndef KVSTOW_CLIENT_CLIENT_OPTIONS_H_
+#define KVSTOW_CLIENT_CLIENT_OPTIONS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/spaces.h"
+
+namespace kvstow {
+
+class CalibrationStore;  // kernels/calibration/calibration.h
+class Device;            // kernels/device/device.h
+class DeviceSharing;     // kernels/device/device_sharing.h
+
+struct ClientOptions {
+  std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
+  std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
+  int attempts = 6;                           // in a row without progress: about 1.5 s of waits
+  uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB
+  uint64_t get_window_bytes = 32 << 20;       // payload that may be under way to us
+  Payload payload = Payload::kRaw;            // for spaces without one of their own
+  uint64_t shared_bytes = 256 << 20;          // at most, of buffers shared with a server; 0 = none
+  size_t direct_connections = 8;              // beside gRPC, for pages, at most; 0 = none
+  // The GPU that pages may lie on: OpenCudaSharing (kernels/device/device_sharing.h). Null = none.
+  std::shared_ptr<DeviceSharing> gpu;
+  uint64_t gpu_shared_bytes = 64 << 20;  // at most, of its memory: pages under way; 0 = none
+  // The same GPU (OpenCudaDevice, kernels/device/device.h). It codes its own pages that go encoded,
+  // where its codecs can. Null = the CPU codes them.
+  std::shared_ptr<Device> gpu_device;
+  // Calibrations for encoded pages; a page that needs another one is a miss. Null = none.
+  std::shared_ptr<const CalibrationStore> calibrations;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_CLIENT_OPTIONS_H_

@@ -1,0 +1,54 @@
+#include "client/connection/client_core.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "client/connection/unary_call.h"
+#include "proto/wire/chunk.h"
+
+namespace kvstow {
+namespace {
+
+constexpr Duration kAskTime = std::chrono::seconds(1);
+
+// Blocks at most the timeout.
+absl::StatusOr<v1::OpenLocalResponse> AskForLocal(RpcCore& core) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallUnary(core, "/kvstow.v1.KvCache/OpenLocal", WriteMessage(v1::OpenLocalRequest())));
+  v1::OpenLocalResponse response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return response;
+}
+
+absl::StatusOr<int> AskForDirectPort(RpcCore& core) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const grpc::ByteBuffer answer,
+      CallUnaryOnce(core, "/kvstow.v1.KvCache/OpenDirect", WriteMessage(v1::OpenDirectRequest()),
+                    Clock::Real().Now() + kAskTime));
+  v1::OpenDirectResponse response;
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  return static_cast<int>(response.port());
+}
+
+}  // namespace
+
+ClientCore::ClientCore(ClientOptions o)
+    : RpcCore(std::move(o)),
+      local({options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes},
+            [this] { return AskForLocal(*this); }),
+      direct(options.address, options.direct_connections,
+             [this] { return AskForDirectPort(*this); }) {}
+
+// The calls end first, then the connection that may still hold bytes of the caller's, then
+// callbacks.
+void ClientCore::Close() {
+  calls.Close();
+  executor.Hurry();
+  channels.CloseBulk();
+  local.Close();
+  direct.Close();
+  calls.WaitForAll();
+}
+
+}  // namespace kvstow

@@ -1,0 +1,205 @@
+#include "client/connection/direct_pool.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
+#include "client/connection/fork.h"
+#include "proto/wire/direct_socket.h"
+
+namespace kvstow {
+namespace {
+
+constexpr Duration kConnectTime = std::chrono::seconds(2);
+constexpr Duration kTryAgain = std::chrono::seconds(5);
+constexpr Duration kIdleTime = std::chrono::seconds(60);
+constexpr Duration kWarmTime = std::chrono::milliseconds(50);
+
+// The host of HOST:PORT, without the brackets of an IPv6 address; "" of anything else.
+std::string HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (absl::StartsWith(address, "unix:") || colon == absl::string_view::npos) return "";
+  absl::string_view host = address.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return std::string(host);
+}
+
+// The end of a connection.
+DirectPool::Job Failing(absl::Status why) {
+  return [why = std::move(why)](const DirectSocket&) { return DirectPool::Outcome{why, nullptr}; };
+}
+
+}  // namespace
+
+// All of it is the pool's, under its lock; the socket is set before it is idle for the first time.
+class DirectPool::Connection {
+ public:
+  enum class State : uint8_t { kOpening, kIdle, kTaken, kEnded };
+  State state = State::kOpening;
+  std::optional<DirectSocket> socket;
+  std::optional<ClosedInChild> closed_in_child;
+  bool used = false;
+  Job job;          // none: there is nothing to do
+  Time idle_since;  // while it is idle
+  CondVar has_job;
+  std::thread thread;
+};
+
+DirectPool::DirectPool(const std::string& address, size_t most, Ask ask)
+    : host_(HostOf(address)), most_(host_.empty() ? 0 : most), ask_(std::move(ask)) {}
+
+DirectPool::~DirectPool() {
+  Close();
+  std::list<std::unique_ptr<Connection>> last;
+  {
+    MutexLock lock(mu_);
+    last.swap(connections_);
+  }
+  for (const auto& connection : last) connection->thread.join();
+}
+
+void DirectPool::Close() {
+  MutexLock lock(mu_);
+  closed_ = true;
+  for (const auto& connection : connections_) {
+    if (connection->socket.has_value()) connection->socket->HangUp();
+    connection->has_job.NotifyAll();
+  }
+}
+
+// Threads that have ended are joined: they are past their last use of the lock.
+void DirectPool::Reap() {
+  std::erase_if(connections_, [](const auto& connection) {
+    if (connection->state != Connection::State::kEnded) return false;
+    connection->thread.join();
+    return true;
+  });
+}
+
+DirectPool::Connection* DirectPool::Take() {
+  MutexLock lock(mu_);
+  if (closed_ || most_ == 0) return nullptr;
+  Reap();
+  bool opening = false;
+  for (const auto& connection : connections_) {
+    opening = opening || connection->state == Connection::State::kOpening;
+    if (connection->state != Connection::State::kIdle) continue;
+    connection->state = Connection::State::kTaken;
+    if (connection->socket->Quiet()) {
+      connection->used = true;
+      return connection.get();
+    }
+    // The server went, or took it for idle: its thread finds that out. One that was never of any
+    // use was one too many for the server, which is not to be asked again at once.
+    if (!connection->used) not_before_ = Clock::Real().Now() + kTryAgain;
+    connection->job = Failing(absl::UnavailableError("the server hung up"));
+    connection->has_job.NotifyAll();
+  }
+  if (!opening) OpenOneMore();
+  return nullptr;
+}
+
+void DirectPool::OpenOneMore() {
+  if (closed_ || connections_.size() >= most_ || Clock::Real().Now() < not_before_) return;
+  auto added = std::make_unique<Connection>();
+  auto thread = StartThread("kvstow-direct", [this, c = added.get()] { Serve(c); });
+  if (!thread.ok()) {
+    not_before_ = Clock::Real().Now() + kTryAgain;
+    return;
+  }
+  added->thread = *std::move(thread);
+  connections_.push_back(std::move(added));
+}
+
+void DirectPool::Warm() {
+  const Time end = Clock::Real().Now() + kWarmTime;
+  MutexLock lock(mu_);
+  Reap();
+  if (connections_.empty()) OpenOneMore();
+  for (Duration left = kWarmTime; left > Duration(0); left = end - Clock::Real().Now()) {
+    const bool opening = std::ranges::any_of(
+        connections_, [](const auto& c) { return c->state == Connection::State::kOpening; });
+    if (!opening || closed_) return;
+    opened_.WaitFor(mu_, left);
+  }
+}
+
+void DirectPool::Start(Connection* connection, Job job) {
+  MutexLock lock(mu_);
+  connection->job = std::move(job);
+  connection->has_job.NotifyAll();
+}
+
+absl::Status DirectPool::RunHere(Connection* connection,
+                                 absl::FunctionRef<absl::Status(const DirectSocket& socket)> use) {
+  const absl::Status status = use(*connection->socket);
+  if (status.ok()) {
+    SetState(connection, /*idle=*/true);
+  } else {
+    Start(connection, Failing(status));
+  }
+  return status;
+}
+
+absl::StatusOr<DirectSocket> DirectPool::Open() {
+  KVSTOW_ASSIGN_OR_RETURN(const int port, ask_());
+  return DirectSocket::Connect(host_, port, Clock::Real().Now() + kConnectTime);
+}
+
+void DirectPool::Serve(Connection* connection) {
+  absl::StatusOr<DirectSocket> opened = Open();
+  if (!opened.ok()) {
+    if (!absl::IsUnimplemented(opened.status())) {
+      Log().debug("pages go over streams: {}", std::string(opened.status().message()));
+    }
+    MutexLock lock(mu_);
+    not_before_ = Clock::Real().Now() + kTryAgain;
+    connection->state = Connection::State::kEnded;
+    opened_.NotifyAll();
+    return;
+  }
+  {
+    MutexLock lock(mu_);
+    connection->socket.emplace(*std::move(opened));
+    connection->closed_in_child.emplace(connection->socket->descriptor());
+  }
+  SetState(connection, /*idle=*/true);
+  opened_.NotifyAll();
+  while (const Job job = NextJob(connection)) {
+    const Outcome outcome = job(*connection->socket);
+    SetState(connection, outcome.status.ok());
+    if (outcome.then) outcome.then();
+    if (!outcome.status.ok()) break;
+  }
+  connection->socket->HangUp();
+  MutexLock lock(mu_);
+  connection->state = Connection::State::kEnded;
+}
+
+// None: it is not needed any more.
+DirectPool::Job DirectPool::NextJob(Connection* connection) {
+  MutexLock lock(mu_);
+  for (;;) {
+    if (connection->job) return std::exchange(connection->job, nullptr);
+    const Duration left = connection->idle_since + kIdleTime - Clock::Real().Now();
+    const bool idle = connection->state == Connection::State::kIdle;
+    if (idle && (closed_ || left <= Duration(0))) {
+      connection->state = Connection::State::kTaken;
+      return nullptr;
+    }
+    connection->has_job.WaitFor(mu_, std::max<Duration>(left, std::chrono::milliseconds(1)));
+  }
+}
+
+void DirectPool::SetState(Connection* connection, bool idle) {
+  MutexLock lock(mu_);
+  connection->state = idle ? Connection::State::kIdle : Connection::State::kTaken;
+  connection->idle_since = Clock::Real().Now();
+}
+
+}  // namespace kvstow

@@ -1,0 +1,37 @@
+// What every call of a client over gRPC needs: options, channels, the thread of callbacks, and the
+// list of open calls.
+//
+// Thread-safe. ClientCore adds the ways beside gRPC.
+#ifndef KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_
+#define KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "client/client_options.h"
+#include "client/connection/channel.h"
+#include "client/connection/executor.h"
+#include "client/connection/open_calls.h"
+
+namespace kvstow {
+
+struct RpcCore {
+  explicit RpcCore(ClientOptions o)
+      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {
+    if (options_status.ok()) options_status = executor.status();
+  }
+
+  // Returns the deadline of a call that begins now.
+  Time Deadline() const { return Clock::Real().Now() + options.timeout; }
+
+  const ClientOptions options;
+  absl::Status options_status;  // unless OK, every call fails with it; const after construction
+  Channels channels;
+  OpenCalls calls;
+  Executor executor;  // joins before the members above go
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_

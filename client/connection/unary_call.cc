@@ -1,0 +1,134 @@
+#include "client/connection/unary_call.h"
+
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "client/connection/attempts.h"
+#include "client/connection/raw_stream.h"
+
+namespace kvstow {
+namespace {
+
+// Waits for one value from another thread.
+template <typename T>
+class Mailbox {
+ public:
+  void Put(T value) {
+    MutexLock lock(mu_);
+    value_ = std::move(value);
+    set_.NotifyAll();
+  }
+  T Wait() {
+    MutexLock lock(mu_);
+    while (!value_) set_.Wait(mu_);
+    return *std::move(value_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar set_;
+  std::optional<T> value_ KVSTOW_GUARDED_BY(mu_);
+};
+
+absl::Status Attempt(RpcCore& core, const std::string& method, const grpc::ByteBuffer& request,
+                     Time deadline, grpc::ByteBuffer& response) {
+  grpc::ClientContext context;
+  context.set_deadline(WallDeadline(deadline));
+  Mailbox<absl::Status> done;
+  grpc::GenericStub stub(core.channels.metadata());
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status status) { done.Put(FromGrpc(status, context)); });
+  return done.Wait();
+}
+
+// Sends `requests`, which outlive the call, and hands over what comes.
+class Listener final : public StreamHandler {
+ public:
+  Listener(std::span<const grpc::ByteBuffer> requests,
+           std::function<void(const grpc::ByteBuffer&)> on_message,
+           std::shared_ptr<Mailbox<absl::Status>> done)
+      : requests_(requests), on_message_(std::move(on_message)), done_(std::move(done)) {}
+
+  Outgoing Next() override {
+    if (requests_.empty()) return {.message = {}, .last = true};
+    const grpc::ByteBuffer& next = requests_.front();
+    requests_ = requests_.subspan(1);
+    return {.message = next, .last = requests_.empty()};
+  }
+  absl::Status OnMessage(const grpc::ByteBuffer& message) override {
+    on_message_(message);
+    return absl::OkStatus();
+  }
+  void OnEnd(const absl::Status& status) override { done_->Put(status); }
+
+ private:
+  std::span<const grpc::ByteBuffer> requests_;
+  const std::function<void(const grpc::ByteBuffer&)> on_message_;
+  const std::shared_ptr<Mailbox<absl::Status>> done_;
+};
+
+// One attempt at a call that streams one way or both.
+absl::Status AttemptStream(RpcCore& core, const std::string& method,
+                           std::span<const grpc::ByteBuffer> requests, Time deadline,
+                           std::function<void(const grpc::ByteBuffer&)> on_message) {
+  const auto done = std::make_shared<Mailbox<absl::Status>>();
+  RawStream::Start(core, core.channels.metadata(), method, deadline,
+                   std::make_shared<Listener>(requests, std::move(on_message), done));
+  return done->Wait();
+}
+
+// Until an attempt brings an answer or no other is worth it.
+absl::StatusOr<grpc::ByteBuffer> Try(
+    RpcCore& core, const std::function<absl::Status(Time, grpc::ByteBuffer&)>& attempt) {
+  if (!core.options_status.ok()) return core.options_status;
+  Attempts attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout);
+  for (;;) {
+    grpc::ByteBuffer response;
+    const absl::Status status = attempt(attempts.deadline(), response);
+    if (status.ok()) return response;
+    const auto wait = attempts.Next(status, /*progress=*/false);
+    if (!wait) return Explain(status, core.options.address);
+    std::this_thread::sleep_for(*wait);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<grpc::ByteBuffer> CallUnary(RpcCore& core, const std::string& method,
+                                           const grpc::ByteBuffer& request) {
+  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
+    return Attempt(core, method, request, deadline, response);
+  });
+}
+
+absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, const std::string& method,
+                                               const grpc::ByteBuffer& request, Time deadline) {
+  if (!core.options_status.ok()) return core.options_status;
+  grpc::ByteBuffer response;
+  const absl::Status status = Attempt(core, method, request, deadline, response);
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(RpcCore& core, const std::string& method,
+                                                     std::span<const grpc::ByteBuffer> requests) {
+  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
+    return AttemptStream(core, method, requests, deadline,
+                         [&](const grpc::ByteBuffer& message) { response = message; });
+  });
+}
+
+absl::Status CallServerStreaming(RpcCore& core, const std::string& method,
+                                 const grpc::ByteBuffer& request,
+                                 std::function<void(const grpc::ByteBuffer&)> on_message) {
+  if (!core.options_status.ok()) return core.options_status;
+  return Explain(AttemptStream(core, method, {&request, 1},
+                               Clock::Real().Now() + core.options.timeout, std::move(on_message)),
+                 core.options.address);
+}
+
+}  // namespace kvstow
