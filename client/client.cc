@@ -14,7 +14,7 @@
 #include "client/connection/space_opening.h"
 #include "client/connection/unary_call.h"
 #include "client/payload/messages.h"
-#include "client/transport/make_transports.h"
+#include "client/transport/transports.h"
 #include "proto/wire/chunk.h"
 
 namespace kvstow {

@@ -1,5 +1,3 @@
-#include "client/transport/direct_transport.h"
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -10,6 +8,7 @@
 #include "client/payload/messages.h"
 #include "client/payload/page_landing.h"
 #include "client/payload/put_payload.h"
+#include "client/transport/transports.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 
@@ -187,14 +186,24 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   });
 }
 
+class DirectTransport final : public Transport {
+ public:
+  explicit DirectTransport(ClientCore& core) : core_(core) {}
+  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
+    Start<GetCall>(core_, std::move(batch), std::move(next));
+  }
+  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
+    Start<PutCall>(core_, std::move(batch), std::move(next));
+  }
+
+ private:
+  ClientCore& core_;
+};
+
 }  // namespace
 
-void DirectTransport::Get(std::shared_ptr<GetBatch> batch, Next next) {
-  Start<GetCall>(core_, std::move(batch), std::move(next));
-}
-
-void DirectTransport::Put(std::shared_ptr<PutBatch> batch, Next next) {
-  Start<PutCall>(core_, std::move(batch), std::move(next));
+std::unique_ptr<Transport> MakeDirectTransport(ClientCore& core) {
+  return std::make_unique<DirectTransport>(core);
 }
 
 }  // namespace kvstow

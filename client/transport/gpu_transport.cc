@@ -1,18 +1,28 @@
-#include "client/transport/gpu_transport.h"
-
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/shared_bytes.h"
+#include "client/connection/executor.h"
+#include "client/transport/gpu_coder.h"
 #include "client/transport/local_messages.h"
+#include "client/transport/transports.h"
 #include "kernels/device/device_sharing.h"
 
 namespace kvstow {
 namespace {
 
-using Parts = GpuTransport::Parts;
+// What the calls of the transport share.
+struct Parts {
+  ClientCore& core;
+  const std::unique_ptr<Transport> host;  // for pages in the host's memory
+  std::optional<GpuCoder> coder;          // none without ClientOptions::gpu_device
+  Executor thread = {};                   // copies pages, and joins before the others go
+};
 
 constexpr Duration kAskAgain = std::chrono::microseconds(500);  // whether events have passed
 // Host memory of a call, unless a page has more. So many at a time go over the host's transports
@@ -320,26 +330,33 @@ bool AnyOnGpu(const Batch& batch) {
   return std::ranges::any_of(batch.pages, [](const auto& page) { return page.on_gpu; });
 }
 
+class GpuTransport final : public Transport {
+ public:
+  GpuTransport(ClientCore& core, std::unique_ptr<Transport> host)
+      : parts_{.core = core, .host = std::move(host)} {
+    const ClientOptions& options = core.options;
+    if (options.gpu_device != nullptr) parts_.coder.emplace(options.gpu_device, options.gpu);
+  }
+
+  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
+    const bool ours = !batch->summaries && AnyOnGpu(*batch);
+    if (!ours) return parts_.host->Get(std::move(batch), std::move(next));
+    Start(parts_, std::move(batch), std::move(next));
+  }
+  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
+    const bool ours = batch->progress == nullptr && AnyOnGpu(*batch);
+    if (!ours) return parts_.host->Put(std::move(batch), std::move(next));
+    Start(parts_, std::move(batch), std::move(next));
+  }
+
+ private:
+  Parts parts_;
+};
+
 }  // namespace
 
-GpuTransport::GpuTransport(ClientCore& core, std::unique_ptr<Transport> host)
-    : parts_{.core = core, .host = std::move(host)} {
-  const ClientOptions& options = core.options;
-  if (options.gpu_device != nullptr) parts_.coder.emplace(options.gpu_device, options.gpu);
-}
-
-void GpuTransport::Get(std::shared_ptr<GetBatch> batch, Next next) {
-  if (batch->summaries || !AnyOnGpu(*batch)) {
-    return parts_.host->Get(std::move(batch), std::move(next));
-  }
-  Start(parts_, std::move(batch), std::move(next));
-}
-
-void GpuTransport::Put(std::shared_ptr<PutBatch> batch, Next next) {
-  if (batch->progress != nullptr || !AnyOnGpu(*batch)) {
-    return parts_.host->Put(std::move(batch), std::move(next));
-  }
-  Start(parts_, std::move(batch), std::move(next));
+std::unique_ptr<Transport> MakeGpuTransport(ClientCore& core, std::unique_ptr<Transport> host) {
+  return std::make_unique<GpuTransport>(core, std::move(host));
 }
 
 }  // namespace kvstow

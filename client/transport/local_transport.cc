@@ -1,11 +1,10 @@
-#include "client/transport/local_transport.h"
-
 #include <atomic>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "client/transport/local_messages.h"
+#include "client/transport/transports.h"
 
 namespace kvstow {
 namespace {
@@ -94,14 +93,24 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   session->Start(batch->space, fingerprint, batch->lease, std::move(requests), batch->deadline);
 }
 
+class LocalTransport final : public Transport {
+ public:
+  explicit LocalTransport(ClientCore& core) : core_(core) {}
+  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
+    Start(core_, std::move(batch), std::move(next));
+  }
+  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
+    Start(core_, std::move(batch), std::move(next));
+  }
+
+ private:
+  ClientCore& core_;
+};
+
 }  // namespace
 
-void LocalTransport::Get(std::shared_ptr<GetBatch> batch, Next next) {
-  Start(core_, std::move(batch), std::move(next));
-}
-
-void LocalTransport::Put(std::shared_ptr<PutBatch> batch, Next next) {
-  Start(core_, std::move(batch), std::move(next));
+std::unique_ptr<Transport> MakeLocalTransport(ClientCore& core) {
+  return std::make_unique<LocalTransport>(core);
 }
 
 }  // namespace kvstow

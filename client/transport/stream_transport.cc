@@ -1,8 +1,7 @@
-#include "client/transport/stream_transport.h"
-
 #include <utility>
 
 #include "client/transport/stream_call.h"
+#include "client/transport/transports.h"
 
 namespace kvstow {
 namespace {
@@ -23,14 +22,24 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   return opened ? StartStream(std::move(call)) : OpenAndStart(call);
 }
 
+class StreamTransport final : public Transport {
+ public:
+  explicit StreamTransport(ClientCore& core) : core_(core) {}
+  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
+    Start(core_, std::move(batch), std::move(next));
+  }
+  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
+    Start(core_, std::move(batch), std::move(next));
+  }
+
+ private:
+  ClientCore& core_;
+};
+
 }  // namespace
 
-void StreamTransport::Get(std::shared_ptr<GetBatch> batch, Next next) {
-  Start(core_, std::move(batch), std::move(next));
-}
-
-void StreamTransport::Put(std::shared_ptr<PutBatch> batch, Next next) {
-  Start(core_, std::move(batch), std::move(next));
+std::unique_ptr<Transport> MakeStreamTransport(ClientCore& core) {
+  return std::make_unique<StreamTransport>(core);
 }
 
 }  // namespace kvstow

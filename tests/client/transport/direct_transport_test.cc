@@ -1,7 +1,5 @@
 // Direct connections to a peer that the test plays, well or badly, beside a gRPC server that is
 // honest: whatever the peer does, pages are right or missing, and calls end.
-#include "client/transport/direct_transport.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "client/client.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "tests/client/fake_server.h"
