@@ -1,6 +1,6 @@
 // kvstow plan --server: the hit rate of a running server with more or less memory.
-#ifndef KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
-#define KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
+#ifndef KVSTOW_CLIENT_CLI_PLAN_PLAN_SERVER_H_
+#define KVSTOW_CLIENT_CLI_PLAN_PLAN_SERVER_H_
 
 #include <cstdint>
 #include <string>
@@ -19,4 +19,4 @@ int PlanServer(const OutputFlags& output, const ServerFlags& server,
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_PLAN_SERVER_H_
+#endif  // KVSTOW_CLIENT_CLI_PLAN_PLAN_SERVER_H_

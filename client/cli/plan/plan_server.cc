@@ -1,4 +1,4 @@
-#include "client/cli/plan_server.h"
+#include "client/cli/plan/plan_server.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // for its control.
 //
 // A Peer owns its server. A session is a connection of one thread, and ends before its peer.
-#ifndef KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
-#define KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
+#ifndef KVSTOW_CLIENT_CLI_BENCH_PEER_H_
+#define KVSTOW_CLIENT_CLI_BENCH_PEER_H_
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cli/compare/child.h"
+#include "client/cli/bench/child.h"
 #include "kernels/page/page.h"
 
 namespace kvstow::cli {
@@ -84,4 +84,4 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_COMPARE_PEER_H_
+#endif  // KVSTOW_CLIENT_CLI_BENCH_PEER_H_

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "client/cli/compare/peer.h"
+#include "client/cli/bench/peer.h"
 
 namespace kvstow::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/cli/plan_report.h"
+#include "client/cli/plan/plan_report.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

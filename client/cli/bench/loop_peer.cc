@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/cli/compare/peer.h"
-#include "client/cli/compare/socket.h"
+#include "client/cli/bench/peer.h"
+#include "client/cli/bench/socket.h"
 
 namespace kvstow::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "client/cli/bench/load.h"
 #include "client/cli/cli.h"
-#include "client/cli/load.h"
 #include "client/cli/text.h"
 #include "kernels/page/page.h"
 

@@ -1,4 +1,4 @@
-#include "client/cli/compare/socket.h"
+#include "client/cli/bench/socket.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

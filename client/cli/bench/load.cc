@@ -1,4 +1,4 @@
-#include "client/cli/load.h"
+#include "client/cli/bench/load.h"
 
 #include <algorithm>
 #include <cstring>

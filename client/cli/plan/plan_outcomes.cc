@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
-#include "client/cli/plan_report.h"
+#include "client/cli/plan/plan_report.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {

@@ -1,4 +1,4 @@
-#include "client/cli/compare/child.h"
+#include "client/cli/bench/child.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "client/cli/bench/child.h"
+#include "client/cli/bench/load.h"
+#include "client/cli/bench/peer.h"
 #include "client/cli/cli.h"
-#include "client/cli/compare/child.h"
-#include "client/cli/compare/peer.h"
-#include "client/cli/load.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {

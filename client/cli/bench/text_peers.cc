@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/cli/compare/child.h"
-#include "client/cli/compare/peer.h"
-#include "client/cli/compare/socket.h"
+#include "client/cli/bench/child.h"
+#include "client/cli/bench/peer.h"
+#include "client/cli/bench/socket.h"
 
 namespace kvstow::cli {
 namespace {

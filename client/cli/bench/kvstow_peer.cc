@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/cli/compare/peer.h"
-#include "client/cli/compare/socket.h"
+#include "client/cli/bench/peer.h"
+#include "client/cli/bench/socket.h"
 #include "client/client.h"
 
 namespace kvstow::cli {
