@@ -32,8 +32,8 @@ absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
   return response;
 }
 
-// The same for a call that names a space, which is opened where the client or the server does not
-// know it.
+// Does the same for a call that names a space. Opens the space where the client or the server does
+// not know it.
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallInSpace(ClientCore& core, absl::string_view method, Request& request) {
   if (core.payloads.Find(request.space())->fingerprint.empty()) {
@@ -85,7 +85,7 @@ std::string BytesOf(const grpc::ByteBuffer& buffer) {
   return out;
 }
 
-// Of each of `pages`, in a forked child.
+// Returns what a forked child gets for each of `pages`.
 template <typename Result>
 std::vector<Result> ForkedResults(size_t pages) {
   Result result;  // its outcome is kUnavailable
@@ -136,7 +136,7 @@ std::unique_ptr<Client> Client::Connect(ClientOptions options) {
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-// Its connections and threads are the parent's, in a forked child: nothing of it is touched.
+// In a forked child, connections and threads are the parent's: the child touches none of them.
 Client::~Client() {
   if (Forked()) static_cast<void>(impl_.release());
 }

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/codec/ops.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/spaces/space_recipe.h"
 #include "storage/disk/rocks_tier.h"
 #include "storage/tiers/memory_tier.h"

@@ -18,6 +18,7 @@
 #include "service/api/admin_service.h"
 #include "service/api/kv_cache_service.h"
 #include "service/open_store.h"
+#include "service/operators/admin_operator.h"
 #include "service/operators/kv_operator.h"
 #include "service/ops/address.h"
 #include "service/ops/http.h"
@@ -26,7 +27,7 @@
 #include "service/pages/attention_reports.h"
 #include "service/pages/page_cooler.h"
 #include "service/spaces/calibrations.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/transports/direct_server.h"
 #include "service/transports/local_gpu.h"
 #include "service/transports/local_sessions.h"
@@ -101,8 +102,8 @@ class Server::Impl {
         reader_(*store_, calibrations_.store(), metrics_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
-        op_(*store_, spaces_, reader_, reports_, metrics_,
-            ServerFactsOf(config, gpu_.get(), started)) {
+        op_(*store_, spaces_, reports_, metrics_),
+        admin_op_(*store_, spaces_, reader_, ServerFactsOf(config, gpu_.get(), started)) {
     store_->SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
@@ -140,7 +141,9 @@ class Server::Impl {
   PageReader reader_;
   AttentionReports reports_;
   PageWriter writer_;
+  PutParts puts_{staging_, writer_, admission_, metrics_};
   KvOperator op_;
+  AdminOperator admin_op_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
@@ -148,7 +151,7 @@ class Server::Impl {
   // What may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
-  StreamParts streams_{spaces_,    staging_,     writer_,      reader_,        metrics_,
+  StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
                        admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;  // null: none
@@ -156,7 +159,7 @@ class Server::Impl {
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
-      MakeAdminService(op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
+      MakeAdminService(admin_op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string address_, http_address_;
@@ -183,7 +186,7 @@ absl::Status Server::Impl::Start() {
   reaper_ = std::thread([this] { Reap(); });
   scrubber_.emplace(*store_, config_.scrub_bytes_per_second);
   const Duration took = Clock::Real().Now() - started_;
-  op_.SetReady(true, took);
+  admin_op_.SetReady(true, took);
   grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
@@ -203,7 +206,7 @@ absl::Status Server::Impl::StartLocal() {
     local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes);
   }
   auto local = LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
-                                    {spaces_, reader_, writer_, metrics_, admission_,
+                                    {spaces_, puts_, reader_, metrics_, admission_,
                                      local_gpu_.has_value() ? &*local_gpu_ : nullptr});
   if (!local.ok()) {
     return absl::Status(local.status().code(),
@@ -224,7 +227,7 @@ absl::Status Server::Impl::StartDirect() {
   }
   auto direct = DirectServer::Start(
       {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
-      {spaces_, staging_, writer_, reader_, metrics_, admission_, op_});
+      {spaces_, puts_, reader_, metrics_, admission_, op_});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));
@@ -238,12 +241,12 @@ absl::Status Server::Impl::StartHttp() {
   if (config_.http_listen == "off") return absl::OkStatus();
   KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.http_listen));
   HttpPages pages;
-  pages.ready = [this] { return op_.ready(); };
+  pages.ready = [this] { return admin_op_.ready(); };
   pages.metrics = [this] { return metrics_.Text(Snapshot()); };
   pages.status = [this] {
     v1::StatusResponse status;
     v1::UsageResponse usage;
-    (void)op_.Status({}, status);
+    (void)admin_op_.Status({}, status);
     (void)op_.Usage({}, usage);
     return StatusPage(status, usage);
   };
@@ -308,12 +311,12 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
           .get_queue = get_workers_.queued(),
-          .ready = op_.ready()};
+          .ready = admin_op_.ready()};
 }
 
 absl::Status Server::Impl::Stop() {
   if (std::exchange(stopped_, true)) return absl::OkStatus();
-  op_.SetReady(false, {});
+  admin_op_.SetReady(false, {});
   scrubber_.reset();
   if (grpc_ != nullptr) {
     grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);

@@ -24,12 +24,13 @@ struct LayerCall {
   GetDone done;
   std::vector<size_t> asked = {};  // pages whose buffers could hold one
 
-  // Of whoever answers, one at a time: what came of each run, in the order of `asked`.
+  // The thread that answers uses these, one at a time. The results of each run, in the order of
+  // `asked`:
   std::vector<std::vector<GetResult>> came = {};
   std::vector<size_t> left = {};  // pages that a run waits for
   uint32_t whole_runs = 0;        // leading runs that wait for none
 
-  // Of the executor.
+  // Only the executor's thread uses these.
   uint32_t delivered = 0;  // leading runs that were handed on
   std::vector<GetResult> results = {};
   std::vector<std::optional<Xxh3Stream>> digests = {};  // of exact pages, so far
@@ -45,12 +46,12 @@ struct LayerCall {
   }
 };
 
-// A miss from now on, whatever comes.
+// Makes the page a miss from now on, whatever comes.
 void Miss(PageOutcome outcome, std::string message, GetResult& all) {
   all = {.outcome = outcome, .message = std::move(message)};
 }
 
-// Tokens of which one of two parts has a list and the other has them all.
+// Appends a part's list of kept tokens. A part without a list has all of its tokens.
 void AddKept(std::vector<uint8_t> keep, size_t heads, GetResult& all, LayerRange layers) {
   const size_t layer = heads * all.tokens;
   if (keep.empty() && all.keep.empty()) return;
@@ -59,7 +60,7 @@ void AddKept(std::vector<uint8_t> keep, size_t heads, GetResult& all, LayerRange
   all.keep.insert(all.keep.end(), keep.begin(), keep.end());
 }
 
-// What came of one more run, and has its bytes in `out`, into what a page has so far.
+// Merges the result of one more run, whose bytes are in `out`, into the page's result so far.
 void Merge(const LayerCall& call, uint32_t run, size_t wanted_bytes, GetResult part,
            GetResult& all) {
   if (run > 0 && all.outcome != PageOutcome::kHit) return;
@@ -93,13 +94,13 @@ void Merge(const LayerCall& call, uint32_t run, size_t wanted_bytes, GetResult p
   }
 }
 
-// The raw digest is of whole pages.
+// Only whole pages can be checked: the raw digest covers all of a page.
 bool Checked(const PageGet& page, const GetResult& result) {
   return result.outcome == PageOutcome::kHit && result.exact && page.first_token == 0 &&
          page.token_count == 0;
 }
 
-// On the executor, as is what follows.
+// Hands on one more run. This and Finish run on the executor.
 void Deliver(LayerCall& call) {
   const uint32_t run = call.delivered++;
   for (size_t i = 0; i < call.asked.size(); ++i) {
@@ -109,7 +110,7 @@ void Deliver(LayerCall& call) {
   }
   call.came[run].clear();
   if (call.on_layers) call.on_layers(call.Layers(run), call.results);
-  // While the next run travels.
+  // Digests take their time while the next run travels.
   for (const size_t page : call.asked) {
     if (!Checked(call.pages[page], call.results[page])) continue;
     if (!call.digests[page].has_value()) call.digests[page].emplace();
@@ -130,7 +131,7 @@ void Finish(LayerCall& call) {
   call.core.calls.RemoveBatch();
 }
 
-// One answer, on any thread.
+// Takes one answer, on any thread.
 void Take(const std::shared_ptr<LayerCall>& call, size_t request, const GetResult& result) {
   const size_t pages = call->asked.size(), run = request / pages;
   call->came[run][request % pages] = result;
@@ -140,7 +141,7 @@ void Take(const std::shared_ptr<LayerCall>& call, size_t request, const GetResul
   }
 }
 
-// Notes the pages that can be asked for, and what became of the others.
+// Notes the pages that can be asked for, and answers the others.
 void CheckBuffers(LayerCall& call, bool stale) {
   const size_t token = BytesPerToken(call.spec);
   for (size_t p = 0; p < call.pages.size(); ++p) {

@@ -21,7 +21,7 @@ class FillingPut final : public LayerPut {
   const std::shared_ptr<PutProgress> progress_;
 };
 
-// The results of all streams of a layer put; of the executor.
+// The results of all streams of a layer put. Only the executor's thread uses them.
 struct AllStreams {
   std::vector<PutResult> results;
   size_t open;
@@ -37,7 +37,7 @@ void RefuseColumns(PutBatch& batch) {
 
 }  // namespace
 
-// A stream takes one page after the other, so each of some pages gets one of its own.
+// A stream takes one page after the other, so up to kStreams pages get a stream each.
 std::unique_ptr<LayerPut> StartLayerPut(ClientCore& core, Transport& transport,
                                         const SpaceInfo& space, std::vector<PagePut> pages,
                                         PutDone done) {

@@ -18,12 +18,12 @@ struct ProgressiveCall {
   BaseDone on_base;
   GetDone done;
 
-  // Of the executor.
+  // Only the executor's thread uses these.
   std::vector<GetResult> results = {};
   std::vector<size_t> refined = {};  // pages that are asked for a second time
 };
 
-// Bounds say what the whole is worth: a base level comes whatever they are.
+// The bounds are for the whole page: a base level comes whatever they are.
 PageGet BaseOf(PageGet page) {
   page.max_levels = 1;
   page.min_levels = 0;
@@ -31,7 +31,8 @@ PageGet BaseOf(PageGet page) {
   return page;
 }
 
-// More is stored than came, or what came is not enough, which is the server's to say.
+// Returns whether more levels are stored than came, or what came misses a bound: the server then
+// says so.
 bool WantsMore(const PageGet& asked, const GetResult& base) {
   if (base.outcome != PageOutcome::kHit) return false;
   const uint32_t most =
@@ -40,7 +41,7 @@ bool WantsMore(const PageGet& asked, const GetResult& base) {
          !(base.estimated_error <= asked.max_error);
 }
 
-// One of the two Gets; `then` takes what came, on the executor.
+// Starts one of the two Gets. `then` takes the results, on the executor.
 using Then = void (*)(const std::shared_ptr<ProgressiveCall>& call, std::vector<GetResult> came);
 void StartPart(const std::shared_ptr<ProgressiveCall>& call, std::vector<PageGet> pages,
                Then then) {

@@ -52,7 +52,7 @@ size_t RowBytes(const KvSpec& spec, Part part) {
   return SlabValues(spec, part, 1) * DTypeBytes(spec.dtype);
 }
 
-// fn(slab index, layer, part) for every slab of a page, in its order.
+// Calls fn(slab index, layer, part) for every slab of a page, in its order.
 template <typename Fn>
 void ForEachSlab(const KvSpec& spec, Fn fn) {
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {

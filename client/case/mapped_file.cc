@@ -47,7 +47,7 @@ absl::StatusOr<MappedFile> MappedFile::Create(const std::string& path, uint64_t 
   if (fd < 0) return Errno(path, "cannot make a file beside it");
   const absl::Cleanup close_fd = [fd] { close(fd); };
   file.temporary_ = temporary;
-  // Allocated, so that a full disk is an error here and no SIGBUS later.
+  // Allocates the blocks, so that a full disk is an error here and no SIGBUS later.
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     errno = error;
     return Errno(path, absl::StrCat("cannot make it ", bytes, " bytes long"));

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format
 constexpr size_t kMaxDims = 8;
 
-// Bytes of an element, 0 = no such type.
+// Returns the bytes of an element; 0 for no such type.
 uint64_t ElementBytes(absl::string_view dtype) {
   static constexpr std::pair<absl::string_view, uint64_t> kTypes[] = {
       {"F16", 2},     {"BF16", 2},    {"F32", 4}, {"I32", 4}, {"U8", 1},
@@ -30,7 +30,7 @@ uint64_t ElementBytes(absl::string_view dtype) {
   return 0;
 }
 
-// Bytes of a tensor, or nothing when they are more than 64 bits can count.
+// Returns the bytes of a tensor; nothing when they do not fit into 64 bits.
 std::optional<uint64_t> BytesOf(absl::string_view dtype, const std::vector<uint64_t>& shape) {
   uint64_t bytes = ElementBytes(dtype);
   for (const uint64_t n : shape) {

@@ -18,7 +18,7 @@ namespace {
 
 grpc::ChannelArguments CommonArguments() {
   grpc::ChannelArguments args;
-  // Clients of one process do not share a connection, and the two channels of one client neither.
+  // Neither clients of one process nor the two channels of one client share a connection.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // the client's own attempts know what was answered
@@ -49,8 +49,8 @@ std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
 
-// gRPC's last user shuts it down, and that joins a thread that may sit in a poll of 10 s. A process
-// that once had a client keeps gRPC up until it ends.
+// The last user of gRPC shuts it down, which joins a thread that may sit in a poll of 10 s. So a
+// process that once had a client keeps gRPC up until the process ends.
 std::string KeepGrpcUp(std::string address) {
   static const bool up = [] {
     NoticeForks();

@@ -40,8 +40,8 @@ ClientCore::ClientCore(ClientOptions o)
       direct(options.address, options.direct_connections,
              [this] { return AskForDirectPort(*this); }) {}
 
-// The calls end first, then the connection that may still hold bytes of the caller's, then
-// callbacks.
+// Ends the calls first, then the connections that may still hold bytes of the caller's. Callbacks
+// are last.
 void ClientCore::Close() {
   calls.Close();
   executor.Hurry();

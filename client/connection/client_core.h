@@ -1,5 +1,5 @@
-// What the calls of one client share: RpcCore, what it knows of spaces, and the server's offers
-// beside gRPC (shared memory, direct connections), for which it asks the server.
+// The parts that the calls of one client share: RpcCore, the client's knowledge of spaces, and the
+// ways beside gRPC that the server offers (shared memory, direct connections).
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_CONNECTION_CLIENT_CORE_H_

@@ -20,7 +20,7 @@ constexpr Duration kTryAgain = std::chrono::seconds(5);
 constexpr Duration kIdleTime = std::chrono::seconds(60);
 constexpr Duration kWarmTime = std::chrono::milliseconds(50);
 
-// The host of HOST:PORT, without the brackets of an IPv6 address; "" of anything else.
+// Returns the host of HOST:PORT, without the brackets of an IPv6 address; "" for anything else.
 std::string HostOf(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (absl::StartsWith(address, "unix:") || colon == absl::string_view::npos) return "";
@@ -29,14 +29,15 @@ std::string HostOf(absl::string_view address) {
   return std::string(host);
 }
 
-// The end of a connection.
+// Returns a job that ends the connection.
 DirectPool::Job Failing(absl::Status why) {
   return [why = std::move(why)](const DirectSocket&) { return DirectPool::Outcome{why, nullptr}; };
 }
 
 }  // namespace
 
-// All of it is the pool's, under its lock; the socket is set before it is idle for the first time.
+// The pool's lock guards all of it. The socket is set before the connection is idle for the first
+// time.
 class DirectPool::Connection {
  public:
   enum class State : uint8_t { kOpening, kIdle, kTaken, kEnded };
@@ -72,7 +73,7 @@ void DirectPool::Close() {
   }
 }
 
-// Threads that have ended are joined: they are past their last use of the lock.
+// Joins the threads that have ended: they are past their last use of the lock.
 void DirectPool::Reap() {
   std::erase_if(connections_, [](const auto& connection) {
     if (connection->state != Connection::State::kEnded) return false;
@@ -94,8 +95,8 @@ DirectPool::Connection* DirectPool::Take() {
       connection->used = true;
       return connection.get();
     }
-    // The server went, or took it for idle: its thread finds that out. One that was never of any
-    // use was one too many for the server, which is not to be asked again at once.
+    // The server went, or took the connection for idle: its thread finds that out. A connection
+    // that nobody ever used was one too many for the server: the pool does not ask again at once.
     if (!connection->used) not_before_ = Clock::Real().Now() + kTryAgain;
     connection->job = Failing(absl::UnavailableError("the server hung up"));
     connection->has_job.NotifyAll();
@@ -181,7 +182,7 @@ void DirectPool::Serve(Connection* connection) {
   connection->state = Connection::State::kEnded;
 }
 
-// None: it is not needed any more.
+// Returns null when nobody needs the connection any more.
 DirectPool::Job DirectPool::NextJob(Connection* connection) {
   MutexLock lock(mu_);
   for (;;) {

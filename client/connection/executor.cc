@@ -21,7 +21,7 @@ Executor::~Executor() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Notifies under the lock: `fn` may be what lets our owner destroy us.
+// Notifies under the lock: `fn` may let the owner destroy this executor.
 void Executor::RunAfter(Duration delay, std::function<void()> fn) {
   if (!status_.ok()) return fn();
   MutexLock lock(mu_);

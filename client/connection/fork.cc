@@ -10,8 +10,8 @@
 namespace kvstow {
 namespace {
 
-// Never destroyed: sockets may go while the process ends. A std::mutex, since the handlers of a
-// fork take it in one function and give it back in another.
+// The list is never destroyed: sockets may go while the process ends. Its lock is a std::mutex: the
+// handlers of a fork take it in one function and give it back in another.
 struct Registry {
   std::mutex mu;
   std::multiset<int> descriptors;

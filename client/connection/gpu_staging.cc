@@ -7,7 +7,7 @@ namespace kvstow {
 std::optional<std::span<uint8_t>> GpuStaging::Take(uint64_t bytes) {
   const std::span<uint8_t> all = memory_->bytes();
   if (bytes == 0 || bytes > all.size()) return std::nullopt;
-  uint64_t at = 0;  // the end of those before
+  uint64_t at = 0;  // the end of the ranges before
   for (const auto& [offset, end] : taken_) {
     if (offset - at >= bytes) break;
     at = end;

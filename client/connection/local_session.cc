@@ -14,7 +14,7 @@
 namespace kvstow {
 namespace {
 
-// Answers to more than these might not fit into the socket, and the server does not wait for room.
+// The answers to more pages might not fit into the socket, and the server does not wait for room.
 constexpr size_t kMaxTravelling = 128;
 constexpr size_t kMostPagesPerMessage = 16;
 static_assert(kMostPagesPerMessage <= kMaxLocalPages);
@@ -24,7 +24,8 @@ size_t PagesPerMessage(size_t pages) {
   return std::clamp<size_t>(pages / 4, 1, kMostPagesPerMessage);
 }
 
-// The memory on the GPU that a welcome promises; null, and a line in the log, when there is none.
+// Returns the memory on the GPU that a welcome promises. Returns null, and logs why, when there is
+// none.
 absl::StatusOr<std::unique_ptr<GpuStaging>> TakeStaging(const LocalSocket& socket,
                                                         const v1::LocalWelcome& welcome,
                                                         const LocalSession::Options& options) {
@@ -98,7 +99,7 @@ absl::StatusOr<std::span<uint8_t>> LocalSession::Allocate(uint64_t bytes) {
   const Time deadline = Clock::Real().Now() + timeout_;
   uint64_t number;
   {
-    // Not a page: its number is from the same row, but it waits for its turn nowhere.
+    // Allocations share the numbers of pages, and wait for no turn.
     MutexLock lock(mu_);
     number = ++last_number_;
     allocations_[number] = std::nullopt;
@@ -189,7 +190,7 @@ void LocalSession::Start(const std::string& space, const std::string& fingerprin
   for (const Page& page : pages) page.done(broken);
 }
 
-// The next pages of one batch, as one message; they travel from here on.
+// Returns the next pages of one batch, as one message. They travel from here on.
 std::optional<v1::LocalRequest> LocalSession::NextMessage() {
   MutexLock lock(mu_);
   const auto first = pending_.lower_bound(next_to_send_);
@@ -226,8 +227,8 @@ void LocalSession::SendMore() {
   }
 }
 
-// How long to wait for a message: to the next deadline. With nothing open, what begins meanwhile
-// ends later than this.
+// Returns how long to wait for a message: until the next deadline. With nothing open, a request
+// that begins meanwhile ends later than this.
 Duration LocalSession::Patience() const {
   MutexLock lock(mu_);
   return pending_.empty() ? timeout_ : pending_.begin()->second.deadline - Clock::Real().Now();
@@ -247,7 +248,7 @@ void LocalSession::ReceiveAll() {
   Break(status);
 }
 
-// One that nobody waits for any more goes back.
+// Gives back a slot that nobody waits for any more.
 void LocalSession::TakeSlot(v1::LocalSlot& slot) {
   {
     MutexLock lock(mu_);
@@ -304,8 +305,8 @@ void LocalSession::Break(const absl::Status& why) {
   for (auto& [number, pending] : open) {
     const bool is_get = pending.page.request.index() == 0;
     const auto peer = is_get ? SharedMemory::Peer::kWrites : SharedMemory::Peer::kReads;
-    // Needs a mapping and no memory. Until there is one, the buffer cannot be given back: the
-    // server may still write to it.
+    // Unshare needs a mapping, not memory. Until it succeeds, the caller cannot have its buffer
+    // back: the server may still write to it.
     while (!memory_.Unshare(pending.page.bytes, peer).ok()) std::this_thread::yield();
     pending.page.done(broken);
   }

@@ -21,7 +21,7 @@ void OpenCalls::Gone() {
   ended_.NotifyAll();  // under the lock, as below
 }
 
-// Under the lock, so that no stream goes while it is being cancelled; Cancel() only posts.
+// Holds the lock, so that no stream goes while it is being cancelled. Cancel() only posts.
 void OpenCalls::CancelStreams(const grpc::Channel* channel, const absl::Status& why) {
   MutexLock lock(mu_);
   for (OpenStream* stream : streams_) {

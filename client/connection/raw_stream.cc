@@ -42,7 +42,7 @@ void RawStream::Start(RpcCore& core, std::shared_ptr<grpc::Channel> channel,
       new RawStream(core, std::move(channel), deadline, std::move(handler), std::move(bell));
   grpc::GenericStub stub(stream->channel_);
   stub.PrepareBidiStreamingCall(&stream->context_, method, grpc::StubOptions(), stream);
-  // Held until it is registered: Cancel() must find a call that has begun.
+  // The stream is held until it is registered: Cancel() must find a call that has begun.
   stream->AddHold();
   if (stream->bell_ != nullptr) {
     stream->AddHold();  // until EndReading()
@@ -86,7 +86,8 @@ void RawStream::WriteNext() {
   }
 }
 
-// Whoever rings holds the stream, which another hold keeps until then: it cannot be over meanwhile.
+// The ringing thread holds the stream. The hold of Start() lasts until EndReading(), so the stream
+// cannot be over before.
 void StreamBell::Ring() {
   RawStream* stream = nullptr;
   {
@@ -99,7 +100,7 @@ void StreamBell::Ring() {
   stream->RemoveHold();
 }
 
-// Nothing is read any more: the bell is still from now on.
+// Reading is over: the bell does nothing from now on.
 void RawStream::EndReading() {
   if (bell_ == nullptr) return;
   {
@@ -142,13 +143,14 @@ void RawStream::OnDone(const grpc::Status& grpc_status) {
     MutexLock lock(mu_);
     status = why_.ok() ? FromGrpc(grpc_status, context_) : why_;
   }
-  // The call goes first: what it holds of the handler's bytes is then on its way back.
+  // The call goes first, and with it what it holds of the handler's bytes.
   std::shared_ptr<StreamHandler> handler = handler_;
   std::shared_ptr<grpc::Channel> channel = channel_;
   RpcCore& core = core_;
   delete this;
   handler->OnEnd(status);
-  // Not here: the last channel of a process joins gRPC's threads, and this is one of them.
+  // This thread is gRPC's, and the last channel of a process joins gRPC's threads: the executor
+  // lets it go.
   core.executor.Run([&core, handler = std::move(handler), channel = std::move(channel)]() mutable {
     handler.reset();
     channel.reset();

@@ -1,5 +1,5 @@
-// What every call of a client over gRPC needs: options, channels, the thread of callbacks, and the
-// list of open calls.
+// The parts that every gRPC call of a client needs: options, channels, the thread of callbacks, and
+// the list of open calls.
 //
 // Thread-safe. ClientCore adds the ways beside gRPC.
 #ifndef KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_

@@ -28,7 +28,7 @@ absl::Status IsAnother(absl::string_view name) {
                    "open it with a spec to see what differs, or use another name"));
 }
 
-// What to open the space with, so that it is the same once more.
+// Returns the options that open the same space once more.
 SpaceOptions AgainOf(const SpaceInfo& info, std::string queries) {
   return {.name = info.name,
           .spec = info.spec,

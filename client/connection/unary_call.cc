@@ -81,7 +81,7 @@ absl::Status AttemptStream(RpcCore& core, const std::string& method,
   return done->Wait();
 }
 
-// Until an attempt brings an answer or no other is worth it.
+// Tries until an attempt brings an answer or no other attempt is worth it.
 absl::StatusOr<grpc::ByteBuffer> Try(
     RpcCore& core, const std::function<absl::Status(Time, grpc::ByteBuffer&)>& attempt) {
   if (!core.options_status.ok()) return core.options_status;

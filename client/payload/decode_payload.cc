@@ -22,7 +22,7 @@ absl::StatusOr<DecodedPayload> DecodeEncodedPayload(std::span<const uint8_t> pay
                                             HexOf(header.calibration), ", which is not loaded"));
   }
   const auto count = [](uint32_t all, uint32_t first, uint32_t asked) {
-    if (first >= all || asked > all - first) return 0u;  // it has not so many
+    if (first >= all || asked > all - first) return 0u;  // the page has fewer
     return asked > 0 ? asked : all - first;
   };
   const PageRange wanted{

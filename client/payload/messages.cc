@@ -22,13 +22,14 @@ Fidelity FidelityOf(v1::Fidelity f) {
   return v1::Fidelity_IsValid(f) ? static_cast<Fidelity>(f) : Fidelity::kUnspecified;
 }
 
-// The call may do better another time; anything else is an answer.
+// Returns whether the call may do better another time. Any other error is an answer.
 bool IsPassing(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsResourceExhausted(status);
 }
 
-// SpaceInfo::layers_per_run, for pages as put makes them. Of encoded pages whole segments travel.
+// Returns SpaceInfo::layers_per_run, for pages as put makes them. Encoded pages travel in whole
+// segments.
 uint32_t LayersPerRunOf(const KvSpec& spec, const v1::OpenSpaceResponse& response,
                         Payload payload) {
   constexpr uint32_t kRuns = 8;
@@ -159,7 +160,7 @@ GetResult GetResultOf(const v1::PageReply& reply) {
   return out;
 }
 
-// A page has at least a byte for each that it has a list of.
+// A list of kept tokens has no more entries than the page has bytes.
 absl::StatusOr<std::vector<uint8_t>> KeepOf(const v1::KeptTokens& kept, const GetResult& page,
                                             std::span<const uint8_t> list) {
   const uint64_t lists = uint64_t{kept.layers()} * kept.kv_heads();

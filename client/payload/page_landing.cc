@@ -30,10 +30,11 @@ std::string DueDigest(const PageGet& page, const v1::PageReply& reply, bool summ
   return as_put ? reply.raw_digest() : reply.payload_digest();
 }
 
-// Which tokens were kept takes less than the tokens do. Encoded, whole segments come, whatever part
-// of them was asked for.
+// The list of kept tokens is smaller than the tokens. Encoded pages come in whole segments,
+// whatever part of them was asked for.
 uint64_t PayloadLimit(const PageGet& page, const SpacePayload& space, LandingKind kind) {
-  if (!kind.encoded) return std::max<uint64_t>(2 * page.out.size(), 1);  // none is not read
+  if (!kind.encoded)
+    return std::max<uint64_t>(2 * page.out.size(), 1);  // a limit of 0 would stop the stream
   return (IsWhole(page) ? page.out.size() : space.page_bytes) + kEncodedOverhead;
 }
 

@@ -26,8 +26,8 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& option
   return MakeCodec(recipe, space.spec, CalibrationsOf(options));
 }
 
-// Null, and a line in the log, where the GPU has no such codec. Exact pages are what the host's
-// copy is: there is nothing to code.
+// Returns null, and logs why, where the GPU has no such codec. Exact pages need none: the copy in
+// the host's memory is what travels.
 std::shared_ptr<DeviceCodec> OnGpu(Device& gpu, const Codec& codec) {
   if (codec.exact() || !codec.recipe().policy_ops().empty()) return nullptr;
   auto on_gpu = gpu.NewCodec(codec.recipe(), codec.spec());

@@ -15,7 +15,7 @@
 namespace kvstow {
 namespace {
 
-// What Get and Put have in common.
+// The common part of Get and Put.
 template <typename Batch>
 struct DirectCall {
   ClientCore& core;
@@ -40,7 +40,7 @@ struct GetCall : DirectCall<GetBatch> {
     return socket.Send(request, {}, 0, batch->deadline);
   }
 
-  // A page that is not what its digests say has no answer: a stream asks for it again.
+  // A page that does not match its digests gets no answer: a stream asks for it again.
   absl::Status Take(const DirectSocket& socket, size_t i) {
     const PageGet& page = batch->pages[i];
     v1::DirectReply reply;
@@ -103,7 +103,8 @@ struct PutCall : DirectCall<PutBatch> {
     waiting.push_back(i);
     const Time deadline = batch->deadline;
     if (trip.encoded) return socket.Send(request, made->parts, 0, deadline);
-    // Read once: each piece is sent while it is in the cache for the digest, which goes last.
+    // Each piece is read once: it is sent while the digest has it in the cache. The digest goes
+    // last.
     KVSTOW_RETURN_IF_ERROR(
         socket.Send(request, {}, TotalBytes(made->parts) + sizeof(Digest128), deadline));
     Xxh3Stream digest;
@@ -118,7 +119,7 @@ struct PutCall : DirectCall<PutBatch> {
     return socket.SendBytes(digest.Finish().bytes, deadline);
   }
 
-  // False when the server refused: the rest goes over a stream, which says how to go on.
+  // Returns false when the server refused: the rest goes over a stream, which says how to go on.
   absl::StatusOr<bool> TakeAnswer(const DirectSocket& socket) {
     v1::DirectReply reply;
     uint64_t bytes = 0;
@@ -154,7 +155,7 @@ std::vector<size_t> OfHost(const Batch& batch) {
   return out;
 }
 
-// The pages that can go. Summaries, and pages that are still being filled, go over streams.
+// Return the pages that can go. Summaries, and pages that are still being filled, go over streams.
 std::vector<size_t> Todo(const GetBatch& batch) {
   return batch.summaries ? std::vector<size_t>() : OfHost(batch);
 }

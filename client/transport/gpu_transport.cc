@@ -16,7 +16,7 @@
 namespace kvstow {
 namespace {
 
-// What the calls of the transport share.
+// The parts that the calls of the transport share.
 struct Parts {
   ClientCore& core;
   const std::unique_ptr<Transport> host;  // for pages in the host's memory
@@ -24,13 +24,14 @@ struct Parts {
   Executor thread = {};                   // copies pages, and joins before the others go
 };
 
-constexpr Duration kAskAgain = std::chrono::microseconds(500);  // whether events have passed
-// Host memory of a call, unless a page has more. So many at a time go over the host's transports
-// before the call tries again whether shared memory has room.
+constexpr Duration kAskAgain =
+    std::chrono::microseconds(500);  // between two questions whether events have passed
+// Host memory of a call, unless one page has more. After so many bytes, the call tries again
+// whether shared memory has room.
 constexpr size_t kMostScratch = 16 << 20;
 
-// How Get and Put differ. `place` is where a page is that is on its way: in the shared memory of
-// the GPU, or in the host's.
+// These functions are the difference between Get and Put. `place` holds a page on its way: in the
+// shared memory of the GPU, or in the host's.
 
 std::span<const uint8_t> BytesOf(const PageGet& page) { return page.out; }
 std::span<const uint8_t> BytesOf(const PagePut& page) { return page.raw; }
@@ -114,14 +115,14 @@ void CodeOnGpu(Parts& parts, const PutBatch& from, PutBatch& batch,
   batch.coder = parts.coder->Coder(parts.core.payloads.Find(from.space), std::move(copies));
 }
 
-// All of it is the GPU thread's, and all functions run there.
+// All of it belongs to the GPU thread, and all functions run there.
 template <typename Batch>
 struct GpuCall {
   Parts& parts;
   const std::shared_ptr<Batch> batch;
   const Transport::Next next;
   std::vector<bool> by_host;    // of each page: the session could not do it
-  std::vector<bool> under_way;  // and where it is then
+  std::vector<bool> under_way;  // its place is in `places`
   std::vector<std::span<uint8_t>> places;
   size_t open = 0;  // pages that are under way, all of them the same way
   std::shared_ptr<LocalSession> session = nullptr;    // of those in shared memory
@@ -152,7 +153,7 @@ void RunNext(const Shared<Batch>& call, Duration delay = Duration(0)) {
   call->parts.thread.RunAfter(delay, [call] { Next(call); });
 }
 
-// The pages that can go now. One whose event cannot be asked for has its answer.
+// Returns the pages that can go now. Answers a page whose event fails.
 template <typename Batch>
 std::vector<size_t> ReadyPages(GpuCall<Batch>& call) {
   std::vector<size_t> ready;
@@ -166,7 +167,7 @@ std::vector<size_t> ReadyPages(GpuCall<Batch>& call) {
   return ready;
 }
 
-// What came of a page in shared memory. Without a good answer, it goes by the host.
+// Takes the answer for a page in shared memory. Without a good answer, the page goes by the host.
 template <typename Batch>
 void TakeShared(const Shared<Batch>& call, size_t i, const absl::StatusOr<v1::LocalReply>& reply) {
   const auto& page = call->batch->pages[i];
@@ -178,14 +179,14 @@ void TakeShared(const Shared<Batch>& call, size_t i, const absl::StatusOr<v1::Lo
         OutOfShared(call->gpu(), page, *result, call->places[i]).ok()) {
       call->batch->Answer(i, *std::move(result));
     }
-    // Without an answer the server may still be at work on it: it is lost with the session.
+    // Without an answer the server may still use the place: it is lost with the session.
     call->session->staging()->Give(call->places[i]);
   }
   if (call->open == 0) call->session.reset();
   Next(call);
 }
 
-// As many pages as the memory has room for, which are under way then.
+// Puts as many pages under way as the shared memory has room for, and returns their requests.
 template <typename Batch>
 std::vector<LocalSession::Page> FillShared(const Shared<Batch>& call,
                                            std::span<const size_t> ready) {
@@ -212,7 +213,7 @@ std::vector<LocalSession::Page> FillShared(const Shared<Batch>& call,
   return requests;
 }
 
-// Into the session that others of the call are in, if any.
+// Starts pages through shared memory. All pages of a call are in one session.
 template <typename Batch>
 void StartShared(const Shared<Batch>& call, std::span<const size_t> ready) {
   ClientCore& core = call->parts.core;
@@ -221,7 +222,7 @@ void StartShared(const Shared<Batch>& call, std::span<const size_t> ready) {
   if (core.options.gpu_shared_bytes == 0 || call->late() || fingerprint.empty()) return;
   const auto session = core.local.OpenSession();
   if (session == nullptr || session->staging() == nullptr) return;
-  if (call->open > 0 && session != call->session) return;  // those will hear that theirs ended
+  if (call->open > 0 && session != call->session) return;  // the others will hear that theirs ended
   call->session = session;
   auto requests = FillShared(call, ready);
   if (call->open == 0) call->session.reset();
@@ -252,7 +253,8 @@ void TakeHost(const Shared<Batch>& call, std::span<const size_t> asked,
   Next(call);
 }
 
-// The first pages, as many as scratch memory is for; pages of the host have their own.
+// Starts the first pages by the host, as many as the scratch memory holds. Pages of the host need
+// none.
 template <typename Batch>
 void StartHost(const Shared<Batch>& call, std::span<const size_t> ready) {
   const Batch& batch = *call->batch;
@@ -294,8 +296,8 @@ void StartHost(const Shared<Batch>& call, std::span<const size_t> ready) {
   StartBatch(call->parts.core, *call->parts.host, std::move(of_host));
 }
 
-// More pages, or the end. What finds no room in shared memory waits for what the call has there,
-// and goes by the host when that is nothing.
+// Starts more pages, or ends the call. A page that finds no room in shared memory waits for the
+// call's own pages there; when there are none, it goes by the host.
 template <typename Batch>
 void Next(const Shared<Batch>& call) {
   const std::vector<size_t> ready = ReadyPages(*call);

@@ -9,8 +9,8 @@
 namespace kvstow {
 namespace {
 
-// The bytes of a page that can go through shared memory; none of another one. Summaries, and pages
-// that are still being filled, go over streams.
+// Return the bytes of a page that can go through shared memory, and none for another page.
+// Summaries, and pages that are still being filled, go over streams.
 std::span<const uint8_t> BytesToShare(const GetBatch& batch, size_t page) {
   const PageGet& get = batch.pages[page];
   return batch.summaries || get.on_gpu ? std::span<const uint8_t>() : get.out;

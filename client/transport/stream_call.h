@@ -1,5 +1,5 @@
-// What a Get and a Put of stream_transport.h have in common: the attempts, and the space that is
-// opened again. A call runs on core.executor, except within an open stream.
+// The common part of a Get and a Put over streams: attempts, and opening the space again. A call
+// runs on core.executor, except within an open stream.
 #ifndef KVSTOW_CLIENT_TRANSPORT_STREAM_CALL_H_
 #define KVSTOW_CLIENT_TRANSPORT_STREAM_CALL_H_
 

@@ -19,7 +19,7 @@ using GetCall = StreamCall<GetBatch>;
 
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Get";
 constexpr size_t kPagesPerMessage = 256;
-constexpr size_t kMostAsked = 32'768;  // and not answered; servers take twice as many
+constexpr size_t kMostAsked = 32'768;  // pages without an answer; servers take twice as many
 
 // One stream: asks for pages, grants credit as payload arrives, and puts payload in place.
 class GetStream final : public StreamHandler {
@@ -35,8 +35,8 @@ class GetStream final : public StreamHandler {
       wanted_bytes_ += PayloadLimit(batch_.pages[i], *batch_.payload, kind_);
   }
 
-  // Grants no more than can come, so that after the last grant the stream is closed on our side and
-  // the server ends it with its last page.
+  // Grants no more than can come. So after the last grant the client's side is closed, and the
+  // server ends the stream with its last page.
   Outgoing Next() override {
     if (left() == 0) return {.last = true};
     v1::GetRequest message;
@@ -84,8 +84,8 @@ class GetStream final : public StreamHandler {
 
  private:
   size_t left() const { return todo_.size() - answered_; }
-  // Lets the call go: with its last answer, for the end of the stream brings nothing more, or with
-  // the stream.
+  // Lets the call go, with its last answer or with the stream. After the last answer, the end of
+  // the stream brings nothing more.
   void GoOn(const absl::Status& status) {
     if (!kind_.summaries) trip_.End();
     Executor& executor = call_->core.executor;
@@ -150,12 +150,12 @@ class GetStream final : public StreamHandler {
   }
 
   std::shared_ptr<GetCall> call_;   // null once all is answered
-  GetBatch& batch_;                 // the call's: not to be used after it
+  GetBatch& batch_;                 // the call's: nobody uses it after call_
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
   const LandingKind kind_;
   Trip trip_;
   size_t asked_ = 0, answered_ = 0;
-  bool damaged_ = false;  // a page was: the server is to check it
+  bool damaged_ = false;  // some page was; the server then checks
   uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
   uint64_t current_ = 0;                // the page that is arriving; 0 = none
   std::optional<PageLanding> landing_;  // of it

@@ -19,7 +19,7 @@ using PutCall = StreamCall<PutBatch>;
 constexpr char kMethod[] = "/kvstow.v1.KvCache/Put";
 constexpr Duration kDrainTime = std::chrono::milliseconds(50);
 
-// Bytes [offset, offset + bytes) of `parts`.
+// Returns bytes [offset, offset + bytes) of `parts`.
 std::vector<SharedBytes> Cut(std::span<const SharedBytes> parts, uint64_t offset, uint64_t bytes) {
   std::vector<SharedBytes> out;
   for (const SharedBytes& part : parts) {
@@ -32,8 +32,8 @@ std::vector<SharedBytes> Cut(std::span<const SharedBytes> parts, uint64_t offset
   return out;
 }
 
-// When the deadline passed and bytes of the batch still lie in the connection a little later, its
-// peer has stopped reading, and only the end of the connection gives the bytes back: the other
+// When the deadline has passed, and bytes of the batch still lie in the connection a little later,
+// the peer has stopped reading. Only the end of the connection gives the bytes back; the other
 // streams on it go on over a new one.
 void FreeBytesSoon(ClientCore& core, std::weak_ptr<const PagesInUse> pages,
                    std::shared_ptr<grpc::Channel> channel) {
@@ -45,8 +45,8 @@ void FreeBytesSoon(ClientCore& core, std::weak_ptr<const PagesInUse> pages,
   });
 }
 
-// One stream: sends what it has credit for, page after page, and encodes each before its first
-// byte.
+// One stream: sends pages as far as it has credit, one after the other. It encodes a page before
+// the page's first byte.
 class PutStream final : public StreamHandler {
  public:
   PutStream(std::shared_ptr<PutCall> call, std::shared_ptr<grpc::Channel> channel)
@@ -72,7 +72,7 @@ class PutStream final : public StreamHandler {
       message.mutable_open()->set_payload(trip_.encoded ? v1::ENCODED : v1::RAW);
       return {.message = WriteChunk(message, {})};
     }
-    // Without credit no page is begun: a server that refuses the stream costs no digest.
+    // No page begins without credit: a server that refuses the stream costs no digest.
     while (credit_ > 0 && next_ < todo_.size() && parts_.empty() &&
            !Begin(batch_.pages[todo_[next_]])) {
       ++next_;  // it was answered here
@@ -149,7 +149,7 @@ class PutStream final : public StreamHandler {
     }
     LetGo().reset();
   }
-  // Makes the payload of a page and says what it is. False when it cannot be coded: it is refused.
+  // Makes the payload of a page. Returns false, and refuses the page, when it cannot be coded.
   bool Begin(const PagePut& page) {
     const bool filling = batch_.progress != nullptr;
     std::optional<Digest128> digest;
@@ -169,7 +169,7 @@ class PutStream final : public StreamHandler {
 
   std::shared_ptr<PutCall> call_;  // null once all is answered
   std::shared_ptr<grpc::Channel> channel_;
-  PutBatch& batch_;                 // the call's: not to be used after it
+  PutBatch& batch_;                 // the call's: nobody uses it after call_
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
   Trip trip_;
   bool opened_ = false;

@@ -14,7 +14,7 @@ void Move(Transport& transport, std::shared_ptr<PutBatch> batch, Transport::Next
   transport.Put(std::move(batch), std::move(next));
 }
 
-// Through the transports from `first` on, until every page has its answer.
+// Moves a batch through the transports of `order`, until every page has its answer.
 template <typename Batch>
 void MoveFrom(std::span<const std::unique_ptr<Transport>> order, std::shared_ptr<Batch> batch,
               Transport::Next next) {

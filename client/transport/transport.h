@@ -8,7 +8,7 @@
 //   DirectTransport  an idle direct connection
 //   StreamTransport  a gRPC stream: answers every page, opens the space, tries again
 //
-// What stands above them (client/batch, payload choice) works on all of them.
+// Layers and progressive gets (client/batch) stand above the transports, and work on all of them.
 #ifndef KVSTOW_CLIENT_TRANSPORT_TRANSPORT_H_
 #define KVSTOW_CLIENT_TRANSPORT_TRANSPORT_H_
 

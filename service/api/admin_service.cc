@@ -15,7 +15,7 @@ using grpc::ServerUnaryReactor;
 // Progress of Verify: the latest that was told goes out as soon as the one before it is written.
 class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
  public:
-  VerifyStream(KvOperator& op, WorkerPool& workers, const v1::VerifyRequest& request) {
+  VerifyStream(AdminOperator& op, WorkerPool& workers, const v1::VerifyRequest& request) {
     workers.Submit([this, &op, &request] {
       End(op.Verify(request, [this](const v1::VerifyProgress& p) { return Tell(p); }));
     });
@@ -100,7 +100,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes)
+  AdminService(AdminOperator& op, Metrics& metrics, AdminLanes lanes)
       : op_(op), metrics_(metrics), lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
@@ -142,14 +142,14 @@ class AdminService final : public v1::Admin::CallbackService {
   }
 
  private:
-  KvOperator& op_;
+  AdminOperator& op_;
   Metrics& metrics_;
   AdminLanes lanes_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics,
+std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
                                                 AdminLanes lanes) {
   return std::make_unique<AdminService>(op, metrics, lanes);
 }

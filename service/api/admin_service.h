@@ -1,5 +1,5 @@
-// kvstow.v1.Admin as gRPC calls it. Each method hands over to KvOperator; Drain and SetQuota fail
-// with UNIMPLEMENTED. The arguments outlive the service.
+// kvstow.v1.Admin as gRPC calls it. Each method hands over to AdminOperator; Drain and SetQuota
+// fail with UNIMPLEMENTED. The arguments outlive the service.
 #ifndef KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 #define KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 
@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "service/operators/kv_operator.h"
+#include "service/operators/admin_operator.h"
 #include "service/ops/metrics.h"
 #include "service/ops/worker_pool.h"
 
@@ -20,7 +20,8 @@ struct AdminLanes {
   WorkerPool& evict;  // and budgets, and flushes: calls that move bytes
 };
 
-std::unique_ptr<grpc::Service> MakeAdminService(KvOperator& op, Metrics& metrics, AdminLanes lanes);
+std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
+                                                AdminLanes lanes);
 
 }  // namespace kvstow
 

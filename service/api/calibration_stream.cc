@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/transports/streams.h"
 
 namespace kvstow {

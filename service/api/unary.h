@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "service/ops/worker_pool.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/transports/streams.h"
 
 namespace kvstow {

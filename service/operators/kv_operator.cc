@@ -7,8 +7,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/wire/spec.h"
-#include "service/pages/age_table.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {
@@ -30,20 +29,7 @@ absl::Status CheckKeys(const Keys& keys) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TierId> TierOf(const std::string& name) {
-  for (int t = 0; t < kTiers; ++t) {
-    if (name == TierName(static_cast<TierId>(t))) return static_cast<TierId>(t);
-  }
-  return absl::InvalidArgumentError("tier: use gpu, host or disk");
-}
-
-void AddTiers(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>* out) {
-  for (int t = 0; t < kTiers; ++t) {
-    *out->Add() = UsageToProto(TierName(static_cast<TierId>(t)), usage.tiers[t]);
-  }
-}
-
-// What a prompt asked for, as LiveReuse knows pages.
+// Returns the pages of a prompt as LiveReuse knows them.
 std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_view> keys) {
   constexpr uint64_t kOddConstant = 0x9e3779b97f4a7c15;  // spaces share no pages
   std::vector<uint64_t> pages;
@@ -67,15 +53,6 @@ void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
 }
 
 }  // namespace
-
-KvOperator::KvOperator(TieredStore& store, Spaces& spaces, PageReader& reader,
-                       AttentionReports& reports, Metrics& metrics, ServerFacts facts)
-    : store_(store),
-      spaces_(spaces),
-      reader_(reader),
-      reports_(reports),
-      metrics_(metrics),
-      facts_(std::move(facts)) {}
 
 absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out) {
   SpaceToOpen request{.name = in.space(), .spec = {}, .recipe = in.recipe(), .fidelity = {}};
@@ -198,7 +175,7 @@ size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
   for (const auto& space : spaces_.IdlePrivate(idle)) {
     if (dropped == most) break;
     if (store_.Usage(space->id).pages > 0) {
-      (void)spaces_.Find(space->name);  // it is looked at again when it has been idle once more
+      (void)spaces_.Find(space->name);  // the next look comes when it has been idle once more
       continue;
     }
     const absl::Status status = Drop(*space);
@@ -230,7 +207,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
     usage = store_.Usage(space->id);
   }
-  AddTiers(usage, out.mutable_tiers());
+  ToProto(usage, *out.mutable_tiers());
   out.set_pages(usage.pages);
   out.set_raw_bytes(usage.raw_bytes);
   out.set_encoded_bytes(usage.encoded_bytes);
@@ -241,106 +218,6 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
   }
   for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;
   return absl::OkStatus();
-}
-
-absl::Status KvOperator::Status(const v1::StatusRequest&, v1::StatusResponse& out) {
-  out.set_version(facts_.version);
-  out.set_device(facts_.device);
-  const Duration up = Clock::Real().Now() - facts_.started;
-  out.set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(up).count());
-  out.set_ready(ready());
-  out.set_ready_ms(ready_ms_);
-  out.set_recovered_pages(store_.Counters().recovered_pages);
-  out.mutable_libraries()->insert(facts_.libraries.begin(), facts_.libraries.end());
-  out.mutable_config()->insert(facts_.config.begin(), facts_.config.end());
-  AddTiers(store_.Usage(), out.mutable_tiers());
-  return absl::OkStatus();
-}
-
-absl::Status KvOperator::SamplePages(const v1::SamplePagesRequest& in,
-                                     v1::SamplePagesResponse& out) {
-  if (in.max_pages() < 1 || in.max_pages() > kMaxSampledPages) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_pages is ", in.max_pages(), ": ask for 1 to ", kMaxSampledPages));
-  }
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-  std::vector<PageName> pages = store_.Pages(space->id);
-  std::ranges::sort(pages, {}, &PageName::key);
-  const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
-  for (size_t i = 0; i < taken; ++i) out.add_keys(pages[i * pages.size() / taken].key);
-  out.set_pages(pages.size());
-  return absl::OkStatus();
-}
-
-absl::Status KvOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& out) {
-  SpaceId only = 0;
-  if (!in.space().empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-    only = space->id;
-  }
-  const uint64_t pages = (only == 0 ? store_.Usage() : store_.Usage(only)).pages;
-  TellAges(store_.Sample(only, kMaxAgedPages), pages, spaces_, out);
-  return absl::OkStatus();
-}
-
-absl::Status KvOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
-  KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
-  *out.mutable_usage() = UsageOf(tier);
-  return absl::OkStatus();
-}
-
-absl::Status KvOperator::SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
-  KVSTOW_RETURN_IF_ERROR(store_.SetBudget(tier, in.bytes()));
-  Log().info("{} has a budget of {} bytes now", TierName(tier), in.bytes());
-  *out.mutable_usage() = UsageOf(tier);
-  return absl::OkStatus();
-}
-
-v1::TierUsage KvOperator::UsageOf(TierId tier) {
-  return UsageToProto(TierName(tier), store_.Usage().tiers[static_cast<size_t>(tier)]);
-}
-
-absl::Status KvOperator::Flush(const v1::FlushRequest&, v1::FlushResponse&) {
-  return store_.Flush();
-}
-
-absl::Status KvOperator::Verify(const v1::VerifyRequest& in,
-                                const std::function<bool(const v1::VerifyProgress&)>& progress) {
-  constexpr Duration kTellEvery = std::chrono::milliseconds(500);
-  SpaceId only = 0;
-  if (!in.space().empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-    only = space->id;
-  }
-  const std::vector<PageName> pages = store_.Pages(only);
-  v1::VerifyProgress told;
-  told.set_total_pages(pages.size());
-  Time last = Clock::Real().Now();
-  for (const PageName& page : pages) {
-    const auto space = spaces_.Find(page.space);
-    if (space != nullptr) {
-      v1::GetPage request;
-      request.set_key(page.key);
-      const v1::PageReply reply = reader_.Check(*space, request);
-      told.set_bytes(told.bytes() + reply.stored_bytes());
-      if (reply.status() == v1::CORRUPT) told.set_corrupt_pages(told.corrupt_pages() + 1);
-    }
-    told.set_pages(told.pages() + 1);
-    if (const Time now = Clock::Real().Now(); now - last >= kTellEvery) {
-      if (!progress(told)) return absl::CancelledError("the caller went away");
-      last = now;
-    }
-  }
-  told.set_done(true);
-  progress(told);
-  return absl::OkStatus();
-}
-
-void KvOperator::SetReady(bool ready, Duration from_start) {
-  if (ready) ready_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(from_start).count();
-  ready_ = ready;
 }
 
 }  // namespace kvstow

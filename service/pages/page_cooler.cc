@@ -10,7 +10,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/page/encoded_page.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {

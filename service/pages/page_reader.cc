@@ -15,7 +15,7 @@
 #include "kernels/methods/kept_tokens.h"
 #include "kernels/page/encoded_payload.h"
 #include "kernels/page/page.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {

@@ -14,7 +14,7 @@
 #include "kernels/page/page.h"
 #include "service/pages/attention_columns.h"
 #include "service/pages/encoded_put.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {

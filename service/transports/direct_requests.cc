@@ -113,68 +113,35 @@ absl::Status DirectRequests::Discard(uint64_t bytes, const absl::Status& why) co
   return bytes > kMaxPageBytes + kEncodedOverhead ? why : Skip(bytes);
 }
 
-// Of a page whose frame has the length that it says.
+// Takes a page whose frame has the length that it says. Its digest may come behind the payload.
 absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
                                      uint64_t payload_bytes) {
-  v1::PutPage& page = *request.mutable_page();
-  if (const absl::Status s = parts_.writer.Check(space, request.payload(), page); !s.ok()) {
-    KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, s));
-    return Answer(Refused(s.message()), 0);
+  IncomingPage page(parts_.puts, space, request.payload(), std::move(*request.mutable_page()),
+                    request.parent_key());
+  if (auto answer = page.Begin()) {
+    const absl::Status refused = absl::InvalidArgumentError(answer->message());
+    KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, refused));
+    return Answer(*std::move(answer));
   }
-  if (auto there = parts_.writer.AlreadyThere(space, page)) {
+  if (const absl::Status s = page.Admit(); !s.ok()) {
     KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
-    return Answer(*std::move(there), 0);
+    return Refuse(s);
   }
-  const auto held = parts_.admission.TakePut(page.payload_bytes());
-  if (!held.ok()) {
-    KVSTOW_RETURN_IF_ERROR(Skip(payload_bytes));
-    return Refuse(held.status());
+  KVSTOW_RETURN_IF_ERROR(page.Stage());
+  const Time deadline = Deadline(payload_bytes);
+  KVSTOW_RETURN_IF_ERROR(page.Fill(kDirectPieceBytes, [&](std::span<uint8_t> piece) {
+    return socket_.Receive(piece, deadline);
+  }));
+  if (page.page().digest().empty()) {
+    Digest128 behind;
+    KVSTOW_RETURN_IF_ERROR(socket_.Receive(behind.bytes, deadline));
+    KVSTOW_RETURN_IF_ERROR(page.SetDigest(AsString(behind.bytes)));
   }
-  KVSTOW_ASSIGN_OR_RETURN(const Staging::Ticket ticket, parts_.staging.Begin(page.payload_bytes()));
-  std::optional<PageDigests> came;
-  const absl::Status filled = parts_.staging.Fill(
-      ticket, [&](std::span<uint8_t> to) { return ReceivePage(space, request, to, came); });
-  if (!filled.ok()) {
-    parts_.staging.Abort(ticket);
-    return filled;
-  }
-  const auto payload = parts_.staging.Finish(ticket);
-  v1::PutResult result = payload.ok()
-                             ? parts_.writer.Write(space, request.payload(), page, *payload,
-                                                   request.parent_key(), nullptr, came)
-                             : Refused(payload.status().message());
-  return Answer(std::move(result), PageBytes(space.spec, page.tokens()));
+  return Answer(page.Store());
 }
 
-// The payload into `to`, and the digest behind it into `page`. A raw page is digested piece by
-// piece while it is in the cache.
-absl::Status DirectRequests::ReceivePage(const Space& space, v1::DirectPut& request,
-                                         std::span<uint8_t> to,
-                                         std::optional<PageDigests>& came) const {
-  v1::PutPage& page = *request.mutable_page();
-  const Time deadline = Deadline(to.size());
-  const bool raw = request.payload() == v1::RAW;
-  std::span<uint8_t> body = raw ? to.first(PageBytes(space.spec, page.tokens())) : to.first(0);
-  const std::span<uint8_t> rest = to.subspan(body.size());
-  PageDigester digests(raw ? KeptRunBytes(*space.codec, page.tokens()) : 0);
-  while (!body.empty()) {
-    const auto piece = body.first(std::min(body.size(), kDirectPieceBytes));
-    KVSTOW_RETURN_IF_ERROR(socket_.Receive(piece, deadline));
-    digests.Update(piece);
-    body = body.subspan(piece.size());
-  }
-  if (raw) came = digests.Finish();
-  KVSTOW_RETURN_IF_ERROR(socket_.Receive(rest, deadline));
-  if (!page.digest().empty()) return absl::OkStatus();
-  Digest128 behind;
-  KVSTOW_RETURN_IF_ERROR(socket_.Receive(behind.bytes, deadline));
-  page.set_digest(behind.bytes.data(), behind.bytes.size());
-  return absl::OkStatus();
-}
-
-absl::Status DirectRequests::Answer(v1::PutResult result, uint64_t raw_bytes) {
+absl::Status DirectRequests::Answer(v1::PutResult result) {
   parts_.metrics.CountDirect(StreamKind::kPut);
-  parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
   v1::DirectReply reply;
   *reply.mutable_put() = std::move(result);
   return socket_.Send(reply, {}, 0, Deadline(0));

@@ -11,24 +11,21 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "kernels/page/page_digests.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "service/operators/kv_operator.h"
 #include "service/ops/metrics.h"
 #include "service/pages/admission.h"
+#include "service/pages/incoming_page.h"
 #include "service/pages/page_reader.h"
-#include "service/pages/page_writer.h"
 #include "service/spaces/spaces.h"
-#include "storage/store/staging.h"
 
 namespace kvstow {
 
 // The parts that direct connections use; outlives them all.
 struct DirectParts {
   Spaces& spaces;
-  Staging& staging;
-  PageWriter& writer;
+  PutParts& puts;
   PageReader& reader;
   Metrics& metrics;
   Admission& admission;
@@ -55,9 +52,7 @@ class DirectRequests {
   absl::Status PutPage(const Space& space, v1::DirectPut& request, uint64_t payload_bytes);
   absl::Status Skip(uint64_t bytes) const;
   absl::Status Discard(uint64_t bytes, const absl::Status& why) const;
-  absl::Status ReceivePage(const Space& space, v1::DirectPut& request, std::span<uint8_t> to,
-                           std::optional<PageDigests>& came) const;
-  absl::Status Answer(v1::PutResult result, uint64_t raw_bytes);
+  absl::Status Answer(v1::PutResult result);
   absl::Status Refuse(const absl::Status& why);
   Time Deadline(uint64_t bytes) const;
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/chunk.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/transports/bulk_stream.h"
 
 namespace kvstow {

@@ -9,7 +9,7 @@
 #include "kernels/codec/decode_page.h"
 #include "kernels/page/page_to_encode.h"
 #include "proto/wire/local_socket.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {
@@ -130,48 +130,49 @@ absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
   for (const v1::LocalPutPage& page : request.pages()) {
     v1::LocalReply answer;
     v1::PutResult& result = *answer.mutable_put();
-    result = space.ok() ? PutPage(**space, page) : NotCompatible(space.status());
+    if (space.ok()) {
+      result = PutPage(**space, page);
+    } else {
+      result = NotCompatible(space.status());
+      parts_.metrics.CountPut(result.status(), 0, 0);
+    }
     result.set_page(page.number());
-    const uint64_t raw_bytes = space.ok() ? page.page().payload_bytes() : 0;
     parts_.metrics.CountLocal(StreamKind::kPut);
-    parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
   }
   return absl::OkStatus();
 }
 
 v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage& request) {
-  const v1::PutPage& page = request.page();
-  if (page.columns_size() > 0) return Refused("columns: pages with columns need a stream");
+  IncomingPage page(parts_.puts, space, v1::RAW, request.page(), request.parent_key());
+  if (request.page().columns_size() > 0) {
+    return page.Refuse("columns: pages with columns need a stream");
+  }
   const uint64_t from_bytes =
       request.has_gpu_from() ? request.gpu_from().bytes() : request.from().bytes();
-  if (page.payload_bytes() != from_bytes) {
-    return Refused(
-        absl::StrCat("payload_bytes is ", page.payload_bytes(), ", the slot's range ", from_bytes));
+  if (request.page().payload_bytes() != from_bytes) {
+    return page.Refuse(absl::StrCat("payload_bytes is ", request.page().payload_bytes(),
+                                    ", the slot's range ", from_bytes));
   }
-  if (const absl::Status s = parts_.writer.Check(space, v1::RAW, page); !s.ok()) {
-    return Refused(s.message());
-  }
-  const auto held = parts_.admission.TakePut(page.payload_bytes());
-  if (!held.ok()) return Refused(held.status().message());
-  if (request.has_gpu_from()) return PutFromGpu(space, request);
+  if (auto answer = page.Begin()) return *std::move(answer);
+  if (const absl::Status s = page.Admit(); !s.ok()) return page.Refuse(s.message());
+  if (request.has_gpu_from()) return PutFromGpu(space, request.gpu_from(), page);
   const auto from = slots_.Use(request.from());
-  if (!from.ok()) return Refused(from.status().message());
+  if (!from.ok()) return page.Refuse(from.status().message());
   // Without an owner: the worker may write to it at any time (PageWriter::Write).
-  return parts_.writer.Write(space, v1::RAW, page, SharedBytes(nullptr, from->bytes()),
-                             request.parent_key());
+  return page.Store(SharedBytes(nullptr, from->bytes()));
 }
 
-// The digest is made on the host, of a copy that the worker cannot change; so is what the GPU does
-// not code.
-v1::PutResult LocalRequests::PutFromGpu(const Space& space, const v1::LocalPutPage& request) {
-  auto from = PageAt(space, request.gpu_from());
-  if (!from.ok()) return Refused(from.status().message());
+// The host makes the digest, of a copy that the worker cannot change. It codes that copy where the
+// GPU does not code.
+v1::PutResult LocalRequests::PutFromGpu(const Space& space, const v1::GpuRange& range,
+                                        IncomingPage& page) {
+  auto from = PageAt(space, range);
+  if (!from.ok()) return page.Refuse(from.status().message());
   const auto raw = from->Load();
-  if (!raw.ok()) return Refused(raw.status().message());
-  const PageCoder coder = [&](const PageToEncode& page) { return from->Encode(page); };
+  if (!raw.ok()) return page.Refuse(raw.status().message());
   v1::PutResult result =
-      parts_.writer.Write(space, v1::RAW, request.page(), *raw, request.parent_key(), coder);
+      page.Store(*raw, [&](const PageToEncode& to_encode) { return from->Encode(to_encode); });
   parts_.metrics.CountLocalGpu(StreamKind::kPut, from->coded_there());
   return result;
 }

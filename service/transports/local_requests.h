@@ -22,8 +22,8 @@
 #include "kvstow/v1/local.pb.h"
 #include "service/ops/metrics.h"
 #include "service/pages/admission.h"
+#include "service/pages/incoming_page.h"
 #include "service/pages/page_reader.h"
-#include "service/pages/page_writer.h"
 #include "service/spaces/spaces.h"
 #include "service/transports/local_gpu.h"
 #include "service/transports/slot_table.h"
@@ -33,8 +33,8 @@ namespace kvstow {
 // The parts that local sessions use; outlives them all.
 struct LocalParts {
   Spaces& spaces;
+  PutParts& puts;
   PageReader& reader;
-  PageWriter& writer;
   Metrics& metrics;
   Admission& admission;
   LocalGpu* gpu = nullptr;  // null = no memory of a GPU is shared
@@ -61,7 +61,7 @@ class LocalRequests {
   absl::StatusOr<FetchedPage> FetchTo(const Space& space, uint64_t lease,
                                       const v1::LocalGetPage& request);
   v1::PutResult PutPage(const Space& space, const v1::LocalPutPage& request);
-  v1::PutResult PutFromGpu(const Space& space, const v1::LocalPutPage& request);
+  v1::PutResult PutFromGpu(const Space& space, const v1::GpuRange& range, IncomingPage& page);
   absl::StatusOr<GpuPage> PageAt(const Space& space, const v1::GpuRange& range);
 
   LocalParts& parts_;

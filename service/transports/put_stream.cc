@@ -4,7 +4,7 @@
 #include "kernels/page/encoded_payload.h"
 #include "proto/wire/chunk.h"
 #include "service/pages/encoded_put.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 #include "service/transports/bulk_stream.h"
 
 namespace kvstow {
@@ -17,9 +17,6 @@ class PutStream final : public BulkStream {
  public:
   PutStream(StreamParts& parts, grpc::CallbackServerContext* context)
       : BulkStream(parts, *context, StreamKind::kPut) {}
-  ~PutStream() override {
-    if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
-  }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -29,11 +26,8 @@ class PutStream final : public BulkStream {
   // The page that is being received; touched by the reading side only.
   struct Receiving {
     uint64_t number = 0;
-    v1::PutPage begin;
-    std::string parent_key;      // see PageToStore
-    uint64_t bytes = 0;          // received so far
-    Staging::Ticket ticket = 0;  // 0: answered already, the rest of its chunks is discarded
-    std::optional<PageDigester> digests;  // of a raw page; its columns follow
+    std::shared_ptr<IncomingPage> page;  // null: answered, and the rest of its chunks is discarded
+    uint64_t bytes = 0;                  // received so far
   };
 
   // The reading side. A status that is not OK ends the stream.
@@ -41,20 +35,15 @@ class PutStream final : public BulkStream {
   absl::Status Open(const v1::PutRequest& message);
   absl::Status Begin(const v1::PutRequest& message);
   absl::Status Chunk(const v1::PutRequest& message, const ChunkPayload& payload);
-  absl::Status TakeDigest(const v1::PutRequest& message);
   void RefuseReceiving(absl::string_view why);
   void EndReading(absl::Status status);
 
-  // On a worker thread.
-  void Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
-             Staging::Ticket ticket, const std::optional<PageDigests>& came);
-
   // The writing side: any thread. A result, and credit, for the client.
-  void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
-              uint64_t raw_bytes = 0);
+  void Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker);
   void GrantCredit(uint64_t bytes);
   Next WhatNext() override KVSTOW_REQUIRES(mu_);
   bool Holding() const override KVSTOW_REQUIRES(mu_) { return window_.bytes() > 0; }
+
   std::shared_ptr<const Space> space_;  // these two are set once, by the first message
   v1::Payload payload_ = v1::RAW;
   Receiving receiving_;
@@ -70,9 +59,9 @@ class PutStream final : public BulkStream {
 
 void PutStream::OnReadDone(bool ok) {
   if (!ok) {
-    if (receiving_.ticket != 0) {
+    if (receiving_.page != nullptr) {
       RefuseReceiving(absl::StrCat("the stream ended after ", receiving_.bytes, " of ",
-                                   receiving_.begin.payload_bytes(), " bytes"));
+                                   receiving_.page->page().payload_bytes(), " bytes"));
     }
     EndReading(absl::OkStatus());
     return;
@@ -87,7 +76,7 @@ void PutStream::OnReadDone(bool ok) {
     StartRead(&in_);
     return;
   }
-  if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
+  receiving_.page.reset();
   EndReading(status);
 }
 
@@ -160,9 +149,9 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
 }
 
 absl::Status PutStream::Begin(const v1::PutRequest& message) {
-  if (receiving_.ticket != 0) {
+  if (receiving_.page != nullptr) {
     RefuseReceiving(absl::StrCat("page ", message.page(), " began after ", receiving_.bytes, " of ",
-                                 receiving_.begin.payload_bytes(), " bytes of this one"));
+                                 receiving_.page->page().payload_bytes(), " bytes of this one"));
   }
   if (message.page() <= last_page_) {
     return absl::InvalidArgumentError(absl::StrCat("page ", message.page(), " begins after page ",
@@ -170,29 +159,20 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
                                                    ": numbers start at 1 and must grow"));
   }
   last_page_ = message.page();
-  receiving_ = {.number = message.page(), .begin = message.begin()};
-  const v1::PutPage& page = receiving_.begin;
+  const v1::PutPage& begin = message.begin();
   // Pages of a prompt come in its order.
-  if (page.first_position() == last_end_) receiving_.parent_key = last_key_;
-  last_key_ = page.key();
-  last_end_ = page.first_position() + page.tokens();
-  if (const absl::Status s = parts_.writer.Check(*space_, payload_, page); !s.ok()) {
-    RefuseReceiving(s.message());
+  std::string parent = begin.first_position() == last_end_ ? last_key_ : "";
+  last_key_ = begin.key();
+  last_end_ = begin.first_position() + begin.tokens();
+  receiving_ = {.number = message.page(),
+                .page = std::make_shared<IncomingPage>(parts_.puts, *space_, payload_, begin,
+                                                       std::move(parent))};
+  if (auto answer = receiving_.page->Begin()) {
+    receiving_.page.reset();
+    Answer(receiving_.number, *std::move(answer), 0, false);
     return absl::OkStatus();
   }
-  if (auto there = parts_.writer.AlreadyThere(*space_, page)) {
-    Answer(receiving_.number, *std::move(there), 0, false);
-    return absl::OkStatus();
-  }
-  const auto ticket = parts_.staging.Begin(page.payload_bytes());
-  if (ticket.ok()) {
-    receiving_.ticket = *ticket;
-    if (payload_ == v1::RAW) {
-      receiving_.digests.emplace(KeptRunBytes(*space_->codec, page.tokens()));
-    }
-  } else {
-    RefuseReceiving(ticket.status().message());
-  }
+  if (const absl::Status s = receiving_.page->Stage(); !s.ok()) RefuseReceiving(s.message());
   return absl::OkStatus();
 }
 
@@ -204,7 +184,7 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
                      ", which is not being sent: a page's first chunk has "
                      "`begin`, and the pages' chunks are not mixed"));
   }
-  if (r.ticket == 0) {
+  if (r.page == nullptr) {
     GrantCredit(payload.bytes);
     return absl::OkStatus();
   }
@@ -212,73 +192,41 @@ absl::Status PutStream::Chunk(const v1::PutRequest& message, const ChunkPayload&
     RefuseReceiving(absl::StrCat("the chunk at offset ", message.offset(), " is empty"));
     return absl::OkStatus();
   }
-  const uint64_t raw_bytes = PageBytes(space_->spec, r.begin.tokens());
   uint64_t offset = message.offset();
   absl::Status status;
   for (const grpc::Slice& slice : payload.slices) {
     if (slice.size() == 0) continue;
-    const std::span<const uint8_t> piece(slice.begin(), slice.size());
-    status = parts_.staging.Append(r.ticket, offset, piece);
+    status = r.page->Append(offset, std::span(slice.begin(), slice.size()));
     if (!status.ok()) break;
-    if (r.digests.has_value() && offset < raw_bytes) {
-      r.digests->Update(piece.first(std::min(piece.size(), raw_bytes - offset)));
-    }
     offset += slice.size();
   }
   r.bytes += payload.bytes;
-  if (status.ok()) status = TakeDigest(message);
+  if (status.ok() && !message.digest().empty()) status = r.page->SetDigest(message.digest());
   if (!status.ok()) {
     RefuseReceiving(status.message());
-  } else if (r.bytes == r.begin.payload_bytes()) {
+  } else if (r.page->whole()) {
     {
       MutexLock lock(mu_);
       if (finished_) return absl::OkStatus();  // the server has ended it
       ++busy_;
     }
-    std::optional<PageDigests> came;
-    if (r.digests.has_value()) came = r.digests->Finish();
-    parts_.put_workers.Submit(
-        [this, number = r.number, page = std::move(r.begin), parent = std::move(r.parent_key),
-         ticket = r.ticket, came = std::move(came)] { Store(number, page, parent, ticket, came); });
+    parts_.put_workers.Submit([this, number = r.number, page = std::move(r.page)] {
+      v1::PutResult result = page->Store();
+      Answer(number, std::move(result), page->page().payload_bytes(), true);
+    });
     r = {};  // one more chunk of this page ends the stream
   }
   return absl::OkStatus();
 }
 
-// Of a page that was sent before it was whole.
-absl::Status PutStream::TakeDigest(const v1::PutRequest& message) {
-  if (message.digest().empty()) return absl::OkStatus();
-  Receiving& r = receiving_;
-  if (message.digest().size() != sizeof(Digest128) || !r.begin.digest().empty() ||
-      r.bytes != r.begin.payload_bytes()) {
-    return absl::InvalidArgumentError(
-        "digest: a page has one, of 16 bytes, in `begin` or with its last chunk");
-  }
-  r.begin.set_digest(message.digest());
-  return absl::OkStatus();
-}
-
-// Answers the page that is being received; what is left of its chunks will be discarded.
+// Answers the page that is being received. The rest of its chunks is discarded.
 void PutStream::RefuseReceiving(absl::string_view why) {
-  if (receiving_.ticket != 0) parts_.staging.Abort(receiving_.ticket);
-  receiving_.ticket = 0;
-  Answer(receiving_.number, Refused(why), receiving_.bytes, false);
+  v1::PutResult refused = std::exchange(receiving_.page, nullptr)->Refuse(why);
+  Answer(receiving_.number, std::move(refused), receiving_.bytes, false);
 }
 
-void PutStream::Store(uint64_t number, const v1::PutPage& page, std::string parent_key,
-                      Staging::Ticket ticket, const std::optional<PageDigests>& came) {
-  const auto payload = parts_.staging.Finish(ticket);
-  v1::PutResult result = payload.ok() ? parts_.writer.Write(*space_, payload_, page, *payload,
-                                                            std::move(parent_key), nullptr, came)
-                                      : Refused(payload.status().message());
-  Answer(number, std::move(result), page.payload_bytes(), true,
-         PageBytes(space_->spec, page.tokens()));
-}
-
-void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker,
-                       uint64_t raw_bytes) {
+void PutStream::Answer(uint64_t number, v1::PutResult result, uint64_t credit, bool from_worker) {
   result.set_page(number);
-  parts_.metrics.CountPut(result.status(), raw_bytes, result.stored_bytes());
   Next next;
   {
     MutexLock lock(mu_);

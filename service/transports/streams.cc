@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/chunk.h"
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 namespace kvstow {
 namespace {

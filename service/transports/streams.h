@@ -27,10 +27,9 @@
 #include "service/ops/metrics.h"
 #include "service/ops/worker_pool.h"
 #include "service/pages/admission.h"
+#include "service/pages/incoming_page.h"
 #include "service/pages/page_reader.h"
-#include "service/pages/page_writer.h"
 #include "service/spaces/spaces.h"
-#include "storage/store/staging.h"
 
 namespace kvstow {
 
@@ -47,8 +46,7 @@ struct StreamLimits {
 // The parts that streams use; outlives them all.
 struct StreamParts {
   Spaces& spaces;
-  Staging& staging;
-  PageWriter& writer;
+  PutParts& puts;
   PageReader& reader;
   Metrics& metrics;
   Admission& admission;

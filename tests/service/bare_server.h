@@ -39,17 +39,16 @@ class BareServer {
     reader_.emplace(*store_, calibrations_.store(), metrics_);
     reports_.emplace(*store_, attention_, metrics_);
     writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
-    op_.emplace(*store_, spaces_, *reader_, *reports_, metrics_, ServerFacts());
+    puts_.emplace(PutParts{staging_, *writer_, admission_, metrics_});
+    op_.emplace(*store_, spaces_, *reports_, metrics_);
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       const auto opened =
           spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
       Fingerprints::All().Note(name, std::string(AsString(opened.value().space->fingerprint)));
     }
   }
-  LocalParts Local() { return {spaces_, *reader_, *writer_, metrics_, admission_, &gpu_}; }
-  DirectParts Direct() {
-    return {spaces_, staging_, *writer_, *reader_, metrics_, admission_, *op_};
-  }
+  LocalParts Local() { return {spaces_, *puts_, *reader_, metrics_, admission_, &gpu_}; }
+  DirectParts Direct() { return {spaces_, *puts_, *reader_, metrics_, admission_, *op_}; }
   Admission& admission() { return admission_; }
   LocalGpu& gpu() { return gpu_; }
   TieredStore& store() { return *store_; }
@@ -73,6 +72,7 @@ class BareServer {
   std::optional<PageReader> reader_;
   std::optional<AttentionReports> reports_;
   std::optional<PageWriter> writer_;
+  std::optional<PutParts> puts_;
   std::optional<KvOperator> op_;
 };
 

@@ -1,8 +1,8 @@
 // Converts between the wire's types and the project's own (KvSpec: proto/wire/spec.h).
 //
 // Free functions; thread-safe. Errors are INVALID_ARGUMENT and name the field.
-#ifndef KVSTOW_SERVICE_SPACES_CONVERT_H_
-#define KVSTOW_SERVICE_SPACES_CONVERT_H_
+#ifndef KVSTOW_SERVICE_SPACES_MESSAGES_H_
+#define KVSTOW_SERVICE_SPACES_MESSAGES_H_
 
 #include <grpcpp/support/status.h>
 
@@ -26,6 +26,8 @@ absl::StatusOr<Ack> AckFromProto(v1::Ack ack, Ack unspecified);
 v1::Ack AckToProto(Ack ack);
 
 v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage);
+// Appends each tier's usage, in order.
+void ToProto(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>& out);
 
 // Returns a page's failure as its typed result.
 v1::PageStatus GetOutcome(const absl::Status& status);
@@ -43,4 +45,4 @@ std::vector<SegmentFacts> FactsOf(const PageHeader& header);
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_SERVICE_SPACES_CONVERT_H_
+#endif  // KVSTOW_SERVICE_SPACES_MESSAGES_H_

@@ -1,4 +1,4 @@
-#include "service/spaces/convert.h"
+#include "service/spaces/messages.h"
 
 #include <algorithm>
 
@@ -78,6 +78,12 @@ v1::TierUsage UsageToProto(absl::string_view tier, const TierUsage& usage) {
   proto.set_pages(usage.pages);
   proto.set_segments(usage.segments);
   return proto;
+}
+
+void ToProto(const StoreUsage& usage, google::protobuf::RepeatedPtrField<v1::TierUsage>& out) {
+  for (int t = 0; t < kTiers; ++t) {
+    *out.Add() = UsageToProto(TierName(static_cast<TierId>(t)), usage.tiers[t]);
+  }
 }
 
 uint32_t WholeLevels(const PageHeader& header, size_t present, LayerRange layers) {
