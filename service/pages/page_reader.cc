@@ -182,7 +182,7 @@ absl::Status PageReader::CheckFidelity(const Selected& selected, const v1::GetPa
                                           request.max_error(), " was asked for"));
 }
 
-absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out) {
+absl::Status PageReader::Decode(const Selected& selected, PageSink& out) {
   const PageHeader& header = selected.header;
   if (header.calibration != CalibrationId{} && calibrations_.Find(header.calibration) == nullptr) {
     metrics_.CountMissingCalibration();
@@ -193,8 +193,8 @@ absl::Status PageReader::Decode(const Selected& selected, std::span<uint8_t> out
   }
   const Time begin = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(
-      DecodePage(header, selected.bodies, {selected.layers, selected.tokens}, out, calibrations_));
-  metrics_.ObserveDecode(Clock::Real().Now() - begin, out.size());
+      out.Decode(header, selected.bodies, {selected.layers, selected.tokens}, calibrations_));
+  metrics_.ObserveDecode(Clock::Real().Now() - begin, selected.RawBytes());
   return absl::OkStatus();
 }
 
@@ -202,30 +202,18 @@ absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& 
   KVSTOW_ASSIGN_OR_RETURN(auto parts, selected.InPlace(calibrations_));
   if (parts.has_value()) return *std::move(parts);
   ByteBlock block(selected.RawBytes());
-  KVSTOW_RETURN_IF_ERROR(Decode(selected, block.span()));
+  HostSink sink(block.span());
+  KVSTOW_RETURN_IF_ERROR(Decode(selected, sink));
   return std::vector<SharedBytes>{std::move(block).Share()};
 }
 
-absl::Status PageReader::RawPayloadTo(const Selected& selected, std::span<uint8_t> out) {
-  KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.size()));
-  KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
-  if (!parts.has_value()) return Decode(selected, out.first(selected.RawBytes()));
-  for (const SharedBytes& part : *parts) {
-    std::ranges::copy(part.span(), out.begin());
-    out = out.subspan(part.size());
-  }
-  return absl::OkStatus();
-}
-
+// Where a sink that is not the host's fails to decode, the host decodes for it.
 absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
   KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.room()));
   KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
   if (parts.has_value()) return out.Copy(*parts);
-  const Time begin = Clock::Real().Now();
-  if (out.Decode(selected.header, selected.bodies, {selected.layers, selected.tokens}).ok()) {
-    metrics_.ObserveDecode(Clock::Real().Now() - begin, selected.RawBytes());
-    return absl::OkStatus();
-  }
+  const absl::Status status = Decode(selected, out);
+  if (status.ok() || absl::IsNotFound(status) || !out.on_host().empty()) return status;
   KVSTOW_ASSIGN_OR_RETURN(const auto decoded, RawPayload(selected));
   return out.Copy(decoded);
 }
@@ -234,7 +222,8 @@ absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
 absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
                                                        const Selection* kept) {
   ByteBlock block(selected.RawBytes());
-  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, block.span()));
+  HostSink sink(block.span());
+  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, sink));
   KvSpec spec = selected.header.Geometry();
   spec.layers = selected.layers.count;
   const auto summary = SummarizeKeys(spec, block.span(), selected.tokens.count, kept);
@@ -253,7 +242,7 @@ absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selec
     reply.mutable_kept()->set_layers(kept->layers);
     reply.mutable_kept()->set_kv_heads(kept->heads);
   }
-  std::span<const uint8_t> elsewhere;  // the part of the payload that is in wanted.to
+  std::span<const uint8_t> elsewhere;  // the part of the payload that is in a sink of the host
   if (wanted.payload == v1::ENCODED) {
     out.payload = EncodedPayload(header, selected.bodies);
   } else if (wanted.payload == v1::SUMMARY) {
@@ -262,10 +251,8 @@ absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selec
   } else if (wanted.sink != nullptr) {
     KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.sink));
     reply.set_payload_bytes(selected.RawBytes());
-  } else if (wanted.to.has_value()) {
-    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.to));
-    elsewhere = wanted.to->first(selected.RawBytes());
-    reply.set_payload_bytes(elsewhere.size());
+    const std::span<const uint8_t> memory = wanted.sink->on_host();
+    elsewhere = memory.first(std::min<size_t>(memory.size(), selected.RawBytes()));
   } else {
     KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
   }
@@ -373,17 +360,12 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
 
 FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
                               const v1::GetPage& request, Checks checks) {
-  return Fetch(lease, {space, payload, request, std::nullopt, nullptr, checks});
-}
-
-FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
-                                std::span<uint8_t> out) {
-  return Fetch(lease, {space, v1::RAW, request, out});
+  return Fetch(lease, {space, payload, request, nullptr, checks});
 }
 
 FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
                                 PageSink& out) {
-  return Fetch(lease, {space, v1::RAW, request, std::nullopt, &out});
+  return Fetch(lease, {space, v1::RAW, request, &out});
 }
 
 v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {

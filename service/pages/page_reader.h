@@ -15,8 +15,6 @@
 #ifndef KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 #define KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "base/shared_bytes.h"
@@ -27,6 +25,7 @@
 #include "kernels/page/encoded_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/ops/metrics.h"
+#include "service/pages/page_sink.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 
@@ -35,19 +34,6 @@ namespace kvstow {
 struct FetchedPage {
   v1::PageReply reply;
   std::vector<SharedBytes> payload;  // reply.payload_bytes in all; empty unless HIT
-};
-
-// Memory for a raw page that is not the host's.
-class PageSink {
- public:
-  virtual ~PageSink() = default;
-  virtual uint64_t room() const = 0;
-  // Decodes like DecodePage, into its front. After any failure, the CPU decodes for Copy.
-  virtual absl::Status Decode(const PageHeader& header,
-                              std::span<const std::optional<SharedBytes>> segments,
-                              PageRange wanted) = 0;
-  // Copies raw bytes, one part after the other, into its front.
-  virtual absl::Status Copy(std::span<const SharedBytes> parts) = 0;
 };
 
 class PageReader {
@@ -62,11 +48,9 @@ class PageReader {
   FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
                     const v1::GetPage& request, Checks checks);
 
-  // Fetches a raw page into the caller's memory. The bytes must fit (else NOT_COMPATIBLE) and fill
-  // its front: decoding is then the only copy. `payload` has what would follow them: the list of
-  // kept tokens. Unless the reply is a HIT, `out` is undefined.
-  FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
-                      std::span<uint8_t> out);
+  // Fetches a raw page into memory of the caller's. The bytes must fit (else NOT_COMPATIBLE) and
+  // fill its front: decoding is then the only copy. `payload` has what would follow them: the list
+  // of kept tokens. Unless the reply is a HIT, the memory is undefined.
   FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request, PageSink& out);
 
   // Does the same for Verify: reads and decodes every level, and counts nothing as a Get.
@@ -74,14 +58,13 @@ class PageReader {
 
  private:
   struct Selected;
-  // The request for a page: how it travels, and where a raw page goes; without a place, into new
+  // The request for a page: how it travels, and where a raw page goes; without a sink, into new
   // memory.
   struct Wanted {
     const Space& space;
     v1::Payload payload;
     const v1::GetPage& request;
-    std::optional<std::span<uint8_t>> to = std::nullopt;
-    PageSink* sink = nullptr;  // in place of `to`
+    PageSink* sink = nullptr;
     Checks checks = Checks::kStore;
   };
   FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
@@ -96,9 +79,8 @@ class PageReader {
                            const SharedBytes& header, FetchedPage& out);
   absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
   absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);
-  absl::Status RawPayloadTo(const Selected& selected, std::span<uint8_t> out);
   absl::Status RawPayloadTo(const Selected& selected, PageSink& out);
-  absl::Status Decode(const Selected& selected, std::span<uint8_t> out);
+  absl::Status Decode(const Selected& selected, PageSink& out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Checks checks,
                             Selected& selected);
 

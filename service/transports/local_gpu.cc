@@ -79,8 +79,8 @@ absl::StatusOr<GpuPage> GpuPage::At(LocalGpu& gpu, const Space& space,
 }
 
 absl::Status GpuPage::Decode(const PageHeader& header,
-                             std::span<const std::optional<SharedBytes>> segments,
-                             PageRange wanted) {
+                             std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
+                             const CalibrationStore&) {
   const auto codec = gpu_->CodecOf(*space_, header.pipeline);
   if (codec == nullptr) return absl::UnimplementedError("the GPU has no such codec");
   KVSTOW_RETURN_IF_ERROR(

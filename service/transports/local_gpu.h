@@ -23,7 +23,7 @@
 #include "kernels/device/device_codec.h"
 #include "kernels/device/device_sharing.h"
 #include "kernels/page/page_to_encode.h"
-#include "service/pages/page_reader.h"
+#include "service/pages/page_sink.h"
 #include "service/spaces/spaces.h"
 
 namespace kvstow {
@@ -69,9 +69,10 @@ class GpuPage final : public PageSink {
 
   uint64_t room() const override { return bytes_.size(); }
   absl::Status Decode(const PageHeader& header,
-                      std::span<const std::optional<SharedBytes>> segments,
-                      PageRange wanted) override;
+                      std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
+                      const CalibrationStore& calibrations) override;
   absl::Status Copy(std::span<const SharedBytes> parts) override;
+  std::span<const uint8_t> on_host() const override { return {}; }
 
   // Returns a copy in host memory.
   absl::StatusOr<SharedBytes> Load() const;

@@ -110,7 +110,8 @@ absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, uint64_t 
     return page;
   }
   KVSTOW_ASSIGN_OR_RETURN(const SlotTable::Range to, slots_.Use(request.to()));
-  return parts_.reader.FetchTo(space, lease, request.page(), to.bytes());
+  HostSink sink(to.bytes());
+  return parts_.reader.FetchTo(space, lease, request.page(), sink);
 }
 
 absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuRange& range) {
