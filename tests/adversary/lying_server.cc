@@ -76,7 +76,7 @@ class LyingServer::Direct {
     while (socket.ReceiveFrame(request, bytes, Clock::Real().Now() + kLong).ok()) {
       const v1::DirectGet& get = request.get();
       for (const v1::GetPage& page : get.pages()) {
-        Told told = liar.Tell(Transport::kDirect, get.space(), get.payload(), page);
+        Told told = liar.Tell(LyingWay::kDirect, get.space(), get.payload(), page);
         v1::DirectReply reply;
         *reply.mutable_got() = std::move(told.reply);
         const SharedBytes payload[] = {SharedBytes::CopyOf(AsBytes(told.payload))};
@@ -119,7 +119,7 @@ class LyingServer::Shared {
         if (!socket.Send(reply).ok()) return;
       }
       for (const v1::LocalGetPage& page : request.get().pages()) {
-        Told told = liar.Tell(Transport::kShared, request.get().space(), v1::RAW, page.page());
+        Told told = liar.Tell(LyingWay::kShared, request.get().space(), v1::RAW, page.page());
         const size_t kept = std::min<size_t>(told.reply.kept().bytes(), told.payload.size());
         const absl::string_view raw(told.payload.data(), told.payload.size() - kept);
         std::ranges::copy(AsBytes(raw), memory.bytes().begin() + slots[page.to().slot().index()] +
@@ -161,7 +161,7 @@ class LyingServer::Cache final : public v1::KvCache::Service {
     while (stream->Read(&request)) {
       if (request.has_open()) open = request.open();
       for (const v1::GetPage& page : request.pages()) {
-        Told told = liar_.Tell(Transport::kStream, open.space(), open.payload(), page);
+        Told told = liar_.Tell(LyingWay::kStream, open.space(), open.payload(), page);
         v1::GetResponse response;
         response.set_page(page.page());
         *response.mutable_begin() = std::move(told.reply);
@@ -222,31 +222,32 @@ void LyingServer::Put(const Prompt& prompt) {
       page.set_tokens(put.tokens);
       page.set_first_position(put.first_position);
       page.set_payload_bytes(put.raw.size());
-      const v1::PutResult result = parts_->honest.writer.Write(
-          **space, v1::RAW, page, SharedBytes::CopyOf(put.raw), /*parent_key=*/"");
+      IncomingPage incoming(parts_->honest.puts, **space, v1::RAW, page, /*parent_key=*/"");
+      ASSERT_FALSE(incoming.Begin().has_value());
+      const v1::PutResult result = incoming.Store(SharedBytes::CopyOf(put.raw));
       ASSERT_EQ(result.status(), v1::STORED) << result.message();
     }
   }
 }
 
-void LyingServer::TellLies(Lie lie, const std::map<Transport, int>& how_many) {
+void LyingServer::TellLies(Lie lie, const std::map<LyingWay, int>& how_many) {
   const std::lock_guard lock(mu_);
   lie_ = std::move(lie);
   counts_ = {};
   for (const auto& [transport, n] : how_many) counts_[static_cast<size_t>(transport)].left = n;
 }
 
-int LyingServer::lies_told(Transport transport) const {
+int LyingServer::lies_told(LyingWay transport) const {
   const std::lock_guard lock(mu_);
   return counts_[static_cast<size_t>(transport)].told;
 }
 
-int LyingServer::replies(Transport transport) const {
+int LyingServer::replies(LyingWay transport) const {
   const std::lock_guard lock(mu_);
   return counts_[static_cast<size_t>(transport)].replies;
 }
 
-Told LyingServer::Tell(Transport transport, const std::string& space, v1::Payload payload,
+Told LyingServer::Tell(LyingWay transport, const std::string& space, v1::Payload payload,
                        const v1::GetPage& asked) {
   const auto fetch = [&](const std::string& key) {
     v1::GetPage request = asked;

@@ -18,7 +18,7 @@
 
 namespace kvstow {
 
-enum class Transport { kStream, kDirect, kShared };
+enum class LyingWay { kStream, kDirect, kShared };
 
 // A reply and all of its payload.
 struct Told {
@@ -38,10 +38,10 @@ class LyingServer {
   void Put(const Prompt& prompt);
 
   // From here on, so many replies are lies. 0: it is honest.
-  void TellLies(Lie lie, const std::map<Transport, int>& how_many);
+  void TellLies(Lie lie, const std::map<LyingWay, int>& how_many);
   // Since then.
-  int lies_told(Transport transport) const;
-  int replies(Transport transport) const;
+  int lies_told(LyingWay transport) const;
+  int replies(LyingWay transport) const;
 
  private:
   class Cache;
@@ -49,7 +49,7 @@ class LyingServer {
   class Shared;
   struct Parts;
 
-  Told Tell(Transport transport, const std::string& space, v1::Payload payload,
+  Told Tell(LyingWay transport, const std::string& space, v1::Payload payload,
             const v1::GetPage& asked);
 
   struct Count {

@@ -75,7 +75,7 @@ const NamedLie kLies[] = {
      true},
 };
 
-class LyingServerTest : public ::testing::TestWithParam<std::tuple<Transport, Kind>> {
+class LyingServerTest : public ::testing::TestWithParam<std::tuple<LyingWay, Kind>> {
  protected:
   struct Came {
     std::vector<GetResult> results;
@@ -84,20 +84,20 @@ class LyingServerTest : public ::testing::TestWithParam<std::tuple<Transport, Ki
 
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(server_.Put(prompt_)); }
 
-  static Transport transport() { return std::get<Transport>(GetParam()); }
+  static LyingWay transport() { return std::get<LyingWay>(GetParam()); }
   static const Kind& kind() { return std::get<Kind>(GetParam()); }
 
   // With a client of its own, which has not learned anything yet.
   Came Fetch(int attempts) {
     ClientOptions options{
         .address = server_.address(), .attempts = attempts, .payload = kind().payload};
-    if (transport() != Transport::kDirect) options.direct_connections = 0;
+    if (transport() != LyingWay::kDirect) options.direct_connections = 0;
     const auto client = Client::Connect(options);
     const auto opened = client->OpenSpace({.name = kind().space, .spec = prompt_.spec});
     EXPECT_TRUE(opened.ok()) << opened.status();
     const size_t page = prompt_.pages[0].size();
     std::unique_ptr<PageBuffer> shared;
-    if (transport() == Transport::kShared) shared = client->NewBuffer(2 * page);
+    if (transport() == LyingWay::kShared) shared = client->NewBuffer(2 * page);
     std::vector<std::vector<uint8_t>> own(2, std::vector<uint8_t>(page));
     std::vector<PageGet> gets;
     for (size_t p = 0; p < 2; ++p) {
@@ -139,7 +139,7 @@ TEST_P(LyingServerTest, NoLieIsAHit) {
   for (const NamedLie& lie : kLies) {
     SCOPED_TRACE(lie.name);
     if (lie.of_digests && kind().payload == Payload::kEncoded) continue;
-    server_.TellLies(lie.lie, {{Transport::kStream, always}, {transport(), always}});
+    server_.TellLies(lie.lie, {{LyingWay::kStream, always}, {transport(), always}});
     const Came lies = Fetch(/*attempts=*/1);
     EXPECT_THAT(OutcomesOf(lies.results), Each(::testing::Ne(PageOutcome::kHit)));
     EXPECT_GT(server_.lies_told(transport()), 0);
@@ -177,21 +177,21 @@ const Kind kEncoded[] = {
 const Kind kSummaries[] = {{.name = "SummaryOfExact", .space = "raw", .summary = true},
                            {.name = "SummaryOfLossy", .space = "int8", .summary = true}};
 
-std::string NameOf(const ::testing::TestParamInfo<std::tuple<Transport, Kind>>& info) {
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<LyingWay, Kind>>& info) {
   return std::get<Kind>(info.param).name;
 }
 template <size_t n>
-auto Kinds(Transport transport, const Kind (&kinds)[n]) {
+auto Kinds(LyingWay transport, const Kind (&kinds)[n]) {
   return ::testing::Combine(::testing::Values(transport), ::testing::ValuesIn(kinds));
 }
-INSTANTIATE_TEST_SUITE_P(Stream, LyingServerTest, Kinds(Transport::kStream, kRaw), NameOf);
-INSTANTIATE_TEST_SUITE_P(EncodedStream, LyingServerTest, Kinds(Transport::kStream, kEncoded),
+INSTANTIATE_TEST_SUITE_P(Stream, LyingServerTest, Kinds(LyingWay::kStream, kRaw), NameOf);
+INSTANTIATE_TEST_SUITE_P(EncodedStream, LyingServerTest, Kinds(LyingWay::kStream, kEncoded),
                          NameOf);
-INSTANTIATE_TEST_SUITE_P(Summaries, LyingServerTest, Kinds(Transport::kStream, kSummaries), NameOf);
-INSTANTIATE_TEST_SUITE_P(Direct, LyingServerTest, Kinds(Transport::kDirect, kRaw), NameOf);
-INSTANTIATE_TEST_SUITE_P(EncodedDirect, LyingServerTest, Kinds(Transport::kDirect, kEncoded),
+INSTANTIATE_TEST_SUITE_P(Summaries, LyingServerTest, Kinds(LyingWay::kStream, kSummaries), NameOf);
+INSTANTIATE_TEST_SUITE_P(Direct, LyingServerTest, Kinds(LyingWay::kDirect, kRaw), NameOf);
+INSTANTIATE_TEST_SUITE_P(EncodedDirect, LyingServerTest, Kinds(LyingWay::kDirect, kEncoded),
                          NameOf);
-INSTANTIATE_TEST_SUITE_P(Shared, LyingServerTest, Kinds(Transport::kShared, kRaw), NameOf);
+INSTANTIATE_TEST_SUITE_P(Shared, LyingServerTest, Kinds(LyingWay::kShared, kRaw), NameOf);
 
 }  // namespace
 }  // namespace kvstow
