@@ -1,8 +1,8 @@
 // Little-endian bytes in and out, and sizes as people write them.
 //
-// ByteWriter appends to a string. ByteReader takes fields off the front of untrusted bytes: it
-// never reads past the end, and once a read failed every later one fails too, so that a parser
-// checks ok() once at the end of a group.
+// ByteWriter appends to a string. ByteReader takes fields off the front of untrusted bytes. It
+// never reads past the end. After a failed read every later one fails, so a parser checks ok() once
+// at the end of a group.
 #ifndef KVSTOW_BASE_BYTES_H_
 #define KVSTOW_BASE_BYTES_H_
 
@@ -29,7 +29,7 @@ class ByteWriter {
   void PutBytes(std::span<const uint8_t> bytes) {
     out_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  // A 16-bit length, then the bytes. `bytes` must be shorter than 64 KiB.
+  // Writes a 16-bit length, then the bytes. `bytes` must be shorter than 64 KiB.
   void PutString16(absl::string_view bytes) {
     Put(static_cast<uint16_t>(bytes.size()));
     out_.append(bytes.data(), bytes.size());
@@ -46,7 +46,7 @@ class ByteReader {
  public:
   explicit ByteReader(std::span<const uint8_t> bytes) : rest_(bytes) {}
 
-  // The next field, or zero when the bytes ran out.
+  // Returns the next field, or zero when the bytes ran out.
   template <typename T>
   T Get() {
     static_assert(std::is_arithmetic_v<T>);
@@ -55,7 +55,7 @@ class ByteReader {
       std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
-  // The next `n` bytes in place, or an empty span when fewer are left.
+  // Returns the next `n` bytes in place, or an empty span when fewer are left.
   std::span<const uint8_t> GetBytes(size_t n) {
     if (!ok_ || n > rest_.size()) {
       ok_ = false;
@@ -77,12 +77,12 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// "64MiB", "30GB", "1.5TiB", "4096": KiB, MiB, GiB, TiB are powers of 1024, kB, MB, GB, TB of 1000;
-// case does not matter, B may be left out, a single K, M, G, T is the power of 1024.
+// Reads a size such as "64MiB", "30GB", "1.5TiB" or "4096". KiB, MiB, GiB and TiB are powers of
+// 1024, as are a single K, M, G and T; kB, MB, GB and TB are powers of 1000. Case does not matter.
 // INVALID_ARGUMENT names the text.
 absl::StatusOr<uint64_t> ParseSize(absl::string_view text);
 
-// "64.0 MiB": three figures, powers of 1024.
+// Writes a size as "64.0 MiB": three figures, powers of 1024.
 std::string FormatSize(uint64_t bytes);
 
 }  // namespace kvstow

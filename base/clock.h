@@ -1,4 +1,4 @@
-// Time as a parameter: what depends on time takes a Clock, so that tests move it by hand and never
+// Time as a parameter: code that depends on time takes a Clock, so tests move it by hand and never
 // sleep.
 //
 // Thread-safe. The time is steady (it never jumps back) and counts from an arbitrary start.
@@ -18,11 +18,11 @@ class Clock {
   virtual ~Clock() = default;
   virtual Time Now() const = 0;
 
-  // The machine's steady clock; lives for ever.
+  // Returns the machine's steady clock, which lives for ever.
   static const Clock& Real();
 };
 
-// A clock that stands still until it is moved.
+// A clock that stands still until a test moves it.
 class ManualClock final : public Clock {
  public:
   Time Now() const override { return Time(Duration(now_.load())); }

@@ -1,6 +1,6 @@
 // Digests: XXH3 finds damage (fast, not a secret), SHA-256 names things (collision-resistant).
 //
-// Free functions, thread-safe. Digests are values; their bytes at rest are given in docs/FORMAT.md.
+// Free functions, thread-safe. Digests are values. docs/FORMAT.md gives their bytes at rest.
 #ifndef KVSTOW_BASE_DIGEST_H_
 #define KVSTOW_BASE_DIGEST_H_
 
@@ -25,7 +25,7 @@ struct Digest128 {
 };
 Digest128 Xxh3_128(std::span<const uint8_t> bytes);
 
-// The same of bytes that come in pieces.
+// Digests bytes that come in pieces.
 class Xxh3Stream {
  public:
   Xxh3Stream();
@@ -33,9 +33,9 @@ class Xxh3Stream {
   Xxh3Stream(Xxh3Stream&&) noexcept;
   Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
   void Update(std::span<const uint8_t> bytes);
-  // Of what came so far.
+  // Return the digest of the bytes so far.
   Digest128 Finish() const;
-  uint64_t Finish64() const;  // Xxh3: the two differ in their ends alone
+  uint64_t Finish64() const;  // as Xxh3 does; only the end differs from Finish
 
  private:
   struct Deleter {

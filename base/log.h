@@ -15,8 +15,8 @@ namespace kvstow {
 // The process's logger; writes to standard error.
 spdlog::logger& Log();
 
-// level: trace, debug, info, warn, error, off. format: text or json (one object a line).
-// INVALID_ARGUMENT names what is not one of these.
+// `level` is trace, debug, info, warn, error or off; `format` is text or json (one object a line).
+// INVALID_ARGUMENT names any other value.
 absl::Status SetUpLog(absl::string_view level, absl::string_view format);
 
 }  // namespace kvstow

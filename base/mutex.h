@@ -1,8 +1,8 @@
 // A std::mutex that clang's thread safety analysis understands (the `tidy` preset checks it).
 //
-// Not absl::Mutex: the system's Abseil is not instrumented, so ThreadSanitizer would report races
-// that are not there. Guard each shared field with KVSTOW_GUARDED_BY(mu_), name what a private
-// function needs with KVSTOW_REQUIRES(mu_). No lock is ever held across I/O or a callback.
+// It is not absl::Mutex: the system's Abseil is not instrumented, so ThreadSanitizer would report
+// races that are not there. Guard each shared field with KVSTOW_GUARDED_BY(mu_). Name the lock that
+// a private function needs with KVSTOW_REQUIRES(mu_). Never hold a lock across I/O or a callback.
 #ifndef KVSTOW_BASE_MUTEX_H_
 #define KVSTOW_BASE_MUTEX_H_
 
@@ -46,7 +46,7 @@ class KVSTOW_THREAD_ANNOTATION_(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Wakes threads that wait for something guarded by one Mutex. Wait in a loop on the condition.
+// Wakes threads that wait for a condition that one Mutex guards. Wait in a loop on the condition.
 class CondVar {
  public:
   void Wait(Mutex& mu) KVSTOW_REQUIRES(mu) {
@@ -54,7 +54,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when `timeout` passed first.
+  // Returns false when `timeout` passed first.
   bool WaitFor(Mutex& mu, std::chrono::nanoseconds timeout) KVSTOW_REQUIRES(mu) {
     std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
     const bool woken = cv_.wait_for(lock, timeout) == std::cv_status::no_timeout;

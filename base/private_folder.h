@@ -1,4 +1,4 @@
-// Folders and files at rest that are their owner's alone, whatever the umask says. Free functions;
+// Folders and files that only their owner can use, whatever the umask says. Free functions;
 // thread-safe.
 #ifndef KVSTOW_BASE_PRIVATE_FOLDER_H_
 #define KVSTOW_BASE_PRIVATE_FOLDER_H_
@@ -12,12 +12,12 @@ namespace kvstow {
 
 inline constexpr mode_t kPrivateFile = 0600;
 
-// Makes the folder with mode 0700, so that its name survives power loss; folders above it that are
-// missing get what the umask leaves. One that is there stays as it is.
+// Makes the folder with mode 0700; its name survives power loss. Missing folders above it get the
+// mode that the umask leaves. A folder that is there stays as it is.
 std::error_code MakePrivateFolder(const std::string& path);
 
-// Takes from everyone but the owner what they may do with the folder and with all that is in it.
-// Links are left alone. The first error; the rest is done all the same.
+// Takes all rights on the folder, and on everything in it, from everyone but the owner. Leaves
+// links alone. Goes on after an error, and returns the first.
 std::error_code TightenFolder(const std::string& path);
 
 }  // namespace kvstow

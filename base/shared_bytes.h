@@ -1,8 +1,8 @@
-// SharedBytes: a read-only view of bytes together with whatever keeps them alive.
+// SharedBytes: a read-only view of bytes, together with the owner that keeps them alive.
 //
 // Copying it copies a pointer, never the bytes: a segment travels from tier to wire as SharedBytes,
 // and its owner (an arena block, a RocksDB value, a string) goes when the last copy goes.
-// Thread-safe as std::shared_ptr is; the bytes never change once they are shared.
+// Thread-safe as std::shared_ptr is. Shared bytes never change.
 #ifndef KVSTOW_BASE_SHARED_BYTES_H_
 #define KVSTOW_BASE_SHARED_BYTES_H_
 
@@ -31,7 +31,8 @@ class SharedBytes {
   std::span<const uint8_t> span() const { return view_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
-  // The part [offset, offset + length); shares the owner. The range must lie within size().
+  // Returns the part [offset, offset + length), which shares the owner. The range must lie within
+  // size().
   SharedBytes Slice(size_t offset, size_t length) const {
     return {owner_, view_.subspan(offset, length)};
   }
@@ -41,7 +42,7 @@ class SharedBytes {
   std::span<const uint8_t> view_;
 };
 
-// A block to fill before it is shared; its bytes are not initialised.
+// A block to fill before it is shared. Its bytes are not initialised.
 class ByteBlock {
  public:
   ByteBlock() = default;
@@ -51,7 +52,7 @@ class ByteBlock {
   const uint8_t* data() const { return block_.get(); }
   size_t size() const { return size_; }
   std::span<uint8_t> span() { return {block_.get(), size_}; }
-  // From here on the bytes are read-only.
+  // Shares the block: its bytes are read-only from now on.
   SharedBytes Share() && {
     const std::span<const uint8_t> view(block_.get(), size_);
     return {std::move(block_), view};

@@ -1,11 +1,12 @@
-// Memory that two processes of one host share: made, sealed and kept by one, mapped by both.
+// Memory that two processes of one host share. One makes, seals and keeps it; both map it.
 //
-// The maker's kernel object (memfd) has a fixed size: its seals forbid to shrink or grow it, so
-// that an access within the mapping never faults because the other side cut the file. All of it is
-// allocated when it is made, so that memory that is not there is an error then and no signal later.
+// The kernel's object (memfd) has a fixed size: its seals forbid to shrink or grow it. So the other
+// side cannot cut the file and make an access within the mapping fault. All of it is allocated when
+// it is made: missing memory is an error then, and no signal later.
 //
-// A value that moves; unmapped when it goes. Not thread-safe, its bytes are whoever's they are.
-// Errors: RESOURCE_EXHAUSTED when there is no such memory, FAILED_PRECONDITION for a descriptor
+// A value that moves; it unmaps when it goes. Not thread-safe; the users of the bytes agree on who
+// uses them.
+// Errors: RESOURCE_EXHAUSTED when there is not so much memory, FAILED_PRECONDITION for a descriptor
 // that is no sealed memory, UNAVAILABLE for the rest.
 #ifndef KVSTOW_BASE_SHARED_MEMORY_H_
 #define KVSTOW_BASE_SHARED_MEMORY_H_
@@ -20,7 +21,7 @@
 
 namespace kvstow {
 
-inline constexpr size_t kSharedPageBytes = 4096;  // what can be mapped by itself
+inline constexpr size_t kSharedPageBytes = 4096;  // the least that can be mapped by itself
 
 constexpr uint64_t RoundUpToSharedPage(uint64_t bytes) {
   return (bytes + kSharedPageBytes - 1) / kSharedPageBytes * kSharedPageBytes;
@@ -28,7 +29,7 @@ constexpr uint64_t RoundUpToSharedPage(uint64_t bytes) {
 
 class SharedMemory {
  public:
-  // `bytes` (at least 1) are rounded up to pages.
+  // Rounds `bytes` (at least 1) up to pages.
   static absl::StatusOr<SharedMemory> Create(uint64_t bytes);
   // Takes over `descriptor`, also when it fails.
   static absl::StatusOr<SharedMemory> Map(int descriptor);
@@ -40,13 +41,13 @@ class SharedMemory {
   ~SharedMemory();
 
   std::span<uint8_t> bytes() const { return bytes_; }
-  // For the other process.
+  // Returns the descriptor for the other process.
   int descriptor() const { return descriptor_; }
 
-  // Takes `range`, widened to whole pages, out of the sharing in one step; it stays where it is.
-  // What we write to it from now on, the other process does not see. Where the peer kWrites, we do
-  // not see that either, and what is in the range is undefined. Where it only kReads, the content
-  // stays. UNAVAILABLE when it could not be done; then nothing changed.
+  // Takes `range`, widened to whole pages, out of the sharing in one step. It stays at its address.
+  // The other process sees nothing that this one writes there from now on. Where the peer kWrites,
+  // this process does not see its writes either, and the content is undefined. Where the peer only
+  // kReads, the content stays. After UNAVAILABLE nothing changed.
   enum class Peer { kReads, kWrites };
   absl::Status Unshare(std::span<const uint8_t> range, Peer peer) const;
 

@@ -1,7 +1,7 @@
-// cuBLAS, loaded when it is first needed: a program without a GPU starts without it, and one with a
-// GPU but without the library has no codec of calibrated pages, and all else.
+// cuBLAS, loaded at its first use. A program without a GPU starts without it. A program with a GPU
+// but without the library lacks only the codec of calibrated pages.
 //
-// A handle is one caller's at a time; the GPU is current.
+// One caller uses a handle at a time; the GPU is current.
 #ifndef KVSTOW_KERNELS_CUDA_CUBLAS_H_
 #define KVSTOW_KERNELS_CUDA_CUBLAS_H_
 
@@ -17,7 +17,7 @@ namespace kvstow {
 
 class Cublas {
  public:
-  // UNIMPLEMENTED when the library is not there, INTERNAL when it does not start.
+  // Fails with UNIMPLEMENTED without the library, and with INTERNAL when it does not start.
   static absl::StatusOr<std::unique_ptr<Cublas>> Open();
   ~Cublas();
   Cublas(const Cublas&) = delete;
@@ -32,7 +32,7 @@ class Cublas {
                                   int, const void*, const void*, cudaDataType, int, const void*,
                                   cudaDataType, int, const void*, void*, cudaDataType, int,
                                   cublasComputeType_t, cublasGemmAlgo_t);
-  // What is used of the library.
+  // The functions of the library that we use.
   struct Functions {
     decltype(&cublasCreate_v2) create = nullptr;
     decltype(&cublasDestroy_v2) destroy = nullptr;

@@ -1,5 +1,5 @@
 // The GPU's JointEngine: kernels around a product of cuBLAS. One launch at a time works on the GPU,
-// so that a handle's workspace is one launch's.
+// because launches share a handle's workspace.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_JOINT_H_
 #define KVSTOW_KERNELS_CUDA_CUDA_JOINT_H_
 
@@ -11,7 +11,7 @@
 
 namespace kvstow {
 
-// UNIMPLEMENTED when the machine has no cuBLAS.
+// Fails with UNIMPLEMENTED when the machine has no cuBLAS.
 absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context);
 
 }  // namespace kvstow

@@ -1,7 +1,8 @@
-// Streams of a GPU with their pinned memory, lent to one caller at a time. There is no default
-// stream in kvstow: whatever it does on a GPU is on one of these.
+// Streams of a GPU with their pinned memory, each lent to one caller at a time. kvstow never uses
+// the default stream: all of its work on a GPU is on these.
 //
-// Thread-safe but for a Lane, which is its holder's alone. The current device must be the GPU.
+// Thread-safe, except for a Lane, which belongs to its holder alone. The current device must be the
+// GPU.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
 #define KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
 
@@ -18,7 +19,7 @@
 
 namespace kvstow {
 
-// RESOURCE_EXHAUSTED when the GPU's memory is short, else INTERNAL; with the driver's text.
+// Returns RESOURCE_EXHAUSTED when the GPU's memory is short, else INTERNAL, with the driver's text.
 absl::Status ToStatus(cudaError_t code, absl::string_view what);
 
 // One caller at a time: a stream, two pinned pieces and, for each, the event after its last
@@ -37,7 +38,8 @@ class Lane {
   // uses the pieces any more.
   absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to);
   absl::Status ToHost(const uint8_t* from, std::span<uint8_t> to);
-  // Waits for the stream; the first error of `code` and of what it did, told as `what`.
+  // Waits for the stream. Returns the first error of `code` and of the stream's work, told as
+  // `what`.
   absl::Status Drain(cudaError_t code, absl::string_view what);
 
  private:
@@ -61,7 +63,7 @@ class Lanes {
   // Closes them; none may be held.
   void Close();
 
-  // A lane for a scope; waits until one is free.
+  // Lends a lane for a scope. Waits until one is free.
   class Hold {
    public:
     explicit Hold(Lanes& lanes);

@@ -1,4 +1,4 @@
-// How the pages of a call become launches.
+// Divides the pages of a call into launches.
 //
 // Free functions; thread-safe.
 #ifndef KVSTOW_KERNELS_DEVICE_BATCHES_H_
@@ -15,7 +15,7 @@
 
 namespace kvstow::gpu {
 
-// Places in the call of the pages of one launch: all have one number of tokens and of levels.
+// The places in the call of one launch's pages, which have one number of tokens and of levels.
 using Batch = std::vector<size_t>;
 
 inline uint32_t LevelsOf(const EncodeJob&) { return 0; }

@@ -1,9 +1,9 @@
-// A device: memory that holds segments, and the copies into and out of it. The host is a device, a
-// GPU is one.
+// A device: memory that holds segments, and the copies into and out of it. The host is a device,
+// and so is a GPU.
 //
-// Thread-safe. A DeviceBuffer owns its memory and outlives neither its device nor the process.
-// Copies are complete when they return. Errors: RESOURCE_EXHAUSTED when memory is short (the caller
-// falls back to the next tier), INTERNAL with the driver's text when the device failed.
+// Thread-safe. A DeviceBuffer owns its memory. It must not outlive its device. Copies are complete
+// when they return. Errors: RESOURCE_EXHAUSTED when memory is short (the caller falls back to the
+// next tier), INTERNAL with the driver's text when the device failed.
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_H_
 
@@ -17,8 +17,8 @@
 
 namespace kvstow {
 
-// Immutable once written: a buffer of Allocate is written once, before it is shared. Dropping the
-// last reference frees it.
+// Immutable once written: its maker writes a buffer of Allocate once, before it shares it. Dropping
+// the last reference frees it.
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
@@ -40,36 +40,37 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // "cpu", "cuda:0 (NVIDIA H100)".
+  // Returns a name such as "cpu" or "cuda:0 (NVIDIA H100)".
   virtual std::string name() const = 0;
   virtual absl::StatusOr<DeviceMemory> Memory() const = 0;
-  // A buffer with these bytes. The host device keeps the reference, a GPU copies: so `bytes` should
-  // own little more memory than its size.
+  // Returns a buffer with these bytes. The host device keeps the reference, and a GPU copies, so
+  // `bytes` should own little more memory than its size.
   virtual absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) = 0;
-  // The buffer's bytes in host memory: the host device gives a view without a copy.
+  // Returns the buffer's bytes in host memory. The host device gives a view without a copy.
   virtual absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) = 0;
-  // A buffer of that size, at least 1, aligned to 16 bytes, for a codec to write; its bytes are not
-  // initialised.
+  // Returns a buffer of that size, at least 1, aligned to 16 bytes, for a codec to write. Its bytes
+  // are not initialised.
   virtual absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) = 0;
-  // A codec that works in this device's memory (device_codec.h). UNIMPLEMENTED names what of the
-  // recipe or of the spec is not there: the caller then codes on the CPU. INVALID_ARGUMENT as
-  // MakeCodec (make_codec.h). The device outlives it.
+  // Returns a codec that works in this device's memory (device_codec.h). UNIMPLEMENTED names the
+  // part of the recipe or the spec that the device lacks: the caller then codes on the CPU.
+  // INVALID_ARGUMENT is that of MakeCodec (make_codec.h). The device outlives the codec.
   virtual absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                                 const KvSpec& spec) = 0;
-  // A scorer that works in this device's memory (device_scorer.h) by the recipe's policy; what
-  // comes after the policy is not looked at. Errors as NewCodec.
+  // Returns a scorer that works in this device's memory (device_scorer.h) by the recipe's policy.
+  // Ignores the ops after the policy. The errors are those of NewCodec.
   virtual absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
                                                                   const KvSpec& spec) = 0;
-  // What MakeDeviceJointCodec (device_joint_codec.h) needs of a GPU. The device outlives it.
+  // Returns the engine that MakeDeviceJointCodec (device_joint_codec.h) needs. The device outlives
+  // it.
   virtual absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine();
 };
 
-// Host memory; lives for ever.
+// Returns the host's memory, which lives for ever.
 Device& HostDevice();
 
-// CUDA device `ordinal`. UNAVAILABLE, with the reason, when this build has no CUDA, the driver is
-// missing or there is no such device: the caller logs it and serves without a GPU tier. Two
-// definitions, one chosen by CMake.
+// Returns CUDA device `ordinal`. UNAVAILABLE gives the reason: this build has no CUDA, the driver
+// is missing, or there is no such device. The caller logs it and serves without a GPU tier. CMake
+// chooses one of two definitions.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int ordinal);
 
 }  // namespace kvstow

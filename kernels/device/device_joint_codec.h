@@ -1,6 +1,6 @@
-// Calibrated pages (`joint`, joint_run_codec.h) that lie raw in a device's memory: the transform
-// runs there, the entropy coder on the host, and coded pages are in host memory, where they are a
-// fifteenth to a seventieth of the raw ones. JointEngine is what a GPU does of it; all else is
+// Codes calibrated pages (`joint`, joint_run_codec.h) that lie raw in a device's memory. The
+// transform runs on the device, the entropy coder on the host. Coded pages are in host memory: they
+// have a fifteenth to a seventieth of the raw bytes. JointEngine is the GPU's part; the rest is
 // here.
 //
 //   MakeDeviceJointCodec(gpu, recipe, spec, calibrations)   // matrices go to the GPU, once
@@ -10,15 +10,15 @@
 // are not the CPU's bytes, but any codec of the recipe decodes them, and what two codecs decode
 // differs by less than kJointDeviceError of squared error over energy.
 //
-// A recipe is taken as it is written: `firstbits` is 5 where it is left out (key_groups.h).
+// A recipe counts as it is written: without `firstbits` it means 5 (key_groups.h).
 //
-// Thread-safe: calls from several threads overlap, one's entropy coding with another's kernels; one
-// call does one thing after another. Buffers are borrowed, and the device's own. The device
+// Thread-safe: the entropy coding of one thread's call overlaps the kernels of another's; one call
+// does one thing after another. Calls borrow buffers, which are the device's own. The device
 // outlives its codecs.
 //
-// Errors: INVALID_ARGUMENT names a page whose buffer or tokens do not fit, before anything is done;
-// DATA_LOSS a page that is damaged, and others may then be written or not. RESOURCE_EXHAUSTED and
-// INTERNAL as Device.
+// Errors: INVALID_ARGUMENT names a page whose buffer or tokens do not fit, before any work.
+// DATA_LOSS names a damaged page; others may then be written or not. RESOURCE_EXHAUSTED and
+// INTERNAL are those of Device.
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_JOINT_CODEC_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_JOINT_CODEC_H_
 
@@ -36,7 +36,8 @@
 
 namespace kvstow {
 
-// Of squared error over energy, of a page's K or V of a layer: docs/GPU.md has what was measured.
+// The bound of squared error over energy, for K or V of a layer of a page. docs/GPU.md has measured
+// values.
 inline constexpr double kJointDeviceError = 5e-5;
 
 struct JointEncodeJob {
@@ -47,8 +48,8 @@ struct JointEncodeJob {
 
 // What is left to make an EncodedPage of is its header: key, recipe, digest of the raw page.
 struct JointPage {
-  // False: the page is for the CPU: it has NaN or Inf, or values far outside the calibration's
-  // range.
+  // False: the page has NaN or Inf, or values far outside the calibration's range. The CPU codes
+  // it.
   bool coded = false;
   std::vector<SegmentInfo> segments;  // with gains and digests
   std::vector<SharedBytes> bodies;
@@ -65,7 +66,7 @@ class DeviceJointCodec {
  public:
   virtual ~DeviceJointCodec() = default;
 
-  // The recipe with its calibration named: what headers of its pages say.
+  // Returns the recipe with its calibration named, as the headers of its pages have it.
   virtual const Recipe& recipe() const = 0;
   virtual uint32_t levels() const = 0;
   virtual absl::StatusOr<std::vector<JointPage>> Encode(std::span<const JointEncodeJob> pages) = 0;

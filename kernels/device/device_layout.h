@@ -1,8 +1,8 @@
-// What every DeviceCodec knows of a recipe and a KvSpec before it codes anything: which recipes
-// there are on devices, where the segments of a page lie, and what a job must be.
+// The facts about a recipe and a KvSpec that every DeviceCodec shares: whether devices have the
+// recipe, where the segments of a page lie, and which jobs fit.
 //
-// Recipes on devices: `raw`, of any dtype; those that gpu::SlabPlan takes (cuda/slab_plan.h). Both
-// have segments whose sizes follow from the number of tokens.
+// Devices have `raw`, of any dtype, and the recipes that gpu::SlabPlan takes (slab_plan.h). The
+// sizes of their segments follow from the number of tokens.
 //
 // An immutable value; thread-safe.
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_LAYOUT_H_
@@ -21,17 +21,17 @@ namespace kvstow {
 
 class DeviceLayout {
  public:
-  // UNIMPLEMENTED names what devices do not have, INVALID_ARGUMENT what is wrong.
+  // UNIMPLEMENTED names the part that devices lack, INVALID_ARGUMENT the part that is wrong.
   static absl::StatusOr<DeviceLayout> Make(const Recipe& recipe, const KvSpec& spec);
 
   const KvSpec& spec() const { return spec_; }
   const std::string& pipeline() const { return pipeline_; }
-  // Nothing: the recipe is `raw`.
+  // No value: the recipe is `raw`.
   const std::optional<gpu::SlabPlan>& plan() const { return plan_; }
   uint32_t levels() const { return plan_.has_value() ? plan_->ops().levels : 1; }
   std::vector<SegmentInfo> Segments(uint32_t tokens) const;
 
-  // The gains of the segments from those of each slab and level, slab after slab.
+  // Makes the gains of the segments from those of each slab and level, slab after slab.
   std::vector<float> GainsOfSegments(uint32_t tokens, std::span<const double> slab_gains) const;
 
   // INVALID_ARGUMENT names the first job that does not fit; `owns` says whether a buffer is the

@@ -1,9 +1,9 @@
-// Whole pages coded by a device: what Codec::Encode makes and DecodePage reads (decode_page.h),
-// with the work done where the raw page lies.
+// Codes whole pages on a device, where the raw page lies. The pages are those that Codec::Encode
+// makes and DecodePage reads (decode_page.h).
 //
-// UNIMPLEMENTED says that this page is not for the device: it must be kept exactly, only a part of
-// it is wanted, or what is stored was not made by this codec. Whatever a device fails with, the CPU
-// can be asked. Free functions; thread-safe. The buffers are borrowed, and the device's own.
+// UNIMPLEMENTED: this page is not for the device. It must be kept exactly, only a part of it is
+// wanted, or another codec made it. After any failure of a device, the CPU can code the page. Free
+// functions; thread-safe. They borrow buffers, which are the device's own.
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_PAGES_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_PAGES_H_
 
@@ -22,13 +22,14 @@ struct CodecOnDevice {
   DeviceCodec& codec;
 };
 
-// The page in `raw`, as `codec` of the same recipe and spec would encode it. `page` has its digest,
-// and a copy of it on the host, of which a few tokens are read: some recipes are chosen page by
-// page (key_groups.h).
+// Encodes the page in `raw` as `codec`, of the same recipe and spec, would. `page` has its digest
+// and a copy on the host, of which this reads a few tokens: some recipes are chosen page by page
+// (key_groups.h).
 absl::StatusOr<EncodedPage> EncodeOnDevice(const CodecOnDevice& on, const Codec& codec,
                                            const PageToEncode& page, const DeviceBuffer& raw);
 
-// As DecodePage, into the front of `raw`: all layers and tokens, of one or more whole levels.
+// Decodes like DecodePage, into the front of `raw`: all layers and tokens, of one or more whole
+// levels.
 absl::Status DecodeOnDevice(const CodecOnDevice& on, const PageHeader& header,
                             std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                             DeviceBuffer& raw);

@@ -1,19 +1,19 @@
-// An importance policy that works within a device's memory: raw pages that lie there get their
-// scores and selections, many pages in one call. Device::NewScorer makes it; the host's is the
-// CPU's policy and the reference of every other, which gives the same scores, bit for bit, and
-// keeps the same tokens.
+// An importance policy that works within a device's memory: it gives raw pages that lie there
+// scores and selections, many pages in one call. Device::NewScorer makes it. The host's is the
+// CPU's policy, and the reference: every other gives the same scores, bit for bit, and keeps the
+// same tokens.
 //
-// On devices are the score ops position, random, key_norm, value_norm, key_diversity, lag, column,
+// Devices have the score ops position, random, key_norm, value_norm, key_diversity, lag, column,
 // head_table, pool, chunk, norm, heads, decay, shift, plus and times, then protect and a budget of
 // any scope, split and profile but lazy. Columns are host memory and are copied to the device.
 //
-// Thread-safe, and stateless but for the device's streams: calls from several threads overlap. A
+// Thread-safe, and stateless except for the device's streams: calls from several threads overlap. A
 // call returns when its pages are done. It borrows the buffers, which are the device's own, and the
-// columns, and uses nothing after it has returned. The device outlives its scorers.
+// columns. It uses nothing after it has returned. The device outlives its scorers.
 //
 // Errors: INVALID_ARGUMENT and FAILED_PRECONDITION name a page that does not fit or lacks a column,
-// before anything is done. RESOURCE_EXHAUSTED when the device is short of memory and INTERNAL with
-// the driver's text when it failed. A page without an answer is no error: see below.
+// before any work. RESOURCE_EXHAUSTED when the device is short of memory, and INTERNAL with the
+// driver's text when it failed. A page without an answer is no error (Score, below).
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_SCORER_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_SCORER_H_
 
@@ -28,7 +28,7 @@
 
 namespace kvstow {
 
-// As PageToScore, with the page in the device's memory.
+// Like PageToScore, with the page in the device's memory.
 struct ScoreJob {
   uint32_t tokens = 0;                // 1..spec.page_tokens
   const DeviceBuffer* raw = nullptr;  // PageBytes(spec, tokens) bytes or more
@@ -41,9 +41,9 @@ class DeviceScorer {
  public:
   virtual ~DeviceScorer() = default;
 
-  // One answer for each page: the score that the budget goes by (the last one), and what the budget
-  // keeps. Nothing: NaN or Inf is in what the policy reads of the page or of its columns, or, on a
-  // GPU, a score on the way overflowed: leave the page to the CPU's policy.
+  // Returns one answer for each page: the score that the budget uses (the last one), and the tokens
+  // that the budget keeps. No answer: the policy read NaN or Inf from the page or its columns, or a
+  // score overflowed on a GPU. Leave such a page to the CPU's policy.
   virtual absl::StatusOr<std::vector<std::optional<ScoreMap>>> Scores(
       std::span<const ScoreJob> pages) = 0;
   virtual absl::StatusOr<std::vector<std::optional<Selection>>> Select(

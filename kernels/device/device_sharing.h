@@ -1,15 +1,16 @@
-// Memory of one GPU that two processes of a host share: one makes it, the other maps what it was
-// given the descriptor of. Codecs of a Device work in it (views), and bytes are copied between it
-// and other memory of the GPU, whoever allocated that.
+// Memory of one GPU that two processes of a host share. One makes it; the other maps it by its
+// descriptor. Codecs of a Device work in views of it. Copies go between it and any other memory of
+// the GPU, whoever allocated that.
 //
-// Bytes of the GPU are named by spans of addresses of this process, which the host must never
-// dereference; copies take them. Two processes find out by uuid() whether they mean the same GPU:
-// ordinals differ from one process to the next.
+// Spans of this process's addresses name bytes of the GPU. Copies take them; the host must never
+// dereference them. Two processes compare uuid() to learn whether they mean the same GPU: ordinals
+// differ from one process to the next.
 //
-// Thread-safe. Copies are complete when they return, and see what was complete when they were
-// called. What one process wrote by a copy, or by a codec's call, that has returned, the other sees
-// in what it starts afterwards. Errors: RESOURCE_EXHAUSTED when memory is short, INVALID_ARGUMENT
-// for ranges and sizes that are not, INTERNAL with the driver's text when the GPU failed.
+// Thread-safe. Copies are complete when they return, and see all work that was complete when they
+// were called. Once a copy or a codec's call has returned in one process, work that the other
+// process starts afterwards sees its bytes. Errors: RESOURCE_EXHAUSTED when memory is short,
+// INVALID_ARGUMENT for ranges and sizes that are not, INTERNAL with the driver's text when the GPU
+// failed.
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_SHARING_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_SHARING_H_
 
@@ -30,43 +31,44 @@ inline constexpr size_t kViewAlignment = 16;
 class SharedDeviceMemory {
  public:
   virtual ~SharedDeviceMemory() = default;
-  // All of it, in the GPU's memory.
+  // Returns all of it, in the GPU's memory.
   virtual std::span<uint8_t> bytes() const = 0;
-  // For the other process; stays this object's. -1 where it was mapped.
+  // Returns the descriptor for the other process, which stays this object's. -1 where it was
+  // mapped.
   virtual int descriptor() const = 0;
-  // A part of it, at a multiple of kViewAlignment, as a buffer of the GPU's Device for codecs to
-  // read and write.
+  // Returns a part of it, at a multiple of kViewAlignment, as a buffer of the GPU's Device that
+  // codecs read and write.
   virtual absl::StatusOr<std::shared_ptr<DeviceBuffer>> View(size_t offset, size_t bytes) = 0;
 };
 
-// What View checks.
+// Checks a range for View.
 absl::Status CheckView(const SharedDeviceMemory& memory, size_t offset, size_t bytes);
 
 class DeviceSharing {
  public:
   virtual ~DeviceSharing() = default;
 
-  // 16 bytes, of the GPU itself.
+  // Returns 16 bytes, of the GPU itself.
   virtual std::string uuid() const = 0;
-  // At least so many bytes (at least 1), all of them zero.
+  // Makes at least so many bytes (at least 1), all of them zero.
   virtual absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Make(size_t bytes) = 0;
-  // What another process made, with the size that it has there. Takes over `descriptor`, also when
-  // it fails.
+  // Maps what another process made, with the size that it has there. Takes over `descriptor`, also
+  // when it fails.
   virtual absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Map(int descriptor, size_t bytes) = 0;
 
-  // Whether the work before an event (a cudaEvent_t of this process) is done; true for null and
-  // for an event that was never recorded.
+  // Returns whether the work before an event (a cudaEvent_t of this process) is done. True for
+  // null, and for an event that was never recorded.
   virtual absl::StatusOr<bool> Passed(void* event) = 0;
 
-  // Within the GPU; from it; to it. `to` has the room.
+  // Copy within the GPU, from it, and to it. `to` has the room.
   virtual absl::Status Copy(std::span<const uint8_t> from, uint8_t* to) = 0;
   virtual absl::Status ToHost(std::span<const uint8_t> from, uint8_t* to) = 0;
   virtual absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to) = 0;
 };
 
-// CUDA device `ordinal` of this process. UNAVAILABLE, with the reason, when this build has no CUDA,
-// the driver is missing, or the GPU cannot share memory by descriptor. Two definitions, as
-// OpenCudaDevice.
+// Opens CUDA device `ordinal` of this process. UNAVAILABLE gives the reason: this build has no
+// CUDA, the driver is missing, or the GPU cannot share memory by descriptor. It has two
+// definitions, as OpenCudaDevice does.
 absl::StatusOr<std::unique_ptr<DeviceSharing>> OpenCudaSharing(int ordinal);
 
 }  // namespace kvstow

@@ -1,4 +1,4 @@
-// The host's DeviceBuffer: a reference to bytes where they are, or memory to write.
+// The host's DeviceBuffer: a reference to bytes in place, or memory to write.
 //
 // Thread-safe once written.
 #ifndef KVSTOW_KERNELS_DEVICE_HOST_BUFFER_H_

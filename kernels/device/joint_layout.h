@@ -1,8 +1,8 @@
-// One run of layers of up to kPagesALaunch calibrated pages on the GPU: what its kernels know, and
-// the seam between them and the host's part (device_joint_codec.h).
+// One run of layers of up to kPagesALaunch calibrated pages on the GPU: the facts that its kernels
+// get, and the seam between them and the host's part (device_joint_codec.h).
 //
-// A *row* is a token of a page that goes through the transform: all but the first tokens of a text,
-// pages one after another. A vector has K of all layers of the run, then V (joint_vectors.h).
+// A *row* is a token of a page that goes through the transform: all except the first tokens of a
+// text, pages one after another. A vector has K of all layers of the run, then V (joint_vectors.h).
 // Matrices and vectors of a product are bf16, its sums F32, rows padded to multiples of
 // kProductWidth with zeros.
 //

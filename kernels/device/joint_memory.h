@@ -1,5 +1,5 @@
-// Memory of calibrated pages on the GPU, as the host fills and reads it: matrices, and what comes
-// back of a launch.
+// Memory of calibrated pages on the GPU, as the host fills and reads it: matrices, and the results
+// of a launch.
 //
 // Free functions and values; thread-safe.
 #ifndef KVSTOW_KERNELS_DEVICE_JOINT_MEMORY_H_
@@ -30,7 +30,7 @@ class Places {
   size_t size_ = 0;
 };
 
-// What of a launch comes back to the host, in one buffer.
+// The results of a launch for the host, in one buffer.
 struct JointAnswer {
   size_t head = 0, q = 0, sample = 0, energies = 0, classes = 0, refused = 0, bytes = 0;
 

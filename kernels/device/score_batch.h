@@ -1,6 +1,6 @@
-// A launch of pages to score and its scratch memory, which holds all that goes to the device and
-// all that comes back. Both the GPU's scorer and the emulation in tests are a loop over batches:
-// put the input where it says, start the steps, read the answer.
+// A launch of pages to score, and its scratch memory, which holds all that goes to the device and
+// all that comes back. The GPU's scorer and the emulation in tests are loops over batches: copy the
+// input to its place, start the steps, read the answer.
 //
 // Values; thread-safe. The pages of a call outlive its batches.
 #ifndef KVSTOW_KERNELS_DEVICE_SCORE_BATCH_H_

@@ -1,5 +1,5 @@
-// What the GPU's code knows of a policy and of the pages that it scores: plain numbers, made by
-// score_plan.h on the CPU and passed to kernels by value.
+// The GPU's view of a policy and of the pages that it scores: plain numbers, which score_plan.h
+// makes on the CPU, and which kernels take by value.
 //
 // Scores of a launch are maps: slot after slot, in each page after page, [layers, tokens, heads]
 // floats. Every score that an op pushes has a slot of its own, which later ops change in place.
@@ -42,7 +42,7 @@ struct ScoreOp {
   double real = 0;
 };
 
-// Every page of that many tokens.
+// The facts that all pages of one length share.
 struct ScoreLayout {
   uint32_t layers = 0, tokens = 0, heads = 0;
   uint32_t dim[2] = {};  // of K and V

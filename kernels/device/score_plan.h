@@ -1,5 +1,5 @@
-// From a recipe's policy and a KvSpec to the steps that devices take, and what a call's pages bring
-// along. device_scorer.h says which policies that are.
+// Makes the steps that devices take from a recipe's policy and a KvSpec, and the input that a
+// call's pages bring along. device_scorer.h lists the policies.
 //
 // Immutable; thread-safe. Errors: UNIMPLEMENTED names the op that is not on devices (the CPU's
 // policy then serves), INVALID_ARGUMENT is the recipe's own.
@@ -17,7 +17,7 @@
 
 namespace kvstow::gpu {
 
-// What the host makes for a page.
+// The input that the host makes for a page.
 struct PreparedPage {
   std::vector<ScoreMap> given;  // the first slots: columns and tables of heads
   std::vector<Fill> fills;      // as many, of the same scopes, for every page

@@ -1,8 +1,8 @@
-// What the GPU's code knows of a recipe and of pages: plain numbers, made by slab_plan.h on the CPU
-// and passed to kernels by value.
+// The GPU's view of a recipe and of pages: plain numbers, which slab_plan.h makes on the CPU, and
+// which kernels take by value.
 //
-// Words of these files: an *octet* is 8 consecutive values of a slab (16 bytes of raw page): all of
-// one vector and of one group of the quantizer, and whole bytes of packed codes. A *tile* is
+// These files use three words. An *octet* is 8 consecutive values of a slab (16 bytes of raw page):
+// all of one vector and of one group of the quantizer, and whole bytes of packed codes. A *tile* is
 // kTileOctets consecutive octets: what one thread block codes. A *block* is the 1,024 values over
 // which squared_error.h keeps its partial sums.
 //
@@ -83,7 +83,7 @@ struct SlabPart {
 };
 inline constexpr uint32_t kEntries = 16, kOutermost = 15;
 
-// Every page of that many tokens.
+// The facts that all pages of one length share.
 struct PageLayout {
   uint32_t layers = 0, parts = 0, tokens = 0;
   SlabPart part[2];

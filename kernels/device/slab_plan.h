@@ -1,6 +1,6 @@
-// From a recipe and a KvSpec to the numbers that the GPU's code works with.
+// Makes the numbers that the GPU's code works with from a recipe and a KvSpec.
 //
-// On the GPU are: [run |] [hadamard |] and then affine, codebook (norm=plain), levels or minifloat,
+// The GPU has [run |] [hadamard |] and then affine, codebook (norm=plain), levels or minifloat,
 // on F16 and BF16; a head_dim is a multiple of 8 within 16 and 1,024. affine takes groups by token
 // (a multiple of 8, or a whole vector) and, without rotation, by channel.
 //

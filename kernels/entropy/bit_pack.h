@@ -1,7 +1,7 @@
-// Bit packing: codes of 1 to 8 bits in a row, the first in the lowest bits of the first byte.
+// Bit packing: codes of 1 to 8 bits in a row. The first code is in the lowest bits of the first
+// byte; unused high bits of the last byte are zero.
 //
-// Free functions, thread-safe. The last byte's unused high bits are zero. The fast versions give
-// the same bytes as the reference.
+// Free functions, thread-safe. The fast versions give the same bytes as the reference.
 #ifndef KVSTOW_KERNELS_ENTROPY_BIT_PACK_H_
 #define KVSTOW_KERNELS_ENTROPY_BIT_PACK_H_
 

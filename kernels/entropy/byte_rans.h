@@ -1,16 +1,17 @@
-// Byte rANS: many bytes by static tables, 32 states interleaved over one stream of words, so that a
-// vector of states decodes at once (Duda, arXiv:1311.2540; interleaving as in Giesen's ryg_rans and
-// the 32-way coder of htscodecs, arXiv:1402.3392).
+// Byte rANS: codes many bytes by static tables. 32 states are interleaved over one stream of words,
+// so a vector of states decodes at once (Duda, arXiv:1311.2540; interleaving as in Giesen's
+// ryg_rans and the 32-way coder of htscodecs, arXiv:1402.3392).
 //
-// Bytes stand in rows of a fixed width; the byte at a column is coded by the table of that column's
-// *class*. Byte i of a row block belongs to lane i % 32, the next block begins at lane 0 again. All
-// lanes share the words: of the bytes 0..31 the first lane that needs a word takes the first. A
-// state is of 32 bits and never below 2^16, probabilities are of 11 bits, words of 16.
+// Bytes stand in rows of a fixed width. The table of a column's *class* codes the column's bytes.
+// Byte i of a block of rows belongs to lane i % 32; the next block begins at lane 0 again. All
+// lanes share the words: in a step of 32 bytes, the lowest lane that needs a word takes the first
+// one. A state has 32 bits and is never below 2^16; probabilities have 11 bits, words 16.
 //
 //   stream := 32 states (uint32), words (uint16): little-endian, both as a decoder wants them
 //
-// Free functions and values; thread-compatible. The same bytes on every machine and SIMD target.
-// Decoding hostile bytes reads nothing out of bounds and writes what was asked for.
+// Free functions and values; thread-compatible. The bytes are the same on every machine and SIMD
+// target. Decoding hostile bytes reads nothing out of bounds, and writes no more than was asked
+// for.
 #ifndef KVSTOW_KERNELS_ENTROPY_BYTE_RANS_H_
 #define KVSTOW_KERNELS_ENTROPY_BYTE_RANS_H_
 
@@ -32,36 +33,37 @@ inline constexpr size_t kByteRansLanes = 32;
 inline constexpr uint32_t kByteRansLow = 1u << 16;
 inline constexpr size_t kMaxByteClasses = 16;
 
-// How often each byte comes among kByteRansTotal.
+// The frequency of each byte among kByteRansTotal.
 using ByteFrequencies = std::array<uint16_t, 256>;
 using ByteCounts = std::array<uint32_t, 256>;
 
-// Frequencies close to `counts`, which are not all 0; what was counted gets at least 1.
+// Returns frequencies close to `counts`, which are not all 0. A byte that was counted gets at
+// least 1.
 ByteFrequencies NormalizeCounts(const ByteCounts& counts);
 
-// First and last byte that can come, then the frequency of each between: 7 bits, or with the top
-// bit set 7 low bits and a byte with the rest.
+// Writes the first and the last byte that can come, then the frequency of each between: 7 bits; or,
+// with the top bit set, 7 low bits and a byte with the rest.
 void WriteFrequencies(const ByteFrequencies& frequencies, std::string& out);
-// DATA_LOSS unless they sum to kByteRansTotal.
+// Fails with DATA_LOSS unless the frequencies sum to kByteRansTotal.
 absl::StatusOr<ByteFrequencies> ReadFrequencies(ByteReader& reader);
 
-// The class of each column of a block, and how many rows it has.
+// The class of each column of a block, and the block's rows.
 struct ByteRansBlock {
   std::span<const uint8_t> classes;  // at least one; each names a table
   size_t rows = 0;
   size_t size() const { return rows * classes.size(); }
 };
 
-// The stream of `bytes`, the blocks one after another, appended to `out`. A byte must have a
-// frequency in the table of its class.
+// Appends the stream of `bytes` to `out`, one block after another. Each byte must have a frequency
+// in the table of its class.
 void ByteRansEncode(std::span<const ByteFrequencies> tables, std::span<const ByteRansBlock> blocks,
                     std::span<const uint8_t> bytes, std::string& out);
 
-// What a decoder looks up: for each class and slot the byte (bits 0..7), the slot's distance from
-// the byte's first (8..18) and the byte's frequency (19..31).
+// A decoder's table: for each class and slot the byte (bits 0..7), the slot's distance from the
+// byte's first slot (8..18) and the byte's frequency (19..31).
 std::vector<uint32_t> ByteRansSlots(std::span<const ByteFrequencies> tables);
 
-// Where each column's slots begin: classes, repeated for 32 columns past the last.
+// The begin of each column's slots: classes, repeated for 32 columns past the last.
 std::vector<uint32_t> ByteRansColumns(std::span<const uint8_t> classes);
 
 class ByteRansDecoder {
@@ -71,13 +73,14 @@ class ByteRansDecoder {
   ByteRansDecoder(const ByteRansDecoder&) = delete;
   ByteRansDecoder& operator=(const ByteRansDecoder&) = delete;
 
-  // The next block, of `count` bytes. False when the words ran out; what was written is then
-  // unspecified.
+  // Decodes the next block, of `count` bytes. Returns false when the words ran out; the output is
+  // then unspecified.
   bool Decode(std::span<const uint32_t> slots, std::span<const uint32_t> columns, size_t count,
               uint8_t* out);
   bool DecodeReference(std::span<const uint32_t> slots, std::span<const uint32_t> columns,
                        size_t count, uint8_t* out);
-  // Every word was read and every state is where its encoder began: an undamaged stream's end.
+  // Returns whether every word was read and every state is where its encoder began: an undamaged
+  // stream's end.
   bool AtEnd() const;
 
   // States and words, as the loops take them: a step of 32 bytes may begin while next <= last.
@@ -88,12 +91,13 @@ class ByteRansDecoder {
   };
 
  private:
-  // Steps of 32 bytes while there are 32 to write and words to read; answers how many it wrote.
+  // Does steps of 32 bytes while there are 32 to write and words to read. Returns the bytes
+  // written.
   using Loop = size_t (*)(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
                           Lanes& lanes, uint8_t* out, size_t done);
   bool Decode(Loop loop, std::span<const uint32_t> slots, std::span<const uint32_t> columns,
               size_t count, uint8_t* out);
-  // Moves the last words to where zeros follow them; false when they were there.
+  // Moves the last words to a place where zeros follow them. Returns false when they were there.
   bool MoveToTail();
 
   Lanes lanes_;

@@ -6,9 +6,9 @@
 
 namespace kvstow {
 
-// Steps of 32 bytes while there are 32 to write and lanes.next <= lanes.last. `columns` has 32 more
-// entries than columns; `done` bytes, whole steps, of the block's `count` are there already.
-// Answers how many are there now.
+// Does steps of 32 bytes while there are 32 to write and lanes.next <= lanes.last. `columns` has 32
+// more entries than columns. `done` bytes of the block's `count`, whole steps, are there already.
+// Returns how many are there now.
 size_t ByteRansLoop(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
                     ByteRansDecoder::Lanes& lanes, uint8_t* out, size_t done);
 

@@ -1,16 +1,16 @@
-// The plane coder: quantized coefficients to an embedded code and back.
+// The plane coder: codes quantized coefficients as an embedded code, and decodes it.
 //
-// A magnitude at the finest level is floor(|c| / step + 1 - kPlaneDeadZone); each level below
+// A magnitude at the finest level is floor(|c| / step + 1 - kPlaneDeadZone). Each level below
 // doubles the step and drops a bit of the magnitude, so a level is the leading bits of the next.
-// The base is coded by symbols, a refinement by one bit a coefficient and a sign where it becomes
-// non-zero. Tables are static (plane_tables.h), picked by the row of the coefficient, row = 16 + 4
-// log2(sigma / base step), moved by the energy class of its (token, block): by 2 (class - 8) rows,
-// half octaves of amplitude.
+// The base is coded by symbols. A refinement is one bit for each coefficient, and a sign where the
+// coefficient becomes non-zero. Tables are static (plane_tables.h). The row of a coefficient picks
+// the table: row = 16 + 4 log2(sigma / base step), moved by 2 (class - 8) rows, half octaves of
+// amplitude, for the energy class of its (token, block).
 //
-// Body of a level: the lengths of its streams, then the streams. A stream holds
-// `tokens_per_stream` consecutive tokens, and is one rANS stream of kRansLanes lanes (rans.h) that
-// is decoded by itself: so a reader of few tokens decodes few streams, and a stream is decoded by
-// vectors (plane_loops.h). docs/FORMAT.md has every byte.
+// The body of a level is the lengths of its streams, then the streams. A stream holds
+// `tokens_per_stream` consecutive tokens. It is one rANS stream of kRansLanes lanes (rans.h), and
+// decodes by itself: a reader of few tokens decodes few streams. Vectors decode a stream
+// (plane_loops.h). docs/FORMAT.md has every byte.
 //
 // Integers and coefficients are arrays [width, stride] with stride = PlaneStride(tokens): the
 // tokens of a coefficient stand together.
@@ -20,7 +20,7 @@
 //   KVSTOW_RETURN_IF_ERROR(coder.Decode(first_bodies, tokens, {0, tokens}, got, {}));
 //
 // Immutable, thread-safe. The same input gives the same bytes on every machine. Decoding checks
-// every length before it reads, and answers DATA_LOSS; what it wrote until then is unspecified.
+// every length before it reads, and fails with DATA_LOSS; its output is then unspecified.
 #ifndef KVSTOW_KERNELS_ENTROPY_PLANE_CODER_H_
 #define KVSTOW_KERNELS_ENTROPY_PLANE_CODER_H_
 
@@ -37,19 +37,19 @@
 
 namespace kvstow {
 
-// What `q` is `levels` levels coarser.
+// Returns `q` as it is `levels` levels coarser.
 inline int32_t CoarserLevel(int32_t q, uint32_t levels) {
   return q < 0 ? -(-q >> levels) : q >> levels;
 }
 
 inline constexpr uint32_t kMaxPlaneLevels = 8;
 
-// From a coefficient's first token to the next coefficient's.
+// Returns the distance from a coefficient's first token to the next coefficient's.
 inline size_t PlaneStride(size_t tokens) {
   return (tokens + kRansLanes - 1) / kRansLanes * kRansLanes;
 }
 
-// Of rows [rows, stride], every `every`-th vector of kRansLanes tokens.
+// Takes every `every`-th vector of kRansLanes tokens of rows [rows, stride].
 template <typename T>
 std::vector<T> SamplePlanes(std::span<const T> rows, size_t stride, size_t every) {
   std::vector<T> out;
@@ -72,20 +72,20 @@ struct PlaneLayout {
   uint32_t tokens_per_stream = kRansLanes;  // a multiple of kRansLanes
 };
 
-// The least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
+// Returns the least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream);
 
 class PlaneCoder {
  public:
-  // `tables` must be valid, `lookups` be made of them; both outlive this.
+  // `tables` must be valid, and `lookups` made of them. Both outlive this.
   PlaneCoder(PlaneLayout layout, const PlaneTables& tables, const PlaneLookups& lookups);
 
   const PlaneLayout& layout() const { return layout_; }
   size_t width() const { return layout_.rows.size(); }
   size_t blocks() const { return layout_.block_ends.size(); }
 
-  // The bodies of all levels, base first. `q`: [width, stride], at least one token, at the step of
-  // the finest level; `energies`: [tokens, blocks], below kPlaneEnergies.
+  // Returns the bodies of all levels, base first. `q` is [width, stride], at least one token, at
+  // the step of the finest level; `energies` is [tokens, blocks], below kPlaneEnergies.
   std::vector<std::string> Encode(std::span<const int32_t> q, std::span<const uint8_t> energies,
                                   uint32_t tokens) const;
 
@@ -95,12 +95,12 @@ class PlaneCoder {
   absl::Status Decode(std::span<const std::span<const uint8_t>> bodies, uint32_t tokens,
                       TokenRange wanted, std::span<int32_t> q, std::span<uint8_t> energies) const;
 
-  // Coefficients [width, stride] from `q` at `level`, at the centroids of the bins. steps[i] is the
-  // step of coefficient i at that level; one entry = the same for all.
+  // Makes coefficients [width, stride] of `q` at `level`, at the centroids of the bins. steps[i] is
+  // the step of coefficient i at that level; one entry is the same for all.
   void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t tokens,
                   uint32_t level, std::span<const float> steps,
                   std::span<float> coefficients) const;
-  // The same of `count` coefficients from `first` on, all of one block: [count, stride].
+  // Does the same for `count` coefficients from `first` on, all of one block: [count, stride].
   void DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
                       uint32_t tokens, uint32_t level, std::span<const float> steps, size_t first,
                       size_t count, std::span<float> coefficients) const;

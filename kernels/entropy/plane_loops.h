@@ -1,4 +1,4 @@
-// The loops of the plane coder (plane_coder.h) over one stream: the obvious ones, which define the
+// The loops of the plane coder (plane_coder.h) over one stream: the scalar ones, which define the
 // bytes, and those on vectors. Only the plane coder, its tests and its benchmark call them.
 //
 // Integers of a stream are [width, stride]: the tokens of a coefficient stand together, the
@@ -23,13 +23,13 @@ namespace kvstow {
 // Magnitudes are below this at every level.
 inline constexpr int32_t kPlaneMaxMagnitude = 1 << 24;
 
-// Tables in the form in which vectors look them up, by distance to the finest level.
+// Tables in the form that vectors look up, by distance to the finest level.
 struct PlaneLookups {
   static constexpr size_t kRows = 32;  // kPlaneRows, and zeros
   struct Level {
-    // Of a symbol: start, and from bit 16 on its frequency, for each sign where it has two.
+    // A symbol's start, and from bit 16 on its frequency, for each sign where it has two.
     alignas(64) uint32_t symbols[kRows][kPlaneSymbols];
-    // The slot before a symbol's first; not used of symbol 0.
+    // The slot before a symbol's first; symbol 0 does not use it.
     alignas(64) uint32_t before[kRows][kPlaneSymbols];
     alignas(64) uint32_t before_by_row[kPlaneSymbols][kRows];
     alignas(64) uint32_t zero[kRows][kPlaneContexts];
@@ -44,7 +44,7 @@ struct PlaneLookups {
   std::array<Level, kPlaneDistances> levels;
 };
 
-// What the loops need of a stream.
+// The shape of a stream, as the loops need it.
 struct PlaneStream {
   std::span<const int16_t> rows;  // of each coefficient, at the base step
   const PlaneTables* tables;
@@ -52,8 +52,8 @@ struct PlaneStream {
   uint32_t levels;  // of the code: a stream of fewer levels may be decoded
   uint32_t tokens;
   size_t stride;  // of the integers
-  // What is added to the row of each coefficient of a block: [blocks, stride], from the stream's
-  // first token on; both are empty without energy classes.
+  // Added to the row of each coefficient of a block: [blocks, stride], from the stream's first
+  // token on. Both are empty without energy classes.
   std::span<const uint32_t> block_ends;
   const int32_t* shifts = nullptr;
 
@@ -64,7 +64,7 @@ struct PlaneStream {
   uint32_t BaseLimit() const { return uint32_t{kPlaneMaxMagnitude} >> (levels - 1); }
 };
 
-// A stream: level l of the integers `q` goes to encoders[l]; all levels.
+// Encodes a stream, all levels: level l of the integers `q` goes to encoders[l].
 struct PlaneEncoding {
   PlaneStream stream;
   const int32_t* q;
@@ -76,23 +76,24 @@ void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other = nullptr
 void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
                            std::span<RansEncoder> encoders);
 
-// A stream, to integers of the last of decoders.size() levels; 0 where lanes have no token.
+// Decodes a stream to integers of the last of decoders.size() levels; 0 where lanes have no token.
 struct PlaneDecoding {
   PlaneStream stream;
   std::span<RansDecoder> decoders;
   int32_t* q;
 };
-// False for what no encoder writes. `other` as above.
+// Returns false for a stream that no encoder writes. `other` is as above.
 bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other = nullptr);
 bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
 
-// Coefficients of integers at `level`, whose steps are `steps`: of each, or one for all.
+// Makes coefficients of integers at `level`. `steps` has the step of each, or one for all.
 void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
                       std::span<const float> steps, float* coefficients);
 void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size_t level,
                                std::span<const float> steps, float* coefficients);
 
-// The row of tables for `row` in 0..kPlaneMaxRow, and how many low bits of a magnitude stay raw.
+// The row of tables for `row` in 0..kPlaneMaxRow, and the number of a magnitude's low bits that
+// stay raw.
 struct PlaneBaseRow {
   uint32_t row, raw_bits;
 };
@@ -101,16 +102,17 @@ inline PlaneBaseRow SplitPlaneRow(int row) {
   const int octaves = (row - kPlaneRows + 4) / 4;
   return {static_cast<uint32_t>(row - 4 * octaves), static_cast<uint32_t>(octaves)};
 }
-// Of a coefficient, at a level.
+// Returns it for a coefficient, at a level.
 inline int PlaneRow(int row, int shift, size_t level) {
   return std::clamp(row + shift + 4 * static_cast<int>(level), 0, kPlaneMaxRow);
 }
 
-inline constexpr uint32_t kEscapeWidthBits = 5;  // how many bits of the escaped value follow
+inline constexpr uint32_t kEscapeWidthBits =
+    5;  // the field that says how many bits of the escaped value follow
 
-// What follows the symbol of a magnitude whose bits above the raw ones are escape + excess, or less
-// than escape (then excess is not used). Encoders put the parts in the reverse of the order in
-// which decoders get them.
+// The parts that follow the symbol of a magnitude. Its bits above the raw ones are escape + excess,
+// or less than escape (then excess is not used). Encoders put the parts in the reverse of the order
+// in which decoders get them.
 inline void PutPlaneRest(RansEncoder& rans, size_t lane, uint32_t magnitude, bool negative,
                          uint32_t raw_bits, uint32_t escape) {
   const uint32_t high = magnitude >> raw_bits;
@@ -124,8 +126,8 @@ inline void PutPlaneRest(RansEncoder& rans, size_t lane, uint32_t magnitude, boo
   rans.PutBits(lane, width, kEscapeWidthBits);
 }
 
-// Makes `magnitude`, on entry the symbol, and `negative` whole. False for a width that no encoder
-// writes or a magnitude that is not below `limit`.
+// Completes `magnitude`, which is the symbol on entry, and `negative`. Returns false for a width
+// that no encoder writes, or a magnitude that is not below `limit`.
 inline bool GetPlaneRest(RansDecoder& rans, size_t lane, uint32_t raw_bits, uint32_t escape,
                          uint32_t limit, uint32_t& magnitude, bool& negative) {
   uint64_t whole = magnitude;

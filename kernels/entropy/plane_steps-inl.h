@@ -1,6 +1,6 @@
-// The types and steps that the vector loops of the plane coder share, for the files that are
-// compiled once a SIMD target: lanes, values of a step, and how a stream (plane_loops.h) is cut
-// into steps.
+// The types and steps that the vector loops of the plane coder share: lanes, values of a step, and
+// how a stream (plane_loops.h) is cut into steps. Files that are compiled for each SIMD target
+// include it.
 #if defined(KVSTOW_KERNELS_ENTROPY_PLANE_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_ENTROPY_PLANE_STEPS_INL_H_
 #undef KVSTOW_KERNELS_ENTROPY_PLANE_STEPS_INL_H_
@@ -29,17 +29,17 @@ constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr size_t kVectors = kRansLanes / kLanes;
 static_assert(kRansLanes % kLanes == 0);
 
-// A symbol of each lane.
+// One symbol for each lane.
 struct Symbols {
   V start[kVectors], frequency[kVectors];
 };
 
-// What one step codes; signs are 0 and -1.
+// The values that one step codes; signs are 0 and -1.
 struct Values {
   V magnitude[kVectors], negative[kVectors];
 };
 
-// What the lanes of a step have in common.
+// The common part of a step's lanes.
 struct Step {
   size_t first;    // token of lane 0
   size_t lanes;    // that have a token
@@ -77,7 +77,7 @@ inline size_t EndOfBlock(const PlaneStream& stream, size_t block) {
 inline size_t BlocksOf(const PlaneStream& stream) {
   return std::max<size_t>(stream.block_ends.size(), 1);
 }
-// The row of a coefficient for the tables of a level: refinements go by that of the coarser step.
+// The row of a coefficient for the tables of a level: refinements use the row at the coarser step.
 inline int RowAt(const PlaneStream& stream, size_t coefficient, size_t level) {
   return stream.rows[coefficient] + 4 * static_cast<int>(level == 0 ? 0 : level - 1);
 }

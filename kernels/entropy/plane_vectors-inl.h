@@ -1,5 +1,5 @@
-// What the vector loops of the plane coder share, for the files that are compiled once a SIMD
-// target: look-ups in the tables of a stream's steps (plane_steps-inl.h).
+// The look-ups that the vector loops of the plane coder share, in the tables of a stream's steps
+// (plane_steps-inl.h). Files that are compiled for each SIMD target include it.
 #if defined(KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_
 #undef KVSTOW_KERNELS_ENTROPY_PLANE_VECTORS_INL_H_
@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// table[indices], of a table of 4, kPlaneSymbols or 32 entries.
+// Returns table[indices] for a table of 4, kPlaneSymbols or 32 entries.
 
 HWY_INLINE V Find4(const uint32_t* table, V indices) {
   const D d;
@@ -54,9 +54,9 @@ HWY_INLINE M Above(V a, V b) {  // both below 2^31
 
 HWY_INLINE V Magnitudes(VI values) { return hn::BitCast(D(), hn::Abs(values)); }
 
-// What the lanes of a step look up at one level: kSame = all in the tables of one row, else each in
-// those of its own. Begin takes the row of a coefficient, before it is shifted and clamped; Move
-// goes to a step.
+// The look-ups of a step's lanes at one level. With kSame all lanes use the tables of one row, else
+// each its own. Begin takes the row of a coefficient, before it is shifted and clamped; Move goes
+// to a step.
 template <bool kSame>
 class Tables;
 
@@ -144,8 +144,8 @@ class Tables<false> {
   V table_[kVectors], base_[kVectors], raw_bits_[kVectors];
 };
 
-// Of bits that refine magnitudes `coarse`: how much of the slots a 0 has, and each interval of a 1:
-// that of a coefficient that becomes non-zero has a half for each sign.
+// For bits that refine magnitudes `coarse`: the share of the slots of a 0, and each interval of
+// a 1. A coefficient that becomes non-zero has a half for each sign.
 template <bool kSame>
 HWY_INLINE void Refine(const Tables<kSame>& tables, size_t v, V coarse, V& zero, V& one) {
   const D d;
@@ -164,7 +164,7 @@ HWY_INLINE void Mask(const Step& step, Symbols& symbols) {
   }
 }
 
-// Arrays of what a step codes, for what is coded lane after lane.
+// Arrays of a step's values, for the part that is coded lane after lane.
 template <bool kSame>
 struct LaneArrays {
   HWY_ALIGN uint32_t magnitude[kRansLanes], negative[kRansLanes], symbol[kRansLanes];

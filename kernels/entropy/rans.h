@@ -2,17 +2,17 @@
 // "Asymmetric numeral systems", arXiv:1311.2540; states side by side as in Giesen, "Interleaved
 // entropy coders", arXiv:1402.3392).
 //
-// States are below 2^31, probabilities are of kRansBits bits, words of 16 bits. A symbol is the
-// interval [start, start + frequency) of [0, kRansTotal); a frequency of kRansTotal costs nothing.
-// A *step* gives each of some lanes one symbol. A decoder takes the symbols of a step, then every
-// lane below kRansLow a word, the lowest lane first. An encoder does the steps in reverse order.
+// States are below 2^31. Probabilities have kRansBits bits, words 16. A symbol is the interval
+// [start, start + frequency) of [0, kRansTotal); a frequency of kRansTotal costs nothing. A *step*
+// gives one symbol to each of some lanes. A decoder takes the symbols of a step; then every lane
+// below kRansLow takes a word, the lowest lane first. An encoder does the steps in reverse order.
 //
-// Ends cost little: encoders start at 0, not at kRansLow. Until the first word is written, which is
-// the last one read, states may be below kRansLow; all rise by it in the step that writes that
-// word, so that a decoder knows which lanes want one, and fall by it where it has read the last.
-// Then nothing is refilled any more. A stream is the final states of all lanes, two words each, and
-// the words; it is empty when all those states are 0. A decoder that ends at states 0 with every
-// word used has read what was written.
+// Ends cost little: encoders start at 0, not at kRansLow. The first word written is the last one
+// read; until it is written, states may be below kRansLow. In the step that writes it all states
+// rise by kRansLow, so a decoder knows which lanes want a word. Once the decoder has read it, all
+// states fall by kRansLow, and no lane takes a word any more. A stream is the final states of all
+// lanes, two words each, and the words; it is empty when all those states are 0. A decoder that
+// ends at states 0 with every word used has read what was written.
 //
 // Values; thread-compatible; nothing here fails or reads out of bounds. Loops over whole vectors of
 // lanes (plane_loops_simd.cc) work on the public members.
@@ -49,12 +49,12 @@ class RansEncoder {
     if (written == 0 && writes) Rise();
     for (size_t lane = kRansLanes; lane-- > 0;) PutRisen(lane, step[lane]);
   }
-  // A step of one lane.
+  // Does a step of one lane.
   void Put(size_t lane, uint32_t start, uint32_t frequency) {
     if (written == 0 && states[lane] + kRansLow > Most(frequency)) Rise();
     PutRisen(lane, {start, frequency});
   }
-  // `count` <= 24 equally likely bits; GetBits gives them back.
+  // Puts `count` <= 24 equally likely bits, which GetBits gives back.
   void PutBits(size_t lane, uint32_t bits, uint32_t count) {
     for (uint32_t done = 0; done < count;) {
       const uint32_t n = std::min(count - done, 12u);
@@ -63,7 +63,7 @@ class RansEncoder {
       done += n;
     }
   }
-  // Appends the stream to `out`, and starts anew.
+  // Appends the stream to `out` and starts anew.
   void Finish(std::vector<uint16_t>& out) {
     const bool empty = written == 0 &&
                        std::all_of(states.begin(), states.end(), [](uint32_t x) { return x == 0; });
@@ -76,14 +76,14 @@ class RansEncoder {
                       std::back_inserter(out));
     written = 0;
   }
-  // Room for `more` words behind those written.
+  // Makes room for `more` words behind those written.
   void Reserve(size_t more) {
     if (words.size() < written + more) words.resize(2 * (written + more));
   }
 
-  // The largest state that takes a symbol of this frequency without writing a word.
+  // Returns the largest state that takes a symbol of this frequency without writing a word.
   static uint32_t Most(uint32_t frequency) { return (frequency << (31 - kRansBits)) - 1; }
-  // What the step that writes the first word does before it does so.
+  // Prepares the states for the first word, in the step that writes it.
   void Rise() {
     for (uint32_t& x : states) x += kRansLow;
   }
@@ -120,21 +120,21 @@ class RansDecoder {
     next += kStateBytes;
     refills = next != end;
   }
-  // In which interval the next symbol of a lane lies.
+  // Returns the slot in whose interval the next symbol of a lane lies.
   uint32_t Peek(size_t lane) const { return states[lane] & (kRansTotal - 1); }
-  // Takes the symbols of a step; those hold Peek().
+  // Takes the symbols of a step; their intervals hold Peek().
   void Take(const RansStep& step) {
     for (size_t lane = 0; lane < kRansLanes; ++lane) Advance(lane, step[lane]);
     Refill();
   }
-  // A step of one lane.
+  // Does a step of one lane.
   void Take(size_t lane, uint32_t start, uint32_t frequency) {
     Advance(lane, {start, frequency});
     if (!refills) return;
     Refill(lane);
     if (next == end) Fall();
   }
-  // The end of a step: words for all lanes that want one.
+  // Ends a step: gives a word to each lane that wants one.
   void Refill() {
     if (!refills) return;
     for (size_t lane = 0; lane < kRansLanes; ++lane) Refill(lane);
@@ -151,7 +151,8 @@ class RansDecoder {
     }
     return bits;
   }
-  // Every word was read and nothing but what an encoder writes: the end of an undamaged stream.
+  // Returns whether every word was read and the states are an encoder's: the end of an undamaged
+  // stream.
   bool AtEnd() const {
     return !damaged && next == end &&
            std::all_of(states.begin(), states.end(), [](uint32_t x) { return x == 0; });
@@ -177,7 +178,7 @@ class RansDecoder {
     x = x << 16 | static_cast<uint32_t>(next[0] | next[1] << 8);
     next += 2;
   }
-  // What the step that reads the last word does after it.
+  // Corrects the states after the last word, in the step that reads it.
   void Fall() {
     for (uint32_t& x : states) {
       damaged |= x < kRansLow;

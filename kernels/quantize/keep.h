@@ -1,5 +1,5 @@
-// keep: values in fp16, as they are. For the piece of a split that is small and must stay exact, as
-// the RoPE part of an MLA vector; F16 pages lose nothing, others 2^-11 of a value.
+// keep: stores values as fp16. It is for the piece of a split that is small and must stay exact,
+// such as the RoPE part of an MLA vector. F16 pages lose nothing, others 2^-11 of a value.
 //
 // Body of a slab: all values (fp16).
 #ifndef KVSTOW_KERNELS_QUANTIZE_KEEP_H_

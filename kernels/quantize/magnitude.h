@@ -8,8 +8,8 @@
 
 namespace kvstow {
 
-// tops[v] = fp16(max |x|) of vector v of `count` vectors of `dim` finite values. False when one
-// is beyond fp16.
+// tops[v] = fp16(max |x|) of vector v of `count` vectors of `dim` finite values. Returns
+// false when one is beyond fp16.
 bool VectorTops(const float* values, size_t count, size_t dim, float* tops);
 bool VectorTopsReference(const float* values, size_t count, size_t dim, float* tops);
 

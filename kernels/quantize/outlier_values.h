@@ -1,5 +1,5 @@
-// A sparse side channel: single values of rows that a quantizer leaves out, each with its place
-// (the "dense and sparse" split of KVQuant, arXiv 2401.18079: compressed sparse rows).
+// A sparse side channel: stores single values of rows that a quantizer leaves out, each with its
+// place (the "dense and sparse" split of KVQuant, arXiv 2401.18079: compressed sparse rows).
 //
 // Bytes for n rows: n counts (uint16), then for each row, in order, its values: column (uint16),
 // value (fp16), columns ascending. 32 bits a value and 16 a row.
@@ -23,8 +23,9 @@ inline constexpr size_t kMaxOutlierColumns = 65535;
 bool AppendOutliers(std::span<const uint8_t> left_out, const float* values, size_t width,
                     std::string& out);
 
-// Reads what stands at the start of `bytes` for `rows` rows and puts it over `values`; the number
-// of bytes read. DATA_LOSS when they end too soon, a column is out of range or a value not finite.
+// Reads the values of `rows` rows at the start of `bytes` and puts them over `values`. Returns the
+// number of bytes read. DATA_LOSS when they end too soon, a column is out of range or a value not
+// finite.
 absl::StatusOr<size_t> ReadOutliers(std::span<const uint8_t> bytes, size_t rows, size_t width,
                                     float* values);
 

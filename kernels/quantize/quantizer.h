@@ -1,12 +1,12 @@
-// A quantizer: the values of a slab to the bodies of its levels, and back from leading levels.
+// A quantizer codes the values of a slab as the bodies of its levels, and decodes leading levels.
 //
-// A slab is coded tile after tile, so that its values stay in the cache between one step and the
-// next; how it is cut changes no byte.
+// It codes a slab tile after tile, so that values stay in the cache between one step and the next.
+// The cut into tiles changes no byte.
 //
 // A Quantizer is immutable and knows no page: thread-safe. Bodies have a fixed size that depends on
 // the shape only, so that every slab of a run has a known place. The same values give the same
-// bytes on every SIMD target. No float sum, no fused multiply-add: where order or contraction could
-// change a bit, it is written out.
+// bytes on every SIMD target: where the order of a sum, or a fused multiply-add, could change a
+// bit, the code writes the operations out.
 #ifndef KVSTOW_KERNELS_QUANTIZE_QUANTIZER_H_
 #define KVSTOW_KERNELS_QUANTIZE_QUANTIZER_H_
 
@@ -24,7 +24,7 @@
 
 namespace kvstow {
 
-// What the values of a tile are in a page.
+// The place and the type of a tile's values in a page.
 struct RawValues {
   DType dtype = DType::kF16;
   const float* signs = nullptr;  // [dim]; null: as they are
@@ -35,31 +35,32 @@ class Quantizer {
   virtual ~Quantizer() = default;
 
   virtual uint32_t levels() const = 0;
-  // Size of the body of one level.
+  // Returns the size of the body of one level.
   virtual size_t LevelBytes(const SlabShape& shape, uint32_t level) const = 0;
-  // What that body consists of, so that some tokens can be cut out of it and decoded alone. None,
-  // as here: it cannot be cut, and a reader of some tokens decodes all of the slab.
+  // Returns the parts of that body, so that some tokens can be cut out of it and decoded alone.
+  // None, as here: it cannot be cut, and a reader of some tokens decodes all of the slab.
   virtual std::vector<BodyPart> Parts(const SlabShape& /*shape*/, uint32_t /*level*/) const {
     return {};
   }
-  // How many tokens depend on each other: tiles begin and end at multiples of it, or at the end of
-  // the slab, and at multiples of 8 values. Who does not say so takes whole slabs only.
+  // Returns how many tokens depend on each other. Tiles begin and end at multiples of it, or at the
+  // end of the slab, and at multiples of 8 values. The default takes whole slabs only.
   virtual uint32_t TileTokens(const SlabShape& shape) const { return shape.tokens; }
   // Writes the tile's part of all levels; `bodies[l]` is that of the whole slab and has room for
-  // LevelBytes(tile.slab, l). `values` are the tile's, all finite. False when they lie beyond what
-  // the scales can hold.
+  // LevelBytes(tile.slab, l). `values` are the tile's, all finite. Returns false when they lie
+  // beyond the range of the scales.
   virtual bool Encode(const SlabTile& tile, const float* values,
                       std::span<uint8_t* const> bodies) const = 0;
   // Reads the tile's part of the first bodies.size() >= 1 levels and writes tile.values() finite
-  // values. False when the bodies cannot have come from Encode.
+  // values. Returns false when the bodies cannot have come from Encode.
   virtual bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                       float* values) const = 0;
 
-  // Whether the tile's values may stay what they are in a page: EncodeRaw and DecodeRaw then do,
-  // in one pass each, what LoadFloats, Encode, Decode and StoreFloats do. Where `raw` has `signs`,
-  // a Hadamard transform with them (transform/hadamard.h) stands before Encode and behind Decode.
+  // Returns whether the tile's values may stay in the page's type. EncodeRaw then does LoadFloats
+  // and Encode in one pass, and DecodeRaw does Decode and StoreFloats. Where `raw` has `signs`, a
+  // Hadamard transform with them (transform/hadamard.h) stands before Encode and behind Decode.
   virtual bool TakesRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/) const { return false; }
-  // Adds the sums (squared_error.h) of the values that Encode gets, and of what its codes leave.
+  // Adds the sums (squared_error.h) of the values that Encode gets, and of the error that its codes
+  // leave.
   virtual bool EncodeRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/,
                          const uint8_t* /*from*/, std::span<uint8_t* const> /*bodies*/,
                          double* /*energy*/, double* /*error*/) const {
@@ -71,7 +72,8 @@ class Quantizer {
   }
 };
 
-// How the table of ops makes one; INVALID_ARGUMENT names the argument and its limits.
+// The table of ops makes a quantizer by one of these. INVALID_ARGUMENT names the argument and its
+// limits.
 using MakeQuantizer = absl::StatusOr<std::unique_ptr<Quantizer>> (*)(const OpArguments&);
 
 }  // namespace kvstow

@@ -17,8 +17,8 @@
 //       the difference to the anchor before them as `first` decodes it (CacheGen, arXiv
 //       2310.07240). No side part.
 //
-// A piece without values has no bytes. Values of a piece keep their order. What is made here is
-// immutable and thread-safe.
+// A piece without values has no bytes. Values of a piece keep their order. Splits are immutable and
+// thread-safe.
 #ifndef KVSTOW_KERNELS_QUANTIZE_SPLIT_H_
 #define KVSTOW_KERNELS_QUANTIZE_SPLIT_H_
 
@@ -32,7 +32,8 @@ struct SplitPieces {
   std::unique_ptr<Quantizer> first, rest;
 };
 
-// How the table of ops makes one; INVALID_ARGUMENT names the argument and its limits.
+// The table of ops makes a split by one of these. INVALID_ARGUMENT names the argument and its
+// limits.
 using MakeSplit = absl::StatusOr<std::unique_ptr<Quantizer>> (*)(const OpArguments&, SplitPieces);
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeOutliers(const OpArguments& arguments,

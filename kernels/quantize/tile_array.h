@@ -9,7 +9,7 @@
 
 namespace kvstow {
 
-// The values that a slab run codec aims at for a tile: with what is made of them they fit the
+// The values of a tile that a slab run codec aims at: with their codes they fit into the
 // first-level cache.
 inline constexpr size_t kTileValues = 2048;
 

@@ -1,5 +1,5 @@
-// zero: nothing is stored, values come back as 0. For the piece of a split that is dropped, as the
-// channels of K that ThinK prunes (arXiv 2407.21018).
+// zero: stores nothing; values come back as 0. It is for the piece of a split that is dropped, such
+// as the channels of K that ThinK prunes (arXiv 2407.21018).
 #ifndef KVSTOW_KERNELS_QUANTIZE_ZERO_H_
 #define KVSTOW_KERNELS_QUANTIZE_ZERO_H_
 

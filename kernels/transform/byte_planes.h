@@ -1,9 +1,9 @@
 // Values of a page by bytes: plane 0 has the highest byte of each value, the last plane the lowest.
 //
-// BF16 and F32 are rotated left by one bit before, so that plane 0 is the exponent and the sign is
-// the lowest bit; F16 and FP8 are taken as they are: plane 0 of F16 is sign, exponent and two bits
-// of the mantissa. Bits only move: any pattern comes back. Free functions, thread-safe; `raw` need
-// not be aligned; the fast versions give the bytes of the reference.
+// BF16 and F32 are first rotated left by one bit: plane 0 is then the exponent, and the sign is the
+// lowest bit. F16 and FP8 stay as they are: plane 0 of F16 is the sign, the exponent and two bits
+// of the mantissa. Bits only move, so any pattern comes back. Free functions, thread-safe. `raw`
+// need not be aligned. The fast versions give the bytes of the reference.
 #ifndef KVSTOW_KERNELS_TRANSFORM_BYTE_PLANES_H_
 #define KVSTOW_KERNELS_TRANSFORM_BYTE_PLANES_H_
 
@@ -15,7 +15,7 @@
 
 namespace kvstow {
 
-// `planes`: DTypeBytes(dtype) of them, of `count` bytes each.
+// `planes` has DTypeBytes(dtype) planes of `count` bytes each.
 void SplitBytes(DType dtype, const uint8_t* raw, size_t count, std::span<uint8_t* const> planes);
 void SplitBytesReference(DType dtype, const uint8_t* raw, size_t count,
                          std::span<uint8_t* const> planes);

@@ -4,9 +4,9 @@
 //   for (size_t i = 0; i < rows; ++i) m.SetRow(i, row);
 //   MultiplyRows(x, count, m, {0, columns}, y, columns);     // y[t] = x[t] * m
 //
-// F32 throughout; every sum runs over the matrix's rows in ascending order, with fused
-// multiply-adds where the SIMD target has them. So a result is the same for every thread, batch and
-// tiling of one target, and differs between targets by rounding only. Highway, dispatched at run
+// All values are F32. Every sum runs over the matrix's rows in ascending order, with fused
+// multiply-adds where the SIMD target has them. So one target gives the same result for every
+// thread, batch and tiling; targets differ by rounding only. Highway chooses the target at run
 // time.
 //
 // PackedMatrix: set it whole, then share between threads. Functions are thread-safe.
@@ -22,8 +22,7 @@ namespace kvstow {
 
 class PackedMatrix {
  public:
-  // Columns are stored in panels of this many, all rows of a panel together; the last is padded
-  // with zeros.
+  // Columns of a panel. A panel stores all of its rows together; zeros pad the last one.
   static constexpr size_t kPanel = 64;
 
   PackedMatrix() = default;
@@ -36,7 +35,7 @@ class PackedMatrix {
 
   size_t rows() const { return rows_; }
   size_t columns() const { return columns_; }
-  // Row `row` of the panel that holds columns [panel * kPanel, +kPanel).
+  // Returns row `row` of the panel that holds columns [panel * kPanel, +kPanel).
   const float* PanelRow(size_t panel, size_t row) const {
     return values_.data() + (panel * rows_ + row) * kPanel;
   }
@@ -55,7 +54,7 @@ struct Columns {
 void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns columns, float* y,
                   size_t stride);
 
-// Rows of which only the values that are not zero are listed.
+// Rows that list only their values other than zero.
 struct SparseRows {
   std::vector<uint32_t> ends;     // where each row's entries end
   std::vector<uint32_t> indices;  // ascending within a row, below m.rows()
@@ -63,10 +62,10 @@ struct SparseRows {
   size_t count() const { return ends.size(); }
 };
 
-// Of `count` rows of `width` values.
+// Lists the values of `count` rows of `width` values.
 SparseRows ListNonZeros(const float* x, size_t count, size_t width);
 
-// The same for sparse rows: costs what the listed values cost, not what the zeros would.
+// Does the same for sparse rows. Only listed values cost anything.
 void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,
                         size_t stride);
 

@@ -1,5 +1,6 @@
-// The Hadamard transform of a block that is read and written once, for the files that are compiled
-// once a SIMD target. Its additions are those of the reference, stage by stage: the same bits.
+// The Hadamard transform of a block, which reads and writes it once. Files that are compiled for
+// each SIMD target include it. Its additions are the reference's, stage by stage, so the bits are
+// too.
 #if defined(KVSTOW_KERNELS_TRANSFORM_HADAMARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_TRANSFORM_HADAMARD_INL_H_
 #undef KVSTOW_KERNELS_TRANSFORM_HADAMARD_INL_H_
@@ -18,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR  // no vectors
 
-// Each lane with the one that is kStride away.
+// Exchanges each lane with the one that is kStride away.
 template <size_t kStride, class DF, class V>
 HWY_INLINE V Partners(DF d, V v) {
   if constexpr (kStride == 1) {
@@ -32,8 +33,8 @@ HWY_INLINE V Partners(DF d, V v) {
   }
 }
 
-// A stage of strides below a vector: lanes add their partner's value; those in the upper half of a
-// pair subtract themselves from it. A product with 1 or -1 is exact, fused or not.
+// Does a stage whose stride is below a vector. A lane adds its partner's value; a lane in the upper
+// half of a pair subtracts itself from it. A product with 1 or -1 is exact, fused or not.
 template <size_t kStride, size_t kVectors, class DF, class V>
 HWY_INLINE void NarrowStage(DF d, V (&v)[kVectors]) {
   if constexpr (kStride < hn::MaxLanes(DF())) {
@@ -46,7 +47,7 @@ HWY_INLINE void NarrowStage(DF d, V (&v)[kVectors]) {
   }
 }
 
-// The stages of kVectors vectors side by side, all in registers; without the factor.
+// Does the stages of kVectors vectors side by side, all in registers, without the factor.
 template <size_t kVectors, class DF, class Load, class Store>
 HWY_INLINE void Stages(DF d, Load load, Store store) {
   const size_t lanes = hn::Lanes(d);
@@ -79,8 +80,8 @@ HWY_INLINE void WideStage(DF d, size_t stride, size_t n, float* x) {
   }
 }
 
-// A block of kVectors vectors: load(i) gives the one at value i, store(vector, i) takes what it
-// becomes.
+// Transforms a block of kVectors vectors: load(i) gives the vector at value i, store(vector, i)
+// takes its result.
 template <size_t kVectors, class DF, class Load, class Store>
 HWY_INLINE void TransformInRegisters(DF d, Load load, Store store) {
   const auto factor = hn::Set(d, HadamardScale(kVectors * hn::Lanes(d)));
@@ -88,10 +89,10 @@ HWY_INLINE void TransformInRegisters(DF d, Load load, Store store) {
                    [&](hn::Vec<DF> v, size_t i) HWY_ATTR { store(hn::Mul(v, factor), i); });
 }
 
-constexpr size_t kHadamardRegisters = 8;  // vectors of a block that are held at a time
+constexpr size_t kHadamardRegisters = 8;  // vectors of a block in registers at a time
 
-// The same of n values, a power of two and at least two vectors. What registers cannot hold is in
-// `scratch`, n floats.
+// Transforms n values, a power of two and at least two vectors. `scratch`, n floats, holds what
+// does not fit into registers.
 template <class DF, class Load, class Store>
 HWY_INLINE void TransformBlock(DF d, size_t n, float* scratch, Load load, Store store) {
   const size_t lanes = hn::Lanes(d), part = kHadamardRegisters * lanes;

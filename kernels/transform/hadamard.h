@@ -1,6 +1,6 @@
 // hadamard: a signed Hadamard transform of each head vector (QuaRot, arXiv 2404.00456; TurboQuant,
-// arXiv 2504.19874). It spreads a vector's energy over its channels, whose values become close to
-// Gaussian: what a fixed quantizer wants.
+// arXiv 2504.19874). It spreads a vector's energy over its channels. Their values become close to
+// Gaussian, as fixed quantizers expect.
 //
 //   y = H D x,  D = diag(signs), H orthonormal
 //
@@ -21,14 +21,15 @@ namespace kvstow {
 
 absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments);
 
-// In place: `count` vectors of `dim` values through the blocks of H. Values are multiplied by `dim`
-// signs, 1 or -1, before and after; null is no signs.
+// Transforms `count` vectors of `dim` values in place, by the blocks of H. Multiplies values by
+// `dim` signs, 1 or -1, before and after; null is no signs.
 void HadamardBlocks(size_t count, size_t dim, float* values, const float* before = nullptr,
                     const float* after = nullptr);
 void HadamardBlocksReference(size_t count, size_t dim, float* values, const float* before = nullptr,
                              const float* after = nullptr);
 
-// 1/sqrt(n), n a power of two up to kMaxHeadDim; tabulated, so that no machine's sqrt matters.
+// Returns 1/sqrt(n) for n a power of two up to kMaxHeadDim. It is tabulated: no machine's sqrt
+// matters.
 inline float HadamardScale(size_t n) {
   constexpr float kScale[] = {1.0f,    0x1.6a09e6p-1f, 0.5f,    0x1.6a09e6p-2f,
                               0.25f,   0x1.6a09e6p-3f, 0.125f,  0x1.6a09e6p-4f,

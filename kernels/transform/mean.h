@@ -1,6 +1,6 @@
 // mean(part): takes the page's mean off each channel, before rotation and quantizers
 // (SageAttention's smoothing of K, arXiv 2410.02367). Where K's channels have large means, as after
-// a QK-norm or with an attention bias, what is left is much smaller than what was there.
+// a QK-norm or with an attention bias, the rest is much smaller than the values were.
 //
 //   m[h, c] = fp16(mean of x[t, h, c] over the page's tokens t), y = x - m
 //

@@ -1,7 +1,7 @@
 // Decorrelation of channels by a few plane rotations: the largest steps of Jacobi's eigenvalue
-// algorithm on the covariance of a block of channels, angles in 16 steps. A Karhunen–Loève
-// transform that costs 15 bits a rotation, so that a page of some hundred tokens can carry its own;
-// each is taken only where it saves more bits than it costs.
+// algorithm on the covariance of a block of channels, with angles in 16 steps. It is a
+// Karhunen–Loève transform of 15 bits a rotation, so a page of some hundred tokens can carry its
+// own. A rotation is taken only where it saves more bits than it costs.
 //
 // A *block* is kRotationBlock consecutive channels of one head, the last of a head may be
 // shorter. Rotations are orthonormal, and their order matters. Free functions, thread-safe; the
@@ -34,9 +34,9 @@ using BlockRotations = std::vector<PairRotation>;
 // Widths of the blocks of `heads` heads of `dim` channels.
 std::vector<uint32_t> RotationBlocks(uint32_t heads, uint32_t dim);
 
-// The rotations worth their bits for the block `values` [width, stride], `tokens` in each row, of
-// centred values; `stride` is a multiple of 16, as below. Spreads far below `step` cost nothing, so
-// nothing is saved on them.
+// Returns the rotations that are worth their bits for the block `values` [width, stride] of centred
+// values, `tokens` in each row; `stride` is a multiple of 16, here and below. Spreads far below
+// `step` cost nothing, so no rotation saves on them.
 BlockRotations FindRotations(const float* values, size_t tokens, size_t stride, uint32_t width,
                              double step);
 
@@ -44,9 +44,9 @@ BlockRotations FindRotations(const float* values, size_t tokens, size_t stride, 
 void Rotate(std::span<const PairRotation> rotations, size_t stride, float* values);
 void RotateBack(std::span<const PairRotation> rotations, size_t stride, float* values);
 
-// A byte a block with the number of its rotations, then 15 bits a rotation.
+// Writes a byte for each block, the number of its rotations, then 15 bits for each rotation.
 std::string SerializeRotations(std::span<const BlockRotations> blocks);
-// `widths`: of each block. DATA_LOSS when the bytes cannot be rotations.
+// `widths` has the width of each block. DATA_LOSS: the bytes cannot be rotations.
 absl::StatusOr<std::vector<BlockRotations>> ReadRotations(ByteReader& reader,
                                                           std::span<const uint32_t> widths);
 

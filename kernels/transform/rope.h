@@ -1,4 +1,4 @@
-// Rotary position embeddings (RoFormer, arXiv:2104.09864), taken off K and put back.
+// Rotary position embeddings (RoFormer, arXiv:2104.09864): takes them off K and puts them back.
 //
 //   const RopeRotation rotation(spec.rope, spec.head_dim_k, page.first_position, page.tokens);
 //   rotation.Undo(spec.kv_heads, slab);   // [tokens, heads, head_dim], in place
@@ -10,7 +10,7 @@
 //   linear  the same over `factor` (position interpolation, arXiv:2306.15595)
 //   ntk     theta grows to theta * factor^(n / (n - 2)) ("NTK-aware"; not the dynamic variant,
 //   whose
-//           rotation depends on the length of the sequence)
+//           rotation depends on the sequence's length)
 //   yarn    a ramp between `linear` and `none` (arXiv:2309.00071), as Hugging Face computes it; K
 //   is
 //           also multiplied by 0.1 ln(factor) + 1 where factor > 1
@@ -33,19 +33,19 @@
 
 namespace kvstow {
 
-// Radians a position, one a channel pair; empty when the spec has no rotary positions. Always
-// finite: a pair for which the scaling's formula has no value (YaRN without a context length) is
-// not turned.
+// Returns radians a position for each channel pair; empty when the spec has no rotary positions.
+// All are finite: a pair without a value by the scaling's formula (YaRN without a context length)
+// is not turned.
 std::vector<double> RopeFrequencies(const RopeSpec& rope, uint32_t head_dim);
 
-// What the scaling multiplies K with beside turning it: 1 but for YaRN.
+// Returns the factor of the scaling on K, beside turning it: 1 except for YaRN.
 double RopeMagnitude(const RopeSpec& rope);
 
 class RopeRotation {
  public:
   RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t first_position, uint32_t tokens);
 
-  // Undo and Redo leave values as they are.
+  // Returns whether Undo and Redo leave values as they are.
   bool identity() const { return pairs_ == 0; }
   // Channel pairs that are turned, and of each token and pair, [tokens, pairs()], the angle's.
   size_t pairs() const { return pairs_; }
@@ -54,12 +54,12 @@ class RopeRotation {
   // `values` is a slab [tokens, heads, head_dim].
   void Undo(uint32_t heads, float* values) const;
   void Redo(uint32_t heads, float* values) const;
-  // The same for `count` of the tokens, from token `first` on; `values` holds only those.
+  // Do the same for `count` of the tokens, from token `first` on; `values` holds only those.
   void Undo(uint32_t first, uint32_t count, uint32_t heads, float* values) const;
   void Redo(uint32_t first, uint32_t count, uint32_t heads, float* values) const;
 
  private:
-  // Turns by the angles whose cosines and (with their sign) sines are given, scaled.
+  // Turns by the angles with these cosines and signed sines, scaled.
   void Turn(uint32_t first, uint32_t count, uint32_t heads, float scale, float sign,
             float* values) const;
 

@@ -17,16 +17,16 @@ struct MatrixView {
   size_t rows = 0, columns = 0, stride = 0;
 };
 
-// The `count` <= min(rows, columns) right singular vectors of the largest singular values, [count,
-// columns], orthonormal up to rounding; zeros where a singular value is 0.
+// Returns the `count` <= min(rows, columns) right singular vectors of the largest singular values,
+// [count, columns], orthonormal up to rounding; zeros where a singular value is 0.
 std::vector<float> RightSingularVectors(const MatrixView& m, size_t count);
 
 // y[r, k] = sum over the columns of m[r, c] vectors[k, c], [rows, count].
 std::vector<float> Project(const MatrixView& m, const std::vector<float>& vectors, size_t count);
 
-// Eigenvectors of a symmetric matrix [n, n] as rows, those of the largest eigenvalues first;
-// `values` receives the eigenvalues. Householder's reduction, then QR steps with Wilkinson's shift
-// (Golub and Van Loan, Matrix Computations, 8.3).
+// Returns the eigenvectors of a symmetric matrix [n, n] as rows, those of the largest eigenvalues
+// first; `values` receives the eigenvalues. Householder's reduction, then QR steps with Wilkinson's
+// shift (Golub and Van Loan, Matrix Computations, 8.3).
 std::vector<double> SymmetricEigenvectors(std::vector<double> matrix, size_t n,
                                           std::vector<double>& values);
 

@@ -1,11 +1,11 @@
-// sparse(share,k,v): the largest and the smallest values apart, kept as they are with their places
-// (GEAR, arXiv 2403.05527; KVQuant, arXiv 2401.18079, keeps 1 % so). What follows sees them clipped
-// to the range of the others.
+// sparse(share,k,v): keeps the largest and the smallest values apart, with their places (GEAR,
+// arXiv 2403.05527; KVQuant, arXiv 2401.18079, keeps 1 % so). The next op sees them clipped to the
+// range of the others.
 //
 // A slab is cut into vectors, along the `channel` axis (the tokens of one channel of a head; the
-// default for K) or the `token` axis (all heads and channels of one token; the default for V). Of
-// each vector of n values round(share n / 2) largest and as many smallest ones are kept, in fp16.
-// Of equal values those at higher places are the larger. share: 0.001..0.5 (0.02).
+// default for K) or the `token` axis (all heads and channels of one token; the default for V). A
+// vector of n values keeps round(share n / 2) largest and as many smallest ones are kept, in fp16.
+// Among equal values, those at higher places are the larger. share: 0.001..0.5 (0.02).
 //
 // Side part of a slab: for each vector the kept values in order of their places (fp16), then for
 // each vector the places, ascending, little-endian in as few bytes as hold n - 1. Vectors in order
