@@ -148,7 +148,7 @@ class Server::Impl {
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
-  // What may take minutes: one at a time, and nothing else waits for it.
+  // Work that may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
   StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,

@@ -46,7 +46,7 @@ struct JointEncodeJob {
   const DeviceBuffer* raw = nullptr;  // PageBytes(spec, tokens) bytes
 };
 
-// What is left to make an EncodedPage of is its header: key, recipe, digest of the raw page.
+// A coded page. Its header (key, recipe, digest of the raw page) makes it an EncodedPage.
 struct JointPage {
   // False: the page has NaN or Inf, or values far outside the calibration's range. The CPU codes
   // it.

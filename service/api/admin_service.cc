@@ -63,7 +63,7 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
     Act(this, next);
   }
 
-  // What is to be done next; who got it from here does it, outside the lock.
+  // Returns the next step. The thread that gets it does it, outside the lock.
   Next Decide() KVSTOW_REQUIRES(mu_) {
     if (writing_ || finished_) return Next::kNothing;
     if (latest_.has_value() && !cancelled_) {

@@ -18,7 +18,7 @@ using google::protobuf::io::CodedOutputStream;
 constexpr uint32_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;  // wire types
 constexpr uint32_t Tag(uint32_t field, uint32_t type) { return field << 3 | type; }
 
-// Of LookupRequest, LookupResponse and PageInfo in kv_cache.proto.
+// The fields of LookupRequest, LookupResponse and PageInfo in kv_cache.proto.
 constexpr uint32_t kSpace = Tag(1, kBytes), kKeys = Tag(2, kBytes), kLease = Tag(3, kVarint),
                    kFingerprint = Tag(4, kBytes);
 constexpr uint32_t kPages = 1, kTokens = 2, kGranted = 3, kTtl = 4, kInfo = 5;
@@ -60,7 +60,7 @@ uint8_t* PutNumber(uint32_t field, uint64_t value, uint8_t* out) {
   return CodedOutputStream::WriteVarint64ToArray(value, out);
 }
 
-// A message in a message, behind the byte of its length.
+// Writes a message within a message, behind the byte of its length.
 uint8_t* PutInfo(const FoundPage& page, uint8_t* out) {
   uint8_t* const begin = out;
   out = PutNumber(kPageTokens, page.tokens, out);

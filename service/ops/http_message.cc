@@ -31,8 +31,8 @@ const char* ReasonOf(int status) {
   }
 }
 
-// Whether a header line announces a body: of a length that is not 0, or of one that only its end
-// tells.
+// Returns whether a header line announces a body: one with a length other than 0, or one that ends
+// with the connection.
 bool AnnouncesBody(absl::string_view line) {
   const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
   if (parts.size() < 2) return false;

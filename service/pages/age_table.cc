@@ -59,7 +59,7 @@ void TellAges(std::span<const PageSample> sample, uint64_t pages, const Spaces& 
   for (const PageSample& page : sample) {
     if (const auto space = spaces.Find(page.space)) Add(page, space->spec, cells);
   }
-  // More than there are were sampled when some have gone since.
+  // Some of the sampled pages may have gone since.
   const double scale = sample.empty() ? 1 : std::max(1.0, double(pages) / double(sample.size()));
   out.set_pages(pages);
   out.set_sampled_pages(sample.size());

@@ -54,7 +54,7 @@ void AttentionReports::TakePut(const Space& space, const v1::PutPage& page,
   const auto header = ParsePageHeader(facts->header.span());
   if (!header.ok()) return;
   for (const v1::PageColumn& info : page.columns()) {
-    // What does not fit is not known later; the page is stored all the same.
+    // A column that does not fit is lost. The page is stored all the same.
     pool_
         .Add(name, header->raw_digest, info.name(),
              ToPool(*facts, space.spec.layers, info.context(), columns.at(info.name())))

@@ -18,7 +18,7 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
  public:
   explicit Line(uint64_t limit) : limit_(limit) {}
 
-  // What to take of what is free, given that; 0 = nothing.
+  // Takes what `choose` takes of the free bytes. Returns 0 when it takes none.
   template <typename Choose>
   uint64_t Take(const Choose& choose) {
     MutexLock lock(mu_);

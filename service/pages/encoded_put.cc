@@ -79,7 +79,7 @@ absl::Status CheckAllIsThere(const Space& space, const ParsedPayload& parsed) {
                                                  " of ", due, " levels: send all of them"));
 }
 
-// Of a page that says that it is exact.
+// Checks a page that says that it is exact.
 absl::Status CheckRawDigest(const ParsedPayload& parsed) {
   const PageHeader& header = parsed.header;
   KVSTOW_ASSIGN_OR_RETURN(const auto parts, PageInPlace(header, parsed.bodies, {}));

@@ -66,15 +66,15 @@ absl::Status CheckRoom(uint64_t page, uint64_t buffer) {
                                                     ": does the worker use the space's spec?"));
 }
 
-// Whether the payload has digests that its put made. A worker that names a part, be it all there
-// is, cannot know that it is all.
+// Returns whether the payload has digests that its put made. A worker that names a part cannot know
+// that the part is all of the page.
 bool HasOwnDigest(v1::Payload payload, const PageHeader& header, const v1::GetPage& request) {
   const bool whole = request.first_layer() == 0 && request.layer_count() == 0 &&
                      request.first_token() == 0 && request.token_count() == 0;
   return payload == v1::ENCODED || (payload == v1::RAW && header.exact && whole);
 }
 
-// Of a payload whose front may be elsewhere.
+// Sets the digest of a payload whose front may be elsewhere.
 void SetDigest(std::span<const uint8_t> front, std::span<const SharedBytes> parts,
                v1::PageReply& reply) {
   if (front.empty() && parts.empty()) return;  // it is not on the host
@@ -94,7 +94,8 @@ SharedBytes KeptPayload(const Selection& kept) {
 
 }  // namespace
 
-// What of a page is decoded: the first `bodies.size()` segments, as far as their layers are asked.
+// The part of a page that is decoded: the first `bodies.size()` segments, as far as the request
+// asks for their layers.
 struct PageReader::Selected {
   const PageHeader& header;
   LayerRange layers;
@@ -102,7 +103,7 @@ struct PageReader::Selected {
   std::vector<std::optional<SharedBytes>> bodies;
 
   uint64_t RawBytes() const { return layers.count * LayerBytes(header.Geometry(), tokens.count); }
-  // What was put as the very bytes, where it lies; nothing for all that must be decoded.
+  // Returns a page that is stored as its very bytes, in place; nothing when it must be decoded.
   absl::StatusOr<std::optional<std::vector<SharedBytes>>> InPlace(
       const CalibrationStore& calibrations) const {
     if (!header.exact || tokens.count != header.tokens) return std::nullopt;
@@ -218,7 +219,7 @@ absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
   return out.Copy(decoded);
 }
 
-// Of the keys as they would be sent: a bound must hold for what the worker will compute with.
+// Summarizes the keys as they would be sent: a bound must hold for the keys that the worker gets.
 absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
                                                        const Selection* kept) {
   ByteBlock block(selected.RawBytes());
@@ -231,7 +232,7 @@ absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
   return SharedBytes::Take(SerializeSummary(*summary));
 }
 
-// What was selected, as the request has it travel, and what the reply says of these bytes.
+// Makes the payload of the selected part in the requested form, and the reply's facts about it.
 absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selected,
                                      const SharedBytes& header, FetchedPage& out) {
   v1::PageReply& reply = out.reply;
@@ -284,7 +285,7 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
   Selected selected{.header = header, .layers = layers, .tokens = tokens, .bodies = {}};
   selected.bodies.resize(std::min(segments, facts.segments.size()));
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
-  // A digest that is made here says nothing of what lay in memory.
+  // A digest that is made here cannot find damage in memory: then the store checks.
   const Checks checks =
       HasOwnDigest(wanted.payload, header, request) ? wanted.checks : Checks::kStore;
   if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
@@ -293,7 +294,7 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
     return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
   }
 
-  // What was there may have proved damaged.
+  // Some of it may have proved damaged.
   KVSTOW_RETURN_IF_ERROR(CheckFidelity(selected, request));
   KVSTOW_RETURN_IF_ERROR(MakePayload(wanted, selected, facts.header, out));
   const size_t used = selected.bodies.size();
@@ -321,7 +322,7 @@ absl::Status PageReader::FetchGoodCopy(Wanted wanted, PageNumber number, const a
   wanted.checks = Checks::kStore;
   const absl::Status s = FetchInto(wanted, number, out);
   if (absl::IsNotFound(s)) return damage;
-  // Its bytes are those that were put, and do not decode: that would fail for ever.
+  // These are the bytes that were put, and they do not decode. They never will.
   if (absl::IsDataLoss(s)) store_.Drop(name, number).IgnoreError();
   return s;
 }

@@ -45,7 +45,7 @@ PageToStore ToStore(PageName name, const Digest128& digest, EncodedPage page, ui
 
 constexpr size_t kCopyPieceBytes = 256 << 10;  // stays in a core's cache
 
-// A copy of a page that another may change, digested piece by piece as it is copied: of the copy.
+// Copies a page that another process may change. Digests the copy piece by piece, as it is made.
 SharedBytes CopyOf(const Space& space, const v1::PutPage& page, std::span<const uint8_t> bytes,
                    PageDigests& digests) {
   ByteBlock copy(bytes.size());
@@ -206,8 +206,8 @@ v1::PutResult PageWriter::WriteCopy(const Space& space, const v1::PutPage& page,
   return Write(space, v1::RAW, page, copy, std::move(parent_key), coder, digests);
 }
 
-// Whether what is stored are this page's very bytes, as far as it is still there. Digests would not
-// do: of two pages with the same ones, one may have been made for that.
+// Returns whether the stored bytes, as far as they are still there, are this page's very bytes.
+// Equal digests are no proof: one of two pages may have been made to have the other's.
 bool PageWriter::IsStored(const PageName& name, const PageFacts& there,
                           const EncodedPage& page) const {
   const auto header = ParsePageHeader(there.header.span());

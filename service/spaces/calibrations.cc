@@ -163,7 +163,7 @@ absl::StatusOr<Calibrations::Added> Calibrations::Add(std::span<const uint8_t> b
   return out;
 }
 
-// What a recipe needs that is not named in full is what fits.
+// A recipe that does not name its calibration in full takes the one that fits.
 absl::StatusOr<std::shared_ptr<const Codec>> Calibrations::CodecOfLoaded(const Recipe& recipe,
                                                                          const KvSpec& spec) const {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint8_t kPrivateBit = 0x80;
 
-// Whether this form of a sparse space may drop tokens as it does.
+// Returns whether this form of a sparse space may drop tokens as it does.
 absl::Status CheckPolicy(const Recipe& recipe, bool is_private) {
   KVSTOW_ASSIGN_OR_RETURN(const ImportancePolicy policy,
                           ImportancePolicy::Make(recipe.policy_ops()));

@@ -58,7 +58,7 @@ struct FieldReader {
   }
 };
 
-// What version 2 names beside what version 1 did.
+// The fields that version 2 added to version 1.
 template <typename Archive>
 void FieldsOfVersion2(Archive& archive, KvSpec& spec) {
   RopeDetails& rope = spec.rope_details;

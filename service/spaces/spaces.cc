@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kMaxSpecTextBytes = 1024;  // of model, revision and engine
 
-// What a new space must say of its model beside what Validate() asks of any.
+// Checks what a new space must say of its model, beyond Validate().
 absl::Status CheckIdentity(const KvSpec& spec) {
   if (spec.revision.empty()) {
     return absl::InvalidArgumentError(
@@ -47,7 +47,7 @@ absl::Status Differs(absl::string_view name, absl::string_view difference) {
                                                     "; use another name for other KV"));
 }
 
-// Whether a recipe means this codec, once the codec's calibrations are named in it.
+// Returns whether a recipe means this codec, once the recipe names the codec's calibrations.
 absl::StatusOr<bool> Means(const Recipe& recipe, const Codec& codec) {
   KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(codec.recipe()));
   KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(codec.recipe()));
@@ -164,7 +164,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) 
   return space;
 }
 
-// A space as it is now: one whose calibration was missing is made anew once it is here.
+// Returns the space as it is now. Makes a space anew whose missing calibration has arrived.
 absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<const Space> space) {
   if (!space->calibration_missing) return space;
   auto whole = std::make_shared<Space>(*space);

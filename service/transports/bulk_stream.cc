@@ -31,8 +31,8 @@ BulkStream::Next BulkStream::Decide() {
   return next;
 }
 
-// A write that the client does not take would last for ever: only a cancelled call gets rid of it.
-// The stream does not finish, and so its context stays, as long as this counts as busy.
+// A write that the client does not take would last for ever: only cancelling the call ends it.
+// While this counts as busy the stream does not finish, and its context stays.
 void BulkStream::End(const absl::Status& why) {
   bool stuck = false;
   {

@@ -107,8 +107,7 @@ absl::Status DirectRequests::Skip(uint64_t bytes) const {
   return socket_.Skip(bytes, Deadline(bytes));
 }
 
-// A payload of which nobody says how long it may be: a long one is hung up on rather than taken for
-// nothing.
+// Discards a payload whose length nobody has checked. Hangs up on a long one.
 absl::Status DirectRequests::Discard(uint64_t bytes, const absl::Status& why) const {
   return bytes > kMaxPageBytes + kEncodedOverhead ? why : Skip(bytes);
 }

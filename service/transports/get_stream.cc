@@ -87,7 +87,7 @@ void GetStream::OnReadDone(bool ok) {
   }
 }
 
-// With an error, what was asked for and is not on the wire yet is forgotten.
+// After an error, forgets the pages that are not on the wire yet.
 void GetStream::EndReading(absl::Status status) {
   Next next;
   {
@@ -165,7 +165,7 @@ void GetStream::StartFetches() {
   }
 }
 
-// What is being fetched comes back to nobody.
+// Pages that are being fetched now come back to nobody.
 void GetStream::ForgetAsked() {
   if (in_line_ != nullptr && parts_.admission.gets().Leave(in_line_)) --busy_;
   in_line_ = nullptr;

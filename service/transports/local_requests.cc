@@ -100,7 +100,7 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
   return got;
 }
 
-// A status is about the place that was named.
+// An error is about the place that the request names.
 absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, uint64_t lease,
                                                    const v1::LocalGetPage& request) {
   if (request.has_gpu_to()) {

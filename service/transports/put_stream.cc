@@ -279,7 +279,7 @@ void PutStream::OnWriteDone(bool ok) {
   if (resume) StartRead(&in_);
 }
 
-// What is open, a read or (while reading is paused) a write, fails now and ends the stream.
+// The open read, or the open write while reading is paused, fails now and ends the stream.
 void PutStream::OnCancel() {
   MutexLock lock(mu_);
   broken_ = true;

@@ -20,7 +20,8 @@ constexpr size_t kSlab = 4 * kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// From the kernel, not from malloc: memory that was used before already has small pages.
+// Memory comes from the kernel, not from malloc: memory that was used before already has small
+// pages.
 std::shared_ptr<uint8_t[]> HugeBlock(size_t bytes) {
   void* const at =
       mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -35,8 +35,8 @@ void KeepLargest(std::atomic<uint64_t>& kept, uint64_t value) {
 
 }  // namespace
 
-// What one call changes: the batch, and what is written over it when it fails: what was there
-// before, or for a removal the same again, for nobody takes it back.
+// The changes of one call: the batch, and the batch that undoes it when it fails. A removal is not
+// undone: it is written again.
 struct Database::Commit {
   struct Value {
     Family family;
@@ -91,7 +91,7 @@ Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
 }
 
 Database::~Database() {
-  // So that the next one need not read back what was written last.
+  // Syncs, so that the next opening need not read back the last writes.
   if (segments_ != nullptr && segments_->synced() < segments_->last_commit()) {
     if (const absl::Status s = Sync(); !s.ok()) Log().warn("closing: {}", s.ToString());
   }

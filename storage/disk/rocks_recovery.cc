@@ -1,4 +1,4 @@
-// What the database does with what an earlier process left: storage/disk/rocks_database.h says why.
+// Recovers what an earlier process left in the database (storage/disk/rocks_database.h says why).
 #include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
@@ -68,7 +68,7 @@ absl::Status Database::Recover() {
   if (scanned.ok()) {
     segments_->SetLive(std::move(live));
   } else {
-    // What was not seen may lie anywhere: nothing there may be written over.
+    // Unseen records may lie anywhere: nothing there may be written over.
     Log().error(
         "{}: places of segments cannot be read any further, and no space of removed ones is "
         "used again: {}",

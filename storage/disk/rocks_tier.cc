@@ -144,7 +144,7 @@ bool IsInUse(const std::string& folder) {
   return false;
 }
 
-// What the database in a folder says of its version.
+// Returns the version of the database in a folder.
 enum class Format { kOurs, kOther, kUnknown };
 
 // Unknown is what power loss leaves of a FORMAT that was not synced: a part of ours, with or

@@ -15,12 +15,12 @@
 namespace kvstow {
 namespace {
 
-// Of one write call.
+// The bytes of one write call.
 constexpr size_t kWriteBytes = 2 << 20;
-// Memory that is kept for the next reads and writes.
+// The memory kept for the next reads and writes.
 constexpr size_t kPoolBytes = 32 << 20;
 constexpr uint64_t kMinFileBytes = 4 << 20;
-// What is left for RocksDB's own files when the disk fills up, at most.
+// The most bytes left for RocksDB's own files when the disk fills up.
 constexpr uint64_t kReserve = 64 << 20;
 
 uint64_t RoundDown(uint64_t bytes) { return bytes / kDiskBlock * kDiskBlock; }

@@ -26,7 +26,7 @@ constexpr size_t kMinUses = 100;  // between two estimates, which cost as much a
 // Items that were used again are held on to more than their rate says: it rests on fewer of them.
 constexpr double kUsedAgainBonus = 2;
 
-// Of an item with `uses` uses before a child that was not known was put behind it.
+// The value of an item with `uses` uses before an unknown child was put behind it.
 uint8_t OriginBehind(uint8_t uses) {
   return uses <= 1 ? 1 : uses == 2 ? 2 : uses == 3 ? 3 : uses <= 15 ? 4 : 0;
 }

@@ -120,7 +120,8 @@ std::optional<TieredStore::Impl::Step> TieredStore::Impl::PickStep(
   return Step{Begin(page), page->KeepIn(from)};
 }
 
-// Whether segments [keep, end) may leave `from`: a protected page only if a colder tier takes them.
+// Returns whether segments [keep, end) may leave `from`. Those of a protected page may only if a
+// colder tier takes them.
 bool TieredStore::Impl::MayLeave(const PageEntry& page, TierId from, size_t keep) const {
   if (!page.is_protected()) return true;
   if (from == TierId::kDisk) return false;

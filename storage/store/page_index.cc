@@ -34,7 +34,7 @@ constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 constexpr size_t kMaxExpected = 1 << 14;
 constexpr size_t kMaxTouched = 1 << 14;
 
-// Whether `page` may come right behind `parent` in a prompt.
+// Returns whether `page` may come right behind `parent` in a prompt.
 bool Follows(const PageEntry& page, const PageEntry& parent) {
   return parent.item != page.item && parent.first_position + parent.tokens == page.first_position;
 }

@@ -1,5 +1,5 @@
-// What a restart brings back: the catalog's records become the index. Bodies are not read; one that
-// turns out to be missing or damaged is a miss when it is asked for.
+// Recovery at a restart: the catalog's records become the index. It reads no bodies. A page whose
+// body is missing or damaged is a miss when somebody asks for it.
 #include <algorithm>
 #include <memory>
 #include <utility>

@@ -153,7 +153,7 @@ absl::Status TieredStore::Impl::KeepIndexWithin() {
 // Either the name is this put's, with a number for the page, or there is such a page.
 absl::StatusOr<TieredStore::Impl::NameTaken> TieredStore::Impl::TakeName(const PageToStore& page) {
   MutexLock lock(mu_);
-  // Whoever puts the same name at the same time goes first; then this put sees what it left.
+  // A put of the same name that began before goes first. This put then sees its result.
   while (pending_.contains(page.name)) changed_.Wait(mu_);
   KVSTOW_RETURN_IF_ERROR(spaces_.CheckNotDropped(page.name.space));
   PageEntry* const old = index_.Find(page.name);
@@ -262,7 +262,7 @@ absl::Status TieredStore::Impl::StoreOnDisk(const PageEntry& page,
   const absl::Status written =
       parts_.catalog->PutPage(page.Record(page.segment_count), bodies, ack);
   if (written.ok()) return written;
-  // What reached the disk all the same comes back at a restart, if at all, as a whole page.
+  // Bytes that reached the disk all the same come back at a restart as a whole page, or not at all.
   Unreserve(TierId::kDisk, bytes);
   MutexLock lock(mu_);
   ++counters_.disk_errors;

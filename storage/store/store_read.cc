@@ -1,4 +1,4 @@
-// What readers see: Lookup, Find, Read, and the numbers.
+// The readers' side of the store: Lookup, Find, Read, and the numbers.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -236,9 +236,9 @@ void TieredStore::Impl::DropBad(Claim& claim, std::span<const BadCopy> bad, size
   }
 }
 
-// What was read from disk goes into memory too: while that is below its low watermark, or at the
-// second use of the page since it left memory, while it is below its high one. Nobody is evicted
-// for it, and the bytes are written as they were read.
+// Bytes read from disk go into memory too: while memory is below its low watermark, or, at the
+// second use of the page since it left memory, below its high one. Nothing is evicted for them.
+// They are written as they were read.
 void TieredStore::Impl::Promote(const PageRef& page, std::span<const uint16_t> indices,
                                 std::span<const absl::StatusOr<SharedBytes>> bodies) {
   constexpr TierId kTo = TierId::kHost;
