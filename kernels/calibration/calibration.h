@@ -3,7 +3,7 @@
 // blob.
 //
 // A blob is for one CalibrationShape and holds sections. Each section has the tables of one method
-// under the name of its op (calibration_methods.h). A blob of version 1 holds only the content of
+// under the name of its op (codec/calibrate.h). A blob of version 1 holds only the content of
 // section `joint`, the tables of the joint transform (joint_run_codec.h). Version 2 holds any
 // others.
 //
@@ -108,7 +108,7 @@ class Calibration {
  public:
   // Fails with DATA_LOSS, which says what is wrong with the bytes, and with FAILED_PRECONDITION for
   // an unknown version or section. Never allocates more than a small multiple of blob.size().
-  // ParseCalibration (calibration_methods.h) knows the parsers of all sections.
+  // ParseCalibration (codec/calibrate.h) knows the parsers of all sections.
   static absl::StatusOr<std::shared_ptr<const Calibration>> Parse(std::span<const uint8_t> blob,
                                                                   FindSectionParser find);
 

@@ -1,5 +1,5 @@
 // Fits a calibration (calibration.h) to pages of KV in some passes over the same pages.
-// calibration_methods.h starts a fit. This file has the interface and the parts that all fits
+// codec/calibrate.h starts a fit. This file has the interface and the parts that all fits
 // share.
 //
 // Not thread-safe. Errors: INVALID_ARGUMENT for pages or statistics that do not fit the spec, or

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 
 namespace kvstow {
 

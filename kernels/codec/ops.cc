@@ -1,7 +1,9 @@
 #include "kernels/codec/ops.h"
 
+#include "base/status_macros.h"
 #include "kernels/importance/policy.h"
 #include "kernels/methods/cachegen_run_codec.h"
+#include "kernels/methods/joint_fit.h"
 #include "kernels/methods/joint_run_codec.h"
 #include "kernels/methods/lossless_run_codec.h"
 #include "kernels/methods/nuq_run_codec.h"
@@ -58,6 +60,15 @@ constexpr absl::string_view kRotateArguments[] = {"bits", "group", "first", "las
 constexpr absl::string_view kWaterfillArguments[] = {"bits", "first", "last", "blob"};
 constexpr absl::string_view kPcaArguments[] = {"bits", "run", "first", "last", "blob"};
 
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartJoint(const KvSpec& spec,
+                                                           const OpArguments& arguments,
+                                                           const ModelStats& stats) {
+  JointFitOptions options;
+  KVSTOW_ASSIGN_OR_RETURN(options.layers_per_run, arguments.Number("run", 1, 1, kMaxLayers));
+  KVSTOW_ASSIGN_OR_RETURN(options.finest_step, arguments.Real("step", 2, 1e-3, 1e3));
+  return StartJointFit(spec, options, stats);
+}
+
 constexpr OpInfo kOps[] = {
     {.name = "run", .kind = OpKind::kRun, .arguments = kRunArguments},
     {.name = "raw", .kind = OpKind::kRaw},
@@ -66,28 +77,39 @@ constexpr OpInfo kOps[] = {
      .kind = OpKind::kCalibrated,
      .arguments = kJointArguments,
      .make_calibrated = MakeJointRunCodec,
+     .start_fit = StartJoint,
      .steps = {1e-3, 1e3, 2},
      .make_classed = MakeClassedJointRunCodec},
     {.name = "nuq",
      .kind = OpKind::kCalibrated,
      .arguments = kNuqArguments,
-     .make_calibrated = MakeNuqRunCodec},
+     .make_calibrated = MakeNuqRunCodec,
+     .parse_tables = ParseNuqTables,
+     .start_fit = StartNuqFit},
     {.name = "predict",
      .kind = OpKind::kCalibrated,
      .arguments = kPredictArguments,
-     .make_calibrated = MakePredictRunCodec},
+     .make_calibrated = MakePredictRunCodec,
+     .parse_tables = ParsePredictTables,
+     .start_fit = StartPredictFit},
     {.name = "rotate",
      .kind = OpKind::kCalibrated,
      .arguments = kRotateArguments,
-     .make_calibrated = MakeRotateRunCodec},
+     .make_calibrated = MakeRotateRunCodec,
+     .parse_tables = ParseRotateTables,
+     .start_fit = StartRotateFit},
     {.name = "waterfill",
      .kind = OpKind::kCalibrated,
      .arguments = kWaterfillArguments,
-     .make_calibrated = MakeWaterfillRunCodec},
+     .make_calibrated = MakeWaterfillRunCodec,
+     .parse_tables = ParseWaterfillTables,
+     .start_fit = StartWaterfillFit},
     {.name = "pca",
      .kind = OpKind::kCalibrated,
      .arguments = kPcaArguments,
-     .make_calibrated = MakePcaRunCodec},
+     .make_calibrated = MakePcaRunCodec,
+     .parse_tables = ParsePcaTables,
+     .start_fit = StartPcaFit},
     {.name = "hadamard", .kind = OpKind::kTransform, .make_transform = MakeHadamard},
     {.name = "mean",
      .kind = OpKind::kTransform,
@@ -174,6 +196,9 @@ constexpr OpInfo kOps[] = {
     {.name = "v", .kind = OpKind::kMark},
     {.name = "rest", .kind = OpKind::kMark},
     {.name = "residual", .kind = OpKind::kMark},
+    {.name = "protect", .kind = OpKind::kMark, .arguments = kProtectionArguments},
+    {.name = "budget", .kind = OpKind::kMark, .arguments = kBudgetArguments},
+    {.name = "class", .kind = OpKind::kMark, .arguments = kClassArguments},
 };
 
 }  // namespace
@@ -186,16 +211,12 @@ const OpInfo* FindOp(absl::string_view name) {
 }
 
 bool IsOp(absl::string_view name) {
-  return FindOp(name) != nullptr || FindScoreOp(name) != nullptr || name == "protect" ||
-         name == "budget" || name == "class";
+  return FindOp(name) != nullptr || FindScoreOp(name) != nullptr;
 }
 
 std::span<const absl::string_view> OpArgumentNames(absl::string_view name) {
   if (const OpInfo* op = FindOp(name); op != nullptr) return op->arguments;
   if (const ScoreOpInfo* op = FindScoreOp(name); op != nullptr) return op->arguments;
-  if (name == "protect") return ProtectionArguments();
-  if (name == "budget") return BudgetArguments();
-  if (name == "class") return ClassArguments();
   return {};
 }
 

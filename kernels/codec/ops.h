@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/calibration/calibration.h"
+#include "kernels/calibration/calibration_fit.h"
 #include "kernels/methods/run_codec.h"
 #include "kernels/quantize/combine.h"
 #include "kernels/quantize/quantizer.h"
@@ -27,7 +28,8 @@ enum class OpKind : uint8_t {
   kSplit,       // codes two pieces of a slab apart; ends a stage (compose.h)
   kWrap,        // hands slabs on in another shape; before a stage (combine.h)
   kRope,        // takes K's rotary positions off; stands first but for kRun (rope_run_codec.h)
-  kMark,        // k, v, rest, residual: says what the ops behind it are for (compose.h)
+  kMark,        // k, v, rest, residual: says what the ops behind it are for (compose.h); protect,
+                // budget, class: ends an importance policy (importance/policy.h)
   kRunCodec,    // codes K and V of all layers of a run by itself; stands alone but for kRun
 };
 
@@ -39,6 +41,12 @@ using MakeOwnRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(cons
 // spec.
 using MakeCalibratedRunCodec = absl::StatusOr<std::unique_ptr<const RunCodec>> (*)(
     const OpArguments&, const KvSpec&, std::shared_ptr<const Calibration>);
+
+// Starts the fit of a kCalibrated (calibrate.h). Fails with INVALID_ARGUMENT when the arguments or
+// the statistics do not fit the spec.
+using StartFit = absl::StatusOr<std::unique_ptr<CalibrationFit>> (*)(const KvSpec&,
+                                                                     const OpArguments&,
+                                                                     const ModelStats&);
 
 // The steps of an op among which rate control (rate_codec.h) may look; all 0 when it has none.
 struct StepRange {
@@ -55,6 +63,10 @@ struct OpInfo {
   MakeQuantizer make_quantizer = nullptr;            // of a kQuantize
   MakeOwnRunCodec make_run_codec = nullptr;          // of a kRunCodec
   MakeCalibratedRunCodec make_calibrated = nullptr;  // of a kCalibrated
+  // Reads the op's section of a calibration blob; null for `joint`, whose tables are a blob's
+  // version 1.
+  SectionParser parse_tables = nullptr;
+  StartFit start_fit = nullptr;
   StepRange steps = {};
   MakeSplit make_split = nullptr;  // of a kSplit
   MakeWrap make_wrap = nullptr;    // of a kWrap

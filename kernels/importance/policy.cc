@@ -13,13 +13,6 @@
 namespace kvstow {
 namespace {
 
-constexpr absl::string_view kProtectionArguments[] = {"first", "last"};
-constexpr absl::string_view kBudgetArguments[] = {"keep",    "count", "threshold", "scope",
-                                                  "profile", "beta",  "decay",     "lazy",
-                                                  "floor",   "split", "merge"};
-
-constexpr absl::string_view kClassArguments[] = {"power"};
-
 absl::StatusOr<Protection> ReadProtection(const Op& op) {
   const OpArguments arguments(op);
   KVSTOW_RETURN_IF_ERROR(arguments.Only(kProtectionArguments));
@@ -62,10 +55,6 @@ absl::StatusOr<Budget> ReadBudget(const Op& op) {
 }
 
 }  // namespace
-
-std::span<const absl::string_view> ProtectionArguments() { return kProtectionArguments; }
-std::span<const absl::string_view> BudgetArguments() { return kBudgetArguments; }
-std::span<const absl::string_view> ClassArguments() { return kClassArguments; }
 
 absl::StatusOr<Recipe> WithKeep(const Recipe& recipe, double keep) {
   if (!recipe.drops_tokens()) {

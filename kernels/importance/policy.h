@@ -53,9 +53,11 @@ const ScoreOpInfo* FindScoreOp(absl::string_view name);
 
 // Names of the arguments of `protect`, of `budget` and of `class`, in the order in which they may
 // stand without a name.
-std::span<const absl::string_view> ProtectionArguments();
-std::span<const absl::string_view> BudgetArguments();
-std::span<const absl::string_view> ClassArguments();
+inline constexpr absl::string_view kProtectionArguments[] = {"first", "last"};
+inline constexpr absl::string_view kBudgetArguments[] = {"keep",    "count", "threshold", "scope",
+                                                         "profile", "beta",  "decay",     "lazy",
+                                                         "floor",   "split", "merge"};
+inline constexpr absl::string_view kClassArguments[] = {"power"};
 
 // The columns that the layer profile kVariance (budget.h) reads.
 inline constexpr absl::string_view kWindowColumn = "attn_window";

@@ -37,9 +37,9 @@ absl::Status CheckQueryShape(const KvSpec& spec, const QueryStatistics& queries)
 // 0.
 absl::StatusOr<std::string> QueryCalibration(const KvSpec& spec, const QueryStatistics& queries);
 
-// Rows of calibration_methods.cc. The fit counts each page with queries alike, whatever their
-// number: it takes mean and covariance of the mixture. Pages without queries count for nothing. The
-// fit fails with FAILED_PRECONDITION when none had any.
+// The parser and the start of the fit (codec/calibrate.h). The fit counts each page with queries
+// alike, whatever their number: it takes mean and covariance of the mixture. Pages without queries
+// count for nothing. The fit fails with FAILED_PRECONDITION when none had any.
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseQueryTables(
     const CalibrationShape& shape, std::span<const uint8_t> body);
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartQueryFit(const KvSpec& spec,

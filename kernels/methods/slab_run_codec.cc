@@ -191,11 +191,12 @@ class SlabRunCodec final : public RunCodec {
   RawValues Raw() const {
     return {spec_.dtype, transforms_.empty() ? nullptr : transforms_[0]->hadamard_signs()};
   }
-  // Whether the quantizer does all that this recipe does to a tile.
-  bool TakesRaw(const SlabTile& tile) const {
+  // Returns the quantizer's raw forms where they do all that this recipe does to a tile, else null.
+  const RawQuantizer* RawForms(const SlabTile& tile) const {
+    const RawQuantizer* const forms = quantizer_->raw_forms();
     const RawValues raw = Raw();
     const bool alone = raw.signs == nullptr ? transforms_.empty() : transforms_.size() == 1;
-    return alone && quantizer_->TakesRaw(tile, raw);
+    return alone && forms != nullptr && forms->TakesRaw(tile, raw) ? forms : nullptr;
   }
 
   // Writes the slab's bodies at `at`, moves `at` past them and adds what each level gains.
@@ -218,8 +219,8 @@ class SlabRunCodec final : public RunCodec {
 
   bool EncodeTile(const SlabTile& tile, const uint8_t* raw, Scratch& scratch, uint8_t* side,
                   const std::vector<uint8_t*>& bodies, Measure& measure) const {
-    if (TakesRaw(tile)) {
-      return quantizer_->EncodeRaw(tile, Raw(), raw, bodies, &measure.energy, &measure.errors[0]);
+    if (const RawQuantizer* const forms = RawForms(tile); forms != nullptr) {
+      return forms->EncodeRaw(tile, Raw(), raw, bodies, &measure.energy, &measure.errors[0]);
     }
     const SlabShape shape = tile.shape();
     const size_t count = tile.values();
@@ -261,7 +262,9 @@ class SlabRunCodec final : public RunCodec {
 
   bool DecodeTile(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                   const uint8_t* side_end, std::vector<float>& values, uint8_t* raw) const {
-    if (TakesRaw(tile)) return quantizer_->DecodeRaw(tile, Raw(), bodies, raw);
+    if (const RawQuantizer* const forms = RawForms(tile); forms != nullptr) {
+      return forms->DecodeRaw(tile, Raw(), bodies, raw);
+    }
     values.resize(tile.values());
     if (!quantizer_->Decode(tile, bodies, values.data())) return false;
     if (!InvertTransforms(tile.shape(), side_end, values.data())) return false;

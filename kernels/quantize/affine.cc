@@ -11,7 +11,7 @@
 namespace kvstow {
 namespace {
 
-class Affine final : public Quantizer {
+class Affine final : public Quantizer, public RawQuantizer {
  public:
   Affine(uint32_t bits, const GroupAxes& axes) : bits_(bits), axes_(axes) {}
 
@@ -54,6 +54,8 @@ class Affine final : public Quantizer {
     decode(Groups(at), steps.data(), minima.data(), codes, values);
     return true;
   }
+
+  const RawQuantizer* raw_forms() const override { return this; }
 
   bool TakesRaw(const SlabTile& tile, const RawValues& raw) const override {
     const GroupLayout at = axes_.LayoutOf(tile.shape());
@@ -132,7 +134,7 @@ class Affine final : public Quantizer {
     return unpacked.data();
   }
 
-  // What TakesRaw took.
+  // The groups of a tile that TakesRaw takes.
   AffineRaw RawGroups(const SlabTile& tile, DType dtype) const {
     const GroupLayout at = axes_.LayoutOf(tile.shape());
     return {dtype, at.groups(), at.group, bits_};

@@ -30,6 +30,23 @@ struct RawValues {
   const float* signs = nullptr;  // [dim]; null: as they are
 };
 
+// What a quantizer may offer besides: it codes a tile's values straight from the page's type, in
+// one pass. EncodeRaw does LoadFloats and Encode; DecodeRaw does Decode and StoreFloats. Where
+// `raw` has `signs`, a Hadamard transform with them (transform/hadamard.h) stands before Encode and
+// behind Decode.
+class RawQuantizer {
+ public:
+  virtual ~RawQuantizer() = default;
+  // Returns whether it has raw forms for this tile; the other two are only for such tiles.
+  virtual bool TakesRaw(const SlabTile& tile, const RawValues& raw) const = 0;
+  // Adds the sums (squared_error.h) of the values that Encode gets, and of the error that its codes
+  // leave.
+  virtual bool EncodeRaw(const SlabTile& tile, const RawValues& raw, const uint8_t* from,
+                         std::span<uint8_t* const> bodies, double* energy, double* error) const = 0;
+  virtual bool DecodeRaw(const SlabTile& tile, const RawValues& raw,
+                         std::span<const uint8_t* const> bodies, uint8_t* to) const = 0;
+};
+
 class Quantizer {
  public:
   virtual ~Quantizer() = default;
@@ -55,21 +72,8 @@ class Quantizer {
   virtual bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                       float* values) const = 0;
 
-  // Returns whether the tile's values may stay in the page's type. EncodeRaw then does LoadFloats
-  // and Encode in one pass, and DecodeRaw does Decode and StoreFloats. Where `raw` has `signs`, a
-  // Hadamard transform with them (transform/hadamard.h) stands before Encode and behind Decode.
-  virtual bool TakesRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/) const { return false; }
-  // Adds the sums (squared_error.h) of the values that Encode gets, and of the error that its codes
-  // leave.
-  virtual bool EncodeRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/,
-                         const uint8_t* /*from*/, std::span<uint8_t* const> /*bodies*/,
-                         double* /*energy*/, double* /*error*/) const {
-    return false;
-  }
-  virtual bool DecodeRaw(const SlabTile& /*tile*/, const RawValues& /*raw*/,
-                         std::span<const uint8_t* const> /*bodies*/, uint8_t* /*to*/) const {
-    return false;
-  }
+  // Returns the quantizer's raw forms; null when it has none.
+  virtual const RawQuantizer* raw_forms() const { return nullptr; }
 };
 
 // The table of ops makes a quantizer by one of these. INVALID_ARGUMENT names the argument and its

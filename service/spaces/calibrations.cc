@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/private_folder.h"
 #include "base/status_macros.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/importance/policy.h"

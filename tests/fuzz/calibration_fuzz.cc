@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "kernels/calibration/calibration.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"

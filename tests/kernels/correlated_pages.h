@@ -11,7 +11,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/calibration/calibration_fit.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/methods/joint_fit.h"
 #include "kernels/methods/joint_vectors.h"

@@ -10,7 +10,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/page_source.h"
 #include "client/cli/text.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/importance/policy.h"

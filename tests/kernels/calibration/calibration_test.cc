@@ -10,7 +10,7 @@
 #include "base/digest.h"
 #include "kernels/calibration/calibration_basis.h"
 #include "kernels/calibration/calibration_moments.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/methods/joint_fit.h"
 #include "tests/kernels/correlated_pages.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
-#include "kernels/codec/calibration_methods.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"

@@ -1,0 +1,34 @@
+#include "kernels/codec/calibrate.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/codec/ops.h"
+#include "kernels/importance/query_needs.h"
+#include "kernels/importance/query_tables.h"
+
+namespace kvstow {
+
+absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob) {
+  return Calibration::Parse(blob, [](absl::string_view section) -> SectionParser {
+    if (section == kQuerySection) return ParseQueryTables;
+    const OpInfo* const op = FindOp(section);
+    return op == nullptr ? nullptr : op->parse_tables;
+  });
+}
+
+absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
+                                                                 const KvSpec& spec,
+                                                                 const ModelStats& stats) {
+  for (const Op& op : recipe.ops()) {
+    const OpInfo* const info = FindOp(op.name);
+    if (info != nullptr && info->start_fit != nullptr) {
+      return info->start_fit(spec, OpArguments(op), stats);
+    }
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(recipe));
+  if (queries.has_value()) return StartQueryFit(spec, OpArguments(Op{}), stats);
+  return absl::InvalidArgumentError(
+      absl::StrCat("recipe '", recipe.text(), "' needs no calibration"));
+}
+
+}  // namespace kvstow
