@@ -16,8 +16,9 @@ inline constexpr mode_t kPrivateFile = 0600;
 // mode that the umask leaves. A folder that is there stays as it is.
 std::error_code MakePrivateFolder(const std::string& path);
 
-// Takes all rights on the folder, and on everything in it, from everyone but the owner. Leaves
-// links alone. Goes on after an error, and returns the first.
+// Takes all rights on the folder, and on the folders and files in it, from everyone but the owner.
+// Leaves links and special files alone. Goes on after a file that fails, ends at a folder that
+// cannot be listed, and returns the first error.
 std::error_code TightenFolder(const std::string& path);
 
 }  // namespace kvstow

@@ -47,7 +47,7 @@ class SharedMemory {
   // Takes `range`, widened to whole pages, out of the sharing in one step. It stays at its address.
   // The other process sees nothing that this one writes there from now on. Where the peer kWrites,
   // this process does not see its writes either, and the content is undefined. Where the peer only
-  // kReads, the content stays. After UNAVAILABLE nothing changed.
+  // kReads, the content stays. After an error nothing changed.
   enum class Peer { kReads, kWrites };
   absl::Status Unshare(std::span<const uint8_t> range, Peer peer) const;
 

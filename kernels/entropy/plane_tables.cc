@@ -50,7 +50,8 @@ struct RowCounts {
   std::array<std::array<double, 2>, kPlaneContexts> bits{};
 };
 
-// The step of `row`, or twice that step, is that of the level `distance` below the finest.
+// Counts at the level `distance` below the finest: symbols where that level has the step of `row`,
+// refinement bits where it has half of it.
 RowCounts Count(std::span<const float> unit, int row, int distance) {
   const float steps = std::exp2(static_cast<float>(row - kPlaneUnitRow) / 4);  // sigma in steps
   const auto finest = static_cast<float>(1 << distance);

@@ -15,7 +15,7 @@
 // ends at states 0 with every word used has read what was written.
 //
 // Values; thread-compatible; nothing here fails or reads out of bounds. Loops over whole vectors of
-// lanes (plane_loops_simd.cc) work on the public members.
+// lanes (plane_encode_simd.cc, plane_decode_simd.cc) work on the public members.
 #ifndef KVSTOW_KERNELS_ENTROPY_RANS_H_
 #define KVSTOW_KERNELS_ENTROPY_RANS_H_
 

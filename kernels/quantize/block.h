@@ -6,9 +6,8 @@
 //          then 16 bytes: q = min(15, floor(x / d + 8.5)), byte j holds value j (low half) and
 //          j + 16; x' = (q - 8) d
 //   nvfp4  NVIDIA: 16 values; scale S = E4M3(max |x| / 6 / t), then 8 bytes of E2M1(x / (S t))
-//   mxfp4  OCP MX: 32 values; scale e = floor(log2(max |x|)) - 2 as E8M0 (e + 127), then 16 bytes
-//   of
-//          E2M1(x / 2^e)
+//   mxfp4  OCP MX: 32 values; scale e = floor(log2(max |x|)) - 2 as E8M0 (e + 127), then 16
+//          bytes of E2M1(x / 2^e)
 //   mxfp8  OCP MX: 32 values; e = floor(log2(max |x|)) - 8, then 32 bytes of E4M3(x / 2^e)
 //
 // E2M1 has the magnitudes 0 .5 1 1.5 2 3 4 6 and a sign bit; both minifloats round to nearest even

@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using Tag = hn::CappedTag<float, PackedMatrix::kPanel / 4>;
-constexpr size_t kTileRows = 6;     // of x
+constexpr size_t kTileRows = 6;     // rows of x
 constexpr size_t kInner = 256;      // of the matrix: what of a tile stays in the nearest cache
 constexpr size_t kChunkRows = 192;  // of x: bounds the sums that are kept meanwhile
 

@@ -8,12 +8,9 @@
 // scaling does to the frequencies:
 //   none    theta^(-2i/n), n = rotary dims
 //   linear  the same over `factor` (position interpolation, arXiv:2306.15595)
-//   ntk     theta grows to theta * factor^(n / (n - 2)) ("NTK-aware"; not the dynamic variant,
-//   whose
-//           rotation depends on the sequence's length)
-//   yarn    a ramp between `linear` and `none` (arXiv:2309.00071), as Hugging Face computes it; K
-//   is
-//           also multiplied by 0.1 ln(factor) + 1 where factor > 1
+//   ntk     theta grows to theta * factor^(n / (n - 2)) ("NTK-aware", the static variant)
+//   yarn    a ramp between `linear` and `none` (arXiv:2309.00071), as Hugging Face computes it;
+//           also multiplies K by 0.1 ln(factor) + 1 where factor > 1
 //   llama3  by wavelength: long ones over `factor`, short ones unchanged, a blend between
 //
 // Undo is the inverse of Redo up to rounding (2^-22 of the pair's norm). Angles are computed in
