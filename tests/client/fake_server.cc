@@ -12,6 +12,7 @@
 #include "proto/wire/chunk.h"
 #include "proto/wire/spec.h"
 #include "tests/client/fake_streams.h"
+#include "tests/restartable_address.h"
 
 namespace kvstow {
 namespace {
@@ -172,7 +173,10 @@ class FakeAdmin final : public v1::Admin::CallbackService {
 
 class FakeServerImpl final : public FakeServer {
  public:
-  explicit FakeServerImpl(std::string address) : address_(std::move(address)) { Start(); }
+  explicit FakeServerImpl(const std::string& address)
+      : address_(address == "127.0.0.1:0" ? RestartableAddress() : address) {
+    Start();
+  }
   ~FakeServerImpl() override { Kill(); }
 
   std::string address() const override { return address_; }
@@ -184,18 +188,16 @@ class FakeServerImpl final : public FakeServer {
   }
   void Start() override {
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.RegisterService(&cache_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr) << "cannot listen on " << address_;
-    if (port > 1) address_ = absl::StrCat("127.0.0.1:", port);  // 1: a unix socket
   }
 
  private:
-  std::string address_;
+  const std::string address_;
   State state_;
   FakeCache cache_{state_};
   FakeAdmin admin_;

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "tests/integration/server_process.h"
+#include "tests/restartable_address.h"
 
 extern char** environ;
 
@@ -78,7 +79,9 @@ struct Daemon::Process {
 };
 
 Daemon::Daemon(std::string listen, std::vector<std::string> arguments)
-    : address_(std::move(listen)), arguments_(std::move(arguments)) {
+
+    : address_(listen == "127.0.0.1:0" ? RestartableAddress() : std::move(listen)),
+      arguments_(std::move(arguments)) {
   Start();
 }
 Daemon::~Daemon() = default;

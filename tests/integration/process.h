@@ -40,7 +40,7 @@ inline Finished RunKvstow(const std::vector<std::string>& arguments,
 // kvstowd. Start() returns when it serves.
 class Daemon final : public ServerUnderTest {
  public:
-  // `listen`: "127.0.0.1:0" (restarts keep the port that was given) or "unix:PATH".
+  // `listen`: "127.0.0.1:0" (a free port, which restarts keep) or "unix:PATH".
   Daemon(std::string listen, std::vector<std::string> arguments);
   ~Daemon() override;
 

@@ -19,6 +19,7 @@
 #include "service/server.h"
 #include "tests/client/prompt.h"
 #include "tests/client/transport/played_gpus.h"
+#include "tests/restartable_address.h"
 
 namespace kvstow {
 
@@ -28,7 +29,7 @@ class GpuPagesTest : public ::testing::Test {
     EXPECT_TRUE(SetUpLog("error", "text").ok());
     std::string name = (std::filesystem::temp_directory_path() / "kvstow_gpu_XXXXXX").string();
     folder_ = mkdtemp(name.data());
-    config_.listen = "127.0.0.1:0";
+    config_.listen = RestartableAddress();
     config_.http_listen = "127.0.0.1:0";
     config_.host_bytes = 64 << 20;
     config_.local_socket = (folder_ / "local").string();
@@ -47,7 +48,6 @@ class GpuPagesTest : public ::testing::Test {
     auto server = Server::Start(config_, options_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    config_.listen = server_->address();  // again, when it starts again
   }
   std::unique_ptr<Client> Connect(ClientOptions options = {}) {
     options.address = server_->address();
