@@ -39,6 +39,7 @@ BEGIN {
   may["client/"] = may["client/batch/"] " " library  # what puts the client together
   may["client/case/"] = "base/ kernels/ client/case/"
   may["client/planner/"] = "base/ kernels/ storage/policies/ storage/trace/ client/planner/"
+  may["client/python/"] = "base/ kernels/ client/python/ " library
   may["client/cli/"] = may["client/planner/"] " proto/ client/case/ client/cli/ " library
   may["tests/"] = "base/ kernels/ storage/ proto/ service/ client/ tests/"
   split("base/ kernels/ storage/ proto/ service/ client/ tests/", folders, " ")
@@ -55,6 +56,7 @@ BEGIN {
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
   rule("^(xxh|openssl/)", "^(base|service|tests/(base|service))/")
   rule("^spdlog/", "^(base|tests/base)/")
+  rule("^nanobind/", "^client/python/")
   rule("^benchmark/", "^tests/bench/")
   rule("^(gtest|gmock)/", "^tests/")
 }

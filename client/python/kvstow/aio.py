@@ -1,0 +1,309 @@
+"""The client for asyncio: the same names as in kvstow, awaitable.
+
+    async with kvstow.aio.Client("127.0.0.1:7380") as client:
+        space = await client.open_space("llama", spec, recipe="int8")
+        hit = await space.lookup(keys)
+        results = await space.get(keys[:hit.pages], lease=hit.lease)
+        async for layers, results in space.get_layers(keys, out): ...
+
+Gets and puts run on the client's own threads and wake the event loop through a descriptor. The
+other calls are short; they wait on a thread of the executor. A task that is cancelled stops waiting;
+its call goes on, and keeps its buffers, until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstow import _native, client as sync
+from kvstow.types import (
+    Buffer,
+    Column,
+    Fidelity,
+    GetResult,
+    KvSpec,
+    Outcome,
+    Page,
+    Payload,
+    PrefixHit,
+    PutResult,
+    ReportResult,
+)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, functools.partial(call, *args, **kwargs))
+
+
+class _Waker:
+    """Wakes the tasks of one event loop whose calls made progress."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.completions = _native.Completions()
+        self._waiting: dict[int, asyncio.Event] = {}
+        loop.add_reader(self.completions.fileno(), self._drain)
+
+    def _drain(self) -> None:
+        for number in self.completions.drain():
+            event = self._waiting.get(number)
+            if event is not None:
+                event.set()
+
+    async def progress(self, call: _native.Call, or_run: bool = False) -> None:
+        """Returns once the call is done, or has a run of layers that nobody took."""
+        event = self._waiting.setdefault(call.number, asyncio.Event())
+        try:
+            while not call.wait(0, or_run):
+                event.clear()
+                if call.wait(0, or_run):
+                    return
+                await event.wait()
+        finally:
+            self._waiting.pop(call.number, None)
+
+
+_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker] = weakref.WeakKeyDictionary()
+
+
+def _waker() -> _Waker:
+    loop = asyncio.get_running_loop()
+    waker = _wakers.get(loop)
+    if waker is None:
+        waker = _wakers[loop] = _Waker(loop)
+    return waker
+
+
+class Client:
+    """kvstow.Client, awaitable. Takes the same arguments."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:7380",
+        *,
+        timeout: float = 10.0,
+        payload: Payload = "raw",
+        shared_bytes: int = 256 << 20,
+        direct_connections: int = 8,
+        gpu: int | None = None,
+        calibrations: Sequence[str | Path] = (),
+    ) -> None:
+        self._sync = sync.Client(
+            address,
+            timeout=timeout,
+            payload=payload,
+            shared_bytes=shared_bytes,
+            direct_connections=direct_connections,
+            gpu=gpu,
+            calibrations=calibrations,
+        )
+
+    async def open_space(
+        self,
+        name: str,
+        spec: KvSpec,
+        *,
+        recipe: str = "",
+        fidelity: Fidelity = "",
+        private: bool | None = None,
+        payload: Payload | None = None,
+        queries: bytes = b"",
+    ) -> Space:
+        """See kvstow.Client.open_space."""
+        return Space(
+            await _in_thread(
+                self._sync.open_space,
+                name,
+                spec,
+                recipe=recipe,
+                fidelity=fidelity,
+                private=private,
+                payload=payload,
+                queries=queries,
+            )
+        )
+
+    async def find_space(self, name: str) -> Space | None:
+        """See kvstow.Client.find_space."""
+        space = await _in_thread(self._sync.find_space, name)
+        return None if space is None else Space(space)
+
+    async def drop_space(self, name: str) -> int | None:
+        """See kvstow.Client.drop_space."""
+        return await _in_thread(self._sync.drop_space, name)
+
+    async def send_calibration(self, calibration: bytes | str | Path) -> bytes | None:
+        """See kvstow.Client.send_calibration."""
+        return await _in_thread(self._sync.send_calibration, calibration)
+
+    async def release(self, lease: int) -> None:
+        """See kvstow.Client.release."""
+        await _in_thread(self._sync.release, lease)
+
+    async def buffer(self, bytes: int) -> npt.NDArray[np.uint8]:
+        """See kvstow.Client.buffer."""
+        return await _in_thread(self._sync.buffer, bytes)
+
+    @property
+    def closed(self) -> bool:
+        return self._sync.closed
+
+    async def close(self) -> None:
+        """Ends open calls as misses. Calls after it raise ValueError."""
+        await _in_thread(self._sync.close)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Space:
+    """kvstow.Space, awaitable."""
+
+    def __init__(self, space: sync.Space) -> None:
+        self._sync = space
+
+    @property
+    def name(self) -> str:
+        return self._sync.name
+
+    @property
+    def spec(self) -> KvSpec:
+        return self._sync.spec
+
+    @property
+    def recipe(self) -> str:
+        return self._sync.recipe
+
+    @property
+    def open(self) -> bool:
+        return self._sync.open
+
+    @property
+    def message(self) -> str:
+        return self._sync.message
+
+    async def ready(self) -> bool:
+        """See kvstow.Space.ready."""
+        return self._sync.open or await _in_thread(self._sync.ready)
+
+    async def lookup(self, keys: Sequence[bytes], *, lease: bool = True) -> PrefixHit:
+        """See kvstow.Space.lookup."""
+        return await _in_thread(self._sync.lookup, keys, lease=lease)
+
+    async def put(self, pages: Sequence[Page]) -> list[PutResult]:
+        """See kvstow.Space.put."""
+        call = None
+        waker = _waker()
+        if await self.ready():
+            call = self._sync.start_put(pages, waker.completions)
+        if call is None:
+            return sync._missed_puts(pages, self.message)
+        await waker.progress(call)
+        return sync._puts_of(call)
+
+    async def get(
+        self,
+        keys: Sequence[bytes],
+        out: Sequence[Buffer] | npt.NDArray[Any] | None = None,
+        *,
+        lease: int = 0,
+        max_levels: int = 0,
+        min_levels: int = 0,
+        max_error: float = float("inf"),
+        layers: tuple[int, int] | None = None,
+        tokens: tuple[int, int] | None = None,
+        again: bool = False,
+        ready: int = 0,
+    ) -> list[GetResult]:
+        """See kvstow.Space.get."""
+        bounds = sync._bounds(max_levels, min_levels, max_error, layers, tokens, again, ready)
+        rooms = self._sync._rooms(keys, out, bounds)
+        call = None
+        waker = _waker()
+        if await self.ready():
+            call = self._sync.start_get(keys, rooms, lease, bounds, waker.completions)
+        if call is None:
+            return sync._missed_gets(keys, self.message)
+        await waker.progress(call)
+        return sync._gets_of(call, rooms, out is None)
+
+    async def get_layers(
+        self,
+        keys: Sequence[bytes],
+        out: Sequence[Buffer] | npt.NDArray[Any],
+        *,
+        lease: int = 0,
+        layers_per_run: int = 0,
+        max_levels: int = 0,
+        max_error: float = float("inf"),
+    ) -> AsyncIterator[tuple[range, list[GetResult]]]:
+        """See kvstow.Space.get_layers."""
+        bounds = sync._bounds(max_levels, 0, max_error, None, None, False, 0)
+        call = None
+        waker = _waker()
+        if await self.ready():
+            call = self._sync.start_layers(
+                keys, out, lease, bounds, layers_per_run, waker.completions
+            )
+        if call is None:
+            yield range(0), sync._missed_gets(keys, self.message)
+            return
+        while True:
+            await waker.progress(call, or_run=True)
+            run = call.take_run()
+            if run is None:
+                break
+            yield range(run[0], run[0] + run[1]), sync._to_gets(run[2], out, False)
+        yield range(0), sync._gets_of(call, out, False)
+
+    async def put_layers(self, pages: Sequence[Page]) -> LayersPut:
+        """See kvstow.Space.put_layers."""
+        await self.ready()
+        return LayersPut(self._sync.put_layers(pages))
+
+    async def report_attention(self, reports: Sequence[tuple[bytes, Column]]) -> list[ReportResult]:
+        """See kvstow.Space.report_attention."""
+        return await _in_thread(self._sync.report_attention, reports)
+
+    async def delete(self, keys: Sequence[bytes], *, force: bool = False) -> list[Outcome]:
+        """See kvstow.Space.delete."""
+        return await _in_thread(self._sync.delete, keys, force=force)
+
+    async def pin(self, keys: Sequence[bytes], pinned: bool = True) -> list[Outcome]:
+        """See kvstow.Space.pin."""
+        return await _in_thread(self._sync.pin, keys, pinned)
+
+
+class LayersPut:
+    """kvstow.client.LayersPut, whose results are awaited."""
+
+    def __init__(self, put: sync.LayersPut) -> None:
+        self._sync = put
+
+    def filled(self, layers: int) -> None:
+        """The first `layers` layers of every page hold what is to be stored."""
+        self._sync.filled(layers)
+
+    async def results(self) -> list[PutResult]:
+        """Waits for the put to end. A put whose layers are not all filled is given up."""
+        return await _in_thread(self._sync.results)

@@ -1,0 +1,28 @@
+// The values of kvstow/types.py as the client has them, and back.
+//
+// Functions throw nanobind::value_error, which names the field that is wrong. The caller holds the
+// GIL.
+#ifndef KVSTOW_CLIENT_PYTHON_NATIVE_SPECS_H_
+#define KVSTOW_CLIENT_PYTHON_NATIVE_SPECS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "client/pages.h"
+#include "client/spaces.h"
+#include "kernels/page/page.h"
+
+namespace kvstow::python {
+
+KvSpec SpecOf(nanobind::handle spec);         // a kvstow.KvSpec
+nanobind::dict SpecDict(const KvSpec& spec);  // the arguments of kvstow.KvSpec; rope is a dict
+nanobind::dict SpaceDict(const SpaceInfo& space);
+Payload PayloadOf(const std::string& name);    // "raw", "encoded", "auto"
+Fidelity FidelityOf(const std::string& name);  // "", "exact", "dense", "sparse"
+AckLevel AckOf(const std::string& name);       // "default", "memory", "process", "durable"
+PageColumn ColumnOf(nanobind::handle column);  // a kvstow.Column
+
+}  // namespace kvstow::python
+
+#endif  // KVSTOW_CLIENT_PYTHON_NATIVE_SPECS_H_
