@@ -493,7 +493,10 @@ def _to_gets(
 ) -> list[GetResult]:
     """With the data of hits; an array of ours is cut to the page."""
     return [
-        GetResult(*result, (room[: result[4]] if ours else room) if result[0] == "HIT" else None)
+        GetResult(
+            *result,
+            data=(room[: result[4]] if ours else room) if result[0] == "HIT" else None,
+        )
         for result, room in zip(results, out)
     ]
 

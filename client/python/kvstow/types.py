@@ -175,7 +175,7 @@ class GetResult:
     message: str = ""
     tokens: int = 0
     first_position: int = 0
-    bytes: int = 0
+    page_bytes: int = 0
     tier: str = ""
     recipe: str = ""
     exact: bool = False

@@ -158,7 +158,7 @@ PageMemory MemoryOf(nb::handle object, const KvSpec& spec, uint32_t layers, Acce
   if (!array) array = ByDlpack(object, access, references);
   if (!array) {
     Refuse(argument,
-           absl::StrCat("a ", nb::cast<std::string>(object.type().attr("__name__")),
+           absl::StrCat("a ", nb::str(object.type().attr("__name__")).c_str(),
                         " gives no memory: pass bytes, a numpy array or a tensor (detached, on the "
                         "CPU or a CUDA GPU; dtypes that neither knows: .view(uint8))"));
   }

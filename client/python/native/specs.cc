@@ -18,11 +18,12 @@ namespace nb = nanobind;
 
 template <class T>
 T Field(nb::handle object, const char* name) {
+  const nb::object field = object.attr(name);
   T value;
-  if (nb::try_cast<T>(object.attr(name), value)) return value;
-  throw nb::value_error(absl::StrCat(name, ": ", nb::cast<std::string>(nb::repr(object.attr(name))),
-                                     " is not what this field holds")
-                            .c_str());
+  if (nb::try_cast<T>(field, value)) return value;
+  PyErr_Clear();
+  throw nb::value_error(
+      absl::StrCat(name, ": ", nb::repr(field).c_str(), " is not what this field holds").c_str());
 }
 
 template <class T>

@@ -1,0 +1,99 @@
+"""The client for asyncio."""
+
+import asyncio
+import signal
+
+import kvstow
+import kvstow.aio
+import numpy as np
+import pytest
+from conftest import SPEC, Prompt, outcomes
+
+
+async def test_pages_come_back_as_they_were(server):
+    async with kvstow.aio.Client(server.address) as client:
+        space = await client.open_space("aio", SPEC, recipe="raw")
+        prompt = Prompt()
+        assert outcomes(await space.put(prompt.puts())) == ["STORED"] * 4
+        hit = await space.lookup(prompt.keys)
+        assert hit.pages == 4
+        results = await space.get(prompt.keys, lease=hit.lease)
+        for result, page in zip(results, prompt.pages):
+            assert bytes(result.data) == page.tobytes()
+        await client.release(hit.lease)
+        assert (await client.find_space("aio")).name == "aio"
+        assert await space.pin(prompt.keys[:1]) == ["HIT"]
+        assert await space.delete(prompt.keys, force=True) == ["HIT"] * 4
+        assert await client.drop_space("aio") == 0
+    assert client.closed
+
+
+async def test_many_calls_run_at_once(server):
+    async with kvstow.aio.Client(server.address) as client:
+        space = await client.open_space("aio-many", SPEC, recipe="raw")
+        prompts = [Prompt(seed=seed) for seed in range(16)]
+        puts = await asyncio.gather(*(space.put(prompt.puts()) for prompt in prompts))
+        assert all(outcomes(put) == ["STORED"] * 4 for put in puts)
+        gets = await asyncio.gather(*(space.get(prompt.keys) for prompt in prompts))
+        for prompt, results in zip(prompts, gets):
+            for result, page in zip(results, prompt.pages):
+                assert bytes(result.data) == page.tobytes()
+
+
+async def test_layers_are_iterated(server):
+    async with kvstow.aio.Client(server.address) as client:
+        space = await client.open_space("aio-layers", SPEC, recipe="raw")
+        prompt = Prompt()
+        put = await space.put_layers(prompt.puts())
+        for layers in range(1, SPEC.layers + 1):
+            put.filled(layers)
+        assert outcomes(await put.results()) == ["STORED"] * 4
+        out = SPEC.empty(4)
+        seen = []
+        async for layers, results in space.get_layers(prompt.keys, out, layers_per_run=5):
+            seen.append(layers)
+            assert outcomes(results) == ["HIT"] * 4
+        assert seen == [range(0, 5), range(5, 10), range(10, 12), range(0)]
+        np.testing.assert_array_equal(out, np.stack(prompt.pages))
+
+
+async def test_a_cancelled_task_leaves_its_call_alone(own_server):
+    async with kvstow.aio.Client(own_server.address, timeout=20) as client:
+        space = await client.open_space("s", SPEC, recipe="raw")
+        own_server.send_signal(signal.SIGSTOP)
+        task = asyncio.create_task(space.put(Prompt().puts()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        own_server.send_signal(signal.SIGCONT)
+        assert outcomes(await space.put(Prompt(seed=1).puts())) == ["STORED"] * 4
+
+
+async def test_a_dead_server_is_a_miss():
+    async with kvstow.aio.Client("127.0.0.1:1", timeout=1) as client:
+        space = await client.open_space("s", SPEC, recipe="raw")
+        prompt = Prompt()
+        assert not space.open and "UNAVAILABLE" in space.message
+        assert not await space.lookup(prompt.keys)
+        assert outcomes(await space.put(prompt.puts())) == ["UNAVAILABLE"] * 4
+        assert outcomes(await space.get(prompt.keys)) == ["UNAVAILABLE"] * 4
+        async for _, results in space.get_layers(prompt.keys, SPEC.empty(4)):
+            assert outcomes(results) == ["UNAVAILABLE"] * 4
+
+
+def test_every_event_loop_has_its_own_waker(server):
+    async def put(name):
+        async with kvstow.aio.Client(server.address) as client:
+            space = await client.open_space(name, SPEC, recipe="raw")
+            return outcomes(await space.put(Prompt().puts()))
+
+    for name in ("loop-a", "loop-b", "loop-c"):
+        assert asyncio.run(put(name)) == ["STORED"] * 4
+
+
+async def test_the_api_is_that_of_the_sync_client():
+    for ours, theirs in ((kvstow.aio.Client, kvstow.Client), (kvstow.aio.Space, kvstow.Space)):
+        core = {"start_put", "start_get", "start_layers"}  # what both are built on
+        public = {name for name in vars(theirs) if not name.startswith("_")} - core
+        assert public - {name for name in vars(ours)} == set()

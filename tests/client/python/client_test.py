@@ -1,0 +1,206 @@
+"""The client: pages in and out, spaces, and what the arguments mean."""
+
+import kvstow
+import numpy as np
+import pytest
+from conftest import SPEC, Prompt, outcomes
+
+
+def test_pages_come_back_as_they_were(space):
+    prompt = Prompt(tokens=3 * 64 + 10)
+    assert outcomes(space.put(prompt.puts())) == ["STORED"] * 4
+    hit = space.lookup(prompt.keys)
+    assert (hit.pages, hit.tokens) == (4, 3 * 64 + 10)
+    assert hit.lease != 0 and hit
+    results = space.get(prompt.keys, lease=hit.lease)
+    for i, (result, page) in enumerate(zip(results, prompt.pages)):
+        assert result.hit and result.exact
+        assert (result.tokens, result.first_position) == (page.shape[2], 64 * i)
+        assert bytes(result.data) == page.tobytes()
+
+
+def test_pages_fill_the_buffers_that_are_given(space):
+    prompt = Prompt()
+    space.put(prompt.puts())
+    out = SPEC.empty(4)
+    results = space.get(prompt.keys, out)
+    for result, room, page in zip(results, out, prompt.pages):
+        assert np.shares_memory(result.data, room)
+        np.testing.assert_array_equal(room, page)
+
+
+def test_a_page_that_is_there_already_is_told(space):
+    prompt = Prompt()
+    space.put(prompt.puts())
+    again = space.put(prompt.puts())
+    assert outcomes(again) == ["ALREADY_THERE"] * 4
+    assert all(result.stored for result in again)
+
+
+def test_a_page_that_is_not_there_is_a_miss(space):
+    result = space.get([b"nothing"])[0]
+    assert result.outcome == "MISS" and not result.hit
+    assert result.data is None
+    assert not space.lookup([b"nothing"])
+
+
+def test_a_lossy_space_says_how_lossy_it_is(client):
+    space = client.open_space("lossy", SPEC, recipe="int8")
+    prompt = Prompt()
+    stored = space.put(prompt.puts())
+    assert all(result.stored_bytes < prompt.pages[0].nbytes * 0.6 for result in stored)
+    out = SPEC.empty(4)
+    results = space.get(prompt.keys, out)
+    for result, room, page in zip(results, out, prompt.pages):
+        error = float(np.square(room.astype(np.float64) - page.astype(np.float64)).sum())
+        energy = float(np.square(page.astype(np.float64)).sum())
+        assert not result.exact
+        assert error / energy == pytest.approx(result.estimated_error, rel=0.5)
+    assert outcomes(space.get(prompt.keys, max_error=1e-9)) == ["MISS"] * 4
+
+
+def test_ranges_of_layers_and_tokens(space):
+    prompt = Prompt(tokens=64)
+    space.put(prompt.puts())
+    result = space.get(prompt.keys, layers=(2, 3), tokens=(16, 8))[0]
+    part = result.data.view(np.float16).reshape(3, 2, 8, 3, 64)
+    np.testing.assert_array_equal(part, prompt.pages[0][2:5, :, 16:24])
+
+
+def test_layers_arrive_in_order_and_end_with_the_final_results(space):
+    prompt = Prompt()
+    space.put(prompt.puts())
+    out = SPEC.empty(4)
+    seen = 0
+    for layers, results in space.get_layers(prompt.keys, out, layers_per_run=4):
+        assert outcomes(results) == ["HIT"] * 4
+        if len(layers) == 0:
+            break
+        assert layers.start == seen
+        seen = layers.stop
+        np.testing.assert_array_equal(out[:, layers.start : seen], np.stack(prompt.pages)[:, layers.start : seen])
+    assert seen == SPEC.layers
+    assert all(result.exact for result in results)
+
+
+def test_layers_go_out_as_they_are_filled(space):
+    prompt = Prompt()
+    with space.put_layers(prompt.puts()) as put:
+        for layers in range(1, SPEC.layers + 1):
+            put.filled(layers)
+    assert outcomes(put.results()) == ["STORED"] * 4
+    assert bytes(space.get(prompt.keys)[3].data) == prompt.pages[3].tobytes()
+
+
+def test_a_put_of_layers_that_is_given_up_stores_nothing(space):
+    prompt = Prompt()
+    with pytest.raises(KeyError):
+        with space.put_layers(prompt.puts()) as put:
+            put.filled(3)
+            raise KeyError("the model failed")
+    assert not space.lookup(prompt.keys)
+    assert not any(result.stored for result in put.results())
+
+
+def test_delete_pin_and_drop(client):
+    space = client.open_space("short-lived", SPEC, recipe="raw")
+    prompt = Prompt()
+    space.put(prompt.puts())
+    assert space.pin(prompt.keys[:1]) == ["HIT"]
+    assert space.pin(prompt.keys[:1], pinned=False) == ["HIT"]
+    assert space.delete(prompt.keys[:1]) == ["HIT"]
+    assert space.delete(prompt.keys[:1]) == ["MISS"]
+    assert client.drop_space("short-lived") == 3
+    assert client.find_space("short-lived") is None
+
+
+def test_a_lease_is_given_back(client, space):
+    prompt = Prompt()
+    space.put(prompt.puts())
+    hit = space.lookup(prompt.keys)
+    client.release(hit.lease)
+    assert space.lookup(prompt.keys, lease=False).lease == 0
+
+
+def test_attention_goes_with_puts_and_later(client):
+    space = client.open_space("attended", SPEC, recipe="int8")
+    prompt = Prompt()
+    column = kvstow.Column("sum", np.ones((12, 64, 3), np.float32), queries=10)
+    assert outcomes(space.put(prompt.puts(columns=[column]))) == ["STORED"] * 4
+    reports = space.report_attention([(prompt.keys[0], column), (b"nothing", column)])
+    assert outcomes(reports) == ["HIT", "MISS"]
+    with pytest.raises(ValueError, match="scores: has 2 axes"):
+        space.report_attention([(prompt.keys[0], kvstow.Column("sum", np.ones((12, 64))))])
+
+
+def test_a_space_is_found_as_it_is(client, space):
+    found = client.find_space(space.name)
+    assert found.spec == SPEC
+    assert found.fingerprint == space.fingerprint
+    assert found.open and found.recipe == "raw"
+
+
+def test_the_name_of_another_models_space_is_refused(client, space):
+    with pytest.raises(kvstow.SpaceMismatch, match="layers"):
+        client.open_space(space.name, kvstow.KvSpec(**{**fields(SPEC), "layers": 13}), recipe="raw")
+
+
+def test_a_recipe_that_does_not_exist_is_named(client):
+    with pytest.raises(ValueError, match="int7"):
+        client.open_space("x", SPEC, recipe="int7")
+
+
+def test_shared_memory_is_writable_and_its_pages_do_not_travel(client, space):
+    prompt = Prompt()
+    page = prompt.pages[0].nbytes
+    room = client.buffer(4 * page)
+    assert room.dtype == np.uint8 and room.flags.writeable and room.size >= 4 * page
+    pages = [room[i * page : (i + 1) * page] for i in range(4)]
+    for part, data in zip(pages, prompt.pages):
+        part[:] = data.view(np.uint8).ravel()
+    puts = [kvstow.Page(key, part) for key, part in zip(prompt.keys, pages)]
+    assert outcomes(space.put(puts)) == ["STORED"] * 4
+    room[:] = 0
+    assert outcomes(space.get(prompt.keys, pages)) == ["HIT"] * 4
+    assert bytes(pages[2]) == prompt.pages[2].tobytes()
+
+
+def test_a_buffer_outlives_its_client(server):
+    client = kvstow.Client(server.address)
+    room = client.buffer(1 << 20)
+    client.close()
+    room[:] = 7
+    assert int(room.sum()) == 7 * room.size
+
+
+def test_keys_are_chained(client):
+    keys = kvstow.page_keys(range(200), 64)
+    assert len(keys) == 4 and all(len(key) == 32 for key in keys)
+    other = kvstow.page_keys([*range(100), 7, *range(101, 200)], 64)
+    assert other[0] == keys[0]
+    assert set(other[1:]).isdisjoint(keys)
+    assert kvstow.page_keys(range(200), 64, extras=[b"salt"])[0] != keys[0]
+    assert kvstow.page_keys(range(200), 64, page_extras=[[], [b"image"]])[:1] == keys[:1]
+    # docs/FORMAT.md pins the bytes of a key.
+    assert kvstow.page_keys([], 64) == []
+
+
+def test_a_plan_is_the_command_lines():
+    plan = kvstow.plan("llama-3.1-8b", recipe=["raw", "int8"])
+    assert plan["bytes_per_token"]["raw"] == 131072
+    with pytest.raises(ValueError, match="no-such-model"):
+        kvstow.plan("no-such-model")
+
+
+def test_encoded_pages_are_the_servers(server, client):
+    prompt = Prompt()
+    raw = client.open_space("encoded", SPEC, recipe="int8")
+    raw.put(prompt.puts())
+    with kvstow.Client(server.address, payload="encoded") as other:
+        space = other.open_space("encoded", SPEC, recipe="int8")
+        for a, b in zip(raw.get(prompt.keys), space.get(prompt.keys)):
+            assert bytes(a.data) == bytes(b.data)
+
+
+def fields(spec):
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
