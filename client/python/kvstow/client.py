@@ -17,6 +17,7 @@ there are misses, at once. Make clients after the fork, or use spawn.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -24,8 +25,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import atexit
 
 import numpy as np
 import numpy.typing as npt
@@ -493,9 +492,8 @@ def _to_gets(
 ) -> list[GetResult]:
     """With the data of hits; an array of ours is cut to the page."""
     return [
-        GetResult(
-            *result,
-            data=(room[: result[4]] if ours else room) if result[0] == "HIT" else None,
+        GetResult._make(
+            (*result, (room[: result[4]] if ours else room) if result[0] == "HIT" else None)
         )
         for result, room in zip(results, out)
     ]

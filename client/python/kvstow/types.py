@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -150,8 +150,7 @@ class Page:
             raise ValueError(f"first_position: {self.first_position} is less than 0")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(NamedTuple):
     """What became of a page that was put."""
 
     outcome: Outcome
@@ -167,8 +166,7 @@ class PutResult:
         return self.outcome in ("STORED", "ALREADY_THERE")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GetResult:
+class GetResult(NamedTuple):
     """What became of a page that was asked for, and how faithful it is. Only a hit has data."""
 
     outcome: Outcome
@@ -202,8 +200,7 @@ class GetResult:
         return np.frombuffer(self.keep_bytes, np.bool_).reshape(layers, self.tokens, -1)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PrefixHit:
+class PrefixHit(NamedTuple):
     """How many leading keys are stored. False where none is."""
 
     pages: int = 0
@@ -216,8 +213,7 @@ class PrefixHit:
         return self.pages > 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReportResult:
+class ReportResult(NamedTuple):
     """Whether a report of attention was taken (HIT), or why not."""
 
     outcome: Outcome

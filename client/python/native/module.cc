@@ -301,6 +301,41 @@ void BindPageCalls(nb::class_<NativeClient>& client) {
                   "Completions | None) -> tuple[Call, LayerPut]"));
 }
 
+// Waits for a call as a C++ worker does, and returns the seconds since `start`.
+double SecondsOf(Call& call, std::chrono::steady_clock::time_point start) {
+  const nb::gil_scoped_release release;
+  while (!call.WaitFor(std::chrono::seconds(1), false)) {
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What kvstow.bench compares Python with: the same calls, without Python while they run.
+void BindTimedCalls(nb::class_<NativeClient>& client) {
+  client
+      .def(
+          "time_put",
+          [](NativeClient& c, const SpaceInfo& space, nb::sequence pages) {
+            References references;
+            auto puts = PutsOf(space.spec, pages, references);
+            const auto start = std::chrono::steady_clock::now();
+            return SecondsOf(*c.Put(space.name, std::move(puts), std::move(references), nullptr),
+                             start);
+          },
+          nb::sig("def time_put(self, space: SpaceInfo, pages: Sequence[object], /) -> float"))
+      .def(
+          "time_get",
+          [](NativeClient& c, const SpaceInfo& space, nb::sequence keys, nb::sequence outs,
+             nb::handle bounds) {
+            References references;
+            auto gets = GetsOf(space.spec, keys, outs, bounds, references);
+            const auto start = std::chrono::steady_clock::now();
+            return SecondsOf(*c.Get(space.name, 0, std::move(gets), std::move(references), nullptr),
+                             start);
+          },
+          nb::sig("def time_get(self, space: SpaceInfo, keys: Sequence[bytes], out: object, "
+                  "bounds: object, /) -> float"));
+}
+
 nb::list PageKeyList(const std::vector<int32_t>& tokens, uint32_t page_tokens,
                      const std::vector<nb::bytes>& extras,
                      const std::vector<std::vector<nb::bytes>>& page_extras) {
@@ -334,6 +369,7 @@ NB_MODULE(_native, module) {
       .def("closed", &NativeClient::closed);
   BindUnaryCalls(client);
   BindPageCalls(client);
+  BindTimedCalls(client);
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,
              nb::sig("def page_keys(tokens: Sequence[int], page_tokens: int, extras: "
                      "Sequence[bytes], page_extras: Sequence[Sequence[bytes]]) -> list[bytes]"));
