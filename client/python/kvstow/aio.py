@@ -94,6 +94,7 @@ class Client:
         address: str = "127.0.0.1:7380",
         *,
         timeout: float = 10.0,
+        attempts: int = 6,
         payload: Payload = "raw",
         shared_bytes: int = 256 << 20,
         direct_connections: int = 8,
@@ -103,6 +104,7 @@ class Client:
         self._sync = sync.Client(
             address,
             timeout=timeout,
+            attempts=attempts,
             payload=payload,
             shared_bytes=shared_bytes,
             direct_connections=direct_connections,

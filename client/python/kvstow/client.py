@@ -56,6 +56,7 @@ class Client:
 
     address: HOST:PORT or unix:PATH.
     timeout: seconds that a call may take, with all its attempts.
+    attempts: in a row, at a server that refuses connections; 6 take about 2 s, 1 gives up at once.
     payload: how pages cross the network; "encoded" saves bytes and costs this process's CPU time.
     shared_bytes: at most, of `buffer()`s shared with a server on this host; 0 = none.
     direct_connections: for pages beside gRPC, at most; 0 = none.
@@ -68,6 +69,7 @@ class Client:
         address: str = "127.0.0.1:7380",
         *,
         timeout: float = 10.0,
+        attempts: int = 6,
         payload: Payload = "raw",
         shared_bytes: int = 256 << 20,
         direct_connections: int = 8,
@@ -79,6 +81,7 @@ class Client:
         self._native = _native.Client(
             address=address,
             timeout=timeout,
+            attempts=attempts,
             payload=payload,
             shared_bytes=shared_bytes,
             direct_connections=direct_connections,

@@ -162,14 +162,16 @@ void BindCall(nb::module_& module) {
       .def("filled", &LayerPut::Filled, nb::call_guard<nb::gil_scoped_release>());
 }
 
-std::unique_ptr<NativeClient> Connect(const std::string& address, double timeout,
+std::unique_ptr<NativeClient> Connect(const std::string& address, double timeout, int attempts,
                                       const std::string& payload, uint64_t shared_bytes,
                                       size_t direct_connections, int gpu,
                                       const std::vector<nb::bytes>& calibrations) {
   if (!(timeout > 0)) throw nb::value_error("timeout: must be more than 0 seconds");
+  if (attempts < 1) throw nb::value_error("attempts: must be 1 or more");
   ClientOptions options = {
       .address = address,
       .timeout = std::chrono::milliseconds(std::llround(std::ceil(std::min(timeout, 1e6) * 1e3))),
+      .attempts = attempts,
       .payload = PayloadOf(payload),
       .shared_bytes = shared_bytes,
       .direct_connections = direct_connections};
@@ -363,8 +365,8 @@ NB_MODULE(_native, module) {
   BindCall(module);
   auto client = nb::class_<NativeClient>(module, "Client");
   client
-      .def(nb::new_(&Connect), "address"_a, "timeout"_a, "payload"_a, "shared_bytes"_a,
-           "direct_connections"_a, "gpu"_a, "calibrations"_a)
+      .def(nb::new_(&Connect), "address"_a, "timeout"_a, "attempts"_a, "payload"_a,
+           "shared_bytes"_a, "direct_connections"_a, "gpu"_a, "calibrations"_a)
       .def("close", &NativeClient::Close)
       .def("closed", &NativeClient::closed);
   BindUnaryCalls(client);

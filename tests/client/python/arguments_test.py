@@ -132,6 +132,8 @@ def test_options_of_a_client_are_checked(server):
         kvstow.Client(server.address, payload="zip")
     with pytest.raises(ValueError, match="timeout"):
         kvstow.Client(server.address, timeout=0)
+    with pytest.raises(ValueError, match="attempts"):
+        kvstow.Client(server.address, attempts=0)
     with pytest.raises(ValueError, match="bytes: 0"):
         kvstow.Client(server.address).buffer(0)
 
