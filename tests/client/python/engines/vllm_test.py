@@ -1,0 +1,532 @@
+"""The vLLM connector with the real engine on the CPU, and the arithmetic of its halves without.
+
+Engines run in processes of their own: this file, run as a program, is one. It reads commands from
+stdin and writes results, as lines of JSON.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import kvstow
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vllm is not installed in this environment", allow_module_level=True)
+
+from smollm2 import FOLDER, save_smollm2
+
+TIMEOUT = 4.0
+RECOVERED = "Recovered from KV load failure"
+TOPICS = ("rivers", "clocks", "bridges", "violins", "harbours", "orchards", "stamps", "kites")
+RULES = (f"Rule {i}: answer question {i * 7 % 31} in order, and be brief." for i in range(14))
+COMMON = " ".join(RULES)
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def prompt(number, name=""):
+    topic = TOPICS[number % len(TOPICS)]
+    facts = " ".join(f"Fact {i} on {topic}{name}: {i * number % 17}." for i in range(12 + number))
+    return f"{COMMON} {facts} A short story about {topic}:"
+
+
+PROMPTS = [prompt(i) for i in range(6)]
+
+
+# The engine, in its own process.
+
+
+def break_loads(pid):
+    """From now on the server freezes once a load begins."""
+    from kvstow.vllm.worker import WorkerHalf
+
+    fetch = WorkerHalf._fetch
+
+    def frozen(self, pages, room, load):
+        os.kill(pid, signal.SIGSTOP)
+        return fetch(self, pages, room, load)
+
+    WorkerHalf._fetch = frozen
+
+
+def lose_page(number):
+    """The page of that number of each load is not found."""
+    from kvstow.vllm.worker import WorkerHalf
+
+    load_pages = WorkerHalf.load
+
+    def lost(self, metadata):
+        for load in metadata.loads:
+            if number < len(load.pages):
+                load.pages[number].key = b"lost" + load.pages[number].key[4:]
+        load_pages(self, metadata)
+
+    WorkerHalf.load = lost
+
+
+def serve_engine(options):
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(str(FOLDER), dtype="float32", enforce_eager=True, disable_log_stats=False, **options)
+
+    def generate(prompts, tokens=16):
+        settings = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        began = time.monotonic()
+        outputs = llm.generate(prompts, settings, use_tqdm=False)
+        seconds = time.monotonic() - began
+        found = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
+        return {
+            "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+            "cached": [output.num_cached_tokens for output in outputs],
+            "preemptions": found.get("vllm:num_preemptions", 0),
+            "seconds": seconds,
+        }
+
+    calls = {
+        "generate": generate,
+        "reset": lambda everywhere=False: llm.reset_prefix_cache(reset_connector=everywhere),
+        "break_loads": break_loads,
+        "lose_page": lose_page,
+    }
+    print(json.dumps("ready"), file=out, flush=True)
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        print(json.dumps(calls[name](*arguments)), file=out, flush=True)
+
+
+class Engine:
+    """An engine in a process of its own."""
+
+    def __init__(self, address, in_process=True, extra=None, **options):
+        if address:
+            settings = {"address": address, "recipe": "raw", "timeout": TIMEOUT}
+            options["kv_transfer_config"] = {
+                "kv_connector": "KvstowConnector",
+                "kv_connector_module_path": "kvstow.vllm",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": settings | (extra or {}),
+            }
+        options = {"max_model_len": 2048, "block_size": 32} | options
+        environment = os.environ | ENVIRONMENT
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(not in_process))
+        self.log = tempfile.NamedTemporaryFile("w+", prefix="vllm_test_")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+        )
+        assert self._read() == "ready"
+
+    def _read(self):
+        line = self.process.stdout.readline()
+        assert line, f"the engine has ended:\n{self.said()[-4000:]}"
+        return json.loads(line)
+
+    def said(self):
+        return Path(self.log.name).read_text(errors="replace")
+
+    def call(self, name, *arguments):
+        print(json.dumps([name, arguments]), file=self.process.stdin, flush=True)
+        return SimpleNamespace(**result) if isinstance(result := self._read(), dict) else result
+
+    def generate(self, prompts, tokens=16):
+        return self.call("generate", prompts, tokens)
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+
+
+@contextlib.contextmanager
+def engine(address, **options):
+    started = Engine(address, **options)
+    try:
+        yield started
+        started.close()
+    except BaseException:
+        lines = [line for line in started.said().splitlines() if "load weight" not in line]
+        print("\n".join(lines[-60:]))
+        raise
+    finally:
+        started.process.kill()
+
+
+@pytest.fixture(scope="module")
+def model():
+    try:
+        save_smollm2()
+    except FileNotFoundError as error:
+        pytest.skip(f"the test model is not here: {error}")
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    """An engine without the connector: its tokens are right."""
+    with engine("") as plain:
+        yield plain
+
+
+@pytest.fixture(scope="module")
+def right(plain):
+    """The tokens of PROMPTS."""
+    return plain.generate(PROMPTS).tokens
+
+
+def test_pages_of_chunked_prefills_serve_this_and_other_engines(right):
+    with kvstow.Server() as server:
+        with engine(server.address, max_num_batched_tokens=256) as first:
+            assert first.generate(PROMPTS).tokens == right
+            time.sleep(1)  # saves end in the background
+            first.call("reset")
+            again = first.generate(PROMPTS)
+            assert again.tokens == right
+            assert min(again.cached) >= 256, again.cached
+            first.call("reset", True)  # as after new weights: all pages are forgotten
+            other = first.generate(PROMPTS[:2])
+            assert other.tokens == right[:2]
+            assert other.cached[0] == 0, other.cached
+        with engine(server.address, in_process=False) as second:
+            shared = second.generate(PROMPTS)
+            assert shared.tokens == right
+            assert min(shared.cached) >= 256, shared.cached
+            half = second.generate([PROMPTS[0][: len(PROMPTS[0]) // 2]])
+            assert half.cached[0] > 0
+
+
+def test_preempted_requests_end_with_the_same_tokens(plain):
+    prompts = [prompt(i, "x") for i in range(5)]
+    right = plain.generate(prompts, 40).tokens
+    # 38 blocks of 32 tokens hold three prompts, but not their answers.
+    pool = {"num_gpu_blocks_override": 38, "max_model_len": 1024}
+    with kvstow.Server() as server, engine(server.address, **pool) as small:
+        first = small.generate(prompts, 40)
+        assert first.preemptions > 0
+        assert first.tokens == right
+        time.sleep(1)
+        small.call("reset")
+        again = small.generate(prompts, 40)
+        assert again.tokens == right
+        assert again.preemptions > first.preemptions
+        assert max(again.cached) > 0
+
+
+def test_dead_frozen_and_lossy_servers_leave_the_tokens_right(right):
+    """One engine meets them all, one after the other."""
+    with kvstow.Server() as server, engine(server.address) as faulty:
+        faulty.generate(PROMPTS)
+        time.sleep(1)
+        faulty.call("lose_page", 2)
+        faulty.call("reset")
+        lossy = faulty.generate(PROMPTS)
+        assert lossy.tokens == right
+        recoveries = faulty.said().count(RECOVERED)
+        assert recoveries > 0
+        faulty.call("lose_page", 10**6)
+
+        server.send_signal(signal.SIGSTOP)  # before the lookup
+        faulty.call("reset")
+        frozen = faulty.generate(PROMPTS[:3])
+        assert frozen.tokens == right[:3]
+        assert frozen.cached[0] == 0
+        server.send_signal(signal.SIGCONT)
+        time.sleep(6)  # the connector asks again after some seconds
+
+        faulty.call("break_loads", server.pid)  # between lookup and load
+        faulty.call("reset")
+        late = faulty.generate(PROMPTS[:3])
+        assert late.tokens == right[:3]
+        assert faulty.said().count(RECOVERED) > recoveries
+        assert late.seconds < TIMEOUT + 3 * frozen.seconds + 5
+        server.send_signal(signal.SIGCONT)
+
+        server.kill()
+        faulty.call("reset")
+        dead = faulty.generate(PROMPTS[:3])
+        assert dead.tokens == right[:3]
+
+
+# The halves, without an engine.
+
+
+class Request(SimpleNamespace):
+    """What the scheduler's half reads of a request. Blocks and hashes are of 32 tokens."""
+
+    def __init__(self, name, tokens, computed=0, **more):
+        super().__init__(request_id=name, num_tokens=tokens, num_computed_tokens=computed, **more)
+        self.skip_reading_prefix_cache = False
+        self.block_hashes = [bytes([i]) * 32 for i in range(tokens // 32)]
+
+
+class Halves:
+    """A scheduler's half, and the pages that its server holds: the first `stored` of 64 tokens."""
+
+    def __init__(self, server, stored, **settings):
+        from kvstow.vllm.identity import Identity
+        from kvstow.vllm.scheduler import SchedulerHalf
+        from kvstow.vllm.settings import Settings
+
+        name = f"halves/{stored}/{time.monotonic_ns()}"
+        identity = Identity(32, 2, "test", "1", name, 1)
+        settings = Settings.of({"address": server.address, "lookup_timeout": 5.0} | settings)
+        self.half = SchedulerHalf(settings, identity, 32)
+        spec = kvstow.KvSpec(
+            model="test", layers=1, kv_heads=1, head_dim=32, dtype="float16", page_tokens=64
+        )
+        self.client = kvstow.Client(server.address)
+        space = self.client.open_space(identity.space(0), spec, recipe="raw")
+        keys = [bytes([2 * page + 1]) * 32 for page in range(stored)]
+        assert all(
+            put.stored for put in space.put([kvstow.Page(k, spec.empty(1)[0]) for k in keys])
+        )
+
+    def __enter__(self):
+        return self.half
+
+    def __exit__(self, *_):
+        self.half.close()
+        self.client.close()
+
+
+def ask(half, request, computed):
+    end = time.monotonic() + 10
+    while (answer := half.matched(request, computed))[0] is None:
+        assert answer == (None, False) and time.monotonic() < end
+        time.sleep(0.002)
+    return answer
+
+
+def step(half, tokens, blocks):
+    """The metadata of a step that computes so many tokens of each request."""
+    state = SimpleNamespace(get_block_ids=lambda name: (blocks,))
+    return half.build(SimpleNamespace(num_scheduled_tokens=tokens, kv_connector_block_state=state))
+
+
+def test_a_hit_leaves_a_token_to_compute_and_spares_local_blocks(server):
+    with Halves(server, stored=4) as half:
+        request = Request("a", 4 * 64)
+        half.on_new_request(request)
+        assert ask(half, request, 0) == (3 * 64, True)
+        # The engine holds three blocks: one and a half pages.
+        assert ask(half, request, 96) == (96, True)
+        half.allocated(request, list(range(10, 18)), 96)
+        (load,) = step(half, {}, []).loads
+        assert [page.blocks for page in load.pages] == [[None, 13], [14, 15]]
+        assert [page.key[0] for page in load.pages] == [3, 5]
+        assert load.leases[0] != 0
+        assert step(half, {}, []).loads == []
+
+
+def test_only_pages_that_a_step_completes_and_the_server_lacks_are_saved(server):
+    with Halves(server, stored=1) as half:
+        request = Request("a", 4 * 64 + 5)
+        half.on_new_request(request)
+        assert ask(half, request, 0) == (64, True)
+        blocks = list(range(10, 19))
+        half.allocated(request, blocks, 64)
+        request.num_computed_tokens = 64
+        saves = step(half, {"a": 100}, blocks).saves  # 164 tokens: two pages
+        assert [(page.key[0], page.blocks, page.absent) for page in saves] == [(3, [12, 13], True)]
+        assert saves[0].first_position == 64
+        request.num_computed_tokens = 164
+        assert [page.key[0] for page in step(half, {"a": 92}, blocks).saves] == [5, 7]
+        assert step(half, {"a": 92}, blocks).saves == []
+        # A preempted request computes the same pages again.
+        request.num_computed_tokens = 0
+        assert step(half, {"a": 256}, blocks).saves == []
+
+
+def test_a_request_whose_load_failed_is_not_looked_up_again(server):
+    with Halves(server, stored=2) as half:
+        request = Request("a", 3 * 64)
+        half.on_new_request(request)
+        assert ask(half, request, 0) == (128, True)
+        half.allocated(request, list(range(20, 26)), 128)
+        half.update(SimpleNamespace(invalid_block_ids={21}, finished_recving={"a"}))
+        assert half.matched(request, 0) == (0, False)
+        half.finished(request)
+        half.on_new_request(request)
+        assert ask(half, request, 0) == (128, True)
+
+
+def test_a_reset_forgets_what_is_stored(server):
+    with Halves(server, stored=2) as half:
+        request = Request("a", 3 * 64)
+        half.on_new_request(request)
+        assert ask(half, request, 0)[0] == 128
+        half.reset()
+        assert ask(half, request, 0) == (0, False)
+        assert step(half, {"a": 192}, list(range(6))).saves == []
+
+
+def test_modes_and_excluded_requests_look_nothing_up(server):
+    request = Request("a", 3 * 64)
+    with Halves(server, stored=2, mode="save_only") as half:
+        assert half.matched(request, 0) == (0, False)
+    with Halves(server, stored=2, mode="read_only") as half:
+        half.on_new_request(request)
+        assert step(half, {"a": 192}, list(range(6))).saves == []
+        request.skip_reading_prefix_cache = True
+        assert half.matched(request, 0) == (0, False)
+
+
+def test_a_frozen_server_is_asked_once_in_a_while(own_server):
+    with Halves(own_server, stored=2, lookup_timeout=0.3) as half:
+        own_server.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert ask(half, Request("a", 192), 0) == (0, False)
+        assert time.monotonic() - began < 2
+        assert half.matched(Request("b", 192), 0) == (0, False)
+        own_server.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("adress", "x", "'adress' is no option"),
+        ("timeout", 0, "timeout: 0 must be more than 0"),
+        ("page_blocks", -1, "page_blocks: -1 is less than 0"),
+        ("mode", "both", "mode: 'both' must be one of"),
+        ("fidelity", "sparse", "cannot mask"),
+        ("space", "", "space: '' must have"),
+    ],
+)
+def test_settings_name_what_is_wrong(option, value, message):
+    from kvstow.vllm.settings import Settings
+
+    with pytest.raises(ValueError, match=message):
+        Settings.of({option: value})
+
+
+def test_long_and_salted_hashes_are_digested():
+    from kvstow.vllm.scheduler import page_key
+
+    assert page_key(b"a" * 64) == b"a" * 64
+    assert len(page_key(b"a" * 65)) == 32
+    assert page_key(b"a", b"salt") != page_key(b"a", b"tlas") != b"a"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "parts"),
+    [
+        ([0], [(1, 0)]),
+        ([0, 3, 6, 9], [(4, 3)]),
+        ([0, 1, 10, 11, 100, 101, 110, 111], [(2, 100), (2, 10), (2, 1)]),
+        ([0, 1, 3, 2], []),
+        ([0, 1, 10], []),
+    ],
+)
+def test_strides_of_an_axis(offsets, parts):
+    from kvstow.vllm.layout import strides_of
+
+    assert strides_of(offsets) == parts
+
+
+class PackedLayer:
+    """A layer whose backend packs channels in pairs and has the heads inside the tokens."""
+
+    heads, tokens, channels = 3, 8, 16
+
+    def __init__(self):
+        self.impl = self
+
+    def do_kv_cache_update(self, layer, key, value, cache, slots):
+        assert layer is self
+        room = cache.view(cache.shape[0], 2, self.channels // 2, self.tokens, self.heads, 2)
+        for kind, values in enumerate((key, value)):
+            pairs = values.unflatten(2, (-1, 2)).permute(2, 0, 1, 3)
+            for block in range(len(slots) // self.tokens):
+                part = slice(block * self.tokens, (block + 1) * self.tokens)
+                room[slots[block * self.tokens] // self.tokens, kind] = pairs[:, part]
+
+
+def test_blocks_of_an_unusual_layout_become_pages_and_come_back():
+    import torch
+
+    from kvstow.vllm.blocks import Blocks
+
+    layer = PackedLayer()
+    heads, tokens, channels = layer.heads, layer.tokens, layer.channels
+    # Two kernel blocks make a block of the scheduler, two of those a page.
+    caches = {f"layer{i}": torch.zeros(12, heads, tokens, 2 * channels) for i in range(2)}
+    blocks = Blocks(dict.fromkeys(caches, layer), caches, 6, 2, heads, channels)
+    kv = torch.randn(2, 2, 4 * tokens, heads, channels)
+    slots = torch.cat([torch.arange(part * tokens, (part + 1) * tokens) for part in (6, 7, 2, 3)])
+    for cache, (k, v) in zip(caches.values(), kv, strict=True):
+        layer.do_kv_cache_update(layer, k, v, cache, slots)
+    pages = torch.zeros(3, kv.numel())
+    blocks.gather([[3, 1]], blocks.slots(pages), [2])
+    assert torch.equal(pages[2].view(kv.shape), kv)
+    before = {name: cache.clone() for name, cache in caches.items()}
+    for cache in caches.values():
+        cache.zero_()
+    blocks.scatter(blocks.slots(pages), [2], [[None, 1]])
+    for name, cache in caches.items():
+        assert torch.equal(cache[2:4], before[name][2:4])
+        assert not cache[4:].any() and not cache[:2].any()
+
+
+def test_models_that_are_not_supported_are_named():
+    import torch
+    from kvstow.vllm.identity import unsupported
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+
+    def why(*specs, **parallel):
+        config = SimpleNamespace(
+            cache_config=SimpleNamespace(cache_dtype="fp8"),
+            parallel_config=SimpleNamespace(**parallel),
+        )
+        groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
+        return unsupported(config, SimpleNamespace(kv_cache_groups=groups))
+
+    shape = {"block_size": 32, "num_kv_heads": 2, "head_size": 64}
+    full = FullAttentionSpec(dtype=torch.bfloat16, **shape)
+    assert why(full) == ""
+    assert "2 KV cache groups" in why(full, full)
+    assert "MLAAttentionSpec" in why(MLAAttentionSpec(dtype=torch.bfloat16, **shape))
+    assert "fp8" in why(FullAttentionSpec(dtype=torch.uint8, **shape))
+    assert "decode_context" in why(full, decode_context_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"rope_theta": 1e4}, {"theta": 1e4}),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, {"theta": 5e5}),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            {"theta": 1e4, "scaling": "linear", "factor": 2.0},
+        ),
+        ({"rope_theta": 1e4, "model_type": "cohere"}, {"theta": 1e4, "layout": "interleaved"}),
+        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, {"theta": 1e4, "rotary_dims": 32}),
+        ({"rope_theta": 1e4, "rope_scaling": {"type": "other"}}, {"layout": "none"}),
+        ({}, {"layout": "none"}),
+    ],
+)
+def test_rotations_of_configs(config, expected):
+    from kvstow.vllm.identity import rope_of
+
+    assert rope_of(SimpleNamespace(**config), 64) == kvstow.Rope(**expected)
+
+
+if __name__ == "__main__":
+    serve_engine(json.loads(sys.argv[1]))
