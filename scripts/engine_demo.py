@@ -169,7 +169,7 @@ def space_bytes(address: str) -> str:
     command = [str(program("kvstow")), "spaces", "--server", address, "--format", "json"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     biggest = max(found["spaces"], key=lambda space: space["raw_bytes"])
-    raw, stored = biggest["raw_bytes"], biggest["stored_bytes"]
+    raw, stored = biggest["raw_bytes"], biggest["encoded_bytes"]
     return f"{raw / 2**20:.1f} MiB of K and V are {stored / 2**20:.1f} MiB at the server ({raw / stored:.1f} x)"
 
 

@@ -4,9 +4,8 @@
         space = client.open_space("llama", spec, recipe="int8")
         ...
 
-kvstow.aio has the same for asyncio, kvstow.hf a worker for Hugging Face transformers. The adapters
-for engines are kvstow.vllm, kvstow.lmcache and kvstow.sglang. None of them is imported here, and
-neither is torch.
+kvstow.aio has the same for asyncio, kvstow.hf is a worker for Hugging Face transformers, kvstow.vllm
+a connector for vLLM. None of them is imported here, and neither is torch.
 """
 
 from kvstow.client import Client, LayersPut, Space
