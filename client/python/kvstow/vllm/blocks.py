@@ -46,7 +46,9 @@ class Blocks:
 
     def slots(self, pages: torch.Tensor) -> Slots:
         """Pages [slots, elements] with the axes that copies need."""
-        return pages.unflatten(1, (len(self._views), 2, self._page_parts, *self._sizes))
+        axes = (len(self._views), 2, self._page_parts, *self._sizes)
+        slots: Slots = pages.unflatten(1, axes)  # type: ignore[no-untyped-call]
+        return slots
 
     def gather(self, pages: Sequence[Sequence[int]], slots: Slots, numbers: Sequence[int]) -> None:
         """Copies blocks into slots: pages[i] into slots[numbers[i]]."""
@@ -94,7 +96,7 @@ class Blocks:
         dense = torch.empty(shape, dtype=slots.dtype, device=self._device)
         for layer, views in enumerate(self._views):
             for kind, view in enumerate(views):
-                dense[:, layer, kind] = view[index].unflatten(0, (len(pages), -1))
+                dense[:, layer, kind] = view[index].unflatten(0, (len(pages), -1))  # type: ignore[no-untyped-call]
         for i, number in enumerate(numbers):
             slots[number].copy_(dense[i])
 
