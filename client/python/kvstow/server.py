@@ -49,6 +49,7 @@ class Server:
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="kvstow_"))
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()  # a forked child leaves its parent's server alone
         values: dict[str, object] = {"host_bytes": host_bytes, "disk_path": disk_path}
         values |= {"disk_bytes": disk_bytes, "recipe": recipe}
         if local_bytes:
@@ -119,7 +120,9 @@ class Server:
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Stops it and removes its log. A disk_path stays."""
+        """Stops it and removes its log. A disk_path stays. In a forked child: nothing."""
+        if os.getpid() != self._owner:
+            return
         self.stop()
         _running.discard(self)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -191,6 +191,23 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_a_forked_child_that_ends_leaves_its_parents_server_and_client():
+    """Its own end runs the same clean-up as its parent's. In a process of its own."""
+    code = """
+import os, sys, kvstow
+spec = kvstow.KvSpec(model="m", layers=2, kv_heads=2, head_dim=64, dtype="float16", page_tokens=64)
+with kvstow.Server("64MiB") as server, kvstow.Client(server.address) as client:
+    space = client.open_space("s", spec, recipe="raw")
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert server.pid and server.log()
+    assert space.put([kvstow.Page(b"k", spec.empty(1)[0])])[0].stored
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_an_interpreter_ends_with_calls_open(own_server):
     """Neither a client that nobody closed nor an open call keeps or breaks the end."""
     code = f"""
