@@ -4,8 +4,9 @@
         space = client.open_space("llama", spec, recipe="int8")
         ...
 
-kvstow.aio has the same for asyncio, kvstow.hf is a worker for Hugging Face transformers, kvstow.vllm
-a connector for vLLM. None of them is imported here, and neither is torch.
+kvstow.aio has the same for asyncio. kvstow.hf is a worker for Hugging Face transformers, kvstow.vllm
+a connector for vLLM, kvstow.lmcache a second level for LMCache. None of them is imported here, and
+neither is torch.
 """
 
 from kvstow.client import Client, LayersPut, Space

@@ -1,0 +1,247 @@
+"""Level 2 of LMCache's multiprocess server: its chunks in kvstowd, compressed and shared by nodes.
+
+    lmcache ... --l2-adapter '{"type": "native_plugin", "module_path": "kvstow.lmcache",
+        "class_name": "KvstowL2", "adapter_params": {"address": "127.0.0.1:7380"}}'
+
+LMCache gives values of any size and does not say what is in them. A value becomes pages of up to
+4 MiB, whose "tokens" are rows of values in a line. Recipes that go by a row's own values fit that:
+raw, lossless, int8, int4. Each model, rank and group of LMCache has a space of its own.
+
+Nothing here imports LMCache. Its adapter calls the methods of KvstowL2 on its own threads, hears of
+their ends through a descriptor, and never waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeAlias
+
+from kvstow.client import Client, Space
+from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope
+
+Completion: TypeAlias = tuple[int, bool, str, list[bool] | None]
+"""The number of a call, whether all of it worked, why not, and the same for each key."""
+
+_ROW = 512  # values in what stands for a token: 8 "heads" of 64
+_ROWS = 4096  # in a page
+_FIELDS_OF_SPACE = 3  # of a key: model, rank and group; the chunk's hash and the salt follow
+
+
+class KvstowL2:
+    """A connector as LMCache's `native_plugin` wants it. Thread-safe.
+
+    address: HOST:PORT or unix:PATH of the server.
+    recipe: of the spaces that it makes; "lossless" and "raw" give the very bytes back.
+    dtype: of LMCache's values, for recipes that look at them.
+    space: the first part of the names of its spaces.
+    timeout: seconds that a call may take.
+    payload: how pages cross the network; see kvstow.Client.
+    threads: calls that run at once.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:7380",
+        *,
+        recipe: str = "lossless",
+        dtype: Literal["float16", "bfloat16"] = "bfloat16",
+        space: str = "lmcache",
+        timeout: float = 10.0,
+        payload: Payload = "raw",
+        threads: int = 4,
+    ) -> None:
+        if dtype not in ("float16", "bfloat16"):
+            raise ValueError(f"dtype: {dtype!r} must be 'float16' or 'bfloat16'")
+        if threads < 1:
+            raise ValueError(f"threads: {threads} is less than 1")
+        self._recipe = recipe
+        self._dtype: Literal["float16", "bfloat16"] = dtype
+        self._prefix = space
+        self._fidelity: Fidelity = "exact" if recipe in ("raw", "lossless") else ""
+        self._client = Client(address, timeout=timeout, payload=payload)
+        self._spaces: dict[str, Space] = {}
+        self._lock = threading.Lock()
+        self._done: list[Completion] = []
+        self._numbers = itertools.count(1)
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kvstow_l2")
+
+    # What LMCache calls.
+
+    def event_fd(self) -> int:
+        """A descriptor that is readable while drain_completions has something."""
+        return self._descriptor
+
+    def submit_batch_set(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
+        """Stores values. They must not change until the call has ended."""
+        return self._submit(self._set, keys, values)
+
+    def submit_batch_get(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
+        """Fills memory with values of exactly its sizes."""
+        return self._submit(self._get, keys, values)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Asks which values are there, and keeps them while a lease lasts."""
+        return self._submit(self._exists, keys)
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        return self._submit(self._delete, keys)
+
+    def drain_completions(self) -> list[Completion]:
+        """The calls that ended since the last time."""
+        with self._lock:
+            try:
+                os.eventfd_read(self._descriptor)
+            except BlockingIOError:
+                pass
+            done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """Ends open calls."""
+        self._client.close()
+        self._threads.shutdown(cancel_futures=True)
+        os.close(self._descriptor)
+
+    # Calls.
+
+    def _submit(self, run: Callable[..., tuple[list[bool], str]], *arguments: object) -> int:
+        number = next(self._numbers)
+        self._threads.submit(self._run, number, run, arguments)
+        return number
+
+    def _run(
+        self, number: int, run: Callable[..., tuple[list[bool], str]], arguments: Sequence[object]
+    ) -> None:
+        try:
+            each, why = run(*arguments)
+            completion: Completion = (number, all(each), why, each)
+        except Exception as error:  # LMCache must hear of the end of every call
+            completion = (number, False, str(error), None)
+        with self._lock:
+            self._done.append(completion)
+            os.eventfd_write(self._descriptor, 1)
+
+    def _set(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:
+        good = [False] * len(keys)
+        why = ""
+        for space, numbers in self._by_space(keys):
+            pages = [
+                [Page(name, _padded(part), at * _ROWS) for at, name, part in self._pages(keys[i], values[i])]
+                for i in numbers
+            ]
+            results = iter(space.put([page for value in pages for page in value]))
+            for i, value in zip(numbers, pages):
+                ended = [next(results) for _ in value]
+                good[i] = all(result.stored for result in ended)
+                why = why or next((r.message for r in ended if not r.stored), "")
+        return good, why
+
+    def _get(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:
+        good = [False] * len(keys)
+        for space, numbers in self._by_space(keys):
+            pages = [(i, *page) for i in numbers for page in self._pages(keys[i], values[i])]
+            rooms = [_padded(part) for _, _, _, part in pages]
+            for i in numbers:
+                good[i] = True
+            results = space.get([name for _, _, name, _ in pages], rooms)
+            for (i, at, _, part), room, result in zip(pages, rooms, results):
+                rows = len(room) // (2 * _ROW)
+                if not result.hit or (result.tokens, result.first_position) != (rows, at * _ROWS):
+                    good[i] = False
+                elif room is not part:
+                    part[:] = room[: len(part)]
+        return good, ""
+
+    def _exists(self, keys: Sequence[str]) -> tuple[list[bool], str]:
+        there = [False] * len(keys)
+        why = ""
+        for space, numbers in self._by_space(keys):
+            first = [_page_name(keys[i], 0) for i in numbers]
+            at = 0
+            while at < len(first):  # a lookup ends at the first that is not there
+                hit = space.lookup(first[at:])
+                for i in numbers[at : at + hit.pages]:
+                    there[i] = True
+                at += hit.pages + 1
+                if hit.message:
+                    why = hit.message
+                    break
+        return there, why
+
+    def _delete(self, keys: Sequence[str]) -> tuple[list[bool], str]:
+        gone = [False] * len(keys)
+        for space, numbers in self._by_space(keys):
+            left = list(numbers)
+            for at in itertools.count():  # nobody says how many pages a value has
+                outcomes = space.delete([_page_name(keys[i], at) for i in left], force=True)
+                left = [i for i, outcome in zip(left, outcomes) if outcome == "HIT"]
+                for i in left:
+                    gone[i] = True
+                if not left:
+                    break
+        return gone, ""
+
+    # Names.
+
+    def _by_space(self, keys: Sequence[str]) -> list[tuple[Space, list[int]]]:
+        """The keys' numbers, by the space that they belong to."""
+        found: dict[str, list[int]] = {}
+        for number, key in enumerate(keys):
+            owner = "@".join(key.split("@")[:_FIELDS_OF_SPACE])
+            found.setdefault(owner, []).append(number)
+        return [(self._space(owner), numbers) for owner, numbers in found.items()]
+
+    def _space(self, owner: str) -> Space:
+        with self._lock:
+            space = self._spaces.get(owner)
+        if space is None:
+            digest = hashlib.sha256(f"{owner}@{self._recipe}@{self._dtype}".encode()).hexdigest()
+            short = re.sub(r"[^A-Za-z0-9._-]", "-", owner)[-40:]
+            spec = KvSpec(
+                model=owner,
+                layers=1,
+                kv_heads=8,
+                head_dim=64,
+                head_dim_v=0,
+                dtype=self._dtype,
+                page_tokens=_ROWS,
+                rope=Rope(layout="none"),
+                engine="lmcache:1",
+            )
+            name = f"{self._prefix}/{short}/{digest[:16]}"
+            space = self._client.open_space(
+                name, spec, recipe=self._recipe, fidelity=self._fidelity
+            )
+            with self._lock:
+                space = self._spaces.setdefault(owner, space)
+        return space
+
+    def _pages(self, key: str, value: memoryview) -> list[tuple[int, bytes, memoryview]]:
+        """A value's pages: number, name, and their parts of its memory."""
+        data = value.cast("B") if value.format != "B" or value.ndim != 1 else value
+        step = _ROWS * _ROW * 2
+        return [
+            (at, _page_name(key, at), data[at * step : (at + 1) * step])
+            for at in range(max(1, -(-len(data) // step)))
+        ]
+
+
+def _page_name(key: str, page: int) -> bytes:
+    return hashlib.sha256(f"{page}@{key}".encode()).digest()
+
+
+def _padded(part: memoryview) -> memoryview:
+    """Whole rows: the part itself, or memory of its own with a copy of the part."""
+    row = _ROW * 2
+    if len(part) % row == 0 and len(part) > 0:
+        return part
+    room = memoryview(bytearray(max(1, -(-len(part) // row)) * row))
+    room[: len(part)] = part
+    return room

@@ -1,0 +1,142 @@
+"""KvstowL2 under LMCache itself: its native_plugin adapter, and its own bench with verification."""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lmcache", reason="lmcache is not installed in this environment")
+
+import kvstow  # noqa: E402
+import torch  # noqa: E402
+from lmcache.v1.distributed.api import ObjectKey  # noqa: E402
+from lmcache.v1.distributed.l2_adapters.config import get_type_name_for_config  # noqa: E402,F401
+from lmcache.v1.distributed.l2_adapters.native_plugin_l2_adapter import (  # noqa: E402
+    NativePluginL2AdapterConfig,
+    _create_native_plugin_l2_adapter,
+)
+from lmcache.v1.memory_management import (  # noqa: E402
+    MemoryFormat,
+    MemoryObjMetadata,
+    TensorMemoryObj,
+)
+
+BYTES = 3 << 20
+
+
+def plugin(address, **parameters):
+    return {
+        "type": "native_plugin",
+        "module_path": "kvstow.lmcache",
+        "class_name": "KvstowL2",
+        "adapter_params": {"address": address, **parameters},
+    }
+
+
+@pytest.fixture
+def adapter(server):
+    config = NativePluginL2AdapterConfig.from_dict(plugin(server.address))
+    adapter = _create_native_plugin_l2_adapter(config)
+    yield adapter
+    adapter.close()
+
+
+def keys(first, count):
+    return [
+        ObjectKey(chunk_hash=i.to_bytes(16, "big"), model_name="org/model", kv_rank=0)
+        for i in range(first, first + count)
+    ]
+
+
+def chunks(count, fill=None):
+    """Memory as LMCache's own: bfloat16 values."""
+    made = []
+    for i in range(count):
+        data = torch.empty(BYTES, dtype=torch.uint8)
+        if fill is None:
+            torch.manual_seed(i)
+            data.view(torch.bfloat16).normal_()
+        else:
+            data.fill_(fill)
+        metadata = MemoryObjMetadata(
+            shape=torch.Size([BYTES]),
+            dtype=torch.uint8,
+            address=0,
+            phy_size=BYTES,
+            fmt=MemoryFormat.KV_2LTD,
+            ref_count=1,
+        )
+        made.append(TensorMemoryObj(raw_data=data, metadata=metadata, parent_allocator=None))
+    return made
+
+
+def wait(descriptor):
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    assert poller.poll(60_000), "LMCache heard of no end"
+
+
+def found(adapter, names):
+    task = adapter.submit_lookup_and_lock_task(names, {})
+    wait(adapter.get_lookup_and_lock_event_fd())
+    bitmap = adapter.query_lookup_and_lock_result(task)
+    return [bitmap.test(i) for i in range(len(names))]
+
+
+def load(adapter, names, objects):
+    task = adapter.submit_load_task(names, objects)
+    wait(adapter.get_load_event_fd())
+    bitmap = adapter.query_load_result(task)
+    return [bitmap.test(i) for i in range(len(names))]
+
+
+def test_chunks_come_back_as_they_were(adapter):
+    names, stored = keys(0, 4), chunks(4)
+    task = adapter.submit_store_task(names, stored)
+    wait(adapter.get_store_event_fd())
+    assert adapter.pop_completed_store_tasks()[task].is_successful()
+    assert found(adapter, names + keys(100, 1)) == [True] * 4 + [False]
+    rooms = chunks(4, fill=0xAA)
+    assert load(adapter, names, rooms) == [True] * 4
+    for room, chunk in zip(rooms, stored):
+        assert torch.equal(room.raw_data, chunk.raw_data)
+    adapter.submit_unlock(names)
+    adapter.delete(names[:2])
+    assert found(adapter, names) == [False, False, True, True]
+
+
+def test_a_dead_server_is_a_miss(own_server):
+    config = NativePluginL2AdapterConfig.from_dict(plugin(own_server.address, timeout=2))
+    adapter = _create_native_plugin_l2_adapter(config)
+    names = keys(0, 2)
+    own_server.kill()
+    task = adapter.submit_store_task(names, chunks(2))
+    wait(adapter.get_store_event_fd())
+    assert not adapter.pop_completed_store_tasks()[task].is_successful()
+    assert found(adapter, names) == [False, False]
+    assert load(adapter, names, chunks(2)) == [False, False]
+    adapter.close()
+
+
+@pytest.mark.parametrize("recipe", ["raw", "lossless"])
+def test_lmcaches_own_bench_verifies_every_byte(server, recipe):
+    command = [Path(sys.executable).parent / "lmcache", "bench", "l2", "--no-skip-verify"]
+    command += ["--rounds", "2", "--num-keys", "8", "--data-size-kb", "4096"]
+    command += ["--l2-adapter", json.dumps(plugin(server.address, recipe=recipe, space=recipe))]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "LMCACHE_DISABLE_BANNER": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert re.findall(r"Total success: +(\d+)", said) == ["16", "0", "16"], said
+    assert "erif" in said and "ismatch" not in said, said
+    assert kvstow.__version__

@@ -1,0 +1,128 @@
+"""KvstowL2 as LMCache's native plugin calls it; engines/lmcache_test.py has LMCache itself."""
+
+import select
+
+import kvstow.lmcache
+import numpy as np
+import pytest
+
+KEY = "org/model@00000001@0@{:032x}"
+SIZES = (1, 1000, 1024, 300_000, 4 << 20, (9 << 20) + 7)
+
+
+class Caller:
+    """Waits for completions as LMCache's thread does."""
+
+    def __init__(self, l2):
+        self.l2 = l2
+        self.done = {}
+
+    def result(self, number):
+        poller = select.poll()
+        poller.register(self.l2.event_fd(), select.POLLIN)
+        while number not in self.done:
+            assert poller.poll(60_000), "no completion came"
+            for ended, ok, why, each in self.l2.drain_completions():
+                self.done[ended] = (ok, why, each)
+        return self.done[number]
+
+    def set(self, keys, values):
+        return self.result(self.l2.submit_batch_set(keys, [memoryview(v) for v in values]))
+
+    def get(self, keys, values):
+        return self.result(self.l2.submit_batch_get(keys, [memoryview(v) for v in values]))
+
+    def exists(self, keys):
+        return self.result(self.l2.submit_batch_exists(keys))
+
+    def delete(self, keys):
+        return self.result(self.l2.submit_batch_delete(keys))
+
+
+@pytest.fixture
+def caller(server, request):
+    l2 = kvstow.lmcache.KvstowL2(server.address, space=f"lm{abs(hash(request.node.name)) % 10**8}")
+    yield Caller(l2)
+    l2.close()
+
+
+def value(size, seed):
+    return bytearray(np.random.default_rng(seed).bytes(size))
+
+
+def test_values_of_any_size_come_back_as_they_were(caller):
+    keys = [KEY.format(i) for i in range(len(SIZES))]
+    values = [value(size, i) for i, size in enumerate(SIZES)]
+    assert caller.set(keys, values) == (True, "", [True] * len(keys))
+    rooms = [bytearray(size) for size in SIZES]
+    assert caller.get(keys, rooms) == (True, "", [True] * len(keys))
+    assert rooms == values
+
+
+def test_a_value_that_is_not_there_is_told_by_key(caller):
+    keys = [KEY.format(i) for i in range(4)]
+    caller.set(keys[1:3], [value(5000, i) for i in range(2)])
+    assert caller.exists(keys)[2] == [False, True, True, False]
+    assert caller.get(keys, [bytearray(5000) for _ in keys])[2] == [False, True, True, False]
+
+
+def test_a_value_of_another_size_is_no_hit(caller):
+    key = [KEY.format(0)]
+    caller.set(key, [value(8 << 20, 0)])
+    for size in (4096, 4 << 20, 9 << 20):
+        ok, _, each = caller.get(key, [bytearray(size)])
+        assert (ok, each) == ((True, [True]) if size == 4 << 20 else (False, [False]))
+
+
+def test_deleted_values_are_gone(caller):
+    keys = [KEY.format(i) for i in range(3)]
+    caller.set(keys, [value(9 << 20, i) for i in range(3)])
+    assert caller.delete([*keys[:2], KEY.format(99)])[2] == [True, True, False]
+    assert caller.exists(keys)[2] == [False, False, True]
+    # Nothing of them is left: not even their later pages.
+    assert caller.delete(keys[:2])[2] == [False, False]
+
+
+def test_models_ranks_and_salts_do_not_share(caller):
+    keys = ["a@00000000@0@ff", "b@00000000@0@ff", "a@00000001@0@ff", "a@00000000@1@ff", "a@00000000@0@ff@salt"]
+    values = [value(2048, i) for i in range(len(keys))]
+    assert caller.set(keys, values)[0]
+    rooms = [bytearray(2048) for _ in keys]
+    assert caller.get(keys, rooms)[0]
+    assert rooms == values
+
+
+def test_a_lossy_recipe_is_near(server):
+    l2 = kvstow.lmcache.KvstowL2(server.address, space="lmlossy", recipe="int8", dtype="float16")
+    caller = Caller(l2)
+    numbers = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float16)
+    assert caller.set([KEY.format(7)], [numbers.view(np.uint8)])[0]
+    back = np.zeros_like(numbers)
+    assert caller.get([KEY.format(7)], [back.view(np.uint8)])[0]
+    assert 0 < float(np.abs(back - numbers).max()) < 0.05
+    l2.close()
+
+
+def test_a_dead_server_is_a_miss(own_server):
+    l2 = kvstow.lmcache.KvstowL2(own_server.address, timeout=2)
+    caller = Caller(l2)
+    keys = [KEY.format(i) for i in range(3)]
+    values = [value(5000, i) for i in range(3)]
+    assert caller.set(keys, values)[0]
+    own_server.kill()
+    ok, why, each = caller.exists(keys)
+    assert each == [False] * 3 and "UNAVAILABLE" in why
+    assert caller.get(keys, values)[2] == [False] * 3
+    ok, why, _ = caller.set(keys, values)
+    assert not ok and why
+    assert caller.delete(keys)[2] == [False] * 3
+    own_server.start()
+    assert caller.set(keys, values)[0]
+    l2.close()
+
+
+def test_wrong_parameters_are_named():
+    with pytest.raises(ValueError, match="dtype"):
+        kvstow.lmcache.KvstowL2(dtype="int8")
+    with pytest.raises(ValueError, match="threads"):
+        kvstow.lmcache.KvstowL2(threads=0)
