@@ -26,7 +26,8 @@ from kvstow.client import Client, Space
 from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope
 
 Completion: TypeAlias = tuple[int, bool, str, list[bool] | None]
-"""The number of a call, whether all of it worked, why not, and the same for each key."""
+"""The number of a call, whether it worked, why not, and the answer for each key. A call that stores
+worked if all is stored. The others worked if the server was asked, whatever it has."""
 
 _ROW = 512  # values in what stands for a token: 8 "heads" of 64
 _ROWS = 4096  # in a page
@@ -121,7 +122,7 @@ class KvstowL2:
     ) -> None:
         try:
             each, why = run(*arguments)
-            completion: Completion = (number, all(each), why, each)
+            completion: Completion = (number, not why, why, each)
         except Exception as error:  # LMCache must hear of the end of every call
             completion = (number, False, str(error), None)
         with self._lock:
@@ -140,7 +141,7 @@ class KvstowL2:
             for i, value in zip(numbers, pages):
                 ended = [next(results) for _ in value]
                 good[i] = all(result.stored for result in ended)
-                why = why or next((r.message for r in ended if not r.stored), "")
+                why = why or next((r.message or r.outcome for r in ended if not r.stored), "")
         return good, why
 
     def _get(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:
