@@ -357,6 +357,8 @@ nb::list PageKeyList(const std::vector<int32_t>& tokens, uint32_t page_tokens,
 }
 
 NB_MODULE(_native, module) {
+  // A client that nobody closed before the interpreter ended is not worth a page of warnings.
+  nb::set_leak_warnings(false);
   nb::class_<KvSpec>(module, "Spec")
       .def(nb::new_([](nb::handle spec) { return SpecOf(spec); }))
       .def_prop_ro("token_bytes", [](const KvSpec& spec) { return BytesPerToken(spec); });
