@@ -115,9 +115,11 @@ class Server:
             self._process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends it a signal: SIGSTOP freezes it, SIGCONT wakes it."""
+        """Sends it a signal: SIGSTOP freezes it, SIGCONT wakes it. Returns once it is frozen."""
         if self.pid:
             os.kill(self.pid, number)
+            if number == signal.SIGSTOP:  # each of its threads stops in its own time
+                os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def close(self) -> None:
         """Stops it and removes its log. A disk_path stays. In a forked child: nothing."""

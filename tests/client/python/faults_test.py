@@ -208,39 +208,45 @@ with kvstow.Server("64MiB") as server, kvstow.Client(server.address) as client:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def run_while_frozen(server, code):
+    """Runs code in a process of its own whose space's server freezes before the code begins."""
+    begin = f"""
+import kvstow, os, signal, sys, threading
+spec = kvstow.KvSpec(model="m", layers=2, kv_heads=2, head_dim=64, dtype="float16", page_tokens=64)
+client = kvstow.Client({server.address!r}, timeout=600)
+space = client.open_space("s", spec, recipe="raw")
+print("open", flush=True)
+sys.stdin.readline()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "open\n"
+        server.send_signal(signal.SIGSTOP)
+        out, errors = process.communicate("go\n", timeout=60)
+        assert process.returncode == 0, errors
+        return out
+    finally:
+        process.kill()
+        server.send_signal(signal.SIGCONT)
+
+
 def test_an_interpreter_ends_with_calls_open(own_server):
     """Neither a client that nobody closed nor an open call keeps or breaks the end."""
-    code = f"""
-import numpy as np, kvstow, os, signal
-spec = kvstow.KvSpec(model="m", layers=2, kv_heads=2, head_dim=64, dtype="float16", page_tokens=64)
-client = kvstow.Client({own_server.address!r}, timeout=600)
-space = client.open_space("s", spec, recipe="raw")
-os.kill({own_server.pid}, signal.SIGSTOP)
-call = space.start_put([kvstow.Page(b"k", spec.empty(1)[0])])
-"""
-    try:
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    finally:
-        own_server.send_signal(signal.SIGCONT)
+    run_while_frozen(own_server, 'call = space.start_put([kvstow.Page(b"k", spec.empty(1)[0])])')
 
 
 def test_control_c_ends_a_wait(own_server):
-    code = f"""
-import kvstow, signal, threading, os
-spec = kvstow.KvSpec(model="m", layers=2, kv_heads=2, head_dim=64, dtype="float16", page_tokens=64)
-client = kvstow.Client({own_server.address!r}, timeout=600)
-space = client.open_space("s", spec, recipe="raw")
-os.kill({own_server.pid}, signal.SIGSTOP)
+    code = """
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     space.get([b"k"])
 except KeyboardInterrupt:
     print("interrupted")
 """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
-        )
-        assert done.stdout == "interrupted\n"
-    finally:
-        own_server.send_signal(signal.SIGCONT)
+    assert run_while_frozen(own_server, code) == "interrupted\n"
