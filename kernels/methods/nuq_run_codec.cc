@@ -13,7 +13,7 @@
 #include "kernels/methods/vector_run_codec.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
-#include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/outlier_values.h"
 #include "kernels/quantize/scalar_lloyd.h"
 
@@ -130,7 +130,7 @@ class NuqCoder final : public VectorCoder {
           row[c] = (x[c] - scale.middle) * scale.inverse;
         }
       }
-      NearestEntries(BookOf(slab), row.data(), width, 1, codes.data() + t * width);
+      CodebookLoops::Best().nearest(BookOf(slab), row.data(), width, 1, codes.data() + t * width);
     }
     const size_t at = out.size();
     out.resize(at + FixedBytes(slab, tokens));

@@ -16,6 +16,7 @@
 #include "kernels/page/half.h"
 #include "kernels/page/split_mix.h"
 #include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/transform/dense_product.h"
 #include "kernels/transform/hadamard.h"
 
@@ -123,10 +124,12 @@ bool EncodeRest(const std::vector<float>& rest, size_t width, uint32_t bits, std
     const float root = std::sqrt(static_cast<float>(n));
     for (size_t t = 0; t < tokens; ++t) {
       const float* const x = values.data() + t * n;
-      const uint16_t half = FloatToHalf(static_cast<float>(std::sqrt(SquaredLength(x, n))) / root);
+      const uint16_t half = FloatToHalf(
+          static_cast<float>(std::sqrt(CodebookLoops::Best().squared_length(x, n))) / root);
       ok = ok && IsFiniteHalf(half);
       scales[t] = HalfToFloat(half);
-      NearestEntries(entries, x, n, scales[t] > 0 ? 1 / scales[t] : 0, codes.data() + t * n);
+      CodebookLoops::Best().nearest(entries, x, n, scales[t] > 0 ? 1 / scales[t] : 0,
+                                    codes.data() + t * n);
     }
     auto* const body = reinterpret_cast<uint8_t*>(out.data()) + at;
     StoreHalves(scales.data(), tokens, body);
@@ -147,7 +150,8 @@ bool AddRest(const uint8_t* body, size_t width, size_t tokens, uint32_t bits, fl
     UnpackBits(body + 2 * tokens, codes.size(), bits, codes.data());
     body += 2 * tokens + PackedBytes(codes.size(), bits);
     for (size_t t = 0; t < tokens; ++t) {
-      ScaledEntries(entries, codes.data() + t * n, n, scales[t], rest.data() + t * n);
+      CodebookLoops::Best().scaled(entries, codes.data() + t * n, n, scales[t],
+                                   rest.data() + t * n);
     }
     InverseSignedHadamard(tokens, n, rest.data());
     for (size_t t = 0; t < tokens; ++t) {

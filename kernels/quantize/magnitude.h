@@ -1,6 +1,6 @@
 // The scale of a vector code: the largest magnitude of each vector, as fp16 holds it.
 //
-// Free functions, thread-safe; the fast one gives the same bits as the reference.
+// Free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_QUANTIZE_MAGNITUDE_H_
 #define KVSTOW_KERNELS_QUANTIZE_MAGNITUDE_H_
 
@@ -11,7 +11,6 @@ namespace kvstow {
 // tops[v] = fp16(max |x|) of vector v of `count` vectors of `dim` finite values. Returns
 // false when one is beyond fp16.
 bool VectorTops(const float* values, size_t count, size_t dim, float* tops);
-bool VectorTopsReference(const float* values, size_t count, size_t dim, float* tops);
 
 }  // namespace kvstow
 
