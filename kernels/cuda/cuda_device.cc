@@ -17,11 +17,12 @@
 #include "kernels/cuda/cuda_lanes.h"
 #include "kernels/cuda/cuda_scorer.h"
 #include "kernels/device/device.h"
+#include "kernels/device/device_kernels.h"
 
 namespace kvstow {
 namespace {
 
-class Cuda final : public Device {
+class Cuda final : public Device, public DeviceKernels {
  public:
   Cuda(int ordinal, std::string name) : ordinal_(ordinal), name_(std::move(name)) {}
   ~Cuda() override {
@@ -90,6 +91,8 @@ class Cuda final : public Device {
     KVSTOW_RETURN_IF_ERROR(lane->Drain(cudaSuccess, "allocating"));
     return buffer;
   }
+
+  DeviceKernels& kernels() override { return *this; }
 
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
