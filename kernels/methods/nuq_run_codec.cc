@@ -245,14 +245,14 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeNuqRunCodec(
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "outliers", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", 3, kLeastBits, kMostBits));
   KVSTOW_ASSIGN_OR_RETURN(const double outliers, ReadOutlierShare(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 1));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 1));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<NuqTables>(arguments, spec, std::move(calibration)));
   if (tables->outliers != static_cast<float>(outliers)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "op 'nuq': outliers=", outliers, ", and the calibration was made for ", tables->outliers));
   }
-  return MakeVectorRunCodec(spec, 1, kept,
+  return MakeVectorRunCodec(spec, 1, raw_tokens,
                             std::make_unique<NuqCoder>(spec, std::move(tables), bits));
 }
 

@@ -296,12 +296,12 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakePredictRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "run", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, ReadBits(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<PredictTables>(arguments, spec, std::move(calibration)));
   const uint32_t layers = std::min(need.layers_per_run, spec.layers);
-  return MakeVectorRunCodec(spec, layers, kept,
+  return MakeVectorRunCodec(spec, layers, raw_tokens,
                             std::make_unique<PredictCoder>(spec, std::move(tables), bits));
 }
 

@@ -257,10 +257,10 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRotateRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "group", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const RotateOptions options, ReadOptions(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<RotateTables>(arguments, spec, std::move(calibration)));
-  return MakeVectorRunCodec(spec, 1, kept,
+  return MakeVectorRunCodec(spec, 1, raw_tokens,
                             std::make_unique<RotateCoder>(spec, std::move(tables), options));
 }
 

@@ -153,7 +153,7 @@ void Register(absl::string_view recipe, DType dtype, absl::string_view suffix) {
 }
 
 const int kRegistered = [] {
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     if (preset.needs == "calibration") continue;  // none is at hand
     Register(preset.name, DType::kF16, "");
   }

@@ -185,7 +185,7 @@ TEST_P(DeviceScorerConformance, PresetsChooseAsTheCpuOrSayWhichOpIsNotThere) {
   const auto columns = ColumnsFor(spec, 260, 3);
   const auto raw = GaussianPage(spec, 260, 4);
   std::vector<std::string> absent;
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     std::string text(preset.pipeline);
     if (preset.name == "duoattention") text.replace(text.find("heads=0"), 7, "heads=a");
     const auto scorer = device_->kernels().NewScorer(*ParseRecipe(text), spec);
