@@ -12,12 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
-#include "kernels/cuda/cuda_codec.h"
-#include "kernels/cuda/cuda_joint.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_lanes.h"
-#include "kernels/cuda/cuda_scorer.h"
 #include "kernels/device/device.h"
-#include "kernels/device/device_kernels.h"
 
 namespace kvstow {
 namespace {

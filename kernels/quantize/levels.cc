@@ -9,7 +9,6 @@
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
 #include "kernels/quantize/loops.h"
-#include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -61,7 +60,7 @@ class Levels final : public Quantizer {
               std::span<uint8_t* const> bodies) const override {
     FloatArray tops(tile.vectors());
     CodeArray codes(tile.values());
-    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    if (!MagnitudeLoops::Best().tops(values, tops.size(), tile.slab.dim, tops.data())) return false;
     LevelLoops::Best().encode(values, tops.size(), tile.slab.dim, tops.data(), total_,
                               codes.data());
     StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());

@@ -1,5 +1,5 @@
 // The loops behind quantizers. Manuals: affine.h, block.h, codebook.h, dead_zone.h, levels.h,
-// magnitude.h, minifloat.h. What a table is: kernels/page/loops.h.
+// minifloat.h. What a table is: kernels/page/loops.h.
 #ifndef KVSTOW_KERNELS_QUANTIZE_LOOPS_H_
 #define KVSTOW_KERNELS_QUANTIZE_LOOPS_H_
 
@@ -120,6 +120,8 @@ struct LevelLoops {
   static const LevelLoops& Best();
 };
 
+// The scale of a vector code. tops[v] = fp16(max |x|) of vector v of `count` vectors of `dim`
+// finite values. Returns false when one is beyond fp16.
 struct MagnitudeLoops {
   bool (*tops)(const float* values, size_t count, size_t dim, float* tops);
   static const MagnitudeLoops& Reference();

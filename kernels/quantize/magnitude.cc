@@ -1,5 +1,3 @@
-#include "kernels/quantize/magnitude.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -70,10 +68,6 @@ const MagnitudeLoops& MagnitudeLoops::Reference() {
   return kLoops;
 }
 const MagnitudeLoops& MagnitudeLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
-
-bool VectorTops(const float* values, size_t count, size_t dim, float* tops) {
-  return MagnitudeLoops::Best().tops(values, count, dim, tops);
-}
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

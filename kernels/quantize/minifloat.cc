@@ -3,7 +3,6 @@
 #include "base/status_macros.h"
 #include "kernels/page/convert.h"
 #include "kernels/quantize/loops.h"
-#include "kernels/quantize/magnitude.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -24,7 +23,7 @@ class Minifloat final : public Quantizer {
   bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
     FloatArray tops(tile.vectors());
-    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    if (!MagnitudeLoops::Best().tops(values, tops.size(), tile.slab.dim, tops.data())) return false;
     StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());
     MinifloatLoops::Best().encode(values, tops.size(), tile.slab.dim, tops.data(),
                                   bodies[0] + CodesAt(tile));

@@ -13,7 +13,6 @@
 #include "kernels/page/squared_error.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/loops.h"
-#include "kernels/quantize/magnitude.h"
 #include "kernels/transform/loops.h"
 #include "tests/kernels/every_target.h"
 
@@ -151,7 +150,7 @@ TEST(SimdTest, VectorCodesAreTheSame) {
       const size_t count = 40, n = count * dim;
       std::vector<float> values = ValuesOfAllSizes(n, 9), tops(count), expected_tops(count);
       std::fill_n(values.begin(), dim, 0.0f);
-      EXPECT_TRUE(VectorTops(values.data(), count, dim, tops.data()));
+      EXPECT_TRUE(MagnitudeLoops::Best().tops(values.data(), count, dim, tops.data()));
       EXPECT_TRUE(
           MagnitudeLoops::Reference().tops(values.data(), count, dim, expected_tops.data()));
       ASSERT_TRUE(SameBits(tops, expected_tops)) << dim;
@@ -217,10 +216,10 @@ TEST(SimdTest, TopsBeyondFp16AreRefused) {
     for (size_t at = 0; at < 37; ++at) {
       std::vector<float> values(37, 1.0f), top(1);
       values[at] = -65519.0f;
-      EXPECT_TRUE(VectorTops(values.data(), 1, 37, top.data()));
+      EXPECT_TRUE(MagnitudeLoops::Best().tops(values.data(), 1, 37, top.data()));
       EXPECT_EQ(top[0], 65504.0f);
       values[at] = -65520.0f;
-      EXPECT_FALSE(VectorTops(values.data(), 1, 37, top.data()));
+      EXPECT_FALSE(MagnitudeLoops::Best().tops(values.data(), 1, 37, top.data()));
     }
   });
 }
