@@ -20,7 +20,7 @@ uint8_t* DataOf(const DeviceBuffer* buffer) {
   return static_cast<const CudaBuffer*>(buffer)->data();
 }
 
-// What both kinds of codec have.
+// The part that both kinds of codec share.
 class CudaCodec : public DeviceCodec {
  public:
   CudaCodec(DeviceLayout layout, const CudaContext& context)

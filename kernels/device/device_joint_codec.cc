@@ -153,7 +153,7 @@ class GpuJointCodec final : public DeviceJointCodec {
     return out;
   }
 
-  // Of all rows of the batch.
+  // Returns the angles of all rows of the batch.
   template <typename Job>
   absl::StatusOr<Angles> AnglesOf(std::span<const Job> pages, const Batch& batch) const {
     const KvSpec& spec = coder_.spec();

@@ -114,7 +114,7 @@ ByteFrequencies NormalizeCounts(const ByteCounts& counts) {
     out[i] = static_cast<uint16_t>(std::max<uint64_t>(share, 1));
     sum += out[i];
   }
-  // What rounding left over goes to, or is taken from, the frequency that it changes least.
+  // Rounding leaves a remainder. The frequency that it changes least takes or gives it.
   for (; sum != kByteRansTotal; sum += sum < kByteRansTotal ? 1 : -1) {
     size_t best = 256;
     const bool add = sum < kByteRansTotal;

@@ -14,7 +14,7 @@ namespace {
 
 int EnergyShift(uint8_t energy) { return 2 * (static_cast<int>(energy) - kPlaneEnergies / 2); }
 
-// Of each block and token, from `energies` [tokens, blocks].
+// Returns the shift of each block and token, from `energies` [tokens, blocks].
 std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, uint32_t tokens,
                               size_t stride) {
   std::vector<int32_t> shifts(blocks * stride);

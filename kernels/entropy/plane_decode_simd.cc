@@ -72,7 +72,7 @@ class Chain {
     }
   }
 
-  // What follows the symbols of a step. False for what no encoder writes.
+  // Gets the parts that follow the symbols of a step. False for what no encoder writes.
   template <bool kSame>
   HWY_NOINLINE bool GetRests(const Step& step, uint32_t limit, LaneArrays<kSame>& lanes) {
     Store();

@@ -63,7 +63,7 @@ class Chain {
     }
   }
 
-  // What follows the symbols of a step, which an encoder puts first.
+  // Puts the parts that follow the symbols of a step. An encoder puts them first.
   template <bool kSame>
   HWY_NOINLINE void PutRests(const Step& step, const LaneArrays<kSame>& lanes) {
     Store();

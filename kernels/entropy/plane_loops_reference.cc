@@ -21,7 +21,7 @@ RansSymbol BaseSymbol(const std::array<uint16_t, kPlaneSymbols>& frequencies, ui
   return out;
 }
 
-// Of a bit that refines the magnitude `coarse`.
+// Returns the symbol of a bit that refines the magnitude `coarse`.
 RansSymbol RefinementSymbol(const std::array<uint16_t, kPlaneContexts>& zeros, uint32_t coarse,
                             bool bit, bool negative) {
   const uint32_t zero = zeros[std::min<uint32_t>(coarse, kPlaneContexts - 1)];

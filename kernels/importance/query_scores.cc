@@ -247,7 +247,7 @@ struct Trigonometric {
     }
   }
 
-  // What a key's pairs, and then their lengths, count for in the logit of a query head.
+  // Returns the weights of a key's pairs, and then of their lengths, in the logit of a query head.
   std::vector<float> Weights(size_t index) const {
     const size_t n = pairs.pairs(), dim = queries.dim;
     std::vector<float> mean(2 * n), out(3 * n);

@@ -58,7 +58,7 @@ std::array<double, kComponentTypes> GroupErrors(const float* c, uint32_t size) {
   return errors;
 }
 
-// Of every choice (size and type) of a group that begins at each component.
+// The error of every choice (size and type) of a group that begins at each component.
 using ErrorTable = std::vector<std::array<double, kChoices>>;
 
 ErrorTable MeasureErrors(std::span<const float> c, size_t rank) {

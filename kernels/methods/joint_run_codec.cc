@@ -97,7 +97,7 @@ class JointRunCodec final : public RunCodec {
     return true;
   }
 
-  // Of coefficients [n, rank] of the tokens from `done` on; `c` is scratch.
+  // Quantizes coefficients [n, rank] of the tokens from `done` on; `c` is scratch.
   void QuantizeChunk(std::span<const float> by_token, uint32_t n, size_t rank, uint32_t done,
                      size_t stride, std::vector<float>& c, QuantizedRun& out) const {
     const size_t padded = PlaneStride(n);

@@ -187,7 +187,7 @@ absl::StatusOr<double> ReadOutlierShare(const OpArguments& arguments) {
   return arguments.Real("outliers", 0.01, 0, 0.2);
 }
 
-// What an error of one unit in each channel of a slab costs, beside its scale.
+// Returns the cost of an error of one unit in each channel of a slab, without its scale.
 std::vector<float> ChannelCosts(const KvSpec& spec, const VectorSlab& slab,
                                 const ModelStats& stats) {
   const bool k = slab.part == Part::kK;

@@ -114,18 +114,18 @@ class PlanesRunCodec final : public RunCodec {
     std::vector<uint8_t> classes;
     uint32_t tokens = 0, level = 0, first = 0, count = 0;
   };
-  // What is wanted, from plain tokens and the codes of the others. `channels` has the steps of the
-  // level that was decoded.
+  // Stores the wanted range, from plain tokens and the codes of the others. `channels` has the
+  // steps of the level that was decoded.
   absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
                           std::span<const uint8_t> plain_bytes,
                           std::span<const SlabStatistics> statistics,
                           const ChannelStatistics& channels, const Decoded& decoded,
                           std::span<uint8_t> raw) const;
-  // Of one slab: [channels, stride], as MeasureSlab left the values, into `rows`.
+  // Writes one slab, [channels, stride], as MeasureSlab left the values, into `rows`.
   void DequantizeSlab(const Slab& slab, const PlaneCoder& coder, const ChannelStatistics& channels,
                       const Decoded& decoded, std::vector<float>& rows) const;
-  // What each level gains, see SegmentInfo: `values` are what is coded, `energies` are squared sums
-  // of the slabs before they were centred.
+  // Returns the gain of each level, see SegmentInfo. `values` are coded, `energies` are squared
+  // sums of the slabs before they were centred.
   std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
                               std::span<const double> energies, std::span<const float> values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,

@@ -27,7 +27,7 @@ constexpr uint32_t kFirstLayerBits = 4;
 constexpr size_t kLongestBlock = kMaxHeadDim;
 constexpr uint32_t kNoDimension = 0;  // of LloydMax: the Gaussian's
 
-// What a slab is predicted to be: bias + inputs * map.
+// Predicts a slab: bias + inputs * map.
 struct Predictor {
   std::vector<float> bias;  // [outputs]
   PackedMatrix map;         // [inputs, outputs]; no inputs: the bias alone
@@ -200,7 +200,7 @@ class PredictCoder final : public VectorCoder {
   }
 
  private:
-  // Of a slab in the vectors of its run.
+  // The place of a slab in the vectors of its run.
   struct Place {
     size_t column = 0, width = 0, stride = 0;
     uint32_t bits = 0;

@@ -61,7 +61,7 @@ HWY_INLINE void Turn(const uint16_t* raw, size_t count, const AffineTurn& turn, 
   }
 }
 
-// Of each of `groups` groups side by side; up to a multiple of kGroups, of the last one again.
+// Finds the extremes of `groups` groups side by side. Repeats the last up to a multiple of kGroups.
 HWY_INLINE void FindExtremes(const float* values, size_t groups, size_t group, float* low,
                              float* high) {
   const D d;

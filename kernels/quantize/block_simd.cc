@@ -81,7 +81,7 @@ struct Q4 : Q4Format {
     }
     const float above = hn::GetLane(hn::MaxOfLanes(d, most));
     const float below = hn::GetLane(hn::MinOfLanes(d, least));
-    // Of both signs, or zero: the first one's sign counts.
+    // Both signs have that magnitude, or all is zero: the sign of the first one counts.
     if (above == -below) return x[LargestAt(x, kValues)];
     return above > -below ? above : below;
   }
