@@ -1,9 +1,12 @@
 #include "client/cli/case_pages.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/key_chain.h"
+#include "client/page_columns.h"
 
 namespace kvstow::cli {
 
@@ -58,6 +61,30 @@ int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
 
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier) {
   return absl::StrJoin(pages_by_tier, ", ", absl::PairFormatter(": "));
+}
+
+absl::StatusOr<CaseColumns> CaseColumns::Read(const CasePages& pages,
+                                              const std::string& attention) {
+  CaseColumns out;
+  if (attention == "none") return out;
+  KVSTOW_ASSIGN_OR_RETURN(out.attention_, CaseAttention::Read(pages.file));
+  out.names_ = {"attn_sum"};
+  if (attention == "window") {
+    out.names_ = {"attn_window", "attn_window_var", "attn_last", "attn_hits"};
+  }
+  KVSTOW_RETURN_IF_ERROR(out.attention_->Need(out.names_[0]));
+  return out;
+}
+
+std::vector<PageColumn> CaseColumns::Page(const CasePages& pages, size_t page) const {
+  if (!attention_.has_value()) return {};
+  AttentionColumns all = attention_->Page(pages.First(page), pages.Count(page));
+  std::erase_if(all, [&](const auto& column) {
+    return std::find(names_.begin(), names_.end(), column.first) == names_.end();
+  });
+  std::vector<PageColumn> out = PageColumnsOf(all, pages.spec.kv_heads);
+  for (PageColumn& column : out) column.context = pages.tokens();
+  return out;
 }
 
 }  // namespace kvstow::cli

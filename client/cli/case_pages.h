@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/case/case_attention.h"
 #include "client/case/case_file.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
@@ -57,6 +59,21 @@ int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
 
 // Returns for example "host: 7, disk: 1".
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);
+
+// The attention columns of a case that put and report send with its pages.
+class CaseColumns {
+ public:
+  // Reads the columns that --attention names, from the case or its queries: "none"; "sum", which is
+  // attn_sum; or "window", which is attn_window, attn_window_var, attn_last and attn_hits. Fails
+  // with INVALID_ARGUMENT when the case lacks attn_sum, or attn_window for "window".
+  static absl::StatusOr<CaseColumns> Read(const CasePages& pages, const std::string& attention);
+
+  std::vector<PageColumn> Page(const CasePages& pages, size_t page) const;
+
+ private:
+  std::optional<CaseAttention> attention_;
+  std::vector<std::string> names_;
+};
 
 }  // namespace kvstow::cli
 

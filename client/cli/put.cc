@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "client/cli/case_columns.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/payload_flags.h"

@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/cli/case_columns.h"
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"

@@ -8,6 +8,7 @@
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/rate_codec.h"
+#include "kernels/device/device_kernels.h"
 
 namespace kvstow {
 namespace {
@@ -30,7 +31,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOf(const ClientOptions& option
 // the host's memory is what travels.
 std::shared_ptr<DeviceCodec> OnGpu(Device& gpu, const Codec& codec) {
   if (codec.exact() || !codec.recipe().policy_ops().empty()) return nullptr;
-  auto on_gpu = gpu.NewCodec(codec.recipe(), codec.spec());
+  auto on_gpu = gpu.kernels().NewCodec(codec.recipe(), codec.spec());
   if (on_gpu.ok()) return *std::move(on_gpu);
   Log().info("pages of '{}' on the GPU are coded by the CPU: {}", codec.recipe().text(),
              std::string(on_gpu.status().message()));

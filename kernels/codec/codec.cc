@@ -7,7 +7,7 @@
 
 namespace kvstow {
 
-size_t KeptRunBytes(const Codec& codec, uint32_t tokens) {
+size_t ExactRunBytes(const Codec& codec, uint32_t tokens) {
   const auto ops = codec.recipe().codec_ops();
   if (ops.empty() || ops.back().name != "raw") return 0;
   const auto layers = LayersPerRun(codec.recipe(), codec.spec(), codec.levels());

@@ -44,7 +44,7 @@ class Codec {
 
 // Returns the bytes of a run of layers in a page of so many tokens, for a codec that keeps the very
 // bytes (the last run may have fewer). Returns 0 for a codec that codes them.
-size_t KeptRunBytes(const Codec& codec, uint32_t tokens);
+size_t ExactRunBytes(const Codec& codec, uint32_t tokens);
 
 // Returns the header of a page that `codec` codes, without its segments and its calibration.
 PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page);

@@ -33,7 +33,7 @@ class Composer {
       }
     }
     if (!rest_.empty()) return Wrong(absl::StrCat("nothing may follow '", last_, "'"));
-    const auto keeps = [](const auto& t) { return t->keeps_error(); };
+    const auto keeps = [](const auto& t) { return t->preserves_error(); };
     if (!std::all_of(out.transforms.begin(), out.transforms.end(), keeps)) {
       out.quantizer = Whole(std::move(out));
       out.transforms.clear();

@@ -28,7 +28,7 @@ struct SlabOps {
   std::unique_ptr<Quantizer> quantizer;
 };
 
-// Returns a recipe that only lists transforms that keep errors and a quantizer as such. Any other
+// Returns a recipe that only lists transforms that preserve errors and a quantizer as such. Any other
 // recipe becomes one quantizer. INVALID_ARGUMENT says which op is out of place, without the recipe.
 absl::StatusOr<SlabOps> ComposeSlabOps(std::span<const Op> ops);
 

@@ -70,7 +70,7 @@ class PageCodec final : public Codec {
     return absl::OkStatus();
   }
 
-  // What the policy scores a page's tokens, or nothing when nobody reported what it reads.
+  // The policy's scores of a page, or nothing when nobody reported the columns that it reads.
   absl::StatusOr<std::optional<ScoreMap>> KnownScores(const PageToScore& page) const {
     absl::StatusOr<ScoreMap> scores = policy_->Scores(page);
     if (absl::IsFailedPrecondition(scores.status())) return std::optional<ScoreMap>();
@@ -161,9 +161,9 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
                                      std::move(queries), id, std::move(fallback));
 }
 
-// What the recipe's policy knows of the queries of all pages; null when it asks for nothing, and
-// when it leaves open which and none is loaded: pages may then bring their own. Errors are
-// CalibrationStore::Choose's.
+// Returns the query statistics that the recipe's policy uses for all pages. Returns null when the
+// policy asks for none, or names none and none is loaded: pages may then bring their own. Errors
+// are those of CalibrationStore::Choose.
 absl::StatusOr<std::shared_ptr<const QueryStatistics>> QueriesOf(
     const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations) {
   std::shared_ptr<const QueryStatistics> out;

@@ -16,7 +16,7 @@
 #include "kernels/quantize/affine.h"
 #include "kernels/quantize/block.h"
 #include "kernels/quantize/codebook.h"
-#include "kernels/quantize/keep.h"
+#include "kernels/quantize/fp16_values.h"
 #include "kernels/quantize/levels.h"
 #include "kernels/quantize/low_rank.h"
 #include "kernels/quantize/minifloat.h"
@@ -30,7 +30,7 @@
 #include "kernels/transform/clip.h"
 #include "kernels/transform/hadamard.h"
 #include "kernels/transform/mean.h"
-#include "kernels/transform/sparse.h"
+#include "kernels/transform/outliers.h"
 
 namespace kvstow {
 namespace {
@@ -122,7 +122,7 @@ constexpr OpInfo kOps[] = {
     {.name = "sparse",
      .kind = OpKind::kTransform,
      .arguments = kSparseArguments,
-     .make_transform = MakeSparse},
+     .make_transform = MakeOutliers},
     {.name = "affine",
      .kind = OpKind::kQuantize,
      .arguments = kGroupedArguments,
@@ -148,7 +148,7 @@ constexpr OpInfo kOps[] = {
      .arguments = kSketchArguments,
      .make_quantizer = MakeSketch},
     {.name = "polar", .kind = OpKind::kQuantize, .make_quantizer = MakePolar},
-    {.name = "keep", .kind = OpKind::kQuantize, .make_quantizer = MakeKeep},
+    {.name = "keep", .kind = OpKind::kQuantize, .make_quantizer = MakeFp16Values},
     {.name = "zero", .kind = OpKind::kQuantize, .make_quantizer = MakeZero},
     {.name = "lowrank",
      .kind = OpKind::kQuantize,

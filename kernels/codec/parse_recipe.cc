@@ -87,7 +87,7 @@ class Parser {
 };
 
 const Preset* FindPreset(absl::string_view name) {
-  for (const std::span<const Preset> table : {Presets(), ImportancePresets()}) {
+  for (const std::span<const Preset> table : {CodecPresets(), PolicyPresets()}) {
     for (const Preset& preset : table) {
       if (preset.name == name) return &preset;
     }

@@ -149,6 +149,6 @@ constexpr Preset kPresets[] = {
 
 }  // namespace
 
-std::span<const Preset> Presets() { return kPresets; }
+std::span<const Preset> CodecPresets() { return kPresets; }
 
 }  // namespace kvstow

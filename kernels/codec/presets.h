@@ -8,7 +8,7 @@
 
 namespace kvstow {
 
-std::span<const Preset> Presets();
+std::span<const Preset> CodecPresets();
 
 }  // namespace kvstow
 

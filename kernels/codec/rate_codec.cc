@@ -33,7 +33,7 @@ class Search {
   Search(double least, double most, double start, double slope)
       : least_(least), most_(most), slope_(slope), next_(start) {}
   double next() const { return next_; }
-  // What the function is at next(). False when there is nowhere left to look.
+  // Takes the value of the function at next(). Returns false when no place is left to look at.
   bool Tell(double value) {
     const double at = next_;
     if (count_ > 0 && at != last_x_ && (value - last_value_) / (at - last_x_) > slope_ / 8)

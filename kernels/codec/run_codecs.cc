@@ -42,7 +42,7 @@ absl::Status OnlyExact(const Recipe& recipe, DType dtype) {
 
 size_t FirstAfterRun(const Recipe& recipe) { return recipe.codec_ops()[0].name == "run" ? 1 : 0; }
 
-// What the ops from `first` on make.
+// Makes the run codec of the ops from `first` on.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeFrom(
     const Recipe& recipe, size_t first, const KvSpec& spec,
     std::shared_ptr<const Calibration> calibration) {

@@ -1,11 +1,10 @@
-#include "kernels/cuda/cuda_codec.h"
-
 #include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/device/batches.h"
@@ -21,7 +20,7 @@ uint8_t* DataOf(const DeviceBuffer* buffer) {
   return static_cast<const CudaBuffer*>(buffer)->data();
 }
 
-// What both kinds of codec have.
+// The part that both kinds of codec share.
 class CudaCodec : public DeviceCodec {
  public:
   CudaCodec(DeviceLayout layout, const CudaContext& context)

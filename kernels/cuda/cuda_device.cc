@@ -12,16 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
-#include "kernels/cuda/cuda_codec.h"
-#include "kernels/cuda/cuda_joint.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_lanes.h"
-#include "kernels/cuda/cuda_scorer.h"
 #include "kernels/device/device.h"
 
 namespace kvstow {
 namespace {
 
-class Cuda final : public Device {
+class Cuda final : public Device, public DeviceKernels {
  public:
   Cuda(int ordinal, std::string name) : ordinal_(ordinal), name_(std::move(name)) {}
   ~Cuda() override {
@@ -90,6 +88,8 @@ class Cuda final : public Device {
     KVSTOW_RETURN_IF_ERROR(lane->Drain(cudaSuccess, "allocating"));
     return buffer;
   }
+
+  DeviceKernels& kernels() override { return *this; }
 
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {

@@ -1,11 +1,10 @@
-#include "kernels/cuda/cuda_joint.h"
-
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/joint_launch.h"
 
 namespace kvstow {

@@ -1,7 +1,6 @@
-#include "kernels/cuda/cuda_scorer.h"
-
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/score_launch.h"
 #include "kernels/device/score_batch.h"
 

@@ -223,7 +223,7 @@ class CudaSharing final : public DeviceSharing {
     const auto memory =
         std::make_shared<CudaShared>(driver_, context_, ordinal_, (bytes + unit - 1) / unit * unit);
     KVSTOW_RETURN_IF_ERROR(memory->Make());
-    // What was there before is nobody's to read.
+    // Nobody may read the bytes that were there before.
     const Lanes::Hold lane(lanes_);
     KVSTOW_RETURN_IF_ERROR(lane->Drain(
         cudaMemsetAsync(memory->bytes().data(), 0, memory->bytes().size(), lane->stream()),

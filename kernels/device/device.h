@@ -25,11 +25,7 @@ class DeviceBuffer {
   virtual size_t size() const = 0;
 };
 
-class DeviceCodec;
-class DeviceScorer;
-class JointEngine;
-class Recipe;
-struct KvSpec;
+class DeviceKernels;
 
 struct DeviceMemory {
   uint64_t total_bytes = 0;
@@ -51,18 +47,8 @@ class Device {
   // Returns a buffer of that size, at least 1, aligned to 16 bytes, for a codec to write. Its bytes
   // are not initialised.
   virtual absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) = 0;
-  // Returns a codec that works in this device's memory (device_codec.h). UNIMPLEMENTED names the
-  // part of the recipe or the spec that the device lacks: the caller then codes on the CPU.
-  // INVALID_ARGUMENT is that of MakeCodec (make_codec.h). The device outlives the codec.
-  virtual absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                                const KvSpec& spec) = 0;
-  // Returns a scorer that works in this device's memory (device_scorer.h) by the recipe's policy.
-  // Ignores the ops after the policy. The errors are those of NewCodec.
-  virtual absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
-                                                                  const KvSpec& spec) = 0;
-  // Returns the engine that MakeDeviceJointCodec (device_joint_codec.h) needs. The device outlives
-  // it.
-  virtual absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine();
+  // What computes in this device's memory (device_kernels.h). The device owns it.
+  virtual DeviceKernels& kernels() = 0;
 };
 
 // Returns the host's memory, which lives for ever.

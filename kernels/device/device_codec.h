@@ -1,6 +1,6 @@
 // A codec that works within a device's memory. It codes pages that lie there as segments that lie
-// there, and decodes them, many pages in one call. Device::NewCodec makes it. The host's is the
-// CPU's codec, and the reference: every other gives the same bytes.
+// there, and decodes them, many pages in one call. DeviceKernels::NewCodec makes it. The host's is
+// the CPU's codec, and the reference: every other gives the same bytes.
 //
 // Layout. `raw` is a raw page as page.h lays it out. `coded` is the segments of the encoded page,
 // one after another in the order of its header: all runs of the base level, then of the next level.

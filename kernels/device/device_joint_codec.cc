@@ -13,6 +13,7 @@
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/rate_codec.h"
 #include "kernels/codec/run_codecs.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/device/joint_memory.h"
 #include "kernels/methods/joint_coder.h"
 #include "kernels/methods/joint_vectors.h"
@@ -152,7 +153,7 @@ class GpuJointCodec final : public DeviceJointCodec {
     return out;
   }
 
-  // Of all rows of the batch.
+  // Returns the angles of all rows of the batch.
   template <typename Job>
   absl::StatusOr<Angles> AnglesOf(std::span<const Job> pages, const Batch& batch) const {
     const KvSpec& spec = coder_.spec();
@@ -333,11 +334,6 @@ class GpuJointCodec final : public DeviceJointCodec {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<JointEngine>> Device::NewJointEngine() {
-  return absl::UnimplementedError(
-      absl::StrCat(name(), " transforms no calibrated pages: code them with the CPU's codec"));
-}
-
 absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
     Device& device, const Recipe& recipe, const KvSpec& spec,
     const CalibrationStore& calibrations) {
@@ -352,7 +348,7 @@ absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
     return absl::UnimplementedError(absl::StrCat(
         "recipe '", recipe.text(), "': devices take a step, and pages of F16, BF16 and F32"));
   }
-  KVSTOW_ASSIGN_OR_RETURN(auto engine, device.NewJointEngine());
+  KVSTOW_ASSIGN_OR_RETURN(auto engine, device.kernels().NewJointEngine());
   KVSTOW_ASSIGN_OR_RETURN(auto calibration, calibrations.Choose(spec, *needs));
   KVSTOW_ASSIGN_OR_RETURN(Recipe named, NameCalibration(recipe, HexOf(calibration->id())));
   KVSTOW_ASSIGN_OR_RETURN(JointCoder coder, JointCoder::Make(OpArguments(named.ops()[0]), spec,

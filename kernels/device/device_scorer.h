@@ -1,7 +1,7 @@
 // An importance policy that works within a device's memory: it gives raw pages that lie there
-// scores and selections, many pages in one call. Device::NewScorer makes it. The host's is the
-// CPU's policy, and the reference: every other gives the same scores, bit for bit, and keeps the
-// same tokens.
+// scores and selections, many pages in one call. DeviceKernels::NewScorer makes it. The host's is
+// the CPU's policy, and the reference: every other gives the same scores, bit for bit, and keeps
+// the same tokens.
 //
 // Devices have the score ops position, random, key_norm, value_norm, key_diversity, lag, column,
 // head_table, pool, chunk, norm, heads, decay, shift, plus and times, then protect and a budget of

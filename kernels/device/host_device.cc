@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/device/device.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/device/host_buffer.h"
-#include "kernels/device/host_device_codec.h"
-#include "kernels/device/host_device_scorer.h"
+#include "kernels/device/host_kernels.h"
 
 namespace kvstow {
 namespace {
@@ -22,6 +22,18 @@ uint64_t AvailableBytes() {
   }
   return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
+
+class HostKernels final : public DeviceKernels {
+ public:
+  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
+                                                        const KvSpec& spec) override {
+    return MakeHostCodec(recipe, spec);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
+                                                          const KvSpec& spec) override {
+    return MakeHostScorer(recipe, spec);
+  }
+};
 
 // Host memory is where segments come from, so a stored buffer is a reference, not a copy.
 class Host final : public Device {
@@ -50,15 +62,10 @@ class Host final : public Device {
     return std::make_shared<HostBuffer>(ByteBlock(bytes));
   }
 
-  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                        const KvSpec& spec) override {
-    return MakeHostDeviceCodec(recipe, spec);
-  }
+  DeviceKernels& kernels() override { return kernels_; }
 
-  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
-                                                          const KvSpec& spec) override {
-    return MakeHostDeviceScorer(recipe, spec);
-  }
+ private:
+  HostKernels kernels_;
 };
 
 }  // namespace

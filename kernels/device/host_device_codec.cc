@@ -1,5 +1,3 @@
-#include "kernels/device/host_device_codec.h"
-
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +6,7 @@
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/device_layout.h"
 #include "kernels/device/host_buffer.h"
+#include "kernels/device/host_kernels.h"
 #include "kernels/methods/run_codec.h"
 
 namespace kvstow {
@@ -110,8 +109,8 @@ class HostDeviceCodec final : public DeviceCodec {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeHostDeviceCodec(const Recipe& recipe,
-                                                                 const KvSpec& spec) {
+absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeHostCodec(const Recipe& recipe,
+                                                           const KvSpec& spec) {
   KVSTOW_ASSIGN_OR_RETURN(DeviceLayout layout, DeviceLayout::Make(recipe, spec));
   KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, nullptr));
   return std::make_unique<HostDeviceCodec>(std::move(layout), std::move(run_codec));

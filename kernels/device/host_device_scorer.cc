@@ -1,8 +1,7 @@
-#include "kernels/device/host_device_scorer.h"
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/device/host_buffer.h"
+#include "kernels/device/host_kernels.h"
 #include "kernels/device/score_plan.h"
 
 namespace kvstow {
@@ -56,8 +55,8 @@ class HostDeviceScorer final : public DeviceScorer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceScorer>> MakeHostDeviceScorer(const Recipe& recipe,
-                                                                   const KvSpec& spec) {
+absl::StatusOr<std::unique_ptr<DeviceScorer>> MakeHostScorer(const Recipe& recipe,
+                                                             const KvSpec& spec) {
   KVSTOW_ASSIGN_OR_RETURN(gpu::ScorePlan plan, gpu::ScorePlan::Make(recipe, spec));
   return std::make_unique<HostDeviceScorer>(std::move(plan));
 }

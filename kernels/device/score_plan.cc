@@ -70,7 +70,7 @@ absl::StatusOr<ScorePlan> ScorePlan::Make(const Recipe& recipe, const KvSpec& sp
   if (ops.back().name != "budget") return NotOnDevices(absl::StrCat("'", ops.back().name, "'"));
   if (policy.budget().profile == LayerProfile::kLazy) return NotOnDevices("budget(profile=lazy)");
   ScorePlan plan(spec, std::move(policy));
-  // What the host gives has the first slots.
+  // Scores that the host gives have the first slots.
   for (const Op& op : ops) {
     if (op.name != "column" && op.name != "head_table") continue;
     KVSTOW_ASSIGN_OR_RETURN(plan.given_.emplace_back(),
@@ -165,7 +165,7 @@ absl::Status ScorePlan::CheckPage(const ScoreJob& page, Owns owns) const {
 }
 
 absl::StatusOr<std::optional<PreparedPage>> ScorePlan::PreparePage(const ScoreJob& page) const {
-  // What is made here does not look at the page's bytes.
+  // The scores that are made here do not need the page's bytes.
   const PageToScore to_score{.spec = spec_,
                              .raw = {},
                              .tokens = page.tokens,

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "kernels/entropy/loops.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/entropy/bit_pack.cc"
 #include "hwy/foreach_target.h"
@@ -12,6 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 // The loops return how many codes they did: whole vectors only. Two codes are one 16-bit lane, four
 // are one 32-bit lane.
@@ -68,19 +71,6 @@ size_t Unpack2(const uint8_t* packed, size_t count, uint8_t* codes) {
   return i;
 }
 
-}  // namespace kvstow::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace kvstow {
-
-HWY_EXPORT(Pack4);
-HWY_EXPORT(Unpack4);
-HWY_EXPORT(Pack2);
-HWY_EXPORT(Unpack2);
-
-namespace {
-
 // Lanes of 16, 32 and 64 bits of a word: the lower half's share of one, and how far the upper
 // half's is from where it belongs.
 struct Step {
@@ -128,32 +118,89 @@ size_t UnpackWords(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* 
   return i;
 }
 
-}  // namespace
-
-void PackBits(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
+void Pack(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
   if (count == 0) return;
   if (bits == 8) {
     std::memcpy(packed, codes, count);
     return;
   }
   size_t done = 0;
-  if (bits == 4) done = HWY_DYNAMIC_DISPATCH(Pack4)(codes, count, packed);
-  if (bits == 2) done = HWY_DYNAMIC_DISPATCH(Pack2)(codes, count, packed);
+  if (bits == 4) done = Pack4(codes, count, packed);
+  if (bits == 2) done = Pack2(codes, count, packed);
   if (done == 0) done = PackWords(codes, count, bits, packed);
-  PackBitsReference(codes + done, count - done, bits, packed + done * bits / 8);
+  BitPackLoops::Reference().pack(codes + done, count - done, bits, packed + done * bits / 8);
 }
 
-void UnpackBits(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes) {
+void Unpack(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes) {
   if (count == 0) return;
   if (bits == 8) {
     std::memcpy(codes, packed, count);
     return;
   }
   size_t done = 0;
-  if (bits == 4) done = HWY_DYNAMIC_DISPATCH(Unpack4)(packed, count, codes);
-  if (bits == 2) done = HWY_DYNAMIC_DISPATCH(Unpack2)(packed, count, codes);
+  if (bits == 4) done = Unpack4(packed, count, codes);
+  if (bits == 2) done = Unpack2(packed, count, codes);
   if (done == 0) done = UnpackWords(packed, count, bits, codes);
-  UnpackBitsReference(packed + done * bits / 8, count - done, bits, codes + done);
+  BitPackLoops::Reference().unpack(packed + done * bits / 8, count - done, bits, codes + done);
+}
+
+const BitPackLoops* Loops() {
+  static constexpr BitPackLoops kLoops{Pack, Unpack};
+  return &kLoops;
+}
+
+}  // namespace
+}  // namespace kvstow::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvstow {
+
+HWY_EXPORT(Loops);
+
+namespace {
+
+void Pack(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
+  uint32_t pending = 0, used = 0;
+  for (size_t i = 0; i < count; ++i) {
+    pending |= uint32_t{codes[i]} << used;
+    used += bits;
+    if (used >= 8) {
+      *packed++ = static_cast<uint8_t>(pending);
+      pending >>= 8;
+      used -= 8;
+    }
+  }
+  if (used > 0) *packed = static_cast<uint8_t>(pending);
+}
+
+void Unpack(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes) {
+  uint32_t pending = 0, held = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (held < bits) {
+      pending |= uint32_t{*packed++} << held;
+      held += 8;
+    }
+    codes[i] = static_cast<uint8_t>(pending & ((1u << bits) - 1));
+    pending >>= bits;
+    held -= bits;
+  }
+}
+
+}  // namespace
+
+const BitPackLoops& BitPackLoops::Reference() {
+  static constexpr BitPackLoops kLoops{Pack, Unpack};
+  return kLoops;
+}
+const BitPackLoops& BitPackLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
+
+void PackBits(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed) {
+  BitPackLoops::Best().pack(codes, count, bits, packed);
+}
+
+void UnpackBits(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes) {
+  BitPackLoops::Best().unpack(packed, count, bits, codes);
 }
 
 }  // namespace kvstow

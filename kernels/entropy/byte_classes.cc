@@ -17,7 +17,7 @@ struct ByteCount {
   uint16_t count;
 };
 
-// What came in each column, sparse: entries of column c are those from ends[c - 1] to ends[c].
+// The bytes that came in each column. Column c has the entries from ends[c - 1] to ends[c].
 struct Histograms {
   std::vector<ByteCount> entries;
   std::vector<size_t> ends;

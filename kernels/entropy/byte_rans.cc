@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/entropy/byte_rans_simd.h"
-
 namespace kvstow {
 namespace {
 
@@ -76,8 +74,8 @@ void EncodeBlock(std::span<const Step> steps, const ByteRansBlock& block, const 
 }
 
 // One step of 32 bytes, or fewer at the end of a block.
-void DecodeStep(const uint32_t* slots, const uint32_t* columns, size_t count,
-                ByteRansDecoder::Lanes& lanes, uint8_t* out) {
+void DecodeStep(const uint32_t* slots, const uint32_t* columns, size_t count, ByteRansLanes& lanes,
+                uint8_t* out) {
   for (size_t lane = 0; lane < count; ++lane) {
     uint32_t& x = lanes.state[lane];
     const uint32_t slot = slots[columns[lane] + (x & (kByteRansTotal - 1))];
@@ -90,8 +88,8 @@ void DecodeStep(const uint32_t* slots, const uint32_t* columns, size_t count,
   }
 }
 
-size_t ReferenceLoop(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
-                     ByteRansDecoder::Lanes& lanes, uint8_t* out, size_t done) {
+size_t DecodeSteps(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
+                   ByteRansLanes& lanes, uint8_t* out, size_t done) {
   const size_t width = columns.size() - kByteRansLanes;
   for (; done + kByteRansLanes <= count && lanes.next <= lanes.last; done += kByteRansLanes)
     DecodeStep(slots, columns.data() + done % width, kByteRansLanes, lanes, out + done);
@@ -99,6 +97,11 @@ size_t ReferenceLoop(const uint32_t* slots, std::span<const uint32_t> columns, s
 }
 
 }  // namespace
+
+const ByteRansLoops& ByteRansLoops::Reference() {
+  static constexpr ByteRansLoops kLoops{DecodeSteps};
+  return kLoops;
+}
 
 ByteFrequencies NormalizeCounts(const ByteCounts& counts) {
   uint64_t total = 0;
@@ -111,7 +114,7 @@ ByteFrequencies NormalizeCounts(const ByteCounts& counts) {
     out[i] = static_cast<uint16_t>(std::max<uint64_t>(share, 1));
     sum += out[i];
   }
-  // What rounding left over goes to, or is taken from, the frequency that it changes least.
+  // Rounding leaves a remainder. The frequency that it changes least takes or gives it.
   for (; sum != kByteRansTotal; sum += sum < kByteRansTotal ? 1 : -1) {
     size_t best = 256;
     const bool add = sum < kByteRansTotal;
@@ -216,27 +219,16 @@ bool ByteRansDecoder::MoveToTail() {
   return true;
 }
 
-bool ByteRansDecoder::Decode(Loop loop, std::span<const uint32_t> slots,
-                             std::span<const uint32_t> columns, size_t count, uint8_t* out) {
+bool ByteRansDecoder::Decode(std::span<const uint32_t> slots, std::span<const uint32_t> columns,
+                             size_t count, uint8_t* out, const ByteRansLoops& loops) {
   size_t done = 0;
   do {
-    done = loop(slots.data(), columns, count, lanes_, out, done);
+    done = loops.decode(slots.data(), columns, count, lanes_, out, done);
   } while (lanes_.next > lanes_.last && MoveToTail());
   if (lanes_.next > lanes_.last) return false;
   const size_t width = columns.size() - kByteRansLanes;
   DecodeStep(slots.data(), columns.data() + done % width, count - done, lanes_, out + done);
   return lanes_.next <= end_;
-}
-
-bool ByteRansDecoder::Decode(std::span<const uint32_t> slots, std::span<const uint32_t> columns,
-                             size_t count, uint8_t* out) {
-  return Decode(ByteRansLoop, slots, columns, count, out);
-}
-
-bool ByteRansDecoder::DecodeReference(std::span<const uint32_t> slots,
-                                      std::span<const uint32_t> columns, size_t count,
-                                      uint8_t* out) {
-  return Decode(ReferenceLoop, slots, columns, count, out);
 }
 
 bool ByteRansDecoder::AtEnd() const {

@@ -24,12 +24,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "kernels/entropy/loops.h"
 
 namespace kvstow {
 
 inline constexpr uint32_t kByteRansBits = 11;
 inline constexpr uint32_t kByteRansTotal = 1u << kByteRansBits;
-inline constexpr size_t kByteRansLanes = 32;
 inline constexpr uint32_t kByteRansLow = 1u << 16;
 inline constexpr size_t kMaxByteClasses = 16;
 
@@ -74,33 +74,18 @@ class ByteRansDecoder {
   ByteRansDecoder& operator=(const ByteRansDecoder&) = delete;
 
   // Decodes the next block, of `count` bytes. Returns false when the words ran out; the output is
-  // then unspecified.
+  // then unspecified. `loops` is for tests.
   bool Decode(std::span<const uint32_t> slots, std::span<const uint32_t> columns, size_t count,
-              uint8_t* out);
-  bool DecodeReference(std::span<const uint32_t> slots, std::span<const uint32_t> columns,
-                       size_t count, uint8_t* out);
+              uint8_t* out, const ByteRansLoops& loops = ByteRansLoops::Best());
   // Returns whether every word was read and every state is where its encoder began: an undamaged
   // stream's end.
   bool AtEnd() const;
 
-  // States and words, as the loops take them: a step of 32 bytes may begin while next <= last.
-  struct Lanes {
-    alignas(64) std::array<uint32_t, kByteRansLanes> state{};
-    const uint8_t* next = nullptr;
-    const uint8_t* last = nullptr;
-  };
-
  private:
-  // Does steps of 32 bytes while there are 32 to write and words to read. Returns the bytes
-  // written.
-  using Loop = size_t (*)(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
-                          Lanes& lanes, uint8_t* out, size_t done);
-  bool Decode(Loop loop, std::span<const uint32_t> slots, std::span<const uint32_t> columns,
-              size_t count, uint8_t* out);
   // Moves the last words to a place where zeros follow them. Returns false when they were there.
   bool MoveToTail();
 
-  Lanes lanes_;
+  ByteRansLanes lanes_;
   const uint8_t* end_;
   bool in_tail_ = false;
   std::array<uint8_t, 4 * kByteRansLanes> tail_{};

@@ -1,8 +1,8 @@
 // The decoding loop of byte rANS, once for each SIMD target, chosen at run time: the bytes of the
 // scalar reference.
-#include "kernels/entropy/byte_rans_simd.h"
-
 #include <algorithm>
+
+#include "kernels/entropy/byte_rans.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/entropy/byte_rans_simd.cc"
@@ -12,6 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 // Eight lanes at most: longer vectors gather no faster, and their permutations need longer tables.
 constexpr size_t kMostLanes = 8;
@@ -58,8 +59,8 @@ HWY_INLINE size_t DecodeLanes(const uint32_t* slots, const uint32_t* columns, ui
   return hn::CountTrue(d, wants);
 }
 
-size_t Loop(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
-            ByteRansDecoder::Lanes& lanes, uint8_t* out, size_t done) {
+size_t DecodeSteps(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
+                   ByteRansLanes& lanes, uint8_t* out, size_t done) {
   const D d;
   const size_t width = columns.size() - kByteRansLanes;
   size_t column = done % width;
@@ -76,18 +77,21 @@ size_t Loop(const uint32_t* slots, std::span<const uint32_t> columns, size_t cou
   return done;
 }
 
+const ByteRansLoops* Loops() {
+  static constexpr ByteRansLoops kLoops{DecodeSteps};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(Loop);
+HWY_EXPORT(Loops);
 
-size_t ByteRansLoop(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
-                    ByteRansDecoder::Lanes& lanes, uint8_t* out, size_t done) {
-  return HWY_DYNAMIC_DISPATCH(Loop)(slots, columns, count, lanes, out, done);
-}
+const ByteRansLoops& ByteRansLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

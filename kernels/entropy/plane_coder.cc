@@ -14,7 +14,7 @@ namespace {
 
 int EnergyShift(uint8_t energy) { return 2 * (static_cast<int>(energy) - kPlaneEnergies / 2); }
 
-// Of each block and token, from `energies` [tokens, blocks].
+// Returns the shift of each block and token, from `energies` [tokens, blocks].
 std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, uint32_t tokens,
                               size_t stride) {
   std::vector<int32_t> shifts(blocks * stride);
@@ -139,7 +139,7 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
     };
     std::optional<PlaneEncoding> other;
     if (pair) other = part(1);
-    EncodePlanes(part(0), pair ? &*other : nullptr);
+    PlaneEncodeLoops::Best().encode(part(0), pair ? &*other : nullptr);
     for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
       PutEnergies(energies.subspan(first * blocks()), count, encoders[w][0]);
       for (uint32_t level = 0; level < layout_.levels; ++level) {
@@ -185,7 +185,7 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
     };
     std::optional<PlaneDecoding> other;
     if (pair) other = begin(1);
-    if (!DecodePlanes(begin(0), pair ? &*other : nullptr))
+    if (!PlaneDecodeLoops::Best().decode(begin(0), pair ? &*other : nullptr))
       return absl::DataLossError(absl::StrCat("plane body: stream ", stream,
                                               pair ? " or the next" : "", " has a bad escape"));
     for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
@@ -202,8 +202,8 @@ void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t>
                             std::span<float> coefficients) const {
   const size_t stride = PlaneStride(tokens);
   const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
-  DequantizePlanes(StreamOf(tokens, stride, shifts.data()), q.data(), level, steps,
-                   coefficients.data());
+  PlaneDecodeLoops::Best().dequantize(StreamOf(tokens, stride, shifts.data()), q.data(), level,
+                                      steps, coefficients.data());
 }
 
 void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
@@ -219,7 +219,8 @@ void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const uint
   stream.rows = stream.rows.subspan(first, count);
   if (blocks() > 0) stream.block_ends = {&end, 1};
   if (steps.size() > 1) steps = steps.subspan(first, count);
-  DequantizePlanes(stream, q.data() + first * stride, level, steps, coefficients.data());
+  PlaneDecodeLoops::Best().dequantize(stream, q.data() + first * stride, level, steps,
+                                      coefficients.data());
 }
 
 }  // namespace kvstow

@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 // Lanes of `v` in turn to the lanes of `mask`; others are unspecified.
 HWY_INLINE V Expand(V v, M mask) {
@@ -71,7 +72,7 @@ class Chain {
     }
   }
 
-  // What follows the symbols of a step. False for what no encoder writes.
+  // Gets the parts that follow the symbols of a step. False for what no encoder writes.
   template <bool kSame>
   HWY_NOINLINE bool GetRests(const Step& step, uint32_t limit, LaneArrays<kSame>& lanes) {
     Store();
@@ -369,23 +370,21 @@ void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
   }
 }
 
+const PlaneDecodeLoops* Loops() {
+  static constexpr PlaneDecodeLoops kLoops{DecodePlanes, DequantizePlanes};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(DecodePlanes);
-HWY_EXPORT(DequantizePlanes);
+HWY_EXPORT(Loops);
 
-bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other) {
-  return HWY_DYNAMIC_DISPATCH(DecodePlanes)(one, other);
-}
-
-void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
-                      std::span<const float> steps, float* coefficients) {
-  HWY_DYNAMIC_DISPATCH(DequantizePlanes)(stream, q, level, steps, coefficients);
-}
+const PlaneDecodeLoops& PlaneDecodeLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 // The state with a symbol, below 2^31. The quotient is below 2^17: by F32 it is at most one off.
 HWY_INLINE V Push(V state, V start, V frequency) {
@@ -62,7 +63,7 @@ class Chain {
     }
   }
 
-  // What follows the symbols of a step, which an encoder puts first.
+  // Puts the parts that follow the symbols of a step. An encoder puts them first.
   template <bool kSame>
   HWY_NOINLINE void PutRests(const Step& step, const LaneArrays<kSame>& lanes) {
     Store();
@@ -291,17 +292,21 @@ void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
   }
 }
 
+const PlaneEncodeLoops* Loops() {
+  static constexpr PlaneEncodeLoops kLoops{EncodePlanes};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodePlanes);
+HWY_EXPORT(Loops);
 
-void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
-  HWY_DYNAMIC_DISPATCH(EncodePlanes)(one, other);
-}
+const PlaneEncodeLoops& PlaneEncodeLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

@@ -1,5 +1,5 @@
-// The loops of the plane coder (plane_coder.h) over one stream: the scalar ones, which define the
-// bytes, and those on vectors. Only the plane coder, its tests and its benchmark call them.
+// The loops of the plane coder (plane_coder.h) over one stream. What a table is:
+// kernels/page/loops.h. Only the plane coder, its tests and its benchmark call them.
 //
 // Integers of a stream are [width, stride]: the tokens of a coefficient stand together, the
 // stream's first is a multiple of kRansLanes and so is `stride`. Lane l codes tokens l, l +
@@ -70,11 +70,6 @@ struct PlaneEncoding {
   const int32_t* q;
   std::span<RansEncoder> encoders;
 };
-// `other` may be another stream of the same rows, as many tokens and levels, which is coded along:
-// where levels are few, the chains of instructions of the two run side by side.
-void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other = nullptr);
-void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
-                           std::span<RansEncoder> encoders);
 
 // Decodes a stream to integers of the last of decoders.size() levels; 0 where lanes have no token.
 struct PlaneDecoding {
@@ -82,15 +77,24 @@ struct PlaneDecoding {
   std::span<RansDecoder> decoders;
   int32_t* q;
 };
-// Returns false for a stream that no encoder writes. `other` is as above.
-bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other = nullptr);
-bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q);
 
-// Makes coefficients of integers at `level`. `steps` has the step of each, or one for all.
-void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
-                      std::span<const float> steps, float* coefficients);
-void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size_t level,
-                               std::span<const float> steps, float* coefficients);
+struct PlaneEncodeLoops {
+  // `other` may be null, or another stream of the same rows, as many tokens and levels, which is
+  // coded along: where levels are few, the chains of instructions of the two run side by side.
+  void (*encode)(const PlaneEncoding& one, const PlaneEncoding* other);
+  static const PlaneEncodeLoops& Reference();
+  static const PlaneEncodeLoops& Best();
+};
+
+struct PlaneDecodeLoops {
+  // Returns false for a stream that no encoder writes. `other` is as above.
+  bool (*decode)(const PlaneDecoding& one, const PlaneDecoding* other);
+  // Makes coefficients of integers at `level`. `steps` has the step of each, or one for all.
+  void (*dequantize)(const PlaneStream& stream, const int32_t* q, size_t level,
+                     std::span<const float> steps, float* coefficients);
+  static const PlaneDecodeLoops& Reference();
+  static const PlaneDecodeLoops& Best();
+};
 
 // The row of tables for `row` in 0..kPlaneMaxRow, and the number of a magnitude's low bits that
 // stay raw.

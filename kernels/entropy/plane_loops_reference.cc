@@ -21,7 +21,7 @@ RansSymbol BaseSymbol(const std::array<uint16_t, kPlaneSymbols>& frequencies, ui
   return out;
 }
 
-// Of a bit that refines the magnitude `coarse`.
+// Returns the symbol of a bit that refines the magnitude `coarse`.
 RansSymbol RefinementSymbol(const std::array<uint16_t, kPlaneContexts>& zeros, uint32_t coarse,
                             bool bit, bool negative) {
   const uint32_t zero = zeros[std::min<uint32_t>(coarse, kPlaneContexts - 1)];
@@ -122,10 +122,8 @@ size_t BlockOf(const PlaneStream& stream, size_t coefficient) {
   return block;
 }
 
-}  // namespace
-
-void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
-                           std::span<RansEncoder> encoders) {
+void EncodeOne(const PlaneEncoding& encoding) {
+  const auto& [stream, q, encoders] = encoding;
   const size_t steps = (stream.tokens + kRansLanes - 1) / kRansLanes;
   for (size_t level = 0; level < encoders.size(); ++level) {
     for (size_t i = stream.rows.size(); i-- > 0;) {
@@ -146,7 +144,13 @@ void EncodePlanesReference(const PlaneStream& stream, const int32_t* q,
   }
 }
 
-bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> decoders, int32_t* q) {
+void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
+  EncodeOne(one);
+  if (other != nullptr) EncodeOne(*other);
+}
+
+bool DecodeOne(const PlaneDecoding& decoding) {
+  const auto& [stream, decoders, q] = decoding;
   const size_t steps = (stream.tokens + kRansLanes - 1) / kRansLanes;
   for (size_t level = 0; level < decoders.size(); ++level) {
     for (size_t i = 0; i < stream.rows.size(); ++i) {
@@ -165,8 +169,12 @@ bool DecodePlanesReference(const PlaneStream& stream, std::span<RansDecoder> dec
   return true;
 }
 
-void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size_t level,
-                               std::span<const float> steps, float* coefficients) {
+bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other) {
+  return DecodeOne(one) && (other == nullptr || DecodeOne(*other));
+}
+
+void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
+                      std::span<const float> steps, float* coefficients) {
   const LevelTables& tables = stream.tables->distance[stream.Distance(level)];
   for (size_t i = 0; i < stream.rows.size(); ++i) {
     for (size_t t = 0; t < stream.tokens; ++t) {
@@ -182,6 +190,18 @@ void DequantizePlanesReference(const PlaneStream& stream, const int32_t* q, size
       coefficients[at] = magnitude == 0 ? 0 : q[at] < 0 ? -value : value;
     }
   }
+}
+
+}  // namespace
+
+const PlaneEncodeLoops& PlaneEncodeLoops::Reference() {
+  static constexpr PlaneEncodeLoops kLoops{EncodePlanes};
+  return kLoops;
+}
+
+const PlaneDecodeLoops& PlaneDecodeLoops::Reference() {
+  static constexpr PlaneDecodeLoops kLoops{DecodePlanes, DequantizePlanes};
+  return kLoops;
 }
 
 }  // namespace kvstow

@@ -28,8 +28,8 @@ void ToFrequencies(const std::array<double, n>& counts, int unit, std::array<uin
   out[0] = static_cast<uint16_t>(rest);
 }
 
-// What is hardly ever met escapes: the symbol from which on less than the least frequency is left
-// stands for all above.
+// Rare symbols escape. One symbol stands for all from it on, as soon as they have less than the
+// least frequency together.
 std::array<double, kPlaneSymbols> WithEscape(const std::array<double, kPlaneSymbols>& counts) {
   double sum = 0;
   for (const double count : counts) sum += count;
@@ -44,7 +44,7 @@ std::array<double, kPlaneSymbols> WithEscape(const std::array<double, kPlaneSymb
   return out;
 }
 
-// What one row counts: base symbols, refinement bits by context, and sums of places in bins.
+// The counts of a row: base symbols, refinement bits by context, and sums of places in bins.
 struct RowCounts {
   std::array<double, kPlaneSymbols> symbols{}, places{};
   std::array<std::array<double, 2>, kPlaneContexts> bits{};

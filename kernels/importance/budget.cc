@@ -61,7 +61,7 @@ std::vector<size_t> EntriesOfLayers(const Selection& s, uint32_t first, uint32_t
 // How many tokens a head of this layer keeps.
 size_t TokensOf(const Budget& budget, double share, uint32_t tokens) {
   if (budget.count.has_value()) return std::min(*budget.count, tokens);
-  // What is a whole number but for rounding is that number.
+  // A product that only rounding keeps from a whole number is that number.
   return static_cast<size_t>(std::floor(share * tokens + 1e-9));
 }
 

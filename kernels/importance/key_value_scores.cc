@@ -26,7 +26,7 @@ Vectors ValuesOf(const LayerView& layer, uint32_t head, uint32_t first, uint32_t
 }
 
 void Norms(const Vectors& x, float* out) {
-  DotProducts(x, x.x, x.stride, out);
+  VectorSums::Best().dot_products(x, x.x, x.stride, out);
   for (size_t i = 0; i < x.count; ++i) out[i] = std::sqrt(out[i]);
 }
 
@@ -42,9 +42,9 @@ std::vector<float> InverseNorms(const Vectors& x) {
 // its least and largest value in `next`; added to out, `stride` apart.
 void AddLagPartition(const Vectors& part, const Vectors& next, size_t stride, float* out) {
   std::vector<float> low(part.dim), inverse(part.dim), deviation(part.count);
-  ChannelBounds(next, low.data(), inverse.data());
+  VectorSums::Best().channel_bounds(next, low.data(), inverse.data());
   for (size_t c = 0; c < part.dim; ++c) inverse[c] = 1 / std::max(inverse[c] - low[c], 1e-6F);
-  Deviations(part, low.data(), inverse.data(), deviation.data());
+  VectorSums::Best().deviations(part, low.data(), inverse.data(), deviation.data());
   const float most = *std::max_element(deviation.begin(), deviation.end());
   float total = 0;
   for (float& d : deviation) total += d = FixedExp(d - most);
@@ -85,9 +85,9 @@ void KeyDiversityScore(const LayerView& layer, float* out) {
     const Vectors keys = KeysOf(layer, h, 0, layer.tokens);
     const std::vector<float> inverse = InverseNorms(keys);
     std::vector<float> sum(layer.dim_k);
-    AddScaled(keys, inverse.data(), sum.data());
+    VectorSums::Best().add_scaled(keys, inverse.data(), sum.data());
     const float scale = InverseNorms({sum.data(), 1, sum.size(), sum.size()})[0];
-    DotProducts(keys, sum.data(), 0, cosine.data());
+    VectorSums::Best().dot_products(keys, sum.data(), 0, cosine.data());
     for (uint32_t t = 0; t < layer.tokens; ++t) {
       out[size_t{t} * layer.heads + h] = -cosine[t] * inverse[t] * scale;
     }
@@ -114,7 +114,8 @@ void RedundancyScore(const LayerView& layer, float above, float* out) {
                    layer.tokens);
       // A key does not repeat itself.
       for (uint32_t t = 0; t < n; ++t) cosine[size_t{t} * layer.tokens + first + t] = 0;
-      SumsAbove({cosine.data(), n, layer.tokens, layer.tokens}, above, repeated.data());
+      VectorSums::Best().sums_above({cosine.data(), n, layer.tokens, layer.tokens}, above,
+                                    repeated.data());
       for (uint32_t t = 0; t < n; ++t) {
         out[size_t{first + t} * layer.heads + h] = -repeated[t] / static_cast<float>(layer.tokens);
       }
@@ -165,7 +166,8 @@ void LeverageScore(const LayerView& layer, float* out) {
     PackedMatrix whiten(dim, dim);
     for (uint32_t c = 0; c < dim; ++c) whiten.SetRow(c, {inverse.col(c).data(), dim});
     MultiplyRows(rows.data(), layer.tokens, whiten, {0, dim}, whitened.data(), dim);
-    DotProducts({whitened.data(), layer.tokens, dim, dim}, whitened.data(), dim, leverage.data());
+    VectorSums::Best().dot_products({whitened.data(), layer.tokens, dim, dim}, whitened.data(), dim,
+                                    leverage.data());
     for (uint32_t t = 0; t < layer.tokens; ++t) {
       out[size_t{t} * layer.heads + h] = leverage[t];
     }

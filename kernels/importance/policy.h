@@ -7,7 +7,7 @@
 // `plus` and `times` take two and push one. `pool`, `norm` and the like change the top. `protect`
 // and the action stand last. budget(split=S) takes two scores: the first gets the part S of the
 // budget, the second the rest. docs/CODECS.md lists the ops. The published methods are rows of
-// ImportancePresets(), each one line of ops.
+// PolicyPresets(), each one line of ops.
 //
 // Immutable: thread-safe. The same page and columns give the same selection on every machine with
 // IEEE floating point. Scores that need a matrix product (leverage, redundancy, queries) are the
@@ -103,7 +103,7 @@ class ImportancePolicy {
 };
 
 // Published policies by name: ops with the arguments that the papers use.
-std::span<const Preset> ImportancePresets();
+std::span<const Preset> PolicyPresets();
 
 }  // namespace kvstow
 

@@ -214,8 +214,9 @@ void Expected::Score(const LayerView& stored, float* out) const {
     MultiplyRows(k.data(), tokens, packed, {0, width * group}, turned.data(), width * group);
     const Vectors rows{k.data(), tokens, width, width};
     for (uint32_t q = 0; q < group; ++q) {
-      DotProducts(rows, means.data() + q * width, 0, logits.data());
-      DotProducts(rows, turned.data() + q * width, width * group, spread.data());
+      VectorSums::Best().dot_products(rows, means.data() + q * width, 0, logits.data());
+      VectorSums::Best().dot_products(rows, turned.data() + q * width, width * group,
+                                      spread.data());
       for (size_t t = 0; t < tokens; ++t) {
         logits[t] = logits[t] / root + spread[t] / (2 * static_cast<float>(layer.dim_k));
       }
@@ -246,7 +247,7 @@ struct Trigonometric {
     }
   }
 
-  // What a key's pairs, and then their lengths, count for in the logit of a query head.
+  // Returns the weights of a key's pairs, and then of their lengths, in the logit of a query head.
   std::vector<float> Weights(size_t index) const {
     const size_t n = pairs.pairs(), dim = queries.dim;
     std::vector<float> mean(2 * n), out(3 * n);
@@ -273,10 +274,12 @@ struct Trigonometric {
       for (uint32_t t = 0; t < tokens; ++t) {
         pairs.Gather(layer.Key(t, h), features.data() + t * 3 * n);
       }
-      PairLengths({features.data(), tokens, 3 * n, 2 * n}, features.data() + 2 * n, 3 * n);
+      VectorSums::Best().pair_lengths({features.data(), tokens, 3 * n, 2 * n},
+                                      features.data() + 2 * n, 3 * n);
       for (uint32_t q = 0; q < group; ++q) {
         const std::vector<float> weights = Weights(HeadIndex(layer, queries, h * group + q));
-        DotProducts({features.data(), tokens, 3 * n, 3 * n}, weights.data(), 0, logits.data());
+        VectorSums::Best().dot_products({features.data(), tokens, 3 * n, 3 * n}, weights.data(), 0,
+                                        logits.data());
         AddStandardized(logits, group, layer.heads, out + h);
       }
     }
@@ -320,10 +323,11 @@ LayerScore QueryDirectionScore(const PageToScore& page) {
       const float* const first =
           queries.direction.data() + HeadIndex(layer, queries, h * group) * dim;
       std::vector<float> mean(dim);
-      AddScaled({first, group, dim, dim}, std::vector<float>(group, 1.0F / group).data(),
-                mean.data());
-      DotProducts({layer.Key(0, h), layer.tokens, size_t{layer.heads} * dim, dim}, mean.data(), 0,
-                  along.data());
+      VectorSums::Best().add_scaled({first, group, dim, dim},
+                                    std::vector<float>(group, 1.0F / group).data(), mean.data());
+      VectorSums::Best().dot_products(
+          {layer.Key(0, h), layer.tokens, size_t{layer.heads} * dim, dim}, mean.data(), 0,
+          along.data());
       for (uint32_t t = 0; t < layer.tokens; ++t) out[size_t{t} * layer.heads + h] = along[t];
     }
   };

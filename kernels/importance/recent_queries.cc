@@ -8,7 +8,7 @@
 namespace kvstow {
 namespace {
 
-// What one query of one head gives the first `seen` tokens.
+// Computes the attention of one query of one head to the first `seen` tokens.
 void Probabilities(const LayerView& keys, const float* query, uint32_t kv_head, uint32_t seen,
                    std::vector<double>& out) {
   out.resize(seen);

@@ -133,8 +133,8 @@ MakeStep MakeColumn(const OpArguments& arguments) {
   });
 }
 
-// Which heads need their whole history, as a hexadecimal number a bit a head, layer by layer, the
-// first head in the highest bit.
+// Reads the heads that need their whole history: a hexadecimal number, a bit a head, layer by
+// layer, the first head in the highest bit.
 MakeStep MakeHeadTable(const OpArguments& arguments) {
   const std::string table(arguments.Text("heads", ""));
   if (table.find_first_not_of("0123456789abcdef") != std::string::npos) {

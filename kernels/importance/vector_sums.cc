@@ -35,6 +35,7 @@ HWY_INLINE float Deviation(float sum, float squares, size_t dim) {
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 using D = hn::CappedTag<float, kSums>;
 using V = hn::Vec<D>;
@@ -61,7 +62,7 @@ struct Partial {
   }
 };
 
-void DotProductsLoop(const Vectors& rows, const float* y, size_t y_stride, float* out) {
+void DotProducts(const Vectors& rows, const float* y, size_t y_stride, float* out) {
   for (size_t i = 0; i < rows.count; ++i, y += y_stride) {
     const float* const x = rows[i];
     Partial sum;
@@ -71,7 +72,7 @@ void DotProductsLoop(const Vectors& rows, const float* y, size_t y_stride, float
   }
 }
 
-void AddScaledLoop(const Vectors& rows, const float* scales, float* sum) {
+void AddScaled(const Vectors& rows, const float* scales, float* sum) {
   size_t c = 0;
   for (; c + kLanes <= rows.dim; c += kLanes) {
     V total = hn::LoadU(D(), sum + c);
@@ -85,7 +86,7 @@ void AddScaledLoop(const Vectors& rows, const float* scales, float* sum) {
   }
 }
 
-void ChannelBoundsLoop(const Vectors& rows, float* low, float* high) {
+void ChannelBounds(const Vectors& rows, float* low, float* high) {
   size_t c = 0;
   for (; c + kLanes <= rows.dim; c += kLanes) {
     V least = hn::LoadU(D(), rows.x + c), most = least;
@@ -106,7 +107,7 @@ void ChannelBoundsLoop(const Vectors& rows, float* low, float* high) {
   }
 }
 
-void DeviationsLoop(const Vectors& rows, const float* low, const float* inverse, float* out) {
+void Deviations(const Vectors& rows, const float* low, const float* inverse, float* out) {
   for (size_t i = 0; i < rows.count; ++i) {
     const float* const x = rows[i];
     const auto whole = [&](size_t c) {
@@ -124,7 +125,7 @@ void DeviationsLoop(const Vectors& rows, const float* low, const float* inverse,
   }
 }
 
-void PairLengthsLoop(const Vectors& rows, float* out, size_t out_stride) {
+void PairLengths(const Vectors& rows, float* out, size_t out_stride) {
   const size_t pairs = rows.dim / 2;
   for (size_t i = 0; i < rows.count; ++i, out += out_stride) {
     const float* const x = rows[i];
@@ -137,7 +138,7 @@ void PairLengthsLoop(const Vectors& rows, float* out, size_t out_stride) {
   }
 }
 
-void SumsAboveLoop(const Vectors& rows, float above, float* out) {
+void SumsAbove(const Vectors& rows, float above, float* out) {
   for (size_t i = 0; i < rows.count; ++i) {
     const float* const x = rows[i];
     Partial sum;
@@ -149,54 +150,43 @@ void SumsAboveLoop(const Vectors& rows, float above, float* out) {
   }
 }
 
+const VectorSums* Loops() {
+  static constexpr VectorSums kLoops{DotProducts, AddScaled,   ChannelBounds,
+                                     Deviations,  PairLengths, SumsAbove};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
+
+HWY_EXPORT(Loops);
+
 namespace {
 
-HWY_EXPORT(DotProductsLoop);
-HWY_EXPORT(AddScaledLoop);
-HWY_EXPORT(ChannelBoundsLoop);
-HWY_EXPORT(DeviationsLoop);
-HWY_EXPORT(PairLengthsLoop);
-HWY_EXPORT(SumsAboveLoop);
-
 template <typename F>
-float SumReference(size_t dim, const F& term) {
+float InOrder(size_t dim, const F& term) {
   float partial[kSums] = {};
   for (size_t c = 0; c < dim; ++c) partial[c % kSums] += term(c);
   return Fold(partial);
 }
 
-}  // namespace
-
 void DotProducts(const Vectors& x, const float* y, size_t y_stride, float* out) {
-  HWY_DYNAMIC_DISPATCH(DotProductsLoop)(x, y, y_stride, out);
-}
-
-void DotProductsReference(const Vectors& x, const float* y, size_t y_stride, float* out) {
   for (size_t i = 0; i < x.count; ++i) {
-    out[i] = SumReference(x.dim, [&](size_t c) { return x[i][c] * y[i * y_stride + c]; });
+    out[i] = InOrder(x.dim, [&](size_t c) { return x[i][c] * y[i * y_stride + c]; });
   }
 }
 
 void AddScaled(const Vectors& x, const float* scales, float* sum) {
-  HWY_DYNAMIC_DISPATCH(AddScaledLoop)(x, scales, sum);
-}
-
-void AddScaledReference(const Vectors& x, const float* scales, float* sum) {
   for (size_t i = 0; i < x.count; ++i) {
     for (size_t c = 0; c < x.dim; ++c) sum[c] += x[i][c] * scales[i];
   }
 }
 
 void ChannelBounds(const Vectors& x, float* low, float* high) {
-  HWY_DYNAMIC_DISPATCH(ChannelBoundsLoop)(x, low, high);
-}
-
-void ChannelBoundsReference(const Vectors& x, float* low, float* high) {
   for (size_t c = 0; c < x.dim; ++c) {
     low[c] = high[c] = x[0][c];
     for (size_t i = 1; i < x.count; ++i) {
@@ -207,22 +197,14 @@ void ChannelBoundsReference(const Vectors& x, float* low, float* high) {
 }
 
 void Deviations(const Vectors& x, const float* low, const float* inverse, float* out) {
-  HWY_DYNAMIC_DISPATCH(DeviationsLoop)(x, low, inverse, out);
-}
-
-void DeviationsReference(const Vectors& x, const float* low, const float* inverse, float* out) {
   for (size_t i = 0; i < x.count; ++i) {
     const auto u = [&](size_t c) { return (x[i][c] - low[c]) * inverse[c]; };
-    out[i] = Deviation(SumReference(x.dim, u),
-                       SumReference(x.dim, [&](size_t c) { return u(c) * u(c); }), x.dim);
+    out[i] =
+        Deviation(InOrder(x.dim, u), InOrder(x.dim, [&](size_t c) { return u(c) * u(c); }), x.dim);
   }
 }
 
 void PairLengths(const Vectors& x, float* out, size_t out_stride) {
-  HWY_DYNAMIC_DISPATCH(PairLengthsLoop)(x, out, out_stride);
-}
-
-void PairLengthsReference(const Vectors& x, float* out, size_t out_stride) {
   const size_t pairs = x.dim / 2;
   for (size_t i = 0; i < x.count; ++i) {
     for (size_t f = 0; f < pairs; ++f) {
@@ -233,14 +215,19 @@ void PairLengthsReference(const Vectors& x, float* out, size_t out_stride) {
 }
 
 void SumsAbove(const Vectors& x, float above, float* out) {
-  HWY_DYNAMIC_DISPATCH(SumsAboveLoop)(x, above, out);
-}
-
-void SumsAboveReference(const Vectors& x, float above, float* out) {
   for (size_t i = 0; i < x.count; ++i) {
-    out[i] = SumReference(x.dim, [&](size_t c) { return x[i][c] > above ? x[i][c] : 0.0F; });
+    out[i] = InOrder(x.dim, [&](size_t c) { return x[i][c] > above ? x[i][c] : 0.0F; });
   }
 }
+
+}  // namespace
+
+const VectorSums& VectorSums::Reference() {
+  static constexpr VectorSums kLoops{DotProducts, AddScaled,   ChannelBounds,
+                                     Deviations,  PairLengths, SumsAbove};
+  return kLoops;
+}
+const VectorSums& VectorSums::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

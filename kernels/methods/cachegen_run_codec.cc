@@ -34,7 +34,7 @@ struct Slab {
   uint32_t channels = 0, first_channel = 0;
 };
 
-// What the bytes hold of a slab beside its codes.
+// The scales of a slab, which its bytes hold beside the codes.
 struct SlabScales {
   std::vector<float> tops;  // of each anchor
   float step = 0;           // of the other tokens
@@ -58,7 +58,7 @@ class CachegenRunCodec : public RunCodec {
 
  private:
   std::vector<Slab> SlabsOf(LayerRange layers) const;
-  // Which tokens are coded together: anchors, or the others.
+  // Returns the tokens that are coded together: anchors, or the others.
   std::vector<uint32_t> TokensOf(uint32_t tokens, bool anchors) const;
   // Quantizes a slab's values [tokens, channels]: codes of anchors and others into their columns
   // of [tokens of the kind, width]; values become what they decode to. False when beyond fp16.

@@ -7,8 +7,7 @@
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
-#include "kernels/quantize/affine.h"
-#include "kernels/quantize/minifloat.h"
+#include "kernels/quantize/loops.h"
 
 namespace kvstow {
 namespace {
@@ -59,7 +58,7 @@ std::array<double, kComponentTypes> GroupErrors(const float* c, uint32_t size) {
   return errors;
 }
 
-// Of every choice (size and type) of a group that begins at each component.
+// The error of every choice (size and type) of a group that begins at each component.
 using ErrorTable = std::vector<std::array<double, kChoices>>;
 
 ErrorTable MeasureErrors(std::span<const float> c, size_t rank) {
@@ -169,9 +168,10 @@ bool EncodeComponents(const ComponentPlan& plan, const float* c, size_t tokens, 
         scales[t] = HalfToFloat(FloatToHalf(top));
         if (!std::isfinite(shifts[t]) || !std::isfinite(scales[t])) return false;
       }
-      MinifloatEncode(values.data(), tokens, group.size, scales.data(), codes.data());
-    } else if (!AffineEncodeRows({tokens, group.size, group.size, BitsOf(group.type)},
-                                 values.data(), scales.data(), shifts.data(), codes.data())) {
+      MinifloatLoops::Best().encode(values.data(), tokens, group.size, scales.data(), codes.data());
+    } else if (!AffineLoops::Best().encode_rows(
+                   {tokens, group.size, group.size, BitsOf(group.type)}, values.data(),
+                   scales.data(), shifts.data(), codes.data())) {
       return false;
     }
     StoreHalves(shifts.data(), tokens, at);
@@ -197,13 +197,14 @@ bool DecodeComponents(const ComponentPlan& plan, const uint8_t* bytes, size_t to
       }
       UnpackBits(bytes + 4 * tokens, n, BitsOf(group.type), codes.data());
       if (group.type == ComponentType::kFp8) {
-        if (!MinifloatDecode(codes.data(), tokens, group.size, scales.data(), values.data())) {
+        if (!MinifloatLoops::Best().decode(codes.data(), tokens, group.size, scales.data(),
+                                           values.data())) {
           return false;
         }
         for (size_t i = 0; i < n; ++i) values[i] += shifts[i / group.size];
       } else {
-        AffineDecodeRows({tokens, group.size, group.size, BitsOf(group.type)}, scales.data(),
-                         shifts.data(), codes.data(), values.data());
+        AffineLoops::Best().decode_rows({tokens, group.size, group.size, BitsOf(group.type)},
+                                        scales.data(), shifts.data(), codes.data(), values.data());
       }
       for (size_t t = 0; t < tokens; ++t) {
         std::copy_n(values.data() + t * group.size, group.size, c + t * rank);

@@ -1,5 +1,5 @@
 // The first tokens of a text, which lie far outside the distribution of all others. The joint codec
-// keeps them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
+// codes them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
 // K has large means, 5 bits are too few for it, and their loss is most of what a page loses.
 // `firstbits` says another number, and key_groups.h chooses it.
 //
@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments&
 
 class FirstTokens {
  public:
-  // Positions below `first` (0..64, kFirstTokens) are kept apart, in `firstbits` bits. Both are
+  // Positions below `first` (0..64, kFirstTokens) are coded apart, in `firstbits` bits. Both are
   // arguments of an op.
   static absl::StatusOr<FirstTokens> Make(const OpArguments& arguments, const KvSpec& spec);
 

@@ -105,8 +105,8 @@ std::vector<EncodedLevel> JointCoder::Encode(const CalibratedRun& calibrated, co
   return out;
 }
 
-// What each level takes off the error, on the sampled tokens: see SegmentInfo. First tokens are in
-// the base.
+// Returns the error that each level removes, on the sampled tokens: see SegmentInfo. First tokens
+// are in the base.
 std::vector<double> JointCoder::Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
                                       const Run& run) const {
   const double whole = run.tokens * run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);

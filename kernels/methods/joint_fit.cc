@@ -17,8 +17,8 @@
 namespace kvstow {
 namespace {
 
-// What a step of 1 is. With gains, coefficients are in units of sqrt(nat), and a hundredth of it is
-// about 12 x on a small model; without, of each slab's own spread.
+// The unit of a step of 1. With gains, coefficients are in units of sqrt(nat), and a hundredth of
+// it is about 12 x on a small model. Without gains, they are in units of each slab's own spread.
 constexpr double kUnitWithGains = 0.01;
 constexpr double kUnitOfSpread = 0.25;
 constexpr double kLeastSpread = 1e-6;
@@ -218,7 +218,7 @@ class Fit final : public CalibrationFit {
     if (passes_.now() == 2) run.AddThird(x, count, options_.finest_step, every);
   }
 
-  // Of tokens from `place` on, over the layers of a run; 0 where one is not known.
+  // Returns it for tokens from `place` on, over the layers of a run; 0 where one is not known.
   std::vector<float> SensitivityOf(LayerRange layers, uint64_t place, uint32_t tokens) const {
     std::vector<float> out(tokens);
     for (uint32_t t = 0; t < tokens; ++t) {
@@ -229,7 +229,7 @@ class Fit final : public CalibrationFit {
     return out;
   }
 
-  // What whitens the vectors of a run, in units of the step.
+  // Returns the blocks that whiten the vectors of a run, in units of the step.
   std::vector<WhiteningBlock> Blocks(uint32_t index) const {
     std::vector<WhiteningBlock> blocks;
     size_t column = 0;

@@ -97,7 +97,7 @@ class JointRunCodec final : public RunCodec {
     return true;
   }
 
-  // Of coefficients [n, rank] of the tokens from `done` on; `c` is scratch.
+  // Quantizes coefficients [n, rank] of the tokens from `done` on; `c` is scratch.
   void QuantizeChunk(std::span<const float> by_token, uint32_t n, size_t rank, uint32_t done,
                      size_t stride, std::vector<float>& c, QuantizedRun& out) const {
     const size_t padded = PlaneStride(n);
@@ -145,7 +145,7 @@ class JointRunCodec final : public RunCodec {
   void Inverse(const CalibratedRun& calibrated, std::span<const float> c, size_t rank,
                const Run& run, LayerRange wanted, std::span<float> x) const {
     const size_t n = c.size() / rank, stride = x.size() / n;
-    const SparseRows rows = ListNonZeros(c.data(), n, rank);
+    const NonZeroRows rows = ListNonZeros(c.data(), n, rank);
     const size_t before = wanted.first - run.layers.first;
     const size_t k = SlabValues(coder_.spec(), Part::kK, 1),
                  v = SlabValues(coder_.spec(), Part::kV, 1);
@@ -153,7 +153,7 @@ class JointRunCodec final : public RunCodec {
                              {run.layers.count * k + before * v, wanted.count * v}};
     size_t at = 0;
     for (const Columns& columns : parts) {
-      MultiplySparseRows(rows, calibrated.decode, columns, x.data() + at, stride);
+      MultiplyNonZeroRows(rows, calibrated.decode, columns, x.data() + at, stride);
       for (size_t t = 0; t < n; ++t) {
         float* const row = x.data() + t * stride + at;
         AddRow(calibrated.mean.data() + columns.first, columns.count, row);

@@ -9,7 +9,7 @@
 //   stream  tokens of an entropy-coded stream, a multiple of 16: a reader of few decodes as many
 //   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
 //           0 = all the same
-//   first   positions below this are kept apart (4 where it is not given): sinks of attention
+//   first   positions below this are coded apart (4 where it is not given): sinks of attention
 //   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //

@@ -13,7 +13,7 @@
 #include "kernels/methods/vector_run_codec.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
-#include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/outlier_values.h"
 #include "kernels/quantize/scalar_lloyd.h"
 
@@ -130,7 +130,7 @@ class NuqCoder final : public VectorCoder {
           row[c] = (x[c] - scale.middle) * scale.inverse;
         }
       }
-      NearestEntries(BookOf(slab), row.data(), width, 1, codes.data() + t * width);
+      CodebookLoops::Best().nearest(BookOf(slab), row.data(), width, 1, codes.data() + t * width);
     }
     const size_t at = out.size();
     out.resize(at + FixedBytes(slab, tokens));
@@ -187,7 +187,7 @@ absl::StatusOr<double> ReadOutlierShare(const OpArguments& arguments) {
   return arguments.Real("outliers", 0.01, 0, 0.2);
 }
 
-// What an error of one unit in each channel of a slab costs, beside its scale.
+// Returns the cost of an error of one unit in each channel of a slab, without its scale.
 std::vector<float> ChannelCosts(const KvSpec& spec, const VectorSlab& slab,
                                 const ModelStats& stats) {
   const bool k = slab.part == Part::kK;
@@ -245,14 +245,14 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeNuqRunCodec(
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "outliers", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", 3, kLeastBits, kMostBits));
   KVSTOW_ASSIGN_OR_RETURN(const double outliers, ReadOutlierShare(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 1));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 1));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<NuqTables>(arguments, spec, std::move(calibration)));
   if (tables->outliers != static_cast<float>(outliers)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "op 'nuq': outliers=", outliers, ", and the calibration was made for ", tables->outliers));
   }
-  return MakeVectorRunCodec(spec, 1, kept,
+  return MakeVectorRunCodec(spec, 1, raw_tokens,
                             std::make_unique<NuqCoder>(spec, std::move(tables), bits));
 }
 

@@ -9,7 +9,7 @@
 //
 //   bits      2..4 (3); one calibration has the codebooks of all three
 //   outliers  0..0.2 (0.01), the share of values outside; the calibration must be made for the same
-//   first     tokens at the start of a text that are kept as they are (1)
+//   first     tokens at the start of a text that stay raw (1)
 //   last      tokens at the end of a page that are (0)
 //
 // A codebook has 2^bits entries for K, or V, of one layer. k-means of u gives it, weighted by the

@@ -145,7 +145,7 @@ ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
     const float step = StepOf(slab);
     for (uint32_t i = 0; i < channels[s].count(); ++i) {
       const int row = slab.rows.empty() ? 0 : slab.rows[i];
-      // Of a row, a quarter of a quarter octave.
+      // A row in quarters of a quarter octave.
       const int finer = channels[s].finer_where_wide ? std::clamp(row, -kMaxFiner, kMaxFiner) : 0;
       out.rows.push_back(static_cast<int16_t>(slab.row + row + (finer + (finer < 0 ? -2 : 2)) / 4));
       out.steps.push_back(step * static_cast<float>(Exp2Fraction(-finer, 4 * kRowsAnOctave)));

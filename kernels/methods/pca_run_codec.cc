@@ -222,7 +222,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakePcaRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "run", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const double bits, ReadPcaBits(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<PcaTables>(arguments, spec, std::move(calibration)));
   const auto plan = std::find(tables->bits.begin(), tables->bits.end(), static_cast<float>(bits));
@@ -233,7 +233,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakePcaRunCodec(
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   const auto index = static_cast<size_t>(plan - tables->bits.begin());
   const uint32_t layers = std::min(need.layers_per_run, spec.layers);
-  return MakeVectorRunCodec(spec, layers, kept,
+  return MakeVectorRunCodec(spec, layers, raw_tokens,
                             std::make_unique<PcaCoder>(spec, std::move(tables), layers, index));
 }
 

@@ -7,7 +7,7 @@
 //   bits   .05..8 that the plan takes for each value before DEFLATE, for K and for V (1).
 //          Calibrations have plans for 2, 1, .5 and the bits of the recipe they are made for
 //   run    layers that are transformed together; 1024 = all of any model, as published
-//   first  tokens at the start of a text that are kept as they are (4)
+//   first  tokens at the start of a text that stay raw (4)
 //   last   tokens at the end of a page that are (0). The paper keeps 128 recent ones of a sequence;
 //          a page does not know whether it is the last, so here it is off
 //

@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/methods/first_tokens.h"
+#include "kernels/methods/joint_vectors.h"
 #include "kernels/methods/page_statistics.h"
-#include "kernels/methods/step_energies.h"
 #include "kernels/page/channel_rows.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/squared_error.h"
@@ -24,6 +24,34 @@ namespace {
 constexpr uint32_t kTokensPerStream = 64;
 constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
 constexpr float kLargest = 65504;                       // of fp16
+
+// Tokens with steps of their own. Steps go in half octaves, as the plane coder's energy classes do,
+// and stand in their place. A token whose step is 2^(k/2) times the usual is divided by that factor
+// before it is coded.
+
+// Returns the energy class of each token, [stride], from the binary logarithms of steps. NaN, and
+// tokens behind the last, give the usual step.
+std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t stride) {
+  constexpr int kPlain = kPlaneEnergies / 2;
+  std::vector<uint8_t> out(stride, kPlain);
+  for (size_t t = 0; t < log_steps.size(); ++t) {
+    const float half_octaves = std::isnan(log_steps[t]) ? 0 : std::round(2 * log_steps[t]);
+    out[t] = static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain));
+  }
+  return out;
+}
+
+// Scales rows of a value for each token, [..., stride], to the values that are coded, or `back`.
+// Without energies, rows stay as they are.
+void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
+                 std::span<float> rows) {
+  if (energies.empty()) return;
+  std::vector<float> factors(stride, 1.0f);
+  for (size_t t = 0; t < energies.size(); ++t)
+    factors[t] =
+        EnergyFactor(back ? static_cast<uint8_t>(kPlaneEnergies - energies[t]) : energies[t]);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] *= factors[i % stride];
+}
 
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
@@ -86,18 +114,18 @@ class PlanesRunCodec final : public RunCodec {
     std::vector<uint8_t> classes;
     uint32_t tokens = 0, level = 0, first = 0, count = 0;
   };
-  // What is wanted, from plain tokens and the codes of the others. `channels` has the steps of the
-  // level that was decoded.
+  // Stores the wanted range, from plain tokens and the codes of the others. `channels` has the
+  // steps of the level that was decoded.
   absl::Status StoreSlabs(const Run& run, const PageRange& wanted, std::span<const Slab> slabs,
                           std::span<const uint8_t> plain_bytes,
                           std::span<const SlabStatistics> statistics,
                           const ChannelStatistics& channels, const Decoded& decoded,
                           std::span<uint8_t> raw) const;
-  // Of one slab: [channels, stride], as MeasureSlab left the values, into `rows`.
+  // Writes one slab, [channels, stride], as MeasureSlab left the values, into `rows`.
   void DequantizeSlab(const Slab& slab, const PlaneCoder& coder, const ChannelStatistics& channels,
                       const Decoded& decoded, std::vector<float>& rows) const;
-  // What each level gains, see SegmentInfo: `values` are what is coded, `energies` are squared sums
-  // of the slabs before they were centred.
+  // Returns the gain of each level, see SegmentInfo. `values` are coded, `energies` are squared
+  // sums of the slabs before they were centred.
   std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
                               std::span<const double> energies, std::span<const float> values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,

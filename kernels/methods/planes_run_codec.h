@@ -6,7 +6,7 @@
 // and doubles a level coarser. K's step is `k` times that. V's step is depth^(x - 1/2) times that,
 // x from 0 at the first layer to 1 at the last. Static tables, picked by the spread of the channel,
 // code the result. The first tokens of a text (positions below kPlainTokens) lie far from all
-// others. They are kept apart, in `firstbits` bits (first_tokens.h).
+// others. They are coded apart, in `firstbits` bits (first_tokens.h).
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
 // plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are

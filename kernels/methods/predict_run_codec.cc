@@ -16,6 +16,7 @@
 #include "kernels/page/half.h"
 #include "kernels/page/split_mix.h"
 #include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/transform/dense_product.h"
 #include "kernels/transform/hadamard.h"
 
@@ -26,7 +27,7 @@ constexpr uint32_t kFirstLayerBits = 4;
 constexpr size_t kLongestBlock = kMaxHeadDim;
 constexpr uint32_t kNoDimension = 0;  // of LloydMax: the Gaussian's
 
-// What a slab is predicted to be: bias + inputs * map.
+// Predicts a slab: bias + inputs * map.
 struct Predictor {
   std::vector<float> bias;  // [outputs]
   PackedMatrix map;         // [inputs, outputs]; no inputs: the bias alone
@@ -123,10 +124,12 @@ bool EncodeRest(const std::vector<float>& rest, size_t width, uint32_t bits, std
     const float root = std::sqrt(static_cast<float>(n));
     for (size_t t = 0; t < tokens; ++t) {
       const float* const x = values.data() + t * n;
-      const uint16_t half = FloatToHalf(static_cast<float>(std::sqrt(SquaredLength(x, n))) / root);
+      const uint16_t half = FloatToHalf(
+          static_cast<float>(std::sqrt(CodebookLoops::Best().squared_length(x, n))) / root);
       ok = ok && IsFiniteHalf(half);
       scales[t] = HalfToFloat(half);
-      NearestEntries(entries, x, n, scales[t] > 0 ? 1 / scales[t] : 0, codes.data() + t * n);
+      CodebookLoops::Best().nearest(entries, x, n, scales[t] > 0 ? 1 / scales[t] : 0,
+                                    codes.data() + t * n);
     }
     auto* const body = reinterpret_cast<uint8_t*>(out.data()) + at;
     StoreHalves(scales.data(), tokens, body);
@@ -147,7 +150,8 @@ bool AddRest(const uint8_t* body, size_t width, size_t tokens, uint32_t bits, fl
     UnpackBits(body + 2 * tokens, codes.size(), bits, codes.data());
     body += 2 * tokens + PackedBytes(codes.size(), bits);
     for (size_t t = 0; t < tokens; ++t) {
-      ScaledEntries(entries, codes.data() + t * n, n, scales[t], rest.data() + t * n);
+      CodebookLoops::Best().scaled(entries, codes.data() + t * n, n, scales[t],
+                                   rest.data() + t * n);
     }
     InverseSignedHadamard(tokens, n, rest.data());
     for (size_t t = 0; t < tokens; ++t) {
@@ -196,7 +200,7 @@ class PredictCoder final : public VectorCoder {
   }
 
  private:
-  // Of a slab in the vectors of its run.
+  // The place of a slab in the vectors of its run.
   struct Place {
     size_t column = 0, width = 0, stride = 0;
     uint32_t bits = 0;
@@ -292,12 +296,12 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakePredictRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "run", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, ReadBits(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<PredictTables>(arguments, spec, std::move(calibration)));
   const uint32_t layers = std::min(need.layers_per_run, spec.layers);
-  return MakeVectorRunCodec(spec, layers, kept,
+  return MakeVectorRunCodec(spec, layers, raw_tokens,
                             std::make_unique<PredictCoder>(spec, std::move(tables), bits));
 }
 

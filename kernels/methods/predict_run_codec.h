@@ -12,7 +12,7 @@
 //
 //   bits   2..4 (2); K and V of a run's first layer have 4
 //   run    layers that are predicted from each other; 1024 = all of any model, as published
-//   first  tokens at the start of a text that are kept as they are (4)
+//   first  tokens at the start of a text that stay raw (4)
 //   last   tokens at the end of a page that are (0; the paper keeps 128 recent ones of a sequence)
 //
 // Body (vector_run_codec.h) of the coded tokens: K and then V of each layer. Each block has the

@@ -17,7 +17,7 @@
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
 #include "kernels/page/squared_error.h"
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/transform/dense_product.h"
 #include "kernels/transform/hadamard.h"
 
@@ -110,7 +110,8 @@ class RotateCoder final : public VectorCoder {
       const size_t groups = CountGroups(g), at = out.size();
       std::vector<float> steps(groups), minima(groups);
       std::vector<uint8_t> codes(turned.size());
-      if (!AffineEncodeRows(g, turned.data(), steps.data(), minima.data(), codes.data()))
+      if (!AffineLoops::Best().encode_rows(g, turned.data(), steps.data(), minima.data(),
+                                           codes.data()))
         return false;
       out.resize(at + SlabBytes(g));
       auto* const body = reinterpret_cast<uint8_t*>(out.data()) + at;
@@ -138,7 +139,7 @@ class RotateCoder final : public VectorCoder {
       }
       std::vector<uint8_t> codes(turned.size());
       UnpackBits(body.data() + 4 * groups, codes.size(), g.bits, codes.data());
-      AffineDecodeRows(g, steps.data(), minima.data(), codes.data(), turned.data());
+      AffineLoops::Best().decode_rows(g, steps.data(), minima.data(), codes.data(), turned.data());
       Turn(table.inverse, turned.data(), tokens, values.data());
       for (size_t t = 0; t < tokens; ++t) {
         std::copy_n(values.data() + t * slab.width, slab.width, x + t * stride + slab.column);
@@ -209,8 +210,10 @@ float BestClip(const RotateSlab& slab, const RotateOptions& options, const std::
   for (const float clip : kClips) {
     std::vector<float> clipped = turned;
     Clip(g, clip, clipped.data());
-    if (!AffineEncodeRows(g, clipped.data(), steps.data(), minima.data(), codes.data())) continue;
-    AffineDecodeRows(g, steps.data(), minima.data(), codes.data(), decoded.data());
+    if (!AffineLoops::Best().encode_rows(g, clipped.data(), steps.data(), minima.data(),
+                                         codes.data()))
+      continue;
+    AffineLoops::Best().decode_rows(g, steps.data(), minima.data(), codes.data(), decoded.data());
     const double error = SquaredError(turned.data(), decoded.data(), turned.size());
     if (least >= 0 && error >= least) continue;
     least = error;
@@ -254,10 +257,10 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRotateRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "group", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const RotateOptions options, ReadOptions(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<RotateTables>(arguments, spec, std::move(calibration)));
-  return MakeVectorRunCodec(spec, 1, kept,
+  return MakeVectorRunCodec(spec, 1, raw_tokens,
                             std::make_unique<RotateCoder>(spec, std::move(tables), options));
 }
 

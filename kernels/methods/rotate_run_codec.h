@@ -13,7 +13,7 @@
 //
 //   bits   1..8 (2)
 //   group  1..4096 channels of a head vector share a minimum and a step (128)
-//   first  tokens at the start of a text that are kept as they are (4)
+//   first  tokens at the start of a text that stay raw (4)
 //   last   tokens at the end of a page that are (0)
 //
 // Body (vector_run_codec.h) of the coded tokens, for K and then V: the steps of all groups (fp16),

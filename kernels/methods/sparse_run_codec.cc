@@ -187,8 +187,8 @@ class SparseRunCodec final : public RunCodec {
     return absl::OkStatus();
   }
 
-  // What the head's levels gain is relative to what was kept; weighed here by the energy that this
-  // is of the slabs' (the mean of K's share and V's), which counts dropped tokens as error.
+  // Adds the gains of a head's levels. They are relative to the kept tokens, so they are weighed by
+  // the head's share of the slabs' energy (the mean of K's and V's). Dropped tokens count as error.
   absl::Status AddGains(const Run& run, std::span<const uint8_t> raw, uint32_t layer, uint32_t head,
                         std::span<const uint8_t> kept, size_t count,
                         const std::vector<EncodedLevel>& levels, std::vector<double>& gains) const {

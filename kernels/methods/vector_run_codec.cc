@@ -12,9 +12,12 @@ namespace {
 
 class VectorRunCodec final : public RunCodec {
  public:
-  VectorRunCodec(const KvSpec& spec, uint32_t layers_per_run, RawTokens kept,
+  VectorRunCodec(const KvSpec& spec, uint32_t layers_per_run, RawTokens raw_tokens,
                  std::unique_ptr<const VectorCoder> coder)
-      : spec_(spec), layers_per_run_(layers_per_run), kept_(kept), coder_(std::move(coder)) {}
+      : spec_(spec),
+        layers_per_run_(layers_per_run),
+        raw_tokens_(raw_tokens),
+        coder_(std::move(coder)) {}
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return 1; }
@@ -24,9 +27,9 @@ class VectorRunCodec final : public RunCodec {
     const TokenRange coded = Coded(run);
     const JointVectors vectors(spec_, run);
     std::vector<float> x(run.tokens * vectors.width());
-    std::string body(KeptBytes(run), 0);
-    CopyKept(run, run.layers, reinterpret_cast<uint8_t*>(body.data()), raw,
-             [](uint8_t* at, const uint8_t* slab, size_t n) { std::memcpy(at, slab, n); });
+    std::string body(RawBytes(run), 0);
+    CopyRaw(run, run.layers, reinterpret_cast<uint8_t*>(body.data()), raw,
+            [](uint8_t* at, const uint8_t* slab, size_t n) { std::memcpy(at, slab, n); });
     const float* const coded_x = x.data() + coded.first * vectors.width();
     if (!vectors.Gather(raw, {0, run.tokens}, x.data()) ||
         (coded.count > 0 && !coder_->Encode(run.layers, coded_x, coded.count, body))) {
@@ -34,7 +37,7 @@ class VectorRunCodec final : public RunCodec {
                                                 " on have NaN, Inf or values beyond their scales"));
     }
     std::vector<float> decoded(coded.count * vectors.width());
-    const auto rest = AsBytes(body).subspan(KeptBytes(run));
+    const auto rest = AsBytes(body).subspan(RawBytes(run));
     if (coded.count > 0) {
       KVSTOW_RETURN_IF_ERROR(coder_->Decode(run.layers, rest, coded.count, decoded.data()));
     }
@@ -53,39 +56,40 @@ class VectorRunCodec final : public RunCodec {
           absl::StrCat("layers from ", first, " on are no run of the page's calibration"));
     }
     const TokenRange coded = Coded(run);
-    const size_t kept = KeptBytes(run);
-    if (bodies.size() != 1 || bodies[0].size() < kept) {
+    const size_t raw_bytes = RawBytes(run);
+    if (bodies.size() != 1 || bodies[0].size() < raw_bytes) {
       return absl::DataLossError(absl::StrCat("a run of one level needs one body of at least ",
-                                              kept, " bytes for the tokens that it keeps"));
+                                              raw_bytes, " bytes for its raw tokens"));
     }
-    const auto rest = bodies[0].span().subspan(kept);
+    const auto rest = bodies[0].span().subspan(raw_bytes);
     if (coded.count > 0) {
       KVSTOW_RETURN_IF_ERROR(DecodeVectors(run, rest, coded, wanted, raw));
     } else if (!rest.empty()) {
-      return absl::DataLossError(absl::StrCat(rest.size(), " bytes follow the kept tokens"));
+      return absl::DataLossError(absl::StrCat(rest.size(), " bytes follow the raw tokens"));
     }
-    CopyKept(run, wanted, bodies[0].data(), raw,
-             [](const uint8_t* at, uint8_t* slab, size_t n) { std::memcpy(slab, at, n); });
+    CopyRaw(run, wanted, bodies[0].data(), raw,
+            [](const uint8_t* at, uint8_t* slab, size_t n) { std::memcpy(slab, at, n); });
     return absl::OkStatus();
   }
 
  private:
-  // The tokens that are not kept.
+  // The tokens that are not raw.
   TokenRange Coded(const Run& run) const {
-    const uint64_t before = kept_.first - std::min<uint64_t>(kept_.first, run.first_position);
+    const uint64_t before =
+        raw_tokens_.first - std::min<uint64_t>(raw_tokens_.first, run.first_position);
     const auto first = static_cast<uint32_t>(std::min<uint64_t>(before, run.tokens));
-    return {first, run.tokens - first - std::min(kept_.last, run.tokens - first)};
+    return {first, run.tokens - first - std::min(raw_tokens_.last, run.tokens - first)};
   }
 
-  size_t KeptBytes(const Run& run) const {
+  size_t RawBytes(const Run& run) const {
     return run.layers.count * LayerBytes(spec_, run.tokens - Coded(run).count);
   }
 
-  // Calls copy(in the body, in the raw bytes of the layers wanted, bytes) for the kept tokens
+  // Calls copy(in the body, in the raw bytes of the layers wanted, bytes) for the raw tokens
   // before and behind the coded ones of each slab of those layers.
   template <typename InBody, typename Raw, typename Copy>
-  void CopyKept(const Run& run, LayerRange wanted, InBody* body, std::span<Raw> raw,
-                const Copy& copy) const {
+  void CopyRaw(const Run& run, LayerRange wanted, InBody* body, std::span<Raw> raw,
+               const Copy& copy) const {
     const TokenRange coded = Coded(run);
     const uint32_t behind = run.tokens - coded.first - coded.count;
     const uint32_t before = wanted.first - run.layers.first;
@@ -129,7 +133,7 @@ class VectorRunCodec final : public RunCodec {
     return absl::OkStatus();
   }
 
-  // See SegmentInfo: a kept token has no error, and RoPE leaves errors as large as they are.
+  // See SegmentInfo: a raw token has no error, and RoPE leaves errors as large as they are.
   double Gain(const Run& run, size_t width, const std::vector<float>& x, TokenRange coded,
               const std::vector<float>& decoded) const {
     double gain = 0;
@@ -149,7 +153,7 @@ class VectorRunCodec final : public RunCodec {
 
   const KvSpec spec_;
   const uint32_t layers_per_run_;
-  const RawTokens kept_;
+  const RawTokens raw_tokens_;
   const std::unique_ptr<const VectorCoder> coder_;
 };
 
@@ -176,16 +180,16 @@ std::vector<VectorSlab> SlabsInOrder(const KvSpec& spec) {
 }
 
 absl::StatusOr<RawTokens> ReadRawTokens(const OpArguments& arguments, uint32_t first) {
-  RawTokens kept;
-  KVSTOW_ASSIGN_OR_RETURN(kept.first, arguments.Number("first", first, 0, kMaxPageTokens));
-  KVSTOW_ASSIGN_OR_RETURN(kept.last, arguments.Number("last", 0, 0, kMaxPageTokens));
-  return kept;
+  RawTokens raw_tokens;
+  KVSTOW_ASSIGN_OR_RETURN(raw_tokens.first, arguments.Number("first", first, 0, kMaxPageTokens));
+  KVSTOW_ASSIGN_OR_RETURN(raw_tokens.last, arguments.Number("last", 0, 0, kMaxPageTokens));
+  return raw_tokens;
 }
 
 std::unique_ptr<const RunCodec> MakeVectorRunCodec(const KvSpec& spec, uint32_t layers_per_run,
-                                                   RawTokens kept,
+                                                   RawTokens raw_tokens,
                                                    std::unique_ptr<const VectorCoder> coder) {
-  return std::make_unique<VectorRunCodec>(spec, layers_per_run, kept, std::move(coder));
+  return std::make_unique<VectorRunCodec>(spec, layers_per_run, raw_tokens, std::move(coder));
 }
 
 }  // namespace kvstow

@@ -1,9 +1,9 @@
 // The run codec of methods that see a token of a run as one vector [K before RoPE of each layer, V
-// of each layer] (joint_vectors.h). It takes RoPE off and puts it back, keeps some tokens as they
-// are, and leaves the vectors of all others to a VectorCoder.
+// of each layer] (joint_vectors.h). It takes RoPE off and puts it back, stores some tokens
+// raw, and leaves the vectors of all others to a VectorCoder.
 //
-// Body, one level: the kept tokens, slab after slab in the page's dtype, then the coder's bytes for
-// the others (none when there are none). It keeps the tokens at positions below `first` (they lie
+// Body, one level: the raw tokens, slab after slab in the page's dtype, then the coder's bytes for
+// the others (none when there are none). Raw are the tokens at positions below `first` (they lie
 // outside every distribution) and the last `last` of the page.
 //
 // VectorCoder and the run codec are immutable: thread-safe. Bytes are the same for every SIMD
@@ -56,7 +56,7 @@ absl::StatusOr<RawTokens> ReadRawTokens(const OpArguments& arguments, uint32_t f
 // The coder sees only whole runs of `layers_per_run` layers (the last may have fewer). A page that
 // says otherwise is DATA_LOSS.
 std::unique_ptr<const RunCodec> MakeVectorRunCodec(const KvSpec& spec, uint32_t layers_per_run,
-                                                   RawTokens kept,
+                                                   RawTokens raw_tokens,
                                                    std::unique_ptr<const VectorCoder> coder);
 
 // Returns the tables of the op's own section, for a coder. The pointer keeps the calibration alive.

@@ -328,14 +328,14 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeWaterfillRunCodec(
     std::shared_ptr<const Calibration> calibration) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"bits", "first", "last", "blob"}));
   KVSTOW_ASSIGN_OR_RETURN(const double bits, ReadBits(arguments));
-  KVSTOW_ASSIGN_OR_RETURN(const RawTokens kept, ReadRawTokens(arguments, 4));
+  KVSTOW_ASSIGN_OR_RETURN(const RawTokens raw_tokens, ReadRawTokens(arguments, 4));
   KVSTOW_ASSIGN_OR_RETURN(auto tables,
                           TablesFor<WaterfillTables>(arguments, spec, std::move(calibration)));
   if (tables->bits != static_cast<float>(bits)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "op 'waterfill': bits=", bits, ", and the calibration was made for ", tables->bits));
   }
-  return MakeVectorRunCodec(spec, 1, kept,
+  return MakeVectorRunCodec(spec, 1, raw_tokens,
                             std::make_unique<WaterfillCoder>(spec, std::move(tables)));
 }
 

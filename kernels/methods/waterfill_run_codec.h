@@ -11,7 +11,7 @@
 // are the fitted means of the values in each cell.
 //
 //   bits   0.25..8 a value, scales included (2.75); the calibration must be made for the same
-//   first  tokens at the start of a text that are kept as they are (4)
+//   first  tokens at the start of a text that stay raw (4)
 //   last   tokens at the end of a page that are (0; the paper keeps 128 recent ones of a sequence)
 //
 // Body (vector_run_codec.h) of the coded tokens: for K and then V, for each head that has

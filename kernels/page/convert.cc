@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "hwy/cache_control.h"
+#include "kernels/page/half.h"
+#include "kernels/page/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/page/convert.cc"
@@ -14,8 +16,9 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
-// Loops return how many values they did: whole vectors only.
+// These return how many values they did: whole vectors only.
 
 template <class Values>
 size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
@@ -32,15 +35,7 @@ size_t LoadVectors(const uint16_t* raw, size_t count, float* out, bool& finite) 
   return i;
 }
 
-size_t LoadHalfVectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
-  return LoadVectors<F16Values>(raw, count, out, finite);
-}
-
-size_t LoadBf16Vectors(const uint16_t* raw, size_t count, float* out, bool& finite) {
-  return LoadVectors<Bf16Values>(raw, count, out, finite);
-}
-
-size_t LoadFloatVectors(const float* raw, size_t count, float* out, bool& finite) {
+size_t LoadF32Vectors(const float* raw, size_t count, float* out, bool& finite) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   auto largest = hn::Zero(di);
@@ -64,16 +59,32 @@ size_t StoreVectors(const float* values, size_t count, uint16_t* raw) {
   return i;
 }
 
-size_t StoreHalfVectors(const float* values, size_t count, uint16_t* raw) {
-  return StoreVectors<F16Values>(values, count, raw);
+bool Load(DType dtype, const uint8_t* raw, size_t count, float* out) {
+  const auto* const halves = reinterpret_cast<const uint16_t*>(raw);
+  bool finite = true;
+  const size_t done = dtype == DType::kF16 ? LoadVectors<F16Values>(halves, count, out, finite)
+                      : dtype == DType::kBF16
+                          ? LoadVectors<Bf16Values>(halves, count, out, finite)
+                          : LoadF32Vectors(reinterpret_cast<const float*>(raw), count, out, finite);
+  return ConvertLoops::Reference().load(dtype, raw + done * DTypeBytes(dtype), count - done,
+                                        out + done) &&
+         finite;
 }
 
-size_t StoreBf16Vectors(const float* values, size_t count, uint16_t* raw) {
-  return StoreVectors<Bf16Values>(values, count, raw);
+void Store(DType dtype, const float* values, size_t count, uint8_t* raw) {
+  if (dtype == DType::kF32) {
+    std::memcpy(raw, values, count * sizeof(float));
+    return;
+  }
+  auto* const halves = reinterpret_cast<uint16_t*>(raw);
+  const size_t done = dtype == DType::kF16 ? StoreVectors<F16Values>(values, count, halves)
+                                           : StoreVectors<Bf16Values>(values, count, halves);
+  ConvertLoops::Reference().store(dtype, values + done, count - done,
+                                  raw + done * DTypeBytes(dtype));
 }
 
 // Writes past the caches. What is left over at both ends of 64-byte lines is written as usual.
-void StreamVectors(const uint8_t* from, size_t count, uint8_t* to) {
+void Stream(const uint8_t* from, size_t count, uint8_t* to) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d), over = reinterpret_cast<uintptr_t>(to) % lanes;
   size_t i = std::min(count, over == 0 ? 0 : lanes - over);
@@ -82,51 +93,89 @@ void StreamVectors(const uint8_t* from, size_t count, uint8_t* to) {
   std::memcpy(to + i, from + i, count - i);
 }
 
+const ConvertLoops* Loops() {
+  static constexpr ConvertLoops kLoops{Load, Store, Stream};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(LoadHalfVectors);
-HWY_EXPORT(LoadBf16Vectors);
-HWY_EXPORT(LoadFloatVectors);
-HWY_EXPORT(StoreHalfVectors);
-HWY_EXPORT(StoreBf16Vectors);
-HWY_EXPORT(StreamVectors);
+HWY_EXPORT(Loops);
+
+namespace {
+
+template <typename T>
+T Read(const uint8_t* from, size_t index) {
+  T value;
+  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Write(uint8_t* to, size_t index, T value) {
+  std::memcpy(to + index * sizeof(T), &value, sizeof(T));
+}
+
+bool Load(DType dtype, const uint8_t* raw, size_t count, float* out) {
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) {
+    switch (dtype) {
+      case DType::kF16:
+        out[i] = HalfToFloat(Read<uint16_t>(raw, i));
+        break;
+      case DType::kBF16:
+        out[i] = Bf16ToFloat(Read<uint16_t>(raw, i));
+        break;
+      default:
+        out[i] = Read<float>(raw, i);
+    }
+    finite &= (std::bit_cast<uint32_t>(out[i]) & 0x7f800000) != 0x7f800000;
+  }
+  return finite;
+}
+
+void Store(DType dtype, const float* values, size_t count, uint8_t* raw) {
+  for (size_t i = 0; i < count; ++i) {
+    const float x = values[i];
+    switch (dtype) {
+      case DType::kF16:
+        Write(raw, i, FloatToHalf(std::clamp(x, -kMaxHalf, kMaxHalf)));
+        break;
+      case DType::kBF16:
+        Write(raw, i, FloatToBf16(std::clamp(x, -kMaxBf16, kMaxBf16)));
+        break;
+      default:
+        Write(raw, i, x);
+    }
+  }
+}
+
+// Copies bytes as they are: what `stream` leaves behind.
+void Copy(const uint8_t* from, size_t count, uint8_t* to) { std::copy_n(from, count, to); }
+
+}  // namespace
+
+const ConvertLoops& ConvertLoops::Reference() {
+  static constexpr ConvertLoops kLoops{Load, Store, Copy};
+  return kLoops;
+}
+const ConvertLoops& ConvertLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 bool LoadFloats(DType dtype, const uint8_t* raw, size_t count, float* out) {
-  bool finite = true;
-  size_t done = 0;
-  if (dtype == DType::kF16) {
-    done = HWY_DYNAMIC_DISPATCH(LoadHalfVectors)(reinterpret_cast<const uint16_t*>(raw), count, out,
-                                                 finite);
-  } else if (dtype == DType::kBF16) {
-    done = HWY_DYNAMIC_DISPATCH(LoadBf16Vectors)(reinterpret_cast<const uint16_t*>(raw), count, out,
-                                                 finite);
-  } else {
-    done = HWY_DYNAMIC_DISPATCH(LoadFloatVectors)(reinterpret_cast<const float*>(raw), count, out,
-                                                  finite);
-  }
-  return LoadFloatsReference(dtype, raw + done * DTypeBytes(dtype), count - done, out + done) &&
-         finite;
+  return ConvertLoops::Best().load(dtype, raw, count, out);
 }
 
 void StoreFloats(DType dtype, const float* values, size_t count, uint8_t* raw) {
-  size_t done = 0;
-  if (dtype == DType::kF16) {
-    done = HWY_DYNAMIC_DISPATCH(StoreHalfVectors)(values, count, reinterpret_cast<uint16_t*>(raw));
-  } else if (dtype == DType::kBF16) {
-    done = HWY_DYNAMIC_DISPATCH(StoreBf16Vectors)(values, count, reinterpret_cast<uint16_t*>(raw));
-  } else {
-    std::memcpy(raw, values, count * sizeof(float));
-    return;
-  }
-  StoreFloatsReference(dtype, values + done, count - done, raw + done * DTypeBytes(dtype));
+  ConvertLoops::Best().store(dtype, values, count, raw);
 }
 
 void StreamBytes(const uint8_t* from, size_t count, uint8_t* to) {
-  HWY_DYNAMIC_DISPATCH(StreamVectors)(from, count, to);
+  ConvertLoops::Best().stream(from, count, to);
 }
 
 void FinishStreams() { hwy::FlushStream(); }

@@ -1,8 +1,7 @@
 // Converts arrays of values between a page's dtype and F32. All codecs compute in F32.
 //
 // Free functions, thread-safe. `raw` need not be aligned. F16, BF16 and F32 only: FP8 pages pass
-// through untouched. The fast versions give the same bits as the reference (tests compare them on
-// every SIMD target).
+// through untouched. The bits are the same on every machine (kernels/page/loops.h).
 #ifndef KVSTOW_KERNELS_PAGE_CONVERT_H_
 #define KVSTOW_KERNELS_PAGE_CONVERT_H_
 
@@ -15,12 +14,10 @@ namespace kvstow {
 
 // Reads `count` values. Returns false when one of them is NaN or Inf; `out` is then unspecified.
 bool LoadFloats(DType dtype, const uint8_t* raw, size_t count, float* out);
-bool LoadFloatsReference(DType dtype, const uint8_t* raw, size_t count, float* out);
 
 // Writes `count` finite values. Rounds to nearest even and saturates to the type's largest finite
 // value, so it never writes Inf.
 void StoreFloats(DType dtype, const float* values, size_t count, uint8_t* raw);
-void StoreFloatsReference(DType dtype, const float* values, size_t count, uint8_t* raw);
 
 // Copies bytes that nobody reads soon. Writes past the caches where the processor has such stores.
 // Other threads may read the bytes after FinishStreams.

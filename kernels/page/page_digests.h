@@ -20,7 +20,7 @@ struct PageDigests {
 
 class PageDigester {
  public:
-  // `run_bytes` is KeptRunBytes (codec.h); 0 = no runs.
+  // `run_bytes` is ExactRunBytes (codec.h); 0 = no runs.
   explicit PageDigester(size_t run_bytes) : run_bytes_(run_bytes), left_(run_bytes) {}
 
   void Update(std::span<const uint8_t> piece);

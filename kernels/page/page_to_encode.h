@@ -21,7 +21,8 @@ struct PageToEncode {
   absl::string_view key;  // <= 64 bytes, goes into the header
   // Xxh3_128 of `raw`, when the caller has it already. It saves a pass over the page.
   std::optional<Digest128> raw_digest = {};
-  // Xxh3 of each run of KeptRunBytes, when the caller has them. They save another pass. Else empty.
+  // Xxh3 of each run of ExactRunBytes, when the caller has them. They save another pass. Else
+  // empty.
   std::span<const uint64_t> run_digests = {};
   // Keeps `raw` alive, so that bodies of recipes that keep the very bytes reference it. When this
   // is null, they are copies.

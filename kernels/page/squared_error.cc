@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/page/loops.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/page/squared_error.cc"
 #include "hwy/foreach_target.h"
@@ -10,10 +12,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 constexpr size_t kSums = 16;
 
-// `b` may be null: zeros.
 double SumOfSquares(const float* a, const float* b, size_t count, double total) {
   const hn::CappedTag<float, kSums> d;
   constexpr size_t kLanes = hn::MaxLanes(d), kVectors = kSums / kLanes;
@@ -40,33 +42,49 @@ double SumOfSquares(const float* a, const float* b, size_t count, double total) 
   return total;
 }
 
+const SquaredErrorLoops* Loops() {
+  static constexpr SquaredErrorLoops kLoops{SumOfSquares};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(SumOfSquares);
+HWY_EXPORT(Loops);
 
-double SquaredSum(const float* values, size_t count, double before) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, nullptr, count, before);
-}
+namespace {
 
-double SquaredError(const float* a, const float* b, size_t count, double before) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(a, b, count, before);
-}
-
-double SquaredErrorReference(const float* a, const float* b, size_t count, double total) {
+double SumOfSquares(const float* a, const float* b, size_t count, double total) {
   for (size_t begin = 0; begin < count; begin += kSquaredBlock) {
     const size_t n = std::min(kSquaredBlock, count - begin);
     float partial[16] = {};
     for (size_t i = 0; i < n; ++i) {
-      const float x = a[begin + i] - b[begin + i];
+      const float x = a[begin + i] - (b == nullptr ? 0.0f : b[begin + i]);
       partial[i < n / 16 * 16 ? i % 16 : 0] += x * x;
     }
     for (const float sum : partial) total += sum;
   }
   return total;
+}
+
+}  // namespace
+
+const SquaredErrorLoops& SquaredErrorLoops::Reference() {
+  static constexpr SquaredErrorLoops kLoops{SumOfSquares};
+  return kLoops;
+}
+const SquaredErrorLoops& SquaredErrorLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
+
+double SquaredSum(const float* values, size_t count, double before) {
+  return SquaredErrorLoops::Best().sum(values, nullptr, count, before);
+}
+
+double SquaredError(const float* a, const float* b, size_t count, double before) {
+  return SquaredErrorLoops::Best().sum(a, b, count, before);
 }
 
 }  // namespace kvstow

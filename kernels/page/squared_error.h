@@ -16,8 +16,6 @@ inline constexpr size_t kSquaredBlock = 1024;
 
 double SquaredSum(const float* values, size_t count, double before = 0);
 double SquaredError(const float* a, const float* b, size_t count, double before = 0);
-// Works value by value.
-double SquaredErrorReference(const float* a, const float* b, size_t count, double before = 0);
 
 }  // namespace kvstow
 

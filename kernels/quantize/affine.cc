@@ -6,6 +6,7 @@
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
 #include "kernels/quantize/group_axis.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -35,7 +36,8 @@ class Affine final : public Quantizer, public RawQuantizer {
     FloatArray steps(at.groups()), minima(at.groups());
     CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
-    const auto encode = at.along_rows ? AffineEncodeRows : AffineEncodeColumns;
+    const AffineLoops& loops = AffineLoops::Best();
+    const auto encode = at.along_rows ? loops.encode_rows : loops.encode_columns;
     if (!encode(Groups(at), values, steps.data(), minima.data(), codes)) return false;
     StoreHalves(steps.data(), steps.size(), bodies[0] + to.steps);
     StoreHalves(minima.data(), minima.size(), bodies[0] + to.minima);
@@ -50,7 +52,8 @@ class Affine final : public Quantizer, public RawQuantizer {
     CodeArray unpacked(bits_ == 8 ? 0 : tile.values());
     const uint8_t* const codes = Load(tile, bodies[0], steps, minima, unpacked);
     if (codes == nullptr) return false;
-    const auto decode = at.along_rows ? AffineDecodeRows : AffineDecodeColumns;
+    const AffineLoops& loops = AffineLoops::Best();
+    const auto decode = at.along_rows ? loops.decode_rows : loops.decode_columns;
     decode(Groups(at), steps.data(), minima.data(), codes, values);
     return true;
   }
@@ -73,10 +76,10 @@ class Affine final : public Quantizer, public RawQuantizer {
     uint8_t* const packed = bodies[0] + to.codes;
     uint8_t* const codes = bits_ == 8 ? packed : unpacked.data();
     const Body body{bodies[0] + to.steps, bodies[0] + to.minima, codes};
-    const bool ok = raw.signs == nullptr
-                        ? EncodeStraight(g, from, body, energy, error)
-                        : AffineEncodeTurned(g, {raw.signs, tile.slab.dim}, from, body.steps,
-                                             body.minima, codes, energy, error);
+    const bool ok = raw.signs == nullptr ? EncodeStraight(g, from, body, energy, error)
+                                         : AffineTurnedLoops::Best().encode(
+                                               g, {raw.signs, tile.slab.dim}, from, body.steps,
+                                               body.minima, codes, energy, error);
     if (ok && bits_ != 8) PackBits(codes, tile.values(), bits_, packed);
     return ok;
   }
@@ -89,9 +92,10 @@ class Affine final : public Quantizer, public RawQuantizer {
     const uint8_t* const codes = Load(tile, bodies[0], steps, minima, unpacked);
     if (codes == nullptr) return false;
     if (raw.signs == nullptr) {
-      AffineDecodeRaw(g, steps.data(), minima.data(), codes, to);
+      AffineRawLoops::Best().decode(g, steps.data(), minima.data(), codes, to);
     } else {
-      AffineDecodeTurned(g, {raw.signs, tile.slab.dim}, steps.data(), minima.data(), codes, to);
+      AffineTurnedLoops::Best().decode(g, {raw.signs, tile.slab.dim}, steps.data(), minima.data(),
+                                       codes, to);
     }
     return true;
   }
@@ -103,11 +107,11 @@ class Affine final : public Quantizer, public RawQuantizer {
   // The values as they are.
   static bool EncodeStraight(const AffineRaw& g, const uint8_t* from, const Body& body,
                              double* energy, double* error) {
-    if (!AffineEncodeRaw(g, from, body.steps, body.minima, body.codes)) return false;
+    if (!AffineRawLoops::Best().encode(g, from, body.steps, body.minima, body.codes)) return false;
     FloatArray steps(g.groups), minima(g.groups);
     LoadHalves(body.steps, g.groups, steps.data());
     LoadHalves(body.minima, g.groups, minima.data());
-    AffineMeasureRaw(g, from, steps.data(), minima.data(), body.codes, energy, error);
+    AffineRawLoops::Best().measure(g, from, steps.data(), minima.data(), body.codes, energy, error);
     return true;
   }
 

@@ -6,7 +6,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/squared_error.h"
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/affine_raw_simd.cc"
@@ -17,6 +17,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 #if HWY_TARGET != HWY_SCALAR
 
@@ -165,49 +166,27 @@ void MeasureRaw(const AffineRaw& g, const uint8_t* raw, const float* steps, cons
   Measure<Bf16Values>(g, from, steps, minima, codes, energy, error);
 }
 
+const AffineRawLoops* Loops() {
+  static constexpr AffineRawLoops kLoops{EncodeRaw, DecodeRaw, MeasureRaw};
+  return &kLoops;
+}
+
 #else  // no vectors to interleave
 
-bool EncodeRaw(const AffineRaw& g, const uint8_t* raw, uint8_t* steps, uint8_t* minima,
-               uint8_t* codes) {
-  return AffineEncodeRawReference(g, raw, steps, minima, codes);
-}
-
-void DecodeRaw(const AffineRaw& g, const float* steps, const float* minima, const uint8_t* codes,
-               uint8_t* raw) {
-  AffineDecodeRawReference(g, steps, minima, codes, raw);
-}
-
-void MeasureRaw(const AffineRaw& g, const uint8_t* raw, const float* steps, const float* minima,
-                const uint8_t* codes, double* energy, double* error) {
-  AffineMeasureRawReference(g, raw, steps, minima, codes, energy, error);
-}
+const AffineRawLoops* Loops() { return &AffineRawLoops::Reference(); }
 
 #endif
 
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeRaw);
-HWY_EXPORT(DecodeRaw);
-HWY_EXPORT(MeasureRaw);
+HWY_EXPORT(Loops);
 
-bool AffineEncodeRaw(const AffineRaw& g, const uint8_t* raw, uint8_t* steps, uint8_t* minima,
-                     uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(EncodeRaw)(g, raw, steps, minima, codes);
-}
-
-void AffineDecodeRaw(const AffineRaw& g, const float* steps, const float* minima,
-                     const uint8_t* codes, uint8_t* raw) {
-  HWY_DYNAMIC_DISPATCH(DecodeRaw)(g, steps, minima, codes, raw);
-}
-
-void AffineMeasureRaw(const AffineRaw& g, const uint8_t* raw, const float* steps,
-                      const float* minima, const uint8_t* codes, double* energy, double* error) {
-  HWY_DYNAMIC_DISPATCH(MeasureRaw)(g, raw, steps, minima, codes, energy, error);
-}
+const AffineRawLoops& AffineRawLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

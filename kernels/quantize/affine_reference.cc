@@ -3,11 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/page/convert.h"
 #include "kernels/page/half.h"
-#include "kernels/page/squared_error.h"
-#include "kernels/quantize/affine.h"
-#include "kernels/transform/hadamard.h"
+#include "kernels/page/loops.h"
+#include "kernels/quantize/loops.h"
+#include "kernels/transform/loops.h"
 
 namespace kvstow {
 namespace {
@@ -67,10 +66,8 @@ void ForGroupsOfColumns(const AffineGroups& g, F f) {
   }
 }
 
-}  // namespace
-
-bool AffineEncodeRowsReference(const AffineGroups& g, const float* values, float* steps,
-                               float* minima, uint8_t* codes) {
+bool EncodeRows(const AffineGroups& g, const float* values, float* steps, float* minima,
+                uint8_t* codes) {
   bool ok = true;
   ForGroupsOfRows(g, [&](size_t i, Group at) {
     ok &= EncodeGroup(at, g.bits, values, steps + i, minima + i, codes);
@@ -78,14 +75,14 @@ bool AffineEncodeRowsReference(const AffineGroups& g, const float* values, float
   return ok;
 }
 
-void AffineDecodeRowsReference(const AffineGroups& g, const float* steps, const float* minima,
-                               const uint8_t* codes, float* values) {
+void DecodeRows(const AffineGroups& g, const float* steps, const float* minima,
+                const uint8_t* codes, float* values) {
   ForGroupsOfRows(g,
                   [&](size_t i, Group at) { DecodeGroup(at, steps[i], minima[i], codes, values); });
 }
 
-bool AffineEncodeColumnsReference(const AffineGroups& g, const float* values, float* steps,
-                                  float* minima, uint8_t* codes) {
+bool EncodeColumns(const AffineGroups& g, const float* values, float* steps, float* minima,
+                   uint8_t* codes) {
   bool ok = true;
   ForGroupsOfColumns(g, [&](size_t i, Group at) {
     ok &= EncodeGroup(at, g.bits, values, steps + i, minima + i, codes);
@@ -93,72 +90,83 @@ bool AffineEncodeColumnsReference(const AffineGroups& g, const float* values, fl
   return ok;
 }
 
-void AffineDecodeColumnsReference(const AffineGroups& g, const float* steps, const float* minima,
-                                  const uint8_t* codes, float* values) {
+void DecodeColumns(const AffineGroups& g, const float* steps, const float* minima,
+                   const uint8_t* codes, float* values) {
   ForGroupsOfColumns(
       g, [&](size_t i, Group at) { DecodeGroup(at, steps[i], minima[i], codes, values); });
 }
 
-bool AffineEncodeRawReference(const AffineRaw& g, const uint8_t* raw, uint8_t* steps,
-                              uint8_t* minima, uint8_t* codes) {
+bool EncodeRaw(const AffineRaw& g, const uint8_t* raw, uint8_t* steps, uint8_t* minima,
+               uint8_t* codes) {
   const size_t count = g.groups * g.group;
   std::vector<float> values(count), s(g.groups), m(g.groups);
-  if (!LoadFloatsReference(g.dtype, raw, count, values.data()) ||
-      !AffineEncodeRowsReference({g.groups, g.group, g.group, g.bits}, values.data(), s.data(),
-                                 m.data(), codes)) {
+  if (!ConvertLoops::Reference().load(g.dtype, raw, count, values.data()) ||
+      !EncodeRows({g.groups, g.group, g.group, g.bits}, values.data(), s.data(), m.data(), codes)) {
     return false;
   }
-  StoreFloatsReference(DType::kF16, s.data(), g.groups, steps);
-  StoreFloatsReference(DType::kF16, m.data(), g.groups, minima);
+  ConvertLoops::Reference().store(DType::kF16, s.data(), g.groups, steps);
+  ConvertLoops::Reference().store(DType::kF16, m.data(), g.groups, minima);
   return true;
 }
 
-void AffineDecodeRawReference(const AffineRaw& g, const float* steps, const float* minima,
-                              const uint8_t* codes, uint8_t* raw) {
+void DecodeRaw(const AffineRaw& g, const float* steps, const float* minima, const uint8_t* codes,
+               uint8_t* raw) {
   const size_t count = g.groups * g.group;
   std::vector<float> values(count);
-  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
-                            values.data());
-  StoreFloatsReference(g.dtype, values.data(), count, raw);
+  DecodeRows({g.groups, g.group, g.group, g.bits}, steps, minima, codes, values.data());
+  ConvertLoops::Reference().store(g.dtype, values.data(), count, raw);
 }
 
-void AffineMeasureRawReference(const AffineRaw& g, const uint8_t* raw, const float* steps,
-                               const float* minima, const uint8_t* codes, double* energy,
-                               double* error) {
+void MeasureRaw(const AffineRaw& g, const uint8_t* raw, const float* steps, const float* minima,
+                const uint8_t* codes, double* energy, double* error) {
   const size_t count = g.groups * g.group;
-  std::vector<float> values(count), decoded(count), zeros(count);
-  LoadFloatsReference(g.dtype, raw, count, values.data());
-  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
-                            decoded.data());
-  *energy = SquaredErrorReference(values.data(), zeros.data(), count, *energy);
-  *error = SquaredErrorReference(values.data(), decoded.data(), count, *error);
+  std::vector<float> values(count), decoded(count);
+  ConvertLoops::Reference().load(g.dtype, raw, count, values.data());
+  DecodeRows({g.groups, g.group, g.group, g.bits}, steps, minima, codes, decoded.data());
+  *energy = SquaredErrorLoops::Reference().sum(values.data(), nullptr, count, *energy);
+  *error = SquaredErrorLoops::Reference().sum(values.data(), decoded.data(), count, *error);
 }
 
-bool AffineEncodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw,
-                                 uint8_t* steps, uint8_t* minima, uint8_t* codes, double* energy,
-                                 double* error) {
+bool EncodeTurned(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw, uint8_t* steps,
+                  uint8_t* minima, uint8_t* codes, double* energy, double* error) {
   const AffineGroups groups{g.groups, g.group, g.group, g.bits};
   const size_t count = g.groups * g.group;
-  std::vector<float> values(count), s(g.groups), m(g.groups), decoded(count), zeros(count);
-  if (!LoadFloatsReference(g.dtype, raw, count, values.data())) return false;
-  HadamardBlocksReference(count / turn.dim, turn.dim, values.data(), turn.signs);
-  if (!AffineEncodeRowsReference(groups, values.data(), s.data(), m.data(), codes)) return false;
-  StoreFloatsReference(DType::kF16, s.data(), g.groups, steps);
-  StoreFloatsReference(DType::kF16, m.data(), g.groups, minima);
-  AffineDecodeRowsReference(groups, s.data(), m.data(), codes, decoded.data());
-  *energy = SquaredErrorReference(values.data(), zeros.data(), count, *energy);
-  *error = SquaredErrorReference(values.data(), decoded.data(), count, *error);
+  std::vector<float> values(count), s(g.groups), m(g.groups), decoded(count);
+  if (!ConvertLoops::Reference().load(g.dtype, raw, count, values.data())) return false;
+  HadamardLoops::Reference().blocks(count / turn.dim, turn.dim, values.data(), turn.signs, nullptr);
+  if (!EncodeRows(groups, values.data(), s.data(), m.data(), codes)) return false;
+  ConvertLoops::Reference().store(DType::kF16, s.data(), g.groups, steps);
+  ConvertLoops::Reference().store(DType::kF16, m.data(), g.groups, minima);
+  DecodeRows(groups, s.data(), m.data(), codes, decoded.data());
+  *energy = SquaredErrorLoops::Reference().sum(values.data(), nullptr, count, *energy);
+  *error = SquaredErrorLoops::Reference().sum(values.data(), decoded.data(), count, *error);
   return true;
 }
 
-void AffineDecodeTurnedReference(const AffineRaw& g, const AffineTurn& turn, const float* steps,
-                                 const float* minima, const uint8_t* codes, uint8_t* raw) {
+void DecodeTurned(const AffineRaw& g, const AffineTurn& turn, const float* steps,
+                  const float* minima, const uint8_t* codes, uint8_t* raw) {
   const size_t count = g.groups * g.group;
   std::vector<float> values(count);
-  AffineDecodeRowsReference({g.groups, g.group, g.group, g.bits}, steps, minima, codes,
-                            values.data());
-  HadamardBlocksReference(count / turn.dim, turn.dim, values.data(), nullptr, turn.signs);
-  StoreFloatsReference(g.dtype, values.data(), count, raw);
+  DecodeRows({g.groups, g.group, g.group, g.bits}, steps, minima, codes, values.data());
+  HadamardLoops::Reference().blocks(count / turn.dim, turn.dim, values.data(), nullptr, turn.signs);
+  ConvertLoops::Reference().store(g.dtype, values.data(), count, raw);
+}
+
+}  // namespace
+
+const AffineLoops& AffineLoops::Reference() {
+  static constexpr AffineLoops kLoops{EncodeRows, DecodeRows, EncodeColumns, DecodeColumns};
+  return kLoops;
+}
+
+const AffineRawLoops& AffineRawLoops::Reference() {
+  static constexpr AffineRawLoops kLoops{EncodeRaw, DecodeRaw, MeasureRaw};
+  return kLoops;
+}
+
+const AffineTurnedLoops& AffineTurnedLoops::Reference() {
+  static constexpr AffineTurnedLoops kLoops{EncodeTurned, DecodeTurned};
+  return kLoops;
 }
 
 }  // namespace kvstow

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/affine_simd.cc"
@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
@@ -142,7 +143,7 @@ bool EncodeColumns(const AffineGroups& g, const float* values, float* steps, flo
                    uint8_t* codes) {
   const D d;
   if (g.width < hn::Lanes(d)) {
-    return AffineEncodeColumnsReference(g, values, steps, minima, codes);
+    return AffineLoops::Reference().encode_columns(g, values, steps, minima, codes);
   }
   const auto top = static_cast<float>((1u << g.bits) - 1);
   bool ok = true;
@@ -159,7 +160,8 @@ void DecodeColumns(const AffineGroups& g, const float* steps, const float* minim
                    const uint8_t* codes, float* values) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  if (g.width < lanes) return AffineDecodeColumnsReference(g, steps, minima, codes, values);
+  if (g.width < lanes)
+    return AffineLoops::Reference().decode_columns(g, steps, minima, codes, values);
   for (size_t row = 0; row < g.rows; ++row) {
     const size_t scales = row / g.group * g.width;
     for (size_t begin = 0; begin < g.width; begin += lanes) {
@@ -173,36 +175,21 @@ void DecodeColumns(const AffineGroups& g, const float* steps, const float* minim
   }
 }
 
+const AffineLoops* Loops() {
+  static constexpr AffineLoops kLoops{EncodeRows, DecodeRows, EncodeColumns, DecodeColumns};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeRows);
-HWY_EXPORT(DecodeRows);
-HWY_EXPORT(EncodeColumns);
-HWY_EXPORT(DecodeColumns);
+HWY_EXPORT(Loops);
 
-bool AffineEncodeRows(const AffineGroups& g, const float* values, float* steps, float* minima,
-                      uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(EncodeRows)(g, values, steps, minima, codes);
-}
-
-void AffineDecodeRows(const AffineGroups& g, const float* steps, const float* minima,
-                      const uint8_t* codes, float* values) {
-  HWY_DYNAMIC_DISPATCH(DecodeRows)(g, steps, minima, codes, values);
-}
-
-bool AffineEncodeColumns(const AffineGroups& g, const float* values, float* steps, float* minima,
-                         uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(EncodeColumns)(g, values, steps, minima, codes);
-}
-
-void AffineDecodeColumns(const AffineGroups& g, const float* steps, const float* minima,
-                         const uint8_t* codes, float* values) {
-  HWY_DYNAMIC_DISPATCH(DecodeColumns)(g, steps, minima, codes, values);
-}
+const AffineLoops& AffineLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

@@ -7,7 +7,7 @@
 
 #include "hwy/cache_control.h"
 #include "kernels/page/squared_error.h"
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/affine_turned_simd.cc"
@@ -19,6 +19,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 #if HWY_TARGET != HWY_SCALAR
 
@@ -60,7 +61,7 @@ HWY_INLINE void Turn(const uint16_t* raw, size_t count, const AffineTurn& turn, 
   }
 }
 
-// Of each of `groups` groups side by side; up to a multiple of kGroups, of the last one again.
+// Finds the extremes of `groups` groups side by side. Repeats the last up to a multiple of kGroups.
 HWY_INLINE void FindExtremes(const float* values, size_t groups, size_t group, float* low,
                              float* high) {
   const D d;
@@ -176,39 +177,27 @@ void DecodeTurned(const AffineRaw& g, const AffineTurn& turn, const float* steps
   decode(g, turn, steps, minima, codes, to);
 }
 
+const AffineTurnedLoops* Loops() {
+  static constexpr AffineTurnedLoops kLoops{EncodeTurned, DecodeTurned};
+  return &kLoops;
+}
+
 #else  // no vectors
 
-bool EncodeTurned(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw, uint8_t* steps,
-                  uint8_t* minima, uint8_t* codes, double* energy, double* error) {
-  return AffineEncodeTurnedReference(g, turn, raw, steps, minima, codes, energy, error);
-}
-
-void DecodeTurned(const AffineRaw& g, const AffineTurn& turn, const float* steps,
-                  const float* minima, const uint8_t* codes, uint8_t* raw) {
-  AffineDecodeTurnedReference(g, turn, steps, minima, codes, raw);
-}
+const AffineTurnedLoops* Loops() { return &AffineTurnedLoops::Reference(); }
 
 #endif
 
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeTurned);
-HWY_EXPORT(DecodeTurned);
+HWY_EXPORT(Loops);
 
-bool AffineEncodeTurned(const AffineRaw& g, const AffineTurn& turn, const uint8_t* raw,
-                        uint8_t* steps, uint8_t* minima, uint8_t* codes, double* energy,
-                        double* error) {
-  return HWY_DYNAMIC_DISPATCH(EncodeTurned)(g, turn, raw, steps, minima, codes, energy, error);
-}
-
-void AffineDecodeTurned(const AffineRaw& g, const AffineTurn& turn, const float* steps,
-                        const float* minima, const uint8_t* codes, uint8_t* raw) {
-  HWY_DYNAMIC_DISPATCH(DecodeTurned)(g, turn, steps, minima, codes, raw);
-}
+const AffineTurnedLoops& AffineTurnedLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

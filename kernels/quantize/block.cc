@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "kernels/page/channel_rows.h"
 #include "kernels/quantize/block_scales.h"
+#include "kernels/quantize/loops.h"
 
 namespace kvstow {
 namespace {
@@ -57,13 +58,13 @@ class Block final : public Quantizer {
     uint8_t* out = bodies[0] + BlocksAt(tile);
     ForStretches(tile.shape(), [&](size_t first, size_t count) {
       if (const size_t blocks = count / sizes_.values; blocks > 0) {
-        BlockEncode(format_, values + first, blocks, tensor, out);
+        BlockLoops::Best().encode(format_, values + first, blocks, tensor, out);
         out += blocks * sizes_.bytes;
       }
       if (const size_t rest = count % sizes_.values; rest > 0) {
         std::array<float, kMaxBlock> x{};
         std::copy_n(values + first + count - rest, rest, x.begin());
-        BlockEncode(format_, x.data(), 1, tensor, out);
+        BlockLoops::Best().encode(format_, x.data(), 1, tensor, out);
         out += sizes_.bytes;
       }
     });
@@ -81,12 +82,12 @@ class Block final : public Quantizer {
     bool ok = true;
     ForStretches(tile.shape(), [&](size_t first, size_t count) {
       if (const size_t blocks = count / sizes_.values; blocks > 0) {
-        ok &= BlockDecode(format_, in, blocks, tensor, values + first);
+        ok &= BlockLoops::Best().decode(format_, in, blocks, tensor, values + first);
         in += blocks * sizes_.bytes;
       }
       if (const size_t rest = count % sizes_.values; rest > 0) {
         std::array<float, kMaxBlock> x;
-        ok &= BlockDecode(format_, in, 1, tensor, x.data());
+        ok &= BlockLoops::Best().decode(format_, in, 1, tensor, x.data());
         std::copy_n(x.begin(), rest, values + first + count - rest);
         in += sizes_.bytes;
       }

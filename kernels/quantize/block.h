@@ -27,23 +27,6 @@ namespace kvstow {
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeBlock(const OpArguments& arguments);
 
-// The loops over `count` whole blocks side by side; `tensor` is t, for nvfp4 alone. `values` are
-// finite and not beyond fp16. Decoding returns false when the blocks cannot have come from
-// encoding.
-enum class BlockFormat : uint8_t { kQ8, kQ4, kNv4, kMx4, kMx8 };
-void BlockEncode(BlockFormat format, const float* values, size_t count, float tensor,
-                 uint8_t* blocks);
-void BlockEncodeReference(BlockFormat format, const float* values, size_t count, float tensor,
-                          uint8_t* blocks);
-bool BlockDecode(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
-                 float* values);
-bool BlockDecodeReference(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
-                          float* values);
-
-// One value; saturates at 6. Code bit 3 is the sign.
-uint8_t FloatToE2M1(float value);
-float E2M1ToFloat(uint8_t code);
-
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_QUANTIZE_BLOCK_H_

@@ -1,6 +1,6 @@
 // One value after another: what the fast loops must equal.
-#include "kernels/quantize/block.h"
 #include "kernels/quantize/block_scales.h"
+#include "kernels/quantize/loops.h"
 
 namespace kvstow {
 namespace {
@@ -88,34 +88,25 @@ bool Decode(const uint8_t* block, size_t count, float tensor, float* x) {
   return ok;
 }
 
-}  // namespace
-
-uint8_t FloatToE2M1(float value) {
-  const float a = std::abs(value);
-  // Half-way values go to the even code.
-  const int code =
-      (a > .25f) + (a >= .75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
-  return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
-}
-
-float E2M1ToFloat(uint8_t code) {
-  constexpr float kMagnitudes[] = {0, .5f, 1, 1.5f, 2, 3, 4, kMaxE2M1};
-  const float magnitude = kMagnitudes[code & 7];
-  return code & 8 ? -magnitude : magnitude;
-}
-
-void BlockEncodeReference(BlockFormat format, const float* values, size_t count, float tensor,
-                          uint8_t* blocks) {
+void EncodeFormat(BlockFormat format, const float* values, size_t count, float tensor,
+                  uint8_t* blocks) {
   constexpr decltype(&Encode<Q8>) kEncode[] = {Encode<Q8>, Encode<Q4>, Encode<E2M1<Nv4Format>>,
                                                Encode<E2M1<Mx4Format>>, Encode<Mx8>};
   kEncode[static_cast<size_t>(format)](values, count, tensor, blocks);
 }
 
-bool BlockDecodeReference(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
-                          float* values) {
+bool DecodeFormat(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
+                  float* values) {
   constexpr decltype(&Decode<Q8>) kDecode[] = {Decode<Q8>, Decode<Q4>, Decode<E2M1<Nv4Format>>,
                                                Decode<E2M1<Mx4Format>>, Decode<Mx8>};
   return kDecode[static_cast<size_t>(format)](blocks, count, tensor, values);
+}
+
+}  // namespace
+
+const BlockLoops& BlockLoops::Reference() {
+  static constexpr BlockLoops kLoops{EncodeFormat, DecodeFormat};
+  return kLoops;
 }
 
 }  // namespace kvstow

@@ -22,6 +22,21 @@ namespace kvstow {
 
 inline constexpr float kMaxE2M1 = 6.0f;
 
+// One value; saturates at 6. Code bit 3 is the sign.
+inline uint8_t FloatToE2M1(float value) {
+  const float a = std::abs(value);
+  // Half-way values go to the even code.
+  const int code =
+      (a > .25f) + (a >= .75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
+  return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
+}
+
+inline float E2M1ToFloat(uint8_t code) {
+  constexpr float kMagnitudes[] = {0, .5f, 1, 1.5f, 2, 3, 4, kMaxE2M1};
+  const float magnitude = kMagnitudes[code & 7];
+  return code & 8 ? -magnitude : magnitude;
+}
+
 struct HalfScale {
   static constexpr size_t kScaleBytes = 2;
 

@@ -2,8 +2,8 @@
 // reference.
 #include <algorithm>
 
-#include "kernels/quantize/block.h"
 #include "kernels/quantize/block_scales.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/block_simd.cc"
@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 #if HWY_TARGET != HWY_SCALAR
 
@@ -80,7 +81,7 @@ struct Q4 : Q4Format {
     }
     const float above = hn::GetLane(hn::MaxOfLanes(d, most));
     const float below = hn::GetLane(hn::MinOfLanes(d, least));
-    // Of both signs, or zero: the first one's sign counts.
+    // Both signs have that magnitude, or all is zero: the sign of the first one counts.
     if (above == -below) return x[LargestAt(x, kValues)];
     return above > -below ? above : below;
   }
@@ -252,38 +253,27 @@ bool DecodeFormat(BlockFormat format, const uint8_t* blocks, size_t count, float
   return kDecode[static_cast<size_t>(format)](blocks, count, tensor, values);
 }
 
+const BlockLoops* Loops() {
+  static constexpr BlockLoops kLoops{EncodeFormat, DecodeFormat};
+  return &kLoops;
+}
+
 #else  // no vectors to shuffle
 
-void EncodeFormat(BlockFormat format, const float* values, size_t count, float tensor,
-                  uint8_t* blocks) {
-  BlockEncodeReference(format, values, count, tensor, blocks);
-}
-
-bool DecodeFormat(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
-                  float* values) {
-  return BlockDecodeReference(format, blocks, count, tensor, values);
-}
+const BlockLoops* Loops() { return &BlockLoops::Reference(); }
 
 #endif
 
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeFormat);
-HWY_EXPORT(DecodeFormat);
+HWY_EXPORT(Loops);
 
-void BlockEncode(BlockFormat format, const float* values, size_t count, float tensor,
-                 uint8_t* blocks) {
-  HWY_DYNAMIC_DISPATCH(EncodeFormat)(format, values, count, tensor, blocks);
-}
-
-bool BlockDecode(BlockFormat format, const uint8_t* blocks, size_t count, float tensor,
-                 float* values) {
-  return HWY_DYNAMIC_DISPATCH(DecodeFormat)(format, blocks, count, tensor, values);
-}
+const BlockLoops& BlockLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

@@ -40,7 +40,7 @@ std::vector<uint8_t> CutBody(std::span<const BodyPart> parts, uint32_t tokens, T
     const uint8_t* from = body + (one_group ? 0 : BitsBefore(part, cut.first) / 8);
     const uint64_t bits = BitsBefore(part, cut.count);
     out.insert(out.end(), from, from + (bits + 7) / 8);
-    // What follows in the last byte belongs to other tokens.
+    // The other bits of the last byte belong to other tokens.
     if (bits % 8 != 0) out.back() &= static_cast<uint8_t>((1 << bits % 8) - 1);
     body += BytesOf(part, tokens);
   }

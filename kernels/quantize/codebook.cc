@@ -7,6 +7,7 @@
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -57,11 +58,11 @@ class Codebook final : public Quantizer {
     for (size_t v = 0; v < lengths.size(); ++v) {
       const float* const x = values + v * shape.dim;
       uint8_t* const code = codes.data() + v * shape.dim;
-      const double length = std::sqrt(SquaredLength(x, shape.dim));
+      const double length = std::sqrt(CodebookLoops::Best().squared_length(x, shape.dim));
       uint16_t stored = FloatToHalf(static_cast<float>(length));
       if (!IsFiniteHalf(stored)) return false;
       const float r = HalfToFloat(stored);
-      NearestEntries(entries, x, shape.dim, r > 0 ? root / r : 0.0f, code);
+      CodebookLoops::Best().nearest(entries, x, shape.dim, r > 0 ? root / r : 0.0f, code);
       if (corrected_ && r > 0) {
         stored = FloatToHalf(static_cast<float>(length * root / CodedLength(entries, code, shape)));
         if (!IsFiniteHalf(stored)) return false;
@@ -86,7 +87,7 @@ class Codebook final : public Quantizer {
     UnpackBits(bodies[0] + CodesAt(tile), codes.size(), bits_, codes.data());
     const uint8_t* code = codes.data();
     for (const float length : lengths) {
-      ScaledEntries(entries, code, shape.dim, length / root, values);
+      CodebookLoops::Best().scaled(entries, code, shape.dim, length / root, values);
       code += shape.dim;
       values += shape.dim;
     }
@@ -101,15 +102,45 @@ class Codebook final : public Quantizer {
   static double CodedLength(const std::vector<float>& entries, const uint8_t* codes,
                             const SlabShape& shape) {
     std::array<float, kMaxHeadDim> coded;
-    ScaledEntries(entries, codes, shape.dim, 1.0f, coded.data());
-    return std::sqrt(SquaredLength(coded.data(), shape.dim));
+    CodebookLoops::Best().scaled(entries, codes, shape.dim, 1.0f, coded.data());
+    return std::sqrt(CodebookLoops::Best().squared_length(coded.data(), shape.dim));
   }
 
   const uint32_t bits_;
   const bool corrected_;
 };
 
+// The products are exact.
+double SquaredLength(const float* x, size_t count) {
+  std::array<double, 8> lanes{};
+  for (size_t i = 0; i < count; ++i) lanes[i % 8] += double{x[i]} * double{x[i]};
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// How many of the middles between neighbouring entries lie below a value is its entry.
+void Nearest(const std::vector<float>& entries, const float* x, size_t count, float scale,
+             uint8_t* codes) {
+  for (size_t i = 0; i < count; ++i) {
+    const float u = x[i] * scale;
+    uint8_t code = 0;
+    for (size_t e = 1; e < entries.size(); ++e) code += (entries[e - 1] + entries[e]) * 0.5f < u;
+    codes[i] = code;
+  }
+}
+
+void Scaled(const std::vector<float>& entries, const uint8_t* codes, size_t count, float scale,
+            float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = entries[codes[i]] * scale;
+}
+
 }  // namespace
+
+const CodebookLoops& CodebookLoops::Reference() {
+  static constexpr CodebookLoops kLoops{Nearest, Scaled, SquaredLength};
+  return kLoops;
+}
 
 std::vector<float> LloydMax(uint32_t bits, uint32_t dim) {
   const PositiveEntries& table = dim == 64 ? kSphere64 : dim == 128 ? kSphere128 : kGaussian;
@@ -121,31 +152,6 @@ std::vector<float> LloydMax(uint32_t bits, uint32_t dim) {
     entries[half - 1 - i] = -positive[i];
   }
   return entries;
-}
-
-// The products are exact.
-double SquaredLengthReference(const float* x, size_t count) {
-  std::array<double, 8> lanes{};
-  for (size_t i = 0; i < count; ++i) lanes[i % 8] += double{x[i]} * double{x[i]};
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-// How many of the middles between neighbouring entries lie below a value is its entry.
-void NearestEntriesReference(const std::vector<float>& entries, const float* x, size_t count,
-                             float scale, uint8_t* codes) {
-  for (size_t i = 0; i < count; ++i) {
-    const float u = x[i] * scale;
-    uint8_t code = 0;
-    for (size_t e = 1; e < entries.size(); ++e) code += (entries[e - 1] + entries[e]) * 0.5f < u;
-    codes[i] = code;
-  }
-}
-
-void ScaledEntriesReference(const std::vector<float>& entries, const uint8_t* codes, size_t count,
-                            float scale, float* out) {
-  for (size_t i = 0; i < count; ++i) out[i] = entries[codes[i]] * scale;
 }
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeCodebook(const OpArguments& arguments) {

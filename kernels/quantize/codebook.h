@@ -26,20 +26,6 @@ absl::StatusOr<std::unique_ptr<Quantizer>> MakeCodebook(const OpArguments& argum
 
 // All 2^bits entries for vectors of `dim` values, in ascending order.
 std::vector<float> LloydMax(uint32_t bits, uint32_t dim);
-// The loops, in which each SIMD target gives the bits of the scalar reference (codebook_simd.cc).
-// The place of the entry nearest to each x[i] scale.
-void NearestEntries(const std::vector<float>& entries, const float* x, size_t count, float scale,
-                    uint8_t* codes);
-void NearestEntriesReference(const std::vector<float>& entries, const float* x, size_t count,
-                             float scale, uint8_t* codes);
-// out[i] = entries[codes[i]] scale.
-void ScaledEntries(const std::vector<float>& entries, const uint8_t* codes, size_t count,
-                   float scale, float* out);
-void ScaledEntriesReference(const std::vector<float>& entries, const uint8_t* codes, size_t count,
-                            float scale, float* out);
-// The sum of squares, in eight sums of a fixed order.
-double SquaredLength(const float* x, size_t count);
-double SquaredLengthReference(const float* x, size_t count);
 
 }  // namespace kvstow
 

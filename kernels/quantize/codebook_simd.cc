@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/codebook_simd.cc"
@@ -13,6 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 using D = hn::ScalableTag<float>;
 using DI = hn::RebindToSigned<D>;
@@ -50,7 +51,7 @@ void Nearest(const std::vector<float>& entries, const float* x, size_t count, fl
       hn::StoreU(hn::DemoteTo(du8, code[k]), du8, codes + i + k * lanes);
     }
   }
-  NearestEntriesReference(entries, x + i, count - i, scale, codes + i);
+  CodebookLoops::Reference().nearest(entries, x + i, count - i, scale, codes + i);
 }
 
 void Scaled(const std::vector<float>& entries, const uint8_t* codes, size_t count, float scale,
@@ -76,10 +77,10 @@ void Scaled(const std::vector<float>& entries, const uint8_t* codes, size_t coun
       hn::StoreU(hn::Mul(entry, factor), d, out + i);
     }
   }
-  ScaledEntriesReference(entries, codes + i, count - i, scale, out + i);
+  CodebookLoops::Reference().scaled(entries, codes + i, count - i, scale, out + i);
 }
 
-double SumOfSquares(const float* x, size_t count) {
+double SquaredLength(const float* x, size_t count) {
   const hn::CappedTag<double, kSums> d;
   const hn::Rebind<float, decltype(d)> df;
   const size_t lanes = hn::Lanes(d), vectors = kSums / lanes;
@@ -100,29 +101,21 @@ double SumOfSquares(const float* x, size_t count) {
   return sum;
 }
 
+const CodebookLoops* Loops() {
+  static constexpr CodebookLoops kLoops{Nearest, Scaled, SquaredLength};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(Nearest);
-HWY_EXPORT(Scaled);
-HWY_EXPORT(SumOfSquares);
+HWY_EXPORT(Loops);
 
-void NearestEntries(const std::vector<float>& entries, const float* x, size_t count, float scale,
-                    uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(Nearest)(entries, x, count, scale, codes);
-}
-
-void ScaledEntries(const std::vector<float>& entries, const uint8_t* codes, size_t count,
-                   float scale, float* out) {
-  HWY_DYNAMIC_DISPATCH(Scaled)(entries, codes, count, scale, out);
-}
-
-double SquaredLength(const float* x, size_t count) {
-  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, count);
-}
+const CodebookLoops& CodebookLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

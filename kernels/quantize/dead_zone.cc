@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/quantize/loops.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/dead_zone.cc"
 #include "hwy/foreach_target.h"
@@ -11,32 +13,38 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
-// Whole vectors only; returns how many values that were.
-size_t QuantizeVectors(const float* values, size_t count, float inverse_step, float offset,
-                       float most, int32_t* q) {
+void Quantize(const float* values, size_t count, float inverse_step, float dead_zone, int32_t limit,
+              int32_t* q) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
-  const auto inverse = hn::Set(d, inverse_step), add = hn::Set(d, offset);
-  const auto limit = hn::Set(d, most);
+  const auto inverse = hn::Set(d, inverse_step), add = hn::Set(d, 1 - dead_zone);
+  const auto most = hn::Set(d, static_cast<float>(limit));
   size_t i = 0;
   for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes) {
     const auto value = hn::LoadU(d, values + i);
     const auto magnitude = hn::Add(hn::Mul(hn::Abs(value), inverse), add);
-    const auto whole = hn::ConvertTo(di, hn::Min(magnitude, limit));
+    const auto whole = hn::ConvertTo(di, hn::Min(magnitude, most));
     const auto sign = hn::BroadcastSignBit(hn::BitCast(di, value));
     hn::StoreU(hn::Sub(hn::Xor(whole, sign), sign), di, q + i);
   }
-  return i;
+  DeadZoneLoops::Reference().quantize(values + i, count - i, inverse_step, dead_zone, limit, q + i);
 }
 
+const DeadZoneLoops* Loops() {
+  static constexpr DeadZoneLoops kLoops{Quantize};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(QuantizeVectors);
+HWY_EXPORT(Loops);
 
 namespace {
 
@@ -60,26 +68,27 @@ constexpr double kSixteenths[16] = {
     1.9152065613971472939,
 };
 
-int32_t Quantize(float value, float inverse_step, float dead_zone, float most) {
-  const float magnitude = std::abs(value) * inverse_step + (1 - dead_zone);
-  const auto whole = static_cast<int32_t>(std::min(magnitude, most));
-  return value < 0 ? -whole : whole;
+void Quantize(const float* values, size_t count, float inverse_step, float dead_zone, int32_t limit,
+              int32_t* q) {
+  const auto most = static_cast<float>(limit);
+  for (size_t i = 0; i < count; ++i) {
+    const float magnitude = std::abs(values[i]) * inverse_step + (1 - dead_zone);
+    const auto whole = static_cast<int32_t>(std::min(magnitude, most));
+    q[i] = values[i] < 0 ? -whole : whole;
+  }
 }
 
 }  // namespace
 
+const DeadZoneLoops& DeadZoneLoops::Reference() {
+  static constexpr DeadZoneLoops kLoops{Quantize};
+  return kLoops;
+}
+const DeadZoneLoops& DeadZoneLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
+
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q) {
-  const auto most = static_cast<float>(limit);
-  const size_t done =
-      HWY_DYNAMIC_DISPATCH(QuantizeVectors)(values, count, inverse_step, 1 - dead_zone, most, q);
-  for (size_t i = done; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
-}
-
-void DeadZoneQuantizeReference(const float* values, size_t count, float inverse_step,
-                               float dead_zone, int32_t limit, int32_t* q) {
-  const auto most = static_cast<float>(limit);
-  for (size_t i = 0; i < count; ++i) q[i] = Quantize(values[i], inverse_step, dead_zone, most);
+  DeadZoneLoops::Best().quantize(values, count, inverse_step, dead_zone, limit, q);
 }
 
 int RoundLog2(double x, int per_octave) {

@@ -17,8 +17,6 @@ namespace kvstow {
 // `values` are finite, `inverse_step` is 1 / step in F32. Magnitudes end at `limit`.
 void DeadZoneQuantize(const float* values, size_t count, float inverse_step, float dead_zone,
                       int32_t limit, int32_t* q);
-void DeadZoneQuantizeReference(const float* values, size_t count, float inverse_step,
-                               float dead_zone, int32_t limit, int32_t* q);
 
 // round(per_octave log2(x)) by comparisons, the same on every machine. x is positive and normal,
 // per_octave is 4 or 8.

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
-#include "kernels/quantize/magnitude.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -60,8 +60,9 @@ class Levels final : public Quantizer {
               std::span<uint8_t* const> bodies) const override {
     FloatArray tops(tile.vectors());
     CodeArray codes(tile.values());
-    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
-    LevelsEncode(values, tops.size(), tile.slab.dim, tops.data(), total_, codes.data());
+    if (!MagnitudeLoops::Best().tops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    LevelLoops::Best().encode(values, tops.size(), tile.slab.dim, tops.data(), total_,
+                              codes.data());
     StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());
     CodeArray part(levels() > 1 ? codes.size() : 0);
     uint32_t below = total_;
@@ -91,8 +92,8 @@ class Levels final : public Quantizer {
     }
     uint32_t bits = 0;
     for (size_t level = 0; level < bodies.size(); ++level) bits += bits_[level];
-    LevelsDecode(codes.data(), tops.size(), tile.slab.dim, tops.data(), bits,
-                 centroids_[bodies.size() - 1].data(), values);
+    LevelLoops::Best().decode(codes.data(), tops.size(), tile.slab.dim, tops.data(), bits,
+                              centroids_[bodies.size() - 1].data(), values);
     return true;
   }
 
@@ -108,10 +109,8 @@ class Levels final : public Quantizer {
   std::vector<std::vector<float>> centroids_;  // of each level and those before it
 };
 
-}  // namespace
-
-void LevelsEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
-                           uint32_t bits, uint8_t* codes) {
+void Encode(const float* values, size_t count, size_t dim, const float* tops, uint32_t bits,
+            uint8_t* codes) {
   const auto half = static_cast<float>(1u << (bits - 1));
   const auto last = static_cast<int>((1u << bits) - 1);
   for (size_t v = 0; v < count; ++v) {
@@ -124,11 +123,18 @@ void LevelsEncodeReference(const float* values, size_t count, size_t dim, const 
   }
 }
 
-void LevelsDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                           uint32_t, const float* centroids, float* values) {
+void Decode(const uint8_t* codes, size_t count, size_t dim, const float* tops, uint32_t,
+            const float* centroids, float* values) {
   for (size_t v = 0; v < count; ++v) {
     for (size_t i = 0; i < dim; ++i) *values++ = centroids[*codes++] * tops[v];
   }
+}
+
+}  // namespace
+
+const LevelLoops& LevelLoops::Reference() {
+  static constexpr LevelLoops kLoops{Encode, Decode};
+  return kLoops;
 }
 
 std::vector<float> LevelCentroids(uint32_t bits) {

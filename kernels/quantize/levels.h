@@ -29,17 +29,6 @@ absl::StatusOr<std::unique_ptr<Quantizer>> MakeLevels(const OpArguments& argumen
 // serves, except for the outermost, which holds the largest value itself.
 std::vector<float> LevelCentroids(uint32_t bits);
 
-// The loops over `count` vectors of `dim` values, scaled by their tops (magnitude.h). `codes` have
-// `bits` bits; `centroids` are LevelCentroids(bits).
-void LevelsEncode(const float* values, size_t count, size_t dim, const float* tops, uint32_t bits,
-                  uint8_t* codes);
-void LevelsEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
-                           uint32_t bits, uint8_t* codes);
-void LevelsDecode(const uint8_t* codes, size_t count, size_t dim, const float* tops, uint32_t bits,
-                  const float* centroids, float* values);
-void LevelsDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                           uint32_t bits, const float* centroids, float* values);
-
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_QUANTIZE_LEVELS_H_

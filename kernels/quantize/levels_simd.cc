@@ -1,6 +1,6 @@
 // The loops of the embedded code, once for each SIMD target, chosen at run time: the bytes of the
 // scalar reference.
-#include "kernels/quantize/levels.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/levels_simd.cc"
@@ -10,14 +10,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 constexpr size_t kTable = 8;  // cells from 0 outwards at 4 bits; at more, a formula gives them
 
-void EncodeCells(const float* values, size_t count, size_t dim, const float* tops, uint32_t bits,
-                 uint8_t* codes) {
+void Encode(const float* values, size_t count, size_t dim, const float* tops, uint32_t bits,
+            uint8_t* codes) {
   const D d;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<uint8_t, D> du8;
@@ -33,7 +34,7 @@ void EncodeCells(const float* values, size_t count, size_t dim, const float* top
       const auto code = hn::Min(hn::Max(cell, hn::Zero(di)), last);
       hn::StoreU(hn::DemoteTo(du8, code), du8, codes + i);
     }
-    if (i < dim) LevelsEncodeReference(values + i, 1, dim - i, tops + v, bits, codes + i);
+    if (i < dim) LevelLoops::Reference().encode(values + i, 1, dim - i, tops + v, bits, codes + i);
   }
 }
 
@@ -52,15 +53,15 @@ HWY_INLINE V CentroidsOf(D d, const Outwards& outwards, bool tabulated,
   return hn::IfThenElse(is_last, hn::Set(d, outwards.outermost), middle);
 }
 
-void DecodeCells(const uint8_t* codes, size_t count, size_t dim, const float* tops, uint32_t bits,
-                 const float* centroids, float* values) {
+void Decode(const uint8_t* codes, size_t count, size_t dim, const float* tops, uint32_t bits,
+            const float* centroids, float* values) {
   const D d;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<uint8_t, D> du8;
   const size_t lanes = hn::Lanes(d), half = size_t{1} << (bits - 1);
   const bool tabulated = half <= kTable;
   if (tabulated && lanes < kTable) {
-    return LevelsDecodeReference(codes, count, dim, tops, bits, centroids, values);
+    return LevelLoops::Reference().decode(codes, count, dim, tops, bits, centroids, values);
   }
   HWY_ALIGN float table[hn::MaxLanes(D())] = {};
   for (size_t i = 0; tabulated && i < half; ++i) table[i] = centroids[half + i];
@@ -78,29 +79,26 @@ void DecodeCells(const uint8_t* codes, size_t count, size_t dim, const float* to
       hn::StoreU(hn::Mul(hn::Xor(c, sign), hn::Set(d, tops[v])), d, values + i);
     }
     if (i < dim) {
-      LevelsDecodeReference(codes + i, 1, dim - i, tops + v, bits, centroids, values + i);
+      LevelLoops::Reference().decode(codes + i, 1, dim - i, tops + v, bits, centroids, values + i);
     }
   }
 }
 
+const LevelLoops* Loops() {
+  static constexpr LevelLoops kLoops{Encode, Decode};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeCells);
-HWY_EXPORT(DecodeCells);
+HWY_EXPORT(Loops);
 
-void LevelsEncode(const float* values, size_t count, size_t dim, const float* tops, uint32_t bits,
-                  uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(EncodeCells)(values, count, dim, tops, bits, codes);
-}
-
-void LevelsDecode(const uint8_t* codes, size_t count, size_t dim, const float* tops, uint32_t bits,
-                  const float* centroids, float* values) {
-  HWY_DYNAMIC_DISPATCH(DecodeCells)(codes, count, dim, tops, bits, centroids, values);
-}
+const LevelLoops& LevelLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

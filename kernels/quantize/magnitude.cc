@@ -1,9 +1,8 @@
-#include "kernels/quantize/magnitude.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/page/half.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/magnitude.cc"
@@ -13,6 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
 bool Tops(const float* values, size_t count, size_t dim, float* tops) {
   const hn::ScalableTag<float> d;
@@ -33,19 +33,23 @@ bool Tops(const float* values, size_t count, size_t dim, float* tops) {
   return finite;
 }
 
+const MagnitudeLoops* Loops() {
+  static constexpr MagnitudeLoops kLoops{Tops};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(Tops);
+HWY_EXPORT(Loops);
 
-bool VectorTops(const float* values, size_t count, size_t dim, float* tops) {
-  return HWY_DYNAMIC_DISPATCH(Tops)(values, count, dim, tops);
-}
+namespace {
 
-bool VectorTopsReference(const float* values, size_t count, size_t dim, float* tops) {
+bool Tops(const float* values, size_t count, size_t dim, float* tops) {
   bool finite = true;
   for (size_t v = 0; v < count; ++v) {
     float top = 0;
@@ -56,6 +60,14 @@ bool VectorTopsReference(const float* values, size_t count, size_t dim, float* t
   }
   return finite;
 }
+
+}  // namespace
+
+const MagnitudeLoops& MagnitudeLoops::Reference() {
+  static constexpr MagnitudeLoops kLoops{Tops};
+  return kLoops;
+}
+const MagnitudeLoops& MagnitudeLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

@@ -2,7 +2,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/page/convert.h"
-#include "kernels/quantize/magnitude.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/tile_array.h"
 
 namespace kvstow {
@@ -23,9 +23,10 @@ class Minifloat final : public Quantizer {
   bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
     FloatArray tops(tile.vectors());
-    if (!VectorTops(values, tops.size(), tile.slab.dim, tops.data())) return false;
+    if (!MagnitudeLoops::Best().tops(values, tops.size(), tile.slab.dim, tops.data())) return false;
     StoreHalves(tops.data(), tops.size(), bodies[0] + 2 * tile.first_vector());
-    MinifloatEncode(values, tops.size(), tile.slab.dim, tops.data(), bodies[0] + CodesAt(tile));
+    MinifloatLoops::Best().encode(values, tops.size(), tile.slab.dim, tops.data(),
+                                  bodies[0] + CodesAt(tile));
     return true;
   }
 
@@ -34,7 +35,7 @@ class Minifloat final : public Quantizer {
     FloatArray tops(tile.vectors());
     if (!LoadHalves(bodies[0] + 2 * tile.first_vector(), tops.size(), tops.data())) return false;
     const uint8_t* const codes = bodies[0] + CodesAt(tile);
-    return MinifloatDecode(codes, tops.size(), tile.slab.dim, tops.data(), values);
+    return MinifloatLoops::Best().decode(codes, tops.size(), tile.slab.dim, tops.data(), values);
   }
 
  private:
@@ -43,18 +44,14 @@ class Minifloat final : public Quantizer {
   }
 };
 
-}  // namespace
-
-void MinifloatEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
-                              uint8_t* codes) {
+void Encode(const float* values, size_t count, size_t dim, const float* tops, uint8_t* codes) {
   for (size_t v = 0; v < count; ++v) {
     const float scale = tops[v] > 0 ? kMaxE4M3 / tops[v] : 0.0f;
     for (size_t i = 0; i < dim; ++i) *codes++ = FloatToE4M3(*values++ * scale);
   }
 }
 
-bool MinifloatDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                              float* values) {
+bool Decode(const uint8_t* codes, size_t count, size_t dim, const float* tops, float* values) {
   bool ok = true;
   for (size_t v = 0; v < count; ++v) {
     const float scale = tops[v] / kMaxE4M3;
@@ -64,6 +61,13 @@ bool MinifloatDecodeReference(const uint8_t* codes, size_t count, size_t dim, co
     }
   }
   return ok;
+}
+
+}  // namespace
+
+const MinifloatLoops& MinifloatLoops::Reference() {
+  static constexpr MinifloatLoops kLoops{Encode, Decode};
+  return kLoops;
 }
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeMinifloat(const OpArguments& arguments) {

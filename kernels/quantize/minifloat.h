@@ -16,17 +16,6 @@ namespace kvstow {
 
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeMinifloat(const OpArguments& arguments);
 
-// The loops over `count` vectors of `dim` values, scaled by their tops (magnitude.h). Decoding
-// returns false when a code is NaN.
-void MinifloatEncode(const float* values, size_t count, size_t dim, const float* tops,
-                     uint8_t* codes);
-void MinifloatEncodeReference(const float* values, size_t count, size_t dim, const float* tops,
-                              uint8_t* codes);
-bool MinifloatDecode(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                     float* values);
-bool MinifloatDecodeReference(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                              float* values);
-
 }  // namespace kvstow
 
 #endif  // KVSTOW_KERNELS_QUANTIZE_MINIFLOAT_H_

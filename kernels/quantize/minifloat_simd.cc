@@ -1,5 +1,5 @@
 // E4M3 codes, once for each SIMD target, chosen at run time: the bytes of the scalar reference.
-#include "kernels/quantize/minifloat.h"
+#include "kernels/quantize/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/minifloat_simd.cc"
@@ -9,10 +9,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 using D = hn::ScalableTag<float>;
 
-void EncodeE4M3(const float* values, size_t count, size_t dim, const float* tops, uint8_t* codes) {
+void Encode(const float* values, size_t count, size_t dim, const float* tops, uint8_t* codes) {
   const D d;
   const hn::Rebind<uint8_t, D> du8;
   const size_t lanes = hn::Lanes(d);
@@ -27,7 +28,7 @@ void EncodeE4M3(const float* values, size_t count, size_t dim, const float* tops
   }
 }
 
-bool DecodeE4M3(const uint8_t* codes, size_t count, size_t dim, const float* tops, float* values) {
+bool Decode(const uint8_t* codes, size_t count, size_t dim, const float* tops, float* values) {
   const D d;
   const hn::RebindToUnsigned<D> du;
   const hn::Rebind<uint8_t, D> du8;
@@ -52,24 +53,21 @@ bool DecodeE4M3(const uint8_t* codes, size_t count, size_t dim, const float* top
   return ok && hn::AllTrue(di, hn::Lt(hn::BitCast(di, largest), hn::Set(di, 0x7f)));
 }
 
+const MinifloatLoops* Loops() {
+  static constexpr MinifloatLoops kLoops{Encode, Decode};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(EncodeE4M3);
-HWY_EXPORT(DecodeE4M3);
+HWY_EXPORT(Loops);
 
-void MinifloatEncode(const float* values, size_t count, size_t dim, const float* tops,
-                     uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(EncodeE4M3)(values, count, dim, tops, codes);
-}
-
-bool MinifloatDecode(const uint8_t* codes, size_t count, size_t dim, const float* tops,
-                     float* values) {
-  return HWY_DYNAMIC_DISPATCH(DecodeE4M3)(codes, count, dim, tops, values);
-}
+const MinifloatLoops& MinifloatLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

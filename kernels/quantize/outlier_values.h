@@ -1,5 +1,5 @@
-// A sparse side channel: stores single values of rows that a quantizer leaves out, each with its
-// place (the "dense and sparse" split of KVQuant, arXiv 2401.18079: compressed sparse rows).
+// A side channel of outliers: stores single values of rows that a quantizer leaves out, each with
+// its place (the "dense and sparse" split of KVQuant, arXiv 2401.18079: compressed sparse rows).
 //
 // Bytes for n rows: n counts (uint16), then for each row, in order, its values: column (uint16),
 // value (fp16), columns ascending. 32 bits a value and 16 a row.

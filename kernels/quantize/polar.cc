@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kBlock = 16, kFirst = 8, kLater = 7;  // values and codes of a block
 
-// Of the first quadrant: borders of its four sectors as tangents, cosines of their middles. The
+// The first quadrant: borders of its four sectors as tangents, cosines of their middles. The
 // sine of an entry is the cosine of its mirror image about pi / 4.
 struct Quadrant {
   std::array<float, 3> borders;
@@ -28,7 +28,7 @@ constexpr std::array<Quadrant, 3> kLevels = {
      {{0.613542f, 1.0f, 1.629880f}, {0.910523f, 0.781091f, 0.624417f, 0.413459f}},
      {{0.706480f, 1.0f, 1.415468f}, {0.865718f, 0.761022f, 0.648726f, 0.500533f}}}};
 
-// Which entry the angle of (x, y) has, both 0 or more.
+// Returns the entry of the angle of (x, y). Both are 0 or more.
 uint8_t EntryOf(const Quadrant& q, float x, float y) {
   uint8_t entry = 0;
   for (const float border : q.borders) entry += y > x * border ? 1 : 0;

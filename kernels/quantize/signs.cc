@@ -9,7 +9,7 @@
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
 #include "kernels/page/split_mix.h"
-#include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 
 namespace kvstow {
 namespace {
@@ -32,7 +32,7 @@ class Signs final : public Quantizer {
     const size_t dim = shape.dim, vectors = shape.vectors(), m = dim * rows_;
     std::vector<float> lengths(vectors), row(dim);
     for (size_t v = 0; v < vectors; ++v) {
-      const double length = std::sqrt(SquaredLength(values + v * dim, dim));
+      const double length = std::sqrt(CodebookLoops::Best().squared_length(values + v * dim, dim));
       const uint16_t half = FloatToHalf(static_cast<float>(length));
       if (!IsFiniteHalf(half)) return false;
       lengths[v] = HalfToFloat(half);

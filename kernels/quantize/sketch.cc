@@ -9,6 +9,7 @@
 #include "kernels/page/half.h"
 #include "kernels/page/split_mix.h"
 #include "kernels/quantize/codebook.h"
+#include "kernels/quantize/loops.h"
 
 namespace kvstow {
 namespace {
@@ -56,8 +57,8 @@ class Sketch final : public Quantizer {
       const float* const x = values + v * dim;
       if (!RoundedLength(x, dim, &lengths[v])) return false;
       const float scale = lengths[v] > 0 ? root / lengths[v] : 0.0f;
-      NearestEntries(entries, x, dim, scale, &codes[v * dim]);
-      ScaledEntries(entries, &codes[v * dim], dim, 1.0f, rest.data());
+      CodebookLoops::Best().nearest(entries, x, dim, scale, &codes[v * dim]);
+      CodebookLoops::Best().scaled(entries, &codes[v * dim], dim, 1.0f, rest.data());
       for (size_t j = 0; j < dim; ++j) rest[j] = x[j] * scale - rest[j];
       if (!RoundedLength(rest.data(), dim, &rests[v])) return false;
       projected.assign(dim, 0.0f);
@@ -99,7 +100,7 @@ class Sketch final : public Quantizer {
       const float scale = lengths[v] / root;
       const float of_rest = kRootHalfPi / static_cast<float>(dim) * rests[v];
       float* const x = values + v * dim;
-      ScaledEntries(entries, &codes[v * dim], dim, 1.0f, x);
+      CodebookLoops::Best().scaled(entries, &codes[v * dim], dim, 1.0f, x);
       for (size_t j = 0; j < dim; ++j) x[j] = (x[j] + sum[j] * of_rest) * scale;
     }
     return true;
@@ -108,7 +109,8 @@ class Sketch final : public Quantizer {
  private:
   // The length as fp16 holds it. False when it cannot.
   static bool RoundedLength(const float* x, size_t dim, float* length) {
-    const uint16_t half = FloatToHalf(static_cast<float>(std::sqrt(SquaredLength(x, dim))));
+    const uint16_t half =
+        FloatToHalf(static_cast<float>(std::sqrt(CodebookLoops::Best().squared_length(x, dim))));
     *length = HalfToFloat(half);
     return IsFiniteHalf(half);
   }

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 #include "kernels/quantize/low_rank.h"
 #include "kernels/transform/singular_vectors.h"
 
@@ -47,8 +47,8 @@ class Svd final : public Quantizer {
       out += 4 * kept;
       for (size_t k = 0; k < kept; ++k) {
         for (size_t t = 0; t < column.size(); ++t) column[t] = y[t * kept + k];
-        if (!AffineEncodeRows(OneGroup(shape, bits[k]), column.data(), &steps[k], &minima[k],
-                              codes.data())) {
+        if (!AffineLoops::Best().encode_rows(OneGroup(shape, bits[k]), column.data(), &steps[k],
+                                             &minima[k], codes.data())) {
           return false;
         }
         PackBits(codes.data(), codes.size(), bits[k], out);
@@ -79,8 +79,8 @@ class Svd final : public Quantizer {
       for (size_t k = 0; k < kept; ++k) {
         UnpackBits(in, codes.size(), bits[k], codes.data());
         in += PackedBytes(codes.size(), bits[k]);
-        AffineDecodeRows(OneGroup(shape, bits[k]), &steps[k], &minima[k], codes.data(),
-                         column.data());
+        AffineLoops::Best().decode_rows(OneGroup(shape, bits[k]), &steps[k], &minima[k],
+                                        codes.data(), column.data());
         for (size_t t = 0; t < column.size(); ++t) y[t * kept + k] = column[t];
       }
       AddProduct(y, vectors, kept, row, values + size_t{head} * shape.dim);

@@ -2,8 +2,11 @@
 #include "kernels/transform/byte_planes.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+
+#include "kernels/transform/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/transform/byte_planes.cc"
@@ -13,8 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+namespace {
 
-// Loops answer how many values they did: whole vectors only. T is an unsigned integer of the
+// These return how many values they did: whole vectors only. T is an unsigned integer of the
 // value's size.
 
 template <typename T, int rotation>
@@ -52,36 +56,61 @@ size_t MergeVectors(const uint8_t* const* planes, size_t count, T* raw) {
   return i;
 }
 
-size_t Split(DType dtype, const uint8_t* raw, size_t count, uint8_t* const* planes) {
-  if (dtype == DType::kF32)
-    return SplitVectors<uint32_t, 1>(reinterpret_cast<const uint32_t*>(raw), count, planes);
+// The planes from value `first` on.
+template <typename Byte>
+std::array<Byte*, sizeof(float)> From(size_t first, DType dtype, Byte* const* planes) {
+  std::array<Byte*, sizeof(float)> out{};
+  for (size_t plane = 0; plane < DTypeBytes(dtype); ++plane) out[plane] = planes[plane] + first;
+  return out;
+}
+
+void Split(DType dtype, const uint8_t* raw, size_t count, uint8_t* const* planes) {
   const auto* const halves = reinterpret_cast<const uint16_t*>(raw);
-  return dtype == DType::kBF16 ? SplitVectors<uint16_t, 1>(halves, count, planes)
-                               : SplitVectors<uint16_t, 0>(halves, count, planes);
+  size_t done = 0;
+  if (dtype == DType::kF32) {
+    done = SplitVectors<uint32_t, 1>(reinterpret_cast<const uint32_t*>(raw), count, planes);
+  } else if (dtype == DType::kBF16) {
+    done = SplitVectors<uint16_t, 1>(halves, count, planes);
+  } else if (dtype == DType::kF16) {
+    done = SplitVectors<uint16_t, 0>(halves, count, planes);
+  }
+  BytePlaneLoops::Reference().split(dtype, raw + done * DTypeBytes(dtype), count - done,
+                                    From(done, dtype, planes).data());
 }
 
-size_t Merge(DType dtype, const uint8_t* const* planes, size_t count, uint8_t* raw) {
-  if (dtype == DType::kF32)
-    return MergeVectors<uint32_t, 1>(planes, count, reinterpret_cast<uint32_t*>(raw));
+void Merge(DType dtype, const uint8_t* const* planes, size_t count, uint8_t* raw) {
   auto* const halves = reinterpret_cast<uint16_t*>(raw);
-  return dtype == DType::kBF16 ? MergeVectors<uint16_t, 1>(planes, count, halves)
-                               : MergeVectors<uint16_t, 0>(planes, count, halves);
+  size_t done = 0;
+  if (dtype == DType::kF32) {
+    done = MergeVectors<uint32_t, 1>(planes, count, reinterpret_cast<uint32_t*>(raw));
+  } else if (dtype == DType::kBF16) {
+    done = MergeVectors<uint16_t, 1>(planes, count, halves);
+  } else if (dtype == DType::kF16) {
+    done = MergeVectors<uint16_t, 0>(planes, count, halves);
+  }
+  BytePlaneLoops::Reference().merge(dtype, From(done, dtype, planes).data(), count - done,
+                                    raw + done * DTypeBytes(dtype));
 }
 
+const BytePlaneLoops* Loops() {
+  static constexpr BytePlaneLoops kLoops{Split, Merge};
+  return &kLoops;
+}
+
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
+
+HWY_EXPORT(Loops);
+
 namespace {
 
-HWY_EXPORT(Split);
-HWY_EXPORT(Merge);
-
 template <typename T>
-void SplitScalar(int rotation, const uint8_t* raw, size_t first, size_t count,
-                 uint8_t* const* planes) {
-  for (size_t i = first; i < count; ++i) {
+void SplitScalar(int rotation, const uint8_t* raw, size_t count, uint8_t* const* planes) {
+  for (size_t i = 0; i < count; ++i) {
     T bits;
     std::memcpy(&bits, raw + i * sizeof(T), sizeof(T));
     bits = std::rotl(bits, rotation);
@@ -91,9 +120,8 @@ void SplitScalar(int rotation, const uint8_t* raw, size_t first, size_t count,
 }
 
 template <typename T>
-void MergeScalar(int rotation, const uint8_t* const* planes, size_t first, size_t count,
-                 uint8_t* raw) {
-  for (size_t i = first; i < count; ++i) {
+void MergeScalar(int rotation, const uint8_t* const* planes, size_t count, uint8_t* raw) {
+  for (size_t i = 0; i < count; ++i) {
     T bits = 0;
     for (size_t plane = 0; plane < sizeof(T); ++plane)
       bits = static_cast<T>(bits | static_cast<T>(planes[plane][i]) << 8 * (sizeof(T) - 1 - plane));
@@ -102,45 +130,42 @@ void MergeScalar(int rotation, const uint8_t* const* planes, size_t first, size_
   }
 }
 
-// From value `first` on.
-void SplitFrom(DType dtype, const uint8_t* raw, size_t first, size_t count,
-               uint8_t* const* planes) {
+void Split(DType dtype, const uint8_t* raw, size_t count, uint8_t* const* planes) {
   const int rotation = dtype == DType::kF16 ? 0 : 1;
-  if (dtype == DType::kF32) return SplitScalar<uint32_t>(rotation, raw, first, count, planes);
-  SplitScalar<uint16_t>(rotation, raw, first, count, planes);
+  if (IsFloat8(dtype)) {
+    std::copy_n(raw, count, planes[0]);
+  } else if (dtype == DType::kF32) {
+    SplitScalar<uint32_t>(rotation, raw, count, planes);
+  } else {
+    SplitScalar<uint16_t>(rotation, raw, count, planes);
+  }
 }
 
-void MergeFrom(DType dtype, const uint8_t* const* planes, size_t first, size_t count,
-               uint8_t* raw) {
+void Merge(DType dtype, const uint8_t* const* planes, size_t count, uint8_t* raw) {
   const int rotation = dtype == DType::kF16 ? 0 : 1;
-  if (dtype == DType::kF32) return MergeScalar<uint32_t>(rotation, planes, first, count, raw);
-  MergeScalar<uint16_t>(rotation, planes, first, count, raw);
+  if (IsFloat8(dtype)) {
+    std::copy_n(planes[0], count, raw);
+  } else if (dtype == DType::kF32) {
+    MergeScalar<uint32_t>(rotation, planes, count, raw);
+  } else {
+    MergeScalar<uint16_t>(rotation, planes, count, raw);
+  }
 }
 
 }  // namespace
 
-void SplitBytes(DType dtype, const uint8_t* raw, size_t count, std::span<uint8_t* const> planes) {
-  if (IsFloat8(dtype)) return SplitBytesReference(dtype, raw, count, planes);
-  const size_t done = HWY_DYNAMIC_DISPATCH(Split)(dtype, raw, count, planes.data());
-  SplitFrom(dtype, raw, done, count, planes.data());
+const BytePlaneLoops& BytePlaneLoops::Reference() {
+  static constexpr BytePlaneLoops kLoops{Split, Merge};
+  return kLoops;
 }
+const BytePlaneLoops& BytePlaneLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
-void SplitBytesReference(DType dtype, const uint8_t* raw, size_t count,
-                         std::span<uint8_t* const> planes) {
-  if (!IsFloat8(dtype)) return SplitFrom(dtype, raw, 0, count, planes.data());
-  std::copy_n(raw, count, planes[0]);
+void SplitBytes(DType dtype, const uint8_t* raw, size_t count, std::span<uint8_t* const> planes) {
+  BytePlaneLoops::Best().split(dtype, raw, count, planes.data());
 }
 
 void MergeBytes(DType dtype, std::span<const uint8_t* const> planes, size_t count, uint8_t* raw) {
-  if (IsFloat8(dtype)) return MergeBytesReference(dtype, planes, count, raw);
-  const size_t done = HWY_DYNAMIC_DISPATCH(Merge)(dtype, planes.data(), count, raw);
-  MergeFrom(dtype, planes.data(), done, count, raw);
-}
-
-void MergeBytesReference(DType dtype, std::span<const uint8_t* const> planes, size_t count,
-                         uint8_t* raw) {
-  if (!IsFloat8(dtype)) return MergeFrom(dtype, planes.data(), 0, count, raw);
-  std::copy_n(planes[0], count, raw);
+  BytePlaneLoops::Best().merge(dtype, planes.data(), count, raw);
 }
 
 }  // namespace kvstow

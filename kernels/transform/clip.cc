@@ -11,7 +11,7 @@ class Clip final : public Transform {
  public:
   Clip(double share, uint32_t group) : share_(static_cast<float>(share)), group_(group) {}
 
-  bool keeps_error() const override { return false; }
+  bool preserves_error() const override { return false; }
 
   bool Forward(const SlabShape& shape, float* values, uint8_t*) const override {
     for (size_t v = 0; v < shape.vectors(); ++v, values += shape.dim) {

@@ -98,8 +98,8 @@ HWY_ATTR void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, 
   }
 }
 
-HWY_ATTR void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns,
-                                 float* y, size_t stride) {
+HWY_ATTR void MultiplyNonZeroRows(const NonZeroRows& x, const PackedMatrix& m, Columns columns,
+                                  float* y, size_t stride) {
   const Tag d;
   const size_t lanes = hn::Lanes(d), tile = 4 * lanes;
   std::array<float, PackedMatrix::kPanel> sums;
@@ -157,7 +157,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvstow {
 
 HWY_EXPORT(MultiplyRows);
-HWY_EXPORT(MultiplySparseRows);
+HWY_EXPORT(MultiplyNonZeroRows);
 HWY_EXPORT(AppendNonZeros);
 
 PackedMatrix::PackedMatrix(size_t rows, size_t columns)
@@ -181,9 +181,9 @@ void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns c
   HWY_DYNAMIC_DISPATCH(MultiplyRows)(x, count, m, columns, y, stride);
 }
 
-SparseRows ListNonZeros(const float* x, size_t count, size_t width) {
+NonZeroRows ListNonZeros(const float* x, size_t count, size_t width) {
   constexpr size_t kRoom = 16;
-  SparseRows out;
+  NonZeroRows out;
   size_t n = 0;
   for (size_t t = 0; t < count; ++t) {
     if (out.values.size() < n + width + kRoom) {
@@ -199,9 +199,9 @@ SparseRows ListNonZeros(const float* x, size_t count, size_t width) {
   return out;
 }
 
-void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,
-                        size_t stride) {
-  HWY_DYNAMIC_DISPATCH(MultiplySparseRows)(x, m, columns, y, stride);
+void MultiplyNonZeroRows(const NonZeroRows& x, const PackedMatrix& m, Columns columns, float* y,
+                         size_t stride) {
+  HWY_DYNAMIC_DISPATCH(MultiplyNonZeroRows)(x, m, columns, y, stride);
 }
 
 }  // namespace kvstow

@@ -55,7 +55,7 @@ void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, Columns c
                   size_t stride);
 
 // Rows that list only their values other than zero.
-struct SparseRows {
+struct NonZeroRows {
   std::vector<uint32_t> ends;     // where each row's entries end
   std::vector<uint32_t> indices;  // ascending within a row, below m.rows()
   std::vector<float> values;
@@ -63,11 +63,11 @@ struct SparseRows {
 };
 
 // Lists the values of `count` rows of `width` values.
-SparseRows ListNonZeros(const float* x, size_t count, size_t width);
+NonZeroRows ListNonZeros(const float* x, size_t count, size_t width);
 
 // Does the same for sparse rows. Only listed values cost anything.
-void MultiplySparseRows(const SparseRows& x, const PackedMatrix& m, Columns columns, float* y,
-                        size_t stride);
+void MultiplyNonZeroRows(const NonZeroRows& x, const PackedMatrix& m, Columns columns, float* y,
+                         size_t stride);
 
 }  // namespace kvstow
 

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/page/split_mix.h"
+#include "kernels/transform/loops.h"
 
 namespace kvstow {
 namespace {
@@ -51,10 +52,7 @@ void Multiply(const float* signs, size_t n, float* x) {
   for (size_t i = 0; signs != nullptr && i < n; ++i) x[i] *= signs[i];
 }
 
-}  // namespace
-
-void HadamardBlocksReference(size_t count, size_t dim, float* values, const float* before,
-                             const float* after) {
+void Blocks(size_t count, size_t dim, float* values, const float* before, const float* after) {
   for (size_t v = 0; v < count; ++v, values += dim) {
     Multiply(before, dim, values);
     for (size_t at = 0; at < dim; at += std::bit_floor(dim - at)) {
@@ -62,6 +60,18 @@ void HadamardBlocksReference(size_t count, size_t dim, float* values, const floa
     }
     Multiply(after, dim, values);
   }
+}
+
+}  // namespace
+
+const HadamardLoops& HadamardLoops::Reference() {
+  static constexpr HadamardLoops kLoops{Blocks};
+  return kLoops;
+}
+
+void HadamardBlocks(size_t count, size_t dim, float* values, const float* before,
+                    const float* after) {
+  HadamardLoops::Best().blocks(count, dim, values, before, after);
 }
 
 absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& arguments) {

@@ -25,8 +25,6 @@ absl::StatusOr<std::unique_ptr<Transform>> MakeHadamard(const OpArguments& argum
 // `dim` signs, 1 or -1, before and after; null is no signs.
 void HadamardBlocks(size_t count, size_t dim, float* values, const float* before = nullptr,
                     const float* after = nullptr);
-void HadamardBlocksReference(size_t count, size_t dim, float* values, const float* before = nullptr,
-                             const float* after = nullptr);
 
 // Returns 1/sqrt(n) for n a power of two up to kMaxHeadDim. It is tabulated: no machine's sqrt
 // matters.

@@ -1,5 +1,5 @@
 // The Hadamard transform, once for each SIMD target, chosen at run time.
-#include "kernels/transform/hadamard.h"
+#include "kernels/transform/loops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/transform/hadamard_simd.cc"
@@ -9,13 +9,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
+namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void TransformVectors(size_t count, size_t dim, float* values, const float* before,
-                      const float* after) {
-  HadamardBlocksReference(count, dim, values, before, after);
-}
+const HadamardLoops* Loops() { return &HadamardLoops::Reference(); }
 
 #else
 
@@ -35,8 +33,7 @@ HWY_INLINE void Block(D d, size_t n, const float* before, const float* after, fl
   TransformBlock(d, n, x, load, store);
 }
 
-void TransformVectors(size_t count, size_t dim, float* values, const float* before,
-                      const float* after) {
+void Blocks(size_t count, size_t dim, float* values, const float* before, const float* after) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t v = 0; v < count; ++v, values += dim) {
@@ -45,7 +42,7 @@ void TransformVectors(size_t count, size_t dim, float* values, const float* befo
       const float* const first = before == nullptr ? nullptr : before + at;
       const float* const last = after == nullptr ? nullptr : after + at;
       if (n < lanes) {
-        HadamardBlocksReference(1, n, values + at, first, last);
+        HadamardLoops::Reference().blocks(1, n, values + at, first, last);
       } else {
         Block(d, n, first, last, values + at);
       }
@@ -53,20 +50,23 @@ void TransformVectors(size_t count, size_t dim, float* values, const float* befo
   }
 }
 
+const HadamardLoops* Loops() {
+  static constexpr HadamardLoops kLoops{Blocks};
+  return &kLoops;
+}
+
 #endif
 
+}  // namespace
 }  // namespace kvstow::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvstow {
 
-HWY_EXPORT(TransformVectors);
+HWY_EXPORT(Loops);
 
-void HadamardBlocks(size_t count, size_t dim, float* values, const float* before,
-                    const float* after) {
-  HWY_DYNAMIC_DISPATCH(TransformVectors)(count, dim, values, before, after);
-}
+const HadamardLoops& HadamardLoops::Best() { return *HWY_DYNAMIC_DISPATCH(Loops)(); }
 
 }  // namespace kvstow
 #endif  // HWY_ONCE

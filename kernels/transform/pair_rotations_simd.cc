@@ -184,7 +184,7 @@ class Covariance {
     if (best_[i] >= width_ || best_[i] == i) best_[i] = i == 0 ? 1 : 0;
   }
 
-  // Of all channels, after the correlations with a and b have changed.
+  // Finds the best of all channels again, after the correlations with a and b have changed.
   HWY_INLINE void UpdateBest(uint32_t a, uint32_t b) {
     const D d;
     const hn::RebindToUnsigned<D> du;

@@ -21,7 +21,7 @@ class Transform {
   virtual ~Transform() = default;
   virtual size_t SideBytes(const SlabShape&) const { return 0; }
   // Returns whether an error has the same size on both sides.
-  virtual bool keeps_error() const { return true; }
+  virtual bool preserves_error() const { return true; }
   // Returns whether the same side part inverts some of the tokens alone: a token's change depends
   // on no other token and on no position.
   virtual bool EachTokenAlone() const { return false; }

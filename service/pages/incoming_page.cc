@@ -32,7 +32,7 @@ absl::Status IncomingPage::Admit() {
 
 absl::Status IncomingPage::Stage() {
   KVSTOW_ASSIGN_OR_RETURN(ticket_, parts_.staging.Begin(page_.payload_bytes()));
-  if (payload_ == v1::RAW) digests_.emplace(KeptRunBytes(*space_.codec, page_.tokens()));
+  if (payload_ == v1::RAW) digests_.emplace(ExactRunBytes(*space_.codec, page_.tokens()));
   return absl::OkStatus();
 }
 

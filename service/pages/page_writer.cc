@@ -49,7 +49,7 @@ constexpr size_t kCopyPieceBytes = 256 << 10;  // stays in a core's cache
 SharedBytes CopyOf(const Space& space, const v1::PutPage& page, std::span<const uint8_t> bytes,
                    PageDigests& digests) {
   ByteBlock copy(bytes.size());
-  PageDigester digester(KeptRunBytes(*space.codec, page.tokens()));
+  PageDigester digester(ExactRunBytes(*space.codec, page.tokens()));
   const size_t body = PageBytes(space.spec, page.tokens());
   for (size_t at = 0; at < bytes.size();) {
     const size_t end = at < body ? body : bytes.size();

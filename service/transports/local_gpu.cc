@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/device/device_pages.h"
 #include "kernels/recipe/recipe.h"
 
@@ -61,7 +62,7 @@ std::shared_ptr<DeviceCodec> LocalGpu::CodecOf(const Space& space, const std::st
   if (!is_new) return it->second;
   const auto recipe = ParseRecipe(pipeline);
   if (!recipe.ok() || !recipe->policy_ops().empty()) return nullptr;
-  auto codec = device_.NewCodec(*recipe, space.spec);
+  auto codec = device_.kernels().NewCodec(*recipe, space.spec);
   if (codec.ok()) {
     it->second = *std::move(codec);
   } else {

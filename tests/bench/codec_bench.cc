@@ -18,7 +18,7 @@
 #include "kernels/codec/presets.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/methods/run_codec.h"
-#include "kernels/quantize/affine.h"
+#include "kernels/quantize/loops.h"
 #include "tests/bench/small_model_page.h"
 
 namespace kvstow {
@@ -132,7 +132,8 @@ void BM_QuantizeInt8(benchmark::State& state, bool cached) {
   const AffineRaw groups{DType::kF16, values / 64, 64, 8};
   AgainstMemcpy(state, memory, cached, [&](const auto& from, auto& to) {
     uint8_t *const steps = to.data(), *const minima = steps + 2 * groups.groups;
-    if (!AffineEncodeRaw(groups, from.data(), steps, minima, minima + 2 * groups.groups)) {
+    if (!AffineRawLoops::Best().encode(groups, from.data(), steps, minima,
+                                       minima + 2 * groups.groups)) {
       state.SkipWithError("is not coded");
     }
   });
@@ -152,7 +153,7 @@ void Register(absl::string_view recipe, DType dtype, absl::string_view suffix) {
 }
 
 const int kRegistered = [] {
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     if (preset.needs == "calibration") continue;  // none is at hand
     Register(preset.name, DType::kF16, "");
   }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_codec.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/page/convert.h"
 #include "kernels/recipe/recipe.h"
 
@@ -79,8 +79,8 @@ absl::Status Do(Work work, DeviceCodec& codec, const Pages& pages) {
 void BM_Device(benchmark::State& state, const std::string& recipe, Work work) {
   if (!Gpu().ok()) return state.SkipWithError(std::string(Gpu().status().message()).c_str());
   Device& gpu = **Gpu();
-  const auto codec = *gpu.NewCodec(*ParseRecipe(recipe), Spec());
-  const auto copier = *gpu.NewCodec(*ParseRecipe("raw"), Spec());
+  const auto codec = *gpu.kernels().NewCodec(*ParseRecipe(recipe), Spec());
+  const auto copier = *gpu.kernels().NewCodec(*ParseRecipe("raw"), Spec());
   const Pages pages(gpu, *codec), copies(gpu, *copier);
   // Something to decode, and every kernel loaded.
   absl::Status status = Do(Work::kEncode, *codec, pages);

@@ -15,8 +15,8 @@
 #include "kernels/calibration/calibration_fit.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_codec.h"
 #include "kernels/device/device_joint_codec.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/methods/joint_fit.h"
 #include "tests/bench/small_model_page.h"
 
@@ -55,7 +55,7 @@ absl::Status Measure(benchmark::State& state, bool decode) {
   const auto codec =
       MakeDeviceJointCodec(**gpu, *ParseRecipe("kvstow-cal(run=1,step=0.5)"), spec, store);
   if (!codec.ok()) return codec.status();
-  const auto copier = *(*gpu)->NewCodec(*ParseRecipe("raw"), spec);
+  const auto copier = *(*gpu)->kernels().NewCodec(*ParseRecipe("raw"), spec);
   std::vector<std::shared_ptr<const DeviceBuffer>> from;
   std::vector<std::shared_ptr<DeviceBuffer>> to;
   std::vector<JointEncodeJob> encode;

@@ -57,7 +57,7 @@ std::array<Words, kStreams> Encoded(const Symbols& s, uint32_t levels) {
   std::array<std::vector<RansEncoder>, kStreams> encoders;
   for (auto& of_levels : encoders) of_levels.resize(levels);
   const PlaneEncoding other{s.Stream(levels), s.q.data() + kTokens, encoders[1]};
-  EncodePlanes({s.Stream(levels), s.q.data(), encoders[0]}, &other);
+  PlaneEncodeLoops::Best().encode({s.Stream(levels), s.q.data(), encoders[0]}, &other);
   std::array<Words, kStreams> words;
   for (size_t w = 0; w < kStreams; ++w) {
     words[w].resize(levels);
@@ -95,7 +95,7 @@ void BM_PlanesDecode(benchmark::State& state) {
             std::span(reinterpret_cast<const uint8_t*>(level.data()), 2 * level.size()));
     }
     const PlaneDecoding other{s.Stream(levels), decoders[1], got.data() + kTokens};
-    if (!DecodePlanes({s.Stream(levels), decoders[0], got.data()}, &other))
+    if (!PlaneDecodeLoops::Best().decode({s.Stream(levels), decoders[0], got.data()}, &other))
       state.SkipWithError("does not decode");
   }
   if (got != s.q) state.SkipWithError("decodes to something else");

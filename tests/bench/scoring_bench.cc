@@ -99,7 +99,7 @@ const int kRegistered = [] {
         ->UseManualTime()
         ->Unit(benchmark::kMillisecond);
   };
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     // A table of heads is as long as the model says.
     const bool table = preset.name == "duoattention";
     const std::string pipeline(preset.pipeline);

@@ -23,7 +23,7 @@
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_codec.h"
+#include "kernels/device/device_kernels.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/pages.h"
 
@@ -67,7 +67,7 @@ class DeviceCodecConformance : public OnEveryDevice {
   static KvSpec UsualSpec() { return SpecFor(kShapes[0], DType::kF16); }
 
   std::unique_ptr<DeviceCodec> Make(const std::string& recipe, const KvSpec& spec) {
-    auto codec = device_->NewCodec(*ParseRecipe(recipe), spec);
+    auto codec = device_->kernels().NewCodec(*ParseRecipe(recipe), spec);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
   }
@@ -278,7 +278,7 @@ TEST_P(DeviceCodecConformance, JobsThatDoNotFitAreRefusedByName) {
 
 TEST_P(DeviceCodecConformance, WhatIsNotThereIsUnimplementedAndWhatIsWrongIsInvalid) {
   const auto code = [&](const char* recipe, const KvSpec& spec) {
-    return device_->NewCodec(*ParseRecipe(recipe), spec).status().code();
+    return device_->kernels().NewCodec(*ParseRecipe(recipe), spec).status().code();
   };
   for (const char* recipe :
        {"kvstow", "kvstow-cal", "q4_0", "sageattention", "int8-tensor", "symmetric(bits=8)",

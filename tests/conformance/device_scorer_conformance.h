@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_scorer.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/importance/policy.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/pages.h"
@@ -113,7 +113,7 @@ class DeviceScorerConformance : public OnEveryDevice {
   }
 
   std::unique_ptr<DeviceScorer> Make(const std::string& policy, const KvSpec& spec) {
-    auto scorer = device_->NewScorer(*ParseRecipe(policy), spec);
+    auto scorer = device_->kernels().NewScorer(*ParseRecipe(policy), spec);
     EXPECT_TRUE(scorer.ok()) << scorer.status();
     return scorer.ok() ? *std::move(scorer) : nullptr;
   }
@@ -185,10 +185,10 @@ TEST_P(DeviceScorerConformance, PresetsChooseAsTheCpuOrSayWhichOpIsNotThere) {
   const auto columns = ColumnsFor(spec, 260, 3);
   const auto raw = GaussianPage(spec, 260, 4);
   std::vector<std::string> absent;
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     std::string text(preset.pipeline);
     if (preset.name == "duoattention") text.replace(text.find("heads=0"), 7, "heads=a");
-    const auto scorer = device_->NewScorer(*ParseRecipe(text), spec);
+    const auto scorer = device_->kernels().NewScorer(*ParseRecipe(text), spec);
     if (!scorer.ok()) {
       EXPECT_TRUE(absl::IsUnimplemented(scorer.status())) << scorer.status();
       absent.push_back(absl::StrCat(preset.name, ": ", scorer.status().message()));
@@ -377,7 +377,7 @@ TEST_P(DeviceScorerConformance, JobsThatDoNotFitAreRefusedByName) {
 
 TEST_P(DeviceScorerConformance, WhatIsNotThereIsUnimplementedAndWhatIsWrongIsInvalid) {
   const auto code = [&](const char* recipe, const KvSpec& spec) {
-    return device_->NewScorer(*ParseRecipe(recipe), spec).status().code();
+    return device_->kernels().NewScorer(*ParseRecipe(recipe), spec).status().code();
   };
   EXPECT_EQ(code("snapkv|int8", UsualSpec()), absl::StatusCode::kOk) << "the codec is not asked";
   EXPECT_EQ(code("column(name=attn_sum)|class|kvstow", UsualSpec()),

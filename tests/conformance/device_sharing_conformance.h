@@ -17,6 +17,7 @@
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/device/device_pages.h"
 #include "kernels/device/device_sharing.h"
 #include "tests/conformance/device_factory.h"
@@ -113,7 +114,7 @@ TEST_P(DeviceSharingConformance, ViewsAreBuffersThatCodecsWorkIn) {
     SCOPED_TRACE(text);
     const auto recipe = ParseRecipe(text);
     const auto codec = MakeCodec(*recipe, spec);
-    const auto on_device = device_->NewCodec(*recipe, spec);
+    const auto on_device = device_->kernels().NewCodec(*recipe, spec);
     ASSERT_TRUE(codec.ok() && on_device.ok()) << on_device.status();
     const CodecOnDevice on{*device_, **on_device};
     const PageToEncode page{.raw = raw,

@@ -40,7 +40,7 @@ std::vector<std::string> RecipesToFuzz() {
   const absl::string_view listed = KVSTOW_FUZZ_RECIPES;
   if (listed != "presets") return absl::StrSplit(listed, '+');
   std::vector<std::string> all;
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     if (preset.needs.empty()) all.emplace_back(preset.name);
   }
   return all;

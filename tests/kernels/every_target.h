@@ -25,6 +25,12 @@ void OnEveryTarget(F test) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
+// Runs `test` with each target's table of a family (kernels/page/loops.h) and the scalar reference.
+template <typename Loops, typename F>
+void OnEveryTarget(F test) {
+  OnEveryTarget([&] { test(Loops::Best(), Loops::Reference()); });
+}
+
 template <typename T>
 bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return false;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/page/convert.h"
+#include "kernels/page/loops.h"
 #include "kernels/page/page.h"
 
 namespace kvstow::testing {
@@ -52,7 +52,7 @@ inline std::vector<uint8_t> MakePage(const KvSpec& spec, uint32_t tokens,
   }
   std::vector<float> values(raw.size() / DTypeBytes(spec.dtype));
   for (float& value : values) value = next();
-  StoreFloatsReference(spec.dtype, values.data(), values.size(), raw.data());
+  ConvertLoops::Reference().store(spec.dtype, values.data(), values.size(), raw.data());
   return raw;
 }
 
@@ -62,7 +62,7 @@ inline std::vector<uint8_t> GaussianPage(const KvSpec& spec, uint32_t tokens, ui
 
 inline std::vector<float> ValuesOf(DType dtype, std::span<const uint8_t> raw) {
   std::vector<float> values(raw.size() / DTypeBytes(dtype));
-  LoadFloatsReference(dtype, raw.data(), values.size(), values.data());
+  ConvertLoops::Reference().load(dtype, raw.data(), values.size(), values.data());
   return values;
 }
 

@@ -46,7 +46,7 @@ Facts Measure(const Preset& preset) {
 // Policies stand before a codec: what they keep depends on the page, so no bits are told.
 std::string ListPolicies(Json& policies) {
   std::vector<std::vector<std::string>> rows;
-  for (const Preset& p : ImportancePresets()) {
+  for (const Preset& p : PolicyPresets()) {
     policies.push_back({{"name", std::string(p.name)},
                         {"pipeline", std::string(p.pipeline)},
                         {"needs", std::string(p.needs)},
@@ -61,7 +61,7 @@ std::string ListPolicies(Json& policies) {
 int List(const OutputFlags& flags) {
   Json presets = Json::array();
   std::vector<std::vector<std::string>> rows;
-  for (const Preset& p : Presets()) {
+  for (const Preset& p : CodecPresets()) {
     const Facts facts = Measure(p);
     presets.push_back({{"name", std::string(p.name)},
                        {"pipeline", std::string(p.pipeline)},

@@ -71,7 +71,7 @@ std::vector<CodecCase> Cases() {
     }
   }
   // Every preset, also one that came without a line above: the bound is the crudest there is.
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     absl::string_view pipeline = preset.pipeline;  // the suite says how long runs are
     if (absl::StartsWith(pipeline, "run(")) pipeline.remove_prefix(pipeline.find('|') + 1);
     const auto listed = [&](const CodecCase& c) { return c.pipeline == pipeline; };

@@ -24,7 +24,7 @@ constexpr uint32_t kTokens = 37;
 // Every preset, and pipelines that cut otherwise: groups and codes that straddle bytes.
 std::vector<std::string> Recipes() {
   std::vector<std::string> recipes;
-  for (const Preset& preset : Presets()) recipes.emplace_back(preset.name);
+  for (const Preset& preset : CodecPresets()) recipes.emplace_back(preset.name);
   for (const char* more :
        {"affine(bits=3,group=5,k=channel,v=token)", "symmetric(bits=5,group=7,k=token,v=channel)",
         "symmetric(bits=4,k=tensor,v=tensor)", "mean(part=kv)|hadamard|levels(1,3)",
@@ -43,7 +43,7 @@ class RangeDecode : public ::testing::TestWithParam<std::string> {
       ASSERT_TRUE(blob.ok()) << blob.status();
       ASSERT_TRUE(calibrations_->Add(AsBytes(*blob)).ok());
     }
-    for (const Preset& preset : Presets()) {
+    for (const Preset& preset : CodecPresets()) {
       const Recipe recipe = *ParseRecipe(preset.name);
       if (MakeCodec(recipe, Spec(), *calibrations_).ok()) continue;
       const auto blob = FitRecipe(preset.name, Spec());

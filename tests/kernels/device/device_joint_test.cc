@@ -1,5 +1,5 @@
 // The codec of calibrated pages on the GPU's code run by the CPU, and on a GPU.
-#include "kernels/device/joint_layout.h"
+#include "kernels/device/device_kernels.h"
 #include "tests/conformance/device_joint_conformance.h"
 #include "tests/kernels/device/emulated_codec.h"
 
@@ -10,7 +10,7 @@ OpenedDevice OpenGpuWithCublas() {
   auto device = OpenFirstGpu();
   if (!device.ok()) return device;
   // Without it there is nothing to test.
-  if (auto engine = (*device)->NewJointEngine(); absl::IsUnimplemented(engine.status())) {
+  if (auto engine = (*device)->kernels().NewJointEngine(); absl::IsUnimplemented(engine.status())) {
     return absl::UnavailableError(engine.status().message());
   }
   return device;
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DeviceJointConformance,
                          ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
 
 TEST(DeviceJointTest, TheHostLeavesThemToItsCodec) {
-  const absl::Status status = HostDevice().NewJointEngine().status();
+  const absl::Status status = HostDevice().kernels().NewJointEngine().status();
   EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/device/device_kernels.h"
 #include "kernels/page/page_to_encode.h"
 #include "tests/kernels/pages.h"
 
@@ -25,7 +26,7 @@ class DevicePagesTest : public ::testing::Test {
   Codecs For(const char* text) const {
     const auto recipe = ParseRecipe(text);
     auto cpu = MakeCodec(*recipe, spec_);
-    auto device = HostDevice().NewCodec(*recipe, spec_);
+    auto device = HostDevice().kernels().NewCodec(*recipe, spec_);
     EXPECT_TRUE(cpu.ok() && device.ok()) << text << device.status();
     return {*std::move(cpu), *std::move(device)};
   }

@@ -143,14 +143,15 @@ class EmulatedCodec final : public DeviceCodec {
   const ThreadOrder order_;
 };
 
-class EmulatedDevice final : public HostAsGpu {
+class EmulatedDevice final : public HostAsGpu, public DeviceKernels {
  public:
   explicit EmulatedDevice(ThreadOrder order) : order_(order) {}
 
+  DeviceKernels& kernels() override { return *this; }
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
     KVSTOW_ASSIGN_OR_RETURN(DeviceLayout layout, DeviceLayout::Make(recipe, spec));
-    if (!layout.plan().has_value()) return HostAsGpu::NewCodec(recipe, spec);
+    if (!layout.plan().has_value()) return HostAsGpu::kernels().NewCodec(recipe, spec);
     return std::make_unique<EmulatedCodec>(std::move(layout), order_);
   }
   absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "kernels/device/device.h"
-#include "kernels/device/device_codec.h"
-#include "kernels/device/device_scorer.h"
+#include "kernels/device/device_kernels.h"
 
 namespace kvstow {
 
@@ -29,25 +28,19 @@ class HostAsGpu : public Device {
   absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
     return HostDevice().Allocate(bytes);
   }
-  absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
-                                                        const KvSpec& spec) override {
-    return HostDevice().NewCodec(recipe, spec);
-  }
-  absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
-                                                          const KvSpec& spec) override {
-    return HostDevice().NewScorer(recipe, spec);
-  }
+  DeviceKernels& kernels() override { return HostDevice().kernels(); }
 };
 
 // One whose codecs count what they coded, and fail when they are told to.
-class FailingGpu final : public HostAsGpu {
+class FailingGpu final : public HostAsGpu, public DeviceKernels {
  public:
   std::atomic<int> encoded = 0, decoded = 0;
   std::atomic<bool> fails = false;
 
+  DeviceKernels& kernels() override { return *this; }
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
-    auto codec = HostAsGpu::NewCodec(recipe, spec);
+    auto codec = HostAsGpu::kernels().NewCodec(recipe, spec);
     if (!codec.ok()) return codec.status();
     return std::make_unique<FailingCodec>(*std::move(codec), *this);
   }

@@ -8,8 +8,8 @@
 #include <random>
 
 #include "base/digest.h"
-#include "hwy/highway.h"
 #include "kernels/entropy/byte_classes.h"
+#include "tests/kernels/every_target.h"
 
 namespace kvstow {
 namespace {
@@ -56,9 +56,9 @@ Sample MakeSample(size_t rows, std::span<const size_t> widths, double spread, ui
   return s;
 }
 
-// The bytes that `stream` gives, with the vectors of this target or by the reference; empty when
-// it is refused.
-std::vector<uint8_t> Decode(const Sample& s, const std::string& stream, bool reference) {
+// The bytes that `stream` gives; empty when it is refused.
+std::vector<uint8_t> Decode(const Sample& s, const std::string& stream,
+                            const ByteRansLoops& loops = ByteRansLoops::Best()) {
   const std::vector<uint32_t> slots = ByteRansSlots(s.tables);
   ByteRansDecoder decoder(AsBytes(stream));
   std::vector<uint8_t> out(s.bytes.size());
@@ -66,9 +66,7 @@ std::vector<uint8_t> Decode(const Sample& s, const std::string& stream, bool ref
   for (const auto& classes : s.classes) {
     const std::vector<uint32_t> columns = ByteRansColumns(classes);
     const size_t count = s.rows * classes.size();
-    const bool ok = reference ? decoder.DecodeReference(slots, columns, count, next)
-                              : decoder.Decode(slots, columns, count, next);
-    if (!ok) return {};
+    if (!decoder.Decode(slots, columns, count, next, loops)) return {};
     next += count;
   }
   return decoder.AtEnd() ? out : std::vector<uint8_t>{};
@@ -77,21 +75,18 @@ std::vector<uint8_t> Decode(const Sample& s, const std::string& stream, bool ref
 constexpr size_t kWidths[][3] = {{192, 192, 192}, {1, 7, 31}, {33, 64, 100}, {576, 5, 32}};
 
 TEST(ByteRans, GivesTheBytesBackOnEveryTarget) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget<ByteRansLoops>([&](const auto& best, const auto& reference) {
     for (const auto& widths : kWidths) {
       for (const size_t rows : {1, 2, 5, 64}) {
         for (const double spread : {0.0, 0.1, 3.0, 12.0}) {
           const Sample s = MakeSample(rows, widths, spread, static_cast<uint32_t>(rows));
           const std::string stream = s.Encoded();
-          ASSERT_EQ(Decode(s, stream, false), s.bytes) << widths[0] << " x " << rows;
-          ASSERT_EQ(Decode(s, stream, true), s.bytes) << widths[0] << " x " << rows;
+          ASSERT_EQ(Decode(s, stream, best), s.bytes) << widths[0] << " x " << rows;
+          ASSERT_EQ(Decode(s, stream, reference), s.bytes) << widths[0] << " x " << rows;
         }
       }
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 TEST(ByteRans, CostsWhatTheTablesSay) {
@@ -112,16 +107,16 @@ TEST(ByteRans, DamageIsRefusedOrOtherBytesAndNeverACrash) {
   const Sample s = MakeSample(9, kWidths[2], 4, 5);
   const std::string stream = s.Encoded();
   for (size_t size = 0; size < stream.size(); ++size)
-    EXPECT_TRUE(Decode(s, stream.substr(0, size), false).empty()) << size;
-  EXPECT_TRUE(Decode(s, stream + "xx", false).empty());
+    EXPECT_TRUE(Decode(s, stream.substr(0, size)).empty()) << size;
+  EXPECT_TRUE(Decode(s, stream + "xx").empty());
   std::mt19937 random(1);
   size_t refused = 0;
   for (size_t at = 0; at < stream.size(); ++at) {
     std::string bad = stream;
     bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
-    const auto got = Decode(s, bad, false);
+    const auto got = Decode(s, bad);
     EXPECT_NE(got, s.bytes) << at;
-    EXPECT_EQ(got, Decode(s, bad, true)) << at;
+    EXPECT_EQ(got, Decode(s, bad, ByteRansLoops::Reference())) << at;
     refused += got.empty();
   }
   EXPECT_GT(refused, stream.size() * 99 / 100);

@@ -8,9 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "hwy/highway.h"
+#include "kernels/entropy/plane_loops.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
+#include "tests/kernels/every_target.h"
 
 namespace kvstow {
 namespace {
@@ -142,7 +143,7 @@ Words Finished(std::vector<RansEncoder> encoders) {
 // Of the loops that define the bytes.
 Words WordsOfTheReference(const PlaneStream& stream, const std::vector<int32_t>& q) {
   std::vector<RansEncoder> encoders(stream.levels);
-  EncodePlanesReference(stream, q.data(), encoders);
+  PlaneEncodeLoops::Reference().encode({stream, q.data(), encoders}, nullptr);
   return Finished(std::move(encoders));
 }
 
@@ -162,27 +163,28 @@ void ExpectTheBytesOfTheReference(const PlaneStream& stream, const std::vector<i
   const Words words = WordsOfTheReference(stream, q);
   const Words others = WordsOfTheReference(stream, opposite);
   std::vector<RansEncoder> alone(stream.levels), one(stream.levels), two(stream.levels);
-  EncodePlanes({stream, q.data(), alone});
+  PlaneEncodeLoops::Best().encode({stream, q.data(), alone}, nullptr);
   EXPECT_EQ(Finished(std::move(alone)), words);
   const PlaneEncoding other{stream, opposite.data(), two};
-  EncodePlanes({stream, q.data(), one}, &other);
+  PlaneEncodeLoops::Best().encode({stream, q.data(), one}, &other);
   EXPECT_EQ(Finished(std::move(one)), words);
   EXPECT_EQ(Finished(std::move(two)), others);
   for (const size_t levels : {3, 2, 1}) {
     std::vector<int32_t> want(q.size()), want_other(q.size()), got(q.size(), -1);
     std::vector<RansDecoder> decoders = DecodersOf(words, levels);
-    ASSERT_TRUE(DecodePlanesReference(stream, decoders, want.data()));
+    ASSERT_TRUE(PlaneDecodeLoops::Reference().decode({stream, decoders, want.data()}, nullptr));
     decoders = DecodersOf(others, levels);
-    ASSERT_TRUE(DecodePlanesReference(stream, decoders, want_other.data()));
+    ASSERT_TRUE(
+        PlaneDecodeLoops::Reference().decode({stream, decoders, want_other.data()}, nullptr));
     decoders = DecodersOf(words, levels);
-    ASSERT_TRUE(DecodePlanes({stream, decoders, got.data()}));
+    ASSERT_TRUE(PlaneDecodeLoops::Best().decode({stream, decoders, got.data()}, nullptr));
     EXPECT_TRUE(std::ranges::all_of(decoders, &RansDecoder::AtEnd));
     EXPECT_EQ(got, want);
     std::vector<int32_t> first(q.size(), -1), second(q.size(), -1);
     decoders = DecodersOf(words, levels);
     std::vector<RansDecoder> along = DecodersOf(others, levels);
     const PlaneDecoding beside{stream, along, second.data()};
-    ASSERT_TRUE(DecodePlanes({stream, decoders, first.data()}, &beside));
+    ASSERT_TRUE(PlaneDecodeLoops::Best().decode({stream, decoders, first.data()}, &beside));
     EXPECT_TRUE(std::ranges::all_of(decoders, &RansDecoder::AtEnd));
     EXPECT_TRUE(std::ranges::all_of(along, &RansDecoder::AtEnd));
     EXPECT_EQ(first, want);
@@ -191,9 +193,7 @@ void ExpectTheBytesOfTheReference(const PlaneStream& stream, const std::vector<i
 }
 
 TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget<PlaneDecodeLoops>([&](const auto& best, const auto& reference) {
     for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
       for (const uint32_t blocks : {0u, 2u}) {
         const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
@@ -215,10 +215,10 @@ TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
         std::vector<float> expected(s.q.size()), coefficients(s.q.size());
         for (const size_t levels : {3, 2, 1}) {
           std::vector<RansDecoder> decoders = DecodersOf(words, levels);
-          ASSERT_TRUE(DecodePlanesReference(stream, decoders, want.data()));
+          ASSERT_TRUE(reference.decode({stream, decoders, want.data()}, nullptr));
           const float step[] = {0.37f};
-          DequantizePlanesReference(stream, want.data(), levels - 1, step, expected.data());
-          DequantizePlanes(stream, want.data(), levels - 1, step, coefficients.data());
+          reference.dequantize(stream, want.data(), levels - 1, step, expected.data());
+          best.dequantize(stream, want.data(), levels - 1, step, coefficients.data());
           for (size_t k = 0; k < want.size(); ++k) {
             if (k % s.stride() < tokens) {
               ASSERT_EQ(coefficients[k], expected[k]) << k;
@@ -227,8 +227,7 @@ TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
         }
       }
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {

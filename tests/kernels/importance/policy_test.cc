@@ -92,7 +92,7 @@ class PolicyTest : public ::testing::Test {
 };
 
 TEST_F(PolicyTest, EveryPresetSelects) {
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     std::string text(preset.pipeline);
     if (preset.name == "duoattention") text.replace(text.find("heads=0"), 7, "heads=a8");
     const auto policy = Make(text);
@@ -111,7 +111,7 @@ TEST_F(PolicyTest, WithoutTheColumnAPresetSaysWhatItNeeds) {
   PageToScore page = Page();
   page.columns = nullptr;
   page.queries = nullptr;
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     if (preset.name == "duoattention") continue;
     const auto selection = Make(preset.pipeline)->Select(page);
     if (preset.needs.empty()) {
@@ -336,7 +336,7 @@ TEST_F(PolicyTest, OneToken) {
   }
   const PageToScore page{
       .spec = spec_, .raw = raw, .tokens = 1, .columns = &columns, .queries = &queries_};
-  for (const Preset& preset : ImportancePresets()) {
+  for (const Preset& preset : PolicyPresets()) {
     if (preset.name == "duoattention") continue;
     const auto selection = Make(preset.pipeline)->Select(page);
     EXPECT_TRUE(selection.ok()) << preset.name << ": " << selection.status();

@@ -4,10 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "hwy/highway.h"
+#include "tests/kernels/every_target.h"
 #include "tests/kernels/pages.h"
 
 namespace kvstow {
@@ -26,41 +25,36 @@ std::vector<float> Values(uint64_t seed) {
 
 TEST(VectorSumsTest, AddInTheSameOrderOnEveryTarget) {
   const std::vector<float> x = Values(1), y = Values(2);
-  const auto same = [](size_t size, auto fast, auto reference) {
-    std::vector<float> got(size, 0.5F), want(size, 0.5F);
-    fast(got.data());
-    reference(want.data());
-    EXPECT_EQ(std::memcmp(got.data(), want.data(), size * sizeof(float)), 0);
-  };
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget<VectorSums>([&](const VectorSums& best, const VectorSums& reference) {
+    // `sums` writes `size` sums with a table's loops.
+    const auto expect_same = [&](size_t size, auto sums) {
+      std::vector<float> got(size, 0.5F), want(size, 0.5F);
+      sums(best, got.data());
+      sums(reference, want.data());
+      EXPECT_TRUE(SameBits(got, want));
+    };
     for (const size_t dim : {1, 8, 15, 16, 17, 64, 80, 100}) {
       SCOPED_TRACE(dim);
       const Vectors rows{x.data(), 19, dim + 3, dim};
       for (const size_t y_stride : {size_t{0}, dim}) {
-        same(
-            19, [&](float* out) { DotProducts(rows, y.data(), y_stride, out); },
-            [&](float* out) { DotProductsReference(rows, y.data(), y_stride, out); });
+        expect_same(19, [&](const VectorSums& loops, float* out) {
+          loops.dot_products(rows, y.data(), y_stride, out);
+        });
       }
-      same(
-          dim, [&](float* out) { AddScaled(rows, y.data(), out); },
-          [&](float* out) { AddScaledReference(rows, y.data(), out); });
-      same(
-          2 * dim, [&](float* out) { ChannelBounds(rows, out, out + dim); },
-          [&](float* out) { ChannelBoundsReference(rows, out, out + dim); });
-      same(
-          19, [&](float* out) { Deviations(rows, y.data(), y.data() + 200, out); },
-          [&](float* out) { DeviationsReference(rows, y.data(), y.data() + 200, out); });
-      same(
-          19 * dim, [&](float* out) { PairLengths(rows, out, dim); },
-          [&](float* out) { PairLengthsReference(rows, out, dim); });
-      same(
-          19, [&](float* out) { SumsAbove(rows, 0.5F, out); },
-          [&](float* out) { SumsAboveReference(rows, 0.5F, out); });
+      expect_same(
+          dim, [&](const VectorSums& loops, float* out) { loops.add_scaled(rows, y.data(), out); });
+      expect_same(2 * dim, [&](const VectorSums& loops, float* out) {
+        loops.channel_bounds(rows, out, out + dim);
+      });
+      expect_same(19, [&](const VectorSums& loops, float* out) {
+        loops.deviations(rows, y.data(), y.data() + 200, out);
+      });
+      expect_same(19 * dim,
+                  [&](const VectorSums& loops, float* out) { loops.pair_lengths(rows, out, dim); });
+      expect_same(19,
+                  [&](const VectorSums& loops, float* out) { loops.sums_above(rows, 0.5F, out); });
     }
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  });
 }
 
 }  // namespace

@@ -6,12 +6,13 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "hwy/highway.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/quantize/dead_zone.h"
+#include "kernels/quantize/loops.h"
+#include "tests/kernels/every_target.h"
 #include "tests/kernels/fixture.h"
 
 namespace kvstow {
@@ -59,13 +60,11 @@ TEST(DeadZone, IsTheSameOnEverySimdTarget) {
   std::vector<float> values;
   for (int i = -40; i < 37; ++i) values.push_back(0.37f * static_cast<float>(i * i * i));
   std::vector<int32_t> want(values.size()), got(values.size());
-  DeadZoneQuantizeReference(values.data(), values.size(), 0.7f, 0.55f, 9000, want.data());
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    DeadZoneQuantize(values.data(), values.size(), 0.7f, 0.55f, 9000, got.data());
-    EXPECT_EQ(got, want) << hwy::TargetName(target);
-  }
-  hwy::SetSupportedTargetsForTest(0);
+  OnEveryTarget<DeadZoneLoops>([&](const auto& best, const auto& reference) {
+    reference.quantize(values.data(), values.size(), 0.7f, 0.55f, 9000, want.data());
+    best.quantize(values.data(), values.size(), 0.7f, 0.55f, 9000, got.data());
+    EXPECT_EQ(got, want);
+  });
 }
 
 TEST(DeadZone, RoundLog2AgreesWithTheLibrary) {

@@ -42,7 +42,7 @@ TEST(PageDigestsTest, ACodecThatCodesHasNoUseForRuns) {
   const Bytes page = testing::FixturePage();
   const auto codec = MakeCodec(*ParseRecipe("int8"), testing::FixtureSpec());
   ASSERT_TRUE(codec.ok()) << codec.status();
-  EXPECT_EQ(KeptRunBytes(**codec, testing::kFixtureTokens), 0);
+  EXPECT_EQ(ExactRunBytes(**codec, testing::kFixtureTokens), 0);
   const PageDigests digests = InPieces(page, 0, 1'000);
   EXPECT_EQ(digests.page, Xxh3_128(page));
   EXPECT_TRUE(digests.runs.empty());
@@ -55,7 +55,7 @@ TEST(PageDigestsTest, GiveThePageThatACodecMakesWithoutThem) {
   for (const char* recipe : {"raw", "run(layers=7)|raw", "run(layers=1)|raw"}) {
     const auto codec = MakeCodec(*ParseRecipe(recipe), testing::FixtureSpec());
     ASSERT_TRUE(codec.ok()) << codec.status();
-    const size_t run = KeptRunBytes(**codec, testing::kFixtureTokens);
+    const size_t run = ExactRunBytes(**codec, testing::kFixtureTokens);
     ASSERT_GT(run, 0) << recipe;
     PageDigests digests = InPieces(page, run, 100'000);
     PageToEncode to_encode{

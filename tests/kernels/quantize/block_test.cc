@@ -1,7 +1,5 @@
 // The block formats: every SIMD target gives the bytes of the scalar reference, and the scalar
 // reference rounds as the formats say.
-#include "kernels/quantize/block.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "kernels/page/channel_rows.h"
 #include "kernels/quantize/block_scales.h"
+#include "kernels/quantize/loops.h"
 #include "tests/kernels/every_target.h"
 
 namespace kvstow {
@@ -37,16 +36,17 @@ void ExpectTheSame(const Format& f, const std::vector<float>& values, float tens
   from.insert(from.begin(), 0.0f);
   const float* const x = from.data() + 1;
   std::vector<uint8_t> expected(count * f.bytes + 1, 0xee);
-  BlockEncodeReference(f.format, x, count, tensor, expected.data());
+  BlockLoops::Reference().encode(f.format, x, count, tensor, expected.data());
   std::vector<float> expected_back(count * f.values + 1, 7.0f);
-  const bool ok =
-      BlockDecodeReference(f.format, expected.data(), count, tensor, expected_back.data());
+  const bool ok = BlockLoops::Reference().decode(f.format, expected.data(), count, tensor,
+                                                 expected_back.data());
   OnEveryTarget([&] {
     std::vector<uint8_t> blocks(count * f.bytes + 1, 0xee);
-    BlockEncode(f.format, x, count, tensor, blocks.data());
+    BlockLoops::Best().encode(f.format, x, count, tensor, blocks.data());
     ASSERT_EQ(blocks, expected) << f.name;
     std::vector<float> back(count * f.values + 1, 7.0f);
-    ASSERT_EQ(BlockDecode(f.format, blocks.data(), count, tensor, back.data()), ok) << f.name;
+    ASSERT_EQ(BlockLoops::Best().decode(f.format, blocks.data(), count, tensor, back.data()), ok)
+        << f.name;
     if (ok) {
       ASSERT_TRUE(SameBits(back, expected_back)) << f.name;
     }
@@ -124,11 +124,13 @@ TEST(BlockFormats, DecodeAnyBytesTheSame) {
       for (uint8_t& byte : block) byte = static_cast<uint8_t>(random());
       if (i % 2 == 0) std::for_each(block.begin() + 1, block.end(), [](auto& b) { b &= 0xbf; });
       std::vector<float> expected(f.values);
-      const bool ok = BlockDecodeReference(f.format, block.data(), 1, 0.25f, expected.data());
+      const bool ok =
+          BlockLoops::Reference().decode(f.format, block.data(), 1, 0.25f, expected.data());
       decoded += ok;
       OnEveryTarget([&] {
         std::vector<float> back(f.values);
-        ASSERT_EQ(BlockDecode(f.format, block.data(), 1, 0.25f, back.data()), ok) << f.name;
+        ASSERT_EQ(BlockLoops::Best().decode(f.format, block.data(), 1, 0.25f, back.data()), ok)
+            << f.name;
         if (ok) {
           ASSERT_TRUE(SameBits(back, expected)) << f.name << ", " << i;
         }
@@ -143,13 +145,15 @@ TEST(BlockFormats, ANaNCodeAnywhereIsRefused) {
   std::vector<uint8_t> blocks(3 * 33, 0x40);
   std::vector<float> values(3 * 32);
   OnEveryTarget([&] {
-    EXPECT_TRUE(BlockDecode(BlockFormat::kMx8, blocks.data(), 3, 0, values.data()));
+    EXPECT_TRUE(BlockLoops::Best().decode(BlockFormat::kMx8, blocks.data(), 3, 0, values.data()));
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (i % 33 == 0) continue;  // a scale
       for (const uint8_t nan : {0x7f, 0xff}) {
         std::vector<uint8_t> damaged = blocks;
         damaged[i] = nan;
-        EXPECT_FALSE(BlockDecode(BlockFormat::kMx8, damaged.data(), 3, 0, values.data())) << i;
+        EXPECT_FALSE(
+            BlockLoops::Best().decode(BlockFormat::kMx8, damaged.data(), 3, 0, values.data()))
+            << i;
       }
     }
   });

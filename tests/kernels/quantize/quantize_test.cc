@@ -7,10 +7,10 @@
 
 #include "kernels/codec/ops.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/quantize/block.h"
+#include "kernels/quantize/block_scales.h"
 #include "kernels/quantize/codebook.h"
+#include "kernels/quantize/e4m3.h"
 #include "kernels/quantize/levels.h"
-#include "kernels/quantize/minifloat.h"
 #include "kernels/recipe/recipe.h"
 
 namespace kvstow {

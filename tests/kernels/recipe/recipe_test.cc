@@ -22,7 +22,7 @@ std::string PipelineOf(absl::string_view text) {
 }
 
 TEST(RecipeTest, APresetAndItsPipelineAreTheSameRecipe) {
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     const auto by_name = ParseRecipe(preset.name), written = ParseRecipe(preset.pipeline);
     ASSERT_TRUE(by_name.ok() && written.ok()) << preset.name;
     EXPECT_EQ(*by_name, *written);
@@ -176,7 +176,7 @@ TEST(RecipeTest, RecipesThatDoNotFitAreRefusedWithTheReason) {
 
 TEST(RecipeTest, Float8PagesTakeOnlyExactRecipes) {
   const KvSpec spec = testing::SpecOf(DType::kF8E4M3, 2, 2, 64, 64, 16);
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     const auto codec = MakeCodec(*ParseRecipe(preset.name), spec);
     if (preset.name == "raw" || preset.name == "lossless") {
       EXPECT_TRUE(codec.ok()) << codec.status();

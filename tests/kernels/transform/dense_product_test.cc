@@ -47,12 +47,12 @@ TEST_P(DenseProductShapes, EqualTheDefinitionOnEveryTarget) {
       std::vector<float> y(s.count * columns.count, -1);
       MultiplyRows(x.data(), s.count, m, columns, y.data(), columns.count);
       std::vector<float> all(s.count * columns.count, -1);
-      SparseRows sparse{.values = x};
+      NonZeroRows sparse{.values = x};
       for (size_t t = 0; t < s.count; ++t) {
         for (uint32_t i = 0; i < s.rows; ++i) sparse.indices.push_back(i);
         sparse.ends.push_back(sparse.indices.size());
       }
-      MultiplySparseRows(sparse, m, columns, all.data(), columns.count);
+      MultiplyNonZeroRows(sparse, m, columns, all.data(), columns.count);
       for (size_t t = 0; t < s.count; ++t) {
         for (size_t j = 0; j < columns.count; ++j) {
           ASSERT_NEAR(y[t * columns.count + j], Expected(x, values, s, t, columns.first + j), 1e-4)
@@ -78,9 +78,9 @@ TEST(DenseProductTest, ZerosOfASparseRowMayBeLeftOut) {
   x[3] = 2, x[49] = -1;
   std::vector<float> dense(70), sparse(70);
   MultiplyRows(x.data(), 1, m, {0, 70}, dense.data(), 70);
-  MultiplySparseRows({{2}, {3, 49}, {2, -1}}, m, {0, 70}, sparse.data(), 70);
+  MultiplyNonZeroRows({{2}, {3, 49}, {2, -1}}, m, {0, 70}, sparse.data(), 70);
   EXPECT_EQ(sparse, dense);
-  MultiplySparseRows({{0}, {}, {}}, m, {0, 70}, sparse.data(), 70);
+  MultiplyNonZeroRows({{0}, {}, {}}, m, {0, 70}, sparse.data(), 70);
   EXPECT_THAT(sparse, ::testing::Each(0));
 }
 

@@ -49,7 +49,7 @@ class EncodedPutTest : public PutTest {
 
 TEST_F(EncodedPutTest, PagesOfEveryRecipeAreTheBytesThatTheServerMakes) {
   int served = 0;
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     const std::string recipe(preset.name), space = absl::StrCat("s-", recipe);
     v1::OpenSpaceResponse opened;
     if (!client_->OpenSpace(space, recipe, &opened).ok()) continue;  // needs what is not here

@@ -130,7 +130,7 @@ TEST_F(LocalGpuTest, PagesOfEveryRecipeAreWhatStreamsMakeOfThem) {
   const auto w = NewWorker();
   ASSERT_NE(w->gpu, nullptr) << w->welcome.gpu_message();
   int served = 0;
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     const std::string recipe(preset.name), a = "a-" + recipe, b = "b-" + recipe;
     if (!client_->OpenSpace(a, recipe).ok()) continue;  // needs what is not here
     SCOPED_TRACE(recipe);

@@ -268,7 +268,7 @@ TEST_F(LocalSessionsTest, WritingToAPageWhileItIsPutHarmsNobody) {
     while (!stop) bytes[random() % page.raw.size()] = static_cast<uint8_t>(random());
   });
   int spaces = 0;
-  for (const Preset& preset : Presets()) {
+  for (const Preset& preset : CodecPresets()) {
     const std::string space = absl::StrCat("x", preset.name);
     if (!client_->OpenSpace(space, std::string(preset.name)).ok()) continue;  // needs a calibration
     ++spaces;

@@ -1,4 +1,4 @@
-#include "kernels/quantize/keep.h"
+#include "kernels/quantize/fp16_values.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace kvstow {
 namespace {
 
-class Keep final : public Quantizer {
+class Fp16Values final : public Quantizer {
  public:
   uint32_t levels() const override { return 1; }
   size_t LevelBytes(const SlabShape& shape, uint32_t) const override { return 2 * shape.values(); }
@@ -31,9 +31,9 @@ class Keep final : public Quantizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Quantizer>> MakeKeep(const OpArguments& arguments) {
+absl::StatusOr<std::unique_ptr<Quantizer>> MakeFp16Values(const OpArguments& arguments) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({}));
-  return std::make_unique<Keep>();
+  return std::make_unique<Fp16Values>();
 }
 
 }  // namespace kvstow

@@ -87,6 +87,6 @@ constexpr Preset kPresets[] = {
 
 }  // namespace
 
-std::span<const Preset> ImportancePresets() { return kPresets; }
+std::span<const Preset> PolicyPresets() { return kPresets; }
 
 }  // namespace kvstow

@@ -1,0 +1,41 @@
+// The loops behind entropy/bit_pack.h and entropy/byte_rans.h, which are their manuals. What a
+// table is: kernels/page/loops.h. The plane coder's are in kernels/entropy/plane_loops.h.
+#ifndef KVSTOW_KERNELS_ENTROPY_LOOPS_H_
+#define KVSTOW_KERNELS_ENTROPY_LOOPS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvstow {
+
+struct BitPackLoops {
+  void (*pack)(const uint8_t* codes, size_t count, uint32_t bits, uint8_t* packed);
+  void (*unpack)(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes);
+  static const BitPackLoops& Reference();
+  static const BitPackLoops& Best();
+};
+
+inline constexpr size_t kByteRansLanes = 32;
+
+// States and words: a step of 32 bytes may begin while next <= last.
+struct ByteRansLanes {
+  alignas(64) std::array<uint32_t, kByteRansLanes> state{};
+  const uint8_t* next = nullptr;
+  const uint8_t* last = nullptr;
+};
+
+struct ByteRansLoops {
+  // Does steps of 32 bytes while there are 32 to write and lanes.next <= lanes.last. `columns` has
+  // 32 more entries than columns. `done` bytes of the block's `count`, whole steps, are there
+  // already. Returns how many are there now.
+  size_t (*decode)(const uint32_t* slots, std::span<const uint32_t> columns, size_t count,
+                   ByteRansLanes& lanes, uint8_t* out, size_t done);
+  static const ByteRansLoops& Reference();
+  static const ByteRansLoops& Best();
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_ENTROPY_LOOPS_H_
