@@ -5,8 +5,8 @@
         ...
 
 kvstow.aio has the same for asyncio. kvstow.hf is a worker for Hugging Face transformers, kvstow.vllm
-a connector for vLLM, kvstow.lmcache a second level for LMCache. None of them is imported here, and
-neither is torch.
+a connector for vLLM, kvstow.lmcache a second level for LMCache, kvstow.sglang a third for SGLang.
+None of them is imported here, and neither is torch.
 """
 
 from kvstow.client import Client, LayersPut, Space

@@ -7,17 +7,15 @@ of all that changes its bytes and in the rank that they belong to.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import os
 import re
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVQuantMode
 
+from kvstow.models import config_digest, digest_of, rope_of, weights_digest
 from kvstow.types import KvSpec, Rope
 from kvstow.vllm.settings import Settings
 
@@ -25,12 +23,6 @@ _ENGINE = "vllm:1"  # how the connector cuts and keys pages; a change makes new 
 _TOKENS_OF_PAGE = 64
 _MAX_TOKENS_OF_PAGE = 4096
 _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
-_NOT_IDENTITY = ("transformers_version", "_name_or_path", "_model_name_or_path", "_commit_hash")
-_INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "glm", "glm4", "gptj")
-_SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 
 
 def unsupported(config: VllmConfig, cache: KVCacheConfig) -> str:
@@ -87,7 +79,7 @@ class Identity:
         model = config.model_config
         local = Path(model.model)
         name = local.resolve().name if local.exists() else model.model
-        configured = _config_digest(model.hf_config)
+        configured = config_digest(model.hf_config.to_dict())
         revision = settings.revision or _revision(model)
         world = config.parallel_config.world_size
         parts: dict[str, object] = {
@@ -106,7 +98,7 @@ class Identity:
             "draft": str(getattr(config.speculative_config, "model", None) or ""),
         }
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
-        prefix = f"{settings.space}/{short}/{_digest(parts)[:16]}"
+        prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"
         revision = f"{revision}+{configured[:16]}"
         return Identity(block_tokens, blocks, name, revision, prefix, world)
 
@@ -138,65 +130,7 @@ class Identity:
         return result
 
 
-def rope_of(hf: Any, head_dim: int) -> Rope:
-    """The rotation that a model's config describes.
-
-    A rotation that kvstow does not know is Rope(layout="none"): recipes that undo rotations refuse
-    it then. The digest of the config tells such models apart.
-    """
-    found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}
-    theta = found.get("rope_theta") or getattr(hf, "rope_theta", None)
-    kind = found.get("rope_type") or found.get("type") or "default"
-    if theta is None or kind not in _SCALINGS or "mrope_section" in found:
-        return Rope(layout="none")
-    layout: Literal["half", "interleaved"] = "half"
-    if getattr(hf, "model_type", "") in _INTERLEAVED:
-        layout = "interleaved"
-    share = found.get("partial_rotary_factor") or getattr(hf, "partial_rotary_factor", None) or 1.0
-    return Rope(
-        layout=layout,
-        theta=float(theta),
-        scaling=cast(Any, _SCALINGS[kind]),
-        rotary_dims=0 if share == 1.0 else int(head_dim * share),
-        factor=float(found.get("factor") or 1.0),
-        low_freq_factor=float(found.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(found.get("high_freq_factor") or 1.0),
-        original_context=int(found.get("original_max_position_embeddings") or 0),
-        attention_factor=float(found.get("attention_factor") or 0.0),
-        mscale=float(found.get("mscale") or 0.0),
-        mscale_all_dim=float(found.get("mscale_all_dim") or 0.0),
-    )
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _config_digest(hf: Any) -> str:
-    fields = {k: v for k, v in hf.to_dict().items() if k not in _NOT_IDENTITY}
-    return _digest(fields)
-
-
 def _revision(model: Any) -> str:
     """The commit of a model of a hub, or a digest of samples of its files."""
-    path = Path(model.model)
-    if path.is_file():
-        return _weights_digest([path])
-    if path.is_dir():
-        return _weights_digest([file for file in path.iterdir() if file.suffix in _WEIGHTS])
     commit = getattr(model.hf_config, "_commit_hash", None)
-    return str(commit or model.revision or "unversioned")
-
-
-def _weights_digest(files: list[Path]) -> str:
-    """A digest of the sizes of files and of samples all over them."""
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        size = file.stat().st_size
-        digest.update(f"{file.name}:{size};".encode())
-        with open(file, "rb") as data:
-            for sample in range(_SAMPLES):
-                data.seek((size * sample // _SAMPLES) & ~7, os.SEEK_SET)
-                digest.update(data.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
+    return str(weights_digest(Path(model.model)) or commit or model.revision or "unversioned")

@@ -1,0 +1,81 @@
+"""What tells one model's pages from another's, for adapters: digests of a config and of weights.
+
+Engines describe a model by the config of its hub and a folder of files. Nothing here imports one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from kvstow.types import Rope
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_SAMPLES = 64
+_SAMPLE_BYTES = 4096
+_NOT_IDENTITY = ("transformers_version", "_name_or_path", "_model_name_or_path", "_commit_hash")
+_INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "glm", "glm4", "gptj")
+_SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
+
+
+def digest_of(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """A digest of all of a model's config that can change its pages."""
+    return digest_of({k: v for k, v in config.items() if k not in _NOT_IDENTITY})
+
+
+def weights_digest(path: Path) -> str:
+    """A digest of the sizes of files of weights, and of samples all over them. "": no such path."""
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = [file for file in path.iterdir() if file.suffix in _WEIGHTS]
+    else:
+        return ""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size};".encode())
+        with open(file, "rb") as data:
+            for sample in range(_SAMPLES):
+                data.seek((size * sample // _SAMPLES) & ~7, os.SEEK_SET)
+                digest.update(data.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:32]
+
+
+def rope_of(hf: Any, head_dim: int) -> Rope:
+    """The rotation that a model's config describes.
+
+    A rotation that kvstow does not know is Rope(layout="none"): recipes that undo rotations refuse
+    it then. The digest of the config tells such models apart.
+    """
+    found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}
+    theta = found.get("rope_theta") or getattr(hf, "rope_theta", None)
+    kind = found.get("rope_type") or found.get("type") or "default"
+    if theta is None or kind not in _SCALINGS or "mrope_section" in found:
+        return Rope(layout="none")
+    layout: Literal["half", "interleaved"] = "half"
+    if getattr(hf, "model_type", "") in _INTERLEAVED:
+        layout = "interleaved"
+    share = found.get("partial_rotary_factor") or getattr(hf, "partial_rotary_factor", None) or 1.0
+    return Rope(
+        layout=layout,
+        theta=float(theta),
+        scaling=cast(Any, _SCALINGS[kind]),
+        rotary_dims=0 if share == 1.0 else int(head_dim * share),
+        factor=float(found.get("factor") or 1.0),
+        low_freq_factor=float(found.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(found.get("high_freq_factor") or 1.0),
+        original_context=int(found.get("original_max_position_embeddings") or 0),
+        attention_factor=float(found.get("attention_factor") or 0.0),
+        mscale=float(found.get("mscale") or 0.0),
+        mscale_all_dim=float(found.get("mscale_all_dim") or 0.0),
+    )

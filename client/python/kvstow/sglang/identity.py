@@ -1,0 +1,171 @@
+"""Which pages fit which engine: the names and the KvSpec of the spaces of an engine's pools.
+
+The name of a space ends in a digest of all that changes its bytes, and in the rank that they belong
+to. Pages of K and V are the same for all layouts of the host pool, so the layout is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kvstow.models import config_digest, digest_of, rope_of, weights_digest
+from kvstow.sglang.pools import PageFormat
+from kvstow.sglang.settings import Settings
+from kvstow.types import KvSpec, Rope
+
+_ENGINE = "sglang:1"  # how the backend cuts and keys pages; a change makes new spaces
+_OF_MODEL = (
+    "model_path",
+    "revision",
+    "quantization",
+    "dtype",
+    "kv_cache_dtype",
+    "json_model_override_args",
+)
+_OF_DRAFT = ("speculative_draft_model_path", "speculative_draft_model_revision")
+# Types whose rotation their config tells in full: all channels, and of all layers alike.
+_ROTATIONS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Model:
+    """The model that an engine runs, as far as SGLang tells.
+
+    facts: what else changes its pages. config: of the hub, where its file is found.
+    """
+
+    name: str
+    revision: str
+    facts: dict[str, str]
+    config: dict[str, Any]
+
+    @staticmethod
+    def of(settings: Settings, storage_config: Any) -> Model:
+        """Raises ValueError where SGLang does not say which model it runs."""
+        facts = _published()
+        path = facts.pop("model_path", "") or str(storage_config.model_name or "")
+        if not path:
+            raise ValueError(
+                "model_name: SGLang does not say which model it runs, so that pages of other models "
+                "could be taken for its own; start it with --served-model-name"
+            )
+        folder = _folder(path, facts.pop("revision", ""))
+        found = folder.name if folder is not None and folder.parent.name == "snapshots" else ""
+        if folder is not None and not found:
+            found = weights_digest(folder)
+        local = Path(path)
+        return Model(
+            name=local.resolve().name if local.exists() else path,
+            revision=settings.revision or found or "unversioned",
+            facts=facts,
+            config=_config(folder),
+        )
+
+
+def space_of(
+    settings: Settings,
+    model: Model,
+    storage_config: Any,
+    pool_name: str,
+    pool: Any,
+    pages: PageFormat,
+    recipe: str,
+) -> tuple[str, KvSpec]:
+    """The name and the spec of the space of a pool's pages."""
+    config = storage_config
+    tp_rank, tp_size = config.tp_rank, config.tp_size
+    if config.is_mla_model and not _sharded(pool_name, pool):
+        tp_rank, tp_size = 0, 1  # every rank has the same pages, and one of them writes
+    rank = (config.pp_rank * config.attn_cp_size + config.attn_cp_rank) * tp_size + tp_rank
+    size = config.pp_size * config.attn_cp_size * tp_size
+    parts = {
+        "engine": _ENGINE,
+        "model": model.name,
+        "revision": model.revision,
+        "config": config_digest(model.config),
+        "facts": model.facts,
+        "format": getattr(pool, "storage_format_tag", None),
+        "recipe": recipe,
+        "fidelity": settings.fidelity,
+        "pool": pool_name,
+        "pages": [
+            pages.layers,
+            pages.kv_heads,
+            pages.head_dim,
+            pages.head_dim_v,
+            pages.dtype,
+            pages.page_tokens,
+            pages.layout,
+        ],
+        "tokens": pool.page_size,
+        "layers": [getattr(pool, "start_layer", 0), getattr(pool, "target_layer_num", 0)],
+        "parallel": [config.pp_size, config.attn_cp_size, tp_size],
+    }
+    short = re.sub(r"[^A-Za-z0-9._-]", "-", model.name)[-40:]
+    name = f"{settings.space}/{short}/{digest_of(parts)[:16]}/{pool_name}/{rank}of{size}"
+    spec = KvSpec(
+        model=model.name,
+        revision=f"{model.revision}+{digest_of(parts)[:16]}",
+        layers=pages.layers,
+        kv_heads=pages.kv_heads,
+        head_dim=pages.head_dim,
+        head_dim_v=pages.head_dim_v,
+        dtype=pages.dtype,
+        page_tokens=pages.page_tokens,
+        rope=_rope(model.config, pages),
+        rank=rank,
+        world_size=size,
+        engine=_ENGINE,
+        weight_quantization=model.facts.get("quantization", ""),
+    )
+    return name, spec
+
+
+def _published() -> dict[str, str]:
+    """What SGLang's own configuration says of the weights; {} in a process that has none."""
+    try:
+        from sglang.srt.runtime_context import get_model, get_spec
+
+        bags = ((get_model(), _OF_MODEL), (get_spec(), _OF_DRAFT))
+    except (ImportError, ValueError):
+        return {}
+    found = {name: getattr(bag, name, None) for bag, names in bags for name in names}
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _folder(path: str, revision: str) -> Path | None:
+    """The folder of a model's files: a path of this machine, or a snapshot of a hub's model."""
+    if Path(path).exists():
+        return Path(path)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(path, "config.json", revision=revision or None)
+    except Exception:  # names that are none of the hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _config(folder: Path | None) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "config.json").read_text()) if folder is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rope(config: dict[str, Any], pages: PageFormat) -> Rope:
+    if not pages.known or not pages.head_dim_v or config.get("model_type") not in _ROTATIONS:
+        return Rope(layout="none")
+    return rope_of(SimpleNamespace(**config), pages.head_dim)
+
+
+def _sharded(pool_name: str, pool: Any) -> bool:
+    """Whether each tensor-parallel rank of an MLA model has pages of its own in this pool."""
+    kinds = [kind.__name__ for kind in type(pool).__mro__]
+    return pool_name == "mamba" or "MHATokenToKVPoolHost" in kinds
