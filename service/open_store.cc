@@ -66,7 +66,7 @@ absl::Status CheckRecipe(const std::string& text) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
+absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& observer) {
   OpenedStore out;
   KVSTOW_RETURN_IF_ERROR(OpenGpu(config, out));
   TieredStoreOptions options;
@@ -82,6 +82,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config) {
   options.count_levels = &CountWholeLevels;
 
   TieredStoreParts parts;
+  parts.observer = &observer;
   auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;
   gpu_tier = options.budget_bytes[0] > 0 ? MakeMemoryTier(*out.gpu) : MakeNoopTier();
   host_tier = config.host_bytes > 0 ? MakeMemoryTier(HostDevice()) : MakeNoopTier();

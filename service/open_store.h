@@ -20,7 +20,9 @@ struct OpenedStore {
   std::unique_ptr<DeviceSharing> sharing;  // of that GPU's memory; null = none
   std::unique_ptr<TieredStore> store;
 };
-absl::StatusOr<OpenedStore> OpenStore(const Config& config);
+// The observer outlives the store.
+absl::StatusOr<OpenedStore> OpenStore(const Config& config,
+                                      StoreObserver& observer = NoStoreObserver());
 
 // Refuses only a recipe that no space could use. Each space checks whether the recipe fits it.
 absl::Status CheckRecipe(const std::string& text);

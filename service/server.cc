@@ -17,6 +17,7 @@
 #include "proto/wire/chunk.h"
 #include "service/api/admin_service.h"
 #include "service/api/kv_cache_service.h"
+#include "service/events/event_publisher.h"
 #include "service/open_store.h"
 #include "service/operators/admin_operator.h"
 #include "service/operators/kv_operator.h"
@@ -55,6 +56,13 @@ AdmissionLimits AdmissionLimitsOf(const Config& config) {
           .idle = config.stream_idle};
 }
 
+// How routers know a space: not at all when it is one session's own, or not of the first rank. All
+// ranks of an engine store the same blocks, so those of one rank say it.
+std::optional<EventLog::Label> LabelOf(const Space* space) {
+  if (space == nullptr || space->promise.is_private || space->spec.rank != 0) return std::nullopt;
+  return EventLog::Label{.model = space->spec.model, .adapter = space->spec.adapter};
+}
+
 void SetArguments(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -84,10 +92,12 @@ void SetArguments(grpc::ServerBuilder& builder) {
 // Members stand in the order of construction: what is used by others comes before them.
 class Server::Impl {
  public:
-  Impl(const Config& config, const ServerOptions& options, OpenedStore opened, Time started)
+  Impl(const Config& config, const ServerOptions& options, std::unique_ptr<EventQueue> events,
+       OpenedStore opened, Time started)
       : options_(options),
         config_(config),
         started_(started),
+        events_(std::move(events)),
         gpu_(std::move(opened.gpu)),
         sharing_(std::move(opened.sharing)),
         metrics_(Version()),
@@ -120,6 +130,7 @@ class Server::Impl {
  private:
   absl::Status StartLocal();
   absl::Status StartDirect();
+  absl::Status StartEvents();
   absl::Status StartHttp();
   absl::Status StartGrpc();
   void Reap();
@@ -128,6 +139,7 @@ class Server::Impl {
   const ServerOptions options_;
   const Config config_;
   const Time started_;
+  const std::unique_ptr<EventQueue> events_;  // the store's observer; null: nobody is told
   const std::unique_ptr<Device> gpu_;
   const std::unique_ptr<DeviceSharing> sharing_;
   Metrics metrics_;
@@ -154,8 +166,9 @@ class Server::Impl {
   StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
                        admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
-  std::unique_ptr<LocalSessions> local_;  // null: none
-  std::unique_ptr<DirectServer> direct_;  // null: none
+  std::unique_ptr<LocalSessions> local_;       // null: none
+  std::unique_ptr<DirectServer> direct_;       // null: none
+  std::unique_ptr<EventPublisher> publisher_;  // null: none
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
@@ -181,6 +194,7 @@ absl::Status Server::Impl::Start() {
   for (const std::string& warning : WarningsOfListeners(config_)) Log().warn("{}", warning);
   KVSTOW_RETURN_IF_ERROR(StartLocal());
   KVSTOW_RETURN_IF_ERROR(StartDirect());
+  KVSTOW_RETURN_IF_ERROR(StartEvents());
   KVSTOW_RETURN_IF_ERROR(StartHttp());
   KVSTOW_RETURN_IF_ERROR(StartGrpc());
   reaper_ = std::thread([this] { Reap(); });
@@ -234,6 +248,24 @@ absl::Status Server::Impl::StartDirect() {
   }
   direct_ = *std::move(direct);
   streams_.direct = direct_.get();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartEvents() {
+  if (events_ == nullptr) return absl::OkStatus();
+  const auto address = [](const std::string& text) { return text == "off" ? "" : text; };
+  KVSTOW_ASSIGN_OR_RETURN(
+      publisher_, EventPublisher::Start(
+                      {.listen = address(config_.kv_events_listen),
+                       .connect = config_.kv_events_connect,
+                       .replay_listen = address(config_.kv_events_replay_listen),
+                       .log = {.name = config_.kv_events_name}},
+                      *events_, [this](SpaceId id) { return LabelOf(spaces_.Find(id).get()); },
+                      [this] { store_->TellPages(*events_); }));
+  Log().info("KV events listening={} replays={} topics=kv@{}@MODEL",
+             publisher_->address().empty() ? "off" : publisher_->address(),
+             publisher_->replay_address().empty() ? "off" : publisher_->replay_address(),
+             config_.kv_events_name);
   return absl::OkStatus();
 }
 
@@ -293,6 +325,7 @@ void Server::Impl::Reap() {
 }
 
 MetricsSnapshot Server::Impl::Snapshot() {
+  const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
   return {.usage = store_->Usage(),
           .counters = store_->Counters(),
           .spaces = spaces_.All().size(),
@@ -311,6 +344,13 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
           .get_queue = get_workers_.queued(),
+          .events_stored = events.log.stored,
+          .events_removed = events.log.removed,
+          .events_cleared = events.log.cleared,
+          .event_batches = events.log.batches,
+          .events_lost = events_ == nullptr ? 0 : events_->lost(),
+          .event_queue = events_ == nullptr ? 0 : events_->size(),
+          .event_replays = events.replays,
           .ready = admin_op_.ready()};
 }
 
@@ -340,6 +380,7 @@ absl::Status Server::Impl::Stop() {
   local_.reset();
   direct_.reset();
   local_gpu_.reset();
+  publisher_.reset();
   const absl::Status flushed = store_->Flush();
   if (!flushed.ok()) {
     Log().error("what was only in memory is lost: {}", std::string(flushed.message()));
@@ -355,9 +396,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       const ServerOptions& options) {
   const Time started = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(CheckRecipe(config.recipe));
-  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config));
-  std::unique_ptr<Server> server(
-      new Server(std::make_unique<Impl>(config, options, std::move(opened), started)));
+  auto events = config.publishes_kv_events() ? std::make_unique<EventQueue>() : nullptr;
+  StoreObserver& observer = events != nullptr ? *events : NoStoreObserver();
+  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer));
+  std::unique_ptr<Server> server(new Server(
+      std::make_unique<Impl>(config, options, std::move(events), std::move(opened), started)));
   KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
   return server;
 }

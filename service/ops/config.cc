@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -76,10 +77,21 @@ absl::Status SetAddress(Config& c, const std::string& text) {
   return SetText<field>(c, text);
 }
 
-absl::Status SetHttp(Config& c, const std::string& text) {
-  if (text == "off") return SetText<&Config::http_listen>(c, text);
+template <std::string Config::*field>
+absl::Status SetPort(Config& c, const std::string& text) {
+  if (text == "off") return SetText<field>(c, text);
   if (absl::StartsWith(text, "unix:")) return Refuse(text, "HOST:PORT or off");
-  return SetAddress<&Config::http_listen>(c, text);
+  return SetAddress<field>(c, text);
+}
+
+absl::Status SetRouter(Config& c, const std::string& text) {
+  if (absl::StartsWith(text, "unix:")) return Refuse(text, "HOST:PORT");
+  return SetAddress<&Config::kv_events_connect>(c, text);
+}
+
+absl::Status SetEventsName(Config& c, const std::string& text) {
+  if (text.empty() || absl::StrContains(text, '@')) return Refuse(text, "a name without an @");
+  return SetText<&Config::kv_events_name>(c, text);
 }
 
 absl::Status SetDirect(Config& c, const std::string& text) {
@@ -145,7 +157,7 @@ constexpr Setting kSettings[] = {
     {"listen", "ADDRESS", "gRPC: HOST:PORT or unix:PATH; port 0 picks one [127.0.0.1:7380]",
      SetAddress<&Config::listen>, GetText<&Config::listen>},
     {"http-listen", "ADDRESS", "metrics, health, status page: HOST:PORT or off [127.0.0.1:7381]",
-     SetHttp, GetText<&Config::http_listen>},
+     SetPort<&Config::http_listen>, GetText<&Config::http_listen>},
     {"device", "DEVICE", "auto, cpu or cuda:N; auto uses cuda:0 where there is one [auto]",
      SetDevice, GetText<&Config::device>},
     {"gpu-bytes", "SIZE", "encoded bytes that the GPU tier may hold [0: no GPU tier]",
@@ -172,6 +184,16 @@ constexpr Setting kSettings[] = {
     {"local-gpu-bytes", "SIZE",
      "memory of the GPU shared with workers that run on it, all of them together [0: none]",
      SetSize<&Config::local_gpu_bytes>, GetSize<&Config::local_gpu_bytes>},
+    {"kv-events-listen", "ADDRESS",
+     "where routers subscribe to KV events, by ZeroMQ: HOST:PORT or off [off]",
+     SetPort<&Config::kv_events_listen>, GetText<&Config::kv_events_listen>},
+    {"kv-events-connect", "ADDRESS", "a router that listens for KV events itself: HOST:PORT [none]",
+     SetRouter, GetText<&Config::kv_events_connect>},
+    {"kv-events-replay-listen", "ADDRESS",
+     "where they ask for KV events that they missed: HOST:PORT or off [off]",
+     SetPort<&Config::kv_events_replay_listen>, GetText<&Config::kv_events_replay_listen>},
+    {"kv-events-name", "NAME", "of this server in the topics kv@NAME@MODEL [the host's name]",
+     SetEventsName, GetText<&Config::kv_events_name>},
     {"recipe", "RECIPE",
      "codec of spaces that name none, or hot=RECIPE,cold=RECIPE; `kvstow codec list` shows all "
      "[int8]",
@@ -238,6 +260,8 @@ Examples:
       pages lose what is beyond 4.5 bits of a value when they go to disk
   kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
       workers on this machine fetch pages into memory that they share with the server
+  kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558
+      tells routers which pages it holds, in the schema of vLLM's KV events
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0
       hot pages on the GPU, for workers on this machine
   KVSTOW_LOG_FORMAT=json kvstowd --config /etc/kvstow/kvstowd.conf
@@ -261,8 +285,19 @@ std::vector<std::string> WithEnvironment(std::span<const char* const> args, cons
   return all;
 }
 
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return absl::StrReplaceAll(name.data(), {{"@", "-"}});
+}
+
 // Defaults that depend on the machine, and settings that must fit each other.
 absl::Status Complete(Config& c, bool host_given, bool disk_given) {
+  if (c.kv_events_name.empty()) c.kv_events_name = HostName();
+  if (c.kv_events_replay_listen != "off" && !c.publishes_kv_events()) {
+    return absl::InvalidArgumentError(
+        "kv-events-replay-listen needs kv-events-listen: there are no KV events to miss");
+  }
   if (!host_given) c.host_bytes = UsableMemory() / 4;
   if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {

@@ -34,10 +34,14 @@ struct Config {
   double disk_bits = 0;                // the same for the disk
   std::string direct_listen = "auto";  // HOST:PORT, auto or off: pages beside gRPC
   std::string local_socket;            // "" = no local sessions
-  uint64_t local_bytes = uint64_t{1} << 30;  // of memory shared with workers, beside the budgets
-  uint64_t local_gpu_bytes = 0;              // and of the GPU's; 0 = none
-  std::string recipe = "int8";               // of spaces that name none
-  std::string calibrations;                  // folder of blobs; "" = below disk_path
+  uint64_t local_bytes = uint64_t{1} << 30;     // of memory shared with workers, beside the budgets
+  uint64_t local_gpu_bytes = 0;                 // and of the GPU's; 0 = none
+  std::string kv_events_listen = "off";         // HOST:PORT or off
+  std::string kv_events_connect;                // HOST:PORT of a router; "" = none
+  std::string kv_events_replay_listen = "off";  // HOST:PORT or off
+  std::string kv_events_name;                   // default: the host's name
+  std::string recipe = "int8";                  // of spaces that name none
+  std::string calibrations;                     // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
   uint64_t max_spaces = 1024;
@@ -56,6 +60,10 @@ struct Config {
   std::string log_level = "info";
   std::string log_format = "text";
   std::string config;  // the file that was read
+
+  bool publishes_kv_events() const {
+    return kv_events_listen != "off" || !kv_events_connect.empty();
+  }
 };
 
 struct CommandLine {

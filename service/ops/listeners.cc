@@ -27,6 +27,11 @@ std::vector<std::string> WarningsOfListeners(const Config& config) {
   if (reached(config.http_listen)) {
     warn("http-listen", config.http_listen, "read metrics and settings");
   }
+  for (const auto& [name, address] :
+       {std::pair("kv-events-listen", config.kv_events_listen),
+        std::pair("kv-events-replay-listen", config.kv_events_replay_listen)}) {
+    if (reached(address)) warn(name, address, "read keys of pages and names of models");
+  }
   return out;
 }
 

@@ -105,6 +105,25 @@ void SampleProcess(Sampled& out) {
             static_cast<double>(use.ru_maxrss) * 1024);
 }
 
+void SampleEvents(const MetricsSnapshot& snapshot, Sampled& out) {
+  out.Gauge("kvstow_kv_event_queue", "changes of pages that wait to be published as KV events",
+            static_cast<double>(snapshot.event_queue));
+  const auto count = [&](const char* name, const char* help, uint64_t value,
+                         const Labels& labels = {}) {
+    out.Add(MetricType::Counter, name, help, labels, static_cast<double>(value));
+  };
+  constexpr char kEvents[] = "KV events: blocks that were stored or removed, and clearings of all";
+  count("kvstow_kv_events_total", kEvents, snapshot.events_stored, {{"type", "stored"}});
+  count("kvstow_kv_events_total", kEvents, snapshot.events_removed, {{"type", "removed"}});
+  count("kvstow_kv_events_total", kEvents, snapshot.events_cleared, {{"type", "cleared"}});
+  count("kvstow_kv_event_batches_total", "batches of KV events", snapshot.event_batches);
+  count("kvstow_kv_events_lost_total",
+        "changes of pages that were not published, because the publisher was too slow",
+        snapshot.events_lost);
+  count("kvstow_kv_event_replays_total", "replays of KV events that were asked for",
+        snapshot.event_replays);
+}
+
 std::string Label(v1::PageStatus status) {
   return absl::AsciiStrToLower(v1::PageStatus_Name(status));
 }
@@ -335,6 +354,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
+  SampleEvents(snapshot, sampled);
   gauge("kvstow_ready", "1 while the server takes calls", snapshot.ready ? 1 : 0);
   sampled.Add(MetricType::Counter, "kvstow_space_mismatches_total",
               "calls that named a space by another space's fingerprint", {},

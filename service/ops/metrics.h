@@ -34,6 +34,9 @@ struct MetricsSnapshot {
   uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
   uint64_t attention_bytes = 0, attention_pages = 0;  // known attention of pages
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
+  // Of KV events: blocks, batches, changes that were lost or wait, and answered replays.
+  uint64_t events_stored = 0, events_removed = 0, events_cleared = 0, event_batches = 0;
+  uint64_t events_lost = 0, event_queue = 0, event_replays = 0;
   bool ready = false;
 };
 

@@ -322,6 +322,7 @@ absl::Status TieredStore::Impl::Truncate(Claim& claim, size_t keep, Why why,
       const bool doubtful = why == Why::kDelete && claim->disk_failed;
       EraseLater(*claim.page(), doubtful ? had : on_disk, std::exchange(bytes[kDisk], 0));
       removed = index_.Remove(claim.page(), by);
+      parts_.observer->PageWent(removed->space, removed->key());
       --claims_;
       claim.PageWasRemoved();
     } else {

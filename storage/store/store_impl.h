@@ -68,6 +68,7 @@ class TieredStore::Impl {
   StoreUsage Usage(SpaceId space);
   StoreCounters Counters();
   std::vector<PageName> Pages(SpaceId space);
+  void TellPages(StoreObserver& observer);
   std::vector<PageSample> Sample(SpaceId space, size_t max_pages);
   absl::Status CheckInvariants();
   void SetMakeColdForm(MakeColdForm make_cold_form);  // cold_form.cc

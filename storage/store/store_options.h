@@ -19,6 +19,7 @@
 #include "storage/segment.h"
 #include "storage/store/lease_table.h"
 #include "storage/store/page_facts.h"
+#include "storage/store/store_observer.h"
 #include "storage/tier.h"
 
 namespace kvstow {
@@ -54,6 +55,7 @@ using MakeColdForm = std::function<std::optional<ColdForm>(
 struct TieredStoreParts {
   std::array<std::unique_ptr<Tier>, kTiers> tiers;
   std::unique_ptr<Catalog> catalog;
+  StoreObserver* observer = &NoStoreObserver();  // outlives the store
 };
 
 }  // namespace kvstow

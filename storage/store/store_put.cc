@@ -107,6 +107,7 @@ absl::StatusOr<PutOutcome> TieredStore::Impl::Put(PageToStore page) {
   for (PageEntry::Segment& segment : entry->segments()) segment.tiers = *tiers;
   entry->used_s = SecondsOpen();
   index_.Insert(std::move(entry));
+  parts_.observer->PageCame(page.name.space, page.name.key, page.tokens);
   ++counters_.puts;
   for (int t = 0; t < kTiers; ++t) {
     const auto id = static_cast<TierId>(t);

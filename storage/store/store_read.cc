@@ -326,6 +326,13 @@ std::vector<PageName> TieredStore::Impl::Pages(SpaceId space) {
   return names;
 }
 
+void TieredStore::Impl::TellPages(StoreObserver& observer) {
+  MutexLock lock(mu_);
+  observer.Restart(index_.size());
+  index_.ForEach(
+      [&](const PageEntry& page) { observer.PageCame(page.space, page.key(), page.tokens); });
+}
+
 // A clock that goes back counts as one that stands still.
 uint32_t TieredStore::Impl::SecondsOpen() const {
   const auto open =

@@ -143,6 +143,7 @@ StoreUsage TieredStore::Usage() { return impl_->Usage(); }
 StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
 StoreCounters TieredStore::Counters() { return impl_->Counters(); }
 std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
+void TieredStore::TellPages(StoreObserver& observer) { impl_->TellPages(observer); }
 std::vector<PageSample> TieredStore::Sample(SpaceId space, size_t max_pages) {
   return impl_->Sample(space, max_pages);
 }

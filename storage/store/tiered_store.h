@@ -149,6 +149,8 @@ class TieredStore {
   StoreCounters Counters();
   // Returns the pages of a space (0 = all), for listing and verification.
   std::vector<PageName> Pages(SpaceId space);
+  // Tells an observer all pages, as StoreObserver::Restart says. Takes the lock as long as Pages().
+  void TellPages(StoreObserver& observer);
   // Returns up to `max_pages` pages of a space (0 = all), by no order, from among 65,536 of the
   // store's pages. It stays quick where there are millions. No use of the pages.
   std::vector<PageSample> Sample(SpaceId space, size_t max_pages);

@@ -21,7 +21,7 @@ BEGIN {
   may["base/"] = "base/"
   rooms("kernels/", "page recipe entropy transform quantize calibration importance methods codec device cuda",
         "base/")
-  rooms("service/", "spaces ops pages operators transports api",
+  rooms("service/", "spaces events ops pages operators transports api",
         "base/ kernels/ storage/ proto/")
   may["service/"] = "base/ kernels/ storage/ proto/ service/"  # what puts the server together
   storage = "base/ kernels/ storage/segment.h storage/tier.h storage/catalog.h storage/record.h"
@@ -55,6 +55,7 @@ BEGIN {
   rule("^zlib\\.h", "^(kernels|storage/trace|tests)/")
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
   rule("^(xxh|openssl/)", "^(base|service|tests/(base|service))/")
+  rule("^zmq\\.h", "^(service/events|tests/service/events)/")
   rule("^spdlog/", "^(base|tests/base)/")
   rule("^nanobind/", "^client/python/")
   rule("^benchmark/", "^tests/bench/")

@@ -82,6 +82,8 @@ TEST_F(ConfigTest, EveryListenerThatOthersMayReachIsWarnedOf) {
               ElementsAre("listen: 0.0.0.0:1"));
   EXPECT_THAT(warned({"--direct-listen", "[::]:1"}), ElementsAre("direct-listen: [::]:1"));
   EXPECT_THAT(warned({"--http-listen", "10.0.0.1:1"}), ElementsAre("http-listen: 10.0.0.1:1"));
+  EXPECT_THAT(warned({"--kv-events-listen", "0.0.0.0:1", "--kv-events-replay-listen", "[::]:2"}),
+              ElementsAre("kv-events-listen: 0.0.0.0:1", "kv-events-replay-listen: [::]:2"));
 }
 
 TEST_F(ConfigTest, FlagBeforeEnvironmentBeforeFileBeforeDefault) {
@@ -114,6 +116,7 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
       names,
       ::testing::UnorderedElementsAre(
           "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes", "disk-path",
+          "kv-events-listen", "kv-events-connect", "kv-events-replay-listen", "kv-events-name",
           "disk-bytes", "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes",
           "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
           "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
@@ -139,6 +142,12 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--listen", "::1:80"}, "put an IPv6 host in brackets"},
       {{"--http-listen", "unix:/tmp/x"}, "http-listen: 'unix:/tmp/x' is not HOST:PORT"},
       {{"--direct-listen", "unix:/tmp/x"}, "direct-listen: 'unix:/tmp/x' is not HOST:PORT"},
+      {{"--kv-events-listen", "unix:/x"}, "kv-events-listen: 'unix:/x' is not HOST:PORT or off"},
+      {{"--kv-events-connect", "off"}, "kv-events-connect: 'off' is not an address"},
+      {{"--kv-events-connect", "unix:/x"}, "kv-events-connect: 'unix:/x' is not HOST:PORT"},
+      {{"--kv-events-name", "a@b"}, "kv-events-name: 'a@b' is not a name without an @"},
+      {{"--kv-events-replay-listen", "0.0.0.0:1"},
+       "kv-events-replay-listen needs kv-events-listen"},
       {{"--device", "cuda:x"}, "device: 'cuda:x' is not a device"},
       {{"--eviction-policy", "mru"},
        "eviction-policy: there is no eviction policy 'mru': use one of kvstow, lru"},
