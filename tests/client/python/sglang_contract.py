@@ -201,6 +201,9 @@ class AsymmetricMHATokenToKVPoolHost(_Pool):
     def __init__(self, layout="page_first", **axes):
         super().__init__(layout, widths=(64, 32), **axes)
 
+    def get_dummy_flat_data_page(self):
+        raise NotImplementedError("K and V differ in width")
+
 
 class MLATokenToKVPoolHost(_Pool):
     kv_cache_dim, qk_rope_head_dim = 192, 64

@@ -311,6 +311,16 @@ def test_a_lossy_recipe_for_a_pool_of_unknown_layout_is_refused_by_name(open_sto
         assert open_storage(pool).batch_exists(sglang.hashes(1)) == 0
 
 
+def test_a_layout_without_pages_is_refused_by_name(open_storage):
+    pool = sglang.MHATokenToKVPoolHost()
+    pool.layout = "page_unified"
+    with pytest.raises(ValueError, match="layout: 'page_unified'.*page_first"):
+        open_storage(pool)
+    pool = sglang.AsymmetricMHATokenToKVPoolHost(dtype="uint8")
+    with pytest.raises(ValueError, match="AsymmetricMHATokenToKVPoolHost.*uint8.*flat pages"):
+        open_storage(pool)
+
+
 def test_an_engine_that_names_no_model_is_refused(open_storage):
     with pytest.raises(ValueError, match="model_name"):
         open_storage(config=sglang.Config(model_name=None))

@@ -78,7 +78,7 @@ class KvstowStorage(HiCacheStorage):
             self._link, space, spec, pages, recipe, fidelity, self._loads, self._saves
         )
         self._pools[name] = pool
-        _log.info("kvstow: %s pages of pool %s, %d bytes, in %s", recipe, name, pages.data_bytes, space)
+        _log.info("kvstow: pool %s, pages of %d bytes, in %s", name, pages.data_bytes, space)
 
     def _recipe(self, name: str, pool: Any, pages: PageFormat) -> str:
         """The recipe for a pool. Only exact ones fit a pool whose bytes kvstow does not know."""
@@ -90,8 +90,8 @@ class KvstowStorage(HiCacheStorage):
             return recipe
         if recipe and name == _KV:
             raise ValueError(
-                f"recipe: {recipe!r} is not exact, and kvstow does not know what {pages.layout} (pool, "
-                f"layout, dtype, bytes) holds; use one of {', '.join(EXACT_RECIPES)}"
+                f"recipe: {recipe!r} is not exact, and kvstow does not know what {pages.layout} "
+                f"(pool, layout, dtype, bytes) holds; use one of {', '.join(EXACT_RECIPES)}"
             )
         return "lossless"
 
@@ -101,10 +101,14 @@ class KvstowStorage(HiCacheStorage):
         """How many of the leading pages are stored."""
         return self._answer(0, lambda: self._stores[_KV].leading(_keys(keys)))
 
-    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+    def batch_get_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
         return self._answer([False] * len(keys), lambda: self._load(_KV, keys, host_indices))
 
-    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+    def batch_set_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
         return self._answer([False] * len(keys), lambda: self._save(_KV, keys, host_indices))
 
     # Interface v2: several pools, for hybrid models.
@@ -266,7 +270,7 @@ class KvstowStorage(HiCacheStorage):
             return np.array(places, np.int64)[:, None] + pages.flat_offsets()
         pointers, sizes = self._pools[name].get_page_buffer_meta(where)
         if list(sizes) != pages.piece_sizes() * len(keys):
-            raise ValueError(f"pool {name}: gives pieces of other sizes than when it was registered")
+            raise ValueError(f"pool {name}: gives pieces of other sizes than it did before")
         return np.array(pointers, np.int64).reshape(len(keys), -1)
 
     def _answer(self, miss: _Answer, run: Callable[[], _Answer]) -> _Answer:

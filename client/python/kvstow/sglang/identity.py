@@ -51,8 +51,8 @@ class Model:
         path = facts.pop("model_path", "") or str(storage_config.model_name or "")
         if not path:
             raise ValueError(
-                "model_name: SGLang does not say which model it runs, so that pages of other models "
-                "could be taken for its own; start it with --served-model-name"
+                "model_name: SGLang does not say which model it runs, so that pages of other "
+                "models could be taken for its own; start it with --served-model-name"
             )
         folder = _folder(path, facts.pop("revision", ""))
         found = folder.name if folder is not None and folder.parent.name == "snapshots" else ""

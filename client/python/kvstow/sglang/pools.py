@@ -115,7 +115,7 @@ class PageFormat:
 
 
 def format_of(pool: Any) -> PageFormat:
-    """The pages of a host pool of SGLang."""
+    """The pages of a host pool of SGLang. Raises ValueError for a layout that has none."""
     known = _attention(pool)
     if known is not None and known.piece_sizes() == _sizes_of_a_page(pool):
         return known
@@ -124,7 +124,9 @@ def format_of(pool: Any) -> PageFormat:
 
 def memory(address: int, size: int) -> Bytes:
     """Memory of somebody else, who keeps it alive."""
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    whole: Any = (ctypes.c_uint8 * size).from_address(address)
+    found: Bytes = np.ndarray((size,), np.uint8, whole)
+    return found
 
 
 def address_of(tensor: Any, size: int) -> int:
@@ -144,7 +146,14 @@ def dtype_name(dtype: Any) -> str:
 def _attention(pool: Any) -> PageFormat | None:
     """The format of a pool of K and V, or of MLA's latents; None for others."""
     kind, layout, dtype = type(pool).__name__, pool.layout, dtype_name(pool.dtype)
-    if kind not in _MHA + _MLA or layout not in _LAYOUTS or dtype not in _DTYPE_BYTES:
+    if kind not in _MHA + _MLA:
+        return None
+    if layout not in _LAYOUTS:
+        raise ValueError(
+            f"layout: {layout!r} of {kind} gives no pages to storage; start SGLang with "
+            f"--hicache-mem-layout {', '.join(_LAYOUTS[:3])} or {_LAYOUTS[3]}"
+        )
+    if dtype not in _DTYPE_BYTES:
         return None
     if kind in _MLA:
         heads, widths = 1, [pool.kv_cache_dim]
@@ -191,7 +200,13 @@ def _sizes_of_a_page(pool: Any) -> list[int]:
 
 
 def _flat(pool: Any) -> PageFormat:
-    page = pool.get_dummy_flat_data_page()
+    try:
+        page = pool.get_dummy_flat_data_page()
+    except (AttributeError, NotImplementedError) as error:
+        raise ValueError(
+            f"{type(pool).__name__}: a host pool of {dtype_name(pool.dtype)}, layout "
+            f"{pool.layout!r}, gives storage neither pieces that kvstow knows nor flat pages"
+        ) from error
     size = page.numel() * page.element_size()
     row = _ROW * max(1, -(-size // (_ROW * _MAX_ROWS)))
     dtype = dtype_name(page.dtype)

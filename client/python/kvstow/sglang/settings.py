@@ -54,8 +54,8 @@ class Settings:
         for name, value in given.items():
             if name not in fields:
                 raise ValueError(
-                    f"hicache-storage-backend-extra-config: {name!r} is no option of KvstowStorage; "
-                    f"it has {', '.join(sorted(fields))}"
+                    f"hicache-storage-backend-extra-config: {name!r} is no option of "
+                    f"KvstowStorage; it has {', '.join(sorted(fields))}"
                 )
             wanted = type(fields[name].default)
             fits = (int, float) if wanted is float else wanted
@@ -73,7 +73,3 @@ class Settings:
         if not 1 <= len(settings.space) <= 40:
             raise ValueError(f"space: {settings.space!r} must have 1 to 40 characters")
         return settings
-
-    @property
-    def exact(self) -> bool:
-        return self.fidelity == "exact" or self.recipe in EXACT_RECIPES
