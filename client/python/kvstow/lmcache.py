@@ -86,10 +86,12 @@ class KvstowL2:
 
     def submit_batch_set(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
         """Stores values. They must not change until the call has ended."""
+        _check_sizes(keys, values)
         return self._submit(self._set, keys, values)
 
     def submit_batch_get(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
         """Fills memory with values of exactly its sizes."""
+        _check_sizes(keys, values)
         return self._submit(self._get, keys, values)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
@@ -254,6 +256,11 @@ class KvstowL2:
             (at, _page_name(key, at), data[at * step : (at + 1) * step])
             for at in range(max(1, -(-len(data) // step)))
         ]
+
+
+def _check_sizes(keys: Sequence[str], values: Sequence[memoryview]) -> None:
+    if len(keys) != len(values):
+        raise ValueError(f"values: length mismatch, {len(values)} for {len(keys)} keys")
 
 
 def _page_name(key: str, page: int) -> bytes:

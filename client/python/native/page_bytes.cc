@@ -1,6 +1,7 @@
 #include "client/python/native/page_bytes.h"
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -60,6 +61,11 @@ std::optional<Array> ByBufferProtocol(nb::handle object, References& references)
   return array;
 }
 
+// JAX gives memory of arrays that never change, and says nothing of it in DLPack.
+bool NeverChanges(nb::handle object) {
+  return std::string_view(nb::str(object.type().attr("__module__")).c_str()).starts_with("jax");
+}
+
 std::optional<Array> ByDlpack(nb::handle object, Access access, References& references) {
   nb::ndarray<nb::ro> tensor;
   if (!nb::try_cast(object, tensor, /*convert=*/false)) return std::nullopt;
@@ -81,7 +87,7 @@ std::optional<Array> ByDlpack(nb::handle object, Access access, References& refe
   }
   if (access == Access::kWrite) {
     nb::ndarray<> writable;
-    array.read_only = !nb::try_cast(object, writable, /*convert=*/false);
+    array.read_only = NeverChanges(object) || !nb::try_cast(object, writable, /*convert=*/false);
   }
   references.Keep(nb::borrow(object));
   references.Keep(std::move(tensor));

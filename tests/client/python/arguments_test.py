@@ -114,6 +114,14 @@ def test_a_tensor_on_a_gpu_needs_a_client_of_that_gpu(space):
     assert not space.lookup([b"j"]) and not space.lookup([b"k"])
 
 
+def test_an_array_of_jax_never_changes(space):
+    """engines/hf_test.py has JAX itself, whose DLPack does not say that its memory is read-only."""
+    array = type("ArrayImpl", (Dlpack,), {"__module__": "jaxlib._jax"})(PAGE)
+    assert outcomes(space.put([kvstow.Page(b"k", array)])) == ["STORED"]
+    with pytest.raises(ValueError, match=r"out\[0\]: is read-only"):
+        space.get([b"k"], [array])
+
+
 def test_a_tensor_on_another_kind_of_device_gives_no_memory(space):
     with pytest.raises(ValueError, match=r"pages\[0\].data: a Described gives no memory"):
         space.put([kvstow.Page(b"k", Described(PAGE, device=(METAL, 0)))])
