@@ -32,6 +32,11 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from kvstow.versions import check_version
+
+check_version("transformers")  # names one that lacks what is imported here
+
 import torch
 from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer

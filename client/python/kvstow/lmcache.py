@@ -5,7 +5,8 @@
 
 LMCache gives values of any size and does not say what is in them. A value becomes pages of up to
 4 MiB, whose "tokens" are rows of values in a line. Recipes that go by a row's own values fit that:
-raw, lossless, int8, int4. Each model, rank and group of LMCache has a space of its own.
+raw, lossless, int8, int4. Each model has a space; a page's name is a digest of LMCache's whole key,
+in which rank, group and salt are.
 
 Nothing here imports LMCache. Its adapter calls the methods of KvstowL2 on its own threads, hears of
 their ends through a descriptor, and never waits.
@@ -22,8 +23,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from kvstow.client import Client, Space
 from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope
+from kvstow.versions import check_version
 
 Completion: TypeAlias = tuple[int, bool, str, list[bool] | None]
 """The number of a call, whether it worked, why not, and the answer for each key. A call that stores
@@ -31,7 +35,7 @@ worked if all is stored. The others worked if the server was asked, whatever it 
 
 _ROW = 512  # values in what stands for a token: 8 "heads" of 64
 _ROWS = 4096  # in a page
-_FIELDS_OF_SPACE = 3  # of a key: model, rank and group; the chunk's hash and the salt follow
+_SEPARATOR = "@"  # between the fields of a key; the model's name comes first
 
 
 class KvstowL2:
@@ -57,6 +61,7 @@ class KvstowL2:
         payload: Payload = "raw",
         threads: int = 4,
     ) -> None:
+        check_version("lmcache")
         if dtype not in ("float16", "bfloat16"):
             raise ValueError(f"dtype: {dtype!r} must be 'float16' or 'bfloat16'")
         if threads < 1:
@@ -81,10 +86,12 @@ class KvstowL2:
 
     def submit_batch_set(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
         """Stores values. They must not change until the call has ended."""
+        _check_sizes(keys, values)
         return self._submit(self._set, keys, values)
 
     def submit_batch_get(self, keys: Sequence[str], values: Sequence[memoryview]) -> int:
         """Fills memory with values of exactly its sizes."""
+        _check_sizes(keys, values)
         return self._submit(self._get, keys, values)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
@@ -95,8 +102,10 @@ class KvstowL2:
         return self._submit(self._delete, keys)
 
     def drain_completions(self) -> list[Completion]:
-        """The calls that ended since the last time."""
+        """The calls that ended since the last time. None after close()."""
         with self._lock:
+            if self._descriptor < 0:
+                return []
             try:
                 os.eventfd_read(self._descriptor)
             except BlockingIOError:
@@ -105,10 +114,13 @@ class KvstowL2:
         return done
 
     def close(self) -> None:
-        """Ends open calls."""
+        """Ends open calls; nobody hears of them."""
         self._client.close()
         self._threads.shutdown(cancel_futures=True)
-        os.close(self._descriptor)
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor = -1
 
     # Calls.
 
@@ -162,19 +174,31 @@ class KvstowL2:
 
     def _exists(self, keys: Sequence[str]) -> tuple[list[bool], str]:
         there = [False] * len(keys)
-        why = ""
         for space, numbers in self._by_space(keys):
-            first = [_page_name(keys[i], 0) for i in numbers]
-            at = 0
-            while at < len(first):  # a lookup ends at the first that is not there
-                hit = space.lookup(first[at:])
-                for i in numbers[at : at + hit.pages]:
-                    there[i] = True
-                at += hit.pages + 1
-                if hit.message:
-                    why = hit.message
-                    break
-        return there, why
+            names = [_page_name(keys[i], 0) for i in numbers]
+            hit = space.lookup(names)
+            if hit.message:
+                return there, hit.message
+            for i in numbers[: hit.pages]:
+                there[i] = True
+            # A lookup ends at the first that is not there. Others may follow; it is rare.
+            rest, first = numbers[hit.pages + 1 :], names[hit.pages + 1 :]
+            for i, found in zip(rest, self._found(space, first)):
+                there[i] = found
+        return there, ""
+
+    def _found(self, space: Space, names: Sequence[bytes]) -> list[bool]:
+        """Which pages are there, in one call: a fetch of their first rows. Leases what it finds."""
+        if not names:
+            return []
+        found = [result.hit for result in space.get(names, tokens=(0, 1))]
+        at = 0
+        for hit, run in itertools.groupby(found):
+            end = at + len(list(run))
+            if hit:
+                space.lookup(names[at:end])
+            at = end
+        return found
 
     def _delete(self, keys: Sequence[str]) -> tuple[list[bool], str]:
         gone = [False] * len(keys)
@@ -195,18 +219,17 @@ class KvstowL2:
         """The keys' numbers, by the space that they belong to."""
         found: dict[str, list[int]] = {}
         for number, key in enumerate(keys):
-            owner = "@".join(key.split("@")[:_FIELDS_OF_SPACE])
-            found.setdefault(owner, []).append(number)
-        return [(self._space(owner), numbers) for owner, numbers in found.items()]
+            found.setdefault(key.partition(_SEPARATOR)[0], []).append(number)
+        return [(self._space(model), numbers) for model, numbers in found.items()]
 
-    def _space(self, owner: str) -> Space:
+    def _space(self, model: str) -> Space:
         with self._lock:
-            space = self._spaces.get(owner)
+            space = self._spaces.get(model)
         if space is None:
-            digest = hashlib.sha256(f"{owner}@{self._recipe}@{self._dtype}".encode()).hexdigest()
-            short = re.sub(r"[^A-Za-z0-9._-]", "-", owner)[-40:]
+            digest = hashlib.sha256(f"{model}@{self._recipe}@{self._dtype}".encode()).hexdigest()
+            short = re.sub(r"[^A-Za-z0-9._-]", "-", model)[-40:]
             spec = KvSpec(
-                model=owner,
+                model=model,
                 layers=1,
                 kv_heads=8,
                 head_dim=64,
@@ -221,17 +244,23 @@ class KvstowL2:
                 name, spec, recipe=self._recipe, fidelity=self._fidelity
             )
             with self._lock:
-                space = self._spaces.setdefault(owner, space)
+                space = self._spaces.setdefault(model, space)
         return space
 
     def _pages(self, key: str, value: memoryview) -> list[tuple[int, bytes, memoryview]]:
         """A value's pages: number, name, and their parts of its memory."""
-        data = value.cast("B") if value.format != "B" or value.ndim != 1 else value
+        # LMCache's views may have a format that memoryview cannot cast, such as "<B".
+        data = np.frombuffer(value, np.uint8).data if value.nbytes else value
         step = _ROWS * _ROW * 2
         return [
             (at, _page_name(key, at), data[at * step : (at + 1) * step])
             for at in range(max(1, -(-len(data) // step)))
         ]
+
+
+def _check_sizes(keys: Sequence[str], values: Sequence[memoryview]) -> None:
+    if len(keys) != len(values):
+        raise ValueError(f"values: length mismatch, {len(values)} for {len(keys)} keys")
 
 
 def _page_name(key: str, page: int) -> bytes:

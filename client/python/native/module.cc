@@ -41,10 +41,9 @@ std::vector<std::string> Keys(nb::sequence keys) {
 }
 
 // One page of kvstow.Page.
-PagePut PutOf(const KvSpec& spec, nb::handle page, size_t index, References& references) {
+PagePut PutOf(const Wanted& wanted, nb::handle page, size_t index, References& references) {
   const std::string argument = absl::StrCat("pages[", index, "].data");
-  const PageMemory memory =
-      MemoryOf(page.attr("data"), spec, spec.layers, Access::kRead, argument, references);
+  const PageMemory memory = MemoryOf(page.attr("data"), wanted, argument, references);
   PagePut put = {.raw = memory.bytes,
                  .tokens = memory.tokens,
                  .first_position = nb::cast<uint64_t>(page.attr("first_position")),
@@ -57,15 +56,17 @@ PagePut PutOf(const KvSpec& spec, nb::handle page, size_t index, References& ref
   return put;
 }
 
-std::vector<PagePut> PutsOf(const KvSpec& spec, nb::sequence pages, References& references) {
+std::vector<PagePut> PutsOf(const NativeClient& client, const KvSpec& spec, nb::sequence pages,
+                            References& references) {
+  const Wanted wanted = {spec, spec.layers, Access::kRead, client.gpu()};
   std::vector<PagePut> puts;
-  for (const nb::handle page : pages) puts.push_back(PutOf(spec, page, puts.size(), references));
+  for (const nb::handle page : pages) puts.push_back(PutOf(wanted, page, puts.size(), references));
   return puts;
 }
 
 // The pages of one get: all with the bounds of `bounds`, a kvstow.client.Bounds.
-std::vector<PageGet> GetsOf(const KvSpec& spec, nb::sequence keys, nb::sequence outs,
-                            nb::handle bounds, References& references) {
+std::vector<PageGet> GetsOf(const NativeClient& client, const KvSpec& spec, nb::sequence keys,
+                            nb::sequence outs, nb::handle bounds, References& references) {
   PageGet pattern = {.max_levels = nb::cast<uint32_t>(bounds.attr("max_levels")),
                      .min_levels = nb::cast<uint32_t>(bounds.attr("min_levels")),
                      .max_error = nb::cast<double>(bounds.attr("max_error")),
@@ -79,13 +80,13 @@ std::vector<PageGet> GetsOf(const KvSpec& spec, nb::sequence keys, nb::sequence 
       pattern.layer_count > spec.layers - pattern.first_layer) {
     throw nb::value_error(absl::StrCat("layers: the space has ", spec.layers, " of them").c_str());
   }
-  const uint32_t layers =
-      pattern.layer_count > 0 ? pattern.layer_count : spec.layers - pattern.first_layer;
+  const Wanted wanted = {
+      spec, pattern.layer_count > 0 ? pattern.layer_count : spec.layers - pattern.first_layer,
+      Access::kWrite, client.gpu()};
   std::vector<PageGet> gets;
   for (std::string& key : Keys(keys)) {
     const std::string argument = absl::StrCat("out[", gets.size(), "]");
-    const PageMemory memory =
-        MemoryOf(outs[gets.size()], spec, layers, Access::kWrite, argument, references);
+    const PageMemory memory = MemoryOf(outs[gets.size()], wanted, argument, references);
     gets.push_back(pattern);
     gets.back().key = std::move(key);
     gets.back().out = memory.bytes;
@@ -258,7 +259,7 @@ void BindPageCalls(nb::class_<NativeClient>& client) {
           "put",
           [](NativeClient& c, const SpaceInfo& space, nb::sequence pages, Completed completions) {
             References references;
-            auto puts = PutsOf(space.spec, pages, references);
+            auto puts = PutsOf(c, space.spec, pages, references);
             return c.Put(space.name, std::move(puts), std::move(references), completions);
           },
           "space"_a, "pages"_a, "completions"_a.none(),
@@ -269,7 +270,7 @@ void BindPageCalls(nb::class_<NativeClient>& client) {
           [](NativeClient& c, const SpaceInfo& space, uint64_t lease, nb::sequence keys,
              nb::sequence outs, nb::handle bounds, Completed completions) {
             References references;
-            auto gets = GetsOf(space.spec, keys, outs, bounds, references);
+            auto gets = GetsOf(c, space.spec, keys, outs, bounds, references);
             return c.Get(space.name, lease, std::move(gets), std::move(references), completions);
           },
           "space"_a, "lease"_a, "keys"_a, "out"_a, "bounds"_a, "completions"_a.none(),
@@ -280,7 +281,7 @@ void BindPageCalls(nb::class_<NativeClient>& client) {
           [](NativeClient& c, const SpaceInfo& space, uint64_t lease, nb::sequence keys,
              nb::sequence outs, nb::handle bounds, uint32_t layers_per_run, Completed completions) {
             References references;
-            auto gets = GetsOf(space.spec, keys, outs, bounds, references);
+            auto gets = GetsOf(c, space.spec, keys, outs, bounds, references);
             return c.GetLayers(space, lease, std::move(gets), layers_per_run, std::move(references),
                                completions);
           },
@@ -293,7 +294,7 @@ void BindPageCalls(nb::class_<NativeClient>& client) {
           "put_layers",
           [](NativeClient& c, const SpaceInfo& space, nb::sequence pages, Completed completions) {
             References references;
-            auto puts = PutsOf(space.spec, pages, references);
+            auto puts = PutsOf(c, space.spec, pages, references);
             auto [call, put] =
                 c.PutLayers(space, std::move(puts), std::move(references), completions);
             return nb::make_tuple(nb::cast(std::move(call)), nb::cast(std::move(put)));
@@ -318,7 +319,7 @@ void BindTimedCalls(nb::class_<NativeClient>& client) {
           "time_put",
           [](NativeClient& c, const SpaceInfo& space, nb::sequence pages) {
             References references;
-            auto puts = PutsOf(space.spec, pages, references);
+            auto puts = PutsOf(c, space.spec, pages, references);
             const auto start = std::chrono::steady_clock::now();
             return SecondsOf(*c.Put(space.name, std::move(puts), std::move(references), nullptr),
                              start);
@@ -329,7 +330,7 @@ void BindTimedCalls(nb::class_<NativeClient>& client) {
           [](NativeClient& c, const SpaceInfo& space, nb::sequence keys, nb::sequence outs,
              nb::handle bounds) {
             References references;
-            auto gets = GetsOf(space.spec, keys, outs, bounds, references);
+            auto gets = GetsOf(c, space.spec, keys, outs, bounds, references);
             const auto start = std::chrono::steady_clock::now();
             return SecondsOf(*c.Get(space.name, 0, std::move(gets), std::move(references), nullptr),
                              start);

@@ -58,7 +58,8 @@ nb::tuple StatusTuple(const absl::Status& status) {
 }
 
 NativeClient::NativeClient(ClientOptions options, int gpu,
-                           const std::vector<nb::bytes>& calibrations) {
+                           const std::vector<nb::bytes>& calibrations)
+    : gpu_(gpu) {
   if (gpu >= 0) OpenGpu(gpu, options);
   if (!calibrations.empty()) {
     auto store = std::make_shared<CalibrationStore>();

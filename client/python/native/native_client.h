@@ -31,6 +31,8 @@ class NativeClient {
   // Ends open calls and waits for them. Later calls throw "the client is closed".
   void Close();
   bool closed() const;
+  // The index of the GPU that pages may lie on; kNoGpu (page_bytes.h): none.
+  int gpu() const { return gpu_; }
 
   // These wait, and give (code, message, result or None).
   nanobind::tuple OpenSpace(const SpaceOptions& options);
@@ -65,6 +67,7 @@ class NativeClient {
  private:
   std::shared_ptr<Client> client() const;  // throws where it is closed
 
+  const int gpu_;
   mutable std::mutex mutex_;
   std::shared_ptr<Client> client_;
 };

@@ -1,6 +1,7 @@
 #include "client/python/native/page_bytes.h"
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,7 @@ struct Array {
   std::vector<int64_t> shape;
   bool contiguous = false;
   bool read_only = false;
-  bool on_gpu = false;
+  int gpu = kNoGpu;
 
   size_t Bytes() const {
     size_t bytes = dtype.bits / 8;
@@ -60,6 +61,11 @@ std::optional<Array> ByBufferProtocol(nb::handle object, References& references)
   return array;
 }
 
+// JAX gives memory of arrays that never change, and says nothing of it in DLPack.
+bool NeverChanges(nb::handle object) {
+  return std::string_view(nb::str(object.type().attr("__module__")).c_str()).starts_with("jax");
+}
+
 std::optional<Array> ByDlpack(nb::handle object, Access access, References& references) {
   nb::ndarray<nb::ro> tensor;
   if (!nb::try_cast(object, tensor, /*convert=*/false)) return std::nullopt;
@@ -72,7 +78,7 @@ std::optional<Array> ByDlpack(nb::handle object, Access access, References& refe
                  .dtype = tensor.dtype(),
                  .shape = std::vector<int64_t>(tensor.ndim()),
                  .contiguous = true,
-                 .on_gpu = on_gpu};
+                 .gpu = on_gpu ? tensor.device_id() : kNoGpu};
   int64_t stride = 1;
   for (size_t axis = tensor.ndim(); axis-- > 0;) {
     array.shape[axis] = static_cast<int64_t>(tensor.shape(axis));
@@ -81,7 +87,7 @@ std::optional<Array> ByDlpack(nb::handle object, Access access, References& refe
   }
   if (access == Access::kWrite) {
     nb::ndarray<> writable;
-    array.read_only = !nb::try_cast(object, writable, /*convert=*/false);
+    array.read_only = NeverChanges(object) || !nb::try_cast(object, writable, /*convert=*/false);
   }
   references.Keep(nb::borrow(object));
   references.Keep(std::move(tensor));
@@ -138,6 +144,13 @@ std::vector<int64_t> PageShape(const KvSpec& spec, uint32_t layers, uint32_t tok
   return {layers, 2, tokens, spec.kv_heads, spec.head_dim_k};
 }
 
+void CheckDevice(const Array& array, int gpu, const std::string& argument) {
+  if (array.gpu == kNoGpu || array.gpu == gpu) return;
+  Refuse(argument, absl::StrCat("is on CUDA GPU ", array.gpu, ", but the client has ",
+                                gpu == kNoGpu ? "none" : absl::StrCat("GPU ", gpu),
+                                ": make it with gpu=", array.gpu, ", or copy to the CPU"));
+}
+
 void CheckShape(const Array& array, const KvSpec& spec, uint32_t layers, uint32_t tokens,
                 const std::string& argument) {
   if (array.shape.size() == 1 || array.dtype.bits == 8) return;
@@ -152,8 +165,9 @@ void CheckShape(const Array& array, const KvSpec& spec, uint32_t layers, uint32_
 
 }  // namespace
 
-PageMemory MemoryOf(nb::handle object, const KvSpec& spec, uint32_t layers, Access access,
-                    const std::string& argument, References& references) {
+PageMemory MemoryOf(nb::handle object, const Wanted& wanted, const std::string& argument,
+                    References& references) {
+  const auto& [spec, layers, access, gpu] = wanted;
   std::optional<Array> array = ByBufferProtocol(object, references);
   if (!array) array = ByDlpack(object, access, references);
   if (!array) {
@@ -162,6 +176,7 @@ PageMemory MemoryOf(nb::handle object, const KvSpec& spec, uint32_t layers, Acce
                         " gives no memory: pass bytes, a numpy array or a tensor (detached, on the "
                         "CPU or a CUDA GPU; dtypes that neither knows: .view(uint8))"));
   }
+  CheckDevice(*array, gpu, argument);
   if (!array->contiguous) {
     Refuse(argument,
            "is not contiguous in row-major order: call .contiguous() or "
@@ -178,9 +193,10 @@ PageMemory MemoryOf(nb::handle object, const KvSpec& spec, uint32_t layers, Acce
     Refuse(argument, absl::StrCat("has ", bytes, " bytes, but a page has ", token_bytes,
                                   " for each of 1 to ", spec.page_tokens, " tokens"));
   }
+  if (array->data == nullptr) Refuse(argument, "has no memory any more: it was freed");
   const auto tokens = static_cast<uint32_t>(bytes / token_bytes);
   CheckShape(*array, spec, layers, tokens, argument);
-  return {{array->data, bytes}, tokens, array->on_gpu};
+  return {{array->data, bytes}, tokens, array->gpu != kNoGpu};
 }
 
 }  // namespace kvstow::python

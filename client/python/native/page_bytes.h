@@ -2,8 +2,8 @@
 // DLPack (torch, JAX), on the host or on a GPU.
 //
 // Nothing is copied. Functions throw nanobind::value_error, which names the argument, for an object
-// that has no bytes, is not contiguous, cannot be written, or has another dtype or shape than the
-// space. The caller holds the GIL.
+// that has no bytes, is on a GPU that is not the client's, is not contiguous, cannot be written, or
+// has another dtype or shape than the space. The caller holds the GIL.
 #ifndef KVSTOW_CLIENT_PYTHON_NATIVE_PAGE_BYTES_H_
 #define KVSTOW_CLIENT_PYTHON_NATIVE_PAGE_BYTES_H_
 
@@ -20,18 +20,28 @@ namespace kvstow::python {
 
 enum class Access : uint8_t { kRead, kWrite };
 
+inline constexpr int kNoGpu = -1;
+
 struct PageMemory {
   std::span<uint8_t> bytes;
   uint32_t tokens = 0;  // that fit: bytes over the bytes of a token
   bool on_gpu = false;
 };
 
-// The page of `spec`, or `layers` layers of it, that `object` holds. Accepts bytes and integers of
-// any shape, and values of the space's dtype of one axis or of the page's:
-// [layers, 2, tokens, kv_heads, head_dim], without the 2 where there is no V. `references` keeps
-// the object and its memory.
-PageMemory MemoryOf(nanobind::handle object, const KvSpec& spec, uint32_t layers, Access access,
-                    const std::string& argument, References& references);
+// What memory a call takes: of how many layers, on which GPU beside the host's.
+struct Wanted {
+  const KvSpec& spec;
+  uint32_t layers = 0;
+  Access access = Access::kRead;
+  int gpu = kNoGpu;
+};
+
+// The page of `wanted.spec`, or some layers of it, that `object` holds. Accepts bytes and integers
+// of any shape, and values of the space's dtype of one axis or of the page's: [layers, 2, tokens,
+// kv_heads, head_dim], without the 2 where there is no V. `references` keeps the object and its
+// memory.
+PageMemory MemoryOf(nanobind::handle object, const Wanted& wanted, const std::string& argument,
+                    References& references);
 
 }  // namespace kvstow::python
 

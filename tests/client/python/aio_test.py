@@ -1,7 +1,9 @@
 """The client for asyncio."""
 
 import asyncio
+import gc
 import signal
+import weakref
 
 import kvstow
 import kvstow.aio
@@ -68,6 +70,30 @@ async def test_a_cancelled_task_leaves_its_call_alone(own_server):
             await task
         own_server.send_signal(signal.SIGCONT)
         assert outcomes(await space.put(Prompt(seed=1).puts())) == ["STORED"] * 4
+
+
+async def test_a_cancelled_get_frees_its_buffers(own_server):
+    async with kvstow.aio.Client(own_server.address, timeout=20) as client:
+        space = await client.open_space("s", SPEC, recipe="raw")
+        prompt = Prompt()
+        await space.put(prompt.puts())
+        own_server.send_signal(signal.SIGSTOP)
+        out = [np.zeros(SPEC.page_shape(), SPEC.numpy_dtype()) for _ in prompt.keys]
+        rooms = [weakref.ref(room) for room in out]
+        task = asyncio.create_task(space.get(prompt.keys, out))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task, out
+        gc.collect()
+        assert all(room() is not None for room in rooms)  # the server may still answer into them
+        own_server.send_signal(signal.SIGCONT)
+        end = asyncio.get_running_loop().time() + 60
+        while any(room() is not None for room in rooms):
+            assert asyncio.get_running_loop().time() < end, "the call kept its buffers"
+            await client.find_space("s")
+            gc.collect()
 
 
 async def test_a_dead_server_is_a_miss():

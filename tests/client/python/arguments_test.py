@@ -1,8 +1,11 @@
 """Wrong arguments are errors that name them, before anything is sent."""
 
+import ctypes
 import dataclasses
+import mmap
 
 import kvstow
+import kvstow.aio
 import numpy as np
 import pytest
 from conftest import SPEC, Prompt, outcomes
@@ -71,6 +74,82 @@ def test_a_tensor_of_another_library_is_taken(space):
         space.put([kvstow.Page(b"k", Dlpack(PAGE.astype(np.float32)))])
     with pytest.raises(ValueError, match=r"pages\[0\].data: is not contiguous"):
         space.put([kvstow.Page(b"k", Dlpack(PAGE[:, :, ::2]))])
+
+
+class Described(Dlpack):
+    """A tensor whose description is changed: on another device, or of freed memory."""
+
+    def __init__(self, array, device=(1, 0), data=None):
+        super().__init__(array)
+        self.device = device
+        self.data = data
+
+    def __dlpack__(self, **arguments):
+        capsule = self.array.__dlpack__(max_version=None)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype = ctypes.c_void_p
+        pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        at = pointer(capsule, b"dltensor")  # DLTensor: void* data, int32 device type, int32 device
+        ctypes.c_int32.from_address(at + 8).value, ctypes.c_int32.from_address(at + 12).value = self.device
+        if self.data is not None:
+            ctypes.c_void_p.from_address(at).value = self.data
+        return capsule
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+CUDA, METAL = 2, 8
+
+
+def test_a_tensor_on_a_gpu_needs_a_client_of_that_gpu(space):
+    there = Described(PAGE, device=(CUDA, 1))
+    error = r"\.data: is on CUDA GPU 1, but the client has none: make it with gpu=1"
+    with pytest.raises(ValueError, match=r"pages\[0\]" + error):
+        space.put([kvstow.Page(b"k", there)])
+    with pytest.raises(ValueError, match=r"pages\[1\]" + error):
+        space.put_layers([kvstow.Page(b"j", PAGE), kvstow.Page(b"k", there)])
+    with pytest.raises(ValueError, match=r"out\[0\]: is on CUDA GPU 1"):
+        space.get([b"k"], [there])
+    assert not space.lookup([b"j"]) and not space.lookup([b"k"])
+
+
+def test_an_array_of_jax_never_changes(space):
+    """engines/hf_test.py has JAX itself, whose DLPack does not say that its memory is read-only."""
+    array = type("ArrayImpl", (Dlpack,), {"__module__": "jaxlib._jax"})(PAGE)
+    assert outcomes(space.put([kvstow.Page(b"k", array)])) == ["STORED"]
+    with pytest.raises(ValueError, match=r"out\[0\]: is read-only"):
+        space.get([b"k"], [array])
+
+
+def test_a_tensor_on_another_kind_of_device_gives_no_memory(space):
+    with pytest.raises(ValueError, match=r"pages\[0\].data: a Described gives no memory"):
+        space.put([kvstow.Page(b"k", Described(PAGE, device=(METAL, 0)))])
+
+
+def test_memory_that_was_freed_is_refused(space):
+    view = memoryview(PAGE.tobytes())
+    view.release()
+    pages = mmap.mmap(-1, PAGE.nbytes)
+    pages.close()
+    for freed in (view, pages):
+        with pytest.raises(ValueError, match=r"pages\[0\].data: a (memoryview|mmap) gives no memory"):
+            space.put([kvstow.Page(b"k", freed)])
+        with pytest.raises(ValueError, match=r"out\[0\]: a (memoryview|mmap) gives no memory"):
+            space.get([b"k"], [freed])
+    with pytest.raises(ValueError, match=r"pages\[0\].data: has no memory any more: it was freed"):
+        space.put([kvstow.Page(b"k", Described(PAGE, data=0))])
+
+
+def test_memory_is_kept_while_a_call_needs_it(space):
+    room = bytearray(PAGE.tobytes())
+    call = space.start_put([kvstow.Page(b"k", room)])
+    try:
+        room.extend(b"more")  # moves the memory
+    except BufferError:
+        pass  # the call is not done
+    call.wait()
+    assert outcomes(space.put([kvstow.Page(b"k", PAGE)])) == ["ALREADY_THERE"]
 
 
 def test_read_only_memory_takes_no_page(space):
@@ -153,6 +232,36 @@ def test_a_closed_client_says_so(server):
     ):
         with pytest.raises(ValueError, match="the client is closed"):
             call()
+
+
+async def test_a_closed_client_of_asyncio_says_so(server):
+    client = kvstow.aio.Client(server.address)
+    space = await client.open_space("closed", SPEC, recipe="raw")
+    await client.close()
+    for call in (
+        space.lookup([b"k"]),
+        space.get([b"k"]),
+        space.put([kvstow.Page(b"k", PAGE)]),
+        client.open_space("closed", SPEC),
+    ):
+        with pytest.raises(ValueError, match="the client is closed"):
+            await call
+
+
+def test_a_space_that_is_not_there_is_none(client):
+    assert client.find_space("nobody made it") is None
+    with pytest.raises(ValueError, match="name: a space needs one"):
+        client.open_space("", SPEC)
+
+
+def test_a_space_that_was_dropped_has_misses_until_it_is_made_again(client):
+    space = client.open_space("dropped", SPEC, recipe="raw")
+    space.put([kvstow.Page(b"k", PAGE)])
+    assert client.drop_space("dropped") == 1
+    assert not space.lookup([b"k"])
+    assert space.get([b"k"])[0].outcome == "MISS"
+    assert outcomes(space.put([kvstow.Page(b"k", PAGE)])) == ["STORED"]
+    assert space.get([b"k"])[0].hit
 
 
 def test_a_gpu_that_is_not_there_is_named(server):

@@ -1,5 +1,6 @@
 """KvstowL2 as LMCache's native plugin calls it; engines/lmcache_test.py has LMCache itself."""
 
+import ctypes
 import select
 
 import kvstow.lmcache
@@ -125,3 +126,45 @@ def test_wrong_parameters_are_named():
         kvstow.lmcache.KvstowL2(dtype="int8")
     with pytest.raises(ValueError, match="threads"):
         kvstow.lmcache.KvstowL2(threads=0)
+
+
+def test_values_are_one_for_each_key(caller):
+    for call in (caller.set, caller.get):
+        with pytest.raises(ValueError, match="values: length mismatch, 1 for 2 keys"):
+            call([KEY.format(0), KEY.format(1)], [bytearray(1024)])
+
+
+def test_keys_behind_many_gaps_are_found(caller):
+    """In one batch over ranks and groups, as LMCache asks for a prompt's chunks."""
+    keys = [f"org/model@{i % 2:08x}@{i % 3}@{i:032x}" for i in range(48)]
+    there = [i % 5 < 3 and i != 0 for i in range(48)]
+    some = [key for key, stored in zip(keys, there) if stored]
+    assert caller.set(some, [value(1000 + 5000 * i, i) for i in range(len(some))])[0]
+    assert caller.exists(keys) == (True, "", there)
+
+
+def test_views_of_any_format_are_values(caller):
+    numbers = (ctypes.c_ubyte * 3000)(*value(3000, 1))
+    assert memoryview(numbers).format == "<B"  # which memoryview.cast refuses
+    assert caller.set([KEY.format(0)], [numbers])[0]
+    back = np.zeros((3, 500), np.uint16)
+    assert caller.get([KEY.format(0)], [back])[0]
+    assert back.tobytes() == bytes(numbers)
+
+
+def test_another_value_of_a_key_is_not_stored_and_named(caller):
+    first, second = value(5000, 1), value(5000, 2)
+    assert caller.set([KEY.format(0)], [first])[0]
+    assert caller.set([KEY.format(0)], [first])[0]
+    ok, why, each = caller.set([KEY.format(0)], [second])
+    assert not ok and each == [False] and why
+    room = bytearray(5000)
+    assert caller.get([KEY.format(0)], [room])[0] and room == first
+
+
+def test_a_closed_connector_is_quiet(server):
+    l2 = kvstow.lmcache.KvstowL2(server.address)
+    l2.submit_batch_exists([KEY.format(0)])
+    l2.close()
+    l2.close()
+    assert l2.drain_completions() == []

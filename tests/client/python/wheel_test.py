@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from processor_test import EMULATOR, PROCESSORS, serves_under
 
 # What every Linux of the wheel's tag has (PEP 600).
 OF_THE_SYSTEM = re.compile(
@@ -41,14 +42,17 @@ def clean(tmp_path_factory):
     return folder
 
 
+def without_paths():
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+
+
 def run(clean, *command):
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
     return subprocess.run(
         [clean / "bin" / command[0], *command[1:]],
         check=True,
         capture_output=True,
         text=True,
-        env=environment,
+        env=without_paths(),
     ).stdout
 
 
@@ -71,6 +75,22 @@ def test_every_library_comes_with_it(clean):
             assert "not found" not in line, f"{binary}: {line}"
             if "kvstow.libs" not in line:
                 assert OF_THE_SYSTEM.search(line), f"{binary} takes {line} from the machine"
+
+
+def test_no_library_of_cuda_is_needed(clean):
+    package = next((clean / "lib").glob("python3*/site-packages/kvstow"))
+    binaries = [*package.glob("_native*.so"), *(package / "bin").iterdir()]
+    binaries += (package.parent / "kvstow.libs").iterdir()
+    needed = [line for binary in binaries for line in (binary.name, *run_ldd(binary))]
+    assert not [line for line in needed if re.search("cuda|nvidia|nvrtc", line)]
+
+
+@pytest.mark.skipif(EMULATOR is None, reason="qemu-user-static is not installed")
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_it_serves_on_an_old_processor(clean, processor, tmp_path):
+    kvstowd = next((clean / "lib").glob("python3*/site-packages/kvstow/bin/kvstowd"))
+    said = serves_under(processor, clean / "bin" / "python", kvstowd, tmp_path, without_paths())
+    assert str(clean) in said
 
 
 def run_ldd(binary: Path):

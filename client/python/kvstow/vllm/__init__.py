@@ -18,6 +18,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvstow.versions import check_version
+
+check_version("vllm")  # names one that lacks what is imported here
+
 import torch
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
