@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -526,6 +527,40 @@ def test_rotations_of_configs(config, expected):
     from kvstow.vllm.identity import rope_of
 
     assert rope_of(SimpleNamespace(**config), 64) == kvstow.Rope(**expected)
+
+
+def test_kv_events_are_those_of_vllm():
+    """Its classes decode them, and its publisher would give the blocks the same hashes."""
+    import msgspec
+    import zmq
+    from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockStored, KVEventBatch
+    from vllm.v1.core.kv_cache_utils import BlockHash, maybe_convert_block_hash
+
+    from kvstow.vllm.scheduler import page_key
+
+    hashes = [BlockHash(os.urandom(32)) for _ in range(20)]
+    spec = kvstow.KvSpec(
+        model="test", layers=1, kv_heads=1, head_dim=32, dtype="float16", page_tokens=64
+    )
+    flags = {"kv_events_listen": "127.0.0.1:0", "kv_events_replay_listen": "127.0.0.1:0"}
+    with kvstow.Server(**flags) as server, kvstow.Client(server.address) as client:
+        space = client.open_space("s", spec, recipe="raw")
+        space.put([kvstow.Page(page_key(key), spec.empty(1)[0]) for key in hashes])
+        context = zmq.Context()
+        asked = context.socket(zmq.DEALER)
+        asked.connect(f"tcp://{re.findall(r'replays=([0-9.:]+)', server.log())[-1]}")
+        stored, end = [], time.monotonic() + 20
+        while len(stored) < len(hashes):  # events follow the puts
+            assert time.monotonic() < end, stored
+            stored = []
+            asked.send_multipart([b"", bytes(8)])
+            while asked.poll(10_000) and (payload := asked.recv_multipart()[-1]):
+                for event in msgspec.msgpack.decode(payload, type=KVEventBatch).events:
+                    if isinstance(event, BlockStored):
+                        assert (event.medium, event.block_size) == (MEDIUM_STORAGE, 64)
+                        stored += event.block_hashes
+        context.destroy(linger=0)
+    assert stored == [maybe_convert_block_hash(key) for key in hashes]
 
 
 if __name__ == "__main__":
