@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
+import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import kvstow  # noqa: E402
 import kvstow.hf  # noqa: E402
 import smollm2  # noqa: E402
+from kvstow.programs import program  # noqa: E402
 
 STORY = (
     "Once upon a time a miller lived at the edge of a wide forest. He had three sons, a mill, a "
@@ -142,23 +146,99 @@ def test_prompts_share_a_prefix(client: kvstow.Client, smollm: tuple[Any, Any]) 
     assert warm.token_ids == alone.token_ids
 
 
-def test_sessions_store_a_prefix_once(client: kvstow.Client, smollm: tuple[Any, Any]) -> None:
-    said = [
-        kvstow.hf.generate(
-            *smollm,
-            STORY + str(session),
-            client=client,
-            space="once",
-            page_tokens=16,
-            max_new_tokens=1,
-        )
-        for session in range(8)
-    ]
+SESSIONS = 8
+STATIONS = ["at the mill", "in the wood", "by a stream", "at a castle", "in a field", "on a hill", "at sea", "at home"]
+
+
+def stored_by(server: kvstow.Server) -> dict[str, int]:
+    """How many pages the server holds, and their bytes before and after coding."""
+    page = urllib.request.urlopen(f"http://{server.http_address}/metrics").read().decode()
+    return {
+        name: int(float(re.search(rf"^kvstow_{name} (\S+)$", page, re.MULTILINE).group(1)))  # type: ignore[union-attr]
+        for name in ("pages", "raw_bytes", "encoded_bytes")
+    }
+
+
+def test_sessions_store_a_prefix_once(smollm: tuple[Any, Any]) -> None:
     shared = len(smollm[1](STORY)["input_ids"]) // 16
-    assert said[0].stored_pages >= shared
-    assert all(one.cached_tokens >= (shared - 1) * 16 for one in said[1:])
-    # Only the page behind the shared ones may differ.
-    assert sum(one.stored_pages for one in said[1:]) <= 7
+    with kvstow.Server() as server:
+        alone: dict[str, int] = {}
+        for session, station in enumerate(STATIONS):
+            with kvstow.Client(server.address) as client:  # of its own, as a worker has
+                said = kvstow.hf.generate(
+                    *smollm,
+                    STORY + f"Next morning, {station}, it met a hare that had never seen boots before.",
+                    client=client,
+                    space="once",
+                    page_tokens=16,
+                    max_new_tokens=1,
+                )
+            if session == 0:
+                alone = stored_by(server)
+                own = alone["pages"] - shared
+                assert own >= 1 and alone["pages"] == said.stored_pages
+            else:
+                assert said.cached_tokens == shared * 16
+                assert said.stored_pages <= own + 1  # a page less where a text has fewer tokens
+        together = stored_by(server)
+    # Eight sessions hold the shared pages of one, and pages of their own behind them.
+    assert shared >= 3
+    assert together["pages"] <= shared + SESSIONS * (own + 1)
+    assert together["raw_bytes"] == together["pages"] * alone["raw_bytes"] // alone["pages"]
+    assert together["encoded_bytes"] < alone["encoded_bytes"] * together["pages"] / alone["pages"] * 1.02
+
+
+def test_reports_of_all_sessions_are_pooled(tmp_path: Path, smollm: tuple[Any, Any]) -> None:
+    """The cold form that eight sessions' reports make is that of one report with their sum."""
+    recipe = "hot=lossless,cold=column(name=attn_sum,seen=16)|class|kvstow"
+    sent: list[tuple[bytes, kvstow.Column]] = []
+    with (
+        kvstow.Server("256MiB", tmp_path, disk_bytes="1GiB") as server,
+        kvstow.Client(server.address) as client,
+    ):
+
+        def prefix_of(name: str) -> kvstow.hf.PrefixCache:
+            return kvstow.hf.PrefixCache(smollm[0], client, name, recipe, 64, private=True)
+
+        pooled = prefix_of("pooled")
+        tokens = smollm[1](STORY)["input_ids"][:64]
+        cache, _ = pooled.load(tokens)
+        logits_of(smollm[0], tokens, cache)
+        spaces = {name: prefix_of(name) for name in ("pooled", "summed", "one", "none")}
+        for prefix in spaces.values():
+            assert prefix.store(tokens, cache) == 1
+        for station in STATIONS:
+            session = prefix_of("pooled")
+            report = session.space.report_attention
+            session.space.report_attention = lambda found, send=report: sent.extend(found) or send(found)  # type: ignore[method-assign]
+            more = smollm[1](f" Next morning, {station}, it met a hare.")["input_ids"]
+            said = session.generate(smollm[1], tokens + more, max_new_tokens=1, report=True)
+            assert said.cached_tokens == 64
+        sums = [(key, column) for key, column in sent if column.name == "attn_sum"]
+        assert len(sums) == SESSIONS and len({key for key, _ in sums}) == 1
+        total = kvstow.Column(
+            "attn_sum",
+            sum(column.scores.astype("float16").astype("float32") for _, column in sums),
+            sum(column.queries for _, column in sums),
+            sums[-1][1].context,
+        )
+        for name, column in (("summed", total), ("one", sums[0][1])):
+            assert spaces[name].space.report_attention([(sums[0][0], column)])[0].outcome == "HIT"
+        evict = [program("kvstow"), "evict", "--server", server.address, "--tier", "host"]
+        subprocess.run(evict, check=True, capture_output=True)
+        cold = {name: prefix.load(tokens + [1])[0] for name, prefix in spaces.items()}
+
+    def alike(one: str, other: str) -> float:
+        """The share of tokens, of all layers and heads, whose K is the same."""
+        same = [
+            (a.keys == b.keys).all(-1).float().mean()
+            for a, b in zip(cold[one].layers, cold[other].layers, strict=True)
+        ]
+        return float(torch.stack(same).mean())
+
+    # A sum that is rounded once more moves a few tokens to the next class.
+    assert alike("pooled", "summed") > 0.97
+    assert alike("pooled", "one") < 0.9 and alike("pooled", "none") < 0.9
 
 
 def test_dead_server_costs_time_only(tmp_path: Path, smollm: tuple[Any, Any]) -> None:
@@ -442,6 +522,54 @@ def test_policies_of_attention_get_their_columns(client: kvstow.Client) -> None:
                 report=True,
             )
             assert (said.cached_tokens, said.stored_pages) == ((64, 0) if turn else (0, 1))
+
+
+# Tensors and arrays as pages.
+
+PAGES = kvstow.KvSpec(model="pages", layers=2, kv_heads=2, head_dim=64, dtype="bfloat16", page_tokens=16)
+
+
+def test_tensors_of_torch_are_pages(client: kvstow.Client) -> None:
+    space = client.open_space("torch-pages", PAGES, recipe="raw")
+    tensor = torch.randn(PAGES.page_shape()).to(torch.bfloat16)
+    assert space.put([kvstow.Page(b"k", tensor)])[0].stored
+    out = torch.zeros_like(tensor)
+    assert space.get([b"k"], [out])[0].hit and torch.equal(out, tensor)
+    wrong = {
+        "holds float32": tensor.float(),
+        "holds float16": tensor.half(),
+        "is not contiguous": tensor.transpose(2, 3),
+        "has the shape": tensor.view(2, 2, 16, 4, 32),
+        "gives no memory": tensor.to("meta"),
+    }
+    for error, page in wrong.items():
+        with pytest.raises(ValueError, match=rf"pages\[0\].data: .*{error}"):
+            space.put([kvstow.Page(b"other", page)])
+        with pytest.raises(ValueError, match=rf"out\[0\]: .*{error}"):
+            space.get([b"k"], [page])
+    tensor.untyped_storage().resize_(0)  # as a sharded model frees what it does not need
+    with pytest.raises(ValueError, match=r"pages\[0\].data: .*freed"):
+        space.put([kvstow.Page(b"other", tensor)])
+    assert not space.lookup([b"other"])
+
+
+def test_arrays_of_jax_are_pages(client: kvstow.Client) -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    space = client.open_space("jax-pages", PAGES, recipe="raw")
+    array = jax.random.normal(jax.random.key(0), PAGES.page_shape(), "bfloat16")
+    assert space.put([kvstow.Page(b"k", array)])[0].stored
+    out = PAGES.empty(1)
+    assert space.get([b"k"], out)[0].hit
+    assert (jax.numpy.asarray(out[0]).view("bfloat16") == array).all()
+    # What JAX made does not change: nothing is written into it.
+    with pytest.raises(ValueError, match=r"out\[0\]: is read-only"):
+        space.get([b"k"], [jax.numpy.zeros_like(array)])
+    with pytest.raises(ValueError, match=r"pages\[0\].data: holds float32"):
+        space.put([kvstow.Page(b"other", array.astype("float32"))])
+    array.delete()
+    with pytest.raises(ValueError, match=r"pages\[0\].data: .* gives no memory"):
+        space.put([kvstow.Page(b"other", array)])
+    assert not space.lookup([b"other"])
 
 
 # What a model's cache looks like.

@@ -26,6 +26,16 @@ from lmcache.v1.memory_management import (  # noqa: E402
 from lmcache.v1.platform import consume_fd  # noqa: E402
 
 BYTES = 3 << 20
+# LMCache's tests of the version that is installed; scripts/engine unpacks them. How many pass at least.
+SUITE = Path(sys.prefix) / "source" / "tests" / "v1" / "distributed"
+SUITES = {
+    "test_native_connector_l2_adapter.py": 70,
+    "test_mock_l2_adapter.py": 30,
+    "test_valkey_l2_adapter.py": 20,
+    "test_valkey_l2_adapter_integration.py": 3,
+    "test_resp_l2_adapter_integration.py": 5,
+    "test_cache_salt_l2_eviction.py": 2,
+}
 
 
 def plugin(address, **parameters):
@@ -139,3 +149,29 @@ def test_lmcaches_own_bench_verifies_every_byte(server, recipe):
     said = done.stdout + done.stderr
     assert re.findall(r"Total success: +(\d+)", said) == ["16", "0", "16"], said
     assert "erif" in said and "ismatch" not in said, said
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_lmcaches_own_tests_pass(suite):
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "lmcache_suites", "-p", "no:cacheprovider", SUITE / suite],
+        cwd=SUITE.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path[1:]])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) >= SUITES[suite], done.stdout
+
+
+def test_lmcaches_basic_check_passes(server):
+    command = [sys.executable, "-m", "lmcache.v1.basic_check", "--mode", "test_l2_adapter", "--num-keys", "8"]
+    command += ["--obj-size", "1000000", "--l2-adapter", json.dumps(plugin(server.address, space="check"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for word in ("8/8 correctly absent", "Batch store OK", "8/8 found", "(loaded): 8/8", "(content): 8/8"):
+        assert word in said, said
+    assert "FAIL" not in said and "Failed" not in said, said
