@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/device_codec.h"
 #include "kernels/device/device_scorer.h"
+#include "kernels/recipe/recipe.h"
 
 namespace kvstow {
 

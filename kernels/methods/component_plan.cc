@@ -7,6 +7,7 @@
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/half.h"
+#include "kernels/quantize/e4m3.h"
 #include "kernels/quantize/loops.h"
 
 namespace kvstow {

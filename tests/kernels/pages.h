@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/page/convert.h"
 #include "kernels/page/loops.h"
 #include "kernels/page/page.h"
 

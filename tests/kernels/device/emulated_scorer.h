@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device/device_scorer.h"
+#include "kernels/recipe/recipe.h"
 #include "tests/kernels/device/emulated_block.h"
 
 namespace kvstow::testing {

@@ -193,41 +193,42 @@ void ExpectTheBytesOfTheReference(const PlaneStream& stream, const std::vector<i
 }
 
 TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
-  OnEveryTarget<PlaneDecodeLoops>([&](const auto& best, const auto& reference) {
-    for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
-      for (const uint32_t blocks : {0u, 2u}) {
-        const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
-        std::vector<int32_t> shifts(blocks * s.stride());
-        for (uint32_t k = 0; k < tokens * blocks; ++k)
-          shifts[k % blocks * s.stride() + k / blocks] = 2 * (s.energies[k] - 8);
-        const PlaneStream stream{.rows = s.layout.rows,
-                                 .tables = &UniversalPlaneTables(),
-                                 .lookups = &PlaneLookups::Universal(),
-                                 .levels = 3,
-                                 .tokens = tokens,
-                                 .stride = s.stride(),
-                                 .block_ends = s.layout.block_ends,
-                                 .shifts = blocks == 0 ? nullptr : shifts.data()};
-        SCOPED_TRACE(absl::StrCat(tokens, " tokens, ", blocks, " blocks"));
-        ExpectTheBytesOfTheReference(stream, s.q);
-        const Words words = WordsOfTheReference(stream, s.q);
-        std::vector<int32_t> want(s.q.size());
-        std::vector<float> expected(s.q.size()), coefficients(s.q.size());
-        for (const size_t levels : {3, 2, 1}) {
-          std::vector<RansDecoder> decoders = DecodersOf(words, levels);
-          ASSERT_TRUE(reference.decode({stream, decoders, want.data()}, nullptr));
-          const float step[] = {0.37f};
-          reference.dequantize(stream, want.data(), levels - 1, step, expected.data());
-          best.dequantize(stream, want.data(), levels - 1, step, coefficients.data());
-          for (size_t k = 0; k < want.size(); ++k) {
-            if (k % s.stride() < tokens) {
-              ASSERT_EQ(coefficients[k], expected[k]) << k;
+  OnEveryTarget<PlaneDecodeLoops>(
+      [&](const PlaneDecodeLoops& best, const PlaneDecodeLoops& reference) {
+        for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
+          for (const uint32_t blocks : {0u, 2u}) {
+            const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
+            std::vector<int32_t> shifts(blocks * s.stride());
+            for (uint32_t k = 0; k < tokens * blocks; ++k)
+              shifts[k % blocks * s.stride() + k / blocks] = 2 * (s.energies[k] - 8);
+            const PlaneStream stream{.rows = s.layout.rows,
+                                     .tables = &UniversalPlaneTables(),
+                                     .lookups = &PlaneLookups::Universal(),
+                                     .levels = 3,
+                                     .tokens = tokens,
+                                     .stride = s.stride(),
+                                     .block_ends = s.layout.block_ends,
+                                     .shifts = blocks == 0 ? nullptr : shifts.data()};
+            SCOPED_TRACE(absl::StrCat(tokens, " tokens, ", blocks, " blocks"));
+            ExpectTheBytesOfTheReference(stream, s.q);
+            const Words words = WordsOfTheReference(stream, s.q);
+            std::vector<int32_t> want(s.q.size());
+            std::vector<float> expected(s.q.size()), coefficients(s.q.size());
+            for (const size_t levels : {3, 2, 1}) {
+              std::vector<RansDecoder> decoders = DecodersOf(words, levels);
+              ASSERT_TRUE(reference.decode({stream, decoders, want.data()}, nullptr));
+              const std::vector<float> step = {0.37f};
+              reference.dequantize(stream, want.data(), levels - 1, step, expected.data());
+              best.dequantize(stream, want.data(), levels - 1, step, coefficients.data());
+              for (size_t k = 0; k < want.size(); ++k) {
+                if (k % s.stride() < tokens) {
+                  ASSERT_EQ(coefficients[k], expected[k]) << k;
+                }
+              }
             }
           }
         }
-      }
-    }
-  });
+      });
 }
 
 TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
