@@ -28,8 +28,9 @@ struct SlabOps {
   std::unique_ptr<Quantizer> quantizer;
 };
 
-// Returns a recipe that only lists transforms that preserve errors and a quantizer as such. Any other
-// recipe becomes one quantizer. INVALID_ARGUMENT says which op is out of place, without the recipe.
+// Returns a recipe that only lists transforms that preserve errors and a quantizer as such. Any
+// other recipe becomes one quantizer. INVALID_ARGUMENT says which op is out of place, without the
+// recipe.
 absl::StatusOr<SlabOps> ComposeSlabOps(std::span<const Op> ops);
 
 }  // namespace kvstow
