@@ -80,9 +80,9 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
   options.lease_limits = {config.max_leases, config.max_leased_pages};
   options.eviction_policy = config.eviction_policy;
   options.count_levels = &CountWholeLevels;
+  options.observer = &observer;
 
   TieredStoreParts parts;
-  parts.observer = &observer;
   auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;
   gpu_tier = options.budget_bytes[0] > 0 ? MakeMemoryTier(*out.gpu) : MakeNoopTier();
   host_tier = config.host_bytes > 0 ? MakeMemoryTier(HostDevice()) : MakeNoopTier();

@@ -104,7 +104,7 @@ class Server::Impl {
         calibrations_(config.calibrations, config.disk_path),
         spaces_(
             {.default_recipe = config.recipe, .max_spaces = config.max_spaces}, calibrations_,
-            [this] { return store_->NewSpaceId(); },
+            [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         store_(std::move(opened.store)),
@@ -114,7 +114,7 @@ class Server::Impl {
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
         op_(*store_, spaces_, reports_, metrics_),
         admin_op_(*store_, spaces_, reader_, ServerFactsOf(config, gpu_.get(), started)) {
-    store_->SetMakeColdForm(
+    store_->cooling().SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
   }
@@ -187,7 +187,7 @@ class Server::Impl {
 
 absl::Status Server::Impl::Start() {
   KVSTOW_RETURN_IF_ERROR(calibrations_.Load());
-  if (const size_t left_out = spaces_.Recover(store_->RecoveredSpaces()); left_out > 0) {
+  if (const size_t left_out = spaces_.Recover(store_->recovered_spaces()); left_out > 0) {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
@@ -204,7 +204,7 @@ absl::Status Server::Impl::Start() {
   grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
-             spaces_.All().size(), store_->Counters().recovered_pages);
+             spaces_.All().size(), store_->residency().Counters().recovered_pages);
   Log().info("listening grpc={} http={} direct={}", address_,
              http_address_.empty() ? "off" : http_address_,
              direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()));
@@ -261,7 +261,7 @@ absl::Status Server::Impl::StartEvents() {
                        .replay_listen = address(config_.kv_events_replay_listen),
                        .log = {.name = config_.kv_events_name}},
                       *events_, [this](SpaceId id) { return LabelOf(spaces_.Find(id).get()); },
-                      [this] { store_->TellPages(*events_); }));
+                      [this] { store_->residency().TellPages(*events_); }));
   Log().info("KV events listening={} replays={} topics=kv@{}@MODEL",
              publisher_->address().empty() ? "off" : publisher_->address(),
              publisher_->replay_address().empty() ? "off" : publisher_->replay_address(),
@@ -326,8 +326,8 @@ void Server::Impl::Reap() {
 
 MetricsSnapshot Server::Impl::Snapshot() {
   const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
-  return {.usage = store_->Usage(),
-          .counters = store_->Counters(),
+  return {.usage = store_->residency().Usage(),
+          .counters = store_->residency().Counters(),
           .spaces = spaces_.All().size(),
           .space_mismatches = spaces_.mismatches(),
           .staged_bytes = staging_.staged_bytes(),

@@ -11,38 +11,15 @@
 #ifndef KVSTOW_STORAGE_CATALOG_H_
 #define KVSTOW_STORAGE_CATALOG_H_
 
-#include <cstdint>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/record.h"
 #include "storage/segment.h"
 #include "storage/tier.h"
 
 namespace kvstow {
-
-// A page as the catalog remembers it, with the facts of the leading segments whose bodies are on
-// disk.
-struct PageRecord {
-  PageNumber number = 0;
-  PageName name;
-  SharedBytes header;
-  Digest128 raw_digest;
-  uint64_t raw_bytes = 0;
-  uint64_t first_position = 0;
-  uint32_t tokens = 0;
-  std::optional<uint64_t> parent;  // PageIndex::HashOf of the previous page's name, if known
-  bool whole = false;
-  bool hot = false;
-  std::vector<SegmentFacts> facts;  // of the segments on disk
-};
-
-struct SpaceRecord {
-  SpaceId id = 0;
-  SharedBytes bytes;  // opaque; the service defines them
-};
 
 class Catalog {
  public:
@@ -66,16 +43,7 @@ class Catalog {
   virtual absl::Status EraseSpace(SpaceId id) = 0;
   // Returns every whole record, and how many records were damaged or unknown. Called once, at
   // start.
-  struct Loaded {
-    std::vector<SpaceRecord> spaces;
-    std::vector<PageRecord> pages;
-    uint64_t damaged = 0;
-    uint64_t damaged_logs = 0;  // logs that held records, or changes of records, that are gone
-    // The largest number and id that any record was filed under, including damaged records and
-    // erased spaces. New ones must be larger.
-    PageNumber max_page = 0;
-    SpaceId max_space = 0;
-  };
+  using Loaded = LoadedRecords;
   virtual absl::StatusOr<Loaded> Load() = 0;
   // Makes everything that was acknowledged so far survive power loss.
   virtual absl::Status Sync() = 0;

@@ -1,20 +1,55 @@
-// Records at rest: the catalog's form of a page and of a space. docs/FORMAT.md ("Records at rest")
-// gives every byte; golden files pin them.
+// Records: what outlives the process of a page and of a space, as values and as bytes at rest.
+// docs/FORMAT.md ("Records at rest") gives every byte; golden files pin them.
 //
-// Free functions over values; thread-safe. Parsing checks magic, digest and version first, and
-// never allocates from an unchecked length. It fails with DATA_LOSS for damage, and with
+// Values, and free functions over them; thread-safe. Parsing checks magic, digest and version
+// first, and never allocates from an unchecked length. It fails with DATA_LOSS for damage, and with
 // FAILED_PRECONDITION for a version that this build does not know.
 #ifndef KVSTOW_STORAGE_RECORD_H_
 #define KVSTOW_STORAGE_RECORD_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "storage/catalog.h"
+#include "storage/segment.h"
 
 namespace kvstow {
+
+// A page as the catalog remembers it, with the facts of the leading segments whose bodies are on
+// disk.
+struct PageRecord {
+  PageNumber number = 0;
+  PageName name;
+  SharedBytes header;
+  Digest128 raw_digest;
+  uint64_t raw_bytes = 0;
+  uint64_t first_position = 0;
+  uint32_t tokens = 0;
+  std::optional<uint64_t> parent;  // PageIndex::HashOf of the previous page's name, if known
+  bool whole = false;
+  bool hot = false;
+  std::vector<SegmentFacts> facts;  // of the segments on disk
+};
+
+struct SpaceRecord {
+  SpaceId id = 0;
+  SharedBytes bytes;  // opaque; the service defines them
+};
+
+// What a catalog remembers.
+struct LoadedRecords {
+  std::vector<SpaceRecord> spaces;
+  std::vector<PageRecord> pages;
+  uint64_t damaged = 0;
+  uint64_t damaged_logs = 0;  // logs that held records, or changes of records, that are gone
+  // The largest number and id that any record was filed under, including damaged records and
+  // erased spaces. New ones must be larger.
+  PageNumber max_page = 0;
+  SpaceId max_space = 0;
+};
 
 inline constexpr uint16_t kRecordVersion = 1;
 inline constexpr size_t kMaxStoreKeyBytes = 64;      // of PageName::key

@@ -64,7 +64,9 @@ absl::StatusOr<SharedBytes> Verified(absl::StatusOr<SharedBytes> body, const Seg
 // The places of bytes, in the order of cooling.
 enum class TierId : uint8_t { kGpu = 0, kHost = 1, kDisk = 2 };
 inline constexpr int kTiers = 3;
-const char* TierName(TierId tier);  // "gpu", "host", "disk"
+inline constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
+using TierBytes = std::array<uint64_t, kTiers>;  // by tier
+const char* TierName(TierId tier);               // "gpu", "host", "disk"
 
 // The failure that an acknowledged put survives.
 enum class Ack : uint8_t {

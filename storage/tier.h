@@ -1,5 +1,4 @@
-// Tier: a place that holds segments. It moves bytes and decides nothing; TieredStore takes every
-// decision.
+// Tier: a place that holds segments. It moves bytes and decides nothing: storage/store/ does.
 //
 // Implementations: MemoryTier over a Device (GPU or host), RocksTier (disk), NoopTier (holds
 // nothing, so callers never ask whether a tier is there). One conformance suite,

@@ -2,7 +2,7 @@
 //
 // The store appends, under its lock; the publisher takes all that is there. The queue is bounded.
 // When it is full, what it holds and what comes after it is lost and counted, until the store tells
-// all its pages anew (TieredStore::TellPages). So a slow publisher costs the store nothing, and
+// all its pages anew (Residency::TellPages). So a slow publisher costs the store nothing, and
 // what is published becomes true again.
 //
 // Thread-safe. Its lock is the innermost of all: nothing is called under it.
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "storage/store/store_observer.h"
+#include "storage/store/residency/store_observer.h"
 
 namespace kvstow {
 

@@ -27,10 +27,10 @@ absl::Status AdminOperator::Status(const v1::StatusRequest&, v1::StatusResponse&
   out.set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(up).count());
   out.set_ready(ready());
   out.set_ready_ms(ready_ms_);
-  out.set_recovered_pages(store_.Counters().recovered_pages);
+  out.set_recovered_pages(store_.residency().Counters().recovered_pages);
   out.mutable_libraries()->insert(facts_.libraries.begin(), facts_.libraries.end());
   out.mutable_config()->insert(facts_.config.begin(), facts_.config.end());
-  ToProto(store_.Usage(), *out.mutable_tiers());
+  ToProto(store_.residency().Usage(), *out.mutable_tiers());
   return absl::OkStatus();
 }
 
@@ -41,7 +41,7 @@ absl::Status AdminOperator::SamplePages(const v1::SamplePagesRequest& in,
         absl::StrCat("max_pages is ", in.max_pages(), ": ask for 1 to ", kMaxSampledPages));
   }
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-  std::vector<PageName> pages = store_.Pages(space->id);
+  std::vector<PageName> pages = store_.residency().Pages(space->id);
   std::ranges::sort(pages, {}, &PageName::key);
   const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
   for (size_t i = 0; i < taken; ++i) out.add_keys(pages[i * pages.size() / taken].key);
@@ -55,28 +55,28 @@ absl::Status AdminOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& ou
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
     only = space->id;
   }
-  const uint64_t pages = (only == 0 ? store_.Usage() : store_.Usage(only)).pages;
-  TellAges(store_.Sample(only, kMaxAgedPages), pages, spaces_, out);
+  const uint64_t pages = store_.residency().Usage(only).pages;
+  TellAges(store_.residency().Sample(only, kMaxAgedPages), pages, spaces_, out);
   return absl::OkStatus();
 }
 
 absl::Status AdminOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
-  KVSTOW_RETURN_IF_ERROR(store_.Shrink(tier, in.to_bytes()));
+  KVSTOW_RETURN_IF_ERROR(store_.cooling().Shrink(tier, in.to_bytes()));
   *out.mutable_usage() = UsageOf(tier);
   return absl::OkStatus();
 }
 
 absl::Status AdminOperator::SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
-  KVSTOW_RETURN_IF_ERROR(store_.SetBudget(tier, in.bytes()));
+  KVSTOW_RETURN_IF_ERROR(store_.cooling().SetBudget(tier, in.bytes()));
   Log().info("{} has a budget of {} bytes now", TierName(tier), in.bytes());
   *out.mutable_usage() = UsageOf(tier);
   return absl::OkStatus();
 }
 
 v1::TierUsage AdminOperator::UsageOf(TierId tier) {
-  return UsageToProto(TierName(tier), store_.Usage().tiers[static_cast<size_t>(tier)]);
+  return UsageToProto(TierName(tier), store_.residency().Usage().tiers[static_cast<size_t>(tier)]);
 }
 
 absl::Status AdminOperator::Flush(const v1::FlushRequest&, v1::FlushResponse&) {
@@ -91,7 +91,7 @@ absl::Status AdminOperator::Verify(const v1::VerifyRequest& in,
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
     only = space->id;
   }
-  const std::vector<PageName> pages = store_.Pages(only);
+  const std::vector<PageName> pages = store_.residency().Pages(only);
   v1::VerifyProgress told;
   told.set_total_pages(pages.size());
   Time last = Clock::Real().Now();

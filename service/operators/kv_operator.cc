@@ -89,7 +89,7 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
 absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space, query.fingerprint));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
-  PrefixMatch match = store_.Lookup(space->id, query.keys, query.lease);
+  PrefixMatch match = store_.residency().Lookup(space->id, query.keys, query.lease);
   metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
   if (match.lease_refused) metrics_.CountRefusedCall("leases");
   // All pages count as full ones.
@@ -102,7 +102,7 @@ absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
 }
 
 void KvOperator::CatchUp() {
-  store_.CatchUp();
+  store_.residency().CatchUp();
   RecordPrompts();
 }
 
@@ -126,7 +126,8 @@ absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
 }
 
 absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out) {
-  out.set_found(in.renew() ? store_.Renew(in.lease()) : store_.Release(in.lease()));
+  out.set_found(in.renew() ? store_.residency().Renew(in.lease())
+                           : store_.residency().Release(in.lease()));
   return absl::OkStatus();
 }
 
@@ -134,7 +135,7 @@ absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
-    const absl::Status s = store_.Pin({.space = space->id, .key = key}, !in.unpin());
+    const absl::Status s = store_.residency().Pin({.space = space->id, .key = key}, !in.unpin());
     if (!s.ok() && !absl::IsNotFound(s)) return s;
     out.add_status(s.ok() ? v1::HIT : v1::MISS);
   }
@@ -159,7 +160,7 @@ absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse&
 
 absl::Status KvOperator::DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
-  out.set_pages(store_.Usage(space->id).pages);
+  out.set_pages(store_.residency().Usage(space->id).pages);
   return Drop(*space);
 }
 
@@ -174,7 +175,7 @@ size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
   size_t dropped = 0;
   for (const auto& space : spaces_.IdlePrivate(idle)) {
     if (dropped == most) break;
-    if (store_.Usage(space->id).pages > 0) {
+    if (store_.residency().Usage(space->id).pages > 0) {
       (void)spaces_.Find(space->name);  // the next look comes when it has been idle once more
       continue;
     }
@@ -189,9 +190,9 @@ size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
 absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& out) {
   StoreUsage usage;
   if (in.space().empty()) {
-    usage = store_.Usage();
+    usage = store_.residency().Usage();
     for (const auto& space : spaces_.All()) {
-      const StoreUsage part = store_.Usage(space->id);
+      const StoreUsage part = store_.residency().Usage(space->id);
       v1::SpaceUsage& row = *out.add_spaces();
       row.set_space(space->name);
       ToProto(space->spec, *row.mutable_spec());
@@ -205,7 +206,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
     ToProto(reuse_.Estimate(), *out.mutable_reuse());
   } else {
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
-    usage = store_.Usage(space->id);
+    usage = store_.residency().Usage(space->id);
   }
   ToProto(usage, *out.mutable_tiers());
   out.set_pages(usage.pages);
@@ -213,7 +214,7 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
   out.set_encoded_bytes(usage.encoded_bytes);
   out.set_leases(usage.leases);
   out.set_pinned_pages(usage.pinned_pages);
-  for (const auto& [name, value] : CounterRows(store_.Counters())) {
+  for (const auto& [name, value] : CounterRows(store_.residency().Counters())) {
     (*out.mutable_counters())[name] = value;
   }
   for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;

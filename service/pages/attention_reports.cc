@@ -32,7 +32,7 @@ v1::AttentionResult AttentionReports::Take(const Space& space, const v1::PageAtt
 
 absl::Status AttentionReports::TakeChecked(const Space& space, const v1::PageAttention& report) {
   const PageName name{.space = space.id, .key = report.key()};
-  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.residency().Find(name));
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(facts.header.span()));
   KVSTOW_RETURN_IF_ERROR(CheckColumn(space.spec, facts.tokens, report.column(), report.queries(),
                                      report.scores().size()));
@@ -49,7 +49,7 @@ void AttentionReports::TakePut(const Space& space, const v1::PutPage& page,
                                const AttentionColumns& columns) {
   if (columns.empty()) return;
   const PageName name{.space = space.id, .key = page.key()};
-  const auto facts = store_.Find(name);
+  const auto facts = store_.residency().Find(name);
   if (!facts.ok()) return;  // it is gone already
   const auto header = ParsePageHeader(facts->header.span());
   if (!header.ok()) return;
@@ -69,7 +69,7 @@ absl::Status AttentionReports::Weigh(const PageName& name, const PageFacts& fact
       store_.SetGains(name, facts.number, WorthyGains(header, pool_.Find(name, header.raw_digest)));
   if (!absl::IsNotFound(set)) return set;
   // It got its cold form meanwhile, with what is pooled, or it went.
-  return store_.Find(name).status();
+  return store_.residency().Find(name).status();
 }
 
 }  // namespace kvstow

@@ -276,7 +276,7 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
   const v1::GetPage& request = wanted.request;
   KVSTOW_ASSIGN_OR_RETURN(const LayerRange layers, LayersOf(space.spec, request));
   const PageName name{.space = space.id, .key = request.key()};
-  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.Find(name));
+  KVSTOW_ASSIGN_OR_RETURN(const PageFacts facts, store_.residency().Find(name));
   number = facts.number;
   KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, CheckedHeader(space, request, facts));
 
@@ -289,7 +289,7 @@ absl::Status PageReader::FetchInto(const Wanted& wanted, PageNumber& number, Fet
   const Checks checks =
       HasOwnDigest(wanted.payload, header, request) ? wanted.checks : Checks::kStore;
   if (const absl::Status read = ReadSegments(name, facts, checks, selected); !read.ok()) {
-    const auto now = store_.Find(name);
+    const auto now = store_.residency().Find(name);
     const bool replaced = now.ok() && now->number != facts.number;
     return replaced ? absl::AbortedError("the page was replaced while it was read") : read;
   }
@@ -346,12 +346,12 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
 
 FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
   FetchedPage out;
-  if (lease != 0 && !store_.Renew(lease)) {
+  if (lease != 0 && !store_.residency().Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
     out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
   } else {
     const bool use = lease == 0 && !wanted.request.again();
-    if (use) store_.Use({.space = wanted.space.id, .key = wanted.request.key()});
+    if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }
   out.reply.set_key(wanted.request.key());

@@ -136,7 +136,7 @@ std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space,
 std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space, const v1::PutPage& page,
                                                       std::span<const uint8_t> raw_digest) const {
   const PageName name{.space = space.id, .key = page.key()};
-  const auto facts = store_.Find(name);
+  const auto facts = store_.residency().Find(name);
   if (!facts.ok() || !std::ranges::equal(facts->raw_digest.bytes, raw_digest) ||
       facts->ack < AckOf(page)) {
     return std::nullopt;
@@ -146,7 +146,7 @@ std::optional<v1::PutResult> PageWriter::AlreadyThere(const Space& space, const 
   v1::PutResult result;
   Describe(*header, facts->stored_bytes(), facts->ack, result);
   result.set_status(v1::ALREADY_THERE);
-  store_.Use(name);
+  store_.residency().Use(name);
   return result;
 }
 
@@ -232,7 +232,7 @@ Digest128 PageWriter::StoredDigest(const PageName& name, v1::Payload payload,
   const PageHeader& header = page.header;
   const bool word = payload == v1::ENCODED && !header.exact;
   const Digest128 content = ContentDigest(header);
-  const auto there = store_.Find(name);
+  const auto there = store_.residency().Find(name);
   if (there.ok() && there->raw_digest == content) {
     return IsStored(name, *there, page) ? content : header.raw_digest;
   }

@@ -17,7 +17,7 @@
 namespace kvstow {
 namespace {
 
-constexpr uint16_t kRecordVersion = 2;
+constexpr uint16_t kSpaceVersion = 2;
 constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow space v2"};
 
 // A field is a 16-bit length and its bytes; numbers are little-endian.
@@ -134,16 +134,16 @@ Fingerprint FingerprintAs(uint16_t version, const KvSpec& spec, absl::string_vie
 }  // namespace
 
 Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise) {
-  return FingerprintAs(kRecordVersion, spec, pipeline, promise);
+  return FingerprintAs(kSpaceVersion, spec, pipeline, promise);
 }
 
 std::string SerializeSpace(const Space& space) {
   ByteWriter out;
-  out.Put(kRecordVersion);
+  out.Put(kSpaceVersion);
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
-  const std::string identity = Identity(kRecordVersion, space.spec, space.pipeline, space.promise);
+  const std::string identity = Identity(kSpaceVersion, space.spec, space.pipeline, space.promise);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
   return std::move(out).Take();
@@ -154,9 +154,9 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
   auto space = std::make_shared<Space>();
   FieldReader reader{ByteReader(bytes)};
   const auto version = reader.in.Get<uint16_t>();
-  if (version < 1 || version > kRecordVersion) {
+  if (version < 1 || version > kSpaceVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the record of a space has version ", version,
-                                                      ", this server knows 1 to ", kRecordVersion));
+                                                      ", this server knows 1 to ", kSpaceVersion));
   }
   space->id = reader.in.Get<SpaceId>();
   space->name = std::string(reader.in.GetString16());

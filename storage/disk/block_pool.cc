@@ -47,7 +47,7 @@ struct BlockPool::Slabs {
   std::map<uint64_t, std::shared_ptr<uint8_t[]>> memory KVSTOW_GUARDED_BY(mu);  // by number
   SegmentSpace space KVSTOW_GUARDED_BY(mu);  // of which they are the files
   uint64_t next KVSTOW_GUARDED_BY(mu) = 0;
-  size_t max_kept = 0;
+  size_t max_free = 0;
 
   Extent Take(size_t bytes) KVSTOW_REQUIRES(mu) {
     auto extent = space.Take(bytes);
@@ -62,13 +62,13 @@ struct BlockPool::Slabs {
     std::shared_ptr<uint8_t[]> freed;  // behind the lock
     MutexLock lock(mu);
     space.Give(extent);
-    const auto empty = space.RemoveEmptyFile(max_kept);
+    const auto empty = space.RemoveEmptyFile(max_free);
     if (empty.has_value()) freed = std::move(memory.extract(*empty).mapped());
   }
 };
 
-BlockPool::BlockPool(size_t max_kept) : slabs_(std::make_shared<Slabs>()) {
-  slabs_->max_kept = max_kept;
+BlockPool::BlockPool(size_t max_free) : slabs_(std::make_shared<Slabs>()) {
+  slabs_->max_free = max_free;
 }
 
 std::shared_ptr<uint8_t[]> BlockPool::Take(size_t bytes) {

@@ -20,8 +20,8 @@ std::shared_ptr<uint8_t[]> AlignedBlock(size_t bytes);
 
 class BlockPool {
  public:
-  // Keeps about `max_kept` free bytes.
-  explicit BlockPool(size_t max_kept);
+  // Keeps about `max_free` free bytes.
+  explicit BlockPool(size_t max_free);
   // Returns at least `bytes` bytes, uninitialised.
   std::shared_ptr<uint8_t[]> Take(size_t bytes);
 

@@ -15,8 +15,8 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "storage/disk/rocks_files.h"
 #include "storage/disk/rocks_logs.h"
-#include "storage/disk/rocks_status.h"
 #include "storage/record.h"
 
 namespace kvstow {
@@ -26,10 +26,10 @@ std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
   return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
 
-// Lets `kept` grow to `value`.
-void KeepLargest(std::atomic<uint64_t>& kept, uint64_t value) {
-  uint64_t old = kept;
-  while (old < value && !kept.compare_exchange_weak(old, value)) {
+// Raises `number` to `value`, if it is less.
+void RaiseTo(std::atomic<uint64_t>& number, uint64_t value) {
+  uint64_t old = number;
+  while (old < value && !number.compare_exchange_weak(old, value)) {
   }
 }
 
@@ -244,7 +244,7 @@ absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t f
   for (size_t i = first; i < end; ++i) {
     Delete(commit, kSegments, SegmentKey({number, static_cast<uint16_t>(i)}));
   }
-  KeepRemoval(commit);
+  ConfirmRemoval(commit);
   if (record != nullptr) commit.if_failed.front().value = SerializePageRecord(*record);
   if (settled.ok()) return Apply(commit, Ack::kProcess);
   // Nobody cuts the page there again: it is written with what failed before. What is there is not
@@ -259,11 +259,11 @@ absl::Status Database::EraseBodies(std::span<const SegmentId> ids) {
   KVSTOW_RETURN_IF_ERROR(SettleFailed());
   Commit commit;
   for (const SegmentId& id : ids) Delete(commit, kSegments, SegmentKey(id));
-  KeepRemoval(commit);
+  ConfirmRemoval(commit);
   return Apply(commit, Ack::kProcess);
 }
 
-void Database::KeepRemoval(Commit& commit) {
+void Database::ConfirmRemoval(Commit& commit) {
   for (Commit::Value& value : commit.if_failed) value.value.reset();
   commit.free_if_failed = commit.replaced;
 }
@@ -296,7 +296,7 @@ absl::Status Database::SyncOlderLogs() {
   const uint64_t begun = logs_->begun();
   if (synced_logs_ >= begun) return absl::OkStatus();
   KVSTOW_RETURN_IF_ERROR(SyncLogs());
-  KeepLargest(synced_logs_, begun);
+  RaiseTo(synced_logs_, begun);
   return absl::OkStatus();
 }
 
@@ -381,6 +381,30 @@ absl::Status Database::SettleFailed() {
                    std::move_iterator(failed.end()));
   }
   return settled;
+}
+
+absl::Status Database::PutSpace(const SpaceRecord& space) {
+  Batch batch;
+  batch.Put(families_[kSpaces], SpaceRecordKey(space.id), SerializeSpaceRecord(space));
+  return Write(batch, Ack::kDurable);
+}
+
+absl::Status Database::EraseSpace(SpaceId id) {
+  KVSTOW_RETURN_IF_ERROR(SettleFailed());
+  // Its pages are gone for good before the space is: none comes back without it.
+  KVSTOW_RETURN_IF_ERROR(SyncLogs());
+  MutexLock lock(spaces_mu_);
+  ByteWriter last;
+  last.Put(std::max(id, last_erased_space()));
+  Batch batch;
+  batch.Delete(families_[kSpaces], SpaceRecordKey(id));
+  batch.Put(families_[kDefault], kErasedSpaceKey, last.bytes());
+  return Write(batch, Ack::kDurable);
+}
+
+SpaceId Database::last_erased_space() {
+  const auto value = Get(kDefault, kErasedSpaceKey);
+  return value.ok() ? ByteReader(AsBytes(*value)).Get<SpaceId>() : 0;
 }
 
 }  // namespace kvstow

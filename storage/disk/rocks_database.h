@@ -117,7 +117,7 @@ class Database {
   void Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
   void Remember(Commit& commit, Family family, std::string key);
-  void KeepRemoval(Commit& commit);  // a removal that fails is written again, not taken back
+  void ConfirmRemoval(Commit& commit);  // a removal that fails is written again, not taken back
   absl::Status Apply(Commit& commit, Ack ack);
   // Fails when the batch is not sure to be kept. It may be visible all the same.
   absl::Status Write(Batch& batch, Ack ack);

@@ -1,13 +1,13 @@
 #include "storage/disk/rocks_files.h"
 
 #include <rocksdb/file_system.h>
+#include <rocksdb/status.h>
 #include <sys/stat.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/private_folder.h"
-#include "storage/disk/rocks_status.h"
 
 namespace kvstow {
 namespace {
@@ -69,6 +69,18 @@ absl::Status WriteWholeFile(rocksdb::FileSystem& files, const std::string& folde
   if (s.ok()) s = files.NewDirectory(folder, {}, &there, nullptr);
   if (s.ok()) s = there->FsyncWithDirOptions({}, nullptr, rocksdb::DirFsyncOptions(path));
   return FromRocks(s, path);
+}
+
+absl::Status FromRocks(const rocksdb::Status& s, const std::string& folder) {
+  if (s.ok()) return absl::OkStatus();
+  const std::string text = absl::StrCat(folder, ": ", s.ToString());
+  if (s.IsNotFound() || s.IsPathNotFound()) return absl::NotFoundError(text);
+  if (s.IsNoSpace() || s.subcode() == rocksdb::Status::kSpaceLimit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(text, "; the disk is full: free space, writing resumes by itself"));
+  }
+  if (s.IsCorruption()) return absl::DataLossError(text);
+  return absl::UnavailableError(text);
 }
 
 }  // namespace kvstow

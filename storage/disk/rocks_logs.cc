@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "storage/disk/rocks_status.h"
+#include "storage/disk/rocks_files.h"
 
 namespace kvstow {
 

@@ -120,27 +120,27 @@ void Database::ForgetOverwritten(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return std::tie(a.place.file, a.place.offset) < std::tie(b.place.file, b.place.offset);
   });
-  std::vector<Found> kept;
-  kept.reserve(found.size());
+  std::vector<Found> survivors;
+  survivors.reserve(found.size());
   Batch batch;
   for (const Found& one : found) {
     bool stays = true;
-    while (stays && !kept.empty()) {
-      const Extent before = kept.back().place.extent();
+    while (stays && !survivors.empty()) {
+      const Extent before = survivors.back().place.extent();
       if (before.file != one.place.file || before.offset + before.bytes <= one.place.offset) break;
-      stays = kept.back().place.commit < one.place.commit;
-      batch.Delete(families_[kSegments], SegmentKey(stays ? kept.back().id : one.id));
-      if (stays) kept.pop_back();
+      stays = survivors.back().place.commit < one.place.commit;
+      batch.Delete(families_[kSegments], SegmentKey(stays ? survivors.back().id : one.id));
+      if (stays) survivors.pop_back();
     }
-    if (stays) kept.push_back(one);
+    if (stays) survivors.push_back(one);
   }
-  if (kept.size() < found.size()) {
-    Log().error("{}: {} segments were written over", folder_, found.size() - kept.size());
+  if (survivors.size() < found.size()) {
+    Log().error("{}: {} segments were written over", folder_, found.size() - survivors.size());
     if (const absl::Status s = Write(batch, Ack::kDurable); !s.ok()) {
       Log().error("{}", s.ToString());
     }
   }
-  found = std::move(kept);
+  found = std::move(survivors);
 }
 
 }  // namespace kvstow

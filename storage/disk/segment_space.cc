@@ -44,12 +44,12 @@ bool SegmentSpace::Contains(const Extent& extent) const {
          extent.bytes <= file->second - extent.offset;
 }
 
-std::optional<uint64_t> SegmentSpace::RemoveEmptyFile(uint64_t keep) {
-  if (free_ <= keep) return std::nullopt;
+std::optional<uint64_t> SegmentSpace::RemoveEmptyFile(uint64_t spare) {
+  if (free_ <= spare) return std::nullopt;
   for (const auto& [number, bytes] : files_) {
     const auto run = runs_.find({number, kDiskBlock});
     if (run == runs_.end() || run->second != bytes - kDiskBlock) continue;
-    if (free_ - run->second < keep) continue;
+    if (free_ - run->second < spare) continue;
     Remove({number, kDiskBlock, run->second});
     const uint64_t removed = number;
     files_.erase(removed);

@@ -29,9 +29,9 @@ class SegmentSpace {
   void Give(const Extent& extent);
   // Returns whether the extent lies in a known file, behind its first block.
   bool Contains(const Extent& extent) const;
-  // Removes and returns a file that is all free, if there is one and at least `keep` bytes are free
-  // without it.
-  std::optional<uint64_t> RemoveEmptyFile(uint64_t keep);
+  // Removes and returns a file that is all free, if there is one and at least `spare` bytes are
+  // free without it.
+  std::optional<uint64_t> RemoveEmptyFile(uint64_t spare);
 
   const std::map<uint64_t, uint64_t>& files() const { return files_; }  // number -> bytes
   uint64_t free_bytes() const { return free_; }

@@ -1,21 +1,20 @@
 #include "storage/store/tiered_store.h"
 
-#include <random>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
-#include "storage/store/store_impl.h"
 #include "storage/tiers/noop_tier.h"
 
 namespace kvstow {
 namespace {
 
-// Ids of a run start somewhere else each time: see LeaseTable.
-LeaseId FirstLease() {
-  std::random_device random;
-  return (uint64_t{random()} << 32 | random()) >> 1;
-}
+// So many pages of a dropped space leave the index before they are erased on disk.
+constexpr size_t kDropBatch = 256;
+
+absl::Status NoSuchPage() { return absl::NotFoundError("no such page"); }
 
 TieredStoreParts Complete(TieredStoreParts parts) {
   for (std::unique_ptr<Tier>& tier : parts.tiers) {
@@ -59,105 +58,134 @@ absl::Status Validate(const TieredStoreOptions& options, const TieredStoreParts&
 
 }  // namespace
 
-uint64_t PrefixMatch::tokens() const {
-  uint64_t tokens = 0;
-  for (const FoundPage& page : pages) tokens += page.tokens;
-  return tokens;
-}
-
-uint64_t PageFacts::stored_bytes() const {
-  uint64_t bytes = header.size();
-  for (const SegmentFacts& segment : segments) bytes += segment.bytes;
-  return bytes;
-}
-
-TieredStore::Impl::Impl(TieredStoreOptions options, const PolicyInfo& policy,
-                        TieredStoreParts parts)
-    : options_(options),
-      parts_(Complete(std::move(parts))),
-      budgets_{options.budget_bytes[0], options.budget_bytes[1], options.budget_bytes[2]},
-      index_(policy, options.budget_bytes),
-      leases_(options.lease_ttl, FirstLease(), options.lease_limits) {}
-
-TieredStore::Impl::~Impl() {
-  {
-    MutexLock lock(mu_);
-    stop_ = true;
-    wake_.NotifyAll();
-  }
-  if (background_.joinable()) background_.join();
-}
-
-TieredStore::TieredStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TieredStore::~TieredStore() = default;
+TieredStore::TieredStore(TieredStoreOptions options, const PolicyInfo& policy,
+                         TieredStoreParts parts, LoadedRecords loaded)
+    : options_(std::move(options)),
+      recovered_spaces_(loaded.spaces),
+      residency_(options_, policy, std::move(loaded)),
+      movement_(residency_, std::move(parts)),
+      cooling_(options_, residency_, movement_) {}
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(TieredStoreOptions options,
                                                                TieredStoreParts parts) {
   KVSTOW_RETURN_IF_ERROR(Validate(options, parts));
   KVSTOW_ASSIGN_OR_RETURN(const PolicyInfo* const policy,
                           FindEvictionPolicy(options.eviction_policy));
-  auto impl = std::make_unique<Impl>(options, *policy, std::move(parts));
-  KVSTOW_RETURN_IF_ERROR(impl->Recover());
-  if (options.background) impl->StartBackground();
-  return std::unique_ptr<TieredStore>(new TieredStore(std::move(impl)));
+  parts = Complete(std::move(parts));
+  KVSTOW_ASSIGN_OR_RETURN(LoadedRecords loaded, parts.catalog->Load());
+  std::unique_ptr<TieredStore> store(
+      new TieredStore(std::move(options), *policy, std::move(parts), std::move(loaded)));
+  const absl::Status erased = store->movement_.EraseForgotten();
+  if (!erased.ok()) Log().warn("a replaced page stays on disk for now: {}", erased.ToString());
+  if (store->options_.background) store->cooling_.StartBackground();
+  return store;
 }
 
-void TieredStore::SetMakeColdForm(MakeColdForm make_cold_form) {
-  impl_->SetMakeColdForm(std::move(make_cold_form));
-}
-absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
-  return impl_->Put(std::move(page));
-}
-PrefixMatch TieredStore::Lookup(SpaceId space, std::span<const absl::string_view> keys,
-                                bool take_lease) {
-  return impl_->Lookup(space, keys, take_lease);
-}
-void TieredStore::CatchUp() { impl_->CatchUp(); }
-bool TieredStore::Renew(LeaseId lease) { return impl_->Renew(lease); }
-bool TieredStore::Release(LeaseId lease) { return impl_->Release(lease); }
-absl::StatusOr<PageFacts> TieredStore::Find(const PageName& name) { return impl_->Find(name); }
-void TieredStore::Use(const PageName& name) { impl_->Use(name); }
 std::vector<absl::StatusOr<SharedBytes>> TieredStore::Read(const PageName& name, PageNumber number,
                                                            std::span<const uint16_t> indices,
                                                            Checks checks) {
-  return impl_->Read(name, number, indices, checks);
+  const std::optional<Residency::Copies> copies = residency_.CopiesOf(name, number, indices);
+  if (!copies.has_value()) return Movement::NothingFor(indices);
+  Movement::Bodies out = movement_.ReadHottest(*copies, indices, checks);
+  std::vector<uint16_t> doubtful, from_disk;
+  std::vector<size_t> doubtful_at;
+  std::vector<SharedBytes> disk_bodies;
+  for (size_t k = 0; k < indices.size(); ++k) {
+    if (!copies->segments[k].has_value()) continue;
+    if (!out[k].ok()) {
+      doubtful.push_back(indices[k]);
+      doubtful_at.push_back(k);
+    } else if (copies->segments[k]->tiers.Hottest() == TierId::kDisk) {
+      from_disk.push_back(indices[k]);
+      disk_bodies.push_back(*out[k]);
+    }
+  }
+  if (!from_disk.empty()) movement_.Promote(copies->page, from_disk, disk_bodies);
+  if (doubtful.empty()) return out;
+
+  // It may have moved while it was read, or its bytes are bad: look again with nobody moving it.
+  std::optional<Claim> claim = Claim::Take(residency_, copies->page, Wait::kYes);
+  Movement::Bodies again =
+      claim.has_value() ? movement_.Read(*claim, doubtful) : Movement::NothingFor(doubtful);
+  for (size_t j = 0; j < doubtful.size(); ++j) out[doubtful_at[j]] = std::move(again[j]);
+  return out;
 }
-absl::Status TieredStore::Delete(const PageName& name, bool force) {
-  return impl_->Delete(name, force);
-}
-absl::Status TieredStore::Drop(const PageName& name, PageNumber number) {
-  return impl_->Drop(name, number);
-}
-absl::Status TieredStore::Pin(const PageName& name, bool pinned) {
-  return impl_->Pin(name, pinned);
-}
+
+// By claim: whoever moves the page reads its gains without the lock.
 absl::Status TieredStore::SetGains(const PageName& name, PageNumber number,
                                    std::span<const float> gains) {
-  return impl_->SetGains(name, number, gains);
+  std::optional<Claim> claim = Claim::TakeNumber(residency_, name, number);
+  if (!claim.has_value()) return NoSuchPage();
+  if (gains.size() < (*claim)->segment_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(gains.size(), " gains for a page of ", (*claim)->segment_count, " segments"));
+  }
+  claim->Change([&](PageEntry& page) {
+    for (size_t i = 0; i < page.segment_count; ++i) page.segments()[i].facts.gain = gains[i];
+  });
+  return absl::OkStatus();
 }
-absl::Status TieredStore::SaveSpace(const SpaceRecord& space) { return impl_->SaveSpace(space); }
-absl::Status TieredStore::DropSpace(SpaceId space) { return impl_->DropSpace(space); }
-std::vector<SpaceRecord> TieredStore::RecoveredSpaces() { return impl_->RecoveredSpaces(); }
-SpaceId TieredStore::NewSpaceId() { return impl_->NewSpaceId(); }
-StoreUsage TieredStore::Usage() { return impl_->Usage(); }
-StoreUsage TieredStore::Usage(SpaceId space) { return impl_->Usage(space); }
-StoreCounters TieredStore::Counters() { return impl_->Counters(); }
-std::vector<PageName> TieredStore::Pages(SpaceId space) { return impl_->Pages(space); }
-void TieredStore::TellPages(StoreObserver& observer) { impl_->TellPages(observer); }
-std::vector<PageSample> TieredStore::Sample(SpaceId space, size_t max_pages) {
-  return impl_->Sample(space, max_pages);
+
+absl::Status TieredStore::Delete(const PageName& name, bool force) {
+  absl::StatusOr<Claim> claim = Claim::TakeToDelete(residency_, name, force);
+  if (absl::IsFailedPrecondition(claim.status())) return claim.status();
+  const absl::Status was =
+      claim.ok() ? movement_.Truncate(*claim, 0, Why::kDelete) : claim.status();
+  const absl::Status erased = movement_.EraseForgotten(name);
+  return erased.ok() ? was : erased;
 }
-std::vector<PageRef> TieredStore::PageRefs() { return impl_->PageRefs(); }
-uint64_t TieredStore::Scrub(const PageRef& page) { return impl_->Scrub(page); }
+
+absl::Status TieredStore::Drop(const PageName& name, PageNumber number) {
+  std::optional<Claim> claim = Claim::TakeNumber(residency_, name, number);
+  if (!claim.has_value()) return NoSuchPage();
+  return movement_.Truncate(*claim, 0, Why::kDamage);
+}
+
+uint64_t TieredStore::Scrub(const PageRef& page) {
+  std::optional<Claim> claim = Claim::Take(residency_, page, Wait::kNo);
+  if (!claim.has_value()) return 0;
+  const uint64_t bytes = movement_.VerifyCopies(*claim);
+  residency_.Count([&](StoreCounters& counters) { counters.scrubbed_bytes += bytes; });
+  return bytes;
+}
+
 absl::Status TieredStore::Examine(const PageName& name, PageNumber number) {
-  return impl_->Examine(name, number);
+  std::optional<Claim> claim = Claim::TakeNumber(residency_, name, number);
+  if (claim.has_value()) movement_.VerifyCopies(*claim);
+  return claim.has_value() && !claim->gone() ? absl::OkStatus() : NoSuchPage();
 }
-absl::Status TieredStore::Shrink(TierId tier, uint64_t bytes) { return impl_->Shrink(tier, bytes); }
-absl::Status TieredStore::SetBudget(TierId tier, uint64_t bytes) {
-  return impl_->SetBudget(tier, bytes);
+
+absl::Status TieredStore::Flush() {
+  if (!usable(TierId::kDisk)) return absl::OkStatus();
+  const std::vector<PageRef> unwritten = residency_.PagesNotOnDisk();
+  absl::Status first_error = movement_.EraseForgotten();
+  for (const PageRef& page : unwritten) {
+    std::optional<Claim> claim = Claim::Take(residency_, page, Wait::kYes);
+    if (!claim.has_value()) continue;
+    first_error.Update(cooling_.CopyToDisk(*claim, (*claim)->segment_count, Ack::kMemory));
+  }
+  first_error.Update(movement_.Sync());
+  return first_error;
 }
-absl::Status TieredStore::Flush() { return impl_->Flush(); }
-void TieredStore::RunDemotion() { impl_->RunDemotion(); }
-absl::Status TieredStore::CheckInvariants() { return impl_->CheckInvariants(); }
+
+absl::Status TieredStore::SaveSpace(const SpaceRecord& space) {
+  KVSTOW_RETURN_IF_ERROR(residency_.AddSpace(space.id));
+  return movement_.WriteSpace(space);
+}
+
+absl::Status TieredStore::DropSpace(SpaceId space) {
+  if (space == 0) return absl::InvalidArgumentError("space ids start at 1");
+  residency_.DropSpace(space);
+  // A page that gets its cold form meanwhile is found by the next look.
+  bool refused = false;
+  for (std::vector<PageRef> pages; !(pages = residency_.PageRefs(space)).empty();) {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      std::optional<Claim> claim = Claim::Take(residency_, pages[i], Wait::kYes);
+      if (claim.has_value()) movement_.Truncate(*claim, 0, Why::kDelete).IgnoreError();
+      if ((i + 1) % kDropBatch == 0 && !refused) refused = !movement_.EraseForgotten().ok();
+    }
+  }
+  return movement_.EraseSpace(space);
+}
 
 }  // namespace kvstow

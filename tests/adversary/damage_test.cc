@@ -123,8 +123,8 @@ TEST_P(DamagedCopyTest, TheGoodCopyOnDiskIsAHit) {
   }
   ExpectHit();
   EXPECT_EQ(Metric("kvstow_corrupt_pages_total"), 0);
-  EXPECT_GT(server_->store().Counters().corrupt_segments, 0u) << "the copy in memory";
-  EXPECT_EQ(server_->store().Counters().dropped_pages, 0u);
+  EXPECT_GT(server_->store().residency().Counters().corrupt_segments, 0u) << "the copy in memory";
+  EXPECT_EQ(server_->store().residency().Counters().dropped_pages, 0u);
   StopServer();
   StartServer();
   Connect();
@@ -137,16 +137,16 @@ TEST_P(DamagedCopyTest, ALeasedPageKeepsItsGoodCopyToo) {
   ASSERT_EQ(hit.pages, 1u);
   EXPECT_EQ(GetChecked(v1::RAW).status(), v1::HIT);
   ExpectHit();
-  EXPECT_OK(server_->store().CheckInvariants());
+  EXPECT_OK(server_->store().residency().CheckInvariants());
 }
 
 TEST_P(DamagedCopyTest, WithoutAGoodCopyThePageGoes) {
   PutAndDamage();
-  ASSERT_OK(server_->store().SetBudget(TierId::kDisk, 0));
+  ASSERT_OK(server_->store().cooling().SetBudget(TierId::kDisk, 0));
   Fetch fetch(prompt_);
   EXPECT_EQ(worker_->Get("s", 0, fetch.gets).get()[0].outcome, PageOutcome::kCorrupt);
   EXPECT_EQ(GetChecked(v1::RAW).status(), v1::MISS);
-  EXPECT_EQ(server_->store().Usage().pages, 0u);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Exact, DamagedCopyTest, ::testing::Values("raw", "lossless"));
@@ -220,15 +220,15 @@ TEST_P(PutAgainTest, ThePageThatHasTheNameStays) {
     ASSERT_OK(store_->Delete(name, false));
     ASSERT_OK(store_->Put(ToStore(good_, BodiesOf(good_))).status());
     const absl::string_view keys[] = {name.key};
-    number = store_->Lookup(1, keys, /*take_lease=*/GetParam()).pages.at(0).number;
+    number = store_->residency().Lookup(1, keys, /*take_lease=*/GetParam()).pages.at(0).number;
   };
   const v1::PageReply reply = Get(reader, Checks::kReader);
   EXPECT_EQ(reply.status(), v1::HIT) << reply.message();
-  const auto now = store_->Find({.space = 1, .key = prompt_.keys[0]});
+  const auto now = store_->residency().Find({.space = 1, .key = prompt_.keys[0]});
   ASSERT_OK(now.status());
   EXPECT_EQ(now->number, number);
-  EXPECT_EQ(store_->Counters().dropped_pages, 0u);
-  EXPECT_OK(store_->CheckInvariants());
+  EXPECT_EQ(store_->residency().Counters().dropped_pages, 0u);
+  EXPECT_OK(store_->residency().CheckInvariants());
 }
 
 TEST_F(PutAgainTest, APageThatDoesNotDecodeGoes) {
@@ -236,7 +236,7 @@ TEST_F(PutAgainTest, APageThatDoesNotDecodeGoes) {
   ASSERT_OK(store_->Put(Noise()).status());
   EXPECT_EQ(Get(reader, Checks::kReader).status(), v1::CORRUPT);
   EXPECT_EQ(Get(reader, Checks::kStore).status(), v1::MISS);
-  EXPECT_OK(store_->CheckInvariants());
+  EXPECT_OK(store_->residency().CheckInvariants());
 }
 
 INSTANTIATE_TEST_SUITE_P(Leased, PutAgainTest, ::testing::Bool());

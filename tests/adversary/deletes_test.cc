@@ -27,7 +27,7 @@ class DeletesTest : public StoreTest {
   static PrfPage PageIn(SpaceId space, uint64_t key) {
     return {.key = key, .sizes = {20'000, 100}, .space = space};
   }
-  bool IsThere(const PrfPage& page) { return store_->Find(page.name()).ok(); }
+  bool IsThere(const PrfPage& page) { return store_->residency().Find(page.name()).ok(); }
   absl::Status Delete(const PrfPage& page, bool force = false) {
     return store_->Delete(page.name(), force);
   }
@@ -45,7 +45,7 @@ class DeletesTest : public StoreTest {
     }
   }
   bool Recovered(SpaceId id) {
-    const std::vector<SpaceRecord> spaces = store_->RecoveredSpaces();
+    const std::vector<SpaceRecord> spaces = store_->recovered_spaces();
     return std::any_of(spaces.begin(), spaces.end(),
                        [&](const SpaceRecord& space) { return space.id == id; });
   }
@@ -64,13 +64,13 @@ TEST_F(DeletesTest, ARefusedDeleteIsNotAcknowledgedAndNotUndone) {
   EXPECT_FALSE(IsThere(PageOf(1)));
   EXPECT_EQ(Bytes(TierId::kDisk), both) << "its blocks are in the budget until they are free";
   EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_EQ(Bytes(TierId::kDisk), both);
 
   Refuse(false);
   ASSERT_OK(Put(PageOf(3), Ack::kDurable).status());
   EXPECT_FALSE(IsThere(PageOf(1)));
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_EQ(Bytes(TierId::kDisk), both) << "of the second and the third";
   EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kNotFound));
   Kill();
@@ -103,7 +103,7 @@ TEST_F(DeletesTest, APutOfTheSameNameIsNotHarmed) {
     EXPECT_EQ(*Put(PageOf(key, 2), ack), PutOutcome::kStored);
     EXPECT_EQ(ReadBack(PageOf(key, 2)), 2u);
     Refuse(false);
-    store_->RunDemotion();
+    store_->cooling().RunDemotion();
     EXPECT_EQ(*Put(PageOf(key, 2), Ack::kDurable), PutOutcome::kAlreadyThere);
   }
   Kill();
@@ -112,7 +112,7 @@ TEST_F(DeletesTest, APutOfTheSameNameIsNotHarmed) {
     ASSERT_OK(Delete(PageOf(key, 2)));
   }
   Kill();
-  EXPECT_EQ(store_->Usage().pages, 0u) << "nor is there an older one behind it";
+  EXPECT_EQ(store_->residency().Usage().pages, 0u) << "nor is there an older one behind it";
   EXPECT_EQ(Bytes(TierId::kDisk), 0u);
 }
 
@@ -127,7 +127,7 @@ TEST_F(DeletesTest, ADeleteIsNotAcknowledgedBeforeOlderPagesOfItsNameAreGone) {
   Refuse(false);
   EXPECT_THAT(Delete(PageOf(1, 2)), HasCode(StatusCode::kNotFound));
   Kill();
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
 }
 
 // Deletes, puts and kills while the log fails now and then.
@@ -154,12 +154,12 @@ TEST_F(DeletesTest, AcknowledgedDeletesAreNeverUndone) {
     refused += asked.size();
     if (round % 2 == 0) {
       Refuse(false);
-      store_->RunDemotion();
+      store_->cooling().RunDemotion();
       gone.insert(asked.begin(), asked.end());
     }
     Kill();
     for (const uint64_t k : gone) EXPECT_FALSE(IsThere(PageOf(k))) << k;
-    EXPECT_EQ(store_->Counters().damaged_records, 0u);
+    EXPECT_EQ(store_->residency().Counters().damaged_records, 0u);
   }
   EXPECT_GT(refused, 10u);
   EXPECT_GT(gone.size(), 60u);
@@ -174,26 +174,26 @@ TEST_F(DeletesTest, ASpaceIsDroppedUnderFaults) {
   }
   const std::string leased = PageIn(2, 1).name().key;
   const absl::string_view keys[] = {leased};
-  ASSERT_NE(store_->Lookup(2, keys, true).lease, 0u);
-  ASSERT_OK(store_->Pin(PageIn(2, 2).name(), true));
+  ASSERT_NE(store_->residency().Lookup(2, keys, true).lease, 0u);
+  ASSERT_OK(store_->residency().Pin(PageIn(2, 2).name(), true));
 
   Refuse(true);
   const absl::Status dropped = store_->DropSpace(2);
   EXPECT_THAT(dropped, HasCode(StatusCode::kUnavailable));
-  EXPECT_TRUE(store_->Pages(2).empty());
+  EXPECT_TRUE(store_->residency().Pages(2).empty());
   EXPECT_THAT(Put(PageIn(2, 9)).status(), HasCode(StatusCode::kFailedPrecondition));
   EXPECT_THAT(store_->SaveSpace({.id = 2, .bytes = SharedBytes::Take(std::string("more"))}),
               HasCode(StatusCode::kFailedPrecondition));
   Refuse(false);
   ASSERT_OK(Put(PageIn(1, 6), Ack::kDurable).status());
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   Kill();
   EXPECT_FALSE(Recovered(2));
-  EXPECT_TRUE(store_->Pages(2).empty());
-  EXPECT_EQ(store_->NewSpaceId(), 3u);
+  EXPECT_TRUE(store_->residency().Pages(2).empty());
+  EXPECT_EQ(store_->residency().NewSpaceId(), 3u);
   for (uint64_t key = 1; key <= 6; ++key) EXPECT_EQ(ReadBack(PageIn(1, key)), 2u);
-  EXPECT_EQ(Bytes(TierId::kDisk), store_->Usage(1).tiers[2].encoded_bytes);
-  EXPECT_EQ(store_->Counters().damaged_records, 0u);
+  EXPECT_EQ(Bytes(TierId::kDisk), store_->residency().Usage(1).tiers[2].encoded_bytes);
+  EXPECT_EQ(store_->residency().Counters().damaged_records, 0u);
 }
 
 // Wherever the power goes: the space with some pages fewer, or no space, and never pages alone.
@@ -212,13 +212,13 @@ TEST_F(DeletesTest, APowerCutInADropLeavesNoPagesWithoutTheirSpace) {
     store_.reset();
     disk_->PowerOn();
     Reopen();
-    EXPECT_EQ(store_->Counters().damaged_records, 0u) << "pages without their space";
+    EXPECT_EQ(store_->residency().Counters().damaged_records, 0u) << "pages without their space";
     (Recovered(space) ? kept : dropped) += 1;
     if (acked) {
       EXPECT_FALSE(Recovered(space));
     }
     if (!Recovered(space)) {
-      EXPECT_TRUE(store_->Pages(space).empty());
+      EXPECT_TRUE(store_->residency().Pages(space).empty());
     }
     for (uint64_t key = 1; key <= 5; ++key) {
       if (IsThere(PageIn(space, key))) {

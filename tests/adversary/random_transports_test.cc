@@ -234,7 +234,7 @@ class RandomTransportsTest : public GpuPagesTest {
   void Disturb(std::mt19937_64& random) {
     switch (random() % 4) {
       case 0:
-        (void)server_->store().Shrink(TierId::kHost, 64 << 10);
+        (void)server_->store().cooling().Shrink(TierId::kHost, 64 << 10);
         break;
       case 1:
         OtherModel(random() % kSpaces.size());
@@ -310,7 +310,7 @@ TEST_F(RandomTransportsTest, EveryHitIsWhatWasPut) {
   for (Worker& w : workers) threads.emplace_back([&] { Work(w, reads); });
   for (std::thread& t : threads) t.join();
   EXPECT_GE(reads_, reads) << "seed " << seed_base_;
-  EXPECT_TRUE(server_->store().CheckInvariants().ok());
+  EXPECT_TRUE(server_->store().residency().CheckInvariants().ok());
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ TEST_P(TwoModelsTest, ADroppedSpaceTakesItsPagesAlong) {
   const auto dropped = other->DropSpace("llama");
   ASSERT_TRUE(dropped.ok()) << dropped.status();
   EXPECT_EQ(*dropped, a_.pages.size());
-  EXPECT_EQ(server_->store().Usage().pages, 0u);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 0u);
   Fetching gone(GetParam(), *a, a_, 0xee);
   EXPECT_THAT(OutcomesOf(gone.From(*a, "llama")), Each(PageOutcome::kMiss)) << "opened anew";
   ASSERT_TRUE(a->DropSpace("llama").ok());

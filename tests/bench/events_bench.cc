@@ -24,9 +24,9 @@ std::unique_ptr<TieredStore> MakeStore(StoreObserver& observer) {
   TieredStoreOptions options;
   options.budget_bytes = {0, kBudget, 0};
   options.background = false;
+  options.observer = &observer;
   TieredStoreParts parts;
   parts.tiers[1] = MakeMemoryTier(HostDevice());
-  parts.observer = &observer;
   auto store = TieredStore::Open(options, std::move(parts));
   if (!store.ok()) std::abort();
   return *std::move(store);
@@ -61,7 +61,8 @@ void PutBesideEvents(benchmark::State& state) {
   const auto told = MakeStore(queue);
   auto publisher = EventPublisher::Start(
       {.listen = "127.0.0.1:0", .log = {.name = "bench"}}, queue,
-      [](SpaceId) { return EventLog::Label{.model = "model"}; }, [&] { told->TellPages(queue); });
+      [](SpaceId) { return EventLog::Label{.model = "model"}; },
+      [&] { told->residency().TellPages(queue); });
   if (!publisher.ok()) std::abort();
   const SharedBytes body = SharedBytes::Take(std::string(kPageBytes, 'x'));
   uint64_t next_plain = 0, next_told = 0;

@@ -15,7 +15,7 @@
 
 #include "base/digest.h"
 #include "storage/policies/eviction_policy.h"
-#include "storage/store/page_index.h"
+#include "storage/store/residency/page_index.h"
 
 namespace kvstow {
 namespace {

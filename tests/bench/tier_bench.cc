@@ -262,7 +262,7 @@ void BM_Store(benchmark::State& state, Store where, bool write, Ack ack) {
   const auto read_all = [&] {
     for (uint64_t i = 0; i < kSegments; ++i) {
       const PageName name{.space = 1, .key = std::to_string(1 + i * 37 % kSegments)};
-      const auto facts = (*store)->Find(name);
+      const auto facts = (*store)->residency().Find(name);
       const uint16_t base = 0;
       if (!facts.ok() || !(*store)->Read(name, facts->number, {&base, 1})[0].ok()) {
         state.SkipWithError("read failed");
@@ -341,7 +341,8 @@ void BM_Recovery(benchmark::State& state) {
     state.ResumeTiming();
     store = open();
   }
-  if (store == nullptr || store->Usage().pages != pages) state.SkipWithError("pages are missing");
+  if (store == nullptr || store->residency().Usage().pages != pages)
+    state.SkipWithError("pages are missing");
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * pages));
 }
 BENCHMARK(BM_Recovery)->Unit(benchmark::kMillisecond)->UseRealTime();

@@ -55,7 +55,7 @@ class CorruptionTest : public StoreTest {
     return good;
   }
   uint64_t Noticed() {
-    const StoreCounters counters = store_->Counters();
+    const StoreCounters counters = store_->residency().Counters();
     return counters.corrupt_segments + counters.lost_segments + counters.damaged_records;
   }
   void ExpectItGoesOn() {
@@ -80,7 +80,7 @@ TEST_F(CorruptionTest, FlippedBitsInSegmentFilesUnderARunningStore) {
   const size_t good = ReadAll();
   EXPECT_LT(good, kPages * 3);
   EXPECT_GT(good, 0u);
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+  EXPECT_GT(store_->residency().Counters().corrupt_segments, 0u);
   EXPECT_EQ(ReadAll(), good) << "what was dropped is not found again";
   ExpectItGoesOn();
 }

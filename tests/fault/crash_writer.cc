@@ -37,8 +37,8 @@ int Run(const std::string& folder, uint64_t first_key) {
   auto store =
       TieredStore::Open({.budget_bytes = {0, 1 << 20, uint64_t{1} << 30}}, std::move(parts));
   if (!store.ok() || !(*store)->SaveSpace({.id = 1}).ok()) return 1;
-  (*store)->SetMakeColdForm([](const PageName& name, const SharedBytes&,
-                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
+  (*store)->cooling().SetMakeColdForm([](const PageName& name, const SharedBytes&,
+                                         std::span<const SharedBytes>) -> std::optional<ColdForm> {
     return CrashColdPage(std::stoull(name.key.substr(4))).ToColdForm();
   });
   std::printf("ready\n");

@@ -55,13 +55,13 @@ class DamageTest : public StoreTest {
     }
   }
   void ExpectMissesThatCount(uint64_t first) {
-    const uint64_t corrupt = store_->Counters().corrupt_segments;
+    const uint64_t corrupt = store_->residency().Counters().corrupt_segments;
     for (uint64_t key = first; key < first + kPages; ++key) {
       const auto it = damaged_.find(key);
       EXPECT_EQ(ReadUnchecked(PageOf(key)), it == damaged_.end() ? 3 : it->second) << key;
     }
-    EXPECT_EQ(store_->Counters().corrupt_segments, corrupt + damaged_.size());
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments, corrupt + damaged_.size());
+    EXPECT_OK(store_->residency().CheckInvariants());
     done_ += damaged_.size();
     damaged_.clear();
     for (uint64_t key = first; key < first + kPages; ++key) {
@@ -174,8 +174,8 @@ TEST_F(DamageTest, InTheLog) {
       good += segments;
     }
     EXPECT_LT(good, 60u) << "the damage was not noticed";
-    counted += store_->Counters().damaged_logs;
-    EXPECT_TRUE(store_->Counters().damaged_logs == 1 || good == 57)
+    counted += store_->residency().Counters().damaged_logs;
+    EXPECT_TRUE(store_->residency().Counters().damaged_logs == 1 || good == 57)
         << "byte " << at << " of " << bytes.size();
     store_.reset();
     fs::remove_all(dir_.path() + "/db");

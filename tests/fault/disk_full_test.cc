@@ -45,7 +45,7 @@ TEST_F(DiskFullTest, ReadsGoOnAndWritesResume) {
   }
   EXPECT_THAT(refused, HasCode(StatusCode::kResourceExhausted));
   EXPECT_THAT(std::string(refused.message()), HasSubstr(dir_.path()));
-  EXPECT_EQ(store_->Find(page_of(key).name()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store_->residency().Find(page_of(key).name()).status().code(), StatusCode::kNotFound);
   for (uint64_t k = 1; k < key; ++k) EXPECT_EQ(ReadBack(page_of(k)), 2u) << k;
   EXPECT_OK(store_->Put(page_of(2000).ToStore()).status()) << "memory does not need the disk";
 

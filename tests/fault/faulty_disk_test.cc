@@ -95,7 +95,9 @@ TEST_F(FaultyDiskTest, NothingLeftForTheLogAndFlushesMeanwhile) {
     ASSERT_OK(store_->Flush());
     if (round == 0) Reopen();
     for (const uint64_t k : acked) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
-    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments +
+                  store_->residency().Counters().lost_segments,
+              0u);
     for (uint64_t k = 1; k <= key; ++k) store_->Delete(PageOf(k).name(), true).IgnoreError();
   }
 }
@@ -104,7 +106,7 @@ TEST_F(FaultyDiskTest, AStalledDiskDoesNotHoldUpMemory) {
   Open(0, 4 << 20, 64 << 20);
   ASSERT_OK(Put(PageOf(1)).status());
   ASSERT_OK(store_->Flush());
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   ASSERT_OK(Put(PageOf(2)).status());
 
   disk_->StallReads(true);
@@ -120,7 +122,7 @@ TEST_F(FaultyDiskTest, AStalledDiskDoesNotHoldUpMemory) {
   disk_->WaitForStalled();
   EXPECT_EQ(ReadUnchecked(PageOf(3)), 2u);
   EXPECT_OK(store_->Put(PageOf(5).ToStore()).status());
-  EXPECT_EQ(store_->Find(PageOf(4).name()).status().code(), StatusCode::kNotFound)
+  EXPECT_EQ(store_->residency().Find(PageOf(4).name()).status().code(), StatusCode::kNotFound)
       << "not before it is on disk";
   disk_->StallWrites(false);
   writer.join();
@@ -144,7 +146,7 @@ TEST_F(FaultyDiskTest, NowAndThenAWriteFails) {
     disk_->write_errors_one_in = 0;
     Reopen();
     for (const uint64_t k : acked) EXPECT_EQ(ReadUnchecked(PageOf(k)), 2u) << k;
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_OK(store_->residency().CheckInvariants());
   }
   EXPECT_GT(failed, 0u);
   EXPECT_GT(acked.size(), 50u);
@@ -183,8 +185,10 @@ TEST_F(FaultyDiskTest, NowAndThenTheLogFails) {
     for (const auto& keys : acked) {
       for (const uint64_t key : keys) EXPECT_EQ(ReadUnchecked(PageOf(key)), 2u) << key;
     }
-    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments +
+                  store_->residency().Counters().lost_segments,
+              0u);
+    EXPECT_OK(store_->residency().CheckInvariants());
   }
   EXPECT_GT(failed, 20u);
 }
@@ -202,7 +206,7 @@ TEST_F(FaultyDiskTest, ReadsThatLie) {
   EXPECT_LT(good, 400u);
   EXPECT_GT(good, 200u);
   EXPECT_GT(disk_->flips(), 20u);
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+  EXPECT_GT(store_->residency().Counters().corrupt_segments, 0u);
 }
 
 }  // namespace

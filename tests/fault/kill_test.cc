@@ -49,7 +49,7 @@ class KillTest : public StoreTest {
   // The form in which a page is there.
   PrfPage FormOf(uint64_t key) {
     const PrfPage hot = CrashPage(key), cold = CrashColdPage(key);
-    const auto facts = store_->Find(hot.name());
+    const auto facts = store_->residency().Find(hot.name());
     const bool is_cold =
         facts.ok() && AsString(facts->header.span()) == AsString(cold.ToStore().header.span());
     cold_ += is_cold ? 1 : 0;
@@ -91,21 +91,24 @@ TEST_F(KillTest, AcknowledgedPutsSurvive) {
     Listen(~size_t{0});  // what was on its way through the pipe
     std::fclose(out_);
     Reopen();
-    EXPECT_EQ(store_->Counters().damaged_records, 0u);
+    EXPECT_EQ(store_->residency().Counters().damaged_records, 0u);
     for (const uint64_t key : acked_) {
       const PrfPage page = FormOf(key);
       ASSERT_EQ(ReadUnchecked(page), page.sizes.size()) << "key " << key << " was acknowledged";
     }
     for (const uint64_t key : deleted_) {
-      EXPECT_FALSE(store_->Find(CrashPage(key).name()).ok()) << "key " << key << " was deleted";
+      EXPECT_FALSE(store_->residency().Find(CrashPage(key).name()).ok())
+          << "key " << key << " was deleted";
     }
     // What was not acknowledged may be there too; then it is whole and right.
-    for (const PageName& name : store_->Pages(1)) {
+    for (const PageName& name : store_->residency().Pages(1)) {
       const PrfPage page = FormOf(std::stoull(name.key.substr(4)));
       EXPECT_EQ(ReadUnchecked(page), page.sizes.size()) << name.key;
     }
-    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments +
+                  store_->residency().Counters().lost_segments,
+              0u);
+    EXPECT_OK(store_->residency().CheckInvariants());
     store_.reset();
   }
   EXPECT_GE(acked_.size(), cycles * 10);

@@ -24,8 +24,8 @@ class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64
   };
 
   void SetCold() {
-    store_->SetMakeColdForm([](const PageName& name, const SharedBytes&,
-                               std::span<const SharedBytes>) -> std::optional<ColdForm> {
+    store_->cooling().SetMakeColdForm([](const PageName& name, const SharedBytes&,
+                                         std::span<const SharedBytes>) -> std::optional<ColdForm> {
       return CrashColdPage(std::stoull(name.key.substr(4))).ToColdForm();
     });
   }
@@ -66,7 +66,7 @@ class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64
     }
     std::atomic<bool> done = false;
     std::thread demoter([&] {
-      while (!done) store_->RunDemotion();
+      while (!done) store_->cooling().RunDemotion();
     });
     for (std::thread& writer : writers) writer.join();
     done = true;
@@ -75,7 +75,7 @@ class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64
   // Whether the page is there, in one form, whole.
   bool IsThere(uint64_t key) {
     PrfPage page = CrashPage(key);
-    const auto facts = store_->Find(page.name());
+    const auto facts = store_->residency().Find(page.name());
     if (!facts.ok()) return false;
     const PrfPage cold = CrashColdPage(key);
     if (AsString(facts->header.span()) == AsString(cold.ToStore().header.span())) page = cold;
@@ -83,7 +83,7 @@ class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64
     return true;
   }
   void Check() {
-    EXPECT_EQ(store_->Counters().damaged_records, 0u);
+    EXPECT_EQ(store_->residency().Counters().damaged_records, 0u);
     size_t began = 0;  // of the last put that survived
     std::vector<bool> there;
     for (const Acked& put : acked_) {
@@ -101,12 +101,14 @@ class PowerCutTest : public StoreTest, public testing::WithParamInterface<uint64
     }
     survivors_.clear();
     acked_.clear();
-    for (const PageName& name : store_->Pages(1)) {
+    for (const PageName& name : store_->residency().Pages(1)) {
       const uint64_t key = std::stoull(name.key.substr(4));
       if (IsThere(key)) survivors_.push_back(key);
     }
-    EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments +
+                  store_->residency().Counters().lost_segments,
+              0u);
+    EXPECT_OK(store_->residency().CheckInvariants());
   }
 
   Mutex mu_;
@@ -154,8 +156,8 @@ TEST_F(PowerCutTruncation, LeavesNoRecordWithoutBodies) {
   Open(0, 64 * kKiB, 64 * kKiB);
   const PrfPage page{.key = 1, .sizes = {8000, 8000, 8000}};
   ASSERT_OK(Put(page).status());
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 17'000));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 17'000));
   ASSERT_EQ(ReadBack(page), 2u);
   const PrfPage synced{.key = 2, .sizes = {1000}};
   ASSERT_OK(Put(synced, Ack::kDurable).status());
@@ -165,7 +167,7 @@ TEST_F(PowerCutTruncation, LeavesNoRecordWithoutBodies) {
   Reopen();
   EXPECT_EQ(ReadBack(synced), 1u);
   EXPECT_EQ(ReadBack(page), 2u) << "the durable one was acknowledged after it";
-  EXPECT_EQ(store_->Counters().lost_segments, 0u);
+  EXPECT_EQ(store_->residency().Counters().lost_segments, 0u);
 }
 
 class FirstOpenTest : public StoreTest {

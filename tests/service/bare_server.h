@@ -65,7 +65,7 @@ class BareServer {
   std::unique_ptr<TieredStore> store_;
   Spaces spaces_{{},
                  calibrations_,
-                 [this] { return store_->NewSpaceId(); },
+                 [this] { return store_->residency().NewSpaceId(); },
                  [this](const SpaceRecord& record) { return store_->SaveSpace(record); }};
   Staging staging_{{}};
   AttentionPool attention_{1 << 20};

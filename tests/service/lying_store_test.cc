@@ -71,7 +71,7 @@ TEST_F(LyingStoreTest, VerifyFindsItAndSaysSo) {
   EXPECT_EQ(progress.pages(), 21u);
   EXPECT_EQ(progress.corrupt_pages(), 1u);
   EXPECT_GT(progress.bytes(), 10 * kPageBytes);
-  EXPECT_EQ(server_->store().Usage().pages, 20u);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 20u);
 }
 
 }  // namespace

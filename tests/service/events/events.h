@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "storage/store/store_observer.h"
+#include "storage/store/residency/store_observer.h"
 
 namespace kvstow::testing {
 

@@ -130,7 +130,7 @@ class ReportTest : public ServerTest {
     return {response.results().begin(), response.results().end()};
   }
   std::vector<float> Gains(const std::string& key) {
-    const auto facts = server_->store().Find({.space = 1, .key = key});
+    const auto facts = server_->store().residency().Find({.space = 1, .key = key});
     EXPECT_TRUE(facts.ok()) << facts.status();
     std::vector<float> out;
     for (const SegmentFacts& s : facts->segments) out.push_back(s.gain);
@@ -163,7 +163,7 @@ TEST_F(ReportTest, AReportRaisesTheGainsOfItsLayersAndChangesNoByte) {
   const PageOut again = client_->Get("s", {Ask("p")}).pages[0];
   EXPECT_EQ(again.data, page.data);
   EXPECT_EQ(again.reply.estimated_error(), page.reply.estimated_error());
-  EXPECT_TRUE(server_->store().CheckInvariants().ok());
+  EXPECT_TRUE(server_->store().residency().CheckInvariants().ok());
   EXPECT_EQ(Metric("kvstow_attention_reports_total{result=\"hit\"}"), 2);
 }
 

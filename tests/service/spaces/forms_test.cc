@@ -122,7 +122,7 @@ TEST_F(FormsTest, ARestartBringsBackEitherFormAndNothingIsMadeTwice) {
   for (uint32_t i = 0; i < 12; ++i) before.push_back(Get(i));
   StopServer();
   StartServer();
-  EXPECT_EQ(server_->store().Usage().pages, 12u);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 12u);
   const auto expect_as_before = [&] {
     for (uint32_t i = 0; i < 12; ++i) {
       const PageOut got = Get(i);

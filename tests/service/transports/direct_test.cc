@@ -352,7 +352,7 @@ TEST_F(DirectTest, APageThatStopsHalfWayLeavesNothing) {
   ASSERT_TRUE(socket().Send(PutOf("k", raw), {}, raw.size() + sizeof(Digest128), Soon()).ok());
   EXPECT_EQ(Ended(/*by_itself=*/false).code(), absl::StatusCode::kUnavailable) << "it went";
   ExpectNothingStaged();
-  EXPECT_EQ(server_.store().Usage().pages, 0u);
+  EXPECT_EQ(server_.store().residency().Usage().pages, 0u);
 }
 
 // Frames that are cut, flipped, or noise: whatever comes, the server takes the next connection.

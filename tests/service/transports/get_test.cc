@@ -254,7 +254,7 @@ TEST_F(GetTest, ALeaseLetsPagesBeFetchedUntilItEnds) {
     EXPECT_EQ(page.reply.status(), v1::EXPIRED);
     EXPECT_THAT(page.reply.message(), HasSubstr("look the pages up again"));
   }
-  EXPECT_EQ(server_->store().Usage().leases, 0u);
+  EXPECT_EQ(server_->store().residency().Usage().leases, 0u);
 }
 
 TEST_F(GetTest, LookupStopsAtTheFirstGap) {

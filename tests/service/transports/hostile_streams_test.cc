@@ -253,7 +253,8 @@ TEST_F(HostileStreamsTest, LeaveWholePagesAndNothingElse) {
   }));
   EXPECT_EQ(server_->staging().staged_bytes(), 0u);
   EXPECT_EQ(server_->staging().open_tickets(), 0u);
-  EXPECT_TRUE(server_->store().CheckInvariants().ok()) << server_->store().CheckInvariants();
+  EXPECT_TRUE(server_->store().residency().CheckInvariants().ok())
+      << server_->store().residency().CheckInvariants();
   size_t whole = 0;
   for (const PageIn& page : pages_) {
     const auto got = client_->Get("s", {Ask(page.key)});

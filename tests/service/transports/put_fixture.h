@@ -26,7 +26,7 @@ class PutTest : public ServerTest {
     EXPECT_TRUE(Eventually([&] { return Metric("kvstow_open_streams{method=\"put\"}") == 0; }));
     EXPECT_EQ(server_->staging().staged_bytes(), 0u);
     EXPECT_EQ(server_->staging().open_tickets(), 0u);
-    EXPECT_EQ(server_->store().Usage().pages, pages);
+    EXPECT_EQ(server_->store().residency().Usage().pages, pages);
   }
 };
 

@@ -23,7 +23,7 @@ class BadInputTest : public StoreTest {
     parts.catalog = disk_.NewCatalog();
   }
   void ExpectBudgetsHold() {
-    for (const TierUsage& tier : store_->Usage().tiers) {
+    for (const TierUsage& tier : store_->residency().Usage().tiers) {
       EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);
     }
   }
@@ -36,7 +36,7 @@ TEST_F(BadInputTest, ABudgetOfNothingLeavesATierOutAndNoneAtAllIsRefused) {
   Open(0, 0, 4 * kPage);
   ASSERT_OK(Put({.key = 1}).status());
   EXPECT_EQ(PagesIn(TierId::kDisk), 1u);
-  EXPECT_OK(store_->Shrink(TierId::kGpu, 0)) << "there is nothing in it";
+  EXPECT_OK(store_->cooling().Shrink(TierId::kGpu, 0)) << "there is nothing in it";
   EXPECT_EQ(ReadBack({.key = 1}), 3u);
 }
 
@@ -47,22 +47,22 @@ TEST_F(BadInputTest, BudgetsSmallerThanAPageTakeNoneAndHoldWhatFits) {
     EXPECT_EQ(PagesIn(TierId::kHost), 0u);
     ExpectBudgetsHold();
   }
-  EXPECT_GT(store_->Usage().pages, 1u);
+  EXPECT_GT(store_->residency().Usage().pages, 1u);
   const PrfPage small{.key = 100, .sizes = {200, 100}};
   ASSERT_OK(Put(small).status());
   EXPECT_EQ(PagesIn(TierId::kHost), 1u);
   EXPECT_EQ(ReadBack(small), 2u);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   EXPECT_EQ(ReadBack(small), 2u);
 }
 
 TEST_F(BadInputTest, APageLargerThanEveryTierIsRefusedAndCostsNobodyAnything) {
   Open(2 * kPage, 3 * kPage, 4 * kPage);
   for (uint64_t key = 1; key <= 6; ++key) ASSERT_OK(Put({.key = key}).status());
-  const StoreUsage before = store_->Usage();
+  const StoreUsage before = store_->residency().Usage();
   const PrfPage huge{.key = 100, .sizes = {20'000}};
   EXPECT_THAT(Put(huge).status(), HasCode(StatusCode::kResourceExhausted));
-  EXPECT_EQ(store_->Usage(), before);
+  EXPECT_EQ(store_->residency().Usage(), before);
 }
 
 TEST_F(BadInputTest, ABudgetLoweredWhileRunningIsReachedAndHeldAtTheNextStart) {
@@ -71,20 +71,20 @@ TEST_F(BadInputTest, ABudgetLoweredWhileRunningIsReachedAndHeldAtTheNextStart) {
     ASSERT_OK(Put({.key = key}, key % 2 == 0 ? Ack::kProcess : Ack::kMemory).status());
   }
   for (const uint64_t pages : {10, 3, 1, 0}) {
-    ASSERT_OK(store_->Shrink(TierId::kHost, pages * kPage));
+    ASSERT_OK(store_->cooling().Shrink(TierId::kHost, pages * kPage));
     EXPECT_LE(Bytes(TierId::kHost), pages * kPage);
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_OK(store_->residency().CheckInvariants());
   }
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 12 * kPage));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 12 * kPage));
   EXPECT_LE(Bytes(TierId::kDisk), 12 * kPage);
   // A disk that holds more than it may: the first round of demotion brings it down.
   options_.budget_bytes = {0, 20 * kPage, 5 * kPage};
   Reopen();
   EXPECT_GT(Bytes(TierId::kDisk), 5 * kPage);
-  EXPECT_OK(store_->CheckInvariants());
-  store_->RunDemotion();
+  EXPECT_OK(store_->residency().CheckInvariants());
+  store_->cooling().RunDemotion();
   ExpectBudgetsHold();
-  EXPECT_GT(store_->Usage().pages, 0u);
+  EXPECT_GT(store_->residency().Usage().pages, 0u);
   EXPECT_OK(Put({.key = 50}, Ack::kProcess).status());
 }
 
@@ -95,8 +95,8 @@ TEST_F(BadInputTest, ABudgetMayBeSetWhileRunning) {
   }
   // Lowered, it is reached at once; raised, it is used at once; below one page nothing fits.
   for (const uint64_t bytes : {4 * kPage, kPage / 2, uint64_t{0}, 15 * kPage}) {
-    ASSERT_OK(store_->SetBudget(TierId::kHost, bytes));
-    EXPECT_EQ(store_->Usage().tiers[1].budget_bytes, bytes);
+    ASSERT_OK(store_->cooling().SetBudget(TierId::kHost, bytes));
+    EXPECT_EQ(store_->residency().Usage().tiers[1].budget_bytes, bytes);
     ExpectBudgetsHold();
     for (uint64_t key = 100; key < 110; ++key) {
       EXPECT_OK(Put({.key = bytes + key}).status()) << "the disk takes what memory cannot";
@@ -104,28 +104,29 @@ TEST_F(BadInputTest, ABudgetMayBeSetWhileRunning) {
     }
   }
   EXPECT_GT(Bytes(TierId::kHost), 9 * kPage);
-  ASSERT_OK(store_->SetBudget(TierId::kDisk, 0));
+  ASSERT_OK(store_->cooling().SetBudget(TierId::kDisk, 0));
   EXPECT_EQ(Bytes(TierId::kDisk), 0u);
   EXPECT_THAT(Put({.key = 500}, Ack::kProcess).status(), HasCode(StatusCode::kFailedPrecondition));
   ASSERT_OK(Put({.key = 501}).status());
   // What is leased stays until the lease ends; then the background brings it down.
   const LeaseId lease = Lease(501);
-  ASSERT_OK(store_->SetBudget(TierId::kHost, 0));
-  EXPECT_EQ(store_->Usage().pages, 1u);
-  EXPECT_OK(store_->CheckInvariants());
+  ASSERT_OK(store_->cooling().SetBudget(TierId::kHost, 0));
+  EXPECT_EQ(store_->residency().Usage().pages, 1u);
+  EXPECT_OK(store_->residency().CheckInvariants());
   EXPECT_THAT(Put({.key = 502}).status(), HasCode(StatusCode::kResourceExhausted));
   // With a disk again it may move there.
-  ASSERT_OK(store_->SetBudget(TierId::kDisk, 4 * kPage));
-  store_->RunDemotion();
+  ASSERT_OK(store_->cooling().SetBudget(TierId::kDisk, 4 * kPage));
+  store_->cooling().RunDemotion();
   EXPECT_EQ(Bytes(TierId::kHost), 0u);
   EXPECT_EQ(ReadBack({.key = 501}), 3u);
-  ASSERT_OK(store_->SetBudget(TierId::kDisk, 0));
-  EXPECT_EQ(store_->Usage().pages, 1u);
-  EXPECT_TRUE(store_->Release(lease));
-  store_->RunDemotion();
-  EXPECT_EQ(store_->Usage().pages, 0u);
-  EXPECT_THAT(store_->SetBudget(TierId::kGpu, 1), HasCode(StatusCode::kFailedPrecondition));
-  EXPECT_OK(store_->SetBudget(TierId::kGpu, 0));
+  ASSERT_OK(store_->cooling().SetBudget(TierId::kDisk, 0));
+  EXPECT_EQ(store_->residency().Usage().pages, 1u);
+  EXPECT_TRUE(store_->residency().Release(lease));
+  store_->cooling().RunDemotion();
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
+  EXPECT_THAT(store_->cooling().SetBudget(TierId::kGpu, 1),
+              HasCode(StatusCode::kFailedPrecondition));
+  EXPECT_OK(store_->cooling().SetBudget(TierId::kGpu, 0));
 }
 
 TEST_F(BadInputTest, BudgetsSetUnderLoadHoldAndSumsStayExact) {
@@ -144,7 +145,7 @@ TEST_F(BadInputTest, BudgetsSetUnderLoadHoldAndSumsStayExact) {
         } else {
           const LeaseId lease = Lease(page.key);
           ReadUnchecked({.key = page.key});
-          if (lease != 0) store_->Release(lease);
+          if (lease != 0) store_->residency().Release(lease);
         }
       }
     });
@@ -153,16 +154,16 @@ TEST_F(BadInputTest, BudgetsSetUnderLoadHoldAndSumsStayExact) {
   for (int i = 0; i < 150; ++i) {
     const auto t = static_cast<TierId>(random() % kTiers);
     const uint64_t budgets[] = {0, kPage / 2, 3 * kPage, 12 * kPage};
-    EXPECT_OK(store_->SetBudget(t, budgets[random() % 4]));
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_OK(store_->cooling().SetBudget(t, budgets[random() % 4]));
+    EXPECT_OK(store_->residency().CheckInvariants());
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();
   for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) {
-    ASSERT_OK(store_->SetBudget(t, 0));
+    ASSERT_OK(store_->cooling().SetBudget(t, 0));
   }
-  store_->RunDemotion();
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  store_->cooling().RunDemotion();
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
   for (const TierId t : {TierId::kGpu, TierId::kHost, TierId::kDisk}) EXPECT_EQ(Bytes(t), 0u);
 }
 
@@ -179,13 +180,13 @@ TEST_F(BadInputTest, ClocksThatJumpMoveTheEndsOfLeasesAndSpoilNoSums) {
     ExpectBudgetsHold();
   }
   EXPECT_EQ(ReadBack({.key = 1}), 3u);
-  EXPECT_FALSE(store_->Renew(of_the_past));
-  EXPECT_TRUE(store_->Renew(lease));
+  EXPECT_FALSE(store_->residency().Renew(of_the_past));
+  EXPECT_TRUE(store_->residency().Renew(lease));
   clock_.Advance(hours(24 * 365 * 2));
-  EXPECT_FALSE(store_->Renew(lease));
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  EXPECT_EQ(store_->Usage().leases, 0u);
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_FALSE(store_->residency().Renew(lease));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->residency().Usage().leases, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
 }
 
 TEST_F(BadInputTest, AStormOfLeasesBlocksNothingForLongerThanItsTtl) {
@@ -198,17 +199,17 @@ TEST_F(BadInputTest, AStormOfLeasesBlocksNothingForLongerThanItsTtl) {
   }
   std::vector<LeaseId> leases;
   for (uint64_t i = 0; i < kLeases; ++i)
-    leases.push_back(store_->Lookup(1, Views(keys), true).lease);
-  EXPECT_EQ(store_->Usage().leases, kLeases);
-  EXPECT_THAT(store_->Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
-  for (uint64_t i = 0; i < kLeases / 2; ++i) EXPECT_TRUE(store_->Release(leases[i]));
-  EXPECT_FALSE(store_->Release(leases[0]));
-  EXPECT_EQ(store_->Usage().pages, kPages);
-  EXPECT_OK(store_->CheckInvariants());
+    leases.push_back(store_->residency().Lookup(1, Views(keys), true).lease);
+  EXPECT_EQ(store_->residency().Usage().leases, kLeases);
+  EXPECT_THAT(store_->cooling().Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
+  for (uint64_t i = 0; i < kLeases / 2; ++i) EXPECT_TRUE(store_->residency().Release(leases[i]));
+  EXPECT_FALSE(store_->residency().Release(leases[0]));
+  EXPECT_EQ(store_->residency().Usage().pages, kPages);
+  EXPECT_OK(store_->residency().CheckInvariants());
   clock_.Advance(options_.lease_ttl);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  EXPECT_EQ(store_->Usage().leases, 0u);
-  EXPECT_EQ(store_->Counters().expired_leases, kLeases / 2);
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->residency().Usage().leases, 0u);
+  EXPECT_EQ(store_->residency().Counters().expired_leases, kLeases / 2);
 }
 
 TEST_F(BadInputTest, ManySmallPagesTakeNoMoreIndexThanTheyMay) {
@@ -216,31 +217,31 @@ TEST_F(BadInputTest, ManySmallPagesTakeNoMoreIndexThanTheyMay) {
   Open(0, 64 * kKiB, 16 << 20);
   for (uint64_t key = 1; key <= 2000; ++key) {
     ASSERT_OK(store_->Put(PrfPage{.key = key, .sizes = {24}}.ToStore(Ack::kProcess)).status());
-    ASSERT_LE(store_->Usage().index_bytes, options_.index_bytes + 300);
+    ASSERT_LE(store_->residency().Usage().index_bytes, options_.index_bytes + 300);
   }
-  EXPECT_GT(store_->Usage().pages, 50u);
-  EXPECT_OK(store_->CheckInvariants());
+  EXPECT_GT(store_->residency().Usage().pages, 50u);
+  EXPECT_OK(store_->residency().CheckInvariants());
 
   // A restart with less reaches that too.
   options_.index_bytes /= 2;
   Reopen();
-  EXPECT_GT(store_->Usage().index_bytes, options_.index_bytes);
-  store_->RunDemotion();
-  EXPECT_LE(store_->Usage().index_bytes, options_.index_bytes);
+  EXPECT_GT(store_->residency().Usage().index_bytes, options_.index_bytes);
+  store_->cooling().RunDemotion();
+  EXPECT_LE(store_->residency().Usage().index_bytes, options_.index_bytes);
 
   // Where all are pinned, one more is refused, and nothing is forgotten.
-  const std::vector<PageName> pages = store_->Pages(0);
-  for (const PageName& page : pages) ASSERT_OK(store_->Pin(page, true));
+  const std::vector<PageName> pages = store_->residency().Pages(0);
+  for (const PageName& page : pages) ASSERT_OK(store_->residency().Pin(page, true));
   options_.index_bytes = 300;
   absl::Status refused;
   for (uint64_t key = 3000; refused.ok() && key < 3100; ++key) {
     const PrfPage page{.key = key, .sizes = {24}};
     refused = store_->Put(page.ToStore(Ack::kProcess)).status();
     if (!refused.ok()) break;
-    ASSERT_OK(store_->Pin(page.name(), true));
+    ASSERT_OK(store_->residency().Pin(page.name(), true));
   }
   EXPECT_THAT(refused, HasCode(absl::StatusCode::kResourceExhausted));
-  for (const PageName& page : pages) EXPECT_OK(store_->Find(page).status());
+  for (const PageName& page : pages) EXPECT_OK(store_->residency().Find(page).status());
 }
 
 TEST_F(BadInputTest, AHundredThousandPagesOfOneToken) {
@@ -259,18 +260,18 @@ TEST_F(BadInputTest, AHundredThousandPagesOfOneToken) {
     page.bodies = {body};
     ASSERT_OK(store_->Put(std::move(page)).status());
     if (n % 10'000 == 0) {
-      EXPECT_OK(store_->CheckInvariants());
+      EXPECT_OK(store_->residency().CheckInvariants());
     }
   }
   ExpectBudgetsHold();
-  const StoreUsage usage = store_->Usage();
+  const StoreUsage usage = store_->residency().Usage();
   EXPECT_EQ(usage.tiers[1].encoded_bytes, 40 * usage.tiers[1].segments);
   EXPECT_EQ(usage.tiers[2].encoded_bytes, 40 * usage.tiers[2].segments);
   EXPECT_GT(usage.pages, (1 << 20) / 40);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 0));
-  EXPECT_EQ(store_->Usage().pages, 0u);
-  EXPECT_EQ(store_->Usage().encoded_bytes, 0u);
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 0));
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().encoded_bytes, 0u);
 }
 
 TEST_F(BadInputTest, ParentsThatCannotBeAreIgnored) {
@@ -282,8 +283,8 @@ TEST_F(BadInputTest, ParentsThatCannotBeAreIgnored) {
   PageToStore page = PrfPage{.key = 20}.ToStore();
   page.parent_key = std::string(100, 'p');
   EXPECT_THAT(store_->Put(page).status(), HasCode(StatusCode::kInvalidArgument));
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
 }
 
 }  // namespace

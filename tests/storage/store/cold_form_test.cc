@@ -21,19 +21,20 @@ class ColdFormTest : public StoreTest {
     SetColdForms();
   }
   void SetColdForms() {
-    store_->SetMakeColdForm([this](const PageName& name, const SharedBytes& header,
-                                   std::span<const SharedBytes> bodies) -> std::optional<ColdForm> {
-      const PrfPage hot{.key = std::stoull(name.key.substr(4)), .hot = true};
-      EXPECT_EQ(AsString(header.span()), AsString(hot.ToStore().header.span()));
-      EXPECT_EQ(bodies.size(), hot.sizes.size());
-      for (size_t i = 0; i < bodies.size(); ++i) {
-        EXPECT_EQ(hot.WhatIs(i, bodies[i].span()), "");
-      }
-      ++made_;
-      if (while_making_) while_making_();
-      if (cold_segment_ == 0) return std::nullopt;
-      return Cold(hot.key).ToColdForm();
-    });
+    store_->cooling().SetMakeColdForm(
+        [this](const PageName& name, const SharedBytes& header,
+               std::span<const SharedBytes> bodies) -> std::optional<ColdForm> {
+          const PrfPage hot{.key = std::stoull(name.key.substr(4)), .hot = true};
+          EXPECT_EQ(AsString(header.span()), AsString(hot.ToStore().header.span()));
+          EXPECT_EQ(bodies.size(), hot.sizes.size());
+          for (size_t i = 0; i < bodies.size(); ++i) {
+            EXPECT_EQ(hot.WhatIs(i, bodies[i].span()), "");
+          }
+          ++made_;
+          if (while_making_) while_making_();
+          if (cold_segment_ == 0) return std::nullopt;
+          return Cold(hot.key).ToColdForm();
+        });
   }
   PrfPage Cold(uint64_t key) const {
     return {.key = key, .version = 1001, .sizes = {cold_segment_, cold_segment_}};
@@ -52,7 +53,7 @@ class ColdFormTest : public StoreTest {
   }
   // "hot" or "cold" with all of its bytes, "" for a miss.
   std::string Form(uint64_t key) {
-    const auto facts = store_->Find(PrfPage{.key = key}.name());
+    const auto facts = store_->residency().Find(PrfPage{.key = key}.name());
     if (!facts.ok()) return "";
     EXPECT_EQ(facts->raw_digest, PrfPage{.key = key}.raw_digest()) << "the content is the same";
     const bool cold = facts->segments.size() == 2;
@@ -75,17 +76,17 @@ TEST_F(ColdFormTest, HotPagesBecomeColdOldestFirstBeforeAnythingIsDemoted) {
   EXPECT_EQ(Form(1), "cold");
   EXPECT_EQ(Form(5), "hot");
   for (uint64_t key = 6; key <= 9; ++key) PutHot(key);
-  EXPECT_EQ(store_->Counters().demoted_bytes, 0u);
+  EXPECT_EQ(store_->residency().Counters().demoted_bytes, 0u);
   EXPECT_EQ(PagesIn(TierId::kHost), 9u);
   for (uint64_t key = 10; key <= 30; ++key) PutHot(key);
-  EXPECT_GT(store_->Counters().demoted_bytes, 0u);
+  EXPECT_GT(store_->residency().Counters().demoted_bytes, 0u);
   EXPECT_LE(Bytes(TierId::kHost), 4 * kHot);
   for (uint64_t key = 1; key <= 26; ++key) EXPECT_EQ(Form(key), "cold") << key;
-  const StoreCounters counters = store_->Counters();
+  const StoreCounters counters = store_->residency().Counters();
   EXPECT_EQ(counters.cooled_pages, static_cast<uint64_t>(made_)) << "each once";
   EXPECT_EQ(counters.cooled_bytes, counters.cooled_pages * (kHot - kCold));
   EXPECT_EQ(counters.dropped_segments, 0u);
-  EXPECT_EQ(store_->Usage().pages, 30u);
+  EXPECT_EQ(store_->residency().Usage().pages, 30u);
 }
 
 TEST_F(ColdFormTest, ARoundOfDemotionCoolsToo) {
@@ -93,7 +94,7 @@ TEST_F(ColdFormTest, ARoundOfDemotionCoolsToo) {
   options_.low_watermark = 0.5;
   OpenHot(10 * kHot, 100 * kHot);
   for (uint64_t key = 1; key <= 9; ++key) PutHot(key);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_LE(Bytes(TierId::kHost), 5 * kHot);
   EXPECT_EQ(PagesIn(TierId::kHost), 9u) << "smaller, and none left";
   EXPECT_EQ(Form(1), "cold");
@@ -103,28 +104,28 @@ TEST_F(ColdFormTest, ARoundOfDemotionCoolsToo) {
 TEST_F(ColdFormTest, TheSecondPutOfTheContentFindsTheColdForm) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 2 * kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 2 * kCold));
   ASSERT_EQ(Form(1), "cold");
   const auto again = Put({.key = 1, .hot = true}, Ack::kDurable);
   ASSERT_OK(again.status());
   EXPECT_EQ(*again, PutOutcome::kAlreadyThere);
-  EXPECT_EQ(store_->Find(PrfPage{.key = 1}.name())->ack, Ack::kDurable);
+  EXPECT_EQ(store_->residency().Find(PrfPage{.key = 1}.name())->ack, Ack::kDurable);
 }
 
 TEST_F(ColdFormTest, WhatWasAcknowledgedSurvivesARestartInEitherForm) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
   PutHot(2, Ack::kProcess);
-  ASSERT_OK(store_->Shrink(TierId::kHost, kHot + kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, kHot + kCold));
   ASSERT_EQ(Form(1), "cold");
   ASSERT_EQ(Form(2), "hot");
   EXPECT_EQ(Bytes(TierId::kDisk), kHot + kCold) << "the hot form has left the disk too";
   ReopenHot();
-  EXPECT_EQ(store_->Counters().recovered_pages, 2u);
+  EXPECT_EQ(store_->residency().Counters().recovered_pages, 2u);
   EXPECT_EQ(Form(1), "cold");
   EXPECT_EQ(Form(2), "hot");
   // It is still hot: it gets its cold form where it is.
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 2 * kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 2 * kCold));
   EXPECT_EQ(Form(2), "cold");
   ReopenHot();
   EXPECT_EQ(Form(1), "cold");
@@ -135,11 +136,11 @@ TEST_F(ColdFormTest, ACrashBeforeTheHotFormIsErasedLeavesTheColdOne) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
   faults_[2].fail_erases = true;
-  ASSERT_OK(store_->Shrink(TierId::kHost, kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, kCold));
   EXPECT_EQ(Form(1), "cold");
   ReopenHot();
   faults_[2].fail_erases = false;
-  EXPECT_EQ(store_->Usage().pages, 1u);
+  EXPECT_EQ(store_->residency().Usage().pages, 1u);
   EXPECT_EQ(Form(1), "cold");
   ReopenHot();
   EXPECT_EQ(Bytes(TierId::kDisk), kCold);
@@ -149,7 +150,7 @@ TEST_F(ColdFormTest, ADeleteTakesTheHotFormAlongThatIsStillOnDisk) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
   faults_[2].fail_erases = true;
-  ASSERT_OK(store_->Shrink(TierId::kHost, kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, kCold));
   EXPECT_EQ(Form(1), "cold");
   EXPECT_EQ(Bytes(TierId::kDisk), kHot);
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kUnavailable));
@@ -164,12 +165,12 @@ TEST_F(ColdFormTest, ACrashBeforeTheColdFormIsOnDiskLeavesTheHotOne) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
   faults_[2].fail_writes = true;
-  store_->Shrink(TierId::kHost, 2 * kCold).IgnoreError();  // the disk does not take it
+  store_->cooling().Shrink(TierId::kHost, 2 * kCold).IgnoreError();  // the disk does not take it
   faults_[2].fail_writes = false;
-  EXPECT_EQ(store_->Counters().cooled_pages, 0u);
+  EXPECT_EQ(store_->residency().Counters().cooled_pages, 0u);
   ReopenHot();
   EXPECT_EQ(Form(1), "hot");
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 2 * kCold));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 2 * kCold));
   EXPECT_EQ(Form(1), "cold");
 }
 
@@ -177,13 +178,13 @@ TEST_F(ColdFormTest, LeasedAndPinnedPagesStayAsTheyAre) {
   OpenHot(4 * kHot, 0);
   for (uint64_t key = 1; key <= 3; ++key) PutHot(key);
   const LeaseId lease = Lease(1);
-  ASSERT_OK(store_->Pin(PrfPage{.key = 2}.name(), true));
-  ASSERT_OK(store_->Shrink(TierId::kHost, 2 * kHot + kCold));
+  ASSERT_OK(store_->residency().Pin(PrfPage{.key = 2}.name(), true));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 2 * kHot + kCold));
   EXPECT_EQ(Form(1), "hot");
   EXPECT_EQ(Form(2), "hot");
   EXPECT_EQ(Form(3), "cold");
-  ASSERT_TRUE(store_->Release(lease));
-  ASSERT_OK(store_->Shrink(TierId::kHost, kHot + 2 * kCold));
+  ASSERT_TRUE(store_->residency().Release(lease));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, kHot + 2 * kCold));
   EXPECT_EQ(Form(1), "cold");
   EXPECT_EQ(Form(2), "hot");
 }
@@ -192,7 +193,7 @@ TEST_F(ColdFormTest, ALeaseThatIsTakenMeanwhileKeepsTheHotForm) {
   OpenHot(4 * kHot, 100 * kHot);
   PutHot(1, Ack::kProcess);
   while_making_ = [this] { EXPECT_NE(Lease(1), 0u); };
-  store_->Shrink(TierId::kHost, 2 * kCold).IgnoreError();
+  store_->cooling().Shrink(TierId::kHost, 2 * kCold).IgnoreError();
   EXPECT_EQ(made_, 1);
   EXPECT_EQ(Form(1), "hot");
   EXPECT_EQ(Bytes(TierId::kDisk), kHot) << "nothing of the cold form is left";
@@ -203,12 +204,12 @@ TEST_F(ColdFormTest, ALeaseThatIsTakenMeanwhileKeepsTheHotForm) {
 TEST_F(ColdFormTest, AReaderOfTheHotFormMissesAndFindsTheColdOne) {
   OpenHot(4 * kHot, 0);
   PutHot(1);
-  const auto before = store_->Find(PrfPage{.key = 1}.name());
-  ASSERT_OK(store_->Shrink(TierId::kHost, 2 * kCold));
+  const auto before = store_->residency().Find(PrfPage{.key = 1}.name());
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 2 * kCold));
   const std::vector<uint16_t> indices = {0};
   const auto bodies = store_->Read(PrfPage{.key = 1}.name(), before->number, indices);
   EXPECT_THAT(bodies[0].status(), HasCode(StatusCode::kNotFound)) << "no bytes of another form";
-  EXPECT_NE(store_->Find(PrfPage{.key = 1}.name())->number, before->number);
+  EXPECT_NE(store_->residency().Find(PrfPage{.key = 1}.name())->number, before->number);
 }
 
 TEST_F(ColdFormTest, WithoutAColdFormThatIsSmallerItCoolsLikeAnyOther) {
@@ -218,8 +219,8 @@ TEST_F(ColdFormTest, WithoutAColdFormThatIsSmallerItCoolsLikeAnyOther) {
     const int before = made_;
     for (uint64_t key = 1; key <= 6; ++key) PutHot(segment / 50 + key);
     EXPECT_EQ(made_ - before, 4) << "asked for once each";
-    EXPECT_EQ(store_->Counters().cooled_pages, 0u);
-    EXPECT_GT(store_->Counters().demoted_bytes, 0u);
+    EXPECT_EQ(store_->residency().Counters().cooled_pages, 0u);
+    EXPECT_GT(store_->residency().Counters().demoted_bytes, 0u);
     for (uint64_t key = 1; key <= 6; ++key) EXPECT_EQ(Form(segment / 50 + key), "hot");
     store_.reset();
   }
@@ -230,11 +231,11 @@ TEST_F(ColdFormTest, ADamagedHotPageIsDroppedAndNotCooled) {
   PutHot(1);
   PutHot(2);
   faults_[1].damage_reads = true;
-  store_->Shrink(TierId::kHost, kHot).IgnoreError();
+  store_->cooling().Shrink(TierId::kHost, kHot).IgnoreError();
   faults_[1].damage_reads = false;
   EXPECT_EQ(made_, 0);
   EXPECT_EQ(Form(1), "");
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+  EXPECT_GT(store_->residency().Counters().corrupt_segments, 0u);
 }
 
 }  // namespace

@@ -30,15 +30,15 @@ class CoolingTest : public StoreTest {
   }
   // Segments that are there, from RAM alone; 0 = a miss.
   size_t Segments(uint64_t key) {
-    const auto facts = store_->Find(PrfPage{.key = key}.name());
+    const auto facts = store_->residency().Find(PrfPage{.key = key}.name());
     return facts.ok() ? facts->segments.size() : 0;
   }
   TierId TierOf(uint64_t key, size_t segment = 0) {
-    return store_->Find(PrfPage{.key = key}.name())->tiers[segment];
+    return store_->residency().Find(PrfPage{.key = key}.name())->tiers[segment];
   }
-  void Use(uint64_t key) { store_->Use(PrfPage{.key = key}.name()); }
+  void Use(uint64_t key) { store_->residency().Use(PrfPage{.key = key}.name()); }
   void ExpectBudgetsHold() {
-    const StoreUsage usage = store_->Usage();
+    const StoreUsage usage = store_->residency().Usage();
     for (const TierUsage& tier : usage.tiers) EXPECT_LE(tier.encoded_bytes, tier.budget_bytes);
   }
 

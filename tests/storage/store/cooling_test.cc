@@ -24,7 +24,7 @@ TEST_F(CoolingTest, WithoutADiskTheOldestPageLosesItsTailFirst) {
   EXPECT_EQ(Segments(2), 0u);
   EXPECT_EQ(Segments(3), 3u);
   ExpectBudgetsHold();
-  ASSERT_OK(store_->Shrink(TierId::kHost, 4 * kPage - 1500));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 4 * kPage - 1500));
   EXPECT_EQ(Segments(3), 1u) << "the base is kept";
   EXPECT_EQ(ReadBack({.key = 3}), 1u);
 }
@@ -35,10 +35,10 @@ TEST_F(CoolingTest, WholePagesGoWhole) {
     ASSERT_OK(Put({.key = key, .whole = true}).status());
     clock_.Advance(seconds(1));
   }
-  ASSERT_OK(store_->Shrink(TierId::kHost, 4 * kPage - 1));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 4 * kPage - 1));
   EXPECT_EQ(Segments(1), 0u);
   EXPECT_EQ(Segments(2), 3u);
-  EXPECT_EQ(store_->Counters().dropped_pages, 1u);
+  EXPECT_EQ(store_->residency().Counters().dropped_pages, 1u);
 }
 
 TEST_F(CoolingTest, PagesMoveFromGpuToHostToDiskAndStayReadable) {
@@ -51,9 +51,9 @@ TEST_F(CoolingTest, PagesMoveFromGpuToHostToDiskAndStayReadable) {
   EXPECT_EQ(TierOf(8), TierId::kGpu);
   EXPECT_EQ(TierOf(6), TierId::kHost);
   EXPECT_EQ(TierOf(1), TierId::kDisk);
-  EXPECT_EQ(store_->Usage().pages, 8u);
-  EXPECT_GT(store_->Counters().demoted_bytes, 0u);
-  EXPECT_EQ(store_->Counters().dropped_segments, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 8u);
+  EXPECT_GT(store_->residency().Counters().demoted_bytes, 0u);
+  EXPECT_EQ(store_->residency().Counters().dropped_segments, 0u);
   for (uint64_t key = 1; key <= 8; ++key) EXPECT_EQ(ReadBack({.key = key}), 3u) << key;
 }
 
@@ -63,13 +63,13 @@ TEST_F(CoolingTest, WatermarksAreKept) {
   options_.low_watermark = 0.5;
   Reopen();
   for (uint64_t key = 1; key <= 79; ++key) PutOk(key);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_EQ(PagesIn(TierId::kHost), 79u) << "below the high watermark nothing moves";
   for (uint64_t key = 80; key <= 90; ++key) PutOk(key);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_LE(Bytes(TierId::kHost), 50 * kPage);
   EXPECT_GT(Bytes(TierId::kHost), 48 * kPage);
-  EXPECT_EQ(store_->Usage().pages, 90u);
+  EXPECT_EQ(store_->residency().Usage().pages, 90u);
 }
 
 TEST_F(CoolingTest, DiskOverItsBudgetForgetsTheOldest) {
@@ -84,38 +84,38 @@ TEST_F(CoolingTest, DiskOverItsBudgetForgetsTheOldest) {
   for (uint64_t key = 1; key <= 12; ++key) EXPECT_EQ(ReadBack({.key = key}), Segments(key));
   Reopen();
   for (uint64_t key = 1; key <= 12; ++key) EXPECT_EQ(ReadBack({.key = key}), Segments(key));
-  EXPECT_GT(store_->Usage().pages, 0u);
+  EXPECT_GT(store_->residency().Usage().pages, 0u);
 }
 
 TEST_F(CoolingTest, LeasedAndPinnedPagesLoseNothing) {
   Open(0, 4 * kPage, 0);
   for (uint64_t key = 1; key <= 4; ++key) PutOk(key);
   for (uint64_t key = 1; key <= 3; ++key) ASSERT_NE(Lease(key), 0u);
-  ASSERT_OK(store_->Pin(PrfPage{.key = 4}.name(), true));
+  ASSERT_OK(store_->residency().Pin(PrfPage{.key = 4}.name(), true));
   const auto refused = store_->Put(PrfPage{.key = 5}.ToStore());
   EXPECT_THAT(refused.status(), HasCode(StatusCode::kResourceExhausted));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("leased or pinned"));
-  EXPECT_THAT(store_->Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
+  EXPECT_THAT(store_->cooling().Shrink(TierId::kHost, 0), HasCode(StatusCode::kResourceExhausted));
   for (uint64_t key = 1; key <= 4; ++key) EXPECT_EQ(ReadBack({.key = key}), 3u) << key;
 
   clock_.Advance(options_.lease_ttl);  // nobody released them
   PutOk(5);
-  EXPECT_EQ(store_->Counters().expired_leases, 3u);
+  EXPECT_EQ(store_->residency().Counters().expired_leases, 3u);
   EXPECT_EQ(Segments(4), 3u) << "still pinned";
-  EXPECT_EQ(store_->Usage().pinned_pages, 1u);
-  ASSERT_OK(store_->Pin(PrfPage{.key = 4}.name(), false));
-  EXPECT_OK(store_->Shrink(TierId::kHost, 0));
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().pinned_pages, 1u);
+  ASSERT_OK(store_->residency().Pin(PrfPage{.key = 4}.name(), false));
+  EXPECT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
 }
 
 TEST_F(CoolingTest, ALeasedPageMayCool) {
   Open(0, 2 * kPage, 100 * kPage);
   PutOk(1);
   ASSERT_NE(Lease(1), 0u);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   EXPECT_EQ(TierOf(1), TierId::kDisk);
   EXPECT_EQ(ReadBack({.key = 1}), 3u);
-  EXPECT_THAT(store_->Shrink(TierId::kDisk, 0), HasCode(StatusCode::kResourceExhausted));
+  EXPECT_THAT(store_->cooling().Shrink(TierId::kDisk, 0), HasCode(StatusCode::kResourceExhausted));
 }
 
 TEST_F(CoolingTest, ARenewedLeaseLastsAnEndedOneDoesNot) {
@@ -123,12 +123,12 @@ TEST_F(CoolingTest, ARenewedLeaseLastsAnEndedOneDoesNot) {
   PutOk(1);
   const LeaseId lease = Lease(1);
   clock_.Advance(options_.lease_ttl - seconds(1));
-  EXPECT_TRUE(store_->Renew(lease));
+  EXPECT_TRUE(store_->residency().Renew(lease));
   clock_.Advance(options_.lease_ttl - seconds(1));
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false),
               HasCode(StatusCode::kFailedPrecondition));
   clock_.Advance(seconds(1));
-  EXPECT_FALSE(store_->Renew(lease));
+  EXPECT_FALSE(store_->residency().Renew(lease));
   EXPECT_OK(store_->Delete(PrfPage{.key = 1}.name(), false));
 }
 
@@ -154,7 +154,7 @@ TEST_F(CoolingTest, AGpuOutOfMemoryFallsBackToTheHost) {
   EXPECT_EQ(Bytes(TierId::kGpu), 0u);
   faults_[1].fail_writes = true;
   EXPECT_THAT(Put({.key = 2}).status(), HasCode(StatusCode::kResourceExhausted));
-  EXPECT_EQ(store_->Usage().pages, 1u);
+  EXPECT_EQ(store_->residency().Usage().pages, 1u);
   faults_[0].fail_writes = false;
   PutOk(2);
   EXPECT_EQ(TierOf(2), TierId::kGpu);
@@ -165,8 +165,8 @@ TEST_F(CoolingTest, AFailedWriteThroughLeavesNothingBehind) {
   faults_[2].fail_writes = true;
   EXPECT_THAT(Put({.key = 1}, Ack::kProcess).status(), HasCode(StatusCode::kResourceExhausted));
   EXPECT_EQ(Segments(1), 0u);
-  EXPECT_EQ(store_->Usage().encoded_bytes, 0u);
-  EXPECT_EQ(store_->Counters().disk_errors, 1u);
+  EXPECT_EQ(store_->residency().Usage().encoded_bytes, 0u);
+  EXPECT_EQ(store_->residency().Counters().disk_errors, 1u);
   PutOk(2);  // held in memory only
   EXPECT_THAT(Put({.key = 2}, Ack::kProcess).status(), HasCode(StatusCode::kResourceExhausted))
       << "it is there, but the promise cannot be made";
@@ -186,19 +186,19 @@ TEST_F(CoolingTest, WhenTheDiskIsFullMemoryGoesOnByForgetting) {
   }
   ExpectBudgetsHold();
   EXPECT_EQ(ReadBack({.key = 6}), 3u);
-  EXPECT_GT(store_->Counters().dropped_pages, 0u);
-  EXPECT_GT(store_->Counters().disk_errors, 0u);
+  EXPECT_GT(store_->residency().Counters().dropped_pages, 0u);
+  EXPECT_GT(store_->residency().Counters().disk_errors, 0u);
 }
 
 TEST_F(CoolingTest, AStrongerAckIsKeptForAPageThatIsThere) {
   Open(0, 4 * kPage, 100 * kPage);
   PutOk(1);
   PutOk(2);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));  // both are on disk now, past the log
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));  // both are on disk now, past the log
   PutOk(3);
   EXPECT_EQ(*Put({.key = 2}, Ack::kDurable), PutOutcome::kAlreadyThere);
   EXPECT_EQ(*Put({.key = 3}, Ack::kDurable), PutOutcome::kAlreadyThere);
-  EXPECT_EQ(store_->Find(PrfPage{.key = 3}.name())->ack, Ack::kDurable);
+  EXPECT_EQ(store_->residency().Find(PrfPage{.key = 3}.name())->ack, Ack::kDurable);
   const int writes = faults_[2].writes;
   EXPECT_EQ(*Put({.key = 3}, Ack::kProcess), PutOutcome::kAlreadyThere);
   EXPECT_EQ(faults_[2].writes, writes) << "nothing is stored twice";
@@ -241,20 +241,20 @@ TEST_F(CoolingTest, BetweenTheWatermarksTheSecondUsePromotes) {
   options_.high_watermark = 1;
   Open(0, 4 * kPage, 100 * kPage);
   for (uint64_t key = 1; key <= 2; ++key) PutOk(key, Ack::kProcess);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   for (uint64_t key = 3; key <= 4; ++key) PutOk(key, Ack::kProcess);
   const auto prompt = [&](uint64_t key) {
     const LeaseId lease = Lease(key);
     EXPECT_EQ(ReadBack({.key = key}), 3u);
     EXPECT_EQ(ReadBack({.key = key}), 3u);
-    store_->Release(lease);
+    store_->residency().Release(lease);
   };
   prompt(1);
   EXPECT_EQ(TierOf(1), TierId::kDisk) << "one prompt, however often it reads";
   const int writes = faults_[2].writes;
   prompt(1);
   EXPECT_EQ(TierOf(1), TierId::kHost);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   EXPECT_EQ(faults_[2].writes, writes) << "it had stayed on disk";
   for (uint64_t key = 5; key <= 6; ++key) PutOk(key);
   prompt(1);
@@ -264,7 +264,7 @@ TEST_F(CoolingTest, BetweenTheWatermarksTheSecondUsePromotes) {
 TEST_F(CoolingTest, OldNumbersAreMisses) {
   Open(0, 4 * kPage, 0);
   PutOk(1);
-  const PageNumber old = store_->Find(PrfPage{.key = 1}.name())->number;
+  const PageNumber old = store_->residency().Find(PrfPage{.key = 1}.name())->number;
   ASSERT_OK(store_->Delete(PrfPage{.key = 1}.name(), false));
   ASSERT_OK(Put({.key = 1, .version = 2}).status());
   const std::vector<uint16_t> indices = {0, 99};
@@ -281,7 +281,8 @@ TEST_F(CoolingTest, TwoPutsOfOneNameAtOnceMakeOnePage) {
   absl::StatusOr<PutOutcome> other;
   faults_[1].before_write = [&] {
     if (second.joinable()) return;
-    EXPECT_THAT(store_->Find(PrfPage{.key = 1}.name()).status(), HasCode(StatusCode::kNotFound))
+    EXPECT_THAT(store_->residency().Find(PrfPage{.key = 1}.name()).status(),
+                HasCode(StatusCode::kNotFound))
         << "published before its bytes were there";
     second = std::thread([&] { other = store_->Put(PrfPage{.key = 1, .version = 2}.ToStore()); });
   };

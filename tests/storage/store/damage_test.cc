@@ -12,7 +12,7 @@ TEST_F(DamageTest, AReaderMayCheckForItselfWhatLiesInMemory) {
   Open(0, 4 * kPage, 100 * kPage);
   PutOk(1);
   faults_[1].damage_reads = true;
-  const PageFacts facts = *store_->Find(PrfPage{.key = 1}.name());
+  const PageFacts facts = *store_->residency().Find(PrfPage{.key = 1}.name());
   const uint16_t base = 0;
   const auto read = [&](Checks checks) {
     return store_->Read(PrfPage{.key = 1}.name(), facts.number, {&base, 1}, checks)[0];
@@ -20,15 +20,15 @@ TEST_F(DamageTest, AReaderMayCheckForItselfWhatLiesInMemory) {
   const auto as_it_is = read(Checks::kReader);
   ASSERT_OK(as_it_is.status());
   EXPECT_NE(Xxh3(as_it_is->span()), facts.segments[0].digest);
-  EXPECT_EQ(store_->Counters().corrupt_segments, 0u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 0u);
   EXPECT_FALSE(read(Checks::kStore).ok()) << "told of it, the store looks, and drops it";
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+  EXPECT_GT(store_->residency().Counters().corrupt_segments, 0u);
 
   PutOk(2, Ack::kProcess);
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   faults_[1].damage_reads = false;
   faults_[2].damage_reads = true;
-  const PageFacts on_disk = *store_->Find(PrfPage{.key = 2}.name());
+  const PageFacts on_disk = *store_->residency().Find(PrfPage{.key = 2}.name());
   EXPECT_FALSE(
       store_->Read(PrfPage{.key = 2}.name(), on_disk.number, {&base, 1}, Checks::kReader)[0].ok());
 }
@@ -42,7 +42,7 @@ TEST_F(DamageTest, ADamagedCopyIsNeverReadTwice) {
   EXPECT_EQ(TierOf(1), TierId::kDisk);
   EXPECT_EQ(ReadBack({.key = 2}), 0u);
   EXPECT_EQ(Segments(2), 0u);
-  EXPECT_EQ(store_->Counters().corrupt_segments, 6u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 6u);
   faults_[1].damage_reads = false;
   EXPECT_EQ(ReadBack({.key = 1}), 3u);
   PutOk(2);
@@ -53,7 +53,7 @@ TEST_F(DamageTest, ALostBodyIsAMissADumbDiskIsNot) {
   Open(0, 0, 100 * kPage);
   PutOk(1, Ack::kProcess);
   faults_[2].fail_reads = true;
-  const auto facts = *store_->Find(PrfPage{.key = 1}.name());
+  const auto facts = *store_->residency().Find(PrfPage{.key = 1}.name());
   const uint16_t base = 0;
   EXPECT_THAT(store_->Read(PrfPage{.key = 1}.name(), facts.number, {&base, 1})[0].status(),
               HasCode(StatusCode::kUnavailable));
@@ -62,17 +62,17 @@ TEST_F(DamageTest, ALostBodyIsAMissADumbDiskIsNot) {
   faults_[2].lose_reads = true;
   EXPECT_EQ(ReadBack({.key = 1}), 0u);
   EXPECT_EQ(Segments(1), 0u);
-  EXPECT_EQ(store_->Counters().lost_segments, 3u);
+  EXPECT_EQ(store_->residency().Counters().lost_segments, 3u);
 }
 
 TEST_F(DamageTest, DamageFoundWhileCoolingIsNotCarriedOn) {
   Open(0, 4 * kPage, 100 * kPage);
   PutOk(1);
   faults_[1].damage_reads = true;
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
   EXPECT_EQ(Segments(1), 0u);
   EXPECT_EQ(Bytes(TierId::kDisk), 0u);
-  EXPECT_GT(store_->Counters().corrupt_segments, 0u);
+  EXPECT_GT(store_->residency().Counters().corrupt_segments, 0u);
 }
 
 TEST_F(DamageTest, OfADamagedPageTheGoodPartIsCarriedOn) {
@@ -83,7 +83,7 @@ TEST_F(DamageTest, OfADamagedPageTheGoodPartIsCarriedOn) {
     for (const int damaged : {0, 1, 2}) {
       PutOk(1);
       faults.damage_only = damaged;
-      ASSERT_OK(store_->Shrink(from, 0));
+      ASSERT_OK(store_->cooling().Shrink(from, 0));
       EXPECT_EQ(Segments(1), static_cast<size_t>(damaged));
       if (damaged > 0) {
         EXPECT_GT(TierOf(1), from);

@@ -19,10 +19,10 @@ TEST_F(EraseTest, BytesCountUntilTheDiskHasErasedThem) {
   for (uint64_t key = 1; key <= 3; ++key) PutOk(key, Ack::kProcess);
   RefuseErases(true);
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kUnavailable));
-  EXPECT_EQ(store_->Usage().pages, 2u);
+  EXPECT_EQ(store_->residency().Usage().pages, 2u);
   EXPECT_EQ(Bytes(TierId::kDisk), 3 * kPage);
   RefuseErases(false);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_EQ(Bytes(TierId::kDisk), 2 * kPage);
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kNotFound));
 }
@@ -33,13 +33,13 @@ TEST_F(EraseTest, ADiskThatRefusesRemovalsLosesOnePage) {
   for (uint64_t key = 1; key <= 10; ++key) {
     ASSERT_OK(Put({.key = key, .whole = true}, Ack::kProcess).status());
   }
-  const uint64_t before = store_->Usage().pages;
+  const uint64_t before = store_->residency().Usage().pages;
   RefuseErases(true);
   for (uint64_t key = 11; key <= 20; ++key) {
     EXPECT_THAT(Put({.key = key, .whole = true}, Ack::kProcess).status(),
                 HasCode(StatusCode::kResourceExhausted));
   }
-  EXPECT_GE(store_->Usage().pages, before - 1);
+  EXPECT_GE(store_->residency().Usage().pages, before - 1);
   RefuseErases(false);
   PutOk(11, Ack::kProcess);
   ExpectBudgetsHold();
@@ -49,13 +49,13 @@ TEST_F(EraseTest, APageThatIsWrittenAgainOutlivesTheLateErase) {
   Open(0, 10 * kPage, 10 * kPage);
   PutOk(1, Ack::kProcess);
   RefuseErases(true);
-  ASSERT_FALSE(store_->Shrink(TierId::kDisk, 0).ok());
+  ASSERT_FALSE(store_->cooling().Shrink(TierId::kDisk, 0).ok());
   ASSERT_EQ(Segments(1), 3u) << "in memory";
   EXPECT_THAT(Put({.key = 1}, Ack::kProcess).status(), HasCode(StatusCode::kUnavailable))
       << "its number is still to be erased";
   RefuseErases(false);
   EXPECT_EQ(*Put({.key = 1}, Ack::kProcess), PutOutcome::kAlreadyThere);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   Reopen();
   EXPECT_EQ(ReadBack({.key = 1}), 3u);
 }
@@ -83,10 +83,10 @@ TEST_F(EraseTest, ARecoveredPageThatWasReplacedIsErasedInTheEnd) {
   EXPECT_EQ(Bytes(TierId::kDisk), 2 * kPage);
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kUnavailable));
   RefuseErases(false);
-  store_->RunDemotion();
+  store_->cooling().RunDemotion();
   EXPECT_EQ(Bytes(TierId::kDisk), 0u);
   Reopen();
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
 }
 
 TEST_F(EraseTest, DropSpaceTakesItsPagesAndNoOthers) {
@@ -99,24 +99,24 @@ TEST_F(EraseTest, DropSpaceTakesItsPagesAndNoOthers) {
   }
   const PageName pinned = PrfPage{.key = 4, .space = 2}.name();
   const absl::string_view keys[] = {pinned.key};
-  const LeaseId lease = store_->Lookup(2, keys, true).lease;
-  ASSERT_OK(store_->Pin(pinned, true));
+  const LeaseId lease = store_->residency().Lookup(2, keys, true).lease;
+  ASSERT_OK(store_->residency().Pin(pinned, true));
   ASSERT_OK(store_->DropSpace(2));
-  EXPECT_EQ(store_->Usage(2).pages, 0u);
-  EXPECT_EQ(store_->Usage().pages, 9u);
-  EXPECT_EQ(store_->Usage().pinned_pages, 0u);
+  EXPECT_EQ(store_->residency().Usage(2).pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 9u);
+  EXPECT_EQ(store_->residency().Usage().pinned_pages, 0u);
   EXPECT_EQ(Bytes(TierId::kHost), 9 * kPage);
-  store_->Release(lease);
-  EXPECT_OK(store_->CheckInvariants());
+  store_->residency().Release(lease);
+  EXPECT_OK(store_->residency().CheckInvariants());
   EXPECT_OK(store_->DropSpace(2)) << "again";
   EXPECT_THAT(store_->DropSpace(0), HasCode(StatusCode::kInvalidArgument));
   EXPECT_THAT(Put({.key = 1, .space = 2}).status(), HasCode(StatusCode::kFailedPrecondition));
-  EXPECT_EQ(store_->NewSpaceId(), 3u);
+  EXPECT_EQ(store_->residency().NewSpaceId(), 3u);
   Reopen();
-  ASSERT_EQ(store_->RecoveredSpaces().size(), 1u);
-  EXPECT_EQ(store_->RecoveredSpaces()[0].id, 1u);
-  EXPECT_EQ(store_->NewSpaceId(), 3u) << "not again the largest, which is gone";
-  EXPECT_EQ(store_->Counters().damaged_records, 0u);
+  ASSERT_EQ(store_->recovered_spaces().size(), 1u);
+  EXPECT_EQ(store_->recovered_spaces()[0].id, 1u);
+  EXPECT_EQ(store_->residency().NewSpaceId(), 3u) << "not again the largest, which is gone";
+  EXPECT_EQ(store_->residency().Counters().damaged_records, 0u);
 }
 
 TEST_F(EraseTest, APutThatIsUnderWayLeavesNothingInADroppedSpace) {
@@ -137,11 +137,13 @@ TEST_F(EraseTest, APutThatIsUnderWayLeavesNothingInADroppedSpace) {
   go_on.notify_all();
   put.join();
   drop.join();
-  EXPECT_EQ(store_->Usage().pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
   EXPECT_EQ(Bytes(TierId::kDisk), 0u);
   Reopen();
-  EXPECT_EQ(store_->RecoveredSpaces().size(), 1u);
-  EXPECT_EQ(store_->Counters().recovered_pages + store_->Counters().damaged_records, 0u);
+  EXPECT_EQ(store_->recovered_spaces().size(), 1u);
+  EXPECT_EQ(store_->residency().Counters().recovered_pages +
+                store_->residency().Counters().damaged_records,
+            0u);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "storage/store/lease_table.h"
-#include "storage/store/page_index.h"
-#include "storage/store/placement.h"
+#include "storage/store/residency/lease_table.h"
+#include "storage/store/residency/page_index.h"
+#include "storage/store/residency/placement.h"
 #include "storage/store/staging.h"
 #include "tests/storage/status_matchers.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <thread>
 
-#include "storage/store/store_observer.h"
+#include "storage/store/residency/store_observer.h"
 #include "tests/storage/disk/fake_disk.h"
 #include "tests/storage/store/hot_pages.h"
 #include "tests/storage/store/store_fixture.h"
@@ -53,9 +53,9 @@ constexpr HotPages kPages{.least = 500, .step = 900, .cold = 200};
 
 class ObserverTest : public StoreTest {
  protected:
+  ObserverTest() { options_.observer = &mirror_; }
   ~ObserverTest() override { store_.reset(); }
   void Wrap(TieredStoreParts& parts) override {
-    parts.observer = &mirror_;
     if (options_.budget_bytes[2] > 0 && fake_) {
       parts.tiers[2] = fake_disk_.NewTier();
       parts.catalog = fake_disk_.NewCatalog();
@@ -67,7 +67,7 @@ class ObserverTest : public StoreTest {
   }
   Names Stored() {
     Names names;
-    for (const PageName& name : store_->Pages(0)) names.emplace(name.space, name.key);
+    for (const PageName& name : store_->residency().Pages(0)) names.emplace(name.space, name.key);
     return names;
   }
   void ExpectTold() {
@@ -103,8 +103,8 @@ TEST_F(ObserverTest, APutThatStoresNothingIsNotTold) {
 TEST_F(ObserverTest, CoolingAndLosingATailIsNoNews) {
   Open(0, 100 * kKiB, 100 * kKiB);
   ASSERT_OK(Put({.key = 1}, Ack::kProcess).status());
-  ASSERT_OK(store_->Shrink(TierId::kHost, 0));
-  ASSERT_OK(store_->Shrink(TierId::kDisk, 1500));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kDisk, 1500));
   ASSERT_EQ(ReadBack({.key = 1}), 1u) << "its base is left";
   EXPECT_EQ(mirror_.came_, 1u);
   EXPECT_EQ(mirror_.went_, 0u);
@@ -115,7 +115,7 @@ TEST_F(ObserverTest, EveryWayToGoIsTold) {
   for (uint64_t key = 1; key <= 4; ++key) ASSERT_OK(Put({.key = key, .whole = true}).status());
   ASSERT_OK(store_->Delete(PrfPage{.key = 1}.name(), false));
   EXPECT_EQ(mirror_.went_, 1u) << "deleted";
-  const auto facts = store_->Find(PrfPage{.key = 2}.name());
+  const auto facts = store_->residency().Find(PrfPage{.key = 2}.name());
   ASSERT_OK(facts.status());
   ASSERT_OK(store_->Drop(PrfPage{.key = 2}.name(), facts->number));
   EXPECT_EQ(mirror_.went_, 2u) << "dropped";
@@ -141,7 +141,7 @@ TEST_F(ObserverTest, WhatCameBackIsToldOnRequest) {
   for (uint64_t key = 1; key <= 5; ++key) ASSERT_OK(Put({.key = key}, Ack::kProcess).status());
   Reopen();
   ASSERT_EQ(mirror_.came_, 5u) << "recovery tells nobody";
-  store_->TellPages(mirror_);
+  store_->residency().TellPages(mirror_);
   EXPECT_EQ(mirror_.promised_, 5u);
   EXPECT_EQ(mirror_.came_, 10u);
   ExpectTold();
@@ -163,7 +163,7 @@ class ObserverRandomTest : public ObserverTest {
         store_->Delete(page.name(), true).IgnoreError();
         break;
       case 1: {
-        const auto facts = store_->Find(page.name());
+        const auto facts = store_->residency().Find(page.name());
         if (facts.ok()) store_->Drop(page.name(), facts->number).IgnoreError();
         break;
       }
@@ -176,7 +176,8 @@ class ObserverRandomTest : public ObserverTest {
         break;
       }
       case 3:
-        if (random() % 4 == 0) store_->Shrink(TierId::kHost, random() % 40'000).IgnoreError();
+        if (random() % 4 == 0)
+          store_->cooling().Shrink(TierId::kHost, random() % 40'000).IgnoreError();
         break;
       case 4:
         faults_[random() % 3].damage_reads = random() % 8 == 0;
@@ -189,14 +190,14 @@ class ObserverRandomTest : public ObserverTest {
         if (random() % 16 == 0) DropSpaceAndMakeAnother();
         break;
       case 7:
-        if (random() % 16 == 0) store_->TellPages(mirror_);
+        if (random() % 16 == 0) store_->residency().TellPages(mirror_);
         break;
       default:
         store_->Put(page.ToStore(static_cast<Ack>(random() % 8 == 0))).IgnoreError();
     }
   }
   void ReadSome(const PageName& name) {
-    const auto facts = store_->Find(name);
+    const auto facts = store_->residency().Find(name);
     if (!facts.ok()) return;
     const uint16_t first[] = {0};
     store_->Read(name, facts->number, first);
@@ -218,7 +219,7 @@ TEST_F(ObserverRandomTest, ToldIsStoredWhateverHappens) {
   Open(0, 40 * kKiB, 80 * kKiB);
   for (int round = 0; round < kRounds; ++round) {
     store_->SetMakeColdForm(kPages.ColdForms());
-    store_->TellPages(mirror_);
+    store_->residency().TellPages(mirror_);
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
@@ -234,7 +235,7 @@ TEST_F(ObserverRandomTest, ToldIsStoredWhateverHappens) {
     for (Faults& faults : faults_) faults.damage_reads = faults.fail_writes = false;
     OpenStore();
   }
-  store_->TellPages(mirror_);
+  store_->residency().TellPages(mirror_);
   ExpectTold();
   EXPECT_GT(mirror_.went_, 500u);
 }

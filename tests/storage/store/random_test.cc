@@ -18,7 +18,7 @@ constexpr HotPages kPages{.least = 500, .step = 900, .cold = 200};
 class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
  protected:
   static PrfPage PageOf(uint64_t key, uint64_t version) { return kPages.Page(key, version); }
-  void SetColdForms() { store_->SetMakeColdForm(kPages.ColdForms()); }
+  void SetColdForms() { store_->cooling().SetMakeColdForm(kPages.ColdForms()); }
   // The parameter: RocksDB, or a disk that is all instrumented code.
   void Wrap(TieredStoreParts& parts) override {
     if (!GetParam()) {
@@ -33,7 +33,7 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
   // Finds the page, says which version it is, and checks every byte that comes back.
   void ReadAndCheck(uint64_t key) {
     const PageName name = PageOf(key, 1).name();
-    const auto facts = store_->Find(name);
+    const auto facts = store_->residency().Find(name);
     if (!facts.ok()) return;
     for (uint64_t version = 1; version <= kVersions; ++version) {
       if (facts->raw_digest != PageOf(key, version).raw_digest()) continue;
@@ -66,20 +66,22 @@ class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
       case 4: {
         std::vector<std::string> keys;
         for (uint64_t k = key; k < key + 4; ++k) keys.push_back(PageOf(k, 1).name().key);
-        const PrefixMatch match = store_->Lookup(1, Views(keys), true);
-        if (random() % 4 != 0) store_->Release(match.lease);
-        if (random() % 4 == 0) store_->Renew(match.lease);
+        const PrefixMatch match = store_->residency().Lookup(1, Views(keys), true);
+        if (random() % 4 != 0) store_->residency().Release(match.lease);
+        if (random() % 4 == 0) store_->residency().Renew(match.lease);
         break;
       }
       case 5:
         store_->Delete(page.name(), random() % 2 == 0).IgnoreError();
         break;
       case 6:
-        store_->Pin(page.name(), random() % 4 == 0).IgnoreError();
+        store_->residency().Pin(page.name(), random() % 4 == 0).IgnoreError();
         break;
       case 7:
         if (random() % 8 == 0) {
-          store_->Shrink(static_cast<TierId>(random() % 3), random() % 100'000).IgnoreError();
+          store_->cooling()
+              .Shrink(static_cast<TierId>(random() % 3), random() % 100'000)
+              .IgnoreError();
         }
         clock_.Advance(std::chrono::milliseconds(200));
         break;
@@ -117,19 +119,20 @@ TEST_P(RandomTest, BytesAreRightOrMissing) {
     }
     // The background's work, at full speed.
     threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) store_->RunDemotion();
+      for (int i = 0; i < 200; ++i) store_->cooling().RunDemotion();
     });
     for (std::thread& thread : threads) thread.join();
     for (Faults& faults : faults_) faults.damage_reads = faults.fail_writes = false;
     ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) ReadAndCheck(key);
-    cooled += store_->Counters().cooled_pages;
+    cooled += store_->residency().Counters().cooled_pages;
     Reopen();
     SetColdForms();
     ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) ReadAndCheck(key);
-    EXPECT_EQ(store_->Counters().corrupt_segments, 0u);
-    EXPECT_EQ(store_->Counters().lost_segments, 0u) << "records without bodies were recovered";
+    EXPECT_EQ(store_->residency().Counters().corrupt_segments, 0u);
+    EXPECT_EQ(store_->residency().Counters().lost_segments, 0u)
+        << "records without bodies were recovered";
   }
   EXPECT_GT(good_, 1000u);
   EXPECT_GT(cooled, 10u);

@@ -18,7 +18,7 @@ class ScrubberTest : public StoreTest {
   }
   uint64_t ScrubAll() {
     uint64_t bytes = 0;
-    for (const PageRef& page : store_->PageRefs()) bytes += store_->Scrub(page);
+    for (const PageRef& page : store_->residency().PageRefs()) bytes += store_->Scrub(page);
     return bytes;
   }
 
@@ -31,14 +31,16 @@ TEST_F(ScrubberTest, ReadsEveryCopyAndChangesNothing) {
   ASSERT_OK(Put(first_, Ack::kProcess).status());
   clock_.Advance(std::chrono::seconds(1));
   ASSERT_OK(Put(second_).status());
-  ASSERT_OK(store_->Shrink(TierId::kHost, 4000));
-  const StoreUsage before = store_->Usage();
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 4000));
+  const StoreUsage before = store_->residency().Usage();
   clock_.Advance(std::chrono::seconds(1));
   const uint64_t bytes = ScrubAll();
   EXPECT_GE(bytes, 6000u);
-  EXPECT_EQ(store_->Counters().scrubbed_bytes, bytes);
-  EXPECT_EQ(store_->Usage(), before) << "nothing was promoted";
-  EXPECT_EQ(store_->Counters().corrupt_segments + store_->Counters().lost_segments, 0u);
+  EXPECT_EQ(store_->residency().Counters().scrubbed_bytes, bytes);
+  EXPECT_EQ(store_->residency().Usage(), before) << "nothing was promoted";
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments +
+                store_->residency().Counters().lost_segments,
+            0u);
   EXPECT_EQ(store_->Scrub({.item = 1, .number = 999}), 0u) << "there is no such page";
 }
 
@@ -49,9 +51,9 @@ TEST_F(ScrubberTest, DamageOfTheLastCopyDropsThePage) {
   faults_[2].damage_only = 1;
   ScrubAll();
   faults_[2].damage_reads = false;
-  EXPECT_EQ(store_->Counters().corrupt_segments, 1u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 1u);
   EXPECT_EQ(ReadBack(first_), 1u) << "what is before it stays";
-  EXPECT_EQ(store_->Counters().corrupt_segments, 1u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 1u);
 }
 
 TEST_F(ScrubberTest, ADamagedCopyOnDiskIsWrittenAgain) {
@@ -61,7 +63,7 @@ TEST_F(ScrubberTest, ADamagedCopyOnDiskIsWrittenAgain) {
   faults_[2].damage_reads = true;
   ScrubAll();
   faults_[2].damage_reads = false;
-  EXPECT_EQ(store_->Counters().corrupt_segments, 3u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 3u);
   EXPECT_EQ(faults_[2].writes, writes + 1);
   EXPECT_EQ(ReadBack(first_), 3u);
   Reopen();
@@ -74,7 +76,7 @@ TEST_F(ScrubberTest, ADamagedCopyInMemoryGoes) {
   faults_[1].damage_reads = true;
   ScrubAll();
   faults_[1].damage_reads = false;
-  EXPECT_EQ(store_->Counters().corrupt_segments, 3u);
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 3u);
   EXPECT_EQ(Bytes(TierId::kHost), 0u);
   EXPECT_EQ(ReadBack(first_), 3u);
 }
@@ -82,7 +84,7 @@ TEST_F(ScrubberTest, ADamagedCopyInMemoryGoes) {
 TEST_F(ScrubberTest, ExamineDropsBadCopiesAndKeepsThePage) {
   Open(0, 64 * kKiB, 1 << 20);
   ASSERT_OK(Put(first_, Ack::kDurable).status());
-  const PageNumber number = store_->Find(first_.name())->number;
+  const PageNumber number = store_->residency().Find(first_.name())->number;
   for (const TierId bad : {TierId::kDisk, TierId::kHost}) {
     Faults& faults = faults_[static_cast<size_t>(bad)];
     faults.damage_reads = true;
@@ -90,26 +92,26 @@ TEST_F(ScrubberTest, ExamineDropsBadCopiesAndKeepsThePage) {
     faults.damage_reads = false;
     EXPECT_EQ(ReadBack(first_), 3u) << TierName(bad);
   }
-  EXPECT_EQ(store_->Counters().corrupt_segments, 6u);
-  EXPECT_EQ(store_->Counters().scrubbed_bytes, 0u) << "that is the scrubber's";
+  EXPECT_EQ(store_->residency().Counters().corrupt_segments, 6u);
+  EXPECT_EQ(store_->residency().Counters().scrubbed_bytes, 0u) << "that is the scrubber's";
 }
 
 TEST_F(ScrubberTest, ExamineDropsAPageWithoutAGoodBase) {
   Open(0, 64 * kKiB, 1 << 20);
   ASSERT_OK(Put(first_, Ack::kDurable).status());
   const LeaseId lease = Lease(1);
-  const PageNumber number = store_->Find(first_.name())->number;
+  const PageNumber number = store_->residency().Find(first_.name())->number;
   faults_[1].damage_reads = faults_[2].damage_reads = true;
   EXPECT_THAT(store_->Examine(first_.name(), number), HasCode(absl::StatusCode::kNotFound));
-  EXPECT_FALSE(store_->Find(first_.name()).ok());
-  EXPECT_TRUE(store_->Release(lease));
+  EXPECT_FALSE(store_->residency().Find(first_.name()).ok());
+  EXPECT_TRUE(store_->residency().Release(lease));
 }
 
 // Found bad by its number, when the name has another page already.
 TEST_F(ScrubberTest, ExamineAndDropLeaveAnotherNumberAlone) {
   Open(0, 64 * kKiB, 1 << 20);
   ASSERT_OK(Put(first_, Ack::kDurable).status());
-  const PageNumber old = store_->Find(first_.name())->number;
+  const PageNumber old = store_->residency().Find(first_.name())->number;
   ASSERT_OK(store_->Delete(first_.name(), false));
   ASSERT_OK(Put(first_, Ack::kDurable).status());
   for (const bool leased : {false, true}) {
@@ -120,20 +122,20 @@ TEST_F(ScrubberTest, ExamineAndDropLeaveAnotherNumberAlone) {
     faults_[1].damage_reads = faults_[2].damage_reads = false;
     EXPECT_EQ(ReadBack(first_), 3u);
   }
-  EXPECT_OK(store_->Drop(first_.name(), store_->Find(first_.name())->number));
-  EXPECT_FALSE(store_->Find(first_.name()).ok());
-  EXPECT_EQ(store_->Counters().dropped_pages, 1u);
+  EXPECT_OK(store_->Drop(first_.name(), store_->residency().Find(first_.name())->number));
+  EXPECT_FALSE(store_->residency().Find(first_.name()).ok());
+  EXPECT_EQ(store_->residency().Counters().dropped_pages, 1u);
 }
 
 TEST_F(ScrubberTest, AThreadOfItsOwnFindsIt) {
   Open(0, 0, 1 << 20);
   ASSERT_OK(Put(first_).status());
   { const Scrubber off(*store_, 0); }
-  EXPECT_EQ(store_->Counters().scrubbed_bytes, 0u);
+  EXPECT_EQ(store_->residency().Counters().scrubbed_bytes, 0u);
   faults_[2].damage_reads = true;
   const Scrubber scrubber(*store_, 1 << 30);
-  while (store_->Find(first_.name()).ok()) std::this_thread::yield();
-  EXPECT_GE(store_->Counters().corrupt_segments, 1u);
+  while (store_->residency().Find(first_.name()).ok()) std::this_thread::yield();
+  EXPECT_GE(store_->residency().Counters().corrupt_segments, 1u);
 }
 
 }  // namespace

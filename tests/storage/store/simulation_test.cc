@@ -44,7 +44,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
       parts.tiers[t] = std::make_unique<FaultyTier>(std::move(parts.tiers[t]), faults_[t]);
     }
   }
-  void SetColdForms() { store_->SetMakeColdForm(kPages.ColdForms()); }
+  void SetColdForms() { store_->cooling().SetMakeColdForm(kPages.ColdForms()); }
 
   uint64_t Random(uint64_t below) { return random_() % below; }
   bool Faulty() const {
@@ -70,12 +70,12 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     return version;
   }
   uint64_t FindVersion(uint64_t key) {
-    return VersionThere(key, store_->Find(PageOf(key, 1).name()));
+    return VersionThere(key, store_->residency().Find(PageOf(key, 1).name()));
   }
 
   void Get(uint64_t key) {
     const PageName name = PageOf(key, 1).name();
-    const auto facts = store_->Find(name);
+    const auto facts = store_->residency().Find(name);
     const uint64_t version = VersionThere(key, facts);
     if (version == 0) return;
     const PrfPage page = kPages.Form(key, version, facts->header);
@@ -99,7 +99,8 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     Known& known = model_[key];
     if (!put.ok()) {
       // What a failed put leaves is what was there: that may have proved damaged in it.
-      EXPECT_TRUE(known.version != 0 || !store_->Find(PageOf(key, 1).name()).ok()) << key;
+      EXPECT_TRUE(known.version != 0 || !store_->residency().Find(PageOf(key, 1).name()).ok())
+          << key;
       return;
     }
     if (was != 0 && was != version) {
@@ -120,7 +121,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   void LookUp(uint64_t first) {
     std::vector<std::string> keys;
     for (uint64_t k = first; k < first + 4; ++k) keys.push_back(PageOf(k, 1).name().key);
-    const PrefixMatch match = store_->Lookup(1, Views(keys), true);
+    const PrefixMatch match = store_->residency().Lookup(1, Views(keys), true);
     if (match.pages.empty()) return;
     Promise promise{.end = clock_.Now() + match.ttl, .segments = {}};
     for (size_t i = 0; i < match.pages.size() && !Faulty(); ++i) {
@@ -135,10 +136,10 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     std::advance(it, Random(leases_.size()));
     const bool active = it->second.end > clock_.Now();
     if (Random(2) == 0) {
-      EXPECT_EQ(store_->Renew(it->first), active);
+      EXPECT_EQ(store_->residency().Renew(it->first), active);
       if (active) it->second.end = clock_.Now() + options_.lease_ttl;
     } else {
-      EXPECT_EQ(store_->Release(it->first), active);
+      EXPECT_EQ(store_->residency().Release(it->first), active);
       leases_.erase(it);
     }
   }
@@ -147,7 +148,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     std::erase_if(leases_, [&](const auto& l) { return l.second.end <= clock_.Now(); });
     for (const auto& [id, promise] : leases_) {
       for (const auto& [key, segments] : promise.segments) {
-        const auto facts = store_->Find(PageOf(key, 1).name());
+        const auto facts = store_->residency().Find(PageOf(key, 1).name());
         ASSERT_TRUE(facts.ok()) << "key " << key << " is leased and gone";
         EXPECT_EQ(facts->segments.size(), segments) << "key " << key << " is leased";
       }
@@ -188,18 +189,18 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     for (Faults& f : faults_) f.fail_writes = f.fail_erases = f.damage_reads = f.lose_reads = false;
     std::map<uint64_t, size_t> safe;  // segments of keys that are all on disk
     for (uint64_t key = 1; key <= kKeys; ++key) {
-      const auto facts = store_->Find(PageOf(key, 1).name());
+      const auto facts = store_->residency().Find(PageOf(key, 1).name());
       if (VersionThere(key, facts) != 0 && facts->ack != Ack::kMemory) {
         safe[key] = facts->segments.size();
       }
     }
     CheckSums();
-    dropped_before_ += store_->Counters().dropped_pages;
+    dropped_before_ += store_->residency().Counters().dropped_pages;
     leases_.clear();
     Reopen();
     SetColdForms();
     for (uint64_t key = 1; key <= kKeys; ++key) {
-      const auto facts = store_->Find(PageOf(key, 1).name());
+      const auto facts = store_->residency().Find(PageOf(key, 1).name());
       Known& known = model_[key];
       if (const auto it = safe.find(key); it != safe.end()) {
         ASSERT_TRUE(facts.ok()) << "key " << key << " was on disk";
@@ -218,7 +219,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
       }
     }
     // What could not be erased counts again, and may be too much.
-    if (faulted_) store_->RunDemotion();
+    if (faulted_) store_->cooling().RunDemotion();
     faulted_ = false;
     for (uint64_t key = 1; key <= kKeys; ++key) Get(key);
   }
@@ -226,7 +227,7 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
   void CheckSums() {
     ExpectSumsAndBudgets();
     for (uint64_t key = 1; key <= kKeys; ++key) FindVersion(key);
-    EXPECT_LE(vanished_, dropped_before_ + store_->Counters().dropped_pages)
+    EXPECT_LE(vanished_, dropped_before_ + store_->residency().Counters().dropped_pages)
         << "pages vanished that were not dropped";
   }
 
@@ -236,12 +237,15 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
     if (dice < 80) return LookUp(key);
     if (dice < 100) return UseLease();
     if (dice < 110) return Delete(key);
-    if (dice < 115) return store_->Pin(PageOf(key, 1).name(), Random(4) == 0).IgnoreError();
+    if (dice < 115)
+      return store_->residency().Pin(PageOf(key, 1).name(), Random(4) == 0).IgnoreError();
     if (dice < 125) return clock_.Advance(std::chrono::milliseconds(Random(4000)));
     if (dice < 127) {
-      return store_->Shrink(static_cast<TierId>(Random(kTiers)), Random(40'000)).IgnoreError();
+      return store_->cooling()
+          .Shrink(static_cast<TierId>(Random(kTiers)), Random(40'000))
+          .IgnoreError();
     }
-    if (dice < 135) return store_->RunDemotion();
+    if (dice < 135) return store_->cooling().RunDemotion();
     if (dice < 137) return SetFaults();
     if (dice == 137) return CheckLeases();
     if (dice == 138) return CheckSums();

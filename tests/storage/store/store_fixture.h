@@ -74,31 +74,31 @@ class StoreTest : public testing::Test {
 
   void TearDown() override {
     if (store_ != nullptr) {
-      EXPECT_OK(store_->CheckInvariants());
+      EXPECT_OK(store_->residency().CheckInvariants());
     }
   }
 
   absl::StatusOr<PutOutcome> Put(const PrfPage& page, Ack ack = Ack::kMemory) {
     auto outcome = store_->Put(page.ToStore(ack));
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_OK(store_->residency().CheckInvariants());
     return outcome;
   }
   // Over the page, as a prompt that reaches it takes one.
   LeaseId Lease(uint64_t key) {
     const std::string name = PrfPage{.key = key}.name().key;
     const absl::string_view keys[] = {name};
-    return store_->Lookup(1, keys, true).lease;
+    return store_->residency().Lookup(1, keys, true).lease;
   }
   // Reads all segments that the store says it has, checks that the bytes are this very page's, and
   // answers how many there were; 0 for a miss.
   size_t ReadBack(const PrfPage& page) {
     const size_t good = ReadUnchecked(page);
-    EXPECT_OK(store_->CheckInvariants());
+    EXPECT_OK(store_->residency().CheckInvariants());
     return good;
   }
   // The same for many pages: counting everything after each would take long.
   size_t ReadUnchecked(const PrfPage& page) {
-    const auto facts = store_->Find(page.name());
+    const auto facts = store_->residency().Find(page.name());
     if (!facts.ok()) return 0;
     std::vector<uint16_t> indices(facts->segments.size());
     std::iota(indices.begin(), indices.end(), 0);
@@ -111,14 +111,18 @@ class StoreTest : public testing::Test {
     return good;
   }
   void ExpectSumsAndBudgets() {
-    ASSERT_OK(store_->CheckInvariants());
-    const StoreUsage usage = store_->Usage();
+    ASSERT_OK(store_->residency().CheckInvariants());
+    const StoreUsage usage = store_->residency().Usage();
     for (int t = 0; t < kTiers; ++t) {
       EXPECT_LE(usage.tiers[t].encoded_bytes, usage.tiers[t].budget_bytes) << t;
     }
   }
-  uint64_t Bytes(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].encoded_bytes; }
-  size_t PagesIn(TierId t) { return store_->Usage().tiers[static_cast<size_t>(t)].pages; }
+  uint64_t Bytes(TierId t) {
+    return store_->residency().Usage().tiers[static_cast<size_t>(t)].encoded_bytes;
+  }
+  size_t PagesIn(TierId t) {
+    return store_->residency().Usage().tiers[static_cast<size_t>(t)].pages;
+  }
 
   TempDir dir_;
   std::shared_ptr<rocksdb::FileSystem> file_system_;  // null = the real one

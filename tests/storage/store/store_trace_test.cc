@@ -58,7 +58,7 @@ SimulationResult Replay(const Trace& trace, TieredStore& store, Levels levels) {
   for (const TraceRequest& request : trace.requests) {
     std::vector<std::string> keys;
     for (const uint64_t block : request.blocks) keys.push_back(Pages::KeyOf(block));
-    const PrefixMatch match = store.Lookup(1, Views(keys), true);
+    const PrefixMatch match = store.residency().Lookup(1, Views(keys), true);
     result.hits += match.pages.size();
     for (size_t i = 0; i < match.pages.size(); ++i) {
       result.hit_bytes += static_cast<double>(match.pages[i].stored_bytes);
@@ -66,12 +66,12 @@ SimulationResult Replay(const Trace& trace, TieredStore& store, Levels levels) {
       const auto body = store.Read({1, keys[i]}, match.pages[i].number, {&base, 1});
       EXPECT_OK(body[0].status());
     }
-    store.Release(match.lease);
+    store.residency().Release(match.lease);
     for (size_t i = match.pages.size(); i < request.blocks.size(); ++i) {
       EXPECT_OK(store.Put(pages.Page(request, i)).status());
     }
   }
-  EXPECT_OK(store.CheckInvariants());
+  EXPECT_OK(store.residency().CheckInvariants());
   return result;
 }
 

@@ -16,10 +16,10 @@ class TargetTest : public StoreTest {
 
   void PutOk(const PrfPage& page, Ack ack = Ack::kMemory) { ASSERT_OK(Put(page, ack).status()); }
   std::vector<TierId> Tiers(uint64_t key) {
-    const auto facts = store_->Find(PrfPage{.key = key}.name());
+    const auto facts = store_->residency().Find(PrfPage{.key = key}.name());
     return facts.ok() ? facts->tiers : std::vector<TierId>();
   }
-  void EmptyHost() { ASSERT_OK(store_->Shrink(TierId::kHost, 0)); }
+  void EmptyHost() { ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0)); }
 };
 
 TEST_F(TargetTest, WhatIsBeyondATiersTargetIsNotCarriedThere) {
@@ -30,8 +30,8 @@ TEST_F(TargetTest, WhatIsBeyondATiersTargetIsNotCarriedThere) {
   EmptyHost();
   EXPECT_EQ(Tiers(1), std::vector(2, TierId::kDisk)) << "3.2 bits, the header's among them";
   EXPECT_EQ(ReadBack({.key = 1}), 2u);
-  EXPECT_EQ(store_->Counters().dropped_segments, 1u);
-  EXPECT_EQ(store_->Usage().encoded_bytes, kPage - 1000);
+  EXPECT_EQ(store_->residency().Counters().dropped_segments, 1u);
+  EXPECT_EQ(store_->residency().Usage().encoded_bytes, kPage - 1000);
   Reopen();
   EXPECT_EQ(ReadBack({.key = 1}), 2u);
 }
@@ -41,7 +41,7 @@ TEST_F(TargetTest, EachStepDownHasItsOwn) {
   Open(8 * kPage, 8 * kPage, 80 * kPage);
   PutOk({.key = 1});
   EXPECT_EQ(Tiers(1), std::vector(3, TierId::kGpu));
-  ASSERT_OK(store_->Shrink(TierId::kGpu, 0));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kGpu, 0));
   EXPECT_EQ(Tiers(1), std::vector(2, TierId::kHost));
   EmptyHost();
   EXPECT_EQ(Tiers(1), std::vector(1, TierId::kDisk));
@@ -73,7 +73,7 @@ TEST_F(TargetTest, WholeAndProtectedPagesMoveAsTheyAre) {
   PutOk({.key = 1, .whole = true});
   PutOk({.key = 2});
   PutOk({.key = 3});
-  ASSERT_OK(store_->Pin(PrfPage{.key = 2}.name(), true));
+  ASSERT_OK(store_->residency().Pin(PrfPage{.key = 2}.name(), true));
   ASSERT_NE(Lease(3), 0u);
   EmptyHost();
   for (const uint64_t key : {1, 2, 3}) EXPECT_EQ(Tiers(key), std::vector(3, TierId::kDisk)) << key;
@@ -113,9 +113,9 @@ TEST_F(TargetTest, SamplesTellSpaceSizeAndAge) {
   PutOk({.key = 2, .space = 2});
   PutOk({.key = 3});
   clock_.Advance(seconds(10));
-  store_->Use(PrfPage{.key = 3}.name());
+  store_->residency().Use(PrfPage{.key = 3}.name());
   std::map<PageNumber, PageSample> by_number;
-  for (PageSample& s : store_->Sample(0, 100)) by_number[s.page.number] = std::move(s);
+  for (PageSample& s : store_->residency().Sample(0, 100)) by_number[s.page.number] = std::move(s);
   ASSERT_EQ(by_number.size(), 3u);
   EXPECT_EQ(by_number[1].idle, seconds(100));
   EXPECT_EQ(by_number[2].idle, seconds(10));
@@ -123,11 +123,12 @@ TEST_F(TargetTest, SamplesTellSpaceSizeAndAge) {
   EXPECT_EQ(by_number[3].idle, seconds(0)) << "a prompt has reached it";
   EXPECT_EQ(by_number[3].raw_bytes, 10000u);
   EXPECT_EQ(by_number[3].page.segments, 3u);
-  EXPECT_EQ(store_->Sample(2, 100).size(), 1u);
-  EXPECT_EQ(store_->Sample(0, 2).size(), 2u);
-  EXPECT_TRUE(store_->Sample(7, 100).empty());
+  EXPECT_EQ(store_->residency().Sample(2, 100).size(), 1u);
+  EXPECT_EQ(store_->residency().Sample(0, 2).size(), 2u);
+  EXPECT_TRUE(store_->residency().Sample(7, 100).empty());
   clock_.Advance(-seconds(1000));
-  EXPECT_EQ(store_->Sample(2, 1)[0].idle, seconds(0)) << "a clock that goes back makes nothing old";
+  EXPECT_EQ(store_->residency().Sample(2, 1)[0].idle, seconds(0))
+      << "a clock that goes back makes nothing old";
 }
 
 TEST_F(TargetTest, AgesBeginAnewWithTheStore) {
@@ -136,8 +137,8 @@ TEST_F(TargetTest, AgesBeginAnewWithTheStore) {
   clock_.Advance(seconds(500));
   Reopen();
   clock_.Advance(seconds(5));
-  ASSERT_EQ(store_->Sample(1, 10).size(), 1u);
-  EXPECT_EQ(store_->Sample(1, 10)[0].idle, seconds(5));
+  ASSERT_EQ(store_->residency().Sample(1, 10).size(), 1u);
+  EXPECT_EQ(store_->residency().Sample(1, 10)[0].idle, seconds(5));
 }
 
 }  // namespace

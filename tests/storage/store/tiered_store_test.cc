@@ -15,7 +15,7 @@ TEST_F(StoreTest, GivesBackWhatWasPut) {
   ASSERT_OK(put.status());
   EXPECT_EQ(*put, PutOutcome::kStored);
   EXPECT_EQ(ReadBack(page), 3u);
-  const auto facts = store_->Find(page.name());
+  const auto facts = store_->residency().Find(page.name());
   ASSERT_OK(facts.status());
   EXPECT_EQ(AsString(facts->header.span()), "header of 1@1");
   EXPECT_EQ(facts->raw_digest, page.raw_digest());
@@ -29,7 +29,7 @@ TEST_F(StoreTest, SameContentAgainIsAlreadyThereOtherContentIsAConflict) {
   EXPECT_EQ(*Put({.key = 1}), PutOutcome::kAlreadyThere);
   EXPECT_EQ(*Put({.key = 1, .version = 2}), PutOutcome::kConflict);
   EXPECT_EQ(ReadBack({.key = 1}), 3u) << "the first is kept";
-  EXPECT_EQ(store_->Counters().conflicts, 1u);
+  EXPECT_EQ(store_->residency().Counters().conflicts, 1u);
   EXPECT_EQ(*Put({.key = 1, .version = 2, .space = 2}), PutOutcome::kStored) << "another space";
 }
 
@@ -37,26 +37,26 @@ TEST_F(StoreTest, LookupFindsTheLongestPrefix) {
   Open(0, 64 * kKiB, 0);
   for (const uint64_t key : {1, 2, 4}) ASSERT_OK(Put({.key = key}).status());
   const std::vector<std::string> keys = {"key-1", "key-2", "key-3", "key-4"};
-  const PrefixMatch match = store_->Lookup(1, Views(keys), true);
+  const PrefixMatch match = store_->residency().Lookup(1, Views(keys), true);
   EXPECT_EQ(match.pages.size(), 2u);
   EXPECT_NE(match.lease, 0u);
-  EXPECT_EQ(store_->Usage().leases, 1u);
-  EXPECT_TRUE(store_->Release(match.lease));
-  EXPECT_FALSE(store_->Release(match.lease));
-  EXPECT_EQ(store_->Usage().leases, 0u);
-  EXPECT_EQ(store_->Lookup(2, Views(keys), true).lease, 0u);
+  EXPECT_EQ(store_->residency().Usage().leases, 1u);
+  EXPECT_TRUE(store_->residency().Release(match.lease));
+  EXPECT_FALSE(store_->residency().Release(match.lease));
+  EXPECT_EQ(store_->residency().Usage().leases, 0u);
+  EXPECT_EQ(store_->residency().Lookup(2, Views(keys), true).lease, 0u);
 }
 
 TEST_F(StoreTest, ALeaseHasEachPageOnceHoweverOftenItWasAskedFor) {
   Open(0, 64 * kKiB, 0);
   for (const uint64_t key : {1, 2}) ASSERT_OK(Put({.key = key}).status());
   const std::vector<std::string> keys = {"key-1", "key-2", "key-1", "key-1"};
-  const PrefixMatch match = store_->Lookup(1, Views(keys), true);
+  const PrefixMatch match = store_->residency().Lookup(1, Views(keys), true);
   EXPECT_EQ(match.pages.size(), 4u);
-  EXPECT_EQ(store_->Usage().leased_pages, 2u);
-  EXPECT_OK(store_->CheckInvariants());
-  EXPECT_TRUE(store_->Release(match.lease));
-  EXPECT_EQ(store_->Usage().leased_pages, 0u);
+  EXPECT_EQ(store_->residency().Usage().leased_pages, 2u);
+  EXPECT_OK(store_->residency().CheckInvariants());
+  EXPECT_TRUE(store_->residency().Release(match.lease));
+  EXPECT_EQ(store_->residency().Usage().leased_pages, 0u);
   ASSERT_OK(store_->Delete({.space = 1, .key = "key-1"}, /*force=*/false));
 }
 
@@ -65,17 +65,19 @@ TEST_F(StoreTest, BeyondItsLeasesALookupFindsAllTheSameAndGetsNone) {
   Open(0, 64 * kKiB, 0);
   for (const uint64_t key : {1, 2}) ASSERT_OK(Put({.key = key}).status());
   const std::vector<std::string> both = {"key-1", "key-2"}, one = {"key-1"};
-  const PrefixMatch first = store_->Lookup(1, Views(both), true);
+  const PrefixMatch first = store_->residency().Lookup(1, Views(both), true);
   EXPECT_NE(first.lease, 0u);
-  const PrefixMatch refused = store_->Lookup(1, Views(both), true);
+  const PrefixMatch refused = store_->residency().Lookup(1, Views(both), true);
   EXPECT_EQ(refused.pages.size(), 2u);
   EXPECT_EQ(refused.lease, 0u);
   EXPECT_TRUE(refused.lease_refused);
-  EXPECT_NE(store_->Lookup(1, Views(one), true).lease, 0u);
-  EXPECT_EQ(store_->Lookup(1, Views(one), true).lease, 0u) << "two are all there may be";
-  EXPECT_FALSE(store_->Lookup(1, Views(one), false).lease_refused) << "none was asked for";
-  EXPECT_TRUE(store_->Release(first.lease));
-  EXPECT_NE(store_->Lookup(1, Views(both), true).lease, 0u);
+  EXPECT_NE(store_->residency().Lookup(1, Views(one), true).lease, 0u);
+  EXPECT_EQ(store_->residency().Lookup(1, Views(one), true).lease, 0u)
+      << "two are all there may be";
+  EXPECT_FALSE(store_->residency().Lookup(1, Views(one), false).lease_refused)
+      << "none was asked for";
+  EXPECT_TRUE(store_->residency().Release(first.lease));
+  EXPECT_NE(store_->residency().Lookup(1, Views(both), true).lease, 0u);
 }
 
 TEST_F(StoreTest, LookupTellsWhatIsThereOfAPage) {
@@ -90,10 +92,10 @@ TEST_F(StoreTest, LookupTellsWhatIsThereOfAPage) {
   const PrfPage page{.key = 1};
   ASSERT_OK(Put(page).status());
   const std::vector<std::string> keys = {page.name().key};
-  const auto look = [&] { return store_->Lookup(1, Views(keys), false).pages.at(0); };
+  const auto look = [&] { return store_->residency().Lookup(1, Views(keys), false).pages.at(0); };
   for (int time = 0; time < 3; ++time) {
     const FoundPage found = look();
-    const PageFacts facts = *store_->Find(page.name());
+    const PageFacts facts = *store_->residency().Find(page.name());
     EXPECT_EQ(found.number, facts.number);
     EXPECT_EQ(found.stored_bytes, facts.stored_bytes());
     EXPECT_EQ(found.tokens, facts.tokens);
@@ -102,7 +104,7 @@ TEST_F(StoreTest, LookupTellsWhatIsThereOfAPage) {
     EXPECT_EQ(found.tier, TierId::kHost);
   }
   EXPECT_EQ(counted, 1) << "what was counted is remembered";
-  ASSERT_OK(store_->Shrink(TierId::kHost, store_->Usage().encoded_bytes - 1));
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, store_->residency().Usage().encoded_bytes - 1));
   EXPECT_EQ(look().segments, 2u);
   EXPECT_EQ(look().levels, 20u) << "and not taken for what is left of the page";
   EXPECT_EQ(counted, 2);
@@ -112,10 +114,10 @@ TEST_F(StoreTest, WhatSegmentsAreWorthMayChange) {
   Open(0, 64 * kKiB, 640 * kKiB);
   const PrfPage page{.key = 1};
   ASSERT_OK(Put(page, Ack::kProcess).status());
-  const PageFacts before = *store_->Find(page.name());
+  const PageFacts before = *store_->residency().Find(page.name());
   const std::vector<float> gains = {8, 4, 2};
   ASSERT_OK(store_->SetGains(page.name(), before.number, gains));
-  const PageFacts after = *store_->Find(page.name());
+  const PageFacts after = *store_->residency().Find(page.name());
   ASSERT_EQ(after.segments.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(after.segments[i].gain, gains[i]);
   EXPECT_EQ(ReadBack(page), 3u);
@@ -124,7 +126,7 @@ TEST_F(StoreTest, WhatSegmentsAreWorthMayChange) {
   EXPECT_THAT(store_->SetGains(page.name(), before.number + 1, gains),
               HasCode(StatusCode::kNotFound));
   Reopen();
-  EXPECT_EQ(store_->Find(page.name())->segments[0].gain, before.segments[0].gain)
+  EXPECT_EQ(store_->residency().Find(page.name())->segments[0].gain, before.segments[0].gain)
       << "what is on disk is what was put";
 }
 
@@ -133,13 +135,14 @@ TEST_F(StoreTest, DeletedPagesAreGoneAndLeasedOnesAreKept) {
   const PrfPage page{.key = 1};
   ASSERT_OK(Put(page, Ack::kProcess).status());
   const std::vector<std::string> keys = {page.name().key};
-  const LeaseId lease = store_->Lookup(1, Views(keys), true).lease;
+  const LeaseId lease = store_->residency().Lookup(1, Views(keys), true).lease;
   EXPECT_THAT(store_->Delete(page.name(), false), HasCode(StatusCode::kFailedPrecondition));
   EXPECT_OK(store_->Delete(page.name(), true));
   EXPECT_THAT(store_->Delete(page.name(), true), HasCode(StatusCode::kNotFound));
   EXPECT_EQ(ReadBack(page), 0u);
-  EXPECT_TRUE(store_->Release(lease)) << "a lease outlives a page that was deleted by force";
-  EXPECT_EQ(store_->Usage().encoded_bytes, 0u);
+  EXPECT_TRUE(store_->residency().Release(lease))
+      << "a lease outlives a page that was deleted by force";
+  EXPECT_EQ(store_->residency().Usage().encoded_bytes, 0u);
   Reopen();
   EXPECT_EQ(ReadBack(page), 0u);
 }
@@ -149,11 +152,11 @@ TEST_F(StoreTest, RestartIsWarm) {
   for (uint64_t key = 1; key <= 8; ++key) ASSERT_OK(Put({.key = key}, Ack::kProcess).status());
   ASSERT_OK(Put({.key = 9}, Ack::kMemory).status());
   Reopen();
-  EXPECT_EQ(store_->Counters().recovered_pages, 8u);
-  EXPECT_EQ(store_->RecoveredSpaces().size(), 1u);
+  EXPECT_EQ(store_->residency().Counters().recovered_pages, 8u);
+  EXPECT_EQ(store_->recovered_spaces().size(), 1u);
   for (uint64_t key = 1; key <= 8; ++key) EXPECT_EQ(ReadBack({.key = key}), 3u) << key;
   EXPECT_EQ(ReadBack({.key = 9}), 0u) << "it was acknowledged as held in memory only";
-  EXPECT_GT(store_->NewSpaceId(), 1u);
+  EXPECT_GT(store_->residency().NewSpaceId(), 1u);
 }
 
 TEST_F(StoreTest, RefusesMalformedPages) {
@@ -188,9 +191,9 @@ TEST_F(StoreTest, AnUnreadableSpaceKeepsItsId) {
   ASSERT_OK(Put({.key = 1, .space = 4}, Ack::kProcess).status());  // space 4 was never saved
   Reopen();
   EXPECT_EQ(ReadBack({.key = 1, .space = 4}), 0u);
-  EXPECT_GT(store_->NewSpaceId(), 4u);
+  EXPECT_GT(store_->residency().NewSpaceId(), 4u);
   EXPECT_THAT(store_->SaveSpace({.id = 4}), HasCode(StatusCode::kFailedPrecondition));
-  EXPECT_EQ(store_->Counters().damaged_records, 1u);
+  EXPECT_EQ(store_->residency().Counters().damaged_records, 1u);
 }
 
 }  // namespace

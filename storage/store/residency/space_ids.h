@@ -1,7 +1,7 @@
-// The ids of the spaces that exist, and the ids that are never given (again). Not thread-safe: the
-// store's lock guards it.
-#ifndef KVSTOW_STORAGE_STORE_SPACE_IDS_H_
-#define KVSTOW_STORAGE_STORE_SPACE_IDS_H_
+// The ids of the spaces that exist, and the ids that are never given (again). Not thread-safe:
+// Residency's lock guards it.
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_SPACE_IDS_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_SPACE_IDS_H_
 
 #include <algorithm>
 
@@ -57,4 +57,4 @@ class SpaceIds {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_SPACE_IDS_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_SPACE_IDS_H_

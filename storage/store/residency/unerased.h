@@ -2,10 +2,10 @@
 // dropped spaces. The store erases each in turn, the oldest first, until the disk has taken it; a
 // space goes after all its pages. Their bytes count in the disk tier's budget until then.
 //
-// Not thread-safe: the store's lock guards it. An item that Next returned is busy: no one else gets
+// Not thread-safe: Residency's lock guards it. An item that Next returned is busy: no one else gets
 // it before Done.
-#ifndef KVSTOW_STORAGE_STORE_UNERASED_H_
-#define KVSTOW_STORAGE_STORE_UNERASED_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_UNERASED_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_UNERASED_H_
 
 #include <cstdint>
 #include <map>
@@ -53,4 +53,4 @@ class Unerased {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_UNERASED_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_UNERASED_H_

@@ -1,7 +1,7 @@
-// The index's data about one page. The store's lock guards these values, except where a comment
+// The index's data about one page. Residency's lock guards these values, except where a comment
 // below says otherwise.
-#ifndef KVSTOW_STORAGE_STORE_PAGE_ENTRY_H_
-#define KVSTOW_STORAGE_STORE_PAGE_ENTRY_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_ENTRY_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_ENTRY_H_
 
 #include <bit>
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/bytes.h"
-#include "storage/catalog.h"
 #include "storage/policies/eviction_policy.h"
+#include "storage/record.h"
 #include "storage/segment.h"
 
 namespace kvstow {
@@ -134,4 +134,4 @@ struct PageEntry {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_PAGE_ENTRY_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_ENTRY_H_

@@ -1,4 +1,4 @@
-#include "storage/store/unerased.h"
+#include "storage/store/residency/unerased.h"
 
 #include <utility>
 

@@ -1,7 +1,7 @@
 // Placement: the worth of bytes where they are. This is the part of the store's decision that knows
 // segments. An EvictionPolicy chooses the next page.
-#ifndef KVSTOW_STORAGE_STORE_PLACEMENT_H_
-#define KVSTOW_STORAGE_STORE_PLACEMENT_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_PLACEMENT_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_PLACEMENT_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ double WorthOf(const PagePart& next, const PagePart& page, uint64_t raw_bytes);
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_PLACEMENT_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_PLACEMENT_H_

@@ -1,4 +1,4 @@
-#include "storage/store/placement.h"
+#include "storage/store/residency/placement.h"
 
 #include <algorithm>
 

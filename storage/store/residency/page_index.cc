@@ -1,4 +1,4 @@
-#include "storage/store/page_index.h"
+#include "storage/store/residency/page_index.h"
 
 #include <algorithm>
 #include <random>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "storage/store/placement.h"
+#include "storage/store/residency/placement.h"
 
 namespace kvstow {
 namespace {
@@ -29,7 +29,6 @@ void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
   home.raw_bytes += sign * page.raw_bytes;
 }
 
-constexpr TierId kAllTiers[] = {TierId::kGpu, TierId::kHost, TierId::kDisk};
 // Pages that lookups missed are put soon or not at all.
 constexpr size_t kMaxExpected = 1 << 14;
 constexpr size_t kMaxTouched = 1 << 14;
@@ -56,10 +55,10 @@ absl::Status CheckPage(const PageEntry& page) {
   return absl::OkStatus();
 }
 
-absl::Status Compare(const StoreUsage& kept, const StoreUsage& counted, absl::string_view where) {
-  if (kept == counted) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("usage of ", where, ": kept ", kept.encoded_bytes,
-                                          " bytes in ", kept.pages, " pages, counted ",
+absl::Status Compare(const StoreUsage& sums, const StoreUsage& counted, absl::string_view where) {
+  if (sums == counted) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("usage of ", where, ": the sums say ", sums.encoded_bytes,
+                                          " bytes in ", sums.pages, " pages, counted ",
                                           counted.encoded_bytes, " in ", counted.pages,
                                           " (or a tier's share differs)"));
 }

@@ -1,8 +1,8 @@
 // The page index: the stored pages, the tiers of each segment, and the next victims. All in RAM.
 //
 // The index keeps its sums up to date. Every change goes through Insert, Remove, Replace or Change,
-// which count the page out and in again, so usage() is exact at all times. Not thread-safe: the
-// store's lock guards it, and callers follow pointers to entries only under that lock.
+// which count the page out and in again, so usage() is exact at all times. Not thread-safe:
+// Residency's lock guards it, and callers follow pointers to entries only under that lock.
 //
 // Each tier has an eviction policy, and the same calls keep the policies up to date. An item is a
 // page that has bytes in the tier. Its worth is that of the last segment there (of all segments,
@@ -14,8 +14,8 @@
 // `busy` gives a page to one thread. Only the thread that set it may change where the page's
 // segments are, remove the page, or clear the flag. That thread holds it across I/O in place of the
 // lock. Readers ignore it.
-#ifndef KVSTOW_STORAGE_STORE_PAGE_INDEX_H_
-#define KVSTOW_STORAGE_STORE_PAGE_INDEX_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_INDEX_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_INDEX_H_
 
 #include <array>
 #include <cstdint>
@@ -32,8 +32,8 @@
 #include "absl/status/status.h"
 #include "storage/policies/eviction_policy.h"
 #include "storage/segment.h"
-#include "storage/store/page_entry.h"
-#include "storage/store/usage.h"
+#include "storage/store/residency/page_entry.h"
+#include "storage/store/residency/usage.h"
 
 namespace kvstow {
 
@@ -151,4 +151,4 @@ class PageIndex {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_PAGE_INDEX_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_INDEX_H_

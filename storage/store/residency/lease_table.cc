@@ -1,4 +1,4 @@
-#include "storage/store/lease_table.h"
+#include "storage/store/residency/lease_table.h"
 
 namespace kvstow {
 

@@ -6,8 +6,8 @@
 // I/O, or call the store. One call runs at a time.
 //
 // A page that moves between tiers, cools, or loses refinements is neither gone nor new.
-#ifndef KVSTOW_STORAGE_STORE_STORE_OBSERVER_H_
-#define KVSTOW_STORAGE_STORE_STORE_OBSERVER_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OBSERVER_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OBSERVER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -32,4 +32,4 @@ StoreObserver& NoStoreObserver();
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_STORE_OBSERVER_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OBSERVER_H_

@@ -1,4 +1,4 @@
-#include "storage/store/store_observer.h"
+#include "storage/store/residency/store_observer.h"
 
 namespace kvstow {
 namespace {

@@ -1,6 +1,6 @@
 // The contents and the counters of a store. Values.
-#ifndef KVSTOW_STORAGE_STORE_USAGE_H_
-#define KVSTOW_STORAGE_STORE_USAGE_H_
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_USAGE_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_USAGE_H_
 
 #include <array>
 #include <cstdint>
@@ -41,4 +41,4 @@ struct StoreCounters {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_USAGE_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_USAGE_H_

@@ -1,6 +1,6 @@
-// The store's facts about a page at one moment. Values.
-#ifndef KVSTOW_STORAGE_STORE_PAGE_FACTS_H_
-#define KVSTOW_STORAGE_STORE_PAGE_FACTS_H_
+// Answers of a store about its pages, each as of one moment. Values.
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_FACTS_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_FACTS_H_
 
 #include <cstdint>
 #include <span>
@@ -10,8 +10,15 @@
 #include "base/digest.h"
 #include "base/shared_bytes.h"
 #include "storage/segment.h"
+#include "storage/store/residency/lease_table.h"
 
 namespace kvstow {
+
+// The result of a put.
+//   kStored        The page is new.
+//   kAlreadyThere  The page was there already: same key, same raw digest.
+//   kConflict      Another page has the key. It stays.
+enum class PutOutcome { kStored, kAlreadyThere, kConflict };
 
 // The result of Find for a page.
 struct PageFacts {
@@ -36,6 +43,17 @@ struct FoundPage {
   TierId tier{};       // the hottest tier that holds the base
 };
 
+// The result of Lookup.
+struct PrefixMatch {
+  std::vector<FoundPage> pages;  // of the leading keys that are present
+  // The lease on those pages; 0 when there are no pages, no lease was asked for, or there is no
+  // room for one.
+  LeaseId lease = 0;
+  bool lease_refused = false;  // for want of room
+  Duration ttl{};
+  uint64_t tokens() const;
+};
+
 // Returns the whole levels of a page with so many segments: at most 254.
 using CountLevels = uint8_t (*)(std::span<const uint8_t> header, size_t segments);
 
@@ -49,4 +67,4 @@ struct PageSample {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_PAGE_FACTS_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_PAGE_FACTS_H_

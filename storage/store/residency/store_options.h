@@ -1,32 +1,24 @@
-// The settings and the parts of a TieredStore, and the function that makes cold forms.
-//
-// Values.
-#ifndef KVSTOW_STORAGE_STORE_STORE_OPTIONS_H_
-#define KVSTOW_STORAGE_STORE_STORE_OPTIONS_H_
+// The settings of a TieredStore. Values.
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OPTIONS_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OPTIONS_H_
 
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
-#include "base/shared_bytes.h"
-#include "storage/catalog.h"
 #include "storage/segment.h"
-#include "storage/store/lease_table.h"
-#include "storage/store/page_facts.h"
-#include "storage/store/store_observer.h"
-#include "storage/tier.h"
+#include "storage/store/residency/lease_table.h"
+#include "storage/store/residency/page_facts.h"
+#include "storage/store/residency/store_observer.h"
 
 namespace kvstow {
 
 struct TieredStoreOptions {
   std::array<uint64_t, kTiers> budget_bytes{};  // 0 = the tier is not used
-  // The bits that a page keeps of a value when it cools into the tier, for values with 16 raw bits,
+  // The bits of a value that stay when a page cools into the tier, for values with 16 raw bits,
   // and in proportion for others; 0 = all. The GPU has no target, because nothing cools into it.
   // The disk's target is not above the host's.
   std::array<double, kTiers> target_bits{};
@@ -42,22 +34,12 @@ struct TieredStoreOptions {
   // page.
   CountLevels count_levels = [](std::span<const uint8_t>, size_t) -> uint8_t { return 0; };
   const Clock* clock = &Clock::Real();
+  StoreObserver* observer =
+      &NoStoreObserver();  // is told which pages come and go; outlives the store
   // When this is false, nothing happens in the background; tests call RunDemotion() themselves.
   bool background = true;
 };
 
-// Makes the cold form of a page from header and bodies of its hot form; nothing when it has none.
-// Any thread may call it, without a lock. It must not call the store.
-using MakeColdForm = std::function<std::optional<ColdForm>(
-    const PageName& name, const SharedBytes& header, std::span<const SharedBytes> bodies)>;
-
-// The parts of a store. A NoopTier stands for an absent tier, a NoopCatalog for an absent catalog.
-struct TieredStoreParts {
-  std::array<std::unique_ptr<Tier>, kTiers> tiers;
-  std::unique_ptr<Catalog> catalog;
-  StoreObserver* observer = &NoStoreObserver();  // outlives the store
-};
-
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_STORE_OPTIONS_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_STORE_OPTIONS_H_

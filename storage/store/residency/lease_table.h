@@ -3,9 +3,9 @@
 // Every lease ends at its TTL: a client that vanishes can never make a page unevictable for good.
 // The table only keeps time. PageIndex counts the leases of a page. The owner of both passes on
 // what Release and Expire return. The table limits leases and the pages that they promise, so
-// nobody can fill memory with promises. Not thread-safe: the store's lock guards it.
-#ifndef KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
-#define KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
+// nobody can fill memory with promises. Not thread-safe: Residency's lock guards it.
+#ifndef KVSTOW_STORAGE_STORE_RESIDENCY_LEASE_TABLE_H_
+#define KVSTOW_STORAGE_STORE_RESIDENCY_LEASE_TABLE_H_
 
 #include <cstdint>
 #include <optional>
@@ -71,4 +71,4 @@ class LeaseTable {
 
 }  // namespace kvstow
 
-#endif  // KVSTOW_STORAGE_STORE_LEASE_TABLE_H_
+#endif  // KVSTOW_STORAGE_STORE_RESIDENCY_LEASE_TABLE_H_

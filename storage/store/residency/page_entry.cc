@@ -1,4 +1,4 @@
-#include "storage/store/page_entry.h"
+#include "storage/store/residency/page_entry.h"
 
 #include <algorithm>
 #include <memory>
