@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from huggingface_hub.constants import HF_HUB_CACHE
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVQuantMode
 
@@ -180,13 +181,25 @@ def _config_digest(hf: Any) -> str:
 
 def _revision(model: Any) -> str:
     """The commit of a model of a hub, or a digest of samples of its files."""
-    path = Path(model.model)
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    local = Path(model.model).exists()
+    found = revision_of(model.model) if local else commit or model.revision
+    return str(found or "unversioned")
+
+
+def revision_of(name: str) -> str:
+    """A digest of a local model's files, or the only commit that this host has of a hub's model.
+
+    "": the host has several, or none.
+    """
+    path = Path(name)
     if path.is_file():
         return _weights_digest([path])
     if path.is_dir():
         return _weights_digest([file for file in path.iterdir() if file.suffix in _WEIGHTS])
-    commit = getattr(model.hf_config, "_commit_hash", None)
-    return str(commit or model.revision or "unversioned")
+    snapshots = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
+    commits = [found.name for found in snapshots.glob("*")]
+    return commits[0] if len(commits) == 1 else ""
 
 
 def _weights_digest(files: list[Path]) -> str:
