@@ -170,8 +170,8 @@ class ObserverRandomTest : public ObserverTest {
       case 2: {
         const std::string key = page.name().key;
         const absl::string_view keys[] = {key};
-        const PrefixMatch match = store_->Lookup(page.space, keys, true);
-        if (random() % 4 != 0) store_->Release(match.lease);
+        const PrefixMatch match = store_->residency().Lookup(page.space, keys, true);
+        if (random() % 4 != 0) store_->residency().Release(match.lease);
         clock_.Advance(std::chrono::milliseconds(100));
         break;
       }
@@ -204,7 +204,7 @@ class ObserverRandomTest : public ObserverTest {
   }
   void DropSpaceAndMakeAnother() {
     const SpaceId old = space_;
-    const SpaceId next = store_->NewSpaceId();
+    const SpaceId next = store_->residency().NewSpaceId();
     ASSERT_OK(store_->SaveSpace({.id = next, .bytes = SharedBytes::Take(std::string("space"))}));
     space_ = next;
     store_->DropSpace(old).IgnoreError();
@@ -218,7 +218,7 @@ TEST_F(ObserverRandomTest, ToldIsStoredWhateverHappens) {
   fake_ = true;  // instrumented, for ThreadSanitizer
   Open(0, 40 * kKiB, 80 * kKiB);
   for (int round = 0; round < kRounds; ++round) {
-    store_->SetMakeColdForm(kPages.ColdForms());
+    store_->cooling().SetMakeColdForm(kPages.ColdForms());
     store_->residency().TellPages(mirror_);
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -228,7 +228,7 @@ TEST_F(ObserverRandomTest, ToldIsStoredWhateverHappens) {
       });
     }
     threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) store_->RunDemotion();
+      for (int i = 0; i < 200; ++i) store_->cooling().RunDemotion();
     });
     for (std::thread& thread : threads) thread.join();
     ExpectTold();

@@ -38,7 +38,7 @@ from kvstow.vllm.identity import Identity, unsupported
 from kvstow.vllm.messages import StepMetadata
 from kvstow.vllm.scheduler import SchedulerHalf
 from kvstow.vllm.settings import Settings
-from kvstow.vllm.stats import Stats
+from kvstow.vllm.stats import PromMetrics, Stats
 from kvstow.vllm.worker import WorkerHalf
 
 __all__ = ["KvstowConnector", "Settings"]
@@ -166,6 +166,16 @@ class KvstowConnector(KVConnectorBase_V1, SupportsHMA):
         cls, data: dict[str, Any] | None = None
     ) -> KVConnectorStats | None:
         return Stats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         if self._worker is not None:

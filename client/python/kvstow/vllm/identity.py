@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub.constants import HF_HUB_CACHE
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVQuantMode
 
@@ -133,4 +134,19 @@ class Identity:
 def _revision(model: Any) -> str:
     """The commit of a model of a hub, or a digest of samples of its files."""
     commit = getattr(model.hf_config, "_commit_hash", None)
-    return str(weights_digest(Path(model.model)) or commit or model.revision or "unversioned")
+    path = Path(model.model)
+    found = weights_digest(path) if path.exists() else commit or model.revision
+    return str(found or "unversioned")
+
+
+def revision_of(name: str) -> str:
+    """A digest of a local model's files, or the only commit that this host has of a hub's model.
+
+    "": the host has several, or none.
+    """
+    path = Path(name)
+    if path.exists():
+        return weights_digest(path)
+    snapshots = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
+    commits = [found.name for found in snapshots.glob("*")]
+    return commits[0] if len(commits) == 1 else ""

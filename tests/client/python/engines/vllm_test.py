@@ -486,6 +486,23 @@ def test_blocks_of_an_unusual_layout_become_pages_and_come_back():
         assert not cache[4:].any() and not cache[:2].any()
 
 
+def test_counters_are_metrics_of_prometheus_under_vllms_names():
+    from kvstow.vllm import KvstowConnector
+    from prometheus_client import Counter, Gauge, Histogram, generate_latest
+
+    types = {Counter: Counter, Gauge: Gauge, Histogram: Histogram}
+    config = SimpleNamespace(kv_transfer_config=None)
+    engines = {0: ["m", "0"], 1: ["m", "1"]}
+    metrics = KvstowConnector.build_prom_metrics(config, types, ["model_name", "engine"], engines)
+    stats = KvstowConnector.build_kv_connector_stats({"saved_pages": 3, "loaded_bytes": 4096})
+    metrics.observe(stats.to_dict(), 1)
+    metrics.observe(stats.to_dict(), 1)
+    said = generate_latest().decode()
+    assert 'vllm:kvstow_saved_pages_total{engine="1",model_name="m"} 6.0' in said
+    assert 'vllm:kvstow_loaded_bytes_total{engine="1",model_name="m"} 8192.0' in said
+    assert 'vllm:kvstow_saved_pages_total{engine="0",model_name="m"} 0.0' in said
+
+
 def test_models_that_are_not_supported_are_named():
     import torch
     from kvstow.vllm.identity import unsupported
