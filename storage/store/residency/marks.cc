@@ -201,7 +201,7 @@ absl::StatusOr<PendingName::Taken> PendingName::Take(Residency& residency,
     const uint64_t parent = residency.index_.ParentOf(page.name, page.parent_key);
     return Taken{.outcome = PutOutcome::kStored,
                  .there = {},
-                 .name = PendingName(&residency, page.name, residency.next_number_++, parent)};
+                 .name = PendingName(&residency, &page.name, residency.next_number_++, parent)};
   }
   if (old->raw_digest != page.raw_digest) {
     ++residency.counters_.conflicts;
@@ -214,7 +214,7 @@ absl::StatusOr<PendingName::Taken> PendingName::Take(Residency& residency,
 PendingName::~PendingName() {
   if (residency_ == nullptr) return;
   MutexLock lock(residency_->mu_);
-  residency_->pending_.erase(name_);
+  residency_->pending_.erase(*name_);
   residency_->changed_.NotifyAll();
 }
 
@@ -222,7 +222,7 @@ bool PendingName::Publish(std::unique_ptr<PageEntry> page, Room room) {
   Residency& residency = *std::exchange(residency_, nullptr);
   const TierSet tiers = page->segments()[0].tiers;
   MutexLock lock(residency.mu_);
-  residency.pending_.erase(name_);
+  residency.pending_.erase(*name_);
   page->used_s = residency.SecondsOpen();
   residency.options_.observer->PageCame(page->space, page->key(), page->tokens);
   residency.index_.Insert(std::move(page));

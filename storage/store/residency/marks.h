@@ -121,7 +121,7 @@ class Claim {
   PageEntry* page_;
 };
 
-// The right to put a page of one name.
+// The right to put a page of one name. It refers to the name of the page, which outlives it.
 class PendingName {
  public:
   struct Taken;
@@ -131,7 +131,7 @@ class PendingName {
   static absl::StatusOr<Taken> Take(Residency& residency, const PageToStore& page);
   PendingName(PendingName&& other) noexcept
       : residency_(std::exchange(other.residency_, nullptr)),
-        name_(std::move(other.name_)),
+        name_(other.name_),
         number_(other.number_),
         parent_(other.parent_) {}
   PendingName& operator=(PendingName&&) = delete;
@@ -144,11 +144,11 @@ class PendingName {
   bool Publish(std::unique_ptr<PageEntry> page, Room room);
 
  private:
-  PendingName(Residency* residency, PageName name, PageNumber number, uint64_t parent)
-      : residency_(residency), name_(std::move(name)), number_(number), parent_(parent) {}
+  PendingName(Residency* residency, const PageName* name, PageNumber number, uint64_t parent)
+      : residency_(residency), name_(name), number_(number), parent_(parent) {}
 
   Residency* residency_;  // null = ended
-  PageName name_;
+  const PageName* name_;
   PageNumber number_;
   uint64_t parent_;
 };
