@@ -257,7 +257,7 @@ TEST(CalibrationsTest, AFolderThatCannotBeWrittenRefusesWhatIsSent) {
   const auto added = calibrations.Add(AsBytes(Blob(1)));
   EXPECT_TRUE(absl::IsUnavailable(added.status())) << added.status();
   EXPECT_THAT(std::string(added.status().message()), HasSubstr("cannot be written"));
-  EXPECT_EQ(calibrations.store().residency().Find(CalibrationId{}), nullptr);
+  EXPECT_EQ(calibrations.store().Find(CalibrationId{}), nullptr);
   Calibrations in_memory("");
   ASSERT_TRUE(in_memory.Add(AsBytes(Blob(1))).ok());
   EXPECT_TRUE(in_memory.Add(AsBytes(Blob(1)))->already_there);

@@ -1,20 +1,10 @@
-"""The vLLM connector with the real engine on the CPU, and the arithmetic of its halves without.
+"""The vLLM connector with the real engine on the CPU, and the arithmetic of its halves without."""
 
-Engines run in processes of their own: this file, run as a program, is one. It reads commands from
-stdin and writes results, as lines of JSON.
-"""
-
-import contextlib
 import importlib.util
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import kvstow
@@ -23,153 +13,11 @@ import pytest
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed in this environment", allow_module_level=True)
 
-from smollm2 import FOLDER, save_smollm2
+from smollm2 import save_smollm2
+from vllm_engine import TIMEOUT, engine, prompt
 
-TIMEOUT = 4.0
 RECOVERED = "Recovered from KV load failure"
-TOPICS = ("rivers", "clocks", "bridges", "violins", "harbours", "orchards", "stamps", "kites")
-RULES = (f"Rule {i}: answer question {i * 7 % 31} in order, and be brief." for i in range(14))
-COMMON = " ".join(RULES)
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-
-
-def prompt(number, name=""):
-    topic = TOPICS[number % len(TOPICS)]
-    facts = " ".join(f"Fact {i} on {topic}{name}: {i * number % 17}." for i in range(12 + number))
-    return f"{COMMON} {facts} A short story about {topic}:"
-
-
 PROMPTS = [prompt(i) for i in range(6)]
-
-
-# The engine, in its own process.
-
-
-def break_loads(pid):
-    """From now on the server freezes once a load begins."""
-    from kvstow.vllm.worker import WorkerHalf
-
-    fetch = WorkerHalf._fetch
-
-    def frozen(self, pages, room, load):
-        os.kill(pid, signal.SIGSTOP)
-        return fetch(self, pages, room, load)
-
-    WorkerHalf._fetch = frozen
-
-
-def lose_page(number):
-    """The page of that number of each load is not found."""
-    from kvstow.vllm.worker import WorkerHalf
-
-    load_pages = WorkerHalf.load
-
-    def lost(self, metadata):
-        for load in metadata.loads:
-            if number < len(load.pages):
-                load.pages[number].key = b"lost" + load.pages[number].key[4:]
-        load_pages(self, metadata)
-
-    WorkerHalf.load = lost
-
-
-def serve_engine(options):
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    from vllm import LLM, SamplingParams
-
-    llm = LLM(str(FOLDER), dtype="float32", enforce_eager=True, disable_log_stats=False, **options)
-
-    def generate(prompts, tokens=16):
-        settings = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        began = time.monotonic()
-        outputs = llm.generate(prompts, settings, use_tqdm=False)
-        seconds = time.monotonic() - began
-        found = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
-        return {
-            "tokens": [list(output.outputs[0].token_ids) for output in outputs],
-            "cached": [output.num_cached_tokens for output in outputs],
-            "preemptions": found.get("vllm:num_preemptions", 0),
-            "seconds": seconds,
-        }
-
-    calls = {
-        "generate": generate,
-        "reset": lambda everywhere=False: llm.reset_prefix_cache(reset_connector=everywhere),
-        "break_loads": break_loads,
-        "lose_page": lose_page,
-    }
-    print(json.dumps("ready"), file=out, flush=True)
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        print(json.dumps(calls[name](*arguments)), file=out, flush=True)
-
-
-class Engine:
-    """An engine in a process of its own."""
-
-    def __init__(self, address, in_process=True, extra=None, **options):
-        if address:
-            settings = {"address": address, "recipe": "raw", "timeout": TIMEOUT}
-            options["kv_transfer_config"] = {
-                "kv_connector": "KvstowConnector",
-                "kv_connector_module_path": "kvstow.vllm",
-                "kv_role": "kv_both",
-                "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": settings | (extra or {}),
-            }
-        options = {"max_model_len": 2048, "block_size": 32} | options
-        environment = os.environ | ENVIRONMENT
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(not in_process))
-        self.log = tempfile.NamedTemporaryFile("w+", prefix="vllm_test_")
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=environment,
-        )
-        assert self._read() == "ready"
-
-    def _read(self):
-        line = self.process.stdout.readline()
-        assert line, f"the engine has ended:\n{self.said()[-4000:]}"
-        return json.loads(line)
-
-    def said(self):
-        return Path(self.log.name).read_text(errors="replace")
-
-    def call(self, name, *arguments):
-        print(json.dumps([name, arguments]), file=self.process.stdin, flush=True)
-        return SimpleNamespace(**result) if isinstance(result := self._read(), dict) else result
-
-    def generate(self, prompts, tokens=16):
-        return self.call("generate", prompts, tokens)
-
-    def close(self):
-        self.process.stdin.close()
-        assert self.process.wait(60) == 0
-
-
-@contextlib.contextmanager
-def engine(address, **options):
-    started = Engine(address, **options)
-    try:
-        yield started
-        started.close()
-    except BaseException:
-        lines = [line for line in started.said().splitlines() if "load weight" not in line]
-        print("\n".join(lines[-60:]))
-        raise
-    finally:
-        started.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +100,7 @@ def test_dead_frozen_and_lossy_servers_leave_the_tokens_right(right):
         server.send_signal(signal.SIGCONT)
         time.sleep(6)  # the connector asks again after some seconds
 
-        faulty.call("break_loads", server.pid)  # between lookup and load
+        faulty.call("send_at", server.pid, signal.SIGSTOP, "_fetch")  # between lookup and load
         faulty.call("reset")
         late = faulty.generate(PROMPTS[:3])
         assert late.tokens == right[:3]
@@ -264,6 +112,34 @@ def test_dead_frozen_and_lossy_servers_leave_the_tokens_right(right):
         faulty.call("reset")
         dead = faulty.generate(PROMPTS[:3])
         assert dead.tokens == right[:3]
+
+
+def test_a_server_killed_in_a_load_or_in_a_save_leaves_the_tokens_right(right):
+    with kvstow.Server(local_bytes=0) as server, engine(server.address) as faulty:
+        faulty.call("send_at", server.pid, signal.SIGKILL, "_put")
+        assert faulty.generate(PROMPTS).tokens == right
+        wait_for(lambda: server.pid == 0)
+
+        server.start()
+        wait_for(lambda: stored(faulty, PROMPTS[:3]))
+        faulty.call("send_at", server.pid, signal.SIGKILL, "_fetch")
+        assert faulty.generate(PROMPTS[:3]).tokens == right[:3]
+        assert server.pid == 0
+
+
+def wait_for(ready):
+    end = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def stored(faulty, prompts):
+    """Computes prompts until another engine would find them; leaves nothing in this one."""
+    faulty.call("reset")
+    found = min(faulty.generate(prompts).cached)
+    faulty.call("reset")
+    return found >= 256
 
 
 # The halves, without an engine.
@@ -578,7 +454,3 @@ def test_kv_events_are_those_of_vllm():
                         stored += event.block_hashes
         context.destroy(linger=0)
     assert stored == [maybe_convert_block_hash(key) for key in hashes]
-
-
-if __name__ == "__main__":
-    serve_engine(json.loads(sys.argv[1]))

@@ -426,3 +426,37 @@ def test_a_server_that_dies_between_lookup_and_load_is_a_miss_in_the_manager(own
         )
         own_server.kill()
         assert one.load(wanted, second) is None
+
+
+# With the real engine. Only the copies between GPU and host memory are replaced.
+
+
+def test_an_engine_starts_from_chunks_that_another_one_offloaded(server):
+    from smollm2 import save_smollm2
+    from vllm_engine import engine, prompt
+
+    try:
+        save_smollm2()
+    except FileNotFoundError as error:
+        pytest.skip(f"the test model is not here: {error}")
+    prompts = [prompt(i, "tier") for i in range(4)]
+    tier = {"type": "KvstowTier", "module_path": "kvstow.vllm.tier", "address": server.address}
+    config = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "HostTieringSpec",
+            "spec_module_path": "vllm_host_offload",
+            "cpu_bytes_to_use": 256 << 20,
+            "secondary_tiers": [tier | {"space": f"engine-{time.monotonic_ns()}"[:40]}],
+        },
+    }
+    with engine("") as plain:
+        right = plain.generate(prompts).tokens
+    with engine("", kv_transfer_config=config) as one:
+        assert one.generate(prompts).tokens == right
+        assert one.generate([prompt(5, "more")]).tokens  # steps, so that chunks go on to the tier
+    with engine("", kv_transfer_config=config) as other:
+        again = other.generate(prompts)
+        assert again.tokens == right
+        assert min(again.cached) >= 256, again.cached
