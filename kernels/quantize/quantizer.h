@@ -68,7 +68,7 @@ class Quantizer {
   virtual bool Encode(const SlabTile& tile, const float* values,
                       std::span<uint8_t* const> bodies) const = 0;
   // Reads the tile's part of the first bodies.size() >= 1 levels and writes tile.values() finite
-  // values. Returns false when the bodies cannot have come from Encode.
+  // values. Returns false for a body that docs/FORMAT.md calls damaged.
   virtual bool Decode(const SlabTile& tile, std::span<const uint8_t* const> bodies,
                       float* values) const = 0;
 
