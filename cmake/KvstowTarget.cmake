@@ -15,7 +15,7 @@ set(KVSTOW_COMMON_HEADERS <algorithm> <array> <functional> <map> <memory> <optio
     <absl/status/statusor.h> <absl/strings/str_cat.h>)
 
 # kvstow_precompile(TARGET OF OWNER HEADERS ...): the target OWNER parses these headers once; others, with the same compiler
-# flags, reuse that. A bare build takes a third less time so. The preset dev goes without
+# flags, and no macro less, reuse that. A bare build takes a third less time so. Presets with tests go without
 # (CMAKE_DISABLE_PRECOMPILE_HEADERS), so that a source that does not include what it uses fails there.
 function(kvstow_precompile target)
   cmake_parse_arguments(ARG "" "OF" "HEADERS" ${ARGN})
@@ -51,8 +51,7 @@ endfunction()
 # kvstow_test(NAME SOURCES ... LINK ... [LABEL unit|integration|slow] [TIMEOUT s]) makes one GoogleTest program;
 # ctest runs each of its tests by itself, in parallel. With KVSTOW_TEST_SHARDS it runs so many processes of the program,
 # which share its tests: thousands of processes take longer to start under AddressSanitizer than their tests to run.
-# Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR. The program KVSTOW_TEST_HEADERS_OF parses KVSTOW_TEST_HEADERS
-# for all that have its compiler flags.
+# Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR.
 function(kvstow_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_LABEL)
@@ -66,7 +65,6 @@ function(kvstow_test name)
     ${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests CXX_CLANG_TIDY "")
   target_compile_definitions(
     ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
-  kvstow_precompile(${name} OF ${KVSTOW_TEST_HEADERS_OF} HEADERS ${KVSTOW_COMMON_HEADERS} ${KVSTOW_TEST_HEADERS})
   if(NOT KVSTOW_TEST_SHARDS)
     gtest_discover_tests(
       ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
