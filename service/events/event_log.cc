@@ -70,7 +70,7 @@ class EventLog::Writer {
   const Emit emit_;
   EventBatch batch_;
   Topic topic_;
-  // Of the event that is not ended.
+  // They belong to the event that is not ended.
   Kind kind_ = Kind::kRestart;
   uint32_t tokens_ = 0;
   std::string adapter_;

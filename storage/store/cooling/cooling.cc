@@ -144,7 +144,7 @@ absl::Status Cooling::CopyColder(Claim& claim, TierId from, size_t keep) {
     if (copied.ok() || claim.gone()) return copied;
     if (missing.back() >= claim->segment_count) return copied;  // its tail proved damaged
   }
-  // What is on disk is a leading part: everything up to the last one goes with it.
+  // The disk holds a leading part: everything up to the last one goes with it.
   return CopyToDisk(claim, missing.back() + size_t{1}, Ack::kMemory);
 }
 
