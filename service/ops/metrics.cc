@@ -241,6 +241,15 @@ void Metrics::CountGet(v1::PageStatus status, absl::string_view tier, uint64_t p
   impl_->get_payload.Increment(static_cast<double>(payload_bytes));
 }
 
+void Metrics::NotePage(StreamKind kind, absl::string_view space, v1::PageStatus status,
+                       Time begin) {
+  const bool failed = status != v1::HIT && status != v1::MISS && status != v1::STORED &&
+                      status != v1::ALREADY_THERE;
+  const Time now = Clock::Real().Now();
+  calls_.Note(kind == StreamKind::kGet ? "Get page" : "Put page", space,
+              failed ? v1::PageStatus_Name(status) : "OK", now - begin, now);
+}
+
 void Metrics::CountReport(v1::PageStatus status) {
   impl_->reports.Add({{"result", Label(status)}}).Increment();
 }
@@ -310,6 +319,22 @@ void Metrics::ObserveCooling(Duration time) {
 
 void Metrics::AddStreams(StreamKind kind, int change) {
   (kind == StreamKind::kPut ? impl_->put_streams : impl_->get_streams).Increment(change);
+}
+
+uint64_t Metrics::open_streams(StreamKind kind) const {
+  const Gauge& gauge = kind == StreamKind::kPut ? impl_->put_streams : impl_->get_streams;
+  return static_cast<uint64_t>(gauge.Value());
+}
+
+void Metrics::Sample(Time now) {
+  const auto count = [](const Counter& c) { return static_cast<uint64_t>(c.Value()); };
+  history_.Observe(now, {.lookup_keys = count(impl_->lookup_keys),
+                         .lookup_hit_keys = count(impl_->lookup_hits),
+                         .put_raw_bytes = count(impl_->put_raw),
+                         .put_stored_bytes = count(impl_->put_stored),
+                         .get_payload_bytes = count(impl_->get_payload),
+                         .failed_calls = calls_.failed()});
+  calls_.DropOld(now);
 }
 
 std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
