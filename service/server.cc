@@ -313,6 +313,7 @@ absl::Status Server::Impl::StartGrpc() {
 }
 
 void Server::Impl::Reap() {
+  metrics_.Sample(started_);
   for (;;) {
     {
       MutexLock lock(mu_);

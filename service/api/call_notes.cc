@@ -51,9 +51,12 @@ class CallNote final : public Interceptor {
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       const auto code = static_cast<absl::StatusCode>(methods->GetSendStatus().error_code());
+      const absl::string_view name = method_.substr(method_.rfind('/') + 1);
+      // Clients ask in this way whether there is a space.
+      const bool no_space = name == "OpenSpace" && code == absl::StatusCode::kNotFound;
       const Time now = Clock::Real().Now();
-      calls_.Note(method_.substr(method_.rfind('/') + 1), space_, absl::StatusCodeToString(code),
-                  now - begin_, now);
+      calls_.Note(name, space_, no_space ? "OK" : absl::StatusCodeToString(code), now - begin_,
+                  now);
     }
     methods->Proceed();
   }

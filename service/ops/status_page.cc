@@ -99,7 +99,7 @@ std::string TiersPart(const v1::UsageResponse& usage) {
                    {"", "bar"},
                    {"encoded", "n"},
                    {"budget", "n"},
-                   {"full", "n"},
+                   {"full", "n wide"},
                    {"raw", "n wide"},
                    {"ratio", "n"},
                    {"pages", "n wide"}});
@@ -179,8 +179,8 @@ std::string PagesPart(const StatusFacts& facts) {
   const uint64_t disk_errors = counter("disk_errors");
   const auto bad = [](uint64_t count) { return count > 0 ? "bad" : ""; };
   const std::string facts_list = absl::StrCat(
-      Fact("leased", absl::StrCat(CountText(load.leased_pages()), ", ", CountText(usage.leases()),
-                                  " leases")),
+      Fact("leased", absl::StrCat(CountText(load.leased_pages()),
+                                  " (leases: ", CountText(usage.leases()), ")")),
       Fact("pinned", CountText(usage.pinned_pages())),
       Fact("wait to be encoded", CountText(load.put_queue_pages())),
       Fact("wait to be read", CountText(load.get_queue_pages())),
