@@ -341,6 +341,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
   const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
   return {.usage = store_->residency().Usage(),
           .counters = store_->residency().Counters(),
+          .index_budget = config_.index_bytes,
           .spaces = spaces_.All().size(),
           .space_mismatches = spaces_.mismatches(),
           .staged_bytes = staging_.staged_bytes(),

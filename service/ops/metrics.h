@@ -26,6 +26,7 @@ enum class StreamKind { kPut, kGet };
 struct MetricsSnapshot {
   StoreUsage usage;
   StoreCounters counters;
+  uint64_t index_budget = 0;
   uint64_t spaces = 0;
   uint64_t space_mismatches = 0;
   uint64_t staged_bytes = 0;

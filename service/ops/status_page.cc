@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kMinuteMs = 60'000, kHourMs = 60 * kMinuteMs;
 constexpr size_t kTopSpaces = 8;
+constexpr int kTopCalls = 10;
 
 double Share(uint64_t part, uint64_t of) {
   return of == 0 ? 0 : static_cast<double>(part) / static_cast<double>(of);
@@ -95,7 +96,7 @@ std::string TierBar(const v1::TierUsage& tier) {
 }
 
 std::string TiersPart(const v1::UsageResponse& usage) {
-  HtmlTable table({{"tier"},
+  HtmlTable table({{"tier", "nowrap"},
                    {"", "bar"},
                    {"encoded", "n"},
                    {"budget", "n"},
@@ -126,7 +127,7 @@ std::string IdleText(const v1::AgeUsage& row) {
 
 std::string AgesPart(const v1::AgesResponse& ages) {
   if (ages.rows().empty()) return Part("ages", "Bits a token, by age", Empty("No pages yet."));
-  HtmlTable table({{"tier"},
+  HtmlTable table({{"tier", "nowrap"},
                    {"unused", "nowrap"},
                    {"", "bar"},
                    {"bits a token", "n"},
@@ -218,8 +219,8 @@ SpaceList Top(const v1::UsageResponse& usage, uint64_t (v1::SpaceUsage::*of)() c
 
 std::string SpacesByBytesPart(const v1::UsageResponse& usage) {
   HtmlTable table({{"space", "name"},
-                   {"model", "name wide"},
-                   {"recipe", "name"},
+                   {"model", "name short wide"},
+                   {"recipe", "name short"},
                    {"pages", "n"},
                    {"held", "n"},
                    {"ratio", "n"}});
@@ -254,7 +255,8 @@ std::string SlowPart(const v1::ActivityResponse& activity) {
                    {"slowest", "n"},
                    {"calls", "n wide"},
                    {"last", "n"}});
-  for (const v1::CallUsage& call : activity.slow()) {
+  for (int i = 0; i < std::min(kTopCalls, activity.slow_size()); ++i) {
+    const v1::CallUsage& call = activity.slow(i);
     table.Add({call.method(), call.space(), MillisText(call.slowest_ms()), CountText(call.calls()),
                AgeText(call.ended_ago_ms()) + " ago"});
   }
@@ -268,7 +270,8 @@ std::string FailingPart(const v1::ActivityResponse& activity) {
                    {"answer", "nowrap"},
                    {"calls", "n"},
                    {"last", "n wide"}});
-  for (const v1::CallUsage& call : activity.failing()) {
+  for (int i = 0; i < std::min(kTopCalls, activity.failing_size()); ++i) {
+    const v1::CallUsage& call = activity.failing(i);
     table.Add({call.method(), call.space(), call.code(), CountText(call.calls()),
                AgeText(call.ended_ago_ms()) + " ago"});
   }
