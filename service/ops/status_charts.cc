@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kMinute = 60'000;
 constexpr uint64_t kRanges[] = {20 * kMinute, 60 * kMinute, 180 * kMinute, 360 * kMinute};
+constexpr uint64_t kShortest = 10'000;
 constexpr uint64_t kMostSteps = 120;  // of a plot: what a telephone can show
 
 void Add(const v1::WorkInterval& more, v1::WorkInterval& sum) {
@@ -48,7 +49,8 @@ std::vector<v1::WorkInterval> Joined(const v1::ActivityResponse& activity, uint6
     out.push_back(sum);
     sum.Clear();
   }
-  if (sum.length_ms() > 0) out.push_back(sum);
+  // What has only just begun would be a spike.
+  if (sum.length_ms() >= kShortest || (out.empty() && sum.length_ms() > 0)) out.push_back(sum);
   return out;
 }
 
