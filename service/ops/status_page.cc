@@ -223,7 +223,7 @@ std::string SpacesByBytesPart(const v1::UsageResponse& usage) {
                    {"recipe", "name short"},
                    {"pages", "n"},
                    {"held", "n"},
-                   {"ratio", "n"}});
+                   {"ratio", "n wide"}});
   for (const v1::SpaceUsage* s : Top(usage, &v1::SpaceUsage::encoded_bytes)) {
     table.Add({s->space(), s->spec().model(), s->recipe(), CountText(s->pages()),
                FormatSize(s->encoded_bytes()), RatioText(s->raw_bytes(), s->encoded_bytes())});
