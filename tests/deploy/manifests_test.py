@@ -142,7 +142,7 @@ class Manifests(unittest.TestCase):
         self.assertRegex(last, r"(?m)^USER 7380:7380$")
         self.assertRegex(last, r"(?m)^HEALTHCHECK .*kvstow")
         self.assertRegex(last, r"(?m)^EXPOSE 7380 7381 7382$")
-        self.assertEqual(CONTAINERFILE.count("\nFROM docker.io/library/debian:bookworm-slim"), 2)
+        self.assertEqual(CONTAINERFILE.count("\nFROM debian:bookworm-slim"), 2)
 
 
 if __name__ == "__main__":
