@@ -9,6 +9,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS kvstow kvstowd COMPONENT runtime)
 install(FILES deploy/kvstowd.service DESTINATION lib/systemd/system COMPONENT runtime)
 install(FILES deploy/kvstowd.conf DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/kvstow COMPONENT runtime)
+install(DIRECTORY deploy/grafana deploy/prometheus deploy/kubernetes DESTINATION ${CMAKE_INSTALL_DATADIR}/kvstow COMPONENT runtime)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime FILES_MATCHING PATTERN "*.md")
 

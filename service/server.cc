@@ -16,6 +16,7 @@
 #include "kernels/device/device.h"
 #include "proto/wire/chunk.h"
 #include "service/api/admin_service.h"
+#include "service/api/call_notes.h"
 #include "service/api/kv_cache_service.h"
 #include "service/events/event_publisher.h"
 #include "service/open_store.h"
@@ -113,7 +114,9 @@ class Server::Impl {
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
         op_(*store_, spaces_, reports_, metrics_),
-        admin_op_(*store_, spaces_, reader_, ServerFactsOf(config, gpu_.get(), started)) {
+        admin_op_(
+            *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
+            ServerFactsOf(config, gpu_.get(), started)) {
     store_->cooling().SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
@@ -135,6 +138,7 @@ class Server::Impl {
   absl::Status StartGrpc();
   void Reap();
   MetricsSnapshot Snapshot();
+  StatusFacts Facts();
 
   const ServerOptions options_;
   const Config config_;
@@ -275,13 +279,8 @@ absl::Status Server::Impl::StartHttp() {
   HttpPages pages;
   pages.ready = [this] { return admin_op_.ready(); };
   pages.metrics = [this] { return metrics_.Text(Snapshot()); };
-  pages.status = [this] {
-    v1::StatusResponse status;
-    v1::UsageResponse usage;
-    (void)admin_op_.Status({}, status);
-    (void)op_.Usage({}, usage);
-    return StatusPage(status, usage);
-  };
+  pages.parts = [this] { return StatusParts(Facts()); };
+  pages.status = [this] { return StatusPage(StatusParts(Facts())); };
   KVSTOW_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, std::move(pages)));
   http_address_ = http_->address();
   return absl::OkStatus();
@@ -296,6 +295,9 @@ absl::Status Server::Impl::StartGrpc() {
   SetArguments(builder);
   int port = -1;
   builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> notes;
+  notes.push_back(MakeCallNotes(metrics_.calls()));
+  builder.experimental().SetInterceptorCreators(std::move(notes));
   builder.RegisterService(kv_cache_.get());
   builder.RegisterService(admin_.get());
   grpc_ = builder.BuildAndStart();
@@ -311,12 +313,14 @@ absl::Status Server::Impl::StartGrpc() {
 }
 
 void Server::Impl::Reap() {
+  metrics_.Sample(started_);
   for (;;) {
     {
       MutexLock lock(mu_);
       if (!reaping_) return;
       stop_.WaitFor(mu_, options_.reap_every);
     }
+    metrics_.Sample(Clock::Real().Now());
     const size_t reaped = staging_.Reap();
     if (reaped > 0) metrics_.CountReaped(reaped);
     admission_.Reap();
@@ -324,10 +328,20 @@ void Server::Impl::Reap() {
   }
 }
 
+StatusFacts Server::Impl::Facts() {
+  StatusFacts facts;
+  (void)admin_op_.Status({}, facts.status);
+  (void)admin_op_.Ages({}, facts.ages);
+  (void)admin_op_.Activity({}, facts.activity);
+  (void)op_.Usage({}, facts.usage);
+  return facts;
+}
+
 MetricsSnapshot Server::Impl::Snapshot() {
   const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
   return {.usage = store_->residency().Usage(),
           .counters = store_->residency().Counters(),
+          .index_budget = config_.index_bytes,
           .spaces = spaces_.All().size(),
           .space_mismatches = spaces_.mismatches(),
           .staged_bytes = staging_.staged_bytes(),

@@ -45,6 +45,7 @@ int Fail(const OutputFlags& flags, const absl::Status& status);
 void AddPing(const Verb& app);
 void AddStatus(const Verb& app);
 void AddStats(const Verb& app);
+void AddTop(const Verb& app);
 void AddSpaces(const Verb& app);
 void AddPut(const Verb& app);
 void AddGet(const Verb& app);

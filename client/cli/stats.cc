@@ -1,16 +1,14 @@
 // kvstow stats: what the server holds, how finely, and what it has done.
-#include <iostream>
 #include <map>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "client/cli/admin.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
 #include "client/cli/usage.h"
+#include "client/cli/watch.h"
 #include "kvstow/v1/admin.pb.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
@@ -45,54 +43,6 @@ absl::StatusOr<Held> Ask(Client& client, const std::string& space) {
   return held;
 }
 
-double BitsOf(uint64_t bytes, uint64_t of) {
-  return of == 0 ? 0 : 8 * static_cast<double>(bytes) / static_cast<double>(of);
-}
-
-Json ToJson(const v1::AgeUsage& row) {
-  return {{"tier", row.tier()},
-          {"idle_from_ms", row.idle_from_ms()},
-          {"idle_below_ms", row.idle_below_ms()},
-          {"pages", row.pages()},
-          {"tokens", row.tokens()},
-          {"raw_bytes", row.raw_bytes()},
-          {"encoded_bytes", row.encoded_bytes()},
-          {"bits_per_token", BitsOf(row.encoded_bytes(), row.tokens())},
-          {"bits_per_value", BitsOf(row.encoded_bytes(), row.values())},
-          {"levels", row.levels()}};
-}
-
-Json ToJson(const v1::AgesResponse& ages) {
-  Json rows = Json::array();
-  for (const v1::AgeUsage& row : ages.rows()) rows.push_back(ToJson(row));
-  return {{"pages", ages.pages()}, {"sampled_pages", ages.sampled_pages()}, {"rows", rows}};
-}
-
-std::string AgeText(const v1::AgeUsage& row) {
-  const auto time = [](uint64_t ms) {
-    return absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(ms)));
-  };
-  if (row.idle_below_ms() == 0) return absl::StrCat(">= ", time(row.idle_from_ms()));
-  return absl::StrCat("< ", time(row.idle_below_ms()));
-}
-
-std::string Text(const v1::AgesResponse& ages) {
-  std::vector<std::vector<std::string>> rows;
-  for (const v1::AgeUsage& row : ages.rows()) {
-    rows.push_back(
-        {row.tier(), AgeText(row), absl::StrCat(row.pages()), FormatSize(row.encoded_bytes()),
-         FormatFixed(BitsOf(row.encoded_bytes(), row.tokens()), 0),
-         FormatFixed(BitsOf(row.encoded_bytes(), row.values()), 2), FormatFixed(row.levels(), 2)});
-  }
-  std::string out = absl::StrCat(
-      "\n",
-      FormatTable({"TIER", "UNUSED", "PAGES", "HELD", "BITS/TOKEN", "BITS/VALUE", "LEVELS"}, rows));
-  if (ages.sampled_pages() < ages.pages()) {
-    absl::StrAppend(&out, "estimated from ", ages.sampled_pages(), " pages\n");
-  }
-  return out;
-}
-
 Json ToJson(const v1::UsageResponse& usage, const Counters& counters) {
   return {{"pages", usage.pages()},
           {"raw_bytes", usage.raw_bytes()},
@@ -116,7 +66,7 @@ std::string Text(const Held& held, const Counters& counters) {
                                 FormatRatio(usage.raw_bytes(), usage.encoded_bytes()))},
        {"leases", absl::StrCat(usage.leases())}});
   absl::StrAppend(&out, "\n", TiersTable(usage.tiers()));
-  if (usage.pages() > 0) absl::StrAppend(&out, Text(held.ages));
+  if (usage.pages() > 0) absl::StrAppend(&out, "\n", AgesTable(held.ages));
   if (const v1::Reuse& reuse = usage.reuse(); reuse.references() > 0) {
     absl::StrAppend(&out, "\nin the last hours ", reuse.references(), " pages were asked for, ",
                     FormatFixed(100 * reuse.infinite_hit_rate(), 1),
@@ -131,17 +81,13 @@ std::string Text(const Held& held, const Counters& counters) {
 
 int Stats(const Flags& flags) {
   const auto client = Connect(flags.server);
-  for (;;) {
-    const absl::StatusOr<Held> held = Ask(*client, flags.space);
-    if (!held.ok()) return Fail(flags.output, held.status());
-    const Counters counters(held->usage.counters().begin(), held->usage.counters().end());
-    const bool clear = flags.watch && !flags.output.json();
-    Json json = ToJson(held->usage, counters);
-    json["ages"] = ToJson(held->ages);
-    Print(flags.output, json, absl::StrCat(clear ? "\033[H\033[2J" : "", Text(*held, counters)));
-    if (!flags.watch) return kDone;
-    std::this_thread::sleep_for(std::chrono::duration<double>(flags.interval_s));
-  }
+  return Watch(flags.output, flags.watch, flags.interval_s, [&]() -> absl::StatusOr<Look> {
+    KVSTOW_ASSIGN_OR_RETURN(const Held held, Ask(*client, flags.space));
+    const Counters counters(held.usage.counters().begin(), held.usage.counters().end());
+    Json json = ToJson(held.usage, counters);
+    json["ages"] = AgesJson(held.ages);
+    return Look{std::move(json), Text(held, counters)};
+  });
 }
 
 }  // namespace
@@ -156,9 +102,7 @@ void AddStats(const Verb& app) {
   AddOutputFlags(verb, flags->output);
   verb.Option("--space", flags->space, "only this space; all when left out");
   verb.Switch("--watch", flags->watch, "again and again, until interrupted");
-  verb.Option("--interval", flags->interval_s, "seconds between two looks with --watch")
-      .Within(0.05, 3600.0)
-      .ShowDefault();
+  AddIntervalFlag(verb, flags->interval_s, "seconds between two looks with --watch");
   verb.Footer(
       "Examples:\n  kvstow stats\n  kvstow stats --watch --interval 1\n"
       "  kvstow stats --space smollm2 --format json");

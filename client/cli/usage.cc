@@ -3,10 +3,39 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/bytes.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {
+namespace {
+
+double BitsOf(uint64_t bytes, uint64_t of) {
+  return of == 0 ? 0 : 8 * static_cast<double>(bytes) / static_cast<double>(of);
+}
+
+Json AgeJson(const v1::AgeUsage& row) {
+  return {{"tier", row.tier()},
+          {"idle_from_ms", row.idle_from_ms()},
+          {"idle_below_ms", row.idle_below_ms()},
+          {"pages", row.pages()},
+          {"tokens", row.tokens()},
+          {"raw_bytes", row.raw_bytes()},
+          {"encoded_bytes", row.encoded_bytes()},
+          {"bits_per_token", BitsOf(row.encoded_bytes(), row.tokens())},
+          {"bits_per_value", BitsOf(row.encoded_bytes(), row.values())},
+          {"levels", row.levels()}};
+}
+
+std::string AgeText(const v1::AgeUsage& row) {
+  const auto time = [](uint64_t ms) {
+    return absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(ms)));
+  };
+  if (row.idle_below_ms() == 0) return absl::StrCat(">= ", time(row.idle_from_ms()));
+  return absl::StrCat("< ", time(row.idle_below_ms()));
+}
+
+}  // namespace
 
 Json TierJson(const v1::TierUsage& usage) {
   return {{"tier", usage.tier()},
@@ -37,6 +66,28 @@ std::string TiersTable(const google::protobuf::RepeatedPtrField<v1::TierUsage>& 
                     FormatSize(t.raw_bytes()), FormatRatio(t.raw_bytes(), t.encoded_bytes())});
   }
   return FormatTable({"TIER", "PAGES", "SEGMENTS", "HELD", "BUDGET", "FULL", "RAW", "RATIO"}, rows);
+}
+
+Json AgesJson(const v1::AgesResponse& ages) {
+  Json rows = Json::array();
+  for (const v1::AgeUsage& row : ages.rows()) rows.push_back(AgeJson(row));
+  return {{"pages", ages.pages()}, {"sampled_pages", ages.sampled_pages()}, {"rows", rows}};
+}
+
+std::string AgesTable(const v1::AgesResponse& ages) {
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::AgeUsage& row : ages.rows()) {
+    rows.push_back(
+        {row.tier(), AgeText(row), absl::StrCat(row.pages()), FormatSize(row.encoded_bytes()),
+         FormatFixed(BitsOf(row.encoded_bytes(), row.tokens()), 0),
+         FormatFixed(BitsOf(row.encoded_bytes(), row.values()), 2), FormatFixed(row.levels(), 2)});
+  }
+  std::string out =
+      FormatTable({"TIER", "UNUSED", "PAGES", "HELD", "BITS/TOKEN", "BITS/VALUE", "LEVELS"}, rows);
+  if (ages.sampled_pages() < ages.pages()) {
+    absl::StrAppend(&out, "estimated from ", ages.sampled_pages(), " pages\n");
+  }
+  return out;
 }
 
 }  // namespace kvstow::cli

@@ -120,6 +120,10 @@ class AdminService final : public v1::Admin::CallbackService {
                            v1::AgesResponse* out) override {
     return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
   }
+  ServerUnaryReactor* Activity(CallbackServerContext* c, const v1::ActivityRequest* in,
+                               v1::ActivityResponse* out) override {
+    return Reply(c, metrics_, [=, this] { return op_.Activity(*in, *out); });
+  }
   ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
                             v1::EvictResponse* out) override {
     return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Evict(*in, *out); });

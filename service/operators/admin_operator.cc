@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "service/operators/activity.h"
 #include "service/pages/age_table.h"
 #include "service/spaces/messages.h"
 
@@ -57,6 +58,11 @@ absl::Status AdminOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& ou
   }
   const uint64_t pages = store_.residency().Usage(only).pages;
   TellAges(store_.residency().Sample(only, kMaxAgedPages), pages, spaces_, out);
+  return absl::OkStatus();
+}
+
+absl::Status AdminOperator::Activity(const v1::ActivityRequest&, v1::ActivityResponse& out) {
+  TellActivity(metrics_, snapshot_(), Clock::Real().Now(), out);
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "kvstow/v1/admin.pb.h"
+#include "service/ops/metrics.h"
 #include "service/pages/page_reader.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
@@ -35,12 +36,20 @@ struct ServerFacts {
 
 class AdminOperator {
  public:
-  AdminOperator(TieredStore& store, Spaces& spaces, PageReader& reader, ServerFacts facts)
-      : store_(store), spaces_(spaces), reader_(reader), facts_(std::move(facts)) {}
+  // `snapshot` returns the gauges of this moment.
+  AdminOperator(TieredStore& store, Spaces& spaces, PageReader& reader, const Metrics& metrics,
+                std::function<MetricsSnapshot()> snapshot, ServerFacts facts)
+      : store_(store),
+        spaces_(spaces),
+        reader_(reader),
+        metrics_(metrics),
+        snapshot_(std::move(snapshot)),
+        facts_(std::move(facts)) {}
 
   absl::Status Status(const v1::StatusRequest& in, v1::StatusResponse& out);
   absl::Status SamplePages(const v1::SamplePagesRequest& in, v1::SamplePagesResponse& out);
-  absl::Status Ages(const v1::AgesRequest& in, v1::AgesResponse& out);                 // blocking
+  absl::Status Ages(const v1::AgesRequest& in, v1::AgesResponse& out);  // blocking
+  absl::Status Activity(const v1::ActivityRequest& in, v1::ActivityResponse& out);
   absl::Status Evict(const v1::EvictRequest& in, v1::EvictResponse& out);              // blocking
   absl::Status SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out);  // blocking
   absl::Status Flush(const v1::FlushRequest& in, v1::FlushResponse& out);              // blocking
@@ -59,6 +68,8 @@ class AdminOperator {
   TieredStore& store_;
   Spaces& spaces_;
   PageReader& reader_;
+  const Metrics& metrics_;
+  const std::function<MetricsSnapshot()> snapshot_;
   const ServerFacts facts_;
   std::atomic<bool> ready_ = false;
   std::atomic<uint64_t> ready_ms_ = 0;

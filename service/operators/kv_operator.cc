@@ -87,10 +87,21 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
 }
 
 absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
+  const Time begin = Clock::Real().Now();
+  absl::StatusOr<PrefixMatch> match = Find(query);
+  const Time end = Clock::Real().Now();
+  metrics_.calls().Note("Lookup", query.space, absl::StatusCodeToString(match.status().code()),
+                        end - begin, end);
+  return match;
+}
+
+absl::StatusOr<PrefixMatch> KvOperator::Find(const LookupQuery& query) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space, query.fingerprint));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
   PrefixMatch match = store_.residency().Lookup(space->id, query.keys, query.lease);
   metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
+  space->counters->lookup_keys += query.keys.size();
+  space->counters->lookup_hit_keys += match.pages.size();
   if (match.lease_refused) metrics_.CountRefusedCall("leases");
   // All pages count as full ones.
   Prompt prompt{.pages = PagesOf(*space, query.keys),
@@ -201,6 +212,8 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
       row.set_pages(part.pages);
       row.set_raw_bytes(part.raw_bytes);
       row.set_encoded_bytes(part.encoded_bytes);
+      row.set_lookup_keys(space->counters->lookup_keys);
+      row.set_lookup_hit_keys(space->counters->lookup_hit_keys);
     }
     RecordPrompts();
     ToProto(reuse_.Estimate(), *out.mutable_reuse());

@@ -52,6 +52,7 @@ class KvOperator {
     Time time;
   };
 
+  absl::StatusOr<PrefixMatch> Find(const LookupQuery& query);
   absl::Status Drop(const Space& space);
   void RecordPrompts();
 

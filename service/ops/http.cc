@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "service/ops/http_message.h"
+#include "service/ops/page_files.h"
 
 namespace kvstow {
 namespace {
@@ -177,10 +177,14 @@ void PollServer::MakeAll() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    const bool metrics = job.request.path == "/metrics";
+    const std::string& path = job.request.path;
+    const bool metrics = path == "/metrics";
     std::string bytes = WriteHttpAnswer(
         200, metrics ? "text/plain; version=0.0.4; charset=utf-8" : "text/html; charset=utf-8",
-        metrics ? pages_.metrics() : pages_.status(), job.request.head_only);
+        metrics            ? pages_.metrics()
+        : path == "/parts" ? pages_.parts()
+                           : pages_.status(),
+        job.request.head_only);
     {
       MutexLock lock(mu_);
       made_.push_back({job.connection, std::move(bytes)});
@@ -289,7 +293,12 @@ void PollServer::Begin(Connection& connection, const HttpRequest& request) {
     const bool ready = pages_.ready();
     return answer(ready ? 200 : 503, ready ? "ready\n" : "not ready\n");
   }
-  if (request.path != "/metrics" && request.path != "/") return answer(404, "not found\n");
+  if (const EmbeddedFile* file = PageFile(request.path); file != nullptr) {
+    return Send(connection, WriteHttpAnswer(200, file->type, file->text, request.head_only));
+  }
+  if (request.path != "/metrics" && request.path != "/" && request.path != "/parts") {
+    return answer(404, "not found\n");
+  }
   connection.state = Connection::State::kWaiting;
   MutexLock lock(mu_);
   std::erase_if(jobs_, [this](const Job& job) {  // of connections that gave way
@@ -324,11 +333,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& add
                                                               HttpPages pages) {
   KVSTOW_ASSIGN_OR_RETURN(Descriptor listener, Listen(address));
   return std::make_unique<PollServer>(address, std::move(listener), std::move(pages));
-}
-
-std::string EscapeHtml(absl::string_view text) {
-  return absl::StrReplaceAll(
-      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
 }  // namespace kvstow

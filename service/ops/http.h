@@ -1,5 +1,5 @@
 // The HTTP side port: /metrics for Prometheus, /healthz and /readyz for probes, and a page for
-// people.
+// people with its files (page_files.h).
 //
 // Read-only; no TLS. One thread serves all connections and never waits for one of them. Another
 // makes the pages that may take time, /metrics and the page for people, so probes get answers
@@ -22,11 +22,12 @@
 
 namespace kvstow {
 
-// The content of the pages. Called for each request, one call of `metrics` or `status` at a time.
+// The content of the pages. Called for each request, one call of all but `ready` at a time.
 struct HttpPages {
   std::function<std::string()> metrics;  // Prometheus text
   std::function<bool()> ready;           // /readyz: 200 or 503; must not wait
-  std::function<std::string()> status;   // HTML
+  std::function<std::string()> status;   // /: HTML
+  std::function<std::string()> parts;    // /parts: the part of it that page.js refreshes
 };
 
 class HttpServer {
@@ -38,9 +39,6 @@ class HttpServer {
   // Fails with UNAVAILABLE when the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& address, HttpPages pages);
 };
-
-// Returns `text` with &, <, > and quotes escaped.
-std::string EscapeHtml(absl::string_view text);
 
 }  // namespace kvstow
 

@@ -27,7 +27,8 @@ struct HttpRequest {
 // kMaxHttpHeadBytes.
 std::optional<HttpRequest> ReadHttpRequest(absl::string_view bytes);
 
-// Returns a whole answer, after which the connection closes.
+// Returns a whole answer, after which the connection closes. Its headers tell browsers to trust
+// nothing in it beyond the files of this port.
 std::string WriteHttpAnswer(int status, absl::string_view content_type, absl::string_view body,
                             bool head_only);
 

@@ -124,6 +124,29 @@ void SampleEvents(const MetricsSnapshot& snapshot, Sampled& out) {
         snapshot.event_replays);
 }
 
+void SampleUsage(const MetricsSnapshot& snapshot, Sampled& sampled) {
+  for (const TierRow& row : kTierGauges) {
+    for (int t = 0; t < kTiers; ++t) {
+      sampled.Gauge(row.name, row.help, static_cast<double>(snapshot.usage.tiers[t].*row.value),
+                    {{"tier", TierName(static_cast<TierId>(t))}});
+    }
+  }
+  const auto gauge = [&](const char* name, const char* help, uint64_t value) {
+    sampled.Gauge(name, help, static_cast<double>(value));
+  };
+  gauge("kvstow_pages", "pages that are stored", snapshot.usage.pages);
+  gauge("kvstow_raw_bytes", "raw bytes of those pages", snapshot.usage.raw_bytes);
+  gauge("kvstow_encoded_bytes", "encoded bytes, each page once", snapshot.usage.encoded_bytes);
+  gauge("kvstow_leases", "leases that live", snapshot.usage.leases);
+  gauge("kvstow_leased_pages", "pages that they promise, as often as they do",
+        snapshot.usage.leased_pages);
+  gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
+  gauge("kvstow_index_bytes", "bytes of memory that the index of pages takes, about",
+        snapshot.usage.index_bytes);
+  gauge("kvstow_index_budget_bytes", "bytes of memory that it may take, 0 = any",
+        snapshot.index_budget);
+}
+
 std::string Label(v1::PageStatus status) {
   return absl::AsciiStrToLower(v1::PageStatus_Name(status));
 }
@@ -142,6 +165,33 @@ class Metrics::Impl {
     for (int s = v1::PageStatus_MIN; s <= v1::PageStatus_MAX; ++s) {
       const auto status = static_cast<v1::PageStatus>(s);
       if (status >= v1::STORED) put_pages.Add({{"result", Label(status)}});
+      if (status >= v1::HIT && status <= v1::NOT_COMPATIBLE) AddGetResult(status);
+    }
+    AddLabels(reports, "result", {"hit", "miss", "refused"});
+    AddLabels(refused, "reason",
+              {"no_deadline", "too_many_streams", "put_memory", "get_memory", "leases",
+               "calibration_memory"});
+    AddLabels(ended, "reason", {"idle", "crowded"});
+    AddLabels(short_of, "of", {"levels", "error"});
+    for (const char* method : {"put", "get"}) {
+      for (const char* coder : {"gpu", "cpu"}) {
+        local_gpu.Add({{"method", method}, {"coder", coder}});
+      }
+    }
+  }
+
+  // Counters are there from the start: Prometheus does not see the first increase of a new one.
+  static void AddLabels(Family<Counter>& family, const char* label,
+                        std::initializer_list<const char*> values) {
+    for (const char* value : values) family.Add({{label, value}});
+  }
+  void AddGetResult(v1::PageStatus status) {
+    if (status != v1::HIT) {
+      get_pages.Add({{"result", Label(status)}, {"tier", ""}});
+      return;
+    }
+    for (int t = 0; t < kTiers; ++t) {
+      get_pages.Add({{"result", Label(status)}, {"tier", TierName(static_cast<TierId>(t))}});
     }
   }
 
@@ -241,6 +291,15 @@ void Metrics::CountGet(v1::PageStatus status, absl::string_view tier, uint64_t p
   impl_->get_payload.Increment(static_cast<double>(payload_bytes));
 }
 
+void Metrics::NotePage(StreamKind kind, absl::string_view space, v1::PageStatus status,
+                       Time begin) {
+  const bool failed = status != v1::HIT && status != v1::MISS && status != v1::STORED &&
+                      status != v1::ALREADY_THERE;
+  const Time now = Clock::Real().Now();
+  calls_.Note(kind == StreamKind::kGet ? "Get page" : "Put page", space,
+              failed ? v1::PageStatus_Name(status) : "OK", now - begin, now);
+}
+
 void Metrics::CountReport(v1::PageStatus status) {
   impl_->reports.Add({{"result", Label(status)}}).Increment();
 }
@@ -312,26 +371,28 @@ void Metrics::AddStreams(StreamKind kind, int change) {
   (kind == StreamKind::kPut ? impl_->put_streams : impl_->get_streams).Increment(change);
 }
 
+uint64_t Metrics::open_streams(StreamKind kind) const {
+  const Gauge& gauge = kind == StreamKind::kPut ? impl_->put_streams : impl_->get_streams;
+  return static_cast<uint64_t>(gauge.Value());
+}
+
+void Metrics::Sample(Time now) {
+  const auto count = [](const Counter& c) { return static_cast<uint64_t>(c.Value()); };
+  history_.Observe(now, {.lookup_keys = count(impl_->lookup_keys),
+                         .lookup_hit_keys = count(impl_->lookup_hits),
+                         .put_raw_bytes = count(impl_->put_raw),
+                         .put_stored_bytes = count(impl_->put_stored),
+                         .get_payload_bytes = count(impl_->get_payload),
+                         .failed_calls = calls_.failed()});
+  calls_.DropOld(now);
+}
+
 std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   Sampled sampled;
-  for (const TierRow& row : kTierGauges) {
-    for (int t = 0; t < kTiers; ++t) {
-      sampled.Gauge(row.name, row.help, static_cast<double>(snapshot.usage.tiers[t].*row.value),
-                    {{"tier", TierName(static_cast<TierId>(t))}});
-    }
-  }
   const auto gauge = [&](const char* name, const char* help, uint64_t value) {
     sampled.Gauge(name, help, static_cast<double>(value));
   };
-  gauge("kvstow_pages", "pages that are stored", snapshot.usage.pages);
-  gauge("kvstow_raw_bytes", "raw bytes of those pages", snapshot.usage.raw_bytes);
-  gauge("kvstow_encoded_bytes", "encoded bytes, each page once", snapshot.usage.encoded_bytes);
-  gauge("kvstow_leases", "leases that live", snapshot.usage.leases);
-  gauge("kvstow_leased_pages", "pages that they promise, as often as they do",
-        snapshot.usage.leased_pages);
-  gauge("kvstow_pinned_pages", "pages that are pinned", snapshot.usage.pinned_pages);
-  gauge("kvstow_index_bytes", "bytes of memory that the index of pages takes, about",
-        snapshot.usage.index_bytes);
+  SampleUsage(snapshot, sampled);
   gauge("kvstow_spaces", "spaces that are open", snapshot.spaces);
   gauge("kvstow_staged_bytes", "bytes of pages that are on their way in", snapshot.staged_bytes);
   gauge("kvstow_get_bytes", "bytes that are held for pages on their way out", snapshot.get_bytes);
@@ -359,6 +420,9 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   sampled.Add(MetricType::Counter, "kvstow_space_mismatches_total",
               "calls that named a space by another space's fingerprint", {},
               static_cast<double>(snapshot.space_mismatches));
+  sampled.Add(MetricType::Counter, "kvstow_failed_calls_total",
+              "calls, and pages of Get and Put, that failed; a miss is no failure", {},
+              static_cast<double>(calls_.failed()));
   for (const CounterRow& row : kStoreCounters) {
     sampled.Add(MetricType::Counter, absl::StrCat("kvstow_store_", row.name, "_total"), row.help,
                 {}, static_cast<double>(snapshot.counters.*row.value));

@@ -14,6 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "kvstow/v1/types.pb.h"
+#include "service/ops/call_log.h"
+#include "service/ops/history.h"
 #include "storage/store/tiered_store.h"
 
 namespace kvstow {
@@ -24,6 +26,7 @@ enum class StreamKind { kPut, kGet };
 struct MetricsSnapshot {
   StoreUsage usage;
   StoreCounters counters;
+  uint64_t index_budget = 0;
   uint64_t spaces = 0;
   uint64_t space_mismatches = 0;
   uint64_t staged_bytes = 0;
@@ -48,6 +51,8 @@ class Metrics {
   void CountPut(v1::PageStatus status, uint64_t raw_bytes, uint64_t stored_bytes);
   // `tier` is that of the base level, for a HIT.
   void CountGet(v1::PageStatus status, absl::string_view tier, uint64_t payload_bytes);
+  // Notes a page of Get or Put in calls(), which it began at that time. A miss is no failure.
+  void NotePage(StreamKind kind, absl::string_view space, v1::PageStatus status, Time begin);
   void CountLocal(StreamKind kind);   // a page through shared memory; with CountPut, CountGet
   void CountDirect(StreamKind kind);  // or over a direct connection
   // Counts a page of CountLocal in memory of the GPU, and whether the GPU coded it.
@@ -65,6 +70,13 @@ class Metrics {
   void ObserveDecode(Duration time, uint64_t raw_bytes);
   void ObserveCooling(Duration time);  // a page from its hot form to its cold one
   void AddStreams(StreamKind kind, int change);
+  uint64_t open_streams(StreamKind kind) const;
+
+  CallLog& calls() { return calls_; }
+  const CallLog& calls() const { return calls_; }
+  // The work of the last hours. Somebody calls Sample every second or so.
+  const History& history() const { return history_; }
+  void Sample(Time now);
 
   // Returns the work of the codecs so far, for Usage: raw bytes, and the microseconds that they
   // took.
@@ -74,6 +86,8 @@ class Metrics {
 
  private:
   class Impl;
+  CallLog calls_;
+  History history_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,6 +13,7 @@ IncomingPage::~IncomingPage() {
 
 v1::PutResult IncomingPage::Counted(v1::PutResult result) {
   parts_.metrics.CountPut(result.status(), RawBytes(), result.stored_bytes());
+  parts_.metrics.NotePage(StreamKind::kPut, space_.name, result.status(), begin_);
   return result;
 }
 
@@ -80,6 +81,7 @@ v1::PutResult IncomingPage::Store() {
 }
 
 v1::PutResult IncomingPage::Store(const SharedBytes& bytes, const PageCoder& coder) {
+  begin_ = Clock::Real().Now();
   std::optional<PageDigests> came;
   if (digests_.has_value()) came = digests_->Finish();
   return Counted(

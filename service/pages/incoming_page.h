@@ -92,6 +92,7 @@ class IncomingPage {
   std::optional<Admission::Bytes> held_;
   Staging::Ticket ticket_ = 0;           // 0 = none
   uint64_t received_ = 0;                // of the payload
+  Time begin_ = Clock::Real().Now();     // of the work that takes time, without the way here
   std::optional<PageDigester> digests_;  // of a raw page that is staged; its columns follow
 };
 

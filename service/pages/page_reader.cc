@@ -345,6 +345,7 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
 }
 
 FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
+  const Time begin = Clock::Real().Now();
   FetchedPage out;
   if (lease != 0 && !store_.residency().Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
@@ -356,6 +357,7 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
   }
   out.reply.set_key(wanted.request.key());
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
+  metrics_.NotePage(StreamKind::kGet, wanted.space.name, out.reply.status(), begin);
   return out;
 }
 

@@ -1,10 +1,11 @@
 // One space: the meaning of a worker's pages (spaces.h keeps them all).
 //
-// A value; immutable once it is shared.
+// A value; immutable once it is shared, but for its counters.
 #ifndef KVSTOW_SERVICE_SPACES_SPACE_H_
 #define KVSTOW_SERVICE_SPACES_SPACE_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +21,11 @@
 
 namespace kvstow {
 
+// Counts of a space since it was opened. Copies of the space share them. Thread-safe.
+struct SpaceCounters {
+  std::atomic<uint64_t> lookup_keys = 0, lookup_hit_keys = 0;
+};
+
 using Fingerprint = std::array<uint8_t, 16>;
 
 struct Space {
@@ -33,6 +39,7 @@ struct Space {
   std::shared_ptr<const Codec> codec;  // codes puts; refuses every page without its calibration
   bool calibration_missing = false;
   Fingerprint fingerprint{};
+  std::shared_ptr<SpaceCounters> counters = std::make_shared<SpaceCounters>();
 };
 
 inline constexpr size_t kMaxSpaceNameBytes = 128;

@@ -20,7 +20,7 @@ RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream) {
   if (status.ok()) {
     s.StartRead(&s.in_);
   } else {
-    FinishStream(s, s.context_, status);
+    s.FinishWith(status);
   }
   return &s;
 }
@@ -62,8 +62,16 @@ void BulkStream::Act(BulkStream* stream, Next next) {
       MutexLock lock(stream->mu_);
       status = stream->final_;
     }
-    FinishStream(*stream, stream->context_, status);
+    stream->FinishWith(status);
   }
+}
+
+void BulkStream::FinishWith(const absl::Status& status) {
+  if (!status.ok()) {
+    parts_.metrics.calls().Note(kind_ == StreamKind::kPut ? "Put" : "Get", "",
+                                absl::StatusCodeToString(status.code()), {}, Clock::Real().Now());
+  }
+  FinishStream(*this, context_, status);
 }
 
 }  // namespace kvstow

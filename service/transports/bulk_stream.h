@@ -53,6 +53,9 @@ class BulkStream : public RawReactor, public AdmittedStream {
   absl::Status final_ KVSTOW_GUARDED_BY(mu_);
 
  private:
+  // Notes a failure, and finishes. The stream may be gone afterwards.
+  void FinishWith(const absl::Status& status);
+
   const StreamKind kind_;
   std::shared_ptr<BulkStream> self_;  // until OnDone
   Admission::Place place_;

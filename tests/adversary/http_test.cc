@@ -30,7 +30,8 @@ class HttpPortTest : public ::testing::Test {
                                                         return std::string("m 1\n");
                                                       },
                                                   .ready = [] { return true; },
-                                                  .status = [] { return std::string("<p>"); }});
+                                                  .status = [] { return std::string("<p>"); },
+                                                  .parts = [] { return std::string("<p>"); }});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }

@@ -145,5 +145,28 @@ TEST_F(CliServer, SummariesSpanTheKeysOfEachPage) {
   EXPECT_EQ(Run({"summaries", "--space", "s", kCase, out_}).exit_code, 3);
 }
 
+TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {
+  RunJson({"put", "--space", "s", "--recipe", "raw", kCase});
+  RunJson({"get", "--space", "s", kCase, out_});
+  RunJson({"stats", "--space", "\033[2Jgone"}, 1);
+  const Json top = RunJson({"top", "--once"});
+  EXPECT_TRUE(top["ready"]);
+  EXPECT_EQ(top["raw_bytes"], kRawBytes);
+  ASSERT_EQ(top["spaces"].size(), 1u);
+  EXPECT_EQ(top["spaces"][0]["space"], "s");
+  EXPECT_GE(top["spaces"][0]["lookup_hit_keys"], 1);
+  EXPECT_EQ(top["tiers"].size(), 3u);
+  ASSERT_EQ(top["failing"].size(), 1u);
+  EXPECT_EQ(top["failing"][0]["method"], "Usage");
+  EXPECT_EQ(top["failing"][0]["code"], "NOT_FOUND");
+  EXPECT_TRUE(top["intervals"].is_array());
+  EXPECT_TRUE(top["load"].is_object());
+  const Finished text = Run({"top", "--once"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, testing::HasSubstr("FAILING CALLS"));
+  EXPECT_THAT(text.out, testing::HasSubstr("?[2Jgone"));
+  EXPECT_EQ(text.out.find('\033'), std::string::npos) << "a name moves the cursor";
+}
+
 }  // namespace
 }  // namespace kvstow

@@ -14,8 +14,8 @@ using testing::HasSubstr;
 constexpr char kNobody[] = "127.0.0.1:1";
 
 const std::vector<std::string> kVerbs = {
-    "ping", "status", "stats", "spaces", "put",   "get",    "exists", "del",    "pin",
-    "drop", "unpin",  "evict", "budget", "flush", "verify", "bench",  "report", "summaries"};
+    "ping",  "status", "stats",  "spaces", "put",    "get",   "exists", "del",       "pin", "drop",
+    "unpin", "evict",  "budget", "flush",  "verify", "bench", "report", "summaries", "top"};
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
   std::vector<std::vector<std::string>> all = {

@@ -1,0 +1,61 @@
+// CallLog: the slowest and the failing calls of the last hour.
+//
+// A call has a method ("Lookup", "Get page"), the name of its space ("" = none) and a code ("OK",
+// "NOT_FOUND", "CORRUPT"). Keys, tokens and content of pages never come here. Calls of one method,
+// space and code share a row, so that a flood of one kind leaves room for others. When all rows are
+// taken, the fastest of the slow ones gives way, or the failing one that is longest ago.
+//
+// Thread-safe. A call that is neither slow nor failing costs one atomic read.
+#ifndef KVSTOW_SERVICE_OPS_CALL_LOG_H_
+#define KVSTOW_SERVICE_OPS_CALL_LOG_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace kvstow {
+
+struct CallRow {
+  std::string method, space, code;
+  uint64_t calls = 0;  // a slow row counts those that were slow
+  Duration slowest{};  // of them
+  Time last{};         // end of the last call
+};
+
+class CallLog {
+ public:
+  static constexpr Duration kKept = std::chrono::hours(1);
+  static constexpr Duration kSlow = std::chrono::milliseconds(1);  // what is faster is never slow
+  static constexpr size_t kSlowRows = 16, kFailingRows = 32;
+
+  // Notes a call that ended `now` after `took`. A code other than "OK" is a failure.
+  void Note(absl::string_view method, absl::string_view space, absl::string_view code,
+            Duration took, Time now);
+  // Drops rows whose last call is longer ago than kKept. Somebody calls it now and then.
+  void DropOld(Time now);
+
+  std::vector<CallRow> Slow() const;           // the slowest first
+  std::vector<CallRow> Failing() const;        // the last first
+  uint64_t failed() const { return failed_; }  // calls since the start
+
+ private:
+  using Rows = std::vector<CallRow>;
+  // Adds a call to its row. Makes one when there is none, in place of the weakest of `most` rows.
+  static void Add(const CallRow& call, size_t most, bool (*weaker)(const CallRow&, const CallRow&),
+                  Rows& rows);
+  void SetThreshold() KVSTOW_REQUIRES(mu_);
+
+  mutable Mutex mu_;
+  Rows slow_ KVSTOW_GUARDED_BY(mu_), failing_ KVSTOW_GUARDED_BY(mu_);
+  std::atomic<Duration> slow_above_ = kSlow;
+  std::atomic<uint64_t> failed_ = 0;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_OPS_CALL_LOG_H_
