@@ -48,6 +48,28 @@ function(kvstow_program name)
   target_link_libraries(${name} PRIVATE kvstow_build_flags ${ARG_LINK})
 endfunction()
 
+# kvstow_test_library(NAME SOURCES ... LINK ...) makes kvstow::NAME: what several test programs share, compiled once.
+function(kvstow_test_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  kvstow_library(${name} SOURCES ${ARG_SOURCES} PUBLIC ${ARG_LINK} GTest::gmock GTest::gtest)
+  target_compile_definitions(
+    kvstow_${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+endfunction()
+
+# kvstow_precompile_test(TARGET): all targets of tests with one level of optimisation share a precompiled header. Its owner is
+# the first such target: it has the fewest macros.
+function(kvstow_precompile_test target)
+  get_property(options DIRECTORY PROPERTY COMPILE_OPTIONS)
+  string(MD5 key "${options}")
+  get_property(owner GLOBAL PROPERTY KVSTOW_PRECOMPILED_TESTS_${key})
+  if(NOT owner)
+    set(owner ${target})
+    set_property(GLOBAL PROPERTY KVSTOW_PRECOMPILED_TESTS_${key} ${target})
+  endif()
+  target_compile_options(${target} PRIVATE -pthread)  # some get it from a library, and its macro counts
+  kvstow_precompile(${target} OF ${owner} HEADERS ${KVSTOW_COMMON_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
+endfunction()
+
 # kvstow_test(NAME SOURCES ... LINK ... [LABEL unit|integration|slow] [TIMEOUT s]) makes one GoogleTest program;
 # ctest runs each of its tests by itself, in parallel. With KVSTOW_TEST_SHARDS it runs so many processes of the program,
 # which share its tests: thousands of processes take longer to start under AddressSanitizer than their tests to run.
@@ -65,6 +87,7 @@ function(kvstow_test name)
     ${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests CXX_CLANG_TIDY "")
   target_compile_definitions(
     ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  kvstow_precompile_test(${name})
   if(NOT KVSTOW_TEST_SHARDS)
     gtest_discover_tests(
       ${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
