@@ -120,6 +120,30 @@ class Runner:
     def encode(self, text):
         return self.llm.get_tokenizer().encode(text)
 
+    def mixed(self, requests, tokens, at_once):
+        """Answers (prompt, aborted) as they come, `at_once` a step; aborts some in mid-answer."""
+        engine = self.llm.llm_engine
+        waiting = list(enumerate(requests))
+        aborted = {str(i) for i, (_, aborted) in enumerate(requests) if aborted}
+        said, cached = {}, 0
+        began = time.monotonic()
+        while waiting or engine.has_unfinished_requests():
+            for number, (prompt, _) in waiting[:at_once]:
+                engine.add_request(str(number), prompt, self._parameters(tokens))
+            del waiting[:at_once]
+            for output in engine.step():
+                said[output.request_id] = list(output.outputs[0].token_ids)
+                if output.finished:
+                    cached += output.num_cached_tokens or 0
+                elif output.request_id in aborted and len(said[output.request_id]) >= 3:
+                    engine.abort_request([output.request_id])
+        return {
+            "tokens": [said.get(str(i), []) for i in range(len(requests))],
+            "cached": cached,
+            "preemptions": self._metric("vllm:num_preemptions"),
+            "seconds": time.monotonic() - began,
+        }
+
     def _metric(self, name):
         return {m.name: getattr(m, "value", 0) for m in self.llm.get_metrics()}.get(name, 0)
 

@@ -1,9 +1,17 @@
-"""The vLLM connector with vLLM's own options: other connectors, adapters, salts."""
+"""The vLLM connector with vLLM's own options: other connectors, adapters, salts, HTTP."""
 
+import contextlib
 import importlib.util
 import json
+import os
+import socket
 import subprocess
+import sys
+import tempfile
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import kvstow
 import pytest
@@ -12,7 +20,7 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed in this environment", allow_module_level=True)
 
 from smollm2 import FOLDER, save_smollm2
-from vllm_engine import engine, prompt, transfer
+from vllm_engine import ENVIRONMENT, engine, prompt, transfer
 
 SECONDS = 120.0
 
@@ -34,12 +42,12 @@ def saved_pages(address):
     return {space["space"]: space["pages"] for space in json.loads(said)["spaces"]}
 
 
-def wait_for_pages(address, count):
-    """Waits until a space has so many pages."""
+def wait_for_pages(address, count, spaces=1):
+    """Waits until so many spaces have so many pages each."""
     end = time.monotonic() + SECONDS
     while True:
         found = saved_pages(address)
-        if any(pages >= count for pages in found.values()):
+        if sum(pages >= count for pages in found.values()) >= spaces:
             return found
         assert time.monotonic() < end, found
         time.sleep(0.02)
@@ -133,3 +141,75 @@ def test_adapters_and_salts_have_pages_of_their_own(model, tmp_path):
                 assert run.tokens == right[number]
                 assert run.cached[0] >= 256
             assert second.call("generate_as", prompts, {"salt": "c"}).cached == [0]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def vllm_serve(*words):
+    """vLLM's HTTP server on a port of its own: its address.
+
+    Not by `vllm serve`: the package for CPUs has another name than that command looks up.
+    """
+    port = free_port()
+    environment = os.environ | ENVIRONMENT
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
+    command += ["--port", str(port), "--host", "127.0.0.1"]
+    with tempfile.NamedTemporaryFile("w+", prefix="vllm_serve_") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        address = f"http://127.0.0.1:{port}"
+        try:
+            end = time.monotonic() + SECONDS
+            while True:
+                with contextlib.suppress(urllib.error.URLError):
+                    urllib.request.urlopen(f"{address}/health").close()
+                    break
+                said = Path(log.name).read_text(errors="replace")
+                assert process.poll() is None and time.monotonic() < end, said[-4000:]
+                time.sleep(0.05)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def metrics(address):
+    with urllib.request.urlopen(f"{address}/metrics") as said:
+        lines = said.read().decode().splitlines()
+    found = (line.rsplit(" ", 1) for line in lines if line.startswith("vllm:"))
+    return {name.split("{")[0]: float(value) for name, value in found}
+
+
+def complete(address, text):
+    body = {"model": str(FOLDER), "prompt": text, "max_tokens": 4, "temperature": 0}
+    request = urllib.request.Request(
+        f"{address}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as said:
+        return json.loads(said.read())["choices"][0]["text"]
+
+
+def test_vllm_serve_shows_the_counters_to_prometheus(model):
+    with kvstow.Server() as server:
+        config = transfer({"address": server.address, "recipe": "raw"})
+        words = ["--model", str(model), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
+        with vllm_serve(*words, "--kv-transfer-config", json.dumps(config)) as address:
+            first = complete(address, prompt(2, "http"))
+            assert metrics(address)["vllm:kvstow_loaded_pages_total"] == 0
+            pages = sum(wait_for_pages(server.address, 3).values())
+            complete(address, prompt(3, "http"))  # counters come with a step
+            end = time.monotonic() + SECONDS
+            while metrics(address)["vllm:kvstow_saved_pages_total"] < pages:
+                assert time.monotonic() < end, metrics(address)
+                time.sleep(0.05)
+            assert metrics(address)["vllm:kvstow_saved_bytes_total"] > 0
+        with vllm_serve(*words, "--kv-transfer-config", json.dumps(config)) as address:
+            assert complete(address, prompt(2, "http")) == first
+            assert metrics(address)["vllm:kvstow_loaded_pages_total"] >= 3
