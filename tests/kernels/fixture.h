@@ -26,8 +26,7 @@ inline KvSpec FixtureSpec() {
 // The raw page; empty when the file is not as expected. Of the safetensors header only the offsets
 // of the tensors k.L and v.L are read.
 inline std::vector<uint8_t> FixturePage() {
-  std::ifstream in(std::string(KVSTOW_TESTS_DIR) + "/data/smollm2-wiki-256.safetensors",
-                   std::ios::binary);
+  std::ifstream in(KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors", std::ios::binary);
   const std::string file((std::istreambuf_iterator<char>(in)), {});
   uint64_t header_bytes = 0;
   if (file.size() < sizeof(header_bytes)) return {};

@@ -52,7 +52,7 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
       (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 640, .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
-  const std::string path = std::string(KVSTOW_TESTS_DIR) + "/golden/" + GetParam().file;
+  const std::string path = KVSTOW_TESTS_DIR "/golden/" + GetParam().file;
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
   if (FileOf(*page) != golden) {
