@@ -36,7 +36,8 @@ struct PageRecord {
 
 struct SpaceRecord {
   SpaceId id = 0;
-  SharedBytes bytes;  // opaque; the service defines them
+  SharedBytes bytes;   // opaque; the service defines them
+  std::string tenant;  // that owns the space; "" = the one tenant of a server without identities
 };
 
 // What a catalog remembers.

@@ -31,6 +31,7 @@ using Fingerprint = std::array<uint8_t, 16>;
 struct Space {
   SpaceId id = 0;
   std::string name;
+  std::string tenant;  // that owns it; "" = the one tenant of a server without identities
   KvSpec spec;
   std::string recipe;    // as written
   std::string pipeline;  // the recipe written out
