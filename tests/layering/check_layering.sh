@@ -21,7 +21,7 @@ BEGIN {
   may["base/"] = "base/"
   rooms("kernels/", "page recipe entropy transform quantize calibration importance methods codec device cuda",
         "base/")
-  rooms("service/", "spaces events ops pages operators transports api",
+  rooms("service/", "access spaces events ops pages operators transports api",
         "base/ kernels/ storage/ proto/")
   may["service/"] = "base/ kernels/ storage/ proto/ service/"  # what puts the server together
   records = "base/ storage/segment.h storage/record.h"
