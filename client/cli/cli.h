@@ -58,6 +58,7 @@ void AddEvict(const Verb& app);
 void AddBudget(const Verb& app);
 void AddFlush(const Verb& app);
 void AddVerify(const Verb& app);
+void AddDoctor(const Verb& app);
 void AddSummaries(const Verb& app);
 void AddCodec(const Verb& app);  // list, roundtrip, calibrate and send
 void AddCodecRoundtrip(const Verb& codec);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
+#include <set>
 
 #include "tests/integration/cli_server.h"
 
@@ -19,7 +21,7 @@ const std::vector<std::string> kVerbs = {
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
   std::vector<std::vector<std::string>> all = {
-      {}, {"codec", "list"}, {"codec", "roundtrip"}, {"plan"}};
+      {}, {"codec", "list"}, {"codec", "roundtrip"}, {"plan"}, {"doctor"}};
   for (const std::string& verb : kVerbs) all.push_back({verb});
   for (auto arguments : all) {
     arguments.push_back("--help");
@@ -77,6 +79,21 @@ TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
     EXPECT_THAT(run.err, HasSubstr("cannot reach 127.0.0.1:1: is kvstowd running?")) << verb;
     EXPECT_THAT(ParseLine(run)["error"].get<std::string>(), HasSubstr("cannot reach")) << verb;
   }
+}
+
+TEST_F(CliServer, TheDoctorLooksAtServerMachineAndDisk) {
+  const Json seen = RunJson({"doctor"});
+  EXPECT_EQ(seen["wrong"], 0) << seen;
+  std::set<std::string> subjects;
+  for (const Json& finding : seen["findings"]) subjects.insert(finding["subject"]);
+  EXPECT_THAT(subjects, testing::IsSupersetOf({"server", "memory", "listeners", "disk speed"}));
+  EXPECT_THAT(Run({"doctor", "--no-disk"}).out, HasSubstr("it was not measured"));
+  // A server that does not answer: its file tells what it would do.
+  const std::string config = dir_.path("kvstowd.conf");
+  std::ofstream(config) << "host-bytes = \"100TiB\"\ndisk-path = \"" << dir_.path("none") << "\"\n";
+  const Finished dead = RunKvstow({"doctor", "--server", kNobody, "--config", config});
+  EXPECT_EQ(dead.exit_code, 1);
+  EXPECT_THAT(dead.out, AllOf(HasSubstr("is kvstowd running?"), HasSubstr("lower host-bytes")));
 }
 
 TEST(Cli, FilesThatAreNoCasesAreNamed) {

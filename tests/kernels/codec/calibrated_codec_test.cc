@@ -345,7 +345,7 @@ std::string WriteGolden(const CalibratedCase& c, const KvSpec& spec) {
 TEST_P(CalibratedCodec, ItsGoldenFilesAreReadForEver) {
   const KvSpec spec = CorrelatedSpec(3, 4, 2);
   const auto read = [](const char* name) {
-    std::ifstream in(std::string(KVSTOW_TESTS_DIR "/golden/") + name, std::ios::binary);
+    std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
   };
   const std::string blob = read(GetParam().golden_blob), file = read(GetParam().golden_page);
