@@ -47,7 +47,7 @@ from kvstow import _native
 from kvstow.client import Client, Space
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
-# Which channels RoPE pairs, for each model_type whose cache is plain K and V in every layer.
+# The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
 _LAYOUTS: Mapping[str, Literal["half", "interleaved"]] = {
     "llama": "half",
     "mistral": "half",
@@ -68,7 +68,7 @@ _SCALINGS: Mapping[str, Literal["none", "linear", "ntk", "yarn", "llama3", "long
     "longrope": "longrope",
     "su": "longrope",
 }
-# What a config holds that changes no K and V, or that KvSpec has a field for.
+# Fields of a config that change no K and V, or that are fields of KvSpec.
 _NOT_IN_REVISION = {
     "_name_or_path",
     "architectures",

@@ -384,7 +384,7 @@ class KvstowTier(SecondaryTierManager):
             threads.shutdown()
 
 
-# Which rows fit which engine.
+# The rows that fit an engine.
 
 
 def page_bytes(spec: OffloadingSpec, row_bytes: int, recipe: str, head_dim: int) -> int:
