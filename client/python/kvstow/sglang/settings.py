@@ -1,4 +1,4 @@
-"""What `--hicache-storage-backend-extra-config` says."""
+"""The settings in `--hicache-storage-backend-extra-config`."""
 
 from __future__ import annotations
 

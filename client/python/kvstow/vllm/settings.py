@@ -1,4 +1,4 @@
-"""What `kv_connector_extra_config` says."""
+"""The settings in `kv_connector_extra_config`."""
 
 from __future__ import annotations
 
