@@ -1,5 +1,5 @@
-// The loops behind entropy/bit_pack.h and entropy/byte_rans.h, which are their manuals. What a
-// table is: kernels/page/loops.h. The plane coder's are in kernels/entropy/plane_loops.h.
+// The loops behind entropy/bit_pack.h and entropy/byte_rans.h, which are their manuals.
+// kernels/page/loops.h says what a table is. kernels/entropy/plane_loops.h has the plane coder's.
 #ifndef KVSTOW_KERNELS_ENTROPY_LOOPS_H_
 #define KVSTOW_KERNELS_ENTROPY_LOOPS_H_
 

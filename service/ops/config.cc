@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
@@ -203,9 +204,8 @@ constexpr Setting kSettings[] = {
      "send "
      "[`calibrations` below disk-path]",
      SetText<&Config::calibrations>, GetText<&Config::calibrations>},
-    {"eviction-policy", "NAME",
-     "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
-     GetText<&Config::eviction_policy>},
+    {"eviction-policy", "NAME", "what goes first, by one of these policies: $POLICIES [kvstow]",
+     SetPolicy, GetText<&Config::eviction_policy>},
     {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
      SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
     {"max-spaces", "NUMBER", "spaces at most; empty private ones make room for others [1024]",
@@ -333,6 +333,13 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   return absl::OkStatus();
 }
 
+std::string HelpOf(const Setting& s) {
+  const std::string policies = absl::StrJoin(
+      EvictionPolicies(), ", ",
+      [](std::string* out, const PolicyInfo& policy) { absl::StrAppend(out, policy.name); });
+  return absl::StrReplaceAll(s.help, {{"$POLICIES", policies}});
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, const GetEnv& env,
@@ -348,7 +355,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
   std::vector<CLI::Option*> options;
   for (size_t i = 0; i < std::size(kSettings); ++i) {
     const Setting& s = kSettings[i];
-    options.push_back(app.add_option(absl::StrCat("--", s.name), texts[i], s.help)
+    options.push_back(app.add_option(absl::StrCat("--", s.name), texts[i], HelpOf(s))
                           ->type_name(s.type)
                           ->take_last());
   }

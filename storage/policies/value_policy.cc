@@ -183,7 +183,7 @@ class ValuePolicy final : public EvictionPolicy {
     const double level = std::round(std::log2(worth)) + kWorthOfOne;
     return static_cast<uint8_t>(std::clamp(level, 1.0, kWorths - 1.0));
   }
-  // Of a new item behind `parent`, which was touched or put for the same prompt already.
+  // Returns that of a new item behind `parent`, which the same prompt touched or put already.
   static uint8_t OriginOf(const Item& parent) {
     return parent.uses <= 1 ? parent.origin : OriginBehind(parent.uses - 1);
   }

@@ -69,8 +69,8 @@ TEST_F(CliServer, ChosenTokensComeBackOneRangeBehindTheOther) {
   EXPECT_THAT(beyond.err, HasSubstr("the case has 256 tokens"));
 }
 
-// What codec roundtrip makes with the queries of the case itself comes out of a server that was
-// sent them.
+// A server that was sent the queries of the case makes the same as codec roundtrip does with
+// them.
 TEST_F(CliServer, StatisticsOfQueriesGoWithThePutOrAheadOfIt) {
   const std::string recipe = "expected-attention(keep=0.5)|int8", blob = dir_.path("q.kvcal");
   RunJson(

@@ -85,6 +85,17 @@ for case in "void F() {|}" "  void F() {|  }"; do
   if "$check" "$tree" >/dev/null; then fail "a function of 61 lines passed: ${case%|*}"; fi
 done
 
+# wide_class METHODS: a class of so many public methods, beside what does not count.
+wide_class() {
+  printf '%s\n' "class Wide final {" " public:" "  explicit Wide(int n);" "  Wide(const Wide&) = delete;" "  ~Wide();"
+  yes '  void F(int x,' | head -n "$1" || true
+  printf '%s\n' " private:" "  void G();" "};"
+}
+expect_fine base/x.h "$(wide_class 20)"
+wide_class 21 >"$tree/base/x.h"
+if output="$("$check" "$tree")"; then fail "a class of 21 public methods passed"; fi
+grep -qF "base/x.h:1: a class of 21" <<<"$output" || fail "the wide class was not named: $output"
+
 # Circles: of headers through a source file, and none where a part is compiled for SIMD.
 rm -rf "${tree:?}"/*
 mkdir -p "$tree/base"

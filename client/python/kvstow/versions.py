@@ -1,4 +1,4 @@
-"""Which versions of the engines this package works with, and was tested with (docs/ENGINES.md).
+"""The versions of engines that this package works with, and was tested with (docs/ENGINES.md).
 
 An engine that is too old is refused by name where its adapter is imported or made. A newer one than
 was tested gets one warning.

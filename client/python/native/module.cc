@@ -312,7 +312,7 @@ double SecondsOf(Call& call, std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What kvstow.bench compares Python with: the same calls, without Python while they run.
+// kvstow.bench compares Python with these: the same calls, without Python while they run.
 void BindTimedCalls(nb::class_<NativeClient>& client) {
   client
       .def(

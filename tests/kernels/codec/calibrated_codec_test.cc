@@ -1,5 +1,5 @@
-// What every recipe with a calibration must do, but for kvstow-cal (joint_run_codec_test.cc). A new
-// one adds a line to the cases at the end.
+// Every recipe with a calibration passes these tests, but for kvstow-cal (joint_run_codec_test.cc).
+// A new one adds a line to the cases at the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

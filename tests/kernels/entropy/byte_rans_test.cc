@@ -98,7 +98,7 @@ TEST(ByteRans, CostsWhatTheTablesSay) {
       bits += kByteRansBits - std::log2(s.tables[s.classes[block][i % 192]][s.bytes[i]]);
     }
     const auto words = static_cast<double>(s.Encoded().size() - 4 * kByteRansLanes);
-    // What the states hold above their least is not in the words.
+    // The words lack what the states hold above their least.
     EXPECT_NEAR(words, bits / 8, 0.01 * bits / 8 + 2 * kByteRansLanes) << spread;
   }
 }

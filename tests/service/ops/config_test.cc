@@ -123,6 +123,7 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
           "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
           "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
+  EXPECT_THAT(help->print, HasSubstr("kvstow, lru, slru")) << "the policies of the table";
 }
 
 TEST_F(ConfigTest, VersionIsPrinted) {

@@ -105,7 +105,7 @@ TEST_F(AgeTest, ExactPagesAreUntouched) {
             grpc::StatusCode::NOT_FOUND);
 }
 
-// Of one space with an F16 spec; the facts are made up.
+// One space with an F16 spec; the facts are made up.
 TEST(AgeTable, RowsAreByTierAndAgeAndASampleIsScaledUp) {
   Calibrations calibrations("");
   Spaces spaces(

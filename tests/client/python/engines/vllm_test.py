@@ -281,6 +281,7 @@ def test_a_frozen_server_is_asked_once_in_a_while(own_server):
     [
         ("adress", "x", "'adress' is no option"),
         ("timeout", 0, "timeout: 0 must be more than 0"),
+        ("timeout", "5", "timeout: .5. must be of type float"),
         ("page_blocks", -1, "page_blocks: -1 is less than 0"),
         ("mode", "both", "mode: 'both' must be one of"),
         ("fidelity", "sparse", "cannot mask"),
