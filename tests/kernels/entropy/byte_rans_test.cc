@@ -187,6 +187,26 @@ TEST(ByteClasses, ColumnsOfOneLawShareATable) {
   EXPECT_LE(ClassifyColumns(bytes, widths, rows, kMaxByteClasses).bits, classes.bits);
 }
 
+TEST(ByteClasses, EveryTargetFindsTheCheapestClass) {
+  std::mt19937 random(6);
+  const auto costs = std::make_unique<ByteCosts>();
+  OnEveryTarget<ByteClassLoops>([&](const auto& best, const auto& reference) {
+    for (size_t turn = 0; turn < 400; ++turn) {
+      const uint32_t spread = turn % 4 == 0 ? 2 : 8192;  // few costs are often equal
+      for (auto& of_byte : *costs) {
+        for (uint32_t& cost : of_byte) cost = random() % spread;
+      }
+      std::vector<ByteCount> entries(turn % 70);
+      for (ByteCount& e : entries)
+        e = {static_cast<uint8_t>(random()), static_cast<uint16_t>(1 + random() % 65535)};
+      const size_t most = 1 + turn % kMaxByteClasses;
+      const uint8_t found = best.cheapest(entries, *costs, most);
+      ASSERT_LT(found, most);
+      ASSERT_EQ(found, reference.cheapest(entries, *costs, most)) << turn;
+    }
+  });
+}
+
 TEST(ByteClasses, LogarithmsAreThoseOfTheLibraryRoundedDown) {
   for (uint64_t x = 1; x < uint64_t{1} << 32; x = x * 9 / 8 + 1) {
     const double log = std::log2(static_cast<double>(x)) * 256;
