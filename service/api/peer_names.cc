@@ -15,7 +15,7 @@ std::vector<std::string> CertificateNames(const grpc::ServerContextBase& context
   std::vector<std::string> out;
   if (peer == nullptr || !peer->IsPeerAuthenticated()) return out;
   const auto add = [&](const char* property, absl::string_view kind) {
-    for (const grpc::string_ref value : peer->FindPropertyValues(property)) {
+    for (const grpc::string_ref& value : peer->FindPropertyValues(property)) {
       const absl::string_view name(value.data(), value.size());
       // A name with a NUL in it is one thing to a certificate authority and another to C.
       if (!name.empty() && !absl::StrContains(name, '\0')) out.push_back(absl::StrCat(kind, name));
