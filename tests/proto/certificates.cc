@@ -1,21 +1,28 @@
 #include "tests/proto/certificates.h"
 
-#include <gtest/gtest.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 namespace kvstow::testing {
 namespace {
+
+// Benches and fuzz targets use this without GoogleTest.
+void Check(bool good, const std::string& what) {
+  if (good) return;
+  std::fprintf(stderr, "certificates: %s\n", what.c_str());
+  std::abort();
+}
 
 void Extend(X509* certificate, X509* issuer, int id, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
   X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, &context, id, value.c_str());
-  ASSERT_NE(extension, nullptr) << value;
+  Check(extension != nullptr, value);
   X509_add_ext(certificate, extension, -1);
   X509_EXTENSION_free(extension);
 }
@@ -36,13 +43,13 @@ X509* Make(const CertificateWish& wish, EVP_PKEY* key, X509* issuer, EVP_PKEY* i
   X509_set_pubkey(out, key);
   Extend(out, issuer, NID_basic_constraints, authority ? "critical,CA:TRUE" : "CA:FALSE");
   if (!wish.alternatives.empty()) Extend(out, issuer, NID_subject_alt_name, wish.alternatives);
-  EXPECT_GT(X509_sign(out, issuers_key, EVP_sha256()), 0);
+  Check(X509_sign(out, issuers_key, EVP_sha256()) > 0, wish.name);
   return out;
 }
 
 void Append(const std::string& path, const X509* certificate, const char* mode) {
   FILE* const file = std::fopen(path.c_str(), mode);
-  ASSERT_NE(file, nullptr) << path;
+  Check(file != nullptr, path);
   PEM_write_X509(file, certificate);
   std::fclose(file);
 }
@@ -81,7 +88,7 @@ void CertificateAuthority::Issue(const std::string& file_name, const Certificate
     Append(certificate(file_name), p->certificate, "a");
   }
   FILE* const file = std::fopen(key(file_name).c_str(), "w");
-  ASSERT_NE(file, nullptr);
+  Check(file != nullptr, file_name);
   const bool locked = !wish.passphrase.empty();
   PEM_write_PrivateKey(file, own, locked ? EVP_aes_128_cbc() : nullptr,
                        reinterpret_cast<const unsigned char*>(wish.passphrase.data()),
