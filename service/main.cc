@@ -1,8 +1,10 @@
 // kvstowd: the server. See --help.
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "service/ops/config.h"
 #include "service/ops/notify.h"
@@ -30,6 +33,16 @@ constexpr int kFailed = 1, kWrongUse = 2;
 int Complain(const absl::Status& status) {
   std::fprintf(stderr, "kvstowd: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? kWrongUse : kFailed;
+}
+
+// What gRPC complains of goes to our log, once in a while: any client can make a handshake fail.
+void LogOfGrpc(gpr_log_func_args* args) {
+  static std::atomic<Time> next{Time()};
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
+  const Time now = Clock::Real().Now();
+  Time after = next;
+  if (now < after || !next.compare_exchange_strong(after, now + std::chrono::seconds(10))) return;
+  Log().warn("gRPC: {}", args->message);
 }
 
 int Run(std::span<const char* const> args) {
@@ -57,6 +70,7 @@ int Run(std::span<const char* const> args) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // A client that sends nonsense gets an error; it must not fill our log.
   google::protobuf::SetLogHandler(nullptr);
+  gpr_set_log_function(LogOfGrpc);
 
   Log().info("kvstowd {} with {}", Version(),
              absl::StrJoin(LibraryVersions(), ", ", absl::PairFormatter(" ")));

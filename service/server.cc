@@ -17,6 +17,7 @@
 #include "proto/wire/chunk.h"
 #include "service/api/admin_service.h"
 #include "service/api/call_notes.h"
+#include "service/api/grpc_credentials.h"
 #include "service/api/kv_cache_service.h"
 #include "service/events/event_publisher.h"
 #include "service/open_store.h"
@@ -94,9 +95,10 @@ void SetArguments(grpc::ServerBuilder& builder) {
 class Server::Impl {
  public:
   Impl(const Config& config, const ServerOptions& options, std::unique_ptr<EventQueue> events,
-       OpenedStore opened, Time started)
+       OpenedStore opened, std::shared_ptr<TlsContext> tls, Time started)
       : options_(options),
         config_(config),
+        tls_(std::move(tls)),
         started_(started),
         events_(std::move(events)),
         gpu_(std::move(opened.gpu)),
@@ -142,6 +144,7 @@ class Server::Impl {
 
   const ServerOptions options_;
   const Config config_;
+  const std::shared_ptr<TlsContext> tls_;  // null: none
   const Time started_;
   const std::unique_ptr<EventQueue> events_;  // the store's observer; null: nobody is told
   const std::unique_ptr<Device> gpu_;
@@ -177,6 +180,7 @@ class Server::Impl {
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
       MakeAdminService(admin_op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string address_, http_address_;
@@ -209,9 +213,12 @@ absl::Status Server::Impl::Start() {
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->residency().Counters().recovered_pages);
-  Log().info("listening grpc={} http={} direct={}", address_,
+  Log().info("listening grpc={} http={} direct={} tls={}", address_,
              http_address_.empty() ? "off" : http_address_,
-             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()));
+             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()),
+             tls_ == nullptr                 ? "off"
+             : config_.tls_client_ca.empty() ? "server"
+                                             : "mutual");
   return absl::OkStatus();
 }
 
@@ -244,7 +251,7 @@ absl::Status Server::Impl::StartDirect() {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
   auto direct = DirectServer::Start(
-      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
+      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout, .tls = tls_},
       {spaces_, puts_, reader_, metrics_, admission_, op_});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
@@ -277,11 +284,13 @@ absl::Status Server::Impl::StartHttp() {
   if (config_.http_listen == "off") return absl::OkStatus();
   KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.http_listen));
   HttpPages pages;
+  pages.handshake_failed = [this] { metrics_.CountFailedHandshake("http"); };
   pages.ready = [this] { return admin_op_.ready(); };
   pages.metrics = [this] { return metrics_.Text(Snapshot()); };
   pages.parts = [this] { return StatusParts(Facts()); };
   pages.status = [this] { return StatusPage(StatusParts(Facts())); };
-  KVSTOW_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, std::move(pages)));
+  KVSTOW_ASSIGN_OR_RETURN(
+      http_, HttpServer::Start(address, std::move(pages), address.loopback() ? nullptr : tls_));
   http_address_ = http_->address();
   return absl::OkStatus();
 }
@@ -294,7 +303,9 @@ absl::Status Server::Impl::StartGrpc() {
   grpc::ServerBuilder builder;
   SetArguments(builder);
   int port = -1;
-  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
+  credentials_ = tls_ == nullptr || !address.path.empty() ? grpc::InsecureServerCredentials()
+                                                          : MakeServerCredentials(*tls_);
+  builder.AddListeningPort(config_.listen, credentials_, &port);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> notes;
   notes.push_back(MakeCallNotes(metrics_.calls()));
   builder.experimental().SetInterceptorCreators(std::move(notes));
@@ -354,6 +365,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
           .direct_refused = direct_ == nullptr ? 0 : direct_->refused(),
           .local_refused = local_ == nullptr ? 0 : local_->refused(),
+          .tls_broken_reloads = tls_ == nullptr ? 0 : tls_->broken_reloads(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
@@ -410,11 +422,19 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       const ServerOptions& options) {
   const Time started = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(CheckRecipe(config.recipe));
+  KVSTOW_RETURN_IF_ERROR(CheckListeners(config));
+  std::shared_ptr<TlsContext> tls;
+  if (config.tls()) {
+    AllowOnlyTls13();
+    KVSTOW_ASSIGN_OR_RETURN(tls, TlsContext::ForServer({.certificate = config.tls_cert,
+                                                        .key = config.tls_key,
+                                                        .ca = config.tls_client_ca}));
+  }
   auto events = config.publishes_kv_events() ? std::make_unique<EventQueue>() : nullptr;
   StoreObserver& observer = events != nullptr ? *events : NoStoreObserver();
   KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer));
-  std::unique_ptr<Server> server(new Server(
-      std::make_unique<Impl>(config, options, std::move(events), std::move(opened), started)));
+  std::unique_ptr<Server> server(new Server(std::make_unique<Impl>(
+      config, options, std::move(events), std::move(opened), std::move(tls), started)));
   KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
   return server;
 }

@@ -37,7 +37,7 @@ ClientCore::ClientCore(ClientOptions o)
     : RpcCore(std::move(o)),
       local({options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes},
             [this] { return AskForLocal(*this); }),
-      direct(options.address, options.direct_connections,
+      direct(options.address, options.direct_connections, channels.tls(),
              [this] { return AskForDirectPort(*this); }) {}
 
 // Ends the calls first, then the connections that may still hold bytes of the caller's. Callbacks

@@ -18,7 +18,8 @@ namespace kvstow {
 
 struct RpcCore {
   explicit RpcCore(ClientOptions o)
-      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {
+      : options(std::move(o)), options_status(Validate(options)), channels(options) {
+    if (options_status.ok()) options_status = channels.status();
     if (options_status.ok()) options_status = executor.status();
   }
 

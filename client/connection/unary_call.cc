@@ -91,7 +91,9 @@ absl::StatusOr<grpc::ByteBuffer> Try(
     const absl::Status status = attempt(attempts.deadline(), response);
     if (status.ok()) return response;
     const auto wait = attempts.Next(status, /*progress=*/false);
-    if (!wait) return Explain(status, core.options.address);
+    if (!wait) {
+      return Explain(core.channels.WithReason(status, attempts.deadline()), core.options.address);
+    }
     std::this_thread::sleep_for(*wait);
   }
 }

@@ -38,6 +38,18 @@ std::string GetText(const Config& c) {
   return c.*field;
 }
 
+// A flag may stand alone; its variable and its key have a value.
+template <bool Config::*field>
+absl::Status SetSwitch(Config& c, const std::string& text) {
+  if (text != "true" && text != "false") return Refuse(text, "true or false");
+  c.*field = text == "true";
+  return absl::OkStatus();
+}
+template <bool Config::*field>
+std::string GetSwitch(const Config& c) {
+  return c.*field ? "true" : "false";
+}
+
 template <uint64_t Config::*field>
 absl::Status SetSize(Config& c, const std::string& text) {
   KVSTOW_ASSIGN_OR_RETURN(c.*field, ParseSize(text));
@@ -154,11 +166,27 @@ struct Setting {
   std::string (*get)(const Config&);
 };
 
+constexpr char kSwitch[] = "BOOLEAN";  // the type of settings whose flag may stand alone
+
 constexpr Setting kSettings[] = {
     {"listen", "ADDRESS", "gRPC: HOST:PORT or unix:PATH; port 0 picks one [127.0.0.1:7380]",
      SetAddress<&Config::listen>, GetText<&Config::listen>},
     {"http-listen", "ADDRESS", "metrics, health, status page: HOST:PORT or off [127.0.0.1:7381]",
      SetPort<&Config::http_listen>, GetText<&Config::http_listen>},
+    {"tls-cert", "FILE",
+     "certificate in PEM, with its chain: gRPC, direct connections and HTTP speak TLS 1.3; read "
+     "anew when it changes [none: no TLS]",
+     SetText<&Config::tls_cert>, GetText<&Config::tls_cert>},
+    {"tls-key", "FILE", "its key in PEM, without a passphrase", SetText<&Config::tls_key>,
+     GetText<&Config::tls_key>},
+    {"tls-client-ca", "FILE",
+     "clients must show a certificate that one of these has signed [none: they need no "
+     "certificate]",
+     SetText<&Config::tls_client_ca>, GetText<&Config::tls_client_ca>},
+    {"insecure", kSwitch,
+     "allows listeners without TLS that other machines can reach: on a trusted network only "
+     "[false]",
+     SetSwitch<&Config::insecure>, GetSwitch<&Config::insecure>},
     {"device", "DEVICE", "auto, cpu or cuda:N; auto uses cuda:0 where there is one [auto]",
      SetDevice, GetText<&Config::device>},
     {"gpu-bytes", "SIZE", "encoded bytes that the GPU tier may hold [0: no GPU tier]",
@@ -260,8 +288,10 @@ Examples:
       pages lose what is beyond 4.5 bits of a value when they go to disk
   kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
       workers on this machine fetch pages into memory that they share with the server
-  kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558
-      tells routers which pages it holds, in the schema of vLLM's KV events
+  kvstowd --listen 0.0.0.0:7380 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+      serves other machines by TLS; clients show a certificate of that CA
+  kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558 --insecure
+      tells routers which pages it holds, in the schema of vLLM's KV events, which have no TLS
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0
       hot pages on the GPU, for workers on this machine
   KVSTOW_LOG_FORMAT=json kvstowd --config /etc/kvstow/kvstowd.conf
@@ -291,6 +321,19 @@ std::string HostName() {
   return absl::StrReplaceAll(name.data(), {{"@", "-"}});
 }
 
+absl::Status CheckTls(const Config& c) {
+  if (c.tls_cert.empty() != c.tls_key.empty()) {
+    return absl::InvalidArgumentError(c.tls_cert.empty()
+                                          ? "tls-key needs tls-cert: name the certificate too"
+                                          : "tls-cert needs tls-key: name its key too");
+  }
+  if (!c.tls_client_ca.empty() && !c.tls()) {
+    return absl::InvalidArgumentError(
+        "tls-client-ca needs tls-cert and tls-key: clients show certificates over TLS only");
+  }
+  return absl::OkStatus();
+}
+
 // Defaults that depend on the machine, and settings that must fit each other.
 absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (c.kv_events_name.empty()) c.kv_events_name = HostName();
@@ -298,6 +341,7 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
     return absl::InvalidArgumentError(
         "kv-events-replay-listen needs kv-events-listen: there are no KV events to miss");
   }
+  KVSTOW_RETURN_IF_ERROR(CheckTls(c));
   if (!host_given) c.host_bytes = UsableMemory() / 4;
   if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {
@@ -358,6 +402,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
     options.push_back(app.add_option(absl::StrCat("--", s.name), texts[i], HelpOf(s))
                           ->type_name(s.type)
                           ->take_last());
+    if (s.type == kSwitch) options.back()->expected(0, 1)->default_str("true");
   }
   try {
     std::vector<std::string> all = WithEnvironment(args, env);

@@ -171,6 +171,7 @@ class Metrics::Impl {
     AddLabels(refused, "reason",
               {"no_deadline", "too_many_streams", "put_memory", "get_memory", "leases",
                "calibration_memory"});
+    AddLabels(handshakes, "listener", {"direct", "http"});
     AddLabels(ended, "reason", {"idle", "crowded"});
     AddLabels(short_of, "of", {"levels", "error"});
     for (const char* method : {"put", "get"}) {
@@ -220,6 +221,9 @@ class Metrics::Impl {
       Count(registry, "kvstow_lookup_hit_tokens_total", "tokens of those keys").Add({});
   Family<Counter>& refused =
       Count(registry, "kvstow_refused_calls_total", "calls that were refused, by reason");
+  Family<Counter>& handshakes =
+      Count(registry, "kvstow_failed_handshakes_total",
+            "TLS handshakes that failed: no certificate, a wrong one, or no TLS; by listener");
   Family<Counter>& ended =
       Count(registry, "kvstow_ended_streams_total",
             "streams that were ended because nothing moved on them, by reason");
@@ -340,6 +344,9 @@ void Metrics::CountShortOf(absl::string_view what) {
 
 void Metrics::CountCorrupt() { impl_->corrupt.Increment(); }
 void Metrics::CountMissingCalibration() { impl_->missing_calibration.Increment(); }
+void Metrics::CountFailedHandshake(absl::string_view listener) {
+  impl_->handshakes.Add({{"listener", std::string(listener)}}).Increment();
+}
 void Metrics::CountReaped(uint64_t tickets) {
   impl_->reaped.Increment(static_cast<double>(tickets));
 }
@@ -416,6 +423,9 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
   SampleEvents(snapshot, sampled);
+  sampled.Add(MetricType::Counter, "kvstow_tls_broken_reloads_total",
+              "changes of certificates and keys that were not taken, as they are broken", {},
+              static_cast<double>(snapshot.tls_broken_reloads));
   gauge("kvstow_ready", "1 while the server takes calls", snapshot.ready ? 1 : 0);
   sampled.Add(MetricType::Counter, "kvstow_space_mismatches_total",
               "calls that named a space by another space's fingerprint", {},

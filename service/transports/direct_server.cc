@@ -13,15 +13,20 @@ namespace kvstow {
 namespace {
 
 constexpr Duration kGivesWay = std::chrono::seconds(5);  // when it has been idle so long
+constexpr Duration kHandshakeTime = std::chrono::seconds(5);
+constexpr Duration kComplainAgain = std::chrono::seconds(10);
 
 }  // namespace
 
 class DirectServer::Connection {
  public:
   Connection(DirectServer& all, DirectSocket socket)
-      : socket_(std::move(socket)),
+      : all_(all),
+        socket_(std::move(socket)),
         requests_(all.parts_, socket_, all.options_.patience),
-        idle_time_(all.options_.idle_time) {}
+        idle_time_(all.options_.idle_time) {
+    if (all.options_.tls != nullptr) idle_since_ = Clock::Real().Now() - kGivesWay;
+  }
   ~Connection() {
     socket_.HangUp();
     if (thread_.joinable()) thread_.join();
@@ -45,8 +50,17 @@ class DirectServer::Connection {
  private:
   static constexpr Time kBusy = Time::max();
 
+  absl::Status ShakeHands() {
+    const std::shared_ptr<TlsContext>& tls = all_.options_.tls;
+    if (tls == nullptr) return absl::OkStatus();
+    absl::Status status = socket_.StartTls(*tls, Clock::Real().Now() + kHandshakeTime);
+    if (status.ok() || absl::IsUnavailable(status)) return status;
+    all_.NoteFailedHandshake(status);
+    return absl::UnavailableError("the handshake failed");
+  }
+
   void Run() {
-    absl::Status status;
+    absl::Status status = ShakeHands();
     while (status.ok()) {
       const Time now = Clock::Real().Now();
       idle_since_ = now;
@@ -62,7 +76,8 @@ class DirectServer::Connection {
     ended_ = true;
   }
 
-  const DirectSocket socket_;
+  DirectServer& all_;
+  DirectSocket socket_;
   DirectRequests requests_;
   const Duration idle_time_;
   std::atomic<Time> idle_since_{Clock::Real().Now()};
@@ -87,6 +102,15 @@ DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, Dire
                    }) {}
 
 DirectServer::~DirectServer() = default;
+
+// Whoever reaches the port can make handshakes fail: it must not fill the log.
+void DirectServer::NoteFailedHandshake(const absl::Status& why) {
+  parts_.metrics.CountFailedHandshake("direct");
+  const Time now = Clock::Real().Now();
+  Time after = complain_after_;
+  if (now < after || !complain_after_.compare_exchange_strong(after, now + kComplainAgain)) return;
+  Log().warn("a direct connection was refused: {}", std::string(why.message()));
+}
 
 size_t DirectServer::connections() const {
   return connections_.Count([](const Connection& connection) { return !connection.ended(); });

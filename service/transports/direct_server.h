@@ -1,4 +1,4 @@
-// Direct connections: workers fetch and put pages beside gRPC, over plain TCP
+// Direct connections: workers fetch and put pages beside gRPC, over TCP, plain or with TLS
 // (proto/kvstow/v1/direct.proto).
 //
 // Each connection has a thread, which takes a request, serves it to the end and waits for the next:
@@ -7,16 +7,21 @@
 // longest (accepted_connections.h). Workers take that as usual: they open another, or use streams.
 // A client that reaches the port can do what gRPC's port lets it do, no more and no less.
 //
+// With TLS, a connection makes its handshake on its own thread, within 5 s, and gives way to others
+// at once until that is done. So peers that stall there keep nobody out.
+//
 // Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
 #define KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "proto/wire/direct_socket.h"
+#include "proto/wire/tls_context.h"
 #include "service/transports/accepted_connections.h"
 #include "service/transports/direct_requests.h"
 
@@ -28,6 +33,7 @@ struct DirectOptions {
   size_t max_connections = 128;
   Duration patience = std::chrono::seconds(30);  // see DirectRequests
   Duration idle_time = std::chrono::minutes(5);  // until a connection is hung up on
+  std::shared_ptr<TlsContext> tls = nullptr;     // null: none
 };
 
 class DirectServer {
@@ -44,10 +50,12 @@ class DirectServer {
  private:
   class Connection;
   DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket);
+  void NoteFailedHandshake(const absl::Status& why);
 
   const DirectOptions options_;
   DirectParts parts_;
   const int port_;
+  std::atomic<Time> complain_after_{Time()};
   AcceptedConnections<DirectSocket, Connection> connections_;  // last: they use the others
 };
 

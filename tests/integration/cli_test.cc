@@ -9,11 +9,12 @@
 #include <sstream>
 
 #include "tests/integration/cli_server.h"
+#include "tests/proto/certificates.h"
 
 namespace kvstow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr char kNobody[] = "127.0.0.1:1";
 
@@ -99,8 +100,8 @@ TEST(Cli, WrongUseIsTwo) {
       {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunKvstow(arguments);
-    EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
-    EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
+    EXPECT_EQ(run.exit_code, 2) << ::testing::PrintToString(arguments);
+    EXPECT_FALSE(run.err.empty()) << ::testing::PrintToString(arguments);
   }
 }
 
@@ -318,7 +319,7 @@ TEST(CliCompare, MeasuresEachStoreInTurns) {
     EXPECT_LE(row["p50_us"], row["p99_us"]);
     EXPECT_TRUE(row["of_best_rival"].is_null());
   }
-  EXPECT_THAT(rows, testing::UnorderedElementsAre(
+  EXPECT_THAT(rows, ::testing::UnorderedElementsAre(
                         "put kvstow raw", "get kvstow raw", "put kvstow raw, gRPC streams",
                         "get kvstow raw, gRPC streams", "put kvstow int4 encoded",
                         "get kvstow int4 encoded", "put kvstow int8, shared memory",
@@ -351,6 +352,45 @@ TEST(CliUnixSocket, VerbsReachIt) {
   const Daemon daemon("unix:" + dir.path("s"), {"--host-bytes", "64MiB"});
   EXPECT_EQ(RunKvstow({"ping", "--server", daemon.address()}).exit_code, 0);
   EXPECT_EQ(RunKvstow({"put", "--server", daemon.address(), "--space", "s", kCase}).exit_code, 0);
+}
+
+TEST(Cli, TlsIsByFlagsOrByEnvironment) {
+  const TempDir dir;
+  const testing::Certificates files(dir.path());
+  const TlsFiles server = files.mutual_server(), worker = files.worker();
+  const Daemon daemon("127.0.0.1:0", {"--tls-cert", server.certificate, "--tls-key", server.key,
+                                      "--tls-client-ca", server.ca});
+  const std::vector<std::string> ping = {"ping", "--server", daemon.address()};
+  const auto with = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> out = ping;
+    out.insert(out.end(), flags.begin(), flags.end());
+    return out;
+  };
+  const std::vector<std::string> flags = {"--tls-ca",         worker.ca,   "--tls-cert",
+                                          worker.certificate, "--tls-key", worker.key};
+  const Finished by_flags = RunKvstow(with(flags));
+  EXPECT_EQ(by_flags.exit_code, 0) << by_flags.err;
+  const Finished by_environment =
+      RunKvstow(ping, {"KVSTOW_TLS_CA=" + worker.ca, "KVSTOW_TLS_CERT=" + worker.certificate,
+                       "KVSTOW_TLS_KEY=" + worker.key, "KVSTOW_TLS_NAME=localhost"});
+  EXPECT_EQ(by_environment.exit_code, 0) << by_environment.err;
+  auto other_name = flags;
+  other_name.insert(other_name.end(), {"--tls-name", "kv.example"});
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } kWrong[] = {
+      {with(other_name), "hostname mismatch"},
+      {with({"--tls-ca", worker.ca}), "the server wants a certificate"},
+      {with({"--tls-ca", "/no/such/ca.pem"}), "tls: /no/such/ca.pem: cannot be read"},
+      {with({"--tls-cert", worker.certificate}), "a certificate and its key go together"},
+      {ping, "cannot reach"},
+  };
+  for (const auto& c : kWrong) {
+    const Finished run = RunKvstow(c.arguments);
+    EXPECT_EQ(run.exit_code, 1) << c.says;
+    EXPECT_THAT(run.err, HasSubstr(c.says));
+  }
 }
 
 }  // namespace

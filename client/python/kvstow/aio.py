@@ -98,6 +98,10 @@ class Client:
         payload: Payload = "raw",
         shared_bytes: int = 256 << 20,
         direct_connections: int = 8,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_name: str | None = None,
         gpu: int | None = None,
         calibrations: Sequence[str | Path] = (),
     ) -> None:
@@ -108,6 +112,10 @@ class Client:
             payload=payload,
             shared_bytes=shared_bytes,
             direct_connections=direct_connections,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_name=tls_name,
             gpu=gpu,
             calibrations=calibrations,
         )

@@ -18,6 +18,7 @@ there are misses, at once. Make clients after the fork, or use spawn.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -51,6 +52,10 @@ _SECONDS_BETWEEN_OPENINGS = 1.0
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
+def _tls_option(given: str | Path | None, variable: str) -> str:
+    return os.environ.get(variable, "") if given is None else str(given)
+
+
 class Client:
     """A connection to one kvstowd. Making it does not wait for the server.
 
@@ -60,6 +65,11 @@ class Client:
     payload: how pages cross the network; "encoded" saves bytes and costs this process's CPU time.
     shared_bytes: at most, of `buffer()`s shared with a server on this host; 0 = none.
     direct_connections: for pages beside gRPC, at most; 0 = none.
+    tls_ca: file of the CA that signed the server's certificate; the client talks TLS then.
+    tls_cert, tls_key: the client's own certificate and its key, for a server that asks for one.
+    tls_name: the name that the server's certificate must have, where it is not the address's host.
+        Each of the four, where it is None, is KVSTOW_TLS_CA, KVSTOW_TLS_CERT, KVSTOW_TLS_KEY or
+        KVSTOW_TLS_NAME of the environment, as for `kvstow`; "" is none.
     gpu: the index of the CUDA GPU that pages may lie on.
     calibrations: files of `kvstow codec calibrate`, for encoded pages of recipes that need them.
     """
@@ -73,6 +83,10 @@ class Client:
         payload: Payload = "raw",
         shared_bytes: int = 256 << 20,
         direct_connections: int = 8,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_name: str | None = None,
         gpu: int | None = None,
         calibrations: Sequence[str | Path] = (),
     ) -> None:
@@ -85,6 +99,10 @@ class Client:
             payload=payload,
             shared_bytes=shared_bytes,
             direct_connections=direct_connections,
+            tls_ca=_tls_option(tls_ca, "KVSTOW_TLS_CA"),
+            tls_cert=_tls_option(tls_cert, "KVSTOW_TLS_CERT"),
+            tls_key=_tls_option(tls_key, "KVSTOW_TLS_KEY"),
+            tls_name=_tls_option(tls_name, "KVSTOW_TLS_NAME"),
             gpu=-1 if gpu is None else gpu,
             calibrations=[Path(file).read_bytes() for file in calibrations],
         )

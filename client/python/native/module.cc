@@ -165,12 +165,15 @@ void BindCall(nb::module_& module) {
 
 std::unique_ptr<NativeClient> Connect(const std::string& address, double timeout, int attempts,
                                       const std::string& payload, uint64_t shared_bytes,
-                                      size_t direct_connections, int gpu,
+                                      size_t direct_connections, const std::string& tls_ca,
+                                      const std::string& tls_cert, const std::string& tls_key,
+                                      const std::string& tls_name, int gpu,
                                       const std::vector<nb::bytes>& calibrations) {
   if (!(timeout > 0)) throw nb::value_error("timeout: must be more than 0 seconds");
   if (attempts < 1) throw nb::value_error("attempts: must be 1 or more");
   ClientOptions options = {
       .address = address,
+      .tls = {.ca = tls_ca, .certificate = tls_cert, .key = tls_key, .server_name = tls_name},
       .timeout = std::chrono::milliseconds(std::llround(std::ceil(std::min(timeout, 1e6) * 1e3))),
       .attempts = attempts,
       .payload = PayloadOf(payload),
@@ -369,7 +372,8 @@ NB_MODULE(_native, module) {
   auto client = nb::class_<NativeClient>(module, "Client");
   client
       .def(nb::new_(&Connect), "address"_a, "timeout"_a, "attempts"_a, "payload"_a,
-           "shared_bytes"_a, "direct_connections"_a, "gpu"_a, "calibrations"_a)
+           "shared_bytes"_a, "direct_connections"_a, "tls_ca"_a, "tls_cert"_a, "tls_key"_a,
+           "tls_name"_a, "gpu"_a, "calibrations"_a)
       .def("close", &NativeClient::Close)
       .def("closed", &NativeClient::closed);
   BindUnaryCalls(client);
