@@ -17,6 +17,9 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   verb.Option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
       .FromEnvironment("KVSTOW_SERVER")
       .ShowDefault();
+  verb.Option("--token-file", flags.token_file,
+              "file with the bearer token that says who you are, where the server asks")
+      .FromEnvironment("KVSTOW_TOKEN_FILE");
   verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
       .Within(0.001, 86400.0)
       .ShowDefault();
@@ -24,6 +27,7 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
 
 ClientOptions OptionsOf(const ServerFlags& flags) {
   return {.address = flags.server,
+          .token_file = flags.token_file,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
           .attempts = 3};
 }

@@ -25,9 +25,10 @@ struct OutputFlags {
 };
 void AddOutputFlags(const Verb& verb, OutputFlags& flags);
 
-// --server and --timeout
+// --server, --token-file and --timeout
 struct ServerFlags {
   std::string server = "127.0.0.1:7380";
+  std::string token_file;
   double timeout_s = 60;
 };
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);

@@ -25,8 +25,13 @@ class DirectSocket;
 
 class DirectPool {
  public:
-  // Asks the server for its port. Blocks for a moment, on a thread of the pool.
-  using Ask = std::function<absl::StatusOr<int>()>;
+  // Asks the server for its port, and for a ticket when it wants one of each connection. Blocks for
+  // a moment, on a thread of the pool.
+  struct Offer {
+    int port = 0;
+    std::string ticket;  // "" = none
+  };
+  using Ask = std::function<absl::StatusOr<Offer>()>;
   // `address` is the server's. Any address but HOST:PORT means no connections, as does `most` = 0.
   DirectPool(const std::string& address, size_t most, Ask ask);
   ~DirectPool();  // closes it, and waits for what runs

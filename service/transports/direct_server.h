@@ -5,7 +5,9 @@
 // handing a page to another thread would take as long as copying it. The server hangs up on a
 // connection that asked for nothing for a while, and, at the limit, on the one that has been idle
 // longest (accepted_connections.h). Workers take that as usual: they open another, or use streams.
-// A client that reaches the port can do what gRPC's port lets it do, no more and no less.
+// Without identities, a client that reaches the port can do what gRPC's port lets it do, no more
+// and no less. With them, a connection is the caller that got its ticket over gRPC
+// (direct_requests.h), and has a few seconds to show it.
 //
 // Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
@@ -26,8 +28,10 @@ struct DirectOptions {
   std::string host;
   int port = 0;  // 0 = any that is free
   size_t max_connections = 128;
-  Duration patience = std::chrono::seconds(30);  // see DirectRequests
-  Duration idle_time = std::chrono::minutes(5);  // until a connection is hung up on
+  Duration patience = std::chrono::seconds(30);     // see DirectRequests
+  Duration idle_time = std::chrono::minutes(5);     // until a connection is hung up on
+  Duration hello_time = std::chrono::seconds(5);    // until it must have shown its ticket
+  Duration ticket_life = std::chrono::seconds(30);  // as OpenDirectResponse says
 };
 
 class DirectServer {
@@ -38,6 +42,9 @@ class DirectServer {
   ~DirectServer();
 
   int port() const { return port_; }
+  std::string NewTicket(const CallerPtr& caller) { return tickets_.New(caller); }
+  // Hangs up on the connections whose caller the access file does not have any more.
+  void HangUpOnStrangers() const;
   size_t connections() const;
   uint64_t refused() const;  // see AcceptedConnections
 
@@ -46,6 +53,7 @@ class DirectServer {
   DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket);
 
   const DirectOptions options_;
+  Tickets tickets_;
   DirectParts parts_;
   const int port_;
   AcceptedConnections<DirectSocket, Connection> connections_;  // last: they use the others
