@@ -28,8 +28,11 @@ struct TlsOptions {
 };
 
 struct ClientOptions {
-  std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
-  TlsOptions tls = {};                        // for gRPC and direct connections
+  std::string address = "127.0.0.1:7380";  // HOST:PORT or unix:PATH
+  TlsOptions tls = {};                     // for gRPC and direct connections
+  // Who this client is, for a server with identities: a bearer token, or a file with one, which is
+  // read again when it changes. Sent with every call, and never over a network in the clear.
+  std::string token = {}, token_file = {};
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
   int attempts = 6;                           // in a row without progress: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB

@@ -64,6 +64,7 @@ int Run(std::span<const char* const> args) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // gRPC's mutexes; a library built with assertions would look for cycles at every lock.
@@ -81,7 +82,9 @@ int Run(std::span<const char* const> args) {
   NotifySystemd("READY=1");
 
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
+    (void)(*server)->Reload();  // says in the log how it went
+  }
   Log().info("stopping: signal {}", signal_number);
   NotifySystemd("STOPPING=1");
   // A second signal ends the process at once.

@@ -30,6 +30,9 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
               "name that the server's certificate must have [the host of --server]")
       .TypeName("NAME")
       .FromEnvironment("KVSTOW_TLS_NAME");
+  verb.Option("--token-file", flags.token_file,
+              "file with the bearer token that says who you are, where the server asks")
+      .FromEnvironment("KVSTOW_TOKEN_FILE");
   verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
       .Within(0.001, 86400.0)
       .ShowDefault();
@@ -38,6 +41,7 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
 ClientOptions OptionsOf(const ServerFlags& flags) {
   return {.address = flags.server,
           .tls = flags.tls,
+          .token_file = flags.token_file,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
           .attempts = 3};
 }

@@ -25,10 +25,11 @@ struct OutputFlags {
 };
 void AddOutputFlags(const Verb& verb, OutputFlags& flags);
 
-// --server, --tls-ca and its like, and --timeout
+// --server, --tls-ca and its like, --token-file, and --timeout
 struct ServerFlags {
   std::string server = "127.0.0.1:7380";
   TlsOptions tls = {};
+  std::string token_file = {};
   double timeout_s = 60;
 };
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "client/connection/channel.h"
 #include "client/connection/fork.h"
+#include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
 #include "proto/wire/tls_context.h"
 
@@ -143,10 +144,15 @@ absl::Status DirectPool::RunHere(Connection* connection,
 }
 
 absl::StatusOr<DirectSocket> DirectPool::Open() {
-  KVSTOW_ASSIGN_OR_RETURN(const int port, ask_());
+  KVSTOW_ASSIGN_OR_RETURN(const Offer offer, ask_());
   const Time deadline = Clock::Real().Now() + kConnectTime;
-  KVSTOW_ASSIGN_OR_RETURN(DirectSocket socket, DirectSocket::Connect(host_, port, deadline));
+  KVSTOW_ASSIGN_OR_RETURN(DirectSocket socket, DirectSocket::Connect(host_, offer.port, deadline));
   if (tls_ != nullptr) KVSTOW_RETURN_IF_ERROR(socket.StartTls(*tls_, deadline));
+  if (!offer.ticket.empty()) {
+    v1::DirectRequest hello;
+    hello.mutable_hello()->set_ticket(offer.ticket);
+    KVSTOW_RETURN_IF_ERROR(socket.Send(hello, {}, 0, deadline));
+  }
   return socket;
 }
 

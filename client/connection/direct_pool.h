@@ -26,8 +26,13 @@ class TlsContext;
 
 class DirectPool {
  public:
-  // Asks the server for its port. Blocks for a moment, on a thread of the pool.
-  using Ask = std::function<absl::StatusOr<int>()>;
+  // Asks the server for its port, and for a ticket when it wants one of each connection. Blocks for
+  // a moment, on a thread of the pool.
+  struct Offer {
+    int port = 0;
+    std::string ticket;  // "" = none
+  };
+  using Ask = std::function<absl::StatusOr<Offer>()>;
   // `address` is the server's. Any address but HOST:PORT means no connections, as does `most` = 0.
   // Without `tls` connections are plain.
   DirectPool(const std::string& address, size_t most, std::shared_ptr<TlsContext> tls, Ask ask);

@@ -38,6 +38,7 @@ absl::Status Attempt(RpcCore& core, const std::string& method, const grpc::ByteB
                      Time deadline, grpc::ByteBuffer& response) {
   grpc::ClientContext context;
   context.set_deadline(WallDeadline(deadline));
+  core.token.AddTo(context);
   Mailbox<absl::Status> done;
   grpc::GenericStub stub(core.channels.metadata());
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,

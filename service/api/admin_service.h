@@ -7,8 +7,8 @@
 
 #include <memory>
 
+#include "service/api/gate.h"
 #include "service/operators/admin_operator.h"
-#include "service/ops/metrics.h"
 #include "service/ops/worker_pool.h"
 
 namespace kvstow {
@@ -20,8 +20,7 @@ struct AdminLanes {
   WorkerPool& evict;  // and budgets, and flushes: calls that move bytes
 };
 
-std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
-                                                AdminLanes lanes);
+std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, AdminOperator& op, AdminLanes lanes);
 
 }  // namespace kvstow
 

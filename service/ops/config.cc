@@ -113,6 +113,11 @@ absl::Status SetDirect(Config& c, const std::string& text) {
   return SetAddress<&Config::direct_listen>(c, text);
 }
 
+absl::Status SetAdmin(Config& c, const std::string& text) {
+  if (text == "off" || text == "auto") return SetText<&Config::admin_listen>(c, text);
+  return SetAddress<&Config::admin_listen>(c, text);
+}
+
 absl::Status SetDevice(Config& c, const std::string& text) {
   absl::string_view ordinal = text;
   uint32_t n = 0;
@@ -187,6 +192,14 @@ constexpr Setting kSettings[] = {
      "allows listeners without TLS that other machines can reach: on a trusted network only "
      "[false]",
      SetSwitch<&Config::insecure>, GetSwitch<&Config::insecure>},
+    {"access", "FILE",
+     "tenants, identities and roles, as JSON; read again at SIGHUP [none: whoever reaches the "
+     "server may do everything]",
+     SetText<&Config::access>, GetText<&Config::access>},
+    {"admin-listen", "ADDRESS",
+     "gRPC of operators: HOST:PORT, unix:PATH, off, or auto: on `listen` where only this machine "
+     "reaches that, or where `access` gives roles, and else off [auto]",
+     SetAdmin, GetText<&Config::admin_listen>},
     {"device", "DEVICE", "auto, cpu or cuda:N; auto uses cuda:0 where there is one [auto]",
      SetDevice, GetText<&Config::device>},
     {"gpu-bytes", "SIZE", "encoded bytes that the GPU tier may hold [0: no GPU tier]",
@@ -290,6 +303,8 @@ Examples:
       workers on this machine fetch pages into memory that they share with the server
   kvstowd --listen 0.0.0.0:7380 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
       serves other machines by TLS; clients show a certificate of that CA
+  kvstowd --access /etc/kvstow/access.json --admin-listen unix:/run/kvstow/admin.sock
+      tenants with identities, and operators on this machine alone
   kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558 --insecure
       tells routers which pages it holds, in the schema of vLLM's KV events, which have no TLS
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0

@@ -28,6 +28,8 @@ struct Config {
   std::string tls_cert, tls_key;               // PEM files; "" = no TLS
   std::string tls_client_ca;                   // "" = clients need no certificate
   bool insecure = false;                       // others may reach listeners without TLS
+  std::string access;                          // the access file; "" = everybody may do all
+  std::string admin_listen = "auto";           // HOST:PORT, unix:PATH, auto or off
   std::string device = "auto";                 // auto, cpu, cuda:N
   uint64_t gpu_bytes = 0;                      // budgets count encoded bytes; 0 = tier not used
   uint64_t host_bytes = 0;                     // default: a quarter of the RAM

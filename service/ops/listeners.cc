@@ -13,6 +13,7 @@ struct OpenListener {
   std::string where;  // setting and address
   const char* harm;   // that strangers may do
   bool can_have_tls;
+  bool knows_callers;  // where `access` gives them identities
 };
 
 std::vector<OpenListener> OpenListeners(const Config& config) {
@@ -24,21 +25,28 @@ std::vector<OpenListener> OpenListeners(const Config& config) {
   const std::string& direct = follows ? config.listen : config.direct_listen;
   std::vector<OpenListener> out;
   const auto add = [&](absl::string_view name, absl::string_view address, const char* harm,
-                       bool can_have_tls = true) {
-    out.push_back({absl::StrCat(name, ": ", address), harm, can_have_tls});
+                       bool can_have_tls, bool knows_callers) {
+    out.push_back({absl::StrCat(name, ": ", address), harm, can_have_tls, knows_callers});
   };
-  if (reached(config.listen)) add("listen", config.listen, "read and write every space");
+  const char* const pages = "read and write every space";
+  if (reached(config.listen)) add("listen", config.listen, pages, true, true);
+  if (reached(config.admin_listen)) {
+    add("admin-listen", config.admin_listen, "change budgets, evict and read everything", true,
+        true);
+  }
   if (reached(direct)) {
     add("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
-        "read and write every space");
+        pages, true, true);
   }
   if (reached(config.http_listen)) {
-    add("http-listen", config.http_listen, "read metrics and settings");
+    add("http-listen", config.http_listen, "read metrics and settings", true, false);
   }
   for (const auto& [name, address] :
        {std::pair("kv-events-listen", config.kv_events_listen),
         std::pair("kv-events-replay-listen", config.kv_events_replay_listen)}) {
-    if (reached(address)) add(name, address, "read keys of pages and names of models", false);
+    if (reached(address)) {
+      add(name, address, "read keys of pages and names of models", false, false);
+    }
   }
   return out;
 }
@@ -65,10 +73,15 @@ std::vector<std::string> WarningsOfListeners(const Config& config) {
   std::vector<std::string> out;
   for (const OpenListener& listener : OpenListeners(config)) {
     const bool tls = config.tls() && listener.can_have_tls;
-    if (tls && !config.tls_client_ca.empty()) continue;
-    out.push_back(absl::StrCat(listener.where, tls ? " asks" : " has no TLS and asks",
-                               " nobody who they are: whoever reaches it can ", listener.harm,
-                               "; keep it on a trusted network"));
+    const bool knows = (tls && !config.tls_client_ca.empty()) ||
+                       (!config.access.empty() && listener.knows_callers);
+    if (tls && knows) continue;
+    const char* const lacks = tls     ? " asks nobody who they are: whoever reaches it can "
+                              : knows ? " has no TLS: whoever listens on the way can "
+                                      : " has no TLS and asks nobody who they are: whoever reaches "
+                                        "it can ";
+    out.push_back(
+        absl::StrCat(listener.where, lacks, listener.harm, "; keep it on a trusted network"));
   }
   return out;
 }

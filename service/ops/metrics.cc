@@ -124,6 +124,20 @@ void SampleEvents(const MetricsSnapshot& snapshot, Sampled& out) {
         snapshot.event_replays);
 }
 
+void SampleAccess(const Access::Counters& counters, Sampled& out) {
+  const auto count = [&](const char* name, const char* help, uint64_t value, const Labels& labels) {
+    out.Add(MetricType::Counter, name, help, labels, static_cast<double>(value));
+  };
+  for (size_t i = 0; i < counters.refusals.size(); ++i) {
+    count("kvstow_access_refused_total",
+          "calls and connections that were refused for who they are, by reason",
+          counters.refusals[i], {{"reason", kRefusals[i]}});
+  }
+  constexpr char kReloads[] = "times that the access file was read again, by result";
+  count("kvstow_access_reloads_total", kReloads, counters.reloads, {{"result", "ok"}});
+  count("kvstow_access_reloads_total", kReloads, counters.failed_reloads, {{"result", "failed"}});
+}
+
 void SampleUsage(const MetricsSnapshot& snapshot, Sampled& sampled) {
   for (const TierRow& row : kTierGauges) {
     for (int t = 0; t < kTiers; ++t) {
@@ -422,6 +436,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
+  SampleAccess(snapshot.access, sampled);
   SampleEvents(snapshot, sampled);
   sampled.Add(MetricType::Counter, "kvstow_tls_broken_reloads_total",
               "changes of certificates and keys that were not taken, as they are broken", {},

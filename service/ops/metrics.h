@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "kvstow/v1/types.pb.h"
+#include "service/access/access.h"
 #include "service/ops/call_log.h"
 #include "service/ops/history.h"
 #include "storage/store/tiered_store.h"
@@ -41,6 +42,7 @@ struct MetricsSnapshot {
   // Of KV events: blocks, batches, changes that were lost or wait, and answered replays.
   uint64_t events_stored = 0, events_removed = 0, events_cleared = 0, event_batches = 0;
   uint64_t events_lost = 0, event_queue = 0, event_replays = 0;
+  Access::Counters access;
   bool ready = false;
 };
 

@@ -344,14 +344,15 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
   if (absl::IsDataLoss(s)) metrics_.CountCorrupt();
 }
 
-FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
+FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
   const Time begin = Clock::Real().Now();
   FetchedPage out;
-  if (lease != 0 && !store_.residency().Renew(lease)) {
+  if (lease.id != 0 && !store_.residency().Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
-    out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
+    out.reply.set_message(
+        absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
   } else {
-    const bool use = lease == 0 && !wanted.request.again();
+    const bool use = lease.id == 0 && !wanted.request.again();
     if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }
@@ -361,13 +362,13 @@ FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
   return out;
 }
 
-FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+FetchedPage PageReader::Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
                               const v1::GetPage& request, Checks checks) {
   return Fetch(lease, {space, payload, request, nullptr, checks});
 }
 
-FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
-                                PageSink& out) {
+FetchedPage PageReader::FetchTo(const Space& space, const NamedLease& lease,
+                                const v1::GetPage& request, PageSink& out) {
   return Fetch(lease, {space, v1::RAW, request, &out});
 }
 

@@ -4,10 +4,12 @@
 
 namespace kvstow {
 
-RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream) {
+RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
+                              absl::StatusOr<CallerPtr> caller) {
   BulkStream& s = *stream;
-  absl::Status status = CheckDeadline(s.context_, s.parts_.metrics);
+  absl::Status status = caller.status();
   if (status.ok()) {
+    s.caller_ = *std::move(caller);
     auto place = s.parts_.admission.Admit(s.kind_, stream);
     status = place.status();
     if (place.ok()) s.place_ = *std::move(place);

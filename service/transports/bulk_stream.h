@@ -18,8 +18,8 @@ namespace kvstow {
 
 class BulkStream : public RawReactor, public AdmittedStream {
  public:
-  // Reads the first message, or ends a stream that is not admitted.
-  static RawReactor* Start(std::shared_ptr<BulkStream> stream);
+  // Reads the first message, or ends a stream whose caller was refused, or that is not admitted.
+  static RawReactor* Start(std::shared_ptr<BulkStream> stream, absl::StatusOr<CallerPtr> caller);
   void OnDone() final { std::exchange(self_, nullptr).reset(); }
   void End(const absl::Status& why) final;
 
@@ -41,6 +41,7 @@ class BulkStream : public RawReactor, public AdmittedStream {
 
   StreamParts& parts_;
   grpc::CallbackServerContext& context_;
+  CallerPtr caller_;  // set before the first message
   grpc::ByteBuffer in_;
 
   Mutex mu_;

@@ -5,7 +5,9 @@
 // handing a page to another thread would take as long as copying it. The server hangs up on a
 // connection that asked for nothing for a while, and, at the limit, on the one that has been idle
 // longest (accepted_connections.h). Workers take that as usual: they open another, or use streams.
-// A client that reaches the port can do what gRPC's port lets it do, no more and no less.
+// Without identities, a client that reaches the port can do what gRPC's port lets it do, no more
+// and no less. With them, a connection is the caller that got its ticket over gRPC
+// (direct_requests.h), and has a few seconds to show it.
 //
 // With TLS, a connection makes its handshake on its own thread, within 5 s, and gives way to others
 // at once until that is done. So peers that stall there keep nobody out.
@@ -31,9 +33,11 @@ struct DirectOptions {
   std::string host;
   int port = 0;  // 0 = any that is free
   size_t max_connections = 128;
-  Duration patience = std::chrono::seconds(30);  // see DirectRequests
-  Duration idle_time = std::chrono::minutes(5);  // until a connection is hung up on
-  std::shared_ptr<TlsContext> tls = nullptr;     // null: none
+  Duration patience = std::chrono::seconds(30);     // see DirectRequests
+  Duration idle_time = std::chrono::minutes(5);     // until a connection is hung up on
+  Duration hello_time = std::chrono::seconds(5);    // until it must have shown its ticket
+  Duration ticket_life = std::chrono::seconds(30);  // as OpenDirectResponse says
+  std::shared_ptr<TlsContext> tls = nullptr;        // null: none
 };
 
 class DirectServer {
@@ -44,6 +48,9 @@ class DirectServer {
   ~DirectServer();
 
   int port() const { return port_; }
+  std::string NewTicket(const CallerPtr& caller) { return tickets_.New(caller); }
+  // Hangs up on the connections whose caller the access file does not have any more.
+  void HangUpOnStrangers() const;
   size_t connections() const;
   uint64_t refused() const;  // see AcceptedConnections
 
@@ -53,6 +60,7 @@ class DirectServer {
   void NoteFailedHandshake(const absl::Status& why);
 
   const DirectOptions options_;
+  Tickets tickets_;
   DirectParts parts_;
   const int port_;
   std::atomic<Time> complain_after_{Time()};

@@ -47,7 +47,7 @@ class GetStream final : public BulkStream {
   bool Holding() const override KVSTOW_REQUIRES(mu_) { return next_fetch_ > 0 || writing_; }
 
   std::shared_ptr<const Space> space_;  // these four are set once, by the first message
-  LeaseId lease_ = 0;
+  NamedLease lease_ = 0;
   Checks checks_ = Checks::kStore;
   v1::Payload payload_ = v1::RAW;
 
@@ -136,10 +136,10 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload: ", open.payload(), " is no value that this server knows"));
   }
-  auto space = parts_.spaces.Find(open.space(), open.fingerprint());
+  auto space = parts_.spaces.Find(*caller_, open.space(), open.fingerprint(), SpaceUse::kRead);
   if (!space.ok()) return space.status();
   space_ = *std::move(space);
-  lease_ = open.lease();
+  lease_ = {open.lease(), HolderOf(*caller_)};
   checks_ = open.checked() ? Checks::kReader : Checks::kStore;
   payload_ = open.payload() == v1::PAYLOAD_UNSPECIFIED ? v1::RAW : open.payload();
   return absl::OkStatus();
@@ -288,8 +288,9 @@ void GetStream::OnCancel() {
 
 }  // namespace
 
-RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return BulkStream::Start(std::make_shared<GetStream>(parts, context));
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller) {
+  return BulkStream::Start(std::make_shared<GetStream>(parts, context), std::move(caller));
 }
 
 }  // namespace kvstow

@@ -127,7 +127,8 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (message.open().payload() == v1::SUMMARY) {
     return absl::InvalidArgumentError("payload: a summary is no page: put pages RAW or ENCODED");
   }
-  auto space = parts_.spaces.Find(message.open().space(), message.open().fingerprint());
+  auto space = parts_.spaces.Find(*caller_, message.open().space(), message.open().fingerprint(),
+                                  SpaceUse::kWrite);
   if (!space.ok()) return space.status();
   payload_ = message.open().payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
   if (payload_ == v1::ENCODED) {
@@ -287,8 +288,9 @@ void PutStream::OnCancel() {
 
 }  // namespace
 
-RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return BulkStream::Start(std::make_shared<PutStream>(parts, context));
+RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller) {
+  return BulkStream::Start(std::make_shared<PutStream>(parts, context), std::move(caller));
 }
 
 }  // namespace kvstow

@@ -93,6 +93,8 @@ class Client:
         self,
         address: str = "127.0.0.1:7380",
         *,
+        token: str = "",
+        token_file: str | Path = "",
         timeout: float = 10.0,
         attempts: int = 6,
         payload: Payload = "raw",
@@ -107,6 +109,8 @@ class Client:
     ) -> None:
         self._sync = sync.Client(
             address,
+            token=token,
+            token_file=token_file,
             timeout=timeout,
             attempts=attempts,
             payload=payload,

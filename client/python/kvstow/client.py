@@ -56,10 +56,17 @@ def _tls_option(given: str | Path | None, variable: str) -> str:
     return os.environ.get(variable, "") if given is None else str(given)
 
 
+def _token_file(token: str, token_file: str | Path) -> str:
+    return str(token_file) or ("" if token else os.environ.get("KVSTOW_TOKEN_FILE", ""))
+
+
 class Client:
     """A connection to one kvstowd. Making it does not wait for the server.
 
     address: HOST:PORT or unix:PATH.
+    token: the bearer token that says who this is, where the server asks.
+    token_file: in its place a file with the token; it is read again when it changes. Without
+        either, KVSTOW_TOKEN_FILE names it.
     timeout: seconds that a call may take, with all its attempts.
     attempts: in a row, at a server that refuses connections; 6 take about 2 s, 1 gives up at once.
     payload: how pages cross the network; "encoded" saves bytes and costs this process's CPU time.
@@ -78,6 +85,8 @@ class Client:
         self,
         address: str = "127.0.0.1:7380",
         *,
+        token: str = "",
+        token_file: str | Path = "",
         timeout: float = 10.0,
         attempts: int = 6,
         payload: Payload = "raw",
@@ -94,6 +103,8 @@ class Client:
         self.timeout = timeout
         self._native = _native.Client(
             address=address,
+            token=token,
+            token_file=_token_file(token, token_file),
             timeout=timeout,
             attempts=attempts,
             payload=payload,

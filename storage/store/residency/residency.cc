@@ -99,7 +99,7 @@ void Residency::Recover(std::vector<PageRecord> pages) {
 }
 
 PrefixMatch Residency::Lookup(SpaceId space, std::span<const absl::string_view> keys,
-                              bool take_lease) {
+                              bool take_lease, LeaseHolder holder) {
   PrefixMatch match;
   match.pages.reserve(keys.size());
   std::vector<PageEntry*> found;
@@ -137,7 +137,7 @@ PrefixMatch Residency::Lookup(SpaceId space, std::span<const absl::string_view> 
     index_.Touch(page, used_s);
     pages.push_back(page->ref());
   }
-  match.lease = leases_.Grant(std::move(pages), now);
+  match.lease = leases_.Grant(std::move(pages), now, holder);
   match.ttl = leases_.ttl();
   return match;
 }
@@ -147,13 +147,13 @@ void Residency::CatchUp() {
   index_.TellUses();
 }
 
-bool Residency::Renew(LeaseId lease) {
+bool Residency::Renew(const NamedLease& lease) {
   const Time now = options_.clock->Now();
   MutexLock lock(mu_);
   return leases_.Renew(lease, now);
 }
 
-bool Residency::Release(LeaseId lease) {
+bool Residency::Release(const NamedLease& lease) {
   const Time now = options_.clock->Now();
   MutexLock lock(mu_);
   const auto pages = leases_.Release(lease, now);

@@ -61,14 +61,16 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
-  // Finds the longest prefix of a list of keys, and leases it.
-  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease);
+  // Finds the longest prefix of a list of keys, and leases it to `holder`.
+  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease,
+                     LeaseHolder holder = 0);
   // Tells the eviction policies the uses that Lookup left for after its answer. Any call that could
   // tell the difference does it first.
   void CatchUp();
-  // Extends a lease to a full TTL from now; false when it has expired or is unknown.
-  bool Renew(LeaseId lease);
-  bool Release(LeaseId lease);
+  // Extends a lease to a full TTL from now; false when it has expired, is unknown, or is another
+  // holder's.
+  bool Renew(const NamedLease& lease);
+  bool Release(const NamedLease& lease);
   absl::StatusOr<PageFacts> Find(const PageName& name);
   // Records that a prompt reached the page without a Lookup. Ignored when the page is not there.
   void Use(const PageName& name);

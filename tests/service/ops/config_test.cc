@@ -55,6 +55,8 @@ TEST_F(ConfigTest, WithNothingItServesOnLoopbackFromAQuarterOfTheMemory) {
   EXPECT_EQ(c.http_listen, "127.0.0.1:7381");
   EXPECT_EQ(c.host_bytes, UsableMemory() / 4);
   EXPECT_GT(c.host_bytes, 0u);
+  EXPECT_EQ(c.access, "");
+  EXPECT_EQ(c.admin_listen, "auto");
   EXPECT_EQ(c.disk_path, "");
   EXPECT_EQ(c.disk_bytes, 0u);
   EXPECT_EQ(c.gpu_bytes, 0u);
@@ -163,8 +165,8 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
   EXPECT_THAT(
       names,
       ::testing::UnorderedElementsAre(
-          "listen", "http-listen", "direct-listen", "tls-cert", "tls-key", "tls-client-ca",
-          "insecure", "gpu-bytes", "host-bytes", "disk-path", "kv-events-listen",
+          "listen", "http-listen", "access", "admin-listen", "direct-listen", "tls-cert", "tls-key",
+          "tls-client-ca", "insecure", "gpu-bytes", "host-bytes", "disk-path", "kv-events-listen",
           "kv-events-connect", "kv-events-replay-listen", "kv-events-name", "disk-bytes",
           "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes", "recipe",
           "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
@@ -192,6 +194,7 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--listen", "::1:80"}, "put an IPv6 host in brackets"},
       {{"--http-listen", "unix:/tmp/x"}, "http-listen: 'unix:/tmp/x' is not HOST:PORT"},
       {{"--direct-listen", "unix:/tmp/x"}, "direct-listen: 'unix:/tmp/x' is not HOST:PORT"},
+      {{"--admin-listen", "here"}, "admin-listen: 'here' is not an address"},
       {{"--kv-events-listen", "unix:/x"}, "kv-events-listen: 'unix:/x' is not HOST:PORT or off"},
       {{"--kv-events-connect", "off"}, "kv-events-connect: 'off' is not an address"},
       {{"--kv-events-connect", "unix:/x"}, "kv-events-connect: 'unix:/x' is not HOST:PORT"},
