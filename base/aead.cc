@@ -42,8 +42,8 @@ void DeriveKey(const SecretKey& key, const AeadNonce& nonce,
                std::span<uint8_t, kAeadKeyBytes> out) {
   static const EVP_CIPHER* const kEcb = Fetch("AES-256-ECB");
   EVP_CIPHER_CTX* const context = EVP_CIPHER_CTX_new();
-  Need(context != nullptr && EVP_EncryptInit_ex2(context, kEcb, key.bytes().data(), nullptr,
-                                                 nullptr) == 1,
+  Need(context != nullptr &&
+           EVP_EncryptInit_ex2(context, kEcb, key.bytes().data(), nullptr, nullptr) == 1,
        "AES-256");
   const auto encrypt = [&](const Block& in, uint8_t* to) {
     int n = 0;

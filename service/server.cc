@@ -88,6 +88,11 @@ void SetArguments(grpc::ServerBuilder& builder) {
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
 }
 
+absl::Status InClear() {
+  return absl::FailedPreconditionError(
+      "the disk is in clear: start kvstowd with --master-key to encrypt it");
+}
+
 }  // namespace
 
 // Members stand in the order of construction: what is used by others comes before them.
@@ -108,6 +113,7 @@ class Server::Impl {
             [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
+        keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
         reader_(*store_, calibrations_.store(), metrics_),
@@ -124,6 +130,9 @@ class Server::Impl {
 
   absl::Status Start();
   absl::Status Stop();
+  absl::Status ReloadKeys() { return keys_ == nullptr ? absl::OkStatus() : keys_->Reload(); }
+  absl::Status RotateKey(absl::string_view tenant);
+  absl::Status DropTenant(absl::string_view tenant);
 
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
@@ -151,6 +160,7 @@ class Server::Impl {
   Spaces spaces_;
   AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
+  const std::shared_ptr<KeyRing> keys_;       // null: the disk is in clear
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
   Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
@@ -339,6 +349,7 @@ StatusFacts Server::Impl::Facts() {
 
 MetricsSnapshot Server::Impl::Snapshot() {
   const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
+  const auto keys = keys_ == nullptr ? KeyRing::Counts{} : keys_->counts();
   return {.usage = store_->residency().Usage(),
           .counters = store_->residency().Counters(),
           .index_budget = config_.index_bytes,
@@ -365,6 +376,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .events_lost = events_ == nullptr ? 0 : events_->lost(),
           .event_queue = events_ == nullptr ? 0 : events_->size(),
           .event_replays = events.replays,
+          .data_keys = keys.keys,
+          .locked_data_keys = keys.locked,
           .ready = admin_op_.ready()};
 }
 
@@ -402,6 +415,23 @@ absl::Status Server::Impl::Stop() {
   return flushed;
 }
 
+absl::Status Server::Impl::RotateKey(absl::string_view tenant) {
+  if (keys_ == nullptr) return InClear();
+  return keys_->Rotate(tenant);
+}
+
+absl::Status Server::Impl::DropTenant(absl::string_view tenant) {
+  if (keys_ == nullptr) return InClear();
+  absl::Status dropped;
+  for (const auto& space : spaces_.All()) {
+    if (space->tenant == tenant && spaces_.Forget(*space)) {
+      dropped.Update(store_->DropSpace(space->id));
+    }
+  }
+  dropped.Update(keys_->Drop(tenant));
+  return dropped;
+}
+
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Server::~Server() { (void)impl_->Stop(); }
@@ -422,6 +452,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
 const std::string& Server::address() const { return impl_->address(); }
 const std::string& Server::http_address() const { return impl_->http_address(); }
 absl::Status Server::Stop() { return impl_->Stop(); }
+absl::Status Server::ReloadKeys() { return impl_->ReloadKeys(); }
+absl::Status Server::RotateKey(absl::string_view tenant) { return impl_->RotateKey(tenant); }
+absl::Status Server::DropTenant(absl::string_view tenant) { return impl_->DropTenant(tenant); }
 TieredStore& Server::store() { return impl_->store(); }
 const Staging& Server::staging() const { return impl_->staging(); }
 
