@@ -90,7 +90,12 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
     disk_tier = MakeNoopTier();
     parts.catalog = MakeNoopCatalog(*disk_tier);
   } else {
-    auto disk = OpenRocksStore({.path = config.disk_path, .budget_bytes = config.disk_bytes});
+    RocksOptions disk_options{.path = config.disk_path, .budget_bytes = config.disk_bytes};
+    if (!config.master_key.empty()) {
+      KVSTOW_ASSIGN_OR_RETURN(out.keys, KeyRing::Open(config.disk_path, config.master_key));
+      disk_options.keys = out.keys;
+    }
+    auto disk = OpenRocksStore(disk_options);
     if (!disk.ok()) {
       return absl::Status(disk.status().code(),
                           absl::StrCat("disk-path: ", disk.status().message()));

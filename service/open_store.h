@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_sharing.h"
+#include "service/keys/key_ring.h"
 #include "service/ops/config.h"
 #include "storage/store/tiered_store.h"
 
@@ -18,6 +19,7 @@ namespace kvstow {
 struct OpenedStore {
   std::unique_ptr<Device> gpu;             // null = none
   std::unique_ptr<DeviceSharing> sharing;  // of that GPU's memory; null = none
+  std::shared_ptr<KeyRing> keys;           // of what is on disk; null = in clear
   std::unique_ptr<TieredStore> store;
 };
 // The observer outlives the store.

@@ -120,6 +120,11 @@ void SetArguments(grpc::ServerBuilder& builder, const Access& access) {
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
 }
 
+absl::Status InClear() {
+  return absl::FailedPreconditionError(
+      "the disk is in clear: start kvstowd with --master-key to encrypt it");
+}
+
 }  // namespace
 
 // Members stand in the order of construction: what is used by others comes before them.
@@ -145,6 +150,7 @@ class Server::Impl {
             calibrations_, [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
+        keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
         reader_(*store_, calibrations_.store(), metrics_),
@@ -162,6 +168,9 @@ class Server::Impl {
   absl::Status Start();
   absl::Status Reload();
   absl::Status Stop();
+  absl::Status ReloadKeys() { return keys_ == nullptr ? absl::OkStatus() : keys_->Reload(); }
+  absl::Status RotateKey(absl::string_view tenant);
+  absl::Status DropTenant(absl::string_view tenant);
 
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
@@ -196,6 +205,7 @@ class Server::Impl {
   Spaces spaces_;
   AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
+  const std::shared_ptr<KeyRing> keys_;       // null: the disk is in clear
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
   Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
@@ -424,16 +434,17 @@ void Server::Impl::SetServing(bool serving) {
 }
 
 absl::Status Server::Impl::Reload() {
-  const absl::Status status = access_->Reload();
-  if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, status);
-  if (!status.ok()) {
+  const absl::Status access = access_->Reload();
+  if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, access);
+  if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
+  if (access.ok() && local_ != nullptr) local_->HangUpOnStrangers();
+  const absl::Status keys = ReloadKeys();
+  for (const absl::Status& status : {access, keys}) {
+    if (status.ok()) continue;
     Log().error("{}; what was read before stays in force", std::string(status.message()));
-    return status;
   }
-  if (direct_ != nullptr) direct_->HangUpOnStrangers();
-  if (local_ != nullptr) local_->HangUpOnStrangers();
-  Log().info("read again: {}", access_->has_identities() ? config_.access : "nothing");
-  return absl::OkStatus();
+  if (access.ok() && keys.ok()) Log().info("read again: access, keys");
+  return access.ok() ? keys : access;
 }
 
 void Server::Impl::Reap() {
@@ -463,6 +474,7 @@ StatusFacts Server::Impl::Facts() {
 
 MetricsSnapshot Server::Impl::Snapshot() {
   const auto events = publisher_ == nullptr ? EventPublisher::Counters{} : publisher_->counters();
+  const auto keys = keys_ == nullptr ? KeyRing::Counts{} : keys_->counts();
   return {.usage = store_->residency().Usage(),
           .counters = store_->residency().Counters(),
           .index_budget = config_.index_bytes,
@@ -491,6 +503,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .event_queue = events_ == nullptr ? 0 : events_->size(),
           .event_replays = events.replays,
           .access = access_->counters(),
+          .data_keys = keys.keys,
+          .locked_data_keys = keys.locked,
           .ready = admin_op_.ready()};
 }
 
@@ -532,6 +546,23 @@ absl::Status Server::Impl::Stop() {
   return flushed;
 }
 
+absl::Status Server::Impl::RotateKey(absl::string_view tenant) {
+  if (keys_ == nullptr) return InClear();
+  return keys_->Rotate(tenant);
+}
+
+absl::Status Server::Impl::DropTenant(absl::string_view tenant) {
+  if (keys_ == nullptr) return InClear();
+  absl::Status dropped;
+  for (const auto& space : spaces_.All()) {
+    if (space->tenant == tenant && spaces_.Forget(*space)) {
+      dropped.Update(store_->DropSpace(space->id));
+    }
+  }
+  dropped.Update(keys_->Drop(tenant));
+  return dropped;
+}
+
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Server::~Server() { (void)impl_->Stop(); }
@@ -564,6 +595,9 @@ const std::string& Server::http_address() const { return impl_->http_address(); 
 const std::string& Server::admin_address() const { return impl_->admin_address(); }
 absl::Status Server::Reload() { return impl_->Reload(); }
 absl::Status Server::Stop() { return impl_->Stop(); }
+absl::Status Server::ReloadKeys() { return impl_->ReloadKeys(); }
+absl::Status Server::RotateKey(absl::string_view tenant) { return impl_->RotateKey(tenant); }
+absl::Status Server::DropTenant(absl::string_view tenant) { return impl_->DropTenant(tenant); }
 TieredStore& Server::store() { return impl_->store(); }
 const Staging& Server::staging() const { return impl_->staging(); }
 

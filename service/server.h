@@ -61,6 +61,17 @@ class Server {
   // destructor closes the store.
   absl::Status Stop();
 
+  // Reads the master keys again, as after a SIGHUP; OK when the disk is in clear. After a failure
+  // everything stays as it was.
+  absl::Status ReloadKeys();
+  // Encrypts what the tenant writes to disk from now on with a new data key. FAILED_PRECONDITION
+  // when the disk is in clear; the same holds for DropTenant.
+  absl::Status RotateKey(absl::string_view tenant);
+  // Deletes a tenant: drops its spaces, so that its pages are misses at once, and erases its data
+  // keys, so that whatever is left of them on the disk is noise. Returns the first error, but goes
+  // on after it.
+  absl::Status DropTenant(absl::string_view tenant);
+
   // For tests: the parts underneath.
   TieredStore& store();
   const Staging& staging() const;

@@ -18,6 +18,7 @@ constexpr uint16_t kWholeFlag = 1;
 constexpr uint16_t kHotFlag = 2;     // another form is to come
 constexpr uint16_t kParentFlag = 4;  // a field more
 constexpr uint16_t kPageFlags = kWholeFlag | kHotFlag | kParentFlag;
+constexpr uint16_t kTenantFlag = 1;  // of a space: a field more
 constexpr size_t kFactsBytes = sizeof(uint32_t) + sizeof(float) + sizeof(uint64_t);
 
 ByteWriter Begin(uint32_t magic, uint16_t flags) {
@@ -96,8 +97,9 @@ std::string SerializePageRecord(const PageRecord& record) {
 }
 
 std::string SerializeSpaceRecord(const SpaceRecord& record) {
-  ByteWriter out = Begin(kSpaceMagic, 0);
+  ByteWriter out = Begin(kSpaceMagic, record.tenant.empty() ? uint16_t{0} : kTenantFlag);
   out.Put(record.id);
+  if (!record.tenant.empty()) out.PutString16(record.tenant);
   out.Put(static_cast<uint32_t>(record.bytes.size()));
   out.PutBytes(record.bytes.span());
   return Seal(std::move(out));
@@ -137,10 +139,11 @@ absl::StatusOr<PageRecord> ParsePageRecord(std::span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<SpaceRecord> ParseSpaceRecord(std::span<const uint8_t> bytes) {
-  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kSpaceMagic, 0));
+  KVSTOW_ASSIGN_OR_RETURN(Opened opened, OpenRecord(bytes, kSpaceMagic, kTenantFlag));
   ByteReader& in = opened.reader;
   SpaceRecord record;
   record.id = in.Get<uint32_t>();
+  if ((opened.flags & kTenantFlag) != 0) record.tenant = std::string(in.GetString16());
   record.bytes = SharedBytes::CopyOf(in.GetBytes(in.Get<uint32_t>()));
   if (!in.ok() || in.remaining() != 0) {
     return absl::DataLossError("a space record whose lengths contradict each other");

@@ -45,6 +45,8 @@ struct LoadedRecords {
   std::vector<SpaceRecord> spaces;
   std::vector<PageRecord> pages;
   uint64_t damaged = 0;
+  uint64_t locked = 0;        // records whose key is not here; they stay as they are
+  uint64_t in_clear = 0;      // records in clear, in a store that seals
   uint64_t damaged_logs = 0;  // logs that held records, or changes of records, that are gone
   // The largest number and id that any record was filed under, including damaged records and
   // erased spaces. New ones must be larger.

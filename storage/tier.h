@@ -5,10 +5,11 @@
 // tests/conformance/tier_conformance.h, runs on all.
 //
 // Thread-safe. A body becomes readable only after Write returned OK for it, and is immutable from
-// then on. Tiers do not check digests: the store checks them on everything it reads. Errors:
+// then on. A tier whose bytes leave the process checks what it reads, by the tag of a sealed body
+// or the digest of one in clear (verifies()); the store checks the digests of all others. Errors:
 // NOT_FOUND for a segment that is not here, RESOURCE_EXHAUSTED when there is no room (the caller
-// makes room or goes to the next tier), DATA_LOSS for bytes that the medium itself reports as
-// damaged, UNAVAILABLE when the medium is not there.
+// makes room or goes to the next tier), DATA_LOSS for bytes that are damaged, UNAVAILABLE when the
+// medium, or the key of a sealed body, is not there.
 #ifndef KVSTOW_STORAGE_TIER_H_
 #define KVSTOW_STORAGE_TIER_H_
 
@@ -29,6 +30,13 @@ struct SegmentBody {
   SharedBytes bytes;
 };
 
+// A body that a caller wants, as its page's record describes it.
+struct ExpectedSegment {
+  SegmentId id;
+  SpaceId space = 0;
+  SegmentFacts facts;
+};
+
 class Tier {
  public:
   virtual ~Tier() = default;
@@ -38,8 +46,11 @@ class Tier {
   virtual bool holds_bytes() const = 0;
   // All or nothing.
   virtual absl::Status Write(std::span<const SegmentBody> bodies) = 0;
-  // Returns one result for each id, in order.
-  virtual std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) = 0;
+  // Returns whether Read gives only bodies that it has checked against the expected facts.
+  virtual bool verifies() const { return false; }
+  // Returns one result for each expected body, in order.
+  virtual std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) = 0;
   // Ids that are not here are no error.
   virtual absl::Status Erase(std::span<const SegmentId> ids) = 0;
 };

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "service/keys/master_key.h"
 #include "service/ops/address.h"
 #include "storage/policies/eviction_policy.h"
 
@@ -129,6 +130,11 @@ absl::Status SetDevice(Config& c, const std::string& text) {
   return absl::OkStatus();
 }
 
+absl::Status SetMasterKey(Config& c, const std::string& text) {
+  KVSTOW_RETURN_IF_ERROR(CheckMasterKeySource(text));
+  return SetText<&Config::master_key>(c, text);
+}
+
 absl::Status SetPolicy(Config& c, const std::string& text) {
   KVSTOW_RETURN_IF_ERROR(FindEvictionPolicy(text).status());
   return SetText<&Config::eviction_policy>(c, text);
@@ -210,6 +216,10 @@ constexpr Setting kSettings[] = {
      SetText<&Config::disk_path>, GetText<&Config::disk_path>},
     {"disk-bytes", "SIZE", "encoded bytes that the disk tier may hold [half of its file system]",
      SetSize<&Config::disk_bytes>, GetSize<&Config::disk_bytes>},
+    {"master-key", "SOURCE",
+     "of a key that encrypts what is on disk: file:PATH, env:NAME or command:PROGRAM [none: in "
+     "clear]",
+     SetMasterKey, GetText<&Config::master_key>},
     {"host-bits", "BITS", "of a value that a page keeps which cools into host memory; 0 = all [0]",
      SetBits<&Config::host_bits>, GetNumber<&Config::host_bits>},
     {"disk-bits", "BITS", "of a value that a page keeps which cools to disk; 0 = all [0]",
@@ -299,6 +309,8 @@ Examples:
       spills to disk, and is warm after a restart
   kvstowd --host-bytes 16GiB --disk-path /var/lib/kvstow --recipe rotated8 --disk-bits 4.5
       pages lose what is beyond 4.5 bits of a value when they go to disk
+  kvstowd --disk-path /var/lib/kvstow --master-key file:/etc/kvstow/master.key
+      what is on disk is encrypted; `openssl rand -hex 32` makes such a key
   kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
       workers on this machine fetch pages into memory that they share with the server
   kvstowd --listen 0.0.0.0:7380 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
@@ -361,6 +373,10 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {
     return absl::InvalidArgumentError("disk-bytes needs disk-path: say where the disk tier lives");
+  }
+  if (c.disk_path.empty() && !c.master_key.empty()) {
+    return absl::InvalidArgumentError(
+        "master-key needs disk-path: nothing else leaves the process to be encrypted");
   }
   if (c.disk_path.empty() && c.disk_bits > 0) {
     return absl::InvalidArgumentError("disk-bits needs disk-path: say where the disk tier lives");

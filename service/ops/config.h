@@ -35,6 +35,7 @@ struct Config {
   uint64_t host_bytes = 0;                     // default: a quarter of the RAM
   std::string disk_path;                       // "" = no disk tier
   uint64_t disk_bytes = 0;                     // default with a path: half of its file system
+  std::string master_key;                      // file:PATH, env:NAME, command:PROGRAM; "" = none
   double host_bits = 0;                // bits kept of a value when a page cools there; 0 = all
   double disk_bits = 0;                // the same for the disk
   std::string direct_listen = "auto";  // HOST:PORT, auto or off: pages beside gRPC

@@ -76,6 +76,8 @@ constexpr CounterRow kStoreCounters[] = {
     {"recovered_pages", "pages that came back at start", &StoreCounters::recovered_pages},
     {"damaged_records", "records that were skipped at start", &StoreCounters::damaged_records},
     {"damaged_logs", "logs of the disk's database that were damaged", &StoreCounters::damaged_logs},
+    {"locked_records", "records that are sealed with keys that are not here",
+     &StoreCounters::locked_records},
     {"expired_leases", "leases that ran out", &StoreCounters::expired_leases},
     {"disk_errors", "errors of the disk", &StoreCounters::disk_errors},
     {"scrubbed_bytes", "bytes at rest that were verified in the background",
@@ -437,6 +439,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
   SampleAccess(snapshot.access, sampled);
+  gauge("kvstow_data_keys", "keys that encrypt what is on disk", snapshot.data_keys);
+  gauge("kvstow_locked_data_keys", "keys that no master key unwraps", snapshot.locked_data_keys);
   SampleEvents(snapshot, sampled);
   sampled.Add(MetricType::Counter, "kvstow_tls_broken_reloads_total",
               "changes of certificates and keys that were not taken, as they are broken", {},

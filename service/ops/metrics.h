@@ -43,6 +43,8 @@ struct MetricsSnapshot {
   uint64_t events_stored = 0, events_removed = 0, events_cleared = 0, event_batches = 0;
   uint64_t events_lost = 0, event_queue = 0, event_replays = 0;
   Access::Counters access;
+  // Of what is encrypted on disk: data keys that open, data keys that no master key unwraps.
+  uint64_t data_keys = 0, locked_data_keys = 0;
   bool ready = false;
 };
 

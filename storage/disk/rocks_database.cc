@@ -64,23 +64,25 @@ absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& fold
   rocks = rocksdb::DB::Open(db_options, folder, Families(options.budget_bytes), &families, &db);
   KVSTOW_RETURN_IF_ERROR(FromRocks(rocks, folder));
   std::shared_ptr<Database> out(
-      new Database(folder, std::move(env), logs, db, std::move(families)));
+      new Database(folder, std::move(env), logs, db, std::move(families), options.keys));
   const std::string segments = absl::StrCat(folder, "/segments");
-  KVSTOW_ASSIGN_OR_RETURN(
-      out->segments_,
-      SegmentStore::Open(segments, options.make_files(segments, direct_io), options.budget_bytes));
+  KVSTOW_ASSIGN_OR_RETURN(out->segments_,
+                          SegmentStore::Open(segments, options.make_files(segments, direct_io),
+                                             options.budget_bytes, out->vault_));
   KVSTOW_RETURN_IF_ERROR(out->Recover());
   return out;
 }
 
 Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
                    std::shared_ptr<LogWatch> logs, rocksdb::DB* db,
-                   std::vector<rocksdb::ColumnFamilyHandle*> families)
+                   std::vector<rocksdb::ColumnFamilyHandle*> families,
+                   std::shared_ptr<DataKeys> keys)
     : folder_(std::move(folder)),
       env_(std::move(env)),
       logs_(std::move(logs)),
       db_(db),
-      families_(std::move(families)) {
+      families_(std::move(families)),
+      vault_(std::move(keys)) {
   synced_logs_ = logs_->begun();  // what older logs held is in tables by now
   // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
   // blocks are read unchecked. Those that lead to values are then not checked either, so they are
@@ -121,12 +123,31 @@ absl::Status Database::Scan(
   return FromRocks(it->status(), folder_);
 }
 
-std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const SegmentId> ids) {
-  std::vector<absl::StatusOr<SharedBytes>> out(ids.size(), SharedBytes());
+// A body that is in its value.
+absl::StatusOr<SharedBytes> Database::OpenSmall(const ExpectedSegment& expected,
+                                                const SegmentPlace& place, std::string value) {
+  const size_t start = value.size() - place.length;
+  if (!place.sealed()) {
+    KVSTOW_RETURN_IF_ERROR(vault_.MayBeClear());
+    return Verified(SharedBytes::Take(std::move(value)).Slice(start, place.length), expected.facts);
+  }
+  const SealPlace sealed{.space = expected.space,
+                         .page = expected.id.page,
+                         .index = expected.id.index,
+                         .digest = expected.facts.digest};
+  KVSTOW_ASSIGN_OR_RETURN(Opening opening, vault_.Open(sealed, place.seal));
+  KVSTOW_ASSIGN_OR_RETURN(std::string body,
+                          OpenWhole(std::move(opening), AsBytes(value).subspan(start)));
+  return SharedBytes::Take(std::move(body));
+}
+
+std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const ExpectedSegment> expected) {
+  std::vector<absl::StatusOr<SharedBytes>> out(expected.size(), SharedBytes());
   std::vector<SegmentStore::Wanted> wanted;
   std::vector<size_t> at;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string key = SegmentKey(ids[i]);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const ExpectedSegment& one = expected[i];
+    const std::string key = SegmentKey(one.id);
     absl::StatusOr<std::string> bytes = Get(kSegments, key);
     if (!bytes.ok()) {
       out[i] = bytes.status();
@@ -135,12 +156,13 @@ std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const SegmentI
     const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
     if (!value.ok()) {
       out[i] = value.status();
+    } else if (value->place.length != one.facts.bytes) {
+      out[i] = absl::DataLossError("a segment of another length");
     } else if (value->place.file != 0) {
-      wanted.push_back({ids[i], value->place});
+      wanted.push_back({one.id, value->place, one.space, one.facts.digest});
       at.push_back(i);
     } else {
-      const size_t size = value->body.size(), start = bytes->size() - size;
-      out[i] = SharedBytes::Take(*std::move(bytes)).Slice(start, size);
+      out[i] = OpenSmall(one, value->place, *std::move(bytes));
     }
   }
   auto bodies = segments_->Read(wanted);
@@ -198,30 +220,33 @@ absl::StatusOr<SegmentStore::Written> Database::WriteBodies(
   return synced;
 }
 
+// The value of a body that is small enough to be in it.
+absl::StatusOr<std::string> Database::SmallValue(const SegmentStore::Body& body,
+                                                 const std::string& key, uint64_t commit) {
+  SegmentPlace place{.commit = commit, .length = static_cast<uint32_t>(body.bytes.size())};
+  KVSTOW_ASSIGN_OR_RETURN(std::optional<Sealing> sealing, vault_.Seal(body.seal_place()));
+  if (!sealing.has_value()) return SerializeSegmentValue(key, place, body.bytes);
+  const SealedValue value = SealWhole(*std::move(sealing), body.bytes);
+  place.seal = value.seal;
+  return SerializeSegmentValue(key, place, AsBytes(value.bytes));
+}
+
 absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody> bodies, Ack ack) {
   KVSTOW_RETURN_IF_ERROR(SettleFailed());
-  std::vector<SegmentStore::Body> large;
+  std::vector<SegmentStore::Body> all, large;
   for (const SegmentBody& body : bodies) {
-    if (body.bytes.size() < kMinExtentBody) continue;
     const bool known = record != nullptr && body.id.index < record->facts.size();
-    large.push_back({body.id, body.bytes.span(),
-                     known ? record->facts[body.id.index].digest : Xxh3(body.bytes.span())});
+    all.push_back({body.id, record == nullptr ? SpaceId{0} : record->name.space, body.bytes.span(),
+                   known ? record->facts[body.id.index].digest : Xxh3(body.bytes.span())});
+    if (body.bytes.size() >= kMinExtentBody) large.push_back(all.back());
   }
   KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
   Commit commit;
   for (const SegmentPlace& place : written.places) commit.free_if_failed.push_back(place.extent());
-  if (record != nullptr) {
-    Put(commit, kPages, PageRecordKey(record->number), SerializePageRecord(*record));
-  }
-  auto place = written.places.begin();
-  for (const SegmentBody& body : bodies) {
-    const bool small = body.bytes.size() < kMinExtentBody;
-    const SegmentPlace in_value{.commit = written.commit,
-                                .length = static_cast<uint32_t>(body.bytes.size())};
-    std::string key = SegmentKey(body.id);
-    const std::string value =
-        SerializeSegmentValue(key, small ? in_value : *place++, body.bytes.span());
-    Put(commit, kSegments, std::move(key), value);
+  absl::Status sealed = AddPage(commit, record, all, written);
+  if (!sealed.ok()) {
+    segments_->Free(commit.free_if_failed);
+    return sealed;
   }
   AddSynced(commit.batch);
   KVSTOW_RETURN_IF_ERROR(Apply(commit, ack));
@@ -232,12 +257,36 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   return absl::OkStatus();
 }
 
+// Adds the record and the values of the bodies. Fails when they cannot be sealed.
+absl::Status Database::AddPage(Commit& commit, const PageRecord* record,
+                               std::span<const SegmentStore::Body> bodies,
+                               const SegmentStore::Written& written) {
+  if (record != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(const std::string bytes, vault_.Serialize(*record));
+    Put(commit, kPages, PageRecordKey(record->number), bytes);
+  }
+  auto place = written.places.begin();
+  for (const SegmentStore::Body& body : bodies) {
+    std::string key = SegmentKey(body.id);
+    std::string value;
+    if (body.bytes.size() < kMinExtentBody) {
+      KVSTOW_ASSIGN_OR_RETURN(value, SmallValue(body, key, written.commit));
+    } else {
+      value = SerializeSegmentValue(key, *place++, {});
+    }
+    Put(commit, kSegments, std::move(key), value);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t first, size_t end) {
   const absl::Status settled = SettleFailed();
   if (!settled.ok() && record == nullptr) return settled;
   Commit commit;
+  std::string bytes;
   if (record != nullptr) {
-    Put(commit, kPages, PageRecordKey(number), SerializePageRecord(*record));
+    KVSTOW_ASSIGN_OR_RETURN(bytes, vault_.Serialize(*record));
+    Put(commit, kPages, PageRecordKey(number), bytes);
   } else {
     Delete(commit, kPages, PageRecordKey(number));
   }
@@ -245,7 +294,7 @@ absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t f
     Delete(commit, kSegments, SegmentKey({number, static_cast<uint16_t>(i)}));
   }
   ConfirmRemoval(commit);
-  if (record != nullptr) commit.if_failed.front().value = SerializePageRecord(*record);
+  if (record != nullptr) commit.if_failed.front().value = bytes;
   if (settled.ok()) return Apply(commit, Ack::kProcess);
   // Nobody cuts the page there again: it is written with what failed before. What is there is not
   // known until then, so its blocks are free after a restart.
@@ -384,8 +433,15 @@ absl::Status Database::SettleFailed() {
 }
 
 absl::Status Database::PutSpace(const SpaceRecord& space) {
+  const absl::StatusOr<std::string> bytes = vault_.Serialize(space);
+  if (absl::IsUnavailable(bytes.status())) {
+    // Nor is any page of it: workers go on, with what memory holds.
+    Log().warn("space {} is not saved: {}", space.id, bytes.status().ToString());
+    return absl::OkStatus();
+  }
+  KVSTOW_RETURN_IF_ERROR(bytes.status());
   Batch batch;
-  batch.Put(families_[kSpaces], SpaceRecordKey(space.id), SerializeSpaceRecord(space));
+  batch.Put(families_[kSpaces], SpaceRecordKey(space.id), *bytes);
   return Write(batch, Ack::kDurable);
 }
 
@@ -399,7 +455,9 @@ absl::Status Database::EraseSpace(SpaceId id) {
   Batch batch;
   batch.Delete(families_[kSpaces], SpaceRecordKey(id));
   batch.Put(families_[kDefault], kErasedSpaceKey, last.bytes());
-  return Write(batch, Ack::kDurable);
+  KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kDurable));
+  vault_.ForgetSpace(id);
+  return absl::OkStatus();
 }
 
 SpaceId Database::last_erased_space() {

@@ -14,6 +14,9 @@
 // Before the database writes another page or body, it writes over that commit with what was there
 // before. It does not take back a failed removal: it writes the removal again at that point.
 //
+// Records and bodies are sealed on their way to the disk (storage/seal/vault.h), where there are
+// keys. Whatever recovery does needs none of them.
+//
 // Thread-safe, but calls about one page must take turns. Errors are those of
 // storage/disk/rocks_tier.h.
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_DATABASE_H_
@@ -36,6 +39,7 @@
 #include "storage/disk/rocks_options.h"
 #include "storage/disk/rocks_store_options.h"
 #include "storage/disk/segment_store.h"
+#include "storage/seal/vault.h"
 
 namespace rocksdb {
 class ColumnFamilyHandle;
@@ -67,6 +71,7 @@ class Database {
   Database& operator=(const Database&) = delete;
 
   const std::string& folder() const { return folder_; }
+  Vault& vault() { return vault_; }
   // Returns the number of damaged logs of an earlier process. Their content is gone.
   uint64_t damaged_logs() const;
 
@@ -80,11 +85,13 @@ class Database {
   absl::Status Cut(PageNumber number, const PageRecord* record, size_t first, size_t end);
   // Forgets bodies alone. Survives kill -9.
   absl::Status EraseBodies(std::span<const SegmentId> ids);
-  // Both survive power loss. What was erased before a space goes first.
+  // Both survive power loss. What was erased before a space goes first. A space that cannot be
+  // sealed is not put, and that is no error.
   absl::Status PutSpace(const SpaceRecord& space);
   absl::Status EraseSpace(SpaceId id);
   SpaceId last_erased_space();  // the largest id; 0 = none was erased
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids);
+  // Bodies of a page whose space was never put belong to the tenant "".
+  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const ExpectedSegment> expected);
   // Makes everything that was written before survive power loss.
   absl::Status Sync();
 
@@ -101,7 +108,8 @@ class Database {
   using Batch = rocksdb::WriteBatch;
 
   Database(std::string folder, std::unique_ptr<rocksdb::Env> env, std::shared_ptr<LogWatch> logs,
-           rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families);
+           rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families,
+           std::shared_ptr<DataKeys> keys);
   // Takes over what an earlier process left: finds the free blocks, and forgets what must go.
   absl::Status Recover();
   // Returns the first commit of `doubtful`, sorted by commit, that is not whole; 0 = all are whole.
@@ -117,6 +125,9 @@ class Database {
   void Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
   void Remember(Commit& commit, Family family, std::string key);
+  absl::Status AddPage(Commit& commit, const PageRecord* record,
+                       std::span<const SegmentStore::Body> bodies,
+                       const SegmentStore::Written& written);
   void ConfirmRemoval(Commit& commit);  // a removal that fails is written again, not taken back
   absl::Status Apply(Commit& commit, Ack ack);
   // Fails when the batch is not sure to be kept. It may be visible all the same.
@@ -138,12 +149,17 @@ class Database {
   void AddSettled(const Commit& commit, Batch& batch);
   absl::StatusOr<SegmentStore::Written> WriteBodies(std::span<const SegmentStore::Body> bodies,
                                                     Ack ack);
+  absl::StatusOr<std::string> SmallValue(const SegmentStore::Body& body, const std::string& key,
+                                         uint64_t commit);
+  absl::StatusOr<SharedBytes> OpenSmall(const ExpectedSegment& expected, const SegmentPlace& place,
+                                        std::string value);
 
   const std::string folder_;
   const std::unique_ptr<rocksdb::Env> env_;
   const std::shared_ptr<LogWatch> logs_;
   const std::unique_ptr<rocksdb::DB> db_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;
+  Vault vault_;
   std::unique_ptr<SegmentStore> segments_;
   bool verify_blocks_ = false;            // see the constructor
   std::atomic<uint64_t> synced_logs_{0};  // logs_->begun() when logs were last synced

@@ -101,16 +101,15 @@ absl::Status Database::Forget(std::span<const Found> found) {
     const std::string key = PageRecordKey(page);
     const auto bytes = Get(kPages, key);
     if (!bytes.ok()) continue;
-    auto record = ParsePageRecord(AsBytes(*bytes));
-    if (!record.ok() || record->facts.size() <= segments) continue;
-    for (size_t i = segments; i < record->facts.size(); ++i) {
+    const auto record = TruncatePageRecord(AsBytes(*bytes), segments);
+    if (!record.ok() || record->segments <= segments) continue;
+    for (size_t i = segments; i < record->segments; ++i) {
       batch.Delete(families_[kSegments], SegmentKey({page, static_cast<uint16_t>(i)}));
     }
-    if (record->whole || segments == 0) {
+    if (record->bytes.empty()) {
       batch.Delete(families_[kPages], key);
     } else {
-      record->facts.resize(segments);
-      batch.Put(families_[kPages], key, SerializePageRecord(*record));
+      batch.Put(families_[kPages], key, record->bytes);
     }
   }
   return Write(batch, Ack::kDurable);

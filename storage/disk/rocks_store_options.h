@@ -8,6 +8,7 @@
 #include <string>
 
 #include "storage/disk/segment_files.h"
+#include "storage/seal/data_keys.h"
 
 namespace rocksdb {
 class FileSystem;
@@ -22,6 +23,8 @@ struct RocksOptions {
   uint64_t budget_bytes = uint64_t{64} << 30;
   // The file system that RocksDB reads and writes files with; null = the system's own.
   std::shared_ptr<rocksdb::FileSystem> file_system = nullptr;
+  // The keys that seal records and bodies.
+  std::shared_ptr<DataKeys> keys = NoDataKeys();
   // Makes the segment files.
   std::function<std::unique_ptr<SegmentFiles>(const std::string& folder, bool direct_io)>
       make_files = MakePosixSegmentFiles;

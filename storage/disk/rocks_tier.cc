@@ -39,8 +39,10 @@ class RocksTier final : public Tier {
   absl::Status Write(std::span<const SegmentBody> bodies) override {
     return db_->Put(nullptr, bodies, Ack::kProcess);
   }
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-    return db_->Read(ids);
+  bool verifies() const override { return true; }
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
+    return db_->Read(expected);
   }
   absl::Status Erase(std::span<const SegmentId> ids) override { return db_->EraseBodies(ids); }
 
@@ -70,38 +72,53 @@ class RocksCatalog final : public Catalog {
     Loaded out;
     uint64_t max_space = 0;
     LoadFamily(
-        kSpaces, ParseSpaceRecord, [](const SpaceRecord& s) { return uint64_t{s.id}; }, out.spaces,
-        max_space, out.damaged);
+        kSpaces, [&](auto bytes) { return db_->vault().ParseSpace(bytes); },
+        [](const SpaceRecord& s) { return uint64_t{s.id}; }, out.spaces, max_space, out);
     LoadFamily(
-        kPages, ParsePageRecord, [](const PageRecord& p) { return p.number; }, out.pages,
-        out.max_page, out.damaged);
+        kPages, [&](auto bytes) { return db_->vault().ParsePage(bytes); },
+        [](const PageRecord& p) { return p.number; }, out.pages, out.max_page, out);
     out.max_space = static_cast<SpaceId>(std::max<uint64_t>(max_space, db_->last_erased_space()));
     out.damaged_logs = db_->damaged_logs();
+    if (out.locked > 0) {
+      Log().error(
+          "{}: {} records are sealed with keys that are not here; they are misses, and stay "
+          "as they are until the right master key is back",
+          db_->folder(), out.locked);
+    }
+    if (out.in_clear > 0) {
+      Log().warn("{}: {} records were written before there were keys, and stay in clear",
+                 db_->folder(), out.in_clear);
+    }
     return out;
   }
 
   absl::Status Sync() override { return db_->Sync(); }
 
  private:
-  template <typename Record, typename NumberOf>
-  void LoadFamily(Family family, absl::StatusOr<Record> (*parse)(std::span<const uint8_t>),
-                  NumberOf number_of, std::vector<Record>& out, uint64_t& max, uint64_t& damaged) {
+  template <typename Record, typename Parse, typename NumberOf>
+  void LoadFamily(Family family, Parse parse, NumberOf number_of, std::vector<Record>& out,
+                  uint64_t& max, Loaded& loaded) {
     const auto add = [&](std::span<const uint8_t> key, std::span<const uint8_t> value) {
       const uint64_t number = NumberInKey(key);
       if (number <= kMaxNumber) max = std::max(max, number);
-      auto record = parse(value);
+      absl::StatusOr<Record> record = parse(value);
       // A record filed under another's number is as wrong as a damaged one.
       if (record.ok() && number_of(*record) == number) {
+        loaded.in_clear += db_->vault().seals() && !IsSealedRecord(value) ? 1 : 0;
         out.push_back(*std::move(record));
         return;
       }
-      ++damaged;
+      if (absl::IsUnavailable(record.status())) {
+        ++loaded.locked;
+        return;
+      }
+      ++loaded.damaged;
       Log().warn("{}: {} {} is left alone: {}", db_->folder(), kFamilyNames[family], number,
                  record.ok() ? "it names another number" : record.status().ToString());
     };
     const absl::Status scanned = db_->Scan(family, add);
     if (scanned.ok()) return;
-    ++damaged;
+    ++loaded.damaged;
     Log().error("reading {} stopped early: {}", kFamilyNames[family], scanned.ToString());
   }
 

@@ -7,8 +7,11 @@
 // both are gone. Calls about one page must take turns, as the store's do; other calls run at once.
 // docs/FORMAT.md ("Records at rest") gives every byte.
 //
-// Integrity: an extent says whose body it holds, and the tier checks that. The store checks the
-// body's bytes against the digest in the page's record.
+// Integrity: an extent says whose body it holds, and the tier checks that. It checks a sealed body
+// by its tag, which is bound to the digest in the page's record, and one in clear by that digest.
+//
+// With RocksOptions::keys, records and bodies are ciphertext on disk. What stays in clear is listed
+// in docs/SECURITY.md.
 //
 // Folders have mode 0700 and files 0600, whatever the umask says. OpenRocksStore tightens looser
 // modes in the database's folders. The folder above them keeps its mode when it exists already.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/status_macros.h"
 
 namespace kvstow {
 namespace {
@@ -12,28 +13,38 @@ namespace {
 // "kvSF" and "kvSB" as they stand in a file.
 constexpr uint32_t kFileMagic = 0x4653766b;
 constexpr uint32_t kBodyMagic = 0x4253766b;
-constexpr uint32_t kInValue = 1, kInFile = 2;
+constexpr uint32_t kInValue = 1, kInFile = 2, kSealedInValue = 3, kSealedInFile = 4;
 constexpr size_t kPlaceBytes = 32;  // before its digest
 constexpr size_t kFileHeaderBytes = 24;
 
-uint64_t PlaceDigest(std::span<const uint8_t> key, std::span<const uint8_t> place) {
-  ByteWriter both;
-  both.PutBytes(key);
-  both.PutBytes(place);
-  return Xxh3(AsBytes(both.bytes()));
+// `seal` is empty, or the seal as it lies.
+uint64_t PlaceDigest(std::span<const uint8_t> key, std::span<const uint8_t> place,
+                     std::span<const uint8_t> seal) {
+  ByteWriter all;
+  all.PutBytes(key);
+  all.PutBytes(place);
+  all.PutBytes(seal);
+  return Xxh3(AsBytes(all.bytes()));
 }
 
 }  // namespace
 
 std::string SerializeSegmentValue(const std::string& key, const SegmentPlace& place,
                                   std::span<const uint8_t> body) {
+  ByteWriter seal;
+  if (place.sealed()) PutSeal(seal, place.seal);
   ByteWriter out;
-  out.Put(place.file == 0 ? kInValue : kInFile);
+  if (place.sealed()) {
+    out.Put(place.file == 0 ? kSealedInValue : kSealedInFile);
+  } else {
+    out.Put(place.file == 0 ? kInValue : kInFile);
+  }
   out.Put(place.length);
   out.Put(place.commit);
   out.Put(place.file);
   out.Put(place.offset);
-  out.Put(PlaceDigest(AsBytes(key), AsBytes(out.bytes())));
+  out.Put(PlaceDigest(AsBytes(key), AsBytes(out.bytes()), AsBytes(seal.bytes())));
+  out.PutBytes(AsBytes(seal.bytes()));
   if (place.file == 0) out.PutBytes(body);
   return std::move(out).Take();
 }
@@ -43,21 +54,28 @@ absl::StatusOr<SegmentValue> ParseSegmentValue(std::span<const uint8_t> key,
   ByteReader in(bytes);
   ByteReader place_in(in.GetBytes(kPlaceBytes));
   const auto digest = in.Get<uint64_t>();
-  if (!in.ok() || digest != PlaceDigest(key, bytes.first(kPlaceBytes))) {
+  const auto kind = place_in.Get<uint32_t>();
+  const bool sealed = kind == kSealedInValue || kind == kSealedInFile;
+  const auto seal = sealed ? in.GetBytes(kSealBytes) : std::span<const uint8_t>();
+  if (!in.ok() || digest != PlaceDigest(key, bytes.first(kPlaceBytes), seal)) {
     return absl::DataLossError("a segment's place fails its digest");
   }
-  const auto kind = place_in.Get<uint32_t>();
   SegmentValue out;
+  if (sealed) {
+    KVSTOW_ASSIGN_OR_RETURN(out.place.seal, ParseSeal(seal));
+  }
   out.place.length = place_in.Get<uint32_t>();
   out.place.commit = place_in.Get<uint64_t>();
   out.place.file = place_in.Get<uint64_t>();
   out.place.offset = place_in.Get<uint64_t>();
   const SegmentPlace& place = out.place;
-  if (kind == kInValue && place.file == 0 && in.remaining() == place.length) {
+  const bool in_value = kind == kInValue || kind == kSealedInValue;
+  const bool in_file = kind == kInFile || kind == kSealedInFile;
+  if (in_value && place.file == 0 && in.remaining() == place.length) {
     out.body = in.GetBytes(in.remaining());
     return out;
   }
-  if (kind == kInFile && place.file != 0 && in.remaining() == 0 && place.offset % kDiskBlock == 0 &&
+  if (in_file && place.file != 0 && in.remaining() == 0 && place.offset % kDiskBlock == 0 &&
       place.offset >= kDiskBlock) {
     return out;
   }

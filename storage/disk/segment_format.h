@@ -2,8 +2,9 @@
 // larger bodies. docs/FORMAT.md ("Segment files") gives every byte; golden files pin them.
 //
 // A body in a file fills an extent: a run of whole blocks with the body at its front and a trailer
-// at its end. Free functions over values; thread-safe. Parsing fails with DATA_LOSS for damage, and
-// with FAILED_PRECONDITION for a version that this build does not know.
+// at its end. A sealed body lies there as it is sealed, as long as the body itself; its seal is
+// with its place. Free functions over values; thread-safe. Parsing fails with DATA_LOSS for damage,
+// and with FAILED_PRECONDITION for a version that this build does not know.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_FORMAT_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_FORMAT_H_
 
@@ -15,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/seal/seal.h"
 #include "storage/segment.h"
 
 namespace kvstow {
@@ -49,7 +51,9 @@ struct SegmentPlace {
   uint32_t length = 0;  // of the body
   uint64_t file = 0;    // 0 = the body is in the value itself
   uint64_t offset = 0;
+  Seal seal;  // key 0 = the body is in clear
   bool operator==(const SegmentPlace&) const = default;
+  bool sealed() const { return seal.key != 0; }
   Extent extent() const { return {file, offset, ExtentBytes(length)}; }
 };
 
@@ -71,9 +75,9 @@ std::string SegmentFileHeader(uint64_t number);
 absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t number);
 
 // Returns the bytes after a body in its extent: zeros and the trailer. `digest` is that of the
-// body.
+// body as it lies there.
 std::string ExtentTail(SegmentId id, uint32_t length, uint64_t digest);
-// Returns the digest of the body when `extent` is that of this very segment.
+// Returns the digest of the body as it lies there when `extent` is that of this very segment.
 absl::StatusOr<uint64_t> CheckExtent(std::span<const uint8_t> extent, SegmentId id,
                                      uint32_t length);
 

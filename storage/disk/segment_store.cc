@@ -25,9 +25,40 @@ constexpr uint64_t kReserve = 64 << 20;
 
 uint64_t RoundDown(uint64_t bytes) { return bytes / kDiskBlock * kDiskBlock; }
 
+// Encrypts a body while it is copied. With its last byte, the tail of the extent is known.
+class BodySealer {
+ public:
+  // The tail keeps its size and its place.
+  BodySealer(Sealing sealing, const SegmentStore::Body& body, std::string& tail)
+      : sealing_(std::move(sealing)), body_(body), left_(body.bytes.size()), tail_(tail) {}
+  void Copy(std::span<const uint8_t> from, uint8_t* to) {
+    constexpr size_t kPiece = 32 << 10;  // is still in the cache when it is digested
+    for (size_t n; !from.empty(); from = from.subspan(n), to += n) {
+      n = std::min(from.size(), kPiece);
+      sealing_.Update(from.first(n), to);
+      digest_.Update({to, n});
+      left_ -= n;
+    }
+    if (left_ > 0) return;
+    seal_ = sealing_.Finish();
+    const std::string tail =
+        ExtentTail(body_.id, static_cast<uint32_t>(body_.bytes.size()), digest_.Finish64());
+    std::copy(tail.begin(), tail.end(), tail_.begin());
+  }
+  const Seal& seal() const { return seal_; }
+
+ private:
+  Sealing sealing_;
+  const SegmentStore::Body& body_;
+  Xxh3Stream digest_;
+  size_t left_;
+  std::string& tail_;
+  Seal seal_;
+};
+
 // Gathers bytes that go to one run of blocks, and writes them in large pieces. What is appended is
-// only copied when it is about to be written, and stays as it is until the next call of Flush is
-// over.
+// only copied, or sealed, when it is about to be written, and stays as it is until the next call of
+// Flush is over.
 class RunWriter {
  public:
   RunWriter(SegmentFiles& files, BlockPool& pool) : files_(files), block_(pool.Take(kWriteBytes)) {}
@@ -39,10 +70,11 @@ class RunWriter {
     offset_ = extent.offset;
     return absl::OkStatus();
   }
-  absl::Status Append(std::span<const uint8_t> bytes) {
+  // `sealer` is null for bytes that go as they are.
+  absl::Status Append(std::span<const uint8_t> bytes, BodySealer* sealer) {
     while (!bytes.empty()) {
       const size_t n = std::min(bytes.size(), kWriteBytes - used_);
-      sources_.push_back(bytes.first(n));
+      sources_.push_back({bytes.first(n), sealer});
       bytes = bytes.subspan(n);
       used_ += n;
       if (used_ == kWriteBytes) KVSTOW_RETURN_IF_ERROR(Flush());
@@ -54,11 +86,15 @@ class RunWriter {
     auto source = sources_.begin();
     const auto fill = [&](size_t begin, size_t end) {
       while (begin < end) {
-        const size_t n = std::min(source->size(), end - begin);
-        std::memcpy(block_.get() + begin, source->data(), n);
+        const size_t n = std::min(source->bytes.size(), end - begin);
+        if (source->sealer == nullptr) {
+          std::memcpy(block_.get() + begin, source->bytes.data(), n);
+        } else {
+          source->sealer->Copy(source->bytes.first(n), block_.get() + begin);
+        }
         begin += n;
-        *source = source->subspan(n);
-        if (source->empty()) ++source;
+        source->bytes = source->bytes.subspan(n);
+        if (source->bytes.empty()) ++source;
       }
     };
     KVSTOW_RETURN_IF_ERROR(files_.Write(file_, offset_, {block_.get(), used_}, fill));
@@ -68,28 +104,38 @@ class RunWriter {
   }
 
  private:
+  struct Source {
+    std::span<const uint8_t> bytes;
+    BodySealer* sealer;
+  };
+
   SegmentFiles& files_;
   const std::shared_ptr<uint8_t[]> block_;
-  std::vector<std::span<const uint8_t>> sources_;  // what is to be at the block's front
+  std::vector<Source> sources_;  // what is to be at the block's front
   uint64_t file_ = 0, offset_ = 0;
   size_t used_ = 0;
 };
 
 }  // namespace
 
+SealPlace SegmentStore::Body::seal_place() const {
+  return {.space = space, .page = id.page, .index = id.index, .digest = digest};
+}
+
 SegmentStore::SegmentStore(std::string folder, std::unique_ptr<SegmentFiles> files,
-                           uint64_t budget_bytes)
+                           uint64_t budget_bytes, Vault& vault)
     : folder_(std::move(folder)),
       files_(std::move(files)),
+      vault_(vault),
       // So that there are not many more than 64 of them.
       new_file_bytes_(RoundDown(std::clamp(budget_bytes / 64, kMinFileBytes, uint64_t{16} << 30))),
       max_waiting_(std::clamp(budget_bytes / 32, uint64_t{1} << 20, uint64_t{64} << 20)),
       pool_(kPoolBytes) {}
 
 absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(
-    std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes) {
+    std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes, Vault& vault) {
   std::unique_ptr<SegmentStore> store(
-      new SegmentStore(std::move(folder), std::move(files), budget_bytes));
+      new SegmentStore(std::move(folder), std::move(files), budget_bytes, vault));
   KVSTOW_ASSIGN_OR_RETURN(const std::vector<SegmentFileInfo> there, store->files_->List());
   const std::shared_ptr<uint8_t[]> block = AlignedBlock(kDiskBlock);
   const std::span<uint8_t> first(block.get(), kDiskBlock);
@@ -207,30 +253,43 @@ absl::Status SegmentStore::Grow(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status SegmentStore::WriteExtents(std::span<const Body> bodies,
-                                        std::span<const Extent> extents) {
+// Returns the seal of each body. A seal is new at every write: no nonce serves two of them.
+absl::StatusOr<std::vector<Seal>> SegmentStore::WriteExtents(std::span<const Body> bodies,
+                                                             std::span<const Extent> extents) {
   RunWriter out(*files_, pool_);
   std::vector<std::string> tails(bodies.size());
+  std::vector<std::unique_ptr<BodySealer>> sealers(bodies.size());
   for (size_t i = 0; i < bodies.size(); ++i) {
+    const Body& body = bodies[i];
+    KVSTOW_ASSIGN_OR_RETURN(std::optional<Sealing> sealing, vault_.Seal(body.seal_place()));
+    tails[i] = ExtentTail(body.id, static_cast<uint32_t>(body.bytes.size()), body.digest);
+    if (sealing.has_value()) {
+      sealers[i] = std::make_unique<BodySealer>(*std::move(sealing), body, tails[i]);
+    }
     KVSTOW_RETURN_IF_ERROR(out.SeekTo(extents[i]));
-    KVSTOW_RETURN_IF_ERROR(out.Append(bodies[i].bytes));
-    const auto length = static_cast<uint32_t>(bodies[i].bytes.size());
-    tails[i] = ExtentTail(bodies[i].id, length, bodies[i].digest);
-    KVSTOW_RETURN_IF_ERROR(out.Append(AsBytes(tails[i])));
+    KVSTOW_RETURN_IF_ERROR(out.Append(body.bytes, sealers[i].get()));
+    KVSTOW_RETURN_IF_ERROR(out.Append(AsBytes(tails[i]), nullptr));
   }
-  return out.Flush();
+  KVSTOW_RETURN_IF_ERROR(out.Flush());
+  std::vector<Seal> seals(bodies.size());
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    if (sealers[i] != nullptr) seals[i] = sealers[i]->seal();
+  }
+  return seals;
 }
 
 absl::StatusOr<SegmentStore::Written> SegmentStore::Write(std::span<const Body> bodies) {
   Written out;
   std::vector<Extent> extents;
+  std::vector<Seal> seals;
   if (!bodies.empty()) {
     KVSTOW_ASSIGN_OR_RETURN(extents, Place(bodies));
-    const absl::Status written = WriteExtents(bodies, extents);
+    auto written = WriteExtents(bodies, extents);
     if (!written.ok()) {
       Free(extents);
-      return written;
+      return written.status();
     }
+    seals = *std::move(written);
   }
   MutexLock lock(mu_);
   for (const Extent& extent : extents) {
@@ -243,9 +302,26 @@ absl::StatusOr<SegmentStore::Written> SegmentStore::Write(std::span<const Body> 
     out.places.push_back({.commit = out.commit,
                           .length = static_cast<uint32_t>(bodies[i].bytes.size()),
                           .file = extents[i].file,
-                          .offset = extents[i].offset});
+                          .offset = extents[i].offset,
+                          .seal = seals[i]});
   }
   return out;
+}
+
+// Decrypts a body in place, or checks one in clear.
+absl::Status SegmentStore::OpenBody(const Wanted& wanted, std::span<uint8_t> body) {
+  if (wanted.place.sealed()) {
+    const SealPlace place{.space = wanted.space,
+                          .page = wanted.id.page,
+                          .index = wanted.id.index,
+                          .digest = wanted.digest};
+    KVSTOW_ASSIGN_OR_RETURN(Opening opening, vault_.Open(place, wanted.place.seal));
+    opening.Update(body, body.data());
+    return opening.Finish();
+  }
+  KVSTOW_RETURN_IF_ERROR(vault_.MayBeClear());
+  if (Xxh3(body) == wanted.digest) return absl::OkStatus();
+  return absl::DataLossError("a segment fails its digest");
 }
 
 void SegmentStore::ReadRun(std::span<const Wanted> run,
@@ -264,6 +340,7 @@ void SegmentStore::ReadRun(std::span<const Wanted> run,
     // The file was removed since: whatever its place was read from is out of date.
     if (absl::IsNotFound(good)) good = absl::DataLossError(good.message());
     if (good.ok()) good = CheckExtent(buffers[i], run[i].id, length).status();
+    if (good.ok()) good = OpenBody(run[i], buffers[i].first(length));
     if (good.ok()) {
       out[i] = SharedBytes(std::move(blocks[i]), buffers[i].first(length));
     } else {

@@ -5,8 +5,9 @@
 //
 // Thread-safe; holds no lock over I/O. Several writes run at once, each in its own blocks. Errors
 // are those of SegmentFiles (storage/disk/segment_files.h), and DATA_LOSS for an extent that does
-// not hold the requested segment. This class writes digests of bodies; the tiered store checks
-// them.
+// not hold the requested segment. Bodies are sealed on their way into the memory that the disk
+// reads from, in place of a copy, and opened where they were read. So ciphertext is as long as the
+// body, and the seal goes with the segment's place.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 
@@ -25,6 +26,7 @@
 #include "storage/disk/segment_files.h"
 #include "storage/disk/segment_format.h"
 #include "storage/disk/segment_space.h"
+#include "storage/seal/vault.h"
 
 namespace kvstow {
 
@@ -32,10 +34,10 @@ class SegmentStore {
  public:
   // Opens the existing files; nothing in them is free before SetLive. Files without a header of
   // ours, or of another version, are named in the log and never touched. Messages name `folder`.
-  // `budget_bytes` is the intended content; it sizes the files.
+  // `budget_bytes` is the intended content; it sizes the files. `vault` outlives the store.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(std::string folder,
                                                             std::unique_ptr<SegmentFiles> files,
-                                                            uint64_t budget_bytes);
+                                                            uint64_t budget_bytes, Vault& vault);
 
   // Frees everything that lies in none of `live`, and removes files without any. Extents of `live`
   // do not overlap. Called once, before the first Write.
@@ -48,8 +50,10 @@ class SegmentStore {
 
   struct Body {
     SegmentId id;
+    SpaceId space = 0;
     std::span<const uint8_t> bytes;
     uint64_t digest = 0;
+    SealPlace seal_place() const;
   };
   // Writes bodies and numbers the commit that follows. All or nothing. The caller owns the places
   // until it gives them to Free. Without bodies it only numbers.
@@ -62,12 +66,14 @@ class SegmentStore {
   struct Wanted {
     SegmentId id;
     SegmentPlace place;
+    SpaceId space = 0;
+    uint64_t digest = 0;
   };
-  // Returns one result for each, in order. Reads neighbours on disk in one call. Each body keeps
-  // only its own memory alive, not that of its neighbours.
+  // Returns one result for each, in order: the body of this digest, checked. Reads neighbours on
+  // disk in one call. Each body keeps only its own memory alive, not that of its neighbours.
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const Wanted> wanted);
 
-  // Checks by the stored digest that the whole extent is there.
+  // Checks by the stored digest that the whole extent is there. Needs no key.
   absl::Status CheckWhole(const Wanted& wanted);
 
   // Lets the extents be written again.
@@ -90,16 +96,20 @@ class SegmentStore {
   uint64_t max_waiting_bytes() const { return max_waiting_; }
 
  private:
-  SegmentStore(std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes);
+  SegmentStore(std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes,
+               Vault& vault);
   absl::StatusOr<std::vector<Extent>> Place(std::span<const Body> bodies);
   bool Take(std::span<const Body> bodies, uint64_t total, std::vector<Extent>& out)
       KVSTOW_REQUIRES(mu_);
   absl::Status Grow(uint64_t bytes) KVSTOW_EXCLUDES(mu_);
-  absl::Status WriteExtents(std::span<const Body> bodies, std::span<const Extent> extents);
+  absl::StatusOr<std::vector<Seal>> WriteExtents(std::span<const Body> bodies,
+                                                 std::span<const Extent> extents);
   void ReadRun(std::span<const Wanted> run, std::span<absl::StatusOr<SharedBytes>> out);
+  absl::Status OpenBody(const Wanted& wanted, std::span<uint8_t> body);
 
   const std::string folder_;
   const std::unique_ptr<SegmentFiles> files_;
+  Vault& vault_;
   const uint64_t new_file_bytes_;
   const uint64_t max_waiting_;
   BlockPool pool_;

@@ -32,23 +32,25 @@ class MemoryTier final : public Tier {
     return absl::OkStatus();
   }
 
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-    std::vector<Buffer> found(ids.size());
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
+    std::vector<Buffer> found(expected.size());
     {
       MutexLock lock(mu_);
-      for (size_t i = 0; i < ids.size(); ++i) {
-        const auto it = buffers_.find(ids[i]);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const auto it = buffers_.find(expected[i].id);
         if (it != buffers_.end()) found[i] = it->second;
       }
     }
     std::vector<absl::StatusOr<SharedBytes>> out;
-    out.reserve(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i) {
+    out.reserve(expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
       if (found[i] != nullptr) {
         out.push_back(device_.Load(found[i]));
       } else {
+        const SegmentId& id = expected[i].id;
         out.push_back(absl::NotFoundError(
-            absl::StrCat("segment ", ids[i].page, "/", ids[i].index, " is not in ", name())));
+            absl::StrCat("segment ", id.page, "/", id.index, " is not in ", name())));
       }
     }
     return out;

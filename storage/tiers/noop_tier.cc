@@ -13,8 +13,9 @@ class NoopTier final : public Tier {
     if (bodies.empty()) return absl::OkStatus();
     return absl::ResourceExhaustedError("this tier holds nothing");
   }
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-    return {ids.size(), absl::NotFoundError("this tier holds nothing")};
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
+    return {expected.size(), absl::NotFoundError("this tier holds nothing")};
   }
   absl::Status Erase(std::span<const SegmentId>) override { return absl::OkStatus(); }
 };

@@ -159,8 +159,10 @@ class SlowTier final : public Tier {
   std::string name() const override { return inner_->name(); }
   bool holds_bytes() const override { return true; }
   absl::Status Write(std::span<const SegmentBody> bodies) override { return inner_->Write(bodies); }
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-    auto out = inner_->Read(ids);
+  bool verifies() const override { return inner_->verifies(); }
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
+    auto out = inner_->Read(expected);
     if (meanwhile_) std::exchange(meanwhile_, nullptr)();
     return out;
   }

@@ -26,9 +26,10 @@ class DefaultBlobDb final : public Tier {
     }
     return Of(db_->Write({}, &batch));
   }
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
     std::vector<absl::StatusOr<SharedBytes>> out;
-    for (const SegmentId& id : ids) {
+    for (const auto& [id, space, facts] : expected) {
       std::string value;
       const rocksdb::Status s = db_->Get({}, SegmentKey(id), &value);
       if (s.ok()) {

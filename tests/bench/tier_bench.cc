@@ -187,6 +187,7 @@ void BM_Tier(benchmark::State& state, Where where, bool write) {
   if (tier == nullptr) return;
   Meter meter(where == Where::kHost ? "" : folder.path(), write ? Io::kWriteNew : Io::kRead);
   const SharedBytes body = SharedBytes::Take(Noise(7));
+  const uint64_t digest = Xxh3(body.span());
   uint64_t page = 0;
   const auto write_all = [&] {
     for (uint64_t i = 0; i < kSegments; ++i) {
@@ -197,8 +198,8 @@ void BM_Tier(benchmark::State& state, Where where, bool write) {
   };
   const auto read_all = [&] {
     for (uint64_t i = 0; i < kSegments; ++i) {
-      const SegmentId id{1 + i * 37 % kSegments, 0};
-      const auto got = tier->Read({&id, 1});
+      const ExpectedSegment one{{1 + i * 37 % kSegments, 0}, 0, {kSegment, 1, digest}};
+      const auto got = tier->Read({&one, 1});
       if (!got[0].ok()) state.SkipWithError("read failed");
       benchmark::DoNotOptimize(got[0]->data()[kSegment - 1]);
     }

@@ -53,19 +53,26 @@ class TierConformance : public testing::TestWithParam<TierCase> {
     }
     return out;
   }
+  static std::vector<ExpectedSegment> ExpectedOf(const PrfPage& page) {
+    std::vector<ExpectedSegment> out;
+    for (const SegmentBody& body : BodiesOf(page)) {
+      out.push_back({body.id, 0, {page.sizes[body.id.index], 1, Xxh3(body.bytes.span())}});
+    }
+    return out;
+  }
   // True when the tier holds nothing by nature, which is then all that there is to check.
   bool HoldsNothing() {
     if (tier_->holds_bytes()) return false;
     const PrfPage page{.key = 1};
     EXPECT_EQ(tier_->Write(BodiesOf(page)).code(), absl::StatusCode::kResourceExhausted);
-    for (const auto& body : tier_->Read(IdsOf(page))) {
+    for (const auto& body : tier_->Read(ExpectedOf(page))) {
       EXPECT_EQ(body.status().code(), absl::StatusCode::kNotFound);
     }
     EXPECT_TRUE(tier_->Erase(IdsOf(page)).ok());
     return true;
   }
   void ExpectThere(const PrfPage& page) {
-    const auto bodies = tier_->Read(IdsOf(page));
+    const auto bodies = tier_->Read(ExpectedOf(page));
     ASSERT_EQ(bodies.size(), page.sizes.size());
     for (size_t i = 0; i < bodies.size(); ++i) {
       ASSERT_TRUE(bodies[i].ok()) << bodies[i].status();
@@ -88,12 +95,14 @@ TEST_P(TierConformance, AnswersEachIdInItsPlace) {
   if (HoldsNothing()) return;
   const PrfPage page{.key = 7};
   ASSERT_TRUE(tier_->Write(BodiesOf(page)).ok());
-  const std::vector<SegmentId> ids = {{7, 2}, {8, 0}, {7, 0}, {7, 3}, {7, 2}};
-  const auto bodies = tier_->Read(ids);
-  ASSERT_EQ(bodies.size(), ids.size());
+  const auto all = ExpectedOf(page);
+  const std::vector<ExpectedSegment> expected = {
+      all[2], {.id = {8, 0}}, all[0], {.id = {7, 3}}, all[2]};
+  const auto bodies = tier_->Read(expected);
+  ASSERT_EQ(bodies.size(), expected.size());
   for (const size_t at : {0, 2, 4}) {
     ASSERT_TRUE(bodies[at].ok()) << at;
-    EXPECT_EQ(page.WhatIs(ids[at].index, bodies[at]->span()), "");
+    EXPECT_EQ(page.WhatIs(expected[at].id.index, bodies[at]->span()), "");
   }
   for (const size_t at : {1, 3}) {
     EXPECT_EQ(bodies[at].status().code(), absl::StatusCode::kNotFound) << at;
@@ -106,7 +115,7 @@ TEST_P(TierConformance, ErasesOnlyWhatItIsTold) {
   ASSERT_TRUE(tier_->Write(BodiesOf(page)).ok());
   ASSERT_TRUE(tier_->Write(BodiesOf(other)).ok());
   ASSERT_TRUE(tier_->Erase(IdsOf(page)).ok());
-  for (const auto& body : tier_->Read(IdsOf(page))) {
+  for (const auto& body : tier_->Read(ExpectedOf(page))) {
     EXPECT_EQ(body.status().code(), absl::StatusCode::kNotFound);
   }
   ExpectThere(other);
@@ -117,7 +126,7 @@ TEST_P(TierConformance, AReaderKeepsItsBytesThroughAnErase) {
   if (HoldsNothing()) return;
   const PrfPage page{.key = 1, .sizes = {100, 100'000}};
   ASSERT_TRUE(tier_->Write(BodiesOf(page)).ok());
-  const auto held = tier_->Read(IdsOf(page));
+  const auto held = tier_->Read(ExpectedOf(page));
   ASSERT_TRUE(tier_->Erase(IdsOf(page)).ok());
   tier_.reset();
   for (size_t i = 0; i < held.size(); ++i) {
@@ -132,6 +141,21 @@ TEST_P(TierConformance, EmptyListsAreFine) {
   EXPECT_TRUE(tier_->Erase({}).ok());
 }
 
+// Only a tier that verifies looks at the facts.
+TEST_P(TierConformance, ATierThatVerifiesGivesNoOtherBody) {
+  if (!tier_->verifies()) GTEST_SKIP() << "its bytes do not leave the process";
+  const PrfPage page{.key = 1, .sizes = {100, 9000}};
+  ASSERT_TRUE(tier_->Write(BodiesOf(page)).ok());
+  for (ExpectedSegment expected : ExpectedOf(page)) {
+    expected.facts.digest ^= 1;
+    EXPECT_EQ(tier_->Read({&expected, 1})[0].status().code(), absl::StatusCode::kDataLoss);
+    expected.facts.digest ^= 1;
+    ++expected.facts.bytes;
+    EXPECT_EQ(tier_->Read({&expected, 1})[0].status().code(), absl::StatusCode::kDataLoss);
+  }
+  ExpectThere(page);
+}
+
 TEST_P(TierConformance, ManyThreadsAtOnce) {
   if (!GetParam().threads) GTEST_SKIP() << "not instrumented";
   if (HoldsNothing()) return;
@@ -143,12 +167,12 @@ TEST_P(TierConformance, ManyThreadsAtOnce) {
       for (int round = 0; round < kRounds; ++round) {
         const PrfPage page{.key = static_cast<uint64_t>(t * kRounds + round), .sizes = {500, 9000}};
         wrong += tier_->Write(BodiesOf(page)).ok() ? 0 : 1;
-        const auto bodies = tier_->Read(IdsOf(page));
+        const auto bodies = tier_->Read(ExpectedOf(page));
         for (size_t i = 0; i < bodies.size(); ++i) {
           wrong += bodies[i].ok() && page.WhatIs(i, bodies[i]->span()).empty() ? 0 : 1;
         }
         if (round % 2 == 0) wrong += tier_->Erase(IdsOf(page)).ok() ? 0 : 1;
-        const bool here = tier_->Read(IdsOf(page))[0].ok();
+        const bool here = tier_->Read(ExpectedOf(page))[0].ok();
         wrong += here == (round % 2 != 0) ? 0 : 1;
       }
     });

@@ -15,6 +15,7 @@
 #include "storage/disk/rocks_tier.h"
 #include "storage/tiers/memory_tier.h"
 #include "tests/fault/crash_pages.h"
+#include "tests/storage/test_keys.h"
 
 namespace kvstow {
 namespace {
@@ -25,7 +26,7 @@ void Say(const char* what, uint64_t key) {
 }
 
 int Run(const std::string& folder, uint64_t first_key) {
-  auto disk = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20});
+  auto disk = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20, .keys = KeysOfRun()});
   if (!disk.ok()) {
     std::fprintf(stderr, "%s\n", disk.status().ToString().c_str());
     return 1;

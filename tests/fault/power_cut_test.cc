@@ -177,6 +177,7 @@ class FirstOpenTest : public StoreTest {
     auto disk = OpenRocksStore({.path = dir_.path(),
                                 .budget_bytes = options_.budget_bytes[2],
                                 .file_system = file_system_,
+                                .keys = keys_,
                                 .make_files = make_files_});
     if (!disk.ok()) return false;
     TieredStoreParts parts;

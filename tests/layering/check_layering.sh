@@ -21,14 +21,15 @@ BEGIN {
   may["base/"] = "base/"
   rooms("kernels/", "page recipe entropy transform quantize calibration importance methods codec device cuda",
         "base/")
-  rooms("service/", "access spaces events ops pages operators transports api",
+  rooms("service/", "access keys spaces events ops pages operators transports api",
         "base/ kernels/ storage/ proto/")
   may["service/"] = "base/ kernels/ storage/ proto/ service/"  # what puts the server together
   records = "base/ storage/segment.h storage/record.h"
   storage = records " kernels/ storage/tier.h storage/catalog.h"
   may["storage/"] = storage
   may["storage/tiers/"] = storage " storage/tiers/"
-  may["storage/disk/"] = storage " storage/disk/"
+  may["storage/seal/"] = "base/ storage/segment.h storage/record.h storage/seal/"
+  may["storage/disk/"] = storage " storage/seal/ storage/disk/"
   may["storage/store/"] = storage " storage/store/ storage/tiers/ storage/policies/"
   may["storage/store/residency/"] = records " storage/policies/ storage/store/residency/"  # it cannot do I/O
   may["storage/store/movement/"] = storage " storage/store/residency/ storage/store/movement/"

@@ -118,6 +118,7 @@ class Movement {
   Tier& tier(TierId t) const { return *parts_.tiers[static_cast<size_t>(t)]; }
   absl::Status Write(TierId to, const PageEntry& page, std::span<const SegmentBody> bodies,
                      Ack ack);
+  absl::StatusOr<SharedBytes> ReadOne(TierId from, const ExpectedSegment& segment);
   absl::StatusOr<std::vector<SegmentBody>> ReadAll(Claim& claim, std::span<const uint16_t> indices);
   void DropBad(Claim& claim, std::span<const BadCopy> bad, size_t keep);
   bool WriteElsewhere(const PageEntry& page, std::span<const SharedBytes> bodies);

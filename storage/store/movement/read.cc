@@ -41,21 +41,26 @@ Movement::Bodies Movement::NothingFor(std::span<const uint16_t> indices) {
   return Bodies(indices.size(), Missing());
 }
 
+absl::StatusOr<SharedBytes> Movement::ReadOne(TierId from, const ExpectedSegment& segment) {
+  absl::StatusOr<SharedBytes> body = std::move(tier(from).Read({&segment, 1})[0]);
+  return tier(from).verifies() ? std::move(body) : Verified(std::move(body), segment.facts);
+}
+
 Movement::Bodies Movement::ReadHottest(const Residency::Copies& copies,
                                        std::span<const uint16_t> indices, Checks checks) {
   Bodies out = NothingFor(indices);
   for (const TierId t : kAllTiers) {
-    std::vector<SegmentId> ids;
+    std::vector<ExpectedSegment> expected;
     std::vector<size_t> at;
     for (size_t k = 0; k < indices.size(); ++k) {
       const std::optional<PageEntry::Segment>& segment = copies.segments[k];
       if (!segment.has_value() || segment->tiers.Hottest() != t) continue;
-      ids.push_back({copies.page.number, indices[k]});
+      expected.push_back({{copies.page.number, indices[k]}, copies.space, segment->facts});
       at.push_back(k);
     }
-    if (ids.empty()) continue;
-    Bodies bodies = tier(t).Read(ids);
-    const bool as_is = t == TierId::kHost && checks == Checks::kReader;
+    if (expected.empty()) continue;
+    Bodies bodies = tier(t).Read(expected);
+    const bool as_is = tier(t).verifies() || (t == TierId::kHost && checks == Checks::kReader);
     for (size_t j = 0; j < at.size(); ++j) {
       out[at[j]] = as_is ? std::move(bodies[j])
                          : Verified(std::move(bodies[j]), copies.segments[at[j]]->facts);
@@ -76,8 +81,7 @@ Movement::Bodies Movement::Read(Claim& claim, std::span<const uint16_t> indices)
     TierSet left = segment.tiers, proven;
     while (!left.empty()) {
       const TierId t = left.Hottest();
-      const SegmentId id = claim->id(i);
-      out[k] = Verified(std::move(tier(t).Read({&id, 1})[0]), segment.facts);
+      out[k] = ReadOne(t, {claim->id(i), claim->space, segment.facts});
       if (out[k].ok()) break;
       if (tally.IsBad(out[k].status(), t)) {
         bad.push_back({i, t});
@@ -106,8 +110,7 @@ uint64_t Movement::VerifyCopies(Claim& claim) {
     TierSet left = segment.tiers, proven;
     for (; !left.empty(); left.Remove(left.Hottest())) {
       const TierId t = left.Hottest();
-      const absl::StatusOr<SharedBytes> body =
-          Verified(std::move(tier(t).Read({&id, 1})[0]), segment.facts);
+      const absl::StatusOr<SharedBytes> body = ReadOne(t, {id, claim->space, segment.facts});
       bytes += segment.facts.bytes;
       if (body.ok()) {
         good = *body;

@@ -70,6 +70,7 @@ Residency::Residency(const TieredStoreOptions& options, const PolicyInfo& policy
   spaces_.StartAfter(last_space);
   for (const SpaceRecord& space : loaded.spaces) spaces_.Add(space.id);
   counters_.damaged_records = loaded.damaged;
+  counters_.locked_records = loaded.locked;
   counters_.damaged_logs = loaded.damaged_logs;
   Recover(std::move(loaded.pages));
 }
@@ -281,6 +282,7 @@ std::optional<Residency::Copies> Residency::CopiesOf(const PageName& name, PageN
   const PageEntry* const page = index_.Find(name);
   if (page == nullptr || page->number != number) return std::nullopt;
   copies.page = page->ref();
+  copies.space = name.space;
   for (size_t k = 0; k < indices.size(); ++k) {
     if (indices[k] < page->segment_count) copies.segments[k] = page->segments()[indices[k]];
   }

@@ -53,6 +53,7 @@ class Residency {
   // segment that is not there.
   struct Copies {
     PageRef page;
+    SpaceId space = 0;
     std::vector<std::optional<PageEntry::Segment>> segments;
   };
 

@@ -35,6 +35,7 @@ struct StoreCounters {
   uint64_t cooled_pages = 0, cooled_bytes = 0;  // hot pages that got their cold form; bytes saved
   uint64_t corrupt_segments = 0, lost_segments = 0;  // failed digest; not where they should be
   uint64_t recovered_pages = 0, damaged_records = 0, damaged_logs = 0;
+  uint64_t locked_records = 0;  // sealed with keys that are not here
   uint64_t expired_leases = 0, disk_errors = 0;
   uint64_t scrubbed_bytes = 0;  // read by the scrubber
 };

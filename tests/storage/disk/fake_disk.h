@@ -36,8 +36,9 @@ class FakeDisk {
     std::string name() const override { return "fake disk"; }
     bool holds_bytes() const override { return true; }
     absl::Status Write(std::span<const SegmentBody> bodies) override { return tier_.Write(bodies); }
-    std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-      return tier_.Read(ids);
+    std::vector<absl::StatusOr<SharedBytes>> Read(
+        std::span<const ExpectedSegment> expected) override {
+      return tier_.Read(expected);
     }
     absl::Status Erase(std::span<const SegmentId> ids) override { return tier_.Erase(ids); }
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "storage/disk/rocks_options.h"
@@ -20,6 +21,7 @@
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/temp_dir.h"
+#include "tests/storage/test_keys.h"
 
 namespace kvstow {
 namespace {
@@ -152,23 +154,27 @@ class SegmentStoreTest : public testing::Test {
  protected:
   void Open(bool direct_io = false) {
     store_.reset();
-    auto store = SegmentStore::Open(folder_, MakePosixSegmentFiles(folder_, direct_io), 64 << 20);
+    auto store =
+        SegmentStore::Open(folder_, MakePosixSegmentFiles(folder_, direct_io), 64 << 20, vault_);
     ASSERT_OK(store.status());
     store_ = *std::move(store);
   }
   SegmentPlace Write(SegmentId id, const std::string& body) {
-    const SegmentStore::Body one{id, AsBytes(body), Xxh3(AsBytes(body))};
+    const SegmentStore::Body one{id, 0, AsBytes(body), Xxh3(AsBytes(body))};
+    digests_[id] = one.digest;
     const auto written = store_->Write({&one, 1});
     EXPECT_OK(written.status());
     return written.ok() ? written->places[0] : SegmentPlace{};
   }
   absl::StatusOr<SharedBytes> Read(SegmentId id, const SegmentPlace& place) {
-    const SegmentStore::Wanted wanted{id, place};
+    const SegmentStore::Wanted wanted{id, place, 0, digests_[id]};
     return store_->Read({&wanted, 1})[0];
   }
 
   TempDir dir_;
   const std::string folder_ = dir_.path() + "/segments";
+  Vault vault_{KeysOfRun()};
+  absl::flat_hash_map<SegmentId, uint64_t> digests_;
   std::unique_ptr<SegmentStore> store_;
 };
 
@@ -215,7 +221,7 @@ TEST_F(SegmentStoreTest, BodiesOfEverySize) {
     // All of them in one call.
     std::vector<SegmentStore::Body> all;
     for (size_t i = 0; i < bodies.size(); ++i) {
-      all.push_back({{i, 1}, AsBytes(bodies[i]), Xxh3(AsBytes(bodies[i]))});
+      all.push_back({{i, 1}, 0, AsBytes(bodies[i]), Xxh3(AsBytes(bodies[i]))});
     }
     const auto written = store_->Write(all);
     ASSERT_OK(written.status());
@@ -264,7 +270,8 @@ TEST_F(SegmentStoreTest, ManyThreadsAtOnce) {
       for (uint64_t step = 0; step < 200; ++step) {
         const std::string body(4096 + random() % 60'000, static_cast<char>('a' + random() % 26));
         const std::vector<SegmentStore::Body> bodies(
-            1 + random() % 3, {{t, static_cast<uint16_t>(step)}, AsBytes(body), 0});
+            1 + random() % 3,
+            {{t, static_cast<uint16_t>(step)}, 0, AsBytes(body), Xxh3(AsBytes(body))});
         const auto written = store_->Write(bodies);
         ASSERT_OK(written.status());
         pages.emplace_back(body, written->places);
@@ -274,7 +281,10 @@ TEST_F(SegmentStoreTest, ManyThreadsAtOnce) {
         const size_t at = random() % pages.size();
         std::vector<SegmentStore::Wanted> wanted;
         const auto index = static_cast<uint16_t>(at);
-        for (const SegmentPlace& place : pages[at].second) wanted.push_back({{t, index}, place});
+        const uint64_t digest = Xxh3(AsBytes(pages[at].first));
+        for (const SegmentPlace& place : pages[at].second) {
+          wanted.push_back({{t, index}, place, 0, digest});
+        }
         for (const auto& read : store_->Read(wanted)) {
           ASSERT_OK(read.status());
           EXPECT_TRUE(AsString(read->span()) == pages[at].first);

@@ -21,6 +21,7 @@
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/temp_dir.h"
+#include "tests/storage/test_keys.h"
 
 namespace kvstow {
 
@@ -54,6 +55,7 @@ class StoreTest : public testing::Test {
       auto disk = OpenRocksStore({.path = dir_.path(),
                                   .budget_bytes = options_.budget_bytes[2],
                                   .file_system = file_system_,
+                                  .keys = keys_,
                                   .make_files = make_files_});
       ASSERT_OK(disk.status());
       parts.tiers[2] = std::move(disk->tier);
@@ -125,6 +127,7 @@ class StoreTest : public testing::Test {
   }
 
   TempDir dir_;
+  std::shared_ptr<DataKeys> keys_ = KeysOfRun();
   std::shared_ptr<rocksdb::FileSystem> file_system_;  // null = the real one
   decltype(RocksOptions::make_files) make_files_ = MakePosixSegmentFiles;
   ManualClock clock_;

@@ -44,14 +44,15 @@ class FaultyTier final : public Tier {
     const absl::Status fault = WriteFault(faults_);
     return fault.ok() ? inner_->Write(bodies) : fault;
   }
-  std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const SegmentId> ids) override {
-    std::vector<absl::StatusOr<SharedBytes>> out = inner_->Read(ids);
+  std::vector<absl::StatusOr<SharedBytes>> Read(
+      std::span<const ExpectedSegment> expected) override {
+    std::vector<absl::StatusOr<SharedBytes>> out = inner_->Read(expected);
     for (size_t i = 0; i < out.size(); ++i) {
       auto& body = out[i];
       if (faults_.fail_reads) body = absl::UnavailableError("injected: does not answer");
       if (faults_.lose_reads) body = absl::NotFoundError("injected: not here");
       if (!faults_.damage_reads || !body.ok() || body->empty()) continue;
-      if (faults_.damage_only >= 0 && ids[i].index != faults_.damage_only) continue;
+      if (faults_.damage_only >= 0 && expected[i].id.index != faults_.damage_only) continue;
       std::vector<uint8_t> bytes(body->span().begin(), body->span().end());
       bytes[bytes.size() / 2] ^= 1;
       body = SharedBytes::Take(std::move(bytes));

@@ -16,6 +16,7 @@
 #include "tests/storage/disk/fake_disk.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/store/store_fixture.h"
+#include "tests/storage/test_keys.h"
 
 namespace kvstow {
 namespace {
@@ -25,7 +26,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 absl::StatusOr<std::unique_ptr<Tier>> OpenRocksTier(const std::string& folder) {
-  auto store = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20});
+  auto store = OpenRocksStore({.path = folder, .budget_bytes = 64 << 20, .keys = KeysOfRun()});
   if (!store.ok()) return store.status();
   return std::move(store->tier);
 }
@@ -98,7 +99,8 @@ TEST(MemoryTier, WritesAllOrNothing) {
     bodies.push_back({ids.back(), SharedBytes::Take(page.Body(i))});
   }
   EXPECT_THAT(tier->Write(bodies), HasCode(StatusCode::kResourceExhausted));
-  for (const auto& body : tier->Read(ids)) {
+  for (const auto& body :
+       tier->Read(std::vector<ExpectedSegment>({{.id = ids[0]}, {.id = ids[1]}, {.id = ids[2]}}))) {
     EXPECT_THAT(body.status(), HasCode(StatusCode::kNotFound));
   }
 }
@@ -107,14 +109,15 @@ TEST(MemoryTier, HostReadsCopyNothing) {
   const auto tier = MakeMemoryTier(HostDevice());
   const SegmentBody body{{1, 0}, SharedBytes::Take(PrfPage{}.Body(0))};
   ASSERT_OK(tier->Write({&body, 1}));
-  EXPECT_EQ(tier->Read({&body.id, 1})[0]->data(), body.bytes.data());
+  EXPECT_EQ(tier->Read(std::vector<ExpectedSegment>({{.id = body.id}}))[0]->data(),
+            body.bytes.data());
 }
 
 class RocksTest : public testing::Test {
  protected:
   void Open() {
     store_ = {};
-    auto store = OpenRocksStore({.path = dir_.path(), .budget_bytes = 64 << 20});
+    auto store = OpenRocksStore({.path = dir_.path(), .budget_bytes = 64 << 20, .keys = keys_});
     ASSERT_OK(store.status());
     store_ = *std::move(store);
   }
@@ -138,7 +141,18 @@ class RocksTest : public testing::Test {
     return out;
   }
 
+  // What a reader expects of segments of a page that was put with RecordOf.
+  static std::vector<ExpectedSegment> ExpectedOf(const PrfPage& page, PageNumber number,
+                                                 std::vector<uint16_t> indices) {
+    std::vector<ExpectedSegment> out;
+    const PageRecord record = RecordOf(page, number);
+    for (const uint16_t i : indices)
+      out.push_back({{number, i}, record.name.space, record.facts[i]});
+    return out;
+  }
+
   TempDir dir_;
+  const std::shared_ptr<DataKeys> keys_ = KeysOfRun();
   RocksStore store_;
 };
 
@@ -158,8 +172,7 @@ TEST_F(RocksTest, CatalogRemembersPagesAndSpaces) {
   EXPECT_TRUE(loaded->pages[0].whole);
   EXPECT_EQ(loaded->max_page, 9u);
   EXPECT_EQ(loaded->max_space, 3u);
-  const std::vector<SegmentId> ids = {{9, 0}, {9, 2}};
-  const auto bodies = store_.tier->Read(ids);
+  const auto bodies = store_.tier->Read(ExpectedOf(page, 9, {0, 2}));
   EXPECT_EQ(page.WhatIs(0, bodies[0]->span()), "");
   EXPECT_EQ(page.WhatIs(2, bodies[1]->span()), "");
 }
@@ -171,15 +184,15 @@ TEST_F(RocksTest, TruncateAndEraseTakeTheBodiesAlong) {
   ASSERT_OK(store_.catalog->PutPage(record, BodiesOf(page, 9), Ack::kProcess));
   record.facts.resize(1);
   ASSERT_OK(store_.catalog->TruncatePage(record, 3, Ack::kProcess));
-  const std::vector<SegmentId> ids = {{9, 0}, {9, 1}, {9, 2}};
-  auto bodies = store_.tier->Read(ids);
+  const auto expected = ExpectedOf(page, 9, {0, 1, 2});
+  auto bodies = store_.tier->Read(expected);
   EXPECT_OK(bodies[0].status());
   EXPECT_THAT(bodies[1].status(), HasCode(StatusCode::kNotFound));
   EXPECT_THAT(bodies[2].status(), HasCode(StatusCode::kNotFound));
   ASSERT_OK(store_.catalog->ErasePage(9, 1));
   Open();
   EXPECT_TRUE(store_.catalog->Load()->pages.empty());
-  EXPECT_THAT(store_.tier->Read(ids)[0].status(), HasCode(StatusCode::kNotFound));
+  EXPECT_THAT(store_.tier->Read(expected)[0].status(), HasCode(StatusCode::kNotFound));
   EXPECT_OK(store_.catalog->ErasePage(77, 4)) << "a page that is not here";
 }
 
@@ -299,8 +312,9 @@ TEST_F(RocksTest, SpaceOfErasedAndReplacedBodiesIsUsedAgain) {
   }
   EXPECT_LT(bytes, uint64_t{40} << 20);
   for (PageNumber number = 96; number <= 100; ++number) {
-    const SegmentId id{number, 1};
-    const auto body = store_.tier->Read({&id, 1});
+    std::vector<ExpectedSegment> expected = ExpectedOf(page, number, {1});
+    expected[0].space = 0;  // it was written without a record
+    const auto body = store_.tier->Read(expected);
     ASSERT_OK(body[0].status());
     EXPECT_EQ(page.WhatIs(1, body[0]->span()), "");
   }

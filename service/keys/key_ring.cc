@@ -1,0 +1,192 @@
+#include "service/keys/key_ring.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/private_folder.h"
+#include "base/status_macros.h"
+
+namespace kvstow {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status SetAside(const std::string& path) {
+  for (int n = 1; n < 1000; ++n) {
+    const std::string aside = absl::StrCat(path, ".damaged-", n);
+    std::error_code error;
+    if (fs::exists(aside, error)) continue;
+    fs::rename(path, aside, error);
+    if (error) return absl::UnavailableError(absl::StrCat(aside, ": ", error.message()));
+    Log().error(
+        "{} was moved to {}: put a good copy in its place and restart, or what its keys sealed is "
+        "lost",
+        path, aside);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("there are too many ", path, ".damaged-N: remove some"));
+}
+
+std::string NameOf(absl::string_view tenant) {
+  return tenant.empty() ? "the one tenant" : absl::StrCat("tenant '", tenant, "'");
+}
+
+}  // namespace
+
+KeyRing::KeyRing(std::string path, std::string source, KeyFile file)
+    : path_(std::move(path)), source_(std::move(source)), reads_clear_(file.reads_clear) {
+  MutexLock lock(mu_);
+  for (WrappedKey& key : file.keys) entries_.push_back({std::move(key), nullptr});
+}
+
+absl::StatusOr<std::shared_ptr<KeyRing>> KeyRing::Open(const std::string& folder,
+                                                       const std::string& source) {
+  KVSTOW_RETURN_IF_ERROR(CheckMasterKeySource(source));
+  if (prctl(PR_SET_DUMPABLE, 0) != 0) Log().warn("a core dump of this process may hold keys");
+  if (const std::error_code error = MakePrivateFolder(folder); error) {
+    return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
+  }
+  const std::string path = absl::StrCat(folder, "/keys");
+  auto file = ReadKeyFile(path);
+  if (absl::IsDataLoss(file.status())) {
+    Log().error("{}", std::string(file.status().message()));
+    KVSTOW_RETURN_IF_ERROR(SetAside(path));
+    file = absl::NotFoundError("");
+  }
+  if (absl::IsNotFound(file.status())) {
+    std::error_code error;
+    file = KeyFile{.reads_clear = fs::exists(absl::StrCat(folder, "/db/CURRENT"), error)};
+    KVSTOW_RETURN_IF_ERROR(WriteKeyFile(path, *file));
+  }
+  KVSTOW_RETURN_IF_ERROR(file.status());
+  std::shared_ptr<KeyRing> ring(new KeyRing(path, source, *std::move(file)));
+  if (const absl::Status s = ring->Reload(); !s.ok()) {
+    Log().error("{}; nothing is sealed, so nothing goes to disk, and what is there stays as it is",
+                std::string(s.message()));
+  }
+  return ring;
+}
+
+// Unwraps what the master keys unwrap.
+void KeyRing::Unlock() {
+  for (Entry& entry : entries_) {
+    for (const MasterKey& master : masters_) {
+      if (entry.secret != nullptr || master.id != entry.wrapped.master) continue;
+      auto secret = Unwrap(*master.secret, entry.wrapped, reads_clear_);
+      if (secret.ok()) {
+        entry.secret = std::make_shared<const SecretKey>(*std::move(secret));
+      } else {
+        Log().error("{}: {}", path_, std::string(secret.status().message()));
+      }
+    }
+    if (entry.secret != nullptr) continue;
+    Log().error("{}: data key {} of {} is locked: no master key here unwraps it", path_,
+                entry.wrapped.id, NameOf(entry.wrapped.tenant));
+  }
+}
+
+// Wraps by the first master key what another one wrapped. Returns whether there was any.
+bool KeyRing::WrapAnew() {
+  bool any = false;
+  const MasterKey& first = masters_.front();
+  for (Entry& entry : entries_) {
+    if (entry.secret == nullptr || entry.wrapped.master == first.id) continue;
+    entry.wrapped = Wrap(*first.secret, first.id, entry.wrapped.id, entry.wrapped.tenant,
+                         reads_clear_, *entry.secret);
+    any = true;
+  }
+  return any;
+}
+
+absl::Status KeyRing::Reload() {
+  KVSTOW_ASSIGN_OR_RETURN(std::vector<MasterKey> masters, ReadMasterKeys(source_));
+  MutexLock lock(mu_);
+  masters_ = std::move(masters);
+  Unlock();
+  if (!WrapAnew()) return absl::OkStatus();
+  KVSTOW_RETURN_IF_ERROR(Save());
+  Log().info("{}: wrapped by the first master key now", path_);
+  return absl::OkStatus();
+}
+
+absl::Status KeyRing::Save() {
+  KeyFile file{.reads_clear = reads_clear_};
+  for (const Entry& entry : entries_) file.keys.push_back(entry.wrapped);
+  return WriteKeyFile(path_, file);
+}
+
+// The key is in the file before anything is sealed with it.
+absl::StatusOr<DataKey> KeyRing::AddKey(absl::string_view tenant) {
+  if (masters_.empty()) {
+    return absl::UnavailableError("there is no master key: see what the log says of --master-key");
+  }
+  if (tenant.size() > kMaxTenantBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a tenant's name has ", tenant.size(),
+                                                   " bytes, and may have ", kMaxTenantBytes));
+  }
+  uint32_t id = 0;
+  const auto taken = [&] {
+    return id == 0 ||
+           std::ranges::any_of(entries_, [&](const Entry& e) { return e.wrapped.id == id; });
+  };
+  while (taken()) RandomBytes({reinterpret_cast<uint8_t*>(&id), sizeof(id)});
+  auto secret = std::make_shared<const SecretKey>(SecretKey::Random());
+  entries_.push_back({Wrap(*masters_.front().secret, masters_.front().id, id, std::string(tenant),
+                           reads_clear_, *secret),
+                      secret});
+  if (const absl::Status s = Save(); !s.ok()) {
+    entries_.pop_back();
+    return absl::UnavailableError(absl::StrCat("a new data key is not saved: ", s.message()));
+  }
+  Log().info("{}: {} has the new data key {}", path_, NameOf(tenant), id);
+  return DataKey{id, std::move(secret)};
+}
+
+absl::StatusOr<DataKey> KeyRing::KeyToSeal(absl::string_view tenant) {
+  MutexLock lock(mu_);
+  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
+    if (it->secret != nullptr && it->wrapped.tenant == tenant) {
+      return DataKey{it->wrapped.id, it->secret};
+    }
+  }
+  return AddKey(tenant);
+}
+
+absl::StatusOr<DataKey> KeyRing::KeyToOpen(absl::string_view tenant, uint32_t id) {
+  MutexLock lock(mu_);
+  for (const Entry& entry : entries_) {
+    if (entry.wrapped.id != id || entry.wrapped.tenant != tenant) continue;
+    if (entry.secret != nullptr) return DataKey{id, entry.secret};
+    return absl::UnavailableError(absl::StrCat("data key ", id, " is locked"));
+  }
+  return absl::UnavailableError(absl::StrCat(NameOf(tenant), " has no data key ", id, " here"));
+}
+
+absl::Status KeyRing::Rotate(absl::string_view tenant) {
+  MutexLock lock(mu_);
+  return AddKey(tenant).status();
+}
+
+absl::Status KeyRing::Drop(absl::string_view tenant) {
+  MutexLock lock(mu_);
+  const size_t dropped =
+      std::erase_if(entries_, [&](const Entry& e) { return e.wrapped.tenant == tenant; });
+  KVSTOW_RETURN_IF_ERROR(Save());
+  Log().warn("{}: the {} data keys of {} are erased", path_, dropped, NameOf(tenant));
+  return absl::OkStatus();
+}
+
+KeyRing::Counts KeyRing::counts() {
+  MutexLock lock(mu_);
+  Counts out{.master_keys = masters_.size()};
+  for (const Entry& entry : entries_) ++(entry.secret != nullptr ? out.keys : out.locked);
+  return out;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,82 @@
+// KeyRing: the tenants' data keys of a store, in memory and in the store's file `keys`.
+//
+// A tenant gets its first data key when something of it goes to disk, and a new one by Rotate:
+// nothing is written again, and older keys open what they sealed. Drop is the delete: a tenant's
+// keys leave memory and the file, and what they sealed is noise from then on.
+//
+// Every data key is wrapped by a master key. Reload reads the master keys again, unwraps what they
+// unwrap, and wraps what is wrapped by another than the first one anew. A data key that no master
+// key unwraps is locked: what it sealed stays on disk as it is, and new values take another key.
+// Without any master key nothing is sealed, and so nothing goes to disk.
+//
+// Thread-safe. From the first Open on, the system writes no core dump of this process.
+#ifndef KVSTOW_SERVICE_KEYS_KEY_RING_H_
+#define KVSTOW_SERVICE_KEYS_KEY_RING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "service/keys/key_file.h"
+#include "service/keys/master_key.h"
+#include "storage/seal/data_keys.h"
+
+namespace kvstow {
+
+class KeyRing final : public DataKeys {
+ public:
+  // Opens the keys of the store in `folder`, which is made when missing. `source` says where the
+  // master keys are. A source that gives none is no failure: the log says so, and all data keys are
+  // locked until Reload finds it. Sets a damaged file aside as `keys.damaged-N`. Fails with
+  // INVALID_ARGUMENT when `source` is none, and when the folder or the file cannot be used.
+  static absl::StatusOr<std::shared_ptr<KeyRing>> Open(const std::string& folder,
+                                                       const std::string& source);
+
+  bool seals() const override { return true; }
+  bool reads_clear() const override { return reads_clear_; }
+  absl::StatusOr<DataKey> KeyToSeal(absl::string_view tenant) override;
+  absl::StatusOr<DataKey> KeyToOpen(absl::string_view tenant, uint32_t id) override;
+
+  // Reads the master keys again. After a failure everything stays as it was. Pages whose keys come
+  // back are found again after a restart.
+  absl::Status Reload();
+  // Makes a new data key for what the tenant writes from now on.
+  absl::Status Rotate(absl::string_view tenant);
+  // Erases all of the tenant's keys, locked ones too. When it fails, the keys are gone from memory,
+  // and may be in the file.
+  absl::Status Drop(absl::string_view tenant);
+
+  struct Counts {
+    uint64_t keys = 0;         // that open
+    uint64_t locked = 0;       // that no master key unwraps
+    uint64_t master_keys = 0;  // 0 = nothing is sealed
+  };
+  Counts counts();
+
+ private:
+  struct Entry {
+    WrappedKey wrapped;
+    std::shared_ptr<const SecretKey> secret;  // null = locked
+  };
+
+  KeyRing(std::string path, std::string source, KeyFile file);
+  void Unlock() KVSTOW_REQUIRES(mu_);
+  bool WrapAnew() KVSTOW_REQUIRES(mu_);
+  absl::StatusOr<DataKey> AddKey(absl::string_view tenant) KVSTOW_REQUIRES(mu_);
+  absl::Status Save() KVSTOW_REQUIRES(mu_);
+
+  const std::string path_, source_;
+  const bool reads_clear_;
+  Mutex mu_;
+  std::vector<MasterKey> masters_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<Entry> entries_ KVSTOW_GUARDED_BY(mu_);  // of each tenant, oldest first
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_KEYS_KEY_RING_H_
