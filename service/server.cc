@@ -21,7 +21,9 @@
 #include "service/events/event_publisher.h"
 #include "service/open_store.h"
 #include "service/operators/admin_operator.h"
+#include "service/operators/drain.h"
 #include "service/operators/kv_operator.h"
+#include "service/operators/quota_operator.h"
 #include "service/ops/address.h"
 #include "service/ops/http.h"
 #include "service/ops/listeners.h"
@@ -94,11 +96,12 @@ void SetArguments(grpc::ServerBuilder& builder) {
 class Server::Impl {
  public:
   Impl(const Config& config, const ServerOptions& options, std::unique_ptr<EventQueue> events,
-       OpenedStore opened, Time started)
+       std::unique_ptr<TenantTable> tenants, OpenedStore opened, Time started)
       : options_(options),
         config_(config),
         started_(started),
         events_(std::move(events)),
+        tenants_(std::move(tenants)),
         gpu_(std::move(opened.gpu)),
         sharing_(std::move(opened.sharing)),
         metrics_(Version()),
@@ -110,13 +113,20 @@ class Server::Impl {
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
-        reader_(*store_, calibrations_.store(), metrics_),
+        reader_(*store_, calibrations_.store(), metrics_, tenants_.get()),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
         op_(*store_, spaces_, reports_, metrics_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
-            ServerFactsOf(config, gpu_.get(), started)) {
+            ServerFactsOf(config, gpu_.get(), started)),
+        quotas_(*store_, *tenants_, config.low_watermark),
+        drain_(
+            *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
+            [this] { return Snapshot(); }) {
+    tenants_->TellStore([this](std::span<const std::pair<TenantId, TenantShare>> shares) {
+      store_->cooling().SetShares(shares);
+    });
     store_->cooling().SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
@@ -137,13 +147,16 @@ class Server::Impl {
   absl::Status StartHttp();
   absl::Status StartGrpc();
   void Reap();
+  void SetServing(bool serving);
   MetricsSnapshot Snapshot();
+  std::vector<MetricsSnapshot::Tenant> Tenants();
   StatusFacts Facts();
 
   const ServerOptions options_;
   const Config config_;
   const Time started_;
   const std::unique_ptr<EventQueue> events_;  // the store's observer; null: nobody is told
+  const std::unique_ptr<TenantTable> tenants_;
   const std::unique_ptr<Device> gpu_;
   const std::unique_ptr<DeviceSharing> sharing_;
   Metrics metrics_;
@@ -157,9 +170,11 @@ class Server::Impl {
   PageReader reader_;
   AttentionReports reports_;
   PageWriter writer_;
-  PutParts puts_{staging_, writer_, admission_, metrics_};
+  PutParts puts_{staging_, writer_, admission_, metrics_, tenants_.get()};
   KvOperator op_;
   AdminOperator admin_op_;
+  QuotaOperator quotas_;
+  Drain drain_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
@@ -167,6 +182,7 @@ class Server::Impl {
   // Work that may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
+  WorkerPool drain_workers_{"kvstow-drain", 1};
   StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
                        admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
@@ -176,7 +192,8 @@ class Server::Impl {
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
-      MakeAdminService(admin_op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
+      MakeAdminService({admin_op_, quotas_, drain_, metrics_},
+                       {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string address_, http_address_;
@@ -328,6 +345,11 @@ void Server::Impl::Reap() {
   }
 }
 
+void Server::Impl::SetServing(bool serving) {
+  admin_op_.SetServing(serving);
+  grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, serving);
+}
+
 StatusFacts Server::Impl::Facts() {
   StatusFacts facts;
   (void)admin_op_.Status({}, facts.status);
@@ -365,7 +387,27 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .events_lost = events_ == nullptr ? 0 : events_->lost(),
           .event_queue = events_ == nullptr ? 0 : events_->size(),
           .event_replays = events.replays,
-          .ready = admin_op_.ready()};
+          .ready = admin_op_.ready(),
+          .tenants = Tenants()};
+}
+
+std::vector<MetricsSnapshot::Tenant> Server::Impl::Tenants() {
+  const std::vector<TenantTable::Row> rows = tenants_->All();
+  std::vector<MetricsSnapshot::Tenant> out;
+  const std::vector<StoreUsage> usage = store_->residency().UsageByTenant();
+  for (const TenantTable::Row& row : rows) {
+    const StoreUsage held = row.id < usage.size() ? usage[row.id] : StoreUsage{};
+    // The one tenant of a server without identities has no name.
+    if (row.tenant.empty() && held.pages == 0 && rows.size() > 1) continue;
+    out.push_back({.name = row.tenant,
+                   .usage = held,
+                   .guarantee = row.limits.guarantee,
+                   .streams = row.streams,
+                   .put_bytes = row.put_bytes,
+                   .get_bytes = row.get_bytes,
+                   .refused = row.refused});
+  }
+  return out;
 }
 
 absl::Status Server::Impl::Stop() {
@@ -412,9 +454,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
   KVSTOW_RETURN_IF_ERROR(CheckRecipe(config.recipe));
   auto events = config.publishes_kv_events() ? std::make_unique<EventQueue>() : nullptr;
   StoreObserver& observer = events != nullptr ? *events : NoStoreObserver();
-  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer));
-  std::unique_ptr<Server> server(new Server(
-      std::make_unique<Impl>(config, options, std::move(events), std::move(opened), started)));
+  auto tenants = std::make_unique<TenantTable>(*options.clock);
+  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer, tenants.get()));
+  std::unique_ptr<Server> server(new Server(std::make_unique<Impl>(
+      config, options, std::move(events), std::move(tenants), std::move(opened), started)));
   KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
   return server;
 }

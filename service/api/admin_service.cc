@@ -100,8 +100,12 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(AdminOperator& op, Metrics& metrics, AdminLanes lanes)
-      : op_(op), metrics_(metrics), lanes_(lanes) {}
+  AdminService(const AdminParts& parts, AdminLanes lanes)
+      : op_(parts.op),
+        quotas_(parts.quotas),
+        drain_(parts.drain),
+        metrics_(parts.metrics),
+        lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
                              v1::StatusResponse* out) override {
@@ -136,26 +140,31 @@ class AdminService final : public v1::Admin::CallbackService {
                             v1::FlushResponse* out) override {
     return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Flush(*in, *out); });
   }
-  ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest*,
-                            v1::DrainResponse*) override {
-    return NotServed(c, "Drain (send SIGTERM instead)");
+  ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest* in,
+                            v1::DrainResponse* out) override {
+    return ReplyFrom(lanes_.drain, c, metrics_, [=, this] { return drain_.Run(*in, *out); });
   }
-  ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest*,
-                               v1::SetQuotaResponse*) override {
-    return NotServed(c, "SetQuota");
+  ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest* in,
+                               v1::SetQuotaResponse* out) override {
+    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return quotas_.SetQuota(*in, *out); });
+  }
+  ServerUnaryReactor* Tenants(CallbackServerContext* c, const v1::TenantsRequest* in,
+                              v1::TenantsResponse* out) override {
+    return Reply(c, metrics_, [=, this] { return quotas_.Tenants(*in, *out); });
   }
 
  private:
   AdminOperator& op_;
+  QuotaOperator& quotas_;
+  kvstow::Drain& drain_;
   Metrics& metrics_;
   AdminLanes lanes_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
-                                                AdminLanes lanes) {
-  return std::make_unique<AdminService>(op, metrics, lanes);
+std::unique_ptr<grpc::Service> MakeAdminService(const AdminParts& parts, AdminLanes lanes) {
+  return std::make_unique<AdminService>(parts, lanes);
 }
 
 }  // namespace kvstow

@@ -40,14 +40,6 @@ grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, grpc::CallbackServerCon
   return reactor;
 }
 
-// Answers methods of a later version: fails with UNIMPLEMENTED.
-inline grpc::ServerUnaryReactor* NotServed(grpc::CallbackServerContext* context, const char* what) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(
-      absl::UnimplementedError(absl::StrCat(what, " is not served by this version of kvstowd"))));
-  return reactor;
-}
-
 }  // namespace kvstow
 
 #endif  // KVSTOW_SERVICE_API_UNARY_H_

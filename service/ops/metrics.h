@@ -41,6 +41,13 @@ struct MetricsSnapshot {
   uint64_t events_stored = 0, events_removed = 0, events_cleared = 0, event_batches = 0;
   uint64_t events_lost = 0, event_queue = 0, event_replays = 0;
   bool ready = false;
+  struct Tenant {
+    std::string name;
+    StoreUsage usage;
+    TierBytes guarantee{};
+    uint64_t streams = 0, put_bytes = 0, get_bytes = 0, refused = 0;
+  };
+  std::vector<Tenant> tenants;
 };
 
 class Metrics {
