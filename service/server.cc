@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,9 @@
 #include "service/events/event_publisher.h"
 #include "service/open_store.h"
 #include "service/operators/admin_operator.h"
+#include "service/operators/drain.h"
 #include "service/operators/kv_operator.h"
+#include "service/operators/quota_operator.h"
 #include "service/ops/address.h"
 #include "service/ops/http.h"
 #include "service/ops/listeners.h"
@@ -53,6 +56,12 @@ ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started)
           .libraries = LibraryVersions(),
           .config = Describe(config),
           .started = started};
+}
+
+std::map<std::string, TenantLimits> LimitsOf(const Access& access) {
+  std::map<std::string, TenantLimits> out;
+  for (const std::string& tenant : access.Tenants()) out[tenant] = access.Limits(tenant);
+  return out;
 }
 
 AdmissionLimits AdmissionLimitsOf(const Config& config) {
@@ -131,14 +140,15 @@ absl::Status InClear() {
 class Server::Impl {
  public:
   Impl(const Config& config, const ServerOptions& options, std::unique_ptr<Access> access,
-       std::unique_ptr<EventQueue> events, OpenedStore opened, std::shared_ptr<TlsContext> tls,
-       Time started)
+       std::unique_ptr<EventQueue> events, std::unique_ptr<TenantTable> tenants, OpenedStore opened,
+       std::shared_ptr<TlsContext> tls, Time started)
       : options_(options),
         config_(config),
         tls_(std::move(tls)),
         started_(started),
         access_(std::move(access)),
         events_(std::move(events)),
+        tenants_(std::move(tenants)),
         gpu_(std::move(opened.gpu)),
         sharing_(std::move(opened.sharing)),
         metrics_(Version()),
@@ -146,20 +156,28 @@ class Server::Impl {
         spaces_(
             {.default_recipe = config.recipe,
              .max_spaces = config.max_spaces,
-             .access = access_.get()},
+             .access = access_.get(),
+             .tenants = tenants_.get()},
             calibrations_, [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
-        reader_(*store_, calibrations_.store(), metrics_),
+        reader_(*store_, calibrations_.store(), metrics_, tenants_.get()),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
         op_(*store_, spaces_, reports_, metrics_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
-            ServerFactsOf(config, gpu_.get(), started)) {
+            ServerFactsOf(config, gpu_.get(), started)),
+        quotas_(*store_, *tenants_, config.low_watermark),
+        drain_(
+            *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
+            [this] { return Snapshot(); }) {
+    tenants_->TellStore([this](std::span<const std::pair<TenantId, TenantShare>> shares) {
+      store_->cooling().SetShares(shares);
+    });
     store_->cooling().SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
@@ -190,6 +208,7 @@ class Server::Impl {
   void SetServing(bool serving);  // for health checks
   void Reap();
   MetricsSnapshot Snapshot();
+  std::vector<MetricsSnapshot::Tenant> Tenants();
   StatusFacts Facts();
 
   const ServerOptions options_;
@@ -198,6 +217,7 @@ class Server::Impl {
   const Time started_;
   const std::unique_ptr<Access> access_;
   const std::unique_ptr<EventQueue> events_;  // the store's observer; null: nobody is told
+  const std::unique_ptr<TenantTable> tenants_;
   const std::unique_ptr<Device> gpu_;
   const std::unique_ptr<DeviceSharing> sharing_;
   Metrics metrics_;
@@ -212,9 +232,11 @@ class Server::Impl {
   PageReader reader_;
   AttentionReports reports_;
   PageWriter writer_;
-  PutParts puts_{staging_, writer_, admission_, metrics_};
+  PutParts puts_{staging_, writer_, admission_, metrics_, tenants_.get()};
   KvOperator op_;
   AdminOperator admin_op_;
+  QuotaOperator quotas_;
+  Drain drain_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
@@ -222,6 +244,7 @@ class Server::Impl {
   // Work that may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
+  WorkerPool drain_workers_{"kvstow-drain", 1};
   StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
                        admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
@@ -233,7 +256,8 @@ class Server::Impl {
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
-      MakeAdminService(gate_, admin_op_, {admin_workers_, verify_workers_, evict_workers_});
+      MakeAdminService(gate_, {admin_op_, quotas_, drain_},
+                       {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
   std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> grpc_;
   // Null: operators call grpc_, or nobody. Else it serves them everything, so that they need no
@@ -427,6 +451,7 @@ absl::Status Server::Impl::StartAdmin(const std::string& listen) {
 }
 
 void Server::Impl::SetServing(bool serving) {
+  admin_op_.SetServing(serving);
   for (grpc::Server* const server : {grpc_.get(), admin_grpc_.get()}) {
     if (server == nullptr) continue;
     server->GetHealthCheckService()->SetServingStatus(kServiceName, serving);
@@ -436,6 +461,7 @@ void Server::Impl::SetServing(bool serving) {
 absl::Status Server::Impl::Reload() {
   const absl::Status access = access_->Reload();
   if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, access);
+  if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
   if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
   if (access.ok() && local_ != nullptr) local_->HangUpOnStrangers();
   const absl::Status keys = ReloadKeys();
@@ -505,7 +531,27 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .access = access_->counters(),
           .data_keys = keys.keys,
           .locked_data_keys = keys.locked,
-          .ready = admin_op_.ready()};
+          .ready = admin_op_.ready(),
+          .tenants = Tenants()};
+}
+
+std::vector<MetricsSnapshot::Tenant> Server::Impl::Tenants() {
+  const std::vector<TenantTable::Row> rows = tenants_->All();
+  std::vector<MetricsSnapshot::Tenant> out;
+  const std::vector<StoreUsage> usage = store_->residency().UsageByTenant();
+  for (const TenantTable::Row& row : rows) {
+    const StoreUsage held = row.id < usage.size() ? usage[row.id] : StoreUsage{};
+    // The one tenant of a server without identities has no name.
+    if (row.tenant.empty() && held.pages == 0 && rows.size() > 1) continue;
+    out.push_back({.name = row.tenant,
+                   .usage = held,
+                   .guarantee = row.limits.guarantee,
+                   .streams = row.streams,
+                   .put_bytes = row.put_bytes,
+                   .get_bytes = row.get_bytes,
+                   .refused = row.refused});
+  }
+  return out;
 }
 
 absl::Status Server::Impl::Stop() {
@@ -582,10 +628,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
   KVSTOW_ASSIGN_OR_RETURN(std::unique_ptr<Access> access, Access::Open(config.access));
   auto events = config.publishes_kv_events() ? std::make_unique<EventQueue>() : nullptr;
   StoreObserver& observer = events != nullptr ? *events : NoStoreObserver();
-  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer));
-  std::unique_ptr<Server> server(
-      new Server(std::make_unique<Impl>(config, options, std::move(access), std::move(events),
-                                        std::move(opened), std::move(tls), started)));
+  auto tenants = std::make_unique<TenantTable>(*options.clock);
+  tenants->SetLimits(LimitsOf(*access));
+  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer, tenants.get()));
+  std::unique_ptr<Server> server(new Server(
+      std::make_unique<Impl>(config, options, std::move(access), std::move(events),
+                             std::move(tenants), std::move(opened), std::move(tls), started)));
   KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
   return server;
 }

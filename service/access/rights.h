@@ -46,6 +46,7 @@ inline constexpr Right kRights[] = {
     {"/kvstow.v1.Admin/Flush", Role::kAdmin, Audited::kChange},
     {"/kvstow.v1.Admin/Drain", Role::kAdmin, Audited::kChange},
     {"/kvstow.v1.Admin/SetQuota", Role::kAdmin, Audited::kChange},
+    {"/kvstow.v1.Admin/Tenants", Role::kAdmin, Audited::kRead},
 };
 
 // Returns a row of the table.

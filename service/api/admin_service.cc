@@ -106,8 +106,8 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(Gate& gate, AdminOperator& op, AdminLanes lanes)
-      : gate_(gate), op_(op), lanes_(lanes) {}
+  AdminService(Gate& gate, const AdminParts& parts, AdminLanes lanes)
+      : gate_(gate), op_(parts.op), quotas_(parts.quotas), drain_(parts.drain), lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
                              v1::StatusResponse* out) override {
@@ -155,25 +155,34 @@ class AdminService final : public v1::Admin::CallbackService {
                      [=, this](const CallerPtr&) { return op_.Flush(*in, *out); });
   }
   ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest* in,
-                            v1::DrainResponse*) override {
-    return NotServed(gate_, RightOf("/kvstow.v1.Admin/Drain"), c, *in,
-                     "Drain (send SIGTERM instead)");
+                            v1::DrainResponse* out) override {
+    return ReplyFrom(lanes_.drain, gate_, RightOf("/kvstow.v1.Admin/Drain"), c, *in,
+                     [=, this](const CallerPtr&) { return drain_.Run(*in, *out); });
   }
   ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest* in,
-                               v1::SetQuotaResponse*) override {
-    return NotServed(gate_, RightOf("/kvstow.v1.Admin/SetQuota"), c, *in, "SetQuota");
+                               v1::SetQuotaResponse* out) override {
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/SetQuota"), c, *in,
+                     [=, this](const CallerPtr&) { return quotas_.SetQuota(*in, *out); });
+  }
+  ServerUnaryReactor* Tenants(CallbackServerContext* c, const v1::TenantsRequest* in,
+                              v1::TenantsResponse* out) override {
+    return Reply(gate_, RightOf("/kvstow.v1.Admin/Tenants"), c, *in,
+                 [=, this](const CallerPtr&) { return quotas_.Tenants(*in, *out); });
   }
 
  private:
   Gate& gate_;
   AdminOperator& op_;
+  QuotaOperator& quotas_;
+  kvstow::Drain& drain_;
   AdminLanes lanes_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, AdminOperator& op, AdminLanes lanes) {
-  return std::make_unique<AdminService>(gate, op, lanes);
+std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, const AdminParts& parts,
+                                                AdminLanes lanes) {
+  return std::make_unique<AdminService>(gate, parts, lanes);
 }
 
 }  // namespace kvstow

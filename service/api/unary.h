@@ -54,17 +54,6 @@ grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, Gate& gate, const Right
   return reactor;
 }
 
-// Answers methods of a later version: fails with UNIMPLEMENTED.
-inline grpc::ServerUnaryReactor* NotServed(Gate& gate, const Right& right,
-                                           grpc::CallbackServerContext* context,
-                                           const google::protobuf::Message& request,
-                                           const char* what) {
-  return Reply(gate, right, context, request, [what](const CallerPtr&) {
-    return absl::UnimplementedError(
-        absl::StrCat(what, " is not served by this version of kvstowd"));
-  });
-}
-
 }  // namespace kvstow
 
 #endif  // KVSTOW_SERVICE_API_UNARY_H_

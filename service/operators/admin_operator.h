@@ -61,6 +61,8 @@ class AdminOperator {
 
   // The server calls this when it begins and when it ends to serve.
   void SetReady(bool ready, Duration from_start);
+  // Says whether the server takes everything: see Drain.
+  void SetServing(bool serving) { ready_ = serving; }
   bool ready() const { return ready_; }
 
  private:

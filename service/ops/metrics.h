@@ -46,6 +46,13 @@ struct MetricsSnapshot {
   // Of what is encrypted on disk: data keys that open, data keys that no master key unwraps.
   uint64_t data_keys = 0, locked_data_keys = 0;
   bool ready = false;
+  struct Tenant {
+    std::string name;
+    StoreUsage usage;
+    TierBytes guarantee{};
+    uint64_t streams = 0, put_bytes = 0, get_bytes = 0, refused = 0;
+  };
+  std::vector<Tenant> tenants;
 };
 
 class Metrics {

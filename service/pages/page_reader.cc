@@ -347,7 +347,13 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
 FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
   const Time begin = Clock::Real().Now();
   FetchedPage out;
-  if (lease.id != 0 && !store_.residency().Renew(lease)) {
+  const std::string& tenant = wanted.space.tenant;
+  const absl::Status may = tenants_ == nullptr ? absl::OkStatus() : tenants_->CheckGet(tenant);
+  if (!may.ok()) {
+    out.reply.set_status(v1::UNAVAILABLE);
+    out.reply.set_message(std::string(may.message()));
+    metrics_.CountRefusedCall("tenant_get_rate");
+  } else if (lease.id != 0 && !store_.residency().Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
     out.reply.set_message(
         absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
@@ -357,6 +363,7 @@ FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
     FetchChecked(wanted, out);
   }
   out.reply.set_key(wanted.request.key());
+  if (tenants_ != nullptr && may.ok()) tenants_->TakeGet(tenant, out.reply.payload_bytes());
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
   metrics_.NotePage(StreamKind::kGet, wanted.space.name, out.reply.status(), begin);
   return out;

@@ -24,6 +24,7 @@
 #include "kernels/importance/budget.h"
 #include "kernels/page/encoded_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/access/tenants.h"
 #include "service/ops/metrics.h"
 #include "service/pages/page_sink.h"
 #include "service/spaces/spaces.h"
@@ -39,12 +40,14 @@ struct FetchedPage {
 class PageReader {
  public:
   // `calibrations` are those that pages may need. All arguments outlive this.
-  PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics)
-      : store_(store), calibrations_(calibrations), metrics_(metrics) {}
+  PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics,
+             TenantTable* tenants = nullptr)
+      : store_(store), calibrations_(calibrations), metrics_(metrics), tenants_(tenants) {}
 
-  // `lease` 0 = none. Each page that a lease is used for renews it. With Checks::kReader the worker
-  // compares the bytes with their digests where the payload has some. Then the reader does not
-  // check an exact page that goes whole, or an encoded one.
+  // A page beyond the rate of its space's tenant is UNAVAILABLE; one that is read is paid for by
+  // the bytes of its payload. `lease` 0 = none. Each page that a lease is used for renews it. With
+  // Checks::kReader the worker compares the bytes with their digests where the payload has some.
+  // Then the reader does not check an exact page that goes whole, or an encoded one.
   FetchedPage Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
                     const v1::GetPage& request, Checks checks);
 
@@ -88,6 +91,7 @@ class PageReader {
   TieredStore& store_;
   const CalibrationStore& calibrations_;
   Metrics& metrics_;
+  TenantTable* const tenants_;  // null: tenants have no limits
 };
 
 // Returns about the payload bytes of a page of the space. A raw page never has more, except for the

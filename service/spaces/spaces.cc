@@ -187,7 +187,7 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<c
 
 // Fails with RESOURCE_EXHAUSTED where there is no room for one more space.
 absl::Status Spaces::CheckRoom(const std::string& tenant) const {
-  const uint64_t most = options_.access->Limits(tenant).spaces;
+  const uint64_t most = options_.tenants == nullptr ? 0 : options_.tenants->LimitsOf(tenant).spaces;
   const auto of_tenant = [&](const Key& key) { return key.first == tenant; };
   if (most > 0) {
     const auto there =

@@ -48,6 +48,7 @@
 #include "base/mutex.h"
 #include "kernels/page/page.h"
 #include "service/access/access.h"
+#include "service/access/tenants.h"
 #include "service/spaces/calibrations.h"
 #include "service/spaces/space.h"
 #include "service/spaces/space_fidelity.h"
@@ -79,9 +80,10 @@ class Spaces {
     size_t max_spaces = 1024;
     const Clock* clock = &Clock::Real();
     const Access* access = &Access::ForEverybody();
+    const TenantTable* tenants = nullptr;  // null: no tenant has a limit of spaces
   };
 
-  // `calibrations`, the clock and the access outlive this.
+  // `calibrations`, the clock, the access and the tenants outlive this.
   Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
 
   // Takes over what was saved. Returns the number of records that it left out. Called once, before

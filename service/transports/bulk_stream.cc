@@ -27,6 +27,18 @@ RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
   return &s;
 }
 
+absl::Status BulkStream::TakePlaceOf(const Space& space) {
+  TenantTable* const tenants = parts_.puts.tenants;
+  if (tenants == nullptr) return absl::OkStatus();
+  auto stream = tenants->OpenStream(space.tenant);
+  if (stream.ok()) {
+    of_tenant_ = *std::move(stream);
+  } else {
+    parts_.metrics.CountRefusedCall("tenant_streams");
+  }
+  return stream.status();
+}
+
 BulkStream::Next BulkStream::Decide() {
   const Next next = WhatNext();
   Moved();

@@ -38,6 +38,8 @@ class BulkStream : public RawReactor, public AdmittedStream {
   // Does the decided step: writes out_, or ends the stream with final_. Static, since with kNothing
   // the stream may be gone by now: another thread ended it.
   static void Act(BulkStream* stream, Next next);
+  // Counts the stream as one of its space's tenant. Called once, by the first message.
+  absl::Status TakePlaceOf(const Space& space);
 
   StreamParts& parts_;
   grpc::CallbackServerContext& context_;
@@ -60,6 +62,7 @@ class BulkStream : public RawReactor, public AdmittedStream {
   const StreamKind kind_;
   std::shared_ptr<BulkStream> self_;  // until OnDone
   Admission::Place place_;
+  TenantTable::Stream of_tenant_;
 };
 
 }  // namespace kvstow

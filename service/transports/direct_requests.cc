@@ -109,7 +109,8 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
   for (const v1::GetPage& page : request.pages()) {
-    auto held = parts_.admission.TakeGet(FetchBytes(**space, page));
+    auto held = parts_.admission.TakeGet(FetchBytes(**space, page),
+                                         PayerOf(parts_.puts.tenants, (*space)->tenant));
     if (!held.ok()) return Refuse(held.status());
     FetchedPage fetched = parts_.reader.Fetch(**space, lease, request.payload(), page, checks);
     parts_.metrics.CountDirect(StreamKind::kGet);

@@ -46,7 +46,8 @@ class GetStream final : public BulkStream {
   Next WhatNext() override KVSTOW_REQUIRES(mu_);
   bool Holding() const override KVSTOW_REQUIRES(mu_) { return next_fetch_ > 0 || writing_; }
 
-  std::shared_ptr<const Space> space_;  // these four are set once, by the first message
+  std::shared_ptr<const Space> space_;  // these five are set once, by the first message
+  ByteBudget::Payer payer_;
   NamedLease lease_ = 0;
   Checks checks_ = Checks::kStore;
   v1::Payload payload_ = v1::RAW;
@@ -138,6 +139,8 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
   }
   auto space = parts_.spaces.Find(*caller_, open.space(), open.fingerprint(), SpaceUse::kRead);
   if (!space.ok()) return space.status();
+  if (const absl::Status s = TakePlaceOf(**space); !s.ok()) return s;
+  payer_ = PayerOf(parts_.puts.tenants, (*space)->tenant);
   space_ = *std::move(space);
   lease_ = {open.lease(), HolderOf(*caller_)};
   checks_ = open.checked() ? Checks::kReader : Checks::kStore;
@@ -156,11 +159,11 @@ void GetStream::StartFetches() {
     ahead_ += bound;
     ++next_fetch_;
     ++busy_;
-    in_line_ = parts_.admission.gets().Wait(
-        FetchBytes(*space_, asked->request), [this, asked](Admission::Bytes held) {
-          asked->held = std::move(held);
-          parts_.get_workers.Submit([=, this] { Fetch(asked); });
-        });
+    const auto fetch = [this, asked](Admission::Bytes held) {
+      asked->held = std::move(held);
+      parts_.get_workers.Submit([=, this] { Fetch(asked); });
+    };
+    in_line_ = parts_.admission.gets().Wait(FetchBytes(*space_, asked->request), fetch, payer_);
     if (in_line_ != nullptr) waiting_ = asked.get();
   }
 }

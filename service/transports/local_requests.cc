@@ -91,7 +91,8 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, const NamedLease& lease,
   parts_.metrics.CountLocal(StreamKind::kGet);
   absl::StatusOr<Admission::Bytes> held;
   if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
-    held = parts_.admission.TakeGet(FetchBytes(space, request.page()));
+    held = parts_.admission.TakeGet(FetchBytes(space, request.page()),
+                                    PayerOf(parts_.puts.tenants, space.tenant));
     if (!held.ok()) return NoPage(request.page(), v1::UNAVAILABLE, held.status().message());
   }
   auto page = FetchTo(space, lease, request);

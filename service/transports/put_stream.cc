@@ -134,6 +134,7 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (payload_ == v1::ENCODED) {
     if (const absl::Status s = CheckTakesEncoded(**space); !s.ok()) return s;
   }
+  if (const absl::Status s = TakePlaceOf(**space); !s.ok()) return s;
   space_ = *std::move(space);
   // A page must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +

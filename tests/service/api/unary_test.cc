@@ -59,18 +59,6 @@ TEST_F(UnaryTest, EveryCallNeedsADeadline) {
   EXPECT_EQ(Metric("kvstow_refused_calls_total{reason=\"no_deadline\"}"), 6);
 }
 
-TEST_F(UnaryTest, MethodsOfLaterVersionsSaySo) {
-  StartServer();
-  v1::DrainResponse drain;
-  v1::SetQuotaResponse quota;
-  const auto context = [&] { return client_->Context(); };
-  for (const grpc::Status& s : {client_->admin().Drain(context().get(), {}, &drain),
-                                client_->admin().SetQuota(context().get(), {}, &quota)}) {
-    EXPECT_EQ(s.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-    EXPECT_THAT(s.error_message(), HasSubstr("not served by this version"));
-  }
-}
-
 TEST_F(UnaryTest, OpenSpaceSaysWhatASpaceIsAndWhatDiffers) {
   StartServer();
   v1::OpenSpaceResponse made, again;
