@@ -168,5 +168,13 @@ TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {
   EXPECT_EQ(text.out.find('\033'), std::string::npos) << "a name moves the cursor";
 }
 
+TEST(CliTop, AWayOfPagesThatTheServerLacksIsNoFailure) {
+  const Daemon daemon("127.0.0.1:0", {"--direct-listen", "off", "--host-bytes", "64MiB"});
+  const std::vector<std::string> server = {"KVSTOW_SERVER=" + daemon.address()};
+  ASSERT_EQ(RunKvstow({"put", "--space", "s", "--recipe", "raw", kCase}, server).exit_code, 0);
+  const Json top = ParseLine(RunKvstow({"top", "--once", "--format", "json"}, server));
+  EXPECT_EQ(top["failing"].size(), 0u) << top["failing"];
+}
+
 }  // namespace
 }  // namespace kvstow
