@@ -71,16 +71,21 @@ std::string KeepGrpcUp(std::string address) {
   return address;
 }
 
-// Makes a handshake with the server. A server that refuses a client's certificate says so only when
-// the client reads.
-absl::Status AskForReason(TlsContext& tls, const std::string& address, Time deadline) {
+// Makes a handshake with the server, and waits for its first byte. It refuses a client's
+// certificate only after the handshake: with an alert, or, as gRPC does, without a word.
+absl::Status AskForReason(TlsContext& tls, const std::string& address, const std::string& own,
+                          Time deadline) {
   int port = 0;
   if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return absl::OkStatus();
   KVSTOW_ASSIGN_OR_RETURN(DirectSocket socket,
                           DirectSocket::Connect(HostOf(address), port, deadline));
-  KVSTOW_RETURN_IF_ERROR(socket.StartTls(tls, deadline));
+  KVSTOW_RETURN_IF_ERROR(socket.StartTls(tls, deadline, "h2"));
   uint8_t byte = 0;
-  return socket.Receive({&byte, 1}, deadline);
+  const absl::Status read = socket.Receive({&byte, 1}, deadline);
+  if (!absl::IsUnavailable(read)) return read;
+  return absl::UnauthenticatedError(absl::StrCat(
+      "tls: the server hung up after the handshake: does it want ",
+      own.empty() ? "a certificate of its clients?" : absl::StrCat("another one than ", own, "?")));
 }
 
 }  // namespace
@@ -125,7 +130,9 @@ std::string HostOf(absl::string_view address) {
 }
 
 Channels::Channels(const ClientOptions& options)
-    : address_(KeepGrpcUp(options.address)), server_name_(options.tls.server_name) {
+    : address_(KeepGrpcUp(options.address)),
+      server_name_(options.tls.server_name),
+      certificate_(options.tls.certificate) {
   if (options.tls.ca.empty() || HostOf(address_).empty()) {
     credentials_ = grpc::InsecureChannelCredentials();
   } else {
@@ -179,7 +186,8 @@ absl::Status Channels::WithReason(const absl::Status& status, Time deadline) {
     if (now < ask_after_) return reason_.ok() ? status : reason_;
     ask_after_ = now + kAskAgain;
   }
-  const absl::Status asked = AskForReason(*tls_, address_, std::min(deadline, now + kAskTime));
+  const absl::Status asked =
+      AskForReason(*tls_, address_, certificate_, std::min(deadline, now + kAskTime));
   MutexLock lock(mu_);
   reason_ =
       absl::IsUnauthenticated(asked) ? absl::UnavailableError(asked.message()) : absl::OkStatus();

@@ -55,6 +55,7 @@ class Channels {
 
   const std::string address_;
   const std::string server_name_;  // in place of the host; "" = the host
+  const std::string certificate_;  // file of its own; "" = none
   absl::Status status_;
   std::shared_ptr<TlsContext> tls_;
   std::shared_ptr<grpc::ChannelCredentials> credentials_;

@@ -207,8 +207,9 @@ absl::StatusOr<DirectSocket> DirectSocket::Accept() const {
   return DirectSocket(descriptor);
 }
 
-absl::Status DirectSocket::StartTls(TlsContext& tls, Time deadline) {
+absl::Status DirectSocket::StartTls(TlsContext& tls, Time deadline, absl::string_view protocol) {
   auto session = std::make_unique<TlsSession>(tls, descriptor_);
+  if (!protocol.empty()) session->Offer(protocol);
   for (;;) {
     KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, session->Handshake());
     if (step.wait_for == 0) break;

@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/shared_bytes.h"
 
@@ -52,8 +53,9 @@ class DirectSocket {
   int port() const;
   absl::StatusOr<DirectSocket> Accept() const;
 
-  // Makes the handshake, as the side that `tls` is for. Everything after it goes through TLS.
-  absl::Status StartTls(TlsContext& tls, Time deadline);
+  // Makes the handshake, as the side that `tls` is for. Everything after it goes through TLS. A
+  // client may ask for another protocol than that of direct connections (TlsSession::Offer).
+  absl::Status StartTls(TlsContext& tls, Time deadline, absl::string_view protocol = "");
   // Returns the names in the peer's verified certificate (service/access/caller.h); empty without.
   std::vector<std::string> peer_names() const;
 

@@ -147,6 +147,13 @@ TlsSession::TlsSession(TlsContext& context, int descriptor, bool may_be_anonymou
 
 TlsSession::~TlsSession() = default;
 
+void TlsSession::Offer(absl::string_view protocol) {
+  std::string list(1, static_cast<char>(protocol.size()));
+  absl::StrAppend(&list, protocol);
+  SSL_set_alpn_protos(ssl_.get(), reinterpret_cast<const uint8_t*>(list.data()),
+                      static_cast<unsigned>(list.size()));
+}
+
 absl::Status TlsSession::Failed(int result) {
   const int kind = SSL_get_error(ssl_.get(), result);
   const long verified = SSL_get_verify_result(ssl_.get());

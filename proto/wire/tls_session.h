@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/wire/tls_context.h"
 
 namespace kvstow {
@@ -30,6 +31,9 @@ class TlsSession {
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
+
+  // Before the handshake of a client: asks for a protocol (ALPN), as "h2".
+  void Offer(absl::string_view protocol);
 
   struct Step {
     size_t bytes = 0;      // that went

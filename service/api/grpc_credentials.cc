@@ -42,8 +42,9 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
     MutexLock lock(mu_);
     if (given_ == now) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {now->key.c_str(), now->certificate.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(now->ca.empty() ? nullptr : now->ca.c_str(),
-                                                        &pair, 1);
+    // gRPC insists on an authority, also where it asks no client for a certificate.
+    const std::string& authority = now->ca.empty() ? now->certificate : now->ca;
+    *config = grpc_ssl_server_certificate_config_create(authority.c_str(), &pair, 1);
     given_ = now;
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }

@@ -381,7 +381,7 @@ TEST(Cli, TlsIsByFlagsOrByEnvironment) {
     const char* says;
   } kWrong[] = {
       {with(other_name), "hostname mismatch"},
-      {with({"--tls-ca", worker.ca}), "the server wants a certificate"},
+      {with({"--tls-ca", worker.ca}), "does it want a certificate of its clients?"},
       {with({"--tls-ca", "/no/such/ca.pem"}), "tls: /no/such/ca.pem: cannot be read"},
       {with({"--tls-cert", worker.certificate}), "a certificate and its key go together"},
       {ping, "cannot reach"},
