@@ -112,16 +112,16 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
     EXPECT_THAT(help->print, HasSubstr("--" + name));
     names.push_back(name);
   }
-  EXPECT_THAT(
-      names,
-      ::testing::UnorderedElementsAre(
-          "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes", "disk-path",
-          "kv-events-listen", "kv-events-connect", "kv-events-replay-listen", "kv-events-name",
-          "disk-bytes", "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes",
-          "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
-          "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
-          "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
-          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre(
+                  "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes", "disk-path",
+                  "kv-events-listen", "kv-events-connect", "kv-events-replay-listen",
+                  "kv-events-name", "disk-bytes", "master-key", "host-bits", "disk-bits",
+                  "local-socket", "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
+                  "eviction-policy", "lease-ttl", "index-bytes", "max-leases", "max-leased-pages",
+                  "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout",
+                  "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
+                  "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
 }
 
@@ -160,6 +160,8 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--disk-bits", "4"}, "disk-bits needs disk-path"},
       {{"--local-gpu-bytes", "1GB"}, "local-gpu-bytes needs local-socket"},
       {{"--host-bits", "-1"}, "bits of a value"},
+      {{"--master-key", "/etc/key"}, "not a source of a key"},
+      {{"--master-key", "env:KEY"}, "master-key needs disk-path"},
       {{"--host-bits", "33"}, "bits of a value"},
       {{"--host-bits", "nan"}, "bits of a value"},
       {{"--host-bits", "2", "--disk-path", "/tmp/d", "--disk-bits", "4"},
