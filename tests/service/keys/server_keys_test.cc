@@ -38,7 +38,7 @@ class ServerKeysTest : public ServerTest {
     return page;
   }
   v1::PageStatus Status(const std::string& space, const std::string& key) {
-    return client_->Get(space, {Ask(key)}).pages[0].begin.status();
+    return client_->Get(space, {Ask(key)}).pages[0].reply.status();
   }
   std::string DiskBytes() {
     std::string out;
