@@ -10,8 +10,8 @@
 // Integrity: an extent says whose body it holds, and the tier checks that. It checks a sealed body
 // by its tag, which is bound to the digest in the page's record, and one in clear by that digest.
 //
-// With RocksOptions::keys, records and bodies are ciphertext on disk. What stays in clear is listed
-// in docs/SECURITY.md.
+// With RocksOptions::keys, records and bodies are ciphertext on disk. docs/OPERATIONS.md
+// ("Encryption at rest") lists what stays in clear.
 //
 // Folders have mode 0700 and files 0600, whatever the umask says. OpenRocksStore tightens looser
 // modes in the database's folders. The folder above them keeps its mode when it exists already.

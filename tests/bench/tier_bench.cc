@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/aead.h"
 #include "base/digest.h"
 #include "kernels/device/device.h"
 #include "storage/disk/block_pool.h"
@@ -279,6 +281,122 @@ void BM_Store(benchmark::State& state, Store where, bool write, Ack ack) {
   meter.Report(state);
 }
 
+// The key of every tenant.
+class OneKey final : public DataKeys {
+ public:
+  bool seals() const override { return true; }
+  bool reads_clear() const override { return false; }
+  absl::StatusOr<DataKey> KeyToSeal(absl::string_view) override { return key_; }
+  absl::StatusOr<DataKey> KeyToOpen(absl::string_view, uint32_t) override { return key_; }
+
+ private:
+  const DataKey key_{1, std::make_shared<const SecretKey>(SecretKey::Random())};
+};
+
+// A store of bodies of `bytes`: a full disk below a host tier, or a disk alone, to be read.
+struct SealedStore {
+  bool Open(bool sealed, size_t bytes, bool full) {
+    count = kSegments * kSegment / bytes;
+    body = SharedBytes::Take(Noise(7)).Slice(0, bytes);
+    digest = Xxh3(body.span());
+    auto rocks = OpenRocksStore(
+        {.path = folder.path(), .keys = sealed ? std::make_shared<OneKey>() : NoDataKeys()});
+    if (!rocks.ok()) return false;
+    TieredStoreParts parts;
+    if (full) parts.tiers[1] = MakeMemoryTier(HostDevice());
+    parts.tiers[2] = std::move(rocks->tier);
+    parts.catalog = std::move(rocks->catalog);
+    TieredStoreOptions options;
+    options.budget_bytes = {0, 0, uint64_t{64} << 30};
+    if (full) options.budget_bytes = {0, kSegments * kSegment / 8, count * (bytes + 4096)};
+    options.background = full;
+    auto opened = TieredStore::Open(options, std::move(parts));
+    if (opened.ok()) store = *std::move(opened);
+    return opened.ok() && Write() && (!full || (Write() && Write()));
+  }
+  // A round of spills: a put pushes another page out of memory, and a third one off the disk.
+  bool Write() {
+    bool ok = true;
+    for (uint64_t i = 0; i < count && ok; ++i) {
+      PageToStore page = PageOf(++key, body, digest, Ack::kMemory);
+      page.facts[0].bytes = static_cast<uint32_t>(body.size());
+      ok = store->Put(std::move(page)).ok();
+    }
+    return ok && store->Flush().ok();
+  }
+  // All pages in scattered order, by so many readers at once: a server has one a core.
+  bool Read(uint64_t readers) {
+    std::atomic<bool> ok{true};
+    std::vector<std::thread> threads;
+    for (uint64_t first = 0; first < readers; ++first) {
+      threads.emplace_back([&, first] {
+        for (uint64_t i = first; i < count && ok; i += readers) {
+          if (!ReadPage(1 + i * 37 % count)) ok = false;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return ok;
+  }
+  bool ReadPage(uint64_t number) {
+    const PageName name{.space = 1, .key = std::to_string(number)};
+    const auto facts = store->residency().Find(name);
+    const uint16_t base = 0;
+    return facts.ok() && store->Read(name, facts->number, {&base, 1})[0].ok();
+  }
+
+  const Folder folder;
+  std::unique_ptr<TieredStore> store;
+  SharedBytes body;
+  uint64_t digest = 0, key = 0, count = 0;
+};
+
+// What encryption costs: the same store in clear and sealed, round by round in turns. `of_clear` is
+// the median over the rounds of the sealed store's speed as a share of the other's. `gcm` is the
+// speed of the cipher alone, in one thread: what there is to hide behind the disk.
+void BM_Sealed(benchmark::State& state, size_t bytes, uint64_t readers) {
+  const bool write = readers == 0;
+  SealedStore clear, sealed;
+  if (!clear.Open(false, bytes, write) || !sealed.Open(true, bytes, write)) {
+    return state.SkipWithError("filling failed");
+  }
+  std::vector<double> ratios;
+  double seconds[2] = {}, cpu[2] = {};
+  for (auto _ : state) {
+    double took[2] = {};
+    for (const int turn : {0, 1}) {
+      SealedStore& one = turn == 0 ? clear : sealed;
+      if (!write) LeavePageCache(one.folder.path());
+      const double cpu_before = CpuSeconds();
+      const auto start = std::chrono::steady_clock::now();
+      if (!(write ? one.Write() : one.Read(readers))) state.SkipWithError("failed");
+      took[turn] = Seconds(start);
+      seconds[turn] += took[turn];
+      cpu[turn] += CpuSeconds() - cpu_before;
+    }
+    state.SetIterationTime(took[1]);
+    ratios.push_back(took[0] / took[1]);
+  }
+  const double round = static_cast<double>(clear.count * bytes * ratios.size());
+  std::nth_element(ratios.begin(), ratios.begin() + ratios.size() / 2, ratios.end());
+  state.counters["of_clear"] = ratios[ratios.size() / 2];
+  state.counters["clear_gib"] = round / seconds[0] / (1 << 30);
+  state.counters["sealed_gib"] = round / seconds[1] / (1 << 30);
+  state.counters["clear_cpu_s_per_gb"] = cpu[0] / round * 1e9;
+  state.counters["sealed_cpu_s_per_gb"] = cpu[1] / round * 1e9;
+  std::vector<uint8_t> out(bytes);
+  const SecretKey secret = SecretKey::Random();
+  double best = 1e9;  // others may be using the machine
+  for (int i = 0; i < 256; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    AeadMessage message = AeadMessage::ToSeal(secret, RandomNonce(), {});
+    message.Update({sealed.body.data(), bytes}, out.data());
+    benchmark::DoNotOptimize(message.Tag());
+    best = std::min(best, Seconds(start));
+  }
+  state.counters["gcm_gib"] = static_cast<double>(bytes) / best / (1 << 30);
+}
+
 // Puts of one 64 KiB segment each that survive power loss, from several threads at once: those that
 // wait for the disk together are synced together.
 void BM_DurablePuts(benchmark::State& state) {
@@ -364,6 +482,11 @@ BENCHMARK_CAPTURE(BM_Store, DiskPutProcess, Store::kFullDisk, true, Ack::kProces
 BENCHMARK_CAPTURE(BM_Store, DiskPutDurable, Store::kFullDisk, true, Ack::kDurable)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, Spill, Store::kSpill, true, Ack::kMemory)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Store, DiskRead, Store::kDisk, false, Ack::kMemory)->UseManualTime();
+BENCHMARK_CAPTURE(BM_Sealed, Spill, kSegment, 0)->UseManualTime()->Iterations(15);
+BENCHMARK_CAPTURE(BM_Sealed, Read1, kSegment, 1)->UseManualTime()->Iterations(15);
+BENCHMARK_CAPTURE(BM_Sealed, Read2, kSegment, 2)->UseManualTime()->Iterations(15);
+BENCHMARK_CAPTURE(BM_Sealed, Read4, kSegment, 4)->UseManualTime()->Iterations(15);
+BENCHMARK_CAPTURE(BM_Sealed, Spill64K, 64 << 10, 0)->UseManualTime()->Iterations(9);
 
 }  // namespace
 }  // namespace kvstow
