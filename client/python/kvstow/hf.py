@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import inspect
 import json
 import threading
 import time
@@ -793,11 +794,16 @@ def _step(model: Any, tokens: Sequence[int], position: int, cache: DynamicCache)
     logits = model(
         input_ids=ids,
         position_ids=positions,
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **{_cache_name(model): cache},
     ).logits
     return int(logits[0, -1].argmax())
+
+
+def _cache_name(model: Any) -> str:
+    """What the model calls its cache: newer transformers warn of the older name."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _stop_tokens(model: Any, tokenizer: Any) -> set[int]:

