@@ -14,15 +14,24 @@ std::vector<std::string> WarningsOfListeners(const Config& config) {
   const bool follows = config.direct_listen == "auto";
   const std::string& direct = follows ? config.listen : config.direct_listen;
   std::vector<std::string> out;
+  // Where callers have identities, these two serve those alone; what they say can be read still.
+  const auto warn_pages = [&](absl::string_view name, absl::string_view address) {
+    out.push_back(absl::StrCat(
+        name, ": ", address, " has no TLS",
+        config.access.empty() ? " and asks nobody who they are: whoever reaches it can read and "
+                                "write every space; keep it on a trusted network"
+                              : ": whoever reads along has the tokens and pages of all tenants; "
+                                "keep it on a trusted network"));
+  };
   const auto warn = [&](absl::string_view name, absl::string_view address, absl::string_view what) {
     out.push_back(absl::StrCat(name, ": ", address,
                                " has no TLS and asks nobody who they are: whoever reaches it can ",
                                what, "; keep it on a trusted network"));
   };
-  if (reached(config.listen)) warn("listen", config.listen, "read and write every space");
+  if (reached(config.listen)) warn_pages("listen", config.listen);
   if (reached(direct)) {
-    warn("direct-listen", follows ? absl::StrCat("auto, a port on the host of ", direct) : direct,
-         "read and write every space");
+    warn_pages("direct-listen",
+               follows ? absl::StrCat("auto, a port on the host of ", direct) : direct);
   }
   if (reached(config.http_listen)) {
     warn("http-listen", config.http_listen, "read metrics and settings");

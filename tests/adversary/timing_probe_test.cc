@@ -157,5 +157,52 @@ TEST_F(TimingProbeTest, LookUpsOfAnotherTenantsPromptsTakeNoOtherTime) {
   EXPECT_GE(across, .48);
 }
 
+// What it costs a look-up that its caller is identified, by a token among a thousand. The two
+// servers are asked in turn.
+TEST_F(TimingProbeTest, AnIdentityCostsALookUpMicroseconds) {
+  const bool measured = std::getenv("KVSTOW_TIMING_PROBES") != nullptr;
+  const int calls = measured ? 10'000 : 100;
+  Config open_to_all = config_;
+  open_to_all.access = "";
+  const auto other = Server::Start(open_to_all, options_);
+  ASSERT_TRUE(other.ok()) << other.status();
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = absl::StrCat("worker-", i);
+    access_["identities"].push_back(
+        {{"token_sha256", TokenHash(name)}, {"name", name}, {"tenant", "c"}, {"role", "worker"}});
+  }
+  StartServer();
+  WireClient anybody((*other)->address());
+  WireClient& known = As("worker-500");
+  std::vector<double> with, without;
+  for (int i = 0; i < calls; ++i) {
+    for (WireClient* client : {&anybody, &known}) {
+      if (i == 0) {
+        ASSERT_TRUE(client->OpenSpace("s", "raw").ok());
+      }
+      v1::LookupRequest request;
+      NameSpace("s", request);
+      for (uint32_t p = 0; p < 64; ++p) request.add_keys(Key("x", 0, p));
+      v1::LookupResponse response;
+      const auto context = client->Context();
+      const auto begin = std::chrono::steady_clock::now();
+      const grpc::Status status = client->kv().Lookup(context.get(), request, &response);
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      (client == &known ? with : without).push_back(took.count());
+    }
+  }
+  const auto median = [](std::vector<double>& times) {
+    std::ranges::nth_element(times, times.begin() + times.size() / 2);
+    return times[times.size() / 2];
+  };
+  const double a = median(without), b = median(with);
+  std::printf("p50 of a look-up of 64 keys: %.1f us for anybody, %.1f us with an identity\n", a, b);
+  if (measured) {
+    EXPECT_LE(b - a, 20);
+  }
+}
+
 }  // namespace
 }  // namespace kvstow::testing
