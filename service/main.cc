@@ -87,7 +87,8 @@ int Run(std::span<const char* const> args) {
   }
   Log().info("stopping: signal {}", signal_number);
   NotifySystemd("STOPPING=1");
-  // A second signal ends the process at once.
+  // A second signal ends the process at once; but not a reload that comes too late.
+  signal(SIGHUP, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   const absl::Status stopped = (*server)->Stop();
   server->reset();

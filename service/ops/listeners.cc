@@ -76,12 +76,13 @@ std::vector<std::string> WarningsOfListeners(const Config& config) {
     const bool knows = (tls && !config.tls_client_ca.empty()) ||
                        (!config.access.empty() && listener.knows_callers);
     if (tls && knows) continue;
-    const char* const lacks = tls     ? " asks nobody who they are: whoever reaches it can "
-                              : knows ? " has no TLS: whoever listens on the way can "
-                                      : " has no TLS and asks nobody who they are: whoever reaches "
-                                        "it can ";
-    out.push_back(
-        absl::StrCat(listener.where, lacks, listener.harm, "; keep it on a trusted network"));
+    const std::string harm =
+        !tls && knows
+            ? ": whoever reads along has the tokens and pages of all tenants"
+            : absl::StrCat(tls ? " asks" : " and asks",
+                           " nobody who they are: whoever reaches it can ", listener.harm);
+    out.push_back(absl::StrCat(listener.where, tls ? "" : " has no TLS", harm,
+                               "; keep it on a trusted network"));
   }
   return out;
 }
