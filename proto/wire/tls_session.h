@@ -1,9 +1,9 @@
 // TLS on one connected TCP socket that does not block.
 //
-// No call waits: each goes as far as it can and says what it would wait for. What is written is
-// coded from where it lies, in records of 16 KiB, which gather until the buffer is full or Flush is
-// called: so the kernel is called once for several records. What is read is decoded into the
-// caller's buffer. One thread at a time uses a session. It does not own the socket.
+// No call waits: each goes as far as it can and says what it would wait for. What is written goes
+// from where it lies into records of 16 KiB, which gather until the buffer is full or Flush is
+// called: so the kernel is called once for several records. What is read goes out of its record
+// into the caller's buffer. One thread at a time uses a session. It does not own the socket.
 //
 // Errors: UNAUTHENTICATED when the handshake fails, and says which side did not like what;
 // UNAVAILABLE when the peer is gone; INVALID_ARGUMENT when what came is no TLS. After an error the

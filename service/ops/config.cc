@@ -225,7 +225,7 @@ constexpr Setting kSettings[] = {
     {"disk-bits", "BITS", "of a value that a page keeps which cools to disk; 0 = all [0]",
      SetBits<&Config::disk_bits>, GetNumber<&Config::disk_bits>},
     {"direct-listen", "ADDRESS",
-     "pages over plain TCP beside gRPC: HOST:PORT, off, or auto: any port on the host of `listen` "
+     "pages over TCP beside gRPC: HOST:PORT, off, or auto: any port on the host of `listen` "
      "[auto]",
      SetDirect, GetText<&Config::direct_listen>},
     {"local-socket", "PATH",
