@@ -106,7 +106,11 @@ TEST_F(AccessTest, ANameMeansTheTenantsOwnSpaceOrOneThatIsShared) {
 
 TEST_F(AccessTest, ReloadKeepsWhoIsUnchangedAndForgetsTheOthers) {
   file_["tenants"]["a"]["pages"] = 5;
+  file_["tenants"]["b"]["kv_events"] = true;
   Open();
+  EXPECT_FALSE(access_->PublishesKvEvents("a"));
+  EXPECT_TRUE(access_->PublishesKvEvents("b"));
+  EXPECT_FALSE(access_->PublishesKvEvents("")) << "spaces from before there were identities";
   EXPECT_THAT(access_->Tenants(), ElementsAre("a", "b", "c"));
   EXPECT_EQ(access_->Limits("a").pages, 5u);
   const CallerPtr worker = WithToken("a.worker"), reader = WithToken("a.reader"),
