@@ -2,7 +2,6 @@
 
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -43,6 +42,16 @@ KeyRing::KeyRing(std::string path, std::string source, KeyFile file)
     : path_(std::move(path)), source_(std::move(source)), reads_clear_(file.reads_clear) {
   MutexLock lock(mu_);
   for (WrappedKey& key : file.keys) entries_.push_back({std::move(key), nullptr});
+  MakeIndex();
+}
+
+void KeyRing::MakeIndex() {
+  by_id_.clear();
+  newest_.clear();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    by_id_[entries_[i].wrapped.id] = i;
+    if (entries_[i].secret != nullptr) newest_[entries_[i].wrapped.tenant] = i;
+  }
 }
 
 absl::StatusOr<std::shared_ptr<KeyRing>> KeyRing::Open(const std::string& folder,
@@ -109,6 +118,7 @@ absl::Status KeyRing::Reload() {
   MutexLock lock(mu_);
   masters_ = std::move(masters);
   Unlock();
+  MakeIndex();
   if (!WrapAnew()) return absl::OkStatus();
   KVSTOW_RETURN_IF_ERROR(Save());
   Log().info("{}: wrapped by the first master key now", path_);
@@ -131,11 +141,7 @@ absl::StatusOr<DataKey> KeyRing::AddKey(absl::string_view tenant) {
                                                    " bytes, and may have ", kMaxTenantBytes));
   }
   uint32_t id = 0;
-  const auto taken = [&] {
-    return id == 0 ||
-           std::ranges::any_of(entries_, [&](const Entry& e) { return e.wrapped.id == id; });
-  };
-  while (taken()) RandomBytes({reinterpret_cast<uint8_t*>(&id), sizeof(id)});
+  while (id == 0 || by_id_.contains(id)) RandomBytes({reinterpret_cast<uint8_t*>(&id), sizeof(id)});
   auto secret = std::make_shared<const SecretKey>(SecretKey::Random());
   entries_.push_back({Wrap(*masters_.front().secret, masters_.front().id, id, std::string(tenant),
                            reads_clear_, *secret),
@@ -144,28 +150,28 @@ absl::StatusOr<DataKey> KeyRing::AddKey(absl::string_view tenant) {
     entries_.pop_back();
     return absl::UnavailableError(absl::StrCat("a new data key is not saved: ", s.message()));
   }
+  MakeIndex();
   Log().info("{}: {} has the new data key {}", path_, NameOf(tenant), id);
   return DataKey{id, std::move(secret)};
 }
 
 absl::StatusOr<DataKey> KeyRing::KeyToSeal(absl::string_view tenant) {
   MutexLock lock(mu_);
-  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
-    if (it->secret != nullptr && it->wrapped.tenant == tenant) {
-      return DataKey{it->wrapped.id, it->secret};
-    }
-  }
-  return AddKey(tenant);
+  const auto it = newest_.find(tenant);
+  if (it == newest_.end()) return AddKey(tenant);
+  const Entry& entry = entries_[it->second];
+  return DataKey{entry.wrapped.id, entry.secret};
 }
 
 absl::StatusOr<DataKey> KeyRing::KeyToOpen(absl::string_view tenant, uint32_t id) {
   MutexLock lock(mu_);
-  for (const Entry& entry : entries_) {
-    if (entry.wrapped.id != id || entry.wrapped.tenant != tenant) continue;
-    if (entry.secret != nullptr) return DataKey{id, entry.secret};
-    return absl::UnavailableError(absl::StrCat("data key ", id, " is locked"));
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end() || entries_[it->second].wrapped.tenant != tenant) {
+    return absl::UnavailableError(absl::StrCat(NameOf(tenant), " has no data key ", id, " here"));
   }
-  return absl::UnavailableError(absl::StrCat(NameOf(tenant), " has no data key ", id, " here"));
+  const Entry& entry = entries_[it->second];
+  if (entry.secret != nullptr) return DataKey{id, entry.secret};
+  return absl::UnavailableError(absl::StrCat("data key ", id, " is locked"));
 }
 
 absl::Status KeyRing::Rotate(absl::string_view tenant) {
@@ -177,6 +183,7 @@ absl::Status KeyRing::Drop(absl::string_view tenant) {
   MutexLock lock(mu_);
   const size_t dropped =
       std::erase_if(entries_, [&](const Entry& e) { return e.wrapped.tenant == tenant; });
+  MakeIndex();
   KVSTOW_RETURN_IF_ERROR(Save());
   Log().warn("{}: the {} data keys of {} are erased", path_, dropped, NameOf(tenant));
   return absl::OkStatus();

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -69,12 +70,16 @@ class KeyRing final : public DataKeys {
   bool WrapAnew() KVSTOW_REQUIRES(mu_);
   absl::StatusOr<DataKey> AddKey(absl::string_view tenant) KVSTOW_REQUIRES(mu_);
   absl::Status Save() KVSTOW_REQUIRES(mu_);
+  void MakeIndex() KVSTOW_REQUIRES(mu_);  // after each change of entries_
 
   const std::string path_, source_;
   const bool reads_clear_;
   Mutex mu_;
   std::vector<MasterKey> masters_ KVSTOW_GUARDED_BY(mu_);
   std::vector<Entry> entries_ KVSTOW_GUARDED_BY(mu_);  // of each tenant, oldest first
+  // The places in entries_ of all keys by id, and of each tenant's newest key that opens.
+  absl::flat_hash_map<uint32_t, size_t> by_id_ KVSTOW_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, size_t> newest_ KVSTOW_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstow
