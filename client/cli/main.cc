@@ -20,10 +20,10 @@ int Main(int argc, char** argv) {
       "  kvstow get --space smollm2 prompt.safetensors decoded.safetensors\n"
       "  kvstow VERB --help");
   int exit_code = kDone;
-  for (const auto add :
-       {AddPing,      AddStatus, AddStats, AddTop,  AddSpaces,   AddPut,    AddGet,   AddReport,
-        AddExists,    AddDel,    AddDrop,  AddPin,  AddEvict,    AddBudget, AddFlush, AddVerify,
-        AddSummaries, AddCodec,  AddBench, AddPlan, AddSimulate, AddReplay}) {
+  for (const auto add : {AddPing,      AddStatus, AddStats,  AddTop,   AddSpaces,   AddPut,
+                         AddGet,       AddReport, AddExists, AddDel,   AddDrop,     AddPin,
+                         AddEvict,     AddBudget, AddQuota,  AddDrain, AddFlush,    AddVerify,
+                         AddSummaries, AddCodec,  AddBench,  AddPlan,  AddSimulate, AddReplay}) {
     add(Verb(app, exit_code));
   }
   try {
