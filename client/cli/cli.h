@@ -58,6 +58,8 @@ void AddDrop(const Verb& app);
 void AddPin(const Verb& app);  // and unpin
 void AddEvict(const Verb& app);
 void AddBudget(const Verb& app);
+void AddQuota(const Verb& app);
+void AddDrain(const Verb& app);
 void AddFlush(const Verb& app);
 void AddVerify(const Verb& app);
 void AddDoctor(const Verb& app);

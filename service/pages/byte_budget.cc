@@ -109,8 +109,8 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
       --waiting_;
       served.push_back(std::move(line.places.front()));
       line.places.pop_front();
-      std::erase_if(lines_, [&](const auto& l) {
-        return l.second.places.empty() && l.second.given <= given_;
+      std::erase_if(lines_, [given = given_](const auto& l) {
+        return l.second.places.empty() && l.second.given <= given;
       });
     }
     lines_.clear();  // nobody waits: what was given before is of no account

@@ -33,10 +33,10 @@ Claim Claim::Begin(Residency& residency, PageEntry* page) {
   return Claim(residency, page, residency.index_.TenantOf(page->space));
 }
 
-void Claim::Promise(const TierBytes& bytes) {
-  promised_ = bytes;
+void Claim::Promise(Residency& residency, Claim& claim, const TierBytes& bytes) {
+  claim.promised_ = bytes;
   for (const TierId t : kAllTiers) {
-    residency_->index_.tenants().Promise(tenant_, t, bytes[static_cast<size_t>(t)]);
+    residency.index_.tenants().Promise(claim.tenant_, t, bytes[static_cast<size_t>(t)]);
   }
 }
 

@@ -129,7 +129,8 @@ class Claim {
       : residency_(&residency), page_(page), tenant_(tenant) {}
   static Claim Begin(Residency& residency, PageEntry* page) KVSTOW_REQUIRES(residency.mu_);
   // Others may count on it that the page gives these bytes, until the claim ends.
-  void Promise(const TierBytes& bytes) KVSTOW_REQUIRES(residency_->mu_);
+  static void Promise(Residency& residency, Claim& claim, const TierBytes& bytes)
+      KVSTOW_REQUIRES(residency.mu_);
   void End() KVSTOW_REQUIRES(residency_->mu_);
 
   Residency* residency_;

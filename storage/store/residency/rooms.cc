@@ -31,12 +31,12 @@ bool MayGive(const Tenants& tenants, TenantId tenant, const TierBytes& bytes) {
 }  // namespace
 
 Rooms::Answer Rooms::PayFor(const Payment& payment, Choose choose) {
-  PageIndex& index = residency_.index_;
-  const Tenants& tenants = index.tenants();
+  PageIndex* const index = &residency_.index_;
+  const Tenants& tenants = residency_.index_.tenants();
   PageEntry* chosen = nullptr;
   TierBytes gives{};
   const auto visit = [&](TenantId tenant) {
-    PageEntry* const page = choose(index, tenant);
+    PageEntry* const page = choose(*index, tenant);
     if (page == nullptr) return false;
     gives = BytesGiven(*page, payment.tier);
     TierBytes loses = gives;
@@ -59,7 +59,7 @@ Rooms::Answer Rooms::PayFor(const Payment& payment, Choose choose) {
   }
   if (chosen == nullptr) return {};
   Answer answer{.is = Answer::Is::kPage, .room = {}, .page = Claim::Begin(residency_, chosen)};
-  answer.page->Promise(gives);
+  Claim::Promise(residency_, *answer.page, gives);
   return answer;
 }
 
@@ -68,11 +68,10 @@ Rooms::Answer Rooms::Find(Wanted& wanted, Choose choose) {
   const TierId t = wanted.tier;
   const auto at = static_cast<size_t>(t);
   MutexLock lock(residency_.mu_);
-  const PageIndex& index = residency_.index_;
-  const Tenants& tenants = index.tenants();
+  const Tenants& tenants = residency_.index_.tenants();
   const Who who = wanted.by.who;
   std::optional<TenantId> tenant;
-  if (who == Who::kSpace || who == Who::kMove) tenant = index.TenantOf(wanted.by.id);
+  if (who == Who::kSpace || who == Who::kMove) tenant = residency_.index_.TenantOf(wanted.by.id);
   if (who == Who::kTenant) tenant = wanted.by.id;
   for (;;) {
     residency_.ReapLeases();
@@ -113,13 +112,12 @@ Rooms::Answer Rooms::Find(Wanted& wanted, Choose choose) {
 Rooms::Answer Rooms::FindForIndex(SpaceId space, Choose choose) {
   const uint64_t limit = residency_.options_.index_bytes;
   MutexLock lock(residency_.mu_);
-  const PageIndex& index = residency_.index_;
-  if (limit == 0 || index.usage().index_bytes <= limit) {
+  if (limit == 0 || residency_.index_.usage().index_bytes <= limit) {
     return {.is = Answer::Is::kRoom, .room = {}, .page = {}};
   }
   residency_.ReapLeases();
   Payment payment;
-  if (space != 0) payment.wanting = index.TenantOf(space);
+  if (space != 0) payment.wanting = residency_.index_.TenantOf(space);
   return PayFor(payment, choose);
 }
 

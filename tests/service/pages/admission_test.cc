@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -84,14 +85,16 @@ TEST(ByteBudgetTest, AThreadWaitsUntilItsBytesComeOrItsPatienceEnds) {
 class Line {
  public:
   explicit Line(uint64_t limit) : budget_(limit), all_(budget_.Try(limit)) {}
+  ~Line() {
+    for (const auto& place : places_) budget_.Leave(place);
+  }
   void Ask(uint32_t tenant, double weight, uint64_t bytes) {
-    budget_.Wait(bytes,
-                 [this, tenant](ByteBudget::Held held) {
-                   served_.push_back(tenant);
-                   bytes_[tenant] += held.bytes();
-                   held_.push_back(std::move(held));
-                 },
-                 {.tenant = tenant, .weight = weight});
+    const auto take = [this, tenant](ByteBudget::Held held) {
+      served_.push_back(tenant);
+      bytes_[tenant] += held.bytes();
+      held_.push_back(std::move(held));
+    };
+    places_.push_back(budget_.Wait(bytes, take, {.tenant = tenant, .weight = weight}));
   }
   // Lets `pages` of them pass, one after the other.
   void Serve(size_t pages) {
@@ -107,6 +110,7 @@ class Line {
   ByteBudget budget_;
   std::optional<ByteBudget::Held> all_;
   std::vector<ByteBudget::Held> held_;
+  std::vector<std::shared_ptr<ByteBudget::Place>> places_;
   std::vector<uint32_t> served_;
   std::map<uint32_t, uint64_t> bytes_;
 };
