@@ -18,6 +18,7 @@ there are misses, at once. Make clients after the fork, or use spawn.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import threading
 import time
 import weakref
@@ -445,6 +446,10 @@ class LayersPut:
             self.results()
 
 
+_ANY = Bounds()  # most calls ask for nothing, and making one takes a third of Python's time
+_ANY_BOUNDS = dataclasses.astuple(_ANY)
+
+
 def _bounds(
     max_levels: int,
     min_levels: int,
@@ -460,9 +465,8 @@ def _bounds(
     for name, number in (("max_levels", max_levels), ("min_levels", min_levels)):
         if number < 0:
             raise ValueError(f"{name}: {number} is less than 0")
-    return Bounds(
-        max_levels, min_levels, max_error, *(layers or (0, 0)), *(tokens or (0, 0)), again, ready
-    )
+    bounds = (max_levels, min_levels, max_error, *(layers or (0, 0)), *(tokens or (0, 0)), again, ready)
+    return _ANY if bounds == _ANY_BOUNDS else Bounds(*bounds)
 
 
 def _check_rooms(keys: Sequence[bytes], out: Sequence[Buffer] | npt.NDArray[Any]) -> None:
