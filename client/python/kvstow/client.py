@@ -465,7 +465,8 @@ def _bounds(
     for name, number in (("max_levels", max_levels), ("min_levels", min_levels)):
         if number < 0:
             raise ValueError(f"{name}: {number} is less than 0")
-    bounds = (max_levels, min_levels, max_error, *(layers or (0, 0)), *(tokens or (0, 0)), again, ready)
+    spans = *(layers or (0, 0)), *(tokens or (0, 0))
+    bounds = (max_levels, min_levels, max_error, *spans, again, ready)
     return _ANY if bounds == _ANY_BOUNDS else Bounds(*bounds)
 
 
