@@ -18,7 +18,6 @@ there are misses, at once. Make clients after the fork, or use spawn.
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import threading
 import time
 import weakref
@@ -447,7 +446,7 @@ class LayersPut:
 
 
 _ANY = Bounds()  # most calls ask for nothing, and making one takes a third of Python's time
-_ANY_BOUNDS = dataclasses.astuple(_ANY)
+_ANY_BOUNDS = (0, 0, float("inf"), 0, 0, 0, 0, False, 0)
 
 
 def _bounds(
