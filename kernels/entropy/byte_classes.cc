@@ -8,6 +8,7 @@ namespace kvstow {
 namespace {
 
 constexpr int kRounds = 4;  // of k-means; more gain less than a thousandth
+constexpr size_t kFewRows = 256;
 
 // The bytes that came in each column. Column c has the entries from ends[c - 1] to ends[c].
 struct Histograms {
@@ -20,28 +21,49 @@ struct Histograms {
   }
 };
 
-// Counts column by column: the counters of one fit into the first-level cache. Rows take turns at
-// two counters of a byte, as one would wait for itself.
+// Counts a block column by column, where the counters of one fit into the first-level cache. Rows
+// take turns at two counters of a byte, as one would wait for itself.
+void CountFewRows(const uint8_t* block, size_t width, size_t rows, Histograms& out) {
+  std::array<std::array<uint16_t, 2>, 256> counts{};
+  size_t used = out.entries.size();
+  out.entries.resize(used + rows * width + 1);
+  for (size_t c = 0; c < width; ++c) {
+    const uint8_t* const column = block + c;
+    for (size_t row = 0; row < rows; ++row) ++counts[column[row * width]][row % 2];
+    for (size_t row = 0; row < rows; ++row) {
+      const uint8_t byte = column[row * width];
+      const auto count = static_cast<uint16_t>(counts[byte][0] + counts[byte][1]);
+      out.entries[used] = {byte, count};
+      used += count > 0;  // no branch, as it is a coin toss
+      counts[byte] = {};
+    }
+    out.ends.push_back(used);
+  }
+  out.entries.resize(used);
+}
+
+// Counts a block row by row: a column of many rows lies in too many cache lines.
+void CountManyRows(const uint8_t* block, size_t width, size_t rows, Histograms& out) {
+  std::vector<uint16_t> counts(width * 256);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t c = 0; c < width; ++c) ++counts[c * 256 + *block++];
+  }
+  for (size_t c = 0; c < width; ++c) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint16_t count = counts[c * 256 + byte];
+      if (count > 0) out.entries.push_back({static_cast<uint8_t>(byte), count});
+    }
+    out.ends.push_back(out.entries.size());
+  }
+}
+
 Histograms Count(std::span<const uint8_t> bytes, std::span<const size_t> widths, size_t rows) {
   Histograms out;
-  out.entries.resize(bytes.size() + 1);
-  size_t used = 0;
-  std::array<std::array<uint16_t, 2>, 256> counts{};
-  const uint8_t* block = bytes.data();
+  if (rows <= kFewRows) out.entries.reserve(bytes.size() + 1);
+  const uint8_t* next = bytes.data();
   for (const size_t width : widths) {
-    for (size_t c = 0; c < width; ++c) {
-      const uint8_t* const column = block + c;
-      for (size_t row = 0; row < rows; ++row) ++counts[column[row * width]][row % 2];
-      for (size_t row = 0; row < rows; ++row) {
-        const uint8_t byte = column[row * width];
-        const auto count = static_cast<uint16_t>(counts[byte][0] + counts[byte][1]);
-        out.entries[used] = {byte, count};
-        used += count > 0;  // no branch, as it is a coin toss
-        counts[byte] = {};
-      }
-      out.ends.push_back(used);
-    }
-    block += rows * width;
+    (rows <= kFewRows ? CountFewRows : CountManyRows)(next, width, rows, out);
+    next += rows * width;
   }
   return out;
 }

@@ -166,9 +166,12 @@ TEST(ByteFrequencies, ABadSumIsRefused) {
   }
 }
 
-TEST(ByteClasses, ColumnsOfOneLawShareATable) {
+class ByteClassesOfRows : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Rows, ByteClassesOfRows, testing::Values(200, 256, 257, 700));
+
+TEST_P(ByteClassesOfRows, ColumnsOfOneLawShareATable) {
   const size_t widths[] = {48, 10};
-  const size_t rows = 200;
+  const size_t rows = GetParam();
   std::mt19937 random(4);
   std::vector<uint8_t> bytes;
   for (const size_t width : widths) {
