@@ -60,7 +60,8 @@ def test_the_environment_counts_where_an_argument_is_absent(tls_server, files, m
         assert client.find_space("of-the-environment") is not None
     with kvstow.Client(tls_server.address, attempts=1, tls_name="kv.example") as client:
         assert client.find_space("of-the-environment") is None
-    with kvstow.Client(tls_server.address, attempts=1, tls_ca="", tls_cert="", tls_key="") as client:
+    none = {"tls_ca": "", "tls_cert": "", "tls_key": ""}
+    with kvstow.Client(tls_server.address, attempts=1, **none) as client:
         assert client.find_space("of-the-environment") is None, "it goes without TLS"
 
 
