@@ -15,6 +15,9 @@ namespace {
 constexpr const char* kText = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
 constexpr const char* kJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%J"})";
 
+constexpr const char* kAuditText = "%Y-%m-%dT%H:%M:%S.%e audit %v";
+constexpr const char* kAuditJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"info","audit":%v})";
+
 std::string EscapeJson(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -68,6 +71,15 @@ spdlog::logger& Log() {
   return *logger;
 }
 
+spdlog::logger& AuditLog() {
+  static spdlog::logger* const logger = [] {
+    auto* l = new spdlog::logger("audit", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    l->set_pattern(kAuditText);
+    return l;
+  }();
+  return *logger;
+}
+
 absl::Status SetUpLog(absl::string_view level, absl::string_view format) {
   const auto parsed = spdlog::level::from_str(std::string(level));
   if (parsed == spdlog::level::off && level != "off") {
@@ -81,6 +93,8 @@ absl::Status SetUpLog(absl::string_view level, absl::string_view format) {
   formatter->add_flag<JsonMessage>('J').set_pattern(format == "json" ? kJson : kText);
   Log().set_formatter(std::move(formatter));
   Log().set_level(parsed);
+  AuditLog().set_pattern(format == "json" ? kAuditJson : kAuditText);
+  AuditLog().set_level(parsed == spdlog::level::off ? parsed : spdlog::level::info);
   return absl::OkStatus();
 }
 

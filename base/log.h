@@ -15,6 +15,10 @@ namespace kvstow {
 // The process's logger; writes to standard error.
 spdlog::logger& Log();
 
+// The log of what operators did, beside Log() on standard error. Its messages are JSON objects. It
+// is on at every level of Log() but `off`.
+spdlog::logger& AuditLog();
+
 // `level` is trace, debug, info, warn, error or off; `format` is text or json (one object a line).
 // INVALID_ARGUMENT names any other value.
 absl::Status SetUpLog(absl::string_view level, absl::string_view format);

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::error_code Errno() { return {errno, std::generic_category()}; }
-// What goes meanwhile needs no mode.
+// A file that went meanwhile needs no mode.
 std::error_code UnlessGone() { return errno == ENOENT ? std::error_code() : Errno(); }
 
 std::error_code SyncFolder(const fs::path& folder) {

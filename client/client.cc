@@ -5,9 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/batch/layer_get.h"
-#include "client/batch/layer_put.h"
-#include "client/batch/progressive_get.h"
+#include "client/batch/batches.h"
 #include "client/connection/client_core.h"
 #include "client/connection/direct_lookup.h"
 #include "client/connection/fork.h"

@@ -18,8 +18,21 @@ class CalibrationStore;  // kernels/calibration/calibration.h
 class Device;            // kernels/device/device.h
 class DeviceSharing;     // kernels/device/device_sharing.h
 
+// TLS of a client: files in PEM, which are read anew when they change. The server's certificate
+// must name the host of the address. A UNIX socket has no TLS, whatever stands here.
+struct TlsOptions {
+  std::string ca = {};           // whom it trusts; "" = no TLS
+  std::string certificate = {};  // of its own, for a server that asks for one; "" = none
+  std::string key = {};          // of that certificate, without a passphrase
+  std::string server_name = {};  // that the server must have in place of the host; "" = the host
+};
+
 struct ClientOptions {
-  std::string address = "127.0.0.1:7380";     // HOST:PORT or unix:PATH
+  std::string address = "127.0.0.1:7380";  // HOST:PORT or unix:PATH
+  TlsOptions tls = {};                     // for gRPC and direct connections
+  // Who this client is, for a server with identities: a bearer token, or a file with one, which is
+  // read again when it changes. Sent with every call, and never over a network in the clear.
+  std::string token = {}, token_file = {};
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
   int attempts = 6;                           // in a row without progress: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB

@@ -10,7 +10,7 @@ target_compile_options(
             $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVSTOW_WERROR}>>:-Werror>
             $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>)
 
-# What most sources of the project include of others.
+# Headers of others that most sources of the project include.
 set(KVSTOW_COMMON_HEADERS <algorithm> <array> <functional> <map> <memory> <optional> <span> <string> <utility> <vector>
     <absl/status/statusor.h> <absl/strings/str_cat.h>)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What policies need of a model and a worker would report, made of a case.
+"""Makes of a case what policies need of a model, and what a worker would report.
 
     attention_columns.py kvzip --model M.gguf CASE OUT [--prompt ID...]   CASE with the column kvzip.L
     attention_columns.py heads --model M.gguf [--share .5] CASE...        a table for head_table(heads)

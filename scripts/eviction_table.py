@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What dropping tokens costs a model: a table of importance policies by the share of tokens that they keep.
+"""The cost of dropping tokens to a model: a table of importance policies by the share of tokens that they keep.
 
     python scripts/eviction_table.py --judge 'python judge.py --json' --needles NEEDLE... -- CASE...
 
@@ -68,7 +68,7 @@ def known(args):
 
 
 def rows_of(args, names, cases):
-    """What was measured of all these cases, now or before."""
+    """The measurements of all these cases, made now or before."""
     found = known(args)
     for case in cases:
         have = {(row["policy"], row["share"]) for row in found if row["case"] == case.stem}

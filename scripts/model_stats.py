@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a model feels of errors in its KV cache: STATS of `kvstow codec calibrate --model-stats`.
+"""Measures how a model feels errors in its KV cache: STATS of `kvstow codec calibrate --model-stats`.
 
     model_stats.py --model M.gguf --work DIR --out STATS CASE...
 

@@ -1,8 +1,10 @@
 // kvstowd: the server. See --help.
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "service/ops/config.h"
 #include "service/ops/notify.h"
@@ -32,6 +35,16 @@ int Complain(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? kWrongUse : kFailed;
 }
 
+// What gRPC complains of goes to our log, once in a while: any client can make a handshake fail.
+void LogOfGrpc(gpr_log_func_args* args) {
+  static std::atomic<Time> next{Time()};
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
+  const Time now = Clock::Real().Now();
+  Time after = next;
+  if (now < after || !next.compare_exchange_strong(after, now + std::chrono::seconds(10))) return;
+  Log().warn("gRPC: {}", args->message);
+}
+
 int Run(std::span<const char* const> args) {
   const auto command = ParseCommandLine(
       args, [](const char* name) { return std::getenv(name); },
@@ -51,12 +64,14 @@ int Run(std::span<const char* const> args) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   // gRPC's mutexes; a library built with assertions would look for cycles at every lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // A client that sends nonsense gets an error; it must not fill our log.
   google::protobuf::SetLogHandler(nullptr);
+  gpr_set_log_function(LogOfGrpc);
 
   Log().info("kvstowd {} with {}", Version(),
              absl::StrJoin(LibraryVersions(), ", ", absl::PairFormatter(" ")));
@@ -67,10 +82,13 @@ int Run(std::span<const char* const> args) {
   NotifySystemd("READY=1");
 
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) {
+    (void)(*server)->Reload();  // says in the log how it went
+  }
   Log().info("stopping: signal {}", signal_number);
   NotifySystemd("STOPPING=1");
-  // A second signal ends the process at once.
+  // A second signal ends the process at once; but not a reload that comes too late.
+  signal(SIGHUP, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   const absl::Status stopped = (*server)->Stop();
   server->reset();

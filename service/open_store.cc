@@ -66,7 +66,8 @@ absl::Status CheckRecipe(const std::string& text) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& observer) {
+absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& observer,
+                                      TenantTable* tenants) {
   OpenedStore out;
   KVSTOW_RETURN_IF_ERROR(OpenGpu(config, out));
   TieredStoreOptions options;
@@ -81,6 +82,9 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
   options.eviction_policy = config.eviction_policy;
   options.count_levels = &CountWholeLevels;
   options.observer = &observer;
+  if (tenants != nullptr) {
+    options.tenant_of = [tenants](const std::string& name) { return tenants->IdOf(name); };
+  }
 
   TieredStoreParts parts;
   auto& [gpu_tier, host_tier, disk_tier] = parts.tiers;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_sharing.h"
+#include "service/access/tenants.h"
 #include "service/keys/key_ring.h"
 #include "service/ops/config.h"
 #include "storage/store/tiered_store.h"
@@ -22,9 +23,10 @@ struct OpenedStore {
   std::shared_ptr<KeyRing> keys;           // of what is on disk; null = in clear
   std::unique_ptr<TieredStore> store;
 };
-// The observer outlives the store.
+// The observer and the tenants outlive the store. Without tenants all spaces belong to one.
 absl::StatusOr<OpenedStore> OpenStore(const Config& config,
-                                      StoreObserver& observer = NoStoreObserver());
+                                      StoreObserver& observer = NoStoreObserver(),
+                                      TenantTable* tenants = nullptr);
 
 // Refuses only a recipe that no space could use. Each space checks whether the recipe fits it.
 absl::Status CheckRecipe(const std::string& text);

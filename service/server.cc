@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -15,13 +16,20 @@
 #include "base/status_macros.h"
 #include "kernels/device/device.h"
 #include "proto/wire/chunk.h"
+#include "service/access/access.h"
+#include "service/access/audit.h"
 #include "service/api/admin_service.h"
 #include "service/api/call_notes.h"
+#include "service/api/gate.h"
+#include "service/api/grpc_credentials.h"
 #include "service/api/kv_cache_service.h"
+#include "service/api/unix_listener.h"
 #include "service/events/event_publisher.h"
 #include "service/open_store.h"
 #include "service/operators/admin_operator.h"
+#include "service/operators/drain.h"
 #include "service/operators/kv_operator.h"
+#include "service/operators/quota_operator.h"
 #include "service/ops/address.h"
 #include "service/ops/http.h"
 #include "service/ops/listeners.h"
@@ -50,6 +58,12 @@ ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started)
           .started = started};
 }
 
+std::map<std::string, TenantLimits> LimitsOf(const Access& access) {
+  std::map<std::string, TenantLimits> out;
+  for (const std::string& tenant : access.Tenants()) out[tenant] = access.Limits(tenant);
+  return out;
+}
+
 AdmissionLimits AdmissionLimitsOf(const Config& config) {
   return {.get_bytes = config.get_bytes,
           .put_bytes = config.put_bytes,
@@ -57,14 +71,41 @@ AdmissionLimits AdmissionLimitsOf(const Config& config) {
           .idle = config.stream_idle};
 }
 
-// How routers know a space: not at all when it is one session's own, or not of the first rank. All
-// ranks of an engine store the same blocks, so those of one rank say it.
-std::optional<EventLog::Label> LabelOf(const Space* space) {
+// How routers know a space: not at all when it is one session's own, of a tenant that does not want
+// it, or not of the first rank. All ranks of an engine store the same blocks, so those of one rank
+// say it.
+std::optional<EventLog::Label> LabelOf(const Space* space, const Access& access) {
   if (space == nullptr || space->promise.is_private || space->spec.rank != 0) return std::nullopt;
+  if (!access.PublishesKvEvents(space->tenant)) return std::nullopt;
   return EventLog::Label{.model = space->spec.model, .adapter = space->spec.adapter};
 }
 
-void SetArguments(grpc::ServerBuilder& builder) {
+// Where operators call.
+enum class AdminPlace { kNowhere, kOnListen, kApart };
+AdminPlace AdminPlaceOf(const Config& config, const Address& listen, const Access& access) {
+  if (config.admin_listen == "off") return AdminPlace::kNowhere;
+  if (config.admin_listen == "auto") {
+    const bool safe = access.has_identities() || listen.loopback();
+    return safe ? AdminPlace::kOnListen : AdminPlace::kNowhere;
+  }
+  const bool same =
+      config.admin_listen == config.listen && (listen.port != 0 || listen.host.empty());
+  return same ? AdminPlace::kOnListen : AdminPlace::kApart;
+}
+
+// Takes reflection out of one server: gRPC's own switch is for the whole process.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    const std::string reflection = grpc::reflection::ProtoServerReflectionPlugin().name();
+    std::erase_if(*plugins, [&](const auto& plugin) { return plugin->name() == reflection; });
+  }
+};
+
+void SetArguments(grpc::ServerBuilder& builder, const Access& access) {
+  // Strangers need not know what there is; who has an identity has the .proto files too.
+  if (access.has_identities()) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   // Pages are compressed already, and a decompressor is a way to fill memory.
@@ -98,37 +139,52 @@ absl::Status InClear() {
 // Members stand in the order of construction: what is used by others comes before them.
 class Server::Impl {
  public:
-  Impl(const Config& config, const ServerOptions& options, std::unique_ptr<EventQueue> events,
-       OpenedStore opened, Time started)
+  Impl(const Config& config, const ServerOptions& options, std::unique_ptr<Access> access,
+       std::unique_ptr<EventQueue> events, std::unique_ptr<TenantTable> tenants, OpenedStore opened,
+       std::shared_ptr<TlsContext> tls, Time started)
       : options_(options),
         config_(config),
+        tls_(std::move(tls)),
         started_(started),
+        access_(std::move(access)),
         events_(std::move(events)),
+        tenants_(std::move(tenants)),
         gpu_(std::move(opened.gpu)),
         sharing_(std::move(opened.sharing)),
         metrics_(Version()),
         calibrations_(config.calibrations, config.disk_path),
         spaces_(
-            {.default_recipe = config.recipe, .max_spaces = config.max_spaces}, calibrations_,
-            [this] { return store_->residency().NewSpaceId(); },
+            {.default_recipe = config.recipe,
+             .max_spaces = config.max_spaces,
+             .access = access_.get(),
+             .tenants = tenants_.get()},
+            calibrations_, [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
         keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
-        reader_(*store_, calibrations_.store(), metrics_),
+        reader_(*store_, calibrations_.store(), metrics_, tenants_.get()),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
         op_(*store_, spaces_, reports_, metrics_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
-            ServerFactsOf(config, gpu_.get(), started)) {
+            ServerFactsOf(config, gpu_.get(), started)),
+        quotas_(*store_, *tenants_, config.low_watermark),
+        drain_(
+            *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
+            [this] { return Snapshot(); }) {
+    tenants_->TellStore([this](std::span<const std::pair<TenantId, TenantShare>> shares) {
+      store_->cooling().SetShares(shares);
+    });
     store_->cooling().SetMakeColdForm(
         [this](const PageName& name, const SharedBytes& header,
                std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
   }
 
   absl::Status Start();
+  absl::Status Reload();
   absl::Status Stop();
   absl::Status ReloadKeys() { return keys_ == nullptr ? absl::OkStatus() : keys_->Reload(); }
   absl::Status RotateKey(absl::string_view tenant);
@@ -136,6 +192,7 @@ class Server::Impl {
 
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
+  const std::string& admin_address() const { return admin_address_; }
   TieredStore& store() { return *store_; }
   const Staging& staging() const { return staging_; }
 
@@ -144,15 +201,23 @@ class Server::Impl {
   absl::Status StartDirect();
   absl::Status StartEvents();
   absl::Status StartHttp();
+  // Credentials of a gRPC listener: TLS, but not on a UNIX socket.
+  std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Address& address);
   absl::Status StartGrpc();
+  absl::Status StartAdmin(const std::string& address);
+  void SetServing(bool serving);  // for health checks
   void Reap();
   MetricsSnapshot Snapshot();
+  std::vector<MetricsSnapshot::Tenant> Tenants();
   StatusFacts Facts();
 
   const ServerOptions options_;
   const Config config_;
+  const std::shared_ptr<TlsContext> tls_;  // null: none
   const Time started_;
+  const std::unique_ptr<Access> access_;
   const std::unique_ptr<EventQueue> events_;  // the store's observer; null: nobody is told
+  const std::unique_ptr<TenantTable> tenants_;
   const std::unique_ptr<Device> gpu_;
   const std::unique_ptr<DeviceSharing> sharing_;
   Metrics metrics_;
@@ -167,9 +232,11 @@ class Server::Impl {
   PageReader reader_;
   AttentionReports reports_;
   PageWriter writer_;
-  PutParts puts_{staging_, writer_, admission_, metrics_};
+  PutParts puts_{staging_, writer_, admission_, metrics_, tenants_.get()};
   KvOperator op_;
   AdminOperator admin_op_;
+  QuotaOperator quotas_;
+  Drain drain_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
@@ -177,19 +244,30 @@ class Server::Impl {
   // Work that may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
+  WorkerPool drain_workers_{"kvstow-drain", 1};
   StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
                        admission_, put_workers_, get_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;       // null: none
   std::unique_ptr<DirectServer> direct_;       // null: none
   std::unique_ptr<EventPublisher> publisher_;  // null: none
+  PeerUsers users_;
+  Gate gate_{*access_, metrics_, [this](absl::string_view peer) { return users_.Find(peer); }};
   std::unique_ptr<grpc::Service> kv_cache_ =
-      MakeKvCacheService(op_, calibrations_, streams_, admin_workers_);
+      MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
-      MakeAdminService(admin_op_, metrics_, {admin_workers_, verify_workers_, evict_workers_});
+      MakeAdminService(gate_, {admin_op_, quotas_, drain_},
+                       {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> grpc_;
+  // Null: operators call grpc_, or nobody. Else it serves them everything, so that they need no
+  // other address.
+  std::unique_ptr<grpc::Service> kv_cache_of_admin_;
+  std::unique_ptr<grpc::Server> admin_grpc_;
+  // Where callers have identities and `listen` or `admin-listen` is a UNIX socket.
+  std::unique_ptr<UnixListener> unix_, admin_unix_;
   std::unique_ptr<HttpServer> http_;
-  std::string address_, http_address_;
+  std::string address_, http_address_, admin_address_;
   bool stopped_ = false;
 
   Mutex mu_;
@@ -215,13 +293,17 @@ absl::Status Server::Impl::Start() {
   scrubber_.emplace(*store_, config_.scrub_bytes_per_second);
   const Duration took = Clock::Real().Now() - started_;
   admin_op_.SetReady(true, took);
-  grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  SetServing(true);
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->residency().Counters().recovered_pages);
-  Log().info("listening grpc={} http={} direct={}", address_,
+  Log().info("listening grpc={} admin={} http={} direct={} tls={}", address_,
+             admin_address_.empty() ? "off" : admin_address_,
              http_address_.empty() ? "off" : http_address_,
-             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()));
+             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()),
+             tls_ == nullptr                 ? "off"
+             : config_.tls_client_ca.empty() ? "server"
+                                             : "mutual");
   return absl::OkStatus();
 }
 
@@ -233,9 +315,10 @@ absl::Status Server::Impl::StartLocal() {
   if (gpu != nullptr && sharing != nullptr && config_.local_gpu_bytes > 0) {
     local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes);
   }
-  auto local = LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
-                                    {spaces_, puts_, reader_, metrics_, admission_,
-                                     local_gpu_.has_value() ? &*local_gpu_ : nullptr});
+  auto local =
+      LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
+                           {spaces_, puts_, reader_, metrics_, admission_,
+                            local_gpu_.has_value() ? &*local_gpu_ : nullptr, access_.get()});
   if (!local.ok()) {
     return absl::Status(local.status().code(),
                         absl::StrCat("local-socket: ", local.status().message()));
@@ -254,8 +337,8 @@ absl::Status Server::Impl::StartDirect() {
     KVSTOW_ASSIGN_OR_RETURN(address, ParseAddress(config_.direct_listen));
   }
   auto direct = DirectServer::Start(
-      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout},
-      {spaces_, puts_, reader_, metrics_, admission_, op_});
+      {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout, .tls = tls_},
+      {spaces_, puts_, reader_, metrics_, admission_, op_, access_.get()});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));
@@ -269,13 +352,14 @@ absl::Status Server::Impl::StartEvents() {
   if (events_ == nullptr) return absl::OkStatus();
   const auto address = [](const std::string& text) { return text == "off" ? "" : text; };
   KVSTOW_ASSIGN_OR_RETURN(
-      publisher_, EventPublisher::Start(
-                      {.listen = address(config_.kv_events_listen),
-                       .connect = config_.kv_events_connect,
-                       .replay_listen = address(config_.kv_events_replay_listen),
-                       .log = {.name = config_.kv_events_name}},
-                      *events_, [this](SpaceId id) { return LabelOf(spaces_.Find(id).get()); },
-                      [this] { store_->residency().TellPages(*events_); }));
+      publisher_,
+      EventPublisher::Start(
+          {.listen = address(config_.kv_events_listen),
+           .connect = config_.kv_events_connect,
+           .replay_listen = address(config_.kv_events_replay_listen),
+           .log = {.name = config_.kv_events_name}},
+          *events_, [this](SpaceId id) { return LabelOf(spaces_.Find(id).get(), *access_); },
+          [this] { store_->residency().TellPages(*events_); }));
   Log().info("KV events listening={} replays={} topics=kv@{}@MODEL",
              publisher_->address().empty() ? "off" : publisher_->address(),
              publisher_->replay_address().empty() ? "off" : publisher_->replay_address(),
@@ -287,13 +371,19 @@ absl::Status Server::Impl::StartHttp() {
   if (config_.http_listen == "off") return absl::OkStatus();
   KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(config_.http_listen));
   HttpPages pages;
+  pages.handshake_failed = [this] { metrics_.CountFailedHandshake("http"); };
   pages.ready = [this] { return admin_op_.ready(); };
   pages.metrics = [this] { return metrics_.Text(Snapshot()); };
   pages.parts = [this] { return StatusParts(Facts()); };
   pages.status = [this] { return StatusPage(StatusParts(Facts())); };
-  KVSTOW_ASSIGN_OR_RETURN(http_, HttpServer::Start(address, std::move(pages)));
+  KVSTOW_ASSIGN_OR_RETURN(
+      http_, HttpServer::Start(address, std::move(pages), address.loopback() ? nullptr : tls_));
   http_address_ = http_->address();
   return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ServerCredentials> Server::Impl::CredentialsOf(const Address& address) {
+  return address.path.empty() ? credentials_ : grpc::InsecureServerCredentials();
 }
 
 absl::Status Server::Impl::StartGrpc() {
@@ -302,24 +392,85 @@ absl::Status Server::Impl::StartGrpc() {
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;  // once a process
   grpc::ServerBuilder builder;
-  SetArguments(builder);
+  SetArguments(builder, *access_);
   int port = -1;
-  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &port);
+  credentials_ = tls_ == nullptr ? grpc::InsecureServerCredentials() : MakeServerCredentials(*tls_);
+  const bool by_user = access_->has_identities() && !address.path.empty();
+  if (by_user) {
+    port = 1;
+  } else {
+    builder.AddListeningPort(config_.listen, CredentialsOf(address), &port);
+  }
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> notes;
   notes.push_back(MakeCallNotes(metrics_.calls()));
   builder.experimental().SetInterceptorCreators(std::move(notes));
   builder.RegisterService(kv_cache_.get());
-  builder.RegisterService(admin_.get());
+  const AdminPlace admin = AdminPlaceOf(config_, address, *access_);
+  if (admin == AdminPlace::kOnListen) builder.RegisterService(admin_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port <= 0) {
     return absl::UnavailableError(
         absl::StrCat("listen: ", config_.listen, " cannot be bound: is another server there?"));
   }
-  grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);
+  SetServing(false);
+  if (by_user) {
+    KVSTOW_ASSIGN_OR_RETURN(unix_, UnixListener::Start(address.path, *grpc_, users_));
+  }
   address_ = address.path.empty()
                  ? absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":", port)
                  : config_.listen;
+  if (admin == AdminPlace::kOnListen) admin_address_ = address_;
+  return admin == AdminPlace::kApart ? StartAdmin(config_.admin_listen) : absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartAdmin(const std::string& listen) {
+  KVSTOW_ASSIGN_OR_RETURN(const Address address, ParseAddress(listen));
+  grpc::ServerBuilder builder;
+  SetArguments(builder, *access_);
+  int port = -1;
+  const bool by_user = access_->has_identities() && !address.path.empty();
+  if (by_user) {
+    port = 1;
+  } else {
+    builder.AddListeningPort(listen, CredentialsOf(address), &port);
+  }
+  builder.RegisterService(admin_.get());
+  kv_cache_of_admin_ = MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
+  builder.RegisterService(kv_cache_of_admin_.get());
+  admin_grpc_ = builder.BuildAndStart();
+  if (admin_grpc_ == nullptr || port <= 0) {
+    return absl::UnavailableError(
+        absl::StrCat("admin-listen: ", listen, " cannot be bound: is another server there?"));
+  }
+  if (by_user) {
+    KVSTOW_ASSIGN_OR_RETURN(admin_unix_, UnixListener::Start(address.path, *admin_grpc_, users_));
+  }
+  admin_address_ =
+      address.path.empty() ? absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port) : listen;
   return absl::OkStatus();
+}
+
+void Server::Impl::SetServing(bool serving) {
+  admin_op_.SetServing(serving);
+  for (grpc::Server* const server : {grpc_.get(), admin_grpc_.get()}) {
+    if (server == nullptr) continue;
+    server->GetHealthCheckService()->SetServingStatus(kServiceName, serving);
+  }
+}
+
+absl::Status Server::Impl::Reload() {
+  const absl::Status access = access_->Reload();
+  if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, access);
+  if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
+  if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
+  if (access.ok() && local_ != nullptr) local_->HangUpOnStrangers();
+  const absl::Status keys = ReloadKeys();
+  for (const absl::Status& status : {access, keys}) {
+    if (status.ok()) continue;
+    Log().error("{}; what was read before stays in force", std::string(status.message()));
+  }
+  if (access.ok() && keys.ok()) Log().info("read again: access, keys");
+  return access.ok() ? keys : access;
 }
 
 void Server::Impl::Reap() {
@@ -343,7 +494,7 @@ StatusFacts Server::Impl::Facts() {
   (void)admin_op_.Status({}, facts.status);
   (void)admin_op_.Ages({}, facts.ages);
   (void)admin_op_.Activity({}, facts.activity);
-  (void)op_.Usage({}, facts.usage);
+  (void)op_.Usage(Caller{}, {}, facts.usage);
   return facts;
 }
 
@@ -365,6 +516,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
           .direct_refused = direct_ == nullptr ? 0 : direct_->refused(),
           .local_refused = local_ == nullptr ? 0 : local_->refused(),
+          .tls_broken_reloads = tls_ == nullptr ? 0 : tls_->broken_reloads(),
           .attention_bytes = attention_.bytes(),
           .attention_pages = attention_.pages(),
           .put_queue = put_workers_.queued(),
@@ -376,23 +528,48 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .events_lost = events_ == nullptr ? 0 : events_->lost(),
           .event_queue = events_ == nullptr ? 0 : events_->size(),
           .event_replays = events.replays,
+          .access = access_->counters(),
           .data_keys = keys.keys,
           .locked_data_keys = keys.locked,
-          .ready = admin_op_.ready()};
+          .ready = admin_op_.ready(),
+          .tenants = Tenants()};
+}
+
+std::vector<MetricsSnapshot::Tenant> Server::Impl::Tenants() {
+  const std::vector<TenantTable::Row> rows = tenants_->All();
+  std::vector<MetricsSnapshot::Tenant> out;
+  const std::vector<StoreUsage> usage = store_->residency().UsageByTenant();
+  for (const TenantTable::Row& row : rows) {
+    const StoreUsage held = row.id < usage.size() ? usage[row.id] : StoreUsage{};
+    // The one tenant of a server without identities has no name.
+    if (row.tenant.empty() && held.pages == 0 && rows.size() > 1) continue;
+    out.push_back({.name = row.tenant,
+                   .usage = held,
+                   .guarantee = row.limits.guarantee,
+                   .streams = row.streams,
+                   .put_bytes = row.put_bytes,
+                   .get_bytes = row.get_bytes,
+                   .refused = row.refused});
+  }
+  return out;
 }
 
 absl::Status Server::Impl::Stop() {
   if (std::exchange(stopped_, true)) return absl::OkStatus();
   admin_op_.SetReady(false, {});
   scrubber_.reset();
+  unix_.reset();
+  admin_unix_.reset();
+  SetServing(false);
+  if (admin_grpc_ != nullptr) admin_grpc_->Shutdown(std::chrono::system_clock::now());
   if (grpc_ != nullptr) {
-    grpc_->GetHealthCheckService()->SetServingStatus(kServiceName, false);
     Log().info("draining: streams have {} to finish",
                absl::FormatDuration(absl::FromChrono(options_.drain_grace)));
     grpc_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(options_.drain_grace));
     grpc_->Wait();
   }
+  if (admin_grpc_ != nullptr) admin_grpc_->Wait();
   if (reaper_.joinable()) {
     {
       MutexLock lock(mu_);
@@ -440,17 +617,31 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
                                                       const ServerOptions& options) {
   const Time started = Clock::Real().Now();
   KVSTOW_RETURN_IF_ERROR(CheckRecipe(config.recipe));
+  KVSTOW_RETURN_IF_ERROR(CheckListeners(config));
+  std::shared_ptr<TlsContext> tls;
+  if (config.tls()) {
+    AllowOnlyTls13();
+    KVSTOW_ASSIGN_OR_RETURN(tls, TlsContext::ForServer({.certificate = config.tls_cert,
+                                                        .key = config.tls_key,
+                                                        .ca = config.tls_client_ca}));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(std::unique_ptr<Access> access, Access::Open(config.access));
   auto events = config.publishes_kv_events() ? std::make_unique<EventQueue>() : nullptr;
   StoreObserver& observer = events != nullptr ? *events : NoStoreObserver();
-  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer));
+  auto tenants = std::make_unique<TenantTable>(*options.clock);
+  tenants->SetLimits(LimitsOf(*access));
+  KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer, tenants.get()));
   std::unique_ptr<Server> server(new Server(
-      std::make_unique<Impl>(config, options, std::move(events), std::move(opened), started)));
+      std::make_unique<Impl>(config, options, std::move(access), std::move(events),
+                             std::move(tenants), std::move(opened), std::move(tls), started)));
   KVSTOW_RETURN_IF_ERROR(server->impl_->Start());
   return server;
 }
 
 const std::string& Server::address() const { return impl_->address(); }
 const std::string& Server::http_address() const { return impl_->http_address(); }
+const std::string& Server::admin_address() const { return impl_->admin_address(); }
+absl::Status Server::Reload() { return impl_->Reload(); }
 absl::Status Server::Stop() { return impl_->Stop(); }
 absl::Status Server::ReloadKeys() { return impl_->ReloadKeys(); }
 absl::Status Server::RotateKey(absl::string_view tenant) { return impl_->RotateKey(tenant); }

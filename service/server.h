@@ -46,9 +46,15 @@ class Server {
                                                        const ServerOptions& options);
   ~Server();
 
-  // Return the bound addresses. http_address() is "" when HTTP is off.
+  // Return the bound addresses. The last two are "" when they are off; that of operators may be
+  // address() itself.
   const std::string& address() const;
   const std::string& http_address() const;
+  const std::string& admin_address() const;
+
+  // Reads the access file again. Hangs up on connections beside gRPC whose identity it does not
+  // have any more. After an error, which is logged, the old one stays in force.
+  absl::Status Reload();
 
   // Sets Health to NOT_SERVING, takes no new calls, lets streams finish within the grace, and
   // writes everything that is only in memory to disk. Returns OK, or the error of the flush. The

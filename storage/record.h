@@ -40,7 +40,7 @@ struct SpaceRecord {
   std::string tenant;  // that owns the space; "" = the one tenant of a server without identities
 };
 
-// What a catalog remembers.
+// The records that a catalog remembers.
 struct LoadedRecords {
   std::vector<SpaceRecord> spaces;
   std::vector<PageRecord> pages;

@@ -1,5 +1,3 @@
-#include "client/batch/layer_get.h"
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "client/batch/batches.h"
 #include "client/connection/space_opening.h"
 #include "client/payload/page_landing.h"
 #include "kernels/page/page.h"

@@ -1,9 +1,8 @@
-#include "client/batch/layer_put.h"
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "client/batch/batches.h"
 #include "client/connection/space_opening.h"
 
 namespace kvstow {

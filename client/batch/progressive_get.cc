@@ -1,9 +1,9 @@
-#include "client/batch/progressive_get.h"
-
 #include <algorithm>
 #include <limits>
 #include <memory>
 #include <utility>
+
+#include "client/batch/batches.h"
 
 namespace kvstow {
 namespace {

@@ -60,6 +60,11 @@ int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
 // Returns for example "host: 7, disk: 1".
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);
 
+// Prints how many pages were `done_word` ("deleted"), missed, refused and unavailable. Returns the
+// exit code: kFailed when one was refused or unavailable, else kMiss when none was done.
+int ReportOutcomes(const OutputFlags& flags, const std::string& done_word,
+                   const absl::StatusOr<std::vector<PageOutcome>>& outcomes);
+
 // The attention columns of a case that put and report send with its pages.
 class CaseColumns {
  public:

@@ -17,6 +17,22 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   verb.Option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
       .FromEnvironment("KVSTOW_SERVER")
       .ShowDefault();
+  verb.Option("--tls-ca", flags.tls.ca, "talk TLS, to a server whose certificate this CA signed")
+      .TypeName("FILE")
+      .FromEnvironment("KVSTOW_TLS_CA");
+  verb.Option("--tls-cert", flags.tls.certificate, "certificate to show to a server that asks")
+      .TypeName("FILE")
+      .FromEnvironment("KVSTOW_TLS_CERT");
+  verb.Option("--tls-key", flags.tls.key, "its key, without a passphrase")
+      .TypeName("FILE")
+      .FromEnvironment("KVSTOW_TLS_KEY");
+  verb.Option("--tls-name", flags.tls.server_name,
+              "name that the server's certificate must have [the host of --server]")
+      .TypeName("NAME")
+      .FromEnvironment("KVSTOW_TLS_NAME");
+  verb.Option("--token-file", flags.token_file,
+              "file with the bearer token that says who you are, where the server asks")
+      .FromEnvironment("KVSTOW_TOKEN_FILE");
   verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
       .Within(0.001, 86400.0)
       .ShowDefault();
@@ -24,6 +40,8 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
 
 ClientOptions OptionsOf(const ServerFlags& flags) {
   return {.address = flags.server,
+          .tls = flags.tls,
+          .token_file = flags.token_file,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
           .attempts = 3};
 }

@@ -25,9 +25,11 @@ struct OutputFlags {
 };
 void AddOutputFlags(const Verb& verb, OutputFlags& flags);
 
-// --server and --timeout
+// --server, --tls-ca and its like, --token-file, and --timeout
 struct ServerFlags {
   std::string server = "127.0.0.1:7380";
+  TlsOptions tls = {};
+  std::string token_file = {};
   double timeout_s = 60;
 };
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);
@@ -56,8 +58,11 @@ void AddDrop(const Verb& app);
 void AddPin(const Verb& app);  // and unpin
 void AddEvict(const Verb& app);
 void AddBudget(const Verb& app);
+void AddQuota(const Verb& app);
+void AddDrain(const Verb& app);
 void AddFlush(const Verb& app);
 void AddVerify(const Verb& app);
+void AddDoctor(const Verb& app);
 void AddSummaries(const Verb& app);
 void AddCodec(const Verb& app);  // list, roundtrip, calibrate and send
 void AddCodecRoundtrip(const Verb& codec);

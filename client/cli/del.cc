@@ -1,7 +1,6 @@
 // kvstow del: a case's pages go.
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
-#include "client/cli/page_outcomes.h"
 
 namespace kvstow::cli {
 namespace {

@@ -1,7 +1,6 @@
 // kvstow pin, kvstow unpin: pages of a case that must not be dropped.
 #include "client/cli/case_pages.h"
 #include "client/cli/cli.h"
-#include "client/cli/page_outcomes.h"
 
 namespace kvstow::cli {
 namespace {

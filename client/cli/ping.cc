@@ -16,19 +16,24 @@ struct Flags {
 int Ping(const Flags& flags) {
   const auto client = Connect(flags.server);
   const Time start = Clock::Real().Now();
+  // A HealthCheckRequest and a HealthCheckResponse: everybody may ask, without an identity.
+  const auto health =
+      client->Call("/grpc.health.v1.Health/Check", std::string("\x0a\x11") + "kvstow.v1.KvCache");
+  if (!health.ok()) return Fail(flags.output, health.status());
+  const double ms = SecondsSince(start) * 1e3;
+  const bool ready = *health == "\x08\x01";
+  // Not everybody may ask for the version.
   const auto status =
       CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
-  if (!status.ok()) return Fail(flags.output, status.status());
-  const double ms = SecondsSince(start) * 1e3;
+  const std::string version = status.ok() ? status->version() : "";
   Print(flags.output,
         {{"server", flags.server.server},
-         {"version", status->version()},
-         {"ready", status->ready()},
+         {"version", version},
+         {"ready", ready},
          {"milliseconds", ms}},
-        absl::StrCat(flags.server.server, " runs kvstowd ", status->version(), ", ",
-                     status->ready() ? "ready" : "not ready yet", " (", FormatFixed(ms, 1),
-                     " ms)\n"));
-  return status->ready() ? kDone : kFailed;
+        absl::StrCat(flags.server.server, " runs kvstowd", version.empty() ? "" : " ", version,
+                     ready ? ", ready (" : ", not ready yet (", FormatFixed(ms, 1), " ms)\n"));
+  return ready ? kDone : kFailed;
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ std::string FidelityText(v1::Fidelity fidelity) {
 
 Json ToJson(const v1::SpaceUsage& space) {
   return {{"space", space.space()},
+          {"tenant", space.tenant()},
           {"recipe", space.recipe()},
           {"fidelity", FidelityText(space.fidelity())},
           {"model", space.spec().model()},
@@ -43,7 +44,8 @@ int Spaces(const Flags& flags) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::SpaceUsage& s : usage->spaces()) {
     spaces.push_back(ToJson(s));
-    rows.push_back({s.space(), s.recipe(), FidelityText(s.fidelity()),
+    rows.push_back({s.tenant().empty() ? s.space() : absl::StrCat(s.space(), " of ", s.tenant()),
+                    s.recipe(), FidelityText(s.fidelity()),
                     absl::StrCat(s.spec().layers(), "x", s.spec().kv_heads(), "x",
                                  s.spec().head_dim_k(), " ", v1::DType_Name(s.spec().dtype())),
                     absl::StrCat(s.spec().page_tokens()), absl::StrCat(s.pages()),

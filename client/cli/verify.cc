@@ -13,13 +13,14 @@ namespace {
 struct Flags {
   OutputFlags output;
   ServerFlags server;
-  std::string space;
+  std::string space, tenant;
 };
 
 int Verify(const Flags& flags) {
   const auto client = Connect(flags.server);
   v1::VerifyRequest request;
   request.set_space(flags.space);
+  request.set_tenant(flags.tenant);
   const Time start = Clock::Real().Now();
   v1::VerifyProgress last;
   std::optional<Progress> bar;
@@ -54,7 +55,9 @@ void AddVerify(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(verb, flags->server, /*timeout_s=*/3600);
   AddOutputFlags(verb, flags->output);
-  verb.Option("--space", flags->space, "only this space; all when left out");
+  const Flag space = verb.Option("--space", flags->space, "only this space; all when left out");
+  verb.Option("--tenant", flags->tenant, "whose space it is; no tenant's when left out")
+      .Needs(space);
   verb.Footer("Examples:\n  kvstow verify\n  kvstow verify --space smollm2 --format json");
   verb.Run([flags] { return Verify(*flags); });
 }

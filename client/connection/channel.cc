@@ -4,20 +4,44 @@
 #include <grpc/grpc.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "client/connection/fork.h"
 #include "proto/wire/chunk.h"
+#include "proto/wire/direct_socket.h"
 
 namespace kvstow {
 namespace {
 
-grpc::ChannelArguments CommonArguments() {
+constexpr unsigned kLookEvery = 2;  // seconds, at files of TLS
+constexpr Duration kAskTime = std::chrono::seconds(1);
+constexpr Duration kAskAgain = std::chrono::seconds(5);
+
+// gRPC looks at the files by itself. It verifies the same name as a direct connection.
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentialsOf(const TlsOptions& tls) {
+  using grpc::experimental::FileWatcherCertificateProvider;
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<FileWatcherCertificateProvider>(
+      tls.key, tls.certificate, tls.ca, kLookEvery));
+  options.watch_root_certs();
+  if (!tls.certificate.empty()) options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(
+      std::make_shared<grpc::experimental::HostNameCertificateVerifier>());
+  return grpc::experimental::TlsCredentials(options);
+}
+
+grpc::ChannelArguments CommonArguments(const std::string& server_name) {
   grpc::ChannelArguments args;
+  if (!server_name.empty()) args.SetSslTargetNameOverride(server_name);
   // Neither clients of one process nor the two channels of one client share a connection.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -35,20 +59,6 @@ grpc::ChannelArguments CommonArguments() {
   return args;
 }
 
-std::shared_ptr<grpc::Channel> MakeMetadataChannel(const std::string& address) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), CommonArguments());
-}
-
-std::shared_ptr<grpc::Channel> MakeBulkChannel(const std::string& address) {
-  grpc::ChannelArguments args = CommonArguments();
-  // Windows and frames of the size of our chunks: fewer wake-ups for each, and a short tail.
-  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
-  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
-  args.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
-}
-
 // The last user of gRPC shuts it down, which joins a thread that may sit in a poll of 10 s. So a
 // process that once had a client keeps gRPC up until the process ends.
 std::string KeepGrpcUp(std::string address) {
@@ -61,6 +71,23 @@ std::string KeepGrpcUp(std::string address) {
   return address;
 }
 
+// Makes a handshake with the server, and waits for its first byte. It refuses a client's
+// certificate only after the handshake: with an alert, or, as gRPC does, without a word.
+absl::Status AskForReason(TlsContext& tls, const std::string& address, const std::string& own,
+                          Time deadline) {
+  int port = 0;
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return absl::OkStatus();
+  KVSTOW_ASSIGN_OR_RETURN(DirectSocket socket,
+                          DirectSocket::Connect(HostOf(address), port, deadline));
+  KVSTOW_RETURN_IF_ERROR(socket.StartTls(tls, deadline, "h2"));
+  uint8_t byte = 0;
+  const absl::Status read = socket.Receive({&byte, 1}, deadline);
+  if (!absl::IsUnavailable(read)) return read;
+  return absl::UnauthenticatedError(absl::StrCat(
+      "tls: the server hung up after the handshake: does it want ",
+      own.empty() ? "a certificate of its clients?" : absl::StrCat("another one than ", own, "?")));
+}
+
 }  // namespace
 
 absl::Status Validate(const ClientOptions& options) {
@@ -69,6 +96,15 @@ absl::Status Validate(const ClientOptions& options) {
       (!absl::StrContains(address, ":") || absl::StrContains(address, "://"))) {
     return absl::InvalidArgumentError(
         absl::StrCat("address: '", address, "' is not HOST:PORT or unix:PATH"));
+  }
+  const TlsOptions& tls = options.tls;
+  if (tls.certificate.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError("tls: a certificate and its key go together: name both");
+  }
+  if (tls.ca.empty() && !(tls.certificate.empty() && tls.server_name.empty())) {
+    return absl::InvalidArgumentError(
+        "tls: there is no TLS without a CA: name the file of the CA that the server's certificate "
+        "is from");
   }
   if (options.timeout <= std::chrono::milliseconds(0)) {
     return absl::InvalidArgumentError("timeout: must be more than 0");
@@ -85,10 +121,51 @@ absl::Status Validate(const ClientOptions& options) {
   return absl::OkStatus();
 }
 
-Channels::Channels(std::string address)
-    : address_(KeepGrpcUp(std::move(address))),
-      metadata_(MakeMetadataChannel(address_)),
-      bulk_(MakeBulkChannel(address_)) {}
+std::string HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (absl::StartsWith(address, "unix:") || colon == absl::string_view::npos) return "";
+  absl::string_view host = address.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return std::string(host);
+}
+
+Channels::Channels(const ClientOptions& options)
+    : address_(KeepGrpcUp(options.address)),
+      server_name_(options.tls.server_name),
+      certificate_(options.tls.certificate) {
+  if (options.tls.ca.empty() || HostOf(address_).empty()) {
+    credentials_ = grpc::InsecureChannelCredentials();
+  } else {
+    OpenTls(options.tls);
+  }
+  metadata_ = MakeMetadataChannel();
+  bulk_ = MakeBulkChannel();
+}
+
+// Leaves credentials_ null, with which no channel connects, when the files are not good.
+void Channels::OpenTls(const TlsOptions& options) {
+  auto tls = TlsContext::ForClient(
+      {.certificate = options.certificate, .key = options.key, .ca = options.ca},
+      server_name_.empty() ? HostOf(address_) : server_name_);
+  status_ = tls.status();
+  if (!status_.ok()) return;
+  tls_ = *std::move(tls);
+  credentials_ = TlsCredentialsOf(options);
+}
+
+std::shared_ptr<grpc::Channel> Channels::MakeMetadataChannel() const {
+  return grpc::CreateCustomChannel(address_, credentials_, CommonArguments(server_name_));
+}
+
+std::shared_ptr<grpc::Channel> Channels::MakeBulkChannel() const {
+  grpc::ChannelArguments args = CommonArguments(server_name_);
+  // Windows and frames of the size of our chunks: fewer wake-ups for each, and a short tail.
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
+  args.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
+  return grpc::CreateCustomChannel(address_, credentials_, args);
+}
 
 std::shared_ptr<grpc::Channel> Channels::bulk() const {
   MutexLock lock(mu_);
@@ -96,9 +173,25 @@ std::shared_ptr<grpc::Channel> Channels::bulk() const {
 }
 
 void Channels::ReplaceBulk(const grpc::Channel* stalled) {
-  std::shared_ptr<grpc::Channel> fresh = MakeBulkChannel(address_);
+  std::shared_ptr<grpc::Channel> fresh = MakeBulkChannel();
   MutexLock lock(mu_);
   if (bulk_.get() == stalled) bulk_.swap(fresh);
+}
+
+absl::Status Channels::WithReason(const absl::Status& status, Time deadline) {
+  if (tls_ == nullptr || !absl::IsUnavailable(status)) return status;
+  const Time now = Clock::Real().Now();
+  {
+    MutexLock lock(mu_);
+    if (now < ask_after_) return reason_.ok() ? status : reason_;
+    ask_after_ = now + kAskAgain;
+  }
+  const absl::Status asked =
+      AskForReason(*tls_, address_, certificate_, std::min(deadline, now + kAskTime));
+  MutexLock lock(mu_);
+  reason_ =
+      absl::IsUnauthenticated(asked) ? absl::UnavailableError(asked.message()) : absl::OkStatus();
+  return reason_.ok() ? status : reason_;
 }
 
 void Channels::CloseBulk() {

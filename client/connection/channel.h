@@ -1,27 +1,39 @@
 // The connections of one client: one for pages, one for everything else, so that a Lookup never
 // queues behind megabytes of payload.
 //
-// A connection comes back by itself. Thread-safe.
+// A connection comes back by itself. With TLS, all of them trust the same files, as do direct
+// connections. Thread-safe.
 #ifndef KVSTOW_CLIENT_CONNECTION_CHANNEL_H_
 #define KVSTOW_CLIENT_CONNECTION_CHANNEL_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "client/client_options.h"
+#include "proto/wire/tls_context.h"
 
 namespace kvstow {
 
 // Fails with INVALID_ARGUMENT, which names the option, when an option is out of range.
 absl::Status Validate(const ClientOptions& options);
 
+// Returns the host of HOST:PORT, without the brackets of an IPv6 address; "" for anything else.
+std::string HostOf(absl::string_view address);
+
 class Channels {
  public:
-  explicit Channels(std::string address);
+  explicit Channels(const ClientOptions& options);
+
+  // Returns what is wrong with the files of TLS. Without OK there is no connection.
+  const absl::Status& status() const { return status_; }
+  const std::shared_ptr<TlsContext>& tls() const { return tls_; }  // null: none
 
   std::shared_ptr<grpc::Channel> metadata() const { return metadata_; }
   std::shared_ptr<grpc::Channel> bulk() const;  // null once it is closed
@@ -29,14 +41,29 @@ class Channels {
   // Closes `stalled` once its last call has ended and puts a new bulk connection in its place. Does
   // nothing when another one has replaced it before.
   void ReplaceBulk(const grpc::Channel* stalled);
+  // Returns `status`, of a call that failed, with the reason where TLS is the reason: gRPC tells
+  // only that it failed. Asks the server itself when the call found it UNAVAILABLE. Blocks for a
+  // second at most, and once in a while.
+  absl::Status WithReason(const absl::Status& status, Time deadline);
   // Closes the bulk connection once its last call has ended.
   void CloseBulk();
 
  private:
+  void OpenTls(const TlsOptions& options);
+  std::shared_ptr<grpc::Channel> MakeMetadataChannel() const;
+  std::shared_ptr<grpc::Channel> MakeBulkChannel() const;
+
   const std::string address_;
-  const std::shared_ptr<grpc::Channel> metadata_;
+  const std::string server_name_;  // in place of the host; "" = the host
+  const std::string certificate_;  // file of its own; "" = none
+  absl::Status status_;
+  std::shared_ptr<TlsContext> tls_;
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  std::shared_ptr<grpc::Channel> metadata_;
   mutable Mutex mu_;
   std::shared_ptr<grpc::Channel> bulk_ KVSTOW_GUARDED_BY(mu_);
+  Time ask_after_ KVSTOW_GUARDED_BY(mu_);
+  absl::Status reason_ KVSTOW_GUARDED_BY(mu_);  // as it was asked for last
 };
 
 }  // namespace kvstow

@@ -21,14 +21,14 @@ absl::StatusOr<v1::OpenLocalResponse> AskForLocal(RpcCore& core) {
   return response;
 }
 
-absl::StatusOr<int> AskForDirectPort(RpcCore& core) {
+absl::StatusOr<DirectPool::Offer> AskForDirect(RpcCore& core) {
   KVSTOW_ASSIGN_OR_RETURN(
       const grpc::ByteBuffer answer,
       CallUnaryOnce(core, "/kvstow.v1.KvCache/OpenDirect", WriteMessage(v1::OpenDirectRequest()),
                     Clock::Real().Now() + kAskTime));
   v1::OpenDirectResponse response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
-  return static_cast<int>(response.port());
+  return DirectPool::Offer{static_cast<int>(response.port()), response.ticket()};
 }
 
 }  // namespace
@@ -37,8 +37,8 @@ ClientCore::ClientCore(ClientOptions o)
     : RpcCore(std::move(o)),
       local({options.shared_bytes, options.timeout, options.gpu, options.gpu_shared_bytes},
             [this] { return AskForLocal(*this); }),
-      direct(options.address, options.direct_connections,
-             [this] { return AskForDirectPort(*this); }) {}
+      direct(options.address, options.direct_connections, channels.tls(),
+             [this] { return AskForDirect(*this); }) {}
 
 // Ends the calls first, then the connections that may still hold bytes of the caller's. Callbacks
 // are last.

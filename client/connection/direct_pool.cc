@@ -4,13 +4,14 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "client/connection/channel.h"
 #include "client/connection/fork.h"
+#include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "proto/wire/tls_context.h"
 
 namespace kvstow {
 namespace {
@@ -19,15 +20,6 @@ constexpr Duration kConnectTime = std::chrono::seconds(2);
 constexpr Duration kTryAgain = std::chrono::seconds(5);
 constexpr Duration kIdleTime = std::chrono::seconds(60);
 constexpr Duration kWarmTime = std::chrono::milliseconds(50);
-
-// Returns the host of HOST:PORT, without the brackets of an IPv6 address; "" for anything else.
-std::string HostOf(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (absl::StartsWith(address, "unix:") || colon == absl::string_view::npos) return "";
-  absl::string_view host = address.substr(0, colon);
-  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return std::string(host);
-}
 
 // Returns a job that ends the connection.
 DirectPool::Job Failing(absl::Status why) {
@@ -51,8 +43,12 @@ class DirectPool::Connection {
   std::thread thread;
 };
 
-DirectPool::DirectPool(const std::string& address, size_t most, Ask ask)
-    : host_(HostOf(address)), most_(host_.empty() ? 0 : most), ask_(std::move(ask)) {}
+DirectPool::DirectPool(const std::string& address, size_t most, std::shared_ptr<TlsContext> tls,
+                       Ask ask)
+    : host_(HostOf(address)),
+      most_(host_.empty() ? 0 : most),
+      tls_(std::move(tls)),
+      ask_(std::move(ask)) {}
 
 DirectPool::~DirectPool() {
   Close();
@@ -148,8 +144,16 @@ absl::Status DirectPool::RunHere(Connection* connection,
 }
 
 absl::StatusOr<DirectSocket> DirectPool::Open() {
-  KVSTOW_ASSIGN_OR_RETURN(const int port, ask_());
-  return DirectSocket::Connect(host_, port, Clock::Real().Now() + kConnectTime);
+  KVSTOW_ASSIGN_OR_RETURN(const Offer offer, ask_());
+  const Time deadline = Clock::Real().Now() + kConnectTime;
+  KVSTOW_ASSIGN_OR_RETURN(DirectSocket socket, DirectSocket::Connect(host_, offer.port, deadline));
+  if (tls_ != nullptr) KVSTOW_RETURN_IF_ERROR(socket.StartTls(*tls_, deadline));
+  if (!offer.ticket.empty()) {
+    v1::DirectRequest hello;
+    hello.mutable_hello()->set_ticket(offer.ticket);
+    KVSTOW_RETURN_IF_ERROR(socket.Send(hello, {}, 0, deadline));
+  }
+  return socket;
 }
 
 void DirectPool::Serve(Connection* connection) {

@@ -22,13 +22,20 @@
 namespace kvstow {
 
 class DirectSocket;
+class TlsContext;
 
 class DirectPool {
  public:
-  // Asks the server for its port. Blocks for a moment, on a thread of the pool.
-  using Ask = std::function<absl::StatusOr<int>()>;
+  // Asks the server for its port, and for a ticket when it wants one of each connection. Blocks for
+  // a moment, on a thread of the pool.
+  struct Offer {
+    int port = 0;
+    std::string ticket;  // "" = none
+  };
+  using Ask = std::function<absl::StatusOr<Offer>()>;
   // `address` is the server's. Any address but HOST:PORT means no connections, as does `most` = 0.
-  DirectPool(const std::string& address, size_t most, Ask ask);
+  // Without `tls` connections are plain.
+  DirectPool(const std::string& address, size_t most, std::shared_ptr<TlsContext> tls, Ask ask);
   ~DirectPool();  // closes it, and waits for what runs
 
   // The end of a job. The pool closes the connection after an error. `then` runs on the
@@ -64,6 +71,7 @@ class DirectPool {
 
   const std::string host_;
   const size_t most_;
+  const std::shared_ptr<TlsContext> tls_;
   const Ask ask_;
   Mutex mu_;
   CondVar opened_;  // a connection opened, or failed to

@@ -33,6 +33,7 @@ RawStream::RawStream(RpcCore& core, std::shared_ptr<grpc::Channel> channel, Time
       handler_(std::move(handler)),
       bell_(std::move(bell)) {
   context_.set_deadline(WallDeadline(deadline));
+  core.token.AddTo(context_);
 }
 
 void RawStream::Start(RpcCore& core, std::shared_ptr<grpc::Channel> channel,

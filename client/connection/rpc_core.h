@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "client/client_options.h"
+#include "client/connection/bearer_token.h"
 #include "client/connection/channel.h"
 #include "client/connection/executor.h"
 #include "client/connection/open_calls.h"
@@ -18,7 +19,9 @@ namespace kvstow {
 
 struct RpcCore {
   explicit RpcCore(ClientOptions o)
-      : options(std::move(o)), options_status(Validate(options)), channels(options.address) {
+      : options(std::move(o)), options_status(Validate(options)), channels(options) {
+    if (options_status.ok()) options_status = channels.status();
+    if (options_status.ok()) options_status = CheckToken(options);
     if (options_status.ok()) options_status = executor.status();
   }
 
@@ -27,6 +30,7 @@ struct RpcCore {
 
   const ClientOptions options;
   absl::Status options_status;  // unless OK, every call fails with it; const after construction
+  BearerToken token{options};
   Channels channels;
   OpenCalls calls;
   Executor executor;  // joins before the members above go

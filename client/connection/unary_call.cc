@@ -38,6 +38,7 @@ absl::Status Attempt(RpcCore& core, const std::string& method, const grpc::ByteB
                      Time deadline, grpc::ByteBuffer& response) {
   grpc::ClientContext context;
   context.set_deadline(WallDeadline(deadline));
+  core.token.AddTo(context);
   Mailbox<absl::Status> done;
   grpc::GenericStub stub(core.channels.metadata());
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
@@ -91,7 +92,9 @@ absl::StatusOr<grpc::ByteBuffer> Try(
     const absl::Status status = attempt(attempts.deadline(), response);
     if (status.ok()) return response;
     const auto wait = attempts.Next(status, /*progress=*/false);
-    if (!wait) return Explain(status, core.options.address);
+    if (!wait) {
+      return Explain(core.channels.WithReason(status, attempts.deadline()), core.options.address);
+    }
     std::this_thread::sleep_for(*wait);
   }
 }

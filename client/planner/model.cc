@@ -162,13 +162,4 @@ absl::StatusOr<RankKv> DivideOverRanks(const ModelKv& model, uint32_t ranks) {
   return out;
 }
 
-uint64_t SequenceBytes(const RankKv& rank, DType dtype, uint64_t tokens) {
-  uint64_t bytes = 0;
-  for (const KvLayers& l : rank.layers) {
-    const uint64_t kept = l.window > 0 ? std::min<uint64_t>(tokens, l.window) : tokens;
-    bytes += l.layers * LayerTokenBytes(l, dtype) * kept;
-  }
-  return bytes;
-}
-
 }  // namespace kvstow::planner

@@ -9,8 +9,7 @@
 //   MLA             (kv_lora_rank + qk_rope_head_dim) x bytes of a value
 //
 // A cache that serves any later prompt needs every layer of every token, windows included: nobody
-// knows where the shared prefix will end. SequenceBytes tells the bytes that an engine itself
-// keeps.
+// knows where the shared prefix will end.
 //
 // The parser never guesses in silence. A missing field is an error that names file and field, or a
 // note where Hugging Face itself defines the default.
@@ -92,10 +91,6 @@ struct RankKv {
 // every head is on ranks / kv_heads of them. Fails with INVALID_ARGUMENT when neither divides the
 // other.
 absl::StatusOr<RankKv> DivideOverRanks(const ModelKv& model, uint32_t ranks);
-
-// Returns the bytes that one sequence of `tokens` takes inside an engine, on one rank: layers with
-// a window keep no more than their window.
-uint64_t SequenceBytes(const RankKv& rank, DType dtype, uint64_t tokens);
 
 }  // namespace kvstow::planner
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/digest.h"
@@ -171,12 +172,13 @@ Trip TripOf(const PutBatch& batch, std::span<const size_t> todo) {
   return {batch.payload->put, GoEncoded(*batch.payload, batch.pages, todo)};
 }
 
-template <typename Call, typename Batch>
+template <typename Batch>
 void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next) {
   std::vector<size_t> todo = Todo(*batch);
   if (todo.empty() || batch->payload->fingerprint.empty()) return next();
   DirectPool::Connection* const connection = core.direct.Take();
   if (connection == nullptr) return next();
+  using Call = std::conditional_t<std::is_same_v<Batch, GetBatch>, GetCall, PutCall>;
   const Trip trip = TripOf(*batch, todo);
   auto call = std::make_shared<Call>(
       Call{{core, std::move(batch), std::move(next), std::move(todo), trip}});
@@ -187,24 +189,12 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   });
 }
 
-class DirectTransport final : public Transport {
- public:
-  explicit DirectTransport(ClientCore& core) : core_(core) {}
-  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
-    Start<GetCall>(core_, std::move(batch), std::move(next));
-  }
-  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
-    Start<PutCall>(core_, std::move(batch), std::move(next));
-  }
-
- private:
-  ClientCore& core_;
-};
-
 }  // namespace
 
 std::unique_ptr<Transport> MakeDirectTransport(ClientCore& core) {
-  return std::make_unique<DirectTransport>(core);
+  return MakeTransport(core, [](ClientCore& c, auto batch, Transport::Next next) {
+    Start(c, std::move(batch), std::move(next));
+  });
 }
 
 }  // namespace kvstow

@@ -93,24 +93,12 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   session->Start(batch->space, fingerprint, batch->lease, std::move(requests), batch->deadline);
 }
 
-class LocalTransport final : public Transport {
- public:
-  explicit LocalTransport(ClientCore& core) : core_(core) {}
-  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
-    Start(core_, std::move(batch), std::move(next));
-  }
-  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
-    Start(core_, std::move(batch), std::move(next));
-  }
-
- private:
-  ClientCore& core_;
-};
-
 }  // namespace
 
 std::unique_ptr<Transport> MakeLocalTransport(ClientCore& core) {
-  return std::make_unique<LocalTransport>(core);
+  return MakeTransport(core, [](ClientCore& c, auto batch, Transport::Next next) {
+    Start(c, std::move(batch), std::move(next));
+  });
 }
 
 }  // namespace kvstow

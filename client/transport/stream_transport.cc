@@ -22,24 +22,12 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   return opened ? StartStream(std::move(call)) : OpenAndStart(call);
 }
 
-class StreamTransport final : public Transport {
- public:
-  explicit StreamTransport(ClientCore& core) : core_(core) {}
-  void Get(std::shared_ptr<GetBatch> batch, Next next) override {
-    Start(core_, std::move(batch), std::move(next));
-  }
-  void Put(std::shared_ptr<PutBatch> batch, Next next) override {
-    Start(core_, std::move(batch), std::move(next));
-  }
-
- private:
-  ClientCore& core_;
-};
-
 }  // namespace
 
 std::unique_ptr<Transport> MakeStreamTransport(ClientCore& core) {
-  return std::make_unique<StreamTransport>(core);
+  return MakeTransport(core, [](ClientCore& c, auto batch, Transport::Next next) {
+    Start(c, std::move(batch), std::move(next));
+  });
 }
 
 }  // namespace kvstow

@@ -48,6 +48,27 @@ class TransportList final : public Transport {
   const std::vector<std::unique_ptr<Transport>> order_;
 };
 
+// Makes a transport of `start`, which does what Get and Put of Transport do, for either kind of
+// batch: start(core, batch, next). `core` outlives the transport.
+template <typename Start>
+std::unique_ptr<Transport> MakeTransport(ClientCore& core, Start start) {
+  class Made final : public Transport {
+   public:
+    Made(ClientCore& core, Start start) : core_(core), start_(std::move(start)) {}
+    void Get(std::shared_ptr<GetBatch> batch, Next next) override {
+      start_(core_, std::move(batch), std::move(next));
+    }
+    void Put(std::shared_ptr<PutBatch> batch, Next next) override {
+      start_(core_, std::move(batch), std::move(next));
+    }
+
+   private:
+    ClientCore& core_;
+    const Start start_;
+  };
+  return std::make_unique<Made>(core, std::move(start));
+}
+
 // Start a batch. It ends once every page has a result and nobody touches its buffers any more, on a
 // thread of the library; `core` outlives it (OpenCalls counts it). A put refuses a page without
 // bytes or with a bad key.

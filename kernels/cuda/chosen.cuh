@@ -1,4 +1,4 @@
-// What a budget chooses among, and what is kept before it does.
+// The scores that a budget chooses among, and the tokens that are kept before it does.
 #ifndef KVSTOW_KERNELS_CUDA_CHOSEN_CUH_
 #define KVSTOW_KERNELS_CUDA_CHOSEN_CUH_
 
@@ -6,7 +6,7 @@
 
 namespace kvstow::gpu {
 
-// What is chosen among: the scores of all heads, or the means that stand for them.
+// The scores to choose among: those of all heads, or the means that stand for them.
 struct Chosen {
   uint32_t layers = 0, tokens = 0, heads = 0;
   bool means = false;

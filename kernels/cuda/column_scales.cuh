@@ -40,7 +40,7 @@ KVSTOW_GPU void ColumnScales(const Launch& launch, uint32_t page, uint32_t layer
   }
 }
 
-// What it wrote for channel j of an octet of the slab whose body of level 0 this is.
+// Returns the halves of channel j of an octet. `body` is the slab's body of level 0.
 KVSTOW_GPU Halves ColumnHalves(const SlabPart& part, const uint8_t* body, uint32_t octet,
                                uint32_t j) {
   const uint32_t group = octet / part.row_octets / part.group_tokens;

@@ -56,8 +56,8 @@ Cublas::~Cublas() {
 
 absl::Status Cublas::Multiply(const gpu::JointProduct& p, cudaStream_t stream) {
   KVSTOW_RETURN_IF_ERROR(ToStatus(functions_.set_stream(handle_, stream), "setting its stream"));
-  // Its matrices stand column by column: to it ours are transposed, and y^T = m^T x^T. What is
-  // padding of m is zeros, and so are those columns of y.
+  // cuBLAS has matrices column by column: to it ours are transposed, and y^T = m^T x^T. The padding
+  // of m is zeros, and so are those columns of y.
   const auto to = static_cast<int>(gpu::PaddedWidth(p.to));
   const auto from = static_cast<int>(gpu::PaddedWidth(p.from));
   const float one = 1, zero = 0;

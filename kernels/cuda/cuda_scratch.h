@@ -1,4 +1,4 @@
-// What works within a GPU's memory needs of its device: streams, and scratch memory of the pool.
+// Streams, and scratch memory of the pool: codecs and scorers on a GPU need them of its device.
 //
 // Thread-safe but for a Scratch, which is its scope's alone.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_SCRATCH_H_

@@ -93,7 +93,7 @@ class EncodeTile : public Tile {
       const Halves halves = statistics_.HalvesOf(vector, begin, octets, launch_.ops.total_bits);
       if (!Finite(halves)) Refuse();
       scales_[i] = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
-      // Of a group that the tile's beginning cuts, the tile before is the writer.
+      // The tile before writes a group that this tile's beginning cuts.
       const uint32_t octet = at_.from + begin;
       if (octet < at_.first || octet >= at_.end) continue;
       const size_t index = FirstScale() + i;
@@ -172,7 +172,7 @@ class EncodeTile : public Tile {
     StoreFloats(error, error_ + o * kOctet);
   }
 
-  // Of the values (with level 0) and of the errors.
+  // Sums the squares of the values (with level 0) and of the errors.
   KVSTOW_GPU void SumSquares(uint32_t thread, uint32_t level) const {
     const uint32_t values = (at_.end - at_.first) * kOctet;
     const uint32_t blocks = (at_.end - at_.first + kBlockOctets - 1) / kBlockOctets;

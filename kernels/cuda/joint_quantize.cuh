@@ -11,7 +11,7 @@ namespace kvstow::gpu {
 // refused.
 struct QuantizeStep {
   static constexpr float kMost = 32766;
-  // Of a thread: what its coefficients add to the features, to the energy of the leading quarter
+  // The coefficients of one thread add these to the features, to the energy of the leading quarter
   // and to that of all.
   struct Sums {
     float features, quarter, all;
@@ -113,7 +113,7 @@ struct CopyFirst {
   }
 };
 
-// What is done of a launch before the product and after it.
+// The parts of a launch before the product and after it.
 template <typename Start>
 void BeforeEncoding(const JointLaunch& launch, const Start& start) {
   if (launch.first > 0) start(EachItem{CopyFirst{}});

@@ -64,7 +64,7 @@ KVSTOW_GPU void StoreFloats(const float* x, float* to) {
   StoreWords(high, to + kOctet / 2);
 }
 
-// Of finite values; which zero comes out of two is not said.
+// The values must be finite. Either of two zeros may come out.
 KVSTOW_GPU float Least(float a, float b) {
 #ifdef __CUDA_ARCH__
   return fminf(a, b);

@@ -13,7 +13,7 @@
 
 namespace kvstow::gpu {
 
-// What a group of values is coded with: code = f(x * inward), x' = g(code) * outward + minimum.
+// The scale of a group of values: code = f(x * inward), x' = g(code) * outward + minimum.
 struct Scale {
   float inward, outward, minimum;
 };

@@ -1,4 +1,4 @@
-// What makes kernels of the steps: nvcc's alone, where the other .cuh files are the host's too.
+// Makes kernels of the steps. Only nvcc compiles this file; the host compiles the others too.
 #ifndef KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_
 #define KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_
 

@@ -1,8 +1,8 @@
-// What the steps of a policy on the GPU share: where values and scores lie, and sums over vectors.
+// The steps of a policy on the GPU share this: where values and scores lie, sums over vectors.
 //
 // A step is a struct of plain numbers: Blocks() thread blocks a page, each with SharedBytes() of
 // shared memory, aligned to 16; Code() is the work of one of them, in phases as tile.cuh has them.
-// EachItem (each_item.cuh) makes one of what is done entry by entry.
+// EachItem (each_item.cuh) makes a step of work that is done entry by entry.
 // Arithmetic is that of kernels/importance, value by value in the same order: octet.cuh says how
 // it is compiled.
 #ifndef KVSTOW_KERNELS_CUDA_SCORE_MEMORY_CUH_

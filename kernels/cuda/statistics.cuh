@@ -1,5 +1,5 @@
-// What the values of a group say of its scale: their least and most, the most of their magnitudes,
-// or their squared length.
+// The statistics of a group that make its scale: its least and most value, its largest magnitude,
+// or its squared length.
 #ifndef KVSTOW_KERNELS_CUDA_STATISTICS_CUH_
 #define KVSTOW_KERNELS_CUDA_STATISTICS_CUH_
 
@@ -15,7 +15,7 @@ constexpr size_t StatisticsBytes(const SlabPart& part) {
   return std::max(lanes, part.span_octets * 2 * sizeof(float));
 }
 
-// Of a tile. Codebooks ask for lanes, the others for octets.
+// The statistics of a tile. Codebooks ask for lanes, the others for octets.
 template <Kind kind>
 class Statistics {
  public:
@@ -46,7 +46,7 @@ class Statistics {
     lanes_[i] = sum;
   }
 
-  // Of the group that begins with octet `begin`, or of the whole `vector`.
+  // Returns those of the group that begins with octet `begin`, or of the whole `vector`.
   KVSTOW_GPU Halves HalvesOf(uint32_t vector, uint32_t begin, uint32_t octets,
                              uint32_t bits) const {
     if (kind == Kind::kCodebook) {

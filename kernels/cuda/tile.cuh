@@ -1,4 +1,4 @@
-// What encoding and decoding of a tile have in common: where it lies, its shared memory, and the
+// Encoding and decoding of a tile share this: where the tile lies, its shared memory, and the
 // Hadamard transform there.
 //
 // A tile is coded in phases. A phase is a function of the number of a thread; between two phases
@@ -24,7 +24,7 @@ constexpr size_t ValueBytes(const SlabPart& part) {
   return Padded(part.span_octets * kOctet) * sizeof(float);
 }
 
-// Which tile of which slab.
+// Names a tile of a slab.
 struct TilePlace {
   uint32_t page = 0, layer = 0, part = 0;
   uint32_t tile = 0;            // of the slab

@@ -1,4 +1,4 @@
-// What is done to the scores of a head over its tokens: what score_maps.h computes.
+// Changes the scores of a head over its tokens, as score_maps.h does.
 #ifndef KVSTOW_KERNELS_CUDA_TOKENS_STEP_CUH_
 #define KVSTOW_KERNELS_CUDA_TOKENS_STEP_CUH_
 
@@ -63,7 +63,7 @@ struct TokensStep {
     return most;
   }
 
-  // What a norm takes of all scores: their sum or the most of them; the mean and the deviation.
+  // Computes what a norm needs of all scores: their sum or largest, or their mean and deviation.
   KVSTOW_GPU static void Summarize(Normalize how, const float* x, uint32_t n, double* of_all) {
     double sum = 0, squares = 0;
     float most = 0;
@@ -88,7 +88,7 @@ struct TokensStep {
       case Normalize::kSoftmax:
         return static_cast<float>(x[t] / of_all[0]);
       case Normalize::kRank: {
-        // Of equals the later token comes first.
+        // Among equals the later token comes first.
         uint32_t rank = 0;
         for (uint32_t u = 0; u < n; ++u) rank += x[u] < x[t] || (x[u] == x[t] && u > t) ? 1 : 0;
         return static_cast<float>(rank) / static_cast<float>(n);
@@ -103,7 +103,7 @@ struct TokensStep {
     return of_all[0] > 0 ? static_cast<float>(x[t] / of_all[0]) : 1.0F / static_cast<float>(n);
   }
 
-  // Of the `number` scores around t; the first and the last go on beyond the ends.
+  // Pools the `number` scores around t. The first and the last go on beyond the ends.
   KVSTOW_GPU float Pooled(const float* x, uint32_t n, uint32_t t) const {
     double sum = 0;
     float most = 0;

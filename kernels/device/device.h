@@ -47,7 +47,7 @@ class Device {
   // Returns a buffer of that size, at least 1, aligned to 16 bytes, for a codec to write. Its bytes
   // are not initialised.
   virtual absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) = 0;
-  // What computes in this device's memory (device_kernels.h). The device owns it.
+  // Returns the kernels that compute in this device's memory. The device owns them.
   virtual DeviceKernels& kernels() = 0;
 };
 

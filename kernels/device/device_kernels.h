@@ -1,10 +1,10 @@
-// What computes in a device's memory: codecs, scorers and the engine of calibrated pages. Every
-// Device has one (Device::kernels), so that Device itself is memory and copies. This class is a
-// device that computes nothing; the host and GPUs override what they have.
+// The codecs, the scorers and the engine of calibrated pages that compute in a device's memory.
+// Every Device has one (Device::kernels), so that Device itself is memory and copies. This class
+// is a device that computes nothing; the host and GPUs override what they have.
 //
-// Thread-safe. What it makes works on buffers of its own device, which outlives it. UNIMPLEMENTED
-// names the part of the recipe or the spec that the device lacks: the caller then works on the CPU.
-// INVALID_ARGUMENT is that of MakeCodec (make_codec.h).
+// Thread-safe. Its codecs and scorers work on buffers of its own device, which outlives it.
+// UNIMPLEMENTED names the part of the recipe or the spec that the device lacks: the caller then
+// works on the CPU. INVALID_ARGUMENT is that of MakeCodec (make_codec.h).
 #ifndef KVSTOW_KERNELS_DEVICE_DEVICE_KERNELS_H_
 #define KVSTOW_KERNELS_DEVICE_DEVICE_KERNELS_H_
 

@@ -25,8 +25,8 @@ class ScoreBatch {
   ScoreBatch(const ScorePlan& plan, std::span<const ScoreJob> call,
              std::span<const std::optional<PreparedPage>> prepared, Batch pages);
 
-  // What the device needs, and nothing of it initialised but for `input` at its beginning and
-  // `given`, the scores that the host gives.
+  // The memory that the device needs. Only `input` at its beginning, and `given`, the scores that
+  // the host gives, are initialised.
   size_t scratch_bytes() const { return scratch_bytes_; }
   std::span<const uint8_t> input() const { return input_; }
   std::span<const uint8_t> given() const {

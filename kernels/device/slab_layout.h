@@ -93,7 +93,7 @@ struct PageLayout {
 
   constexpr uint32_t layer_tiles() const { return part[0].tiles + (parts > 1 ? part[1].tiles : 0); }
   constexpr uint32_t slabs() const { return layers * parts; }
-  // Of a layer: for every slab its energy and the error after each level, kSums for a block.
+  // Counts a layer's sums: each slab's energy and its error after each level, kSums a block.
   constexpr size_t layer_partials(uint32_t levels) const {
     const size_t blocks = part[0].blocks + (parts > 1 ? part[1].blocks : 0);
     return blocks * (levels + 1) * kSums;

@@ -38,8 +38,8 @@ class SlabPlan {
   GroupAxes axes_;  // of affine
 };
 
-// What a page's totals (Launch::totals: of each slab its energy, then the error after each level)
-// say of its levels: the gain of each slab and level as SegmentInfo counts it, slab after slab.
+// Returns the gain of each slab and level as SegmentInfo counts it, slab after slab. `totals` are a
+// page's (Launch::totals): each slab's energy, then its error after each level.
 std::vector<double> GainsOf(const double* totals, uint32_t slabs, uint32_t levels, uint32_t tokens);
 
 }  // namespace kvstow::gpu

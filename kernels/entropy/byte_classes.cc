@@ -3,19 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <numeric>
 
 namespace kvstow {
 namespace {
 
 constexpr int kRounds = 4;  // of k-means; more gain less than a thousandth
-
-constexpr size_t kFewRows = 64;
-
-struct ByteCount {
-  uint8_t byte;
-  uint16_t count;
-};
+constexpr size_t kFewRows = 256;
 
 // The bytes that came in each column. Column c has the entries from ends[c - 1] to ends[c].
 struct Histograms {
@@ -28,56 +21,65 @@ struct Histograms {
   }
 };
 
-// Entries of a column of few rows are its bytes, not yet counted.
-Histograms Take(std::span<const uint8_t> bytes, std::span<const size_t> widths, size_t rows) {
-  Histograms out;
-  const uint8_t* next = bytes.data();
-  for (const size_t width : widths) {
-    for (size_t c = 0; c < width; ++c) {
-      for (size_t row = 0; row < rows; ++row) out.entries.push_back({next[row * width + c], 1});
-      out.ends.push_back(out.entries.size());
+// Counts a block column by column, where the counters of one fit into the first-level cache. Rows
+// take turns at two counters of a byte, as one would wait for itself.
+void CountFewRows(const uint8_t* block, size_t width, size_t rows, Histograms& out) {
+  std::array<std::array<uint16_t, 2>, 256> counts{};
+  size_t used = out.entries.size();
+  out.entries.resize(used + rows * width + 1);
+  for (size_t c = 0; c < width; ++c) {
+    const uint8_t* const column = block + c;
+    for (size_t row = 0; row < rows; ++row) ++counts[column[row * width]][row % 2];
+    for (size_t row = 0; row < rows; ++row) {
+      const uint8_t byte = column[row * width];
+      const auto count = static_cast<uint16_t>(counts[byte][0] + counts[byte][1]);
+      out.entries[used] = {byte, count};
+      used += count > 0;  // no branch, as it is a coin toss
+      counts[byte] = {};
     }
-    next += rows * width;
+    out.ends.push_back(used);
   }
-  return out;
+  out.entries.resize(used);
+}
+
+// Counts a block row by row: a column of many rows lies in too many cache lines.
+void CountManyRows(const uint8_t* block, size_t width, size_t rows, Histograms& out) {
+  std::vector<uint16_t> counts(width * 256);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t c = 0; c < width; ++c) ++counts[c * 256 + *block++];
+  }
+  for (size_t c = 0; c < width; ++c) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const uint16_t count = counts[c * 256 + byte];
+      if (count > 0) out.entries.push_back({static_cast<uint8_t>(byte), count});
+    }
+    out.ends.push_back(out.entries.size());
+  }
 }
 
 Histograms Count(std::span<const uint8_t> bytes, std::span<const size_t> widths, size_t rows) {
-  if (rows <= kFewRows) return Take(bytes, widths, rows);
   Histograms out;
-  std::vector<uint16_t> counts;
+  if (rows <= kFewRows) out.entries.reserve(bytes.size() + 1);
   const uint8_t* next = bytes.data();
   for (const size_t width : widths) {
-    counts.assign(width * 256, 0);
-    for (size_t row = 0; row < rows; ++row) {
-      for (size_t c = 0; c < width; ++c) ++counts[c * 256 + *next++];
-    }
-    for (size_t c = 0; c < width; ++c) {
-      for (size_t byte = 0; byte < 256; ++byte) {
-        const uint16_t count = counts[c * 256 + byte];
-        if (count > 0) out.entries.push_back({static_cast<uint8_t>(byte), count});
-      }
-      out.ends.push_back(out.entries.size());
-    }
+    (rows <= kFewRows ? CountFewRows : CountManyRows)(next, width, rows, out);
+    next += rows * width;
   }
   return out;
 }
 
 // Columns in the order of their mean byte, cut into `most` classes of equal size.
 std::vector<uint8_t> FirstClasses(const Histograms& histograms, size_t most) {
-  std::vector<uint64_t> sums;
+  std::vector<uint64_t> order;  // the sum of a column's bytes, and below it the column
   for (size_t c = 0; c < histograms.columns(); ++c) {
     uint64_t sum = 0;
     for (const ByteCount& e : histograms.Of(c)) sum += uint64_t{e.byte} * e.count;
-    sums.push_back(sum);
+    order.push_back(sum << 32 | c);
   }
-  std::vector<uint32_t> order(sums.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return sums[a] < sums[b]; });
+  std::sort(order.begin(), order.end());
   std::vector<uint8_t> classes(order.size());
   for (size_t i = 0; i < order.size(); ++i)
-    classes[order[i]] = static_cast<uint8_t>(i * most / order.size());
+    classes[static_cast<uint32_t>(order[i])] = static_cast<uint8_t>(i * most / order.size());
   return classes;
 }
 
@@ -90,11 +92,8 @@ std::vector<ByteCounts> CountsOf(const Histograms& histograms, std::span<const u
   return counts;
 }
 
-// [byte][class], so that all classes of a byte are next to each other.
-using Costs = std::array<std::array<uint32_t, kMaxByteClasses>, 256>;
-
 // In 1/256 bit. Counts are smoothed, so that a class can take what it has not seen.
-void CostsOf(std::span<const ByteCounts> counts, Costs& costs) {
+void CostsOf(std::span<const ByteCounts> counts, ByteCosts& costs) {
   for (size_t k = 0; k < kMaxByteClasses; ++k) {
     uint64_t total = 0;
     for (size_t byte = 0; k < counts.size() && byte < 256; ++byte) total += counts[k][byte];
@@ -104,21 +103,39 @@ void CostsOf(std::span<const ByteCounts> counts, Costs& costs) {
     const uint32_t whole = Log2Fixed(static_cast<uint32_t>((total * 64 >> shift) + 256));
     for (size_t byte = 0; byte < 256; ++byte) {
       const uint64_t count = k < counts.size() ? counts[k][byte] : 0;
-      costs[byte][k] = whole - Log2Fixed(static_cast<uint32_t>((count * 64 >> shift) + 1));
+      const uint32_t seen =
+          count == 0 ? 0 : Log2Fixed(static_cast<uint32_t>((count * 64 >> shift) + 1));
+      costs[byte][k] = whole - seen;
     }
   }
 }
 
-void Assign(const Histograms& histograms, const Costs& costs, size_t most,
-            std::span<uint8_t> classes) {
+// Moves each column to the class where it costs least, and its bytes among `counts`.
+// Returns whether any column moved.
+bool Assign(const Histograms& histograms, const ByteCosts& costs, std::span<uint8_t> classes,
+            std::span<ByteCounts> counts) {
+  const ByteClassLoops& loops = ByteClassLoops::Best();
+  bool moved = false;
   for (size_t c = 0; c < histograms.columns(); ++c) {
-    std::array<uint32_t, kMaxByteClasses> sums{};
-    for (const ByteCount& e : histograms.Of(c)) {
-      for (size_t k = 0; k < kMaxByteClasses; ++k) sums[k] += e.count * costs[e.byte][k];
+    const std::span<const ByteCount> entries = histograms.Of(c);
+    const uint8_t best = loops.cheapest(entries, costs, counts.size());
+    if (best == classes[c]) continue;
+    for (const ByteCount& e : entries) {
+      counts[classes[c]][e.byte] -= e.count;
+      counts[best][e.byte] += e.count;
     }
-    classes[c] =
-        static_cast<uint8_t>(std::min_element(sums.begin(), sums.begin() + most) - sums.begin());
+    classes[c] = best;
+    moved = true;
   }
+  return moved;
+}
+
+uint8_t Cheapest(std::span<const ByteCount> entries, const ByteCosts& costs, size_t most) {
+  std::array<uint32_t, kMaxByteClasses> sums{};
+  for (const ByteCount& e : entries) {
+    for (size_t k = 0; k < kMaxByteClasses; ++k) sums[k] += e.count * costs[e.byte][k];
+  }
+  return static_cast<uint8_t>(std::min_element(sums.begin(), sums.begin() + most) - sums.begin());
 }
 
 // A table for `counts`, and what they cost by it.
@@ -133,6 +150,11 @@ void AddTable(const ByteCounts& counts, ByteClasses& out) {
 }
 
 }  // namespace
+
+const ByteClassLoops& ByteClassLoops::Reference() {
+  static constexpr ByteClassLoops kLoops{Cheapest};
+  return kLoops;
+}
 
 uint32_t Log2Fixed(uint32_t x) {
   const auto whole = static_cast<uint32_t>(std::bit_width(x)) - 1;
@@ -162,12 +184,13 @@ ByteClasses ClassifyColumns(std::span<const uint8_t> bytes, std::span<const size
   most = std::min(most, histograms.columns());
   ByteClasses out;
   out.of = FirstClasses(histograms, most);
-  const auto costs = std::make_unique<Costs>();
-  for (int round = 0; most > 1 && round < kRounds; ++round) {
-    CostsOf(CountsOf(histograms, out.of, most), *costs);
-    Assign(histograms, *costs, most, out.of);
+  std::vector<ByteCounts> counts = CountsOf(histograms, out.of, most);
+  const auto costs = std::make_unique<ByteCosts>();
+  bool moved = most > 1;
+  for (int round = 0; moved && round < kRounds; ++round) {
+    CostsOf(counts, *costs);
+    moved = Assign(histograms, *costs, out.of, counts);
   }
-  const std::vector<ByteCounts> counts = CountsOf(histograms, out.of, most);
   std::vector<uint8_t> place(most);  // of each class among those that have columns
   for (size_t k = 0; k < most; ++k) {
     place[k] = static_cast<uint8_t>(out.tables.size());

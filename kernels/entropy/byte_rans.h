@@ -31,7 +31,6 @@ namespace kvstow {
 inline constexpr uint32_t kByteRansBits = 11;
 inline constexpr uint32_t kByteRansTotal = 1u << kByteRansBits;
 inline constexpr uint32_t kByteRansLow = 1u << 16;
-inline constexpr size_t kMaxByteClasses = 16;
 
 // The frequency of each byte among kByteRansTotal.
 using ByteFrequencies = std::array<uint16_t, 256>;

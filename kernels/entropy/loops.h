@@ -1,5 +1,6 @@
-// The loops behind entropy/bit_pack.h and entropy/byte_rans.h, which are their manuals. What a
-// table is: kernels/page/loops.h. The plane coder's are in kernels/entropy/plane_loops.h.
+// The loops behind entropy/bit_pack.h, entropy/byte_rans.h and entropy/byte_classes.h, which are
+// their manuals. kernels/page/loops.h says what a table is. kernels/entropy/plane_loops.h has the
+// plane coder's.
 #ifndef KVSTOW_KERNELS_ENTROPY_LOOPS_H_
 #define KVSTOW_KERNELS_ENTROPY_LOOPS_H_
 
@@ -15,6 +16,25 @@ struct BitPackLoops {
   void (*unpack)(const uint8_t* packed, size_t count, uint32_t bits, uint8_t* codes);
   static const BitPackLoops& Reference();
   static const BitPackLoops& Best();
+};
+
+inline constexpr size_t kMaxByteClasses = 16;
+
+// A byte that came in a column, and how often.
+struct ByteCount {
+  uint8_t byte;
+  uint16_t count;
+};
+
+// What a byte costs in each class; all classes of a byte are next to each other.
+using ByteCosts = std::array<std::array<uint32_t, kMaxByteClasses>, 256>;
+
+struct ByteClassLoops {
+  // Returns the class below `most` where `entries` cost least, the first of several. Sums are taken
+  // modulo 2^32.
+  uint8_t (*cheapest)(std::span<const ByteCount> entries, const ByteCosts& costs, size_t most);
+  static const ByteClassLoops& Reference();
+  static const ByteClassLoops& Best();
 };
 
 inline constexpr size_t kByteRansLanes = 32;

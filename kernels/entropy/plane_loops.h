@@ -1,5 +1,5 @@
-// The loops of the plane coder (plane_coder.h) over one stream. What a table is:
-// kernels/page/loops.h. Only the plane coder, its tests and its benchmark call them.
+// The loops of the plane coder (plane_coder.h) over one stream. kernels/page/loops.h
+// says what a table is. Only the plane coder, its tests and its benchmark call them.
 //
 // Integers of a stream are [width, stride]: the tokens of a coefficient stand together, the
 // stream's first is a multiple of kRansLanes and so is `stride`. Lane l codes tokens l, l +

@@ -40,7 +40,7 @@ std::string Serialize(const QueryStatistics& queries) {
   return std::move(out).Take();
 }
 
-// One head, [FloatsOfHead(dim)], onto the end of `out`. What is wrong with it, or nothing.
+// Appends one head, [FloatsOfHead(dim)], to `out`. Returns what is wrong with it, or nothing.
 std::string AppendHead(std::span<const float> values, QueryStatistics& out) {
   const size_t dim = out.dim, half = dim / 2;
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {

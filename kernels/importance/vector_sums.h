@@ -18,7 +18,7 @@ struct Vectors {
   const float* operator[](size_t i) const { return x + i * stride; }
 };
 
-// What a table is: kernels/page/loops.h.
+// kernels/page/loops.h says what a table is.
 struct VectorSums {
   // out[i] = x_i . y_i. The y_i stand `y_stride` apart; 0 = the same y for all.
   void (*dot_products)(const Vectors& x, const float* y, size_t y_stride, float* out);

@@ -1,8 +1,8 @@
 // waterfill(bits,first,last,blob): AATC (arXiv 2608.14191), a calibrated transform of each head at
 // a fixed rate.
 //
-//   u = E (x - mean) / sigma: the head's principal components, each over its spread. What the model
-//   feels of an error whitens them (calibration_basis.h); without --model-stats the head's spread
+//   u = E (x - mean) / sigma: the head's principal components, each over its spread. The model's
+//   sensitivity whitens them (calibration_basis.h); without --model-stats the head's spread
 //   s = fp16(max |u|) of a token, q = clip(floor((u / s + 1) 2^(b - 1)), 0, 2^b - 1)
 //   u' = s c_b[q], x' = mean + D (sigma u')
 //

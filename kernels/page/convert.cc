@@ -83,7 +83,7 @@ void Store(DType dtype, const float* values, size_t count, uint8_t* raw) {
                                   raw + done * DTypeBytes(dtype));
 }
 
-// Writes past the caches. What is left over at both ends of 64-byte lines is written as usual.
+// Writes past the caches, but for the parts of 64-byte lines at both ends.
 void Stream(const uint8_t* from, size_t count, uint8_t* to) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d), over = reinterpret_cast<uintptr_t>(to) % lanes;

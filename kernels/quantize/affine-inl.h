@@ -1,4 +1,4 @@
-// What the affine quantizer's loops share, for the files that are compiled once a SIMD target: the
+// The affine quantizer's loops share this, in files that are compiled once a SIMD target: the
 // operations of affine_reference.cc in the same order, no fused multiply-add.
 #if defined(KVSTOW_KERNELS_QUANTIZE_AFFINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVSTOW_KERNELS_QUANTIZE_AFFINE_INL_H_
@@ -24,7 +24,7 @@ struct AffineScale {
   V minimum, step, inverse;
 };
 
-// Of groups with these extremes. Clears `ok` where fp16 cannot hold them.
+// Returns the scales of groups with these extremes. Clears `ok` where fp16 cannot hold them.
 template <class D, class V>
 HWY_INLINE AffineScale<V> ScaleOf(D d, V low, V high, float top, bool& ok) {
   const auto zero = hn::Zero(d);

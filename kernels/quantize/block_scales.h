@@ -61,7 +61,7 @@ struct PowerScale {
   static constexpr int kTopExponent = std::bit_width(static_cast<unsigned>(kMost)) - 1;
 
   static float Put(float top, float, uint8_t* block) {
-    // Both exponents have a bias of 127. What is below 2^-127 has that scale.
+    // Both exponents have a bias of 127. The least scale is 2^-127.
     const int exponent = static_cast<int>(std::bit_cast<uint32_t>(std::abs(top)) >> 23);
     block[0] = static_cast<uint8_t>(std::max(exponent - kTopExponent, 0));
     return std::bit_cast<float>((254u - block[0]) << 23);

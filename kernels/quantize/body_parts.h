@@ -23,7 +23,7 @@ struct BodyPart {
 };
 inline constexpr uint32_t kAllTokens = UINT32_MAX;
 
-// Of a slab of `tokens` tokens.
+// Returns the bytes of the body of a slab of `tokens` tokens.
 size_t BodyBytes(std::span<const BodyPart> parts, uint32_t tokens);
 
 // The least range that holds `wanted`, and that can be cut out of a slab of `tokens` tokens.

@@ -13,7 +13,7 @@
 // of the quantizers that it is made of, in the order of the recipe. A quantizer with fewer levels
 // than its neighbour has empty bodies of the rest.
 //
-// What is made here owns its parts, is immutable and thread-safe.
+// A quantizer that this makes owns its parts, is immutable and thread-safe.
 #ifndef KVSTOW_KERNELS_QUANTIZE_COMBINE_H_
 #define KVSTOW_KERNELS_QUANTIZE_COMBINE_H_
 

@@ -1,5 +1,5 @@
 // The loops behind quantizers. Manuals: affine.h, block.h, codebook.h, dead_zone.h, levels.h,
-// minifloat.h. What a table is: kernels/page/loops.h.
+// minifloat.h. kernels/page/loops.h says what a table is.
 #ifndef KVSTOW_KERNELS_QUANTIZE_LOOPS_H_
 #define KVSTOW_KERNELS_QUANTIZE_LOOPS_H_
 

@@ -30,10 +30,10 @@ struct RawValues {
   const float* signs = nullptr;  // [dim]; null: as they are
 };
 
-// What a quantizer may offer besides: it codes a tile's values straight from the page's type, in
-// one pass. EncodeRaw does LoadFloats and Encode; DecodeRaw does Decode and StoreFloats. Where
-// `raw` has `signs`, a Hadamard transform with them (transform/hadamard.h) stands before Encode and
-// behind Decode.
+// A second interface that a quantizer may have: it codes a tile's values straight from the page's
+// type, in one pass. EncodeRaw does LoadFloats and Encode; DecodeRaw does Decode and StoreFloats.
+// Where `raw` has `signs`, a Hadamard transform with them (transform/hadamard.h) stands before
+// Encode and behind Decode.
 class RawQuantizer {
  public:
   virtual ~RawQuantizer() = default;

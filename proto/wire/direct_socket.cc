@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
+#include "proto/wire/tls_session.h"
 
 namespace kvstow {
 namespace {
@@ -173,6 +175,17 @@ absl::StatusOr<std::pair<DirectSocket, DirectSocket>> DirectSocket::Pair() {
   return std::pair(DirectSocket(ends[0]), DirectSocket(ends[1]));
 }
 
+DirectSocket::DirectSocket(int descriptor) : descriptor_(descriptor) {}
+
+DirectSocket::DirectSocket(DirectSocket&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), tls_(std::move(other.tls_)) {}
+
+DirectSocket& DirectSocket::operator=(DirectSocket&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(tls_, other.tls_);
+  return *this;
+}
+
 DirectSocket::~DirectSocket() {
   if (descriptor_ >= 0) close(descriptor_);
 }
@@ -194,6 +207,39 @@ absl::StatusOr<DirectSocket> DirectSocket::Accept() const {
   return DirectSocket(descriptor);
 }
 
+absl::Status DirectSocket::StartTls(TlsContext& tls, Time deadline, absl::string_view protocol) {
+  auto session = std::make_unique<TlsSession>(tls, descriptor_);
+  if (!protocol.empty()) session->Offer(protocol);
+  for (;;) {
+    KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, session->Handshake());
+    if (step.wait_for == 0) break;
+    KVSTOW_RETURN_IF_ERROR(WaitFor(descriptor_, step.wait_for, deadline));
+  }
+  tls_ = std::move(session);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> DirectSocket::peer_names() const {
+  return tls_ == nullptr ? std::vector<std::string>() : tls_->peer_names();
+}
+
+absl::Status DirectSocket::SendTls(std::span<const uint8_t> bytes, Time deadline) const {
+  while (!bytes.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, tls_->Write(bytes));
+    if (step.wait_for != 0) KVSTOW_RETURN_IF_ERROR(WaitFor(descriptor_, step.wait_for, deadline));
+    bytes = bytes.subspan(step.bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectSocket::FlushTls(Time deadline) const {
+  for (;;) {
+    KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, tls_->Flush());
+    if (step.wait_for == 0) return absl::OkStatus();
+    KVSTOW_RETURN_IF_ERROR(WaitFor(descriptor_, step.wait_for, deadline));
+  }
+}
+
 absl::Status DirectSocket::Send(const google::protobuf::MessageLite& message,
                                 std::span<const SharedBytes> payload, uint64_t more,
                                 Time deadline) const {
@@ -203,6 +249,15 @@ absl::Status DirectSocket::Send(const google::protobuf::MessageLite& message,
         "a message of ", bytes.size(), " bytes does not fit into ", kMaxDirectMessageBytes));
   }
   Head head{.message_bytes = static_cast<uint32_t>(bytes.size()), .payload_bytes = more};
+  if (tls_ != nullptr) {
+    for (const SharedBytes& part : payload) head.payload_bytes += part.size();
+    bytes.insert(0, reinterpret_cast<const char*>(&head), sizeof(head));
+    KVSTOW_RETURN_IF_ERROR(SendTls(AsBytes(bytes), deadline));
+    for (const SharedBytes& part : payload) {
+      KVSTOW_RETURN_IF_ERROR(SendTls(part.span(), deadline));
+    }
+    return FlushTls(deadline);
+  }
   std::vector<iovec> parts = {{&head, sizeof(head)}, {bytes.data(), bytes.size()}};
   for (const SharedBytes& part : payload) {
     head.payload_bytes += part.size();
@@ -215,6 +270,10 @@ absl::Status DirectSocket::Send(const google::protobuf::MessageLite& message,
 }
 
 absl::Status DirectSocket::SendBytes(std::span<const uint8_t> bytes, Time deadline) const {
+  if (tls_ != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(SendTls(bytes, deadline));
+    return FlushTls(deadline);
+  }
   iovec part{const_cast<uint8_t*>(bytes.data()), bytes.size()};
   msghdr all{};
   all.msg_iov = &part;
@@ -223,6 +282,7 @@ absl::Status DirectSocket::SendBytes(std::span<const uint8_t> bytes, Time deadli
 }
 
 absl::Status DirectSocket::WaitForFrame(Time deadline) const {
+  if (tls_ != nullptr && tls_->pending()) return absl::OkStatus();
   return WaitFor(descriptor_, POLLIN, deadline);
 }
 
@@ -245,6 +305,11 @@ absl::Status DirectSocket::ReceiveFrame(google::protobuf::MessageLite& message,
 }
 
 absl::Status DirectSocket::Receive(std::span<uint8_t> bytes, Time deadline) const {
+  while (tls_ != nullptr && !bytes.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, tls_->Read(bytes));
+    if (step.wait_for != 0) KVSTOW_RETURN_IF_ERROR(WaitFor(descriptor_, step.wait_for, deadline));
+    bytes = bytes.subspan(step.bytes);
+  }
   while (!bytes.empty()) {
     const ssize_t came = recv(descriptor_, bytes.data(), bytes.size(), 0);
     if (came > 0) {
@@ -272,6 +337,7 @@ absl::Status DirectSocket::Skip(uint64_t bytes, Time deadline) const {
 
 bool DirectSocket::Quiet() const {
   uint8_t byte = 0;
+  if (tls_ != nullptr && tls_->pending()) return false;
   return recv(descriptor_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 

@@ -34,6 +34,19 @@ struct PeerFacts {
   std::optional<uid_t> uid;  // of the process behind a UNIX socket
 };
 
+// An operator belongs to no tenant, and sees the spaces of all.
+inline bool IsOperator(const Caller& caller) {
+  return caller.role == Role::kAdmin && caller.tenant.empty();
+}
+// Returns the caller, or for an operator who names a tenant, one who meets that tenant's spaces.
+inline Caller Meant(const Caller& caller, const std::string& tenant) {
+  Caller out = caller;
+  if (IsOperator(caller)) out.tenant = tenant;
+  return out;
+}
+// Returns the number under which the tenant's leases are kept: nobody else's calls touch them.
+uint64_t HolderOf(const Caller& caller);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_SERVICE_ACCESS_CALLER_H_

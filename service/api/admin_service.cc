@@ -1,6 +1,8 @@
 #include "service/api/admin_service.h"
 
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/mutex.h"
 #include "kvstow/v1/admin.grpc.pb.h"
@@ -15,9 +17,13 @@ using grpc::ServerUnaryReactor;
 // Progress of Verify: the latest that was told goes out as soon as the one before it is written.
 class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
  public:
-  VerifyStream(AdminOperator& op, WorkerPool& workers, const v1::VerifyRequest& request) {
-    workers.Submit([this, &op, &request] {
-      End(op.Verify(request, [this](const v1::VerifyProgress& p) { return Tell(p); }));
+  VerifyStream(AdminOperator& op, WorkerPool& workers, const v1::VerifyRequest& request,
+               std::function<void(const absl::Status&)> done) {
+    workers.Submit([this, &op, &request, done = std::move(done)] {
+      const absl::Status status =
+          op.Verify(request, [this](const v1::VerifyProgress& p) { return Tell(p); });
+      done(status);
+      End(status);
     });
   }
   explicit VerifyStream(const absl::Status& refused) { Finish(ToGrpc(refused)); }
@@ -100,62 +106,83 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(AdminOperator& op, Metrics& metrics, AdminLanes lanes)
-      : op_(op), metrics_(metrics), lanes_(lanes) {}
+  AdminService(Gate& gate, const AdminParts& parts, AdminLanes lanes)
+      : gate_(gate), op_(parts.op), quotas_(parts.quotas), drain_(parts.drain), lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
                              v1::StatusResponse* out) override {
-    return Reply(c, metrics_, [=, this] { return op_.Status(*in, *out); });
+    return Reply(gate_, RightOf("/kvstow.v1.Admin/Status"), c, *in,
+                 [=, this](const CallerPtr&) { return op_.Status(*in, *out); });
   }
   grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(CallbackServerContext* c,
                                                        const v1::VerifyRequest* in) override {
-    if (const absl::Status s = CheckDeadline(*c, metrics_); !s.ok()) return new VerifyStream(s);
-    return new VerifyStream(op_, lanes_.verify, *in);
+    const Right& right = RightOf("/kvstow.v1.Admin/Verify");
+    const absl::StatusOr<CallerPtr> caller = gate_.Enter(*c, right);
+    if (!caller.ok()) return new VerifyStream(caller.status());
+    return new VerifyStream(op_, lanes_.verify, *in,
+                            [this, &right, caller = *caller, in](const absl::Status& result) {
+                              gate_.Leave(*caller, right, *in, result);
+                            });
   }
   ServerUnaryReactor* SamplePages(CallbackServerContext* c, const v1::SamplePagesRequest* in,
                                   v1::SamplePagesResponse* out) override {
-    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.SamplePages(*in, *out); });
+    return ReplyFrom(lanes_.quick, gate_, RightOf("/kvstow.v1.Admin/SamplePages"), c, *in,
+                     [=, this](const CallerPtr&) { return op_.SamplePages(*in, *out); });
   }
   ServerUnaryReactor* Ages(CallbackServerContext* c, const v1::AgesRequest* in,
                            v1::AgesResponse* out) override {
-    return ReplyFrom(lanes_.quick, c, metrics_, [=, this] { return op_.Ages(*in, *out); });
+    return ReplyFrom(lanes_.quick, gate_, RightOf("/kvstow.v1.Admin/Ages"), c, *in,
+                     [=, this](const CallerPtr&) { return op_.Ages(*in, *out); });
   }
   ServerUnaryReactor* Activity(CallbackServerContext* c, const v1::ActivityRequest* in,
                                v1::ActivityResponse* out) override {
-    return Reply(c, metrics_, [=, this] { return op_.Activity(*in, *out); });
+    return Reply(gate_, RightOf("/kvstow.v1.Admin/Activity"), c, *in,
+                 [=, this](const CallerPtr&) { return op_.Activity(*in, *out); });
   }
   ServerUnaryReactor* Evict(CallbackServerContext* c, const v1::EvictRequest* in,
                             v1::EvictResponse* out) override {
-    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Evict(*in, *out); });
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/Evict"), c, *in,
+                     [=, this](const CallerPtr&) { return op_.Evict(*in, *out); });
   }
   ServerUnaryReactor* SetBudget(CallbackServerContext* c, const v1::SetBudgetRequest* in,
                                 v1::SetBudgetResponse* out) override {
-    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.SetBudget(*in, *out); });
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/SetBudget"), c, *in,
+                     [=, this](const CallerPtr&) { return op_.SetBudget(*in, *out); });
   }
   ServerUnaryReactor* Flush(CallbackServerContext* c, const v1::FlushRequest* in,
                             v1::FlushResponse* out) override {
-    return ReplyFrom(lanes_.evict, c, metrics_, [=, this] { return op_.Flush(*in, *out); });
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/Flush"), c, *in,
+                     [=, this](const CallerPtr&) { return op_.Flush(*in, *out); });
   }
-  ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest*,
-                            v1::DrainResponse*) override {
-    return NotServed(c, "Drain (send SIGTERM instead)");
+  ServerUnaryReactor* Drain(CallbackServerContext* c, const v1::DrainRequest* in,
+                            v1::DrainResponse* out) override {
+    return ReplyFrom(lanes_.drain, gate_, RightOf("/kvstow.v1.Admin/Drain"), c, *in,
+                     [=, this](const CallerPtr&) { return drain_.Run(*in, *out); });
   }
-  ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest*,
-                               v1::SetQuotaResponse*) override {
-    return NotServed(c, "SetQuota");
+  ServerUnaryReactor* SetQuota(CallbackServerContext* c, const v1::SetQuotaRequest* in,
+                               v1::SetQuotaResponse* out) override {
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/SetQuota"), c, *in,
+                     [=, this](const CallerPtr&) { return quotas_.SetQuota(*in, *out); });
+  }
+  ServerUnaryReactor* Tenants(CallbackServerContext* c, const v1::TenantsRequest* in,
+                              v1::TenantsResponse* out) override {
+    return Reply(gate_, RightOf("/kvstow.v1.Admin/Tenants"), c, *in,
+                 [=, this](const CallerPtr&) { return quotas_.Tenants(*in, *out); });
   }
 
  private:
+  Gate& gate_;
   AdminOperator& op_;
-  Metrics& metrics_;
+  QuotaOperator& quotas_;
+  kvstow::Drain& drain_;
   AdminLanes lanes_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
+std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, const AdminParts& parts,
                                                 AdminLanes lanes) {
-  return std::make_unique<AdminService>(op, metrics, lanes);
+  return std::make_unique<AdminService>(gate, parts, lanes);
 }
 
 }  // namespace kvstow

@@ -1,5 +1,5 @@
-// kvstow.v1.Admin as gRPC calls it. Each method hands over to AdminOperator; Drain and SetQuota
-// fail with UNIMPLEMENTED. The arguments outlive the service.
+// kvstow.v1.Admin as gRPC calls it. Each method hands over to an operator. The arguments outlive
+// the service.
 #ifndef KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 #define KVSTOW_SERVICE_API_ADMIN_SERVICE_H_
 
@@ -7,8 +7,10 @@
 
 #include <memory>
 
+#include "service/api/gate.h"
 #include "service/operators/admin_operator.h"
-#include "service/ops/metrics.h"
+#include "service/operators/drain.h"
+#include "service/operators/quota_operator.h"
 #include "service/ops/worker_pool.h"
 
 namespace kvstow {
@@ -17,10 +19,17 @@ namespace kvstow {
 struct AdminLanes {
   WorkerPool& quick;
   WorkerPool& verify;
-  WorkerPool& evict;  // and budgets, and flushes: calls that move bytes
+  WorkerPool& evict;  // and budgets, quotas and flushes: calls that move bytes
+  WorkerPool& drain;
 };
 
-std::unique_ptr<grpc::Service> MakeAdminService(AdminOperator& op, Metrics& metrics,
+struct AdminParts {
+  AdminOperator& op;
+  QuotaOperator& quotas;
+  Drain& drain;
+};
+
+std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, const AdminParts& parts,
                                                 AdminLanes lanes);
 
 }  // namespace kvstow

@@ -17,12 +17,14 @@ constexpr std::chrono::seconds kPushback{1};  // about what a blob takes to come
 
 class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrationRequest> {
  public:
-  CalibrationStream(Calibrations& calibrations, Metrics& metrics, WorkerPool& workers,
+  CalibrationStream(Calibrations& calibrations, Gate& gate, WorkerPool& workers,
                     grpc::CallbackServerContext* context, v1::SendCalibrationResponse* out)
-      : calibrations_(calibrations), workers_(workers), out_(*out) {
-    absl::Status status = CheckDeadline(*context, metrics);
+      : calibrations_(calibrations), gate_(gate), workers_(workers), out_(*out) {
+    auto caller = gate.Enter(*context, kRight);
+    absl::Status status = caller.status();
+    if (status.ok()) caller_ = *std::move(caller);
     if (status.ok() && !(sending_ = calibrations_.BeginSending())) {
-      metrics.CountRefusedCall("calibration_memory");
+      gate.metrics().CountRefusedCall("calibration_memory");
       status = absl::ResourceExhaustedError("others send calibrations now: try again later");
       AddPushback(*context, status, kPushback);
     }
@@ -39,7 +41,11 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      workers_.Submit([this] { Finish(ToGrpc(Take())); });
+      workers_.Submit([this] {
+        const absl::Status status = Take();
+        gate_.Leave(*caller_, kRight, out_, status);
+        Finish(ToGrpc(status));
+      });
     } else if (in_.data().size() > Calibrations::kMaxBlobBytes - blob_.size()) {
       Finish(ToGrpc(absl::ResourceExhaustedError(
           absl::StrCat("a calibration of more than ", Calibrations::kMaxBlobBytes, " bytes"))));
@@ -58,7 +64,11 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
     return absl::OkStatus();
   }
 
+  static constexpr const Right& kRight = RightOf("/kvstow.v1.KvCache/SendCalibration");
+
   Calibrations& calibrations_;
+  Gate& gate_;
+  CallerPtr caller_;
   WorkerPool& workers_;
   v1::SendCalibrationResponse& out_;
   bool sending_ = false;
@@ -69,9 +79,9 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
 }  // namespace
 
 grpc::ServerReadReactor<v1::SendCalibrationRequest>* NewCalibrationStream(
-    Calibrations& calibrations, Metrics& metrics, WorkerPool& workers,
+    Calibrations& calibrations, Gate& gate, WorkerPool& workers,
     grpc::CallbackServerContext* context, v1::SendCalibrationResponse* out) {
-  return new CalibrationStream(calibrations, metrics, workers, context, out);
+  return new CalibrationStream(calibrations, gate, workers, context, out);
 }
 
 }  // namespace kvstow

@@ -52,10 +52,12 @@ class CallNote final : public Interceptor {
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       const auto code = static_cast<absl::StatusCode>(methods->GetSendStatus().error_code());
       const absl::string_view name = method_.substr(method_.rfind('/') + 1);
-      // Clients ask in this way whether there is a space.
-      const bool no_space = name == "OpenSpace" && code == absl::StatusCode::kNotFound;
+      // Clients ask in this way whether there is a space, or a way of pages beside gRPC.
+      const bool not_there =
+          absl::StartsWith(name, "Open") &&
+          (code == absl::StatusCode::kNotFound || code == absl::StatusCode::kUnimplemented);
       const Time now = Clock::Real().Now();
-      calls_.Note(name, space_, no_space ? "OK" : absl::StatusCodeToString(code), now - begin_,
+      calls_.Note(name, space_, not_there ? "OK" : absl::StatusCodeToString(code), now - begin_,
                   now);
     }
     methods->Proceed();

@@ -38,95 +38,112 @@ class LookupCall final : public ServerUnaryReactor {
 
 class KvCacheService final : public UnaryMethods<RawMethods> {
  public:
-  KvCacheService(KvOperator& op, Calibrations& calibrations, StreamParts& streams,
+  KvCacheService(Gate& gate, KvOperator& op, Calibrations& calibrations, StreamParts& streams,
                  WorkerPool& workers)
-      : op_(op), calibrations_(calibrations), streams_(streams), workers_(workers) {}
+      : gate_(gate), op_(op), calibrations_(calibrations), streams_(streams), workers_(workers) {}
 
-  RawReactor* Put(CallbackServerContext* c) override { return NewPutStream(streams_, c); }
-  RawReactor* Get(CallbackServerContext* c) override { return NewGetStream(streams_, c); }
+  RawReactor* Put(CallbackServerContext* c) override {
+    return NewPutStream(streams_, c, gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Put")));
+  }
+  RawReactor* Get(CallbackServerContext* c) override {
+    return NewGetStream(streams_, c, gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Get")));
+  }
 
   ServerUnaryReactor* OpenSpace(CallbackServerContext* c, const v1::OpenSpaceRequest* in,
                                 v1::OpenSpaceResponse* out) override {
-    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.OpenSpace(*in, *out); });
+    return ReplyFrom(
+        workers_, gate_, RightOf("/kvstow.v1.KvCache/OpenSpace"), c, *in,
+        [=, this](const CallerPtr& caller) { return op_.OpenSpace(*caller, *in, *out); });
   }
   grpc::ServerReadReactor<v1::SendCalibrationRequest>* SendCalibration(
       CallbackServerContext* c, v1::SendCalibrationResponse* out) override {
-    return NewCalibrationStream(calibrations_, metrics(), workers_, c, out);
+    return NewCalibrationStream(calibrations_, gate_, workers_, c, out);
   }
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
-    absl::Status status = CheckDeadline(*c, metrics());
-    if (status.ok()) status = AnswerLookup(*in, *out);
+    const absl::StatusOr<CallerPtr> caller = gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Lookup"));
+    const absl::Status status = caller.ok() ? AnswerLookup(**caller, *in, *out) : caller.status();
     return new LookupCall(op_, status);
   }
   ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
                                       const v1::ReportAttentionRequest* in,
                                       v1::ReportAttentionResponse* out) override {
-    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.ReportAttention(*in, *out); });
+    return ReplyFrom(
+        workers_, gate_, RightOf("/kvstow.v1.KvCache/ReportAttention"), c, *in,
+        [=, this](const CallerPtr& caller) { return op_.ReportAttention(*caller, *in, *out); });
   }
-  ServerUnaryReactor* OpenLocal(CallbackServerContext* c, const v1::OpenLocalRequest*,
+  ServerUnaryReactor* OpenLocal(CallbackServerContext* c, const v1::OpenLocalRequest* in,
                                 v1::OpenLocalResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return TellLocal(*out); });
+    return Reply(gate_, RightOf("/kvstow.v1.KvCache/OpenLocal"), c, *in,
+                 [=, this](const CallerPtr& caller) { return TellLocal(caller, *out); });
   }
-  ServerUnaryReactor* OpenDirect(CallbackServerContext* c, const v1::OpenDirectRequest*,
+  ServerUnaryReactor* OpenDirect(CallbackServerContext* c, const v1::OpenDirectRequest* in,
                                  v1::OpenDirectResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return TellDirect(*out); });
+    return Reply(gate_, RightOf("/kvstow.v1.KvCache/OpenDirect"), c, *in,
+                 [=, this](const CallerPtr& caller) { return TellDirect(caller, *out); });
   }
   ServerUnaryReactor* Release(CallbackServerContext* c, const v1::ReleaseRequest* in,
                               v1::ReleaseResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return op_.Release(*in, *out); });
+    return Reply(gate_, RightOf("/kvstow.v1.KvCache/Release"), c, *in,
+                 [=, this](const CallerPtr& caller) { return op_.Release(*caller, *in, *out); });
   }
   ServerUnaryReactor* Pin(CallbackServerContext* c, const v1::PinRequest* in,
                           v1::PinResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return op_.Pin(*in, *out); });
+    return Reply(gate_, RightOf("/kvstow.v1.KvCache/Pin"), c, *in,
+                 [=, this](const CallerPtr& caller) { return op_.Pin(*caller, *in, *out); });
   }
   ServerUnaryReactor* Delete(CallbackServerContext* c, const v1::DeleteRequest* in,
                              v1::DeleteResponse* out) override {
-    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.Delete(*in, *out); });
+    return ReplyFrom(workers_, gate_, RightOf("/kvstow.v1.KvCache/Delete"), c, *in,
+                     [=, this](const CallerPtr& caller) { return op_.Delete(*caller, *in, *out); });
   }
   ServerUnaryReactor* DropSpace(CallbackServerContext* c, const v1::DropSpaceRequest* in,
                                 v1::DropSpaceResponse* out) override {
-    return ReplyFrom(workers_, c, metrics(), [=, this] { return op_.DropSpace(*in, *out); });
+    return ReplyFrom(
+        workers_, gate_, RightOf("/kvstow.v1.KvCache/DropSpace"), c, *in,
+        [=, this](const CallerPtr& caller) { return op_.DropSpace(*caller, *in, *out); });
   }
   ServerUnaryReactor* Usage(CallbackServerContext* c, const v1::UsageRequest* in,
                             v1::UsageResponse* out) override {
-    return Reply(c, metrics(), [=, this] { return op_.Usage(*in, *out); });
+    return Reply(gate_, RightOf("/kvstow.v1.KvCache/Usage"), c, *in,
+                 [=, this](const CallerPtr& caller) { return op_.Usage(*caller, *in, *out); });
   }
 
  private:
-  Metrics& metrics() { return streams_.metrics; }
-
-  absl::Status AnswerLookup(const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
+  absl::Status AnswerLookup(const Caller& caller, const grpc::ByteBuffer& in,
+                            grpc::ByteBuffer& out) {
     grpc::Slice message;
     if (!in.DumpToSingleSlice(&message).ok()) {
       return absl::InvalidArgumentError("the message cannot be read");
     }
     KVSTOW_ASSIGN_OR_RETURN(const LookupQuery query, ReadLookupRequest(message));
-    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(query));
+    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(caller, query));
     const grpc::Slice answer = WriteLookupResponse(match);
     out = grpc::ByteBuffer(&answer, 1);
     return absl::OkStatus();
   }
 
-  absl::Status TellDirect(v1::OpenDirectResponse& out) {
+  absl::Status TellDirect(const CallerPtr& caller, v1::OpenDirectResponse& out) {
     if (streams_.direct == nullptr) {
       return absl::UnimplementedError(
           "this server takes no direct connections: start it with --direct-listen");
     }
     out.set_port(streams_.direct->port());
+    if (gate_.access().has_identities()) out.set_ticket(streams_.direct->NewTicket(caller));
     return absl::OkStatus();
   }
 
-  absl::Status TellLocal(v1::OpenLocalResponse& out) {
+  absl::Status TellLocal(const CallerPtr& caller, v1::OpenLocalResponse& out) {
     if (streams_.local == nullptr) {
       return absl::UnimplementedError(
           "this server shares no memory with workers: start it with --local-socket");
     }
     out.set_socket(streams_.local->socket());
-    out.set_token(streams_.local->NewToken());
+    out.set_token(streams_.local->NewToken(caller));
     return absl::OkStatus();
   }
 
+  Gate& gate_;
   KvOperator& op_;
   Calibrations& calibrations_;
   StreamParts& streams_;
@@ -135,9 +152,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, Calibrations& calibrations,
-                                                  StreamParts& streams, WorkerPool& workers) {
-  return std::make_unique<KvCacheService>(op, calibrations, streams, workers);
+std::unique_ptr<grpc::Service> MakeKvCacheService(Gate& gate, KvOperator& op,
+                                                  Calibrations& calibrations, StreamParts& streams,
+                                                  WorkerPool& workers) {
+  return std::make_unique<KvCacheService>(gate, op, calibrations, streams, workers);
 }
 
 }  // namespace kvstow

@@ -10,6 +10,7 @@
 
 #include <memory>
 
+#include "service/api/gate.h"
 #include "service/operators/kv_operator.h"
 #include "service/ops/worker_pool.h"
 #include "service/spaces/calibrations.h"
@@ -17,8 +18,9 @@
 
 namespace kvstow {
 
-std::unique_ptr<grpc::Service> MakeKvCacheService(KvOperator& op, Calibrations& calibrations,
-                                                  StreamParts& streams, WorkerPool& workers);
+std::unique_ptr<grpc::Service> MakeKvCacheService(Gate& gate, KvOperator& op,
+                                                  Calibrations& calibrations, StreamParts& streams,
+                                                  WorkerPool& workers);
 
 }  // namespace kvstow
 

@@ -1,6 +1,6 @@
-// Answers a unary call: checks its deadline, does the work, finishes with its status.
+// Answers a unary call: lets the caller in (gate.h), does the work, finishes with its status.
 //
-// `work` takes nothing and returns absl::Status; request and response live until the call is
+// `work` takes the caller and returns absl::Status; request and response live until the call is
 // finished.
 #ifndef KVSTOW_SERVICE_API_UNARY_H_
 #define KVSTOW_SERVICE_API_UNARY_H_
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "service/api/gate.h"
 #include "service/ops/worker_pool.h"
 #include "service/spaces/messages.h"
 #include "service/transports/streams.h"
@@ -19,32 +20,37 @@ namespace kvstow {
 
 // Runs `work` on the calling thread, which is gRPC's: only for work that never waits.
 template <typename Work>
-grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, Metrics& metrics, Work work) {
+grpc::ServerUnaryReactor* Reply(Gate& gate, const Right& right,
+                                grpc::CallbackServerContext* context,
+                                const google::protobuf::Message& request, Work work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::Status status = CheckDeadline(*context, metrics);
-  if (status.ok()) status = work();
+  const absl::StatusOr<CallerPtr> caller = gate.Enter(*context, right);
+  absl::Status status = caller.status();
+  if (status.ok()) {
+    status = work(*caller);
+    gate.Leave(**caller, right, request, status);
+  }
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
 // Runs `work` on a worker thread.
 template <typename Work>
-grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, grpc::CallbackServerContext* context,
-                                    Metrics& metrics, Work work) {
+grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, Gate& gate, const Right& right,
+                                    grpc::CallbackServerContext* context,
+                                    const google::protobuf::Message& request, Work work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (const absl::Status s = CheckDeadline(*context, metrics); !s.ok()) {
-    reactor->Finish(ToGrpc(s));
-  } else {
-    workers.Submit([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  absl::StatusOr<CallerPtr> caller = gate.Enter(*context, right);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpc(caller.status()));
+    return reactor;
   }
-  return reactor;
-}
-
-// Answers methods of a later version: fails with UNIMPLEMENTED.
-inline grpc::ServerUnaryReactor* NotServed(grpc::CallbackServerContext* context, const char* what) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(
-      absl::UnimplementedError(absl::StrCat(what, " is not served by this version of kvstowd"))));
+  workers.Submit(
+      [reactor, &gate, &right, &request, caller = *std::move(caller), work = std::move(work)] {
+        const absl::Status status = work(caller);
+        gate.Leave(*caller, right, request, status);
+        reactor->Finish(ToGrpc(status));
+      });
   return reactor;
 }
 

@@ -1,4 +1,4 @@
-// What the publisher of KV events has said, and what it says to those who come late.
+// The log of KV events: what the publisher has said, and what it says to those who come late.
 //
 // The log turns changes of pages into numbered batches. It keeps the last batches, and the hashes
 // of all pages as those who heard every batch know them. From both it answers replays:

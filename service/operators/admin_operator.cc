@@ -41,7 +41,8 @@ absl::Status AdminOperator::SamplePages(const v1::SamplePagesRequest& in,
     return absl::InvalidArgumentError(
         absl::StrCat("max_pages is ", in.max_pages(), ": ask for 1 to ", kMaxSampledPages));
   }
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(Caller{.tenant = in.tenant()}, in.space()));
   std::vector<PageName> pages = store_.residency().Pages(space->id);
   std::ranges::sort(pages, {}, &PageName::key);
   const size_t taken = std::min<size_t>(in.max_pages(), pages.size());
@@ -53,7 +54,8 @@ absl::Status AdminOperator::SamplePages(const v1::SamplePagesRequest& in,
 absl::Status AdminOperator::Ages(const v1::AgesRequest& in, v1::AgesResponse& out) {
   SpaceId only = 0;
   if (!in.space().empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                            spaces_.Find(Caller{.tenant = in.tenant()}, in.space()));
     only = space->id;
   }
   const uint64_t pages = store_.residency().Usage(only).pages;
@@ -94,7 +96,8 @@ absl::Status AdminOperator::Verify(const v1::VerifyRequest& in,
   constexpr Duration kTellEvery = std::chrono::milliseconds(500);
   SpaceId only = 0;
   if (!in.space().empty()) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+    KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                            spaces_.Find(Caller{.tenant = in.tenant()}, in.space()));
     only = space->id;
   }
   const std::vector<PageName> pages = store_.residency().Pages(only);

@@ -1,6 +1,7 @@
 // AdminOperator: the work of the calls of kvstow.v1.Admin.
 //
 // It takes a request and gives a response and a status, without gRPC, so tests can run it alone.
+// The transport has checked that the caller is an admin: these calls see every tenant's spaces.
 // Calls that may touch the disk (`blocking` below) belong on a worker thread; the others answer
 // from RAM. Thread-safe. Responses are empty when they are handed in.
 #ifndef KVSTOW_SERVICE_OPERATORS_ADMIN_OPERATOR_H_
@@ -60,6 +61,8 @@ class AdminOperator {
 
   // The server calls this when it begins and when it ends to serve.
   void SetReady(bool ready, Duration from_start);
+  // Says whether the server takes everything: see Drain.
+  void SetServing(bool serving) { ready_ = serving; }
   bool ready() const { return ready_; }
 
  private:

@@ -29,6 +29,19 @@ absl::Status CheckKeys(const Keys& keys) {
   return absl::OkStatus();
 }
 
+void Add(const StoreUsage& part, StoreUsage& sum) {
+  for (size_t t = 0; t < sum.tiers.size(); ++t) {
+    sum.tiers[t].encoded_bytes += part.tiers[t].encoded_bytes;
+    sum.tiers[t].raw_bytes += part.tiers[t].raw_bytes;
+    sum.tiers[t].pages += part.tiers[t].pages;
+    sum.tiers[t].segments += part.tiers[t].segments;
+  }
+  sum.pages += part.pages;
+  sum.raw_bytes += part.raw_bytes;
+  sum.encoded_bytes += part.encoded_bytes;
+  sum.pinned_pages += part.pinned_pages;
+}
+
 // Returns the pages of a prompt as LiveReuse knows them.
 std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_view> keys) {
   constexpr uint64_t kOddConstant = 0x9e3779b97f4a7c15;  // spaces share no pages
@@ -54,7 +67,8 @@ void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
 
 }  // namespace
 
-absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out) {
+absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequest& in,
+                                   v1::OpenSpaceResponse& out) {
   SpaceToOpen request{.name = in.space(), .spec = {}, .recipe = in.recipe(), .fidelity = {}};
   if (in.has_spec()) {
     KVSTOW_ASSIGN_OR_RETURN(request.spec, FromProto(in.spec()));
@@ -67,9 +81,10 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
                                                    sizeof(CalibrationId)));
   }
   request.queries = HexOf(AsBytes(in.queries()));
-  absl::StatusOr<Spaces::Opened> result = spaces_.Open(request);
-  if (absl::IsResourceExhausted(result.status()) && DropIdleSpaces(Duration(0), 1) > 0) {
-    result = spaces_.Open(request);
+  absl::StatusOr<Spaces::Opened> result = spaces_.Open(caller, request);
+  if (absl::IsResourceExhausted(result.status()) &&
+      DropIdleSpaces(Duration(0), 1, &caller.tenant) > 0) {
+    result = spaces_.Open(caller, request);
   }
   KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, std::move(result));
   const Space& space = *opened.space;
@@ -86,19 +101,21 @@ absl::Status KvOperator::OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpace
   return absl::OkStatus();
 }
 
-absl::StatusOr<PrefixMatch> KvOperator::Lookup(const LookupQuery& query) {
+absl::StatusOr<PrefixMatch> KvOperator::Lookup(const Caller& caller, const LookupQuery& query) {
   const Time begin = Clock::Real().Now();
-  absl::StatusOr<PrefixMatch> match = Find(query);
+  absl::StatusOr<PrefixMatch> match = Find(caller, query);
   const Time end = Clock::Real().Now();
   metrics_.calls().Note("Lookup", query.space, absl::StatusCodeToString(match.status().code()),
                         end - begin, end);
   return match;
 }
 
-absl::StatusOr<PrefixMatch> KvOperator::Find(const LookupQuery& query) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(query.space, query.fingerprint));
+absl::StatusOr<PrefixMatch> KvOperator::Find(const Caller& caller, const LookupQuery& query) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(caller, query.space, query.fingerprint, SpaceUse::kRead));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(query.keys));
-  PrefixMatch match = store_.residency().Lookup(space->id, query.keys, query.lease);
+  PrefixMatch match =
+      store_.residency().Lookup(space->id, query.keys, query.lease, HolderOf(caller));
   metrics_.CountLookup(query.keys.size(), match.pages.size(), match.tokens());
   space->counters->lookup_keys += query.keys.size();
   space->counters->lookup_hit_keys += match.pages.size();
@@ -127,23 +144,26 @@ void KvOperator::RecordPrompts() {
   for (const Prompt& prompt : prompts) reuse_.Record(prompt.pages, prompt.raw_bytes, prompt.time);
 }
 
-absl::Status KvOperator::ReportAttention(const v1::ReportAttentionRequest& in,
+absl::Status KvOperator::ReportAttention(const Caller& caller, const v1::ReportAttentionRequest& in,
                                          v1::ReportAttentionResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(caller, in.space(), in.fingerprint(), SpaceUse::kWrite));
   for (const v1::PageAttention& report : in.pages()) {
     *out.add_results() = reports_.Take(*space, report);
   }
   return absl::OkStatus();
 }
 
-absl::Status KvOperator::Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out) {
-  out.set_found(in.renew() ? store_.residency().Renew(in.lease())
-                           : store_.residency().Release(in.lease()));
+absl::Status KvOperator::Release(const Caller& caller, const v1::ReleaseRequest& in,
+                                 v1::ReleaseResponse& out) {
+  const NamedLease lease(in.lease(), HolderOf(caller));
+  out.set_found(in.renew() ? store_.residency().Renew(lease) : store_.residency().Release(lease));
   return absl::OkStatus();
 }
 
-absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+absl::Status KvOperator::Pin(const Caller& caller, const v1::PinRequest& in, v1::PinResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(caller, in.space(), in.fingerprint(), SpaceUse::kWrite));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
     const absl::Status s = store_.residency().Pin({.space = space->id, .key = key}, !in.unpin());
@@ -153,8 +173,10 @@ absl::Status KvOperator::Pin(const v1::PinRequest& in, v1::PinResponse& out) {
   return absl::OkStatus();
 }
 
-absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+absl::Status KvOperator::Delete(const Caller& caller, const v1::DeleteRequest& in,
+                                v1::DeleteResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(caller, in.space(), in.fingerprint(), SpaceUse::kWrite));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
     const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
@@ -169,8 +191,14 @@ absl::Status KvOperator::Delete(const v1::DeleteRequest& in, v1::DeleteResponse&
   return absl::OkStatus();
 }
 
-absl::Status KvOperator::DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space(), in.fingerprint()));
+absl::Status KvOperator::DropSpace(const Caller& caller, const v1::DropSpaceRequest& in,
+                                   v1::DropSpaceResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space,
+                          spaces_.Find(caller, in.space(), in.fingerprint(), SpaceUse::kWrite));
+  if (space->tenant != caller.tenant) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("space '", space->name, "' is another tenant's, who alone may drop it"));
+  }
   out.set_pages(store_.residency().Usage(space->id).pages);
   return Drop(*space);
 }
@@ -182,12 +210,12 @@ absl::Status KvOperator::Drop(const Space& space) {
   return store_.DropSpace(space.id);
 }
 
-size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
+size_t KvOperator::DropIdleSpaces(Duration idle, size_t most, const std::string* tenant) {
   size_t dropped = 0;
-  for (const auto& space : spaces_.IdlePrivate(idle)) {
+  for (const auto& space : spaces_.IdlePrivate(idle, tenant)) {
     if (dropped == most) break;
     if (store_.residency().Usage(space->id).pages > 0) {
-      (void)spaces_.Find(space->name);  // the next look comes when it has been idle once more
+      spaces_.Touch(*space);  // the next look comes when it has been idle once more
       continue;
     }
     const absl::Status status = Drop(*space);
@@ -198,28 +226,45 @@ size_t KvOperator::DropIdleSpaces(Duration idle, size_t most) {
   return dropped;
 }
 
-absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& out) {
+// Rows of the spaces that the caller meets, and their sum.
+void KvOperator::TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResponse& out) {
+  for (const auto& space : spaces_.All()) {
+    if (!IsOperator(caller) && !spaces_.Finds(caller, *space)) continue;
+    const StoreUsage part = store_.residency().Usage(space->id);
+    Add(part, sum);
+    v1::SpaceUsage& row = *out.add_spaces();
+    row.set_space(space->name);
+    row.set_tenant(space->tenant);
+    ToProto(space->spec, *row.mutable_spec());
+    row.set_recipe(space->recipe);
+    row.set_fidelity(FidelityToProto(space->promise.fidelity));
+    row.set_pages(part.pages);
+    row.set_raw_bytes(part.raw_bytes);
+    row.set_encoded_bytes(part.encoded_bytes);
+    row.set_lookup_keys(space->counters->lookup_keys);
+    row.set_lookup_hit_keys(space->counters->lookup_hit_keys);
+  }
+}
+
+absl::Status KvOperator::Usage(const Caller& caller, const v1::UsageRequest& in,
+                               v1::UsageResponse& out) {
   StoreUsage usage;
-  if (in.space().empty()) {
-    usage = store_.residency().Usage();
-    for (const auto& space : spaces_.All()) {
-      const StoreUsage part = store_.residency().Usage(space->id);
-      v1::SpaceUsage& row = *out.add_spaces();
-      row.set_space(space->name);
-      ToProto(space->spec, *row.mutable_spec());
-      row.set_recipe(space->recipe);
-      row.set_fidelity(FidelityToProto(space->promise.fidelity));
-      row.set_pages(part.pages);
-      row.set_raw_bytes(part.raw_bytes);
-      row.set_encoded_bytes(part.encoded_bytes);
-      row.set_lookup_keys(space->counters->lookup_keys);
-      row.set_lookup_hit_keys(space->counters->lookup_hit_keys);
-    }
-    RecordPrompts();
-    ToProto(reuse_.Estimate(), *out.mutable_reuse());
-  } else {
-    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(in.space()));
+  if (!in.space().empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(Meant(caller, in.tenant()), in.space()));
     usage = store_.residency().Usage(space->id);
+  } else {
+    TellSpaces(caller, usage, out);
+  }
+  if (IsOperator(caller)) {
+    if (in.space().empty()) {
+      usage = store_.residency().Usage();
+      RecordPrompts();
+      ToProto(reuse_.Estimate(), *out.mutable_reuse());
+    }
+    for (const auto& [name, value] : CounterRows(store_.residency().Counters())) {
+      (*out.mutable_counters())[name] = value;
+    }
+    for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;
   }
   ToProto(usage, *out.mutable_tiers());
   out.set_pages(usage.pages);
@@ -227,10 +272,6 @@ absl::Status KvOperator::Usage(const v1::UsageRequest& in, v1::UsageResponse& ou
   out.set_encoded_bytes(usage.encoded_bytes);
   out.set_leases(usage.leases);
   out.set_pinned_pages(usage.pinned_pages);
-  for (const auto& [name, value] : CounterRows(store_.residency().Counters())) {
-    (*out.mutable_counters())[name] = value;
-  }
-  for (const auto& [name, value] : metrics_.CodecRows()) (*out.mutable_counters())[name] = value;
   return absl::OkStatus();
 }
 

@@ -1,11 +1,15 @@
 // KvOperator: the work of the unary calls of kvstow.v1.KvCache.
 //
-// It takes a request and gives a response and a status, without gRPC, so tests can run it alone.
+// It takes a caller and a request and gives a response and a status, without gRPC, so tests can run
+// it alone. The transport has checked that the caller's role may make the call. A caller meets the
+// spaces of its tenant alone, and those that are shared with it: NOT_FOUND and a miss say no more
+// of another tenant's than of none. Only an operator (an admin without a tenant) sees all of them.
 // Calls that may touch the disk (`blocking` below) belong on a worker thread; the others answer
 // from RAM. Thread-safe. Responses are empty when they are handed in.
 #ifndef KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 #define KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/access/caller.h"
 #include "service/operators/lookup_wire.h"
 #include "service/ops/metrics.h"
 #include "service/pages/attention_reports.h"
@@ -27,22 +32,26 @@ class KvOperator {
   KvOperator(TieredStore& store, Spaces& spaces, AttentionReports& reports, Metrics& metrics)
       : store_(store), spaces_(spaces), reports_(reports), metrics_(metrics) {}
 
-  absl::Status OpenSpace(const v1::OpenSpaceRequest& in, v1::OpenSpaceResponse& out);  // blocking
-  absl::StatusOr<PrefixMatch> Lookup(const LookupQuery& query);
+  absl::Status OpenSpace(const Caller& caller, const v1::OpenSpaceRequest& in,
+                         v1::OpenSpaceResponse& out);  // blocking
+  absl::StatusOr<PrefixMatch> Lookup(const Caller& caller, const LookupQuery& query);
   // Updates the statistics of use that Lookup left for after its answer. The caller runs it once it
   // has sent the answer.
   void CatchUp();
-  absl::Status ReportAttention(const v1::ReportAttentionRequest& in,
+  absl::Status ReportAttention(const Caller& caller, const v1::ReportAttentionRequest& in,
                                v1::ReportAttentionResponse& out);  // blocking
-  absl::Status Release(const v1::ReleaseRequest& in, v1::ReleaseResponse& out);
-  absl::Status Pin(const v1::PinRequest& in, v1::PinResponse& out);
-  absl::Status Delete(const v1::DeleteRequest& in, v1::DeleteResponse& out);           // blocking
-  absl::Status DropSpace(const v1::DropSpaceRequest& in, v1::DropSpaceResponse& out);  // blocking
-  absl::Status Usage(const v1::UsageRequest& in, v1::UsageResponse& out);
+  absl::Status Release(const Caller& caller, const v1::ReleaseRequest& in,
+                       v1::ReleaseResponse& out);
+  absl::Status Pin(const Caller& caller, const v1::PinRequest& in, v1::PinResponse& out);
+  absl::Status Delete(const Caller& caller, const v1::DeleteRequest& in,
+                      v1::DeleteResponse& out);  // blocking
+  absl::Status DropSpace(const Caller& caller, const v1::DropSpaceRequest& in,
+                         v1::DropSpaceResponse& out);  // blocking
+  absl::Status Usage(const Caller& caller, const v1::UsageRequest& in, v1::UsageResponse& out);
 
   // Drops private spaces that hold no page and that nobody has named for so long, `most` at most.
-  // Returns their number. Blocking.
-  size_t DropIdleSpaces(Duration idle, size_t most = SIZE_MAX);
+  // `tenant` null = of all tenants. Returns their number. Blocking.
+  size_t DropIdleSpaces(Duration idle, size_t most = SIZE_MAX, const std::string* tenant = nullptr);
 
  private:
   // The pages that a Lookup asked for, as LiveReuse knows them.
@@ -52,7 +61,8 @@ class KvOperator {
     Time time;
   };
 
-  absl::StatusOr<PrefixMatch> Find(const LookupQuery& query);
+  absl::StatusOr<PrefixMatch> Find(const Caller& caller, const LookupQuery& query);
+  void TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResponse& out);
   absl::Status Drop(const Space& space);
   void RecordPrompts();
 

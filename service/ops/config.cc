@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
@@ -36,6 +37,18 @@ absl::Status SetText(Config& c, const std::string& text) {
 template <std::string Config::*field>
 std::string GetText(const Config& c) {
   return c.*field;
+}
+
+// A flag may stand alone; its variable and its key have a value.
+template <bool Config::*field>
+absl::Status SetSwitch(Config& c, const std::string& text) {
+  if (text != "true" && text != "false") return Refuse(text, "true or false");
+  c.*field = text == "true";
+  return absl::OkStatus();
+}
+template <bool Config::*field>
+std::string GetSwitch(const Config& c) {
+  return c.*field ? "true" : "false";
 }
 
 template <uint64_t Config::*field>
@@ -101,6 +114,11 @@ absl::Status SetDirect(Config& c, const std::string& text) {
   return SetAddress<&Config::direct_listen>(c, text);
 }
 
+absl::Status SetAdmin(Config& c, const std::string& text) {
+  if (text == "off" || text == "auto") return SetText<&Config::admin_listen>(c, text);
+  return SetAddress<&Config::admin_listen>(c, text);
+}
+
 absl::Status SetDevice(Config& c, const std::string& text) {
   absl::string_view ordinal = text;
   uint32_t n = 0;
@@ -159,11 +177,35 @@ struct Setting {
   std::string (*get)(const Config&);
 };
 
+constexpr char kSwitch[] = "BOOLEAN";  // the type of settings whose flag may stand alone
+
 constexpr Setting kSettings[] = {
     {"listen", "ADDRESS", "gRPC: HOST:PORT or unix:PATH; port 0 picks one [127.0.0.1:7380]",
      SetAddress<&Config::listen>, GetText<&Config::listen>},
     {"http-listen", "ADDRESS", "metrics, health, status page: HOST:PORT or off [127.0.0.1:7381]",
      SetPort<&Config::http_listen>, GetText<&Config::http_listen>},
+    {"tls-cert", "FILE",
+     "certificate in PEM, with its chain: gRPC, direct connections and HTTP speak TLS 1.3; read "
+     "anew when it changes [none: no TLS]",
+     SetText<&Config::tls_cert>, GetText<&Config::tls_cert>},
+    {"tls-key", "FILE", "its key in PEM, without a passphrase", SetText<&Config::tls_key>,
+     GetText<&Config::tls_key>},
+    {"tls-client-ca", "FILE",
+     "clients must show a certificate that one of these has signed [none: they need no "
+     "certificate]",
+     SetText<&Config::tls_client_ca>, GetText<&Config::tls_client_ca>},
+    {"insecure", kSwitch,
+     "allows listeners without TLS that other machines can reach: on a trusted network only "
+     "[false]",
+     SetSwitch<&Config::insecure>, GetSwitch<&Config::insecure>},
+    {"access", "FILE",
+     "tenants, identities and roles, as JSON; read again at SIGHUP [none: whoever reaches the "
+     "server may do everything]",
+     SetText<&Config::access>, GetText<&Config::access>},
+    {"admin-listen", "ADDRESS",
+     "gRPC of operators: HOST:PORT, unix:PATH, off, or auto: on `listen` where only this machine "
+     "reaches that, or where `access` gives roles, and else off [auto]",
+     SetAdmin, GetText<&Config::admin_listen>},
     {"device", "DEVICE", "auto, cpu or cuda:N; auto uses cuda:0 where there is one [auto]",
      SetDevice, GetText<&Config::device>},
     {"gpu-bytes", "SIZE", "encoded bytes that the GPU tier may hold [0: no GPU tier]",
@@ -183,7 +225,7 @@ constexpr Setting kSettings[] = {
     {"disk-bits", "BITS", "of a value that a page keeps which cools to disk; 0 = all [0]",
      SetBits<&Config::disk_bits>, GetNumber<&Config::disk_bits>},
     {"direct-listen", "ADDRESS",
-     "pages over plain TCP beside gRPC: HOST:PORT, off, or auto: any port on the host of `listen` "
+     "pages over TCP beside gRPC: HOST:PORT, off, or auto: any port on the host of `listen` "
      "[auto]",
      SetDirect, GetText<&Config::direct_listen>},
     {"local-socket", "PATH",
@@ -213,9 +255,8 @@ constexpr Setting kSettings[] = {
      "send "
      "[`calibrations` below disk-path]",
      SetText<&Config::calibrations>, GetText<&Config::calibrations>},
-    {"eviction-policy", "NAME",
-     "what goes first: kvstow, lru, slru, arc, s3fifo, wtinylfu or gdsf [kvstow]", SetPolicy,
-     GetText<&Config::eviction_policy>},
+    {"eviction-policy", "NAME", "what goes first, by one of these policies: $POLICIES [kvstow]",
+     SetPolicy, GetText<&Config::eviction_policy>},
     {"lease-ttl", "TIME", "how long a lease lives that nobody renews [10s]",
      SetTime<&Config::lease_ttl>, GetTime<&Config::lease_ttl>},
     {"max-spaces", "NUMBER", "spaces at most; empty private ones make room for others [1024]",
@@ -272,8 +313,12 @@ Examples:
       what is on disk is encrypted; `openssl rand -hex 32` makes such a key
   kvstowd --local-socket /run/kvstow/local.sock --local-bytes 4GiB
       workers on this machine fetch pages into memory that they share with the server
-  kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558
-      tells routers which pages it holds, in the schema of vLLM's KV events
+  kvstowd --listen 0.0.0.0:7380 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+      serves other machines by TLS; clients show a certificate of that CA
+  kvstowd --access /etc/kvstow/access.json --admin-listen unix:/run/kvstow/admin.sock
+      tenants with identities, and operators on this machine alone
+  kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558 --insecure
+      tells routers which pages it holds, in the schema of vLLM's KV events, which have no TLS
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0
       hot pages on the GPU, for workers on this machine
   KVSTOW_LOG_FORMAT=json kvstowd --config /etc/kvstow/kvstowd.conf
@@ -303,6 +348,19 @@ std::string HostName() {
   return absl::StrReplaceAll(name.data(), {{"@", "-"}});
 }
 
+absl::Status CheckTls(const Config& c) {
+  if (c.tls_cert.empty() != c.tls_key.empty()) {
+    return absl::InvalidArgumentError(c.tls_cert.empty()
+                                          ? "tls-key needs tls-cert: name the certificate too"
+                                          : "tls-cert needs tls-key: name its key too");
+  }
+  if (!c.tls_client_ca.empty() && !c.tls()) {
+    return absl::InvalidArgumentError(
+        "tls-client-ca needs tls-cert and tls-key: clients show certificates over TLS only");
+  }
+  return absl::OkStatus();
+}
+
 // Defaults that depend on the machine, and settings that must fit each other.
 absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (c.kv_events_name.empty()) c.kv_events_name = HostName();
@@ -310,6 +368,7 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
     return absl::InvalidArgumentError(
         "kv-events-replay-listen needs kv-events-listen: there are no KV events to miss");
   }
+  KVSTOW_RETURN_IF_ERROR(CheckTls(c));
   if (!host_given) c.host_bytes = UsableMemory() / 4;
   if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {
@@ -349,6 +408,13 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   return absl::OkStatus();
 }
 
+std::string HelpOf(const Setting& s) {
+  const std::string policies = absl::StrJoin(
+      EvictionPolicies(), ", ",
+      [](std::string* out, const PolicyInfo& policy) { absl::StrAppend(out, policy.name); });
+  return absl::StrReplaceAll(s.help, {{"$POLICIES", policies}});
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, const GetEnv& env,
@@ -364,9 +430,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
   std::vector<CLI::Option*> options;
   for (size_t i = 0; i < std::size(kSettings); ++i) {
     const Setting& s = kSettings[i];
-    options.push_back(app.add_option(absl::StrCat("--", s.name), texts[i], s.help)
+    options.push_back(app.add_option(absl::StrCat("--", s.name), texts[i], HelpOf(s))
                           ->type_name(s.type)
                           ->take_last());
+    if (s.type == kSwitch) options.back()->expected(0, 1)->default_str("true");
   }
   try {
     std::vector<std::string> all = WithEnvironment(args, env);

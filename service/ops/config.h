@@ -25,6 +25,11 @@ namespace kvstow {
 struct Config {
   std::string listen = "127.0.0.1:7380";       // HOST:PORT or unix:PATH; port 0 picks one
   std::string http_listen = "127.0.0.1:7381";  // HOST:PORT; "off" = no HTTP
+  std::string tls_cert, tls_key;               // PEM files; "" = no TLS
+  std::string tls_client_ca;                   // "" = clients need no certificate
+  bool insecure = false;                       // others may reach listeners without TLS
+  std::string access;                          // the access file; "" = everybody may do all
+  std::string admin_listen = "auto";           // HOST:PORT, unix:PATH, auto or off
   std::string device = "auto";                 // auto, cpu, cuda:N
   uint64_t gpu_bytes = 0;                      // budgets count encoded bytes; 0 = tier not used
   uint64_t host_bytes = 0;                     // default: a quarter of the RAM
@@ -62,6 +67,7 @@ struct Config {
   std::string log_format = "text";
   std::string config;  // the file that was read
 
+  bool tls() const { return !tls_cert.empty(); }
   bool publishes_kv_events() const {
     return kv_events_listen != "off" || !kv_events_connect.empty();
   }

@@ -20,8 +20,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "proto/wire/tls_session.h"
 #include "service/ops/http_message.h"
 #include "service/ops/page_files.h"
 
@@ -33,6 +35,7 @@ constexpr int kBacklog = 128;
 constexpr Duration kAskTime = std::chrono::seconds(5);
 constexpr Duration kAnswerTime = std::chrono::seconds(5);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
+constexpr size_t kTlsBytesAtOnce = 256 << 10;
 constexpr char kPlain[] = "text/plain";
 
 class Descriptor {
@@ -97,8 +100,10 @@ struct Answer {
 
 class PollServer final : public HttpServer {
  public:
-  PollServer(const Address& address, Descriptor listener, HttpPages pages)
+  PollServer(const Address& address, Descriptor listener, HttpPages pages,
+             std::shared_ptr<TlsContext> tls)
       : host_(address.host),
+        tls_(std::move(tls)),
         listener_(std::move(listener)),
         pages_(std::move(pages)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -127,12 +132,15 @@ class PollServer final : public HttpServer {
  private:
   // Of the serving thread, which alone knows them.
   struct Connection {
-    enum class State : uint8_t { kAsking, kWaiting, kTaking, kOver };
+    enum class State : uint8_t { kShaking, kAsking, kWaiting, kTaking, kOver };
     uint64_t id;
     Descriptor socket;
+    std::unique_ptr<TlsSession> tls;  // null: none
     State state = State::kAsking;
-    Time deadline;           // but while it waits for its page
-    std::string bytes = {};  // what came, then what is left of the answer
+    int16_t wait_for = POLLIN;  // what poll() waits for, unless it waits for its page
+    Time deadline;              // but while it waits for its page
+    std::string bytes = {};     // what came, then what is left of the answer
+    bool finished = false;      // the session has the end of the answer
   };
 
   void Wake() const {
@@ -146,12 +154,17 @@ class PollServer final : public HttpServer {
   void DropEnded(Time now);
   void AcceptNew();
   void TakeAnswers();
+  void Go(Connection& connection);
+  void Shake(Connection& connection);
   void Read(Connection& connection);
+  bool Take(Connection& connection, std::span<char> room);
   void Write(Connection& connection);
+  void WriteTls(Connection& connection);
   void Begin(Connection& connection, const HttpRequest& request);
   void Send(Connection& connection, std::string bytes);
 
   const std::string host_;
+  const std::shared_ptr<TlsContext> tls_;  // null: none
   const Descriptor listener_;
   const HttpPages pages_;
   const Descriptor wake_;
@@ -222,16 +235,14 @@ void PollServer::PollOnce() {
       {.fd = may_accept ? listener_.get() : -1, .events = POLLIN, .revents = 0}};
   for (const Connection& c : connections_) {
     const bool waiting = c.state == Connection::State::kWaiting;
-    const int16_t events = c.state == Connection::State::kTaking ? POLLOUT : POLLIN;
-    waits.push_back({.fd = waiting ? -1 : c.socket.get(), .events = events, .revents = 0});
+    waits.push_back({.fd = waiting ? -1 : c.socket.get(), .events = c.wait_for, .revents = 0});
     if (!waiting) until = std::min(until, c.deadline);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
   if (poll(waits.data(), waits.size(), static_cast<int>(std::max<int64_t>(left, 0))) < 0) return;
   size_t i = 2;
   for (Connection& c : connections_) {
-    if (waits[i++].revents == 0) continue;
-    c.state == Connection::State::kTaking ? Write(c) : Read(c);
+    if (waits[i++].revents != 0) Go(c);
   }
   if (waits[1].revents != 0) AcceptNew();
   uint64_t woken = 0;
@@ -251,9 +262,17 @@ void PollServer::AcceptNew() {
     const Time now = Clock::Real().Now();
     if (connections_.size() == kMaxConnections) DropEnded(now);
     if (connections_.size() == kMaxConnections) connections_.pop_front();
-    connections_.push_back(
-        {.id = ++last_id_, .socket = std::move(socket), .deadline = now + kAskTime});
-    Read(connections_.back());  // most have asked by now
+    auto session = tls_ == nullptr ? nullptr
+                                   : std::make_unique<TlsSession>(*tls_, socket.get(),
+                                                                  /*may_be_anonymous=*/true);
+    const auto state =
+        session == nullptr ? Connection::State::kAsking : Connection::State::kShaking;
+    connections_.push_back({.id = ++last_id_,
+                            .socket = std::move(socket),
+                            .tls = std::move(session),
+                            .state = state,
+                            .deadline = now + kAskTime});
+    Go(connections_.back());  // most have asked by now
   }
 }
 
@@ -270,17 +289,63 @@ void PollServer::TakeAnswers() {
   }
 }
 
+void PollServer::Go(Connection& connection) {
+  if (connection.state == Connection::State::kShaking) Shake(connection);
+  if (connection.state == Connection::State::kAsking) {
+    Read(connection);
+  } else if (connection.state == Connection::State::kTaking) {
+    Write(connection);
+  }
+}
+
+void PollServer::Shake(Connection& connection) {
+  const auto step = connection.tls->Handshake();
+  if (!step.ok()) {
+    if (!absl::IsUnavailable(step.status())) pages_.handshake_failed();
+    connection.state = Connection::State::kOver;
+  } else if (step->wait_for != 0) {
+    connection.wait_for = step->wait_for;
+  } else {
+    connection.wait_for = POLLIN;
+    connection.state = Connection::State::kAsking;
+  }
+}
+
+// Appends some of what came. Returns false when there is nothing more at the moment, or ever.
+bool PollServer::Take(Connection& connection, std::span<char> room) {
+  size_t bytes = 0;
+  if (connection.tls == nullptr) {
+    const ssize_t came = recv(connection.socket.get(), room.data(), room.size(), 0);
+    if (came < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (came > 0) bytes = static_cast<size_t>(came);
+  } else {
+    const auto step = connection.tls->Read({reinterpret_cast<uint8_t*>(room.data()), room.size()});
+    if (step.ok() && step->wait_for != 0) {
+      connection.wait_for = step->wait_for;
+      return false;
+    }
+    if (step.ok()) bytes = step->bytes;
+  }
+  if (bytes == 0) {
+    connection.state = Connection::State::kOver;
+    return false;
+  }
+  connection.bytes.append(room.data(), bytes);
+  return true;
+}
+
 void PollServer::Read(Connection& connection) {
   std::array<char, kMaxHttpHeadBytes> piece;
-  const ssize_t came =
-      recv(connection.socket.get(), piece.data(), kMaxHttpHeadBytes - connection.bytes.size(), 0);
-  if (came < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (came <= 0) {
-    connection.state = Connection::State::kOver;
-    return;
+  // What a record brought beyond one piece is not for poll() to find.
+  while (connection.state == Connection::State::kAsking) {
+    const std::span<char> room(piece.data(), kMaxHttpHeadBytes - connection.bytes.size());
+    if (!Take(connection, room)) return;
+    if (const auto request = ReadHttpRequest(connection.bytes)) {
+      Begin(connection, *request);
+    } else if (connection.tls == nullptr) {
+      return;
+    }
   }
-  connection.bytes.append(piece.data(), static_cast<size_t>(came));
-  if (const auto request = ReadHttpRequest(connection.bytes)) Begin(connection, *request);
 }
 
 void PollServer::Begin(Connection& connection, const HttpRequest& request) {
@@ -292,6 +357,10 @@ void PollServer::Begin(Connection& connection, const HttpRequest& request) {
   if (request.path == "/readyz") {
     const bool ready = pages_.ready();
     return answer(ready ? 200 : 503, ready ? "ready\n" : "not ready\n");
+  }
+  if (connection.tls != nullptr && tls_->asks_for_certificates() &&
+      !connection.tls->has_peer_certificate()) {
+    return answer(403, "refused: this page wants a client certificate\n");
   }
   if (const EmbeddedFile* file = PageFile(request.path); file != nullptr) {
     return Send(connection, WriteHttpAnswer(200, file->type, file->text, request.head_only));
@@ -317,8 +386,10 @@ void PollServer::Send(Connection& connection, std::string bytes) {
 }
 
 void PollServer::Write(Connection& connection) {
+  if (connection.tls != nullptr) return WriteTls(connection);
   const ssize_t sent =
       send(connection.socket.get(), connection.bytes.data(), connection.bytes.size(), MSG_NOSIGNAL);
+  connection.wait_for = POLLOUT;
   if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (sent < 0 || static_cast<size_t>(sent) == connection.bytes.size()) {
     connection.state = Connection::State::kOver;
@@ -327,12 +398,33 @@ void PollServer::Write(Connection& connection) {
   }
 }
 
+// One buffer of the session's a time, so that a long answer lets others in between.
+void PollServer::WriteTls(Connection& connection) {
+  std::string& left = connection.bytes;
+  size_t taken = 0;
+  auto step = absl::StatusOr<TlsSession::Step>(TlsSession::Step{});
+  while (step.ok() && step->wait_for == 0 && taken < left.size() && taken < kTlsBytesAtOnce) {
+    step = connection.tls->Write(AsBytes(absl::string_view(left).substr(taken)));
+    if (step.ok()) taken += step->bytes;
+  }
+  left.erase(0, taken);
+  if (step.ok() && left.empty()) {
+    if (!std::exchange(connection.finished, true)) connection.tls->Finish();
+    step = connection.tls->Flush();
+    if (step.ok() && step->wait_for == 0) connection.state = Connection::State::kOver;
+  }
+  if (!step.ok()) connection.state = Connection::State::kOver;
+  connection.wait_for = step.ok() && step->wait_for != 0 ? step->wait_for : POLLOUT;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& address,
-                                                              HttpPages pages) {
+                                                              HttpPages pages,
+                                                              std::shared_ptr<TlsContext> tls) {
   KVSTOW_ASSIGN_OR_RETURN(Descriptor listener, Listen(address));
-  return std::make_unique<PollServer>(address, std::move(listener), std::move(pages));
+  return std::make_unique<PollServer>(address, std::move(listener), std::move(pages),
+                                      std::move(tls));
 }
 
 }  // namespace kvstow

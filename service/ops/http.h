@@ -1,7 +1,7 @@
 // The HTTP side port: /metrics for Prometheus, /healthz and /readyz for probes, and a page for
 // people with its files (page_files.h).
 //
-// Read-only; no TLS. One thread serves all connections and never waits for one of them. Another
+// Read-only. One thread serves all connections and never waits for one of them. Another
 // makes the pages that may take time, /metrics and the page for people, so probes get answers
 // meanwhile. A connection has one request: a GET or HEAD without a body, of at most 8 KiB. The
 // server refuses anything else, and closes its connection, as soon as it knows that. There are at
@@ -22,12 +22,17 @@
 
 namespace kvstow {
 
-// The content of the pages. Called for each request, one call of all but `ready` at a time.
+class TlsContext;
+
+// The content of the pages. Called for each request, one call of all but `ready` and
+// `handshake_failed` at a time.
 struct HttpPages {
   std::function<std::string()> metrics;  // Prometheus text
   std::function<bool()> ready;           // /readyz: 200 or 503; must not wait
   std::function<std::string()> status;   // /: HTML
   std::function<std::string()> parts;    // /parts: the part of it that page.js refreshes
+  // Told of a TLS handshake that failed, other than by hanging up; must not wait.
+  std::function<void()> handshake_failed = [] {};
 };
 
 class HttpServer {
@@ -36,8 +41,9 @@ class HttpServer {
   // Returns the bound address; the chosen port replaces port 0.
   virtual std::string address() const = 0;
 
-  // Fails with UNAVAILABLE when the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& address, HttpPages pages);
+  // Fails with UNAVAILABLE when the address cannot be bound. `tls` null: plain HTTP.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      const Address& address, HttpPages pages, std::shared_ptr<TlsContext> tls = nullptr);
 };
 
 }  // namespace kvstow

@@ -26,6 +26,8 @@ const char* ReasonOf(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:

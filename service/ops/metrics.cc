@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/strings/ascii.h"
@@ -126,6 +127,20 @@ void SampleEvents(const MetricsSnapshot& snapshot, Sampled& out) {
         snapshot.event_replays);
 }
 
+void SampleAccess(const Access::Counters& counters, Sampled& out) {
+  const auto count = [&](const char* name, const char* help, uint64_t value, const Labels& labels) {
+    out.Add(MetricType::Counter, name, help, labels, static_cast<double>(value));
+  };
+  for (size_t i = 0; i < counters.refusals.size(); ++i) {
+    count("kvstow_access_refused_total",
+          "calls and connections that were refused for who they are, by reason",
+          counters.refusals[i], {{"reason", kRefusals[i]}});
+  }
+  constexpr char kReloads[] = "times that the access file was read again, by result";
+  count("kvstow_access_reloads_total", kReloads, counters.reloads, {{"result", "ok"}});
+  count("kvstow_access_reloads_total", kReloads, counters.failed_reloads, {{"result", "failed"}});
+}
+
 void SampleUsage(const MetricsSnapshot& snapshot, Sampled& sampled) {
   for (const TierRow& row : kTierGauges) {
     for (int t = 0; t < kTiers; ++t) {
@@ -147,6 +162,67 @@ void SampleUsage(const MetricsSnapshot& snapshot, Sampled& sampled) {
         snapshot.usage.index_bytes);
   gauge("kvstow_index_budget_bytes", "bytes of memory that it may take, 0 = any",
         snapshot.index_budget);
+}
+
+// Series cost the one who scrapes: the tenants that hold the most have one each.
+constexpr size_t kMaxNamedTenants = 20;
+
+void AddTo(MetricsSnapshot::Tenant& sum, const MetricsSnapshot::Tenant& tenant) {
+  sum.usage.Add(tenant.usage, 1);
+  for (int t = 0; t < kTiers; ++t) sum.guarantee[t] += tenant.guarantee[t];
+  sum.streams += tenant.streams;
+  sum.put_bytes += tenant.put_bytes;
+  sum.get_bytes += tenant.get_bytes;
+  sum.refused += tenant.refused;
+}
+
+void SampleTenants(const MetricsSnapshot& snapshot, Sampled& out) {
+  using Tenant = MetricsSnapshot::Tenant;
+  std::vector<Tenant> tenants = snapshot.tenants;
+  std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) {
+    return a.usage.encoded_bytes > b.usage.encoded_bytes;
+  });
+  // Counters stay monotonic for a name that stays; a tenant may move between a series of its own
+  // and "other", which a rate shows as a reset.
+  if (tenants.size() > kMaxNamedTenants) {
+    Tenant other{.name = "other", .usage = {}};
+    for (size_t i = kMaxNamedTenants; i < tenants.size(); ++i) AddTo(other, tenants[i]);
+    tenants.resize(kMaxNamedTenants);
+    std::erase_if(tenants, [&](const Tenant& tenant) {
+      const bool has_that_name = tenant.name == other.name;
+      if (has_that_name) AddTo(other, tenant);
+      return has_that_name;
+    });
+    tenants.push_back(std::move(other));
+  }
+  const auto each = [&](MetricType type, const char* name, const char* help, auto value) {
+    for (const Tenant& t : tenants) {
+      out.Add(type, name, help, {{"tenant", t.name}}, static_cast<double>(value(t)));
+    }
+  };
+  const auto by_tier = [&](const char* name, const char* help, auto value) {
+    for (const Tenant& tenant : tenants) {
+      for (int t = 0; t < kTiers; ++t) {
+        out.Gauge(name, help, static_cast<double>(value(tenant, t)),
+                  {{"tenant", tenant.name}, {"tier", TierName(static_cast<TierId>(t))}});
+      }
+    }
+  };
+  by_tier("kvstow_tenant_encoded_bytes", "encoded bytes that the tenant holds in the tier",
+          [](const Tenant& tenant, int t) { return tenant.usage.tiers[t].encoded_bytes; });
+  by_tier("kvstow_tenant_guarantee_bytes", "bytes that others never push it below",
+          [](const Tenant& tenant, int t) { return tenant.guarantee[t]; });
+  each(MetricType::Gauge, "kvstow_tenant_pages", "pages that the tenant has",
+       [](const Tenant& t) { return t.usage.pages; });
+  each(MetricType::Gauge, "kvstow_tenant_streams", "streams of Put and Get that it has open",
+       [](const Tenant& t) { return t.streams; });
+  each(MetricType::Counter, "kvstow_tenant_put_bytes_total", "payload that it put, as it travels",
+       [](const Tenant& t) { return t.put_bytes; });
+  each(MetricType::Counter, "kvstow_tenant_get_bytes_total", "payload that it got, as it travels",
+       [](const Tenant& t) { return t.get_bytes; });
+  each(MetricType::Counter, "kvstow_tenant_refused_total",
+       "its streams and pages that were refused for its limits of streams and bandwidth",
+       [](const Tenant& t) { return t.refused; });
 }
 
 std::string Label(v1::PageStatus status) {
@@ -173,6 +249,7 @@ class Metrics::Impl {
     AddLabels(refused, "reason",
               {"no_deadline", "too_many_streams", "put_memory", "get_memory", "leases",
                "calibration_memory"});
+    AddLabels(handshakes, "listener", {"direct", "http"});
     AddLabels(ended, "reason", {"idle", "crowded"});
     AddLabels(short_of, "of", {"levels", "error"});
     for (const char* method : {"put", "get"}) {
@@ -222,6 +299,9 @@ class Metrics::Impl {
       Count(registry, "kvstow_lookup_hit_tokens_total", "tokens of those keys").Add({});
   Family<Counter>& refused =
       Count(registry, "kvstow_refused_calls_total", "calls that were refused, by reason");
+  Family<Counter>& handshakes =
+      Count(registry, "kvstow_failed_handshakes_total",
+            "TLS handshakes that failed: no certificate, a wrong one, or no TLS; by listener");
   Family<Counter>& ended =
       Count(registry, "kvstow_ended_streams_total",
             "streams that were ended because nothing moved on them, by reason");
@@ -342,6 +422,9 @@ void Metrics::CountShortOf(absl::string_view what) {
 
 void Metrics::CountCorrupt() { impl_->corrupt.Increment(); }
 void Metrics::CountMissingCalibration() { impl_->missing_calibration.Increment(); }
+void Metrics::CountFailedHandshake(absl::string_view listener) {
+  impl_->handshakes.Add({{"listener", std::string(listener)}}).Increment();
+}
 void Metrics::CountReaped(uint64_t tickets) {
   impl_->reaped.Increment(static_cast<double>(tickets));
 }
@@ -417,9 +500,14 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);
   gauge("kvstow_get_queue_pages", "pages that wait to be read", snapshot.get_queue);
+  SampleAccess(snapshot.access, sampled);
   gauge("kvstow_data_keys", "keys that encrypt what is on disk", snapshot.data_keys);
   gauge("kvstow_locked_data_keys", "keys that no master key unwraps", snapshot.locked_data_keys);
   SampleEvents(snapshot, sampled);
+  SampleTenants(snapshot, sampled);
+  sampled.Add(MetricType::Counter, "kvstow_tls_broken_reloads_total",
+              "changes of certificates and keys that were not taken, as they are broken", {},
+              static_cast<double>(snapshot.tls_broken_reloads));
   gauge("kvstow_ready", "1 while the server takes calls", snapshot.ready ? 1 : 0);
   sampled.Add(MetricType::Counter, "kvstow_space_mismatches_total",
               "calls that named a space by another space's fingerprint", {},

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "kvstow/v1/types.pb.h"
+#include "service/access/access.h"
 #include "service/ops/call_log.h"
 #include "service/ops/history.h"
 #include "storage/store/tiered_store.h"
@@ -35,14 +36,23 @@ struct MetricsSnapshot {
   uint64_t local_gpu_bytes = 0;                             // and of the GPU's
   uint64_t direct_connections = 0;
   uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
+  uint64_t tls_broken_reloads = 0;                    // changes of the files that were not taken
   uint64_t attention_bytes = 0, attention_pages = 0;  // known attention of pages
   uint64_t put_queue = 0, get_queue = 0;              // pages that wait for a worker
   // Of KV events: blocks, batches, changes that were lost or wait, and answered replays.
   uint64_t events_stored = 0, events_removed = 0, events_cleared = 0, event_batches = 0;
   uint64_t events_lost = 0, event_queue = 0, event_replays = 0;
+  Access::Counters access;
   // Of what is encrypted on disk: data keys that open, data keys that no master key unwraps.
   uint64_t data_keys = 0, locked_data_keys = 0;
   bool ready = false;
+  struct Tenant {
+    std::string name;
+    StoreUsage usage;
+    TierBytes guarantee{};
+    uint64_t streams = 0, put_bytes = 0, get_bytes = 0, refused = 0;
+  };
+  std::vector<Tenant> tenants;
 };
 
 class Metrics {
@@ -61,7 +71,8 @@ class Metrics {
   void CountLocalGpu(StreamKind kind, bool coded_there);
   void CountReport(v1::PageStatus status);  // of attention
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
-  void CountRefusedCall(absl::string_view why);  // a label: docs/OPERATIONS.md
+  void CountRefusedCall(absl::string_view why);           // a label: docs/OPERATIONS.md
+  void CountFailedHandshake(absl::string_view listener);  // of TLS: "direct" or "http"
   void CountEndedStream(absl::string_view why);  // because nothing moved on it; a short word
   void CountCorrupt();  // a page failed a check or its decoding, and was dropped
   // Counts a miss of a page that falls short of the request: "levels", or too much "error".

@@ -49,7 +49,7 @@ std::vector<v1::WorkInterval> Joined(const v1::ActivityResponse& activity, uint6
     out.push_back(sum);
     sum.Clear();
   }
-  // What has only just begun would be a spike.
+  // A step that has only just begun would be a spike.
   if (sum.length_ms() >= kShortest || (out.empty() && sum.length_ms() > 0)) out.push_back(sum);
   return out;
 }

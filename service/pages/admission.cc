@@ -15,7 +15,17 @@ constexpr Time::rep kBusy = 0;  // in the place of the time since when a stream 
 // A page as it came, and as it is coded.
 constexpr uint64_t Twice(uint64_t bytes) { return 2 * bytes; }
 
+absl::Status Draining(Metrics& metrics) {
+  metrics.CountRefusedCall("draining");
+  return absl::UnavailableError("the server drains: use another one");
+}
+
 }  // namespace
+
+ByteBudget::Payer PayerOf(TenantTable* tenants, const std::string& tenant) {
+  if (tenants == nullptr) return {};
+  return {.tenant = tenants->IdOf(tenant), .weight = tenants->LimitsOf(tenant).weight};
+}
 
 struct Admission::Place::Entry {
   Admission& all;
@@ -32,6 +42,7 @@ void Admission::Place::Leave::operator()(Entry* entry) const {
   {
     MutexLock lock(all.mu_);
     all.streams_.erase(entry->place);
+    all.left_.NotifyAll();
     if (!entry->ending) --all.open_[static_cast<size_t>(entry->kind)];
   }
   all.metrics_.AddStreams(entry->kind, -1);
@@ -56,6 +67,7 @@ Admission::~Admission() = default;
 
 absl::StatusOr<Admission::Place> Admission::Admit(StreamKind kind,
                                                   std::weak_ptr<AdmittedStream> stream) {
+  if (draining_) return Draining(metrics_);
   std::unique_ptr<Entry> entry(new Entry{
       *this, kind, std::move(stream), clock_.Now().time_since_epoch().count(), false, false, {}});
   std::weak_ptr<AdmittedStream> makes_way;
@@ -94,16 +106,50 @@ absl::StatusOr<Admission::Bytes> Admission::TakeWindow(uint64_t most_bytes, uint
                              FormatSize(limits_.put_bytes), ", is given to other streams"));
 }
 
-absl::StatusOr<Admission::Bytes> Admission::TakePut(uint64_t page_bytes) {
-  auto bytes = puts_.WaitFor(Twice(page_bytes), limits_.patience);
+absl::StatusOr<Admission::Bytes> Admission::TakePut(uint64_t page_bytes, ByteBudget::Payer payer) {
+  auto bytes = puts_.WaitFor(Twice(page_bytes), limits_.patience, payer);
   if (bytes.has_value()) return *std::move(bytes);
   return Refuse("put_memory", "the memory for pages on their way in is spent");
 }
 
-absl::StatusOr<Admission::Bytes> Admission::TakeGet(uint64_t bytes) {
-  auto held = gets_.WaitFor(bytes, limits_.patience);
+absl::StatusOr<Admission::Bytes> Admission::TakeGet(uint64_t bytes, ByteBudget::Payer payer) {
+  auto held = gets_.WaitFor(bytes, limits_.patience, payer);
   if (held.has_value()) return *std::move(held);
   return Refuse("get_memory", "the memory for pages on their way out is spent");
+}
+
+absl::Status Admission::CheckTakesPuts() const {
+  return draining_ ? Draining(metrics_) : absl::OkStatus();
+}
+
+void Admission::WaitForNone(Duration patience) {
+  const Time end = Clock::Real().Now() + patience;
+  MutexLock lock(mu_);
+  while (!streams_.empty()) {
+    const Duration left = end - Clock::Real().Now();
+    if (left <= Duration::zero()) return;
+    left_.WaitFor(mu_, left);
+  }
+}
+
+size_t Admission::EndStreams(Duration grace) {
+  constexpr Duration kMoment = std::chrono::seconds(1);
+  WaitForNone(grace);
+  std::vector<std::weak_ptr<AdmittedStream>> rest;
+  {
+    MutexLock lock(mu_);
+    for (Entry* const entry : streams_) {
+      if (!entry->ending) rest.push_back(ToEnd(*entry));
+    }
+  }
+  for (const auto& stream : rest) {
+    if (const auto found = stream.lock()) {
+      metrics_.CountEndedStream("draining");
+      found->End(absl::UnavailableError("the server drains: use another one"));
+    }
+  }
+  WaitForNone(kMoment);
+  return rest.size();
 }
 
 void Admission::Reap() {

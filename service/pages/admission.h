@@ -32,6 +32,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "service/access/tenants.h"
 #include "service/ops/metrics.h"
 #include "service/pages/byte_budget.h"
 
@@ -48,6 +49,9 @@ struct AdmissionLimits {
   // The wait of pages beside streams in line. A stream has until its deadline.
   Duration patience = std::chrono::seconds(1);
 };
+
+// Returns who pays for the bytes of a tenant's page. `tenants` may be null.
+ByteBudget::Payer PayerOf(TenantTable* tenants, const std::string& tenant);
 
 // Admission's view of a stream.
 class AdmittedStream {
@@ -93,14 +97,22 @@ class Admission {
   absl::StatusOr<Bytes> TakeWindow(uint64_t most_bytes, uint64_t page_bytes);
   static uint64_t WindowOf(const Bytes& window) { return window.bytes() / 2; }
   // Take bytes for a page on a direct connection or of a local session. They wait at most
-  // limits.patience.
-  absl::StatusOr<Bytes> TakePut(uint64_t page_bytes);
-  absl::StatusOr<Bytes> TakeGet(uint64_t bytes);
+  // limits.patience, and those of a tenant in a line of its own (ByteBudget).
+  absl::StatusOr<Bytes> TakePut(uint64_t page_bytes, ByteBudget::Payer payer = {});
+  absl::StatusOr<Bytes> TakeGet(uint64_t bytes, ByteBudget::Payer payer = {});
   // The budget of pages of Get streams, which wait in line.
   ByteBudget& gets() { return gets_; }
 
   // Ends idle streams. The server calls it about every second.
   void Reap();
+
+  // A server that drains admits no streams, and takes no more pages (CheckTakesPuts). Both fail
+  // with UNAVAILABLE.
+  void SetDraining(bool draining) { draining_ = draining; }
+  absl::Status CheckTakesPuts() const;
+  // Waits until no stream is left, at most so long; then ends those that are, and waits a moment
+  // for them to go. Returns how many were ended.
+  size_t EndStreams(Duration grace);
 
   uint64_t get_bytes() const { return gets_.used(); }
   uint64_t put_bytes() const { return windows_.used() + puts_.used(); }
@@ -116,12 +128,15 @@ class Admission {
   Duration IdleFor(const Entry& entry) const;
   void End(const std::weak_ptr<AdmittedStream>& stream, const char* reason);
   absl::Status Refuse(const char* reason, absl::string_view what);
+  void WaitForNone(Duration patience);
 
   const AdmissionLimits limits_;
   Metrics& metrics_;
   const Clock& clock_;
   ByteBudget gets_, windows_, puts_;
+  std::atomic<bool> draining_ = false;
   mutable Mutex mu_;
+  CondVar left_;  // a stream went
   std::list<Entry*> streams_ KVSTOW_GUARDED_BY(mu_);
   uint64_t open_[2] KVSTOW_GUARDED_BY(mu_) = {};  // of each kind, less those told to end
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -12,6 +13,7 @@ class ByteBudget::Place {
  public:
   const uint64_t bytes;
   const std::function<void(Held)> ready;
+  const Payer payer;
 };
 
 class ByteBudget::Line : public std::enable_shared_from_this<Line> {
@@ -22,21 +24,21 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
   template <typename Choose>
   uint64_t Take(const Choose& choose) {
     MutexLock lock(mu_);
-    if (!places_.empty()) return 0;
+    if (waiting_ > 0) return 0;
     const uint64_t bytes = choose(Free());
     used_ += bytes;
     return bytes;
   }
   bool TakeAll(uint64_t bytes) {
     MutexLock lock(mu_);
-    if (!places_.empty() || !Fits(bytes)) return false;
+    if (waiting_ > 0 || !Fits(bytes)) return false;
     used_ += bytes;
     return true;
   }
   bool TakeOrStand(const std::shared_ptr<Place>& place) {
     MutexLock lock(mu_);
-    if (!places_.empty() || !Fits(place->bytes)) {
-      places_.push_back(place);
+    if (waiting_ > 0 || !Fits(place->bytes)) {
+      Stand(place);
       return false;
     }
     used_ += place->bytes;
@@ -57,8 +59,12 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
     bool left = false;
     {
       MutexLock lock(mu_);
-      left = std::erase(places_, place) > 0;
-      if (left) Serve(served);
+      const auto line = lines_.find(place->payer.tenant);
+      left = line != lines_.end() && std::erase(line->second.places, place) > 0;
+      if (left) {
+        --waiting_;
+        Serve(served);
+      }
     }
     Give(served);
     return left;
@@ -69,18 +75,45 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
   }
   size_t waiting() const {
     MutexLock lock(mu_);
-    return places_.size();
+    return waiting_;
   }
 
  private:
   uint64_t Free() const KVSTOW_REQUIRES(mu_) { return limit_ - std::min(limit_, used_); }
   bool Fits(uint64_t bytes) const KVSTOW_REQUIRES(mu_) { return bytes <= Free() || used_ == 0; }
+  // The places of a tenant. `given` counts its bytes by weight, from where those stood who waited
+  // when its first one came. It stays for a while when nobody is left: who stands again and again
+  // with one place gets no more than who stands with many.
+  struct OfTenant {
+    std::deque<std::shared_ptr<Place>> places;
+    double given = 0;
+  };
+  void Stand(const std::shared_ptr<Place>& place) KVSTOW_REQUIRES(mu_) {
+    OfTenant& line = lines_[place->payer.tenant];
+    if (line.places.empty()) line.given = std::max(line.given, given_);
+    line.places.push_back(place);
+    ++waiting_;
+  }
   void Serve(std::vector<std::shared_ptr<Place>>& served) KVSTOW_REQUIRES(mu_) {
-    while (!places_.empty() && Fits(places_.front()->bytes)) {
-      used_ += places_.front()->bytes;
-      served.push_back(std::move(places_.front()));
-      places_.pop_front();
+    while (waiting_ > 0) {
+      const auto comes_later = [](const auto& a, const auto& b) {
+        if (a.second.places.empty() != b.second.places.empty()) return a.second.places.empty();
+        return a.second.given > b.second.given;
+      };
+      OfTenant& line = std::max_element(lines_.begin(), lines_.end(), comes_later)->second;
+      const Place& first = *line.places.front();
+      if (!Fits(first.bytes)) return;
+      used_ += first.bytes;
+      given_ = line.given;
+      line.given += static_cast<double>(first.bytes) / first.payer.weight;
+      --waiting_;
+      served.push_back(std::move(line.places.front()));
+      line.places.pop_front();
+      std::erase_if(lines_, [given = given_](const auto& l) {
+        return l.second.places.empty() && l.second.given <= given;
+      });
     }
+    lines_.clear();  // nobody waits: what was given before is of no account
   }
   void Give(const std::vector<std::shared_ptr<Place>>& served) {
     for (const auto& place : served) place->ready(Held(shared_from_this(), place->bytes));
@@ -89,7 +122,9 @@ class ByteBudget::Line : public std::enable_shared_from_this<Line> {
   const uint64_t limit_;
   mutable Mutex mu_;
   uint64_t used_ KVSTOW_GUARDED_BY(mu_) = 0;
-  std::deque<std::shared_ptr<Place>> places_ KVSTOW_GUARDED_BY(mu_);
+  std::map<uint32_t, OfTenant> lines_ KVSTOW_GUARDED_BY(mu_);  // of tenants that wait
+  size_t waiting_ KVSTOW_GUARDED_BY(mu_) = 0;
+  double given_ KVSTOW_GUARDED_BY(mu_) = 0;  // of the line that was served last, before that
 };
 
 ByteBudget::Held::~Held() {
@@ -118,9 +153,9 @@ std::optional<ByteBudget::Held> ByteBudget::TryShare(uint64_t least, uint64_t mo
   return Held(line_, bytes);
 }
 
-std::shared_ptr<ByteBudget::Place> ByteBudget::Wait(uint64_t bytes,
-                                                    std::function<void(Held)> ready) {
-  auto place = std::shared_ptr<Place>(new Place{bytes, std::move(ready)});
+std::shared_ptr<ByteBudget::Place> ByteBudget::Wait(uint64_t bytes, std::function<void(Held)> ready,
+                                                    Payer payer) {
+  auto place = std::shared_ptr<Place>(new Place{bytes, std::move(ready), payer});
   if (!line_->TakeOrStand(place)) return place;
   place->ready(Held(line_, bytes));
   return nullptr;
@@ -128,7 +163,8 @@ std::shared_ptr<ByteBudget::Place> ByteBudget::Wait(uint64_t bytes,
 
 bool ByteBudget::Leave(const std::shared_ptr<Place>& place) { return line_->Leave(place); }
 
-std::optional<ByteBudget::Held> ByteBudget::WaitFor(uint64_t bytes, Duration patience) {
+std::optional<ByteBudget::Held> ByteBudget::WaitFor(uint64_t bytes, Duration patience,
+                                                    Payer payer) {
   struct Turn {
     Mutex mu;
     CondVar come;
@@ -136,11 +172,12 @@ std::optional<ByteBudget::Held> ByteBudget::WaitFor(uint64_t bytes, Duration pat
   };
   if (auto held = Try(bytes)) return held;
   const auto turn = std::make_shared<Turn>();
-  const auto place = Wait(bytes, [turn](Held held) {
+  const auto give = [turn](Held held) {
     MutexLock lock(turn->mu);
     turn->held = std::move(held);
     turn->come.NotifyAll();
-  });
+  };
+  const auto place = Wait(bytes, give, payer);
   const Time end = Clock::Real().Now() + patience;
   const auto wait_until = [&](bool for_ever) {
     MutexLock lock(turn->mu);

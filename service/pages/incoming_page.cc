@@ -23,11 +23,19 @@ std::optional<v1::PutResult> IncomingPage::Begin() {
   }
   auto there = parts_.writer.AlreadyThere(space_, page_);
   if (there.has_value()) return Counted(*std::move(there));
-  return std::nullopt;
+  if (const absl::Status s = parts_.admission.CheckTakesPuts(); !s.ok()) {
+    return Refuse(s.message());
+  }
+  if (parts_.tenants == nullptr) return std::nullopt;
+  const absl::Status s = parts_.tenants->TakePut(space_.tenant, page_.payload_bytes());
+  if (s.ok()) return std::nullopt;
+  parts_.metrics.CountRefusedCall("tenant_put_rate");
+  return Refuse(s.message());
 }
 
 absl::Status IncomingPage::Admit() {
-  KVSTOW_ASSIGN_OR_RETURN(held_, parts_.admission.TakePut(page_.payload_bytes()));
+  const auto payer = PayerOf(parts_.tenants, space_.tenant);
+  KVSTOW_ASSIGN_OR_RETURN(held_, parts_.admission.TakePut(page_.payload_bytes(), payer));
   return absl::OkStatus();
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "kernels/page/page_digests.h"
+#include "service/access/tenants.h"
 #include "service/pages/admission.h"
 #include "service/pages/page_writer.h"
 #include "storage/store/staging.h"
@@ -34,6 +35,7 @@ struct PutParts {
   PageWriter& writer;
   Admission& admission;
   Metrics& metrics;
+  TenantTable* tenants = nullptr;  // null: tenants have no limits
 };
 
 class IncomingPage {
@@ -53,7 +55,9 @@ class IncomingPage {
 
   const v1::PutPage& page() const { return page_; }
 
-  // Returns the answer when the page needs no bytes: it is refused, or already there.
+  // Returns the answer when the page needs no bytes: it is refused, or already there. It is also
+  // refused while the server drains, and beyond the rate of its tenant, which pays for the payload
+  // here.
   std::optional<v1::PutResult> Begin();
   // Takes bytes of Admission. RESOURCE_EXHAUSTED: there is no room, even after a moment.
   absl::Status Admit();

@@ -344,30 +344,38 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
   if (absl::IsDataLoss(s)) metrics_.CountCorrupt();
 }
 
-FetchedPage PageReader::Fetch(LeaseId lease, const Wanted& wanted) {
+FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
   const Time begin = Clock::Real().Now();
   FetchedPage out;
-  if (lease != 0 && !store_.residency().Renew(lease)) {
+  const std::string& tenant = wanted.space.tenant;
+  const absl::Status may = tenants_ == nullptr ? absl::OkStatus() : tenants_->CheckGet(tenant);
+  if (!may.ok()) {
+    out.reply.set_status(v1::UNAVAILABLE);
+    out.reply.set_message(std::string(may.message()));
+    metrics_.CountRefusedCall("tenant_get_rate");
+  } else if (lease.id != 0 && !store_.residency().Renew(lease)) {
     out.reply.set_status(v1::EXPIRED);
-    out.reply.set_message(absl::StrCat("lease ", lease, " has run out: look the pages up again"));
+    out.reply.set_message(
+        absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
   } else {
-    const bool use = lease == 0 && !wanted.request.again();
+    const bool use = lease.id == 0 && !wanted.request.again();
     if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }
   out.reply.set_key(wanted.request.key());
+  if (tenants_ != nullptr && may.ok()) tenants_->TakeGet(tenant, out.reply.payload_bytes());
   metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
   metrics_.NotePage(StreamKind::kGet, wanted.space.name, out.reply.status(), begin);
   return out;
 }
 
-FetchedPage PageReader::Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+FetchedPage PageReader::Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
                               const v1::GetPage& request, Checks checks) {
   return Fetch(lease, {space, payload, request, nullptr, checks});
 }
 
-FetchedPage PageReader::FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request,
-                                PageSink& out) {
+FetchedPage PageReader::FetchTo(const Space& space, const NamedLease& lease,
+                                const v1::GetPage& request, PageSink& out) {
   return Fetch(lease, {space, v1::RAW, request, &out});
 }
 

@@ -24,6 +24,7 @@
 #include "kernels/importance/budget.h"
 #include "kernels/page/encoded_page.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/access/tenants.h"
 #include "service/ops/metrics.h"
 #include "service/pages/page_sink.h"
 #include "service/spaces/spaces.h"
@@ -39,19 +40,22 @@ struct FetchedPage {
 class PageReader {
  public:
   // `calibrations` are those that pages may need. All arguments outlive this.
-  PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics)
-      : store_(store), calibrations_(calibrations), metrics_(metrics) {}
+  PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics,
+             TenantTable* tenants = nullptr)
+      : store_(store), calibrations_(calibrations), metrics_(metrics), tenants_(tenants) {}
 
-  // `lease` 0 = none. Each page that a lease is used for renews it. With Checks::kReader the worker
-  // compares the bytes with their digests where the payload has some. Then the reader does not
-  // check an exact page that goes whole, or an encoded one.
-  FetchedPage Fetch(const Space& space, LeaseId lease, v1::Payload payload,
+  // A page beyond the rate of its space's tenant is UNAVAILABLE; one that is read is paid for by
+  // the bytes of its payload. `lease` 0 = none. Each page that a lease is used for renews it. With
+  // Checks::kReader the worker compares the bytes with their digests where the payload has some.
+  // Then the reader does not check an exact page that goes whole, or an encoded one.
+  FetchedPage Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
                     const v1::GetPage& request, Checks checks);
 
   // Fetches a raw page into memory of the caller's. The bytes must fit (else NOT_COMPATIBLE) and
   // fill its front: decoding is then the only copy. `payload` has what would follow them: the list
   // of kept tokens. Unless the reply is a HIT, the memory is undefined.
-  FetchedPage FetchTo(const Space& space, LeaseId lease, const v1::GetPage& request, PageSink& out);
+  FetchedPage FetchTo(const Space& space, const NamedLease& lease, const v1::GetPage& request,
+                      PageSink& out);
 
   // Does the same for Verify: reads and decodes every level, and counts nothing as a Get.
   v1::PageReply Check(const Space& space, const v1::GetPage& request);
@@ -67,7 +71,7 @@ class PageReader {
     PageSink* sink = nullptr;
     Checks checks = Checks::kStore;
   };
-  FetchedPage Fetch(LeaseId lease, const Wanted& wanted);
+  FetchedPage Fetch(const NamedLease& lease, const Wanted& wanted);
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
                                            const PageFacts& facts) const;
   void FetchChecked(const Wanted& wanted, FetchedPage& out);
@@ -87,6 +91,7 @@ class PageReader {
   TieredStore& store_;
   const CalibrationStore& calibrations_;
   Metrics& metrics_;
+  TenantTable* const tenants_;  // null: tenants have no limits
 };
 
 // Returns about the payload bytes of a page of the space. A raw page never has more, except for the

@@ -17,7 +17,8 @@
 namespace kvstow {
 namespace {
 
-constexpr uint16_t kSpaceVersion = 2;
+constexpr uint16_t kSpaceVersion = 2;   // of what identifies a space, and of its record
+constexpr uint16_t kTenantVersion = 3;  // of the record of a tenant's space: 2, and the tenant
 constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow space v2"};
 
 // A field is a 16-bit length and its bytes; numbers are little-endian.
@@ -139,10 +140,11 @@ Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceP
 
 std::string SerializeSpace(const Space& space) {
   ByteWriter out;
-  out.Put(kSpaceVersion);
+  out.Put(space.tenant.empty() ? kSpaceVersion : kTenantVersion);
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
+  if (!space.tenant.empty()) out.PutString16(space.tenant);
   const std::string identity = Identity(kSpaceVersion, space.spec, space.pipeline, space.promise);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
@@ -153,14 +155,20 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
                                                   Calibrations& calibrations) {
   auto space = std::make_shared<Space>();
   FieldReader reader{ByteReader(bytes)};
-  const auto version = reader.in.Get<uint16_t>();
-  if (version < 1 || version > kSpaceVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the record of a space has version ", version,
-                                                      ", this server knows 1 to ", kSpaceVersion));
+  const auto record_version = reader.in.Get<uint16_t>();
+  if (record_version < 1 || record_version > kTenantVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the record of a space has version ",
+                                                      record_version, ", this server knows 1 to ",
+                                                      kTenantVersion));
   }
+  const uint16_t version = std::min(record_version, kSpaceVersion);
   space->id = reader.in.Get<SpaceId>();
   space->name = std::string(reader.in.GetString16());
   space->recipe = std::string(reader.in.GetString16());
+  if (record_version == kTenantVersion) {
+    space->tenant = std::string(reader.in.GetString16());
+    reader.ok = !space->tenant.empty();
+  }
   std::string pipeline;
   uint8_t promise = 0;
   IdentityFields(reader, version, space->spec, pipeline, promise);

@@ -18,11 +18,12 @@
 
 namespace kvstow {
 
-// Write and read the record of a space (docs/FORMAT.md). ParseSpace also reads records of version
-// 1: fields that they do not name are absent, and an empty revision becomes kUnversioned. It fails
-// with DATA_LOSS, with FAILED_PRECONDITION for an unknown version, and with the errors of
-// ParseRecipe and Calibrations::CodecOf; but a missing calibration makes a space with
-// calibration_missing.
+// Write and read the record of a space (docs/FORMAT.md). A tenant's space has a record of version
+// 3, any other one of version 2. The tenant is no part of the fingerprint: it does not change
+// bytes. ParseSpace also reads records of version 1: fields that they do not name are absent, and
+// an empty revision becomes kUnversioned. It fails with DATA_LOSS, with FAILED_PRECONDITION for an
+// unknown version, and with the errors of ParseRecipe and Calibrations::CodecOf; but a missing
+// calibration makes a space with calibration_missing.
 std::string SerializeSpace(const Space& space);
 absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
                                                   Calibrations& calibrations);

@@ -129,7 +129,8 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
   size_t left_out = 0;
   for (const SpaceRecord& record : records) {
     auto space = ParseSpace(record.bytes.span(), calibrations_);
-    if (!space.ok() || (*space)->id != record.id) {
+    const bool moved = space.ok() && !record.tenant.empty() && record.tenant != (*space)->tenant;
+    if (!space.ok() || (*space)->id != record.id || moved) {
       ++left_out;
       continue;
     }
@@ -137,14 +138,18 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
       Log().warn("space '{}': {}", (*space)->name,
                  std::string((*space)->codec->Encode({}).status().message()));
     }
-    const std::string name = (*space)->name;
-    by_name_[name] = {*std::move(space), options_.clock->Now()};
+    const Key key{(*space)->tenant, (*space)->name};
+    by_name_[key] = {*std::move(space), options_.clock->Now()};
   }
   return left_out;
 }
 
 // All of a new space but its id.
-absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request) {
+absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request, bool may_make) {
+  if (!may_make) {
+    return absl::NotFoundError(absl::StrCat("there is no space '", request.name,
+                                            "': a worker of the tenant that owns it makes it"));
+  }
   if (!request.spec.has_value()) {
     return absl::NotFoundError(
         absl::StrCat("there is no space '", request.name, "': give its spec to make it"));
@@ -172,7 +177,7 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<c
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *whole));
   whole->calibration_missing = false;
   MutexLock lock(mu_);
-  const auto it = by_name_.find(whole->name);
+  const auto it = by_name_.find(Key{whole->tenant, whole->name});
   if (it == by_name_.end() || it->second.space->id != whole->id) {
     return absl::UnavailableError(absl::StrCat("space '", whole->name, "' was just dropped"));
   }
@@ -180,21 +185,39 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::WithCodec(std::shared_ptr<c
   return whole;
 }
 
-absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
+// Fails with RESOURCE_EXHAUSTED where there is no room for one more space.
+absl::Status Spaces::CheckRoom(const std::string& tenant) const {
+  const uint64_t most = options_.tenants == nullptr ? 0 : options_.tenants->LimitsOf(tenant).spaces;
+  const auto of_tenant = [&](const Key& key) { return key.first == tenant; };
+  if (most > 0) {
+    const auto there =
+        std::ranges::count_if(by_name_, [&](const auto& named) { return of_tenant(named.first); });
+    if (static_cast<uint64_t>(there + std::ranges::count_if(creating_, of_tenant)) >= most) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "tenant '", tenant, "' has ", most, " spaces, and no more are allowed: drop one"));
+    }
+  }
+  if (by_name_.size() + creating_.size() < options_.max_spaces) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed: drop ",
+                   "one, or start kvstowd with a larger --max-spaces"));
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::Open(const Caller& caller, const SpaceToOpen& request) {
   KVSTOW_RETURN_IF_ERROR(CheckSpaceName(request.name));
+  const Access::Meaning meaning = options_.access->MeaningOf(caller.tenant, request.name);
+  const bool may_make = meaning.own && caller.role >= Role::kWorker;
+  const Key key{meaning.owner, request.name};
   std::shared_ptr<const Space> there;
   {
     MutexLock lock(mu_);
-    while (creating_.contains(request.name)) created_.Wait(mu_);
-    if (const auto it = by_name_.find(request.name); it != by_name_.end()) {
+    while (creating_.contains(key)) created_.Wait(mu_);
+    if (const auto it = by_name_.find(key); it != by_name_.end()) {
       it->second.used = options_.clock->Now();
       there = it->second.space;
-    } else if (by_name_.size() + creating_.size() >= options_.max_spaces) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", options_.max_spaces, " spaces, and no more are allowed: drop ",
-                       "one, or start kvstowd with a larger --max-spaces"));
     } else {
-      creating_.insert(request.name);
+      if (may_make) KVSTOW_RETURN_IF_ERROR(CheckRoom(key.first));
+      creating_.insert(key);
     }
   }
   if (there != nullptr) {
@@ -202,23 +225,32 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const SpaceToOpen& request) {
     KVSTOW_ASSIGN_OR_RETURN(there, WithCodec(std::move(there)));
     return Opened{std::move(there), false};
   }
-  auto made = Make(request);
+  auto made = Make(request, may_make);
   absl::Status status = made.status();
   if (status.ok()) {
     (*made)->id = new_id_();
-    status = save_({.id = (*made)->id, .bytes = SharedBytes::Take(SerializeSpace(**made))});
+    (*made)->tenant = key.first;
+    status = save_({.id = (*made)->id,
+                    .bytes = SharedBytes::Take(SerializeSpace(**made)),
+                    .tenant = (*made)->tenant});
   }
   MutexLock lock(mu_);
-  creating_.erase(request.name);
+  creating_.erase(key);
   created_.NotifyAll();
   if (!status.ok()) return status;
-  by_name_[request.name] = {*made, options_.clock->Now()};
+  by_name_[key] = {*made, options_.clock->Now()};
   return Opened{*std::move(made), true};
 }
 
-absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name) {
+bool Spaces::Finds(const Caller& caller, const Space& space) const {
+  return options_.access->MeaningOf(caller.tenant, space.name).owner == space.tenant;
+}
+
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(const Caller& caller,
+                                                          absl::string_view name) {
+  const Key key{options_.access->MeaningOf(caller.tenant, name).owner, std::string(name)};
   MutexLock lock(mu_);
-  const auto it = by_name_.find(name);
+  const auto it = by_name_.find(key);
   if (it == by_name_.end()) {
     return absl::NotFoundError(absl::StrCat("space '", name.substr(0, kMaxSpaceNameBytes),
                                             "' is not open: call OpenSpace first"));
@@ -227,14 +259,20 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name
   return it->second.space;
 }
 
-absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(absl::string_view name,
-                                                          absl::string_view fingerprint) {
+absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(const Caller& caller,
+                                                          absl::string_view name,
+                                                          absl::string_view fingerprint,
+                                                          SpaceUse use) {
   if (fingerprint.size() != sizeof(Fingerprint)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "fingerprint has ", fingerprint.size(), " bytes: a call names its space by its name and ",
         "the ", sizeof(Fingerprint), " bytes that OpenSpace answered"));
   }
-  KVSTOW_ASSIGN_OR_RETURN(auto space, Find(name));
+  KVSTOW_ASSIGN_OR_RETURN(auto space, Find(caller, name));
+  if (use == SpaceUse::kWrite && !options_.access->MeaningOf(caller.tenant, name).write) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("space '", name, "' is another tenant's, who shares it for reading"));
+  }
   if (std::ranges::equal(space->fingerprint, AsBytes(fingerprint))) return space;
   ++mismatches_;
   return absl::FailedPreconditionError(
@@ -259,12 +297,14 @@ std::vector<std::shared_ptr<const Space>> Spaces::All() const {
   return out;
 }
 
-std::vector<std::shared_ptr<const Space>> Spaces::IdlePrivate(Duration idle) const {
+std::vector<std::shared_ptr<const Space>> Spaces::IdlePrivate(Duration idle,
+                                                              const std::string* tenant) const {
   std::vector<Entry> found;
   {
     MutexLock lock(mu_);
     const Time before = options_.clock->Now() - idle;
     for (const auto& [name, entry] : by_name_) {
+      if (tenant != nullptr && name.first != *tenant) continue;
       if (entry.space->promise.is_private && entry.used <= before) found.push_back(entry);
     }
   }
@@ -274,9 +314,15 @@ std::vector<std::shared_ptr<const Space>> Spaces::IdlePrivate(Duration idle) con
   return out;
 }
 
+void Spaces::Touch(const Space& space) {
+  MutexLock lock(mu_);
+  const auto it = by_name_.find(Key{space.tenant, space.name});
+  if (it != by_name_.end()) it->second.used = options_.clock->Now();
+}
+
 bool Spaces::Forget(const Space& space) {
   MutexLock lock(mu_);
-  const auto it = by_name_.find(space.name);
+  const auto it = by_name_.find(Key{space.tenant, space.name});
   if (it == by_name_.end() || it->second.space->id != space.id) return false;
   by_name_.erase(it);
   return true;

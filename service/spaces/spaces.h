@@ -19,6 +19,11 @@
 // Workers name a space by its name and its fingerprint. Another space may have taken the name since
 // they opened it (a restart, a drop), and its pages must not pass for theirs.
 //
+// A space belongs to a tenant, and two tenants may each have a space of one name. What a name means
+// for a caller is the access file's to say (Access::MeaningOf): a space of its own tenant, or one
+// that another tenant shares with it. Every other space is NOT_FOUND, in the words that stand for a
+// space that is nowhere. A reader makes no space, nor does anybody in another tenant's name.
+//
 // A dropped space is forgotten here at once; its id is never given again. Private spaces come and
 // go with sessions: IdlePrivate names those that nobody has used for a while.
 //
@@ -34,6 +39,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,6 +47,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kernels/page/page.h"
+#include "service/access/access.h"
+#include "service/access/tenants.h"
 #include "service/spaces/calibrations.h"
 #include "service/spaces/space.h"
 #include "service/spaces/space_fidelity.h"
@@ -59,6 +67,9 @@ struct SpaceToOpen {
   std::string queries = {};
 };
 
+// What a caller does with a space. Writing is everything that changes it or its pages.
+enum class SpaceUse { kRead, kWrite };
+
 class Spaces {
  public:
   // The source of ids (one at each call, never used before) and the sink of records.
@@ -68,9 +79,11 @@ class Spaces {
     std::string default_recipe = "int8";
     size_t max_spaces = 1024;
     const Clock* clock = &Clock::Real();
+    const Access* access = &Access::ForEverybody();
+    const TenantTable* tenants = nullptr;  // null: no tenant has a limit of spaces
   };
 
-  // `calibrations` and the clock outlive this.
+  // `calibrations`, the clock, the access and the tenants outlive this.
   Spaces(Options options, Calibrations& calibrations, NewId new_id, Save save);
 
   // Takes over what was saved. Returns the number of records that it left out. Called once, before
@@ -80,33 +93,42 @@ class Spaces {
   // Opens a space, or makes it. INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the
   // recipe does not keep. NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION:
   // it is open as something else, or its calibration is not here. RESOURCE_EXHAUSTED: too many
-  // spaces. A space that could not be saved is not opened.
+  // spaces, of all tenants or of this one. A space that could not be saved is not opened.
   struct Opened {
     std::shared_ptr<const Space> space;
     bool created = false;
   };
-  absl::StatusOr<Opened> Open(const SpaceToOpen& request);
+  absl::StatusOr<Opened> Open(const Caller& caller, const SpaceToOpen& request);
 
   // Finds a space as workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND:
   // no space of that name is open. FAILED_PRECONDITION: another one is. Each message says to open
-  // it (again).
-  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name,
-                                                    absl::string_view fingerprint);
+  // it (again). PERMISSION_DENIED: it is shared with the caller's tenant for reading alone.
+  absl::StatusOr<std::shared_ptr<const Space>> Find(const Caller& caller, absl::string_view name,
+                                                    absl::string_view fingerprint, SpaceUse use);
   // Finds a space as people name it.
-  absl::StatusOr<std::shared_ptr<const Space>> Find(absl::string_view name);
+  absl::StatusOr<std::shared_ptr<const Space>> Find(const Caller& caller, absl::string_view name);
+  // Returns whether Find finds this space for the caller.
+  bool Finds(const Caller& caller, const Space& space) const;
   // Returns null when there is none.
   std::shared_ptr<const Space> Find(SpaceId id) const;
-  std::vector<std::shared_ptr<const Space>> All() const;  // by name
+  std::vector<std::shared_ptr<const Space>> All() const;  // by tenant and name
   uint64_t mismatches() const { return mismatches_; }     // calls that meant another space
 
-  // Returns private spaces that nobody has named for so long, the longest first.
-  std::vector<std::shared_ptr<const Space>> IdlePrivate(Duration idle) const;
+  // Returns private spaces that nobody has named for so long, the longest first. `tenant` null = of
+  // all tenants.
+  std::vector<std::shared_ptr<const Space>> IdlePrivate(Duration idle,
+                                                        const std::string* tenant = nullptr) const;
+  // Counts as naming it.
+  void Touch(const Space& space);
   // Forgets a space, so nobody finds it any more; false when it is gone already. The caller drops
   // its pages and its record.
   bool Forget(const Space& space);
 
  private:
-  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request);
+  using Key = std::pair<std::string, std::string>;  // tenant and name
+
+  absl::StatusOr<std::shared_ptr<Space>> Make(const SpaceToOpen& request, bool may_make);
+  absl::Status CheckRoom(const std::string& tenant) const KVSTOW_REQUIRES(mu_);
   absl::StatusOr<std::shared_ptr<const Space>> WithCodec(std::shared_ptr<const Space> space);
 
   const Options options_;
@@ -120,8 +142,8 @@ class Spaces {
     std::shared_ptr<const Space> space;
     Time used;  // when it was named last
   };
-  std::map<std::string, Entry, std::less<>> by_name_ KVSTOW_GUARDED_BY(mu_);
-  std::set<std::string> creating_ KVSTOW_GUARDED_BY(mu_);
+  std::map<Key, Entry> by_name_ KVSTOW_GUARDED_BY(mu_);
+  std::set<Key> creating_ KVSTOW_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstow

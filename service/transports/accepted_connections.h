@@ -62,6 +62,11 @@ class AcceptedConnections {
     MutexLock lock(mu_);
     return std::ranges::count_if(connections_, [&](const auto& c) { return counts(*c); });
   }
+  template <typename Use>
+  void ForEach(const Use& use) const {
+    MutexLock lock(mu_);
+    for (const auto& connection : connections_) use(*connection);
+  }
   // Returns the connections that were hung up on because there were too many, or no thread for
   // them.
   uint64_t refused() const {

@@ -4,10 +4,12 @@
 
 namespace kvstow {
 
-RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream) {
+RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
+                              absl::StatusOr<CallerPtr> caller) {
   BulkStream& s = *stream;
-  absl::Status status = CheckDeadline(s.context_, s.parts_.metrics);
+  absl::Status status = caller.status();
   if (status.ok()) {
+    s.caller_ = *std::move(caller);
     auto place = s.parts_.admission.Admit(s.kind_, stream);
     status = place.status();
     if (place.ok()) s.place_ = *std::move(place);
@@ -23,6 +25,18 @@ RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream) {
     s.FinishWith(status);
   }
   return &s;
+}
+
+absl::Status BulkStream::TakePlaceOf(const Space& space) {
+  TenantTable* const tenants = parts_.puts.tenants;
+  if (tenants == nullptr) return absl::OkStatus();
+  auto stream = tenants->OpenStream(space.tenant);
+  if (stream.ok()) {
+    of_tenant_ = *std::move(stream);
+  } else {
+    parts_.metrics.CountRefusedCall("tenant_streams");
+  }
+  return stream.status();
 }
 
 BulkStream::Next BulkStream::Decide() {

@@ -18,8 +18,8 @@ namespace kvstow {
 
 class BulkStream : public RawReactor, public AdmittedStream {
  public:
-  // Reads the first message, or ends a stream that is not admitted.
-  static RawReactor* Start(std::shared_ptr<BulkStream> stream);
+  // Reads the first message, or ends a stream whose caller was refused, or that is not admitted.
+  static RawReactor* Start(std::shared_ptr<BulkStream> stream, absl::StatusOr<CallerPtr> caller);
   void OnDone() final { std::exchange(self_, nullptr).reset(); }
   void End(const absl::Status& why) final;
 
@@ -38,9 +38,12 @@ class BulkStream : public RawReactor, public AdmittedStream {
   // Does the decided step: writes out_, or ends the stream with final_. Static, since with kNothing
   // the stream may be gone by now: another thread ended it.
   static void Act(BulkStream* stream, Next next);
+  // Counts the stream as one of its space's tenant. Called once, by the first message.
+  absl::Status TakePlaceOf(const Space& space);
 
   StreamParts& parts_;
   grpc::CallbackServerContext& context_;
+  CallerPtr caller_;  // set before the first message
   grpc::ByteBuffer in_;
 
   Mutex mu_;
@@ -59,6 +62,7 @@ class BulkStream : public RawReactor, public AdmittedStream {
   const StreamKind kind_;
   std::shared_ptr<BulkStream> self_;  // until OnDone
   Admission::Place place_;
+  TenantTable::Stream of_tenant_;
 };
 
 }  // namespace kvstow

@@ -31,11 +31,44 @@ absl::Status DirectRequests::ServeOne() {
   v1::DirectRequest request;
   uint64_t payload_bytes = 0;
   KVSTOW_RETURN_IF_ERROR(socket_.ReceiveFrame(request, payload_bytes, Deadline(0)));
+  if (request.has_hello() && payload_bytes == 0) return Hello(request.hello());
+  KVSTOW_RETURN_IF_ERROR(CheckCaller());
   if (request.has_put()) return Put(*request.mutable_put(), payload_bytes);
   if (payload_bytes != 0 || (!request.has_get() && !request.has_lookup())) {
     return absl::InvalidArgumentError("a frame that is neither a get nor a put with its page");
   }
+  // Every role may do these.
+  static_assert(RightOf("/kvstow.v1.KvCache/Get").least == Role::kReader);
+  static_assert(RightOf("/kvstow.v1.KvCache/Lookup").least == Role::kReader);
   return request.has_get() ? Get(request.get()) : Lookup(request.lookup());
+}
+
+CallerPtr DirectRequests::caller() const {
+  MutexLock lock(mu_);
+  return caller_;
+}
+
+// Has no answer: the worker need not wait for one, and learns by being hung up on.
+absl::Status DirectRequests::Hello(const v1::DirectHello& hello) {
+  if (!parts_.access->has_identities()) return absl::OkStatus();  // everybody may come
+  CallerPtr caller = parts_.tickets->Take(hello.ticket());
+  if (caller == nullptr || this->caller() != nullptr) {
+    constexpr char kWhy[] = "a direct connection with a ticket that is unknown, used or too old";
+    parts_.access->CountRefusal(Refusal::kTicket, kWhy);
+    return absl::UnavailableError(kWhy);
+  }
+  MutexLock lock(mu_);
+  caller_ = std::move(caller);
+  return absl::OkStatus();
+}
+
+absl::Status DirectRequests::CheckCaller() {
+  const CallerPtr caller = this->caller();
+  if (caller != nullptr && parts_.access->Knows(caller)) return absl::OkStatus();
+  const char* const why = caller == nullptr ? "a direct connection without a ticket"
+                                            : "a direct connection of an identity that is gone";
+  parts_.access->CountRefusal(Refusal::kTicket, why);
+  return absl::UnavailableError(why);
 }
 
 // The rest of the request is not served; what goes wrong with it on a stream is told there.
@@ -50,7 +83,7 @@ absl::Status DirectRequests::Lookup(const std::string& request) {
   const grpc::Slice message(request.data(), request.size(), grpc::Slice::STATIC_SLICE);
   const auto query = ReadLookupRequest(message);
   if (!query.ok()) return Refuse(query.status());
-  const auto match = parts_.op.Lookup(*query);
+  const auto match = parts_.op.Lookup(*caller(), *query);
   if (!match.ok()) return Refuse(match.status());
   const grpc::Slice answer = WriteLookupResponse(*match);
   if (answer.size() > kMaxDirectMessageBytes / 2) {
@@ -68,15 +101,18 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
     return absl::InvalidArgumentError(absl::StrCat(
         request.pages_size(), " pages in one message: at most ", kMaxDirectPages, " may be"));
   }
-  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  const CallerPtr caller = this->caller();
+  const auto space =
+      parts_.spaces.Find(*caller, request.space(), request.fingerprint(), SpaceUse::kRead);
   if (!space.ok()) return Refuse(space.status());
+  const NamedLease lease(request.lease(), HolderOf(*caller));
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
   for (const v1::GetPage& page : request.pages()) {
-    auto held = parts_.admission.TakeGet(FetchBytes(**space, page));
+    auto held = parts_.admission.TakeGet(FetchBytes(**space, page),
+                                         PayerOf(parts_.puts.tenants, (*space)->tenant));
     if (!held.ok()) return Refuse(held.status());
-    FetchedPage fetched =
-        parts_.reader.Fetch(**space, request.lease(), request.payload(), page, checks);
+    FetchedPage fetched = parts_.reader.Fetch(**space, lease, request.payload(), page, checks);
     parts_.metrics.CountDirect(StreamKind::kGet);
     v1::DirectReply reply;
     *reply.mutable_got() = std::move(fetched.reply);
@@ -94,8 +130,11 @@ absl::Status DirectRequests::Put(v1::DirectPut& request, uint64_t payload_bytes)
     return absl::InvalidArgumentError(
         absl::StrCat("a put of ", page.payload_bytes(), " bytes in a frame of ", payload_bytes));
   }
-  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
-  absl::Status status = space.status();
+  const CallerPtr caller = this->caller();
+  const auto space =
+      parts_.spaces.Find(*caller, request.space(), request.fingerprint(), SpaceUse::kWrite);
+  absl::Status status = parts_.access->MayCall(*caller, RightOf("/kvstow.v1.KvCache/Put"));
+  if (status.ok()) status = space.status();
   if (status.ok()) status = CheckPayload(request.payload());
   if (status.ok() && request.payload() == v1::ENCODED) status = CheckTakesEncoded(**space);
   if (status.ok()) return PutPage(**space, request, payload_bytes);

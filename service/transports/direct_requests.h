@@ -4,15 +4,25 @@
 // They do what Put and Get streams do with gRPC (streams.h), without it: the same checks, the same
 // budgets of bytes. A connection holds at most one page on its way in, until it is coded and
 // stored, or one page on its way out, until it is sent. A page without room is refused after a
-// moment. A worker that stalls in the middle of a frame is hung up on. One object serves one
-// connection, on one thread.
+// moment. A worker that stalls in the middle of a frame is hung up on.
+//
+// Where callers have identities, the first frame shows a ticket of OpenDirect, and the worker is
+// its caller from then on: a frame with the role of that caller, for as long as the access file has
+// it.
+//
+// One object serves one connection, on one thread; any thread may ask for its caller.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_REQUESTS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_DIRECT_REQUESTS_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "service/access/access.h"
+#include "service/access/tickets.h"
 #include "service/operators/kv_operator.h"
 #include "service/ops/metrics.h"
 #include "service/pages/admission.h"
@@ -30,6 +40,8 @@ struct DirectParts {
   Metrics& metrics;
   Admission& admission;
   KvOperator& op;  // for lookups
+  Access* access = &Access::ForEverybody();
+  Tickets* tickets = nullptr;  // of OpenDirect; set where callers have identities
 };
 
 class DirectRequests {
@@ -37,15 +49,21 @@ class DirectRequests {
   // `patience` is the time that the peer may let a frame stand still. Its bytes add a microsecond
   // each.
   DirectRequests(DirectParts& parts, const DirectSocket& socket, Duration patience)
-      : parts_(parts), socket_(socket), patience_(patience) {}
+      : parts_(parts), socket_(socket), patience_(patience) {
+    if (!parts.access->has_identities()) caller_ = std::make_shared<const Caller>();
+  }
   DirectRequests(const DirectRequests&) = delete;
   DirectRequests& operator=(const DirectRequests&) = delete;
 
   // Takes the frame that has begun and answers it. A status that is not OK is a broken rule of
   // framing, or a lost peer: the caller hangs up. The answer reports what is wrong with a page.
   absl::Status ServeOne();
+  // Returns null until the worker has shown its ticket.
+  CallerPtr caller() const;
 
  private:
+  absl::Status Hello(const v1::DirectHello& hello);
+  absl::Status CheckCaller();
   absl::Status Get(const v1::DirectGet& request);
   absl::Status Lookup(const std::string& request);
   absl::Status Put(v1::DirectPut& request, uint64_t payload_bytes);
@@ -59,6 +77,8 @@ class DirectRequests {
   DirectParts& parts_;
   const DirectSocket& socket_;
   const Duration patience_;
+  mutable Mutex mu_;
+  CallerPtr caller_ KVSTOW_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstow

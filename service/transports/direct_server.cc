@@ -13,15 +13,27 @@ namespace kvstow {
 namespace {
 
 constexpr Duration kGivesWay = std::chrono::seconds(5);  // when it has been idle so long
+constexpr Duration kHandshakeTime = std::chrono::seconds(5);
+constexpr Duration kComplainAgain = std::chrono::seconds(10);
+
+DirectParts WithTickets(DirectParts parts, Tickets& tickets) {
+  parts.tickets = &tickets;
+  return parts;
+}
 
 }  // namespace
 
 class DirectServer::Connection {
  public:
   Connection(DirectServer& all, DirectSocket socket)
-      : socket_(std::move(socket)),
+      : all_(all),
+        socket_(std::move(socket)),
         requests_(all.parts_, socket_, all.options_.patience),
-        idle_time_(all.options_.idle_time) {}
+        access_(*all.parts_.access),
+        idle_time_(all.options_.idle_time),
+        hello_time_(all.options_.hello_time) {
+    if (all.options_.tls != nullptr) idle_since_ = Clock::Real().Now() - kGivesWay;
+  }
   ~Connection() {
     socket_.HangUp();
     if (thread_.joinable()) thread_.join();
@@ -36,6 +48,10 @@ class DirectServer::Connection {
     socket_.HangUp();
   }
   bool ended() const { return ended_; }
+  void HangUpUnlessKnown() {
+    const CallerPtr caller = requests_.caller();
+    if (caller != nullptr && !access_.Knows(caller)) HangUp();
+  }
   std::optional<Time> idle_since() const {
     if (gave_way_) return std::nullopt;
     const Time since = idle_since_;
@@ -45,12 +61,22 @@ class DirectServer::Connection {
  private:
   static constexpr Time kBusy = Time::max();
 
+  absl::Status ShakeHands() {
+    const std::shared_ptr<TlsContext>& tls = all_.options_.tls;
+    if (tls == nullptr) return absl::OkStatus();
+    absl::Status status = socket_.StartTls(*tls, Clock::Real().Now() + kHandshakeTime);
+    if (status.ok() || absl::IsUnavailable(status)) return status;
+    all_.NoteFailedHandshake(status);
+    return absl::UnavailableError("the handshake failed");
+  }
+
   void Run() {
-    absl::Status status;
+    absl::Status status = ShakeHands();
     while (status.ok()) {
       const Time now = Clock::Real().Now();
       idle_since_ = now;
-      status = socket_.WaitForFrame(now + idle_time_);
+      status =
+          socket_.WaitForFrame(now + (requests_.caller() == nullptr ? hello_time_ : idle_time_));
       if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError("it was idle");
       idle_since_ = kBusy;
       if (status.ok()) status = requests_.ServeOne();
@@ -62,9 +88,11 @@ class DirectServer::Connection {
     ended_ = true;
   }
 
-  const DirectSocket socket_;
+  DirectServer& all_;
+  DirectSocket socket_;
   DirectRequests requests_;
-  const Duration idle_time_;
+  const Access& access_;
+  const Duration idle_time_, hello_time_;
   std::atomic<Time> idle_since_{Clock::Real().Now()};
   std::atomic<bool> gave_way_{false}, ended_{false};
   std::thread thread_;  // last: it uses the others
@@ -78,7 +106,8 @@ absl::StatusOr<std::unique_ptr<DirectServer>> DirectServer::Start(const DirectOp
 
 DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, DirectSocket socket)
     : options_(options),
-      parts_(parts),
+      tickets_(options.ticket_life),
+      parts_(WithTickets(parts, tickets_)),
       port_(socket.port()),
       connections_(std::move(socket),
                    {.listener = "direct", .most = options_.max_connections, .idle = kGivesWay},
@@ -87,6 +116,19 @@ DirectServer::DirectServer(const DirectOptions& options, DirectParts parts, Dire
                    }) {}
 
 DirectServer::~DirectServer() = default;
+
+// Whoever reaches the port can make handshakes fail: it must not fill the log.
+void DirectServer::NoteFailedHandshake(const absl::Status& why) {
+  parts_.metrics.CountFailedHandshake("direct");
+  const Time now = Clock::Real().Now();
+  Time after = complain_after_;
+  if (now < after || !complain_after_.compare_exchange_strong(after, now + kComplainAgain)) return;
+  Log().warn("a direct connection was refused: {}", std::string(why.message()));
+}
+
+void DirectServer::HangUpOnStrangers() const {
+  connections_.ForEach([](Connection& connection) { connection.HangUpUnlessKnown(); });
+}
 
 size_t DirectServer::connections() const {
   return connections_.Count([](const Connection& connection) { return !connection.ended(); });

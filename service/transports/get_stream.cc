@@ -46,8 +46,9 @@ class GetStream final : public BulkStream {
   Next WhatNext() override KVSTOW_REQUIRES(mu_);
   bool Holding() const override KVSTOW_REQUIRES(mu_) { return next_fetch_ > 0 || writing_; }
 
-  std::shared_ptr<const Space> space_;  // these four are set once, by the first message
-  LeaseId lease_ = 0;
+  std::shared_ptr<const Space> space_;  // these five are set once, by the first message
+  ByteBudget::Payer payer_;
+  NamedLease lease_ = 0;
   Checks checks_ = Checks::kStore;
   v1::Payload payload_ = v1::RAW;
 
@@ -136,10 +137,12 @@ absl::Status GetStream::Open(const v1::GetOpen& open) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload: ", open.payload(), " is no value that this server knows"));
   }
-  auto space = parts_.spaces.Find(open.space(), open.fingerprint());
+  auto space = parts_.spaces.Find(*caller_, open.space(), open.fingerprint(), SpaceUse::kRead);
   if (!space.ok()) return space.status();
+  if (const absl::Status s = TakePlaceOf(**space); !s.ok()) return s;
+  payer_ = PayerOf(parts_.puts.tenants, (*space)->tenant);
   space_ = *std::move(space);
-  lease_ = open.lease();
+  lease_ = {open.lease(), HolderOf(*caller_)};
   checks_ = open.checked() ? Checks::kReader : Checks::kStore;
   payload_ = open.payload() == v1::PAYLOAD_UNSPECIFIED ? v1::RAW : open.payload();
   return absl::OkStatus();
@@ -156,11 +159,11 @@ void GetStream::StartFetches() {
     ahead_ += bound;
     ++next_fetch_;
     ++busy_;
-    in_line_ = parts_.admission.gets().Wait(
-        FetchBytes(*space_, asked->request), [this, asked](Admission::Bytes held) {
-          asked->held = std::move(held);
-          parts_.get_workers.Submit([=, this] { Fetch(asked); });
-        });
+    const auto fetch = [this, asked](Admission::Bytes held) {
+      asked->held = std::move(held);
+      parts_.get_workers.Submit([=, this] { Fetch(asked); });
+    };
+    in_line_ = parts_.admission.gets().Wait(FetchBytes(*space_, asked->request), fetch, payer_);
     if (in_line_ != nullptr) waiting_ = asked.get();
   }
 }
@@ -288,8 +291,9 @@ void GetStream::OnCancel() {
 
 }  // namespace
 
-RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return BulkStream::Start(std::make_shared<GetStream>(parts, context));
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller) {
+  return BulkStream::Start(std::make_shared<GetStream>(parts, context), std::move(caller));
 }
 
 }  // namespace kvstow

@@ -35,6 +35,11 @@ absl::Status CheckPages(int pages) {
 }  // namespace
 
 absl::Status LocalRequests::Handle(const v1::LocalRequest& request, Reply reply) {
+  if (!parts_.access->Knows(caller_)) {
+    constexpr char kGone[] = "a local session of an identity that is gone";
+    parts_.access->CountRefusal(Refusal::kTicket, kGone);
+    return absl::UnavailableError(kGone);
+  }
   switch (request.kind_case()) {
     case v1::LocalRequest::kAllocate:
       return Allocate(request.allocate(), reply);
@@ -67,23 +72,27 @@ absl::Status LocalRequests::Allocate(const v1::LocalAllocate& request, Reply rep
 
 absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
   KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
-  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  static_assert(RightOf("/kvstow.v1.KvCache/Get").least == Role::kReader);  // every role
+  const auto space =
+      parts_.spaces.Find(*caller_, request.space(), request.fingerprint(), SpaceUse::kRead);
+  const NamedLease lease(request.lease(), HolderOf(*caller_));
   for (const v1::LocalGetPage& page : request.pages()) {
     v1::LocalReply answer;
     *answer.mutable_got() = space.ok()
-                                ? GetPage(**space, request.lease(), page)
+                                ? GetPage(**space, lease, page)
                                 : NoPage(page.page(), v1::NOT_COMPATIBLE, space.status().message());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
   }
   return absl::OkStatus();
 }
 
-v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
+v1::LocalGot LocalRequests::GetPage(const Space& space, const NamedLease& lease,
                                     const v1::LocalGetPage& request) {
   parts_.metrics.CountLocal(StreamKind::kGet);
   absl::StatusOr<Admission::Bytes> held;
   if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
-    held = parts_.admission.TakeGet(FetchBytes(space, request.page()));
+    held = parts_.admission.TakeGet(FetchBytes(space, request.page()),
+                                    PayerOf(parts_.puts.tenants, space.tenant));
     if (!held.ok()) return NoPage(request.page(), v1::UNAVAILABLE, held.status().message());
   }
   auto page = FetchTo(space, lease, request);
@@ -101,7 +110,7 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, uint64_t lease,
 }
 
 // An error is about the place that the request names.
-absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, uint64_t lease,
+absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, const NamedLease& lease,
                                                    const v1::LocalGetPage& request) {
   if (request.has_gpu_to()) {
     KVSTOW_ASSIGN_OR_RETURN(GpuPage to, PageAt(space, request.gpu_to()));
@@ -125,9 +134,15 @@ absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuR
   return GpuPage::At(*parts_.gpu, space, gpu_memory_, range.offset(), range.bytes());
 }
 
+absl::StatusOr<std::shared_ptr<const Space>> LocalRequests::SpaceToPut(
+    const v1::LocalPut& request) {
+  KVSTOW_RETURN_IF_ERROR(parts_.access->MayCall(*caller_, RightOf("/kvstow.v1.KvCache/Put")));
+  return parts_.spaces.Find(*caller_, request.space(), request.fingerprint(), SpaceUse::kWrite);
+}
+
 absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
   KVSTOW_RETURN_IF_ERROR(CheckPages(request.pages_size()));
-  const auto space = parts_.spaces.Find(request.space(), request.fingerprint());
+  const auto space = SpaceToPut(request);
   for (const v1::LocalPutPage& page : request.pages()) {
     v1::LocalReply answer;
     v1::PutResult& result = *answer.mutable_put();

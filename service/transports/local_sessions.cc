@@ -1,6 +1,5 @@
 #include "service/transports/local_sessions.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,8 +19,6 @@
 namespace kvstow {
 namespace {
 
-constexpr size_t kTokenBytes = 16;
-constexpr size_t kMaxTokens = 1024;                      // not used yet; the oldest are forgotten
 constexpr Duration kGivesWay = std::chrono::seconds(1);  // a connection that has not begun
 constexpr size_t kMaxThreads = 4;                        // of a session
 
@@ -50,6 +47,9 @@ class LocalSessions::Session {
   }
   bool begun() const { return begun_; }
   bool ended() const { return ended_; }
+  void HangUpUnlessKnown() {
+    if (begun_ && !all_.parts_.access->Knows(caller_)) HangUp();
+  }
   // One that has begun has the worker's pages: it never gives way.
   std::optional<Time> idle_since() const {
     return begun_ || gave_way_ ? std::nullopt : std::optional(came_);
@@ -88,7 +88,9 @@ class LocalSessions::Session {
     }
     v1::LocalRequest hello;
     KVSTOW_RETURN_IF_ERROR(socket_.Receive(hello, all_.options_.hello_time));
-    if (!hello.has_hello() || !all_.TakeToken(hello.hello().token())) {
+    if (hello.has_hello()) caller_ = all_.tokens_.Take(hello.hello().token());
+    if (caller_ == nullptr) {
+      all_.parts_.access->CountRefusal(Refusal::kTicket, "a local session with an unknown token");
       return absl::PermissionDeniedError("its token is not, or no longer, known");
     }
     bytes_ = all_.TakeBytes(hello.hello().bytes());
@@ -102,7 +104,7 @@ class LocalSessions::Session {
     v1::LocalReply welcome;
     welcome.mutable_welcome()->set_bytes(bytes_);
     const auto gpu_memory = all_.ShareGpu(hello.hello(), *welcome.mutable_welcome());
-    requests_.emplace(all_.parts_, memory_->bytes(), gpu_memory);
+    requests_.emplace(all_.parts_, caller_, memory_->bytes(), gpu_memory);
     begun_ = true;  // before the worker knows it
     KVSTOW_RETURN_IF_ERROR(socket_.Send(welcome, memory_->descriptor()));
     if (gpu_memory != nullptr) {
@@ -135,6 +137,7 @@ class LocalSessions::Session {
   const Time came_ = Clock::Real().Now();
   pid_t pid_ = 0;
   uint64_t bytes_ = 0;
+  CallerPtr caller_;  // set before it begins
   std::optional<SharedMemory> memory_;
   std::optional<LocalRequests> requests_;
   std::atomic<bool> begun_{false}, gave_way_{false}, ended_{false};
@@ -150,6 +153,7 @@ absl::StatusOr<std::unique_ptr<LocalSessions>> LocalSessions::Start(const LocalO
 LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket)
     : options_(options),
       parts_(parts),
+      tokens_(options.token_life),
       sessions_(std::move(socket),
                 {.listener = "local", .most = options_.max_sessions, .idle = kGivesWay},
                 [this](LocalSocket accepted) {
@@ -159,26 +163,8 @@ LocalSessions::LocalSessions(const LocalOptions& options, LocalParts parts, Loca
 // Before the rest: the path of a server that listens there from now on is its own.
 LocalSessions::~LocalSessions() { unlink(options_.socket.c_str()); }
 
-std::string LocalSessions::NewToken() {
-  std::string token(kTokenBytes, '\0');
-  // A token of fewer bytes than were asked for would be none: getrandom gives up to 256 at once.
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return "";
-  const Time now = Clock::Real().Now();
-  MutexLock lock(mu_);
-  while (!tokens_.empty() && (tokens_.size() >= kMaxTokens || tokens_.front().until < now)) {
-    tokens_.pop_front();
-  }
-  tokens_.push_back({token, now + options_.token_life});
-  return token;
-}
-
-bool LocalSessions::TakeToken(const std::string& token) {
-  MutexLock lock(mu_);
-  const auto it = std::ranges::find(tokens_, token, &Token::value);
-  if (it == tokens_.end()) return false;
-  const bool good = it->until >= Clock::Real().Now();
-  tokens_.erase(it);
-  return good;
+void LocalSessions::HangUpOnStrangers() const {
+  sessions_.ForEach([](Session& session) { session.HangUpUnlessKnown(); });
 }
 
 uint64_t LocalSessions::TakeBytes(uint64_t wanted) {

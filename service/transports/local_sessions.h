@@ -1,20 +1,20 @@
 // Local sessions: workers on this host share memory with the server (proto/kvstow/v1/local.proto).
 //
 // Listens on a UNIX socket. A session is a connection of a worker that runs as the server's user
-// (or root) and shows a token that OpenLocal gave. The server makes the session's memory, out of
-// one budget for all sessions; memory of the GPU too, where both run on the same one. A few threads
-// take its requests from the socket in turn, and each finishes what it took: handing a page over to
-// another thread would take as long as copying it. A worker that hangs up, or dies, ends its
-// session. Its slots go with it, and its memory when nothing works on it any more. A worker that
-// breaks the rules or does not read its answers ends its session too. A connection has a few
-// seconds to begin its session; until then it gives way to the next at the limit.
+// (or root) and shows a token that OpenLocal gave; it is the caller of that OpenLocal. The server
+// makes the session's memory, out of one budget for all sessions; memory of the GPU too, where both
+// run on the same one. A few threads take its requests from the socket in turn, and each finishes
+// what it took: handing a page over to another thread would take as long as copying it. A worker
+// that hangs up, or dies, ends its session. Its slots go with it, and its memory when nothing works
+// on it any more. A worker that breaks the rules or does not read its answers ends its session too.
+// A connection has a few seconds to begin its session; until then it gives way to the next at the
+// limit.
 //
 // Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
 #define KVSTOW_SERVICE_TRANSPORTS_LOCAL_SESSIONS_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 
@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "proto/wire/local_socket.h"
+#include "service/access/tickets.h"
 #include "service/transports/accepted_connections.h"
 #include "service/transports/local_requests.h"
 
@@ -43,19 +44,16 @@ class LocalSessions {
   ~LocalSessions();
 
   const std::string& socket() const { return options_.socket; }
-  std::string NewToken();  // 16 bytes that cannot be guessed
+  std::string NewToken(const CallerPtr& caller) { return tokens_.New(caller); }
+  // Hangs up on the sessions whose caller the access file does not have any more.
+  void HangUpOnStrangers() const;
   size_t sessions() const;
   uint64_t bytes() const;    // of their memory
   uint64_t refused() const;  // connections, see AcceptedConnections
 
  private:
   class Session;
-  struct Token {
-    std::string value;
-    Time until;
-  };
   LocalSessions(const LocalOptions& options, LocalParts parts, LocalSocket socket);
-  bool TakeToken(const std::string& token);
   uint64_t TakeBytes(uint64_t wanted);
   void GiveBytes(uint64_t bytes);
   std::shared_ptr<SharedDeviceMemory> ShareGpu(const v1::LocalHello& hello,
@@ -63,8 +61,8 @@ class LocalSessions {
 
   const LocalOptions options_;
   LocalParts parts_;
+  Tickets tokens_;
   mutable Mutex mu_;
-  std::deque<Token> tokens_ KVSTOW_GUARDED_BY(mu_);  // the oldest first
   uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
   AcceptedConnections<LocalSocket, Session> sessions_;  // last: they use the others
 };

@@ -127,12 +127,14 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (message.open().payload() == v1::SUMMARY) {
     return absl::InvalidArgumentError("payload: a summary is no page: put pages RAW or ENCODED");
   }
-  auto space = parts_.spaces.Find(message.open().space(), message.open().fingerprint());
+  auto space = parts_.spaces.Find(*caller_, message.open().space(), message.open().fingerprint(),
+                                  SpaceUse::kWrite);
   if (!space.ok()) return space.status();
   payload_ = message.open().payload() == v1::ENCODED ? v1::ENCODED : v1::RAW;
   if (payload_ == v1::ENCODED) {
     if (const absl::Status s = CheckTakesEncoded(**space); !s.ok()) return s;
   }
+  if (const absl::Status s = TakePlaceOf(**space); !s.ok()) return s;
   space_ = *std::move(space);
   // A page must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
@@ -287,8 +289,9 @@ void PutStream::OnCancel() {
 
 }  // namespace
 
-RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context) {
-  return BulkStream::Start(std::make_shared<PutStream>(parts, context));
+RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller) {
+  return BulkStream::Start(std::make_shared<PutStream>(parts, context), std::move(caller));
 }
 
 }  // namespace kvstow

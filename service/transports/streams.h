@@ -24,6 +24,8 @@
 #include <chrono>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "service/access/access.h"
 #include "service/ops/metrics.h"
 #include "service/ops/worker_pool.h"
 #include "service/pages/admission.h"
@@ -59,8 +61,12 @@ struct StreamParts {
 };
 
 using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context);
-RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context);
+// A stream that `caller` was refused ends with that status. Who a stream's caller is, is decided at
+// its start.
+RawReactor* NewPutStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller);
+RawReactor* NewGetStream(StreamParts& parts, grpc::CallbackServerContext* context,
+                         absl::StatusOr<CallerPtr> caller);
 
 // Fails with FAILED_PRECONDITION for a call without a deadline: nothing may wait for ever.
 absl::Status CheckDeadline(const grpc::CallbackServerContext& context, Metrics& metrics);

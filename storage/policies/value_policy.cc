@@ -1,6 +1,7 @@
 #include "storage/policies/value_policy.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <deque>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "storage/policies/item_lists.h"
 #include "storage/policies/reuse_estimator.h"
 
@@ -143,12 +145,9 @@ class ValuePolicy final : public EvictionPolicy {
     Mark(items_[n].list);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
-    for (size_t word = 0; word < filled_.size(); ++word) {
-      for (uint64_t bits = filled_[word]; bits != 0; bits &= bits - 1) {
-        const size_t rank = word * 64 + static_cast<size_t>(std::countr_zero(bits));
-        const ItemNumber n = items_.FirstThat(may_go, by_value_[rank]);
-        if (n != kNoItem) return items_[n].id;
-      }
+    for (size_t rank = NextFilled(0); rank < kLeafLists; rank = NextFilled(rank + 1)) {
+      const ItemNumber n = items_.FirstThat(may_go, by_value_[rank]);
+      if (n != kNoItem) return items_[n].id;
     }
     // Only those are left that something stands on that may not go.
     for (size_t list = kInner; list < kGhosts; ++list) {
@@ -183,7 +182,7 @@ class ValuePolicy final : public EvictionPolicy {
     const double level = std::round(std::log2(worth)) + kWorthOfOne;
     return static_cast<uint8_t>(std::clamp(level, 1.0, kWorths - 1.0));
   }
-  // Of a new item behind `parent`, which was touched or put for the same prompt already.
+  // Returns that of a new item behind `parent`, which the same prompt touched or put already.
   static uint8_t OriginOf(const Item& parent) {
     return parent.uses <= 1 ? parent.origin : OriginBehind(parent.uses - 1);
   }
@@ -230,13 +229,37 @@ class ValuePolicy final : public EvictionPolicy {
     if (items_[n].children > 0) waiting_[items_[n].id] = items_[n].children;
     items_.Forget(n);
   }
-  // Keeps the bitmap of lists that have items to offer.
+  // Keeps the bitmaps: of leaf lists that have items to offer, and of other lists that may have
+  // some.
   void Mark(size_t list) {
-    if (list >= kLeafLists) return;
-    const size_t rank = rank_[list];
+    if (list >= kLimbo) return;
+    if (list >= kInner) {
+      const uint64_t bit = uint64_t{1} << (list - kInner) % 64;
+      if (items_.front(list) != kNoItem) others_[(list - kInner) / 64] |= bit;
+      return;
+    }
+    const size_t rank = rank_[list], word = rank / 64;
     const uint64_t bit = uint64_t{1} << rank % 64;
     const bool filled = items_.front(list) != kNoItem;
-    filled_[rank / 64] = filled ? filled_[rank / 64] | bit : filled_[rank / 64] & ~bit;
+    filled_[word] = filled ? filled_[word] | bit : filled_[word] & ~bit;
+    const uint64_t word_bit = uint64_t{1} << word % 64;
+    uint64_t& words = filled_words_[word / 64];
+    words = filled_[word] != 0 ? words | word_bit : words & ~word_bit;
+  }
+  // Returns the first rank from `rank` on that has a list with items to offer; else one that is not
+  // less than kLeafLists.
+  size_t NextFilled(size_t rank) const {
+    size_t word = rank / 64;
+    if (word >= filled_.size()) return kLeafLists;
+    const uint64_t bits = filled_[word] >> rank % 64;
+    if (bits != 0) return rank + static_cast<size_t>(std::countr_zero(bits));
+    for (++word; word < filled_.size(); word = (word / 64 + 1) * 64) {
+      const uint64_t words = filled_words_[word / 64] >> word % 64;
+      if (words == 0) continue;
+      word += static_cast<size_t>(std::countr_zero(words));
+      return word * 64 + static_cast<size_t>(std::countr_zero(filled_[word]));
+    }
+    return kLeafLists;
   }
 
   // The item, resident or ghost, is used: what its class and age were has proved useful.
@@ -270,13 +293,24 @@ class ValuePolicy final : public EvictionPolicy {
   // Moves those that outgrew their bucket on. A list's front is its oldest, or nearly so.
   void AgeAll() {
     aged_ = clock_;
-    const std::vector<uint64_t> filled = filled_;
-    for (size_t word = 0; word < filled.size(); ++word) {
-      for (uint64_t bits = filled[word]; bits != 0; bits &= bits - 1) {
-        AgeList(by_value_[word * 64 + static_cast<size_t>(std::countr_zero(bits))]);
-      }
+    // Those that have items now: more come to have some meanwhile.
+    absl::InlinedVector<uint16_t, 64> lists;
+    for (size_t rank = NextFilled(0); rank < kLeafLists; rank = NextFilled(rank + 1)) {
+      lists.push_back(by_value_[rank]);
     }
-    for (size_t list = kInner; list < kLimbo; ++list) AgeList(list);
+    for (const size_t list : lists) AgeList(list);
+    // An item may come into a list whose turn is still to come.
+    for (size_t at = 0; at < 64 * others_.size(); ++at) {
+      uint64_t& word = others_[at / 64];
+      const uint64_t bits = word >> at % 64;
+      if (bits == 0) {
+        at |= 63;
+        continue;
+      }
+      at += static_cast<size_t>(std::countr_zero(bits));
+      AgeList(kInner + at);
+      if (items_.front(kInner + at) == kNoItem) word &= ~(uint64_t{1} << at % 64);
+    }
   }
   void AgeList(size_t list) {
     for (ItemNumber n = items_.front(list); n != kNoItem; n = items_.front(list)) {
@@ -285,20 +319,59 @@ class ValuePolicy final : public EvictionPolicy {
       GrowOlder(n);
     }
   }
+  // By value, which is a rate times a power of two, and then by number. So the rates are sorted by
+  // their mantissas, and the lists are dealt out by their exponents: a store of many tenants has
+  // many policies, each of which does this often.
   void SortLists() {
-    std::vector<double> value(kLeafLists);
-    for (size_t list = 0; list < kLeafLists; ++list) {
-      const size_t kind = list / kWorths, worth = list % kWorths, c = kind / kAges;
+    struct Kind {
+      double mantissa;
+      int exponent;
+      size_t kind;
+    };
+    std::vector<Kind> kinds;
+    kinds.reserve(kClasses * kAges);
+    size_t rank = 0;
+    for (size_t kind = 0; kind < kClasses * kAges; ++kind) {
+      const size_t c = kind / kAges;
       const double bonus = c >= kOrigins && c != kEndClass ? kUsedAgainBonus : 1;
       const double rate = bonus * estimator_.Rate(c, kind % kAges);
-      value[list] = worth == 0 ? 0 : std::ldexp(rate, static_cast<int>(worth));
-      by_value_[list] = list;
+      Kind row{.mantissa = 0, .exponent = 0, .kind = kind};
+      row.mantissa = std::frexp(rate, &row.exponent);
+      if (rate > 0) kinds.push_back(row);
+      for (size_t worth = 0; worth < (rate > 0 ? 1 : kWorths); ++worth) {
+        SetRank(kind * kWorths + worth, rank++);
+      }
     }
-    std::stable_sort(by_value_.begin(), by_value_.end(),
-                     [&](size_t a, size_t b) { return value[a] < value[b]; });
-    for (size_t rank = 0; rank < kLeafLists; ++rank) rank_[by_value_[rank]] = rank;
-    std::fill(filled_.begin(), filled_.end(), 0);
+    if (!kinds.empty()) DealOut(kinds, rank);
+    filled_.fill(0);
+    filled_words_.fill(0);
     for (size_t list = 0; list < kLeafLists; ++list) Mark(list);
+  }
+  // Gives the lists of these kinds that are worth something the ranks from `first` on.
+  template <typename Kinds>
+  void DealOut(Kinds& kinds, size_t first) {
+    std::sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.mantissa, a.kind) < std::pair(b.mantissa, b.kind);
+    });
+    const auto [least, most] =
+        std::minmax_element(kinds.begin(), kinds.end(),
+                            [](const auto& a, const auto& b) { return a.exponent < b.exponent; });
+    const int base = least->exponent;
+    // First how many lists have each exponent, then the rank that comes next.
+    std::vector<size_t> next(most->exponent - base + kWorths + 1);
+    for (const auto& kind : kinds) {
+      for (size_t worth = 1; worth < kWorths; ++worth) ++next[kind.exponent - base + worth];
+    }
+    for (size_t& rank : next) first += std::exchange(rank, first);
+    for (const auto& kind : kinds) {
+      for (size_t worth = 1; worth < kWorths; ++worth) {
+        SetRank(kind.kind * kWorths + worth, next[kind.exponent - base + worth]++);
+      }
+    }
+  }
+  void SetRank(size_t list, size_t rank) {
+    by_value_[rank] = static_cast<uint16_t>(list);
+    rank_[list] = static_cast<uint16_t>(rank);
   }
   void RememberGhost(ItemNumber n) {
     ++ghosts_;
@@ -328,8 +401,11 @@ class ValuePolicy final : public EvictionPolicy {
   absl::flat_hash_map<uint64_t, uint32_t> waiting_;  // children of items that are not known
   size_t uses_ = 0;                                  // since the last estimate
   size_t residents_ = 0, ghosts_ = 0;
-  std::vector<size_t> by_value_ = std::vector<size_t>(kLeafLists), rank_ = by_value_;
-  std::vector<uint64_t> filled_ = std::vector<uint64_t>((kLeafLists + 63) / 64);  // by rank
+  std::vector<uint16_t> by_value_ = std::vector<uint16_t>(kLeafLists), rank_ = by_value_;
+  // By rank, and which words of that are not 0: so a look at few lists touches few lines of memory.
+  std::array<uint64_t, (kLeafLists + 63) / 64> filled_{};
+  std::array<uint64_t, (kLeafLists / 64 + 64) / 64> filled_words_{};
+  std::array<uint64_t, (kLimbo - kInner + 63) / 64> others_{};
 };
 
 }  // namespace

@@ -87,7 +87,7 @@ class WTinyLfu final : public ListPolicy<> {
     Overflow(kProtected, protected_bytes_, kProbation);
   }
   std::optional<uint64_t> Victim(absl::FunctionRef<bool(uint64_t)> may_go) override {
-    // What overflows the window enters the main part freely while that has room.
+    // Items that overflow the window enter the main part freely while that has room.
     while (lists_.bytes(kWindow) > window_bytes_) {
       const ItemNumber n = lists_.front(kWindow);
       if (n == kNoItem) break;  // the rest is held

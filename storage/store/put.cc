@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,21 @@ absl::Status Validate(const PageToStore& page) {
   return absl::OkStatus();
 }
 
+// What a tenant may hold in a tier of that budget.
+uint64_t WithinLimit(const TenantShare& share, TierId t, uint64_t budget) {
+  const uint64_t limit = share.limit[static_cast<size_t>(t)];
+  return limit == 0 ? budget : std::min(limit, budget);
+}
+
+absl::Status Full(const TenantShare& share, TierId t) {
+  const uint64_t limit = share.limit[static_cast<size_t>(t)];
+  const std::string what = limit == 0 ? std::string(TierName(t))
+                                      : absl::StrCat(TierName(t), ", of which the tenant may hold ",
+                                                     FormatSize(limit), ",");
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, " is full of leased or pinned pages: try again when leases have ended"));
+}
+
 absl::Status NoDisk() {
   return absl::FailedPreconditionError(
       "there is no disk tier: a put can only be acknowledged as held in memory");
@@ -81,7 +97,7 @@ std::unique_ptr<PageEntry> EntryOf(const PageToStore& page, PageNumber number, u
 absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
   KVSTOW_RETURN_IF_ERROR(Validate(page));
   if (page.ack != Ack::kMemory && !usable(TierId::kDisk)) return NoDisk();
-  KVSTOW_RETURN_IF_ERROR(cooling_.MakeIndexRoom());
+  KVSTOW_RETURN_IF_ERROR(cooling_.MakeIndexRoom(page.name.space));
   std::optional<PendingName> name;
   while (!name.has_value()) {
     KVSTOW_ASSIGN_OR_RETURN(PendingName::Taken taken, PendingName::Take(residency_, page));
@@ -94,6 +110,7 @@ absl::StatusOr<PutOutcome> TieredStore::Put(PageToStore page) {
     }
   }
 
+  KVSTOW_RETURN_IF_ERROR(cooling_.MakePlace(*name, page.name.space));
   GiveEachItsOwnBlock(page);
   std::unique_ptr<PageEntry> entry = EntryOf(page, name->number(), name->parent());
   KVSTOW_ASSIGN_OR_RETURN(Room room, StoreBodies(*entry, page.bodies, page.ack));
@@ -125,14 +142,15 @@ absl::StatusOr<Room> TieredStore::StoreBodies(PageEntry& page, std::span<const S
     for (PageEntry::Segment& segment : page.segments()) segment.tiers.Add(t);
   };
 
-  KVSTOW_RETURN_IF_ERROR(CheckFits(bytes, ack));
-  absl::StatusOr<Stored> memory = StoreInMemory(page, list, bytes);
+  const TenantShare share = cooling_.ShareOf(page.space);
+  KVSTOW_RETURN_IF_ERROR(CheckFits(share, bytes, ack));
+  absl::StatusOr<Stored> memory = StoreInMemory(page, share, list, bytes);
   if (memory.ok()) is_in(memory->tier);
   if (memory.ok() && ack == Ack::kMemory) return std::move(memory->room);
 
   // With bytes in memory what is missing is a disk, whose budget was taken away meanwhile.
   absl::StatusOr<Room> disk = memory.ok() ? NoDisk() : memory.status();
-  if (usable(TierId::kDisk)) disk = StoreOnDisk(page, list, bytes, ack);
+  if (usable(TierId::kDisk)) disk = StoreOnDisk(page, share, list, bytes, ack);
   if (!disk.ok()) {
     if (memory.ok()) movement_.EraseNew(memory->tier, list);
     return disk.status();
@@ -142,30 +160,36 @@ absl::StatusOr<Room> TieredStore::StoreBodies(PageEntry& page, std::span<const S
   return disk;
 }
 
-absl::Status TieredStore::CheckFits(uint64_t bytes, Ack ack) const {
-  uint64_t largest = 0;
+absl::Status TieredStore::CheckFits(const TenantShare& share, uint64_t bytes, Ack ack) const {
+  uint64_t largest = 0, allowed = 0;
   for (const TierId t : kAllTiers) {
     if (usable(t) && (ack == Ack::kMemory || t == TierId::kDisk)) {
       largest = std::max(largest, residency_.budget(t));
+      allowed = std::max(allowed, WithinLimit(share, t, residency_.budget(t)));
     }
   }
-  if (bytes <= largest) return absl::OkStatus();
+  if (bytes <= allowed) return absl::OkStatus();
+  const char* const where = ack == Ack::kMemory ? "every tier" : "the disk tier";
+  if (bytes <= largest) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a page of ", FormatSize(bytes), " is larger than the tenant's limit in ",
+                     where, " (", FormatSize(allowed), "): ask for a larger quota"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a page of ", FormatSize(bytes), " is larger than ",
-      ack == Ack::kMemory ? "every tier" : "the disk tier", " (", FormatSize(largest), ")"));
+      "a page of ", FormatSize(bytes), " is larger than ", where, " (", FormatSize(largest), ")"));
 }
 
 // The hottest memory tier that took the bodies; an error says why none did.
 absl::StatusOr<TieredStore::Stored> TieredStore::StoreInMemory(const PageEntry& page,
+                                                               const TenantShare& share,
                                                                std::span<const SegmentBody> bodies,
                                                                uint64_t bytes) {
   absl::Status why = absl::ResourceExhaustedError("the page fits into no tier in memory");
   for (const TierId t : {TierId::kGpu, TierId::kHost}) {
-    if (!usable(t) || bytes > residency_.budget(t)) continue;
-    std::optional<Room> room = cooling_.MakeRoom(t, bytes, Wait::kYes);
+    if (!usable(t) || bytes > WithinLimit(share, t, residency_.budget(t))) continue;
+    std::optional<Room> room = cooling_.MakeRoom(t, bytes, page.space, Wait::kYes);
     if (!room.has_value()) {
-      why = absl::ResourceExhaustedError(absl::StrCat(
-          TierName(t), " is full of leased or pinned pages: try again when leases have ended"));
+      why = Full(share, t);
       continue;
     }
     const absl::Status written = movement_.WriteNew(t, page, bodies, Ack::kMemory);
@@ -175,19 +199,20 @@ absl::StatusOr<TieredStore::Stored> TieredStore::StoreInMemory(const PageEntry& 
   return why;
 }
 
-absl::StatusOr<Room> TieredStore::StoreOnDisk(const PageEntry& page,
+absl::StatusOr<Room> TieredStore::StoreOnDisk(const PageEntry& page, const TenantShare& share,
                                               std::span<const SegmentBody> bodies, uint64_t bytes,
                                               Ack ack) {
   constexpr TierId kTo = TierId::kDisk;
   std::optional<Room> room;
-  if (bytes <= residency_.budget(kTo)) room = cooling_.MakeRoom(kTo, bytes, Wait::kYes);
+  if (bytes <= WithinLimit(share, kTo, residency_.budget(kTo))) {
+    room = cooling_.MakeRoom(kTo, bytes, page.space, Wait::kYes);
+  }
   if (!room.has_value()) {
     if (movement_.HasForgotten()) {
       return absl::ResourceExhaustedError(
           "disk has no room: it does not take removals, which are tried again until it does");
     }
-    return absl::ResourceExhaustedError(
-        "disk is full of leased or pinned pages: try again when leases have ended");
+    return Full(share, kTo);
   }
   KVSTOW_RETURN_IF_ERROR(movement_.WriteNew(kTo, page, bodies, ack));
   return *std::move(room);

@@ -169,7 +169,7 @@ absl::Status TieredStore::Flush() {
 }
 
 absl::Status TieredStore::SaveSpace(const SpaceRecord& space) {
-  KVSTOW_RETURN_IF_ERROR(residency_.AddSpace(space.id));
+  KVSTOW_RETURN_IF_ERROR(residency_.AddSpace(space.id, options_.tenant_of(space.tenant)));
   return movement_.WriteSpace(space);
 }
 

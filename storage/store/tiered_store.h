@@ -34,8 +34,13 @@
 // below the low watermark at once, up to the high one at the second use since the page left memory.
 // Everything that cools out of memory goes to disk: see docs/decisions/0041.
 //
+// Tenants: each space belongs to a tenant, a small number. A tenant may have limits, guarantees and
+// a weight (TenantShare, Cooling::SetShares). Room is made by pages of the tenant that has most
+// above its share: docs/decisions/0073. With one tenant nothing of that is seen.
+//
 // Thread-safe; no lock is held across I/O. Errors are values as in tier.h; RESOURCE_EXHAUSTED when
-// all tiers are full of leased or pinned pages; NOT_FOUND is a miss. Clock and tiers are injected.
+// all tiers, or the limits of the tenant, are full of leased or pinned pages; NOT_FOUND is a miss.
+// Clock and tiers are injected.
 #ifndef KVSTOW_STORAGE_STORE_TIERED_STORE_H_
 #define KVSTOW_STORAGE_STORE_TIERED_STORE_H_
 
@@ -120,15 +125,15 @@ class TieredStore {
   // Parts of Put: put.cc.
   std::optional<absl::Status> MeetAck(const PageRef& page, Ack ack);
   absl::StatusOr<Room> StoreBodies(PageEntry& page, std::span<const SharedBytes> bodies, Ack ack);
-  absl::Status CheckFits(uint64_t bytes, Ack ack) const;
+  absl::Status CheckFits(const TenantShare& share, uint64_t bytes, Ack ack) const;
   struct Stored {
     TierId tier;
     Room room;
   };
-  absl::StatusOr<Stored> StoreInMemory(const PageEntry& page, std::span<const SegmentBody> bodies,
-                                       uint64_t bytes);
-  absl::StatusOr<Room> StoreOnDisk(const PageEntry& page, std::span<const SegmentBody> bodies,
-                                   uint64_t bytes, Ack ack);
+  absl::StatusOr<Stored> StoreInMemory(const PageEntry& page, const TenantShare& share,
+                                       std::span<const SegmentBody> bodies, uint64_t bytes);
+  absl::StatusOr<Room> StoreOnDisk(const PageEntry& page, const TenantShare& share,
+                                   std::span<const SegmentBody> bodies, uint64_t bytes, Ack ack);
   bool usable(TierId t) const { return residency_.budget(t) > 0; }
 
   const TieredStoreOptions options_;

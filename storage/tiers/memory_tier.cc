@@ -26,7 +26,7 @@ class MemoryTier final : public Tier {
       KVSTOW_ASSIGN_OR_RETURN(Buffer buffer, device_.Store(body.bytes));
       buffers.push_back(std::move(buffer));
     }
-    // What was here before is freed outside the lock: freeing may wait for a device.
+    // The old buffers are freed outside the lock: freeing may wait for a device.
     MutexLock lock(mu_);
     for (size_t i = 0; i < bodies.size(); ++i) std::swap(buffers_[bodies[i].id], buffers[i]);
     return absl::OkStatus();

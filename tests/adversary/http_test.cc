@@ -1,4 +1,4 @@
-// Whoever reaches the HTTP port can neither make it keep memory nor keep probes from it.
+// Peers of the HTTP port can neither make it keep memory nor keep probes from it.
 #include "service/ops/http.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ class HttpPortTest : public ::testing::Test {
     GoOn();
     server_.reset();
   }
-  // What metrics wait for.
+  // Metrics wait for this.
   void GoOn() {
     if (!std::exchange(gone_on_, true)) gate_.set_value();
   }

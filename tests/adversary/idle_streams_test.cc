@@ -86,7 +86,7 @@ TEST_F(IdleTest, ANewcomerIsServedThoughAllStreamsAreTaken) {
   EXPECT_EQ(client_->Get("s", {Ask("k")}).pages.at(0).data, page_.raw);
   EXPECT_EQ(client_->Put("s", {page_}).pages.at(0).status(), v1::ALREADY_THERE);
   EXPECT_EQ(Metric("kvstow_ended_streams_total{reason=\"crowded\"}"), 2);
-  // What is left of them ends by itself.
+  // The streams that are left end by themselves.
   clock_.Advance(seconds(60));
   for (const auto& get : gets) {
     EXPECT_EQ(get->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);

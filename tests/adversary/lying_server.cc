@@ -188,7 +188,7 @@ struct LyingServer::Parts {
 grpc::Status LyingServer::Cache::OpenSpace(grpc::ServerContext*,
                                            const v1::OpenSpaceRequest* request,
                                            v1::OpenSpaceResponse* response) {
-  return ToGrpc(liar_.parts_->honest.op.OpenSpace(*request, *response));
+  return ToGrpc(liar_.parts_->honest.op.OpenSpace(Caller{}, *request, *response));
 }
 
 LyingServer::LyingServer() : parts_(std::make_unique<Parts>(*this)) {
@@ -213,9 +213,10 @@ void LyingServer::Put(const Prompt& prompt) {
     request.set_recipe(recipe);
     if (request.recipe() == kSparse) request.set_fidelity(v1::SPARSE);
     ToProto(prompt.spec, *request.mutable_spec());
-    const absl::Status opened = parts_->honest.op.OpenSpace(request, response);
+    const absl::Status opened = parts_->honest.op.OpenSpace(Caller{}, request, response);
     ASSERT_TRUE(opened.ok()) << opened;
-    const auto space = parts_->honest.spaces.Find(request.space(), response.fingerprint());
+    const auto space = parts_->honest.spaces.Find(Caller{}, request.space(), response.fingerprint(),
+                                                  SpaceUse::kRead);
     for (const PagePut& put : prompt.Puts()) {
       v1::PutPage page;
       page.set_key(put.key);
@@ -252,8 +253,8 @@ Told LyingServer::Tell(LyingWay transport, const std::string& space, v1::Payload
   const auto fetch = [&](const std::string& key) {
     v1::GetPage request = asked;
     request.set_key(key);
-    FetchedPage page = parts_->honest.reader.Fetch(**parts_->honest.spaces.Find(space), 0, payload,
-                                                   request, Checks::kStore);
+    FetchedPage page = parts_->honest.reader.Fetch(**parts_->honest.spaces.Find(Caller{}, space), 0,
+                                                   payload, request, Checks::kStore);
     Told told{std::move(page.reply), ""};
     for (const SharedBytes& part : page.payload)
       absl::StrAppend(&told.payload, AsString(part.span()));

@@ -1,6 +1,6 @@
-// Servers whose replies are out of step, or whose payload was damaged on its way: on every
-// transport, whatever is asked of a page, the client never reports another page's bytes, or wrong
-// ones, as a hit.
+// Servers whose replies are out of step, or whose payload was damaged on its way. The client never
+// reports another page's bytes, or wrong ones, as a hit: on every transport, for every part of a
+// page.
 #include "tests/adversary/lying_server.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::Each;
 
-// What is asked of two pages, and how it comes.
+// The part of two pages that a test asks for, and the form in which it comes.
 struct Kind {
   const char* name;
   const char* space;

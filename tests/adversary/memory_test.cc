@@ -27,7 +27,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLargePage = 16 * kMiB;
 constexpr uint64_t kBudget = 40 * kMiB;
 
-// What the process has in memory. 0 under AddressSanitizer, which keeps what was freed.
+// The memory that the process holds. 0 under AddressSanitizer, which keeps what was freed.
 uint64_t ResidentBytes() {
 #ifdef __SANITIZE_ADDRESS__
   return 0;
@@ -74,7 +74,7 @@ class MemoryTest : public ServerTest {
     ASSERT_EQ(client_->Put("small", {small_}).pages.at(0).status(), v1::STORED);
     health_.emplace(server_->http_address());
   }
-  // Of one more than budget that was there.
+  // The process may have grown by the budget and a tenth.
   void ExpectWithin(uint64_t before) {
     const uint64_t now = ResidentBytes();
     EXPECT_LE(now - std::min(before, now), kBudget + kBudget / 10);
@@ -112,7 +112,7 @@ TEST_F(MemoryTest, GetStreamsWithoutCreditCostNothing) {
   const uint64_t before = ResidentBytes();
   std::vector<std::unique_ptr<Greedy>> greedy;
   for (int i = 0; i < 12; ++i) greedy.push_back(std::make_unique<Greedy>(*client_, 0));
-  // What they asked for comes before it, as far as anybody fetches it.
+  // Pages that others asked for before come first, as far as anybody fetches them.
   EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
   EXPECT_LE(ResidentBytes(), before + kLargePage / 2);
   EXPECT_EQ(Metric("kvstow_get_bytes"), 0);

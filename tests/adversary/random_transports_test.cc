@@ -1,4 +1,4 @@
-// All four transports at once, at random, against one model of what may come back: puts, gets of
+// All transports at once, at random, against one model of what may come back: puts, gets of
 // whole pages and of some layers, lookups and deletes, while the server restarts, its disk is
 // damaged, its budgets shrink, and another model takes the name of a space and its keys.
 //
@@ -24,7 +24,8 @@ namespace kvstow {
 namespace {
 
 constexpr uint32_t kTokens = 16;
-constexpr int kKeys = 40, kThreads = 4;
+constexpr int kKeys = 40;
+constexpr int kThreads = std::size(kClientWays);
 constexpr std::array kSpaces = {std::pair{"exact", "raw"}, std::pair{"packed", "lossless"},
                                 std::pair{"lossy", "hot=int8,cold=rotated8"}};
 constexpr size_t kLossy = 2;
@@ -78,7 +79,7 @@ class RandomTransportsTest : public GpuPagesTest {
     std::unique_ptr<Client> client;
     std::unique_ptr<PageBuffer> buffer;  // null: memory of its own
     std::vector<std::vector<uint8_t>> own;
-    bool on_gpu = false;
+    const ClientWay* way = nullptr;
     int index = 0;
     uint64_t Below(uint64_t n) { return random() % n; }
   };
@@ -101,11 +102,8 @@ class RandomTransportsTest : public GpuPagesTest {
     Worker w;
     w.random.seed(seed_base_ + static_cast<uint64_t>(index));
     w.index = index;
-    ClientOptions options{.timeout = std::chrono::seconds(20)};
-    if (index != 1) options.direct_connections = 0;
-    if (index < 2) options.shared_bytes = 0;
-    w.on_gpu = index == 3;
-    w.client = w.on_gpu ? ConnectGpu(options) : Connect(options);
+    w.way = &kClientWays[index];
+    w.client = ConnectBy(*w.way, std::chrono::seconds(20));
     const size_t page = PageBytes(SpecOf("a"), kTokens);
     w.own.assign(kRooms, std::vector<uint8_t>(page));
     return w;
@@ -127,7 +125,7 @@ class RandomTransportsTest : public GpuPagesTest {
     std::span<uint8_t> room = Room(w, 0);
     std::ranges::copy(page, room.begin());
     PagePut put{.key = KeyOf(key), .raw = room, .tokens = kTokens};
-    if (w.on_gpu) {
+    if (w.way->on_gpu) {
       put.raw = AsDeviceBytes(room);
       put.on_gpu = true;
     }
@@ -168,8 +166,8 @@ class RandomTransportsTest : public GpuPagesTest {
         std::lock_guard lock(truth_[space][a.key].mu);
         a.oldest = truth_[space][a.key].oldest;
       }
-      PageGet get{.key = KeyOf(a.key), .out = a.room, .on_gpu = w.on_gpu};
-      if (w.on_gpu) get.out = AsDeviceBytes(a.room);
+      PageGet get{.key = KeyOf(a.key), .out = a.room, .on_gpu = w.way->on_gpu};
+      if (w.way->on_gpu) get.out = AsDeviceBytes(a.room);
       if (part) get.first_layer = a.layers.first, get.layer_count = a.layers.count;
       gets.push_back(std::move(get));
       asked.push_back(a);
@@ -207,7 +205,7 @@ class RandomTransportsTest : public GpuPagesTest {
 
   void Step(Worker& w) {
     // A restart takes the memory that was shared.
-    if (w.index == 2 && (w.buffer == nullptr || !w.buffer->shared())) {
+    if (w.way->shared && (w.buffer == nullptr || !w.buffer->shared())) {
       w.buffer = w.client->NewBuffer(kRooms * w.own[0].size());
     }
     const size_t space = w.Below(kSpaces.size());

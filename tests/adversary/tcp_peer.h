@@ -33,6 +33,7 @@ class TcpPeer {
     if (socket_ >= 0) close(socket_);
   }
 
+  int descriptor() const { return socket_; }
   // False when the server has hung up.
   bool Send(const std::string& bytes) const {
     return send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==

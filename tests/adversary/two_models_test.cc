@@ -16,13 +16,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-struct Way {
-  const char* name;
-  ClientOptions options;
-  bool shared = false;  // pages lie in memory that the server shares
-  bool on_gpu = false;
-};
-
 KvSpec SpecOf(const std::string& revision) {
   KvSpec spec = SmallSpec();
   spec.revision = revision;
@@ -32,7 +25,7 @@ KvSpec SpecOf(const std::string& revision) {
 // Fetches a prompt on one of the transports.
 class Fetching {
  public:
-  Fetching(const Way& way, Client& client, const Prompt& prompt, uint8_t fill)
+  Fetching(const ClientWay& way, Client& client, const Prompt& prompt, uint8_t fill)
       : way_(way), prompt_(prompt) {
     const size_t page = prompt.pages[0].size();
     if (way.shared) buffer_ = client.NewBuffer(page * prompt.pages.size());
@@ -53,7 +46,7 @@ class Fetching {
   }
 
  private:
-  const Way& way_;
+  const ClientWay& way_;
   const Prompt& prompt_;
   std::unique_ptr<PageBuffer> buffer_;
   std::vector<std::vector<uint8_t>> own_;
@@ -61,7 +54,7 @@ class Fetching {
   std::vector<PageGet> gets_;
 };
 
-class TwoModelsTest : public GpuPagesTest, public ::testing::WithParamInterface<Way> {
+class TwoModelsTest : public GpuPagesTest, public ::testing::WithParamInterface<ClientWay> {
  protected:
   // Whole pages, so that buffers fit them.
   const Prompt a_{SpecOf("a"), 4 * 64, 1};
@@ -75,10 +68,7 @@ class TwoModelsTest : public GpuPagesTest, public ::testing::WithParamInterface<
     server_.reset();
     Start();
   }
-  std::unique_ptr<Client> ConnectWay() {
-    ClientOptions options = GetParam().options;
-    return GetParam().on_gpu ? ConnectGpu(options) : Connect(options);
-  }
+  std::unique_ptr<Client> ConnectWay() { return ConnectBy(GetParam()); }
   static absl::Status OpenAs(Client& client, const Prompt& prompt) {
     return client.OpenSpace({.name = "llama", .spec = prompt.spec, .recipe = "raw"}).status();
   }
@@ -164,13 +154,8 @@ TEST_P(TwoModelsTest, ANameThatWasNeverOpenedIsWhatItWasAtItsFirstUse) {
   ExpectNothingOfA(*by_name);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, TwoModelsTest,
-    ::testing::Values(Way{"Streams", {.shared_bytes = 0, .direct_connections = 0}},
-                      Way{"Direct", {.shared_bytes = 0}},
-                      Way{"SharedMemory", {.direct_connections = 0}, /*shared=*/true},
-                      Way{"SameGpu", {.direct_connections = 0}, false, /*on_gpu=*/true}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Transports, TwoModelsTest, ::testing::ValuesIn(kClientWays),
+                         [](const auto& info) { return info.param.name; });
 
 class SessionsTest : public GpuPagesTest {
  protected:

@@ -1,4 +1,4 @@
-// What a Lookup costs beside a bare gRPC call that carries as many bytes each way and does nothing.
+// The cost of a Lookup, beside a bare gRPC call of as many bytes each way that does nothing.
 //
 //   BM_Lookup/KEYS   calls of Lookup with a lease over loopback, all keys stored, and calls of the
 //                    echo, in turns. `of_echo` is the ratio of their medians; keys_per_second is of

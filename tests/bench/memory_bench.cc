@@ -1,4 +1,4 @@
-// What this machine's memory and digests can do: the figures that every other one is read against.
+// The rates of this machine's memory and digests. Every other figure is read against them.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -50,8 +50,8 @@ void BM_Sha256(benchmark::State& state) {
 }
 BENCHMARK(BM_Sha256)->Arg(kInCache);
 
-// What it costs a get to check a body's digest before its bytes go out. The digest reads them from
-// memory, so that what copies them next finds them in a cache: `verify_us` a body is how much
+// The cost of checking a body's digest before its bytes go out in a get. The digest reads them from
+// memory, so that the copy that follows finds them in a cache: `verify_us` a body is how much
 // longer the two take than the copy alone, in turns.
 void BM_Verify(benchmark::State& state) {
   using Clock = std::chrono::steady_clock;

@@ -1,4 +1,4 @@
-// What a decision costs, and what is kept in memory to take it.
+// The cost of a decision, and the memory that is kept to take it.
 //
 //   BM_Evict/POLICY  evictions a second with 1 M segments: a victim loses one, and a page that lost
 //                    all of its four is away until it is put again. `bytes_per_item` is what the

@@ -1,4 +1,4 @@
-// What it costs to score the tokens of a page, beside encoding it.
+// The cost of scoring the tokens of a page, beside encoding it.
 //
 //   BM_Select/PRESET  a policy's choice: its scores and which tokens stay
 //   BM_Score/OP       one score of all tokens, layers and heads

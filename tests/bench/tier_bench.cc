@@ -4,7 +4,7 @@
 // and memory on huge pages; the mean of one before and one after). BM_Store/DiskPut* and Spill are
 // stores that are full: they write to blocks that were written before, as their loops do; all other
 // writes, and their loops, go to new blocks. BM_Tier/BlobDb* is RocksDB with blob files as it
-// comes. What is written to disk is synced within the time. `cpu_s_per_gb` is of the whole process.
+// comes. Writes to disk are synced within the time. `cpu_s_per_gb` is of the whole process.
 // The host tier takes and gives references: its figures are the cost of the bookkeeping, and
 // BM_Store/HostRead that of the digest.
 #include <benchmark/benchmark.h>
@@ -132,7 +132,7 @@ double CpuSeconds() {
          1e-6 * (used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
-// What one benchmark writes or reads: sums, and rates beside the machine's.
+// Meters what one benchmark writes or reads: sums, and rates beside the machine's.
 class Meter {
  public:
   // `folder` empty: no disk.

@@ -56,7 +56,7 @@ TEST(KeyChain, ExtrasOfAPageEnterItsKeyAndThoseBehind) {
   EXPECT_EQ(other[0], keys[0]);
   EXPECT_NE(other[1], keys[1]);
   EXPECT_NE(other[2], keys[2]);
-  // What belongs to which page, and where an extra ends, counts.
+  // The page of an extra, and the place where an extra ends, count.
   EXPECT_NE(PageKeys({}, tokens, 3, std::vector<std::vector<std::string>>{{"b", "c"}})[2], keys[2]);
   EXPECT_NE(PageKeys({}, tokens, 9, std::vector<std::vector<std::string>>{{"bc"}})[0],
             PageKeys({}, tokens, 9, std::vector<std::vector<std::string>>{{"b", "c"}})[0]);

@@ -1,4 +1,4 @@
-// What tests of the client share: a server that can be stopped, and prompts with their pages.
+// Tests of the client share these: a server that can be stopped, and prompts with their pages.
 #ifndef KVSTOW_TESTS_CLIENT_PROMPT_H_
 #define KVSTOW_TESTS_CLIENT_PROMPT_H_
 

@@ -1,5 +1,5 @@
-// What every recipe must do, for every dtype; codec_damage_conformance.h goes on with pages that
-// are damaged. A new recipe adds a line to the cases of
+// Every recipe passes these tests, for every dtype. codec_damage_conformance.h goes on with pages
+// that are damaged. A new recipe adds a line to the cases of
 // tests/kernels/codec/codec_conformance_test.cc.
 #ifndef KVSTOW_TESTS_CONFORMANCE_CODEC_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_CODEC_CONFORMANCE_H_

@@ -1,4 +1,4 @@
-// What every recipe must do with pages that are damaged, cut or made by somebody hostile.
+// Every recipe passes these tests of pages that are damaged, cut or made by somebody hostile.
 #ifndef KVSTOW_TESTS_CONFORMANCE_CODEC_DAMAGE_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_CODEC_DAMAGE_CONFORMANCE_H_
 

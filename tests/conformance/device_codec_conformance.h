@@ -1,5 +1,5 @@
-// What every Device's codecs promise, run on each implementation: above all, the bytes and gains of
-// the CPU's codec.
+// The codecs of every Device pass these tests. Above all, they make the bytes and gains of the
+// CPU's codec.
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, DeviceCodecConformance, testing::Values(DeviceFactory{...}));
 //

@@ -1,4 +1,4 @@
-// What the suites that run on every device share: the parameter, the fixture, and bytes.
+// The suites that run on every device share these: the parameter, the fixture, and bytes.
 //
 // UNAVAILABLE skips a test visibly (no such hardware here); any other error fails it.
 #ifndef KVSTOW_TESTS_CONFORMANCE_DEVICE_FACTORY_H_

@@ -1,5 +1,5 @@
-// What every device's codec of calibrated pages does: pages of it are the CPU codec's but for
-// rounding, and each decodes what the other made.
+// The codec of calibrated pages of every device passes these tests. Its pages are the CPU codec's
+// but for rounding, and each of the two decodes the other's pages.
 #ifndef KVSTOW_TESTS_CONFORMANCE_DEVICE_JOINT_CONFORMANCE_H_
 #define KVSTOW_TESTS_CONFORMANCE_DEVICE_JOINT_CONFORMANCE_H_
 

@@ -1,5 +1,5 @@
-// What every Device's scorers promise, run on each implementation: above all, the scores of the
-// CPU's policy, bit for bit, and the same tokens.
+// The scorers of every Device pass these tests. Above all, they have the scores of the CPU's
+// policy, bit for bit, and choose the same tokens.
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, DeviceScorerConformance, testing::Values(DeviceFactory{...}));
 //

@@ -58,8 +58,18 @@ class Manifests(unittest.TestCase):
             # As a flag: --help tells names, and --version with flags checks nothing.
             known = subprocess.run([KVSTOWD, "--help"], capture_output=True, text=True, check=True).stdout
             for name in environment:
+                if name == "KVSTOW_SERVER":  # of kvstow
+                    continue
                 flag = "--" + name.removeprefix("KVSTOW_").lower().replace("_", "-")
                 self.assertRegex(known, rf"(?m)^\s+{flag} ", where)
+
+    def test_each_server_has_tls_or_says_that_it_has_none(self):
+        for where, environment in self.environments():
+            if where == "Containerfile":  # it leaves that to whoever runs it
+                self.assertFalse({"KVSTOW_TLS_CERT", "KVSTOW_INSECURE"} & set(environment), where)
+            else:
+                tls = {"KVSTOW_TLS_CERT", "KVSTOW_TLS_KEY"} <= set(environment)
+                self.assertNotEqual(tls, environment.get("KVSTOW_INSECURE") == "true", where)
 
     def test_budgets_fit_into_the_memory_that_they_get(self):
         pairs = [(COMPOSE["services"]["kvstow"]["environment"]["KVSTOW_HOST_BYTES"], COMPOSE["services"]["kvstow"]["mem_limit"])]
@@ -88,7 +98,8 @@ class Manifests(unittest.TestCase):
             self.assertFalse(context["allowPrivilegeEscalation"])
             self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
             for probe, path in (("startup", "/readyz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
-                self.assertEqual(container[f"{probe}Probe"]["httpGet"], {"path": path, "port": "http"})
+                scheme = {"scheme": "HTTPS"} if "KVSTOW_TLS_CERT" in {e["name"] for e in container["env"]} else {}
+                self.assertEqual(container[f"{probe}Probe"]["httpGet"], {"path": path, "port": "http"} | scheme)
             self.assertEqual(set(container["resources"]), {"requests", "limits"})
             volumes = {v["name"] for v in pod.get("volumes", [])}
             volumes |= {c["metadata"]["name"] for c in workload["spec"].get("volumeClaimTemplates", [])}

@@ -14,7 +14,7 @@ inline PrfPage CrashPage(uint64_t key) {
   return page;
 }
 
-// What a hot one becomes.
+// The cold form of a hot page.
 inline PrfPage CrashColdPage(uint64_t key) {
   return {.key = key, .version = 1001, .sizes = {300, 400}};
 }

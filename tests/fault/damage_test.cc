@@ -40,8 +40,8 @@ class DamageTest : public StoreTest {
         std::swap_ranges(body, body + size, other);
     }
   }
-  // Of each page one segment, picked at random; bodies at places of `bodies`, which may be swapped
-  // with those of the next page.
+  // Damages one segment of each page, picked at random. The bodies lie at places of `bodies`, which
+  // may be swapped with those of the next page.
   template <typename At>
   void DamageEachPage(uint64_t first, At at) {
     for (uint64_t key = first; key < first + kPages; key += 2) {

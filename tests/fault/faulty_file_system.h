@@ -57,7 +57,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   std::atomic<uint32_t> flips_one_in{0};
   // How long a sync takes; others' writes go on meanwhile.
   std::atomic<uint32_t> sync_millis{0};
-  // What all files together may hold; appends beyond it are refused for lack of space.
+  // The bytes that all files together may hold. Appends beyond them are refused: no space.
   std::atomic<uint64_t> space_bytes{uint64_t{1} << 60};
   // Appends and syncs, or reads of tables and bodies, wait until the switch is off again.
   void StallWrites(bool stall) { Stall(writes_stalled_, stall); }
@@ -111,7 +111,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
 
   rocksdb::IOStatus Track(const std::string& name, rocksdb::IOStatus made,
                           std::unique_ptr<rocksdb::FSWritableFile>* file);
-  // What happens to a write that lets the file grow to `end`; 0 for a sync.
+  // Returns the fate of a write that lets the file grow to `end`; 0 for a sync.
   rocksdb::IOStatus BeforeWrite(const std::string& name, uint64_t end);
   rocksdb::IOStatus BeforeRead();
   void MayFlip(uint8_t* bytes, size_t size);

@@ -100,7 +100,7 @@ TEST_F(KillTest, AcknowledgedPutsSurvive) {
       EXPECT_FALSE(store_->residency().Find(CrashPage(key).name()).ok())
           << "key " << key << " was deleted";
     }
-    // What was not acknowledged may be there too; then it is whole and right.
+    // Pages without an acknowledgement may be there too; then they are whole and right.
     for (const PageName& name : store_->residency().Pages(1)) {
       const PrfPage page = FormOf(std::stoull(name.key.substr(4)));
       EXPECT_EQ(ReadUnchecked(page), page.sizes.size()) << name.key;

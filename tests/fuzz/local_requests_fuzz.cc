@@ -2,6 +2,7 @@
 // them, and every slot that is lent is within the memory.
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "tests/service/bare_server.h"
@@ -14,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LocalParts local = parts.Local();
   std::vector<uint8_t> memory(16 * 4096);
   static const auto gpu_memory = parts.gpu().Share(16 * 4096, "the fuzzer's GPU").value();
-  LocalRequests requests(local, memory, gpu_memory);
+  LocalRequests requests(local, std::make_shared<const Caller>(), memory, gpu_memory);
   while (size > 0) {
     const size_t bytes = std::min<size_t>(data[0], size - 1);
     v1::LocalRequest request;

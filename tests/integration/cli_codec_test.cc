@@ -19,7 +19,7 @@ TEST(CliCodec, CodecListHasEveryPreset) {
   EXPECT_NEAR(presets["raw"]["bits_per_value"], 16.0, 0.05);
   EXPECT_NEAR(presets["int8"]["bits_per_value"], 8.5, 0.05);
   for (const auto& [name, preset] : presets) {
-    // What a recipe with a calibration blob makes is not known without the blob.
+    // The levels of a recipe with a calibration are not known without the blob.
     EXPECT_EQ(preset["levels"] == 0, preset["needs"] == "calibration") << name;
     EXPECT_FALSE(preset["summary"].get<std::string>().empty()) << name;
   }

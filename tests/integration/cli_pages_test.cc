@@ -69,8 +69,8 @@ TEST_F(CliServer, ChosenTokensComeBackOneRangeBehindTheOther) {
   EXPECT_THAT(beyond.err, HasSubstr("the case has 256 tokens"));
 }
 
-// What codec roundtrip makes with the queries of the case itself comes out of a server that was
-// sent them.
+// A server that was sent the queries of the case makes the same as codec roundtrip does with
+// them.
 TEST_F(CliServer, StatisticsOfQueriesGoWithThePutOrAheadOfIt) {
   const std::string recipe = "expected-attention(keep=0.5)|int8", blob = dir_.path("q.kvcal");
   RunJson(
@@ -166,6 +166,14 @@ TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {
   EXPECT_THAT(text.out, testing::HasSubstr("FAILING CALLS"));
   EXPECT_THAT(text.out, testing::HasSubstr("?[2Jgone"));
   EXPECT_EQ(text.out.find('\033'), std::string::npos) << "a name moves the cursor";
+}
+
+TEST(CliTop, AWayOfPagesThatTheServerLacksIsNoFailure) {
+  const Daemon daemon("127.0.0.1:0", {"--direct-listen", "off", "--host-bytes", "64MiB"});
+  const std::vector<std::string> server = {"KVSTOW_SERVER=" + daemon.address()};
+  ASSERT_EQ(RunKvstow({"put", "--space", "s", "--recipe", "raw", kCase}, server).exit_code, 0);
+  const Json top = ParseLine(RunKvstow({"top", "--once", "--format", "json"}, server));
+  EXPECT_EQ(top["failing"].size(), 0u) << top["failing"];
 }
 
 }  // namespace

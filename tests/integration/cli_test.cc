@@ -3,29 +3,77 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include "tests/integration/cli_server.h"
+#include "tests/proto/certificates.h"
 
 namespace kvstow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr char kNobody[] = "127.0.0.1:1";
 
-const std::vector<std::string> kVerbs = {
-    "ping",  "status", "stats",  "spaces", "put",    "get",   "exists", "del",       "pin", "drop",
-    "unpin", "evict",  "budget", "flush",  "verify", "bench", "report", "summaries", "top"};
+// Verbs that ask a server, and what they need beside its address.
+const std::map<std::string, std::vector<std::string>> kAsking = {
+    {"bench", {}},
+    {"budget", {"--tier", "host", "1GiB"}},
+    {"del", {"--space", "s", kCase}},
+    {"drop", {"--space", "s"}},
+    {"evict", {"--tier", "host"}},
+    {"exists", {"--space", "s", kCase}},
+    {"flush", {}},
+    {"get", {"--space", "s", kCase, "never-written"}},
+    {"pin", {"--space", "s", kCase}},
+    {"ping", {}},
+    {"put", {"--space", "s", kCase}},
+    {"replay", {KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz"}},
+    {"report", {"--space", "s", kCase}},
+    {"spaces", {}},
+    {"stats", {}},
+    {"status", {}},
+    {"summaries", {"--space", "s", kCase, "never-written"}},
+    {"top", {}},
+    {"unpin", {"--space", "s", kCase}},
+    {"verify", {}}};
+const std::vector<std::string> kOffline = {"codec", "doctor", "plan", "simulate"};
+
+// The verbs that --help lists below `arguments`.
+std::vector<std::string> VerbsBelow(std::vector<std::string> arguments) {
+  arguments.push_back("--help");
+  std::istringstream help(RunKvstow(arguments).out);
+  std::vector<std::string> verbs;
+  std::string line;
+  while (std::getline(help, line) && line != "Subcommands:") continue;
+  while (std::getline(help, line) && line.starts_with("  ")) {
+    verbs.push_back(line.substr(2, line.find(' ', 2) - 2));
+  }
+  return verbs;
+}
+
+TEST(Cli, TheseTestsKnowEveryVerb) {
+  std::vector<std::string> known = kOffline;
+  for (const auto& [verb, arguments] : kAsking) known.push_back(verb);
+  EXPECT_THAT(VerbsBelow({}), testing::UnorderedElementsAreArray(known));
+}
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
-  std::vector<std::vector<std::string>> all = {
-      {}, {"codec", "list"}, {"codec", "roundtrip"}, {"plan"}};
-  for (const std::string& verb : kVerbs) all.push_back({verb});
+  std::vector<std::vector<std::string>> all = {{}};
+  for (const std::string& verb : VerbsBelow({})) {
+    all.push_back({verb});
+    for (const std::string& below : VerbsBelow({verb})) all.push_back({verb, below});
+  }
+  EXPECT_GT(all.size(), 1 + kAsking.size() + kOffline.size());
   for (auto arguments : all) {
+    SCOPED_TRACE(testing::PrintToString(arguments));
     arguments.push_back("--help");
     const Finished run = RunKvstow(arguments);
-    EXPECT_EQ(run.exit_code, 0) << arguments[0];
-    EXPECT_THAT(run.out, HasSubstr("Examples:")) << arguments[0];
+    EXPECT_EQ(run.exit_code, 0);
+    EXPECT_THAT(run.out, HasSubstr("Examples:"));
   }
   EXPECT_EQ(RunKvstow({"--version"}).exit_code, 0);
 }
@@ -52,31 +100,35 @@ TEST(Cli, WrongUseIsTwo) {
       {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunKvstow(arguments);
-    EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
-    EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
+    EXPECT_EQ(run.exit_code, 2) << ::testing::PrintToString(arguments);
+    EXPECT_FALSE(run.err.empty()) << ::testing::PrintToString(arguments);
   }
 }
 
 TEST(Cli, NoServerIsOneAndSaysWhatToDo) {
-  for (const std::string& verb : kVerbs) {
+  for (const auto& [verb, more] : kAsking) {
     std::vector<std::string> arguments = {verb, "--server", kNobody, "--format", "json"};
-    if (verb == "put" || verb == "report" || verb == "exists" || verb == "del" || verb == "pin" ||
-        verb == "unpin") {
-      arguments.insert(arguments.end(), {"--space", "s", kCase});
-    } else if (verb == "get" || verb == "summaries") {
-      arguments.insert(arguments.end(), {"--space", "s", kCase, "never-written"});
-    } else if (verb == "drop") {
-      arguments.insert(arguments.end(), {"--space", "s"});
-    } else if (verb == "evict") {
-      arguments.insert(arguments.end(), {"--tier", "host"});
-    } else if (verb == "budget") {
-      arguments.insert(arguments.end(), {"--tier", "host", "1GiB"});
-    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
     const Finished run = RunKvstow(arguments);
     EXPECT_EQ(run.exit_code, 1) << verb;
     EXPECT_THAT(run.err, HasSubstr("cannot reach 127.0.0.1:1: is kvstowd running?")) << verb;
     EXPECT_THAT(ParseLine(run)["error"].get<std::string>(), HasSubstr("cannot reach")) << verb;
   }
+}
+
+TEST_F(CliServer, TheDoctorLooksAtServerMachineAndDisk) {
+  const Json seen = RunJson({"doctor"});
+  EXPECT_EQ(seen["wrong"], 0) << seen;
+  std::set<std::string> subjects;
+  for (const Json& finding : seen["findings"]) subjects.insert(finding["subject"]);
+  EXPECT_THAT(subjects, testing::IsSupersetOf({"server", "memory", "listeners", "disk speed"}));
+  EXPECT_THAT(Run({"doctor", "--no-disk"}).out, HasSubstr("it was not measured"));
+  // A server that does not answer: its file tells what it would do.
+  const std::string config = dir_.path("kvstowd.conf");
+  std::ofstream(config) << "host-bytes = \"100TiB\"\ndisk-path = \"" << dir_.path("none") << "\"\n";
+  const Finished dead = RunKvstow({"doctor", "--server", kNobody, "--config", config});
+  EXPECT_EQ(dead.exit_code, 1);
+  EXPECT_THAT(dead.out, AllOf(HasSubstr("is kvstowd running?"), HasSubstr("lower host-bytes")));
 }
 
 TEST(Cli, FilesThatAreNoCasesAreNamed) {
@@ -267,7 +319,7 @@ TEST(CliCompare, MeasuresEachStoreInTurns) {
     EXPECT_LE(row["p50_us"], row["p99_us"]);
     EXPECT_TRUE(row["of_best_rival"].is_null());
   }
-  EXPECT_THAT(rows, testing::UnorderedElementsAre(
+  EXPECT_THAT(rows, ::testing::UnorderedElementsAre(
                         "put kvstow raw", "get kvstow raw", "put kvstow raw, gRPC streams",
                         "get kvstow raw, gRPC streams", "put kvstow int4 encoded",
                         "get kvstow int4 encoded", "put kvstow int8, shared memory",
@@ -300,6 +352,45 @@ TEST(CliUnixSocket, VerbsReachIt) {
   const Daemon daemon("unix:" + dir.path("s"), {"--host-bytes", "64MiB"});
   EXPECT_EQ(RunKvstow({"ping", "--server", daemon.address()}).exit_code, 0);
   EXPECT_EQ(RunKvstow({"put", "--server", daemon.address(), "--space", "s", kCase}).exit_code, 0);
+}
+
+TEST(Cli, TlsIsByFlagsOrByEnvironment) {
+  const TempDir dir;
+  const testing::Certificates files(dir.path());
+  const TlsFiles server = files.mutual_server(), worker = files.worker();
+  const Daemon daemon("127.0.0.1:0", {"--tls-cert", server.certificate, "--tls-key", server.key,
+                                      "--tls-client-ca", server.ca});
+  const std::vector<std::string> ping = {"ping", "--server", daemon.address()};
+  const auto with = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> out = ping;
+    out.insert(out.end(), flags.begin(), flags.end());
+    return out;
+  };
+  const std::vector<std::string> flags = {"--tls-ca",         worker.ca,   "--tls-cert",
+                                          worker.certificate, "--tls-key", worker.key};
+  const Finished by_flags = RunKvstow(with(flags));
+  EXPECT_EQ(by_flags.exit_code, 0) << by_flags.err;
+  const Finished by_environment =
+      RunKvstow(ping, {"KVSTOW_TLS_CA=" + worker.ca, "KVSTOW_TLS_CERT=" + worker.certificate,
+                       "KVSTOW_TLS_KEY=" + worker.key, "KVSTOW_TLS_NAME=localhost"});
+  EXPECT_EQ(by_environment.exit_code, 0) << by_environment.err;
+  auto other_name = flags;
+  other_name.insert(other_name.end(), {"--tls-name", "kv.example"});
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } kWrong[] = {
+      {with(other_name), "hostname mismatch"},
+      {with({"--tls-ca", worker.ca}), "does it want a certificate of its clients?"},
+      {with({"--tls-ca", "/no/such/ca.pem"}), "tls: /no/such/ca.pem: cannot be read"},
+      {with({"--tls-cert", worker.certificate}), "a certificate and its key go together"},
+      {ping, "cannot reach"},
+  };
+  for (const auto& c : kWrong) {
+    const Finished run = RunKvstow(c.arguments);
+    EXPECT_EQ(run.exit_code, 1) << c.says;
+    EXPECT_THAT(run.err, HasSubstr(c.says));
+  }
 }
 
 }  // namespace

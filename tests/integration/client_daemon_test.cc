@@ -55,7 +55,7 @@ TEST(EncodedPages, DecodeHereToWhatTheServerDecodes) {
                     .ok());
     ASSERT_THAT(OutcomesOf(raw->Put(space, prompt.Puts()).get()),
                 testing::Each(PageOutcome::kStored));
-    // What is encoded here is what the server makes: to it, the same pages are there already.
+    // The client encodes as the server does: to the server, the same pages are there already.
     const auto opened = encoded->FindSpace(space);
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_TRUE(opened->put_encoded.ok()) << opened->put_encoded;
@@ -211,7 +211,7 @@ TEST(ProgressiveGets, AreABaseLevelAndThenAllOfThem) {
 }
 
 // Results come before their stream has ended, and a client's connection goes with its last stream.
-// Of clients that make no other calls, that was the last connection of the process.
+// That was the process's last connection, where clients make no other calls.
 TEST(ClientsOfStreamsAlone, GoAsSoonAsTheyHaveTheirResults) {
   DaemonInDir server(/*unix_socket=*/true, /*disk=*/false);
   ASSERT_TRUE(Client::Connect({.address = server.address()})

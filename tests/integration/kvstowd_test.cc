@@ -186,8 +186,15 @@ TEST_F(KvstowdTest, HelpAndVersionArePrinted) {
   EXPECT_THAT(version.log(), ::testing::StartsWith("kvstowd 0."));
 }
 
-TEST_F(KvstowdTest, WithoutTlsAnOpenAddressIsWarnedAbout) {
+TEST_F(KvstowdTest, WithoutTlsAnOpenAddressIsRefused) {
   ServerProcess server({"--listen", "0.0.0.0:0", "--http-listen", "off"}, {});
+  EXPECT_EQ(server.Wait(), 2);
+  EXPECT_THAT(server.log(), HasSubstr("listen: 0.0.0.0:0; direct-listen: auto, a port on the host "
+                                      "of 0.0.0.0:0: others can reach this and it has no TLS"));
+}
+
+TEST_F(KvstowdTest, AnOpenAddressThatIsWantedIsWarnedAbout) {
+  ServerProcess server({"--listen", "0.0.0.0:0", "--http-listen", "off", "--insecure"}, {});
   ASSERT_TRUE(server.WaitUntilServing()) << server.log();
   EXPECT_THAT(server.log(), HasSubstr("listen: 0.0.0.0:0 has no TLS"));
   EXPECT_THAT(server.log(), HasSubstr("direct-listen: auto, a port on the host of 0.0.0.0:0"));

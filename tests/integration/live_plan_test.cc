@@ -28,7 +28,7 @@ KvSpec TinySpec() {
   return spec;
 }
 
-// What a worker does with each prompt: look it up, fetch what is there, store the rest.
+// A worker looks each prompt up, fetches what is there, and stores the rest.
 class Worker {
  public:
   explicit Worker(const std::string& address) : client_(Client::Connect({.address = address})) {

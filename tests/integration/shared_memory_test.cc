@@ -187,7 +187,7 @@ TEST_F(SharedMemoryTest, BaseLevelsToo) {
   }
 }
 
-// What cannot go through the memory goes over a stream, and nobody notices.
+// A page that cannot go through the memory goes over a stream, and nobody notices.
 TEST_F(SharedMemoryTest, BuffersOfAllKindsWork) {
   const KvSpec spec = SmallSpec();
   const Prompt prompt(spec, 64 * 4, 2);

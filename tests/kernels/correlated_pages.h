@@ -87,7 +87,7 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
   return fit->Finish();
 }
 
-// What the recipe asks for of a calibration, made from six texts.
+// Makes the calibration that the recipe asks for, from six texts.
 inline absl::StatusOr<std::string> FitRecipe(absl::string_view recipe, const KvSpec& spec,
                                              const ModelStats& stats = {}) {
   KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, ParseRecipe(recipe));

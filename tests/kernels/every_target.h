@@ -1,4 +1,4 @@
-// What tests of loops in vectors share: every SIMD target that this machine runs, values of all
+// Tests of loops in vectors share these: every SIMD target that this machine runs, values of all
 // sizes, and comparing bits.
 #ifndef KVSTOW_TESTS_KERNELS_EVERY_TARGET_H_
 #define KVSTOW_TESTS_KERNELS_EVERY_TARGET_H_

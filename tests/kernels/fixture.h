@@ -23,8 +23,8 @@ inline KvSpec FixtureSpec() {
   return spec;
 }
 
-// The raw page; empty when the file is not as expected. Of the safetensors header only the offsets
-// of the tensors k.L and v.L are read.
+// The raw page; empty when the file is not as expected. It reads only the offsets of the tensors
+// k.L and v.L from the safetensors header.
 inline std::vector<uint8_t> FixturePage() {
   std::ifstream in(KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors", std::ios::binary);
   const std::string file((std::istreambuf_iterator<char>(in)), {});

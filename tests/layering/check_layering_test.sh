@@ -48,10 +48,13 @@ expect_found kernels/x.cc '#include "kvstow/v1/types.pb.h"'
 expect_found client/x.cc '#include <httplib.h>'
 expect_found storage/x.cc '#include <prometheus/counter.h>'
 expect_found service/x.cc '#include <gtest/gtest.h>'
+expect_found proto/wire/direct_socket.cc '#include <openssl/ssl.h>'
+expect_found client/connection/x.cc '#include <openssl/ssl.h>'
 expect_found storage/x.cc '  #  include <hwy/highway.h>'
 
 expect_fine storage/disk/rocks_tier.cc '#include <rocksdb/db.h>'
 expect_fine storage/store/x.cc '#include "storage/policies/lru.h"'
+expect_fine proto/wire/tls_session.cc '#include <openssl/ssl.h>'
 expect_fine proto/wire/x.cc '#include "kernels/page/page.h"'
 expect_fine client/planner/x.cc '#include "storage/policies/lru.h"'
 expect_fine kernels/cuda/x.cc '#include <cuda_runtime_api.h>'
@@ -84,6 +87,17 @@ for case in "void F() {|}" "  void F() {|  }"; do
   long_function "${case%|*}" 59 "${case#*|}" >"$tree/base/x.cc"
   if "$check" "$tree" >/dev/null; then fail "a function of 61 lines passed: ${case%|*}"; fi
 done
+
+# wide_class METHODS: a class of so many public methods, beside what does not count.
+wide_class() {
+  printf '%s\n' "class Wide final {" " public:" "  explicit Wide(int n);" "  Wide(const Wide&) = delete;" "  ~Wide();"
+  yes '  void F(int x,' | head -n "$1" || true
+  printf '%s\n' " private:" "  void G();" "};"
+}
+expect_fine base/x.h "$(wide_class 20)"
+wide_class 21 >"$tree/base/x.h"
+if output="$("$check" "$tree")"; then fail "a class of 21 public methods passed"; fi
+grep -qF "base/x.h:1: a class of 21" <<<"$output" || fail "the wide class was not named: $output"
 
 # Circles: of headers through a source file, and none where a part is compiled for SIMD.
 rm -rf "${tree:?}"/*

@@ -43,7 +43,7 @@ class BareServer {
     op_.emplace(*store_, spaces_, *reports_, metrics_);
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       const auto opened =
-          spaces_.Open({.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
+          spaces_.Open(Caller{}, {.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
       Fingerprints::All().Note(name, std::string(AsString(opened.value().space->fingerprint)));
     }
   }

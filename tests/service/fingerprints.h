@@ -1,4 +1,4 @@
-// Which space a test means: names and the fingerprints that they had when they were opened last in
+// The fingerprints of the spaces that tests name, as they were when the spaces were opened last in
 // this process.
 //
 // Thread-safe.

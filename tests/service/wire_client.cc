@@ -36,8 +36,9 @@ std::string RandomPage(const KvSpec& spec, uint32_t tokens, uint32_t seed) {
   return out;
 }
 
-WireClient::WireClient(const std::string& address)
-    : channel_([&] {
+WireClient::WireClient(const std::string& address, const std::string& token)
+    : token_(token),
+      channel_([&] {
         grpc::ChannelArguments arguments;
         arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
         arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -49,6 +50,7 @@ WireClient::WireClient(const std::string& address)
 std::unique_ptr<grpc::ClientContext> WireClient::Context(int seconds) const {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+  if (!token_.empty()) context->AddMetadata("authorization", "Bearer " + token_);
   return context;
 }
 

@@ -46,7 +46,8 @@ using GetCall = grpc::ClientReaderWriter<v1::GetRequest, v1::GetResponse>;
 
 class WireClient {
  public:
-  explicit WireClient(const std::string& address);
+  // `token` goes with every call; "" = none.
+  explicit WireClient(const std::string& address, const std::string& token = "");
 
   // A context with a deadline.
   std::unique_ptr<grpc::ClientContext> Context(int seconds = 30) const;
@@ -70,6 +71,7 @@ class WireClient {
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
  private:
+  const std::string token_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::KvCache::Stub> kv_;
   const std::unique_ptr<v1::Admin::Stub> admin_;

@@ -22,7 +22,7 @@ struct Flags {
   KvSpec spec;
 };
 
-// What one client did, or why it stopped.
+// The work of one client, or why it stopped.
 struct ClientRun {
   absl::Status status;
   std::vector<double> put_us, get_us;  // of each call

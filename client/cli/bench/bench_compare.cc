@@ -26,7 +26,7 @@ struct Flags {
   KvSpec spec;
 };
 
-// What one peer did in one round, or what all rounds came to.
+// The figures of one peer in one round, or in all rounds together.
 struct Sample {
   double gbps = 0, cpu_s_per_gb = 0;
   std::vector<double> us;  // of each call
@@ -178,7 +178,7 @@ bool IsRival(const std::string& name) {
 
 // A row for each peer, in groups of an operation and a number of clients.
 void Report(const Flags& flags, const std::vector<std::string>& names, const Rows& rows) {
-  // Of the rivals, and of slots by gRPC calls, in GB/s.
+  // The rates of rivals, and of slots by gRPC calls, in GB/s.
   std::map<std::pair<std::string, uint32_t>, double> best, slots;
   std::map<RowKey, Sample> summaries;
   for (const auto& [key, samples] : rows) {

@@ -35,7 +35,7 @@ struct Flags {
   KvSpec spec;
 };
 
-// What became of the calls of a phase.
+// The results of the calls of a phase.
 struct Outcome {
   uint64_t stored_bytes = 0;  // within the phase
   uint64_t calls = 0, refused = 0, late = 0;

@@ -53,7 +53,7 @@ struct SquaredErrors {
   }
 };
 
-// Of a page, summed up over all: the header counts with the base.
+// One level of all pages, summed up. The header counts with the base.
 struct Level {
   double bytes = 0, gain = 0;
 };

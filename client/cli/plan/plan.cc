@@ -194,6 +194,9 @@ void AddPlan(const Verb& app) {
   verb.Option("--server", flags->server.server,
               "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
               "what it was asked for");
+  verb.Option("--token-file", flags->server.token_file,
+              "file with the bearer token that says who you are, where that kvstowd asks")
+      .FromEnvironment("KVSTOW_TOKEN_FILE");
   verb.Option("--kv-dtype", flags->kv_dtype,
               "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says");
   verb.Option("--tp", flags->ranks, "ranks of the tensor-parallel group")

@@ -33,7 +33,7 @@ struct Flags {
   KvSpec spec;
 };
 
-// What pages hold: any of these for any block.
+// The content of pages: any of these stands for any block.
 struct Content {
   KvSpec spec;
   std::vector<std::vector<uint8_t>> pages;  // full ones

@@ -24,7 +24,7 @@ struct Flags {
   double bytes_per_token = 0, raw_bytes_per_token = 131'072, capacity_bits = 0;
 };
 
-// What pages of levels do beside pages that go whole.
+// The results of pages that lose level after level, beside pages that go whole.
 struct Segments {
   double hit_rate = 0, bits = 0, error = 0;
 };

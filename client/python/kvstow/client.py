@@ -18,6 +18,7 @@ there are misses, at once. Make clients after the fork, or use spawn.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -51,15 +52,31 @@ _SECONDS_BETWEEN_OPENINGS = 1.0
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
+def _tls_option(given: str | Path | None, variable: str) -> str:
+    return os.environ.get(variable, "") if given is None else str(given)
+
+
+def _token_file(token: str, token_file: str | Path) -> str:
+    return str(token_file) or ("" if token else os.environ.get("KVSTOW_TOKEN_FILE", ""))
+
+
 class Client:
     """A connection to one kvstowd. Making it does not wait for the server.
 
     address: HOST:PORT or unix:PATH.
+    token: the bearer token that says who this is, where the server asks.
+    token_file: in its place a file with the token; it is read again when it changes. Without
+        either, KVSTOW_TOKEN_FILE names it.
     timeout: seconds that a call may take, with all its attempts.
     attempts: in a row, at a server that refuses connections; 6 take about 2 s, 1 gives up at once.
     payload: how pages cross the network; "encoded" saves bytes and costs this process's CPU time.
     shared_bytes: at most, of `buffer()`s shared with a server on this host; 0 = none.
     direct_connections: for pages beside gRPC, at most; 0 = none.
+    tls_ca: file of the CA that signed the server's certificate; the client talks TLS then.
+    tls_cert, tls_key: the client's own certificate and its key, for a server that asks for one.
+    tls_name: the name that the server's certificate must have, where it is not the address's host.
+        Each of the four, where it is None, is KVSTOW_TLS_CA, KVSTOW_TLS_CERT, KVSTOW_TLS_KEY or
+        KVSTOW_TLS_NAME of the environment, as for `kvstow`; "" is none.
     gpu: the index of the CUDA GPU that pages may lie on.
     calibrations: files of `kvstow codec calibrate`, for encoded pages of recipes that need them.
     """
@@ -68,11 +85,17 @@ class Client:
         self,
         address: str = "127.0.0.1:7380",
         *,
+        token: str = "",
+        token_file: str | Path = "",
         timeout: float = 10.0,
         attempts: int = 6,
         payload: Payload = "raw",
         shared_bytes: int = 256 << 20,
         direct_connections: int = 8,
+        tls_ca: str | Path | None = None,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_name: str | None = None,
         gpu: int | None = None,
         calibrations: Sequence[str | Path] = (),
     ) -> None:
@@ -80,11 +103,17 @@ class Client:
         self.timeout = timeout
         self._native = _native.Client(
             address=address,
+            token=token,
+            token_file=_token_file(token, token_file),
             timeout=timeout,
             attempts=attempts,
             payload=payload,
             shared_bytes=shared_bytes,
             direct_connections=direct_connections,
+            tls_ca=_tls_option(tls_ca, "KVSTOW_TLS_CA"),
+            tls_cert=_tls_option(tls_cert, "KVSTOW_TLS_CERT"),
+            tls_key=_tls_option(tls_key, "KVSTOW_TLS_KEY"),
+            tls_name=_tls_option(tls_name, "KVSTOW_TLS_NAME"),
             gpu=-1 if gpu is None else gpu,
             calibrations=[Path(file).read_bytes() for file in calibrations],
         )
@@ -445,6 +474,10 @@ class LayersPut:
             self.results()
 
 
+_ANY = Bounds()  # most calls ask for nothing, and making one takes a third of Python's time
+_ANY_BOUNDS = (0, 0, float("inf"), 0, 0, 0, 0, False, 0)
+
+
 def _bounds(
     max_levels: int,
     min_levels: int,
@@ -460,9 +493,9 @@ def _bounds(
     for name, number in (("max_levels", max_levels), ("min_levels", min_levels)):
         if number < 0:
             raise ValueError(f"{name}: {number} is less than 0")
-    return Bounds(
-        max_levels, min_levels, max_error, *(layers or (0, 0)), *(tokens or (0, 0)), again, ready
-    )
+    spans = *(layers or (0, 0)), *(tokens or (0, 0))
+    bounds = (max_levels, min_levels, max_error, *spans, again, ready)
+    return _ANY if bounds == _ANY_BOUNDS else Bounds(*bounds)
 
 
 def _check_rooms(keys: Sequence[bytes], out: Sequence[Buffer] | npt.NDArray[Any]) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import inspect
 import json
 import threading
 import time
@@ -47,7 +48,7 @@ from kvstow import _native
 from kvstow.client import Client, Space
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
-# Which channels RoPE pairs, for each model_type whose cache is plain K and V in every layer.
+# The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
 _LAYOUTS: Mapping[str, Literal["half", "interleaved"]] = {
     "llama": "half",
     "mistral": "half",
@@ -68,7 +69,7 @@ _SCALINGS: Mapping[str, Literal["none", "linear", "ntk", "yarn", "llama3", "long
     "longrope": "longrope",
     "su": "longrope",
 }
-# What a config holds that changes no K and V, or that KvSpec has a field for.
+# Fields of a config that change no K and V, or that are fields of KvSpec.
 _NOT_IN_REVISION = {
     "_name_or_path",
     "architectures",
@@ -99,7 +100,7 @@ _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyD
 
 
 def spec_of(model: Any, page_tokens: int = 64) -> KvSpec:
-    """What a model's KV cache looks like, told from its config and its weights.
+    """The shape of a model's KV cache, told from its config and its weights.
 
     Raises ValueError for a model_type that this module does not know.
     """
@@ -152,7 +153,7 @@ def _head_dim(config: Any) -> int:
 
 
 def _layer_kinds(config: Any) -> list[str]:
-    """What each layer sees: "full_attention" or "sliding_attention"."""
+    """The view of each layer: "full_attention" or "sliding_attention"."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         # A config without the list has layers that are alike.
@@ -368,7 +369,7 @@ class _WatchedCache(DynamicCache):
             layer.watching = watching
 
     def set_keep(self, pages: Sequence[npt.NDArray[np.bool_]]) -> None:
-        """Which tokens of the prefix are there: `[layers, tokens, kv_heads]` for each page."""
+        """The tokens of the prefix that are there: `[layers, tokens, kv_heads]` for each page."""
         keep = torch.from_numpy(np.concatenate(pages, axis=1))
         for number, layer in enumerate(self.watched):
             layer.keep = keep[number].T.contiguous()
@@ -417,7 +418,7 @@ def _masked_attention(
 
 
 def _allowed(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Which tokens each query may see, as bool `[1, heads or 1, queries, tokens]`."""
+    """The tokens that each query may see, as bool `[1, heads or 1, queries, tokens]`."""
     if mask is None:
         queries, tokens = query.shape[2], key.shape[2]
         last = torch.arange(tokens - queries, tokens, device=query.device)
@@ -656,7 +657,7 @@ class PrefixCache:
                 )
 
     def _columns(self, cache: DynamicCache, page: int, tokens: Sequence[int]) -> list[Column]:
-        """What attention a page received in the prefill; nothing where nobody watched.
+        """The attention that a page received in the prefill; nothing where nobody watched.
 
         The queries before a new page cannot see its tokens. They count all the same: policies know
         by a token's position how many queries could see it.
@@ -705,7 +706,7 @@ def _token_list(token_ids: Sequence[int] | torch.Tensor) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generated:
-    """What a model said, and what the server's pages saved it."""
+    """A model's answer, and the work that the server's pages saved it."""
 
     text: str
     token_ids: list[int]  # that were generated
@@ -793,11 +794,16 @@ def _step(model: Any, tokens: Sequence[int], position: int, cache: DynamicCache)
     logits = model(
         input_ids=ids,
         position_ids=positions,
-        past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
+        **{_cache_name(model): cache},
     ).logits
     return int(logits[0, -1].argmax())
+
+
+def _cache_name(model: Any) -> str:
+    """What the model calls its cache: newer transformers warn of the older name."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _stop_tokens(model: Any, tokenizer: Any) -> set[int]:

@@ -188,7 +188,7 @@ class KvstowL2:
         return there, ""
 
     def _found(self, space: Space, names: Sequence[bytes]) -> list[bool]:
-        """Which pages are there, in one call: a fetch of their first rows. Leases what it finds."""
+        """Asks which pages are there, by one fetch of their first rows. Leases what it finds."""
         if not names:
             return []
         found = [result.hit for result in space.get(names, tokens=(0, 1))]

@@ -1,4 +1,4 @@
-"""What tells one model's pages from another's, for adapters: digests of a config and of weights.
+"""Tells one model's pages from another's, for adapters: digests of a config and of weights.
 
 Engines describe a model by the config of its hub and a folder of files. Nothing here imports one.
 """

@@ -10,7 +10,7 @@ from kvstow.programs import program
 
 
 def plan(model: str | None = None, **flags: object) -> dict[str, Any]:
-    """What a model's KV cache takes, and what keeping it gains.
+    """The memory that a model's KV cache takes, and the gain of keeping it.
 
     Takes the flags of `kvstow plan`, with underscores for hyphens; a flag that may be repeated
     takes a list:

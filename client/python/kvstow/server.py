@@ -72,7 +72,7 @@ class Server:
         return self._process.pid if running and self._process is not None else 0
 
     def log(self) -> str:
-        """What kvstowd printed, of all its starts."""
+        """The output of kvstowd, of all its starts."""
         return (self._folder / "log").read_text(errors="replace")
 
     def start(self) -> None:

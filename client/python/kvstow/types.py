@@ -100,7 +100,7 @@ class KvSpec:
         return (self.layers, 2, count, self.kv_heads, self.head_dim)
 
     def numpy_dtype(self) -> np.dtype[Any]:
-        """What numpy calls the dtype; bfloat16 is uint16, float8 is uint8: the bits."""
+        """numpy's name of the dtype; bfloat16 is uint16, float8 is uint8: the bits."""
         return np.dtype(_NUMPY_TYPES[self.dtype])
 
     def empty(self, pages: int, tokens: int | None = None) -> npt.NDArray[Any]:
@@ -151,7 +151,7 @@ class Page:
 
 
 class PutResult(NamedTuple):
-    """What became of a page that was put."""
+    """The result of putting a page."""
 
     outcome: Outcome
     message: str = ""
@@ -167,7 +167,7 @@ class PutResult(NamedTuple):
 
 
 class GetResult(NamedTuple):
-    """What became of a page that was asked for, and how faithful it is. Only a hit has data."""
+    """The result of asking for a page, and how faithful it is. Only a hit has data."""
 
     outcome: Outcome
     message: str = ""
@@ -191,7 +191,7 @@ class GetResult(NamedTuple):
         return self.outcome == "HIT"
 
     def keep(self, layers: int) -> npt.NDArray[np.bool_] | None:
-        """Which tokens of a sparse page are there: `[layers, tokens, kv_heads]`. None: all.
+        """The tokens of a sparse page that are there: `[layers, tokens, kv_heads]`. None: all.
 
         K and V of the others are zeros; attention must mask them.
         """
@@ -222,7 +222,7 @@ class ReportResult(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a get asks of each page (client/pages.h, PageGet)."""
+    """The demands of a get on each page (client/pages.h, PageGet)."""
 
     max_levels: int = 0
     min_levels: int = 0

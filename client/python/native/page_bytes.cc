@@ -34,7 +34,7 @@ struct Array {
 
 uint8_t Code(nb::dlpack::dtype_code code) { return static_cast<uint8_t>(code); }
 
-// What a format of the struct module says of one item; bytes where it says nothing we know.
+// One item, as a format of the struct module describes it; bytes where the format is unknown.
 nb::dlpack::dtype ItemOf(const Py_buffer& view) {
   const char* format = view.format == nullptr ? "B" : view.format;
   while (*format == '@' || *format == '=' || *format == '<') ++format;

@@ -28,7 +28,7 @@ struct PageMemory {
   bool on_gpu = false;
 };
 
-// What memory a call takes: of how many layers, on which GPU beside the host's.
+// The memory that a call takes: how many layers of it, and on which GPU beside the host's.
 struct Wanted {
   const KvSpec& spec;
   uint32_t layers = 0;

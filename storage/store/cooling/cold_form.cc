@@ -42,16 +42,17 @@ void Cooling::SetMakeColdForm(MakeColdForm make_cold_form) {
 }
 
 // The hot page that was used longest ago; a page whose form cannot change now is skipped.
-PageEntry* Cooling::PickHot(PageIndex& index, TierId from, const Numbers& skip) {
+PageEntry* Cooling::PickHot(PageIndex& index, TenantId tenant, TierId from, const Numbers& skip) {
   {
     MutexLock lock(mu_);
     if (make_cold_form_ == nullptr) return nullptr;
   }
-  return index.HotVictim(from, [&](const PageEntry& page) {
+  const auto consider = [&](const PageEntry& page) {
     if (page.is_protected()) return PageIndex::Offer::kHeld;
     const bool now = !page.busy && !skip.contains(page.number) && TiersOfAll(page).Has(from);
     return now ? PageIndex::Offer::kTaken : PageIndex::Offer::kNotNow;
-  });
+  };
+  return index.HotVictim(from, consider, tenant);
 }
 
 // Replaces the claimed hot page by its cold form, in every tier that holds all of it. Returns false

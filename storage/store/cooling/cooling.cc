@@ -12,6 +12,8 @@
 namespace kvstow {
 namespace {
 
+using Who = Rooms::For::Who;
+
 constexpr Duration kBackgroundPeriod = std::chrono::milliseconds(500);
 // After so many pages that could not be cooled, others will not be either, and each costs a look in
 // every further decision.
@@ -36,21 +38,26 @@ Cooling::~Cooling() {
   if (background_.joinable()) background_.join();
 }
 
-std::optional<Room> Cooling::MakeRoom(TierId t, uint64_t bytes, Wait wait) {
+std::optional<Room> Cooling::MakeRoom(TierId t, uint64_t bytes, SpaceId space, Wait wait) {
   if (!usable(t)) return std::nullopt;
-  return CoolUntil(t, residency_.budget(t), bytes, wait);
+  return CoolUntil({.tier = t,
+                    .bytes = bytes,
+                    .limit = residency_.budget(t),
+                    .by = {.who = wait == Wait::kYes ? Who::kSpace : Who::kMove, .id = space},
+                    .wait = wait});
 }
 
-std::optional<Room> Cooling::CoolUntil(TierId t, uint64_t limit, uint64_t bytes, Wait wait) {
+std::optional<Room> Cooling::CoolUntil(Rooms::Wanted wanted) {
+  const TierId t = wanted.tier;
   Numbers skip, skip_hot;  // pages that could not be cooled
   bool try_hot = true, hot = false;
-  const auto choose = [&](PageIndex& index) -> PageEntry* {
-    PageEntry* page = std::exchange(try_hot, true) ? PickHot(index, t, skip_hot) : nullptr;
+  const auto choose = [&](PageIndex& index, TenantId tenant) -> PageEntry* {
+    PageEntry* page = std::exchange(try_hot, true) ? PickHot(index, tenant, t, skip_hot) : nullptr;
     hot = page != nullptr;
-    if (!hot && skip.size() < kMaxSkipped) page = PickColdest(index, t, skip);
+    if (!hot && skip.size() < kMaxSkipped) page = PickColdest(index, tenant, t, skip);
     return page;
   };
-  for (Rooms::Wanted wanted{.tier = t, .bytes = bytes, .limit = limit, .wait = wait};;) {
+  for (;;) {
     Rooms::Answer answer = rooms_.Find(wanted, choose);
     switch (answer.is) {
       case Rooms::Answer::Is::kRoom:
@@ -77,12 +84,14 @@ std::optional<Room> Cooling::CoolUntil(TierId t, uint64_t limit, uint64_t bytes,
   }
 }
 
-PageEntry* Cooling::PickColdest(PageIndex& index, TierId from, const Numbers& skip) const {
-  return index.Victim(from, [&](const PageEntry& page) {
+PageEntry* Cooling::PickColdest(PageIndex& index, TenantId tenant, TierId from,
+                                const Numbers& skip) const {
+  const auto consider = [&](const PageEntry& page) {
     if (page.busy || skip.contains(page.number)) return PageIndex::Offer::kNotNow;
     return MayLeave(page, from, page.KeepIn(from)) ? PageIndex::Offer::kTaken
                                                    : PageIndex::Offer::kHeld;
-  });
+  };
+  return index.Victim(from, consider, tenant);
 }
 
 // Returns whether segments [keep, end) may leave `from`. Those of a protected page may only if a
@@ -151,7 +160,7 @@ absl::Status Cooling::CopyColder(Claim& claim, TierId from, size_t keep) {
 absl::Status Cooling::CopyToHost(Claim& claim, std::span<const uint16_t> indices) {
   uint64_t bytes = 0;
   for (const uint16_t i : indices) bytes += claim->BytesOf(i);
-  std::optional<Room> room = MakeRoom(TierId::kHost, bytes, Wait::kNo);
+  std::optional<Room> room = MakeRoom(TierId::kHost, bytes, claim->space, Wait::kNo);
   if (!room.has_value()) return absl::ResourceExhaustedError("host has no room");
   return movement_.CopyToHost(claim, indices, *std::move(room));
 }
@@ -161,34 +170,47 @@ absl::Status Cooling::CopyToDisk(Claim& claim, size_t end, Ack ack) {
   if (on_disk >= end) return movement_.Strengthen(claim, ack);
   // A copy of it that is still to be erased goes first: it has the same number.
   KVSTOW_RETURN_IF_ERROR(movement_.EraseForgotten(claim->name()));
-  std::optional<Room> room = MakeRoom(TierId::kDisk, claim->BytesOf(on_disk, end), Wait::kNo);
+  std::optional<Room> room =
+      MakeRoom(TierId::kDisk, claim->BytesOf(on_disk, end), claim->space, Wait::kNo);
   if (!room.has_value()) return absl::ResourceExhaustedError("disk has no room");
   return movement_.CopyToDisk(claim, end, ack, *std::move(room));
 }
 
-absl::Status Cooling::MakeIndexRoom() {
+Rooms::Answer::Is Cooling::ForgetUntil(absl::FunctionRef<Rooms::Answer(Rooms::Choose)> find) {
   TierId from = TierId::kDisk;
   const auto free = [](const PageEntry& page) {
     if (page.is_protected()) return PageIndex::Offer::kHeld;
     return page.busy ? PageIndex::Offer::kNotNow : PageIndex::Offer::kTaken;
   };
-  const auto choose = [&](PageIndex& index) -> PageEntry* {
+  const auto choose = [&](PageIndex& index, TenantId tenant) -> PageEntry* {
     for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
       from = t;
-      if (PageEntry* const page = index.Victim(t, free); page != nullptr) return page;
+      if (PageEntry* const page = index.Victim(t, free, tenant); page != nullptr) return page;
     }
     return nullptr;
   };
   for (;;) {
-    Rooms::Answer answer = rooms_.FindForIndex(choose);
-    if (answer.is == Rooms::Answer::Is::kRoom) return absl::OkStatus();
-    if (answer.is == Rooms::Answer::Is::kFull) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the index of pages takes more than ", FormatSize(options_.index_bytes),
-                       ", and all of them are leased, pinned or in use"));
-    }
-    KVSTOW_RETURN_IF_ERROR(movement_.Truncate(*answer.page, 0, Why::kPolicy, from));
+    Rooms::Answer answer = find(choose);
+    if (answer.is != Rooms::Answer::Is::kPage) return answer.is;
+    const absl::Status gone = movement_.Truncate(*answer.page, 0, Why::kPolicy, from);
+    if (!gone.ok()) return Rooms::Answer::Is::kFull;  // it was leased at this moment
   }
+}
+
+absl::Status Cooling::MakeIndexRoom(SpaceId space) {
+  const auto find = [&](Rooms::Choose choose) { return rooms_.FindForIndex(space, choose); };
+  if (ForgetUntil(find) == Rooms::Answer::Is::kRoom) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the index of pages takes more than ", FormatSize(options_.index_bytes),
+                   ", and all of them are leased, pinned or in use"));
+}
+
+absl::Status Cooling::MakePlace(PendingName& name, SpaceId space) {
+  const auto find = [&](Rooms::Choose choose) { return rooms_.FindForPage(name, choose); };
+  if (ForgetUntil(find) == Rooms::Answer::Is::kRoom) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the tenant may have ", ShareOf(space).pages,
+                   " pages, and all that it has are leased, pinned or in use"));
 }
 
 absl::Status Cooling::SetBudget(TierId t, uint64_t bytes) {
@@ -198,23 +220,47 @@ absl::Status Cooling::SetBudget(TierId t, uint64_t bytes) {
   }
   rooms_.SetBudget(t, bytes);
   Wake();
-  CoolUntil(t, bytes, 0, Wait::kYes);
+  CoolUntil(
+      {.tier = t, .limit = bytes, .by = {.who = Who::kOperator, .id = 0}, .wait = Wait::kYes});
   return absl::OkStatus();
 }
 
+void Cooling::SetShares(std::span<const std::pair<TenantId, TenantShare>> shares) {
+  for (const auto& [tenant, share] : shares) rooms_.SetShare(tenant, share);
+  CoolToLimits(Wait::kYes);
+}
+
+// Each tenant down to its limits, by its own pages.
+void Cooling::CoolToLimits(Wait wait) {
+  for (const TenantId tenant : rooms_.WithTooManyPages()) {
+    ForgetUntil([&](Rooms::Choose choose) { return rooms_.FindForFewerPages(tenant, choose); });
+  }
+  for (const TierId t : kAllTiers) {
+    for (const TenantId tenant : rooms_.OverLimit(t)) {
+      CoolUntil({.tier = t,
+                 .limit = UINT64_MAX,
+                 .by = {.who = Who::kTenant, .id = tenant},
+                 .wait = wait});
+    }
+  }
+}
+
 absl::Status Cooling::Shrink(TierId t, uint64_t bytes) {
-  if (CoolUntil(t, bytes, 0, Wait::kYes).has_value()) return absl::OkStatus();
+  const auto room = CoolUntil(
+      {.tier = t, .limit = bytes, .by = {.who = Who::kOperator, .id = 0}, .wait = Wait::kYes});
+  if (room.has_value()) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(TierName(t), " cannot shrink so far: the rest is leased, pinned or in use"));
 }
 
 void Cooling::RunDemotion() {
   movement_.EraseForgotten().IgnoreError();  // the next round tries again
-  MakeIndexRoom().IgnoreError();
+  MakeIndexRoom(0).IgnoreError();
+  CoolToLimits(Wait::kNo);
   for (const TierId t : kAllTiers) {
     if (!rooms_.IsAboveHigh(t)) continue;
     const auto low = static_cast<uint64_t>(options_.low_watermark * residency_.budget(t));
-    CoolUntil(t, low, 0, Wait::kNo);
+    CoolUntil({.tier = t, .limit = low, .by = {}, .wait = Wait::kNo});
   }
 }
 

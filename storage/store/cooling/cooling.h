@@ -8,6 +8,10 @@
 // where there is no room below either, it is dropped. Leased and pinned pages lose no bytes, but
 // they may move to a colder tier.
 //
+// Tenants: what leaves is first of the tenant that has most above its share (Rooms); within that
+// tenant the policy chooses as ever. A tenant that wants more than its own limits makes room by its
+// own pages.
+//
 // Targets: a tier may say how many bits of a value stay when a page cools into it. Segments beyond
 // that are dropped, not moved. `whole`, leased and pinned pages move as they are.
 //
@@ -33,8 +37,10 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "base/shared_bytes.h"
@@ -72,6 +78,10 @@ class Cooling {
   // and moves hold back: that goes in the background when they end. FAILED_PRECONDITION when there
   // is no such tier.
   absl::Status SetBudget(TierId tier, uint64_t bytes);
+  // Sets what tenants may use, from now on, until the store is opened again; others keep theirs.
+  // Before it returns, pages of a tenant that is over a limit leave, except what leases, pins and
+  // moves hold back: those leave in the background when they end.
+  void SetShares(std::span<const std::pair<TenantId, TenantShare>> shares);
   // Does one round of the background's work: removals that the disk refused, demotion to the low
   // watermarks, expiry of leases, and the bound on the index's memory.
   void RunDemotion();
@@ -80,12 +90,17 @@ class Cooling {
   void StartBackground();
   // Tells the background thread that a tier is above its high watermark.
   void Wake() { wake_.NotifyOne(); }
-  // Takes room in a tier; what is in the way leaves. Nothing when not enough can leave: with
-  // Wait::kYes not even after waiting for others' moves.
-  std::optional<Room> MakeRoom(TierId t, uint64_t bytes, Wait wait);
+  // Takes room in a tier for a page of a space; what is in the way leaves. Nothing when not enough
+  // can leave: with Wait::kYes not even after waiting for others' moves.
+  std::optional<Room> MakeRoom(TierId t, uint64_t bytes, SpaceId space, Wait wait);
   // Forgets whole pages while the index takes more memory than it may: those that the coldest tier
-  // wants to free first, for they are what an index grows by.
-  absl::Status MakeIndexRoom();
+  // wants to free first, for they are what an index grows by. The room is for a page of `space`, or
+  // for any (0).
+  absl::Status MakeIndexRoom(SpaceId space);
+  // Forgets whole pages of a tenant while it has no place for one more, in the same order.
+  absl::Status MakePlace(PendingName& name, SpaceId space);
+  // What the tenant of a space may use.
+  TenantShare ShareOf(SpaceId space) { return rooms_.ShareOf(space); }
   // Sees to it that the leading `end` segments of the page are on disk and survive what `ack` says.
   // Makes room for them, without waiting for it.
   absl::Status CopyToDisk(Claim& claim, size_t end, Ack ack);
@@ -95,10 +110,13 @@ class Cooling {
 
   // Cools `t` until what it holds and `bytes` more are within `limit` and its budget. Returns the
   // room of those bytes.
-  std::optional<Room> CoolUntil(TierId t, uint64_t limit, uint64_t bytes, Wait wait);
-  // These two choose a page, under Residency's lock.
-  PageEntry* PickHot(PageIndex& index, TierId from, const Numbers& skip);
-  PageEntry* PickColdest(PageIndex& index, TierId from, const Numbers& skip) const;
+  std::optional<Room> CoolUntil(Rooms::Wanted wanted);
+  // Forgets pages until `find` answers that there is room; `find` gets the function that chooses.
+  Rooms::Answer::Is ForgetUntil(absl::FunctionRef<Rooms::Answer(Rooms::Choose)> find);
+  void CoolToLimits(Wait wait);
+  // These two choose a page of a tenant, under Residency's lock.
+  PageEntry* PickHot(PageIndex& index, TenantId tenant, TierId from, const Numbers& skip);
+  PageEntry* PickColdest(PageIndex& index, TenantId tenant, TierId from, const Numbers& skip) const;
   bool MayLeave(const PageEntry& page, TierId from, size_t keep) const;
   // One step: the segments [keep, end) of the page leave the tier. Afterwards the page may be gone.
   // False when nothing left.

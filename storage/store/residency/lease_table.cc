@@ -2,30 +2,32 @@
 
 namespace kvstow {
 
-LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now) {
+LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now, LeaseHolder holder) {
   const LeaseId id = next_++;
   if (next_ == 0) next_ = 1;
   pages_ += pages.size();
   ends_.emplace(now + ttl_, id);
-  leases_[id] = {now + ttl_, std::move(pages)};
+  leases_[id] = {now + ttl_, std::move(pages), holder};
   return id;
 }
 
-bool LeaseTable::Renew(LeaseId id, Time now) {
-  const auto it = leases_.find(id);
+bool LeaseTable::Renew(const NamedLease& named, Time now) {
+  const auto it = leases_.find(named.id);
   if (it == leases_.end() || it->second.end <= now) return false;
-  ends_.erase({it->second.end, id});
+  if (it->second.holder != named.holder) return false;
+  ends_.erase({it->second.end, named.id});
   it->second.end = now + ttl_;
-  ends_.emplace(it->second.end, id);
+  ends_.emplace(it->second.end, named.id);
   return true;
 }
 
-std::optional<std::vector<PageRef>> LeaseTable::Release(LeaseId id, Time now) {
-  const auto it = leases_.find(id);
+std::optional<std::vector<PageRef>> LeaseTable::Release(const NamedLease& named, Time now) {
+  const auto it = leases_.find(named.id);
   if (it == leases_.end() || it->second.end <= now) return std::nullopt;
+  if (it->second.holder != named.holder) return std::nullopt;
   std::vector<PageRef> pages = std::move(it->second.pages);
   pages_ -= pages.size();
-  ends_.erase({it->second.end, id});
+  ends_.erase({it->second.end, named.id});
   leases_.erase(it);
   return pages;
 }

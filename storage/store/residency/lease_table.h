@@ -19,7 +19,15 @@
 
 namespace kvstow {
 
-using LeaseId = uint64_t;  // 0 = none
+using LeaseId = uint64_t;      // 0 = none
+using LeaseHolder = uint64_t;  // who took a lease; nobody else renews or releases it
+
+// A lease as somebody names it. A plain number means the holder 0.
+struct NamedLease {
+  NamedLease(LeaseId lease, LeaseHolder by = 0) : id(lease), holder(by) {}  // NOLINT: implicit
+  LeaseId id;
+  LeaseHolder holder;
+};
 
 class LeaseTable {
  public:
@@ -37,11 +45,11 @@ class LeaseTable {
     return leases_.size() < limits_.leases && pages <= limits_.pages - pages_;
   }
   // HasRoomFor must hold.
-  LeaseId Grant(std::vector<PageRef> pages, Time now);
-  // Extends the lease to a full TTL from `now`; false when it has ended.
-  bool Renew(LeaseId id, Time now);
-  // Ends the lease and returns its pages; nothing when it has ended before.
-  std::optional<std::vector<PageRef>> Release(LeaseId id, Time now);
+  LeaseId Grant(std::vector<PageRef> pages, Time now, LeaseHolder holder = 0);
+  // Extends the lease to a full TTL from `now`; false when it has ended, or is another holder's.
+  bool Renew(const NamedLease& named, Time now);
+  // Ends the lease and returns its pages; nothing when it has ended before, or is another holder's.
+  std::optional<std::vector<PageRef>> Release(const NamedLease& named, Time now);
   // The pages of all leases that have ended by `now`, once for each promise.
   struct Expired {
     size_t leases = 0;
@@ -59,6 +67,7 @@ class LeaseTable {
   struct Lease {
     Time end;
     std::vector<PageRef> pages;
+    LeaseHolder holder;
   };
 
   const Duration ttl_;

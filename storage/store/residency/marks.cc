@@ -18,7 +18,7 @@ void Room::Release() {
   if (residency_ == nullptr || IsZero(bytes_)) return;
   Residency& residency = *residency_;
   MutexLock lock(residency.mu_);
-  residency.Return(Take());
+  residency.Return(tenant_, Take());
 }
 
 void Room::Add(Room other) {
@@ -30,15 +30,29 @@ void Room::Add(Room other) {
 Claim Claim::Begin(Residency& residency, PageEntry* page) {
   page->busy = true;
   ++residency.claims_;
-  return Claim(residency, page);
+  return Claim(residency, page, residency.index_.TenantOf(page->space));
+}
+
+void Claim::Promise(Residency& residency, Claim& claim, const TierBytes& bytes) {
+  claim.promised_ = bytes;
+  for (const TierId t : kAllTiers) {
+    residency.index_.tenants().Promise(claim.tenant_, t, bytes[static_cast<size_t>(t)]);
+  }
+}
+
+void Claim::End() {
+  --residency_->claims_;
+  for (const TierId t : kAllTiers) {
+    residency_->index_.tenants().Promise(tenant_, t, -promised_[static_cast<size_t>(t)]);
+  }
+  residency_->changed_.NotifyAll();
 }
 
 Claim::~Claim() {
   if (page_ == nullptr) return;
   MutexLock lock(residency_->mu_);
   page_->busy = false;
-  --residency_->claims_;
-  residency_->changed_.NotifyAll();
+  End();
 }
 
 std::optional<Claim> Claim::Take(Residency& residency, const PageRef& ref, Wait wait) {
@@ -79,7 +93,7 @@ absl::StatusOr<Claim> Claim::TakeToDelete(Residency& residency, const PageName& 
 
 void Claim::Change(absl::FunctionRef<void(PageEntry&)> edit, Room arrived) {
   MutexLock lock(residency_->mu_);
-  residency_->Return(arrived.Take());
+  residency_->Return(tenant_, arrived.Take());
   residency_->index_.Change(page_, edit);
 }
 
@@ -103,8 +117,8 @@ Room Claim::DropCopies(TierId from, std::span<const uint16_t> indices, std::opti
         for (const uint16_t i : indices) page.segments()[i].tiers.Remove(from);
       },
       by);
-  residency_->reserved_[static_cast<size_t>(from)] += bytes;  // until they have really gone
-  return Room(residency_, leaving);
+  residency_->Reserve(tenant_, leaving);  // until they have really gone
+  return Room(residency_, tenant_, leaving);
 }
 
 absl::StatusOr<Room> Claim::Truncate(size_t keep, Why why, std::optional<TierId> by) {
@@ -130,14 +144,14 @@ absl::StatusOr<Room> Claim::Truncate(size_t keep, Why why, std::optional<TierId>
     residency_->EraseLater(*page_, doubtful ? had : on_disk, std::exchange(leaving[kDisk], 0));
     removed = residency_->index_.Remove(std::exchange(page_, nullptr), by);
     residency_->options_.observer->PageWent(removed->space, removed->key());
-    --residency_->claims_;
+    End();
   } else {
     residency_->index_.Change(
         page_, [&](PageEntry& page) { page.Truncate(keep); }, by);
   }
-  for (int t = 0; t < kTiers; ++t) residency_->reserved_[t] += leaving[t];
+  residency_->Reserve(tenant_, leaving);
   residency_->changed_.NotifyAll();
-  return Room(residency_, leaving);
+  return Room(residency_, tenant_, leaving);
 }
 
 Claim::Replaced Claim::Replace(std::unique_ptr<PageEntry> page) {
@@ -157,7 +171,7 @@ Claim::Replaced Claim::Replace(std::unique_ptr<PageEntry> page) {
     residency_->counters_.cooled_bytes += had - page->BytesOf(0, page->segment_count);
     const TierBytes before = bytes_by_tier(residency_->index_);
     out.lost = residency_->index_.Replace(std::exchange(page_, nullptr), std::move(page));
-    --residency_->claims_;
+    End();
     const TierBytes after = bytes_by_tier(residency_->index_);
     // Until the old form has really gone.
     for (int t = 0; t < kTiers; ++t) leaving[t] = before[t] - after[t];
@@ -165,9 +179,9 @@ Claim::Replaced Claim::Replace(std::unique_ptr<PageEntry> page) {
   // Before the old form goes, the new one survives what the old one did: power loss too.
   residency_->EraseLater(*out.lost, out.lost->on_disk(), std::exchange(leaving[kDisk], 0),
                          /*sync_first=*/!stays);
-  for (int t = 0; t < kTiers; ++t) residency_->reserved_[t] += leaving[t];
+  residency_->Reserve(tenant_, leaving);
   residency_->changed_.NotifyAll();
-  out.leaving = Room(residency_, leaving);
+  out.leaving = Room(residency_, tenant_, leaving);
   return out;
 }
 
@@ -177,12 +191,13 @@ std::optional<Room> Claim::SpareRoom(TierId t, uint64_t bytes) {
   const TieredStoreOptions& options = residency_->options_;
   const double watermark = page_->disk_uses < 2 ? options.low_watermark : options.high_watermark;
   const auto room = static_cast<uint64_t>(watermark * static_cast<double>(residency_->budget(t)));
-  uint64_t& reserved = residency_->reserved_[at];
-  if (residency_->index_.bytes(t) + reserved + bytes > room) return std::nullopt;
-  reserved += bytes;
+  const Tenants& tenants = residency_->index_.tenants();
+  if (residency_->index_.bytes(t) + residency_->reserved_[at] + bytes > room) return std::nullopt;
+  if (tenants.Held(tenant_, t) + bytes > tenants.LimitOf(tenant_, t)) return std::nullopt;
   TierBytes taken{};
   taken[at] = bytes;
-  return Room(residency_, taken);
+  residency_->Reserve(tenant_, taken);
+  return Room(residency_, tenant_, taken);
 }
 
 PageNumber Claim::NewNumber() {
@@ -214,8 +229,12 @@ absl::StatusOr<PendingName::Taken> PendingName::Take(Residency& residency,
 PendingName::~PendingName() {
   if (residency_ == nullptr) return;
   MutexLock lock(residency_->mu_);
-  residency_->pending_.erase(*name_);
-  residency_->changed_.NotifyAll();
+  Residency& residency = *residency_;
+  residency.pending_.erase(*name_);
+  if (has_place_) {
+    residency.index_.tenants().ReservePage(residency.index_.TenantOf(name_->space), -uint64_t{1});
+  }
+  residency.changed_.NotifyAll();
 }
 
 bool PendingName::Publish(std::unique_ptr<PageEntry> page, Room room) {
@@ -223,11 +242,13 @@ bool PendingName::Publish(std::unique_ptr<PageEntry> page, Room room) {
   const TierSet tiers = page->segments()[0].tiers;
   MutexLock lock(residency.mu_);
   residency.pending_.erase(*name_);
+  const TenantId tenant = residency.index_.TenantOf(page->space);
+  if (has_place_) residency.index_.tenants().ReservePage(tenant, -uint64_t{1});
   page->used_s = residency.SecondsOpen();
   residency.options_.observer->PageCame(page->space, page->key(), page->tokens);
   residency.index_.Insert(std::move(page));
   ++residency.counters_.puts;
-  residency.Return(room.Take());
+  residency.Return(tenant, room.Take());
   for (const TierId t : kAllTiers) {
     if (!tiers.Has(t)) continue;
     if (residency.Held(t) > residency.options_.high_watermark * residency.budget(t)) return true;

@@ -30,19 +30,23 @@ enum class Wait { kNo, kYes };
 // The reason for which segments go.
 enum class Why { kPolicy, kDamage, kDelete };
 
-// Bytes in tiers for content on its way in or out. They count against the budgets.
+// Bytes in tiers for content on its way in or out. They count against the budgets, and against the
+// limits of the tenant whose content it is.
 class Room {
  public:
   Room() = default;  // none
   Room(Room&& other) noexcept
-      : residency_(std::exchange(other.residency_, nullptr)), bytes_(other.bytes_) {}
+      : residency_(std::exchange(other.residency_, nullptr)),
+        tenant_(other.tenant_),
+        bytes_(other.bytes_) {}
   Room& operator=(Room&& other) noexcept {
     std::swap(residency_, other.residency_);
+    std::swap(tenant_, other.tenant_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
   ~Room() { Release(); }
-  // Adds the bytes of another room.
+  // Adds the bytes of another room of the same tenant.
   void Add(Room other);
   // Gives the bytes back before the value ends.
   void Release();
@@ -52,11 +56,13 @@ class Room {
   friend class PendingName;
   friend class Rooms;
 
-  Room(Residency* residency, const TierBytes& bytes) : residency_(residency), bytes_(bytes) {}
+  Room(Residency* residency, TenantId tenant, const TierBytes& bytes)
+      : residency_(residency), tenant_(tenant), bytes_(bytes) {}
   // Leaves it empty; what it held, the caller gives back.
   TierBytes Take() { return std::exchange(residency_, nullptr) == nullptr ? TierBytes{} : bytes_; }
 
   Residency* residency_ = nullptr;  // null = empty
+  TenantId tenant_ = kOnlyTenant;
   TierBytes bytes_{};
 };
 
@@ -73,10 +79,15 @@ class Claim {
   // FAILED_PRECONDITION when it is leased and not `force`.
   static absl::StatusOr<Claim> TakeToDelete(Residency& residency, const PageName& name, bool force);
   Claim(Claim&& other) noexcept
-      : residency_(other.residency_), page_(std::exchange(other.page_, nullptr)) {}
+      : residency_(other.residency_),
+        page_(std::exchange(other.page_, nullptr)),
+        tenant_(other.tenant_),
+        promised_(std::exchange(other.promised_, {})) {}
   Claim& operator=(Claim&& other) noexcept {
     std::swap(residency_, other.residency_);
     std::swap(page_, other.page_);
+    std::swap(tenant_, other.tenant_);
+    std::swap(promised_, other.promised_);
     return *this;
   }
   ~Claim();
@@ -114,11 +125,18 @@ class Claim {
  private:
   friend class Rooms;
 
-  Claim(Residency& residency, PageEntry* page) : residency_(&residency), page_(page) {}
+  Claim(Residency& residency, PageEntry* page, TenantId tenant)
+      : residency_(&residency), page_(page), tenant_(tenant) {}
   static Claim Begin(Residency& residency, PageEntry* page) KVSTOW_REQUIRES(residency.mu_);
+  // Others may count on it that the page gives these bytes, until the claim ends.
+  static void Promise(Residency& residency, Claim& claim, const TierBytes& bytes)
+      KVSTOW_REQUIRES(residency.mu_);
+  void End() KVSTOW_REQUIRES(residency_->mu_);
 
   Residency* residency_;
   PageEntry* page_;
+  TenantId tenant_;
+  TierBytes promised_{};
 };
 
 // The right to put a page of one name. It refers to the name of the page, which outlives it.
@@ -133,7 +151,8 @@ class PendingName {
       : residency_(std::exchange(other.residency_, nullptr)),
         name_(other.name_),
         number_(other.number_),
-        parent_(other.parent_) {}
+        parent_(other.parent_),
+        has_place_(other.has_place_) {}
   PendingName& operator=(PendingName&&) = delete;
   ~PendingName();  // a name that was not published is free again
 
@@ -144,6 +163,8 @@ class PendingName {
   bool Publish(std::unique_ptr<PageEntry> page, Room room);
 
  private:
+  friend class Rooms;
+
   PendingName(Residency* residency, const PageName* name, PageNumber number, uint64_t parent)
       : residency_(residency), name_(name), number_(number), parent_(parent) {}
 
@@ -151,6 +172,7 @@ class PendingName {
   const PageName* name_;
   PageNumber number_;
   uint64_t parent_;
+  bool has_place_ = false;  // among the pages that its tenant may have: see Rooms
 };
 
 struct PendingName::Taken {

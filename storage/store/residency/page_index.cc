@@ -11,22 +11,24 @@
 namespace kvstow {
 namespace {
 
-void AddTo(StoreUsage& usage, const PageEntry& page, uint64_t sign) {
-  usage.pages += sign;
-  usage.index_bytes += sign * page.IndexBytes();
-  usage.raw_bytes += sign * page.raw_bytes;
-  usage.pinned_pages += page.pinned ? sign : 0;
+StoreUsage UsageOf(const PageEntry& page) {
+  StoreUsage usage;
+  usage.pages = 1;
+  usage.index_bytes = page.IndexBytes();
+  usage.raw_bytes = page.raw_bytes;
+  usage.pinned_pages = page.pinned ? 1 : 0;
   for (size_t i = 0; i < page.segment_count; ++i) {
-    usage.encoded_bytes += sign * page.BytesOf(i);
+    usage.encoded_bytes += page.BytesOf(i);
     for (int t = 0; t < kTiers; ++t) {
       if (!page.segments()[i].tiers.Has(static_cast<TierId>(t))) continue;
-      usage.tiers[t].segments += sign;
-      usage.tiers[t].encoded_bytes += sign * page.BytesOf(i);
+      usage.tiers[t].segments += 1;
+      usage.tiers[t].encoded_bytes += page.BytesOf(i);
     }
   }
   TierUsage& home = usage.tiers[static_cast<size_t>(page.segments()[0].tiers.Hottest())];
-  home.pages += sign;
-  home.raw_bytes += sign * page.raw_bytes;
+  home.pages = 1;
+  home.raw_bytes = page.raw_bytes;
+  return usage;
 }
 
 // Pages that lookups missed are put soon or not at all.
@@ -67,13 +69,11 @@ absl::Status Compare(const StoreUsage& sums, const StoreUsage& counted, absl::st
 
 PageIndex::PageIndex(const PolicyInfo& policy, const std::array<uint64_t, kTiers>& budget_bytes,
                      IdOf id_of)
-    : id_of_(id_of), seed_(uint64_t{std::random_device()()} << 32 | std::random_device()()) {
-  const PolicyInfo* const lru = *FindEvictionPolicy("lru");
-  for (int t = 0; t < kTiers; ++t) {
-    policies_[t] = policy.make(budget_bytes[t]);
-    hot_[t] = lru->make(budget_bytes[t]);
-  }
-}
+    : policy_(policy),
+      lru_(**FindEvictionPolicy("lru")),
+      id_of_(id_of),
+      seed_(uint64_t{std::random_device()()} << 32 | std::random_device()()),
+      tenants_(budget_bytes) {}
 
 PageIndex::~PageIndex() {
   for (PageEntry* const page : pages_) delete page;
@@ -149,6 +149,7 @@ PageEntry* PageIndex::Insert(std::unique_ptr<PageEntry> page) {
 std::unique_ptr<PageEntry> PageIndex::Remove(PageEntry* page, std::optional<TierId> by) {
   TellUses();
   Count(*page, false);
+  tenants_.Settle(TenantOf(page->space));
   Tell(*page, ItemsOf(*page), {}, by);
   if (const auto it = orphans_.find(page->parent); it != orphans_.end()) {
     std::erase(it->second, page->item);
@@ -193,19 +194,63 @@ void PageIndex::EndLease(const PageRef& ref) {
   if (!page->is_protected()) OfferAgain(*page);
 }
 
-void PageIndex::SetBudget(TierId tier, uint64_t bytes) {
+void PageIndex::SetBudget(TierId tier, uint64_t bytes, double guaranteed_part) {
   TellUses();
-  policies_[static_cast<size_t>(tier)]->SetCapacity(bytes);
-  hot_[static_cast<size_t>(tier)]->SetCapacity(bytes);
+  tenants_.SetBudget(tier, bytes, guaranteed_part);
+  const auto t = static_cast<size_t>(tier);
+  for (TenantId tenant = 0; tenant < orders_.size(); ++tenant) {
+    Order& order = orders_[tenant];
+    if (order.policies[t] == nullptr) continue;
+    order.capacity[t] = tenants_.CapacityOf(tenant, tier);
+    order.policies[t]->SetCapacity(order.capacity[t]);
+    order.hot[t]->SetCapacity(order.capacity[t]);
+  }
   for (PageEntry* const page : pages_) OfferAgain(*page);
+}
+
+void PageIndex::SetTenant(SpaceId space, TenantId tenant) {
+  if (tenant != kOnlyTenant) tenant_of_[space] = tenant;
+}
+
+TenantId PageIndex::TenantOf(SpaceId space) const {
+  if (tenant_of_.empty()) return kOnlyTenant;
+  const auto it = tenant_of_.find(space);
+  return it == tenant_of_.end() ? kOnlyTenant : it->second;
+}
+
+PageIndex::Order& PageIndex::OrderOf(TenantId tenant) {
+  if (tenant >= orders_.size()) orders_.resize(tenant + 1);
+  return orders_[tenant];
+}
+
+// A policy forgets what it has learned when its capacity changes, and looks at all its items. So
+// those of tenants are told about new ones only when that doubles or halves what they have.
+void PageIndex::SetCapacities() {
+  told_tenants_ = tenants_.known();
+  for (TenantId tenant = 0; tenant < orders_.size(); ++tenant) {
+    Order& order = orders_[tenant];
+    for (const TierId tier : kAllTiers) {
+      const auto t = static_cast<size_t>(tier);
+      if (order.policies[t] == nullptr) continue;
+      const uint64_t has = order.capacity[t], gets = tenants_.CapacityOf(tenant, tier);
+      if (gets / 2 < has && has / 2 < gets) continue;
+      order.capacity[t] = gets;
+      order.policies[t]->SetCapacity(gets);
+      order.hot[t]->SetCapacity(gets);
+    }
+  }
 }
 
 void PageIndex::OfferAgain(PageEntry& page) {
   if (!page.held) return;
   TellUses();
   page.held = false;
-  for (const auto& policy : policies_) policy->Release(page.item);
-  for (const auto& policy : hot_) policy->Release(page.item);
+  const Order& order = OrderOf(TenantOf(page.space));
+  for (int t = 0; t < kTiers; ++t) {
+    if (order.policies[t] == nullptr) continue;
+    order.policies[t]->Release(page.item);
+    order.hot[t]->Release(page.item);
+  }
 }
 
 void PageIndex::Touch(PageEntry* page, uint32_t used_s) {
@@ -221,10 +266,11 @@ void PageIndex::TellUses() {
   for (PageEntry* const page : touched_) {
     const bool behind = before != nullptr && page->parent == before->item;
     SetReachable(*page, behind || Reachable(*page));
+    const Order& order = OrderOf(TenantOf(page->space));
     for (int t = 0; t < kTiers; ++t) {
-      if (items_[t] == 0) continue;
-      policies_[t]->Touch(page->item);
-      if (page->hot) hot_[t]->Touch(page->item);
+      if (order.items[t] == 0) continue;
+      order.policies[t]->Touch(page->item);
+      if (page->hot) order.hot[t]->Touch(page->item);
     }
     before = page;
   }
@@ -235,7 +281,9 @@ void PageIndex::SetParent(PageEntry* page, const PageEntry& parent) {
   if (page->parent != PolicyItem::kNoParent || page->busy || !Follows(*page, parent)) return;
   TellUses();
   page->parent = parent.item;
-  for (const auto& policy : policies_) policy->SetParent(page->item, parent.item);
+  for (const auto& policy : OrderOf(TenantOf(page->space)).policies) {
+    if (policy != nullptr) policy->SetParent(page->item, parent.item);
+  }
 }
 
 void PageIndex::Expect(const PageName& name, const PageEntry& parent) {
@@ -247,25 +295,27 @@ void PageIndex::Expect(const PageName& name, const PageEntry& parent) {
   expected_order_.pop_front();
 }
 
-PageEntry* PageIndex::Victim(TierId tier, Consider consider) {
-  return FromPolicy(*policies_[static_cast<size_t>(tier)], consider);
+PageEntry* PageIndex::Victim(TierId tier, Consider consider, TenantId tenant) {
+  return FromPolicy(OrderOf(tenant).policies[static_cast<size_t>(tier)].get(), consider);
 }
 
-PageEntry* PageIndex::HotVictim(TierId tier, Consider consider) {
-  return FromPolicy(*hot_[static_cast<size_t>(tier)], consider);
+PageEntry* PageIndex::HotVictim(TierId tier, Consider consider, TenantId tenant) {
+  return FromPolicy(OrderOf(tenant).hot[static_cast<size_t>(tier)].get(), consider);
 }
 
-PageEntry* PageIndex::FromPolicy(EvictionPolicy& policy, Consider consider) {
+PageEntry* PageIndex::FromPolicy(EvictionPolicy* policy, Consider consider) {
+  if (policy == nullptr) return nullptr;
   TellUses();
+  if (told_tenants_ < tenants_.known()) SetCapacities();
   std::vector<PageEntry*> held;
-  const auto id = policy.Victim([&](uint64_t item) {
+  const auto id = policy->Victim([&](uint64_t item) {
     PageEntry* const page = FindById(item);
     const Offer offer = consider(*page);
     if (offer == Offer::kHeld) held.push_back(page);
     return offer == Offer::kTaken;
   });
   for (PageEntry* const page : held) {
-    policy.Hold(page->item);
+    policy->Hold(page->item);
     page->held = true;
   }
   return id.has_value() ? FindById(*id) : nullptr;
@@ -308,22 +358,29 @@ PageIndex::Items PageIndex::ItemsOf(const PageEntry& page) {
 
 void PageIndex::Tell(const PageEntry& page, const Items& before, const Items& after,
                      std::optional<TierId> by) {
+  const TenantId tenant = TenantOf(page.space);
+  Order& order = OrderOf(tenant);
   for (int t = 0; t < kTiers; ++t) {
     const std::optional<PolicyItem>&had = before.in[t], &has = after.in[t];
     if (!had.has_value() && !has.has_value()) continue;
-    EvictionPolicy& policy = *policies_[t];
+    if (order.policies[t] == nullptr) {
+      order.capacity[t] = tenants_.CapacityOf(tenant, static_cast<TierId>(t));
+      order.policies[t] = policy_.make(order.capacity[t]);
+      order.hot[t] = lru_.make(order.capacity[t]);
+    }
+    EvictionPolicy &policy = *order.policies[t], &hot = *order.hot[t];
     if (!had.has_value()) {
       policy.Insert(page.item, *has);
-      ++items_[t];
+      ++order.items[t];
     } else if (!has.has_value()) {
       policy.Remove(page.item, by == static_cast<TierId>(t));
-      --items_[t];
+      --order.items[t];
     } else if (had->bytes != has->bytes || had->worth != has->worth) {
       policy.Resize(page.item, has->bytes, has->worth);
     }
     const bool was_hot = before.hot && had.has_value(), is_hot = after.hot && has.has_value();
-    if (is_hot && !was_hot) hot_[t]->Insert(page.item, *has);
-    if (was_hot && !is_hot) hot_[t]->Remove(page.item, false);
+    if (is_hot && !was_hot) hot.Insert(page.item, *has);
+    if (was_hot && !is_hot) hot.Remove(page.item, false);
   }
 }
 
@@ -342,27 +399,53 @@ void PageIndex::ForSome(size_t max, absl::FunctionRef<void(const PageEntry&)> vi
 
 void PageIndex::Count(const PageEntry& page, bool in) {
   const uint64_t sign = in ? 1 : ~uint64_t{0};  // unsigned sums wrap: adding -1 takes one away
-  AddTo(usage_, page, sign);
+  const StoreUsage of_page = UsageOf(page);
+  usage_.Add(of_page, sign);
   StoreUsage& space = by_space_[page.space];
-  AddTo(space, page, sign);
+  space.Add(of_page, sign);
   if (space.pages == 0) by_space_.erase(page.space);
+  const TenantId tenant = TenantOf(page.space);
+  tenants_.Count(tenant, of_page, sign);
+  if (in) tenants_.Settle(tenant);
+}
+
+absl::Status PageIndex::CheckTenants() const {
+  std::vector<StoreUsage> counted(tenants_.size());
+  std::vector<std::array<size_t, kTiers>> items(orders_.size());
+  for (const PageEntry* const page : pages_) {
+    const TenantId tenant = TenantOf(page->space);
+    if (tenant >= counted.size() || tenant >= items.size()) {
+      return Wrong(*page, "belongs to a tenant that has no row");
+    }
+    counted[tenant].Add(UsageOf(*page), 1);
+    const Items in = ItemsOf(*page);
+    for (int t = 0; t < kTiers; ++t) items[tenant][t] += in.in[t].has_value() ? 1 : 0;
+  }
+  for (TenantId tenant = 0; tenant < counted.size(); ++tenant) {
+    const absl::Status same =
+        Compare(tenants_.usage(tenant), counted[tenant], absl::StrCat("tenant ", tenant));
+    if (!same.ok()) return same;
+  }
+  for (TenantId tenant = 0; tenant < items.size(); ++tenant) {
+    if (items[tenant] != orders_[tenant].items) {
+      return absl::InternalError(absl::StrCat("a policy of tenant ", tenant, " lists lost pages"));
+    }
+  }
+  return tenants_.CheckInvariants();
 }
 
 absl::Status PageIndex::CheckInvariants() const {
   StoreUsage all;
   absl::flat_hash_map<SpaceId, StoreUsage> spaces;
-  std::array<size_t, kTiers> items{};
   absl::flat_hash_set<PageNumber> numbers;
   for (const PageEntry* const page : pages_) {
     if (absl::Status s = CheckPage(*page); !s.ok()) return s;
-    AddTo(all, *page, 1);
-    AddTo(spaces[page->space], *page, 1);
+    all.Add(UsageOf(*page), 1);
+    spaces[page->space].Add(UsageOf(*page), 1);
     if (FindById(IdFor(page->name())) != page) return Wrong(*page, "is under a wrong id");
     if (!numbers.insert(page->number).second) return Wrong(*page, "shares its number");
-    const Items in = ItemsOf(*page);
-    for (int t = 0; t < kTiers; ++t) items[t] += in.in[t].has_value() ? 1 : 0;
   }
-  if (items != items_) return absl::InternalError("a policy lists lost pages");
+  if (absl::Status s = CheckTenants(); !s.ok()) return s;
   if (spaces.size() != by_space_.size()) return absl::InternalError("a space without pages");
   for (const auto& [id, counted] : spaces) {
     if (absl::Status s = Compare(usage(id), counted, absl::StrCat("space ", id)); !s.ok()) return s;

@@ -4,12 +4,14 @@
 // which count the page out and in again, so usage() is exact at all times. Not thread-safe:
 // Residency's lock guards it, and callers follow pointers to entries only under that lock.
 //
-// Each tier has an eviction policy, and the same calls keep the policies up to date. An item is a
-// page that has bytes in the tier. Its worth is that of the last segment there (of all segments,
-// for a `whole` page). Its worth is 0 while the previous page of its prompt is not stored. A policy
-// knows a page by its id, a hash of its name, so it recognises a page that comes back. Callers that
-// know the order of keys tell the previous page (PageEntry::parent, SetParent, Expect). That page
-// must end where this one begins.
+// Each tier has an eviction policy for each tenant, and the same calls keep the policies up to
+// date. So a policy chooses within the tenant that pays (Tenants), and what one tenant does teaches
+// the policies of others nothing. A space belongs to one tenant. An item is a page that has bytes
+// in the tier. Its worth is that of the last segment there (of all segments, for a `whole` page).
+// Its worth is 0 while the previous page of its prompt is not stored. A policy knows a page by its
+// id, a hash of its name, so it recognises a page that comes back. Callers that know the order of
+// keys tell the previous page (PageEntry::parent, SetParent, Expect). That page must end where this
+// one begins.
 //
 // `busy` gives a page to one thread. Only the thread that set it may change where the page's
 // segments are, remove the page, or clear the flag. That thread holds it across I/O in place of the
@@ -33,6 +35,7 @@
 #include "storage/policies/eviction_policy.h"
 #include "storage/segment.h"
 #include "storage/store/residency/page_entry.h"
+#include "storage/store/residency/tenants.h"
 #include "storage/store/residency/usage.h"
 
 namespace kvstow {
@@ -83,12 +86,21 @@ class PageIndex {
   // Returns the id that a page of this name has or would get.
   uint64_t IdFor(const PageName& name) const;
 
-  // Victim returns the page that `tier` frees bytes of next, and HotVictim the next of the hot
-  // pages: the first that `consider` takes. Each page that it does not take costs a step.
-  PageEntry* Victim(TierId tier, Consider consider);
-  PageEntry* HotVictim(TierId tier, Consider consider);
-  // Tells the tier's policies its new budget, and offers held pages again.
-  void SetBudget(TierId tier, uint64_t bytes);
+  // Victim returns the page of the tenant that `tier` frees bytes of next, and HotVictim the next
+  // of its hot pages: the first that `consider` takes. Each page that it does not take costs a
+  // step.
+  PageEntry* Victim(TierId tier, Consider consider, TenantId tenant = kOnlyTenant);
+  PageEntry* HotVictim(TierId tier, Consider consider, TenantId tenant = kOnlyTenant);
+  // Tells the tier's policies its new budget, and offers held pages again. `guaranteed_part`: see
+  // Tenants.
+  void SetBudget(TierId tier, uint64_t bytes, double guaranteed_part = 1);
+
+  // Sets the tenant of a space that has no pages yet. Otherwise it is kOnlyTenant.
+  void SetTenant(SpaceId space, TenantId tenant);
+  TenantId TenantOf(SpaceId space) const;
+  // What depends on what tenants have of the pages is kept up to date here.
+  Tenants& tenants() { return tenants_; }
+  const Tenants& tenants() const { return tenants_; }
   // Ends one of the leases of a page. Does nothing when the page is gone.
   void EndLease(const PageRef& page);
 
@@ -112,14 +124,24 @@ class PageIndex {
     std::array<std::optional<PolicyItem>, kTiers> in;
     bool hot = false;
   };
+  // The eviction policies of a tenant. They are made when its first page comes.
+  struct Order {
+    std::array<std::unique_ptr<EvictionPolicy>, kTiers> policies;
+    std::array<std::unique_ptr<EvictionPolicy>, kTiers> hot;  // LRU, of hot pages
+    std::array<size_t, kTiers> items{};                       // of each policy
+    std::array<uint64_t, kTiers> capacity{};                  // that they were told
+  };
   static Items ItemsOf(const PageEntry& page);
+  Order& OrderOf(TenantId tenant);
+  void SetCapacities();
+  absl::Status CheckTenants() const;
   void Count(const PageEntry& page, bool in);
   void Tell(const PageEntry& page, const Items& before, const Items& after,
             std::optional<TierId> by);
   bool Reachable(const PageEntry& page) const;
   void SetReachable(PageEntry& page, bool reachable);
   PageEntry* FindById(uint64_t id) const;
-  PageEntry* FromPolicy(EvictionPolicy& policy, Consider consider);
+  PageEntry* FromPolicy(EvictionPolicy* policy, Consider consider);
   void OfferAgain(PageEntry& page);
 
   // Hashes and compares pages by item. The set holds one pointer a page; a map would hold the item
@@ -132,6 +154,8 @@ class PageIndex {
     bool operator()(const auto& a, const auto& b) const { return Of(a) == Of(b); }
   };
 
+  const PolicyInfo& policy_;
+  const PolicyInfo& lru_;
   const IdOf id_of_;
   const uint64_t seed_;                                    // of the ids of names that collide
   absl::flat_hash_set<PageEntry*, ByItem, ByItem> pages_;  // owned
@@ -141,10 +165,11 @@ class PageIndex {
   absl::flat_hash_map<uint64_t, std::vector<uint64_t>> orphans_;
   absl::flat_hash_map<uint64_t, uint64_t> expected_;
   std::deque<uint64_t> expected_order_;
-  std::vector<PageEntry*> touched_;  // in order; the policies have not been told
-  std::array<std::unique_ptr<EvictionPolicy>, kTiers> policies_;
-  std::array<std::unique_ptr<EvictionPolicy>, kTiers> hot_;  // LRU, of hot pages
-  std::array<size_t, kTiers> items_{};                       // of each policy
+  std::vector<PageEntry*> touched_;                   // in order; the policies have not been told
+  std::vector<Order> orders_;                         // by tenant
+  absl::flat_hash_map<SpaceId, TenantId> tenant_of_;  // of those that are not kOnlyTenant's
+  Tenants tenants_;
+  size_t told_tenants_ = 1;  // Tenants::known() when the policies were told their capacities
   StoreUsage usage_;
   absl::flat_hash_map<SpaceId, StoreUsage> by_space_;
 };

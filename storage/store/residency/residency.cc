@@ -68,7 +68,13 @@ Residency::Residency(const TieredStoreOptions& options, const PolicyInfo& policy
   SpaceId last_space = loaded.max_space;
   for (const PageRecord& page : loaded.pages) last_space = std::max(last_space, page.name.space);
   spaces_.StartAfter(last_space);
-  for (const SpaceRecord& space : loaded.spaces) spaces_.Add(space.id);
+  for (const TierId t : kAllTiers) {
+    index_.SetBudget(t, budget(t), options.low_watermark);
+  }
+  for (const SpaceRecord& space : loaded.spaces) {
+    spaces_.Add(space.id);
+    index_.SetTenant(space.id, options.tenant_of(space.tenant));
+  }
   counters_.damaged_records = loaded.damaged;
   counters_.locked_records = loaded.locked;
   counters_.damaged_logs = loaded.damaged_logs;
@@ -100,7 +106,7 @@ void Residency::Recover(std::vector<PageRecord> pages) {
 }
 
 PrefixMatch Residency::Lookup(SpaceId space, std::span<const absl::string_view> keys,
-                              bool take_lease) {
+                              bool take_lease, LeaseHolder holder) {
   PrefixMatch match;
   match.pages.reserve(keys.size());
   std::vector<PageEntry*> found;
@@ -138,7 +144,7 @@ PrefixMatch Residency::Lookup(SpaceId space, std::span<const absl::string_view> 
     index_.Touch(page, used_s);
     pages.push_back(page->ref());
   }
-  match.lease = leases_.Grant(std::move(pages), now);
+  match.lease = leases_.Grant(std::move(pages), now, holder);
   match.ttl = leases_.ttl();
   return match;
 }
@@ -148,13 +154,13 @@ void Residency::CatchUp() {
   index_.TellUses();
 }
 
-bool Residency::Renew(LeaseId lease) {
+bool Residency::Renew(const NamedLease& lease) {
   const Time now = options_.clock->Now();
   MutexLock lock(mu_);
   return leases_.Renew(lease, now);
 }
 
-bool Residency::Release(LeaseId lease) {
+bool Residency::Release(const NamedLease& lease) {
   const Time now = options_.clock->Now();
   MutexLock lock(mu_);
   const auto pages = leases_.Release(lease, now);
@@ -194,6 +200,20 @@ StoreUsage Residency::Usage(SpaceId space) {
   usage.leases = leases_.size();
   usage.leased_pages = leases_.pages();
   return usage;
+}
+
+std::vector<StoreUsage> Residency::UsageByTenant() {
+  std::vector<StoreUsage> out;
+  MutexLock lock(mu_);
+  for (TenantId tenant = 0; tenant < index_.tenants().size(); ++tenant) {
+    out.push_back(index_.tenants().usage(tenant));
+  }
+  return out;
+}
+
+TenantShare Residency::ShareOf(TenantId tenant) {
+  MutexLock lock(mu_);
+  return index_.tenants().share(tenant);
 }
 
 StoreCounters Residency::Counters() {
@@ -309,7 +329,31 @@ absl::Status Residency::CheckInvariants() {
     }
     ceiling = held;
   }
+  wrong.Update(CheckTenants());
   return wrong;
+}
+
+absl::Status Residency::CheckTenants() {
+  const Tenants& tenants = index_.tenants();
+  tenant_ceilings_.resize(tenants.size(), TierBytes{});
+  for (const TierId t : kAllTiers) {
+    uint64_t reserved = 0;
+    for (TenantId tenant = 0; tenant < tenants.size(); ++tenant) {
+      reserved += tenants.reserved(tenant, t);
+      uint64_t& ceiling = tenant_ceilings_[tenant][static_cast<size_t>(t)];
+      const uint64_t held = tenants.Held(tenant, t);
+      if (held > std::max(tenants.LimitOf(tenant, t), ceiling)) {
+        return absl::InternalError(
+            absl::StrCat("tenant ", tenant, " is over its limit in ", TierName(t)));
+      }
+      ceiling = held;
+    }
+    if (reserved != reserved_[static_cast<size_t>(t)]) {
+      return absl::InternalError(
+          absl::StrCat("the rooms of tenants in ", TierName(t), " do not add up"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 SpaceId Residency::NewSpaceId() {
@@ -317,9 +361,10 @@ SpaceId Residency::NewSpaceId() {
   return spaces_.New();
 }
 
-absl::Status Residency::AddSpace(SpaceId id) {
+absl::Status Residency::AddSpace(SpaceId id, TenantId tenant) {
   MutexLock lock(mu_);
   KVSTOW_RETURN_IF_ERROR(spaces_.CheckMaySave(id));
+  if (!spaces_.Has(id)) index_.SetTenant(id, tenant);
   spaces_.Add(id);
   return absl::OkStatus();
 }
@@ -363,8 +408,22 @@ uint64_t Residency::Held(TierId t) const {
          (t == TierId::kDisk ? unerased_.bytes() : 0);
 }
 
-void Residency::Return(const TierBytes& room) {
-  for (int t = 0; t < kTiers; ++t) reserved_[t] -= room[t];
+void Residency::Reserve(TenantId tenant, const TierBytes& room) {
+  for (const TierId t : kAllTiers) {
+    const uint64_t bytes = room[static_cast<size_t>(t)];
+    if (bytes == 0) continue;
+    reserved_[static_cast<size_t>(t)] += bytes;
+    index_.tenants().Reserve(tenant, t, bytes);
+  }
+}
+
+void Residency::Return(TenantId tenant, const TierBytes& room) {
+  for (const TierId t : kAllTiers) {
+    const uint64_t bytes = room[static_cast<size_t>(t)];
+    if (bytes == 0) continue;
+    reserved_[static_cast<size_t>(t)] -= bytes;
+    index_.tenants().Reserve(tenant, t, -bytes);
+  }
   changed_.NotifyAll();
 }
 

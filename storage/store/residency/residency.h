@@ -1,5 +1,5 @@
 // Residency: what is where. It knows the pages of a store, the tiers of each segment, leases, pins,
-// uses and spaces, and how much room each tier has. It answers from RAM alone.
+// uses, spaces and their tenants, and how much room each tier has. It answers from RAM alone.
 //
 // Lock rule: one mutex guards everything here. Each public call takes it, does one step, and lets
 // it go. Nobody outside this folder sees it, and nothing in this folder can do I/O: the folder
@@ -13,7 +13,8 @@
 //   Room         bytes on their way into or out of tiers               (marks.h)
 // What is forgotten and still on disk waits in Unerased; erasures.h takes it from there.
 // So a budget holds at every moment: the bytes of the index and of all rooms, on disk also the
-// bytes still to be erased there, are within the budget, or become fewer. The holder of a claim or
+// bytes still to be erased there, are within the budget, or become fewer. A tenant's limit holds in
+// the same way, without the bytes to be erased. The holder of a claim or
 // a room waits for nobody who might wait for it: no thread waits for a claim while it holds one,
 // and only a put waits for room, in hotter tiers before colder ones.
 //
@@ -62,14 +63,16 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
-  // Finds the longest prefix of a list of keys, and leases it.
-  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease);
+  // Finds the longest prefix of a list of keys, and leases it to `holder`.
+  PrefixMatch Lookup(SpaceId space, std::span<const absl::string_view> keys, bool take_lease,
+                     LeaseHolder holder = 0);
   // Tells the eviction policies the uses that Lookup left for after its answer. Any call that could
   // tell the difference does it first.
   void CatchUp();
-  // Extends a lease to a full TTL from now; false when it has expired or is unknown.
-  bool Renew(LeaseId lease);
-  bool Release(LeaseId lease);
+  // Extends a lease to a full TTL from now; false when it has expired, is unknown, or is another
+  // holder's.
+  bool Renew(const NamedLease& lease);
+  bool Release(const NamedLease& lease);
   absl::StatusOr<PageFacts> Find(const PageName& name);
   // Records that a prompt reached the page without a Lookup. Ignored when the page is not there.
   void Use(const PageName& name);
@@ -77,6 +80,10 @@ class Residency {
 
   // Covers one space, or the whole store (0). Of a space, tiers' budgets and leases are left 0.
   StoreUsage Usage(SpaceId space = 0);
+  // By tenant, up to the largest number that has or had pages, or a share. Tiers' budgets and
+  // leases are left 0.
+  std::vector<StoreUsage> UsageByTenant();
+  TenantShare ShareOf(TenantId tenant);
   StoreCounters Counters();
   // Returns the pages of a space (0 = all), for listing and verification.
   std::vector<PageName> Pages(SpaceId space);
@@ -104,8 +111,9 @@ class Residency {
   // Returns the pages that are not on disk, or only in part.
   std::vector<PageRef> PagesNotOnDisk();
   // Lets pages of a space in. Fails with FAILED_PRECONDITION for an id that belongs to a space
-  // whose record could not be read: its pages must not be taken for others.
-  absl::Status AddSpace(SpaceId id);
+  // whose record could not be read: its pages must not be taken for others. A space has one tenant
+  // from its first page on.
+  absl::Status AddSpace(SpaceId id, TenantId tenant = kOnlyTenant);
   // Lets no page of the space in from now on, and waits for puts that are under way.
   void DropSpace(SpaceId id);
   // Adds to the counters.
@@ -125,8 +133,10 @@ class Residency {
   void ReapLeases() KVSTOW_REQUIRES(mu_);
   // The bytes that count against the budget.
   uint64_t Held(TierId t) const KVSTOW_REQUIRES(mu_);
-  // Gives room back.
-  void Return(const TierBytes& room) KVSTOW_REQUIRES(mu_);
+  absl::Status CheckTenants() KVSTOW_REQUIRES(mu_);
+  // Reserves room, and gives it back.
+  void Reserve(TenantId tenant, const TierBytes& room) KVSTOW_REQUIRES(mu_);
+  void Return(TenantId tenant, const TierBytes& room) KVSTOW_REQUIRES(mu_);
   // The page's copy on disk is forgotten. Nothing where there is none.
   void EraseLater(const PageEntry& page, size_t segments, uint64_t bytes, bool sync_first = false)
       KVSTOW_REQUIRES(mu_);
@@ -144,7 +154,8 @@ class Residency {
   absl::flat_hash_set<PageName> pending_ KVSTOW_GUARDED_BY(mu_);
   size_t claims_ KVSTOW_GUARDED_BY(mu_) = 0;
   TierBytes reserved_ KVSTOW_GUARDED_BY(mu_){};  // of all rooms
-  TierBytes ceiling_ KVSTOW_GUARDED_BY(mu_){};   // see CheckInvariants
+  TierBytes ceiling_ KVSTOW_GUARDED_BY(mu_){};   // these two: see CheckInvariants
+  std::vector<TierBytes> tenant_ceilings_ KVSTOW_GUARDED_BY(mu_);
   PageNumber next_number_ KVSTOW_GUARDED_BY(mu_) = 1;
   StoreCounters counters_ KVSTOW_GUARDED_BY(mu_);
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "storage/store/residency/lease_table.h"
 #include "storage/store/residency/page_facts.h"
 #include "storage/store/residency/store_observer.h"
+#include "storage/store/residency/tenant_share.h"
 
 namespace kvstow {
 
@@ -36,6 +38,11 @@ struct TieredStoreOptions {
   const Clock* clock = &Clock::Real();
   StoreObserver* observer =
       &NoStoreObserver();  // is told which pages come and go; outlives the store
+  // Returns the number of the tenant that a SpaceRecord names. Asked when the store opens, and when
+  // a space is saved.
+  std::function<TenantId(const std::string& tenant)> tenant_of = [](const std::string&) {
+    return kOnlyTenant;
+  };
   // When this is false, nothing happens in the background; tests call RunDemotion() themselves.
   bool background = true;
 };

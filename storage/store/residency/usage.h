@@ -25,8 +25,24 @@ struct StoreUsage {
   uint64_t pages = 0, raw_bytes = 0, encoded_bytes = 0;  // each page counted once
   uint64_t leases = 0, leased_pages = 0, pinned_pages = 0;
   uint64_t index_bytes = 0;  // memory that the index takes for them, about
+  // Adds what pages take; `sign` is 1 or -1, wrapped around.
+  void Add(const StoreUsage& of_pages, uint64_t sign);
   bool operator==(const StoreUsage&) const = default;
 };
+
+inline void StoreUsage::Add(const StoreUsage& of_pages, uint64_t sign) {
+  for (int t = 0; t < kTiers; ++t) {
+    tiers[t].encoded_bytes += sign * of_pages.tiers[t].encoded_bytes;
+    tiers[t].raw_bytes += sign * of_pages.tiers[t].raw_bytes;
+    tiers[t].pages += sign * of_pages.tiers[t].pages;
+    tiers[t].segments += sign * of_pages.tiers[t].segments;
+  }
+  pages += sign * of_pages.pages;
+  raw_bytes += sign * of_pages.raw_bytes;
+  encoded_bytes += sign * of_pages.encoded_bytes;
+  pinned_pages += sign * of_pages.pinned_pages;
+  index_bytes += sign * of_pages.index_bytes;
+}
 
 // Counters since start; monotonic.
 struct StoreCounters {

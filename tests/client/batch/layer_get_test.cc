@@ -1,6 +1,4 @@
 // Gets by runs of layers against a server that breaks, lies and stops between them.
-#include "client/batch/layer_get.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

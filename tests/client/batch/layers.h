@@ -16,8 +16,8 @@
 
 namespace kvstow {
 
-// What came of one, and at each of its runs: the layers that were named, what the pages were, and
-// what their buffers held.
+// The results of a Get by layers, and of each of its runs: the layers that were named, the pages'
+// results, and the bytes of their buffers.
 struct LayerGot {
   struct Run {
     LayerRange layers;
@@ -58,7 +58,7 @@ inline std::vector<std::pair<uint32_t, uint32_t>> LayersOf(const LayerGot& got) 
   return out;
 }
 
-// What came of a progressive Get: first, and at last.
+// The results of a progressive Get: first, and at last.
 struct ProgressiveGot {
   std::vector<GetResult> base, results;
   std::vector<std::vector<uint8_t>> base_bytes;  // of each page's buffer

@@ -1,6 +1,4 @@
 // Gets whose base level comes first, against a server that changes between it and the rest.
-#include "client/batch/progressive_get.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

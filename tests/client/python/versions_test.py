@@ -42,7 +42,7 @@ def test_an_engine_that_is_too_old_is_refused_by_name(monkeypatch, engine, versi
 
 @pytest.mark.parametrize(
     ("engine", "version"),
-    [("transformers", "5.24.0"), ("transformers", "6.0"), ("vllm", "0.33.0rc1"), ("lmcache", "0.6.0")],
+    [("transformers", "5.25.0"), ("transformers", "6.0"), ("vllm", "0.33.0rc1"), ("lmcache", "0.6.0")],
 )
 def test_an_engine_that_is_newer_than_tested_is_named_in_a_warning(monkeypatch, engine, version):
     installed(monkeypatch, **{engine: version})
@@ -54,7 +54,7 @@ def test_an_engine_that_is_newer_than_tested_is_named_in_a_warning(monkeypatch, 
     ("engine", "version"),
     [
         ("transformers", "5.0.0"),
-        ("transformers", "5.23.4"),
+        ("transformers", "5.24.4"),
         ("vllm", "0.32.0+cpu"),
         ("vllm", "0.32.1.dev7+g0123abc"),
         ("lmcache", "0.5.6"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processor_test import EMULATOR, PROCESSORS, serves_under
 
-# What every Linux of the wheel's tag has (PEP 600).
+# Libraries that every Linux of the wheel's tag has (PEP 600).
 OF_THE_SYSTEM = re.compile(
     r"ld-linux-x86-64|linux-vdso|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+|z)\.so"
 )

@@ -27,7 +27,7 @@ Time Soon() { return Clock::Real().Now() + std::chrono::seconds(20); }
 
 class DirectCallTest : public testing::Test {
  protected:
-  // What the peer does with a request whose payload has been taken; false: it hangs up.
+  // The peer's answer to a request whose payload has been taken; false: it hangs up.
   using Peer = std::function<bool(const DirectSocket&, const v1::DirectRequest&)>;
 
   ~DirectCallTest() override {

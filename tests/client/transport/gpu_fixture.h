@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "service/server.h"
 #include "tests/client/prompt.h"
 #include "tests/client/transport/played_gpus.h"
+#include "tests/client/transport/ways.h"
 #include "tests/restartable_address.h"
 
 namespace kvstow {
@@ -56,6 +58,12 @@ class GpuPagesTest : public ::testing::Test {
   std::unique_ptr<Client> ConnectGpu(ClientOptions options = {}) {
     options.gpu = gpu_;
     return Connect(options);
+  }
+  std::unique_ptr<Client> ConnectBy(const ClientWay& way,
+                                    std::chrono::milliseconds timeout = ClientOptions().timeout) {
+    ClientOptions options = way.options;
+    options.timeout = timeout;
+    return way.on_gpu ? ConnectGpu(options) : Connect(options);
   }
 
   // A prompt's pages in the GPU's memory, and room for them.

@@ -100,7 +100,7 @@ TEST_F(GpuPagesTest, PagesOfTheHostMayBeInTheSameBatch) {
   for (const size_t p : {0u, 3u}) EXPECT_EQ(on_gpu.room[p], prompt.pages[p]);
 }
 
-// What keeps pages from the shared memory is nobody's concern but the clock's.
+// Pages that cannot use the shared memory take longer, and nothing else changes.
 TEST_F(GpuPagesTest, WithoutSharedMemoryTheyGoThroughTheHost) {
   Start();
   const auto expect = [&](const char* why, ClientOptions options) {

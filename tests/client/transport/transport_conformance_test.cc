@@ -13,6 +13,7 @@
 #include "client/transport/transport.h"
 #include "client/transport/transports.h"
 #include "tests/client/transport/gpu_fixture.h"
+#include "tests/proto/certificates.h"
 
 namespace kvstow {
 namespace {
@@ -26,6 +27,7 @@ struct Way {
   Memory memory;     // where this transport takes pages from
   bool answers_all;  // it leaves none, whatever happens
   std::unique_ptr<Transport> (*make)(ClientCore& core);
+  bool tls = false;  // mutual
 };
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -35,6 +37,8 @@ const Way kWays[] = {
     {"local", Memory::kShared, false, MakeLocalTransport},
     {"direct", Memory::kHeap, false, MakeDirectTransport},
     {"stream", Memory::kHeap, true, MakeStreamTransport},
+    {"direct_tls", Memory::kHeap, false, MakeDirectTransport, true},
+    {"stream_tls", Memory::kHeap, true, MakeStreamTransport, true},
 };
 
 class TransportConformance : public GpuPagesTest, public ::testing::WithParamInterface<Way> {
@@ -42,12 +46,22 @@ class TransportConformance : public GpuPagesTest, public ::testing::WithParamInt
   ~TransportConformance() override { core_->Close(); }
 
   void SetUp() override {
+    if (way_.tls) UseTls();
     Start();
-    ClientOptions options{.address = server_->address(), .timeout = std::chrono::seconds(20)};
+    ClientOptions options{
+        .address = server_->address(), .tls = tls_, .timeout = std::chrono::seconds(20)};
     if (way_.memory == Memory::kGpu) options.gpu = gpu_;
     core_ = std::make_unique<ClientCore>(options);
     transport_ = way_.make(*core_);
     OpenSpace();
+  }
+  void UseTls() {
+    const testing::Certificates files(folder_);
+    const TlsFiles server = files.mutual_server(), worker = files.worker();
+    config_.tls_cert = server.certificate;
+    config_.tls_key = server.key;
+    config_.tls_client_ca = server.ca;
+    tls_ = {.ca = worker.ca, .certificate = worker.certificate, .key = worker.key};
   }
   // The space, and a direct connection that is idle.
   void OpenSpace() {
@@ -146,6 +160,7 @@ class TransportConformance : public GpuPagesTest, public ::testing::WithParamInt
     ASSERT_THAT(OutcomesOf(put_), Each(PageOutcome::kStored));
   }
   const Way way_ = GetParam();
+  TlsOptions tls_;
   const Prompt prompt_{SmallSpec(), 5 * 64, 1};
   std::unique_ptr<ClientCore> core_;
   std::unique_ptr<Transport> transport_;
@@ -225,9 +240,9 @@ TEST_P(TransportConformance, NoHitIsOfAnotherSpace) {
   PutAll();
   KvSpec other = SmallSpec();
   other.model = "test/another";
-  const auto admin = Connect({.shared_bytes = 0, .direct_connections = 0});
+  const auto admin = Connect({.tls = tls_, .shared_bytes = 0, .direct_connections = 0});
   ASSERT_TRUE(admin->DropSpace("s").ok());
-  const auto fresh = Connect({.shared_bytes = 0, .direct_connections = 0});
+  const auto fresh = Connect({.tls = tls_, .shared_bytes = 0, .direct_connections = 0});
   ASSERT_TRUE(fresh->OpenSpace({.name = "s", .spec = other, .recipe = "raw"}).ok());
   ASSERT_THAT(OutcomesOf(fresh->Put("s", Prompt(other, 5 * 64, 1).Puts()).get()),
               Each(PageOutcome::kStored));

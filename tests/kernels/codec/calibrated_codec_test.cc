@@ -1,5 +1,5 @@
-// What every recipe with a calibration must do, but for kvstow-cal (joint_run_codec_test.cc). A new
-// one adds a line to the cases at the end.
+// Every recipe with a calibration passes these tests, but for kvstow-cal (joint_run_codec_test.cc).
+// A new one adds a line to the cases at the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -345,7 +345,7 @@ std::string WriteGolden(const CalibratedCase& c, const KvSpec& spec) {
 TEST_P(CalibratedCodec, ItsGoldenFilesAreReadForEver) {
   const KvSpec spec = CorrelatedSpec(3, 4, 2);
   const auto read = [](const char* name) {
-    std::ifstream in(std::string(KVSTOW_TESTS_DIR "/golden/") + name, std::ios::binary);
+    std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
   };
   const std::string blob = read(GetParam().golden_blob), file = read(GetParam().golden_page);

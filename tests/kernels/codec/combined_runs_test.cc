@@ -22,7 +22,7 @@ KvSpec Spec(uint32_t layers) {
   return spec;
 }
 
-// Of each slab, K and V of the first layer first: squared error relative to its energy.
+// Each slab's squared error relative to its energy, K and V of the first layer first.
 std::vector<double> Errors(const KvSpec& spec, absl::string_view recipe,
                            const std::vector<uint8_t>& raw) {
   const auto codec = MakeCodec(*ParseRecipe(recipe), spec);

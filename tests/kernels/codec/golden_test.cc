@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
@@ -52,7 +53,7 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
       (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 640, .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
-  const std::string path = KVSTOW_TESTS_DIR "/golden/" + GetParam().file;
+  const std::string path = absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", GetParam().file);
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
   if (FileOf(*page) != golden) {

@@ -121,7 +121,7 @@ TEST_P(RangeDecode, TokensThatThePageHasNotAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Recipes, RangeDecode, ::testing::ValuesIn(Recipes()),
                          [](const auto& info) { return absl::StrCat("recipe", info.index); });
 
-// What a reader of one token decodes: not the slab. Of the quantizers, those whose scales are a
+// A reader of one token does not decode the whole slab. The cases are quantizers whose scales are a
 // vector's, or a group of tokens'.
 TEST(BodyParts, SumUpToTheBodyAndCutCloseToWhatIsWanted) {
   const struct {

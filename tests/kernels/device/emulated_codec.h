@@ -1,6 +1,6 @@
 // The GPU's kernels without a GPU: the very functions that nvcc compiles, run on the host for every
-// tile, phase and thread. What it finds wrong is wrong on a GPU as well; what it cannot find is in
-// docs/GPU.md.
+// tile, phase and thread. A fault that it finds is one on a GPU as well; docs/GPU.md says which
+// faults it cannot find.
 #ifndef KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_CODEC_H_
 #define KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_CODEC_H_
 

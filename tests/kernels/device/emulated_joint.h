@@ -1,5 +1,5 @@
-// What a GPU does of calibrated pages, done by the CPU: the kernels' code in two orders of threads,
-// and a product that rounds as cuBLAS does, bf16 in and F32 sums.
+// The CPU does the GPU's work on calibrated pages: the kernels' code in two orders of threads, and
+// a product that rounds as cuBLAS does, bf16 in and F32 sums.
 #ifndef KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_JOINT_H_
 #define KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_JOINT_H_
 

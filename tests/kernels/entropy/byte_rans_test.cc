@@ -98,7 +98,7 @@ TEST(ByteRans, CostsWhatTheTablesSay) {
       bits += kByteRansBits - std::log2(s.tables[s.classes[block][i % 192]][s.bytes[i]]);
     }
     const auto words = static_cast<double>(s.Encoded().size() - 4 * kByteRansLanes);
-    // What the states hold above their least is not in the words.
+    // The words lack what the states hold above their least.
     EXPECT_NEAR(words, bits / 8, 0.01 * bits / 8 + 2 * kByteRansLanes) << spread;
   }
 }
@@ -166,9 +166,12 @@ TEST(ByteFrequencies, ABadSumIsRefused) {
   }
 }
 
-TEST(ByteClasses, ColumnsOfOneLawShareATable) {
+class ByteClassesOfRows : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Rows, ByteClassesOfRows, testing::Values(200, 256, 257, 700));
+
+TEST_P(ByteClassesOfRows, ColumnsOfOneLawShareATable) {
   const size_t widths[] = {48, 10};
-  const size_t rows = 200;
+  const size_t rows = GetParam();
   std::mt19937 random(4);
   std::vector<uint8_t> bytes;
   for (const size_t width : widths) {
@@ -185,6 +188,26 @@ TEST(ByteClasses, ColumnsOfOneLawShareATable) {
   EXPECT_EQ(one.of, std::vector<uint8_t>(58, 0));
   EXPECT_NEAR(static_cast<double>(one.bits), (3 + std::log2(3)) * count, 0.02 * count);
   EXPECT_LE(ClassifyColumns(bytes, widths, rows, kMaxByteClasses).bits, classes.bits);
+}
+
+TEST(ByteClasses, EveryTargetFindsTheCheapestClass) {
+  std::mt19937 random(6);
+  const auto costs = std::make_unique<ByteCosts>();
+  OnEveryTarget<ByteClassLoops>([&](const auto& best, const auto& reference) {
+    for (size_t turn = 0; turn < 400; ++turn) {
+      const uint32_t spread = turn % 4 == 0 ? 2 : 8192;  // few costs are often equal
+      for (auto& of_byte : *costs) {
+        for (uint32_t& cost : of_byte) cost = random() % spread;
+      }
+      std::vector<ByteCount> entries(turn % 70);
+      for (ByteCount& e : entries)
+        e = {static_cast<uint8_t>(random()), static_cast<uint16_t>(1 + random() % 65535)};
+      const size_t most = 1 + turn % kMaxByteClasses;
+      const uint8_t found = best.cheapest(entries, *costs, most);
+      ASSERT_LT(found, most);
+      ASSERT_EQ(found, reference.cheapest(entries, *costs, most)) << turn;
+    }
+  });
 }
 
 TEST(ByteClasses, LogarithmsAreThoseOfTheLibraryRoundedDown) {

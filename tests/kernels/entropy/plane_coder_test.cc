@@ -140,7 +140,7 @@ Words Finished(std::vector<RansEncoder> encoders) {
   return words;
 }
 
-// Of the loops that define the bytes.
+// The words of the loops that define the bytes.
 Words WordsOfTheReference(const PlaneStream& stream, const std::vector<int32_t>& q) {
   std::vector<RansEncoder> encoders(stream.levels);
   PlaneEncodeLoops::Reference().encode({stream, q.data(), encoders}, nullptr);
@@ -263,7 +263,7 @@ TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
   EXPECT_GT(lost, tries * 8 / 10);  // the digest of the segment finds the others
 }
 
-// What the tables say a level costs, in bits.
+// The bits that a level costs by its tables.
 double CrossEntropy(const Sample& s, uint32_t finest, uint32_t level, const LevelTables& tables) {
   double bits = 0;
   for (size_t k = 0; k < s.q.size(); ++k) {

@@ -63,7 +63,7 @@ const QueryStatistics& In(const Calibration& calibration) {
   return static_cast<const QueryTables*>(calibration.Tables(kQuerySection))->statistics;
 }
 
-// Which bodies those are.
+// A number that tells the bodies of two encodings apart.
 uint64_t Encoded(const Codec& codec, const QueryStatistics* queries = nullptr) {
   const auto raw = GaussianPage(codec.spec(), kTokens, 5);
   const auto page = codec.Encode({.raw = raw, .tokens = kTokens, .queries = queries});

@@ -12,7 +12,7 @@
 namespace kvstow {
 namespace {
 
-// Of all sizes, zeros of both signs among them.
+// Values of all sizes, zeros of both signs among them.
 std::vector<float> Values(uint64_t seed) {
   testing::Gaussian next(seed);
   std::vector<float> out(6000);

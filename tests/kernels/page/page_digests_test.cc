@@ -48,7 +48,7 @@ TEST(PageDigestsTest, ACodecThatCodesHasNoUseForRuns) {
   EXPECT_TRUE(digests.runs.empty());
 }
 
-// Of pages that are kept as they came, whether as a whole or in runs.
+// The digests of pages that are kept as they came, as a whole or in runs.
 TEST(PageDigestsTest, GiveThePageThatACodecMakesWithoutThem) {
   const Bytes page = testing::FixturePage();
   const auto owner = std::make_shared<int>();

@@ -1,50 +1,18 @@
 // Unary calls, health and reflection: what they answer and what they refuse.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "proto/wire/spec.h"
 #include "service/server.h"
+#include "tests/service/raw_call.h"
 #include "tests/service/server_fixture.h"
 
 namespace kvstow::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// One message in, the first message back, on any method.
-grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                     const std::string& request, std::string* response) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareCall(&context, method, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  call->StartCall(nullptr);
-  queue.Next(&tag, &ok);
-  const grpc::Slice slice(request);
-  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-  queue.Next(&tag, &ok);
-  grpc::ByteBuffer buffer;
-  call->Read(&buffer, nullptr);
-  queue.Next(&tag, &ok);
-  std::vector<grpc::Slice> slices;
-  if (ok && buffer.Dump(&slices).ok()) {
-    for (const auto& s : slices) {
-      response->append(reinterpret_cast<const char*>(s.begin()), s.size());
-    }
-  }
-  call->WritesDone(nullptr);
-  queue.Next(&tag, &ok);
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  queue.Next(&tag, &ok);
-  return status;
-}
 
 std::string Health(const WireClient& client, const std::string& service) {
   std::string response;
@@ -89,18 +57,6 @@ TEST_F(UnaryTest, EveryCallNeedsADeadline) {
   expect(client_->admin().Status(&status_call, {}, &status));
   expect(client_->admin().Verify(&verify, {})->Finish());
   EXPECT_EQ(Metric("kvstow_refused_calls_total{reason=\"no_deadline\"}"), 6);
-}
-
-TEST_F(UnaryTest, MethodsOfLaterVersionsSaySo) {
-  StartServer();
-  v1::DrainResponse drain;
-  v1::SetQuotaResponse quota;
-  const auto context = [&] { return client_->Context(); };
-  for (const grpc::Status& s : {client_->admin().Drain(context().get(), {}, &drain),
-                                client_->admin().SetQuota(context().get(), {}, &quota)}) {
-    EXPECT_EQ(s.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-    EXPECT_THAT(s.error_message(), HasSubstr("not served by this version"));
-  }
 }
 
 TEST_F(UnaryTest, OpenSpaceSaysWhatASpaceIsAndWhatDiffers) {

@@ -1,4 +1,4 @@
-// What those hear who are there from the start, who come late, and who missed something.
+// The events that subscribers hear: from the start, when they come late, after they missed some.
 #include "service/events/event_log.h"
 
 #include <gmock/gmock.h>
@@ -249,7 +249,7 @@ TEST_F(EventLogTest, AllPagesCanBeToldAgain) {
   EXPECT_EQ(numbers_, Range(0, log_->next_sequence()));
 }
 
-// Whoever asks at whatever time knows what one knows who heard everything.
+// A subscriber that asks at any time knows as much as one that heard everything.
 TEST_F(EventLogTest, AReplayAtAnyTimeIsAsGoodAsHavingHeardAll) {
   Make({.max_batches = 8, .max_bytes = 4000, .hashes_of_batch = 5});
   std::mt19937_64 random(2026);

@@ -1,4 +1,4 @@
-// What a router makes of KV events: it decodes batches and keeps the hashes of what is stored.
+// A router of KV events: it decodes batches and keeps the hashes of what is stored.
 #ifndef KVSTOW_TESTS_SERVICE_EVENTS_EVENTS_H_
 #define KVSTOW_TESTS_SERVICE_EVENTS_EVENTS_H_
 

@@ -14,6 +14,8 @@
 namespace kvstow {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ConfigTest : public ::testing::Test {
@@ -53,6 +55,8 @@ TEST_F(ConfigTest, WithNothingItServesOnLoopbackFromAQuarterOfTheMemory) {
   EXPECT_EQ(c.http_listen, "127.0.0.1:7381");
   EXPECT_EQ(c.host_bytes, UsableMemory() / 4);
   EXPECT_GT(c.host_bytes, 0u);
+  EXPECT_EQ(c.access, "");
+  EXPECT_EQ(c.admin_listen, "auto");
   EXPECT_EQ(c.disk_path, "");
   EXPECT_EQ(c.disk_bytes, 0u);
   EXPECT_EQ(c.gpu_bytes, 0u);
@@ -69,7 +73,6 @@ TEST_F(ConfigTest, EveryListenerThatOthersMayReachIsWarnedOf) {
     }
     return names;
   };
-  using ::testing::ElementsAre;
   EXPECT_THAT(warned({}), ElementsAre());
   EXPECT_THAT(warned({"--listen", "unix:/s", "--http-listen", "off"}), ElementsAre());
   EXPECT_THAT(warned({"--listen", "localhost:1", "--http-listen", "[::1]:2", "--direct-listen",
@@ -84,6 +87,53 @@ TEST_F(ConfigTest, EveryListenerThatOthersMayReachIsWarnedOf) {
   EXPECT_THAT(warned({"--http-listen", "10.0.0.1:1"}), ElementsAre("http-listen: 10.0.0.1:1"));
   EXPECT_THAT(warned({"--kv-events-listen", "0.0.0.0:1", "--kv-events-replay-listen", "[::]:2"}),
               ElementsAre("kv-events-listen: 0.0.0.0:1", "kv-events-replay-listen: [::]:2"));
+}
+
+TEST_F(ConfigTest, AListenerThatOthersMayReachNeedsTlsOrTheWordInsecure) {
+  const auto refused = [&](std::vector<const char*> args) {
+    return std::string(CheckListeners(Good(std::move(args))).message());
+  };
+  EXPECT_EQ(refused({}), "");
+  EXPECT_EQ(refused({"--listen", "unix:/s", "--http-listen", "[::1]:2"}), "");
+  EXPECT_EQ(refused({"--listen", "0.0.0.0:1", "--insecure"}), "");
+  EXPECT_EQ(refused({"--insecure", "--listen", "0.0.0.0:1", "--kv-events-listen", "[::]:2"}), "");
+  EXPECT_THAT(refused({"--listen", "0.0.0.0:1", "--insecure", "false"}),
+              HasSubstr("listen: 0.0.0.0:1; direct-listen: auto"));
+  EXPECT_THAT(refused({"--http-listen", "10.0.0.1:1"}),
+              AllOf(HasSubstr("http-listen: 10.0.0.1:1: others can reach this and it has no TLS"),
+                    HasSubstr("give --tls-cert and --tls-key"), HasSubstr("--insecure")));
+  const char* const tls[] = {"--tls-cert", "c.pem", "--tls-key", "c.key"};
+  const auto with_tls = [&](std::vector<const char*> args) {
+    args.insert(args.end(), std::begin(tls), std::end(tls));
+    return args;
+  };
+  EXPECT_EQ(refused(with_tls({"--listen", "0.0.0.0:1", "--http-listen", "[::]:2"})), "");
+  EXPECT_THAT(refused(with_tls({"--listen", "0.0.0.0:1", "--kv-events-listen", "0.0.0.0:2"})),
+              AllOf(HasSubstr("kv-events-listen: 0.0.0.0:2: others can reach this"),
+                    HasSubstr("KV events go by ZeroMQ, which has none")));
+}
+
+TEST_F(ConfigTest, WithTlsOnlyListenersThatAskNobodyAreWarnedOf) {
+  const std::vector<const char*> args = {"--listen",   "0.0.0.0:1", "--direct-listen", "off",
+                                         "--tls-cert", "c.pem",     "--tls-key",       "c.key"};
+  EXPECT_THAT(WarningsOfListeners(Good(args)),
+              ElementsAre(HasSubstr("listen: 0.0.0.0:1 asks nobody who they are")));
+  auto mutual = args;
+  mutual.insert(mutual.end(), {"--tls-client-ca", "ca.pem"});
+  EXPECT_THAT(WarningsOfListeners(Good(mutual)), ElementsAre());
+}
+
+TEST_F(ConfigTest, ASwitchStandsAloneOrHasAValue) {
+  EXPECT_FALSE(Good({}).insecure);
+  EXPECT_TRUE(Good({"--insecure"}).insecure);
+  EXPECT_TRUE(Good({"--insecure", "--listen", "[::1]:1"}).insecure);
+  EXPECT_TRUE(Good({"--insecure=true"}).insecure);
+  EXPECT_TRUE(Good({"--config", File("insecure = true\n").c_str()}).insecure);
+  environment_ = {{"KVSTOW_INSECURE", "true"}};
+  EXPECT_TRUE(Good({}).insecure);
+  EXPECT_FALSE(Good({"--insecure", "false"}).insecure) << "the flag wins";
+  environment_ = {{"KVSTOW_INSECURE", "yes"}};
+  EXPECT_THAT(Error({}), HasSubstr("insecure: 'yes' is not true or false"));
 }
 
 TEST_F(ConfigTest, FlagBeforeEnvironmentBeforeFileBeforeDefault) {
@@ -112,17 +162,19 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
     EXPECT_THAT(help->print, HasSubstr("--" + name));
     names.push_back(name);
   }
-  EXPECT_THAT(names,
-              ::testing::UnorderedElementsAre(
-                  "listen", "http-listen", "direct-listen", "gpu-bytes", "host-bytes", "disk-path",
-                  "kv-events-listen", "kv-events-connect", "kv-events-replay-listen",
-                  "kv-events-name", "disk-bytes", "master-key", "host-bits", "disk-bits",
-                  "local-socket", "local-bytes", "local-gpu-bytes", "recipe", "calibrations",
-                  "eviction-policy", "lease-ttl", "index-bytes", "max-leases", "max-leased-pages",
-                  "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout",
-                  "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
-                  "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
+  EXPECT_THAT(
+      names,
+      ::testing::UnorderedElementsAre(
+          "listen", "http-listen", "access", "admin-listen", "direct-listen", "tls-cert", "tls-key",
+          "tls-client-ca", "insecure", "gpu-bytes", "host-bytes", "disk-path", "kv-events-listen",
+          "kv-events-connect", "kv-events-replay-listen", "kv-events-name", "disk-bytes",
+          "master-key", "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes",
+          "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
+          "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
+          "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
+          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
+  EXPECT_THAT(help->print, HasSubstr("kvstow, lru, slru")) << "the policies of the table";
 }
 
 TEST_F(ConfigTest, VersionIsPrinted) {
@@ -142,6 +194,7 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--listen", "::1:80"}, "put an IPv6 host in brackets"},
       {{"--http-listen", "unix:/tmp/x"}, "http-listen: 'unix:/tmp/x' is not HOST:PORT"},
       {{"--direct-listen", "unix:/tmp/x"}, "direct-listen: 'unix:/tmp/x' is not HOST:PORT"},
+      {{"--admin-listen", "here"}, "admin-listen: 'here' is not an address"},
       {{"--kv-events-listen", "unix:/x"}, "kv-events-listen: 'unix:/x' is not HOST:PORT or off"},
       {{"--kv-events-connect", "off"}, "kv-events-connect: 'off' is not an address"},
       {{"--kv-events-connect", "unix:/x"}, "kv-events-connect: 'unix:/x' is not HOST:PORT"},
@@ -156,6 +209,10 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--max-streams", "0"}, "max-streams: '0' is not a number from 1 on"},
       {{"--high-watermark", "1.5"}, "high-watermark: '1.5' is not a fraction"},
       {{"--low-watermark", "0.99"}, "low-watermark 0.99 is above high-watermark 0.95"},
+      {{"--tls-cert", "c.pem"}, "tls-cert needs tls-key"},
+      {{"--tls-key", "c.key"}, "tls-key needs tls-cert"},
+      {{"--tls-client-ca", "ca.pem"}, "tls-client-ca needs tls-cert"},
+      {{"--insecure=maybe"}, "insecure: 'maybe' is not true or false"},
       {{"--disk-bytes", "1GB"}, "disk-bytes needs disk-path"},
       {{"--disk-bits", "4"}, "disk-bits needs disk-path"},
       {{"--local-gpu-bytes", "1GB"}, "local-gpu-bytes needs local-socket"},

@@ -87,7 +87,7 @@ TEST(StatusCharts, AMinuteWithoutLookUpsIsAGapInTheHitRate) {
     minute.set_lookup_hit_keys(3);
   }
   const std::string part = HitRatePart(activity);
-  // Of twenty minutes, the fourth from the end, and the last two, which are joined.
+  // The fourth from the end of twenty minutes, and the last two, which are joined.
   EXPECT_THAT(part, HasSubstr("class=\"line get\" d=\"M800 250H850\""));
   EXPECT_THAT(part, HasSubstr("class=\"line get\" d=\"M900 250H950V250H1000\""));
   EXPECT_THAT(part, HasSubstr("75.0 % of 4 pages"));

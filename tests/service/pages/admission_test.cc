@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace kvstow::testing {
@@ -75,6 +79,80 @@ TEST(ByteBudgetTest, AThreadWaitsUntilItsBytesComeOrItsPatienceEnds) {
   all.reset();
   waits.join();
   EXPECT_EQ(budget.used(), 0u);
+}
+
+// Serves a budget of one page at a time, and counts whose they were.
+class Line {
+ public:
+  explicit Line(uint64_t limit) : budget_(limit), all_(budget_.Try(limit)) {}
+  ~Line() {
+    for (const auto& place : places_) budget_.Leave(place);
+  }
+  void Ask(uint32_t tenant, double weight, uint64_t bytes) {
+    const auto take = [this, tenant](ByteBudget::Held held) {
+      served_.push_back(tenant);
+      bytes_[tenant] += held.bytes();
+      held_.push_back(std::move(held));
+    };
+    places_.push_back(budget_.Wait(bytes, take, {.tenant = tenant, .weight = weight}));
+  }
+  // Lets `pages` of them pass, one after the other.
+  void Serve(size_t pages) {
+    for (size_t i = 0; i < pages; ++i) {
+      std::vector<ByteBudget::Held> gone = std::exchange(held_, {});
+      all_.reset();
+    }
+  }
+  const std::vector<uint32_t>& served() const { return served_; }
+  uint64_t bytes(uint32_t tenant) const { return bytes_.at(tenant); }
+
+ private:
+  ByteBudget budget_;
+  std::optional<ByteBudget::Held> all_;
+  std::vector<ByteBudget::Held> held_;
+  std::vector<std::shared_ptr<ByteBudget::Place>> places_;
+  std::vector<uint32_t> served_;
+  std::map<uint32_t, uint64_t> bytes_;
+};
+
+TEST(FairBudgetTest, WhoAsksMuchMakesItsOwnWait) {
+  Line line(10);
+  for (int i = 0; i < 20; ++i) line.Ask(1, 1, 10);
+  line.Ask(2, 1, 10);
+  line.Serve(3);
+  EXPECT_THAT(line.served(), ElementsAre(1, 2, 1));
+}
+
+TEST(FairBudgetTest, BytesAreServedByWeight) {
+  Line line(10);
+  for (int i = 0; i < 400; ++i) {
+    line.Ask(1, 1, 10);
+    line.Ask(2, 3, 5);
+  }
+  line.Serve(200);
+  EXPECT_NEAR(static_cast<double>(line.bytes(2)) / static_cast<double>(line.bytes(1)), 3, 0.2);
+}
+
+// One asks ten times as often as the other. Both want more than there is.
+TEST(FairBudgetTest, ANoisyNeighbourGetsItsShareAndNoMore) {
+  Line line(10);
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < 10; ++i) line.Ask(1, 1, 10);
+    line.Ask(2, 1, 10);
+    line.Serve(2);
+  }
+  EXPECT_NEAR(static_cast<double>(line.bytes(2)), static_cast<double>(line.bytes(1)), 30);
+}
+
+// Who has one request at a time gets no more than who has many.
+TEST(FairBudgetTest, ComingBackAgainAndAgainBringsNothing) {
+  Line line(10);
+  for (int i = 0; i < 400; ++i) line.Ask(2, 9, 10);
+  for (int round = 0; round < 200; ++round) {
+    if (round == 0 || line.served().back() == 1) line.Ask(1, 1, 10);
+    line.Serve(1);
+  }
+  EXPECT_LE(line.bytes(1), 30 * 10u);
 }
 
 class FakeStream final : public AdmittedStream {

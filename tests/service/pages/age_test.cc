@@ -105,13 +105,14 @@ TEST_F(AgeTest, ExactPagesAreUntouched) {
             grpc::StatusCode::NOT_FOUND);
 }
 
-// Of one space with an F16 spec; the facts are made up.
+// One space with an F16 spec; the facts are made up.
 TEST(AgeTable, RowsAreByTierAndAgeAndASampleIsScaledUp) {
   Calibrations calibrations("");
   Spaces spaces(
       {.default_recipe = "int8"}, calibrations, [] { return SpaceId{1}; },
       [](const SpaceRecord&) { return absl::OkStatus(); });
-  ASSERT_TRUE(spaces.Open({.name = "s", .spec = SmallSpec(), .recipe = "", .fidelity = {}}).ok());
+  ASSERT_TRUE(
+      spaces.Open(Caller{}, {.name = "s", .spec = SmallSpec(), .recipe = "", .fidelity = {}}).ok());
   const auto page = [](TierId tier, Duration idle, SpaceId space = 1) {
     PageSample sample{.page = {.stored_bytes = 1000, .tokens = 16, .tier = tier},
                       .space = space,

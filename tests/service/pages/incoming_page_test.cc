@@ -71,7 +71,7 @@ class IncomingPageTest : public ::testing::TestWithParam<Arrival> {
 
   BareServer server_;
   LocalParts parts_ = server_.Local();
-  const std::shared_ptr<const Space> space_ = parts_.spaces.Find("exact").value();
+  const std::shared_ptr<const Space> space_ = parts_.spaces.Find(Caller{}, "exact").value();
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(PageBytes(BareServer::Spec(), kTokens), 0x3c);
 };
 

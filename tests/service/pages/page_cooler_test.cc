@@ -30,6 +30,7 @@ class PageCoolerTest : public ::testing::Test {
   PageHeader Cool(const std::string& recipe, const std::string& raw, uint32_t levels,
                   std::vector<uint8_t>& decoded) {
     const auto opened = spaces_.Open(
+        Caller{},
         {.name = recipe == kTwo ? "two" : "three", .spec = SmallSpec(), .recipe = recipe});
     EXPECT_TRUE(opened.ok()) << opened.status();
     const Space& space = *opened->space;

@@ -44,7 +44,7 @@ class PageSinkTest : public ::testing::TestWithParam<Place> {
   }
 
   mutable BareServer server_;
-  const std::shared_ptr<const Space> space_ = server_.Local().spaces.Find("s").value();
+  const std::shared_ptr<const Space> space_ = server_.Local().spaces.Find(Caller{}, "s").value();
   std::vector<uint8_t> raw_ = std::vector<uint8_t>(PageBytes(BareServer::Spec(), 4));
   std::vector<uint8_t> host_ = std::vector<uint8_t>(raw_.size());
   std::shared_ptr<SharedDeviceMemory> memory_;

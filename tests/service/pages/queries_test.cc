@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kTokens = 64;
 constexpr char kExpected[] = "expected-attention(keep=0.5)|int8";
 
-// Of two query heads a KV head; each seed means other directions.
+// Statistics of two query heads a KV head. Each seed means other directions.
 QueryStatistics Statistics(uint32_t seed) {
   const KvSpec spec = SmallSpec();
   QueryStatistics q{.layers = spec.layers, .heads = 2 * spec.kv_heads, .dim = spec.head_dim_k};
@@ -90,7 +90,7 @@ class QueriesTest : public ServerTest {
     return client_->kv().OpenSpace(client_->Context().get(), request,
                                    out != nullptr ? out : &response);
   }
-  // What the codec alone makes of the page with these statistics, and which tokens it keeps.
+  // The codec alone makes this of the page with these statistics, and keeps these tokens.
   std::string Local(const std::string& recipe, uint32_t seed) {
     const QueryStatistics queries = Statistics(seed);
     const auto codec = MakeCodec(*ParseRecipe(recipe), SmallSpec());

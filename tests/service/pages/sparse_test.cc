@@ -80,7 +80,7 @@ class SparseTest : public ServerTest {
     page.scores = scores;
     return page;
   }
-  // What the codec alone makes of it.
+  // The codec alone makes this of it.
   struct Local {
     std::string raw;
     Selection kept;

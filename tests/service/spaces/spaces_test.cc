@@ -35,7 +35,7 @@ class SpacesTest : public ::testing::Test {
   absl::StatusOr<Spaces::Opened> Open(const std::string& name, const std::string& recipe,
                                       std::optional<SpaceFidelity> fidelity = {}) {
     return spaces_->Open(
-        {.name = name, .spec = SmallSpec(), .recipe = recipe, .fidelity = fidelity});
+        Caller{}, {.name = name, .spec = SmallSpec(), .recipe = recipe, .fidelity = fidelity});
   }
 
   SpaceId last_id_ = 0;
@@ -67,7 +67,7 @@ TEST_F(SpacesTest, WhatDiffersIsNamed) {
   ASSERT_TRUE(Open("s", "int8").ok());
   KvSpec other = SmallSpec();
   other.dtype = DType::kBF16;
-  const auto spec = spaces_->Open({.name = "s", .spec = other});
+  const auto spec = spaces_->Open(Caller{}, {.name = "s", .spec = other});
   EXPECT_EQ(spec.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(spec.status().message()), HasSubstr("dtype"));
   EXPECT_THAT(std::string(Open("s", "raw").status().message()),
@@ -120,26 +120,26 @@ TEST_F(SpacesTest, WhatQueriesLookedAtDropsTokensInPrivateSpacesOnly) {
                       .spec = SmallSpec(),
                       .recipe = "snapkv(keep=0.25)|int8",
                       .fidelity = SpaceFidelity::kSparse};
-  const auto shared = spaces_->Open(request);
+  const auto shared = spaces_->Open(Caller{}, request);
   EXPECT_EQ(shared.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shared.status().message()),
               AllOf(HasSubstr("by what queries looked at (attn_window)"), HasSubstr("--private")));
   request.is_private = true;
-  const auto opened = spaces_->Open(request);
+  const auto opened = spaces_->Open(Caller{}, request);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_TRUE(opened->space->promise.is_private);
   const auto parsed = ParseSpace(saved_.back().bytes.span(), calibrations_);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ((*parsed)->promise, opened->space->promise);
   request.is_private = false;
-  EXPECT_THAT(std::string(spaces_->Open(request).status().message()),
+  EXPECT_THAT(std::string(spaces_->Open(Caller{}, request).status().message()),
               HasSubstr("it is private to a session"));
   request.is_private = std::nullopt;
-  EXPECT_TRUE(spaces_->Open(request).ok());
+  EXPECT_TRUE(spaces_->Open(Caller{}, request).ok());
 
   request.name = "t";
   request.recipe = "expected-attention(keep=0.5)|int8";
-  EXPECT_EQ(spaces_->Open(request).status().code(), absl::StatusCode::kFailedPrecondition)
+  EXPECT_EQ(spaces_->Open(Caller{}, request).status().code(), absl::StatusCode::kFailedPrecondition)
       << "no statistics of queries are here";
 }
 
@@ -156,11 +156,12 @@ TEST_F(SpacesTest, Float8IsNeverCodedAgain) {
   spec.dtype = DType::kF8E4M3;
   for (const char* recipe : {"int8", "kvstow", "knorm(keep=0.5)", "knorm(keep=0.5)|int8"}) {
     const auto opened = spaces_->Open(
+        Caller{},
         {.name = "s", .spec = spec, .recipe = recipe, .fidelity = SpaceFidelity::kSparse});
     EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument) << recipe;
     EXPECT_THAT(std::string(opened.status().message()), HasSubstr("take only 'raw'")) << recipe;
   }
-  EXPECT_TRUE(spaces_->Open({.name = "s", .spec = spec, .recipe = "lossless"}).ok());
+  EXPECT_TRUE(spaces_->Open(Caller{}, {.name = "s", .spec = spec, .recipe = "lossless"}).ok());
 }
 
 TEST_F(SpacesTest, APromiseOfALaterVersionIsNotGuessedAt) {
@@ -194,15 +195,15 @@ TEST_F(SpacesTest, ThereIsALimit) {
 TEST_F(SpacesTest, ASpaceThatCannotBeSavedIsNotOpened) {
   save_ = absl::UnavailableError("the disk is gone");
   EXPECT_EQ(Open("s", "raw").status(), save_);
-  EXPECT_EQ(spaces_->Find("s").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(spaces_->Find(Caller{}, "s").status().code(), absl::StatusCode::kNotFound);
   save_ = absl::OkStatus();
   EXPECT_TRUE(Open("s", "raw").ok()) << "the name is free again";
 }
 
 TEST_F(SpacesTest, WithoutASpecItMustExist) {
-  EXPECT_EQ(spaces_->Open({.name = "s"}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(spaces_->Open(Caller{}, {.name = "s"}).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Open("s", "raw").ok());
-  EXPECT_TRUE(spaces_->Open({.name = "s"}).ok());
+  EXPECT_TRUE(spaces_->Open(Caller{}, {.name = "s"}).ok());
 }
 
 TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
@@ -300,16 +301,17 @@ Space GoldenSpace() {
   return space;
 }
 
-// Records as they were written, for ever.
-TEST(SpaceRecordTest, GoldenFile) {
+// Records as they were written, for ever: of no tenant's space, and of a tenant's.
+void ExpectGolden(const std::string& file, const std::string& tenant) {
   Space space = GoldenSpace();
+  space.tenant = tenant;
   space.spec.adapter = "lora@1";
   space.spec.sliding_window = 4096;
   space.spec.rope.scaling = RopeSpec::Scaling::kLongRope;
   space.spec.rope_details.long_factors = {1, 1.5};
   space.spec.rope_details.mrope_sections = {8, 12, 12};
   space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
-  const std::string golden = Golden("service_space_v2.bin");
+  const std::string golden = Golden(file);
   EXPECT_EQ(HexOf(AsBytes(SerializeSpace(space))), HexOf(AsBytes(golden)));
 
   Calibrations calibrations("");
@@ -317,6 +319,7 @@ TEST(SpaceRecordTest, GoldenFile) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ((*parsed)->id, 7u);
   EXPECT_EQ((*parsed)->name, "golden");
+  EXPECT_EQ((*parsed)->tenant, tenant);
   EXPECT_EQ((*parsed)->spec, space.spec);
   EXPECT_EQ((*parsed)->fingerprint, space.fingerprint);
 
@@ -324,10 +327,13 @@ TEST(SpaceRecordTest, GoldenFile) {
     EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n)), calibrations).ok()) << "cut at " << n;
   }
   std::string newer = golden;
-  newer[0] = 3;
+  newer[0] = 4;
   EXPECT_EQ(ParseSpace(AsBytes(newer), calibrations).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
+
+TEST(SpaceRecordTest, GoldenFile) { ExpectGolden("service_space_v2.bin", ""); }
+TEST(SpaceRecordTest, GoldenFileOfATenantsSpace) { ExpectGolden("service_space_v3.bin", "team-a"); }
 
 TEST(SpaceRecordTest, ARecordOfVersion1IsTheSpaceThatNamesNoMore) {
   Calibrations calibrations("");
@@ -340,11 +346,11 @@ TEST(SpaceRecordTest, ARecordOfVersion1IsTheSpaceThatNamesNoMore) {
 
 TEST_F(SpacesTest, ASpaceIsItsFingerprintNotItsNameAlone) {
   const std::string mine(AsString((*Open("s", "raw")).space->fingerprint));
-  EXPECT_TRUE(spaces_->Find("s", mine).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(spaces_->Find("s", "").status()));
-  EXPECT_TRUE(absl::IsNotFound(spaces_->Find("t", mine).status()));
+  EXPECT_TRUE(spaces_->Find(Caller{}, "s", mine, SpaceUse::kRead).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(spaces_->Find(Caller{}, "s", "", SpaceUse::kRead).status()));
+  EXPECT_TRUE(absl::IsNotFound(spaces_->Find(Caller{}, "t", mine, SpaceUse::kRead).status()));
   EXPECT_EQ(spaces_->mismatches(), 0u);
-  const auto other = spaces_->Find("s", std::string(16, 'x'));
+  const auto other = spaces_->Find(Caller{}, "s", std::string(16, 'x'), SpaceUse::kRead);
   EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << other.status();
   EXPECT_THAT(std::string(other.status().message()), HasSubstr("open it again"));
   EXPECT_EQ(spaces_->mismatches(), 1u);
@@ -353,12 +359,12 @@ TEST_F(SpacesTest, ASpaceIsItsFingerprintNotItsNameAlone) {
 TEST_F(SpacesTest, ANewSpaceNamesTheRevisionOfItsWeights) {
   KvSpec spec = SmallSpec();
   spec.revision = "";
-  const auto silent = spaces_->Open({.name = "s", .spec = spec});
+  const auto silent = spaces_->Open(Caller{}, {.name = "s", .spec = spec});
   EXPECT_TRUE(absl::IsInvalidArgument(silent.status()));
   EXPECT_THAT(std::string(silent.status().message()),
               AllOf(HasSubstr("revision"), HasSubstr("unversioned")));
   spec.revision = kUnversioned;
-  EXPECT_TRUE(spaces_->Open({.name = "s", .spec = spec}).ok());
+  EXPECT_TRUE(spaces_->Open(Caller{}, {.name = "s", .spec = spec}).ok());
 }
 
 TEST_F(SpacesTest, AForgottenSpaceLeavesRoomForAnotherOfItsName) {
@@ -373,18 +379,20 @@ TEST_F(SpacesTest, AForgottenSpaceLeavesRoomForAnotherOfItsName) {
   EXPECT_TRUE(second->created);
   EXPECT_NE(second->space->id, first->id);
   EXPECT_FALSE(spaces_->Forget(*first)) << "the name is another space's now";
-  EXPECT_TRUE(spaces_->Find("s").ok());
+  EXPECT_TRUE(spaces_->Find(Caller{}, "s").ok());
 }
 
 TEST_F(SpacesTest, PrivateSpacesThatNobodyNamesAreIdle) {
   ManualClock clock;
   Remake({.clock = &clock});
   const auto open = [&](const std::string& name, bool is_private) {
-    ASSERT_TRUE(spaces_->Open({.name = name, .spec = SmallSpec(), .is_private = is_private}).ok());
+    ASSERT_TRUE(
+        spaces_->Open(Caller{}, {.name = name, .spec = SmallSpec(), .is_private = is_private})
+            .ok());
   };
   open("mine", true), open("yours", true), open("everyones", false);
   clock.Advance(std::chrono::seconds(60));
-  ASSERT_TRUE(spaces_->Find("yours").ok());
+  ASSERT_TRUE(spaces_->Find(Caller{}, "yours").ok());
   clock.Advance(std::chrono::seconds(1));
   const auto idle = spaces_->IdlePrivate(std::chrono::seconds(60));
   ASSERT_EQ(idle.size(), 1u);

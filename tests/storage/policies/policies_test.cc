@@ -1,4 +1,4 @@
-// What each policy does that others do not, and the suite that all pass.
+// Each policy does something that others do not; and all of them pass one suite.
 #include <gmock/gmock.h>
 
 #include "storage/policies/reuse_estimator.h"

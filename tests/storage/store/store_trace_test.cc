@@ -2,10 +2,12 @@
 // as often as the simulator says, for every policy, with whole pages and with levels.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +28,7 @@ constexpr SimulatedLevel kLevels[] = {{2, 0.88}, {2, 0.115}, {4, 0.005}};
 // A page for each block; its bodies are a few bytes.
 class Pages {
  public:
-  explicit Pages(Levels levels) {
+  explicit Pages(Levels levels, SpaceId space = 1) : space_(space) {
     for (const SimulatedLevel& level : levels) {
       bodies_.push_back(SharedBytes::Take(std::string(level.bytes, 'x')));
       facts_.push_back({.bytes = static_cast<uint32_t>(level.bytes),
@@ -34,9 +36,10 @@ class Pages {
                         .digest = Xxh3(bodies_.back().span())});
     }
   }
+  SpaceId space() const { return space_; }
   static std::string KeyOf(uint64_t block) { return absl::StrCat("block-", block); }
   PageToStore Page(const TraceRequest& request, size_t i) const {
-    PageToStore page{.name = {.space = 1, .key = KeyOf(request.blocks[i])}};
+    PageToStore page{.name = {.space = space_, .key = KeyOf(request.blocks[i])}};
     page.raw_bytes = 8;
     page.first_position = 512 * i;
     page.tokens = 512;
@@ -47,34 +50,39 @@ class Pages {
   }
 
  private:
+  const SpaceId space_;
   std::vector<SharedBytes> bodies_;
   std::vector<SegmentFacts> facts_;
 };
 
-// What the clients of a server do: look the prompt up, read what is there, put the rest.
+// What a client of a server does: it looks the prompt up, reads what is there, puts the rest.
+void Serve(const TraceRequest& request, TieredStore& store, const Pages& pages,
+           SimulationResult& result) {
+  std::vector<std::string> keys;
+  for (const uint64_t block : request.blocks) keys.push_back(Pages::KeyOf(block));
+  const PrefixMatch match = store.residency().Lookup(pages.space(), Views(keys), true);
+  result.hits += match.pages.size();
+  for (size_t i = 0; i < match.pages.size(); ++i) {
+    result.hit_bytes += static_cast<double>(match.pages[i].stored_bytes);
+    const uint16_t base = 0;
+    const auto body = store.Read({pages.space(), keys[i]}, match.pages[i].number, {&base, 1});
+    EXPECT_OK(body[0].status());
+  }
+  store.residency().Release(match.lease);
+  for (size_t i = match.pages.size(); i < request.blocks.size(); ++i) {
+    EXPECT_OK(store.Put(pages.Page(request, i)).status());
+  }
+}
+
 SimulationResult Replay(const Trace& trace, TieredStore& store, Levels levels) {
   const Pages pages(levels);
   SimulationResult result{.references = trace.references};
-  for (const TraceRequest& request : trace.requests) {
-    std::vector<std::string> keys;
-    for (const uint64_t block : request.blocks) keys.push_back(Pages::KeyOf(block));
-    const PrefixMatch match = store.residency().Lookup(1, Views(keys), true);
-    result.hits += match.pages.size();
-    for (size_t i = 0; i < match.pages.size(); ++i) {
-      result.hit_bytes += static_cast<double>(match.pages[i].stored_bytes);
-      const uint16_t base = 0;
-      const auto body = store.Read({1, keys[i]}, match.pages[i].number, {&base, 1});
-      EXPECT_OK(body[0].status());
-    }
-    store.residency().Release(match.lease);
-    for (size_t i = match.pages.size(); i < request.blocks.size(); ++i) {
-      EXPECT_OK(store.Put(pages.Page(request, i)).status());
-    }
-  }
+  for (const TraceRequest& request : trace.requests) Serve(request, store, pages, result);
   EXPECT_OK(store.residency().CheckInvariants());
   return result;
 }
 
+// Space N belongs to tenant N.
 std::unique_ptr<TieredStore> Store(absl::string_view policy, uint64_t host_bytes) {
   static ManualClock clock;
   TieredStoreParts parts;
@@ -84,6 +92,9 @@ std::unique_ptr<TieredStore> Store(absl::string_view policy, uint64_t host_bytes
                                   .low_watermark = 1,
                                   .eviction_policy = std::string(policy),
                                   .clock = &clock,
+                                  .tenant_of = [](const std::string& name) -> TenantId {
+                                    return name.empty() ? 0 : name[0] - '0';
+                                  },
                                   .background = false},
                                  std::move(parts));
   EXPECT_OK(store.status());
@@ -97,6 +108,39 @@ const Trace& Excerpt() {
     return new Trace(*std::move(loaded));
   }();
   return *trace;
+}
+
+// A tenant replays a public trace. A neighbour replays it under keys of its own, ten requests for
+// each of the tenant's. The tenant hits nearly as often as in a store of its own that has no more
+// than its guarantee, and never holds less than that.
+TEST(TenantTraceTest, AFloodLeavesTheGuaranteeWhole) {
+  constexpr uint64_t kBudget = 8 * 3000, kGuarantee = 8 * 1000;
+  const auto shared = Store("kvstow", kBudget), alone = Store("kvstow", kGuarantee);
+  for (const TenantId tenant : {1u, 2u}) {
+    ASSERT_OK(shared->SaveSpace({.id = tenant, .bytes = {}, .tenant = std::to_string(tenant)}));
+  }
+  ASSERT_OK(alone->SaveSpace({.id = 1, .bytes = {}}));
+  const std::pair<TenantId, TenantShare> share[] = {{1, {.guarantee = {0, kGuarantee, 0}}}};
+  shared->cooling().SetShares(share);
+  const Pages quiet(kWhole, 1), loud(kWhole, 2);
+  SimulationResult with_neighbour, without, of_neighbour;
+  uint64_t held = 0;
+  size_t next = 0;
+  const auto& requests = Excerpt().requests;
+  for (const TraceRequest& request : requests) {
+    Serve(request, *alone, quiet, without);
+    Serve(request, *shared, quiet, with_neighbour);
+    held = shared->residency().UsageByTenant()[1].encoded_bytes;
+    for (int i = 0; i < 10; ++i) {
+      Serve(requests[next++ % requests.size()], *shared, loud, of_neighbour);
+    }
+    const uint64_t left = shared->residency().UsageByTenant()[1].encoded_bytes;
+    ASSERT_GE(left, std::min(held, kGuarantee));
+  }
+  EXPECT_OK(shared->residency().CheckInvariants());
+  EXPECT_GT(without.hits, 500u);
+  EXPECT_GT(with_neighbour.hits, 0.98 * static_cast<double>(without.hits));
+  EXPECT_GE(held, kGuarantee - 8);
 }
 
 class StoreTraceTest : public testing::TestWithParam<PolicyInfo> {};

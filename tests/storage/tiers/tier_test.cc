@@ -209,7 +209,7 @@ TEST_F(RocksTest, ADatabaseOfAnotherVersionIsSetAside) {
   EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/db.version-2"));
 }
 
-// What power loss leaves of a FORMAT says nothing; one that names a version does.
+// A FORMAT that power loss cut says nothing; one that names a version does.
 TEST_F(RocksTest, OnlyAFormatThatNamesAnotherVersionSetsTheDatabaseAside) {
   const std::string ours = kDatabaseFormat, path = dir_.path() + "/db/FORMAT";
   Open();

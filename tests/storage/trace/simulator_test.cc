@@ -105,7 +105,7 @@ TEST(SimulatorTest, ScansDoNotWashOutWhatIsHot) {
   EXPECT_GT(HitRate(trace, "kvstow", 60), 0.95 * BestPeer(trace, 60));
 }
 
-// What is hot changes: what was learned of the first half is no burden in the second.
+// Other pages become hot: lessons of the first half are no burden in the second.
 TEST(SimulatorTest, AShiftIsFollowed) {
   std::mt19937_64 random(2);
   std::vector<std::vector<uint64_t>> prompts;

@@ -39,7 +39,7 @@ class TraceReaderTest : public ::testing::Test {
     gzclose(file);
     return path;
   }
-  // What reading a trace of `text` to its end says.
+  // Reads a trace of `text` to its end.
   absl::Status Read(const std::string& text) { return LoadTrace(Plain(text)).status(); }
 
   TempDir dir_;

@@ -198,7 +198,7 @@ class KvstowStorage(HiCacheStorage):
             self._answer(None, store.forget)
 
     def get_stats(self) -> Any:
-        """What SGLang's metrics ask for, since the last time."""
+        """Counts for SGLang's metrics, since the last time."""
         try:
             from sglang.srt.observability.metrics_collector import StorageMetrics
         except ImportError:
@@ -261,7 +261,7 @@ class KvstowStorage(HiCacheStorage):
         return good
 
     def _addresses(self, name: str, keys: list[str], where: Any) -> Any:
-        """Of the pieces of pages. Raises ValueError where memory is not what a page needs."""
+        """Finds the pieces of pages. Raises ValueError where memory is not what a page needs."""
         pages = self._stores[name].pages
         if isinstance(where, list):
             if len(where) != len(keys):
@@ -274,7 +274,7 @@ class KvstowStorage(HiCacheStorage):
         return np.array(pointers, np.int64).reshape(len(keys), -1)
 
     def _answer(self, miss: _Answer, run: Callable[[], _Answer]) -> _Answer:
-        """What `run` gives; a miss where it raises. SGLang's threads must not end by it."""
+        """Returns the result of `run`; a miss where it raises, which must not end SGLang's threads."""
         try:
             return run()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Which pages fit which engine: the names and the KvSpec of the spaces of an engine's pools.
+"""The names and the KvSpec of the spaces of an engine's pools: they say which pages fit it.
 
 The name of a space ends in a digest of all that changes its bytes, and in the rank that they belong
 to. Pages of K and V are the same for all layouts of the host pool, so the layout is no part of it.
@@ -127,7 +127,7 @@ def space_of(
 
 
 def _published() -> dict[str, str]:
-    """What SGLang's own configuration says of the weights; {} in a process that has none."""
+    """The weights as SGLang's own configuration names them; {} in a process that has none."""
     try:
         from sglang.srt.runtime_context import get_model, get_spec
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Addresses: TypeAlias = npt.NDArray[np.int64]
-"""Of the pieces of pages: `[pages, pieces]`."""
+"""The addresses of the pieces of pages: `[pages, pieces]`."""
 DType: TypeAlias = Literal["float16", "bfloat16", "float32"]
 
 _DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}

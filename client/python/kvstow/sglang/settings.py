@@ -1,4 +1,4 @@
-"""What `--hicache-storage-backend-extra-config` says."""
+"""The settings in `--hicache-storage-backend-extra-config`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from kvstow.settings import read_settings
 from kvstow.types import Fidelity
 
 EXACT_RECIPES = ("raw", "lossless")
@@ -49,27 +50,11 @@ class Settings:
     @staticmethod
     def of(options: Mapping[str, Any]) -> Settings:
         """Raises ValueError that names an option which is unknown or out of range."""
-        fields = {field.name: field for field in dataclasses.fields(Settings)}
-        given = {name: value for name, value in options.items() if name not in _SGLANGS}
-        for name, value in given.items():
-            if name not in fields:
-                raise ValueError(
-                    f"hicache-storage-backend-extra-config: {name!r} is no option of "
-                    f"KvstowStorage; it has {', '.join(sorted(fields))}"
-                )
-            wanted = type(fields[name].default)
-            fits = (int, float) if wanted is float else wanted
-            if isinstance(value, bool) or not isinstance(value, fits):
-                raise ValueError(f"{name}: {value!r} must be of type {wanted.__name__}")
-        settings = Settings(**given)
-        for name in ("timeout", "lookup_timeout", "buffer_bytes"):
-            if not getattr(settings, name) > 0:
-                raise ValueError(f"{name}: {getattr(settings, name)!r} must be more than 0")
-        if settings.fidelity not in ("", "exact", "dense"):
-            raise ValueError(
-                f"fidelity: {settings.fidelity!r} must be 'exact' or 'dense': SGLang's attention "
-                "cannot mask the tokens that a sparse page leaves out"
-            )
-        if not 1 <= len(settings.space) <= 40:
-            raise ValueError(f"space: {settings.space!r} must have 1 to 40 characters")
-        return settings
+        return read_settings(
+            Settings,
+            {name: value for name, value in options.items() if name not in _SGLANGS},
+            where="hicache-storage-backend-extra-config",
+            adapter="KvstowStorage",
+            engine="SGLang",
+            positive=("timeout", "lookup_timeout", "buffer_bytes"),
+        )

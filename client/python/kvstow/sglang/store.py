@@ -128,7 +128,7 @@ class PoolStore:
         return hit.pages
 
     def present(self, keys: Sequence[bytes], deadline: float) -> list[bool]:
-        """Which keys are stored. A key that is not known by the deadline counts as absent."""
+        """Asks which keys are stored. A key that is not known by the deadline counts as absent."""
         there = [False] * len(keys)
         at = 0
         while at < len(keys) and time.monotonic() < deadline and not self._link.quiet:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kvstow.vllm.layout import UnknownLayout, probe
+from kvstow.vllm.layout import UnknownLayout, probe, split_alike
 
 Slots: TypeAlias = torch.Tensor
 """Pages in memory: [slots, layers, 2, blocks, parts of tokens, heads and channels]."""
@@ -32,10 +32,7 @@ class Blocks:
             raise UnknownLayout(f"{first.shape[0]} kernel blocks do not divide into {blocks}")
         self._parts = first.shape[0] // blocks  # kernel blocks in a block
         self._page_parts = page_blocks * self._parts
-        k, v = probe(layers[name], first, heads, head_dim)
-        if k.sizes != v.sizes:
-            # The finer split of each axis would serve both; no backend needs it.
-            raise UnknownLayout(f"{type(layers[name].impl).__name__} splits K and V differently")
+        k, v = split_alike(*probe(layers[name], first, heads, head_dim))
         self._sizes = k.sizes
         for name, cache in caches.items():
             if (cache.shape, cache.stride()) != (first.shape, first.stride()):

@@ -1,4 +1,4 @@
-"""Which pages fit which engine: the names and the KvSpec of a model's spaces.
+"""The names and the KvSpec of a model's spaces: they say which pages fit an engine.
 
 Scheduler and workers derive the same names, each on its own. The name of a space ends in a digest
 of all that changes its bytes and in the rank that they belong to.

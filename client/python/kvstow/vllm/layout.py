@@ -42,6 +42,31 @@ class Layout:
         )
 
 
+def split_alike(k: Layout, v: Layout) -> tuple[Layout, Layout]:
+    """The same places with axes of the same sizes. Raises UnknownLayout.
+
+    A backend may tile K and V differently, as vLLM's does for AMX: the finer split serves both.
+    """
+    left, right = list(k.axes), list(v.axes)
+    alike: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    while left or right:
+        n, step = left.pop() if left else (1, 0)
+        m, other = right.pop() if right else (1, 0)
+        size = min(n, m)
+        if n % size or m % size:
+            raise UnknownLayout(f"K is split by {k.sizes}, V by {v.sizes}: no split serves both")
+        alike.append(((size, step), (size, other)))
+        if n > size:
+            left.append((n // size, step * size))
+        if m > size:
+            right.append((m // size, other * size))
+    alike.reverse()
+    return (
+        Layout(k.offset, tuple(axis for axis, _ in alike)),
+        Layout(v.offset, tuple(axis for _, axis in alike)),
+    )
+
+
 def probe(layer: Any, cache: torch.Tensor, heads: int, head_dim: int) -> tuple[Layout, Layout]:
     """The layouts of K and V in a layer's cache. Raises UnknownLayout."""
     name = type(layer.impl).__name__

@@ -1,4 +1,4 @@
-"""What the scheduler tells the workers at each step."""
+"""The messages of the scheduler to the workers, one a step."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class SchedulerHalf:
         self._loading[name] = load
 
     def build(self, output: Any) -> StepMetadata:
-        """What the workers do in this step."""
+        """The work of the workers in this step."""
         metadata = StepMetadata(loads=self._loads)
         self._loads = []
         if self._settings.saves:

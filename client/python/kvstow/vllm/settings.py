@@ -1,4 +1,4 @@
-"""What `kv_connector_extra_config` says."""
+"""The settings in `kv_connector_extra_config`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+from kvstow.settings import read_settings
 from kvstow.types import Fidelity
 
 Mode: TypeAlias = Literal["read_write", "read_only", "save_only"]
 _MODES = ("read_write", "read_only", "save_only")
-_POSITIVE = ("timeout", "lookup_timeout", "max_pending_bytes", "max_loading_bytes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,18 @@ class Settings:
     @staticmethod
     def of(options: Mapping[str, Any]) -> Settings:
         """Raises ValueError that names an option which is unknown or out of range."""
-        known = {field.name for field in dataclasses.fields(Settings)}
-        for name in options:
-            if name not in known:
-                raise ValueError(
-                    f"kv_connector_extra_config: {name!r} is no option of KvstowConnector; it has "
-                    f"{', '.join(sorted(known))}"
-                )
-        settings = Settings(**options)
-        for name in _POSITIVE:
-            if not getattr(settings, name) > 0:
-                raise ValueError(f"{name}: {getattr(settings, name)!r} must be more than 0")
+        settings = read_settings(
+            Settings,
+            options,
+            where="kv_connector_extra_config",
+            adapter="KvstowConnector",
+            engine="vLLM",
+            positive=("timeout", "lookup_timeout", "max_pending_bytes", "max_loading_bytes"),
+        )
         if settings.page_blocks < 0:
             raise ValueError(f"page_blocks: {settings.page_blocks} is less than 0")
         if settings.mode not in _MODES:
             raise ValueError(f"mode: {settings.mode!r} must be one of {', '.join(_MODES)}")
-        if settings.fidelity not in ("", "exact", "dense"):
-            raise ValueError(
-                f"fidelity: {settings.fidelity!r} must be 'exact' or 'dense': vLLM's attention "
-                "cannot mask the tokens that a sparse page leaves out"
-            )
-        if not 1 <= len(settings.space) <= 40:
-            raise ValueError(f"space: {settings.space!r} must have 1 to 40 characters")
         return settings
 
     def with_role(self, reads: bool, saves: bool) -> Settings:

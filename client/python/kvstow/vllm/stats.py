@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
 
 
 class Stats(KVConnectorStats):
-    """What happened to pages since the last time."""
+    """Counts of what happened to pages since the last time."""
 
     def reset(self) -> None:
         self.data.clear()

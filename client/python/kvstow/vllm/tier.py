@@ -84,7 +84,7 @@ _METRICS = {
 
 
 class _Lookups(AsyncLookupManager):
-    """Which keys are there, asked on a thread of its own."""
+    """Asks on a thread of its own which keys are there."""
 
     def __init__(self, tier: str, find: Callable[[list[OffloadKey], ReqContext], list[bool]]):
         self._find = find
@@ -191,7 +191,7 @@ class KvstowTier(SecondaryTierManager):
         self._lookups.flush()
 
     def _found(self, keys: list[OffloadKey], context: ReqContext) -> list[bool]:
-        """Which keys are there. On the thread of lookups.
+        """Asks which keys are there, on the thread of lookups.
 
         vLLM scans the keys of a group from the first on, or a sliding window's from its end. Of the
         former only leading hits matter, of the latter only those that do not lie beyond them.
@@ -384,7 +384,7 @@ class KvstowTier(SecondaryTierManager):
             threads.shutdown()
 
 
-# Which rows fit which engine.
+# The rows that fit an engine.
 
 
 def page_bytes(spec: OffloadingSpec, row_bytes: int, recipe: str, head_dim: int) -> int:

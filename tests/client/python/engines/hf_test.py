@@ -572,7 +572,7 @@ def test_arrays_of_jax_are_pages(client: kvstow.Client) -> None:
     assert not space.lookup([b"other"])
 
 
-# What a model's cache looks like.
+# The cache of a model.
 
 
 @pytest.mark.parametrize("model_type", MODELS)

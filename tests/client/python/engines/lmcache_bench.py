@@ -131,8 +131,11 @@ def main() -> None:
     parser.add_argument("--num-keys", type=int, default=16)
     parser.add_argument("--data-size-kb", type=int, default=4096)
     parser.add_argument("--values", choices=("lmcache", "kv"), default="lmcache")
-    parser.add_argument("adapters", nargs="*", default=list(ADAPTERS), metavar="ADAPTER")
+    parser.add_argument("adapters", nargs="*", metavar="ADAPTER", help=f"of {list(ADAPTERS)}; all if none is named")
     arguments = parser.parse_args()
+    arguments.adapters = arguments.adapters or list(ADAPTERS)
+    if unknown := set(arguments.adapters) - set(ADAPTERS):
+        parser.error(f"no adapters: {sorted(unknown)}")
     took: dict[str, dict[str, list[float]]] = {name: {} for name in arguments.adapters}
     notes: dict[str, dict[str, float]] = {name: {} for name in arguments.adapters}
     for _ in range(arguments.repeat):

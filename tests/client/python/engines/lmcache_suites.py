@@ -105,7 +105,7 @@ def pytest_configure(config):
     mock_l2_adapter.MockL2Adapter, mock_l2_adapter.MockL2AdapterConfig = Adapter, Config
     valkey_l2_adapter.ValkeyL2Adapter = Valkey
     fs_l2_adapter.FSL2AdapterConfig = Files
-    # What the tests ask LMCache's mock beside the interface.
+    # The tests ask LMCache's mock for these beside the interface.
     whole = native.NativeConnectorL2Adapter
     name = native._object_key_to_string
     whole.debug_has_key = lambda self, key: self._client._exists([name(key)])[0][0]

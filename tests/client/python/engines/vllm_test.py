@@ -281,6 +281,7 @@ def test_a_frozen_server_is_asked_once_in_a_while(own_server):
     [
         ("adress", "x", "'adress' is no option"),
         ("timeout", 0, "timeout: 0 must be more than 0"),
+        ("timeout", "5", "timeout: .5. must be of type float"),
         ("page_blocks", -1, "page_blocks: -1 is less than 0"),
         ("mode", "both", "mode: 'both' must be one of"),
         ("fidelity", "sparse", "cannot mask"),
@@ -336,12 +337,25 @@ class PackedLayer:
                 room[slots[block * self.tokens] // self.tokens, kind] = pairs[:, part]
 
 
-def test_blocks_of_an_unusual_layout_become_pages_and_come_back():
+class TiledLayer(PackedLayer):
+    """One whose K is packed in pairs of channels, and V in pairs of tokens, as for AMX."""
+
+    def do_kv_cache_update(self, layer, key, value, cache, slots):
+        shape = (cache.shape[0], 2, self.tokens * self.heads * self.channels)
+        room = cache.view(shape)
+        for block in range(len(slots) // self.tokens):
+            part = slice(block * self.tokens, (block + 1) * self.tokens)
+            into = room[slots[block * self.tokens] // self.tokens]
+            into[0] = key[part].unflatten(2, (-1, 2)).permute(1, 2, 0, 3).reshape(-1)
+            into[1] = value[part].unflatten(0, (-1, 2)).permute(2, 0, 3, 1).reshape(-1)
+
+
+@pytest.mark.parametrize("layer", [PackedLayer(), TiledLayer()])
+def test_blocks_of_an_unusual_layout_become_pages_and_come_back(layer):
     import torch
 
     from kvstow.vllm.blocks import Blocks
 
-    layer = PackedLayer()
     heads, tokens, channels = layer.heads, layer.tokens, layer.channels
     # Two kernel blocks make a block of the scheduler, two of those a page.
     caches = {f"layer{i}": torch.zeros(12, heads, tokens, 2 * channels) for i in range(2)}
@@ -360,6 +374,54 @@ def test_blocks_of_an_unusual_layout_become_pages_and_come_back():
     for name, cache in caches.items():
         assert torch.equal(cache[2:4], before[name][2:4])
         assert not cache[4:].any() and not cache[:2].any()
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "alike"),
+    [
+        ([(8, 2), (2, 1)], [(4, 4), (4, 1)], [[(4, 4), (2, 2), (2, 1)], [(4, 4), (2, 2), (2, 1)]]),
+        ([(1, 0), (6, 1)], [(6, 5)], [[(1, 0), (6, 1)], [(1, 0), (6, 5)]]),
+        ([(2, 3), (3, 1)], [(3, 2), (2, 1)], None),
+    ],
+)
+def test_k_and_v_are_split_alike(k, v, alike):
+    from kvstow.vllm.layout import Layout, UnknownLayout, split_alike
+
+    layouts = [Layout(at, tuple(axes)) for at, axes in enumerate((k, v))]
+    if alike is None:
+        with pytest.raises(UnknownLayout, match=r"\(2, 3\), V by \(3, 2\)"):
+            split_alike(*layouts)
+        return
+    assert [list(layout.axes) for layout in split_alike(*layouts)] == alike
+    assert [layout.offset for layout in split_alike(*layouts)] == [0, 1]
+
+
+@pytest.mark.parametrize(("isa", "dtype"), [("amx", "bfloat16"), ("vec", "float32"), ("vec16", "float16")])
+def test_pages_have_what_vllms_kernels_for_cpus_wrote(isa, dtype):
+    import torch
+    import vllm._custom_ops as ops
+    from kvstow.vllm.blocks import Blocks
+
+    if isa == "amx" and not torch.cpu._is_amx_tile_supported():
+        pytest.skip("this processor has no AMX")
+    heads, tokens, channels = 3, 128, 64
+
+    class Layer:
+        def do_kv_cache_update(self, layer, key, value, cache, slots):
+            rooms = cache.view(cache.shape[0], heads, 2 * tokens, -1).chunk(2, dim=2)
+            ops.cpu_attn_reshape_and_cache(key, value, *rooms, slots, isa, 1.0, 1.0, "auto")
+
+    layer = Layer()
+    layer.impl = layer
+    cache = torch.zeros(4, heads, tokens, 2 * channels, dtype=getattr(torch, dtype))
+    blocks = Blocks({"layer": layer}, {"layer": cache}, 4, 1, heads, channels)
+    kv = torch.randn(2, tokens, heads, channels).to(cache.dtype)
+    layer.do_kv_cache_update(layer, *kv, cache, torch.arange(2 * tokens, 3 * tokens))
+    pages = torch.zeros(1, kv.numel(), dtype=cache.dtype)
+    blocks.gather([[2]], blocks.slots(pages), [0])
+    assert torch.equal(pages.view(kv.shape), kv)
+    blocks.scatter(blocks.slots(pages), [0], [[1]])
+    assert torch.equal(cache[1], cache[2])
 
 
 def test_counters_are_metrics_of_prometheus_under_vllms_names():

@@ -263,7 +263,7 @@ def test_calls_of_the_scheduler_never_wait_for_a_frozen_server(own_server):
         for _ in range(8):
             tier.job(names, [2, 3], True)
             tier.job(keys(2, 2), [0, 1], False)
-        # Whoever waited for the server would have given up by now.
+        # A caller that waited for the server would have given up by now.
         assert not list(tier.tier.get_finished_jobs())
         assert tier.tier.lookup(names[0], asked) is LookupResult.RETRY
         results = tier.finished(16)

@@ -1,0 +1,105 @@
+// The audit log: what operators did, what was refused, and who it was.
+#include "service/access/audit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/service/access/tenants.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Takes what the process writes to standard error while it lives, and finds the audit log in it.
+class AuditLines {
+ public:
+  AuditLines() { ::testing::internal::CaptureStderr(); }
+  ~AuditLines() { (void)::testing::internal::GetCapturedStderr(); }
+  std::vector<Json> Take() {
+    std::stringstream text(::testing::internal::GetCapturedStderr());
+    ::testing::internal::CaptureStderr();
+    std::vector<Json> out;
+    for (std::string line; std::getline(text, line);) {
+      constexpr std::string_view kMark = " audit ";
+      const size_t at = line.find(kMark);
+      if (at != std::string::npos) out.push_back(Json::parse(line.substr(at + kMark.size())));
+    }
+    return out;
+  }
+};
+
+class AuditTest : public TenantsTest {
+ protected:
+  ~AuditTest() override { StopServer(); }
+  AuditLines lines_;
+};
+
+TEST_F(AuditTest, ALineIsAJsonObjectWhateverItIsAbout) {
+  Audit("a \"name\"", "kvstow.v1.Admin/Evict", "tier: \"\x01\xff\"\n",
+        absl::InvalidArgumentError("it's \\ wrong"));
+  const std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["identity"], "a \"name\"");
+  EXPECT_EQ(lines[0]["call"], "kvstow.v1.Admin/Evict");
+  EXPECT_THAT(lines[0]["arguments"].get<std::string>(), HasSubstr("tier: "));
+  EXPECT_EQ(lines[0]["result"], "INVALID_ARGUMENT");
+  EXPECT_EQ(lines[0]["message"], "it's \\ wrong");
+}
+
+TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
+  StartServer();
+  v1::EvictRequest evict;
+  evict.set_tier("host");
+  evict.set_to_bytes(1000);
+  v1::EvictResponse evicted;
+  const auto call = [&](WireClient& client) {
+    (void)client.admin().Evict(client.Context().get(), evict, &evicted);
+    return lines_.Take();
+  };
+  const std::vector<Json> done = call(As("operator"));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0]["identity"], "token:operator");
+  EXPECT_EQ(done[0]["call"], "kvstow.v1.Admin/Evict");
+  EXPECT_THAT(done[0]["arguments"].get<std::string>(), HasSubstr("to_bytes: 1000"));
+  EXPECT_EQ(done[0]["result"], "OK");
+  const std::vector<Json> refused = call(As("a.worker"));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0]["identity"], "token:a.worker");
+  EXPECT_EQ(refused[0]["result"], "PERMISSION_DENIED");
+  const std::vector<Json> stranger = call(*client_);
+  ASSERT_EQ(stranger.size(), 1u);
+  EXPECT_EQ(stranger[0]["identity"], "");
+  EXPECT_EQ(stranger[0]["result"], "UNAUTHENTICATED");
+  v1::StatusResponse status;
+  EXPECT_TRUE(As("operator").admin().Status(As("operator").Context().get(), {}, &status).ok());
+  EXPECT_EQ(lines_.Take().size(), 1u) << "reading is kept too";
+  EXPECT_TRUE(As("a.worker").OpenSpace("s", "raw").ok());
+  EXPECT_TRUE(lines_.Take().empty()) << "a worker's calls are not";
+  ASSERT_TRUE(server_->Reload().ok());
+  const std::vector<Json> reload = lines_.Take();
+  ASSERT_EQ(reload.size(), 1u);
+  EXPECT_EQ(reload[0]["call"], "Reload");
+}
+
+class AuditWithoutIdentitiesTest : public ServerTest {};
+
+TEST_F(AuditWithoutIdentitiesTest, KeepsChangesAlone) {
+  AuditLines lines;
+  StartServer();
+  v1::StatusResponse status;
+  EXPECT_TRUE(client_->admin().Status(client_->Context().get(), {}, &status).ok());
+  EXPECT_TRUE(lines.Take().empty());
+  v1::FlushResponse flushed;
+  EXPECT_TRUE(client_->admin().Flush(client_->Context().get(), {}, &flushed).ok());
+  EXPECT_EQ(lines.Take().size(), 1u);
+  StopServer();
+}
+
+}  // namespace
+}  // namespace kvstow::testing
