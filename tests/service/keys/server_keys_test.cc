@@ -58,7 +58,7 @@ TEST_F(ServerKeysTest, TheRightKeyBringsPagesBack) {
   ASSERT_TRUE(client_->OpenSpace("secret-space", "raw").ok());
   const PageIn page = PageOf("secret-key-of-a-page");
   ASSERT_EQ(client_->Put("secret-space", {page}).pages[0].status(), v1::STORED);
-  EXPECT_EQ(Metric("kvstow_data_keys "), 1);
+  EXPECT_EQ(Metric("kvstow_data_keys"), 1);
   Restart();
   EXPECT_EQ(client_->Get("secret-space", {Ask(page.key)}).pages[0].data, page.raw);
   StopServer();
@@ -70,8 +70,8 @@ TEST_F(ServerKeysTest, TheRightKeyBringsPagesBack) {
 
   SetMaster(2);  // a wrong one: life goes on
   StartServer();
-  EXPECT_EQ(Metric("kvstow_locked_data_keys "), 1);
-  EXPECT_EQ(Metric("kvstow_store_locked_records_total "), 2);
+  EXPECT_EQ(Metric("kvstow_locked_data_keys"), 1);
+  EXPECT_EQ(Metric("kvstow_store_locked_records_total"), 2);
   ASSERT_TRUE(client_->OpenSpace("other", "raw").ok());
   EXPECT_EQ(client_->Put("other", {page}).pages[0].status(), v1::STORED);
 
@@ -96,7 +96,7 @@ TEST_F(ServerKeysTest, NewKeysAndTheEndOfATenant) {
   ASSERT_EQ(client_->Put("s", {PageOf("a")}).pages[0].status(), v1::STORED);
   EXPECT_TRUE(server_->RotateKey("").ok());
   ASSERT_EQ(client_->Put("s", {PageOf("b")}).pages[0].status(), v1::STORED);
-  EXPECT_EQ(Metric("kvstow_data_keys "), 2);
+  EXPECT_EQ(Metric("kvstow_data_keys"), 2);
   std::ofstream(master_) << HexOf(std::vector<uint8_t>(32, 3)) << "\n"
                          << HexOf(std::vector<uint8_t>(32, 1)) << "\n";
   EXPECT_TRUE(server_->ReloadKeys().ok());
@@ -106,7 +106,7 @@ TEST_F(ServerKeysTest, NewKeysAndTheEndOfATenant) {
 
   EXPECT_TRUE(server_->DropTenant("").ok());
   EXPECT_EQ(server_->store().residency().Usage().pages, 0u);
-  EXPECT_EQ(Metric("kvstow_data_keys "), 0);
+  EXPECT_EQ(Metric("kvstow_data_keys"), 0);
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok()) << "a new life";
   EXPECT_EQ(Status("s", "a"), v1::MISS);
   ASSERT_EQ(client_->Put("s", {PageOf("a")}).pages[0].status(), v1::STORED);
