@@ -28,6 +28,11 @@ bool MayGive(const Tenants& tenants, TenantId tenant, const TierBytes& bytes) {
   });
 }
 
+bool HasTooManyPages(const Tenants& tenants, TenantId tenant) {
+  const uint64_t most = tenants.share(tenant).pages;
+  return most > 0 && tenants.usage(tenant).pages > most;
+}
+
 }  // namespace
 
 Rooms::Answer Rooms::PayFor(const Payment& payment, Choose choose) {
@@ -136,7 +141,7 @@ Rooms::Answer Rooms::FindForPage(PendingName& name, Choose choose) {
 
 Rooms::Answer Rooms::FindForFewerPages(TenantId tenant, Choose choose) {
   MutexLock lock(residency_.mu_);
-  if (!residency_.index_.tenants().HasTooManyPages(tenant)) {
+  if (!HasTooManyPages(residency_.index_.tenants(), tenant)) {
     return {.is = Answer::Is::kRoom, .room = {}, .page = {}};
   }
   residency_.ReapLeases();
@@ -174,7 +179,7 @@ std::vector<TenantId> Rooms::OverLimit(TierId t) {
   MutexLock lock(residency_.mu_);
   const Tenants& tenants = residency_.index_.tenants();
   for (TenantId tenant = 0; tenant < tenants.size(); ++tenant) {
-    if (tenants.IsOverLimit(tenant, t)) out.push_back(tenant);
+    if (tenants.Held(tenant, t) > tenants.LimitOf(tenant, t)) out.push_back(tenant);
   }
   return out;
 }
@@ -184,7 +189,7 @@ std::vector<TenantId> Rooms::WithTooManyPages() {
   MutexLock lock(residency_.mu_);
   const Tenants& tenants = residency_.index_.tenants();
   for (TenantId tenant = 0; tenant < tenants.size(); ++tenant) {
-    if (tenants.HasTooManyPages(tenant)) out.push_back(tenant);
+    if (HasTooManyPages(tenants, tenant)) out.push_back(tenant);
   }
   return out;
 }

@@ -11,8 +11,8 @@ namespace kvstow {
 // Small and dense: a store keeps a row for each number up to the largest. The names are the
 // service's.
 using TenantId = uint32_t;
-inline constexpr TenantId kOnlyTenant =
-    0;  // of a store whose spaces belong to nobody in particular
+// Of a store whose spaces belong to nobody in particular.
+inline constexpr TenantId kOnlyTenant = 0;
 
 // Bytes are encoded bytes, by tier; 0 = no limit, or nothing guaranteed.
 struct TenantShare {

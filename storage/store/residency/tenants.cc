@@ -92,11 +92,6 @@ bool Tenants::IsFull(TenantId tenant) const {
   return row->usage.pages + row->page_room >= row->share.pages;
 }
 
-bool Tenants::HasTooManyPages(TenantId tenant) const {
-  const Row* const row = Find(tenant);
-  return row != nullptr && row->share.pages > 0 && row->usage.pages > row->share.pages;
-}
-
 double Tenants::GuaranteeOf(const Row& row, TierId t) const {
   return scale_[Of(t)] * static_cast<double>(row.share.guarantee[Of(t)]);
 }

@@ -55,10 +55,8 @@ class Tenants {
   uint64_t Held(TenantId tenant, TierId t) const;
   // UINT64_MAX = any.
   uint64_t LimitOf(TenantId tenant, TierId t) const;
-  bool IsOverLimit(TenantId tenant, TierId t) const { return Held(tenant, t) > LimitOf(tenant, t); }
   // Returns whether the tenant may not have one page more than it has and puts.
   bool IsFull(TenantId tenant) const;
-  bool HasTooManyPages(TenantId tenant) const;
   // Returns whether others may take `bytes` from the tenant's in the tier.
   bool MayGive(TenantId tenant, TierId t, uint64_t bytes) const;
   // The part of the tier's budget that the tenant has when all want more, for its eviction policy.
