@@ -30,6 +30,7 @@
 #include "service/operators/drain.h"
 #include "service/operators/kv_operator.h"
 #include "service/operators/quota_operator.h"
+#include "service/operators/tenant_operator.h"
 #include "service/ops/address.h"
 #include "service/ops/http.h"
 #include "service/ops/listeners.h"
@@ -129,11 +130,6 @@ void SetArguments(grpc::ServerBuilder& builder, const Access& access) {
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
 }
 
-absl::Status InClear() {
-  return absl::FailedPreconditionError(
-      "the disk is in clear: start kvstowd with --master-key to encrypt it");
-}
-
 }  // namespace
 
 // Members stand in the order of construction: what is used by others comes before them.
@@ -172,6 +168,7 @@ class Server::Impl {
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
         quotas_(*store_, *tenants_, config.low_watermark),
+        tenant_op_(*store_, spaces_, keys_.get()),
         drain_(
             *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
             [this] { return Snapshot(); }) {
@@ -186,9 +183,6 @@ class Server::Impl {
   absl::Status Start();
   absl::Status Reload();
   absl::Status Stop();
-  absl::Status ReloadKeys() { return keys_ == nullptr ? absl::OkStatus() : keys_->Reload(); }
-  absl::Status RotateKey(absl::string_view tenant);
-  absl::Status DropTenant(absl::string_view tenant);
 
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
@@ -236,6 +230,7 @@ class Server::Impl {
   KvOperator op_;
   AdminOperator admin_op_;
   QuotaOperator quotas_;
+  TenantOperator tenant_op_;
   Drain drain_;
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
@@ -256,7 +251,7 @@ class Server::Impl {
   std::unique_ptr<grpc::Service> kv_cache_ =
       MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
-      MakeAdminService(gate_, {admin_op_, quotas_, drain_},
+      MakeAdminService(gate_, {admin_op_, quotas_, drain_, tenant_op_},
                        {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
   std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -464,7 +459,7 @@ absl::Status Server::Impl::Reload() {
   if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
   if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
   if (access.ok() && local_ != nullptr) local_->HangUpOnStrangers();
-  const absl::Status keys = ReloadKeys();
+  const absl::Status keys = keys_ == nullptr ? absl::OkStatus() : keys_->Reload();
   for (const absl::Status& status : {access, keys}) {
     if (status.ok()) continue;
     Log().error("{}; what was read before stays in force", std::string(status.message()));
@@ -592,23 +587,6 @@ absl::Status Server::Impl::Stop() {
   return flushed;
 }
 
-absl::Status Server::Impl::RotateKey(absl::string_view tenant) {
-  if (keys_ == nullptr) return InClear();
-  return keys_->Rotate(tenant);
-}
-
-absl::Status Server::Impl::DropTenant(absl::string_view tenant) {
-  if (keys_ == nullptr) return InClear();
-  absl::Status dropped;
-  for (const auto& space : spaces_.All()) {
-    if (space->tenant == tenant && spaces_.Forget(*space)) {
-      dropped.Update(store_->DropSpace(space->id));
-    }
-  }
-  dropped.Update(keys_->Drop(tenant));
-  return dropped;
-}
-
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Server::~Server() { (void)impl_->Stop(); }
@@ -643,9 +621,6 @@ const std::string& Server::http_address() const { return impl_->http_address(); 
 const std::string& Server::admin_address() const { return impl_->admin_address(); }
 absl::Status Server::Reload() { return impl_->Reload(); }
 absl::Status Server::Stop() { return impl_->Stop(); }
-absl::Status Server::ReloadKeys() { return impl_->ReloadKeys(); }
-absl::Status Server::RotateKey(absl::string_view tenant) { return impl_->RotateKey(tenant); }
-absl::Status Server::DropTenant(absl::string_view tenant) { return impl_->DropTenant(tenant); }
 TieredStore& Server::store() { return impl_->store(); }
 const Staging& Server::staging() const { return impl_->staging(); }
 

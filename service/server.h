@@ -52,25 +52,15 @@ class Server {
   const std::string& http_address() const;
   const std::string& admin_address() const;
 
-  // Reads the access file again. Hangs up on connections beside gRPC whose identity it does not
-  // have any more. After an error, which is logged, the old one stays in force.
+  // Reads the access file and the master keys again, as after a SIGHUP. Hangs up on connections
+  // beside gRPC whose identity is gone. What fails is logged, and what was read before of it stays
+  // in force.
   absl::Status Reload();
 
   // Sets Health to NOT_SERVING, takes no new calls, lets streams finish within the grace, and
   // writes everything that is only in memory to disk. Returns OK, or the error of the flush. The
   // destructor closes the store.
   absl::Status Stop();
-
-  // Reads the master keys again, as after a SIGHUP; OK when the disk is in clear. After a failure
-  // everything stays as it was.
-  absl::Status ReloadKeys();
-  // Encrypts what the tenant writes to disk from now on with a new data key. FAILED_PRECONDITION
-  // when the disk is in clear; the same holds for DropTenant.
-  absl::Status RotateKey(absl::string_view tenant);
-  // Deletes a tenant: drops its spaces, so that its pages are misses at once, and erases its data
-  // keys, so that whatever is left of them on the disk is noise. Returns the first error, but goes
-  // on after it.
-  absl::Status DropTenant(absl::string_view tenant);
 
   // For tests: the parts underneath.
   TieredStore& store();

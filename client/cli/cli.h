@@ -59,6 +59,7 @@ void AddPin(const Verb& app);  // and unpin
 void AddEvict(const Verb& app);
 void AddBudget(const Verb& app);
 void AddQuota(const Verb& app);
+void AddTenant(const Verb& app);  // rotate-key and drop
 void AddDrain(const Verb& app);
 void AddFlush(const Verb& app);
 void AddVerify(const Verb& app);

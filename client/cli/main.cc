@@ -21,10 +21,10 @@ int Main(int argc, char** argv) {
       "  kvstow VERB --help");
   int exit_code = kDone;
   for (const auto add :
-       {AddPing,   AddStatus, AddStats,    AddTop,    AddSpaces, AddPut,       AddGet,
-        AddReport, AddExists, AddDel,      AddDrop,   AddPin,    AddEvict,     AddBudget,
-        AddQuota,  AddDrain,  AddFlush,    AddVerify, AddDoctor, AddSummaries, AddCodec,
-        AddBench,  AddPlan,   AddSimulate, AddReplay}) {
+       {AddPing,   AddStatus, AddStats, AddTop,      AddSpaces, AddPut,    AddGet,
+        AddReport, AddExists, AddDel,   AddDrop,     AddPin,    AddEvict,  AddBudget,
+        AddQuota,  AddTenant, AddDrain, AddFlush,    AddVerify, AddDoctor, AddSummaries,
+        AddCodec,  AddBench,  AddPlan,  AddSimulate, AddReplay}) {
     add(Verb(app, exit_code));
   }
   try {

@@ -47,6 +47,8 @@ inline constexpr Right kRights[] = {
     {"/kvstow.v1.Admin/Drain", Role::kAdmin, Audited::kChange},
     {"/kvstow.v1.Admin/SetQuota", Role::kAdmin, Audited::kChange},
     {"/kvstow.v1.Admin/Tenants", Role::kAdmin, Audited::kRead},
+    {"/kvstow.v1.Admin/RotateKey", Role::kAdmin, Audited::kChange},
+    {"/kvstow.v1.Admin/DropTenant", Role::kAdmin, Audited::kChange},
 };
 
 // Returns a row of the table.

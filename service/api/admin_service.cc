@@ -107,7 +107,12 @@ class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   AdminService(Gate& gate, const AdminParts& parts, AdminLanes lanes)
-      : gate_(gate), op_(parts.op), quotas_(parts.quotas), drain_(parts.drain), lanes_(lanes) {}
+      : gate_(gate),
+        op_(parts.op),
+        quotas_(parts.quotas),
+        drain_(parts.drain),
+        tenants_(parts.tenants),
+        lanes_(lanes) {}
 
   ServerUnaryReactor* Status(CallbackServerContext* c, const v1::StatusRequest* in,
                              v1::StatusResponse* out) override {
@@ -169,12 +174,23 @@ class AdminService final : public v1::Admin::CallbackService {
     return Reply(gate_, RightOf("/kvstow.v1.Admin/Tenants"), c, *in,
                  [=, this](const CallerPtr&) { return quotas_.Tenants(*in, *out); });
   }
+  ServerUnaryReactor* RotateKey(CallbackServerContext* c, const v1::RotateKeyRequest* in,
+                                v1::RotateKeyResponse* out) override {
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/RotateKey"), c, *in,
+                     [=, this](const CallerPtr&) { return tenants_.RotateKey(*in, *out); });
+  }
+  ServerUnaryReactor* DropTenant(CallbackServerContext* c, const v1::DropTenantRequest* in,
+                                 v1::DropTenantResponse* out) override {
+    return ReplyFrom(lanes_.evict, gate_, RightOf("/kvstow.v1.Admin/DropTenant"), c, *in,
+                     [=, this](const CallerPtr&) { return tenants_.DropTenant(*in, *out); });
+  }
 
  private:
   Gate& gate_;
   AdminOperator& op_;
   QuotaOperator& quotas_;
   kvstow::Drain& drain_;
+  TenantOperator& tenants_;
   AdminLanes lanes_;
 };
 

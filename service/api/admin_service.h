@@ -11,6 +11,7 @@
 #include "service/operators/admin_operator.h"
 #include "service/operators/drain.h"
 #include "service/operators/quota_operator.h"
+#include "service/operators/tenant_operator.h"
 #include "service/ops/worker_pool.h"
 
 namespace kvstow {
@@ -27,6 +28,7 @@ struct AdminParts {
   AdminOperator& op;
   QuotaOperator& quotas;
   Drain& drain;
+  TenantOperator& tenants;
 };
 
 std::unique_ptr<grpc::Service> MakeAdminService(Gate& gate, const AdminParts& parts,

@@ -42,7 +42,7 @@ const std::map<std::string, std::vector<std::string>> kAsking = {
     {"top", {}},
     {"unpin", {"--space", "s", kCase}},
     {"verify", {}}};
-const std::vector<std::string> kOffline = {"codec", "doctor", "plan", "simulate"};
+const std::vector<std::string> kOffline = {"codec", "doctor", "plan", "simulate", "tenant"};
 
 // The verbs that --help lists below `arguments`.
 std::vector<std::string> VerbsBelow(std::vector<std::string> arguments) {

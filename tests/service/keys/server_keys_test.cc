@@ -40,6 +40,17 @@ class ServerKeysTest : public ServerTest {
   v1::PageStatus Status(const std::string& space, const std::string& key) {
     return client_->Get(space, {Ask(key)}).pages[0].reply.status();
   }
+  absl::StatusCode RotateKey() {
+    v1::RotateKeyResponse out;
+    return CodeOf(client_->admin().RotateKey(context().get(), {}, &out));
+  }
+  absl::StatusCode DropTenant() {
+    v1::DropTenantResponse out;
+    return CodeOf(client_->admin().DropTenant(context().get(), {}, &out));
+  }
+  static absl::StatusCode CodeOf(const grpc::Status& status) {
+    return static_cast<absl::StatusCode>(status.error_code());
+  }
   std::string DiskBytes() {
     std::string out;
     for (const auto& file : std::filesystem::recursive_directory_iterator(DiskPath())) {
@@ -94,17 +105,17 @@ TEST_F(ServerKeysTest, NewKeysAndTheEndOfATenant) {
   StartServer();
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok());
   ASSERT_EQ(client_->Put("s", {PageOf("a")}).pages[0].status(), v1::STORED);
-  EXPECT_TRUE(server_->RotateKey("").ok());
+  EXPECT_EQ(RotateKey(), absl::StatusCode::kOk);
   ASSERT_EQ(client_->Put("s", {PageOf("b")}).pages[0].status(), v1::STORED);
   EXPECT_EQ(Metric("kvstow_data_keys"), 2);
   std::ofstream(master_) << HexOf(std::vector<uint8_t>(32, 3)) << "\n"
                          << HexOf(std::vector<uint8_t>(32, 1)) << "\n";
-  EXPECT_TRUE(server_->ReloadKeys().ok());
+  EXPECT_TRUE(server_->Reload().ok());
   SetMaster(3);
   Restart();
   for (const char* key : {"a", "b"}) EXPECT_EQ(Status("s", key), v1::HIT) << key;
 
-  EXPECT_TRUE(server_->DropTenant("").ok());
+  EXPECT_EQ(DropTenant(), absl::StatusCode::kOk);
   EXPECT_EQ(server_->store().residency().Usage().pages, 0u);
   EXPECT_EQ(Metric("kvstow_data_keys"), 0);
   ASSERT_TRUE(client_->OpenSpace("s", "raw").ok()) << "a new life";
@@ -116,9 +127,9 @@ TEST_F(ServerKeysTest, NewKeysAndTheEndOfATenant) {
 TEST_F(ServerKeysTest, WithoutEncryptionThereAreNoKeys) {
   config_.master_key = "";
   StartServer();
-  EXPECT_TRUE(server_->ReloadKeys().ok()) << "a SIGHUP is no failure";
-  EXPECT_EQ(server_->RotateKey("").code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(server_->DropTenant("").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(server_->Reload().ok()) << "a SIGHUP is no failure";
+  EXPECT_EQ(RotateKey(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(DropTenant(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// TenantOperator: the work of Admin's RotateKey and DropTenant.
+//
+// It takes a request and gives a response and a status, without gRPC. Thread-safe. Both write the
+// file of keys, so they block.
+#ifndef KVSTOW_SERVICE_OPERATORS_TENANT_OPERATOR_H_
+#define KVSTOW_SERVICE_OPERATORS_TENANT_OPERATOR_H_
+
+#include "absl/status/status.h"
+#include "kvstow/v1/admin.pb.h"
+#include "service/keys/key_ring.h"
+#include "service/spaces/spaces.h"
+#include "storage/store/tiered_store.h"
+
+namespace kvstow {
+
+class TenantOperator {
+ public:
+  // All of them outlive it. `keys` null = the disk is in clear.
+  TenantOperator(TieredStore& store, Spaces& spaces, KeyRing* keys)
+      : store_(store), spaces_(spaces), keys_(keys) {}
+
+  absl::Status RotateKey(const v1::RotateKeyRequest& in, v1::RotateKeyResponse& out);
+  // Goes on after an error, and returns the first.
+  absl::Status DropTenant(const v1::DropTenantRequest& in, v1::DropTenantResponse& out);
+
+ private:
+  TieredStore& store_;
+  Spaces& spaces_;
+  KeyRing* const keys_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_OPERATORS_TENANT_OPERATOR_H_
