@@ -280,9 +280,9 @@ TEST_F(SealedStoreTest, RecordsThatMovedAreLeftAlone) {
   Open(0, 0, 64 << 20);
   Fill();
   Tamper([&](rocksdb::DB& db, const auto& families) {
-    const std::string one = Get(db, families[kPages], PageRecordKey(1)),
-                      two = Get(db, families[kPages], PageRecordKey(2));
-    ASSERT_TRUE(db.Put({}, families[kPages], PageRecordKey(1), two).ok());
+    const std::string one = Get(db, families[Family::kPages], PageRecordKey(1)),
+                      two = Get(db, families[Family::kPages], PageRecordKey(2));
+    ASSERT_TRUE(db.Put({}, families[Family::kPages], PageRecordKey(1), two).ok());
     // With its number made right.
     constexpr size_t kNumberAt = 16;
     std::string moved = one;
@@ -290,11 +290,12 @@ TEST_F(SealedStoreTest, RecordsThatMovedAreLeftAlone) {
     moved.resize(moved.size() - 8);
     const uint64_t digest = Xxh3(AsBytes(moved));
     moved.append(reinterpret_cast<const char*>(&digest), sizeof(digest));
-    ASSERT_TRUE(db.Put({}, families[kPages], PageRecordKey(2), moved).ok());
+    ASSERT_TRUE(db.Put({}, families[Family::kPages], PageRecordKey(2), moved).ok());
     // In clear: anybody could write that.
     PageRecord clear{.number = 3, .name = PageOf(3).name(), .tokens = 16};
     clear.facts = PageOf(4).ToStore().facts;
-    ASSERT_TRUE(db.Put({}, families[kPages], PageRecordKey(3), SerializePageRecord(clear)).ok());
+    ASSERT_TRUE(
+        db.Put({}, families[Family::kPages], PageRecordKey(3), SerializePageRecord(clear)).ok());
   });
   Reopen();
   EXPECT_EQ(ReadAll(), 3 * (kPages - 3));
