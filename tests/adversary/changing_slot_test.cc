@@ -19,10 +19,10 @@ class ChangingSlotTest : public ::testing::TestWithParam<const char*> {
  protected:
   ChangingSlotTest()
       : space_(parts_.spaces
-                   .Open({.name = GetParam(),
-                          .spec = BareServer::Spec(),
-                          .recipe = GetParam(),
-                          .fidelity = {}})
+                   .Open(Caller{}, {.name = GetParam(),
+                                    .spec = BareServer::Spec(),
+                                    .recipe = GetParam(),
+                                    .fidelity = {}})
                    .value()
                    .space) {}
 
