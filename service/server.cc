@@ -256,10 +256,11 @@ absl::Status Server::Impl::Start() {
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->residency().Counters().recovered_pages);
-  Log().info("listening grpc={} admin={} http={} direct={}", address_,
-             admin_address_.empty() ? "off" : admin_address_,
+  // Programs that start a server read the addresses here.
+  Log().info("listening grpc={} http={} direct={} admin={}", address_,
              http_address_.empty() ? "off" : http_address_,
-             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()));
+             direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()),
+             admin_address_.empty() ? "off" : admin_address_);
   return absl::OkStatus();
 }
 
