@@ -292,10 +292,11 @@ absl::Status Server::Impl::Start() {
   Log().info("ready in {} ms: {} spaces, {} pages came back",
              std::chrono::duration_cast<std::chrono::milliseconds>(took).count(),
              spaces_.All().size(), store_->residency().Counters().recovered_pages);
-  Log().info("listening grpc={} admin={} http={} direct={} tls={}", address_,
-             admin_address_.empty() ? "off" : admin_address_,
+  // Programs that start a server read the addresses here.
+  Log().info("listening grpc={} http={} direct={} admin={} tls={}", address_,
              http_address_.empty() ? "off" : http_address_,
              direct_ == nullptr ? "off" : absl::StrCat("port ", direct_->port()),
+             admin_address_.empty() ? "off" : admin_address_,
              tls_ == nullptr                 ? "off"
              : config_.tls_client_ca.empty() ? "server"
                                              : "mutual");

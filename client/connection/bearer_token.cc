@@ -57,10 +57,10 @@ absl::Status CheckToken(const ClientOptions& options) {
   if (!options.token.empty() && !options.token_file.empty()) {
     return absl::InvalidArgumentError("token: give a token or a token_file, not both");
   }
-  if (!StaysHere(options.address)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token: the connection to ", options.address,
-                     " is not encrypted, and whoever reads along would have the token"));
+  if (!StaysHere(options.address) && options.tls.ca.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token: the connection to ", options.address,
+        " is not encrypted, and whoever reads along would have the token: use TLS (tls.ca)"));
   }
   if (!options.token.empty()) return CheckText(options.token, "token");
   return ReadToken(options.token_file).status();

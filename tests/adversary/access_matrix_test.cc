@@ -34,7 +34,8 @@ const std::map<std::string, std::string> kLeastRole = {
     {"Admin/Ages", "admin"},         {"Admin/Activity", "admin"},
     {"Admin/Evict", "admin"},        {"Admin/SetBudget", "admin"},
     {"Admin/Flush", "admin"},        {"Admin/Drain", "admin"},
-    {"Admin/SetQuota", "admin"}};
+    {"Admin/SetQuota", "admin"},     {"Admin/Tenants", "admin"},
+    {"Admin/RotateKey", "admin"},    {"Admin/DropTenant", "admin"}};
 
 int RankOf(const std::string& role) { return role == "reader" ? 1 : role == "worker" ? 2 : 3; }
 
