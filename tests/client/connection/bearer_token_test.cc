@@ -65,6 +65,7 @@ TEST_F(BearerTokenTest, NeverGoesOverANetworkInTheClear) {
   for (const char* address :
        {"10.0.0.1:1", "example.org:1", "127.example.org:1", "[::2]:1", "localhost.example.org:1"}) {
     EXPECT_THAT(Error({.address = address, .token = "t"}), HasSubstr("not encrypted")) << address;
+    EXPECT_EQ(Error({.address = address, .tls = {.ca = "ca.pem"}, .token = "t"}), "") << address;
   }
 }
 
