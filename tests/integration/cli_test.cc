@@ -60,7 +60,7 @@ std::vector<std::string> VerbsBelow(std::vector<std::string> arguments) {
 TEST(Cli, TheseTestsKnowEveryVerb) {
   std::vector<std::string> known = kOffline;
   for (const auto& [verb, arguments] : kAsking) known.push_back(verb);
-  EXPECT_THAT(VerbsBelow({}), testing::UnorderedElementsAreArray(known));
+  EXPECT_THAT(VerbsBelow({}), ::testing::UnorderedElementsAreArray(known));
 }
 
 TEST(Cli, EveryVerbHasHelpWithExamples) {
@@ -71,7 +71,7 @@ TEST(Cli, EveryVerbHasHelpWithExamples) {
   }
   EXPECT_GT(all.size(), 1 + kAsking.size() + kOffline.size());
   for (auto arguments : all) {
-    SCOPED_TRACE(testing::PrintToString(arguments));
+    SCOPED_TRACE(::testing::PrintToString(arguments));
     arguments.push_back("--help");
     const Finished run = RunKvstow(arguments);
     EXPECT_EQ(run.exit_code, 0);
@@ -123,7 +123,7 @@ TEST_F(CliServer, TheDoctorLooksAtServerMachineAndDisk) {
   EXPECT_EQ(seen["wrong"], 0) << seen;
   std::set<std::string> subjects;
   for (const Json& finding : seen["findings"]) subjects.insert(finding["subject"]);
-  EXPECT_THAT(subjects, testing::IsSupersetOf({"server", "memory", "listeners", "disk speed"}));
+  EXPECT_THAT(subjects, ::testing::IsSupersetOf({"server", "memory", "listeners", "disk speed"}));
   EXPECT_THAT(Run({"doctor", "--no-disk"}).out, HasSubstr("it was not measured"));
   // A server that does not answer: its file tells what it would do.
   const std::string config = dir_.path("kvstowd.conf");

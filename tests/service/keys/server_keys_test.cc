@@ -42,11 +42,11 @@ class ServerKeysTest : public ServerTest {
   }
   absl::StatusCode RotateKey() {
     v1::RotateKeyResponse out;
-    return CodeOf(client_->admin().RotateKey(context().get(), {}, &out));
+    return CodeOf(client_->admin().RotateKey(client_->Context().get(), {}, &out));
   }
   absl::StatusCode DropTenant() {
     v1::DropTenantResponse out;
-    return CodeOf(client_->admin().DropTenant(context().get(), {}, &out));
+    return CodeOf(client_->admin().DropTenant(client_->Context().get(), {}, &out));
   }
   static absl::StatusCode CodeOf(const grpc::Status& status) {
     return static_cast<absl::StatusCode>(status.error_code());
