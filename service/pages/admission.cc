@@ -39,13 +39,13 @@ struct Admission::Place::Entry {
 
 void Admission::Place::Leave::operator()(Entry* entry) const {
   Admission& all = entry->all;
+  all.metrics_.AddStreams(entry->kind, -1);  // whoever waits for the streams to go counts them then
   {
     MutexLock lock(all.mu_);
     all.streams_.erase(entry->place);
     all.left_.NotifyAll();
     if (!entry->ending) --all.open_[static_cast<size_t>(entry->kind)];
   }
-  all.metrics_.AddStreams(entry->kind, -1);
   delete entry;
 }
 
