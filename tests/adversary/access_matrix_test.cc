@@ -308,6 +308,7 @@ class AdminListenTest : public ServerTest {};
 
 TEST_F(AdminListenTest, WithoutIdentitiesOthersMachinesDoNotReachOperatorsCalls) {
   config_.listen = "0.0.0.0:0";
+  config_.insecure = true;
   StartServer();
   WireClient near("127.0.0.1" + server_->address().substr(server_->address().rfind(':')));
   v1::StatusResponse status;
