@@ -32,7 +32,8 @@ absl::Status BulkStream::TakePlaceOf(const Space& space) {
   if (tenants == nullptr) return absl::OkStatus();
   auto stream = tenants->OpenStream(space.tenant);
   if (stream.ok()) {
-    of_tenant_ = *std::move(stream);
+    MutexLock lock(mu_);
+    if (!finished_) of_tenant_ = *std::move(stream);
   } else {
     parts_.metrics.CountRefusedCall("tenant_streams");
   }
@@ -81,6 +82,11 @@ void BulkStream::Act(BulkStream* stream, Next next) {
 }
 
 void BulkStream::FinishWith(const absl::Status& status) {
+  {
+    // The client that is told of the end may open another stream at once.
+    MutexLock lock(mu_);
+    of_tenant_ = {};
+  }
   if (!status.ok()) {
     parts_.metrics.calls().Note(kind_ == StreamKind::kPut ? "Put" : "Get", "",
                                 absl::StatusCodeToString(status.code()), {}, Clock::Real().Now());

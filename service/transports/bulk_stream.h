@@ -62,7 +62,7 @@ class BulkStream : public RawReactor, public AdmittedStream {
   const StreamKind kind_;
   std::shared_ptr<BulkStream> self_;  // until OnDone
   Admission::Place place_;
-  TenantTable::Stream of_tenant_;
+  TenantTable::Stream of_tenant_ KVSTOW_GUARDED_BY(mu_);  // until it finishes
 };
 
 }  // namespace kvstow
