@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -19,7 +20,8 @@ struct Block {
   size_t bytes = 0;
   uint8_t mark = 0;
   bool HasItsMark() const {
-    return std::all_of(memory.get(), memory.get() + bytes, [&](uint8_t b) { return b == mark; });
+    const uint8_t* const all = memory.get();
+    return bytes == 0 || (all[0] == mark && std::memcmp(all, all + 1, bytes - 1) == 0);
   }
 };
 
