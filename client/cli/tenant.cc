@@ -57,9 +57,10 @@ void AddTenant(const Verb& app) {
   AddOne(verb, "rotate-key", "A new data key for what the tenant writes from now on", RotateKey,
          "Pages that are there stay readable; nothing is written again.\n\n"
          "Examples:\n  kvstow tenant rotate-key team-a");
-  AddOne(verb, "drop", "Drop a tenant's spaces, and erase its data keys", Drop,
-         "Its pages are misses at once. What is left of them on the disk is noise without the "
-         "keys.\n\nExamples:\n  kvstow tenant drop team-a");
+  AddOne(
+      verb, "drop", "Drop a tenant's spaces, and erase its data keys", Drop,
+      "Its pages are misses at once. Their bytes that are left on the disk are noise without the "
+      "keys.\n\nExamples:\n  kvstow tenant drop team-a");
   verb.Footer("Examples:\n  kvstow tenant rotate-key team-a\n  kvstow tenant drop team-a");
 }
 

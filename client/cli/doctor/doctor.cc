@@ -2,7 +2,6 @@
 #include <fstream>
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/admin.h"
 #include "client/cli/cli.h"
@@ -23,11 +22,6 @@ struct Flags {
   bool no_disk = false;
 };
 
-bool OnThisHost(const std::string& address) {
-  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "127.") ||
-         absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:");
-}
-
 std::map<std::string, std::string> SettingsOfFile(const std::string& path) {
   std::ifstream in(path);
   return ParseSettings(std::string((std::istreambuf_iterator<char>(in)), {}));
@@ -35,8 +29,7 @@ std::map<std::string, std::string> SettingsOfFile(const std::string& path) {
 
 // The server's own settings where it answers, else those of its configuration file.
 ServerFacts AskServer(const Flags& flags) {
-  ServerFacts facts{.address = flags.server.server,
-                    .on_this_host = OnThisHost(flags.server.server)};
+  ServerFacts facts{.address = flags.server.server, .on_this_host = StaysHere(flags.server.server)};
   const auto client = Connect(flags.server);
   const auto status =
       CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());

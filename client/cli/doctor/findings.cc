@@ -20,7 +20,7 @@ using Settings = std::map<std::string, std::string>;
 
 // A server takes two files a connection, and some hundred for its tables and segments.
 constexpr uint64_t kOpenFiles = 4096;
-// What is slower than this reads pages back no faster than a small GPU computes them anew.
+// A slower disk reads pages back no faster than a small GPU computes them anew.
 constexpr double kSlowDisk = 200;
 // Beyond this share of the memory, budgets and what is beside them do not fit.
 constexpr double kMostMemory = 0.9;
@@ -33,13 +33,6 @@ std::string Setting(const Settings& settings, const std::string& name) {
 std::optional<uint64_t> SizeSetting(const Settings& settings, const std::string& name) {
   const auto size = ParseSize(absl::StrReplaceAll(Setting(settings, name), {{" ", ""}}));
   return size.ok() ? std::optional(*size) : std::nullopt;
-}
-
-// Whether a listener's address can be reached from this machine alone.
-bool StaysHere(absl::string_view address) {
-  if (absl::StartsWith(address, "unix:")) return true;
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
 }
 
 Finding FindMemory(const HostFacts& host, const Settings& settings) {
@@ -178,6 +171,12 @@ Finding FindListeners(const HostFacts& host, const Settings& settings) {
 }
 
 }  // namespace
+
+bool StaysHere(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
 
 const char* VerdictName(Verdict verdict) {
   constexpr const char* kNames[] = {"ok", "unknown", "warning", "wrong"};

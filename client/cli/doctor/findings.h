@@ -1,4 +1,4 @@
-// What is misconfigured on a server's machine: findings from facts.
+// Findings: they say what is misconfigured on a server's machine, from facts about it.
 //
 // Pure functions over values. A finding says what was looked at, how it is, and, where something
 // can be better, what to do.
@@ -49,6 +49,9 @@ std::vector<Finding> FindHost(const HostFacts& host,
 std::vector<Finding> FindDisk(const FolderFacts& folder, const std::optional<DiskSpeed>& speed,
                               const std::string& why,
                               const std::map<std::string, std::string>& settings);
+
+// Returns whether an address, HOST:PORT or unix:PATH, is reached from this machine alone.
+bool StaysHere(absl::string_view address);
 
 // Reads the settings of a configuration file: lines of `name = "value"`, with comments.
 std::map<std::string, std::string> ParseSettings(absl::string_view text);

@@ -155,7 +155,6 @@ HostFacts ReadHost(const std::string& root) {
   HostFacts facts;
   const std::string meminfo = ReadText(root + "/proc/meminfo");
   facts.memory_bytes = MeminfoBytes(meminfo, "MemTotal:");
-  facts.available_bytes = MeminfoBytes(meminfo, "MemAvailable:");
   uint64_t limit = 0;
   if (absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadText(root + "/sys/fs/cgroup/memory.max")),
                        &limit)) {

@@ -60,7 +60,6 @@ TEST(HostFacts, AreReadFromTheKernelsFiles) {
       "   1: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A\n");
   const HostFacts facts = host.Read();
   EXPECT_EQ(facts.memory_bytes, uint64_t{4} << 30);
-  EXPECT_EQ(facts.available_bytes, uint64_t{8} << 30);
   EXPECT_EQ(facts.huge_pages, "never");
   EXPECT_EQ(facts.shared_huge_pages, "advise");
   EXPECT_EQ(facts.server_processes, 1u);
