@@ -30,7 +30,7 @@ struct TlsOptions {
 struct ClientOptions {
   std::string address = "127.0.0.1:7380";  // HOST:PORT or unix:PATH
   TlsOptions tls = {};                     // for gRPC and direct connections
-  // Who this client is, for a server with identities: a bearer token, or a file with one, which is
+  // The identity of this client, where a server asks: a bearer token, or a file with one, which is
   // read again when it changes. Sent with every call, and never over a network in the clear.
   std::string token = {}, token_file = {};
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
