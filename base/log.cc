@@ -15,8 +15,9 @@ namespace {
 constexpr const char* kText = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
 constexpr const char* kJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%J"})";
 
-constexpr const char* kAuditText = "%Y-%m-%dT%H:%M:%S.%e audit %v";
-constexpr const char* kAuditJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"info","audit":%v})";
+// Of loggers whose messages are JSON objects: `%n` is their name.
+constexpr const char* kObjectText = "%Y-%m-%dT%H:%M:%S.%e %n %v";
+constexpr const char* kObjectJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","%n":%v})";
 
 std::string EscapeJson(absl::string_view text) {
   std::string out;
@@ -60,23 +61,26 @@ class JsonMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
+spdlog::logger* NewLogger(const char* name, const char* pattern) {
+  auto* l = new spdlog::logger(name, std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  l->set_pattern(pattern);
+  return l;
+}
+
 }  // namespace
 
 spdlog::logger& Log() {
-  static spdlog::logger* const logger = [] {
-    auto* l = new spdlog::logger("kvstow", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    l->set_pattern(kText);
-    return l;
-  }();
+  static spdlog::logger* const logger = NewLogger("kvstow", kText);
   return *logger;
 }
 
 spdlog::logger& AuditLog() {
-  static spdlog::logger* const logger = [] {
-    auto* l = new spdlog::logger("audit", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    l->set_pattern(kAuditText);
-    return l;
-  }();
+  static spdlog::logger* const logger = NewLogger("audit", kObjectText);
+  return *logger;
+}
+
+spdlog::logger& CallsLog() {
+  static spdlog::logger* const logger = NewLogger("call", kObjectText);
   return *logger;
 }
 
@@ -93,8 +97,11 @@ absl::Status SetUpLog(absl::string_view level, absl::string_view format) {
   formatter->add_flag<JsonMessage>('J').set_pattern(format == "json" ? kJson : kText);
   Log().set_formatter(std::move(formatter));
   Log().set_level(parsed);
-  AuditLog().set_pattern(format == "json" ? kAuditJson : kAuditText);
+  for (spdlog::logger* const l : {&AuditLog(), &CallsLog()}) {
+    l->set_pattern(format == "json" ? kObjectJson : kObjectText);
+  }
   AuditLog().set_level(parsed == spdlog::level::off ? parsed : spdlog::level::info);
+  CallsLog().set_level(parsed);
   return absl::OkStatus();
 }
 

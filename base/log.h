@@ -19,6 +19,10 @@ spdlog::logger& Log();
 // is on at every level of Log() but `off`.
 spdlog::logger& AuditLog();
 
+// The log of slow and failing calls, beside Log() on standard error. Its messages are JSON objects.
+// They are warnings.
+spdlog::logger& CallsLog();
+
 // `level` is trace, debug, info, warn, error or off; `format` is text or json (one object a line).
 // INVALID_ARGUMENT names any other value.
 absl::Status SetUpLog(absl::string_view level, absl::string_view format);

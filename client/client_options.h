@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,10 @@ struct ClientOptions {
   // The identity of this client, where a server asks: a bearer token, or a file with one, which is
   // read again when it changes. Sent with every call, and never over a network in the clear.
   std::string token = {}, token_file = {};
+  // Returns the W3C traceparent of the span that calls, or "". Runs in the thread that calls. The
+  // server's log of slow and failing calls names the trace; streams and connections of pages have
+  // none. Null = no traces.
+  std::function<std::string()> traceparent = nullptr;
   std::chrono::milliseconds timeout{10'000};  // deadline of a call, with all its attempts
   int attempts = 6;                           // in a row without progress: about 1.5 s of waits
   uint64_t chunk_bytes = 1 << 20;             // payload of one message, at most 4 MiB

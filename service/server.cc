@@ -398,6 +398,7 @@ absl::Status Server::Impl::StartGrpc() {
     builder.AddListeningPort(config_.listen, CredentialsOf(address), &port);
   }
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> notes;
+  metrics_.calls().LogFrom(config_.slow_call);
   notes.push_back(MakeCallNotes(metrics_.calls()));
   builder.experimental().SetInterceptorCreators(std::move(notes));
   builder.RegisterService(kv_cache_.get());

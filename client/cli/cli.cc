@@ -1,6 +1,8 @@
 #include "client/cli/cli.h"
 
+#include <cstdlib>
 #include <iostream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -42,6 +44,11 @@ ClientOptions OptionsOf(const ServerFlags& flags) {
   return {.address = flags.server,
           .tls = flags.tls,
           .token_file = flags.token_file,
+          .traceparent =
+              [] {
+                const char* const parent = std::getenv("TRACEPARENT");
+                return std::string(parent == nullptr ? "" : parent);
+              },
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.timeout_s * 1000)),
           .attempts = 3};
 }

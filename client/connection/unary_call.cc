@@ -7,6 +7,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/random/random.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/connection/attempts.h"
 #include "client/connection/raw_stream.h"
 
@@ -34,16 +38,39 @@ class Mailbox {
   std::optional<T> value_ KVSTOW_GUARDED_BY(mu_);
 };
 
+// Names the call in the server's logs, and its trace. Returns the name.
+std::string AddIds(const ClientOptions& options, grpc::ClientContext& context) {
+  thread_local absl::BitGen random;
+  std::string id = absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
+  context.AddMetadata("x-request-id", id);
+  if (options.traceparent == nullptr) return id;
+  const std::string parent = options.traceparent();
+  if (!parent.empty()) context.AddMetadata("traceparent", parent);
+  return id;
+}
+
+// Tells people what to look for in the server's log, where that may tell more.
+absl::Status WithId(const absl::Status& status, absl::string_view id) {
+  const bool puzzling = absl::IsDeadlineExceeded(status) || absl::IsInternal(status) ||
+                        absl::IsUnknown(status) || absl::IsDataLoss(status);
+  if (!puzzling) return status;
+  absl::Status named(status.code(), absl::StrCat(status.message(), " (request ", id, ")"));
+  status.ForEachPayload(
+      [&](absl::string_view key, const absl::Cord& value) { named.SetPayload(key, value); });
+  return named;
+}
+
 absl::Status Attempt(RpcCore& core, const std::string& method, const grpc::ByteBuffer& request,
                      Time deadline, grpc::ByteBuffer& response) {
   grpc::ClientContext context;
   context.set_deadline(WallDeadline(deadline));
   core.token.AddTo(context);
+  const std::string id = AddIds(core.options, context);
   Mailbox<absl::Status> done;
   grpc::GenericStub stub(core.channels.metadata());
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
                  [&](grpc::Status status) { done.Put(FromGrpc(status, context)); });
-  return done.Wait();
+  return WithId(done.Wait(), id);
 }
 
 // Sends `requests`, which outlive the call, and hands over what comes.

@@ -125,8 +125,8 @@ class AdminService final : public v1::Admin::CallbackService {
     const absl::StatusOr<CallerPtr> caller = gate_.Enter(*c, right);
     if (!caller.ok()) return new VerifyStream(caller.status());
     return new VerifyStream(op_, lanes_.verify, *in,
-                            [this, &right, caller = *caller, in](const absl::Status& result) {
-                              gate_.Leave(*caller, right, *in, result);
+                            [this, c, &right, caller = *caller, in](const absl::Status& result) {
+                              gate_.Leave(*c, *caller, right, *in, result);
                             });
   }
   ServerUnaryReactor* SamplePages(CallbackServerContext* c, const v1::SamplePagesRequest* in,

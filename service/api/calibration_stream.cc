@@ -19,7 +19,7 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
  public:
   CalibrationStream(Calibrations& calibrations, Gate& gate, WorkerPool& workers,
                     grpc::CallbackServerContext* context, v1::SendCalibrationResponse* out)
-      : calibrations_(calibrations), gate_(gate), workers_(workers), out_(*out) {
+      : calibrations_(calibrations), gate_(gate), workers_(workers), context_(context), out_(*out) {
     auto caller = gate.Enter(*context, kRight);
     absl::Status status = caller.status();
     if (status.ok()) caller_ = *std::move(caller);
@@ -43,7 +43,7 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
     if (!ok) {
       workers_.Submit([this] {
         const absl::Status status = Take();
-        gate_.Leave(*caller_, kRight, out_, status);
+        gate_.Leave(*context_, *caller_, kRight, out_, status);
         Finish(ToGrpc(status));
       });
     } else if (in_.data().size() > Calibrations::kMaxBlobBytes - blob_.size()) {
@@ -70,6 +70,7 @@ class CalibrationStream final : public grpc::ServerReadReactor<v1::SendCalibrati
   Gate& gate_;
   CallerPtr caller_;
   WorkerPool& workers_;
+  grpc::CallbackServerContext* const context_;
   v1::SendCalibrationResponse& out_;
   bool sending_ = false;
   v1::SendCalibrationRequest in_;

@@ -43,6 +43,9 @@ class CallNote final : public Interceptor {
       : calls_(calls), method_(method), begin_(Clock::Real().Now()) {}
 
   void Intercept(InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      ids_ = IdsIn(*methods->GetRecvInitialMetadata());
+    }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
       const void* const request = methods->GetRecvMessage();
       for (const SpaceRow& row : kSpaces) {
@@ -58,7 +61,7 @@ class CallNote final : public Interceptor {
           (code == absl::StatusCode::kNotFound || code == absl::StatusCode::kUnimplemented);
       const Time now = Clock::Real().Now();
       calls_.Note(name, space_, not_there ? "OK" : absl::StatusCodeToString(code), now - begin_,
-                  now);
+                  now, [this] { return ids_; });
     }
     methods->Proceed();
   }
@@ -68,6 +71,7 @@ class CallNote final : public Interceptor {
   const absl::string_view method_;
   const Time begin_;
   std::string space_;
+  CallIds ids_;
 };
 
 class CallNotes final : public grpc::experimental::ServerInterceptorFactoryInterface {
@@ -88,6 +92,15 @@ class CallNotes final : public grpc::experimental::ServerInterceptorFactoryInter
 };
 
 }  // namespace
+
+CallIds IdsIn(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+  const auto value = [&](const char* key) {
+    const auto it = metadata.find(key);
+    return it == metadata.end() ? absl::string_view()
+                                : absl::string_view(it->second.data(), it->second.size());
+  };
+  return ReadCallIds(value(kRequestIdKey), value(kTraceparentKey));
+}
 
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeCallNotes(
     CallLog& calls) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "service/access/audit.h"
+#include "service/api/call_notes.h"
 #include "service/api/peer_names.h"
 #include "service/transports/streams.h"
 
@@ -43,16 +44,20 @@ absl::StatusOr<CallerPtr> Gate::Enter(const grpc::CallbackServerContext& context
   if (status.ok()) status = access_.MayCall(**caller, right);
   if (status.ok()) return caller;
   if (right.audited != Audited::kNo) {
-    Audit(caller.ok() ? (*caller)->identity : "", NameOf(right), "", status);
+    Audit(caller.ok() ? (*caller)->identity : "", NameOf(right), "", status,
+          IdsIn(context.client_metadata()));
   }
   return status;
 }
 
-void Gate::Leave(const Caller& caller, const Right& right, const google::protobuf::Message& request,
+void Gate::Leave(const grpc::CallbackServerContext& context, const Caller& caller,
+                 const Right& right, const google::protobuf::Message& request,
                  const absl::Status& result) const {
   const bool kept = right.audited == Audited::kChange ||
                     (right.audited == Audited::kRead && access_.has_identities());
-  if (kept) Audit(caller.identity, NameOf(right), request.ShortDebugString(), result);
+  if (!kept) return;
+  Audit(caller.identity, NameOf(right), request.ShortDebugString(), result,
+        IdsIn(context.client_metadata()));
 }
 
 }  // namespace kvstow

@@ -35,8 +35,8 @@ class Gate {
   // Fails with FAILED_PRECONDITION without a deadline, UNAUTHENTICATED or PERMISSION_DENIED.
   absl::StatusOr<CallerPtr> Enter(const grpc::CallbackServerContext& context, const Right& right);
   // Ends a call that Enter let in.
-  void Leave(const Caller& caller, const Right& right, const google::protobuf::Message& request,
-             const absl::Status& result) const;
+  void Leave(const grpc::CallbackServerContext& context, const Caller& caller, const Right& right,
+             const google::protobuf::Message& request, const absl::Status& result) const;
 
   Access& access() { return access_; }
   Metrics& metrics() { return metrics_; }

@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "service/api/calibration_stream.h"
+#include "service/api/call_notes.h"
 #include "service/api/unary.h"
 #include "service/operators/lookup_wire.h"
 #include "service/transports/direct_server.h"
@@ -62,7 +63,8 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
     const absl::StatusOr<CallerPtr> caller = gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Lookup"));
-    const absl::Status status = caller.ok() ? AnswerLookup(**caller, *in, *out) : caller.status();
+    const absl::Status status =
+        caller.ok() ? AnswerLookup(*c, **caller, *in, *out) : caller.status();
     return new LookupCall(op_, status);
   }
   ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
@@ -110,14 +112,15 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   }
 
  private:
-  absl::Status AnswerLookup(const Caller& caller, const grpc::ByteBuffer& in,
-                            grpc::ByteBuffer& out) {
+  absl::Status AnswerLookup(const CallbackServerContext& context, const Caller& caller,
+                            const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
     grpc::Slice message;
     if (!in.DumpToSingleSlice(&message).ok()) {
       return absl::InvalidArgumentError("the message cannot be read");
     }
     KVSTOW_ASSIGN_OR_RETURN(const LookupQuery query, ReadLookupRequest(message));
-    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(caller, query));
+    const auto ids = [&] { return IdsIn(context.client_metadata()); };
+    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(caller, query, ids));
     const grpc::Slice answer = WriteLookupResponse(match);
     out = grpc::ByteBuffer(&answer, 1);
     return absl::OkStatus();

@@ -28,7 +28,7 @@ grpc::ServerUnaryReactor* Reply(Gate& gate, const Right& right,
   absl::Status status = caller.status();
   if (status.ok()) {
     status = work(*caller);
-    gate.Leave(**caller, right, request, status);
+    gate.Leave(*context, **caller, right, request, status);
   }
   reactor->Finish(ToGrpc(status));
   return reactor;
@@ -45,12 +45,12 @@ grpc::ServerUnaryReactor* ReplyFrom(WorkerPool& workers, Gate& gate, const Right
     reactor->Finish(ToGrpc(caller.status()));
     return reactor;
   }
-  workers.Submit(
-      [reactor, &gate, &right, &request, caller = *std::move(caller), work = std::move(work)] {
-        const absl::Status status = work(caller);
-        gate.Leave(*caller, right, request, status);
-        reactor->Finish(ToGrpc(status));
-      });
+  workers.Submit([reactor, context, &gate, &right, &request, caller = *std::move(caller),
+                  work = std::move(work)] {
+    const absl::Status status = work(caller);
+    gate.Leave(*context, *caller, right, request, status);
+    reactor->Finish(ToGrpc(status));
+  });
   return reactor;
 }
 

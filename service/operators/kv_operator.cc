@@ -101,12 +101,13 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
   return absl::OkStatus();
 }
 
-absl::StatusOr<PrefixMatch> KvOperator::Lookup(const Caller& caller, const LookupQuery& query) {
+absl::StatusOr<PrefixMatch> KvOperator::Lookup(const Caller& caller, const LookupQuery& query,
+                                               absl::FunctionRef<CallIds()> ids) {
   const Time begin = Clock::Real().Now();
   absl::StatusOr<PrefixMatch> match = Find(caller, query);
   const Time end = Clock::Real().Now();
   metrics_.calls().Note("Lookup", query.space, absl::StatusCodeToString(match.status().code()),
-                        end - begin, end);
+                        end - begin, end, ids);
   return match;
 }
 

@@ -34,7 +34,9 @@ class KvOperator {
 
   absl::Status OpenSpace(const Caller& caller, const v1::OpenSpaceRequest& in,
                          v1::OpenSpaceResponse& out);  // blocking
-  absl::StatusOr<PrefixMatch> Lookup(const Caller& caller, const LookupQuery& query);
+  // `ids` is called when the call was slow or failed, to log it.
+  absl::StatusOr<PrefixMatch> Lookup(const Caller& caller, const LookupQuery& query,
+                                     absl::FunctionRef<CallIds()> ids = CallLog::NoIds);
   // Updates the statistics of use that Lookup left for after its answer. The caller runs it once it
   // has sent the answer.
   void CatchUp();

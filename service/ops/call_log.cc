@@ -1,12 +1,31 @@
 #include "service/ops/call_log.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.h"
 
 namespace kvstow {
 namespace {
 
 bool Faster(const CallRow& a, const CallRow& b) { return a.slowest < b.slowest; }
 bool Earlier(const CallRow& a, const CallRow& b) { return a.last < b.last; }
+
+void Write(const CallRow& call, const CallIds& ids, uint64_t left_out) {
+  using Json = nlohmann::ordered_json;
+  Json line;
+  line["call"] = call.method;
+  if (!call.space.empty()) line["space"] = call.space;
+  line["code"] = call.code;
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(call.slowest).count();
+  line["ms"] = static_cast<double>(micros) / 1e3;
+  if (!ids.request.empty()) line["request"] = ids.request;
+  if (!ids.trace.empty()) line["trace"] = ids.trace;
+  if (!ids.span.empty()) line["span"] = ids.span;
+  if (left_out > 0) line["left_out"] = left_out;
+  CallsLog().warn("{}", line.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+}
 
 }  // namespace
 
@@ -27,9 +46,10 @@ void CallLog::Add(const CallRow& call, size_t most, bool (*weaker)(const CallRow
 }
 
 void CallLog::Note(absl::string_view method, absl::string_view space, absl::string_view code,
-                   Duration took, Time now) {
-  const bool ok = code == "OK";
-  if (ok && took <= slow_above_.load()) return;
+                   Duration took, Time now, absl::FunctionRef<CallIds()> ids) {
+  const bool ok = code == "OK", logged = !ok || took >= log_from_.load();
+  const bool slow = took > slow_above_.load();
+  if (!logged && !slow) return;
   if (!ok) ++failed_;
   const CallRow call{.method = std::string(method),
                      .space = std::string(space),
@@ -37,13 +57,29 @@ void CallLog::Note(absl::string_view method, absl::string_view space, absl::stri
                      .calls = 1,
                      .slowest = took,
                      .last = now};
+  if (uint64_t left_out = 0; logged && MayWrite(now, left_out)) Write(call, ids(), left_out);
   MutexLock lock(mu_);
-  if (ok) {
+  if (!ok) {
+    Add(call, kFailingRows, Earlier, failing_);
+  } else if (slow) {
     Add(call, kSlowRows, Faster, slow_);
     SetThreshold();
-  } else {
-    Add(call, kFailingRows, Earlier, failing_);
   }
+}
+
+bool CallLog::MayWrite(Time now, uint64_t& left_out) {
+  MutexLock lock(mu_);
+  if (now - second_ >= std::chrono::seconds(1)) {
+    second_ = now;
+    lines_ = 0;
+  }
+  if (lines_ == kLines) {
+    ++left_out_;
+    return false;
+  }
+  ++lines_;
+  left_out = std::exchange(left_out_, 0);
+  return true;
 }
 
 void CallLog::DropOld(Time now) {

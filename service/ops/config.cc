@@ -291,6 +291,8 @@ constexpr Setting kSettings[] = {
     {"scrub-bytes-per-second", "SIZE",
      "how fast what is stored is verified in the background; 0 = not at all [4MiB]",
      SetSize<&Config::scrub_bytes_per_second>, GetSize<&Config::scrub_bytes_per_second>},
+    {"slow-call", "TIME", "calls that take as long get a line in the log, as failing ones do [1s]",
+     SetTime<&Config::slow_call>, GetTime<&Config::slow_call>},
     {"log-level", "LEVEL", "trace, debug, info, warn, error or off [info]",
      SetText<&Config::log_level>, GetText<&Config::log_level>},
     {"log-format", "FORMAT", "text or json [text]", SetText<&Config::log_format>,

@@ -63,6 +63,7 @@ struct Config {
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = no background verification
+  Duration slow_call = std::chrono::seconds(1);         // gets a line in the log
   std::string log_level = "info";
   std::string log_format = "text";
   std::string config;  // the file that was read

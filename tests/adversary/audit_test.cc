@@ -4,11 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "tests/log_lines.h"
 #include "tests/service/access/tenants.h"
 
 namespace kvstow::testing {
@@ -16,28 +15,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Takes what the process writes to standard error while it lives, and finds the audit log in it.
-class AuditLines {
- public:
-  AuditLines() { ::testing::internal::CaptureStderr(); }
-  ~AuditLines() { (void)::testing::internal::GetCapturedStderr(); }
-  std::vector<Json> Take() {
-    std::stringstream text(::testing::internal::GetCapturedStderr());
-    ::testing::internal::CaptureStderr();
-    std::vector<Json> out;
-    for (std::string line; std::getline(text, line);) {
-      constexpr std::string_view kMark = " audit ";
-      const size_t at = line.find(kMark);
-      if (at != std::string::npos) out.push_back(Json::parse(line.substr(at + kMark.size())));
-    }
-    return out;
-  }
-};
-
 class AuditTest : public TenantsTest {
  protected:
   ~AuditTest() override { StopServer(); }
-  AuditLines lines_;
+  LogLines lines_{"audit"};
 };
 
 TEST_F(AuditTest, ALineIsAJsonObjectWhateverItIsAbout) {
@@ -52,6 +33,16 @@ TEST_F(AuditTest, ALineIsAJsonObjectWhateverItIsAbout) {
   EXPECT_EQ(lines[0]["message"], "it's \\ wrong");
 }
 
+TEST_F(AuditTest, ALineNamesRequestAndTrace) {
+  Audit("", "Reload", "", absl::OkStatus(), {.request = "r1", .trace = "t1", .span = "s1"});
+  Audit("", "Reload", "", absl::OkStatus());
+  const std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["request"], "r1");
+  EXPECT_EQ(lines[0]["trace"], "t1");
+  EXPECT_FALSE(lines[1].contains("request"));
+}
+
 TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   StartServer();
   v1::EvictRequest evict;
@@ -59,7 +50,9 @@ TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   evict.set_to_bytes(1000);
   v1::EvictResponse evicted;
   const auto call = [&](WireClient& client) {
-    (void)client.admin().Evict(client.Context().get(), evict, &evicted);
+    const auto context = client.Context();
+    context->AddMetadata("x-request-id", "r-1");
+    (void)client.admin().Evict(context.get(), evict, &evicted);
     return lines_.Take();
   };
   const std::vector<Json> done = call(As("operator"));
@@ -68,10 +61,12 @@ TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   EXPECT_EQ(done[0]["call"], "kvstow.v1.Admin/Evict");
   EXPECT_THAT(done[0]["arguments"].get<std::string>(), HasSubstr("to_bytes: 1000"));
   EXPECT_EQ(done[0]["result"], "OK");
+  EXPECT_EQ(done[0]["request"], "r-1");
   const std::vector<Json> refused = call(As("a.worker"));
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0]["identity"], "token:a.worker");
   EXPECT_EQ(refused[0]["result"], "PERMISSION_DENIED");
+  EXPECT_EQ(refused[0]["request"], "r-1");
   const std::vector<Json> stranger = call(*client_);
   ASSERT_EQ(stranger.size(), 1u);
   EXPECT_EQ(stranger[0]["identity"], "");
@@ -90,7 +85,7 @@ TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
 class AuditWithoutIdentitiesTest : public ServerTest {};
 
 TEST_F(AuditWithoutIdentitiesTest, KeepsChangesAlone) {
-  AuditLines lines;
+  LogLines lines("audit");
   StartServer();
   v1::StatusResponse status;
   EXPECT_TRUE(client_->admin().Status(client_->Context().get(), {}, &status).ok());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/log_lines.h"
 
 namespace kvstow {
 namespace {
@@ -88,6 +89,52 @@ TEST_F(CallLogTest, AfterAnHourACallIsForgottenAndFasterOnesAreSlowAgain) {
   EXPECT_THAT(log_.Failing(), IsEmpty());
   Note("Pin", "s", "OK", milliseconds(3));
   EXPECT_THAT(log_.Slow(), SizeIs(1));
+}
+
+class CallLinesTest : public CallLogTest {
+ protected:
+  CallLinesTest() { log_.LogFrom(std::chrono::seconds(1)); }
+  testing::LogLines lines_{"call"};
+};
+
+TEST_F(CallLinesTest, SlowAndFailingCallsGetALine) {
+  const auto ids = [] { return CallIds{.request = "r", .trace = "t", .span = "s"}; };
+  log_.Note("Pin", "a \"b\"", "OK", milliseconds(1500), clock_.Now(), ids);
+  Note("Pin", "s", "OK", milliseconds(999));
+  Note("Get", "", "UNAVAILABLE", {});
+  const auto lines = lines_.Take();
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0],
+            nlohmann::json::parse(R"({"call":"Pin","space":"a \"b\"","code":"OK",)"
+                                  R"("ms":1500.0,"request":"r","trace":"t","span":"s"})"));
+  EXPECT_EQ(lines[1], nlohmann::json::parse(R"({"call":"Get","code":"UNAVAILABLE","ms":0.0})"));
+}
+
+TEST_F(CallLinesTest, AFullTableDoesNotHideWhatIsSlow) {
+  for (size_t i = 0; i < CallLog::kSlowRows; ++i) {
+    Note("Flush", absl::StrCat(i), "OK", std::chrono::seconds(30));
+    clock_.Advance(std::chrono::seconds(1));
+  }
+  EXPECT_THAT(lines_.Take(), SizeIs(CallLog::kSlowRows));
+  Note("Pin", "s", "OK", std::chrono::seconds(2));
+  EXPECT_THAT(lines_.Take(), SizeIs(1));
+}
+
+TEST_F(CallLinesTest, AFloodLeavesTenLinesASecondAndItsNumber) {
+  for (int i = 0; i < 500; ++i) Note("Lookup", "s", "NOT_FOUND", {});
+  EXPECT_THAT(lines_.Take(), SizeIs(CallLog::kLines));
+  clock_.Advance(std::chrono::seconds(1));
+  Note("Lookup", "s", "NOT_FOUND", {});
+  const auto lines = lines_.Take();
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["left_out"], 500 - CallLog::kLines);
+  EXPECT_EQ(log_.failed(), 501u);
+}
+
+TEST_F(CallLinesTest, WithoutALimitNothingSlowIsLogged) {
+  CallLog silent;
+  silent.Note("Pin", "s", "OK", std::chrono::hours(1), clock_.Now());
+  EXPECT_THAT(lines_.Take(), IsEmpty());
 }
 
 }  // namespace

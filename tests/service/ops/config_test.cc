@@ -172,7 +172,7 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
           "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
           "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
           "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
-          "scrub-bytes-per-second", "log-level", "log-format", "config", "device"));
+          "scrub-bytes-per-second", "slow-call", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
   EXPECT_THAT(help->print, HasSubstr("kvstow, lru, slru")) << "the policies of the table";
 }
