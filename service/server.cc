@@ -492,6 +492,7 @@ StatusFacts Server::Impl::Facts() {
   (void)admin_op_.Ages({}, facts.ages);
   (void)admin_op_.Activity({}, facts.activity);
   (void)op_.Usage(Caller{}, {}, facts.usage);
+  (void)quotas_.Tenants({}, facts.tenants);
   return facts;
 }
 

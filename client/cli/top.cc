@@ -35,6 +35,7 @@ struct Seen {
   v1::UsageResponse usage;
   v1::AgesResponse ages;
   v1::ActivityResponse activity;
+  v1::TenantsResponse tenants;
 };
 
 absl::StatusOr<Seen> Ask(Client& client) {
@@ -48,6 +49,9 @@ absl::StatusOr<Seen> Ask(Client& client) {
   KVSTOW_ASSIGN_OR_RETURN(
       out.activity,
       CallServer<v1::ActivityResponse>(client, "/kvstow.v1.Admin/Activity", v1::ActivityRequest()));
+  KVSTOW_ASSIGN_OR_RETURN(
+      out.tenants,
+      CallServer<v1::TenantsResponse>(client, "/kvstow.v1.Admin/Tenants", v1::TenantsRequest()));
   return out;
 }
 
@@ -211,6 +215,23 @@ std::string Spaces(const v1::UsageResponse& usage) {
                                         rows));
 }
 
+// Nothing on a server without identities.
+std::string Tenants(const v1::TenantsResponse& tenants) {
+  std::vector<std::vector<std::string>> rows;
+  bool named = false;
+  for (const v1::TenantUsage& t : tenants.tenants()) {
+    if (rows.size() == kRows) break;
+    if (!t.tenant().empty()) named = true;
+    rows.push_back({Name(t.tenant()), absl::StrCat(t.pages()), FormatSize(t.encoded_bytes()),
+                    FormatRatio(t.raw_bytes(), t.encoded_bytes()), FormatSize(t.put_bytes()),
+                    FormatSize(t.get_bytes()), absl::StrCat(t.refused())});
+  }
+  if (!named) return "";
+  return absl::StrCat(
+      "\n",
+      FormatTable({"TENANT", "PAGES", "HELD", "RATIO", "CAME IN", "WENT OUT", "REFUSED"}, rows));
+}
+
 std::string Calls(const char* title,
                   const google::protobuf::RepeatedPtrField<v1::CallUsage>& calls) {
   std::vector<std::vector<std::string>> rows;
@@ -226,11 +247,12 @@ std::string Calls(const char* title,
 }
 
 std::string Text(const Seen& seen, const std::string& server) {
-  return absl::StrCat(
-      Head(seen, server), "\n", TiersTable(seen.usage.tiers()), LoadTable(seen.activity.load()),
-      Hours(seen.activity), seen.usage.pages() > 0 ? "\n" + AgesTable(seen.ages) : "",
-      MoreMemory(seen.usage), Spaces(seen.usage), Calls("SLOW CALLS 1H", seen.activity.slow()),
-      Calls("FAILING CALLS 1H", seen.activity.failing()));
+  return absl::StrCat(Head(seen, server), "\n", TiersTable(seen.usage.tiers()),
+                      LoadTable(seen.activity.load()), Hours(seen.activity),
+                      seen.usage.pages() > 0 ? "\n" + AgesTable(seen.ages) : "",
+                      MoreMemory(seen.usage), Spaces(seen.usage), Tenants(seen.tenants),
+                      Calls("SLOW CALLS 1H", seen.activity.slow()),
+                      Calls("FAILING CALLS 1H", seen.activity.failing()));
 }
 
 Json ToJson(const v1::WorkInterval& work) {
@@ -261,6 +283,13 @@ Json ToJson(const v1::SpaceUsage& space) {
           {"encoded_bytes", space.encoded_bytes()},
           {"lookup_keys", space.lookup_keys()},
           {"lookup_hit_keys", space.lookup_hit_keys()}};
+}
+
+Json ToJson(const v1::TenantUsage& tenant) {
+  return {{"tenant", tenant.tenant()},       {"pages", tenant.pages()},
+          {"raw_bytes", tenant.raw_bytes()}, {"encoded_bytes", tenant.encoded_bytes()},
+          {"put_bytes", tenant.put_bytes()}, {"get_bytes", tenant.get_bytes()},
+          {"refused", tenant.refused()}};
 }
 
 template <typename Rows>
@@ -298,6 +327,7 @@ Json ToJson(const Seen& seen, const std::string& server) {
           {"tiers", TiersJson(seen.usage.tiers())},
           {"ages", AgesJson(seen.ages)},
           {"spaces", ListOf(seen.usage.spaces())},
+          {"tenants", ListOf(seen.tenants.tenants())},
           {"intervals", ListOf(seen.activity.intervals())},
           {"slow", ListOf(seen.activity.slow())},
           {"failing", ListOf(seen.activity.failing())},
@@ -318,7 +348,7 @@ int Top(const Flags& flags) {
 void AddTop(const Verb& app) {
   const Verb verb = app.Add("top",
                             "What the server holds and does, refreshed in place: hit rate, "
-                            "bandwidth, tiers, ages, spaces, slow and failing calls");
+                            "bandwidth, tiers, ages, spaces, tenants, slow and failing calls");
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(verb, flags->server);
   AddOutputFlags(verb, flags->output);

@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kMinuteMs = 60'000, kHourMs = 60 * kMinuteMs;
 constexpr size_t kTopSpaces = 8;
 constexpr int kTopCalls = 10;
+constexpr int kTopTenants = 10;
 
 double Share(uint64_t part, uint64_t of) {
   return of == 0 ? 0 : static_cast<double>(part) / static_cast<double>(of);
@@ -249,6 +250,26 @@ std::string SpacesByHitsPart(const v1::UsageResponse& usage) {
       table.empty() ? Empty("Nobody has looked up a page since the start.") : table.Finish(), true);
 }
 
+// Nothing on a server without identities.
+std::string TenantsPart(const v1::TenantsResponse& tenants) {
+  HtmlTable table({{"tenant", "name"},
+                   {"pages", "n"},
+                   {"held", "n"},
+                   {"ratio", "n wide"},
+                   {"came in", "n wide"},
+                   {"went out", "n wide"},
+                   {"refused", "n"}});
+  int named = 0;
+  for (int i = 0; i < std::min(kTopTenants, tenants.tenants_size()); ++i) {
+    const v1::TenantUsage& t = tenants.tenants(i);
+    if (!t.tenant().empty()) ++named;
+    table.Add({t.tenant().empty() ? "(none)" : t.tenant(), CountText(t.pages()),
+               FormatSize(t.encoded_bytes()), RatioText(t.raw_bytes(), t.encoded_bytes()),
+               FormatSize(t.put_bytes()), FormatSize(t.get_bytes()), CountText(t.refused())});
+  }
+  return named == 0 ? "" : Part("tenants", "Top tenants by bytes", table.Finish(), true);
+}
+
 std::string SlowPart(const v1::ActivityResponse& activity) {
   HtmlTable table({{"call", "nowrap"},
                    {"space", "name"},
@@ -295,8 +316,8 @@ std::string StatusParts(const StatusFacts& facts) {
       {HeadPart(facts.status), FiguresPart(facts), TiersPart(facts.usage),
        HitRatePart(facts.activity), BandwidthPart(facts.activity), AgesPart(facts.ages),
        ReusePart(facts.usage), PagesPart(facts), SpacesByBytesPart(facts.usage),
-       SpacesByHitsPart(facts.usage), SlowPart(facts.activity), FailingPart(facts.activity),
-       DetailsPart("settings", "Settings", facts.status.config()),
+       SpacesByHitsPart(facts.usage), TenantsPart(facts.tenants), SlowPart(facts.activity),
+       FailingPart(facts.activity), DetailsPart("settings", "Settings", facts.status.config()),
        DetailsPart("libraries", "Libraries", facts.status.libraries())},
       "\n");
 }

@@ -21,6 +21,7 @@ struct StatusFacts {
   v1::UsageResponse usage;
   v1::AgesResponse ages;
   v1::ActivityResponse activity;
+  v1::TenantsResponse tenants;
 };
 
 // Returns the parts of the page: elements with an id each.

@@ -77,7 +77,7 @@ TEST_F(CallNotesTest, AClientNamesItsCallsAndTheirTrace) {
   EXPECT_FALSE(client->Call("/kvstow.v1.KvCache/Pin", "").ok());
   const auto lines = lines_.Take();
   ASSERT_EQ(lines.size(), 1u) << "to ask for a space that is not there is no failing call";
-  EXPECT_EQ(lines[0]["call"], "DropSpace");
+  EXPECT_EQ(lines[0]["call"], "Pin");
   EXPECT_EQ(lines[0]["request"].get<std::string>().size(), 16u);
   EXPECT_EQ(lines[0]["trace"], "0af7651916cd43dd8448eb211c80319c");
 }

@@ -29,6 +29,7 @@ TEST(StatusPage, TextFromOutsideIsEscapedWhereverItStands) {
   space.mutable_spec()->set_model(kAttack);
   space.set_encoded_bytes(1);
   space.set_lookup_hit_keys(1);
+  facts.tenants.add_tenants()->set_tenant(kAttack);
   for (v1::CallUsage* call : {facts.activity.add_slow(), facts.activity.add_failing()}) {
     call->set_method(kAttack);
     call->set_space(kAttack);
@@ -47,6 +48,21 @@ TEST(StatusPage, AnEmptyServerHasAPageToo) {
   EXPECT_THAT(parts, HasSubstr("No prompt has come back yet."));
   EXPECT_THAT(parts, Not(HasSubstr("nan")));
   EXPECT_THAT(parts, Not(HasSubstr("inf")));
+}
+
+TEST(StatusPage, TenantsAreThereOnceOneHasAName) {
+  StatusFacts facts;
+  facts.tenants.add_tenants()->set_encoded_bytes(5);
+  EXPECT_THAT(StatusParts(facts), Not(HasSubstr("Top tenants")));
+  v1::TenantUsage& tenant = *facts.tenants.add_tenants();
+  tenant.set_tenant("blue");
+  tenant.set_pages(1234);
+  tenant.set_refused(77);
+  const std::string parts = StatusParts(facts);
+  EXPECT_THAT(parts, HasSubstr("Top tenants"));
+  EXPECT_THAT(parts, HasSubstr(">(none)<"));
+  EXPECT_THAT(parts, HasSubstr(">blue<"));
+  EXPECT_THAT(parts, HasSubstr(">77<"));
 }
 
 TEST(StatusPage, EightSpacesWithMostAreThere) {
