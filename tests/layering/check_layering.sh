@@ -21,7 +21,7 @@ BEGIN {
   may["base/"] = "base/"
   rooms("kernels/", "page recipe entropy transform quantize calibration importance methods codec device cuda",
         "base/")
-  rooms("service/", "access keys spaces events ops pages operators transports api",
+  rooms("service/", "access keys spaces events ops remote pages operators transports api",
         "base/ kernels/ storage/ proto/")
   may["service/"] = "base/ kernels/ storage/ proto/ service/"  # what puts the server together
   records = "base/ storage/segment.h storage/record.h"
@@ -61,6 +61,7 @@ BEGIN {
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
   rule("^xxh", "^(base|service|tests/(base|service))/")
   rule("^openssl/", "^(base|service|proto/wire/tls_|tests/(base|service|proto)/)|^tests/bench/tls_")
+  rule("^hiredis/", "^(service/remote/redis_|tests/service/remote)")
   rule("^zmq\\.h", "^(service/events|tests/service/events)/")
   rule("^spdlog/", "^(base|tests/base)/")
   rule("^nanobind/", "^client/python/")
