@@ -13,6 +13,7 @@
 #include "service/access/tenants.h"
 #include "service/keys/key_ring.h"
 #include "service/ops/config.h"
+#include "service/remote/remote_store.h"
 #include "storage/store/tiered_store.h"
 
 namespace kvstow {
@@ -22,6 +23,7 @@ struct OpenedStore {
   std::unique_ptr<DeviceSharing> sharing;  // of that GPU's memory; null = none
   std::shared_ptr<KeyRing> keys;           // of what is on disk; null = in clear
   std::unique_ptr<TieredStore> store;
+  std::unique_ptr<RemoteStore> remote;  // null = none
 };
 // The observer and the tenants outlive the store. Without tenants all spaces belong to one.
 absl::StatusOr<OpenedStore> OpenStore(const Config& config,

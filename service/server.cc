@@ -49,6 +49,7 @@ namespace {
 
 constexpr char kServiceName[] = "kvstow.v1.KvCache";
 constexpr size_t kAdminThreads = 2;
+constexpr size_t kFarThreads = 8;
 constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
 
 ServerFacts ServerFactsOf(const Config& config, const Device* gpu, Time started) {
@@ -130,6 +131,14 @@ void SetArguments(grpc::ServerBuilder& builder, const Access& access) {
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
 }
 
+RemoteTier::Options RemoteOptionsOf(const Config& config) {
+  return {.prefix = config.remote_prefix,
+          .lookup_wait = config.remote_wait,
+          .ttl = config.remote_ttl,
+          .bytes_per_second = config.remote_bytes_per_second,
+          .count_levels = &CountWholeLevels};
+}
+
 }  // namespace
 
 // Members stand in the order of construction: what is used by others comes before them.
@@ -160,10 +169,15 @@ class Server::Impl {
         keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
-        reader_(*store_, calibrations_.store(), metrics_, tenants_.get()),
+        remote_(RemoteOptionsOf(config), std::move(opened.remote), *store_, spaces_,
+                [this](const PageName& name, const SharedBytes& header,
+                       std::span<const SharedBytes> bodies) {
+                  return cooler_.Cool(name, header, bodies);
+                }),
+        reader_(*store_, calibrations_.store(), metrics_, tenants_.get(), &remote_),
         reports_(*store_, attention_, metrics_),
-        writer_(*store_, reports_, metrics_, !config.disk_path.empty()),
-        op_(*store_, spaces_, reports_, metrics_),
+        writer_(*store_, reports_, metrics_, !config.disk_path.empty(), &remote_),
+        op_(*store_, spaces_, reports_, metrics_, remote_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
@@ -223,6 +237,7 @@ class Server::Impl {
   const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
   Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
+  RemoteTier remote_;
   PageReader reader_;
   AttentionReports reports_;
   PageWriter writer_;
@@ -235,13 +250,15 @@ class Server::Impl {
   const size_t threads_ = std::max(2u, std::thread::hardware_concurrency());
   WorkerPool put_workers_{"kvstow-put", threads_};
   WorkerPool get_workers_{"kvstow-get", threads_};
+  // They wait for the remote tier, and nothing else waits for them.
+  WorkerPool far_workers_{"kvstow-far", remote_.on() ? kFarThreads : 1};
   WorkerPool admin_workers_{"kvstow-admin", kAdminThreads};
   // Work that may take minutes: one at a time, and nothing else waits for it.
   WorkerPool verify_workers_{"kvstow-verify", 1};
   WorkerPool evict_workers_{"kvstow-evict", 1};
   WorkerPool drain_workers_{"kvstow-drain", 1};
-  StreamParts streams_{spaces_,    puts_,        reader_,      metrics_,
-                       admission_, put_workers_, get_workers_, options_.limits};
+  StreamParts streams_{spaces_,      puts_,        reader_,      metrics_,       admission_,
+                       put_workers_, get_workers_, far_workers_, options_.limits};
   std::optional<LocalGpu> local_gpu_;
   std::unique_ptr<LocalSessions> local_;       // null: none
   std::unique_ptr<DirectServer> direct_;       // null: none
@@ -612,6 +629,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
   auto tenants = std::make_unique<TenantTable>(*options.clock);
   tenants->SetLimits(LimitsOf(*access));
   KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer, tenants.get()));
+  if (options.open_remote != nullptr) opened.remote = options.open_remote();
   std::unique_ptr<Server> server(new Server(
       std::make_unique<Impl>(config, options, std::move(access), std::move(events),
                              std::move(tenants), std::move(opened), std::move(tls), started)));

@@ -10,6 +10,7 @@
 #ifndef KVSTOW_SERVICE_SERVER_H_
 #define KVSTOW_SERVICE_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "service/ops/config.h"
+#include "service/remote/remote_store.h"
 #include "service/transports/streams.h"
 
 namespace kvstow {
@@ -37,6 +39,8 @@ struct ServerOptions {
   // For tests: replace the GPU that shares memory with workers. Outlive the server.
   Device* gpu = nullptr;
   DeviceSharing* gpu_sharing = nullptr;
+  // For tests: makes the remote store, in place of the one that the settings name.
+  std::function<std::unique_ptr<RemoteStore>()> open_remote = nullptr;
 };
 
 class Server {

@@ -27,7 +27,8 @@ using RawMethods = K::WithRawCallbackMethod_Put<
 // A call of Lookup. Statistics wait until the answer is on its way.
 class LookupCall final : public ServerUnaryReactor {
  public:
-  LookupCall(KvOperator& op, const absl::Status& status) : op_(op) { Finish(ToGrpc(status)); }
+  explicit LookupCall(KvOperator& op) : op_(op) {}
+  void Answer(const absl::Status& status) { Finish(ToGrpc(status)); }
   void OnDone() override {
     op_.CatchUp();
     delete this;
@@ -63,9 +64,11 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
     const absl::StatusOr<CallerPtr> caller = gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Lookup"));
+    auto* const call = new LookupCall(op_);
     const absl::Status status =
-        caller.ok() ? AnswerLookup(*c, **caller, *in, *out) : caller.status();
-    return new LookupCall(op_, status);
+        caller.ok() ? StartLookup(*c, **caller, *in, *out, *call) : caller.status();
+    if (!status.ok()) call->Answer(status);
+    return call;
   }
   ServerUnaryReactor* ReportAttention(CallbackServerContext* c,
                                       const v1::ReportAttentionRequest* in,
@@ -112,17 +115,21 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   }
 
  private:
-  absl::Status AnswerLookup(const CallbackServerContext& context, const Caller& caller,
-                            const grpc::ByteBuffer& in, grpc::ByteBuffer& out) {
+  // Answers the call at once or later, unless it returns an error.
+  absl::Status StartLookup(const CallbackServerContext& context, const Caller& caller,
+                           const grpc::ByteBuffer& in, grpc::ByteBuffer& out, LookupCall& call) {
     grpc::Slice message;
     if (!in.DumpToSingleSlice(&message).ok()) {
       return absl::InvalidArgumentError("the message cannot be read");
     }
     KVSTOW_ASSIGN_OR_RETURN(const LookupQuery query, ReadLookupRequest(message));
     const auto ids = [&] { return IdsIn(context.client_metadata()); };
-    KVSTOW_ASSIGN_OR_RETURN(const PrefixMatch match, op_.Lookup(caller, query, ids));
-    const grpc::Slice answer = WriteLookupResponse(match);
-    out = grpc::ByteBuffer(&answer, 1);
+    KVSTOW_ASSIGN_OR_RETURN(PrefixMatch match, op_.Lookup(caller, query, ids));
+    op_.Extend(caller, query, std::move(match), [&out, &call](const PrefixMatch& whole) {
+      const grpc::Slice answer = WriteLookupResponse(whole);
+      out = grpc::ByteBuffer(&answer, 1);
+      call.Answer(absl::OkStatus());
+    });
     return absl::OkStatus();
   }
 

@@ -130,6 +130,23 @@ absl::StatusOr<PrefixMatch> KvOperator::Find(const Caller& caller, const LookupQ
   return match;
 }
 
+void KvOperator::Extend(const Caller& caller, const LookupQuery& query, PrefixMatch match,
+                        std::function<void(const PrefixMatch&)> done) {
+  if (!remote_.on() || match.pages.size() == query.keys.size()) return done(match);
+  const auto space = spaces_.Find(caller, query.space, query.fingerprint, SpaceUse::kRead);
+  if (!space.ok()) return done(match);  // it was just dropped
+  std::vector<std::string> rest;
+  for (size_t i = match.pages.size(); i < query.keys.size(); ++i) {
+    rest.emplace_back(query.keys[i]);
+  }
+  remote_.Extend(*space, std::move(rest),
+                 [match = std::move(match),
+                  done = std::move(done)](const std::vector<FoundPage>& more) mutable {
+                   match.pages.insert(match.pages.end(), more.begin(), more.end());
+                   done(match);
+                 });
+}
+
 void KvOperator::CatchUp() {
   store_.residency().CatchUp();
   RecordPrompts();
@@ -180,7 +197,13 @@ absl::Status KvOperator::Delete(const Caller& caller, const v1::DeleteRequest& i
                           spaces_.Find(caller, in.space(), in.fingerprint(), SpaceUse::kWrite));
   KVSTOW_RETURN_IF_ERROR(CheckKeys(in.keys()));
   for (const std::string& key : in.keys()) {
-    const absl::Status s = store_.Delete({.space = space->id, .key = key}, in.force());
+    const PageName name{.space = space->id, .key = key};
+    const auto facts = remote_.on() ? store_.residency().Find(name)
+                                    : absl::StatusOr<PageFacts>(absl::NotFoundError(""));
+    const absl::Status s = store_.Delete(name, in.force());
+    if (!absl::IsFailedPrecondition(s)) {
+      remote_.Forget(*space, key, facts.ok() ? facts->segments.size() : 0);
+    }
     if (absl::IsFailedPrecondition(s)) {
       out.add_status(v1::REFUSED);
     } else if (absl::IsNotFound(s)) {
@@ -208,7 +231,11 @@ absl::Status KvOperator::Drop(const Space& space) {
   if (!spaces_.Forget(space)) {
     return absl::NotFoundError(absl::StrCat("space '", space.name, "' was just dropped"));
   }
-  return store_.DropSpace(space.id);
+  const std::vector<PageName> pages =
+      remote_.on() ? store_.residency().Pages(space.id) : std::vector<PageName>();
+  const absl::Status dropped = store_.DropSpace(space.id);
+  for (const PageName& page : pages) remote_.Forget(space, page.key, 0);
+  return dropped;
 }
 
 size_t KvOperator::DropIdleSpaces(Duration idle, size_t most, const std::string* tenant) {

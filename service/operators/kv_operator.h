@@ -9,6 +9,7 @@
 #ifndef KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 #define KVSTOW_SERVICE_OPERATORS_KV_OPERATOR_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "service/operators/lookup_wire.h"
 #include "service/ops/metrics.h"
 #include "service/pages/attention_reports.h"
+#include "service/remote/remote_tier.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 #include "storage/trace/live_reuse.h"
@@ -29,14 +31,19 @@ namespace kvstow {
 
 class KvOperator {
  public:
-  KvOperator(TieredStore& store, Spaces& spaces, AttentionReports& reports, Metrics& metrics)
-      : store_(store), spaces_(spaces), reports_(reports), metrics_(metrics) {}
+  KvOperator(TieredStore& store, Spaces& spaces, AttentionReports& reports, Metrics& metrics,
+             RemoteTier& remote)
+      : store_(store), spaces_(spaces), reports_(reports), metrics_(metrics), remote_(remote) {}
 
   absl::Status OpenSpace(const Caller& caller, const v1::OpenSpaceRequest& in,
                          v1::OpenSpaceResponse& out);  // blocking
   // `ids` is called when the call was slow or failed, to log it.
   absl::StatusOr<PrefixMatch> Lookup(const Caller& caller, const LookupQuery& query,
                                      absl::FunctionRef<CallIds()> ids = CallLog::NoIds);
+  // Adds to a Lookup's answer the pages that follow in the remote tier, where there is one. `done`
+  // may run within the call; the query may go after the call.
+  void Extend(const Caller& caller, const LookupQuery& query, PrefixMatch match,
+              std::function<void(const PrefixMatch&)> done);
   // Updates the statistics of use that Lookup left for after its answer. The caller runs it once it
   // has sent the answer.
   void CatchUp();
@@ -72,6 +79,7 @@ class KvOperator {
   Spaces& spaces_;
   AttentionReports& reports_;
   Metrics& metrics_;
+  RemoteTier& remote_;
   LiveReuse reuse_;  // of the keys that Lookup was asked for
   Mutex recording_;  // keeps the order of recorded prompts; taken before mu_
   Mutex mu_;

@@ -64,7 +64,7 @@ uint8_t* PutNumber(uint32_t field, uint64_t value, uint8_t* out) {
 uint8_t* PutInfo(const FoundPage& page, uint8_t* out) {
   uint8_t* const begin = out;
   out = PutNumber(kPageTokens, page.tokens, out);
-  const absl::string_view tier = TierName(page.tier);
+  const absl::string_view tier = page.remote ? "remote" : TierName(page.tier);
   *out++ = static_cast<uint8_t>(Tag(kPageTier, kBytes));
   *out++ = static_cast<uint8_t>(tier.size());
   out = std::copy(tier.begin(), tier.end(), out);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
@@ -96,6 +97,20 @@ absl::Status SetPort(Config& c, const std::string& text) {
   if (text == "off") return SetText<field>(c, text);
   if (absl::StartsWith(text, "unix:")) return Refuse(text, "HOST:PORT or off");
   return SetAddress<field>(c, text);
+}
+
+absl::Status SetRemote(Config& c, const std::string& text) {
+  for (const absl::string_view one : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    if (absl::StartsWith(one, "unix:")) return Refuse(one, "HOST:PORT");
+    KVSTOW_RETURN_IF_ERROR(ParseAddress(one).status());
+  }
+  return SetText<&Config::remote>(c, text);
+}
+
+absl::Status SetRemotePrefix(Config& c, const std::string& text) {
+  const bool good = !text.empty() && text.size() <= 64 && text.find_first_of("{} ") == text.npos;
+  if (!good) return Refuse(text, "a prefix of 1 to 64 bytes without braces and blanks");
+  return SetText<&Config::remote_prefix>(c, text);
 }
 
 absl::Status SetRouter(Config& c, const std::string& text) {
@@ -246,6 +261,24 @@ constexpr Setting kSettings[] = {
      SetPort<&Config::kv_events_replay_listen>, GetText<&Config::kv_events_replay_listen>},
     {"kv-events-name", "NAME", "of this server in the topics kv@NAME@MODEL [the host's name]",
      SetEventsName, GetText<&Config::kv_events_name>},
+    {"remote", "ADDRESSES",
+     "of a Redis Cluster or a Redis that several servers share as a cold tier: HOST:PORT, or "
+     "several with commas [none]",
+     SetRemote, GetText<&Config::remote>},
+    {"remote-prefix", "TEXT", "of names there; servers with one prefix share pages [kvstow]",
+     SetRemotePrefix, GetText<&Config::remote_prefix>},
+    {"remote-user", "NAME", "to log in there as [none]", SetText<&Config::remote_user>,
+     GetText<&Config::remote_user>},
+    {"remote-password-file", "FILE", "with the password to log in there [none]",
+     SetText<&Config::remote_password_file>, GetText<&Config::remote_password_file>},
+    {"remote-tls-ca", "FILE", "talk TLS there, to servers whose certificate this CA signed [none]",
+     SetText<&Config::remote_tls_ca>, GetText<&Config::remote_tls_ca>},
+    {"remote-wait", "TIME", "of a look-up for what the remote tier has; then: what is here [20ms]",
+     SetTime<&Config::remote_wait>, GetTime<&Config::remote_wait>},
+    {"remote-ttl", "TIME", "how long a page stays there at most [24h]",
+     SetTime<&Config::remote_ttl>, GetTime<&Config::remote_ttl>},
+    {"remote-bytes-per-second", "SIZE", "how fast pages are sent there; 0 = as fast as it goes [0]",
+     SetSize<&Config::remote_bytes_per_second>, GetSize<&Config::remote_bytes_per_second>},
     {"recipe", "RECIPE",
      "codec of spaces that name none, or hot=RECIPE,cold=RECIPE; `kvstow codec list` shows all "
      "[int8]",
@@ -319,6 +352,8 @@ Examples:
       serves other machines by TLS; clients show a certificate of that CA
   kvstowd --access /etc/kvstow/access.json --admin-listen unix:/run/kvstow/admin.sock
       tenants with identities, and operators on this machine alone
+  kvstowd --remote 10.0.0.1:6379,10.0.0.2:6379
+      shares pages with other servers through a Redis Cluster
   kvstowd --kv-events-listen 0.0.0.0:5557 --kv-events-replay-listen 0.0.0.0:5558 --insecure
       tells routers which pages it holds, in the schema of vLLM's KV events, which have no TLS
   kvstowd --listen unix:/run/kvstow/kvstow.sock --gpu-bytes 4GiB --device cuda:0

@@ -46,8 +46,15 @@ struct Config {
   std::string kv_events_connect;                // HOST:PORT of a router; "" = none
   std::string kv_events_replay_listen = "off";  // HOST:PORT or off
   std::string kv_events_name;                   // default: the host's name
-  std::string recipe = "int8";                  // of spaces that name none
-  std::string calibrations;                     // folder of blobs; "" = below disk_path
+  std::string remote;                           // HOST:PORT, several with commas; "" = none
+  std::string remote_prefix = "kvstow";         // of names in the remote store
+  std::string remote_user, remote_password_file;
+  std::string remote_tls_ca;                             // "" = no TLS
+  Duration remote_wait = std::chrono::milliseconds(20);  // of a look-up
+  Duration remote_ttl = std::chrono::hours(24);
+  uint64_t remote_bytes_per_second = 0;  // out; 0 = as fast as it goes
+  std::string recipe = "int8";           // of spaces that name none
+  std::string calibrations;              // folder of blobs; "" = below disk_path
   std::string eviction_policy = "kvstow";
   Duration lease_ttl = std::chrono::seconds(10);
   uint64_t max_spaces = 1024;

@@ -344,6 +344,12 @@ void PageReader::FetchChecked(const Wanted& wanted, FetchedPage& out) {
   if (absl::IsDataLoss(s)) metrics_.CountCorrupt();
 }
 
+bool PageReader::IsFar(const Space& space, const std::string& key) const {
+  return remote_ != nullptr && remote_->on() &&
+         !store_.residency().Find({.space = space.id, .key = key}).ok() &&
+         remote_->MayFetch(space, key);
+}
+
 FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
   const Time begin = Clock::Real().Now();
   FetchedPage out;
@@ -359,6 +365,9 @@ FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
         absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
   } else {
     const bool use = lease.id == 0 && !wanted.request.again();
+    if (IsFar(wanted.space, wanted.request.key())) {
+      remote_->Fetch(wanted.space, wanted.request.key()).IgnoreError();  // then it is a miss
+    }
     if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
   }

@@ -8,7 +8,7 @@
 // the bytes: levels, exactness, error left, which tokens were kept. A page that falls short of the
 // request's limits (min_levels, max_error) is a MISS, counted, before anything is read. A page
 // whose calibration is not here cannot be decoded: it is a MISS, counted, until the calibration is
-// here again.
+// here again. A page that is not here is fetched from the remote tier first, where there is one.
 //
 // Without gRPC, so tests can run it alone. Thread-safe. Fetch takes the time of reading and
 // decoding, so it runs on a worker thread.
@@ -27,6 +27,7 @@
 #include "service/access/tenants.h"
 #include "service/ops/metrics.h"
 #include "service/pages/page_sink.h"
+#include "service/remote/remote_tier.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 
@@ -41,8 +42,15 @@ class PageReader {
  public:
   // `calibrations` are those that pages may need. All arguments outlive this.
   PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics,
-             TenantTable* tenants = nullptr)
-      : store_(store), calibrations_(calibrations), metrics_(metrics), tenants_(tenants) {}
+             TenantTable* tenants = nullptr, RemoteTier* remote = nullptr)
+      : store_(store),
+        calibrations_(calibrations),
+        metrics_(metrics),
+        tenants_(tenants),
+        remote_(remote) {}
+
+  // Returns whether a Fetch would wait for the remote tier.
+  bool IsFar(const Space& space, const std::string& key) const;
 
   // A page beyond the rate of its space's tenant is UNAVAILABLE; one that is read is paid for by
   // the bytes of its payload. `lease` 0 = none. Each page that a lease is used for renews it. With
@@ -92,6 +100,7 @@ class PageReader {
   const CalibrationStore& calibrations_;
   Metrics& metrics_;
   TenantTable* const tenants_;  // null: tenants have no limits
+  RemoteTier* const remote_;    // null: none
 };
 
 // Returns about the payload bytes of a page of the space. A raw page never has more, except for the

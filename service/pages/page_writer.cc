@@ -78,11 +78,12 @@ v1::PutResult NotCompatible(const absl::Status& why) {
 }
 
 PageWriter::PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics,
-                       bool has_disk)
+                       bool has_disk, RemoteTier* remote)
     : store_(store),
       reports_(reports),
       metrics_(metrics),
-      default_ack_(has_disk ? Ack::kProcess : Ack::kMemory) {}
+      default_ack_(has_disk ? Ack::kProcess : Ack::kMemory),
+      remote_(remote) {}
 
 Ack PageWriter::AckOf(const v1::PutPage& page) const {
   return AckFromProto(page.ack(), default_ack_).value_or(default_ack_);
@@ -259,6 +260,7 @@ v1::PutResult PageWriter::Store(const Space& space, v1::Payload payload, const v
     case PutOutcome::kStored:
       result.set_status(v1::STORED);
       reports_.TakePut(space, page, columns);
+      if (remote_ != nullptr) remote_->Offer(name);
       break;
     case PutOutcome::kAlreadyThere:
       result.set_status(v1::ALREADY_THERE);

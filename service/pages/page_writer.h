@@ -21,6 +21,7 @@
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/ops/metrics.h"
 #include "service/pages/attention_reports.h"
+#include "service/remote/remote_tier.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 
@@ -29,8 +30,9 @@ namespace kvstow {
 class PageWriter {
  public:
   // ACK_UNSPECIFIED means PROCESS on a server with a disk, and MEMORY on one without, which offers
-  // MEMORY only.
-  PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics, bool has_disk);
+  // MEMORY only. Pages that are stored are offered to `remote`; null = none.
+  PageWriter(TieredStore& store, AttentionReports& reports, Metrics& metrics, bool has_disk,
+             RemoteTier* remote = nullptr);
 
   // Checks what can be told before any payload came. INVALID_ARGUMENT names the field. `payload` is
   // the form of the stream's pages, RAW or ENCODED.
@@ -75,6 +77,7 @@ class PageWriter {
   AttentionReports& reports_;
   Metrics& metrics_;
   const Ack default_ack_;
+  RemoteTier* const remote_;
 };
 
 // A result that says no.

@@ -1,6 +1,8 @@
 #include "service/transports/direct_requests.h"
 
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,9 +85,12 @@ absl::Status DirectRequests::Lookup(const std::string& request) {
   const grpc::Slice message(request.data(), request.size(), grpc::Slice::STATIC_SLICE);
   const auto query = ReadLookupRequest(message);
   if (!query.ok()) return Refuse(query.status());
-  const auto match = parts_.op.Lookup(*caller(), *query);
+  auto match = parts_.op.Lookup(*caller(), *query);
   if (!match.ok()) return Refuse(match.status());
-  const grpc::Slice answer = WriteLookupResponse(*match);
+  const auto whole = std::make_shared<std::promise<PrefixMatch>>();
+  parts_.op.Extend(*caller(), *query, *std::move(match),
+                   [whole](const PrefixMatch& m) { whole->set_value(m); });
+  const grpc::Slice answer = WriteLookupResponse(whole->get_future().get());
   if (answer.size() > kMaxDirectMessageBytes / 2) {
     return Refuse(absl::ResourceExhaustedError("too many keys for a direct connection"));
   }

@@ -161,7 +161,9 @@ void GetStream::StartFetches() {
     ++busy_;
     const auto fetch = [this, asked](Admission::Bytes held) {
       asked->held = std::move(held);
-      parts_.get_workers.Submit([=, this] { Fetch(asked); });
+      const bool far = parts_.reader.IsFar(*space_, asked->request.key());
+      WorkerPool& workers = far ? parts_.far_workers : parts_.get_workers;
+      workers.Submit([=, this] { Fetch(asked); });
     };
     in_line_ = parts_.admission.gets().Wait(FetchBytes(*space_, asked->request), fetch, payer_);
     if (in_line_ != nullptr) waiting_ = asked.get();

@@ -54,6 +54,7 @@ struct StreamParts {
   Admission& admission;
   WorkerPool& put_workers;
   WorkerPool& get_workers;
+  WorkerPool& far_workers;  // they wait for the remote tier
   StreamLimits limits;
   // Set before the first call; null = there are none.
   LocalSessions* local = nullptr;

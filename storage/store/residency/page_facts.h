@@ -27,6 +27,8 @@ struct PageFacts {
   Digest128 raw_digest;
   uint32_t tokens = 0;
   uint64_t first_position = 0;
+  uint64_t raw_bytes = 0;              // 4 GiB stand for more
+  bool whole = false, hot = false;     // see PageToStore
   std::vector<SegmentFacts> segments;  // those present, a leading part
   std::vector<TierId> tiers;           // hottest tier of each
   Ack ack = Ack::kMemory;              // what all of these segments survive, at least
@@ -39,8 +41,9 @@ struct FoundPage {
   uint64_t stored_bytes = 0;  // of the segments present
   uint32_t tokens = 0;
   uint16_t segments = 0;
-  uint8_t levels = 0;  // whole levels, by TieredStoreOptions::count_levels
-  TierId tier{};       // the hottest tier that holds the base
+  uint8_t levels = 0;   // whole levels, by TieredStoreOptions::count_levels
+  TierId tier{};        // the hottest tier that holds the base
+  bool remote = false;  // another server sent it, and no tier here has it
 };
 
 // The result of Lookup.

@@ -388,7 +388,10 @@ PageFacts Residency::FactsOf(const PageEntry& page) const {
                   .header = SharedBytes::CopyOf(page.header()),
                   .raw_digest = page.raw_digest,
                   .tokens = page.tokens,
-                  .first_position = page.first_position};
+                  .first_position = page.first_position,
+                  .raw_bytes = page.raw_bytes,
+                  .whole = page.whole,
+                  .hot = page.hot};
   for (const PageEntry::Segment& segment : page.segments()) {
     facts.segments.push_back(segment.facts);
     facts.tiers.push_back(segment.tiers.Hottest());

@@ -169,10 +169,12 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
           "tls-client-ca", "insecure", "gpu-bytes", "host-bytes", "disk-path", "kv-events-listen",
           "kv-events-connect", "kv-events-replay-listen", "kv-events-name", "disk-bytes",
           "master-key", "host-bits", "disk-bits", "local-socket", "local-bytes", "local-gpu-bytes",
-          "recipe", "calibrations", "eviction-policy", "lease-ttl", "index-bytes", "max-leases",
-          "max-leased-pages", "get-bytes", "put-bytes", "max-streams", "stream-idle",
-          "idle-timeout", "max-spaces", "private-space-idle", "high-watermark", "low-watermark",
-          "scrub-bytes-per-second", "slow-call", "log-level", "log-format", "config", "device"));
+          "remote", "remote-prefix", "remote-user", "remote-password-file", "remote-tls-ca",
+          "remote-wait", "remote-ttl", "remote-bytes-per-second", "recipe", "calibrations",
+          "eviction-policy", "lease-ttl", "index-bytes", "max-leases", "max-leased-pages",
+          "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout", "max-spaces",
+          "private-space-idle", "high-watermark", "low-watermark", "scrub-bytes-per-second",
+          "slow-call", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
   EXPECT_THAT(help->print, HasSubstr("kvstow, lru, slru")) << "the policies of the table";
 }

@@ -1,0 +1,157 @@
+#include "service/remote/remote_fetches.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvstow {
+
+// One page on its way. The maker owns it until it asks; then the store's thread, and a worker.
+struct RemoteFetches::Flight {
+  const SpacePtr space;
+  const std::string key;
+  const RemoteTag tag;
+  const Time deadline;
+  RemoteRecord record = nullptr;
+  uint64_t bytes = 0;  // counted in ahead_
+  bool landed = false;
+  absl::Status status = absl::OkStatus();
+};
+
+namespace {
+
+absl::Status NotThere() { return absl::NotFoundError("the page is not stored"); }
+
+uint64_t BytesOf(const PageRecord& record) {
+  uint64_t bytes = record.header.size();
+  for (const SegmentFacts& facts : record.facts) bytes += facts.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+RemoteFetches::~RemoteFetches() {
+  MutexLock lock(mu_);
+  while (!flights_.empty()) landed_.Wait(mu_);
+}
+
+RemoteFetches::FlightPtr RemoteFetches::Join(const SpacePtr& space, const std::string& key,
+                                             const RemoteTag& tag, bool& is_new) {
+  MutexLock lock(mu_);
+  FlightPtr& flight = flights_[tag];
+  is_new = flight == nullptr;
+  if (is_new)
+    flight = std::make_shared<Flight>(Flight{space, key, tag, clock_.Now() + options_.wait});
+  return flight;
+}
+
+void RemoteFetches::Ahead(const SpacePtr& space, const std::string& key, const RemoteTag& tag,
+                          const RemoteRecord& record) {
+  {
+    MutexLock lock(mu_);
+    if (ahead_ + BytesOf(*record) > options_.ahead_bytes) return;
+  }
+  bool is_new = false;
+  const FlightPtr flight = Join(space, key, tag, is_new);
+  if (is_new) AskForSegments(flight, record);
+}
+
+absl::Status RemoteFetches::Fetch(const SpacePtr& space, const std::string& key,
+                                  const RemoteTag& tag) {
+  const std::optional<RemoteRecord> known = records_.Known(tag);
+  if (known.has_value() && *known == nullptr) return NotThere();
+  bool is_new = false;
+  const FlightPtr flight = Join(space, key, tag, is_new);
+  if (is_new) {
+    known.has_value() ? AskForSegments(flight, *known) : FindRecord(flight);
+  }
+  MutexLock lock(mu_);
+  while (!flight->landed) landed_.Wait(mu_);
+  return flight->status;
+}
+
+void RemoteFetches::FindRecord(const FlightPtr& flight) {
+  records_.Find({{flight->key, flight->tag}}, flight->deadline,
+                [this, flight](const std::vector<RemoteRecord>& found) {
+                  if (found.empty()) return Land(flight, NotThere());
+                  AskForSegments(flight, found[0]);
+                });
+}
+
+void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record) {
+  flight->record = std::move(record);
+  {
+    MutexLock lock(mu_);
+    ahead_ += flight->bytes = BytesOf(*flight->record);
+  }
+  std::vector<std::string> names;
+  for (size_t i = 0; i < flight->record->facts.size(); ++i) {
+    names.push_back(SegmentName(options_.prefix, flight->tag, i));
+  }
+  remote_.Get(std::move(names), flight->deadline,
+              [this, flight](std::vector<absl::StatusOr<SharedBytes>> values) {
+                auto shared = std::make_shared<decltype(values)>(std::move(values));
+                workers_.Submit([=, this] { Enter(flight, std::move(*shared)); });
+              });
+}
+
+void RemoteFetches::Enter(const FlightPtr& flight,
+                          std::vector<absl::StatusOr<SharedBytes>> values) {
+  const absl::Status status = Put(*flight, std::move(values));
+  // What was believed of the page is out of date.
+  if (!status.ok()) records_.Learn(flight->tag, nullptr);
+  // Two servers sent the page at once, and differently: somebody sends it again.
+  if (absl::IsAborted(status)) {
+    remote_.Erase({RecordName(options_.prefix, flight->tag)}, flight->deadline,
+                  [](const std::vector<absl::Status>&) {});
+  }
+  Land(flight, status);
+}
+
+absl::Status RemoteFetches::Put(const Flight& flight,
+                                std::vector<absl::StatusOr<SharedBytes>> values) {
+  const PageRecord& record = *flight.record;
+  PageToStore page;
+  absl::Status missing;
+  for (size_t i = 0; i < values.size() && missing.ok(); ++i) {
+    auto body = std::move(values[i]);
+    if (body.ok()) body = ParseSegmentValue(flight.tag, i, record.facts[i], *body);
+    if (absl::IsDataLoss(body.status())) {
+      ++counters_.damaged_values;
+      remote_.Erase({SegmentName(options_.prefix, flight.tag, i)}, flight.deadline,
+                    [](const std::vector<absl::Status>&) {});
+    }
+    missing = body.status();
+    if (!body.ok()) break;
+    // In memory of its own: the frame would stay with it.
+    page.bodies.push_back(SharedBytes::CopyOf(body->span()));
+    page.facts.push_back(record.facts[i]);
+    counters_.fetched_bytes += body->size();
+  }
+  if (page.bodies.empty() || (record.whole && !missing.ok())) {
+    return absl::IsNotFound(missing) || absl::IsDataLoss(missing) ? NotThere() : missing;
+  }
+  page.name = {.space = flight.space->id, .key = flight.key};
+  page.header = record.header;
+  page.raw_digest = record.raw_digest;
+  page.raw_bytes = record.raw_bytes;
+  page.first_position = record.first_position;
+  page.tokens = record.tokens;
+  page.whole = record.whole;
+  const absl::Status stored = store_.Put(std::move(page)).status();
+  if (!stored.ok()) return stored;
+  ++counters_.fetched_pages;
+  if (!missing.ok()) ++counters_.coarser_pages;
+  return absl::OkStatus();
+}
+
+void RemoteFetches::Land(const FlightPtr& flight, const absl::Status& status) {
+  MutexLock lock(mu_);
+  flight->landed = true;
+  flight->status = status;
+  ahead_ -= flight->bytes;
+  flights_.erase(flight->tag);
+  landed_.NotifyAll();
+}
+
+}  // namespace kvstow

@@ -1,0 +1,84 @@
+#include "service/remote/remote_records.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvstow {
+
+std::optional<RemoteRecord> RemoteRecords::Known(const RemoteTag& tag) {
+  const Time now = clock_.Now();
+  MutexLock lock(mu_);
+  const auto it = beliefs_.find(tag);
+  if (it == beliefs_.end() || it->second.until <= now) return std::nullopt;
+  return it->second.record;
+}
+
+void RemoteRecords::Learn(const RemoteTag& tag, RemoteRecord record) {
+  const Time now = clock_.Now();
+  const Time until = now + (record == nullptr ? kMissedFor : kFoundFor);
+  MutexLock lock(mu_);
+  if (beliefs_.size() >= kMost && !beliefs_.contains(tag)) {
+    absl::erase_if(beliefs_, [&](const auto& b) { return b.second.until <= now; });
+    if (beliefs_.size() >= kMost) beliefs_.erase(beliefs_.begin());  // by no order
+  }
+  beliefs_[tag] = {std::move(record), until};
+}
+
+// Returns nothing when nobody can say whether there is a record.
+std::optional<RemoteRecord> RemoteRecords::Read(const Page& page,
+                                                absl::StatusOr<SharedBytes> value) {
+  if (absl::IsNotFound(value.status())) {
+    Learn(page.tag, nullptr);
+    return RemoteRecord();
+  }
+  if (!value.ok()) return std::nullopt;
+  absl::StatusOr<PageRecord> record = ParseRecordValue(page.tag, page.key, *value);
+  if (record.ok()) {
+    auto shared = std::make_shared<const PageRecord>(*std::move(record));
+    Learn(page.tag, shared);
+    return shared;
+  }
+  // A record of a later version is somebody else's to read.
+  if (absl::IsDataLoss(record.status())) {
+    ++counters_.damaged_values;
+    remote_.Erase({RecordName(prefix_, page.tag)}, clock_.Now() + std::chrono::seconds(1),
+                  [](const std::vector<absl::Status>&) {});
+  }
+  Learn(page.tag, nullptr);
+  return RemoteRecord();
+}
+
+void RemoteRecords::Find(std::vector<Page> pages, Time deadline,
+                         std::function<void(std::vector<RemoteRecord>)> done) {
+  std::vector<RemoteRecord> records;
+  std::vector<Page> unknown;   // to be asked for
+  std::vector<size_t> places;  // of them in `records`
+  std::vector<std::string> names;
+  for (Page& page : pages) {
+    std::optional<RemoteRecord> known = Known(page.tag);
+    if (known.has_value() && *known == nullptr) break;
+    if (!known.has_value()) {
+      places.push_back(records.size());
+      names.push_back(RecordName(prefix_, page.tag));
+      unknown.push_back(std::move(page));
+    }
+    records.push_back(known.value_or(nullptr));
+  }
+  if (names.empty()) return done(std::move(records));
+  remote_.Get(
+      std::move(names), deadline,
+      [this, records = std::move(records), unknown = std::move(unknown), places = std::move(places),
+       done = std::move(done)](std::vector<absl::StatusOr<SharedBytes>> values) mutable {
+        bool late = false;
+        for (size_t i = 0; i < unknown.size(); ++i) {
+          auto record = Read(unknown[i], std::move(values[i]));
+          late = late || !record.has_value();
+          records[places[i]] = std::move(record).value_or(nullptr);
+        }
+        if (late) ++counters_.late_lookups;
+        records.erase(std::ranges::find(records, nullptr), records.end());
+        done(std::move(records));
+      });
+}
+
+}  // namespace kvstow

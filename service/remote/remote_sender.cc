@@ -1,0 +1,219 @@
+#include "service/remote/remote_sender.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace kvstow {
+namespace {
+
+constexpr size_t kBatch = 32;  // pages of one question
+
+// Waits for the answer of one call.
+class Answers {
+ public:
+  RemoteStore::Done Take() {
+    return [this](std::vector<absl::Status> answers) {
+      MutexLock lock(mu_);
+      answers_ = std::move(answers);
+      there_ = true;
+      came_.NotifyAll();
+    };
+  }
+  std::vector<absl::Status> Wait() {
+    MutexLock lock(mu_);
+    while (!there_) came_.Wait(mu_);
+    return std::move(answers_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar came_;
+  bool there_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::vector<absl::Status> answers_ KVSTOW_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+RemoteSender::RemoteSender(Options options, RemoteStore& remote, RemoteRecords& records,
+                           TieredStore& store, const Spaces& spaces, MakeColdForm cold,
+                           RemoteCounters& counters)
+    : options_(std::move(options)),
+      remote_(remote),
+      records_(records),
+      store_(store),
+      spaces_(spaces),
+      cold_(std::move(cold)),
+      counters_(counters) {
+  if (remote_.holds_values()) thread_ = std::thread([this] { Loop(); });
+}
+
+RemoteSender::~RemoteSender() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void RemoteSender::Offer(PageName name) {
+  if (!remote_.holds_values()) return;
+  const auto space = spaces_.Find(name.space);
+  if (space == nullptr || space->promise.is_private) return;
+  MutexLock lock(mu_);
+  if (queue_.size() >= options_.most_queued) {
+    ++counters_.unsent_pages;
+    return;
+  }
+  queue_.push_back(std::move(name));
+  changed_.NotifyAll();
+}
+
+void RemoteSender::Flush() {
+  MutexLock lock(mu_);
+  while (!stop_ && (!queue_.empty() || sending_)) changed_.Wait(mu_);
+}
+
+uint64_t RemoteSender::queued() const {
+  MutexLock lock(mu_);
+  return queue_.size();
+}
+
+void RemoteSender::Loop() {
+  for (;;) {
+    std::vector<PageName> batch = NextBatch();
+    if (batch.empty()) return;
+    Send(std::move(batch));
+    MutexLock lock(mu_);
+    sending_ = false;
+    changed_.NotifyAll();
+  }
+}
+
+// Returns nothing at the end.
+std::vector<PageName> RemoteSender::NextBatch() {
+  std::vector<PageName> batch;
+  MutexLock lock(mu_);
+  while (!stop_ && queue_.empty()) changed_.Wait(mu_);
+  if (stop_) return batch;
+  while (!queue_.empty() && batch.size() < kBatch) {
+    batch.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  sending_ = true;
+  return batch;
+}
+
+// Asks for all of them at once.
+std::vector<PageName> RemoteSender::NotThereYet(std::vector<PageName> batch) {
+  std::vector<PageName> asked;
+  std::vector<std::string> names;
+  for (PageName& name : batch) {
+    const auto space = spaces_.Find(name.space);
+    if (space == nullptr) continue;
+    names.push_back(RecordName(options_.prefix, TagOf(*space, name.key)));
+    asked.push_back(std::move(name));
+  }
+  if (asked.empty()) return asked;
+  Answers answers;
+  remote_.Exists(std::move(names), Clock::Real().Now() + options_.wait, answers.Take());
+  const std::vector<absl::Status> there = answers.Wait();
+  std::vector<PageName> out;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if (there[i].ok()) {
+      ++counters_.already_there;
+    } else if (absl::IsNotFound(there[i])) {
+      out.push_back(std::move(asked[i]));
+    } else {
+      ++counters_.unsent_pages;
+    }
+  }
+  return out;
+}
+
+// Returns nothing when the page is gone.
+std::optional<RemoteSender::Outgoing> RemoteSender::Load(const PageName& name) {
+  const auto space = spaces_.Find(name.space);
+  const auto facts = store_.residency().Find(name);
+  if (space == nullptr || !facts.ok()) return std::nullopt;
+  std::vector<uint16_t> indices(facts->segments.size());
+  std::iota(indices.begin(), indices.end(), uint16_t{0});
+  Outgoing out{.tag = TagOf(*space, name.key)};
+  for (auto& body : store_.Read(name, facts->number, indices)) {
+    if (!body.ok()) break;
+    out.bodies.push_back(*std::move(body));
+  }
+  const bool cut = out.bodies.size() < facts->segments.size();
+  if (out.bodies.empty() || (facts->whole && cut)) return std::nullopt;
+  out.record = {.name = name,
+                .header = facts->header,
+                .raw_digest = facts->raw_digest,
+                .raw_bytes = facts->raw_bytes,
+                .first_position = facts->first_position,
+                .tokens = facts->tokens,
+                .whole = facts->whole,
+                .facts = facts->segments};
+  out.record.facts.resize(out.bodies.size());
+  if (!facts->hot) return out;
+  if (std::optional<ColdForm> cold = cold_(name, out.record.header, out.bodies)) {
+    out.record.header = cold->header;
+    out.record.whole = cold->whole;
+    out.record.facts = std::move(cold->facts);
+    out.bodies = std::move(cold->bodies);
+  }
+  return out;
+}
+
+absl::Status RemoteSender::Write(std::vector<RemoteValue> values) {
+  Answers answers;
+  remote_.Put(std::move(values), options_.ttl, Clock::Real().Now() + options_.wait, answers.Take());
+  absl::Status all;
+  for (const absl::Status& one : answers.Wait()) all.Update(one);
+  return all;
+}
+
+// Waits until so many bytes may have gone.
+void RemoteSender::Pace(uint64_t bytes) {
+  if (options_.bytes_per_second == 0) return;
+  const Time until =
+      Clock::Real().Now() +
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+          static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second)));
+  MutexLock lock(mu_);
+  for (Time now; !stop_ && (now = Clock::Real().Now()) < until;) changed_.WaitFor(mu_, until - now);
+}
+
+void RemoteSender::Send(std::vector<PageName> batch) {
+  for (const PageName& name : NotThereYet(std::move(batch))) {
+    {
+      MutexLock lock(mu_);
+      if (stop_) return;
+    }
+    std::optional<Outgoing> page = Load(name);
+    if (!page.has_value()) continue;
+    std::vector<RemoteValue> values;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < page->bodies.size(); ++i) {
+      bytes += page->bodies[i].size();
+      values.push_back({SegmentName(options_.prefix, page->tag, i),
+                        SegmentValue(page->tag, i, page->record.facts[i], page->bodies[i])});
+    }
+    absl::Status sent = Write(std::move(values));
+    std::vector<RemoteValue> record;
+    record.push_back(
+        {RecordName(options_.prefix, page->tag), RecordValue(page->tag, page->record)});
+    if (sent.ok()) sent = Write(std::move(record));
+    if (!sent.ok()) {
+      ++counters_.unsent_pages;
+      continue;
+    }
+    ++counters_.sent_pages;
+    counters_.sent_bytes += bytes;
+    Pace(bytes);
+  }
+}
+
+}  // namespace kvstow
