@@ -203,6 +203,7 @@ class Server::Impl {
   const std::string& admin_address() const { return admin_address_; }
   TieredStore& store() { return *store_; }
   const Staging& staging() const { return staging_; }
+  RemoteTier& remote() { return remote_; }
 
  private:
   absl::Status StartLocal();
@@ -643,6 +644,7 @@ const std::string& Server::admin_address() const { return impl_->admin_address()
 absl::Status Server::Reload() { return impl_->Reload(); }
 absl::Status Server::Stop() { return impl_->Stop(); }
 TieredStore& Server::store() { return impl_->store(); }
+RemoteTier& Server::remote() { return impl_->remote(); }
 const Staging& Server::staging() const { return impl_->staging(); }
 
 std::string Version() { return KVSTOW_VERSION; }

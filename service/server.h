@@ -43,6 +43,8 @@ struct ServerOptions {
   std::function<std::unique_ptr<RemoteStore>()> open_remote = nullptr;
 };
 
+class RemoteTier;
+
 class Server {
  public:
   // Errors name the setting or the folder and say what to do.
@@ -69,6 +71,7 @@ class Server {
   // For tests: the parts underneath.
   TieredStore& store();
   const Staging& staging() const;
+  RemoteTier& remote();
 
  private:
   class Impl;

@@ -97,7 +97,7 @@ std::string SegmentName(absl::string_view prefix, const RemoteTag& tag, size_t i
 }
 
 std::vector<SharedBytes> RecordValue(const RemoteTag& tag, PageRecord record) {
-  record.number = 0;
+  record.number = 1;  // every server gives its own
   record.name.space = 0;
   record.parent.reset();
   SharedBytes body = SharedBytes::Take(SerializePageRecord(record));
