@@ -47,8 +47,8 @@ void WriteHead(size_t inner_bytes, uint8_t* out) {
 // HKDF-Expand-Label of RFC 8446, section 7.1, without a context, for at most one digest.
 void Derive(const EVP_MD* hash, std::span<const uint8_t> secret, absl::string_view label,
             std::span<uint8_t> out) {
-  std::array<uint8_t, 32> info;
-  std::array<uint8_t, EVP_MAX_MD_SIZE> digest;
+  std::array<uint8_t, 32> info = {};
+  std::array<uint8_t, EVP_MAX_MD_SIZE> digest = {};
   uint8_t* at = info.data();
   *at++ = 0;
   *at++ = static_cast<uint8_t>(out.size());
@@ -128,7 +128,7 @@ class TlsRecords::Direction {
 
  private:
   void UseSecret() {
-    std::array<uint8_t, EVP_MAX_KEY_LENGTH> key;
+    std::array<uint8_t, EVP_MAX_KEY_LENGTH> key = {};
     const auto used =
         std::span(key).first(static_cast<size_t>(EVP_CIPHER_CTX_get_key_length(context_)));
     Derive(hash_, secret_, "key", used);
@@ -177,7 +177,7 @@ class TlsRecords::Direction {
   const EVP_MD* const hash_;
   std::vector<uint8_t> secret_;
   EVP_CIPHER_CTX* const context_;
-  std::array<uint8_t, 12> iv_;
+  std::array<uint8_t, 12> iv_ = {};
   uint64_t records_ = 0;  // of this key
 };
 

@@ -83,7 +83,7 @@ struct TlsSession::Wire {
     return buffer.get() + gathered;
   }
 
-  std::span<uint8_t> unread() { return {came.get() + first, last - first}; }
+  std::span<uint8_t> unread() const { return {came.get() + first, last - first}; }
   // Receives more behind what is unread, which moves to the front. Returns false when there is
   // nothing at the moment, or ever: `error` says why, and 0 is the end.
   bool Receive() {

@@ -27,7 +27,6 @@ namespace kvstow::testing {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 using Bytes = std::vector<uint8_t>;
 using Connection = std::unique_ptr<SSL, void (*)(SSL*)>;
 
@@ -242,7 +241,7 @@ TEST_P(TlsRecordsTest, AChangedByteIsNoByte) {
     const auto opened = pair.records->Open(std::span(wire).first(*size), room);
     EXPECT_TRUE(absl::IsInvalidArgument(opened.status())) << at;
     EXPECT_THAT(room, Each(0)) << "what fails is wiped";
-    EXPECT_TRUE(std::ranges::search(wire, Bytes(4, 'x')).empty());
+    EXPECT_EQ(std::search_n(wire.begin(), wire.end(), 4, 'x'), wire.end());
   }
 }
 
@@ -379,7 +378,7 @@ class TlsSessionTest : public ::testing::TestWithParam<std::tuple<bool, const ch
     for (const int end : ends_) close(end);
   }
 
-  int ends_[2];
+  int ends_[2] = {-1, -1};
   std::shared_ptr<TlsContext> context_;
   std::unique_ptr<TlsSession> session_;
   Connection peer_{nullptr, SSL_free};
