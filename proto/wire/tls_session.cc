@@ -14,12 +14,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/wire/tls_secrets.h"
 
 namespace kvstow {
 namespace {
 
-// Several records, which go to the kernel at once; less than a core's cache.
-constexpr size_t kGatheredBytes = 128 << 10;
+// Several records go to the kernel at once, and come from it: fewer calls, and less than a core's
+// cache. What is sent early is decoded early on the other side.
+constexpr size_t kRecordsSent = 4, kRecordsReceived = 8;
+constexpr size_t kGatheredBytes = kRecordsSent * TlsRecords::kMostRecord + TlsRecords::kUpdateBytes;
+constexpr size_t kRoomBehind = TlsRecords::kMostEnd;
+constexpr size_t kCameBytes = kRecordsReceived * TlsRecords::kMostRecord;
 
 std::string TextOf(const ASN1_STRING* text) {
   return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
@@ -54,7 +60,7 @@ absl::string_view HintFor(absl::string_view reason) {
 struct TlsSession::Wire {
   explicit Wire(int number) : descriptor(number) {}
 
-  // Returns whether all that was gathered is with the kernel; else errno says why.
+  // Returns whether all that was gathered is with the kernel; else `error` says why.
   bool Drain() {
     while (sent < gathered) {
       const ssize_t n = send(descriptor, buffer.get() + sent, gathered - sent, MSG_NOSIGNAL);
@@ -68,34 +74,56 @@ struct TlsSession::Wire {
     sent = gathered = 0;
     return true;
   }
+  // Returns room for `bytes` more; null = not before the kernel takes what was gathered.
+  uint8_t* Room(size_t bytes, size_t limit = kGatheredBytes) {
+    if (buffer == nullptr) {
+      buffer = std::make_unique_for_overwrite<uint8_t[]>(kGatheredBytes + kRoomBehind);
+    }
+    if (gathered + bytes > limit && !Drain()) return nullptr;
+    return buffer.get() + gathered;
+  }
+
+  std::span<uint8_t> unread() const { return {came.get() + first, last - first}; }
+  // Receives more behind what is unread, which moves to the front. Returns false when there is
+  // nothing at the moment, or ever: `error` says why, and 0 is the end.
+  bool Receive() {
+    if (came == nullptr) came = std::make_unique_for_overwrite<uint8_t[]>(kCameBytes);
+    if (first > 0) std::memmove(came.get(), came.get() + first, last - first);
+    last -= std::exchange(first, 0);
+    ssize_t n = -1;
+    do {
+      n = recv(descriptor, came.get() + last, kCameBytes - last, 0);
+    } while (n < 0 && errno == EINTR);
+    error = n < 0 ? errno : 0;
+    if (n > 0) last += static_cast<size_t>(n);
+    return n > 0;
+  }
 
   static Wire& Of(BIO* bio) { return *static_cast<Wire*>(BIO_get_data(bio)); }
   static int Write(BIO* bio, const char* data, int size) {
     Wire& wire = Of(bio);
-    const auto bytes = static_cast<size_t>(size);
     BIO_clear_retry_flags(bio);
-    if (wire.buffer == nullptr) {
-      wire.buffer = std::make_unique_for_overwrite<uint8_t[]>(kGatheredBytes);
-    }
-    if (wire.gathered + bytes > kGatheredBytes && !wire.Drain()) {
+    const size_t taken = std::min(static_cast<size_t>(size), TlsRecords::kMostRecord);
+    uint8_t* const room = wire.Room(taken);
+    if (room == nullptr) {
       if (wire.error == EAGAIN) BIO_set_retry_write(bio);
       return -1;
     }
-    const size_t taken = std::min(bytes, kGatheredBytes - wire.gathered);
-    std::memcpy(wire.buffer.get() + wire.gathered, data, taken);
+    std::memcpy(room, data, taken);
     wire.gathered += taken;
     return static_cast<int>(taken);
   }
   static int Read(BIO* bio, char* data, int size) {
     Wire& wire = Of(bio);
     BIO_clear_retry_flags(bio);
-    ssize_t came = -1;
-    do {
-      came = recv(wire.descriptor, data, static_cast<size_t>(size), 0);
-    } while (came < 0 && errno == EINTR);
-    wire.error = came < 0 ? errno : 0;
-    if (came < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
-    return static_cast<int>(came);
+    if (wire.first == wire.last && !wire.Receive()) {
+      if (wire.error == EAGAIN) BIO_set_retry_read(bio);
+      return wire.error == 0 ? 0 : -1;
+    }
+    const size_t taken = std::min(static_cast<size_t>(size), wire.unread().size());
+    std::memcpy(data, wire.unread().data(), taken);
+    wire.first += taken;
+    return static_cast<int>(taken);
   }
   static long Control(BIO* bio, int command, long, void*) {
     if (command != BIO_CTRL_FLUSH) return 0;
@@ -106,9 +134,12 @@ struct TlsSession::Wire {
   }
 
   const int descriptor;
-  std::unique_ptr<uint8_t[]> buffer;
-  size_t gathered = 0, sent = 0;  // bytes in the buffer, and those of them that the kernel has
-  int error = 0;                  // of the last call of the kernel's
+  TlsSecrets secrets;                 // until the handshake is over
+  std::unique_ptr<uint8_t[]> buffer;  // to send
+  size_t gathered = 0, sent = 0;      // bytes in it, and those of them that the kernel has
+  std::unique_ptr<uint8_t[]> came;    // from the kernel
+  size_t first = 0, last = 0;         // where what is unread begins and ends
+  int error = 0;                      // of the last call of the kernel's
 };
 
 const BIO_METHOD* TlsSession::Method() {
@@ -130,6 +161,7 @@ TlsSession::TlsSession(TlsContext& context, int descriptor, bool may_be_anonymou
   BIO_set_data(bio, wire_.get());
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
+  wire_->secrets.TakeFrom(ssl_.get());
   if (context.server()) {
     if (may_be_anonymous && context.asks_for_certificates()) {
       SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
@@ -191,37 +223,118 @@ absl::StatusOr<TlsSession::Step> TlsSession::Handshake() {
   const absl::StatusOr<Step> step = StepOf(SSL_do_handshake(ssl_.get()));
   // An alert to the peer may be what says why.
   if (!step.ok()) wire_->Drain();
-  if (step.ok() && step->wait_for == 0) shaken_ = true;
+  if (step.ok() && step->wait_for == 0) {
+    shaken_ = true;
+    TakeOver();
+  }
   return step;
+}
+
+// OpenSSL reads no further than the handshake's last record, and sends nothing behind its own: so
+// all records from here on are this side's, and the first of each direction is number 0.
+void TlsSession::TakeOver() {
+  if (SSL_has_pending(ssl_.get()) == 0) {
+    const auto side =
+        SSL_is_server(ssl_.get()) == 1 ? TlsRecords::Side::kServer : TlsRecords::Side::kClient;
+    const uint16_t suite = SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(ssl_.get()));
+    records_ = TlsRecords::Make(side, suite, wire_->secrets.client(), wire_->secrets.server());
+  }
+  wire_->secrets.Clear();
+}
+
+// What to wait for, or why there is nothing to wait for, after a call of the kernel's.
+absl::StatusOr<TlsSession::Step> TlsSession::Blocked(int16_t wait_for) const {
+  if (wire_->error == EAGAIN) return Step{.wait_for = wait_for};
+  return absl::UnavailableError(
+      absl::StrCat("tls: ", wire_->error == 0 ? "the peer hung up" : std::strerror(wire_->error)));
 }
 
 absl::StatusOr<TlsSession::Step> TlsSession::Write(std::span<const uint8_t> bytes) {
   if (bytes.empty()) return Step{};
-  ERR_clear_error();
-  return StepOf(SSL_write(ssl_.get(), bytes.data(),
-                          static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX))));
+  if (records_ == nullptr) {
+    ERR_clear_error();
+    return StepOf(SSL_write(ssl_.get(), bytes.data(),
+                            static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX))));
+  }
+  size_t taken = 0;
+  while (taken < bytes.size()) {
+    const auto left = bytes.subspan(taken);
+    uint8_t* const room = wire_->Room(TlsRecords::MostSealed(left.size()));
+    if (room == nullptr && taken == 0) return Blocked(POLLOUT);
+    if (room == nullptr) break;  // the next call says why
+    const TlsRecords::Sealed sealed = records_->Seal(left, room);
+    wire_->gathered += sealed.written;
+    taken += sealed.taken;
+  }
+  return Step{.bytes = taken};
 }
 
 absl::StatusOr<TlsSession::Step> TlsSession::Flush() {
   if (wire_->Drain()) return Step{};
-  if (wire_->error == EAGAIN) return Step{.wait_for = POLLOUT};
-  return absl::UnavailableError(absl::StrCat("tls: ", std::strerror(wire_->error)));
+  return Blocked(POLLOUT);
 }
 
 absl::StatusOr<TlsSession::Step> TlsSession::Read(std::span<uint8_t> bytes) {
   if (bytes.empty()) return Step{};
+  if (records_ != nullptr) return ReadRecords(bytes);
   ERR_clear_error();
   return StepOf(SSL_read(ssl_.get(), bytes.data(),
                          static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX))));
 }
 
+absl::StatusOr<TlsSession::Step> TlsSession::ReadRecords(std::span<uint8_t> bytes) {
+  size_t got = 0;
+  while (got < bytes.size() && failed_.ok()) {
+    const absl::StatusOr<Step> next = NextBytes(bytes.subspan(got));
+    if (!next.ok()) failed_ = next.status();
+    if (!next.ok() || next->wait_for != 0) {
+      if (got == 0) return next;
+      break;
+    }
+    got += next->bytes;
+  }
+  if (got == 0) return failed_;
+  return Step{.bytes = got};
+}
+
+// Takes what one record brings, or calls the kernel for one; may bring nothing.
+absl::StatusOr<TlsSession::Step> TlsSession::NextBytes(std::span<uint8_t> bytes) {
+  if (opened_.empty()) {
+    const std::span<uint8_t> unread = wire_->unread();
+    KVSTOW_ASSIGN_OR_RETURN(const size_t size, TlsRecords::SizeOf(unread));
+    if (size == 0 || size > unread.size()) {
+      return wire_->Receive() ? Step{} : Blocked(POLLIN);
+    }
+    wire_->first += size;
+    const auto opened = records_->Open(unread.first(size), bytes);
+    if (absl::IsUnauthenticated(opened.status())) {
+      const absl::string_view reason = opened.status().message();
+      return absl::UnauthenticatedError(absl::StrCat(reason, HintFor(reason)));
+    }
+    KVSTOW_RETURN_IF_ERROR(opened.status());
+    if (opened->empty() || opened->data() == bytes.data()) return Step{.bytes = opened->size()};
+    opened_ = *opened;
+  }
+  const size_t taken = std::min(bytes.size(), opened_.size());
+  std::memcpy(bytes.data(), opened_.data(), taken);
+  opened_ = opened_.subspan(taken);
+  return Step{.bytes = taken};
+}
+
 void TlsSession::Finish() {
+  if (records_ != nullptr) {
+    uint8_t* const room = wire_->Room(TlsRecords::kMostEnd, kGatheredBytes + kRoomBehind);
+    if (room != nullptr) wire_->gathered += records_->SealEnd(room);
+    return;
+  }
   ERR_clear_error();
   SSL_shutdown(ssl_.get());
   ERR_clear_error();
 }
 
-bool TlsSession::pending() const { return SSL_has_pending(ssl_.get()) == 1; }
+bool TlsSession::pending() const {
+  return !opened_.empty() || !wire_->unread().empty() || SSL_has_pending(ssl_.get()) == 1;
+}
 
 bool TlsSession::has_peer_certificate() const {
   return shaken_ && SSL_get0_peer_certificate(ssl_.get()) != nullptr &&

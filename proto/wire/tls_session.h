@@ -1,13 +1,17 @@
 // TLS on one connected TCP socket that does not block.
 //
-// No call waits: each goes as far as it can and says what it would wait for. What is written goes
-// from where it lies into records of 16 KiB, which gather until the buffer is full or Flush is
-// called: so the kernel is called once for several records. What is read goes out of its record
-// into the caller's buffer. One thread at a time uses a session. It does not own the socket.
+// No call waits: each goes as far as it can and says what it would wait for. OpenSSL makes the
+// handshake. With AES-GCM the records behind it are this side's own (tls_records.h): what is
+// written is coded from where it lies into records of 16 KiB, which gather until the buffer is full
+// or Flush is called; what is read is decoded from what the kernel gave into the caller's buffer.
+// So the kernel is called once for several records, and nothing else copies. With another suite
+// OpenSSL does that too, with its copies. One thread at a time uses a session. It does not own the
+// socket.
 //
 // Errors: UNAUTHENTICATED when the handshake fails, and says which side did not like what;
-// UNAVAILABLE when the peer is gone; INVALID_ARGUMENT when what came is no TLS. After an error the
-// session is good for nothing.
+// UNAVAILABLE when the peer is gone; INVALID_ARGUMENT when what came is no TLS or was changed on
+// its way. After an error the session is good for nothing. What lies in a buffer for Read behind
+// the bytes of its Step means nothing.
 #ifndef KVSTOW_PROTO_WIRE_TLS_SESSION_H_
 #define KVSTOW_PROTO_WIRE_TLS_SESSION_H_
 
@@ -20,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/tls_context.h"
+#include "proto/wire/tls_records.h"
 
 namespace kvstow {
 
@@ -58,10 +63,17 @@ class TlsSession {
   static const BIO_METHOD* Method();
   absl::Status Failed(int result);
   absl::StatusOr<Step> StepOf(int result);
+  absl::StatusOr<Step> Blocked(int16_t wait_for) const;
+  void TakeOver();
+  absl::StatusOr<Step> ReadRecords(std::span<uint8_t> bytes);
+  absl::StatusOr<Step> NextBytes(std::span<uint8_t> bytes);
 
   const std::shared_ptr<const TlsContext::Loaded> loaded_;
   const std::unique_ptr<Wire> wire_;
   const std::unique_ptr<SSL, void (*)(SSL*)> ssl_;
+  std::unique_ptr<TlsRecords> records_;  // null: OpenSSL goes on after the handshake
+  std::span<const uint8_t> opened_;      // of the record that was opened last, for Read
+  absl::Status failed_;                  // what the next Read says
   bool shaken_ = false;
 };
 

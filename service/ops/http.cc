@@ -404,7 +404,8 @@ void PollServer::WriteTls(Connection& connection) {
   size_t taken = 0;
   auto step = absl::StatusOr<TlsSession::Step>(TlsSession::Step{});
   while (step.ok() && step->wait_for == 0 && taken < left.size() && taken < kTlsBytesAtOnce) {
-    step = connection.tls->Write(AsBytes(absl::string_view(left).substr(taken)));
+    step = connection.tls->Write(
+        AsBytes(absl::string_view(left).substr(taken, kTlsBytesAtOnce - taken)));
     if (step.ok()) taken += step->bytes;
   }
   left.erase(0, taken);
