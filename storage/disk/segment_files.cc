@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -22,7 +23,7 @@
 #include "base/mutex.h"
 #include "base/private_folder.h"
 #include "base/status_macros.h"
-#include "storage/disk/async_writes.h"
+#include "storage/disk/async_transfers.h"
 #include "storage/disk/block_pool.h"
 #include "storage/disk/segment_format.h"
 
@@ -34,8 +35,23 @@ namespace fs = std::filesystem;
 // The first part of a write is small, so that it is soon made; each other is three times the one
 // before: every part is a call of the disk's.
 constexpr size_t kFirstPartBytes = 256 << 10;
+// Reads are cut less finely: the next part only begins when the one before has come, because some
+// disks report no request as done before all that they have are.
+constexpr size_t kReadPartBytes = 512 << 10;
 constexpr char kSuffix[] = ".kvs";
 constexpr char kUnfinished[] = ".tmp";
+
+std::vector<iovec> Iovecs(std::span<const std::span<uint8_t>> buffers) {
+  std::vector<iovec> out;
+  for (const std::span<uint8_t> buffer : buffers) out.push_back({buffer.data(), buffer.size()});
+  return out;
+}
+
+size_t Bytes(std::span<const iovec> buffers) {
+  size_t out = 0;
+  for (const iovec& buffer : buffers) out += buffer.iov_len;
+  return out;
+}
 
 absl::Status ErrnoStatus(int error, const std::string& path) {
   const std::string text = absl::StrCat(path, ": ", std::strerror(error));
@@ -65,28 +81,23 @@ class File {
     }
     return absl::OkStatus();
   }
-  absl::Status Read(uint64_t offset, std::span<const std::span<uint8_t>> buffers) const {
+  // Fills `rest` one after the other.
+  absl::Status Read(uint64_t offset, std::vector<iovec> rest) const {
     constexpr size_t kMaxBuffers = 64;  // of one call
-    for (size_t first = 0; first < buffers.size(); first += kMaxBuffers) {
-      std::vector<iovec> rest;
-      for (const std::span<uint8_t> b :
-           buffers.subspan(first).first(std::min(kMaxBuffers, buffers.size() - first))) {
-        rest.push_back({b.data(), b.size()});
+    for (size_t at = 0; at < rest.size();) {
+      const size_t count = std::min(kMaxBuffers, rest.size() - at);
+      ssize_t n =
+          preadv(fd_, rest.data() + at, static_cast<int>(count), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed();
+      if (n == 0) return absl::DataLossError(absl::StrCat(path_, ": cut short"));
+      offset += n;
+      for (; at < rest.size() && static_cast<size_t>(n) >= rest[at].iov_len; ++at) {
+        n -= static_cast<ssize_t>(rest[at].iov_len);
       }
-      for (size_t at = 0; at < rest.size();) {
-        ssize_t n = preadv(fd_, rest.data() + at, static_cast<int>(rest.size() - at),
-                           static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return Failed();
-        if (n == 0) return absl::DataLossError(absl::StrCat(path_, ": cut short"));
-        offset += n;
-        for (; at < rest.size() && static_cast<size_t>(n) >= rest[at].iov_len; ++at) {
-          n -= static_cast<ssize_t>(rest[at].iov_len);
-        }
-        if (n == 0) continue;
-        rest[at].iov_base = static_cast<char*>(rest[at].iov_base) + n;
-        rest[at].iov_len -= n;
-      }
+      if (n == 0) continue;
+      rest[at].iov_base = static_cast<char*>(rest[at].iov_base) + n;
+      rest[at].iov_len -= n;
     }
     return absl::OkStatus();
   }
@@ -95,6 +106,90 @@ class File {
   const int fd_;
   const std::string path_;
 };
+
+// Writes the bytes that `fill` makes, part by part.
+absl::Status WriteParts(const File& file, AsyncTransfers& transfers, uint64_t offset,
+                        std::span<const uint8_t> bytes, SegmentFiles::Fill fill) {
+  struct Part {
+    uint64_t offset;
+    std::span<const uint8_t> bytes;
+  };
+  std::deque<Part> under_way;
+  absl::Status status;
+  const auto finish_first = [&] {
+    const Part part = under_way.front();
+    under_way.pop_front();
+    if (!transfers.WaitFirst()) status.Update(file.Write(part.offset, part.bytes));
+  };
+  size_t size = kFirstPartBytes;
+  for (size_t at = 0, end = 0; at < bytes.size() && status.ok(); at = end, size *= 3) {
+    end = bytes.size() - at < size * 3 / 2 ? bytes.size() : at + size;
+    fill(at, end);
+    const Part part{offset + at, bytes.subspan(at, end - at)};
+    if (under_way.size() == AsyncTransfers::kMost) finish_first();
+    if (status.ok() && transfers.StartWrite(file.fd(), part.offset, part.bytes)) {
+      under_way.push_back(part);
+    } else if (status.ok()) {
+      status = file.Write(part.offset, part.bytes);
+    }
+  }
+  while (!under_way.empty()) finish_first();
+  return status;
+}
+
+// Cuts buffers that are filled one after the other into parts.
+class Parts {
+ public:
+  struct Part {
+    size_t begin = 0, end = 0;
+    std::vector<iovec> buffers;
+  };
+  explicit Parts(std::vector<iovec> buffers)
+      : buffers_(std::move(buffers)), all_(Bytes(buffers_)) {}
+  bool empty() const { return at_ == all_; }
+  Part Next() {
+    const size_t left = all_ - at_;
+    Part part{at_, left < kReadPartBytes * 3 / 2 ? all_ : at_ + kReadPartBytes, {}};
+    while (at_ < part.end) {
+      iovec& rest = buffers_[first_];
+      const size_t n = std::min(rest.iov_len, part.end - at_);
+      part.buffers.push_back({rest.iov_base, n});
+      rest.iov_base = static_cast<char*>(rest.iov_base) + n;
+      rest.iov_len -= n;
+      first_ += rest.iov_len == 0 ? 1 : 0;
+      at_ += n;
+    }
+    return part;
+  }
+
+ private:
+  std::vector<iovec> buffers_;  // what is left of them
+  const size_t all_;
+  size_t at_ = 0, first_ = 0;
+};
+
+// Reads part by part, and shows `use` each part while the next one is being read.
+absl::Status ReadParts(const File& file, AsyncTransfers& transfers, uint64_t offset, Parts parts,
+                       SegmentFiles::Use use) {
+  absl::Status status;
+  Parts::Part next, came;
+  bool started = false;
+  const auto start = [&] {
+    next = parts.Next();
+    started = transfers.StartRead(file.fd(), offset + next.begin, next.buffers);
+  };
+  start();
+  while (next.end > next.begin) {
+    came = std::exchange(next, {});
+    if (!started || !transfers.WaitFirst()) {
+      status = file.Read(offset + came.begin, std::move(came.buffers));
+    }
+    if (!status.ok()) return status;
+    if (!parts.empty()) start();
+    use(came.begin, came.end);
+  }
+  return absl::OkStatus();
+}
 
 class PosixSegmentFiles final : public SegmentFiles {
  public:
@@ -150,30 +245,30 @@ class PosixSegmentFiles final : public SegmentFiles {
       fill(0, bytes.size());
       return file->Write(offset, bytes);
     }
-    std::unique_ptr<AsyncWrites> writes = async_.Take();
-    absl::Status status;
-    const auto finish = [&] {
-      for (const AsyncWrites::Part& part : writes->Wait()) {
-        status.Update(file->Write(part.offset, part.bytes));
-      }
-    };
-    size_t size = kFirstPartBytes;
-    for (size_t at = 0, end = 0; at < bytes.size() && status.ok(); at = end, size *= 3) {
-      end = bytes.size() - at < size * 3 / 2 ? bytes.size() : at + size;
-      fill(at, end);
-      const AsyncWrites::Part part{offset + at, bytes.subspan(at, end - at)};
-      if (writes->Start(file->fd(), part)) continue;
-      finish();
-      if (status.ok()) status = file->Write(part.offset, part.bytes);
-    }
-    finish();
-    async_.Give(std::move(writes));
-    return status;
+    std::unique_ptr<AsyncTransfers> transfers = async_.Take();
+    const absl::Status written = WriteParts(*file, *transfers, offset, bytes, fill);
+    async_.Give(std::move(transfers));
+    return written;
   }
   absl::Status Read(uint64_t number, uint64_t offset,
                     std::span<const std::span<uint8_t>> buffers) override {
     KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<File> file, Find(number));
-    return file->Read(offset, buffers);
+    return file->Read(offset, Iovecs(buffers));
+  }
+  absl::Status ReadInParts(uint64_t number, uint64_t offset,
+                           std::span<const std::span<uint8_t>> buffers, Use use) override {
+    KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<File> file, Find(number));
+    std::vector<iovec> all = Iovecs(buffers);
+    const size_t bytes = Bytes(all);
+    if ((flags_ & O_DIRECT) == 0 || bytes < kReadPartBytes * 3 / 2) {
+      KVSTOW_RETURN_IF_ERROR(file->Read(offset, std::move(all)));
+      use(0, bytes);
+      return absl::OkStatus();
+    }
+    std::unique_ptr<AsyncTransfers> transfers = async_.Take();
+    const absl::Status read = ReadParts(*file, *transfers, offset, Parts(std::move(all)), use);
+    async_.Give(std::move(transfers));
+    return read;
   }
   absl::Status Sync(uint64_t number) override {
     KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<File> file, Find(number));
@@ -226,7 +321,7 @@ class PosixSegmentFiles final : public SegmentFiles {
 
   const std::string folder_;
   const int flags_;
-  AsyncWritesPool async_;
+  AsyncTransfersPool async_;
   Mutex mu_;
   std::map<uint64_t, std::shared_ptr<File>> files_ KVSTOW_GUARDED_BY(mu_);
 };

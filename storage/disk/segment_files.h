@@ -47,6 +47,12 @@ class SegmentFiles {
   // Fills `buffers` one after the other.
   virtual absl::Status Read(uint64_t number, uint64_t offset,
                             std::span<const std::span<uint8_t>> buffers) = 0;
+  // The same, and shows `use` the bytes that came, part by part and in order. It may read some
+  // parts while `use` has an earlier one. After a success the parts cover all bytes. After a
+  // failure it shows no more parts.
+  using Use = absl::FunctionRef<void(size_t begin, size_t end)>;
+  virtual absl::Status ReadInParts(uint64_t number, uint64_t offset,
+                                   std::span<const std::span<uint8_t>> buffers, Use use) = 0;
   // Makes everything that was written to the file before survive power loss.
   virtual absl::Status Sync(uint64_t number) = 0;
   virtual absl::Status Remove(uint64_t number) = 0;

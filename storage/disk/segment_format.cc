@@ -1,6 +1,7 @@
 #include "storage/disk/segment_format.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -16,6 +17,7 @@ constexpr uint32_t kBodyMagic = 0x4253766b;
 constexpr uint32_t kInValue = 1, kInFile = 2, kSealedInValue = 3, kSealedInFile = 4;
 constexpr size_t kPlaceBytes = 32;  // before its digest
 constexpr size_t kFileHeaderBytes = 24;
+constexpr size_t kSector = 512, kMarkBytes = 8;
 
 // `seal` is empty, or the seal as it lies.
 uint64_t PlaceDigest(std::span<const uint8_t> key, std::span<const uint8_t> place,
@@ -118,6 +120,28 @@ absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t num
   }
   if (its_number == number) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("it is segment file ", its_number));
+}
+
+SealedDigest::SealedDigest(size_t body_bytes)
+    : marks_((body_bytes + kSector - 1) / kSector * kMarkBytes) {}
+
+void SealedDigest::Update(std::span<const uint8_t> bytes) {
+  while (bytes.size() >= kSector) {
+    std::memcpy(marks_.data() + used_, bytes.data(), kMarkBytes);
+    used_ += kMarkBytes;
+    bytes = bytes.subspan(kSector);
+  }
+  const size_t rest = std::min(bytes.size(), kMarkBytes);
+  std::copy_n(bytes.begin(), rest, marks_.begin() + used_);
+  used_ += rest;
+}
+
+uint64_t SealedDigest::Finish() const { return Xxh3(std::span(marks_).first(used_)); }
+
+uint64_t DigestOfSealed(std::span<const uint8_t> body) {
+  SealedDigest digest(body.size());
+  digest.Update(body);
+  return digest.Finish();
 }
 
 std::string ExtentTail(SegmentId id, uint32_t length, uint64_t digest) {

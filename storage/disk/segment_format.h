@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -74,8 +75,24 @@ std::optional<SegmentId> SegmentOfKey(std::span<const uint8_t> key);
 std::string SegmentFileHeader(uint64_t number);
 absl::Status CheckSegmentFileHeader(std::span<const uint8_t> block, uint64_t number);
 
+// Digests what tells a sealed body from a torn write of it: the first 8 bytes of each 512. A disk
+// writes 512 bytes whole or not at all, and ciphertext under a new nonce is nowhere as what was
+// there before. Changes behind these bytes are for the seal's tag to find.
+class SealedDigest {
+ public:
+  explicit SealedDigest(size_t body_bytes);
+  // Takes the next bytes. Each call but the last takes a multiple of 512.
+  void Update(std::span<const uint8_t> bytes);
+  uint64_t Finish() const;
+
+ private:
+  std::vector<uint8_t> marks_;
+  size_t used_ = 0;
+};
+uint64_t DigestOfSealed(std::span<const uint8_t> body);
+
 // Returns the bytes after a body in its extent: zeros and the trailer. `digest` is that of the
-// body as it lies there.
+// body as it lies there: of a sealed one, its SealedDigest.
 std::string ExtentTail(SegmentId id, uint32_t length, uint64_t digest);
 // Returns the digest of the body as it lies there when `extent` is that of this very segment.
 absl::StatusOr<uint64_t> CheckExtent(std::span<const uint8_t> extent, SegmentId id,

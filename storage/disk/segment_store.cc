@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -30,7 +31,11 @@ class BodySealer {
  public:
   // The tail keeps its size and its place.
   BodySealer(Sealing sealing, const SegmentStore::Body& body, std::string& tail)
-      : sealing_(std::move(sealing)), body_(body), left_(body.bytes.size()), tail_(tail) {}
+      : sealing_(std::move(sealing)),
+        body_(body),
+        digest_(body.bytes.size()),
+        left_(body.bytes.size()),
+        tail_(tail) {}
   void Copy(std::span<const uint8_t> from, uint8_t* to) {
     constexpr size_t kPiece = 32 << 10;  // is still in the cache when it is digested
     for (size_t n; !from.empty(); from = from.subspan(n), to += n) {
@@ -42,7 +47,7 @@ class BodySealer {
     if (left_ > 0) return;
     seal_ = sealing_.Finish();
     const std::string tail =
-        ExtentTail(body_.id, static_cast<uint32_t>(body_.bytes.size()), digest_.Finish64());
+        ExtentTail(body_.id, static_cast<uint32_t>(body_.bytes.size()), digest_.Finish());
     std::copy(tail.begin(), tail.end(), tail_.begin());
   }
   const Seal& seal() const { return seal_; }
@@ -50,7 +55,7 @@ class BodySealer {
  private:
   Sealing sealing_;
   const SegmentStore::Body& body_;
-  Xxh3Stream digest_;
+  SealedDigest digest_;
   size_t left_;
   std::string& tail_;
   Seal seal_;
@@ -116,9 +121,83 @@ class RunWriter {
   size_t used_ = 0;
 };
 
+// Decrypts a body in place as its bytes come, or checks one in clear.
+class BodyOpener {
+ public:
+  BodyOpener(Vault& vault, const SegmentStore::Wanted& wanted) : digest_(wanted.digest) {
+    if (!wanted.place.sealed()) {
+      status_ = vault.MayBeClear();
+      clear_.emplace();
+      return;
+    }
+    auto opening = vault.Open(wanted.seal_place(), wanted.place.seal);
+    if (opening.ok()) opening_.emplace(*std::move(opening));
+    status_ = opening.status();
+  }
+  void Update(std::span<uint8_t> bytes) {
+    if (opening_.has_value()) {
+      opening_->Update(bytes, bytes.data());
+    } else if (clear_.has_value()) {
+      clear_->Update(bytes);
+    }
+  }
+  absl::Status Finish() {
+    if (opening_.has_value()) return opening_->Finish();
+    if (!status_.ok() || clear_->Finish64() == digest_) return status_;
+    return absl::DataLossError("a segment fails its digest");
+  }
+
+ private:
+  const uint64_t digest_;
+  absl::Status status_;
+  std::optional<Opening> opening_;  // of a sealed body whose key is here
+  std::optional<Xxh3Stream> clear_;
+};
+
+// Opens the bodies of a run of extents, one after the other, as the bytes of the run come.
+class RunOpener {
+ public:
+  // What is given outlives it.
+  RunOpener(Vault& vault, std::span<const SegmentStore::Wanted> run,
+            std::span<const std::span<uint8_t>> extents)
+      : vault_(vault), run_(run), extents_(extents), opened_(run.size()) {}
+
+  // Takes the next bytes: they are in the extents now.
+  void Use(size_t bytes) {
+    while (bytes > 0) {
+      const size_t body = run_[at_].place.length;
+      if (!opener_.has_value()) opener_.emplace(vault_, run_[at_]);
+      const size_t n = std::min(bytes, extents_[at_].size() - used_);
+      if (used_ < body) {
+        opener_->Update(extents_[at_].subspan(used_, std::min(n, body - used_)));
+      }
+      bytes -= n;
+      used_ += n;
+      if (used_ < extents_[at_].size()) continue;
+      opened_[at_++] = opener_->Finish();
+      opener_.reset();
+      used_ = 0;
+    }
+  }
+  // Returns whether body `i` is what was asked for. All bytes of the run have come.
+  const absl::Status& opened(size_t i) const { return opened_[i]; }
+
+ private:
+  Vault& vault_;
+  const std::span<const SegmentStore::Wanted> run_;
+  const std::span<const std::span<uint8_t>> extents_;
+  std::vector<absl::Status> opened_;
+  size_t at_ = 0, used_ = 0;          // the extent whose bytes come, and how many of them have come
+  std::optional<BodyOpener> opener_;  // of that extent, once some have
+};
+
 }  // namespace
 
 SealPlace SegmentStore::Body::seal_place() const {
+  return {.space = space, .page = id.page, .index = id.index, .digest = digest};
+}
+
+SealPlace SegmentStore::Wanted::seal_place() const {
   return {.space = space, .page = id.page, .index = id.index, .digest = digest};
 }
 
@@ -308,22 +387,6 @@ absl::StatusOr<SegmentStore::Written> SegmentStore::Write(std::span<const Body> 
   return out;
 }
 
-// Decrypts a body in place, or checks one in clear.
-absl::Status SegmentStore::OpenBody(const Wanted& wanted, std::span<uint8_t> body) {
-  if (wanted.place.sealed()) {
-    const SealPlace place{.space = wanted.space,
-                          .page = wanted.id.page,
-                          .index = wanted.id.index,
-                          .digest = wanted.digest};
-    KVSTOW_ASSIGN_OR_RETURN(Opening opening, vault_.Open(place, wanted.place.seal));
-    opening.Update(body, body.data());
-    return opening.Finish();
-  }
-  KVSTOW_RETURN_IF_ERROR(vault_.MayBeClear());
-  if (Xxh3(body) == wanted.digest) return absl::OkStatus();
-  return absl::DataLossError("a segment fails its digest");
-}
-
 void SegmentStore::ReadRun(std::span<const Wanted> run,
                            std::span<absl::StatusOr<SharedBytes>> out) {
   std::vector<std::shared_ptr<uint8_t[]>> blocks;
@@ -333,14 +396,25 @@ void SegmentStore::ReadRun(std::span<const Wanted> run,
     blocks.push_back(pool_.Take(bytes));
     buffers.emplace_back(blocks.back().get(), bytes);
   }
-  const absl::Status read = files_->Read(run[0].place.file, run[0].place.offset, buffers);
+  RunOpener opener(vault_, run, buffers);
+  const uint64_t file = run[0].place.file, offset = run[0].place.offset;
+  absl::Status read;
+  if (std::any_of(run.begin(), run.end(), [](const Wanted& w) { return w.place.sealed(); })) {
+    read = files_->ReadInParts(file, offset, buffers,
+                               [&](size_t begin, size_t end) { opener.Use(end - begin); });
+  } else {  // a digest takes less time than one more part does
+    read = files_->Read(file, offset, buffers);
+    for (const std::span<uint8_t> buffer : buffers) {
+      if (read.ok()) opener.Use(buffer.size());
+    }
+  }
+  // The file was removed since: whatever its place was read from is out of date.
+  if (absl::IsNotFound(read)) read = absl::DataLossError(read.message());
   for (size_t i = 0; i < run.size(); ++i) {
     const uint32_t length = run[i].place.length;
     absl::Status good = read;
-    // The file was removed since: whatever its place was read from is out of date.
-    if (absl::IsNotFound(good)) good = absl::DataLossError(good.message());
     if (good.ok()) good = CheckExtent(buffers[i], run[i].id, length).status();
-    if (good.ok()) good = OpenBody(run[i], buffers[i].first(length));
+    if (good.ok()) good = opener.opened(i);
     if (good.ok()) {
       out[i] = SharedBytes(std::move(blocks[i]), buffers[i].first(length));
     } else {
@@ -381,7 +455,10 @@ absl::Status SegmentStore::CheckWhole(const Wanted& wanted) {
   KVSTOW_RETURN_IF_ERROR(files_->Read(extent.file, extent.offset, {&bytes, 1}));
   KVSTOW_ASSIGN_OR_RETURN(const uint64_t digest,
                           CheckExtent(bytes, wanted.id, wanted.place.length));
-  if (Xxh3(bytes.first(wanted.place.length)) == digest) return absl::OkStatus();
+  const auto body = bytes.first(wanted.place.length);
+  if (digest == (wanted.place.sealed() ? DigestOfSealed(body) : Xxh3(body))) {
+    return absl::OkStatus();
+  }
   return absl::DataLossError("a segment fails its digest");
 }
 

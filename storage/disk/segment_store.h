@@ -6,8 +6,9 @@
 // Thread-safe; holds no lock over I/O. Several writes run at once, each in its own blocks. Errors
 // are those of SegmentFiles (storage/disk/segment_files.h), and DATA_LOSS for an extent that does
 // not hold the requested segment. Bodies are sealed on their way into the memory that the disk
-// reads from, in place of a copy, and opened where they were read. So ciphertext is as long as the
-// body, and the seal goes with the segment's place.
+// reads from, in place of a copy. They are opened where they were read, part by part, while the
+// disk reads the next part. So ciphertext is as long as the body, and the seal goes with the
+// segment's place.
 #ifndef KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 #define KVSTOW_STORAGE_DISK_SEGMENT_STORE_H_
 
@@ -68,12 +69,14 @@ class SegmentStore {
     SegmentPlace place;
     SpaceId space = 0;
     uint64_t digest = 0;
+    SealPlace seal_place() const;
   };
   // Returns one result for each, in order: the body of this digest, checked. Reads neighbours on
   // disk in one call. Each body keeps only its own memory alive, not that of its neighbours.
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const Wanted> wanted);
 
-  // Checks by the stored digest that the whole extent is there. Needs no key.
+  // Checks by the stored digest that the whole extent was written. Needs no key. A sealed body that
+  // was changed in other ways than by a torn write passes, and Read finds it.
   absl::Status CheckWhole(const Wanted& wanted);
 
   // Lets the extents be written again.
@@ -105,7 +108,6 @@ class SegmentStore {
   absl::StatusOr<std::vector<Seal>> WriteExtents(std::span<const Body> bodies,
                                                  std::span<const Extent> extents);
   void ReadRun(std::span<const Wanted> run, std::span<absl::StatusOr<SharedBytes>> out);
-  absl::Status OpenBody(const Wanted& wanted, std::span<uint8_t> body);
 
   const std::string folder_;
   const std::unique_ptr<SegmentFiles> files_;

@@ -68,6 +68,20 @@ class FaultySegmentFiles final : public SegmentFiles {
     }
     return absl::OkStatus();
   }
+  absl::Status ReadInParts(uint64_t number, uint64_t offset,
+                           std::span<const std::span<uint8_t>> buffers, Use use) override {
+    KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeRead()));
+    // Every part is a read of its own: it may fail, and it may have a flipped bit.
+    absl::Status status;
+    const absl::Status read =
+        files_->ReadInParts(number, offset, buffers, [&](size_t begin, size_t end) {
+          if (begin > 0 && status.ok()) status = Of(system_->BeforeRead());
+          if (!status.ok()) return;
+          MayFlip(buffers, begin, end);
+          use(begin, end);
+        });
+    return status.ok() ? read : status;
+  }
   absl::Status Sync(uint64_t number) override {
     const std::string name = NameOf(number);
     KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeWrite(name, 0)));
@@ -87,6 +101,15 @@ class FaultySegmentFiles final : public SegmentFiles {
   }
 
  private:
+  // Flips a bit of the bytes [begin, end) of the buffers, or none.
+  void MayFlip(std::span<const std::span<uint8_t>> buffers, size_t begin, size_t end) {
+    for (const std::span<uint8_t> buffer : buffers) {
+      const size_t from = std::min(begin, buffer.size()), to = std::min(end, buffer.size());
+      if (from < to) system_->MayFlip(buffer.data() + from, to - from);
+      begin -= from;
+      end -= to;
+    }
+  }
   static absl::Status Of(const rocksdb::IOStatus& s) {
     if (s.ok()) return absl::OkStatus();
     if (s.IsNoSpace()) return absl::ResourceExhaustedError(s.ToString());

@@ -3,7 +3,10 @@
 #include "storage/disk/segment_files.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -89,6 +92,28 @@ TEST(SegmentFormat, EveryFlippedBitAndEveryCutIsNoticed) {
     EXPECT_FALSE(CheckSegmentFileHeader(AsBytes(bad), 3).ok()) << bit;
   }
   EXPECT_FALSE(CheckSegmentFileHeader(AsBytes(header), 4).ok());
+}
+
+// Whatever part of the sectors was written: the others still hold what was there before.
+TEST(SegmentFormat, ATornSealedBodyHasAnotherDigest) {
+  std::mt19937_64 random(3);
+  std::string body(512 * 9 + 3, 0), before(body.size(), 0);
+  for (char& c : body) c = static_cast<char>(random());
+  for (char& c : before) c = static_cast<char>(random());
+  const uint64_t digest = DigestOfSealed(AsBytes(body));
+  for (size_t sector = 0; sector < body.size(); sector += 512) {
+    for (const std::string& old : {before, std::string(before.size(), '\0')}) {
+      std::string torn = body;
+      torn.replace(sector, 512, old, sector, 512);
+      EXPECT_NE(DigestOfSealed(AsBytes(torn)), digest) << sector;
+    }
+  }
+  SealedDigest in_parts(body.size());
+  in_parts.Update(AsBytes(body).first(1024));
+  in_parts.Update(AsBytes(body).subspan(1024));
+  EXPECT_EQ(in_parts.Finish(), digest);
+  // Pinned: the format of sealed extents.
+  EXPECT_EQ(DigestOfSealed(AsBytes(std::string(1000, 'b'))), Xxh3(AsBytes(std::string(16, 'b'))));
 }
 
 TEST(SegmentSpace, GivesBackAsOneRunAndTakesTheBestFit) {
@@ -228,6 +253,152 @@ TEST_F(SegmentStoreTest, BodiesOfEverySize) {
     for (size_t i = 0; i < bodies.size(); ++i) {
       EXPECT_OK(store_->CheckWhole({{i, 1}, written->places[i]})) << i;
     }
+  }
+}
+
+// Reads of a file in parts, with and without the page cache.
+class ReadInPartsTest : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr size_t kBytes = 3 << 20;  // of the file behind its first block
+
+  ReadInPartsTest() {
+    std::mt19937_64 random(8);
+    for (size_t i = 0; i < kBytes; ++i) block_.get()[i] = static_cast<uint8_t>(random());
+    EXPECT_OK(files_->List().status());
+    EXPECT_OK(files_->Create(1, kDiskBlock + kBytes, AsBytes(SegmentFileHeader(1))));
+    EXPECT_OK(files_->Write(1, kDiskBlock, {block_.get(), kBytes}, [](size_t, size_t) {}));
+    size_t at = 0;
+    for (const size_t bytes : {size_t{8192}, size_t{1} << 20, size_t{700} << 10, size_t{4096}}) {
+      buffers_.emplace_back(read_.get() + at, bytes);
+      at += bytes;
+    }
+    buffers_.emplace_back(read_.get() + at, kBytes - at);
+  }
+  // Reads all, and checks that parts come in order and are right when they come.
+  absl::Status Read(absl::FunctionRef<void()> between = [] {}) {
+    return files_->ReadInParts(1, kDiskBlock, buffers_, [&](size_t begin, size_t end) {
+      EXPECT_EQ(begin, came_);
+      EXPECT_EQ(std::memcmp(read_.get() + begin, block_.get() + begin, end - begin), 0);
+      came_ = end;
+      ++parts_;
+      between();
+    });
+  }
+
+  const TempDir dir_;
+  const std::string path_ = dir_.path() + "/000001.kvs";
+  const std::unique_ptr<SegmentFiles> files_ = MakePosixSegmentFiles(dir_.path(), GetParam());
+  const std::shared_ptr<uint8_t[]> block_ = AlignedBlock(kBytes), read_ = AlignedBlock(kBytes);
+  std::vector<std::span<uint8_t>> buffers_;
+  size_t came_ = 0, parts_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(DirectIo, ReadInPartsTest, testing::Bool());
+
+TEST_P(ReadInPartsTest, ShowsEverythingInOrder) {
+  ASSERT_OK(Read());
+  EXPECT_EQ(came_, kBytes);
+  EXPECT_GT(parts_, GetParam() ? 2u : 0u);
+}
+
+TEST_P(ReadInPartsTest, AFileThatWasCutShortIsAnErrorInTheMiddle) {
+  ASSERT_EQ(truncate(path_.c_str(), kDiskBlock + kBytes / 2), 0);
+  EXPECT_THAT(Read(), HasCode(StatusCode::kDataLoss));
+  EXPECT_LE(came_, kBytes / 2) << "what did not come is not shown";
+}
+
+TEST_P(ReadInPartsTest, AFileThatIsRemovedMeanwhileIsReadToItsEnd) {
+  ASSERT_OK(Read([&] {
+    if (parts_ == 1) {
+      EXPECT_OK(files_->Remove(1));
+    }
+  }));
+  EXPECT_EQ(came_, kBytes);
+  EXPECT_THAT(Read(), HasCode(StatusCode::kNotFound));
+}
+
+// Sealed bodies, for which torn writes are told and reads go in parts.
+class SealedSegmentStoreTest : public SegmentStoreTest {
+ protected:
+  SealedSegmentStoreTest() {
+    for (uint64_t i = 0; i < body_.size(); ++i) body_[i] = static_cast<char>(i * i >> 8);
+  }
+  void OpenSealed(bool direct_io) {
+    auto store =
+        SegmentStore::Open(folder_, MakePosixSegmentFiles(folder_, direct_io), 64 << 20, sealed_);
+    ASSERT_OK(store.status());
+    store_ = *std::move(store);
+    place_ = Write({1, 0}, body_);
+    ASSERT_TRUE(place_.sealed());
+  }
+  std::string File() { return absl::StrCat(folder_, "/00000", place_.file, ".kvs"); }
+  std::string Extent() {
+    std::string out(place_.extent().bytes, 0);
+    std::ifstream file(File(), std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(place_.offset));
+    file.read(out.data(), static_cast<std::streamsize>(out.size()));
+    return out;
+  }
+  void PutExtent(const std::string& bytes) {
+    std::fstream file(File(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(place_.offset));
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+
+  const std::shared_ptr<TestKeys> keys_ = std::make_shared<TestKeys>();
+  Vault sealed_{keys_};
+  std::string body_ = std::string((2 << 20) + 77, 0);
+  SegmentPlace place_;
+};
+
+TEST_F(SealedSegmentStoreTest, ATornWriteIsToldWithAndWithoutTheKey) {
+  OpenSealed(false);
+  const std::string whole = Extent();
+  // The same body in the same place, as it was sealed before.
+  const SegmentPlace old = std::exchange(place_, Write({1, 0}, body_));
+  const std::string before = Extent();
+  place_ = old;
+  ASSERT_NE(before.substr(0, 512), whole.substr(0, 512)) << "every write has a nonce of its own";
+  for (const bool locked : {false, true}) {
+    keys_->locked = locked;
+    PutExtent(whole);
+    EXPECT_OK(store_->CheckWhole({{1, 0}, place_}));
+    for (const size_t begin : {size_t{0}, size_t{512}, size_t{1} << 20, whole.size() - 4096}) {
+      for (const size_t bytes : {size_t{512}, size_t{4096}, size_t{1} << 20}) {
+        std::string torn = whole;
+        torn.replace(begin, bytes, before, begin, bytes);
+        if (begin + bytes < whole.size() || bytes >= 4096) {
+          PutExtent(torn);
+          EXPECT_THAT(store_->CheckWhole({{1, 0}, place_}), HasCode(StatusCode::kDataLoss))
+              << begin << " " << bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SealedSegmentStoreTest, NoWrongByteIsHandedOut) {
+  for (const bool direct_io : {false, true}) {
+    OpenSealed(direct_io);
+    const auto good = Read({1, 0}, place_);
+    ASSERT_OK(good.status());
+    EXPECT_TRUE(AsString(good->span()) == body_);
+    const std::string whole = Extent();
+    for (const size_t at : {size_t{0}, size_t{100}, size_t{600} << 10, body_.size() - 1}) {
+      std::string bad = whole;
+      bad[at] = static_cast<char>(bad[at] ^ 4);
+      PutExtent(bad);
+      EXPECT_THAT(Read({1, 0}, place_).status(), HasCode(StatusCode::kDataLoss)) << at;
+    }
+    PutExtent(whole);
+    keys_->locked = true;
+    EXPECT_THAT(Read({1, 0}, place_).status(), HasCode(StatusCode::kUnavailable));
+    keys_->locked = false;
+    EXPECT_OK(Read({1, 0}, place_).status());
+    ASSERT_EQ(truncate(File().c_str(), static_cast<off_t>(place_.offset + (1 << 20))), 0);
+    EXPECT_THAT(Read({1, 0}, place_).status(), HasCode(StatusCode::kDataLoss));
+    store_.reset();
+    std::filesystem::remove_all(folder_);
   }
 }
 
