@@ -231,11 +231,8 @@ absl::Status KvOperator::Drop(const Space& space) {
   if (!spaces_.Forget(space)) {
     return absl::NotFoundError(absl::StrCat("space '", space.name, "' was just dropped"));
   }
-  const std::vector<PageName> pages =
-      remote_.on() ? store_.residency().Pages(space.id) : std::vector<PageName>();
-  const absl::Status dropped = store_.DropSpace(space.id);
-  for (const PageName& page : pages) remote_.Forget(space, page.key, 0);
-  return dropped;
+  remote_.Drop(space);
+  return store_.DropSpace(space.id);
 }
 
 size_t KvOperator::DropIdleSpaces(Duration idle, size_t most, const std::string* tenant) {

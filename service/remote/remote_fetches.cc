@@ -13,7 +13,8 @@ struct RemoteFetches::Flight {
   const RemoteTag tag;
   const Time deadline;
   RemoteRecord record = nullptr;
-  uint64_t bytes = 0;  // counted in ahead_
+  uint64_t bytes = 0;      // counted in ahead_
+  bool cancelled = false;  // these two: guarded by mu_
   bool landed = false;
   absl::Status status = absl::OkStatus();
 };
@@ -70,6 +71,11 @@ absl::Status RemoteFetches::Fetch(const SpacePtr& space, const std::string& key,
   return flight->status;
 }
 
+void RemoteFetches::Cancel(const RemoteTag& tag) {
+  MutexLock lock(mu_);
+  if (const auto it = flights_.find(tag); it != flights_.end()) it->second->cancelled = true;
+}
+
 void RemoteFetches::FindRecord(const FlightPtr& flight) {
   records_.Find({{flight->key, flight->tag}}, flight->deadline,
                 [this, flight](const std::vector<RemoteRecord>& found) {
@@ -97,7 +103,16 @@ void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record)
 
 void RemoteFetches::Enter(const FlightPtr& flight,
                           std::vector<absl::StatusOr<SharedBytes>> values) {
-  const absl::Status status = Put(*flight, std::move(values));
+  absl::Status status = Put(*flight, std::move(values));
+  bool cancelled;
+  {
+    MutexLock lock(mu_);
+    cancelled = flight->cancelled;
+  }
+  if (status.ok() && cancelled) {  // it has entered all the same
+    status = NotThere();
+    store_.Delete({.space = flight->space->id, .key = flight->key}, /*force=*/true).IgnoreError();
+  }
   // What was believed of the page is out of date.
   if (!status.ok()) records_.Learn(flight->tag, nullptr);
   // Two servers sent the page at once, and differently: somebody sends it again.

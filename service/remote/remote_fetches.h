@@ -49,6 +49,8 @@ class RemoteFetches {
              const RemoteRecord& record);
   // Fetches a page and waits for it, `options.wait` at most. NOT_FOUND: there is none.
   absl::Status Fetch(const SpacePtr& space, const std::string& key, const RemoteTag& tag);
+  // The page was deleted: if it is on its way, it does not enter.
+  void Cancel(const RemoteTag& tag);
 
  private:
   struct Flight;

@@ -13,9 +13,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x5652766b;  // "kvRV" as it stands in a value
 constexpr size_t kFrameBytes = 32;
-enum class Kind : uint8_t { kRecord = 1, kSegment = 2 };
 
-uint64_t BoundDigest(const RemoteTag& tag, Kind kind, size_t index, uint64_t digest) {
+uint64_t BoundDigest(const RemoteTag& tag, RemoteKind kind, size_t index, uint64_t digest) {
   ByteWriter out;
   out.PutBytes(tag.bytes);
   out.Put(static_cast<uint8_t>(kind));
@@ -24,7 +23,8 @@ uint64_t BoundDigest(const RemoteTag& tag, Kind kind, size_t index, uint64_t dig
   return Xxh3(AsBytes(out.bytes()));
 }
 
-SharedBytes Frame(const RemoteTag& tag, Kind kind, size_t index, uint64_t bytes, uint64_t digest) {
+SharedBytes Frame(const RemoteTag& tag, RemoteKind kind, size_t index, uint64_t bytes,
+                  uint64_t digest) {
   ByteWriter out;
   out.Put(kMagic);
   out.Put(kRemoteVersion);
@@ -36,13 +36,42 @@ SharedBytes Frame(const RemoteTag& tag, Kind kind, size_t index, uint64_t bytes,
   return SharedBytes::Take(std::move(out).Take());
 }
 
-// Returns the body of a value that belongs to this place, and its digest as the frame has it.
-struct Framed {
-  SharedBytes body;
-  uint64_t digest = 0;
-};
-absl::StatusOr<Framed> Open(const RemoteTag& tag, Kind kind, size_t index,
-                            const SharedBytes& value) {
+ByteWriter BeginTag(absl::string_view what, const Space& space) {
+  ByteWriter out;
+  for (const absl::string_view field :
+       {what, absl::string_view(space.tenant), absl::string_view(space.name),
+        AsString(space.fingerprint)}) {
+    out.PutString16(field);
+  }
+  return out;
+}
+
+RemoteTag EndTag(const ByteWriter& fields) {
+  const Sha256Digest digest = Sha256(AsBytes(fields.bytes()));
+  RemoteTag tag;
+  std::copy_n(digest.begin(), tag.bytes.size(), tag.bytes.begin());
+  return tag;
+}
+
+std::string NameOf(absl::string_view prefix, const RemoteTag& tag) {
+  return absl::StrCat(prefix, ":{", HexOf(tag.bytes), "}:");
+}
+
+}  // namespace
+
+RemoteTag TagOf(const Space& space, uint64_t generation, absl::string_view key) {
+  ByteWriter out = BeginTag("kvstow remote page 1", space);
+  out.Put(generation);
+  out.PutString16(key);
+  return EndTag(out);
+}
+
+RemoteTag SpaceTagOf(const Space& space) {
+  return EndTag(BeginTag("kvstow remote space 1", space));
+}
+
+absl::StatusOr<FramedBody> OpenFramed(const RemoteTag& tag, RemoteKind kind, size_t index,
+                                      const SharedBytes& value) {
   if (value.size() < kFrameBytes) return absl::DataLossError("a remote value is cut short");
   ByteReader in(value.span().first(kFrameBytes));
   if (in.Get<uint32_t>() != kMagic) return absl::DataLossError("a remote value has no magic");
@@ -62,30 +91,17 @@ absl::StatusOr<Framed> Open(const RemoteTag& tag, Kind kind, size_t index,
   if (bytes != value.size() - kFrameBytes) {
     return absl::DataLossError("a remote value has another length than it says");
   }
-  Framed out{.body = value.Slice(kFrameBytes, bytes), .digest = digest};
+  FramedBody out{.body = value.Slice(kFrameBytes, bytes), .digest = digest};
   if (Xxh3(out.body.span()) != digest) {
     return absl::DataLossError("a remote value fails its digest");
   }
   return out;
 }
 
-std::string NameOf(absl::string_view prefix, const RemoteTag& tag) {
-  return absl::StrCat(prefix, ":{", HexOf(tag.bytes), "}:");
-}
-
-}  // namespace
-
-RemoteTag TagOf(const Space& space, absl::string_view key) {
-  ByteWriter out;
-  for (const absl::string_view field :
-       {absl::string_view("kvstow remote page 1"), absl::string_view(space.tenant),
-        absl::string_view(space.name), AsString(space.fingerprint), key}) {
-    out.PutString16(field);
-  }
-  const Sha256Digest digest = Sha256(AsBytes(out.bytes()));
-  RemoteTag tag;
-  std::copy_n(digest.begin(), tag.bytes.size(), tag.bytes.begin());
-  return tag;
+std::vector<SharedBytes> FramedValue(const RemoteTag& tag, RemoteKind kind, size_t index,
+                                     SharedBytes body) {
+  SharedBytes frame = Frame(tag, kind, index, body.size(), Xxh3(body.span()));
+  return {std::move(frame), std::move(body)};
 }
 
 std::string RecordName(absl::string_view prefix, const RemoteTag& tag) {
@@ -96,23 +112,25 @@ std::string SegmentName(absl::string_view prefix, const RemoteTag& tag, size_t i
   return absl::StrCat(NameOf(prefix, tag), index);
 }
 
+std::string PurgeName(absl::string_view prefix, const RemoteTag& space) {
+  return absl::StrCat(NameOf(prefix, space), "p");
+}
+
 std::vector<SharedBytes> RecordValue(const RemoteTag& tag, PageRecord record) {
   record.number = 1;  // every server gives its own
   record.name.space = 0;
   record.parent.reset();
-  SharedBytes body = SharedBytes::Take(SerializePageRecord(record));
-  SharedBytes frame = Frame(tag, Kind::kRecord, 0, body.size(), Xxh3(body.span()));
-  return {std::move(frame), std::move(body)};
+  return FramedValue(tag, RemoteKind::kRecord, 0, SharedBytes::Take(SerializePageRecord(record)));
 }
 
 std::vector<SharedBytes> SegmentValue(const RemoteTag& tag, size_t index, const SegmentFacts& facts,
                                       const SharedBytes& body) {
-  return {Frame(tag, Kind::kSegment, index, body.size(), facts.digest), body};
+  return {Frame(tag, RemoteKind::kSegment, index, body.size(), facts.digest), body};
 }
 
 absl::StatusOr<PageRecord> ParseRecordValue(const RemoteTag& tag, absl::string_view key,
                                             const SharedBytes& value) {
-  KVSTOW_ASSIGN_OR_RETURN(const Framed framed, Open(tag, Kind::kRecord, 0, value));
+  KVSTOW_ASSIGN_OR_RETURN(const FramedBody framed, OpenFramed(tag, RemoteKind::kRecord, 0, value));
   KVSTOW_ASSIGN_OR_RETURN(PageRecord record, ParsePageRecord(framed.body.span()));
   if (record.name.key != key) return absl::DataLossError("a remote page has another key");
   if (record.facts.empty()) return absl::DataLossError("a remote page has no segments");
@@ -121,7 +139,7 @@ absl::StatusOr<PageRecord> ParseRecordValue(const RemoteTag& tag, absl::string_v
 
 absl::StatusOr<SharedBytes> ParseSegmentValue(const RemoteTag& tag, size_t index,
                                               const SegmentFacts& facts, const SharedBytes& value) {
-  KVSTOW_ASSIGN_OR_RETURN(Framed framed, Open(tag, Kind::kSegment, index, value));
+  KVSTOW_ASSIGN_OR_RETURN(FramedBody framed, OpenFramed(tag, RemoteKind::kSegment, index, value));
   if (framed.digest != facts.digest || framed.body.size() != facts.bytes) {
     return absl::AbortedError("a remote segment is of another coding of its page");
   }

@@ -1,10 +1,11 @@
 // A page as it lies in a remote store: a record, and a value for each of its segments
 // (docs/FORMAT.md, "Remote values").
 //
-// Each value has a frame that binds it to its place: tenant, name and fingerprint of the space, key
-// of the page, and number of the segment. A value that is foreign, torn, swapped or damaged fails
-// with DATA_LOSS. The record names the digest of each segment: a segment of another coding of the
-// page fails with ABORTED. FAILED_PRECONDITION: a version that this build does not know.
+// Each value has a frame that binds it to its place: tenant, name, fingerprint and generation of
+// the space, key of the page, and number of the segment. A value that is foreign, torn, swapped or
+// damaged fails with DATA_LOSS. The record names the digest of each segment: a segment of another
+// coding of the page fails with ABORTED. FAILED_PRECONDITION: a version that this build does not
+// know.
 //
 // Values, and free functions over them; thread-safe.
 #ifndef KVSTOW_SERVICE_REMOTE_REMOTE_PAGE_H_
@@ -35,11 +36,25 @@ struct RemoteTag {
     return H::combine(std::move(h), t.bytes);
   }
 };
-RemoteTag TagOf(const Space& space, absl::string_view key);
+RemoteTag TagOf(const Space& space, uint64_t generation, absl::string_view key);
+// The same for the space itself, whatever its generation (remote_purge.h).
+RemoteTag SpaceTagOf(const Space& space);
 
 // Names of values. Those of one page lie together (RemoteValue).
 std::string RecordName(absl::string_view prefix, const RemoteTag& tag);
 std::string SegmentName(absl::string_view prefix, const RemoteTag& tag, size_t index);
+std::string PurgeName(absl::string_view prefix, const RemoteTag& space);
+
+enum class RemoteKind : uint8_t { kRecord = 1, kSegment = 2, kPurge = 3 };
+// A value that is bound to its place, and its body when it is read back.
+std::vector<SharedBytes> FramedValue(const RemoteTag& tag, RemoteKind kind, size_t index,
+                                     SharedBytes body);
+struct FramedBody {
+  SharedBytes body;  // shares the value's memory
+  uint64_t digest = 0;
+};
+absl::StatusOr<FramedBody> OpenFramed(const RemoteTag& tag, RemoteKind kind, size_t index,
+                                      const SharedBytes& value);
 
 // A value's parts: the frame, then the body. Number and space of the record do not travel.
 std::vector<SharedBytes> RecordValue(const RemoteTag& tag, PageRecord record);

@@ -5,44 +5,21 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "service/remote/remote_answers.h"
 
 namespace kvstow {
 namespace {
 
 constexpr size_t kBatch = 32;  // pages of one question
 
-// Waits for the answer of one call.
-class Answers {
- public:
-  RemoteStore::Done Take() {
-    return [this](std::vector<absl::Status> answers) {
-      MutexLock lock(mu_);
-      answers_ = std::move(answers);
-      there_ = true;
-      came_.NotifyAll();
-    };
-  }
-  std::vector<absl::Status> Wait() {
-    MutexLock lock(mu_);
-    while (!there_) came_.Wait(mu_);
-    return std::move(answers_);
-  }
-
- private:
-  Mutex mu_;
-  CondVar came_;
-  bool there_ KVSTOW_GUARDED_BY(mu_) = false;
-  std::vector<absl::Status> answers_ KVSTOW_GUARDED_BY(mu_);
-};
-
 }  // namespace
 
-RemoteSender::RemoteSender(Options options, RemoteStore& remote, RemoteRecords& records,
+RemoteSender::RemoteSender(Options options, RemoteStore& remote, RemotePurge& purge,
                            TieredStore& store, const Spaces& spaces, MakeColdForm cold,
                            RemoteCounters& counters)
     : options_(std::move(options)),
       remote_(remote),
-      records_(records),
+      purge_(purge),
       store_(store),
       spaces_(spaces),
       cold_(std::move(cold)),
@@ -108,20 +85,27 @@ std::vector<PageName> RemoteSender::NextBatch() {
 }
 
 // Asks for all of them at once.
-std::vector<PageName> RemoteSender::NotThereYet(std::vector<PageName> batch) {
-  std::vector<PageName> asked;
+std::vector<RemoteSender::Queued> RemoteSender::NotThereYet(std::vector<PageName> batch) {
+  const Time deadline = Clock::Real().Now() + options_.wait;
+  std::vector<Queued> asked;
   std::vector<std::string> names;
   for (PageName& name : batch) {
     const auto space = spaces_.Find(name.space);
     if (space == nullptr) continue;
-    names.push_back(RecordName(options_.prefix, TagOf(*space, name.key)));
-    asked.push_back(std::move(name));
+    const auto generation = GenerationOf(purge_, space, deadline);
+    if (!generation.has_value()) {
+      ++counters_.unsent_pages;
+      continue;
+    }
+    const RemoteTag tag = TagOf(*space, *generation, name.key);
+    names.push_back(RecordName(options_.prefix, tag));
+    asked.push_back({std::move(name), tag});
   }
   if (asked.empty()) return asked;
-  Answers answers;
-  remote_.Exists(std::move(names), Clock::Real().Now() + options_.wait, answers.Take());
+  RemoteAnswers<absl::Status> answers;
+  remote_.Exists(std::move(names), deadline, answers.Take());
   const std::vector<absl::Status> there = answers.Wait();
-  std::vector<PageName> out;
+  std::vector<Queued> out;
   for (size_t i = 0; i < asked.size(); ++i) {
     if (there[i].ok()) {
       ++counters_.already_there;
@@ -135,13 +119,13 @@ std::vector<PageName> RemoteSender::NotThereYet(std::vector<PageName> batch) {
 }
 
 // Returns nothing when the page is gone.
-std::optional<RemoteSender::Outgoing> RemoteSender::Load(const PageName& name) {
-  const auto space = spaces_.Find(name.space);
+std::optional<RemoteSender::Outgoing> RemoteSender::Load(const Queued& page) {
+  const PageName& name = page.name;
   const auto facts = store_.residency().Find(name);
-  if (space == nullptr || !facts.ok()) return std::nullopt;
+  if (!facts.ok()) return std::nullopt;
   std::vector<uint16_t> indices(facts->segments.size());
   std::iota(indices.begin(), indices.end(), uint16_t{0});
-  Outgoing out{.tag = TagOf(*space, name.key)};
+  Outgoing out{.tag = page.tag, .number = facts->number};
   for (auto& body : store_.Read(name, facts->number, indices)) {
     if (!body.ok()) break;
     out.bodies.push_back(*std::move(body));
@@ -168,7 +152,7 @@ std::optional<RemoteSender::Outgoing> RemoteSender::Load(const PageName& name) {
 }
 
 absl::Status RemoteSender::Write(std::vector<RemoteValue> values) {
-  Answers answers;
+  RemoteAnswers<absl::Status> answers;
   remote_.Put(std::move(values), options_.ttl, Clock::Real().Now() + options_.wait, answers.Take());
   absl::Status all;
   for (const absl::Status& one : answers.Wait()) all.Update(one);
@@ -186,32 +170,45 @@ void RemoteSender::Pace(uint64_t bytes) {
   for (Time now; !stop_ && (now = Clock::Real().Now()) < until;) changed_.WaitFor(mu_, until - now);
 }
 
+// Sends a page whole. NOT_FOUND: it is not here any longer.
+absl::Status RemoteSender::SendPage(const Queued& queued, uint64_t& bytes) {
+  const std::optional<Outgoing> page = Load(queued);
+  if (!page.has_value()) return absl::NotFoundError("the page is gone");
+  std::vector<RemoteValue> values;
+  std::vector<std::string> names = {RecordName(options_.prefix, page->tag)};
+  for (size_t i = 0; i < page->bodies.size(); ++i) {
+    bytes += page->bodies[i].size();
+    names.push_back(SegmentName(options_.prefix, page->tag, i));
+    values.push_back(
+        {names.back(), SegmentValue(page->tag, i, page->record.facts[i], page->bodies[i])});
+  }
+  KVSTOW_RETURN_IF_ERROR(Write(std::move(values)));
+  std::vector<RemoteValue> record;
+  record.push_back({names[0], RecordValue(page->tag, page->record)});
+  KVSTOW_RETURN_IF_ERROR(Write(std::move(record)));
+  // A page that was deleted meanwhile must not come back from there.
+  const auto now = store_.residency().Find(queued.name);
+  if (now.ok()) return absl::OkStatus();
+  RemoteAnswers<absl::Status> erased;
+  remote_.Erase(std::move(names), Clock::Real().Now() + options_.wait, erased.Take());
+  erased.Wait();
+  return absl::NotFoundError("the page went while it was sent");
+}
+
 void RemoteSender::Send(std::vector<PageName> batch) {
-  for (const PageName& name : NotThereYet(std::move(batch))) {
+  for (const Queued& queued : NotThereYet(std::move(batch))) {
     {
       MutexLock lock(mu_);
       if (stop_) return;
     }
-    std::optional<Outgoing> page = Load(name);
-    if (!page.has_value()) continue;
-    std::vector<RemoteValue> values;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < page->bodies.size(); ++i) {
-      bytes += page->bodies[i].size();
-      values.push_back({SegmentName(options_.prefix, page->tag, i),
-                        SegmentValue(page->tag, i, page->record.facts[i], page->bodies[i])});
-    }
-    absl::Status sent = Write(std::move(values));
-    std::vector<RemoteValue> record;
-    record.push_back(
-        {RecordName(options_.prefix, page->tag), RecordValue(page->tag, page->record)});
-    if (sent.ok()) sent = Write(std::move(record));
-    if (!sent.ok()) {
+    const absl::Status sent = SendPage(queued, bytes);
+    if (sent.ok()) {
+      ++counters_.sent_pages;
+      counters_.sent_bytes += bytes;
+    } else if (!absl::IsNotFound(sent)) {
       ++counters_.unsent_pages;
-      continue;
     }
-    ++counters_.sent_pages;
-    counters_.sent_bytes += bytes;
     Pace(bytes);
   }
 }

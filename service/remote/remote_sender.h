@@ -19,7 +19,7 @@
 #include "base/mutex.h"
 #include "service/remote/remote_counters.h"
 #include "service/remote/remote_page.h"
-#include "service/remote/remote_records.h"
+#include "service/remote/remote_purge.h"
 #include "service/remote/remote_store.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
@@ -36,7 +36,7 @@ class RemoteSender {
     size_t most_queued = 65536;
   };
   // All of them outlive this.
-  RemoteSender(Options options, RemoteStore& remote, RemoteRecords& records, TieredStore& store,
+  RemoteSender(Options options, RemoteStore& remote, RemotePurge& purge, TieredStore& store,
                const Spaces& spaces, MakeColdForm cold, RemoteCounters& counters);
   ~RemoteSender();
 
@@ -49,20 +49,26 @@ class RemoteSender {
   // A page as it is to be sent.
   struct Outgoing {
     RemoteTag tag;
+    PageNumber number = 0;  // of the page here
     PageRecord record;
     std::vector<SharedBytes> bodies;
   };
   void Loop();
   std::vector<PageName> NextBatch();
   void Send(std::vector<PageName> batch);
-  std::vector<PageName> NotThereYet(std::vector<PageName> batch);
-  std::optional<Outgoing> Load(const PageName& name);
+  struct Queued {
+    PageName name;
+    RemoteTag tag;
+  };
+  std::vector<Queued> NotThereYet(std::vector<PageName> batch);
+  std::optional<Outgoing> Load(const Queued& page);
+  absl::Status SendPage(const Queued& queued, uint64_t& bytes);
   absl::Status Write(std::vector<RemoteValue> values);
   void Pace(uint64_t bytes);
 
   const Options options_;
   RemoteStore& remote_;
-  RemoteRecords& records_;
+  RemotePurge& purge_;
   TieredStore& store_;
   const Spaces& spaces_;
   const MakeColdForm cold_;

@@ -10,15 +10,29 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, Tie
     : options_(std::move(options)),
       owned_(std::move(remote)),
       remote_(owned_ == nullptr ? NoRemoteStore() : *owned_),
+      store_(store),
       spaces_(spaces),
       records_(options_.prefix, remote_, counters_, *options_.clock),
       fetches_({options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_,
                store, counters_, *options_.clock),
+      purge_(options_.prefix, remote_,
+             {.dropped =
+                  [this](const SpacePtr& space) {
+                    for (const PageName& page : store_.residency().Pages(space->id)) {
+                      ForgetHere(space, page.key);
+                    }
+                  },
+              .deleted =
+                  [this](const SpacePtr& space, const std::string& key) {
+                    ForgetHere(space, key);
+                    EraseThere(*space, key, 0);
+                  }},
+             counters_),
       sender_({.prefix = options_.prefix,
                .wait = options_.fetch_wait,
                .ttl = options_.ttl,
                .bytes_per_second = options_.bytes_per_second},
-              remote_, records_, store, spaces, std::move(cold), counters_) {}
+              remote_, purge_, store, spaces, std::move(cold), counters_) {}
 
 RemoteTier::~RemoteTier() {
   MutexLock lock(mu_);
@@ -37,18 +51,47 @@ FoundPage RemoteTier::Describe(const PageRecord& record) const {
   return page;
 }
 
-void RemoteTier::Extend(const std::shared_ptr<const Space>& space, std::vector<std::string> keys,
+void RemoteTier::Begin() {
+  MutexLock lock(mu_);
+  ++look_ups_;
+}
+
+void RemoteTier::End() {
+  MutexLock lock(mu_);
+  if (--look_ups_ == 0) ended_.NotifyAll();
+}
+
+void RemoteTier::Flush() {
+  sender_.Flush();
+  purge_.Flush();
+}
+
+void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
                         std::function<void(std::vector<FoundPage>)> done) {
   if (!on() || keys.empty() || space->promise.is_private) return done({});
   counters_.asked_keys += keys.size();
+  Begin();
+  const Time deadline = options_.clock->Now() + options_.lookup_wait;
+  purge_.Generation(space, deadline,
+                    [this, space, keys = std::move(keys), deadline,
+                     done = std::move(done)](std::optional<uint64_t> generation) {
+                      if (generation.has_value()) {
+                        Find(space, *generation, keys, deadline, done);
+                      } else {
+                        ++counters_.late_lookups;
+                        done({});
+                        End();
+                      }
+                    });
+}
+
+void RemoteTier::Find(const SpacePtr& space, uint64_t generation,
+                      const std::vector<std::string>& keys, Time deadline,
+                      std::function<void(std::vector<FoundPage>)> done) {
   std::vector<RemoteRecords::Page> pages;
   pages.reserve(keys.size());
-  for (const std::string& key : keys) pages.push_back({key, TagOf(*space, key)});
-  {
-    MutexLock lock(mu_);
-    ++look_ups_;
-  }
-  records_.Find(pages, options_.clock->Now() + options_.lookup_wait,
+  for (const std::string& key : keys) pages.push_back({key, TagOf(*space, generation, key)});
+  records_.Find(pages, deadline,
                 [this, space, pages, done = std::move(done)](std::vector<RemoteRecord> found) {
                   counters_.found_keys += found.size();
                   std::vector<FoundPage> out;
@@ -58,32 +101,54 @@ void RemoteTier::Extend(const std::shared_ptr<const Space>& space, std::vector<s
                   for (size_t i = 0; i < found.size(); ++i) {
                     fetches_.Ahead(space, pages[i].key, pages[i].tag, found[i]);
                   }
-                  MutexLock lock(mu_);
-                  if (--look_ups_ == 0) ended_.NotifyAll();
+                  End();
                 });
 }
 
 absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
-  const auto shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
+  const SpacePtr shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return absl::NotFoundError("the page is not stored");
-  const absl::Status status = fetches_.Fetch(shared, key, TagOf(space, key));
+  const auto generation =
+      GenerationOf(purge_, shared, options_.clock->Now() + options_.lookup_wait);
+  const absl::Status status = generation.has_value()
+                                  ? fetches_.Fetch(shared, key, TagOf(space, *generation, key))
+                                  : absl::UnavailableError("the remote store does not answer");
   if (!status.ok()) ++counters_.missed_fetches;
   return status;
 }
 
 bool RemoteTier::MayFetch(const Space& space, const std::string& key) {
   if (!on() || space.promise.is_private) return false;
-  const auto known = records_.Known(TagOf(space, key));
+  const std::optional<uint64_t> generation = purge_.Known(space);
+  if (!generation.has_value()) return true;
+  const auto known = records_.Known(TagOf(space, *generation, key));
   return !known.has_value() || *known != nullptr;
 }
 
 void RemoteTier::Forget(const Space& space, const std::string& key, size_t segments) {
   if (!on() || space.promise.is_private) return;
-  const RemoteTag tag = TagOf(space, key);
+  purge_.Delete(space, key);
+  EraseThere(space, key, segments);
+}
+
+void RemoteTier::Drop(const Space& space) {
+  if (on() && !space.promise.is_private) purge_.Drop(space);
+}
+
+void RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key) {
+  store_.Delete({.space = space->id, .key = key}, /*force=*/true).IgnoreError();
+}
+
+// Erases a page that has so many segments, or as many as are known of.
+void RemoteTier::EraseThere(const Space& space, const std::string& key, size_t segments) {
+  const std::optional<uint64_t> generation = purge_.Known(space);
+  if (!generation.has_value()) return;
+  const RemoteTag tag = TagOf(space, *generation, key);
   if (const auto known = records_.Known(tag); known.has_value() && *known != nullptr) {
     segments = std::max(segments, (*known)->facts.size());
   }
   records_.Learn(tag, nullptr);
+  fetches_.Cancel(tag);
   std::vector<std::string> names = {RecordName(options_.prefix, tag)};
   for (size_t i = 0; i < segments; ++i) names.push_back(SegmentName(options_.prefix, tag, i));
   remote_.Erase(std::move(names), options_.clock->Now() + std::chrono::seconds(1),

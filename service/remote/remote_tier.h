@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "service/remote/remote_counters.h"
 #include "service/remote/remote_fetches.h"
+#include "service/remote/remote_purge.h"
 #include "service/remote/remote_records.h"
 #include "service/remote/remote_sender.h"
 #include "service/remote/remote_store.h"
@@ -59,11 +60,12 @@ class RemoteTier {
   bool MayFetch(const Space& space, const std::string& key);
   // A page was put here.
   void Offer(PageName name) { sender_.Offer(std::move(name)); }
-  // A page was deleted here, which had so many segments. Waits for the remote store, a second at
-  // most.
+  // A page was deleted here, which had so many segments; a space was dropped here. All servers
+  // forget it within a second.
   void Forget(const Space& space, const std::string& key, size_t segments);
-  // Waits until all that was offered is sent, or given up.
-  void Flush() { sender_.Flush(); }
+  void Drop(const Space& space);
+  // Waits until all that was offered is sent, or given up, and all that was deleted is told.
+  void Flush();
 
   const RemoteCounters& counters() const { return counters_; }
   RemoteStore::Counters store_counters() const { return remote_.counters(); }
@@ -71,15 +73,24 @@ class RemoteTier {
   std::string name() const { return remote_.name(); }
 
  private:
+  using SpacePtr = std::shared_ptr<const Space>;
   FoundPage Describe(const PageRecord& record) const;
+  void Find(const SpacePtr& space, uint64_t generation, const std::vector<std::string>& keys,
+            Time deadline, std::function<void(std::vector<FoundPage>)> done);
+  void Begin();
+  void End();
+  void ForgetHere(const SpacePtr& space, const std::string& key);
+  void EraseThere(const Space& space, const std::string& key, size_t segments);
 
   const Options options_;
   const std::unique_ptr<RemoteStore> owned_;  // null: NoRemoteStore()
   RemoteStore& remote_;
+  TieredStore& store_;
   const Spaces& spaces_;
   RemoteCounters counters_;
   RemoteRecords records_;
   RemoteFetches fetches_;
+  RemotePurge purge_;  // it tells fetches_
   RemoteSender sender_;
   Mutex mu_;
   CondVar ended_;

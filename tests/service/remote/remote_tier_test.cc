@@ -69,6 +69,28 @@ struct Node {
     }
     server->remote().Flush();
   }
+  // The request for a call about the space.
+  template <typename Request>
+  Request About() {
+    Request request;
+    v1::OpenSpaceResponse opened;
+    EXPECT_TRUE(client->FindSpace("s", &opened).ok());
+    request.set_space("s");
+    request.set_fingerprint(opened.fingerprint());
+    return request;
+  }
+  void Delete(int i) {
+    auto request = About<v1::DeleteRequest>();
+    request.add_keys(KeyOf(i));
+    v1::DeleteResponse response;
+    EXPECT_TRUE(client->kv().Delete(client->Context().get(), request, &response).ok());
+  }
+  void Drop() {
+    v1::DropSpaceResponse response;
+    EXPECT_TRUE(client->kv()
+                    .DropSpace(client->Context().get(), About<v1::DropSpaceRequest>(), &response)
+                    .ok());
+  }
   static PageIn PageAt(int i) {
     const KvSpec spec = SmallSpec();
     return {.key = KeyOf(i),
@@ -96,7 +118,7 @@ class RemoteTierTest : public ::testing::Test {
   // The name of a value of a page, which the first server put.
   std::string Named(int page, const std::string& end) {
     const auto space = FindSpace();
-    const std::string name = RecordName("kvstow", TagOf(*space, Node::KeyOf(page)));
+    const std::string name = RecordName("kvstow", TagOf(*space, 0, Node::KeyOf(page)));
     return name.substr(0, name.size() - 2) + end;
   }
   // The space as the servers know it; what names it is the same on all.
@@ -240,17 +262,69 @@ TEST_F(RemoteTierTest, ADeletedPageGoesThereToo) {
   a_.Open("raw");
   a_.PutAll();
   ASSERT_TRUE(remote_.Peek(RecordOf(0)).has_value());
-  v1::DeleteRequest request;
-  request.set_space("s");
-  v1::OpenSpaceResponse opened;
-  ASSERT_TRUE(a_.client->FindSpace("s", &opened).ok());
-  request.set_fingerprint(opened.fingerprint());
-  request.add_keys(Node::KeyOf(0));
-  v1::DeleteResponse response;
-  ASSERT_TRUE(a_.client->kv().Delete(a_.client->Context().get(), request, &response).ok());
+  a_.Delete(0);
   EXPECT_FALSE(remote_.Peek(RecordOf(0)).has_value());
   EXPECT_FALSE(remote_.Peek(SegmentOf(0, 0)).has_value());
   EXPECT_TRUE(remote_.Peek(RecordOf(1)).has_value());
+}
+
+TEST_F(RemoteTierTest, ADeleteReachesTheOtherServer) {
+  a_.Open("raw");
+  b_.Open("raw");
+  a_.PutAll();
+  ASSERT_TRUE(b_.Get(0).data == Node::PageAt(0).raw);
+  ASSERT_TRUE(b_.Get(1).data == Node::PageAt(1).raw);
+  a_.Delete(0);
+  b_.Delete(2);  // at the same time: neither is lost
+  a_.server->remote().Flush();
+  b_.server->remote().Flush();
+  a_.server->remote().Flush();
+  EXPECT_EQ(b_.Get(0).reply.status(), v1::MISS);
+  EXPECT_EQ(a_.Get(2).reply.status(), v1::MISS);
+  EXPECT_TRUE(b_.Get(1).data == Node::PageAt(1).raw);
+  EXPECT_TRUE(a_.Get(1).data == Node::PageAt(1).raw);
+}
+
+TEST_F(RemoteTierTest, ADropReachesTheOtherServerAndOldPagesDoNotComeBack) {
+  a_.Open("raw");
+  b_.Open("raw");
+  a_.PutAll();
+  ASSERT_TRUE(b_.Get(0).data == Node::PageAt(0).raw);
+  a_.Drop();
+  a_.server->remote().Flush();
+  b_.server->remote().Flush();
+  EXPECT_EQ(b_.Lookup().pages(), 0u);
+  EXPECT_EQ(b_.Get(0).reply.status(), v1::MISS);
+  a_.Open("raw");
+  EXPECT_EQ(a_.Lookup().pages(), 0u) << "what is left of the old space is another generation's";
+  a_.PutAll();
+  EXPECT_TRUE(Eventually([&] { return b_.Lookup().pages() == kPages; }))
+      << "the new pages are found, once it is forgotten that they were not there";
+}
+
+TEST_F(RemoteTierTest, AServerThatStartsLaterMeetsNoPageOfADroppedSpace) {
+  a_.Open("raw");
+  a_.PutAll();
+  a_.Drop();
+  a_.server->remote().Flush();
+  Node c(remote_);
+  c.Open("raw");
+  EXPECT_EQ(c.Lookup().pages(), 0u);
+}
+
+TEST_F(RemoteTierTest, WithoutAnAnswerOfTheStoreADropIsToldLater) {
+  a_.Open("raw");
+  b_.Open("raw");
+  a_.PutAll();
+  ASSERT_TRUE(b_.Get(0).data == Node::PageAt(0).raw);
+  remote_.FailAll(absl::UnavailableError("down"));
+  a_.Drop();
+  a_.Open("raw");
+  EXPECT_EQ(a_.Lookup().pages(), 0u) << "the old pages are not found meanwhile";
+  remote_.FailAll(absl::OkStatus());
+  a_.server->remote().Flush();
+  b_.server->remote().Flush();
+  EXPECT_EQ(b_.Get(0).reply.status(), v1::MISS);
 }
 
 TEST_F(RemoteTierTest, APageIsSentInItsColdForm) {
@@ -267,7 +341,6 @@ TEST_F(RemoteTierTest, PagesOfAPrivateSpaceStayHere) {
   v1::OpenSpaceRequest request;
   request.set_space("s");
   a_.Open("raw");
-  EXPECT_THAT(remote_.names(), IsEmpty());
   request.set_space("mine");
   request.set_is_private(true);
   v1::OpenSpaceResponse opened;

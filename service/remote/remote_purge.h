@@ -1,0 +1,111 @@
+// RemotePurge: deletes and drops of spaces reach every server within a second.
+//
+// Each space has one small value in the remote store, its purge record: a generation, and the keys
+// that were deleted lately (docs/FORMAT.md, "Remote values"). The names of pages contain the
+// generation: a drop of the space raises it, and nobody finds the old pages again. A thread reads
+// the records of the spaces in use every kPoll. It tells what is new to this server, and writes
+// what is new here. Two servers that write at once may lose an entry: each looks again, and writes
+// its own entries once more for kKept. No atomic operation is needed.
+//
+// A server uses no remote page of a space before it has read the space's record once. A server that
+// comes back drops what it has of a space that was ever dropped: it cannot tell old from new.
+// Thread-safe.
+#ifndef KVSTOW_SERVICE_REMOTE_REMOTE_PURGE_H_
+#define KVSTOW_SERVICE_REMOTE_REMOTE_PURGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "service/remote/remote_counters.h"
+#include "service/remote/remote_page.h"
+#include "service/remote/remote_store.h"
+#include "service/spaces/space.h"
+
+namespace kvstow {
+
+// The record as it is in the remote store.
+struct PurgeRecord {
+  uint64_t generation = 0;
+  std::map<uint64_t, std::string> deleted;  // keys, by the random ids of their deletions
+  bool operator==(const PurgeRecord&) const = default;
+};
+std::vector<SharedBytes> PurgeValue(const RemoteTag& space, const PurgeRecord& record);
+absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemoteTag& space, const SharedBytes& value);
+
+class RemotePurge {
+ public:
+  static constexpr Duration kPoll = std::chrono::milliseconds(250);
+  static constexpr Duration kKept = std::chrono::seconds(60);
+  static constexpr size_t kMostDeleted = 4096;  // more of them raise the generation
+
+  using SpacePtr = std::shared_ptr<const Space>;
+  // What another server did. Both may take their time.
+  struct Listener {
+    std::function<void(const SpacePtr&)> dropped;
+    std::function<void(const SpacePtr&, const std::string& key)> deleted;
+  };
+  // All of them outlive this.
+  RemotePurge(std::string prefix, RemoteStore& remote, Listener listener, RemoteCounters& counters);
+  ~RemotePurge();
+
+  // Returns the space's generation when it is known.
+  std::optional<uint64_t> Known(const Space& space);
+  // Calls `done` with the space's generation; with nothing when the remote store does not answer
+  // by `deadline`. Within the call when it is known.
+  void Generation(const SpacePtr& space, Time deadline,
+                  std::function<void(std::optional<uint64_t>)> done);
+  // Notes what was done here. The thread tells the others.
+  void Delete(const Space& space, const std::string& key);
+  void Drop(const Space& space);
+  // Waits until what was noted before is written, or could not be.
+  void Flush();
+
+ private:
+  struct State {
+    SpacePtr space;  // null: it is not open here now
+    PurgeRecord record;
+    absl::flat_hash_map<uint64_t, Time> seen;  // when this server met each deletion
+    bool known = false;                        // the record was read
+    bool dirty = false;                        // it has what the remote store may lack
+    bool drop = false;                         // the generation is to rise
+  };
+  void Loop();
+  void Poll();
+  void Merge(const RemoteTag& tag, const absl::StatusOr<SharedBytes>& value,
+             std::vector<RemoteValue>& out);
+  bool Adopt(const PurgeRecord& there, State& state, std::vector<std::string>& deleted)
+      KVSTOW_REQUIRES(mu_);
+  void RunActions();
+
+  const std::string prefix_;
+  RemoteStore& remote_;
+  const Listener listener_;
+  RemoteCounters& counters_;
+  Mutex mu_;
+  CondVar changed_;
+  absl::flat_hash_map<RemoteTag, State> states_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<std::function<void()>> actions_ KVSTOW_GUARDED_BY(mu_);  // calls of the listener
+  uint64_t rounds_ KVSTOW_GUARDED_BY(mu_) = 0;                         // that ended
+  size_t asking_ KVSTOW_GUARDED_BY(mu_) = 0;  // questions of Generation under way
+  bool wake_ KVSTOW_GUARDED_BY(mu_) = false;
+  bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+// Waits for the generation.
+std::optional<uint64_t> GenerationOf(RemotePurge& purge, const std::shared_ptr<const Space>& space,
+                                     Time deadline);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_REMOTE_REMOTE_PURGE_H_
