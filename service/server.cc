@@ -547,6 +547,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .access = access_->counters(),
           .data_keys = keys.keys,
           .locked_data_keys = keys.locked,
+          .remote = remote_.Rows(),
           .ready = admin_op_.ready(),
           .tenants = Tenants()};
 }

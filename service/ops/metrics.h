@@ -16,6 +16,7 @@
 #include "kvstow/v1/types.pb.h"
 #include "service/access/access.h"
 #include "service/ops/call_log.h"
+#include "service/ops/metric_row.h"
 #include "service/ops/history.h"
 #include "storage/store/tiered_store.h"
 
@@ -45,6 +46,7 @@ struct MetricsSnapshot {
   Access::Counters access;
   // Of what is encrypted on disk: data keys that open, data keys that no master key unwraps.
   uint64_t data_keys = 0, locked_data_keys = 0;
+  std::vector<MetricRow> remote;  // of the remote tier; empty = there is none
   bool ready = false;
   struct Tenant {
     std::string name;

@@ -135,6 +135,38 @@ void RemoteTier::Drop(const Space& space) {
   if (on() && !space.promise.is_private) purge_.Drop(space);
 }
 
+std::vector<MetricRow> RemoteTier::Rows() const {
+  if (!on()) return {};
+  const RemoteCounters& c = counters_;
+  const RemoteStore::Counters s = remote_.counters();
+  return {
+      {"remote_asked_keys_total", "keys of look-ups that were not here", c.asked_keys},
+      {"remote_found_keys_total", "of them, those that the remote tier had", c.found_keys},
+      {"remote_late_lookups_total", "look-ups that the remote tier did not answer in time",
+       c.late_lookups},
+      {"remote_fetched_pages_total", "pages that came from the remote tier", c.fetched_pages},
+      {"remote_fetched_bytes_total", "and their encoded bytes", c.fetched_bytes},
+      {"remote_coarser_pages_total", "of them, those with fewer levels", c.coarser_pages},
+      {"remote_missed_fetches_total", "pages that a get wanted and that did not come",
+       c.missed_fetches},
+      {"remote_sent_pages_total", "pages that were sent to the remote tier", c.sent_pages},
+      {"remote_sent_bytes_total", "and their encoded bytes", c.sent_bytes},
+      {"remote_already_there_total", "pages that another server had sent", c.already_there},
+      {"remote_unsent_pages_total", "pages that could not be sent", c.unsent_pages},
+      {"remote_damaged_values_total", "values that failed a check", c.damaged_values},
+      {"remote_unwritten_purges_total", "attempts to tell what was deleted here that failed",
+       c.unwritten_purges},
+      {"remote_queued_pages", "pages that wait to be sent", sender_.queued()},
+      {"remote_commands_total", "commands to the remote store", s.commands},
+      {"remote_failed_commands_total", "commands that were not answered with a value", s.failed},
+      {"remote_nodes", "nodes of the remote store", s.nodes},
+      {"remote_connected_nodes", "nodes that the server is connected to", s.connected},
+      {"remote_redirects_total", "answers that named another node", s.redirects},
+      {"remote_reconnects_total", "connections that were opened again", s.reconnects},
+      {"remote_refused_commands_total", "commands that were not sent", s.refused},
+  };
+}
+
 void RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key) {
   store_.Delete({.space = space->id, .key = key}, /*force=*/true).IgnoreError();
 }

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "service/ops/metric_row.h"
 #include "service/remote/remote_counters.h"
 #include "service/remote/remote_fetches.h"
 #include "service/remote/remote_purge.h"
@@ -68,8 +69,8 @@ class RemoteTier {
   void Flush();
 
   const RemoteCounters& counters() const { return counters_; }
-  RemoteStore::Counters store_counters() const { return remote_.counters(); }
-  uint64_t queued() const { return sender_.queued(); }
+  // Returns its metrics; nothing without a remote store.
+  std::vector<MetricRow> Rows() const;
   std::string name() const { return remote_.name(); }
 
  private:
