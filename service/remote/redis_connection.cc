@@ -226,6 +226,7 @@ absl::Status RedisConnection::Write() {
     if (sent >= 0) {
       Wrote(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
+      blocked_ = true;
       return absl::OkStatus();
     } else if (errno == EPIPE || errno == ECONNRESET) {
       return absl::OkStatus();  // what the server said before tells more, and Read ends it
@@ -243,7 +244,10 @@ absl::Status RedisConnection::WriteTls() {
         const TlsSession::Step step,
         tls_->Write(pieces[0].first(std::min(pieces[0].size(), kTlsPieceBytes))));
     tls_waits_for_ = step.wait_for;
-    if (step.wait_for != 0) return absl::OkStatus();
+    if (step.wait_for != 0) {
+      blocked_ = true;
+      return absl::OkStatus();
+    }
     Wrote(step.bytes);
   }
   KVSTOW_ASSIGN_OR_RETURN(const TlsSession::Step step, tls_->Flush());
@@ -252,7 +256,8 @@ absl::Status RedisConnection::WriteTls() {
 }
 
 void RedisConnection::Wrote(size_t bytes) {
-  moved_ += bytes;
+  if (blocked_) moved_ += bytes;
+  blocked_ = false;
   unsent_ -= bytes;
   sent_of_first_ += bytes;
   while (!out_.empty() && sent_of_first_ >= out_.front().size()) {

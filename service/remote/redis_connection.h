@@ -65,7 +65,8 @@ class RedisConnection {
   // Logged in.
   bool ready() const { return state_ == State::kReady; }
   size_t unsent_bytes() const { return unsent_; }
-  // All bytes that went and came, as a sign of life.
+  // Signs of life of the server: bytes that came, and bytes that went after the way was blocked.
+  // That the kernel takes bytes while it has room says nothing of the server.
   uint64_t moved_bytes() const { return moved_; }
 
   // Call it when ready, and Advance afterwards: that sends.
@@ -97,6 +98,7 @@ class RedisConnection {
   std::deque<RedisBytes> out_;
   size_t sent_of_first_ = 0, unsent_ = 0;
   uint64_t moved_ = 0;
+  bool blocked_ = false;                        // the kernel took no more
   std::vector<absl::string_view> login_steps_;  // whose replies are to come
   RedisReplyReader reader_;
   absl::Status broken_;  // told after the replies that came before

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "absl/status/statusor.h"
 #include "base/digest.h"
 #include "tests/storage/status_matchers.h"
 
@@ -16,7 +19,7 @@ absl::StatusOr<std::vector<RedisReply>> Read(const std::string& bytes, size_t pi
   std::vector<RedisReply> replies;
   for (size_t at = 0; at < bytes.size(); at += piece) {
     const std::string some = bytes.substr(at, piece);
-    const absl::Status fed = reader.Feed(AsBytes(some), replies);
+    absl::Status fed = reader.Feed(AsBytes(some), replies);
     if (!fed.ok()) return fed;
   }
   return replies;
