@@ -4,10 +4,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/codec/ops.h"
+#include "service/remote/redis_cluster.h"
 #include "service/spaces/messages.h"
 #include "service/spaces/space_recipe.h"
 #include "storage/disk/rocks_tier.h"
@@ -109,6 +112,24 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
   }
   KVSTOW_ASSIGN_OR_RETURN(out.store, TieredStore::Open(options, std::move(parts)));
   return out;
+}
+
+absl::StatusOr<std::unique_ptr<RemoteStore>> OpenRemote(const Config& config) {
+  if (config.remote.empty()) return nullptr;
+  constexpr std::chrono::seconds kPatience{2};
+  const RedisOptions options{.seeds = absl::StrSplit(config.remote, ',', absl::SkipEmpty()),
+                             .user = config.remote_user,
+                             .password_file = config.remote_password_file,
+                             .tls = !config.remote_tls_ca.empty(),
+                             .tls_files = {.ca = config.remote_tls_ca}};
+  absl::Status good = CheckRedis(options, Clock::Real().Now() + kPatience);
+  if (absl::IsInvalidArgument(good) || absl::IsFailedPrecondition(good)) {
+    return absl::Status(good.code(), absl::StrCat("remote: ", good.message()));
+  }
+  if (!good.ok()) {
+    Log().warn("remote: {}: pages there are misses until it answers", std::string(good.message()));
+  }
+  return OpenRedis(options);
 }
 
 }  // namespace kvstow

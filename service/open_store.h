@@ -30,6 +30,11 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config,
                                       StoreObserver& observer = NoStoreObserver(),
                                       TenantTable* tenants = nullptr);
 
+// Opens the remote store of the settings; null = there is none. A store that cannot be reached is
+// opened all the same: the log says why. Fails with INVALID_ARGUMENT or FAILED_PRECONDITION for one
+// that can never work.
+absl::StatusOr<std::unique_ptr<RemoteStore>> OpenRemote(const Config& config);
+
 // Refuses only a recipe that no space could use. Each space checks whether the recipe fits it.
 absl::Status CheckRecipe(const std::string& text);
 

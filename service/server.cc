@@ -631,6 +631,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config,
   auto tenants = std::make_unique<TenantTable>(*options.clock);
   tenants->SetLimits(LimitsOf(*access));
   KVSTOW_ASSIGN_OR_RETURN(OpenedStore opened, OpenStore(config, observer, tenants.get()));
+  KVSTOW_ASSIGN_OR_RETURN(opened.remote, OpenRemote(config));
   if (options.open_remote != nullptr) opened.remote = options.open_remote();
   std::unique_ptr<Server> server(new Server(
       std::make_unique<Impl>(config, options, std::move(access), std::move(events),

@@ -398,6 +398,22 @@ absl::Status CheckTls(const Config& c) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRemote(const Config& c) {
+  const bool more =
+      !c.remote_user.empty() || !c.remote_password_file.empty() || !c.remote_tls_ca.empty();
+  if (c.remote.empty()) {
+    return more ? absl::InvalidArgumentError(
+                      "remote-user, remote-password-file and remote-tls-ca need remote: say where")
+                : absl::OkStatus();
+  }
+  if (c.remote_password_file.empty() && !c.remote_user.empty()) {
+    return absl::InvalidArgumentError("remote-user needs remote-password-file: name its file");
+  }
+  if (c.master_key.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "remote with master-key: pages would lie in the remote tier in clear; leave one of them out");
+}
+
 // Defaults that depend on the machine, and settings that must fit each other.
 absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (c.kv_events_name.empty()) c.kv_events_name = HostName();
@@ -406,6 +422,7 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
         "kv-events-replay-listen needs kv-events-listen: there are no KV events to miss");
   }
   KVSTOW_RETURN_IF_ERROR(CheckTls(c));
+  KVSTOW_RETURN_IF_ERROR(CheckRemote(c));
   if (!host_given) c.host_bytes = UsableMemory() / 4;
   if (c.index_bytes == 0) c.index_bytes = UsableMemory() / 16;
   if (c.disk_path.empty() && c.disk_bytes > 0) {

@@ -16,8 +16,8 @@
 #include "kvstow/v1/types.pb.h"
 #include "service/access/access.h"
 #include "service/ops/call_log.h"
-#include "service/ops/metric_row.h"
 #include "service/ops/history.h"
+#include "service/ops/metric_row.h"
 #include "storage/store/tiered_store.h"
 
 namespace kvstow {
