@@ -86,7 +86,11 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
       DropIdleSpaces(Duration(0), 1, &caller.tenant) > 0) {
     result = spaces_.Open(caller, request);
   }
+  if (absl::IsNotFound(result.status()) && !in.has_spec()) {
+    result = OpenPublished(caller, in.space(), std::move(result));
+  }
   KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, std::move(result));
+  if (opened.created) remote_.Publish(*opened.space);
   const Space& space = *opened.space;
   out.set_fingerprint(space.fingerprint.data(), space.fingerprint.size());
   out.set_created(opened.created);
@@ -99,6 +103,17 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
   out.set_is_private(space.promise.is_private);
   out.set_levels((space.cold != nullptr ? space.cold : space.codec)->levels());
   return absl::OkStatus();
+}
+
+// Opens a space that another server published under this name; else returns `not_there`.
+absl::StatusOr<Spaces::Opened> KvOperator::OpenPublished(const Caller& caller,
+                                                         const std::string& name,
+                                                         absl::StatusOr<Spaces::Opened> not_there) {
+  const auto record = remote_.FindSpace(spaces_.OwnerOf(caller, name), name);
+  if (!record.ok()) return not_there;
+  const auto request = spaces_.RequestOf(record->span());
+  if (!request.ok() || request->name != name) return not_there;
+  return spaces_.Open(caller, *request);
 }
 
 absl::StatusOr<PrefixMatch> KvOperator::Lookup(const Caller& caller, const LookupQuery& query,

@@ -70,6 +70,8 @@ class KvOperator {
     Time time;
   };
 
+  absl::StatusOr<Spaces::Opened> OpenPublished(const Caller& caller, const std::string& name,
+                                               absl::StatusOr<Spaces::Opened> not_there);
   absl::StatusOr<PrefixMatch> Find(const Caller& caller, const LookupQuery& query);
   void TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResponse& out);
   absl::Status Drop(const Space& space);

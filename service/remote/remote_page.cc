@@ -66,6 +66,14 @@ RemoteTag TagOf(const Space& space, uint64_t generation, absl::string_view key) 
   return EndTag(out);
 }
 
+RemoteTag NameTagOf(absl::string_view tenant, absl::string_view space) {
+  ByteWriter out;
+  for (const absl::string_view field : {absl::string_view("kvstow remote name 1"), tenant, space}) {
+    out.PutString16(field);
+  }
+  return EndTag(out);
+}
+
 RemoteTag SpaceTagOf(const Space& space) {
   return EndTag(BeginTag("kvstow remote space 1", space));
 }
@@ -114,6 +122,10 @@ std::string SegmentName(absl::string_view prefix, const RemoteTag& tag, size_t i
 
 std::string PurgeName(absl::string_view prefix, const RemoteTag& space) {
   return absl::StrCat(NameOf(prefix, space), "p");
+}
+
+std::string SpaceName(absl::string_view prefix, const RemoteTag& name) {
+  return absl::StrCat(NameOf(prefix, name), "s");
 }
 
 std::vector<SharedBytes> RecordValue(const RemoteTag& tag, PageRecord record) {

@@ -37,6 +37,8 @@ struct RemoteTag {
   }
 };
 RemoteTag TagOf(const Space& space, uint64_t generation, absl::string_view key);
+// The same for the name of a space, whatever space has it.
+RemoteTag NameTagOf(absl::string_view tenant, absl::string_view space);
 // The same for the space itself, whatever its generation (remote_purge.h).
 RemoteTag SpaceTagOf(const Space& space);
 
@@ -44,8 +46,9 @@ RemoteTag SpaceTagOf(const Space& space);
 std::string RecordName(absl::string_view prefix, const RemoteTag& tag);
 std::string SegmentName(absl::string_view prefix, const RemoteTag& tag, size_t index);
 std::string PurgeName(absl::string_view prefix, const RemoteTag& space);
+std::string SpaceName(absl::string_view prefix, const RemoteTag& name);
 
-enum class RemoteKind : uint8_t { kRecord = 1, kSegment = 2, kPurge = 3 };
+enum class RemoteKind : uint8_t { kRecord = 1, kSegment = 2, kPurge = 3, kSpace = 4 };
 // A value that is bound to its place, and its body when it is read back.
 std::vector<SharedBytes> FramedValue(const RemoteTag& tag, RemoteKind kind, size_t index,
                                      SharedBytes body);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "service/remote/remote_answers.h"
+#include "service/spaces/space_record.h"
+
 namespace kvstow {
 
 RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, TieredStore& store,
@@ -115,6 +118,34 @@ absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
                                   : absl::UnavailableError("the remote store does not answer");
   if (!status.ok()) ++counters_.missed_fetches;
   return status;
+}
+
+void RemoteTier::Publish(const Space& space) {
+  if (!on() || space.promise.is_private) return;
+  const RemoteTag tag = NameTagOf(space.tenant, space.name);
+  Space nobodys = space;
+  nobodys.id = 1;  // every server gives its own
+  std::vector<RemoteValue> values;
+  values.push_back(
+      {SpaceName(options_.prefix, tag),
+       FramedValue(tag, RemoteKind::kSpace, 0, SharedBytes::Take(SerializeSpace(nobodys)))});
+  remote_.Put(std::move(values), Duration(0), options_.clock->Now() + options_.fetch_wait,
+              [](const std::vector<absl::Status>&) {});
+}
+
+absl::StatusOr<SharedBytes> RemoteTier::FindSpace(const std::string& tenant,
+                                                  const std::string& name) {
+  if (!on()) return absl::NotFoundError("there is no remote tier");
+  const RemoteTag tag = NameTagOf(tenant, name);
+  RemoteAnswers<absl::StatusOr<SharedBytes>> answer;
+  remote_.Get({SpaceName(options_.prefix, tag)}, options_.clock->Now() + options_.fetch_wait,
+              answer.Take());
+  const auto value = std::move(answer.Wait()[0]);
+  if (!value.ok()) return absl::NotFoundError(value.status().message());
+  absl::StatusOr<FramedBody> framed = OpenFramed(tag, RemoteKind::kSpace, 0, *value);
+  if (framed.ok()) return std::move(framed->body);
+  ++counters_.damaged_values;
+  return absl::NotFoundError(framed.status().message());
 }
 
 bool RemoteTier::MayFetch(const Space& space, const std::string& key) {

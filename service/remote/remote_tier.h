@@ -59,6 +59,11 @@ class RemoteTier {
   absl::Status Fetch(const Space& space, const std::string& key);
   // Returns whether Fetch would wait.
   bool MayFetch(const Space& space, const std::string& key);
+  // A space was made here: other servers may open it by its name.
+  void Publish(const Space& space);
+  // Returns the record of a space that another server published. NOT_FOUND: there is none, or
+  // nobody answers in time. Blocks.
+  absl::StatusOr<SharedBytes> FindSpace(const std::string& tenant, const std::string& name);
   // A page was put here.
   void Offer(PageName name) { sender_.Offer(std::move(name)); }
   // A page was deleted here, which had so many segments; a space was dropped here. All servers

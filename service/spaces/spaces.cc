@@ -242,6 +242,15 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const Caller& caller, const SpaceToO
   return Opened{*std::move(made), true};
 }
 
+absl::StatusOr<SpaceToOpen> Spaces::RequestOf(std::span<const uint8_t> record) const {
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, ParseSpace(record, calibrations_));
+  return SpaceToOpen{.name = space->name,
+                     .spec = space->spec,
+                     .recipe = space->pipeline,
+                     .fidelity = space->promise.fidelity,
+                     .is_private = space->promise.is_private};
+}
+
 bool Spaces::Finds(const Caller& caller, const Space& space) const {
   return options_.access->MeaningOf(caller.tenant, space.name).owner == space.tenant;
 }

@@ -100,6 +100,13 @@ class Spaces {
   };
   absl::StatusOr<Opened> Open(const Caller& caller, const SpaceToOpen& request);
 
+  // Returns the tenant whose space a name is for the caller.
+  std::string OwnerOf(const Caller& caller, absl::string_view name) const {
+    return options_.access->MeaningOf(caller.tenant, name).owner;
+  }
+  // Returns what opens a space like that of a record, here. Fails as ParseSpace does.
+  absl::StatusOr<SpaceToOpen> RequestOf(std::span<const uint8_t> record) const;
+
   // Finds a space as workers name it. INVALID_ARGUMENT: `fingerprint` has not 16 bytes. NOT_FOUND:
   // no space of that name is open. FAILED_PRECONDITION: another one is. Each message says to open
   // it (again). PERMISSION_DENIED: it is shared with the caller's tenant for reading alone.

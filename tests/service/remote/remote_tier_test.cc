@@ -18,8 +18,6 @@
 namespace kvstow::testing {
 namespace {
 
-using ::testing::IsEmpty;
-
 constexpr int kPages = 5;
 
 // One server's end of a store that several share.
@@ -337,6 +335,18 @@ TEST_F(RemoteTierTest, APageIsSentInItsColdForm) {
   EXPECT_TRUE(absl::StrContains(page.reply.recipe(), "int8") || !page.reply.exact());
 }
 
+TEST_F(RemoteTierTest, ASpaceIsOpenedByItsNameOnTheOtherServer) {
+  a_.Open("hot=int8,cold=rotated8");
+  a_.PutAll();
+  v1::OpenSpaceResponse there, here;
+  ASSERT_TRUE(a_.client->FindSpace("s", &there).ok());
+  ASSERT_TRUE(b_.client->FindSpace("s", &here).ok());
+  EXPECT_EQ(here.fingerprint(), there.fingerprint());
+  EXPECT_EQ(here.pipeline(), there.pipeline());
+  EXPECT_EQ(b_.Lookup().pages(), static_cast<uint32_t>(kPages));
+  EXPECT_FALSE(b_.client->FindSpace("t").ok());
+}
+
 TEST_F(RemoteTierTest, PagesOfAPrivateSpaceStayHere) {
   v1::OpenSpaceRequest request;
   request.set_space("s");
@@ -349,9 +359,10 @@ TEST_F(RemoteTierTest, PagesOfAPrivateSpaceStayHere) {
   *request.mutable_spec() = s.spec();
   ASSERT_TRUE(a_.client->kv().OpenSpace(a_.client->Context().get(), request, &opened).ok());
   ASSERT_TRUE(a_.client->FindSpace("mine").ok());
+  const auto before = remote_.names();
   a_.client->Put("mine", {Node::PageAt(0)});
   a_.server->remote().Flush();
-  EXPECT_THAT(remote_.names(), IsEmpty());
+  EXPECT_EQ(remote_.names(), before);
 }
 
 }  // namespace
