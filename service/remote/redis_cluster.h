@@ -10,34 +10,18 @@
 #ifndef KVSTOW_SERVICE_REMOTE_REDIS_CLUSTER_H_
 #define KVSTOW_SERVICE_REMOTE_REDIS_CLUSTER_H_
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "proto/wire/tls_context.h"
+#include "service/remote/redis_options.h"
 #include "service/remote/remote_store.h"
 
 namespace kvstow {
 
 inline constexpr size_t kMaxRedisNameBytes = 4096;
-
-struct RedisOptions {
-  std::vector<std::string> seeds;  // HOST:PORT of some nodes: one that answers is enough
-  std::string user = {};           // "" = the default user
-  std::string password = {};       // "" = none
-  std::string password_file = {};  // instead of the password: its first line
-  bool tls = false;
-  TlsFiles tls_files = {};     // ca = whom it trusts; a certificate where the servers ask for one
-  std::string tls_name = {};   // that all servers' certificates name; "" = each its own host
-  bool replica_reads = false;  // also while the primary is there
-  Duration connect_timeout = std::chrono::seconds(1);
-  uint64_t queue_bytes = uint64_t{256} << 20;  // of values on their way out, for each node
-  uint32_t queue_commands = 16384;             // for each node
-};
 
 // Checks the options and starts the thread; it waits for no server. INVALID_ARGUMENT names the
 // option that is wrong. The store answers all calls, with CANCELLED, before it goes.

@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/tls_context.h"
-#include "service/remote/redis_cluster.h"
 #include "service/remote/redis_connection.h"
 #include "service/remote/redis_node.h"
+#include "service/remote/redis_options.h"
 #include "service/remote/redis_slots.h"
 
 namespace kvstow {

@@ -61,7 +61,7 @@ BEGIN {
   rule("^(hwy/|dnnl|oneapi/|Eigen/)", "^(kernels|client|tests)/")
   rule("^xxh", "^(base|service|tests/(base|service))/")
   rule("^openssl/", "^(base|service|proto/wire/tls_|tests/(base|service|proto)/)|^tests/bench/tls_")
-  rule("^hiredis/", "^(service/remote/redis_|tests/service/remote)")
+  rule("^hiredis/", "^(service/remote/redis_|tests/service/remote/|tests/bench/remote_)")
   rule("^zmq\\.h", "^(service/events|tests/service/events)/")
   rule("^spdlog/", "^(base|tests/base)/")
   rule("^nanobind/", "^client/python/")

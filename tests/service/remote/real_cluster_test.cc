@@ -184,6 +184,7 @@ TEST_F(RealClusterTest, FollowsASlotThatMovesUnderLoad) {
   const int from = SharedCluster().PrimaryOf(slot, 0);
   int to = -1;
   for (uint16_t s = 0; to < 0 || to == from; s += 1000) to = SharedCluster().PrimaryOf(s, 0);
+  ASSERT_TRUE(SharedCluster().BeginMove(slot, from, to));
   std::atomic<bool> stop{false};
   std::atomic<int> wrong{0}, rounds{0};
   std::vector<std::thread> load;
@@ -197,11 +198,10 @@ TEST_F(RealClusterTest, FollowsASlotThatMovesUnderLoad) {
       }
     });
   }
-  SharedCluster().BeginMove(slot, from, to);
-  SharedCluster().MoveNames(slot, from, to);
+  EXPECT_TRUE(SharedCluster().MoveNames(slot, from, to));
   const int at = rounds;
   EXPECT_TRUE(Eventually([&] { return rounds > at + 50; }));
-  SharedCluster().EndMove(slot, from, to);
+  EXPECT_TRUE(SharedCluster().EndMove(slot, from, to));
   const int later = rounds;
   EXPECT_TRUE(Eventually([&] { return rounds > later + 50; }));
   stop = true;

@@ -2,8 +2,8 @@
 //
 // The servers are real processes on free ports, without persistence, in a folder of their own. They
 // go with the object. Their program is redis-server, or redis-check-rdb (Debian's redis-tools),
-// which is the same program under another name; without either there is no cluster. Errors of the
-// fixture are failures of the test.
+// which is the same program under another name; without either there is no cluster. It needs no
+// GoogleTest: its methods say whether they worked.
 #ifndef KVSTOW_TESTS_SERVICE_REMOTE_TEST_CLUSTER_H_
 #define KVSTOW_TESTS_SERVICE_REMOTE_TEST_CLUSTER_H_
 
@@ -69,10 +69,10 @@ class TestCluster {
   // Which node is the primary of a slot now, as node `asked` sees it; -1 = none.
   int PrimaryOf(uint16_t slot, size_t asked);
   std::vector<int> ReplicasOf(uint16_t slot, size_t asked);
-  // Begins to move a slot, moves its names, and ends it.
-  void BeginMove(uint16_t slot, int from, int to);
-  void MoveNames(uint16_t slot, int from, int to);
-  void EndMove(uint16_t slot, int from, int to);
+  // Begins to move a slot, moves its names, and ends it. False when a server refuses.
+  bool BeginMove(uint16_t slot, int from, int to);
+  bool MoveNames(uint16_t slot, int from, int to);
+  bool EndMove(uint16_t slot, int from, int to);
   void FlushAll();
   // Makes all as it was: starts and resumes what is down, and waits until the cluster is ok.
   bool Heal();
