@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CASE = ROOT / "tests/data/smollm2-wiki-256.safetensors"  # 256 tokens of SmolLM2-135M
-TOKENS = 256
+TOKENS, PAGES = 256, 16
 PATIENCE = 20  # seconds, for what happens in the background
 
 
@@ -75,10 +76,51 @@ class Node:
         self.server.stderr.close()
 
 
-def cluster(verb, folder):
-    done = subprocess.run([ROOT / "scripts/cluster", verb, folder], capture_output=True, text=True)
-    need(done.returncode == 0, f"scripts/cluster {verb}: {done.stdout}{done.stderr}")
-    return done.stdout
+def free_port():
+    """Returns the first of six ports that are free, as are those 10000 above."""
+    for first in range(20001, 40000, 101):
+        sockets = []
+        try:
+            for port in range(first, first + 6):
+                for one in (port, port + 10000):
+                    sockets.append(socket.socket())
+                    sockets[-1].bind(("127.0.0.1", one))
+            return first
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    sys.exit("there are no six free ports in a row")
+
+
+class Cluster:
+    """Three primaries and three replicas."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port = free_port()
+        self.call("start", "--port", str(self.port))
+        self.addresses = ",".join(f"127.0.0.1:{self.port + i}" for i in range(6))
+
+    def call(self, verb, *flags):
+        done = subprocess.run([ROOT / "scripts/cluster", verb, self.folder, *flags], capture_output=True, text=True)
+        need(done.returncode == 0, f"scripts/cluster {verb}: {done.stdout}{done.stderr}")
+
+    def kill_primary(self):
+        os.kill(int((self.folder / f"{self.port}.pid").read_text()), signal.SIGKILL)
+
+    def ask(self, port, *command):
+        command = ["redis-cli", "-p", str(port), *command]
+        return subprocess.run(command, capture_output=True, text=True).stdout
+
+    def serves(self):
+        """Returns whether the slots of the dead primary have a new one."""
+        return "cluster_state:ok" in self.ask(self.port + 1, "cluster", "info")
+
+    def values(self):
+        """Returns how many values the primaries hold."""
+        return sum(int(self.ask(self.port + i, "dbsize") or 0) for i in range(3))
 
 
 class Table:
@@ -102,36 +144,61 @@ class Demo:
         self.programs, self.folder, self.recipe = programs, folder, recipe
         self.table = Table()
         self.nodes = []
+        self.bytes = None  # that every node must give
+        self.cluster = Cluster(folder / "redis")
 
     def start(self, name):
-        node = Node(self.programs, self.remote, name)
-        self.nodes.append(node)
-        return node
+        self.nodes.append(Node(self.programs, self.cluster.addresses, name))
+        return self.nodes[-1]
+
+    def stop(self):
+        for node in self.nodes:
+            if node.server.poll() is None:
+                node.kill()
+        self.cluster.call("stop")
 
     def fetch(self, what, node):
-        """Gets the prompt from a node that may have to learn of it first, and compares its bytes."""
-        out = self.folder / f"{node.name}.out"
-        begin = time.monotonic()
-        answer = node.get(out)
-        seconds = time.monotonic() - begin
-        need(answer is not None and answer["hit_tokens"] == TOKENS, f"{what}: {answer or node.error}")
+        """Gets the whole prompt from a node, and compares its bytes with those of the other nodes."""
+        out = self.folder / f"{node.name}.safetensors"
+
+        def all_of_it():
+            begin = time.monotonic()
+            answer = node.get(out)
+            whole = answer is not None and answer["hit_tokens"] == TOKENS
+            return (answer, time.monotonic() - begin) if whole else None
+
+        answer, seconds = eventually(all_of_it, f"{what}: not all pages came")
         self.table.add(what, node, answer, seconds)
-        if not hasattr(self, "bytes"):
-            self.bytes = out.read_bytes()
+        self.bytes = self.bytes or out.read_bytes()
         need(out.read_bytes() == self.bytes, f"{what}: other bytes came")
 
-    def open(self, node):
-        """A worker opens its space on a node: the same model and recipe as everywhere."""
-        need(node.kvstow("put", "--space", "demo", "--recipe", self.recipe, "--page-tokens", 16, "--tokens", 0, CASE), node.error)
+    def has_all(self, node):
+        answer = node.kvstow("exists", "--space", "demo", CASE)
+        return answer is not None and answer["hit_tokens"] == TOKENS
 
     def run(self):
-        self.remote = cluster("addresses", self.folder / "redis").strip()
         a, b = self.start("A"), self.start("B")
         begin = time.monotonic()
-        put = a.put(self.recipe)
-        self.table.add("a worker puts its prompt on A", a, put, time.monotonic() - begin)
+        self.table.add("a worker puts its prompt on A", a, a.put(self.recipe), time.monotonic() - begin)
         self.fetch("A serves it", a)
-        return a, b, put
+        eventually(lambda: self.cluster.values() >= 2 * PAGES + 1, "A's pages never reached the cluster")
+        self.fetch("B serves it, from the remote tier", b)
+        self.fetch("B serves it again, from its memory", b)
+        self.cluster.kill_primary()
+        self.fetch("a Redis primary dies: B's memory serves on", b)
+        eventually(self.cluster.serves, "no replica took over")
+        c = self.start("C")
+        self.fetch("C is new, and warm after the failover", c)
+        for node in (a, b, c):
+            node.kill()
+        d = self.start("D")
+        self.fetch("all nodes died; D is new, and warm", d)
+        need(d.kvstow("drop", "--space", "demo") is not None, d.error)
+        e = self.start("E")
+        need(e.get(self.folder / "E.safetensors") is None or not self.has_all(e), "a dropped space came back")
+        self.table.show()
+        print("\nremote, host: pages that came from there. Every node gave the same bytes.")
+        print("D dropped the space: E, which is new, finds nothing of it.")
 
 
 def main():
@@ -139,7 +206,12 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="folder of the programs")
     parser.add_argument("--recipe", default="int8")
     args = parser.parse_args()
-    del args
+    with tempfile.TemporaryDirectory() as folder:
+        demo = Demo(args.bin, pathlib.Path(folder), args.recipe)
+        try:
+            demo.run()
+        finally:
+            demo.stop()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvstow {
