@@ -154,13 +154,14 @@ absl::Status RedisReplyReader::TakeBulkHeader(std::span<const uint8_t>& bytes,
 }
 
 // Every reply ends with a line feed. So bytes up to the next one never reach into the reply after
-// that which hiredis reads.
+// that which hiredis reads, unless the server lies: hiredis does not look at what ends a text.
 absl::Status RedisReplyReader::TakeLine(std::span<const uint8_t>& bytes,
                                         std::vector<RedisReply>& replies) {
   const auto end = std::find(bytes.begin(), bytes.end(), '\n');
   const size_t size = static_cast<size_t>(end - bytes.begin()) + (end == bytes.end() ? 0 : 1);
   fed_ += size;
   if (fed_ > kMaxRedisReplyBytes) return NoRedis("it does not end");
+  const uint8_t last = bytes[size - 1];
   redisReaderFeed(reader_.get(), reinterpret_cast<const char*>(bytes.data()), size);
   bytes = bytes.subspan(size);
   void* root = nullptr;
@@ -169,6 +170,8 @@ absl::Status RedisReplyReader::TakeLine(std::span<const uint8_t>& bytes,
   }
   if (root == nullptr) return absl::OkStatus();
   const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(root));
+  if (reader_->pos != reader_->len || last != '\n')
+    return NoRedis("a text does not end where it should");
   replies.push_back(std::move(*reply));
   fed_ = elements_ = 0;
   return absl::OkStatus();

@@ -100,19 +100,13 @@ class RealClusterTest : public ::testing::Test {
     for (const auto& result : got) out.push_back(result.status());
     return out;
   }
-  // The replicas have what the primaries have.
-  static void WaitForReplicas() {
-    for (size_t i = 0; i < SharedCluster().size(); ++i) {
-      SharedCluster().node(i).Ask({"WAIT", "1", "1000"});
-    }
-  }
 };
 
 TEST_F(RealClusterTest, OutlivesAPrimary) {
   const auto store = Open({.seeds = SharedCluster().seeds()});
   BlockingRemote calls(*store, seconds(2));
   PutAll(calls);
-  WaitForReplicas();
+  ASSERT_TRUE(SharedCluster().CatchUp());
   const uint16_t slot = RedisSlotOf(Names()[0]);
   const int primary = SharedCluster().PrimaryOf(slot, 0);
   ASSERT_GE(primary, 0);
@@ -133,7 +127,7 @@ TEST_F(RealClusterTest, OutlivesAReplica) {
   const auto store = Open({.seeds = SharedCluster().seeds(), .replica_reads = true});
   BlockingRemote calls(*store, seconds(2));
   PutAll(calls);
-  WaitForReplicas();
+  ASSERT_TRUE(SharedCluster().CatchUp());
   EXPECT_EQ(GoodOf(Statuses(calls.Get(Names()))), 60u);
   const auto replicas = SharedCluster().ReplicasOf(RedisSlotOf(Names()[0]), 0);
   ASSERT_FALSE(replicas.empty());
@@ -147,7 +141,7 @@ TEST_F(RealClusterTest, AFrozenPrimaryHoldsUpNobody) {
   const auto store = Open({.seeds = SharedCluster().seeds()});
   BlockingRemote calls(*store, seconds(2));
   PutAll(calls);
-  WaitForReplicas();
+  ASSERT_TRUE(SharedCluster().CatchUp());
   const int primary = SharedCluster().PrimaryOf(RedisSlotOf(Names()[0]), 0);
   ASSERT_GE(primary, 0);
   std::vector<std::string> theirs, others;

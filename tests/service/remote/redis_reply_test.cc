@@ -102,6 +102,7 @@ TEST(RedisReplyTest, RefusesWhatIsNoReply) {
                                               return all;
                                             }() +
                                             "*60000\r\n",
+                                        "*1\r\n$1\r\nabcd\r\n",
                                         ":abc\r\n",
                                         "?\r\n",
                                         "\r\n",

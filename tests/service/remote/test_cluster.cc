@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -278,6 +280,24 @@ bool TestCluster::EndMove(uint16_t slot, int from, int to) {
 
 void TestCluster::FlushAll() {
   for (const auto& node : nodes_) node->Ask({"FLUSHALL"});
+}
+
+bool TestCluster::CatchUp() {
+  const auto field = [](const std::string& info, absl::string_view name) {
+    const size_t at = info.find(absl::StrCat("\n", name, ":"));
+    return at == std::string::npos ? -1 : std::atoll(info.c_str() + at + name.size() + 2);
+  };
+  std::map<long long, long long> offset_of;  // of a primary, by port
+  for (const auto& node : nodes_) {
+    offset_of[node->port()] = field(node->AskText({"INFO", "replication"}), "master_repl_offset");
+  }
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+    return Eventually([&] {
+      const std::string info = node->AskText({"INFO", "replication"});
+      const auto primary = field(info, "master_port");
+      return primary < 0 || field(info, "slave_repl_offset") >= offset_of[primary];
+    });
+  });
 }
 
 bool TestCluster::Heal() {

@@ -74,6 +74,8 @@ class TestCluster {
   bool MoveNames(uint16_t slot, int from, int to);
   bool EndMove(uint16_t slot, int from, int to);
   void FlushAll();
+  // Waits until the replicas have what their primaries have now.
+  bool CatchUp();
   // Makes all as it was: starts and resumes what is down, and waits until the cluster is ok.
   bool Heal();
 
