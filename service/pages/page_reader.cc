@@ -365,11 +365,12 @@ FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
         absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
   } else {
     const bool use = lease.id == 0 && !wanted.request.again();
-    if (IsFar(wanted.space, wanted.request.key())) {
-      remote_->Fetch(wanted.space, wanted.request.key()).IgnoreError();  // then it is a miss
-    }
+    // A page that does not come is a miss.
+    const bool came = IsFar(wanted.space, wanted.request.key()) &&
+                      remote_->Fetch(wanted.space, wanted.request.key()).ok();
     if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
     FetchChecked(wanted, out);
+    if (came && out.reply.status() == v1::HIT) out.reply.set_tier("remote");
   }
   out.reply.set_key(wanted.request.key());
   if (tenants_ != nullptr && may.ok()) tenants_->TakeGet(tenant, out.reply.payload_bytes());

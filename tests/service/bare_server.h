@@ -40,7 +40,8 @@ class BareServer {
     reports_.emplace(*store_, attention_, metrics_);
     writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
     puts_.emplace(PutParts{staging_, *writer_, admission_, metrics_});
-    op_.emplace(*store_, spaces_, *reports_, metrics_);
+    remote_.emplace(RemoteTier::Options{}, nullptr, *store_, spaces_, nullptr);
+    op_.emplace(*store_, spaces_, *reports_, metrics_, *remote_);
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       const auto opened =
           spaces_.Open(Caller{}, {.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
@@ -73,6 +74,7 @@ class BareServer {
   std::optional<AttentionReports> reports_;
   std::optional<PageWriter> writer_;
   std::optional<PutParts> puts_;
+  std::optional<RemoteTier> remote_;  // there is none
   std::optional<KvOperator> op_;
 };
 

@@ -161,7 +161,10 @@ TEST_F(RemoteTierTest, AGetWithoutALookupFetchesToo) {
   a_.Open("int8");
   b_.Open("int8");
   a_.PutAll();
-  EXPECT_TRUE(b_.Get(2).data == a_.Get(2).data);
+  const PageOut page = b_.Get(2);
+  EXPECT_TRUE(page.data == a_.Get(2).data);
+  EXPECT_EQ(page.reply.tier(), "remote");
+  EXPECT_EQ(b_.Get(2).reply.tier(), "host");
 }
 
 TEST_F(RemoteTierTest, TheRemotePagesFollowThoseThatAreHere) {
