@@ -194,6 +194,7 @@ TEST(RedisClusterTest, FollowsMovedAndAsk) {
       ++asking;
       return {"+OK\r\n"};
     }
+    if (w[0] == "CLUSTER") return {"-LOADING its data\r\n"};
     ++got;
     return {FakeRedis::Bulk("value")};
   });

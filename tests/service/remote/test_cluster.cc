@@ -179,7 +179,8 @@ RedisReply TestRedis::Ask(const std::vector<std::string>& words,
   return Exchange(port_, Encode({"AUTH", password}) + Encode(words), 2)[1];
 }
 
-TestCluster::TestCluster(std::vector<std::string> arguments, int primaries, int replicas) {
+TestCluster::TestCluster(std::vector<std::string> arguments, int primaries, int replicas)
+    : replicas_(static_cast<size_t>(replicas)) {
   arguments.insert(arguments.begin(), {"--cluster-enabled", "yes", "--cluster-config-file",
                                        "nodes.conf", "--cluster-node-timeout", "1000",
                                        "--cluster-replica-validity-factor", "0", "--hz", "50"});
@@ -216,12 +217,13 @@ bool TestCluster::AllOk() {
     const bool linked =
         absl::StrContains(role, "role:master") || absl::StrContains(role, "master_link_status:up");
     const std::string all = node->AskText({"CLUSTER", "NODES"});
-    size_t known = 0;
+    size_t known = 0, replicas = 0;
     for (const absl::string_view line : absl::StrSplit(all, '\n')) {
       if (absl::StrContains(line, "fail") || absl::StrContains(line, "handshake")) return false;
       known += line.empty() ? 0 : 1;
+      replicas += absl::StrContains(line, "slave") ? 1 : 0;
     }
-    return linked && known == size();
+    return linked && known == size() && replicas == replicas_;
   });
 }
 
