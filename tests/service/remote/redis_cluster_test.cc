@@ -362,6 +362,19 @@ TEST(RedisClusterTest, OneGoodSeedIsEnough) {
   }
 }
 
+TEST(RedisClusterTest, CountsANodeOnceUnderTwoNames) {
+  FakeRedis* self = nullptr;
+  FakeRedis server([&](const Words& w) -> Said {
+    if (w[0] == "CLUSTER") return {FakeRedis::AllSlotsAt(self->port())};
+    return {FakeRedis::Bulk("value")};
+  });
+  self = &server;
+  const auto store = Open({.seeds = {absl::StrCat("localhost:", server.port())}});
+  EXPECT_OK(TimedGet(*store, seconds(5)).status);
+  EXPECT_TRUE(Eventually([&] { return store->counters().connected == 1; }));
+  EXPECT_EQ(store->counters().nodes, 1u);
+}
+
 TEST(RedisClusterTest, LiesInTheMapAreNotTaken) {
   std::string map = "*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$1\r\na\r\n:1\r\n";
   FakeRedis* self = nullptr;
