@@ -181,9 +181,10 @@ RedisReply TestRedis::Ask(const std::vector<std::string>& words,
 
 TestCluster::TestCluster(std::vector<std::string> arguments, int primaries, int replicas)
     : replicas_(static_cast<size_t>(replicas)) {
-  arguments.insert(arguments.begin(), {"--cluster-enabled", "yes", "--cluster-config-file",
-                                       "nodes.conf", "--cluster-node-timeout", "1000",
-                                       "--cluster-replica-validity-factor", "0", "--hz", "50"});
+  arguments.insert(arguments.begin(),
+                   {"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+                    "--repl-ping-replica-period", "1", "--cluster-node-timeout", "1000",
+                    "--cluster-replica-validity-factor", "0", "--hz", "50"});
   for (int i = 0; i < primaries + replicas; ++i) {
     nodes_.push_back(std::make_unique<TestRedis>(absl::StrCat(folder_.path(), "/", i), arguments));
   }
