@@ -329,10 +329,12 @@ void RedisRouter::UseMap(RedisSlotMap map, Time now) {
   map_ = std::move(map);
   map_failures_ = 0;
   trouble_ = absl::OkStatus();
+  in_map_.clear();
   for (const RedisShard& shard : map_.shards()) {
-    NodeAt(shard.primary);
-    for (const RedisAddress& replica : shard.replicas) NodeAt(replica);
+    in_map_.push_back(NodeAt(shard.primary));
+    for (const RedisAddress& replica : shard.replicas) in_map_.push_back(NodeAt(replica));
   }
+  std::erase(in_map_, nullptr);
   DropUnused();
   const bool trouble =
       std::any_of(map_.shards().begin(), map_.shards().end(), [&](const RedisShard& shard) {
@@ -429,11 +431,9 @@ void RedisRouter::Advance(std::span<const pollfd> polls, Time now) {
 
 void RedisRouter::Count() {
   uint64_t connected = 0, reconnects = reconnects_;
-  for (const auto& [text, node] : nodes_) {
-    connected += node->connected() ? 1 : 0;
-    reconnects += node->reconnects();
-  }
-  counters_.nodes = nodes_.size();
+  for (const auto& [text, node] : nodes_) reconnects += node->reconnects();
+  for (const RedisNode* const node : in_map_) connected += node->connected() ? 1 : 0;
+  counters_.nodes = in_map_.empty() ? nodes_.size() : in_map_.size();
   counters_.connected = connected;
   counters_.reconnects = reconnects;
 }

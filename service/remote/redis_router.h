@@ -84,7 +84,8 @@ class RedisRouter {
   std::map<std::string, std::unique_ptr<RedisNode>> nodes_;  // by address
   std::vector<std::unique_ptr<RedisNode>> unused_;           // gone at the end of the round
   std::vector<RedisNode*> polled_;
-  uint64_t reconnects_ = 0;  // of nodes that are gone
+  std::vector<RedisNode*> in_map_;  // a seed may be one of these under another name
+  uint64_t reconnects_ = 0;         // of nodes that are gone
   std::minstd_rand random_;
 
   std::multimap<Time, std::shared_ptr<RedisCall>> alarms_;  // of all calls, by deadline

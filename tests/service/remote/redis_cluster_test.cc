@@ -194,6 +194,7 @@ TEST(RedisClusterTest, FollowsMovedAndAsk) {
       ++asking;
       return {"+OK\r\n"};
     }
+    if (w[0] == "CLUSTER") return {"-LOADING its data\r\n"};
     ++got;
     return {FakeRedis::Bulk("value")};
   });
@@ -359,6 +360,19 @@ TEST(RedisClusterTest, OneGoodSeedIsEnough) {
     const auto store = Open({.seeds = {nowhere, "no.such.host.invalid:1", server.address()}});
     EXPECT_OK(TimedGet(*store, seconds(5)).status);
   }
+}
+
+TEST(RedisClusterTest, CountsANodeOnceUnderTwoNames) {
+  FakeRedis* self = nullptr;
+  FakeRedis server([&](const Words& w) -> Said {
+    if (w[0] == "CLUSTER") return {FakeRedis::AllSlotsAt(self->port())};
+    return {FakeRedis::Bulk("value")};
+  });
+  self = &server;
+  const auto store = Open({.seeds = {absl::StrCat("localhost:", server.port())}});
+  EXPECT_OK(TimedGet(*store, seconds(5)).status);
+  EXPECT_TRUE(Eventually([&] { return store->counters().connected == 1; }));
+  EXPECT_EQ(store->counters().nodes, 1u);
 }
 
 TEST(RedisClusterTest, LiesInTheMapAreNotTaken) {

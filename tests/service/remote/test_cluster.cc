@@ -179,10 +179,12 @@ RedisReply TestRedis::Ask(const std::vector<std::string>& words,
   return Exchange(port_, Encode({"AUTH", password}) + Encode(words), 2)[1];
 }
 
-TestCluster::TestCluster(std::vector<std::string> arguments, int primaries, int replicas) {
-  arguments.insert(arguments.begin(), {"--cluster-enabled", "yes", "--cluster-config-file",
-                                       "nodes.conf", "--cluster-node-timeout", "1000",
-                                       "--cluster-replica-validity-factor", "0", "--hz", "50"});
+TestCluster::TestCluster(std::vector<std::string> arguments, int primaries, int replicas)
+    : replicas_(static_cast<size_t>(replicas)) {
+  arguments.insert(arguments.begin(),
+                   {"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+                    "--repl-ping-replica-period", "1", "--cluster-node-timeout", "1000",
+                    "--cluster-replica-validity-factor", "0", "--hz", "50"});
   for (int i = 0; i < primaries + replicas; ++i) {
     nodes_.push_back(std::make_unique<TestRedis>(absl::StrCat(folder_.path(), "/", i), arguments));
   }
@@ -216,12 +218,16 @@ bool TestCluster::AllOk() {
     const bool linked =
         absl::StrContains(role, "role:master") || absl::StrContains(role, "master_link_status:up");
     const std::string all = node->AskText({"CLUSTER", "NODES"});
-    size_t known = 0;
+    size_t known = 0, replicas = 0;
+    // A replica is in the map once the node knows how far it is.
+    const auto map = RedisSlotMap::Parse(node->Ask({"CLUSTER", "SLOTS"}), "127.0.0.1");
+    if (!map.ok()) return false;
+    for (const RedisShard& shard : map->shards()) replicas += shard.replicas.size();
     for (const absl::string_view line : absl::StrSplit(all, '\n')) {
       if (absl::StrContains(line, "fail") || absl::StrContains(line, "handshake")) return false;
       known += line.empty() ? 0 : 1;
     }
-    return linked && known == size();
+    return linked && known == size() && replicas == replicas_;
   });
 }
 

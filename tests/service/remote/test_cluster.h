@@ -83,6 +83,7 @@ class TestCluster {
   bool AllOk();
   std::string IdOf(int i) { return nodes_[static_cast<size_t>(i)]->AskText({"CLUSTER", "MYID"}); }
 
+  const size_t replicas_;
   TempDir folder_;
   std::vector<std::unique_ptr<TestRedis>> nodes_;
   bool ready_ = false;
