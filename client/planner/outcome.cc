@@ -8,17 +8,6 @@ namespace {
 constexpr double kGib = 1 << 30;
 constexpr double kDay = 86400;
 
-// Seconds to bring one token from a tier to the worker; 0 when nothing limits it.
-double FetchSeconds(const Hardware& hardware, size_t tier, uint64_t raw, const RecipeSize& recipe) {
-  const auto time = [](double bytes, double speed) { return speed > 0 ? bytes / speed : 0; };
-  const double stored = static_cast<double>(recipe.StoredBytes(raw));
-  const double decode =
-      recipe.decode_bytes_per_s > 0 ? recipe.decode_bytes_per_s : hardware.decode_bytes_per_s;
-  return std::max({time(stored, hardware.link_bytes_per_s),
-                   time(stored, hardware.tiers[tier].bytes_per_s),
-                   time(static_cast<double>(raw), decode)});
-}
-
 void AddTimes(const Load& load, uint64_t raw, const RecipeSize& recipe, const Hardware& hardware,
               Outcome& out) {
   if (hardware.prefill_tokens_per_s <= 0) return;
@@ -27,7 +16,7 @@ void AddTimes(const Load& load, uint64_t raw, const RecipeSize& recipe, const Ha
   double warm = (1 - out.hit_rate) * compute;
   for (size_t t = 0; t < Hardware::kTiers; ++t) {
     if (hardware.tiers[t].bytes == 0) continue;
-    const double fetch = FetchSeconds(hardware, t, raw, recipe);
+    const double fetch = SecondsToFetch(hardware, hardware.tiers[t].bytes_per_s, raw, recipe);
     if (fetch <= 0) return;
     if (!out.hit_s.has_value()) out.hit_s = load.prompt_tokens * fetch;
     warm += out.tiers[t].hit_rate * fetch;
@@ -142,6 +131,16 @@ class Search {
 absl::string_view TierName(size_t tier) {
   constexpr absl::string_view kNames[] = {"gpu", "ram", "disk"};
   return kNames[tier];
+}
+
+double SecondsToFetch(const Hardware& hardware, double tier_bytes_per_s,
+                      uint64_t raw_bytes_per_token, const RecipeSize& recipe) {
+  const auto time = [](double bytes, double speed) { return speed > 0 ? bytes / speed : 0; };
+  const double stored = static_cast<double>(recipe.StoredBytes(raw_bytes_per_token));
+  const double decode =
+      recipe.decode_bytes_per_s > 0 ? recipe.decode_bytes_per_s : hardware.decode_bytes_per_s;
+  return std::max({time(stored, hardware.link_bytes_per_s), time(stored, tier_bytes_per_s),
+                   time(static_cast<double>(raw_bytes_per_token), decode)});
 }
 
 bool Outcome::overloaded() const {

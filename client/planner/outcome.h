@@ -51,6 +51,11 @@ struct Hardware {
 };
 absl::string_view TierName(size_t tier);  // "gpu", "ram", "disk"
 
+// Returns the seconds that a token takes from a tier that reads `tier_bytes_per_s` to the worker
+// (fetch_t above); 0 when nothing limits it.
+double SecondsToFetch(const Hardware& hardware, double tier_bytes_per_s,
+                      uint64_t raw_bytes_per_token, const RecipeSize& recipe);
+
 struct Outcome {
   struct Tier {
     double hit_rate = 0;

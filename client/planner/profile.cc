@@ -98,8 +98,8 @@ double ExpectedBlocks(const Profile& p) {
   return p.sessions * p.turns * (history / p.block);
 }
 
-absl::Status AddSession(const Profile& p, double start_s, const std::vector<uint64_t>& prefix,
-                        Exponential& draw, Trace& trace) {
+absl::Status AddSession(const Profile& p, double session, double start_s,
+                        const std::vector<uint64_t>& prefix, Exponential& draw, Trace& trace) {
   const auto tokens = [&](double mean) { return static_cast<uint64_t>(std::ceil(draw(mean))); };
   const auto block = static_cast<uint64_t>(p.block);
   std::vector<uint64_t> chain = prefix;  // full blocks of the history
@@ -115,7 +115,8 @@ absl::Status AddSession(const Profile& p, double start_s, const std::vector<uint
     TraceRequest request{.time_s = start_s,
                          .input_tokens = static_cast<uint32_t>(input),
                          .output_tokens = static_cast<uint32_t>(output),
-                         .blocks = chain};
+                         .blocks = chain,
+                         .session = static_cast<int64_t>(session)};
     if (input % block != 0) Extend(trace, chain.size() + 1, request.blocks);  // no prompt's but its
     trace.requests.push_back(std::move(request));
     history = input + output;
@@ -135,7 +136,7 @@ absl::StatusOr<Trace> TraceOfProfile(absl::string_view text) {
   Extend(trace, static_cast<uint64_t>(p.shared / p.block), prefix);
   double start_s = 0;
   for (double session = 0; session < p.sessions; ++session) {
-    KVSTOW_RETURN_IF_ERROR(AddSession(p, start_s, prefix, draw, trace));
+    KVSTOW_RETURN_IF_ERROR(AddSession(p, session, start_s, prefix, draw, trace));
     start_s += draw(1 / p.rate);
   }
   std::stable_sort(

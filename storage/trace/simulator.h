@@ -15,15 +15,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "storage/policies/eviction_policy.h"
+#include "storage/trace/simulated_cache.h"
 #include "storage/trace/trace_reader.h"
 
 namespace kvstow {
-
-// A level of every page.
-struct SimulatedLevel {
-  uint64_t bytes = 1;
-  double gain = 1;  // error that it removes; the gains of all levels sum up to 1
-};
 
 struct SimulationResult {
   uint64_t references = 0, hits = 0, evictions = 0;

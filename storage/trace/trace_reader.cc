@@ -133,7 +133,25 @@ class TraceReader::Impl {
     return it->get<uint64_t>();
   }
 
-  absl::Status Take(const Json& object, TraceRequest& request) const {
+  // Chats follow others: a session has the number of its first one. Traces may leave chats out.
+  int64_t SessionOf(const Json& object) {
+    const auto number = [&](const char* field) {
+      const auto it = object.find(field);
+      const bool whole = it != object.end() && it->is_number_integer() && *it >= 0;
+      return whole ? it->get<int64_t>() : TraceRequest::kNoSession;
+    };
+    const int64_t chat = number("chat_id"), parent = number("parent_chat_id");
+    if (chat == TraceRequest::kNoSession) return chat;
+    const auto earlier = session_of_chat_.find(parent);
+    const bool first = parent == TraceRequest::kNoSession;
+    const int64_t session = first                               ? chat
+                            : earlier == session_of_chat_.end() ? parent
+                                                                : earlier->second;
+    session_of_chat_[chat] = session;
+    return session;
+  }
+
+  absl::Status Take(const Json& object, TraceRequest& request) {
     const auto time = object.find("timestamp");
     if (time == object.end()) return Wrong("has no timestamp");
     const double stamp = time->is_number() ? time->get<double>() : -1;
@@ -156,6 +174,7 @@ class TraceReader::Impl {
       }
       request.blocks.push_back(id.get<uint64_t>());
     }
+    if (schema_ == TraceSchema::kBailian) request.session = SessionOf(object);
     return absl::OkStatus();
   }
 
@@ -163,6 +182,7 @@ class TraceReader::Impl {
   GzipFile file_;
   uint64_t file_bytes_ = 0, line_ = 0;
   TraceSchema schema_ = TraceSchema::kMooncake;
+  absl::flat_hash_map<int64_t, int64_t> session_of_chat_;
   TraceRequest first_;
   bool has_first_ = true, failed_ = false;
 };

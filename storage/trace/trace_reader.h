@@ -33,10 +33,15 @@ uint32_t TraceBlockTokens(
     TraceSchema schema);  // tokens of a full block; a prompt's last block has less
 
 struct TraceRequest {
+  static constexpr int64_t kNoSession = -1;
+
   double time_s = 0;  // since the trace began
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
   std::vector<uint64_t> blocks;  // of the prompt, first to last
+  // The first chat of the conversation that the request goes on with, where the trace names it
+  // (Bailian); the file has a chat before those that follow it.
+  int64_t session = kNoSession;
 };
 
 class TraceReader {

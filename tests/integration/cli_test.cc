@@ -99,6 +99,9 @@ TEST(Cli, WrongUseIsTwo) {
       {"budget", "--tier", "host"},
       {"budget", "--tier", "host", "lots"},
       {"bench", "--head-dim", "4096"},
+      {"plan", "--model", "llama-3.1-8b", "--nodes", "many"},
+      {"simulate"},
+      {"simulate", "--nodes", "2", "--routing", "near", kCase},
       {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunKvstow(arguments);

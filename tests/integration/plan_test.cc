@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -97,6 +98,44 @@ TEST(Plan, HardwareGivesTimesWearAndAdvice) {
   EXPECT_EQ(plan["hardware"]["origin"], "given");
 }
 
+TEST(Plan, NodesShareARemoteStore) {
+  std::vector<std::string> flags = {"--model",        "llama-3.1-8b",
+                                    "--recipe",       "4x=4",
+                                    "--trace",        kTrace,
+                                    "--ram",          "64GiB",
+                                    "--link",         "25Gbit/s",
+                                    "--prefill-tps",  "8000",
+                                    "--ram-price",    "3",
+                                    "--remote-price", "4",
+                                    "--remote",       "endless",
+                                    "--values",       "2",
+                                    "--redis-memory", "64GiB",
+                                    "--redis-fill",   "50"};
+  flags.insert(flags.end(), {"--nodes", "4", "--remote-bandwidth", "10Gbit/s"});
+  const Json plan = PlanJson(flags);
+  const Json& fleet = plan["recipes"][0]["fleet"];
+  EXPECT_EQ(fleet["origin"], "modelled");
+  const Json& rate = fleet["hit_rate"];
+  EXPECT_NEAR(rate["local"].get<double>() + rate["remote"].get<double>(),
+              plan["infinite_hit_rate"].get<double>(), 1e-12);
+  EXPECT_EQ(rate["local"], rate["local_by_affinity"]);
+  EXPECT_EQ(fleet["remote_pages"], plan["load"]["distinct_blocks"]);
+  EXPECT_EQ(fleet["redis_nodes"]["for_memory"], std::ceil(fleet["remote_gib"].get<double>() / 32));
+  EXPECT_EQ(fleet["redis_nodes"]["for_bytes"], 1);
+  EXPECT_EQ(fleet["redis_nodes"]["for_commands"], 1);
+  EXPECT_GT(fleet["node_remote_bytes_per_second"], 0);
+  EXPECT_GT(fleet["first_token_remote_s"], fleet["first_token_local_s"]) << "10 of 25 Gbit/s";
+  EXPECT_GT(fleet["cost_per_hit_per_second"], 0);
+  EXPECT_EQ(plan["fleet"]["nodes"], 4);
+  EXPECT_EQ(plan["fleet"]["redis"]["fill"], 0.5);
+  flags.insert(flags.end(), {"--routing", "random"});
+  EXPECT_EQ(PlanJson(flags)["recipes"][0]["fleet"]["hit_rate"]["local"], rate["local_at_random"]);
+  const Finished text = RunPlan(flags);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("4 NODES OF THIS HARDWARE"), HasSubstr("routing: random"),
+                              HasSubstr("Redis nodes needed"), HasSubstr("only remote")));
+}
+
 TEST(Plan, AServerTellsWhatItWasAskedFor) {
   Daemon server("127.0.0.1:0", {"--host-bytes", "64MiB"});
   server.Start();
@@ -155,7 +194,21 @@ TEST(Plan, WrongFlagsAreWrongUse) {
       {"--model", "llama-3.1-8b", "--trace", kTrace, "--size", "0"},
       {"--model", "llama-3.1-8b", "--prefill-tps", "0"},
       {"--model", "llama-3.1-8b", "--target-hit", "101"},
-      {"--model", "llama-3.1-8b", "--trace", kTrace, "--profile", "sessions=1"}};
+      {"--model", "llama-3.1-8b", "--trace", kTrace, "--profile", "sessions=1"},
+      {"--model", "llama-3.1-8b", "--nodes", "0"},
+      {"--model", "llama-3.1-8b", "--remote", "1TiB"},
+      {"--model", "llama-3.1-8b", "--routing", "random"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--routing", "near"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--remote", "much"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--remote-bandwidth", "fast"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--remote-price", "0"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--values", "0"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--loads", "0"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-memory", "0"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-fill", "101"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-bandwidth", "0"},
+      {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-commands", "0"},
+      {"--server", "127.0.0.1:1", "--nodes", "2"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunPlan(arguments);
     EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
@@ -184,6 +237,10 @@ TEST(Plan, BadInputNamesFileLineAndField) {
       {{"--model", model, "--recipe", "kvstow"}, {"kvstow=RATIO"}},
       {{"--model", model, "--tp", "3"}, {"3", "8 KV heads"}},
       {{"--model", model, "--ram", "1GiB"}, {"--trace"}},
+      {{"--model", model, "--nodes", "2"}, {"--nodes", "--trace"}},
+      {{"--model", model, "--nodes", "2", "--trace", kTrace}, {"--nodes", "--ram"}},
+      {{"--model", model, "--nodes", "5", "--loads", "2", "--ram", "1GiB", "--trace", kTrace},
+       {"--loads 2", "--nodes 5"}},
       {{"--server", "127.0.0.1:1"}, {"127.0.0.1:1"}},
       {{"--model", model, "--trace", kTrace, "--plot", "/nowhere/x.svg"}, {"/nowhere/x.svg"}}};
   for (const auto& [arguments, words] : bad) {

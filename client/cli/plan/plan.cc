@@ -2,13 +2,13 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "base/bytes.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
+#include "client/cli/plan/plan_flags.h"
+#include "client/cli/plan/plan_fleet.h"
 #include "client/cli/plan/plan_report.h"
 #include "client/cli/plan/plan_server.h"
 #include "client/cli/text.h"
-#include "client/planner/bandwidth.h"
 #include "client/planner/profile.h"
 
 namespace kvstow::cli {
@@ -25,6 +25,7 @@ struct Flags {
   std::string trace, profile, plot;
   std::vector<uint64_t> sizes;
   planner::Hardware hardware;
+  planner::Fleet fleet;
   double target_hit_percent = 0, target_ttft_ms = 0;
 };
 
@@ -50,9 +51,7 @@ absl::StatusOr<Trace> TraceOf(const Flags& flags) {
   return LoadTrace(flags.trace, [&](uint64_t read, uint64_t) { progress.Update(read); });
 }
 
-absl::Status AddLoad(const Flags& flags, PlanReport& report) {
-  if (flags.trace.empty() && flags.profile.empty()) return absl::OkStatus();
-  KVSTOW_ASSIGN_OR_RETURN(const Trace trace, TraceOf(flags));
+absl::Status AddLoad(const Flags& flags, const Trace& trace, PlanReport& report) {
   report.load = planner::MeasureLoad(trace);
   report.load_name = flags.trace.empty() ? flags.profile : flags.trace;
   report.load_origin = flags.trace.empty() ? planner::Origin::kGiven : planner::Origin::kMeasured;
@@ -90,8 +89,14 @@ absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
 
 absl::StatusOr<PlanReport> MakeReport(const Flags& flags) {
   KVSTOW_ASSIGN_OR_RETURN(PlanReport report, SizesOf(flags));
-  KVSTOW_RETURN_IF_ERROR(AddLoad(flags, report));
+  std::optional<Trace> trace;
+  if (!flags.trace.empty() || !flags.profile.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(trace, TraceOf(flags));
+    KVSTOW_RETURN_IF_ERROR(AddLoad(flags, *trace, report));
+  }
   KVSTOW_RETURN_IF_ERROR(AddOutcomes(flags, report));
+  report.fleet = flags.fleet;
+  KVSTOW_RETURN_IF_ERROR(AddFleet(trace.has_value() ? &*trace : nullptr, report));
   return report;
 }
 
@@ -106,35 +111,6 @@ int Plan(Flags flags, bool recipes_given) {
   if (!report.ok()) return Fail(flags.output, report.status());
   Print(flags.output, PlanJson(*report), PlanText(*report));
   return kDone;
-}
-
-// A size above 0, or a bandwidth; others are wrong use.
-uint64_t SizeOf(const std::string& text) {
-  const absl::StatusOr<uint64_t> size = ParseSize(text);
-  if (!size.ok()) Refuse(std::string(size.status().message()));
-  if (*size == 0) Refuse("'" + text + "' is no size to plan with: it is 0");
-  return *size;
-}
-void AddSize(const Verb& verb, const std::string& name, uint64_t& bytes, const std::string& help) {
-  verb.Parse(
-          name, [&bytes](const std::string& text) { bytes = SizeOf(text); }, help)
-      .TypeName("SIZE");
-}
-void AddBandwidth(const Verb& verb, const std::string& name, double& speed,
-                  const std::string& help) {
-  verb.Parse(
-          name,
-          [&speed](const std::string& text) {
-            const absl::StatusOr<double> parsed = planner::ParseBandwidth(text);
-            if (!parsed.ok()) Refuse(std::string(parsed.status().message()));
-            speed = *parsed;
-          },
-          help)
-      .TypeName("BANDWIDTH");
-}
-Flag AddNumber(const Verb& verb, const std::string& name, double& value, double low, double high,
-               const std::string& help) {
-  return verb.Option(name, value, help).Within(low, high).TypeName("NUMBER");
 }
 
 void AddHardware(const Verb& verb, Flags& flags) {
@@ -179,6 +155,8 @@ constexpr char kFooter[] =
     "  kvstow codec roundtrip --recipe kvstow --format json case.safetensors out.safetensors > "
     "runs.json\n"
     "  kvstow plan --model llama-3.1-8b --roundtrip runs.json --trace trace.jsonl --ram 256GiB\n"
+    "  kvstow plan --model llama-3.1-8b --recipe kvstow=6.0 --trace trace.jsonl --ram 64GiB "
+    "--link 25Gbit/s --prefill-tps 8000 --nodes 10 --remote 2TiB\n"
     "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
     "  kvstow plan --model deepseek-v3 --recipe mla8 --format json";
 
@@ -191,9 +169,10 @@ void AddPlan(const Verb& app) {
   AddOutputFlags(verb, flags->output);
   verb.Option("--model", flags->model,
               "a Hugging Face config.json, a folder with one, or a name of the built-in table");
-  verb.Option("--server", flags->server.server,
-              "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
-              "what it was asked for");
+  const Flag server =
+      verb.Option("--server", flags->server.server,
+                  "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
+                  "what it was asked for");
   verb.Option("--token-file", flags->server.token_file,
               "file with the bearer token that says who you are, where that kvstowd asks")
       .FromEnvironment("KVSTOW_TOKEN_FILE");
@@ -229,6 +208,7 @@ void AddPlan(const Verb& app) {
       .TypeName("SIZE");
   verb.Option("--plot", flags->plot, "SVG file to draw hit rate against size into");
   AddHardware(verb, *flags);
+  AddFleetFlags(verb, flags->fleet, server);
   verb.Footer(kFooter);
   verb.Run([flags, recipes] { return Plan(*flags, recipes.given()); });
 }

@@ -183,14 +183,17 @@ Json PlanJson(const PlanReport& report) {
   Json out = SizesJson(report);
   if (report.load.has_value()) AddLoadJson(report, out);
   AddOutcomesJson(report, out);
+  AddFleetJson(report, out);
   return out;
 }
 
 std::string PlanText(const PlanReport& report) {
   std::string out = SizesText(report);
   if (report.load.has_value()) absl::StrAppend(&out, "\n", LoadText(report));
-  const std::string outcomes = OutcomesText(report);
-  return outcomes.empty() ? out : absl::StrCat(out, "\n", outcomes);
+  for (const std::string& part : {OutcomesText(report), FleetText(report)}) {
+    if (!part.empty()) absl::StrAppend(&out, "\n", part);
+  }
+  return out;
 }
 
 }  // namespace kvstow::cli

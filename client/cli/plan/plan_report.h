@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/planner/fleet_plan.h"
 #include "client/planner/outcome.h"
 #include "client/planner/size_curve.h"
 
@@ -25,6 +26,8 @@ struct PlanReport {
   planner::Goal goal;
   bool advised = false;  // a goal and prices were given
   std::optional<planner::Advice> advice;
+  planner::Fleet fleet;                               // no nodes: none was asked for
+  std::vector<planner::FleetOutcome> fleet_outcomes;  // by recipe, when there are nodes
 };
 
 nlohmann::ordered_json PlanJson(const PlanReport& report);
@@ -33,6 +36,10 @@ std::string PlanText(const PlanReport& report);
 // The parts of the two above that follow from the hardware (plan_outcomes.cc).
 void AddOutcomesJson(const PlanReport& report, nlohmann::ordered_json& out);
 std::string OutcomesText(const PlanReport& report);
+
+// The parts that are about several nodes (plan_fleet.cc); none without --nodes.
+void AddFleetJson(const PlanReport& report, nlohmann::ordered_json& out);
+std::string FleetText(const PlanReport& report);
 
 }  // namespace kvstow::cli
 

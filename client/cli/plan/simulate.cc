@@ -1,4 +1,4 @@
-// kvstow simulate: a trace against every eviction policy.
+// kvstow simulate: a trace against every eviction policy, or against several nodes.
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
+#include "client/cli/plan/simulate_nodes.h"
 #include "client/cli/text.h"
 #include "storage/trace/simulator.h"
 
@@ -15,13 +16,14 @@ namespace {
 
 constexpr uint64_t kCurve[] = {1'000, 3'000, 10'000, 30'000, 100'000};
 // Bytes of a block, for policies: levels share them by their bits.
-constexpr uint64_t kBlockBytes = 1 << 16;
+constexpr uint64_t kBlockBytes = kSimulatedBlockBytes;
 
 struct Flags {
   OutputFlags output;
   std::string trace, capacity, levels;
   uint64_t capacity_blocks = 0;
   double bytes_per_token = 0, raw_bytes_per_token = 131'072, capacity_bits = 0;
+  NodesFlags nodes;
 };
 
 // The results of pages that lose level after level, beside pages that go whole.
@@ -163,6 +165,11 @@ int SimulateVerb(const Flags& flags) {
   if (!trace.ok()) return Fail(flags.output, trace.status());
   const auto capacities = Capacities(flags, *trace);
   if (!capacities.ok()) return Fail(flags.output, capacities.status());
+  if (flags.nodes.on()) {
+    const double bytes =
+        flags.bytes_per_token > 0 ? flags.bytes_per_token : flags.raw_bytes_per_token;
+    return SimulateNodes(flags.output, flags.nodes, flags.trace, *trace, *capacities, bytes);
+  }
 
   std::vector<Point> points;
   {
@@ -216,19 +223,23 @@ void AddSimulate(const Verb& app) {
               "raw bytes of a token (default: 32 layers, 8 heads of 128, 16 bits)")
       .Within(1e-3, 1e9)
       .ShowDefault();
-  verb.Option("--levels", flags->levels,
-              "BITS:GAIN of each level of a page, base first, as `kvstow codec roundtrip` "
-              "prints them: also simulates pages that lose levels; then capacities are in "
-              "whole pages, and errors in sums of lost gains");
+  const Flag levels =
+      verb.Option("--levels", flags->levels,
+                  "BITS:GAIN of each level of a page, base first, as `kvstow codec roundtrip` "
+                  "prints them: also simulates pages that lose levels; then capacities are in "
+                  "whole pages, and errors in sums of lost gains");
   verb.Option("--capacity-bits", flags->capacity_bits,
               "bits of a value of the pages that capacities are in, such as 8; without it "
               "those of all levels")
       .Within(1e-3, 64.0);
+  AddNodesFlags(verb, flags->nodes, levels);
   verb.Footer(
       "Examples:\n  kvstow simulate conversation_trace.jsonl\n"
       "  kvstow simulate --capacity 64GiB --bytes-per-token 20000 --format json trace.jsonl.gz\n"
       "  kvstow simulate --levels 2:0.88,2:0.115,4:0.005 trace.jsonl\n"
-      "  kvstow simulate --levels 0.4:0.95,0.3:0.03 --capacity-bits 8 trace.jsonl");
+      "  kvstow simulate --levels 0.4:0.95,0.3:0.03 --capacity-bits 8 trace.jsonl\n"
+      "  kvstow simulate --nodes 1,4,16 --capacity 64GiB --remote 2TiB trace.jsonl\n"
+      "  kvstow simulate --nodes 8 --routing random --remote endless trace.jsonl");
   verb.Run([flags] { return SimulateVerb(*flags); });
 }
 

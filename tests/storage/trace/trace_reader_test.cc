@@ -79,6 +79,27 @@ TEST_F(TraceReaderTest, ReadsBailianWithoutALastNewline) {
   }
 }
 
+TEST_F(TraceReaderTest, ASessionIsTheFirstChatOfAConversation) {
+  // Chats and their parents; 9 goes on with a chat that the file does not have.
+  const std::pair<int, int> chats[] = {{3, -1}, {4, -1}, {5, 3}, {6, 5}, {7, 4}, {9, 8}};
+  std::string text;
+  for (const auto& [chat, parent] : chats) {
+    absl::StrAppend(&text, R"({"chat_id": )", chat, R"(, "parent_chat_id": )", parent,
+                    R"(, "timestamp": )", chat,
+                    R"(, "input_length": 1, "output_length": 1, "hash_ids": [1]})", "\n");
+  }
+  absl::StrAppend(&text, R"({"timestamp": 10, "input_length": 1, "output_length": 1, )",
+                  R"("hash_ids": [1]})", "\n");
+  const auto trace = LoadTrace(Plain(text));
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  std::vector<int64_t> sessions;
+  for (const TraceRequest& request : trace->requests) sessions.push_back(request.session);
+  EXPECT_THAT(sessions, ElementsAre(3, 4, 3, 3, 4, 8, TraceRequest::kNoSession));
+  const auto other = LoadTrace(Plain(kMooncake));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->requests[0].session, TraceRequest::kNoSession);
+}
+
 TEST_F(TraceReaderTest, BlankLinesAreSkippedAndARequestMayHaveNoBlocks) {
   const auto trace = LoadTrace(Plain(absl::StrCat(
       "\n \r\n", kMooncake,
