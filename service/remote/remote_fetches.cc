@@ -13,8 +13,7 @@ struct RemoteFetches::Flight {
   const RemoteTag tag;
   const Time deadline;
   RemoteRecord record = nullptr;
-  uint64_t bytes = 0;      // counted in ahead_
-  bool cancelled = false;  // these two: guarded by mu_
+  uint64_t bytes = 0;  // counted in ahead_
   bool landed = false;
   absl::Status status = absl::OkStatus();
 };
@@ -71,11 +70,6 @@ absl::Status RemoteFetches::Fetch(const SpacePtr& space, const std::string& key,
   return flight->status;
 }
 
-void RemoteFetches::Cancel(const RemoteTag& tag) {
-  MutexLock lock(mu_);
-  if (const auto it = flights_.find(tag); it != flights_.end()) it->second->cancelled = true;
-}
-
 void RemoteFetches::FindRecord(const FlightPtr& flight) {
   records_.Find({{flight->key, flight->tag}}, flight->deadline,
                 [this, flight](const std::vector<RemoteRecord>& found) {
@@ -104,12 +98,9 @@ void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record)
 void RemoteFetches::Enter(const FlightPtr& flight,
                           std::vector<absl::StatusOr<SharedBytes>> values) {
   absl::Status status = Put(*flight, std::move(values));
-  bool cancelled;
-  {
-    MutexLock lock(mu_);
-    cancelled = flight->cancelled;
-  }
-  if (status.ok() && cancelled) {  // it has entered all the same
+  // It may have been deleted meanwhile. Whoever deletes says so first, and deletes then: either way
+  // the page goes.
+  if (status.ok() && !wanted_(*flight->space, flight->key, flight->tag)) {
     status = NotThere();
     store_.Delete({.space = flight->space->id, .key = flight->key}, /*force=*/true).IgnoreError();
   }

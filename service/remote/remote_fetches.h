@@ -10,6 +10,7 @@
 #define KVSTOW_SERVICE_REMOTE_REMOTE_FETCHES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,15 +33,18 @@ class RemoteFetches {
     Duration wait;         // of one page
     uint64_t ahead_bytes;  // of pages under way that nobody waits for yet
   };
+  // Returns whether a page may still be here: it was not deleted while it was on its way.
+  using Wanted = std::function<bool(const Space&, const std::string& key, const RemoteTag&)>;
   // All of them outlive this.
   RemoteFetches(Options options, RemoteStore& remote, RemoteRecords& records, TieredStore& store,
-                RemoteCounters& counters, const Clock& clock)
+                RemoteCounters& counters, const Clock& clock, Wanted wanted)
       : options_(std::move(options)),
         remote_(remote),
         records_(records),
         store_(store),
         counters_(counters),
-        clock_(clock) {}
+        clock_(clock),
+        wanted_(std::move(wanted)) {}
   ~RemoteFetches();
 
   using SpacePtr = std::shared_ptr<const Space>;
@@ -49,8 +53,6 @@ class RemoteFetches {
              const RemoteRecord& record);
   // Fetches a page and waits for it, `options.wait` at most. NOT_FOUND: there is none.
   absl::Status Fetch(const SpacePtr& space, const std::string& key, const RemoteTag& tag);
-  // The page was deleted: if it is on its way, it does not enter.
-  void Cancel(const RemoteTag& tag);
 
  private:
   struct Flight;
@@ -69,6 +71,7 @@ class RemoteFetches {
   TieredStore& store_;
   RemoteCounters& counters_;
   const Clock& clock_;
+  const Wanted wanted_;
   Mutex mu_;
   CondVar landed_;
   absl::flat_hash_map<RemoteTag, FlightPtr> flights_ KVSTOW_GUARDED_BY(mu_);

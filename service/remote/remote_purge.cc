@@ -104,6 +104,41 @@ std::optional<uint64_t> RemotePurge::Known(const Space& space) {
   return it->second.record.generation;
 }
 
+size_t RemotePurge::CountLive(const Space& space, std::span<const std::string> keys) {
+  MutexLock lock(mu_);
+  const auto it = states_.find(SpaceTagOf(space));
+  if (it == states_.end()) return keys.size();
+  const auto dead = std::ranges::find_if(
+      keys, [&](const std::string& key) { return it->second.deleted.contains(key); });
+  return static_cast<size_t>(dead - keys.begin());
+}
+
+void RemotePurge::Erase(std::vector<std::string> names) {
+  MutexLock lock(mu_);
+  for (std::string& name : names) unerased_.push_back(std::move(name));
+  if (unerased_.size() > kMostUnerased) {
+    unerased_.erase(unerased_.begin(), unerased_.end() - kMostUnerased);
+  }
+  wake_ = true;
+  changed_.NotifyAll();
+}
+
+void RemotePurge::EraseAll() {
+  std::vector<std::string> names;
+  {
+    MutexLock lock(mu_);
+    names.swap(unerased_);
+  }
+  if (names.empty()) return;
+  RemoteAnswers<absl::Status> erased;
+  remote_.Erase(names, Clock::Real().Now() + kWait, erased.Take());
+  const std::vector<absl::Status> results = erased.Wait();
+  MutexLock lock(mu_);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!results[i].ok()) unerased_.push_back(std::move(names[i]));
+  }
+}
+
 void RemotePurge::Delete(const Space& space, const std::string& key) {
   const uint64_t id = RandomId();
   MutexLock lock(mu_);
@@ -114,6 +149,7 @@ void RemotePurge::Delete(const Space& space, const std::string& key) {
   } else {
     state.record.deleted[id] = key;
     state.seen[id] = Clock::Real().Now();
+    state.deleted.insert(key);
   }
   state.dirty = wake_ = true;
   changed_.NotifyAll();
@@ -155,6 +191,7 @@ void RemotePurge::Loop() {
     }
     Poll();
     RunActions();
+    EraseAll();
     MutexLock lock(mu_);
     ++rounds_;
     changed_.NotifyAll();
@@ -184,6 +221,8 @@ bool RemotePurge::Adopt(const PurgeRecord& there, State& state, std::vector<std:
     return seen == state.seen.end() || seen->second < now - kKept;
   });
   absl::erase_if(state.seen, [&](const auto& one) { return one.second < now - 2 * kKept; });
+  state.deleted.clear();
+  for (const auto& [id, key] : state.record.deleted) state.deleted.insert(key);
   return older && !state.drop;
 }
 

@@ -5,7 +5,8 @@
 // generation: a drop of the space raises it, and nobody finds the old pages again. A thread reads
 // the records of the spaces in use every kPoll. It tells what is new to this server, and writes
 // what is new here. Two servers that write at once may lose an entry: each looks again, and writes
-// its own entries once more for kKept. No atomic operation is needed.
+// its own entries once more for kKept. No atomic operation is needed. For as long nobody fetches a
+// page that was deleted: another server may have sent it once more before it was told.
 //
 // A server uses no remote page of a space before it has read the space's record once. A server that
 // comes back drops what it has of a space that was ever dropped: it cannot tell old from new.
@@ -18,11 +19,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -46,7 +49,8 @@ class RemotePurge {
  public:
   static constexpr Duration kPoll = std::chrono::milliseconds(250);
   static constexpr Duration kKept = std::chrono::seconds(60);
-  static constexpr size_t kMostDeleted = 4096;  // more of them raise the generation
+  static constexpr size_t kMostDeleted = 4096;    // more of them raise the generation
+  static constexpr size_t kMostUnerased = 65536;  // names; older ones are left to their TTL
 
   using SpacePtr = std::shared_ptr<const Space>;
   // What another server did. Both may take their time.
@@ -64,9 +68,13 @@ class RemotePurge {
   // by `deadline`. Within the call when it is known.
   void Generation(const SpacePtr& space, Time deadline,
                   std::function<void(std::optional<uint64_t>)> done);
+  // Returns how many of the leading keys were not deleted lately.
+  size_t CountLive(const Space& space, std::span<const std::string> keys);
   // Notes what was done here. The thread tells the others.
   void Delete(const Space& space, const std::string& key);
   void Drop(const Space& space);
+  // Erases values, and tries again until they are erased.
+  void Erase(std::vector<std::string> names);
   // Waits until what was noted before is written, or could not be.
   void Flush();
 
@@ -75,6 +83,7 @@ class RemotePurge {
     SpacePtr space;  // null: it is not open here now
     PurgeRecord record;
     absl::flat_hash_map<uint64_t, Time> seen;  // when this server met each deletion
+    absl::flat_hash_set<std::string> deleted;  // the keys of record.deleted
     bool known = false;                        // the record was read
     bool dirty = false;                        // it has what the remote store may lack
     bool drop = false;                         // the generation is to rise
@@ -86,6 +95,7 @@ class RemotePurge {
   bool Adopt(const PurgeRecord& there, State& state, std::vector<std::string>& deleted)
       KVSTOW_REQUIRES(mu_);
   void RunActions();
+  void EraseAll();
 
   const std::string prefix_;
   RemoteStore& remote_;
@@ -94,6 +104,7 @@ class RemotePurge {
   Mutex mu_;
   CondVar changed_;
   absl::flat_hash_map<RemoteTag, State> states_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<std::string> unerased_ KVSTOW_GUARDED_BY(mu_);
   std::vector<std::function<void()>> actions_ KVSTOW_GUARDED_BY(mu_);  // calls of the listener
   uint64_t rounds_ KVSTOW_GUARDED_BY(mu_) = 0;                         // that ended
   size_t asking_ KVSTOW_GUARDED_BY(mu_) = 0;  // questions of Generation under way

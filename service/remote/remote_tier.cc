@@ -16,8 +16,6 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, Tie
       store_(store),
       spaces_(spaces),
       records_(options_.prefix, remote_, counters_, *options_.clock),
-      fetches_({options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_,
-               store, counters_, *options_.clock),
       purge_(options_.prefix, remote_,
              {.dropped =
                   [this](const SpacePtr& space) {
@@ -31,6 +29,13 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, Tie
                     EraseThere(*space, key, 0);
                   }},
              counters_),
+      fetches_({options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_,
+               store, counters_, *options_.clock,
+               [this](const Space& space, const std::string& key, const RemoteTag& tag) {
+                 const auto generation = purge_.Known(space);
+                 return generation.has_value() && TagOf(space, *generation, key) == tag &&
+                        purge_.CountLive(space, {&key, 1}) == 1;
+               }),
       sender_({.prefix = options_.prefix,
                .wait = options_.fetch_wait,
                .ttl = options_.ttl,
@@ -79,7 +84,8 @@ void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
                     [this, space, keys = std::move(keys), deadline,
                      done = std::move(done)](std::optional<uint64_t> generation) {
                       if (generation.has_value()) {
-                        Find(space, *generation, keys, deadline, done);
+                        const auto live = std::span(keys).first(purge_.CountLive(*space, keys));
+                        Find(space, *generation, {live.begin(), live.end()}, deadline, done);
                       } else {
                         ++counters_.late_lookups;
                         done({});
@@ -111,11 +117,14 @@ void RemoteTier::Find(const SpacePtr& space, uint64_t generation,
 absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
   const SpacePtr shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return absl::NotFoundError("the page is not stored");
-  const auto generation =
-      GenerationOf(purge_, shared, options_.clock->Now() + options_.lookup_wait);
-  const absl::Status status = generation.has_value()
-                                  ? fetches_.Fetch(shared, key, TagOf(space, *generation, key))
-                                  : absl::UnavailableError("the remote store does not answer");
+  const Time deadline = options_.clock->Now() + options_.lookup_wait;
+  const auto generation = GenerationOf(purge_, shared, deadline);
+  absl::Status status = absl::UnavailableError("the remote store does not answer");
+  if (purge_.CountLive(space, {&key, 1}) == 0) {
+    status = absl::NotFoundError("the page was deleted");
+  } else if (generation.has_value()) {
+    status = fetches_.Fetch(shared, key, TagOf(space, *generation, key));
+  }
   if (!status.ok()) ++counters_.missed_fetches;
   return status;
 }
@@ -157,8 +166,10 @@ bool RemoteTier::MayFetch(const Space& space, const std::string& key) {
 }
 
 void RemoteTier::Forget(const Space& space, const std::string& key, size_t segments) {
-  if (!on() || space.promise.is_private) return;
+  const SpacePtr shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
+  if (shared == nullptr) return;
   purge_.Delete(space, key);
+  static_cast<void>(GenerationOf(purge_, shared, options_.clock->Now() + options_.lookup_wait));
   EraseThere(space, key, segments);
 }
 
@@ -211,11 +222,9 @@ void RemoteTier::EraseThere(const Space& space, const std::string& key, size_t s
     segments = std::max(segments, (*known)->facts.size());
   }
   records_.Learn(tag, nullptr);
-  fetches_.Cancel(tag);
   std::vector<std::string> names = {RecordName(options_.prefix, tag)};
   for (size_t i = 0; i < segments; ++i) names.push_back(SegmentName(options_.prefix, tag, i));
-  remote_.Erase(std::move(names), options_.clock->Now() + std::chrono::seconds(1),
-                [](const std::vector<absl::Status>&) {});
+  purge_.Erase(std::move(names));
 }
 
 }  // namespace kvstow

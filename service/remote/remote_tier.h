@@ -95,8 +95,8 @@ class RemoteTier {
   const Spaces& spaces_;
   RemoteCounters counters_;
   RemoteRecords records_;
-  RemoteFetches fetches_;
-  RemotePurge purge_;  // it tells fetches_
+  RemotePurge purge_;
+  RemoteFetches fetches_;  // asks purge_
   RemoteSender sender_;
   Mutex mu_;
   CondVar ended_;

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -264,6 +266,7 @@ TEST_F(RemoteTierTest, ADeletedPageGoesThereToo) {
   a_.PutAll();
   ASSERT_TRUE(remote_.Peek(RecordOf(0)).has_value());
   a_.Delete(0);
+  a_.server->remote().Flush();
   EXPECT_FALSE(remote_.Peek(RecordOf(0)).has_value());
   EXPECT_FALSE(remote_.Peek(SegmentOf(0, 0)).has_value());
   EXPECT_TRUE(remote_.Peek(RecordOf(1)).has_value());
@@ -367,6 +370,97 @@ TEST_F(RemoteTierTest, PagesOfAPrivateSpaceStayHere) {
   a_.server->remote().Flush();
   EXPECT_EQ(remote_.names(), before);
 }
+
+// Two servers and a store that forgets, damages, swaps, fails and is emptied. Each read is the very
+// page or a miss; a page that was deleted stays away from both once they were told.
+class RandomRemoteTest : public RemoteTierTest, public ::testing::WithParamInterface<uint32_t> {
+ protected:
+  // Some 400, or as many as KVSTOW_REMOTE_STEPS says.
+  static int Steps() {
+    const char* const text = std::getenv("KVSTOW_REMOTE_STEPS");
+    return text == nullptr ? 400 : std::atoi(text);
+  }
+
+  int Any(size_t below) { return static_cast<int>(random_() % below); }
+  Node& AnyNode() { return Any(2) == 0 ? a_ : b_; }
+  std::string AnyName() {
+    const std::vector<std::string> names = remote_.names();
+    return names.empty() ? "" : names[static_cast<size_t>(Any(names.size()))];
+  }
+  void Hurt() {
+    switch (Any(6)) {
+      case 0:
+        remote_.FailNext(absl::UnavailableError("away"), 1 + Any(3));
+        break;
+      case 1:
+        remote_.Drop(AnyName());
+        break;
+      case 2:
+        remote_.Corrupt(AnyName(), static_cast<size_t>(Any(100'000)));
+        break;
+      case 3:
+        remote_.Swap(AnyName(), AnyName());
+        break;
+      case 4:
+        remote_.Truncate(AnyName(), static_cast<size_t>(Any(100)));
+        break;
+      default:
+        if (Any(10) == 0) remote_.DropAll();
+    }
+  }
+  void Read(Node& node, int page) {
+    const PageOut out = node.Get(page);
+    if (out.reply.status() == v1::HIT) {
+      ++hits_;
+      EXPECT_TRUE(out.data == Node::PageAt(page).raw) << "page " << page;
+      EXPECT_FALSE(deleted_[page]) << "page " << page << " was deleted";
+    } else {
+      EXPECT_EQ(out.reply.status(), v1::MISS) << out.reply.message();
+    }
+  }
+  void Step() {
+    const int page = Any(kPages);
+    switch (Any(8)) {
+      case 0:
+      case 1: {
+        const auto put = AnyNode().client->Put("s", {Node::PageAt(page)}).pages.at(0);
+        EXPECT_TRUE(put.status() == v1::STORED || put.status() == v1::ALREADY_THERE);
+        deleted_[page] = false;
+        break;
+      }
+      case 2:
+        AnyNode().Lookup();
+        break;
+      case 3:
+        Hurt();
+        break;
+      case 4:
+        if (Any(4) == 0) {
+          remote_.FailNext(absl::OkStatus(), 0);
+          const bool by_a = Any(2) == 0;
+          (by_a ? a_ : b_).Delete(page);
+          (by_a ? a_ : b_).server->remote().Flush();  // it tells
+          (by_a ? b_ : a_).server->remote().Flush();  // and the other listens
+          deleted_[page] = true;
+        }
+        break;
+      default:
+        Read(AnyNode(), page);
+    }
+  }
+
+  std::mt19937 random_{GetParam()};
+  bool deleted_[kPages] = {};
+  int hits_ = 0;
+};
+
+TEST_P(RandomRemoteTest, EveryReadIsThePageOrAMiss) {
+  a_.Open("raw");
+  b_.Open("raw");
+  for (int i = 0; i < Steps() && !HasFailure(); ++i) Step();
+  EXPECT_GT(hits_, Steps() / 20);
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomRemoteTest, ::testing::Values(1, 2, 3));
 
 }  // namespace
 }  // namespace kvstow::testing
