@@ -76,7 +76,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libkvstow-dev)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)  # needs dpkg-shlibdeps
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS adduser)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
-    "${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/postinst;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/conffiles")
+    "${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/postinst;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/prerm;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/conffiles")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
     "libgrpc++-dev, libprotobuf-dev, libabsl-dev, libspdlog-dev, libssl-dev, libxxhash-dev, libhwy-dev, zlib1g-dev, pkg-config")
 set(CPACK_STRIP_FILES ON)
