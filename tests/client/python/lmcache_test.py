@@ -117,7 +117,7 @@ def test_a_dead_server_is_a_miss(own_server):
     assert not ok and why
     assert caller.delete(keys)[2] == [False] * 3
     own_server.start()
-    assert caller.set(keys, values)[0]
+    assert any(caller.set(keys, values)[0] for _ in range(10))  # each call waits up to 2 s for it
     l2.close()
 
 
