@@ -18,6 +18,8 @@ if(KVSTOW_BUILD_SERVICE)
   find_package(prometheus-cpp CONFIG REQUIRED)
   find_package(CLI11 REQUIRED)
   pkg_check_modules(hiredis REQUIRED IMPORTED_TARGET hiredis)
+  # Its definition of _FILE_OFFSET_BITS, the default here, would keep its users from the precompiled headers.
+  set_target_properties(PkgConfig::hiredis PROPERTIES INTERFACE_COMPILE_OPTIONS "" INTERFACE_COMPILE_DEFINITIONS "")
   pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
   pkg_check_modules(jemalloc REQUIRED IMPORTED_TARGET jemalloc)
   pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
