@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "tests/log_lines.h"
 
 namespace kvstow {
@@ -93,7 +94,10 @@ TEST_F(CallLogTest, AfterAnHourACallIsForgottenAndFasterOnesAreSlowAgain) {
 
 class CallLinesTest : public CallLogTest {
  protected:
-  CallLinesTest() { log_.LogFrom(std::chrono::seconds(1)); }
+  CallLinesTest() {
+    EXPECT_TRUE(SetUpLog("warn", "text").ok());
+    log_.LogFrom(std::chrono::seconds(1));
+  }
   testing::LogLines lines_{"call"};
 };
 
