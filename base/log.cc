@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kText = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
 constexpr const char* kJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%J"})";
 
-// Of loggers whose messages are JSON objects: `%n` is their name.
+// The patterns of loggers whose messages are JSON objects; `%n` is the logger's name.
 constexpr const char* kObjectText = "%Y-%m-%dT%H:%M:%S.%e %n %v";
 constexpr const char* kObjectJson = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","%n":%v})";
 

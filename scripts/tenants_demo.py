@@ -53,11 +53,11 @@ def openssl(folder, *arguments):
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def make_certificates(folder):
-    """Makes a certificate authority, and what it signs for each of NAMES."""
+def make_certificates(folder, names_of):
+    """Makes a certificate authority, and a certificate and key for each name that it signs."""
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl(folder, "req", "-x509", *new_key, "-days", "2", "-subj", "/CN=demo", "-keyout", "ca.key", "-out", "ca.pem")
-    for who, names in NAMES.items():
+    for who, names in names_of.items():
         openssl(folder, "req", *new_key, "-subj", f"/CN={who}", "-keyout", f"{who}.key", "-out", f"{who}.csr")
         (folder / "names").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
         sign = ("x509", "-req", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
@@ -69,7 +69,7 @@ class Demo:
         self.programs = programs
         self.folder = folder
         self.rows = []
-        make_certificates(folder)
+        make_certificates(folder, NAMES)
         (folder / "access.json").write_text(json.dumps(ACCESS))
         (folder / "master.key").write_text(secrets.token_hex(32))
         self.start()

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "proto/wire/tcp.h"
 #include "proto/wire/tls_session.h"
 
 namespace kvstow {
@@ -80,17 +81,9 @@ bool IsLoopback(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) != 0;
 }
 
-// Small frames go at once, and peers that are gone without a word are found. Within a host there is
-// no congestion to control: BBR would pace what has no bottleneck. All of it is advice.
+// Within a host there is no congestion to control: BBR would pace what has no bottleneck.
 void Tune(int descriptor) {
-  const auto set = [&](int level, int name, int value) {
-    setsockopt(descriptor, level, name, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 20);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  TuneTcp(descriptor);
   sockaddr_storage peer{};
   socklen_t bytes = sizeof(peer);
   if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&

@@ -262,7 +262,7 @@ absl::StatusOr<std::span<const uint8_t>> TlsRecords::Open(std::span<uint8_t> rec
   return std::span<const uint8_t>();
 }
 
-// What is no payload, or breaks the rules.
+// Takes a record that is no payload. It may break the rules.
 absl::Status TlsRecords::TakeOther(uint8_t type, std::span<const uint8_t> content) {
   if (++without_payload_ > kMostWithoutPayload) return Broken("too many records without payload");
   if (type == kHandshake) return TakeHandshake(content);

@@ -117,7 +117,7 @@ absl::Status CheckRedis(const RedisOptions& options, Time deadline) {
   KVSTOW_ASSIGN_OR_RETURN(const RedisConfig config, ReadRedisOptions(options));
   absl::Status first;
   for (size_t i = 0; i < config.seeds.size(); ++i) {
-    // What is left of the time is shared, so that a seed that hangs leaves some to the others.
+    // The seeds share the time that is left, so that a seed that hangs leaves some to the others.
     const Time now = Clock::Real().Now();
     const auto left = static_cast<int64_t>(config.seeds.size() - i);
     const absl::Status status = CheckSeed(config, config.seeds[i], now + (deadline - now) / left);

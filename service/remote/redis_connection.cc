@@ -1,8 +1,8 @@
 #include "service/remote/redis_connection.h"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "proto/wire/tcp.h"
 
 namespace kvstow {
 namespace {
@@ -26,18 +27,6 @@ constexpr size_t kTlsPieceBytes = 256 << 10;  // between two looks at what came
 
 void AppendWord(std::string& out, absl::string_view word) {
   absl::StrAppend(&out, "$", word.size(), "\r\n", word, "\r\n");
-}
-
-// Commands go at once, and servers that are gone without a word are found.
-void Tune(int descriptor) {
-  const auto set = [&](int level, int name, int value) {
-    setsockopt(descriptor, level, name, &value, sizeof(value));
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 20);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
 // The pieces of a command, in order.
@@ -100,7 +89,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Begin(
     return absl::UnavailableError(absl::StrCat("no socket: ", std::strerror(errno)));
   }
   std::unique_ptr<RedisConnection> out(new RedisConnection(descriptor, std::move(login)));
-  Tune(descriptor);
+  TuneTcp(descriptor);
   const auto* const to = reinterpret_cast<const sockaddr*>(&address.storage);
   if (connect(descriptor, to, address.size) != 0 && errno != EINPROGRESS) {
     return out->Lost("connect", errno);

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace kvstow {
 
 // One page on its way. The maker owns it until it asks; then the store's thread, and a worker.
@@ -21,12 +19,6 @@ struct RemoteFetches::Flight {
 namespace {
 
 absl::Status NotThere() { return absl::NotFoundError("the page is not stored"); }
-
-uint64_t BytesOf(const PageRecord& record) {
-  uint64_t bytes = record.header.size();
-  for (const SegmentFacts& facts : record.facts) bytes += facts.bytes;
-  return bytes;
-}
 
 }  // namespace
 
@@ -49,7 +41,7 @@ void RemoteFetches::Ahead(const SpacePtr& space, const std::string& key, const R
                           const RemoteRecord& record) {
   {
     MutexLock lock(mu_);
-    if (ahead_ + BytesOf(*record) > options_.ahead_bytes) return;
+    if (ahead_ + StoredBytes(*record) > options_.ahead_bytes) return;
   }
   bool is_new = false;
   const FlightPtr flight = Join(space, key, tag, is_new);
@@ -82,7 +74,7 @@ void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record)
   flight->record = std::move(record);
   {
     MutexLock lock(mu_);
-    ahead_ += flight->bytes = BytesOf(*flight->record);
+    ahead_ += flight->bytes = StoredBytes(*flight->record);
   }
   std::vector<std::string> names;
   for (size_t i = 0; i < flight->record->facts.size(); ++i) {

@@ -140,6 +140,12 @@ std::vector<SharedBytes> SegmentValue(const RemoteTag& tag, size_t index, const 
   return {Frame(tag, RemoteKind::kSegment, index, body.size(), facts.digest), body};
 }
 
+uint64_t StoredBytes(const PageRecord& record) {
+  uint64_t bytes = record.header.size();
+  for (const SegmentFacts& facts : record.facts) bytes += facts.bytes;
+  return bytes;
+}
+
 absl::StatusOr<PageRecord> ParseRecordValue(const RemoteTag& tag, absl::string_view key,
                                             const SharedBytes& value) {
   KVSTOW_ASSIGN_OR_RETURN(const FramedBody framed, OpenFramed(tag, RemoteKind::kRecord, 0, value));

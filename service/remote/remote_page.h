@@ -64,6 +64,9 @@ std::vector<SharedBytes> RecordValue(const RemoteTag& tag, PageRecord record);
 std::vector<SharedBytes> SegmentValue(const RemoteTag& tag, size_t index, const SegmentFacts& facts,
                                       const SharedBytes& body);
 
+// Returns the encoded bytes of the page: header and segments.
+uint64_t StoredBytes(const PageRecord& record);
+
 absl::StatusOr<PageRecord> ParseRecordValue(const RemoteTag& tag, absl::string_view key,
                                             const SharedBytes& value);
 // Returns the body, which shares the value's memory.

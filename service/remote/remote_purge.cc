@@ -5,7 +5,6 @@
 
 #include "absl/random/random.h"
 #include "base/bytes.h"
-#include "base/log.h"
 #include "base/status_macros.h"
 #include "service/remote/remote_answers.h"
 

@@ -125,7 +125,7 @@ std::optional<RemoteSender::Outgoing> RemoteSender::Load(const Queued& page) {
   if (!facts.ok()) return std::nullopt;
   std::vector<uint16_t> indices(facts->segments.size());
   std::iota(indices.begin(), indices.end(), uint16_t{0});
-  Outgoing out{.tag = page.tag, .number = facts->number};
+  Outgoing out{.tag = page.tag};
   for (auto& body : store_.Read(name, facts->number, indices)) {
     if (!body.ok()) break;
     out.bodies.push_back(*std::move(body));
@@ -187,11 +187,8 @@ absl::Status RemoteSender::SendPage(const Queued& queued, uint64_t& bytes) {
   record.push_back({names[0], RecordValue(page->tag, page->record)});
   KVSTOW_RETURN_IF_ERROR(Write(std::move(record)));
   // A page that was deleted meanwhile must not come back from there.
-  const auto now = store_.residency().Find(queued.name);
-  if (now.ok()) return absl::OkStatus();
-  RemoteAnswers<absl::Status> erased;
-  remote_.Erase(std::move(names), Clock::Real().Now() + options_.wait, erased.Take());
-  erased.Wait();
+  if (store_.residency().Find(queued.name).ok()) return absl::OkStatus();
+  purge_.Erase(std::move(names));
   return absl::NotFoundError("the page went while it was sent");
 }
 

@@ -49,7 +49,6 @@ class RemoteSender {
   // A page as it is to be sent.
   struct Outgoing {
     RemoteTag tag;
-    PageNumber number = 0;  // of the page here
     PageRecord record;
     std::vector<SharedBytes> bodies;
   };

@@ -51,13 +51,14 @@ FoundPage RemoteTier::Describe(const PageRecord& record) const {
   FoundPage page{.tokens = record.tokens,
                  .segments = static_cast<uint16_t>(record.facts.size()),
                  .remote = true};
-  page.stored_bytes = record.header.size();
-  for (const SegmentFacts& facts : record.facts) page.stored_bytes += facts.bytes;
+  page.stored_bytes = StoredBytes(record);
   if (options_.count_levels != nullptr) {
     page.levels = options_.count_levels(record.header.span(), record.facts.size());
   }
   return page;
 }
+
+bool RemoteTier::Shares(const Space& space) const { return on() && !space.promise.is_private; }
 
 void RemoteTier::Begin() {
   MutexLock lock(mu_);
@@ -76,7 +77,7 @@ void RemoteTier::Flush() {
 
 void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
                         std::function<void(std::vector<FoundPage>)> done) {
-  if (!on() || keys.empty() || space->promise.is_private) return done({});
+  if (keys.empty() || !Shares(*space)) return done({});
   counters_.asked_keys += keys.size();
   Begin();
   const Time deadline = options_.clock->Now() + options_.lookup_wait;
@@ -115,7 +116,7 @@ void RemoteTier::Find(const SpacePtr& space, uint64_t generation,
 }
 
 absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
-  const SpacePtr shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
+  const SpacePtr shared = Shares(space) ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return absl::NotFoundError("the page is not stored");
   const Time deadline = options_.clock->Now() + options_.lookup_wait;
   const auto generation = GenerationOf(purge_, shared, deadline);
@@ -130,7 +131,7 @@ absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
 }
 
 void RemoteTier::Publish(const Space& space) {
-  if (!on() || space.promise.is_private) return;
+  if (!Shares(space)) return;
   const RemoteTag tag = NameTagOf(space.tenant, space.name);
   Space nobodys = space;
   nobodys.id = 1;  // every server gives its own
@@ -158,7 +159,7 @@ absl::StatusOr<SharedBytes> RemoteTier::FindSpace(const std::string& tenant,
 }
 
 bool RemoteTier::MayFetch(const Space& space, const std::string& key) {
-  if (!on() || space.promise.is_private) return false;
+  if (!Shares(space)) return false;
   const std::optional<uint64_t> generation = purge_.Known(space);
   if (!generation.has_value()) return true;
   const auto known = records_.Known(TagOf(space, *generation, key));
@@ -166,15 +167,16 @@ bool RemoteTier::MayFetch(const Space& space, const std::string& key) {
 }
 
 void RemoteTier::Forget(const Space& space, const std::string& key, size_t segments) {
-  const SpacePtr shared = on() && !space.promise.is_private ? spaces_.Find(space.id) : nullptr;
+  const SpacePtr shared = Shares(space) ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return;
   purge_.Delete(space, key);
+  ForgetHere(shared, key);  // it may have come from there between its deletion and that word
   static_cast<void>(GenerationOf(purge_, shared, options_.clock->Now() + options_.lookup_wait));
   EraseThere(space, key, segments);
 }
 
 void RemoteTier::Drop(const Space& space) {
-  if (on() && !space.promise.is_private) purge_.Drop(space);
+  if (Shares(space)) purge_.Drop(space);
 }
 
 std::vector<MetricRow> RemoteTier::Rows() const {

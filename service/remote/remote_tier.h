@@ -80,6 +80,7 @@ class RemoteTier {
 
  private:
   using SpacePtr = std::shared_ptr<const Space>;
+  bool Shares(const Space& space) const;  // private spaces stay here
   FoundPage Describe(const PageRecord& record) const;
   void Find(const SpacePtr& space, uint64_t generation, const std::vector<std::string>& keys,
             Time deadline, std::function<void(std::vector<FoundPage>)> done);

@@ -14,6 +14,9 @@ import unittest
 
 from daemon import Daemon
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from tenants_demo import make_certificates  # noqa: E402
+
 KVSTOWD, KVSTOW, CASE = sys.argv[1:4]
 
 ACCESS = {
@@ -32,26 +35,12 @@ NAMES = {
 }
 
 
-def openssl(folder, *arguments):
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def make_certificates(folder):
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(folder, "req", "-x509", *new_key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
-    for who, names in NAMES.items():
-        openssl(folder, "req", *new_key, "-subj", f"/CN={who}", "-keyout", f"{who}.key", "-out", f"{who}.csr")
-        (folder / "names").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        sign = ("x509", "-req", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-        openssl(folder, *sign, "-days", "2", "-extfile", "names", "-out", f"{who}.pem")
-
-
 class TwoTenants(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
-        make_certificates(self.folder)
+        make_certificates(self.folder, NAMES)
         (self.folder / "access.json").write_text(json.dumps(ACCESS))
         (self.folder / "master.key").write_text(secrets.token_hex(32))
         self.start()
