@@ -111,6 +111,7 @@ class WorkerHalf:
         self._invalid: set[int] = set()
         self._closing = threading.Event()
         self._opened = threading.Event()
+        self._tried = threading.Event()  # opened, disabled, or closed
         self._client: Client
         self._space: Space | None = None
         self._save_buffer: Buffer
@@ -137,6 +138,8 @@ class WorkerHalf:
             self._start(self._run_loads, number)
         for _ in range(_SAVERS if self._settings.saves else 0):
             self._start(self._run_saves)
+        # The engine is about to say that it is ready; its first prompts find the server there.
+        self._tried.wait(self._settings.lookup_timeout)
 
     def _start(self, run: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=run, args=arguments, name="kvstow", daemon=True)
@@ -153,6 +156,12 @@ class WorkerHalf:
             _log.error("kvstow: %s: %s: %s", what, type(error).__name__, error)
 
     def _open(self) -> None:
+        try:
+            self._open_space()
+        finally:
+            self._tried.set()
+
+    def _open_space(self) -> None:
         """Opens the space and makes the buffers, once the server can be reached."""
         settings, spec = self._settings, self._spec
         page_bytes = spec.token_bytes * spec.page_tokens

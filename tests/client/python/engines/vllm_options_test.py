@@ -143,6 +143,28 @@ def test_adapters_and_salts_have_pages_of_their_own(model, tmp_path):
             assert second.call("generate_as", prompts, {"salt": "c"}).cached == [0]
 
 
+def test_ranks_have_pages_of_their_own_and_one_rank_may_lose_one(model):
+    prompts = [prompt(i, "ranks") for i in range(3)]
+    ranks = 3  # SmolLM2-135M has 3 heads of K and V
+    options = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
+    with kvstow.Server() as server:
+        with engine(server.address, **options) as first:
+            right = first.generate(prompts, 6).tokens
+            pages = wait_for_pages(server.address, 10, spaces=ranks)
+            assert sorted(name.rsplit("/")[-1] for name in pages) == [
+                f"{rank}of{ranks}" for rank in range(ranks)
+            ]
+            assert len(set(pages.values())) == 1, pages
+            first.call("reset")
+            again = first.generate(prompts, 6)
+            assert again.tokens == right
+            assert min(again.cached) >= 256, again.cached
+        with engine(server.address, lose_page=[2, ranks - 1], **options) as second:
+            lossy = second.generate(prompts, 6)
+            assert lossy.tokens == right
+            assert "Recovered from KV load failure" in second.said()
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
