@@ -13,9 +13,6 @@ namespace kvstow {
 namespace {
 
 constexpr size_t kBlock = 16;
-constexpr size_t kGcmNonceBytes = 12;
-// OpenSSL counts bytes in an int.
-constexpr size_t kMostBytes = size_t{1} << 30;
 // Room for some 8,000 keys that are not swapped.
 constexpr size_t kSecureHeapBytes = size_t{1} << 18;
 
@@ -26,8 +23,6 @@ void Need(bool ok, const char* what) {
   Log().critical("encryption failed: {}", what);
   std::abort();
 }
-
-EVP_CIPHER_CTX* AsContext(void* context) { return static_cast<EVP_CIPHER_CTX*>(context); }
 
 // A look-up by name at every message would cost more than a small message does.
 const EVP_CIPHER* Fetch(const char* name) {
@@ -59,7 +54,7 @@ void DeriveKey(const SecretKey& key, const AeadNonce& nonce,
   subkey[kBlock - 1] ^= static_cast<uint8_t>(carry * 0x87);
   for (uint8_t counter = 1; counter <= 2; ++counter) {
     Block message{0, counter, 'X', 0};
-    std::copy(nonce.begin(), nonce.begin() + kGcmNonceBytes, message.begin() + 4);
+    std::copy(nonce.begin(), nonce.begin() + sizeof(GcmNonce), message.begin() + 4);
     for (size_t i = 0; i < kBlock; ++i) message[i] ^= subkey[i];
     encrypt(message, out.data() + (counter - 1) * kBlock);
   }
@@ -100,68 +95,25 @@ AeadNonce RandomNonce() {
 
 void Cleanse(std::span<uint8_t> bytes) { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 
-void AeadMessage::Deleter::operator()(void* context) const {
-  EVP_CIPHER_CTX_free(AsContext(context));
-}
-
 AeadMessage::AeadMessage(const SecretKey& key, const AeadNonce& nonce,
-                         std::span<const uint8_t> bound, bool seal)
-    : context_(EVP_CIPHER_CTX_new()) {
-  static const EVP_CIPHER* const kGcm = Fetch("AES-256-GCM");
+                         std::span<const uint8_t> bound, AesGcm::Use use) {
   std::array<uint8_t, kAeadKeyBytes> derived;
   DeriveKey(key, nonce, derived);
-  const uint8_t* const rest = nonce.data() + kGcmNonceBytes;
-  int n = 0;
-  Need(context_ != nullptr &&
-           EVP_CipherInit_ex2(AsContext(context_.get()), kGcm, derived.data(), rest, seal ? 1 : 0,
-                              nullptr) == 1 &&
-           EVP_CipherUpdate(AsContext(context_.get()), nullptr, &n, bound.data(),
-                            static_cast<int>(bound.size())) == 1,
-       "AES-256-GCM");
+  cipher_ = AesGcm::Make(use, derived);
   Cleanse(derived);
+  GcmNonce rest;
+  std::copy(nonce.begin() + rest.size(), nonce.end(), rest.begin());
+  cipher_->Begin(rest, bound);
 }
 
 AeadMessage AeadMessage::ToSeal(const SecretKey& key, const AeadNonce& nonce,
                                 std::span<const uint8_t> bound) {
-  return {key, nonce, bound, true};
+  return {key, nonce, bound, AesGcm::Use::kSeal};
 }
 
 AeadMessage AeadMessage::ToOpen(const SecretKey& key, const AeadNonce& nonce,
                                 std::span<const uint8_t> bound) {
-  return {key, nonce, bound, false};
-}
-
-void AeadMessage::Update(std::span<const uint8_t> in, uint8_t* out) {
-  while (!in.empty()) {
-    const auto piece = in.first(std::min(in.size(), kMostBytes));
-    int n = 0;
-    Need(EVP_CipherUpdate(AsContext(context_.get()), out, &n, piece.data(),
-                          static_cast<int>(piece.size())) == 1,
-         "AES-256-GCM");
-    in = in.subspan(piece.size());
-    out += piece.size();
-  }
-}
-
-AeadTag AeadMessage::Tag() {
-  EVP_CIPHER_CTX* const context = AsContext(context_.get());
-  AeadTag out;
-  Block none;
-  int n = 0;
-  Need(EVP_EncryptFinal_ex(context, none.data(), &n) == 1 &&
-           EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, out.size(), out.data()) == 1,
-       "AES-256-GCM");
-  return out;
-}
-
-bool AeadMessage::Opens(const AeadTag& tag) {
-  EVP_CIPHER_CTX* const context = AsContext(context_.get());
-  AeadTag copy = tag;
-  Block none;
-  int n = 0;
-  Need(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, copy.size(), copy.data()) == 1,
-       "AES-256-GCM");
-  return EVP_DecryptFinal_ex(context, none.data(), &n) == 1;
+  return {key, nonce, bound, AesGcm::Use::kOpen};
 }
 
 }  // namespace kvstow

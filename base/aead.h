@@ -1,4 +1,4 @@
-// Authenticated encryption: XAES-256-GCM (c2sp.org/XAES-256-GCM), by OpenSSL.
+// Authenticated encryption: XAES-256-GCM (c2sp.org/XAES-256-GCM).
 //
 // XAES-256-GCM derives an AES-256-GCM key for each message from the key and the first half of a
 // random nonce of 192 bits. Random nonces do not repeat: 2^80 messages of one key collide with a
@@ -18,11 +18,13 @@
 #include <memory>
 #include <span>
 
+#include "base/aes_gcm.h"
+
 namespace kvstow {
 
 inline constexpr size_t kAeadKeyBytes = 32;
 using AeadNonce = std::array<uint8_t, 24>;
-using AeadTag = std::array<uint8_t, 16>;
+using AeadTag = GcmTag;
 
 // 256 secret bits. They lie in memory that is not swapped and in no core dump, where the system
 // lets it, and are cleared at the end.
@@ -58,22 +60,16 @@ class AeadMessage {
   static AeadMessage ToOpen(const SecretKey& key, const AeadNonce& nonce,
                             std::span<const uint8_t> bound);
 
-  // Encrypts or decrypts the next bytes of the message. `out` has as many bytes, and may be `in`.
-  void Update(std::span<const uint8_t> in, uint8_t* out);
-  // Ends a message that is sealed.
-  AeadTag Tag();
-  // Ends a message that is opened. Returns whether key, nonce, bound bytes and message are those
-  // that gave `tag`.
-  bool Opens(const AeadTag& tag);
+  // As those of AesGcm.
+  void Update(std::span<const uint8_t> in, uint8_t* out) { cipher_->Update(in, out); }
+  AeadTag Tag() { return cipher_->Tag(); }
+  bool Opens(const AeadTag& tag) { return cipher_->Opens(tag); }
 
  private:
-  struct Deleter {
-    void operator()(void* context) const;
-  };
   AeadMessage(const SecretKey& key, const AeadNonce& nonce, std::span<const uint8_t> bound,
-              bool seal);
+              AesGcm::Use use);
 
-  std::unique_ptr<void, Deleter> context_;
+  std::unique_ptr<AesGcm> cipher_;
 };
 
 }  // namespace kvstow

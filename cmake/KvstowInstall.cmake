@@ -79,6 +79,9 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
     "${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/postinst;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/prerm;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_CURRENT_SOURCE_DIR}/deploy/debian/conffiles")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
     "libgrpc++-dev, libprotobuf-dev, libabsl-dev, libspdlog-dev, libssl-dev, libxxhash-dev, libhwy-dev, zlib1g-dev, pkg-config")
+if(KVSTOW_HAS_IPSEC_MB)
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libipsec-mb-dev")
+endif()
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/KvstowPack.cmake)
 include(CPack)

@@ -11,6 +11,12 @@ find_package(nlohmann_json REQUIRED)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+# AES-GCM for processors with vector AES. It is for x86-64 alone, and has no file for CMake or pkg-config.
+set(KVSTOW_HAS_IPSEC_MB OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  find_library(KVSTOW_IPSEC_MB_LIBRARY IPSec_MB REQUIRED)
+  set(KVSTOW_HAS_IPSEC_MB ON)
+endif()
 
 if(KVSTOW_BUILD_SERVICE)
   find_package(Protobuf REQUIRED)

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/aead.h"
+#include "base/aes_gcm.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
@@ -23,7 +24,7 @@ constexpr uint8_t kNewSessionTicket = 4, kKeyUpdate = 24;    // types of message
 constexpr size_t kMessageHeadBytes = 4;
 constexpr size_t kMostMessageBytes = 128 << 10;
 constexpr int kMostWithoutPayload = 32;
-constexpr size_t kTagBytes = 16;
+constexpr size_t kTagBytes = sizeof(GcmTag);
 // OpenSSL codes 96 bytes at a time. Few enough lines for the processor to wait for at once.
 constexpr size_t kPieceBytes = 16 * 96;
 constexpr size_t kLineBytes = 64;
@@ -70,18 +71,11 @@ void Derive(const EVP_MD* hash, std::span<const uint8_t> secret, absl::string_vi
 // The keys of what one side sends, and how many records they coded.
 class TlsRecords::Direction {
  public:
-  Direction(bool seals, const EVP_CIPHER* cipher, const EVP_MD* hash,
-            std::span<const uint8_t> secret)
-      : seals_(seals),
-        hash_(hash),
-        secret_(secret.begin(), secret.end()),
-        context_(EVP_CIPHER_CTX_new()) {
-    Must(context_ != nullptr &&
-         EVP_CipherInit_ex(context_, cipher, nullptr, nullptr, nullptr, seals ? 1 : 0) == 1);
+  Direction(AesGcm::Use use, size_t key_bytes, const EVP_MD* hash, std::span<const uint8_t> secret)
+      : use_(use), key_bytes_(key_bytes), hash_(hash), secret_(secret.begin(), secret.end()) {
     UseSecret();
   }
   ~Direction() {
-    EVP_CIPHER_CTX_free(context_);
     Cleanse(secret_);
     Cleanse(iv_);
   }
@@ -105,9 +99,7 @@ class TlsRecords::Direction {
     uint8_t* at = out + kHeadBytes;
     at = Code(bytes, at);
     at = Code({&type, 1}, at);
-    int none = 0;
-    Must(EVP_CipherFinal_ex(context_, at, &none) == 1 &&
-         EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_AEAD_GET_TAG, kTagBytes, at) == 1);
+    std::ranges::copy(cipher_->Tag(), at);
     return bytes.size() + kOverhead;
   }
 
@@ -118,66 +110,60 @@ class TlsRecords::Direction {
     const auto coded = record.subspan(kHeadBytes, record.size() - kHeadBytes - kTagBytes);
     Code(coded.first(coded.size() - 1), out);
     Code(coded.last(1), &last);
-    Must(EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_AEAD_SET_TAG, kTagBytes,
-                             record.last(kTagBytes).data()) == 1);
-    int none = 0;
-    if (EVP_CipherFinal_ex(context_, &last, &none) == 1) return true;
-    ERR_clear_error();
-    return false;
+    GcmTag tag;
+    std::ranges::copy(record.last(kTagBytes), tag.begin());
+    return cipher_->Opens(tag);
   }
 
  private:
   void UseSecret() {
     std::array<uint8_t, EVP_MAX_KEY_LENGTH> key = {};
-    const auto used =
-        std::span(key).first(static_cast<size_t>(EVP_CIPHER_CTX_get_key_length(context_)));
+    const auto used = std::span(key).first(key_bytes_);
     Derive(hash_, secret_, "key", used);
     Derive(hash_, secret_, "iv", iv_);
-    Must(EVP_CipherInit_ex(context_, nullptr, nullptr, key.data(), nullptr, -1) == 1);
+    cipher_ = AesGcm::Make(use_, used);
     Cleanse(key);
     records_ = 0;
   }
 
   // A nonce is used once: the number of the record is in it.
   void Begin(const uint8_t* head) {
-    std::array<uint8_t, 12> nonce = iv_;
+    GcmNonce nonce = iv_;
     for (size_t i = 0; i < 8; ++i) nonce[11 - i] ^= static_cast<uint8_t>(records_ >> (8 * i));
     ++records_;
-    Must(EVP_CipherInit_ex(context_, nullptr, nullptr, nullptr, nonce.data(), -1) == 1);
-    int bytes = 0;
-    Must(EVP_CipherUpdate(context_, nullptr, &bytes, head, kHeadBytes) == 1);
+    cipher_->Begin(nonce, {head, kHeadBytes});
   }
 
-  // The side that is the caller's memory is out of the cache as a rule, and OpenSSL's loop is too
-  // long for the processor to look ahead of it: so each piece is called for while the piece before
-  // it is coded.
+  // The side that is the caller's memory is out of the cache as a rule, and the cipher's loop is
+  // too long for the processor to look ahead of it: so each piece is called for while the piece
+  // before it is coded.
   uint8_t* Code(std::span<const uint8_t> bytes, uint8_t* out) {
     while (!bytes.empty()) {
       const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
       bytes = bytes.subspan(piece.size());
-      CallFor(seals_ ? bytes.data() : out + piece.size(), std::min(bytes.size(), kPieceBytes));
-      int written = 0;
-      Must(EVP_CipherUpdate(context_, out, &written, piece.data(),
-                            static_cast<int>(piece.size())) == 1);
-      out += written;
+      CallFor(seals() ? bytes.data() : out + piece.size(), std::min(bytes.size(), kPieceBytes));
+      cipher_->Update(piece, out);
+      out += piece.size();
     }
     return out;
   }
   void CallFor(const uint8_t* bytes, size_t size) const {
     for (size_t i = 0; i < size; i += kLineBytes) {
-      if (seals_) {
+      if (seals()) {
         __builtin_prefetch(bytes + i, 0);
       } else {
         __builtin_prefetch(bytes + i, 1);
       }
     }
   }
+  bool seals() const { return use_ == AesGcm::Use::kSeal; }
 
-  const bool seals_;
+  const AesGcm::Use use_;
+  const size_t key_bytes_;
   const EVP_MD* const hash_;
   std::vector<uint8_t> secret_;
-  EVP_CIPHER_CTX* const context_;
-  std::array<uint8_t, 12> iv_ = {};
+  std::unique_ptr<AesGcm> cipher_;
+  GcmNonce iv_ = {};
   uint64_t records_ = 0;  // of this key
 };
 
@@ -187,16 +173,18 @@ std::unique_ptr<TlsRecords> TlsRecords::Make(Side side, uint16_t suite,
                                              uint64_t records_of_a_key) {
   const bool small = suite == (TLS1_3_CK_AES_128_GCM_SHA256 & 0xffff);
   if (!small && suite != (TLS1_3_CK_AES_256_GCM_SHA384 & 0xffff)) return nullptr;
-  const EVP_CIPHER* const cipher = small ? EVP_aes_128_gcm() : EVP_aes_256_gcm();
+  const size_t key_bytes = small ? 16 : 32;
   const EVP_MD* const hash = small ? EVP_sha256() : EVP_sha384();
   const auto bytes = static_cast<size_t>(EVP_MD_get_size(hash));
   if (client_secret.size() != bytes || server_secret.size() != bytes) return nullptr;
   const bool client = side == Side::kClient;
-  return std::unique_ptr<TlsRecords>(new TlsRecords(
-      side,
-      std::make_unique<Direction>(false, cipher, hash, client ? server_secret : client_secret),
-      std::make_unique<Direction>(true, cipher, hash, client ? client_secret : server_secret),
-      records_of_a_key));
+  return std::unique_ptr<TlsRecords>(
+      new TlsRecords(side,
+                     std::make_unique<Direction>(AesGcm::Use::kOpen, key_bytes, hash,
+                                                 client ? server_secret : client_secret),
+                     std::make_unique<Direction>(AesGcm::Use::kSeal, key_bytes, hash,
+                                                 client ? client_secret : server_secret),
+                     records_of_a_key));
 }
 
 TlsRecords::TlsRecords(Side side, std::unique_ptr<Direction> reads,

@@ -2,7 +2,7 @@
 // handshake made: from the caller's bytes into a record without a copy, and back.
 //
 // OpenSSL does this too, with a copy on each side. The handshake stays with OpenSSL. This class
-// takes AES-GCM alone, which OpenSSL computes.
+// takes AES-GCM alone, by base/aes_gcm.h.
 //
 // Messages of the peer's between the records are dealt with here. A KeyUpdate changes the key, and
 // is answered before the next record that Seal makes; tickets are left unread. A key codes
