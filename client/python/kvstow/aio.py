@@ -14,6 +14,7 @@ its call goes on, and keeps its buffers, until it ends.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +46,8 @@ _T = TypeVar("_T")
 
 async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, functools.partial(call, *args, **kwargs))
+    run = functools.partial(contextvars.copy_context().run, call, *args, **kwargs)
+    return await loop.run_in_executor(None, run)
 
 
 class _Waker:
@@ -87,7 +89,10 @@ def _waker() -> _Waker:
 
 
 class Client:
-    """kvstow.Client, awaitable. Takes the same arguments."""
+    """kvstow.Client, awaitable. Takes the same arguments.
+
+    traceparent runs in another thread than the loop's, in the context of the task that calls.
+    """
 
     def __init__(
         self,
@@ -106,6 +111,7 @@ class Client:
         tls_name: str | None = None,
         gpu: int | None = None,
         calibrations: Sequence[str | Path] = (),
+        traceparent: Callable[[], str] | None = None,
     ) -> None:
         self._sync = sync.Client(
             address,
@@ -122,6 +128,7 @@ class Client:
             tls_name=tls_name,
             gpu=gpu,
             calibrations=calibrations,
+            traceparent=traceparent,
         )
 
     async def open_space(

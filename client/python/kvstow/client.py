@@ -22,7 +22,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,6 +79,8 @@ class Client:
         KVSTOW_TLS_NAME of the environment, as for `kvstow`; "" is none.
     gpu: the index of the CUDA GPU that pages may lie on.
     calibrations: files of `kvstow codec calibrate`, for encoded pages of recipes that need them.
+    traceparent: gives the W3C traceparent of the span that calls, or "". It runs in the thread that
+        calls. The server's log of slow and failing calls names the trace.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Client:
         tls_name: str | None = None,
         gpu: int | None = None,
         calibrations: Sequence[str | Path] = (),
+        traceparent: Callable[[], str] | None = None,
     ) -> None:
         self.address = address
         self.timeout = timeout
@@ -116,6 +119,7 @@ class Client:
             tls_name=_tls_option(tls_name, "KVSTOW_TLS_NAME"),
             gpu=-1 if gpu is None else gpu,
             calibrations=[Path(file).read_bytes() for file in calibrations],
+            traceparent=traceparent,
         )
         _open_clients.add(self)
 

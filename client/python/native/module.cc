@@ -1,6 +1,7 @@
 // kvstow._native: the C++ client for the Python part of the package, which gives it types, names
 // and manners (client/python/kvstow/). Nobody else should import it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <exception>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -163,13 +166,27 @@ void BindCall(nb::module_& module) {
       .def("filled", &LayerPut::Filled, nb::call_guard<nb::gil_scoped_release>());
 }
 
+using Traceparent = std::function<std::string()>;
+
+// A trace that cannot be named does not fail the call.
+Traceparent WithoutErrors(Traceparent traceparent) {
+  return [traceparent = std::move(traceparent)]() -> std::string {
+    try {
+      return traceparent();
+    } catch (const std::exception&) {
+      return "";
+    }
+  };
+}
+
 std::unique_ptr<NativeClient> Connect(const std::string& address, const std::string& token,
                                       const std::string& token_file, double timeout, int attempts,
                                       const std::string& payload, uint64_t shared_bytes,
                                       size_t direct_connections, const std::string& tls_ca,
                                       const std::string& tls_cert, const std::string& tls_key,
                                       const std::string& tls_name, int gpu,
-                                      const std::vector<nb::bytes>& calibrations) {
+                                      const std::vector<nb::bytes>& calibrations,
+                                      const std::optional<Traceparent>& traceparent) {
   if (!(timeout > 0)) throw nb::value_error("timeout: must be more than 0 seconds");
   if (attempts < 1) throw nb::value_error("attempts: must be 1 or more");
   ClientOptions options = {
@@ -177,6 +194,7 @@ std::unique_ptr<NativeClient> Connect(const std::string& address, const std::str
       .tls = {.ca = tls_ca, .certificate = tls_cert, .key = tls_key, .server_name = tls_name},
       .token = token,
       .token_file = token_file,
+      .traceparent = traceparent ? WithoutErrors(*traceparent) : nullptr,
       .timeout = std::chrono::milliseconds(std::llround(std::ceil(std::min(timeout, 1e6) * 1e3))),
       .attempts = attempts,
       .payload = PayloadOf(payload),
@@ -376,7 +394,7 @@ NB_MODULE(_native, module) {
   client
       .def(nb::new_(&Connect), "address"_a, "token"_a, "token_file"_a, "timeout"_a, "attempts"_a,
            "payload"_a, "shared_bytes"_a, "direct_connections"_a, "tls_ca"_a, "tls_cert"_a,
-           "tls_key"_a, "tls_name"_a, "gpu"_a, "calibrations"_a)
+           "tls_key"_a, "tls_name"_a, "gpu"_a, "calibrations"_a, "traceparent"_a.none())
       .def("close", &NativeClient::Close)
       .def("closed", &NativeClient::closed);
   BindUnaryCalls(client);

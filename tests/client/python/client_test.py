@@ -1,5 +1,7 @@
 """The client: pages in and out, spaces, and what the arguments mean."""
 
+import dataclasses
+
 import kvstow
 import numpy as np
 import pytest
@@ -200,6 +202,21 @@ def test_encoded_pages_are_the_servers(server, client):
         space = other.open_space("encoded", SPEC, recipe="int8")
         for a, b in zip(raw.get(prompt.keys), space.get(prompt.keys)):
             assert bytes(a.data) == bytes(b.data)
+
+
+def test_the_servers_log_names_the_trace_of_a_failing_call(server, client):
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+    def no_span():
+        raise RuntimeError("no span is open")
+
+    client.open_space("traced", SPEC, recipe="raw")
+    other = dataclasses.replace(SPEC, revision="another")
+    for traceparent in (lambda: f"00-{trace}-{span}-01", no_span):
+        with kvstow.Client(server.address, traceparent=traceparent) as traced:
+            with pytest.raises(kvstow.SpaceMismatch):
+                traced.open_space("traced", other, recipe="raw")
+    assert f'"trace":"{trace}","span":"{span}"' in server.log()
 
 
 def fields(spec):
