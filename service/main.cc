@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "service/ops/cleared_memory.h"
 #include "service/ops/config.h"
 #include "service/ops/notify.h"
 #include "service/server.h"
@@ -45,7 +46,7 @@ void LogOfGrpc(gpr_log_func_args* args) {
   Log().warn("gRPC: {}", args->message);
 }
 
-int Run(std::span<const char* const> args) {
+int Run(char** argv, std::span<const char* const> args) {
   const auto command = ParseCommandLine(
       args, [](const char* name) { return std::getenv(name); },
       absl::StrCat("kvstowd ", Version()));
@@ -55,6 +56,8 @@ int Run(std::span<const char* const> args) {
     return 0;
   }
   const Config& config = command->config;
+  const absl::Status cleared =
+      config.master_key.empty() ? absl::OkStatus() : ClearFreedMemory(argv);
   if (const absl::Status s = SetUpLog(config.log_level, config.log_format); !s.ok()) {
     return Complain(s);
   }
@@ -76,6 +79,7 @@ int Run(std::span<const char* const> args) {
   Log().info("kvstowd {} with {}", Version(),
              absl::StrJoin(LibraryVersions(), ", ", absl::PairFormatter(" ")));
   for (const auto& [name, value] : Describe(config)) Log().info("config {}={}", name, value);
+  if (!cleared.ok()) Log().warn("freed memory is not cleared: {}", cleared.ToString());
 
   auto server = Server::Start(config, {});
   if (!server.ok()) return Complain(server.status());
@@ -100,5 +104,5 @@ int Run(std::span<const char* const> args) {
 }  // namespace kvstow
 
 int main(int argc, char** argv) {
-  return kvstow::Run({argv + 1, static_cast<size_t>(argc > 0 ? argc - 1 : 0)});
+  return kvstow::Run(argv, {argv + 1, static_cast<size_t>(argc > 0 ? argc - 1 : 0)});
 }

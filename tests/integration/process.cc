@@ -96,6 +96,8 @@ void Daemon::Start() {
 
 const std::string& Daemon::http_address() const { return process_->server.http_address(); }
 
+pid_t Daemon::pid() const { return process_->server.pid(); }
+
 void Daemon::Signal(int signal) { process_->server.Signal(signal); }
 
 void Daemon::Kill() { process_.reset(); }

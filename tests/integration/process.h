@@ -2,6 +2,8 @@
 #ifndef KVSTOW_TESTS_INTEGRATION_PROCESS_H_
 #define KVSTOW_TESTS_INTEGRATION_PROCESS_H_
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -50,6 +52,7 @@ class Daemon final : public ServerUnderTest {
   void Start() override;
   void Signal(int signal);  // SIGSTOP, SIGCONT
   int Terminate();          // SIGTERM; its exit code
+  pid_t pid() const;        // while it runs
 
  private:
   struct Process;

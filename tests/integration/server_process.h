@@ -26,6 +26,7 @@ class ServerProcess {
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
 
+  pid_t pid() const { return pid_; }
   void Signal(int number);  // after SIGSTOP, all of it has stopped
   // Waits until it ends and returns its exit code, or minus the signal that ended it.
   int Wait();
