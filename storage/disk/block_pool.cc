@@ -7,8 +7,8 @@
 #include <map>
 #include <new>
 #include <utility>
+#include <vector>
 
-#include "base/mutex.h"
 #include "storage/disk/segment_format.h"
 #include "storage/disk/segment_space.h"
 
@@ -47,7 +47,9 @@ struct BlockPool::Slabs {
   std::map<uint64_t, std::shared_ptr<uint8_t[]>> memory KVSTOW_GUARDED_BY(mu);  // by number
   SegmentSpace space KVSTOW_GUARDED_BY(mu);  // of which they are the files
   uint64_t next KVSTOW_GUARDED_BY(mu) = 0;
-  size_t max_free = 0;
+  size_t max_free KVSTOW_GUARDED_BY(mu) = 0;
+
+  explicit Slabs(size_t keep) : max_free(keep) {}
 
   Extent Take(size_t bytes) KVSTOW_REQUIRES(mu) {
     auto extent = space.Take(bytes);
@@ -65,19 +67,42 @@ struct BlockPool::Slabs {
     const auto empty = space.RemoveEmptyFile(max_free);
     if (empty.has_value()) freed = std::move(memory.extract(*empty).mapped());
   }
+  // From now on no slab stays without a block in use.
+  void Retire() {
+    std::vector<std::shared_ptr<uint8_t[]>> freed;  // behind the lock
+    MutexLock lock(mu);
+    max_free = 0;
+    while (const auto empty = space.RemoveEmptyFile(0)) {
+      freed.push_back(std::move(memory.extract(*empty).mapped()));
+    }
+  }
 };
 
-BlockPool::BlockPool(size_t max_free) : slabs_(std::make_shared<Slabs>()) {
-  slabs_->max_free = max_free;
+BlockPool::BlockPool(size_t max_free)
+    : max_free_(max_free), slabs_(std::make_shared<Slabs>(max_free)) {}
+
+std::shared_ptr<BlockPool::Slabs> BlockPool::slabs() {
+  MutexLock lock(mu_);
+  return slabs_;
 }
 
 std::shared_ptr<uint8_t[]> BlockPool::Take(size_t bytes) {
   const size_t whole = RoundUp(std::max<size_t>(bytes, 1), kDiskBlock);
   if (whole > kSlab - kDiskBlock) return AlignedBlock(bytes);
-  MutexLock lock(slabs_->mu);
-  const Extent extent = slabs_->Take(whole);
-  uint8_t* const data = slabs_->memory[extent.file].get() + extent.offset;
-  return {data, [slabs = slabs_, extent](uint8_t*) { slabs->GiveBack(extent); }};
+  const std::shared_ptr<Slabs> slabs = this->slabs();
+  MutexLock lock(slabs->mu);
+  const Extent extent = slabs->Take(whole);
+  uint8_t* const data = slabs->memory[extent.file].get() + extent.offset;
+  return {data, [slabs, extent](uint8_t*) { slabs->GiveBack(extent); }};
+}
+
+void BlockPool::Renew() {
+  auto old = std::make_shared<Slabs>(max_free_);
+  {
+    MutexLock lock(mu_);
+    std::swap(slabs_, old);
+  }
+  old->Retire();
 }
 
 }  // namespace kvstow

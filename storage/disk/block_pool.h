@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/mutex.h"
+
 namespace kvstow {
 
 // Returns uninitialised bytes. From 2 MiB on it asks for huge pages, and takes whole ones. Throws
@@ -24,10 +26,16 @@ class BlockPool {
   explicit BlockPool(size_t max_free);
   // Returns at least `bytes` bytes, uninitialised.
   std::shared_ptr<uint8_t[]> Take(size_t bytes);
+  // Gives all slabs back to the kernel, which clears them, as soon as each has no block in use.
+  void Renew();
 
  private:
   struct Slabs;
-  const std::shared_ptr<Slabs> slabs_;
+  std::shared_ptr<Slabs> slabs();
+
+  const size_t max_free_;
+  Mutex mu_;
+  std::shared_ptr<Slabs> slabs_ KVSTOW_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstow

@@ -457,6 +457,7 @@ absl::Status Database::EraseSpace(SpaceId id) {
   batch.Put(families_[kDefault], kErasedSpaceKey, last.bytes());
   KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kDurable));
   vault_.ForgetSpace(id);
+  if (segments_ != nullptr) segments_->ClearMemory();
   return absl::OkStatus();
 }
 

@@ -81,6 +81,8 @@ class SegmentStore {
 
   // Lets the extents be written again.
   void Free(std::span<const Extent> extents);
+  // Clears the memory through which bodies went, once nobody reads them any more.
+  void ClearMemory() { pool_.Renew(); }
 
   // Makes the bodies of all commits up to this number survive power loss. Callers that wait at the
   // same time share one sync.

@@ -57,14 +57,14 @@ TEST_P(ClearedMemoryTest, HoldsNothingOfADroppedSpace) {
   const TempDir dir;
   std::ofstream(dir.path("key")) << std::string(64, 'a');
   std::filesystem::permissions(dir.path("key"), std::filesystem::perms::owner_read);
-  Daemon daemon("127.0.0.1:0", {"--host-bytes", "256MiB", "--disk-path", dir.path("disk"),
+  // Most pages come from disk, through the memory that the disk reads into.
+  Daemon daemon("127.0.0.1:0", {"--host-bytes", "2MiB", "--disk-path", dir.path("disk"),
                                 "--master-key", absl::StrCat("file:", dir.path("key"))});
   const KvSpec spec = SmallSpec();
   Prompt prompt(spec, 40 * 64, 1);
   const std::string text(prompt.pages[0].begin(), prompt.pages[0].begin() + 32);
-  int texts = 0;
   for (auto& page : prompt.pages) {
-    for (size_t at = 0; at < page.size(); at += 4096, ++texts) {
+    for (size_t at = 0; at < page.size(); at += 4096) {
       std::copy(text.begin(), text.end(), page.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
@@ -81,7 +81,7 @@ TEST_P(ClearedMemoryTest, HoldsNothingOfADroppedSpace) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer has an allocator of its own";
 #endif
-  EXPECT_GE(held, texts);
+  EXPECT_GT(held, 0);
   client.reset();  // a connection of gRPC keeps what it read last
   ASSERT_TRUE(Client::Connect({.address = daemon.address()})->DropSpace("s").ok());
   int left = -1;

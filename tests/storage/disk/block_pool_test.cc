@@ -70,5 +70,20 @@ TEST(BlockPool, WhatWasGivenBackIsTakenAgain) {
   EXPECT_EQ(pool.Take(1 << 20).get(), first);
 }
 
+TEST(BlockPool, ARenewedPoolHoldsNothingOfBefore) {
+  constexpr size_t kBytes = 1 << 20;
+  BlockPool pool(32 << 20);
+  const Block used{pool.Take(kBytes), kBytes, 0x5a};
+  std::memset(used.memory.get(), used.mark, kBytes);
+  for (int i = 0; i < 20; ++i) std::memset(pool.Take(kBytes).get(), 0x77, kBytes);
+  pool.Renew();
+  std::vector<Block> blocks;
+  for (int i = 0; i < 20; ++i) {
+    blocks.push_back({pool.Take(kBytes), kBytes, 0});
+    EXPECT_TRUE(blocks.back().HasItsMark());
+  }
+  EXPECT_TRUE(used.HasItsMark());
+}
+
 }  // namespace
 }  // namespace kvstow
