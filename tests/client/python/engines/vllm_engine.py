@@ -51,15 +51,15 @@ def send_at(pid, number, method):
     setattr(WorkerHalf, method, hit)
 
 
-def lose_page(number, rank=None):
-    """The page of that number of each load is not found, by any rank or by one."""
+def lose_page(number):
+    """The page of that number of each load is not found."""
     from kvstow.vllm.worker import WorkerHalf
 
     load_pages = WorkerHalf.load
 
     def lost(self, metadata):
         for load in metadata.loads:
-            if number < len(load.pages) and rank in (None, self._rank):
+            if number < len(load.pages):
                 load.pages[number].key = b"lost" + load.pages[number].key[4:]
         load_pages(self, metadata)
 
@@ -75,8 +75,6 @@ class Runner:
         import kvstow.vllm_plugin
 
         kvstow.vllm_plugin.register()  # as the entry point does where the package is installed
-        if lost := options.pop("lose_page", None):
-            lose_page(*lost)  # before the engine forks its workers
         self.adapters = {}
         self.llm = LLM(**{"enforce_eager": True, "disable_log_stats": False} | options)
 

@@ -143,7 +143,7 @@ def test_adapters_and_salts_have_pages_of_their_own(model, tmp_path):
             assert second.call("generate_as", prompts, {"salt": "c"}).cached == [0]
 
 
-def test_ranks_have_pages_of_their_own_and_one_rank_may_lose_one(model):
+def test_ranks_have_pages_of_their_own(model):
     prompts = [prompt(i, "ranks") for i in range(3)]
     ranks = 3  # SmolLM2-135M has 3 heads of K and V
     options = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
@@ -159,10 +159,10 @@ def test_ranks_have_pages_of_their_own_and_one_rank_may_lose_one(model):
             again = first.generate(prompts, 6)
             assert again.tokens == right
             assert min(again.cached) >= 256, again.cached
-        with engine(server.address, lose_page=[2, ranks - 1], **options) as second:
-            lossy = second.generate(prompts, 6)
-            assert lossy.tokens == right
-            assert "Recovered from KV load failure" in second.said()
+        with engine(server.address, **options) as second:
+            shared = second.generate(prompts, 6)
+            assert shared.tokens == right
+            assert min(shared.cached) >= 256, shared.cached
 
 
 def free_port():
@@ -221,7 +221,8 @@ def complete(address, text):
 def test_vllm_serve_shows_the_counters_to_prometheus(model):
     with kvstow.Server() as server:
         config = transfer({"address": server.address, "recipe": "raw"})
-        words = ["--model", str(model), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
+        words = ["--model", str(model), "--dtype", "float32", "--enforce-eager"]
+        words += ["--max-model-len", "2048", "--block-size", "32"]
         with vllm_serve(*words, "--kv-transfer-config", json.dumps(config)) as address:
             first = complete(address, prompt(2, "http"))
             assert metrics(address)["vllm:kvstow_loaded_pages_total"] == 0
