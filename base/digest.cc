@@ -1,5 +1,6 @@
 #include "base/digest.h"
 
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <xxhash.h>
 #if __has_include(<xxh_x86dispatch.h>)
@@ -81,6 +82,13 @@ uint64_t Xxh3Stream::Finish64() const {
 Sha256Digest Sha256(std::span<const uint8_t> bytes) {
   Sha256Digest out;
   SHA256(bytes.data(), bytes.size(), out.data());
+  return out;
+}
+
+Sha256Digest HmacSha256(std::span<const uint8_t> key, std::span<const uint8_t> bytes) {
+  Sha256Digest out;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes.data(), bytes.size(),
+       out.data(), nullptr);
   return out;
 }
 

@@ -46,6 +46,8 @@ class Xxh3Stream {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 Sha256Digest Sha256(std::span<const uint8_t> bytes);
+// HMAC-SHA-256 (RFC 2104): names things too, but only for those who have the key.
+Sha256Digest HmacSha256(std::span<const uint8_t> key, std::span<const uint8_t> bytes);
 
 std::string HexOf(std::span<const uint8_t> bytes);
 

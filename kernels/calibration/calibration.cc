@@ -115,6 +115,17 @@ void PutHead(uint16_t version, const CalibrationShape& shape, ByteWriter& out) {
   PutShape(shape, out);
 }
 
+absl::StatusOr<FitNote> ReadFitNote(std::span<const uint8_t> body) {
+  ByteReader in(body);
+  FitNote note;
+  const auto space = in.GetBytes(note.space.size());
+  std::copy(space.begin(), space.end(), note.space.begin());
+  note.number = in.Get<uint64_t>();
+  note.recipe = std::string(in.GetString16());
+  if (!in.ok() || in.remaining() != 0) return absl::DataLossError("its lengths are wrong");
+  return note;
+}
+
 std::string Sealed(ByteWriter out) {
   out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
   return std::move(out).Take();
@@ -173,6 +184,23 @@ std::string SerializeCalibration(const CalibrationShape& shape,
   return Sealed(std::move(out));
 }
 
+absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note) {
+  ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
+  const bool begins = AsString(in.GetBytes(kMagic.size())) == kMagic;
+  if (!begins || in.Get<uint16_t>() != kJointCalibrationVersion) {
+    return absl::InvalidArgumentError("a fit's note goes to a blob of version 1");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
+  ByteWriter body;
+  body.PutBytes(note.space);
+  body.Put(note.number);
+  body.PutString16(note.recipe);
+  const CalibrationSection sections[] = {
+      {std::string(kJointSection), std::string(AsString(in.GetBytes(in.remaining())))},
+      {std::string(kFittedSection), std::move(body).Take()}};
+  return SerializeCalibration(shape, sections);
+}
+
 absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(std::span<const uint8_t> blob,
                                                                       FindSectionParser find) {
   ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
@@ -221,20 +249,38 @@ absl::Status Calibration::ReadSections(ByteReader& in, FindSectionParser find) {
     const auto size = in.Get<uint64_t>();
     const auto body = in.GetBytes(size);
     if (!in.ok()) return Damaged(absl::StrCat("it ends within section ", i));
+    if (Has(name) || (name == kFittedSection && fit_note_.has_value())) {
+      return Damaged(absl::StrCat("section '", name, "' stands twice"));
+    }
+    KVSTOW_RETURN_IF_ERROR(ReadSection(name, body, find));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Calibration::ReadSection(const std::string& name, std::span<const uint8_t> body,
+                                      FindSectionParser find) {
+  if (name == kJointSection) {
+    ByteReader in(body);
+    KVSTOW_RETURN_IF_ERROR(ReadJoint(in));
+    return in.remaining() == 0 ? absl::OkStatus() : Damaged("bytes follow section 'joint'");
+  }
+  absl::Status read;
+  if (name == kFittedSection) {
+    absl::StatusOr<FitNote> note = ReadFitNote(body);
+    read = note.status();
+    if (note.ok()) fit_note_ = *std::move(note);
+  } else {
     const SectionParser parse = find(name);
     if (parse == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "calibration blob: section '", absl::CHexEscape(name), "', which this build lacks"));
     }
     auto tables = parse(shape_, body);
-    if (!tables.ok()) {
-      return Damaged(absl::StrCat("section '", name, "': ", tables.status().message()));
-    }
-    if (!tables_.emplace(name, *std::move(tables)).second) {
-      return Damaged(absl::StrCat("section '", name, "' stands twice"));
-    }
+    read = tables.status();
+    if (tables.ok()) tables_[name] = *std::move(tables);
   }
-  return absl::OkStatus();
+  if (read.ok()) return read;
+  return Damaged(absl::StrCat("section '", name, "': ", read.message()));
 }
 
 bool Calibration::Has(absl::string_view section) const {

@@ -5,7 +5,10 @@
 // A blob is for one CalibrationShape and holds sections. Each section has the tables of one method
 // under the name of its op (codec/calibrate.h). A blob of version 1 holds only the content of
 // section `joint`, the tables of the joint transform (joint_run_codec.h). Version 2 holds any
-// others.
+// sections.
+//
+// Section `fitted` has no tables. It says that a server made the blob by itself, from the pages of
+// one space (FitNote). Such a blob is for that space alone: a recipe finds it only by its whole id.
 //
 // Section `joint` holds for every run of layers the mean of a token's vector [K before RoPE of the
 // run's layers, V of the same layers], an encode matrix E and a decode matrix D. Coefficients are c
@@ -23,6 +26,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +47,7 @@ using CalibrationId = std::array<uint8_t, 16>;
 inline constexpr uint16_t kJointCalibrationVersion = 1;
 inline constexpr uint16_t kSectionedCalibrationVersion = 2;
 inline constexpr absl::string_view kJointSection = "joint";
+inline constexpr absl::string_view kFittedSection = "fitted";
 inline constexpr size_t kMaxCalibrationWidth = 1 << 16;  // values a token of one run
 
 // The part of a model's KV that a calibration is for: a KvSpec without names, dtype and page size.
@@ -100,6 +105,18 @@ using FindSectionParser = SectionParser (*)(absl::string_view section);
 struct CalibrationSection {
   std::string name, body;
 };
+
+// What a server says of a blob that it fitted by itself.
+using FitName = std::array<uint8_t, 16>;
+struct FitNote {
+  FitName space{};      // a blob of another space is not used
+  uint64_t number = 0;  // of the space's fits, from 1
+  std::string recipe;   // that the space codes cold pages with, without `blob`
+  bool operator==(const FitNote&) const = default;
+};
+// Returns the blob with the note; `blob` is one of version 1. Fails with INVALID_ARGUMENT for any
+// other.
+absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note);
 // Returns a blob of version 2.
 std::string SerializeCalibration(const CalibrationShape& shape,
                                  std::span<const CalibrationSection> sections);
@@ -117,19 +134,24 @@ class Calibration {
   const PlaneTables& plane_tables() const { return plane_tables_; }
   std::span<const CalibratedRun> runs() const { return runs_; }  // runs of section `joint`
   bool Has(absl::string_view section) const;
-  // Returns null when there is no such section, and for `joint`.
+  // Nothing for a blob that people made.
+  const std::optional<FitNote>& fit_note() const { return fit_note_; }
+  // Returns null when there is no such section, and for `joint` and `fitted`.
   const CalibratedTables* Tables(absl::string_view section) const;
 
  private:
   Calibration() = default;
   absl::Status ReadJoint(ByteReader& in);
   absl::Status ReadSections(ByteReader& in, FindSectionParser find);
+  absl::Status ReadSection(const std::string& name, std::span<const uint8_t> body,
+                           FindSectionParser find);
 
   CalibrationId id_{};
   CalibrationShape shape_;
   PlaneTables plane_tables_;
   std::vector<CalibratedRun> runs_;
   std::map<std::string, std::shared_ptr<const CalibratedTables>, std::less<>> tables_;
+  std::optional<FitNote> fit_note_;
 };
 
 // The calibration that a recipe needs.

@@ -25,6 +25,11 @@ std::shared_ptr<const Calibration> CalibrationStore::Find(const CalibrationId& i
   return found == calibrations_.end() ? nullptr : found->second;
 }
 
+void CalibrationStore::Remove(const CalibrationId& id) {
+  MutexLock lock(mutex_);
+  calibrations_.erase(id);
+}
+
 absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Choose(
     const KvSpec& spec, const CalibrationNeed& need) const {
   const CalibrationShape shape = ShapeFor(spec, need.layers_per_run);
@@ -35,6 +40,7 @@ absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Choose(
         !absl::StartsWith(HexOf(id), need.blob)) {
       continue;
     }
+    if (calibration->fit_note().has_value() && HexOf(id) != need.blob) continue;
     if (chosen != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("calibrations ", HexOf(chosen->id()), " and ",
                                                      HexOf(id),

@@ -22,9 +22,11 @@ class CalibrationStore {
   absl::StatusOr<std::shared_ptr<const Calibration>> Add(std::span<const uint8_t> blob);
   // Returns null when no calibration has that id.
   std::shared_ptr<const Calibration> Find(const CalibrationId& id) const;
+  // Forgets one. What uses it keeps it.
+  void Remove(const CalibrationId& id);
   // Returns the calibration of this shape that has the section need.section and an id that begins
-  // with need.blob. Fails with FAILED_PRECONDITION when there is none, and with INVALID_ARGUMENT
-  // when there are several.
+  // with need.blob. One that a server fitted by itself (FitNote) must be named in full. Fails with
+  // FAILED_PRECONDITION when there is none, and with INVALID_ARGUMENT when there are several.
   absl::StatusOr<std::shared_ptr<const Calibration>> Choose(const KvSpec& spec,
                                                             const CalibrationNeed& need) const;
 

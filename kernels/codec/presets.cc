@@ -142,7 +142,7 @@ constexpr Preset kPresets[] = {
     {"aatc", "waterfill(bits=2.75,first=4,last=0,blob=any)",
      "whitened components of each head, bits shared out over all heads; 2.75 bits a value",
      "AATC, arXiv 2608.14191", "calibration"},
-    {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1)",
+    {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1,adapt=1)",
      "K and V of a run of layers through one calibrated transform, embedded: 12 to 60 x", "",
      "calibration"},
 };

@@ -11,10 +11,10 @@ namespace kvstow::gpu {
 // refused.
 struct QuantizeStep {
   static constexpr float kMost = 32766;
-  // The coefficients of one thread add these to the features, to the energy of the leading quarter
-  // and to that of all.
+  // The coefficients of one thread add these to the features, to the energy of the leading quarter,
+  // of those that tell the energy class, and of all.
   struct Sums {
-    float features, quarter, all;
+    float features, quarter, telling, all;
   };
 
   uint32_t Blocks(const JointLaunch& launch) const { return launch.coded(); }
@@ -49,7 +49,7 @@ struct QuantizeStep {
 
  private:
   KVSTOW_GPU static Sums SumsOf(const JointLaunch& launch, const float* c, uint32_t thread) {
-    Sums sums = {0, 0, 0};
+    Sums sums = {0, 0, 0, 0};
     for (uint32_t i = thread; i < launch.rank; i += kThreads) {
       const float u = c[i] / launch.sigma[i];
       if (i < launch.features && launch.weights != nullptr) {
@@ -58,6 +58,7 @@ struct QuantizeStep {
                          launch.weights[launch.features + i] * (clipped * clipped - 1);
       }
       if (i < launch.quarter) sums.quarter += u * u;
+      if (i < launch.telling) sums.telling += u * u;
       sums.all += u * u;
     }
     return sums;
@@ -65,10 +66,11 @@ struct QuantizeStep {
 
   // Writes the classes of a row; what its coefficients are over.
   KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums* sums) {
-    Sums total = {0, 0, 0};
+    Sums total = {0, 0, 0, 0};
     for (uint32_t i = 0; i < kThreads; ++i) {
       total.features += sums[i].features;
       total.quarter += sums[i].quarter;
+      total.telling += sums[i].telling;
       total.all += sums[i].all;
     }
     const float quarter = total.quarter / static_cast<float>(launch.quarter);
@@ -84,7 +86,8 @@ struct QuantizeStep {
       launch.classes[row] = static_cast<uint8_t>(step_class);
       factor = std::exp2((step_class - kPlainStepClass) / 2);
     }
-    const float octaves = std::round(std::log2(quarter / (factor * factor) + 1e-9F));
+    const float telling = total.telling / static_cast<float>(launch.telling);
+    const float octaves = std::round(std::log2(telling / (factor * factor) + 1e-9F));
     const float energy = Least(Most(octaves + kPlaneEnergies / 2, 0), kPlaneEnergies - 1);
     launch.energies[row] = static_cast<uint8_t>(energy);  // of a NaN: the page is refused
     return factor;

@@ -200,6 +200,8 @@ class GpuJointCodec final : public DeviceJointCodec {
     launch.features = static_cast<uint32_t>(std::min<size_t>(run.rank(), kImportanceFeatures));
     launch.quarter =
         static_cast<uint32_t>(std::clamp<size_t>(run.rank() / 4, 1, coder_.CodedRank(run)));
+    launch.telling = static_cast<uint32_t>(
+        std::min(EnergyCoefficients(run.sigma, coder_.options().step), coder_.CodedRank(run)));
     launch.focus = coder_.options().focus;
     launch.inverse_step = 1 / coder_.options().step;
     launch.sampled = static_cast<uint32_t>(QuantizedRun::SampleStride(launch.coded()));

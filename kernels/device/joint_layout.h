@@ -46,7 +46,8 @@ struct JointLaunch {
   const float* sigma = nullptr;      // [rank]
   const float* weights = nullptr;    // of ImportanceModel, null: no step classes
   uint32_t features = 0;             // clipped ones
-  uint32_t quarter = 0;              // coefficients that tell how large a token is
+  uint32_t quarter = 0;              // leading coefficients of which importance knows the energy
+  uint32_t telling = 0;              // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
   // Memory of the launch.
   uint16_t* narrow = nullptr;  // what goes into the product, [rows, padded]

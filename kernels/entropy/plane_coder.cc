@@ -12,8 +12,6 @@
 namespace kvstow {
 namespace {
 
-int EnergyShift(uint8_t energy) { return 2 * (static_cast<int>(energy) - kPlaneEnergies / 2); }
-
 // Returns the shift of each block and token, from `energies` [tokens, blocks].
 std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, uint32_t tokens,
                               size_t stride) {
@@ -89,7 +87,8 @@ PlaneStream PlaneCoder::StreamOf(uint32_t tokens, size_t stride, const int32_t* 
           .tokens = tokens,
           .stride = stride,
           .block_ends = layout_.block_ends,
-          .shifts = blocks() == 0 ? nullptr : shifts};
+          .shifts = blocks() == 0 ? nullptr : shifts,
+          .tilts = layout_.tilts};
 }
 
 // Energy classes stand before the coefficients: block after block, token after token.

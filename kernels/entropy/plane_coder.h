@@ -68,6 +68,9 @@ struct PlaneLayout {
   // Where each block of coefficients that share an energy class ends, ascending, the last =
   // rows.size(); empty = no energy classes.
   std::vector<uint32_t> block_ends;
+  // Which sign of each coefficient is more likely (PositiveShare in plane_loops.h), within
+  // kMaxPlaneTilt; empty = all signs are equally likely. Only beside energy classes.
+  std::vector<int8_t> tilts;
   uint32_t levels = 1;                      // 1 to kMaxPlaneLevels
   uint32_t tokens_per_stream = kRansLanes;  // a multiple of kRansLanes
 };

@@ -129,11 +129,14 @@ HWY_INLINE bool GetBase(const Step& step, const Tables<kSame>& tables, uint32_t 
     auto symbol = hn::Sub(hn::Zero(d), below);
     if (HWY_UNLIKELY(!step.whole())) symbol = hn::IfThenElseZero(step.Active(v), symbol);
     const auto entry = tables.Symbol(v, symbol);
-    out.frequency[v] = hn::ShiftRight<16>(entry);
+    const auto half = hn::ShiftRight<16>(entry);  // of the two signs' intervals, or all of symbol 0
+    const auto first =
+        kSame ? half : hn::IfThenElse(hn::Eq(symbol, hn::Zero(d)), half, tables.Positive(half));
     out.start[v] = hn::And(entry, hn::Set(d, uint32_t{0xffff}));
-    const auto second = hn::Add(out.start[v], out.frequency[v]);  // of the two signs' intervals
+    const auto second = hn::Add(out.start[v], first);
     const auto positive = Above(second, slot);
     out.start[v] = hn::IfThenElse(positive, out.start[v], second);
+    out.frequency[v] = hn::IfThenElse(positive, first, hn::Sub(hn::Add(half, half), first));
     values.magnitude[v] = symbol;
     values.negative[v] = hn::VecFromMask(d, hn::Not(positive));
     more |= !hn::AllFalse(d, hn::Eq(symbol, tables.Escape(v)));
@@ -157,15 +160,16 @@ HWY_INLINE void GetRefinement(const Step& step, const Tables<kSame>& tables, Cha
   Symbols out;
   for (size_t v = 0; v < kVectors; ++v) {
     const auto coarse = values.magnitude[v], slot = chain.Slots(v);
-    V zero, one;
-    Refine(tables, v, coarse, zero, one);
+    V zero, one, positive;
+    Refine(tables, v, coarse, zero, one, positive);
     auto is_zero = Above(zero, slot);
     if (HWY_UNLIKELY(!step.whole())) is_zero = hn::Or(is_zero, hn::Not(step.Active(v)));
     // Beyond all slots unless a coefficient becomes non-zero.
-    const auto second = hn::Add(zero, one);
+    const auto second = hn::Add(zero, positive);
     const auto negative = hn::AndNot(is_zero, hn::Not(Above(second, slot)));
     out.start[v] = hn::IfThenZeroElse(is_zero, hn::IfThenElse(negative, second, zero));
-    out.frequency[v] = hn::IfThenElse(is_zero, zero, one);
+    const auto of_sign = hn::IfThenElse(negative, hn::Sub(one, positive), positive);
+    out.frequency[v] = hn::IfThenElse(is_zero, zero, of_sign);
     const auto bit = hn::IfThenZeroElse(is_zero, hn::Set(d, uint32_t{1}));
     values.magnitude[v] = hn::Add(hn::Add(coarse, coarse), bit);
     values.negative[v] = hn::Or(values.negative[v], hn::VecFromMask(d, negative));
@@ -186,7 +190,7 @@ class Levels {
         others_(stream, first, decoders) {}
 
   HWY_INLINE void Begin(size_t coefficient) {
-    tables_.Begin(RowAt(stream_, coefficient, level_));
+    tables_.Begin(RowAt(stream_, coefficient, level_), stream_.ShareAt(coefficient, level_));
     others_.Begin(coefficient);
   }
   HWY_INLINE void Store() {

@@ -108,10 +108,13 @@ HWY_INLINE void PutBase(const Step& step, const Tables<kSame>& tables, const Val
     symbols[v] = hn::Min(hn::Shr(values.magnitude[v], tables.RawBits(v)), escape);
     more |= !hn::AllFalse(d, hn::Eq(symbols[v], escape));
     const auto entry = tables.Symbol(v, symbols[v]);
-    out.frequency[v] = hn::ShiftRight<16>(entry);
-    const auto second = hn::AndNot(hn::VecFromMask(d, hn::Eq(symbols[v], hn::Zero(d))),
-                                   hn::And(values.negative[v], out.frequency[v]));
-    out.start[v] = hn::Add(hn::And(entry, hn::Set(d, uint32_t{0xffff})), second);
+    const auto half = hn::ShiftRight<16>(entry);  // of the two signs' intervals, or all of symbol 0
+    const auto zero = hn::Eq(symbols[v], hn::Zero(d));
+    const auto first = kSame ? half : hn::IfThenElse(zero, half, tables.Positive(half));
+    const auto negative = hn::AndNot(hn::VecFromMask(d, zero), values.negative[v]);
+    const auto second = hn::Sub(hn::Add(half, half), first);
+    out.frequency[v] = hn::IfVecThenElse(negative, second, first);
+    out.start[v] = hn::Add(hn::And(entry, hn::Set(d, uint32_t{0xffff})), hn::And(negative, first));
   }
   if (HWY_UNLIKELY(more)) chain.PutRests(step, LaneArrays<kSame>(values, symbols, tables));
   Mask(step, out);
@@ -126,12 +129,13 @@ HWY_INLINE void PutRefinement(const Step& step, const Tables<kSame>& tables, con
   Symbols out;
   for (size_t v = 0; v < kVectors; ++v) {
     const auto magnitude = values.magnitude[v];
-    V zero, one;
-    Refine(tables, v, hn::ShiftRight<1>(magnitude), zero, one);
+    V zero, one, positive;
+    Refine(tables, v, hn::ShiftRight<1>(magnitude), zero, one, positive);
     const auto bit = hn::Ne(hn::And(magnitude, unit), hn::Zero(d));
-    const auto second = hn::IfThenElseZero(hn::Eq(magnitude, unit), values.negative[v]);
-    out.start[v] = hn::IfThenElseZero(bit, hn::Add(zero, hn::And(second, one)));
-    out.frequency[v] = hn::IfThenElse(bit, one, zero);
+    const auto negative = hn::IfThenElseZero(hn::Eq(magnitude, unit), values.negative[v]);
+    const auto of_sign = hn::IfVecThenElse(negative, hn::Sub(one, positive), positive);
+    out.start[v] = hn::IfThenElseZero(bit, hn::Add(zero, hn::And(negative, positive)));
+    out.frequency[v] = hn::IfThenElse(bit, of_sign, zero);
   }
   Mask(step, out);
   chain.Put(out);
@@ -153,7 +157,7 @@ class Levels {
     others_.Reserve(words);
   }
   HWY_INLINE void Begin(size_t coefficient) {
-    tables_.Begin(RowAt(stream_, coefficient, level_));
+    tables_.Begin(RowAt(stream_, coefficient, level_), stream_.ShareAt(coefficient, level_));
     others_.Begin(coefficient);
   }
   HWY_INLINE void Store() {

@@ -23,6 +23,25 @@ namespace kvstow {
 // Magnitudes are below this at every level.
 inline constexpr int32_t kPlaneMaxMagnitude = 1 << 24;
 
+// A coefficient whose signs are not equally likely has a *tilt*, above 0 where more are positive.
+// Its positive share of 256, at the level `distance` above the finest: round(256 / (1 + e^-x)), x =
+// .3 tilt (distance + 1) up to 4, as the sign of a Gaussian is surer the larger its magnitude.
+inline constexpr int kMaxPlaneTilt = 12;
+inline constexpr uint32_t kEvenShare = 128;
+inline uint32_t PositiveShare(int tilt, uint32_t distance) {
+  static constexpr uint8_t kShares[kPlaneDistances][kMaxPlaneTilt + 1] = {
+      {128, 147, 165, 182, 197, 209, 220, 228, 235, 240, 244, 247, 249},
+      {128, 165, 197, 220, 235, 244, 249, 251, 251, 251, 251, 251, 251},
+      {128, 182, 220, 240, 249, 251, 251, 251, 251, 251, 251, 251, 251},
+      {128, 197, 235, 249, 251, 251, 251, 251, 251, 251, 251, 251, 251}};
+  const uint32_t share = kShares[distance][tilt < 0 ? -tilt : tilt];
+  return tilt < 0 ? 2 * kEvenShare - share : share;
+}
+// Returns the part of an even frequency, at least 2, that means positive.
+constexpr uint32_t PositivePart(uint32_t frequency, uint32_t share) {
+  return 1 + (((frequency - 2) * share + kEvenShare) >> 8);
+}
+
 // Tables in the form that vectors look up, by distance to the finest level.
 struct PlaneLookups {
   static constexpr size_t kRows = 32;  // kPlaneRows, and zeros
@@ -56,9 +75,13 @@ struct PlaneStream {
   // token on. Both are empty without energy classes.
   std::span<const uint32_t> block_ends;
   const int32_t* shifts = nullptr;
+  std::span<const int8_t> tilts;  // of each coefficient, or empty; only beside energy classes
 
   uint32_t Distance(size_t level) const {
     return std::min<uint32_t>(levels - 1 - static_cast<uint32_t>(level), kPlaneDistances - 1);
+  }
+  uint32_t ShareAt(size_t coefficient, size_t level) const {
+    return tilts.empty() ? kEvenShare : PositiveShare(tilts[coefficient], Distance(level));
   }
   // Magnitudes at the base level are below this.
   uint32_t BaseLimit() const { return uint32_t{kPlaneMaxMagnitude} >> (levels - 1); }
@@ -106,7 +129,9 @@ inline PlaneBaseRow SplitPlaneRow(int row) {
   const int octaves = (row - kPlaneRows + 4) / 4;
   return {static_cast<uint32_t>(row - 4 * octaves), static_cast<uint32_t>(octaves)};
 }
-// Returns it for a coefficient, at a level.
+// Returns what an energy class adds to the rows of a token.
+inline int EnergyShift(uint8_t energy) { return 2 * (int{energy} - kPlaneEnergies / 2); }
+// Returns the row of a coefficient at a level.
 inline int PlaneRow(int row, int shift, size_t level) {
   return std::clamp(row + shift + 4 * static_cast<int>(level), 0, kPlaneMaxRow);
 }

@@ -5,30 +5,27 @@
 namespace kvstow {
 namespace {
 
-uint32_t Escape(const std::array<uint16_t, kPlaneSymbols>& frequencies) {
-  uint32_t escape = kPlaneSymbols - 1;
-  while (frequencies[escape] == 0) --escape;
-  return escape;
+// Returns the part of an interval that is of one sign.
+RansSymbol OfSign(RansSymbol both, bool negative, uint32_t share) {
+  const uint32_t positive = PositivePart(both.frequency, share);
+  if (!negative) return {both.start, positive};
+  return {both.start + positive, both.frequency - positive};
 }
 
 RansSymbol BaseSymbol(const std::array<uint16_t, kPlaneSymbols>& frequencies, uint32_t symbol,
-                      bool negative) {
+                      bool negative, uint32_t share) {
   RansSymbol out{.start = 0, .frequency = frequencies[symbol]};
   for (uint32_t k = 0; k < symbol; ++k) out.start += frequencies[k];
-  if (symbol == 0) return out;
-  out.frequency /= 2;
-  if (negative) out.start += out.frequency;
-  return out;
+  return symbol == 0 ? out : OfSign(out, negative, share);
 }
 
 // Returns the symbol of a bit that refines the magnitude `coarse`.
 RansSymbol RefinementSymbol(const std::array<uint16_t, kPlaneContexts>& zeros, uint32_t coarse,
-                            bool bit, bool negative) {
+                            bool bit, bool negative, uint32_t share) {
   const uint32_t zero = zeros[std::min<uint32_t>(coarse, kPlaneContexts - 1)];
   const uint32_t one = kRansTotal - zero;
   if (!bit) return {0, zero};
-  if (coarse > 0) return {zero, one};
-  return {zero + (negative ? one / 2 : 0), one / 2};
+  return coarse > 0 ? RansSymbol{zero, one} : OfSign({zero, one}, negative, share);
 }
 
 // One coefficient of up to kRansLanes tokens, at one level.
@@ -36,6 +33,7 @@ class Cell {
  public:
   Cell(const PlaneStream& stream, size_t coefficient, size_t block, size_t first, size_t level)
       : tables_(stream.tables->distance[stream.Distance(level)]),
+        share_(stream.ShareAt(coefficient, level)),
         lanes_(std::min(kRansLanes, stream.tokens - first)) {
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const int shift =
@@ -49,10 +47,10 @@ class Cell {
     for (size_t lane = lanes_; lane-- > 0;) {
       const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
       const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
-      const uint32_t escape = Escape(tables_.base[row]);
+      const uint32_t escape = EscapeOf(tables_.base[row]);
       PutPlaneRest(rans, lane, magnitude, q[lane] < 0, raw_bits, escape);
       const uint32_t symbol = std::min(magnitude >> raw_bits, escape);
-      step[lane] = BaseSymbol(tables_.base[row], symbol, q[lane] < 0);
+      step[lane] = BaseSymbol(tables_.base[row], symbol, q[lane] < 0, share_);
     }
     rans.Put(step);
   }
@@ -66,14 +64,17 @@ class Cell {
       const auto past = [&](const RansSymbol& s) {
         return rans.Peek(lane) >= s.start + s.frequency;
       };
-      while (past(BaseSymbol(frequencies, magnitude[lane], magnitude[lane] > 0))) ++magnitude[lane];
-      negative[lane] = magnitude[lane] > 0 && past(BaseSymbol(frequencies, magnitude[lane], false));
-      step[lane] = BaseSymbol(frequencies, magnitude[lane], negative[lane]);
+      const auto symbol = [&](bool is_negative) {
+        return BaseSymbol(frequencies, magnitude[lane], is_negative, share_);
+      };
+      while (past(symbol(magnitude[lane] > 0))) ++magnitude[lane];
+      negative[lane] = magnitude[lane] > 0 && past(symbol(false));
+      step[lane] = symbol(negative[lane]);
     }
     rans.Take(step);
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
-      if (!GetPlaneRest(rans, lane, raw_bits, Escape(tables_.base[row]), limit, magnitude[lane],
+      if (!GetPlaneRest(rans, lane, raw_bits, EscapeOf(tables_.base[row]), limit, magnitude[lane],
                         negative[lane]))
         return false;
       const auto value = static_cast<int32_t>(magnitude[lane]);
@@ -86,7 +87,8 @@ class Cell {
     RansStep step;
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
-      step[lane] = RefinementSymbol(Zeros(lane), magnitude >> 1, (magnitude & 1) != 0, q[lane] < 0);
+      step[lane] =
+          RefinementSymbol(Zeros(lane), magnitude >> 1, (magnitude & 1) != 0, q[lane] < 0, share_);
     }
     rans.Put(step);
   }
@@ -95,11 +97,12 @@ class Cell {
     RansStep step;
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const uint32_t coarse = static_cast<uint32_t>(std::abs(q[lane])), slot = rans.Peek(lane);
-      const bool bit = slot >= RefinementSymbol(Zeros(lane), coarse, false, false).frequency;
-      const bool negative =
-          coarse > 0 ? q[lane] < 0
-                     : bit && slot >= RefinementSymbol(Zeros(lane), coarse, true, true).start;
-      step[lane] = RefinementSymbol(Zeros(lane), coarse, bit, negative);
+      const auto symbol = [&](bool is_one, bool is_negative) {
+        return RefinementSymbol(Zeros(lane), coarse, is_one, is_negative, share_);
+      };
+      const bool bit = slot >= symbol(false, false).frequency;
+      const bool negative = coarse > 0 ? q[lane] < 0 : bit && slot >= symbol(true, true).start;
+      step[lane] = symbol(bit, negative);
       const auto value = static_cast<int32_t>(2 * coarse + (bit ? 1 : 0));
       q[lane] = negative ? -value : value;
     }
@@ -112,6 +115,7 @@ class Cell {
   }
 
   const LevelTables& tables_;
+  const uint32_t share_;  // of positive signs
   const size_t lanes_;
   std::array<int, kRansLanes> rows_{};
 };

@@ -45,6 +45,13 @@ struct LevelTables {
   bool operator==(const LevelTables&) const = default;
 };
 
+// Returns the symbol of a row of LevelTables::base that escapes.
+inline uint32_t EscapeOf(const std::array<uint16_t, kPlaneSymbols>& frequencies) {
+  uint32_t escape = kPlaneSymbols - 1;
+  while (frequencies[escape] == 0) --escape;
+  return escape;
+}
+
 struct PlaneTables {
   // [d] is for the level d below the finest, the last for all further down.
   std::array<LevelTables, kPlaneDistances> distance{};

@@ -55,8 +55,8 @@ HWY_INLINE M Above(V a, V b) {  // both below 2^31
 HWY_INLINE V Magnitudes(VI values) { return hn::BitCast(D(), hn::Abs(values)); }
 
 // The look-ups of a step's lanes at one level. With kSame all lanes use the tables of one row, else
-// each its own. Begin takes the row of a coefficient, before it is shifted and clamped; Move goes
-// to a step.
+// each its own. Begin takes the row of a coefficient, before it is shifted and clamped, and the
+// share of its positive signs, which only rows of their own go with. Move goes to a step.
 template <bool kSame>
 class Tables;
 
@@ -64,7 +64,7 @@ template <>
 class Tables<true> {
  public:
   HWY_INLINE explicit Tables(const PlaneLookups::Level& level) : level_(level) {}
-  HWY_INLINE void Begin(int row) {
+  HWY_INLINE void Begin(int row, uint32_t /*share*/ = kEvenShare) {
     row = std::clamp(row, 0, kPlaneMaxRow);
     const auto [base, raw_bits] = SplitPlaneRow(row);
     raw_bits_ = raw_bits;
@@ -83,6 +83,8 @@ class Tables<true> {
   HWY_INLINE V Symbol(size_t, V symbol) const { return Find16(symbols_, symbol); }
   HWY_INLINE V Zero(size_t, V context) const { return Find4(zero_, context); }
   HWY_INLINE V Centre(size_t, V magnitude) const { return Find16(centre_, magnitude); }
+  // The positive part of twice `half`.
+  HWY_INLINE V Positive(V half) const { return half; }
 
  private:
   const PlaneLookups::Level& level_;
@@ -94,7 +96,7 @@ template <>
 class Tables<false> {
  public:
   HWY_INLINE explicit Tables(const PlaneLookups::Level& level) : level_(level) {}
-  HWY_INLINE void Begin(int row) { row_ = row; }
+  HWY_INLINE void Begin(int row, uint32_t share = kEvenShare) { row_ = row, share_ = share; }
   HWY_INLINE void Move(const Step& step) {
     const DI di;
     const auto last = hn::Set(di, kPlaneRows - 1);
@@ -135,23 +137,33 @@ class Tables<false> {
     const auto at = hn::Add(hn::ShiftLeft<4>(table_[v]), magnitude);
     return hn::GatherIndex(D(), level_.centre[0], hn::BitCast(DI(), at));
   }
+  HWY_INLINE V Positive(V half) const {  // PositivePart
+    const D d;
+    const auto others =
+        hn::Mul(hn::Sub(hn::Add(half, half), hn::Set(d, uint32_t{2})), hn::Set(d, share_));
+    return hn::Add(hn::ShiftRight<8>(hn::Add(others, hn::Set(d, kEvenShare))),
+                   hn::Set(d, uint32_t{1}));
+  }
 
  private:
   const PlaneLookups::Level& level_;
   int row_ = 0;
+  uint32_t share_ = kEvenShare;
   bool any_raw_ = false;
   uint32_t most_escape_ = 0;
   V table_[kVectors], base_[kVectors], raw_bits_[kVectors];
 };
 
-// For bits that refine magnitudes `coarse`: the share of the slots of a 0, and each interval of
-// a 1. A coefficient that becomes non-zero has a half for each sign.
+// For bits that refine magnitudes `coarse`: the share of the slots of a 0, of a 1, and of a 1 that
+// brings no negative sign.
 template <bool kSame>
-HWY_INLINE void Refine(const Tables<kSame>& tables, size_t v, V coarse, V& zero, V& one) {
+HWY_INLINE void Refine(const Tables<kSame>& tables, size_t v, V coarse, V& zero, V& one,
+                       V& positive) {
   const D d;
   zero = tables.Zero(v, hn::Min(coarse, hn::Set(d, uint32_t{kPlaneContexts - 1})));
   one = hn::Sub(hn::Set(d, kRansTotal), zero);
-  one = hn::IfThenElse(hn::Eq(coarse, hn::Zero(d)), hn::ShiftRight<1>(one), one);
+  positive =
+      hn::IfThenElse(hn::Eq(coarse, hn::Zero(d)), tables.Positive(hn::ShiftRight<1>(one)), one);
 }
 
 // Makes symbols of lanes without a token cost nothing.

@@ -28,8 +28,8 @@ std::string PackClasses(std::span<const uint8_t> classes) {
 absl::StatusOr<JointCoder> JointCoder::Make(const OpArguments& arguments, const KvSpec& spec,
                                             std::shared_ptr<const Calibration> calibration,
                                             bool classed) {
-  KVSTOW_RETURN_IF_ERROR(
-      arguments.Only({"run", "step", "levels", "stream", "blob", "focus", "first", "firstbits"}));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only(
+      {"run", "step", "levels", "stream", "blob", "focus", "first", "firstbits", "adapt"}));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationNeed need, ReadCalibrationNeed(arguments));
   JointOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(const double step, arguments.Real("step", 2, 1e-3, 1e3));
@@ -38,6 +38,8 @@ absl::StatusOr<JointCoder> JointCoder::Make(const OpArguments& arguments, const 
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 4, 1, kMaxJointLevels));
   KVSTOW_ASSIGN_OR_RETURN(options.tokens_per_stream,
                           arguments.Number("stream", 256, kRansLanes, kMaxPageTokens));
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t adapt, arguments.Number("adapt", 0, 0, 1));
+  options.adapt = adapt != 0;
   if (options.tokens_per_stream % kRansLanes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("op 'joint': stream=", options.tokens_per_stream,
                                                    " must be a multiple of ", kRansLanes));
@@ -57,7 +59,10 @@ JointCoder::JointCoder(const KvSpec& spec, std::shared_ptr<const Calibration> ca
       calibration_(std::move(calibration)),
       options_(options),
       first_tokens_(std::move(first_tokens)),
-      lookups_(std::make_shared<const PlaneLookups>(calibration_->plane_tables())) {}
+      lookups_(std::make_shared<const PlaneLookups>(calibration_->plane_tables())) {
+  if (!options_.adapt) return;
+  fit_ = std::make_shared<const PageTablesFit>(calibration_->plane_tables(), options_.levels);
+}
 
 const CalibratedRun* JointCoder::Find(LayerRange layers) const {
   const uint32_t index = layers.first / calibration_->shape().layers_per_run;
@@ -78,7 +83,7 @@ size_t JointCoder::CodedRank(const CalibratedRun& run) const {
   return rank;
 }
 
-PlaneCoder JointCoder::CoderOf(const CalibratedRun& run) const {
+PlaneLayout JointCoder::LayoutOf(const CalibratedRun& run) const {
   const size_t rank = CodedRank(run);
   PlaneLayout layout{.block_ends = {static_cast<uint32_t>(rank)},
                      .levels = options_.levels,
@@ -87,18 +92,31 @@ PlaneCoder JointCoder::CoderOf(const CalibratedRun& run) const {
     const float row = kPlaneUnitRow + 4 * std::log2(sigma / options_.StepAt(0));
     layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
   }
+  return layout;
+}
+
+PlaneCoder JointCoder::CoderOf(const CalibratedRun& run, const PageTables& tables) const {
+  PlaneLayout layout = LayoutOf(run);
+  Adapt(tables, layout);
   return PlaneCoder(std::move(layout), calibration_->plane_tables(), *lookups_);
 }
 
 std::vector<EncodedLevel> JointCoder::Encode(const CalibratedRun& calibrated, const Run& run,
                                              absl::string_view head,
                                              const QuantizedRun& quantized) const {
-  const PlaneCoder coder = CoderOf(calibrated);
+  const bool adapts = options_.adapt && quantized.tokens > 0;
+  PageTables tables;
+  if (adapts) {
+    tables = fit_->Fit(LayoutOf(calibrated), quantized.q, quantized.energies, quantized.tokens);
+  }
+  const PlaneCoder coder = CoderOf(calibrated, tables);
   const std::vector<double> gains = Gains(coder, quantized, run);
   std::vector<std::string> bodies(options_.levels);
   if (quantized.tokens > 0)
     bodies = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
-  bodies[0].insert(0, absl::StrCat(head, PackClasses(quantized.classes)));
+  std::string before = absl::StrCat(head, PackClasses(quantized.classes));
+  if (adapts) PutPageTables(tables, before);
+  bodies[0].insert(0, before);
   std::vector<EncodedLevel> out(options_.levels);
   for (uint32_t level = 0; level < options_.levels; ++level)
     out[level] = {SharedBytes::Take(std::move(bodies[level])), gains[level]};
@@ -148,12 +166,17 @@ absl::StatusOr<JointParts> JointCoder::Read(const CalibratedRun& calibrated, con
   }
   parts.head = base.data();
   base = base.subspan(head);
-  if (!HasClasses(calibrated)) return parts;
-  parts.classes.resize(run.tokens - first_tokens_.Count(run));
-  const size_t bytes = PackedBytes(parts.classes.size(), kStepClassBits);
-  if (base.size() < bytes) return absl::DataLossError("level 0 is cut within its step classes");
-  UnpackBits(base.data(), parts.classes.size(), kStepClassBits, parts.classes.data());
-  base = base.subspan(bytes);
+  const uint32_t tokens = run.tokens - first_tokens_.Count(run);
+  if (HasClasses(calibrated)) {
+    parts.classes.resize(tokens);
+    const size_t bytes = PackedBytes(tokens, kStepClassBits);
+    if (base.size() < bytes) return absl::DataLossError("level 0 is cut within its step classes");
+    UnpackBits(base.data(), tokens, kStepClassBits, parts.classes.data());
+    base = base.subspan(bytes);
+  }
+  if (options_.adapt && tokens > 0) {
+    KVSTOW_ASSIGN_OR_RETURN(parts.tables, GetPageTables(base, CodedRank(calibrated)));
+  }
   return parts;
 }
 

@@ -22,6 +22,7 @@
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/methods/first_tokens.h"
 #include "kernels/methods/joint_sampling.h"
+#include "kernels/methods/page_tables.h"
 #include "kernels/methods/run_codec.h"
 #include "kernels/recipe/op_arguments.h"
 
@@ -31,6 +32,7 @@ struct JointOptions {
   float step = 0;
   float focus = 0;
   bool classed = false;  // step classes are always there, whatever the calibration knows
+  bool adapt = false;    // pages bring tables of their own (page_tables.h)
   uint32_t levels = 0, tokens_per_stream = 0;
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
@@ -54,6 +56,7 @@ struct QuantizedRun {
 struct JointParts {
   const uint8_t* head = nullptr;  // bytes of FirstTokens
   std::vector<uint8_t> classes;   // step classes of all other tokens, or empty
+  PageTables tables;              // of the page's own
   std::vector<std::span<const uint8_t>> planes;
 };
 
@@ -89,7 +92,8 @@ class JointCoder {
              const JointOptions& options, FirstTokens first_tokens);
 
   friend class JointReader;
-  PlaneCoder CoderOf(const CalibratedRun& run) const;
+  PlaneLayout LayoutOf(const CalibratedRun& run) const;
+  PlaneCoder CoderOf(const CalibratedRun& run, const PageTables& tables) const;
   std::vector<double> Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
                             const Run& run) const;
 
@@ -98,6 +102,7 @@ class JointCoder {
   JointOptions options_;
   FirstTokens first_tokens_;
   std::shared_ptr<const PlaneLookups> lookups_;
+  std::shared_ptr<const PageTablesFit> fit_;  // null where pages do not adapt
 };
 
 // Reads coefficients out of the bodies of one run. For one caller; `coder`, `calibrated` and
@@ -110,7 +115,7 @@ class JointReader {
       : parts_(parts),
         tokens_(tokens),
         options_(coder.options()),
-        planes_(coder.CoderOf(calibrated)) {}
+        planes_(coder.CoderOf(calibrated, parts.tables)) {}
 
   size_t rank() const { return planes_.width(); }
   // Reads the coefficients of `wanted`, within the whole streams `streams`. Both count from the

@@ -107,6 +107,7 @@ class RunFit {
     const bool classes = !data_.importance.weights.empty();
     const size_t width = data_.mean.size(), rank = data_.sigma.size();
     const size_t tokens = sample_.size() / width;
+    const auto telling = std::span<const float>(data_.sigma).first(std::max<size_t>(rank / 4, 1));
     const size_t every = std::max<size_t>(tokens * rank / std::max<size_t>(unit_samples, 1), 1);
     size_t at = 0;
     for (size_t t = 0; t < tokens; ++t) {
@@ -116,7 +117,7 @@ class RunFit {
             StepClass(ForetoldLogStep(data_.importance, row, data_.sigma, kDefaultFocus)));
         for (float& c : row) c /= factor;
       }
-      const uint8_t energy = EnergyClass(row, data_.sigma);
+      const uint8_t energy = EnergyClass(row, telling);
       ++energies[energy];
       for (size_t i = 0; i < rank; ++i, ++at) {
         if (at % every == t % every) unit.push_back(row[i] / data_.sigma[i] / EnergyFactor(energy));

@@ -66,6 +66,8 @@ class JointRunCodec final : public RunCodec {
     const JointVectors vectors(coder_.spec(), run);
     std::vector<float> minus_mean(calibrated.mean);
     for (float& mean : minus_mean) mean = -mean;
+    const std::span<const float> sigma(calibrated.sigma);
+    const auto telling = sigma.first(EnergyCoefficients(sigma, coder_.options().step));
     out.tokens = tokens.count;
     out.q.resize(stride * rank);
     out.energies.assign(stride, kPlaneEnergies / 2);
@@ -88,7 +90,7 @@ class JointRunCodec final : public RunCodec {
           out.classes[done + t] = step_class;
           for (float& value : row) value /= StepFactor(step_class);
         }
-        out.energies[done + t] = EnergyClass(row, calibrated.sigma);
+        out.energies[done + t] = EnergyClass(row, telling);
       }
       const float largest = LargestMagnitude(by_token.data(), n * rank) / coder_.options().step;
       if (!(largest < static_cast<float>(kPlaneMaxMagnitude - 2))) return false;

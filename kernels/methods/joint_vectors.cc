@@ -59,8 +59,14 @@ uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end
   return std::min<uint32_t>(tokens, end - static_cast<uint32_t>(first_position));
 }
 
+size_t EnergyCoefficients(std::span<const float> sigma, float step) {
+  size_t n = sigma.size();
+  while (n > 0 && sigma[n - 1] < step / 4) --n;
+  return n < 8 ? std::max<size_t>(sigma.size() / 4, 1) : n;
+}
+
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma) {
-  const size_t n = std::clamp<size_t>(sigma.size() / 4, 1, coefficients.size());
+  const size_t n = std::min(sigma.size(), coefficients.size());
   float sum = 0;
   for (size_t i = 0; i < n; ++i) {
     const float u = coefficients[i] / sigma[i];

@@ -52,9 +52,12 @@ inline constexpr uint32_t kFirstTokens = 4;
 // Returns how many leading tokens of a page are at positions below `end`.
 uint32_t CountFirstTokens(uint64_t first_position, uint32_t tokens, uint32_t end = kFirstTokens);
 
-// Returns how large a token is: the mean energy of the leading quarter of its coefficients over
-// sigma^2, in octaves, 8 = as calibrated. The plane coder moves its tables by it. `coefficients`
-// are the coded ones, at least 1: fewer than a quarter where steps are very coarse.
+// Returns how many leading coefficients tell how large a token is: those that spread at least a
+// quarter of the step, and are therefore coded; a quarter of all where these are few.
+size_t EnergyCoefficients(std::span<const float> sigma, float step);
+// Returns how large a token is: the mean energy of its leading coefficients over sigma^2, in
+// octaves, 8 = as calibrated. The plane coder moves its tables by it. It takes as many as both
+// have, at least 1: fewer are coded than EnergyCoefficients where steps are very coarse.
 uint8_t EnergyClass(std::span<const float> coefficients, std::span<const float> sigma);
 // Returns the spread of a token of this class, over sigma.
 float EnergyFactor(uint8_t energy_class);

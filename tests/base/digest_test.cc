@@ -79,6 +79,17 @@ TEST(DigestTest, Sha256IsThePublishedOne) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+// RFC 4231, test cases 1, 2 and 6.
+TEST(DigestTest, HmacSha256IsThePublishedOne) {
+  EXPECT_EQ(HexOf(HmacSha256(std::vector<uint8_t>(20, 0x0b), AsBytes("Hi There"))),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(HexOf(HmacSha256(AsBytes("Jefe"), AsBytes("what do ya want for nothing?"))),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(HexOf(HmacSha256(std::vector<uint8_t>(131, 0xaa),
+                             AsBytes("Test Using Larger Than Block-Size Key - Hash Key First"))),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
 TEST(DigestTest, HexAndViews) {
   const std::string text("\x00\xff\x10", 3);
   EXPECT_EQ(HexOf(AsBytes(text)), "00ff10");

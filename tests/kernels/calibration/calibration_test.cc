@@ -131,6 +131,43 @@ TEST(CalibrationStoreTest, FindsByIdAndChoosesByShape) {
   EXPECT_EQ(store.Choose(spec, need(HexOf(one->id()))).value(), one);
 }
 
+// What a server fitted to one space has the same tables, and is found only by its whole id.
+TEST(CalibrationStoreTest, AFittedBlobIsForThoseWhoNameIt) {
+  const FitNote note{.space = {1, 2, 3}, .number = 7, .recipe = "kvstow-cal(run=2,step=1.5)"};
+  const auto blob = WithFitNote(AsBytes(Blob()), note);
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  CalibrationStore store;
+  const auto fitted = store.Add(AsBytes(*blob));
+  ASSERT_TRUE(fitted.ok()) << fitted.status();
+  EXPECT_EQ((*fitted)->fit_note(), note);
+  EXPECT_EQ((*fitted)->shape(), ShapeFor(CorrelatedSpec(), 2));
+  EXPECT_EQ((*fitted)->runs()[0].sigma, (*ParseCalibration(AsBytes(Blob())))->runs()[0].sigma);
+
+  const std::string id = HexOf((*fitted)->id());
+  const auto choose = [&](const std::string& digits) {
+    return store.Choose(CorrelatedSpec(),
+                        {.section = "joint", .layers_per_run = 2, .blob = digits});
+  };
+  EXPECT_EQ(choose("").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(choose(id.substr(0, 31)).ok());
+  EXPECT_EQ(*choose(id), *fitted);
+  const auto made = store.Add(AsBytes(Blob()));
+  EXPECT_EQ(*choose(""), *made) << "the only one that people made";
+  store.Remove((*fitted)->id());
+  EXPECT_EQ(store.Find((*fitted)->id()), nullptr);
+
+  EXPECT_FALSE(WithFitNote(AsBytes(*blob), note).ok()) << "it has one";
+  EXPECT_FALSE(WithFitNote(AsBytes(Blob()).first(20), note).ok());
+  EXPECT_FALSE(WithFitNote({}, note).ok());
+  std::string twice = *blob;
+  twice.replace(twice.find("fitted"), 6, "joint\0", 6);
+  EXPECT_FALSE(ParseCalibration(AsBytes(Resealed(twice))).ok());
+  for (size_t cut = blob->size() - 60; cut < blob->size() - 16; ++cut) {
+    EXPECT_FALSE(
+        ParseCalibration(AsBytes(Resealed(blob->substr(0, cut) + std::string(16, 0)))).ok());
+  }
+}
+
 TEST(CalibrationFitTest, RefusesWhatDoesNotFit) {
   const KvSpec spec = CorrelatedSpec();
   EXPECT_TRUE(absl::IsInvalidArgument(StartJointFit(spec, {.layers_per_run = 0}, {}).status()));

@@ -59,6 +59,14 @@ Sample MakeSample(uint32_t tokens, uint32_t width, uint32_t blocks, uint32_t fin
   return s;
 }
 
+// Every tilt that there is.
+std::vector<int8_t> Tilts(size_t width) {
+  std::vector<int8_t> tilts(width);
+  for (size_t i = 0; i < width; ++i)
+    tilts[i] = static_cast<int8_t>(static_cast<int>(i % (2 * kMaxPlaneTilt + 1)) - kMaxPlaneTilt);
+  return tilts;
+}
+
 int32_t AtLevel(int32_t q, uint32_t finest, uint32_t level) {
   const int32_t magnitude = std::abs(q) >> (finest - level);
   return q < 0 ? -magnitude : magnitude;
@@ -68,8 +76,10 @@ class PlaneCoderTest : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(PlaneCoderTest, EveryLevelIsTheLeadingBitsOfTheFinest) {
   const uint32_t finest = 3;
-  for (const uint32_t blocks : {0u, 1u, 3u}) {
-    const Sample s = MakeSample(117, 53, blocks, finest, GetParam(), 7 + blocks);
+  for (const auto& [blocks, tilted] :
+       {std::pair{0u, false}, {1u, false}, {3u, false}, {1u, true}, {3u, true}}) {
+    Sample s = MakeSample(117, 53, blocks, finest, GetParam(), 7 + blocks);
+    if (tilted) s.layout.tilts = Tilts(53);
     const PlaneCoder coder = CoderOf(s);
     const std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
     ASSERT_EQ(bodies.size(), finest + 1);
@@ -196,11 +206,12 @@ TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
   OnEveryTarget<PlaneDecodeLoops>(
       [&](const PlaneDecodeLoops& best, const PlaneDecodeLoops& reference) {
         for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
-          for (const uint32_t blocks : {0u, 2u}) {
+          for (const auto& [blocks, tilted] : {std::pair{0u, false}, {2u, false}, {2u, true}}) {
             const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
             std::vector<int32_t> shifts(blocks * s.stride());
             for (uint32_t k = 0; k < tokens * blocks; ++k)
               shifts[k % blocks * s.stride() + k / blocks] = 2 * (s.energies[k] - 8);
+            const std::vector<int8_t> tilts = Tilts(tilted ? s.layout.rows.size() : 0);
             const PlaneStream stream{.rows = s.layout.rows,
                                      .tables = &UniversalPlaneTables(),
                                      .lookups = &PlaneLookups::Universal(),
@@ -208,7 +219,8 @@ TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
                                      .tokens = tokens,
                                      .stride = s.stride(),
                                      .block_ends = s.layout.block_ends,
-                                     .shifts = blocks == 0 ? nullptr : shifts.data()};
+                                     .shifts = blocks == 0 ? nullptr : shifts.data(),
+                                     .tilts = tilts};
             SCOPED_TRACE(absl::StrCat(tokens, " tokens, ", blocks, " blocks"));
             ExpectTheBytesOfTheReference(stream, s.q);
             const Words words = WordsOfTheReference(stream, s.q);
@@ -302,6 +314,25 @@ TEST(PlaneCoder, CostsWhatTheTablesSay) {
       EXPECT_GE(got, want > 1000 ? want * 0.99 : 0) << "row " << row << " level " << level;
     }
   }
+}
+
+TEST(PlaneCoder, ATiltSavesWhereSignsAreOfOneKind) {
+  Sample s = MakeSample(256, 20, 1, 2, 256, 3);
+  std::ranges::fill(s.layout.rows, int16_t{12});
+  std::ranges::fill(s.energies, kPlaneEnergies / 2);
+  for (int32_t& value : s.q) value = std::abs(value) % 12;
+  const auto bytes = [&](int8_t tilt) {
+    s.layout.tilts.assign(20, tilt);
+    size_t sum = 0;
+    for (const std::string& body : CoderOf(s).Encode(s.q, s.energies, s.tokens)) sum += body.size();
+    return sum;
+  };
+  EXPECT_LT(bytes(12) + 256, bytes(0));
+  EXPECT_GT(bytes(-12), bytes(0) + 256);
+  s.layout.tilts.assign(20, 0);
+  const std::vector<std::string> even = CoderOf(s).Encode(s.q, s.energies, s.tokens);
+  s.layout.tilts.clear();
+  EXPECT_EQ(CoderOf(s).Encode(s.q, s.energies, s.tokens), even) << "no tilt is a tilt of 0";
 }
 
 TEST(PlaneCoder, NothingToSayCostsOnlyTheLengths) {

@@ -74,10 +74,36 @@ TEST_F(JointCodecTest, BeatsInt4AtFarFewerBytes) {
   EXPECT_LT(Error(raw, Decode(page)), Error(raw, back));
 }
 
+TEST_F(JointCodecTest, PagesUnlikeTheCalibrationTakeFewerBytesWithTablesOfTheirOwn) {
+  const auto raw = CorrelatedPage(spec_, 128, 500, 1, 5);
+  for (const char* rest : {"run=1", "run=3", "run=2,focus=0.4"}) {  // the last with step classes
+    const auto page_of = [&](int adapt) {
+      return Encode(absl::StrCat("kvstow-cal(step=0.5,", rest, ",adapt=", adapt, ")"), raw, 128, 1);
+    };
+    const EncodedPage plain = page_of(0), adapted = page_of(1);
+    EXPECT_THAT(adapted.header.pipeline, HasSubstr("adapt=1"));
+    EXPECT_LT(adapted.StoredBytes() * 100, plain.StoredBytes() * 97) << rest;
+    for (const uint32_t levels : {1, 2, 4}) {
+      EXPECT_LT(Error(raw, Decode(adapted, levels)), 1.05 * Error(raw, Decode(plain, levels)))
+          << rest << ", " << levels << " levels";
+    }
+  }
+}
+
 TEST(EnergyClass, IsOfTheCoefficientsThatAreCoded) {
   const std::vector<float> sigma(16, 2.0F), token = {2, -2, 1e6F, 1e6F};
   EXPECT_EQ(EnergyClass(std::span(token).first(2), sigma), kPlaneEnergies / 2);
+  EXPECT_EQ(EnergyClass(token, std::span(sigma).first(2)), kPlaneEnergies / 2);
   EXPECT_EQ(EnergyClass(token, sigma), kPlaneEnergies - 1);
+}
+
+TEST(EnergyCoefficients, SpreadAQuarterOfTheStepOrAreAQuarter) {
+  std::vector<float> sigma(40, 1.0F);
+  std::fill(sigma.begin() + 12, sigma.end(), 0.1F);
+  EXPECT_EQ(EnergyCoefficients(sigma, 4), 12u);
+  EXPECT_EQ(EnergyCoefficients(sigma, 0.1F), 40u);
+  EXPECT_EQ(EnergyCoefficients(sigma, 5), 10u) << "none spreads so far";
+  EXPECT_EQ(EnergyCoefficients(std::span(sigma).first(3), 5), 1u);
 }
 
 TEST_F(JointCodecTest, FirstTokensOfPagesWithLargeMeansGetEightBits) {
@@ -349,7 +375,8 @@ TEST(ChannelMeans, LargeOnesCostLittle) {
 
 // A blob and a page at rest, the page as in golden_test.cc. Encoding them anew may differ in a
 // rounding decision on another SIMD target; reading them may not.
-void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string_view page_name) {
+void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string_view page_name,
+                 uint32_t tokens = 9, float mean_size = 3, double error = 5e-3) {
   const auto golden = [](absl::string_view name) {
     std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
@@ -371,9 +398,10 @@ void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string
     bodies.push_back(SharedBytes::CopyOf(reader.GetBytes(s.bytes)));
   }
   EXPECT_EQ(reader.remaining(), 0);
-  std::vector<uint8_t> back(PageBytes(spec, 9));
+  std::vector<uint8_t> back(PageBytes(spec, tokens));
   ASSERT_TRUE(DecodePage(*header, bodies, back, store).ok());
-  EXPECT_LT(RelativeError(spec.dtype, CorrelatedPage(spec, 9, 700, 2), back), 5e-3);
+  const auto raw = CorrelatedPage(spec, tokens, 700, 2, mean_size);
+  EXPECT_LT(RelativeError(spec.dtype, raw, back), error);
 }
 
 TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
@@ -383,6 +411,11 @@ TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
 TEST(JointCodecGolden, APageWithClassesToo) {
   CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e",
               "page_v1_kvstow_cal_classes.bin");
+}
+
+TEST(JointCodecGolden, APageWithTablesOfItsOwnToo) {
+  CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e",
+              "page_v1_kvstow_cal_adapt.bin", 128, 4, 5e-2);
 }
 
 TEST(JointCodecGolden, ABlobWithImportanceToo) {

@@ -130,7 +130,7 @@ class TokenClassTest : public ::testing::Test {
 
 TEST_F(TokenClassTest, AtEqualBytesWhatIsLookedAtIsCloser) {
   for (const char* codec :
-       {"kvstow-cal(run=3,ratio=50)", "kvstow-cal(run=2,ratio=30)", "kvstow(ratio=10)"}) {
+       {"kvstow-cal(run=3,ratio=40)", "kvstow-cal(run=2,ratio=30)", "kvstow(ratio=10)"}) {
     const auto flat = Encode(codec);
     const auto classed = Encode(absl::StrCat("column(name=attn_sum)|class(power=0.4)|", codec));
     ASSERT_TRUE(flat.ok()) << flat.status();

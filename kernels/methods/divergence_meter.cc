@@ -1,0 +1,65 @@
+#include "kernels/methods/divergence_meter.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "kernels/methods/joint_vectors.h"
+
+namespace kvstow {
+namespace {
+
+constexpr double kScale = 0.37, kWeightOfK = 0.25;
+constexpr double kLeastSpread = 1e-12;  // of a channel, squared: one that stands still says nothing
+
+}  // namespace
+
+DivergenceMeter::DivergenceMeter(const KvSpec& spec)
+    : spec_(spec),
+      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)) {}
+
+absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint8_t> decoded) {
+  PageToEncode other = page;
+  other.raw = decoded;
+  const size_t width = columns_.size() / spec_.layers;
+  size_t tokens = 0;
+  for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
+    KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, page, came_));
+    KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, other, left_));
+    tokens = came_.size() / width;
+    for (size_t i = 0; i < came_.size(); ++i) {
+      Column& column = columns_[layer * width + i % width];
+      const double x = came_[i], error = left_[i] - x;
+      column.sum += x;
+      column.squares += x * x;
+      column.error += error * error;
+    }
+  }
+  tokens_ += tokens;
+  return absl::OkStatus();
+}
+
+double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
+  double error = 0, spread = 0;
+  for (const Column& column : std::span(columns_).subspan(first, count)) {
+    error += column.error;
+    spread += column.squares - column.sum * column.sum / static_cast<double>(tokens_);
+  }
+  const double least = kLeastSpread * static_cast<double>(tokens_ * count);
+  return error / std::max(spread, least);
+}
+
+double DivergenceMeter::Divergence() const {
+  if (tokens_ == 0) return 0;
+  const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, heads = spec_.kv_heads;
+  double sum = 0;
+  for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
+    const size_t first = layer * heads * (k + v);
+    for (size_t head = 0; head < heads; ++head) {
+      sum += kWeightOfK * ErrorOf(first + head * k, k);
+      if (v > 0) sum += ErrorOf(first + heads * k + head * v, v);
+    }
+  }
+  return kScale * sum / static_cast<double>(spec_.layers * heads);
+}
+
+}  // namespace kvstow

@@ -1,0 +1,92 @@
+// The prediction of what a lossy page costs.
+#include "kernels/methods/divergence_meter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
+#include "tests/kernels/correlated_pages.h"
+
+namespace kvstow::testing {
+namespace {
+
+constexpr uint32_t kTokens = 128;
+
+double After(const std::string& recipe, std::initializer_list<uint64_t> seeds) {
+  const KvSpec spec = CorrelatedSpec();
+  DivergenceMeter meter(spec);
+  for (const uint64_t seed : seeds) {
+    const auto raw = CorrelatedPage(spec, kTokens, seed);
+    const PageToEncode page{.raw = raw, .tokens = kTokens};
+    const auto encoded = (*MakeCodec(*ParseRecipe(recipe), spec))->Encode(page);
+    std::vector<uint8_t> decoded(raw.size());
+    EXPECT_TRUE(DecodePage(encoded->header, encoded->segments, decoded).ok());
+    EXPECT_TRUE(meter.Add(page, decoded).ok());
+  }
+  return meter.Divergence();
+}
+
+TEST(DivergenceMeter, IsZeroForTheSameBytesAndGrowsWithTheError) {
+  EXPECT_EQ(After("raw", {1}), 0);
+  EXPECT_EQ(DivergenceMeter(CorrelatedSpec()).Divergence(), 0) << "without pages";
+  double last = 0;
+  for (const char* recipe : {"int8", "kvstow(step=0.2)", "kvstow", "kvstow(step=2)"}) {
+    const double now = After(recipe, {1, 2});
+    EXPECT_GT(now, last) << recipe;
+    last = now;
+  }
+  EXPECT_NEAR(After("kvstow", {1, 2}), After("kvstow", {3, 4}), 0.3 * After("kvstow", {1, 2}));
+}
+
+// 0.37 * (error of V + error of K / 4), each over the spread of its channels.
+TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
+  KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
+  std::vector<float> k(2 * kTokens), v(2 * kTokens);
+  Gaussian random(5);
+  for (float& x : k) x = 3 + random();
+  for (float& x : v) x = 7 * random();
+  const auto page_of = [&] {
+    std::vector<uint8_t> raw(PageBytes(spec, kTokens));
+    std::memcpy(raw.data(), k.data(), 4 * k.size());
+    std::memcpy(raw.data() + 4 * k.size(), v.data(), 4 * v.size());
+    return raw;
+  };
+  const auto raw = page_of();
+  const auto spread = [](const std::vector<float>& x, size_t c) {
+    double sum = 0, squares = 0, n = 0;
+    for (size_t i = 2 * kFirstTokens + c; i < x.size(); i += 2, ++n) {
+      sum += x[i];
+      squares += double{x[i]} * x[i];
+    }
+    return squares - sum * sum / n;
+  };
+  const double spread_k = spread(k, 0) + spread(k, 1), spread_v = spread(v, 0) + spread(v, 1);
+  k[100] += 0.5f;
+  v[101] -= 2;
+  v[3] += 1000;  // of the first tokens of a text, which are left out
+  DivergenceMeter meter(spec);
+  ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, page_of()).ok());
+  EXPECT_NEAR(meter.Divergence(), 0.37 * (4 / spread_v + 0.25 * 0.25 / spread_k), 1e-7);
+}
+
+TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {
+  KvSpec spec = CorrelatedSpec();
+  std::vector<uint8_t> zeros(PageBytes(spec, kTokens));
+  DivergenceMeter meter(spec);
+  ASSERT_TRUE(meter.Add({.raw = zeros, .tokens = kTokens}, zeros).ok());
+  EXPECT_EQ(meter.Divergence(), 0);
+  std::vector<uint8_t> inf = zeros;
+  inf[inf.size() - 1] = 0x7c;
+  EXPECT_EQ(meter.Add({.raw = zeros, .tokens = kTokens}, inf).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(meter.Add({.raw = std::span(zeros).first(10), .tokens = kTokens}, zeros).ok());
+}
+
+}  // namespace
+}  // namespace kvstow::testing
