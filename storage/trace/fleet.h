@@ -8,14 +8,15 @@
 //      remote hits, and are fetched.
 //   3. The node touches or inserts all blocks of the prompt, in order. Those that it had not, and
 //      did not fetch, are new to it: it asks whether the remote store has each, and sends it if
-//      not.
+//      not. Where nodes may send so many blocks a second only, the others wait in a SendQueue; a
+//      block that leaves its node meanwhile is not sent.
 //
 // The remote store keeps each block once, and evicts the one that was sent or fetched least
 // recently. Local hits do not touch it there.
 //
-// What is simplified: a block is sent before the next request arrives, no fetch is late, nothing
-// expires, and no node believes an earlier answer (RemoteRecords does, for seconds). So there are
-// no more commands than these.
+// What is simplified: without that rate, a block is sent before the next request arrives. No fetch
+// is late, nothing expires, and no node believes an earlier answer (RemoteRecords does, for
+// seconds). So there are no more commands than these.
 //
 // One node without a remote store is Simulate with one level. With a remote store that holds
 // everything, local and remote hits together are InfiniteHitRate, wherever requests go.
@@ -42,6 +43,7 @@ struct FleetOptions {
   uint64_t seed = 1;           // of random routing
   uint64_t node_blocks = 0;    // that each node holds
   uint64_t remote_blocks = 0;  // that the remote store holds; 0 = there is none
+  double sent_per_second = 0;  // blocks that each node may send there; 0 = as they come
 };
 
 // Counts blocks, unless it says otherwise.
@@ -49,7 +51,8 @@ struct FleetResult {
   uint64_t requests = 0, references = 0;
   uint64_t local_hits = 0, remote_hits = 0, misses = 0;  // they add up to references
   uint64_t asked = 0;                                    // of the remote store, by look-ups
-  uint64_t offered = 0, sent = 0;   // new to a node; of them, new to the remote store
+  uint64_t offered = 0, sent = 0;   // new to a node; of them, sent to the remote store
+  uint64_t unsent = 0;              // left their node, or found the trace at its end
   uint64_t remote_evictions = 0;    // from the remote store
   uint64_t most_remote_blocks = 0;  // that the remote store held at one time
   uint64_t hottest_fetches = 0;     // of the block that was fetched most often

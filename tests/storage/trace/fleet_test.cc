@@ -176,6 +176,42 @@ TEST(FleetTest, MoreOfTheRemoteStoreHitsMore) {
   }
 }
 
+TEST(FleetTest, ANodeThatMaySendLittleSendsTheNewestPromptAndWhatIsUsedAgain) {
+  Trace trace{.block_tokens = 16};
+  std::vector<uint64_t> a, b, c;
+  AddPrompt(trace, a, 2, 1);  // blocks 0 and 1, at 0 s
+  AddPrompt(trace, b, 2, 2);  // blocks 2 and 3, at 1 s, when block 0 goes
+  AddPrompt(trace, b, 0, 2);  // at 2 s, when block 2 goes: 3 is used again
+  AddPrompt(trace, c, 2, 3);  // at 3 s, when 3 goes
+  AddPrompt(trace, a, 0, 1);  // at 4 s, when 4 goes
+  const FleetOptions all{.node_blocks = 100, .remote_blocks = kEndless, .sent_per_second = 1};
+  const FleetResult result = SimulateFleet(trace, Lru(), all);
+  EXPECT_EQ(result.offered, 6u);
+  EXPECT_EQ(result.sent, 4u);
+  EXPECT_EQ(result.unsent, 2u) << "1, which was used at the end, and 5";
+  FleetOptions tiny = all;
+  tiny.node_blocks = 2;  // each prompt pushes out the one before
+  const FleetResult late = SimulateFleet(trace, Lru(), tiny);
+  EXPECT_EQ(late.remote_hits, 1u) << "block 0 was sent before it went";
+  EXPECT_EQ(late.unsent, 2u) << "1, which was offered twice, and 5";
+}
+
+TEST(FleetTest, MoreBandwidthHitsMoreUpToThatOfNoLimit) {
+  const Trace trace = Excerpt();
+  FleetOptions options{
+      .nodes = 4, .routing = Routing::kRandom, .node_blocks = 1000, .remote_blocks = kEndless};
+  const uint64_t without = SimulateFleet(trace, Lru(), options).remote_hits;
+  uint64_t last = 0;
+  for (const double rate : {1., 3., 10., 1e6}) {
+    options.sent_per_second = rate;
+    const uint64_t hits = SimulateFleet(trace, Lru(), options).remote_hits;
+    EXPECT_GT(hits, last) << rate;
+    last = hits;
+  }
+  EXPECT_LE(last, without);
+  EXPECT_GT(last, without * 98 / 100);
+}
+
 TEST(RoutingTest, SessionsStayTogetherAndCommonPagesDoNotCount) {
   for (const bool named : {true, false}) {
     const Trace trace = Conversations(named);
