@@ -9,11 +9,13 @@
 #include <cstdlib>
 #include <span>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "service/fitting/fit_process.h"
 #include "service/ops/cleared_memory.h"
 #include "service/ops/config.h"
 #include "service/ops/notify.h"
@@ -81,7 +83,9 @@ int Run(char** argv, std::span<const char* const> args) {
   for (const auto& [name, value] : Describe(config)) Log().info("config {}={}", name, value);
   if (!cleared.ok()) Log().warn("freed memory is not cleared: {}", cleared.ToString());
 
-  auto server = Server::Start(config, {});
+  ServerOptions options;
+  options.fit_program = "/proc/self/exe";
+  auto server = Server::Start(config, options);
   if (!server.ok()) return Complain(server.status());
   NotifySystemd("READY=1");
 
@@ -104,5 +108,10 @@ int Run(char** argv, std::span<const char* const> args) {
 }  // namespace kvstow
 
 int main(int argc, char** argv) {
+  uint64_t fit_bytes = 0;
+  if (argc == 3 && absl::string_view(argv[1]) == kvstow::kFitArgument &&
+      absl::SimpleAtoi(argv[2], &fit_bytes)) {
+    return kvstow::FitMain(fit_bytes);
+  }
   return kvstow::Run(argv, {argv + 1, static_cast<size_t>(argc > 0 ? argc - 1 : 0)});
 }

@@ -73,6 +73,9 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
                                       TenantTable* tenants) {
   OpenedStore out;
   KVSTOW_RETURN_IF_ERROR(OpenGpu(config, out));
+  if (!config.master_key.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(out.masters, MasterKeys::Open(config.master_key));
+  }
   TieredStoreOptions options;
   options.budget_bytes = {out.gpu != nullptr ? config.gpu_bytes : 0, config.host_bytes,
                           config.disk_bytes};
@@ -98,8 +101,8 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
     parts.catalog = MakeNoopCatalog(*disk_tier);
   } else {
     RocksOptions disk_options{.path = config.disk_path, .budget_bytes = config.disk_bytes};
-    if (!config.master_key.empty()) {
-      KVSTOW_ASSIGN_OR_RETURN(out.keys, KeyRing::Open(config.disk_path, config.master_key));
+    if (out.masters != nullptr) {
+      KVSTOW_ASSIGN_OR_RETURN(out.keys, KeyRing::Open(config.disk_path, out.masters));
       disk_options.keys = out.keys;
     }
     auto disk = OpenRocksStore(disk_options);

@@ -21,6 +21,7 @@ namespace kvstow {
 struct OpenedStore {
   std::unique_ptr<Device> gpu;             // null = none
   std::unique_ptr<DeviceSharing> sharing;  // of that GPU's memory; null = none
+  std::shared_ptr<MasterKeys> masters;     // of what leaves memory; null = it is in clear
   std::shared_ptr<KeyRing> keys;           // of what is on disk; null = in clear
   std::unique_ptr<TieredStore> store;
   std::unique_ptr<RemoteStore> remote;  // null = none

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,9 @@
 #include "service/api/kv_cache_service.h"
 #include "service/api/unix_listener.h"
 #include "service/events/event_publisher.h"
+#include "service/fitting/fit.h"
+#include "service/fitting/fit_process.h"
+#include "service/fitting/fitter.h"
 #include "service/open_store.h"
 #include "service/operators/admin_operator.h"
 #include "service/operators/drain.h"
@@ -131,12 +135,15 @@ void SetArguments(grpc::ServerBuilder& builder, const Access& access) {
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20);
 }
 
-RemoteTier::Options RemoteOptionsOf(const Config& config) {
-  return {.prefix = config.remote_prefix,
-          .lookup_wait = config.remote_wait,
-          .ttl = config.remote_ttl,
-          .bytes_per_second = config.remote_bytes_per_second,
-          .count_levels = &CountWholeLevels};
+RemoteTier::Options RemoteOptionsOf(const Config& config, const TenantTable& tenants) {
+  return {
+      .prefix = config.remote_prefix,
+      .lookup_wait = config.remote_wait,
+      .ttl = config.remote_ttl,
+      .bytes_per_second = config.remote_bytes_per_second,
+      .limit_of =
+          [&tenants](const std::string& tenant) { return tenants.LimitsOf(tenant).remote_bytes; },
+      .count_levels = &CountWholeLevels};
 }
 
 }  // namespace
@@ -166,10 +173,12 @@ class Server::Impl {
             calibrations_, [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
         cooler_(spaces_, calibrations_.store(), attention_, metrics_),
+        masters_(opened.masters),
         keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
         staging_({.ttl = options.staging_ttl}),
-        remote_(RemoteOptionsOf(config), std::move(opened.remote), *store_, spaces_,
+        remote_(RemoteOptionsOf(config, *tenants_), std::move(opened.remote), masters_, *store_,
+                spaces_, calibrations_,
                 [this](const PageName& name, const SharedBytes& header,
                        std::span<const SharedBytes> bodies) {
                   return cooler_.Cool(name, header, bodies);
@@ -182,7 +191,7 @@ class Server::Impl {
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
         quotas_(*store_, *tenants_, config.low_watermark),
-        tenant_op_(*store_, spaces_, keys_.get()),
+        tenant_op_(*store_, spaces_, keys_.get(), remote_),
         drain_(
             *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
             [this] { return Snapshot(); }) {
@@ -196,6 +205,8 @@ class Server::Impl {
 
   absl::Status Start();
   absl::Status Reload();
+  absl::Status ReloadKeys();
+  void WatchRemoteKeys();
   absl::Status Stop();
 
   const std::string& address() const { return address_; }
@@ -206,6 +217,7 @@ class Server::Impl {
   RemoteTier& remote() { return remote_; }
 
  private:
+  void StartFitter();
   absl::Status StartLocal();
   absl::Status StartDirect();
   absl::Status StartEvents();
@@ -234,8 +246,9 @@ class Server::Impl {
   Spaces spaces_;
   AttentionPool attention_{kAttentionBytes};
   const PageCooler cooler_;
-  const std::shared_ptr<KeyRing> keys_;       // null: the disk is in clear
-  const std::unique_ptr<TieredStore> store_;  // its background calls cooler_
+  const std::shared_ptr<MasterKeys> masters_;  // null: what leaves memory is in clear
+  const std::shared_ptr<KeyRing> keys_;        // null: the disk is in clear
+  const std::unique_ptr<TieredStore> store_;   // its background calls cooler_
   Admission admission_{AdmissionLimitsOf(config_), metrics_, *options_.clock};
   Staging staging_;
   RemoteTier remote_;
@@ -288,6 +301,7 @@ class Server::Impl {
   bool reaping_ KVSTOW_GUARDED_BY(mu_) = true;
   std::thread reaper_;
   std::optional<Scrubber> scrubber_;
+  std::optional<Fitter> fitter_;
 };
 
 absl::Status Server::Impl::Start() {
@@ -296,6 +310,8 @@ absl::Status Server::Impl::Start() {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
+  WatchRemoteKeys();
+  StartFitter();
   for (const std::string& warning : WarningsOfListeners(config_)) Log().warn("{}", warning);
   KVSTOW_RETURN_IF_ERROR(StartLocal());
   KVSTOW_RETURN_IF_ERROR(StartDirect());
@@ -319,6 +335,22 @@ absl::Status Server::Impl::Start() {
              : config_.tls_client_ca.empty() ? "server"
                                              : "mutual");
   return absl::OkStatus();
+}
+
+void Server::Impl::StartFitter() {
+  Fitter::Options options{.look_every = options_.fit_look_every,
+                          .least_rest = options_.fit_least_rest,
+                          .clock = options_.clock};
+  if (config_.fit_bytes == 0) options.off = "fits are off: fit-bytes is 0";
+  if (masters_ != nullptr) {
+    options.off = "nothing is fitted on a server with a master key: tables would lie in the clear";
+  }
+  options.run = [this](const FitJob& job, const std::function<bool()>& stop) {
+    return options_.fit_program.empty()
+               ? RunFit(job)
+               : RunFitProcess(job, options_.fit_program, config_.fit_bytes, stop);
+  };
+  fitter_.emplace(std::move(options), *store_, spaces_, calibrations_);
 }
 
 absl::Status Server::Impl::StartLocal() {
@@ -479,13 +511,27 @@ absl::Status Server::Impl::Reload() {
   if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
   if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
   if (access.ok() && local_ != nullptr) local_->HangUpOnStrangers();
-  const absl::Status keys = keys_ == nullptr ? absl::OkStatus() : keys_->Reload();
+  const absl::Status keys = ReloadKeys();
   for (const absl::Status& status : {access, keys}) {
     if (status.ok()) continue;
     Log().error("{}; what was read before stays in force", std::string(status.message()));
   }
   if (access.ok() && keys.ok()) Log().info("read again: access, keys");
   return access.ok() ? keys : access;
+}
+
+absl::Status Server::Impl::ReloadKeys() {
+  if (masters_ == nullptr) return absl::OkStatus();
+  const absl::Status read = keys_ != nullptr ? keys_->Reload() : masters_->Reload();
+  WatchRemoteKeys();
+  return read;
+}
+
+void Server::Impl::WatchRemoteKeys() {
+  std::set<std::string> tenants;
+  for (const auto& space : spaces_.All()) tenants.insert(space->tenant);
+  for (std::string& tenant : access_->Tenants()) tenants.insert(std::move(tenant));
+  remote_.WatchTenants(std::vector<std::string>(tenants.begin(), tenants.end()));
 }
 
 void Server::Impl::Reap() {
@@ -546,7 +592,8 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .event_replays = events.replays,
           .access = access_->counters(),
           .data_keys = keys.keys,
-          .locked_data_keys = keys.locked,
+          .locked_data_keys = keys.locked + remote_.locked_keys(),
+          .fits = fitter_.has_value() ? fitter_->Rows() : std::vector<MetricRow>(),
           .remote = remote_.Rows(),
           .ready = admin_op_.ready(),
           .tenants = Tenants()};

@@ -36,6 +36,11 @@ struct ServerOptions {
   // The interval at which the server looks for idle streams and silent senders.
   Duration reap_every = std::chrono::seconds(1);
   const Clock* clock = &Clock::Real();  // for idle streams; outlives the server
+  // The program of the processes that fit the cold forms of spaces (fit_process.h). "" = fits run
+  // in a thread of this process.
+  std::string fit_program = "";
+  // The intervals at which the server looks for pages to fit to, and rests at least after a fit.
+  Duration fit_look_every = std::chrono::seconds(5), fit_least_rest = std::chrono::minutes(1);
   // For tests: replace the GPU that shares memory with workers. Outlive the server.
   Device* gpu = nullptr;
   DeviceSharing* gpu_sharing = nullptr;

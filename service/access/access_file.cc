@@ -169,6 +169,7 @@ absl::StatusOr<AccessFile::Tenant> ParseTenant(const json& value, const std::str
   KVSTOW_RETURN_IF_ERROR(object.TakeCount("streams", limits.streams));
   KVSTOW_RETURN_IF_ERROR(object.TakeSize("put_bytes_per_second", limits.put_bytes_per_second));
   KVSTOW_RETURN_IF_ERROR(object.TakeSize("get_bytes_per_second", limits.get_bytes_per_second));
+  KVSTOW_RETURN_IF_ERROR(object.TakeSize("remote_bytes", limits.remote_bytes));
   KVSTOW_RETURN_IF_ERROR(object.TakeFlag("kv_events", out.kv_events));
   KVSTOW_RETURN_IF_ERROR(object.Done());
   for (size_t t = 0; t < limits.limit.size(); ++t) {

@@ -19,6 +19,7 @@ struct TenantLimits {
   uint64_t streams = 0;  // at once
   uint64_t put_bytes_per_second = 0;
   uint64_t get_bytes_per_second = 0;
+  uint64_t remote_bytes = 0;  // sent to the remote tier (service/remote/send_budget.h)
   bool operator==(const TenantLimits&) const = default;
 };
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/private_folder.h"
@@ -42,30 +43,8 @@ absl::Status Failed(const std::string& path, int error) {
   return absl::UnavailableError(text);
 }
 
-class Fd {
- public:
-  Fd(const std::string& path, int flags)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC, kPrivateFile)) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-bool WriteAll(int fd, absl::string_view bytes) {
-  for (off_t at = 0; !bytes.empty();) {
-    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(n));
-    at += n;
-  }
-  return true;
+Descriptor Open(const std::string& path, int flags) {
+  return Descriptor(open(path.c_str(), flags | O_CLOEXEC, kPrivateFile));
 }
 
 }  // namespace
@@ -151,7 +130,7 @@ absl::StatusOr<SecretKey> Unwrap(const SecretKey& master, const WrappedKey& key,
 }
 
 absl::StatusOr<KeyFile> ReadKeyFile(const std::string& path) {
-  const Fd file(path, O_RDONLY);
+  const Descriptor file = Open(path, O_RDONLY);
   if (file.get() < 0) return Failed(path, errno);
   struct stat facts {};
   if (fstat(file.get(), &facts) != 0) return Failed(path, errno);
@@ -174,23 +153,23 @@ absl::StatusOr<KeyFile> ReadKeyFile(const std::string& path) {
 
 absl::Status WriteKeyFile(const std::string& path, const KeyFile& file) {
   const std::string unfinished = absl::StrCat(path, ".new");
-  const Fd old(path, O_WRONLY);  // stays open: its bytes go last
+  const Descriptor old = Open(path, O_WRONLY);  // stays open: its bytes go last
   {
-    const Fd next(unfinished, O_WRONLY | O_CREAT | O_TRUNC);
+    const Descriptor next = Open(unfinished, O_WRONLY | O_CREAT | O_TRUNC);
     if (next.get() < 0) return Failed(unfinished, errno);
-    if (fchmod(next.get(), kPrivateFile) != 0 || !WriteAll(next.get(), SerializeKeyFile(file)) ||
-        fsync(next.get()) != 0) {
+    if (fchmod(next.get(), kPrivateFile) != 0 ||
+        !WriteFromBegin(next.get(), AsBytes(SerializeKeyFile(file))) || fsync(next.get()) != 0) {
       return Failed(unfinished, errno);
     }
   }
   if (rename(unfinished.c_str(), path.c_str()) != 0) return Failed(path, errno);
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  const Fd names(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+  const Descriptor names = Open(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
   if (names.get() < 0 || fsync(names.get()) != 0) return Failed(folder, errno);
   struct stat facts {};
   if (old.get() < 0 || fstat(old.get(), &facts) != 0) return absl::OkStatus();
   const std::string zeros(static_cast<size_t>(facts.st_size), '\0');
-  if (!WriteAll(old.get(), zeros) || fsync(old.get()) != 0) {
+  if (!WriteFromBegin(old.get(), AsBytes(zeros)) || fsync(old.get()) != 0) {
     Log().warn("{}: the old file's bytes may still be on the disk: {}", path, std::strerror(errno));
   }
   return absl::OkStatus();

@@ -1,7 +1,5 @@
 #include "service/keys/key_ring.h"
 
-#include <sys/prctl.h>
-
 #include <filesystem>
 #include <utility>
 
@@ -38,8 +36,8 @@ std::string NameOf(absl::string_view tenant) {
 
 }  // namespace
 
-KeyRing::KeyRing(std::string path, std::string source, KeyFile file)
-    : path_(std::move(path)), source_(std::move(source)), reads_clear_(file.reads_clear) {
+KeyRing::KeyRing(std::string path, std::shared_ptr<MasterKeys> masters, KeyFile file)
+    : path_(std::move(path)), source_(std::move(masters)), reads_clear_(file.reads_clear) {
   MutexLock lock(mu_);
   for (WrappedKey& key : file.keys) entries_.push_back({std::move(key), nullptr});
   MakeIndex();
@@ -56,8 +54,12 @@ void KeyRing::MakeIndex() {
 
 absl::StatusOr<std::shared_ptr<KeyRing>> KeyRing::Open(const std::string& folder,
                                                        const std::string& source) {
-  KVSTOW_RETURN_IF_ERROR(CheckMasterKeySource(source));
-  if (prctl(PR_SET_DUMPABLE, 0) != 0) Log().warn("a core dump of this process may hold keys");
+  KVSTOW_ASSIGN_OR_RETURN(std::shared_ptr<MasterKeys> masters, MasterKeys::Open(source));
+  return Open(folder, std::move(masters));
+}
+
+absl::StatusOr<std::shared_ptr<KeyRing>> KeyRing::Open(const std::string& folder,
+                                                       std::shared_ptr<MasterKeys> masters) {
   if (const std::error_code error = MakePrivateFolder(folder); error) {
     return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
   }
@@ -74,10 +76,9 @@ absl::StatusOr<std::shared_ptr<KeyRing>> KeyRing::Open(const std::string& folder
     KVSTOW_RETURN_IF_ERROR(WriteKeyFile(path, *file));
   }
   KVSTOW_RETURN_IF_ERROR(file.status());
-  std::shared_ptr<KeyRing> ring(new KeyRing(path, source, *std::move(file)));
-  if (const absl::Status s = ring->Reload(); !s.ok()) {
-    Log().error("{}; nothing is sealed, so nothing goes to disk, and what is there stays as it is",
-                std::string(s.message()));
+  std::shared_ptr<KeyRing> ring(new KeyRing(path, std::move(masters), *std::move(file)));
+  if (const absl::Status s = ring->UseMasters(); !s.ok()) {
+    Log().error("{}", std::string(s.message()));
   }
   return ring;
 }
@@ -114,12 +115,17 @@ bool KeyRing::WrapAnew() {
 }
 
 absl::Status KeyRing::Reload() {
-  KVSTOW_ASSIGN_OR_RETURN(std::vector<MasterKey> masters, ReadMasterKeys(source_));
+  KVSTOW_RETURN_IF_ERROR(source_->Reload());
+  return UseMasters();
+}
+
+absl::Status KeyRing::UseMasters() {
+  std::vector<MasterKey> masters = source_->Current();
   MutexLock lock(mu_);
   masters_ = std::move(masters);
   Unlock();
   MakeIndex();
-  if (!WrapAnew()) return absl::OkStatus();
+  if (masters_.empty() || !WrapAnew()) return absl::OkStatus();
   KVSTOW_RETURN_IF_ERROR(Save());
   Log().info("{}: wrapped by the first master key now", path_);
   return absl::OkStatus();

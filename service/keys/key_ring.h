@@ -9,7 +9,7 @@
 // key unwraps is locked: what it sealed stays on disk as it is, and new values take another key.
 // Without any master key nothing is sealed, and so nothing goes to disk.
 //
-// Thread-safe. From the first Open on, the system writes no core dump of this process.
+// Thread-safe.
 #ifndef KVSTOW_SERVICE_KEYS_KEY_RING_H_
 #define KVSTOW_SERVICE_KEYS_KEY_RING_H_
 
@@ -31,10 +31,12 @@ namespace kvstow {
 
 class KeyRing final : public DataKeys {
  public:
-  // Opens the keys of the store in `folder`, which is made when missing. `source` says where the
-  // master keys are. A source that gives none is no failure: the log says so, and all data keys are
-  // locked until Reload finds it. Sets a damaged file aside as `keys.damaged-N`. Fails with
-  // INVALID_ARGUMENT when `source` is none, and when the folder or the file cannot be used.
+  // Opens the keys of the store in `folder`, which is made when missing. Without a master key all
+  // data keys are locked until Reload finds one. Sets a damaged file aside as `keys.damaged-N`.
+  // Fails when the folder or the file cannot be used.
+  static absl::StatusOr<std::shared_ptr<KeyRing>> Open(const std::string& folder,
+                                                       std::shared_ptr<MasterKeys> masters);
+  // The same, with master keys of its own. Fails as MasterKeys::Open does, too.
   static absl::StatusOr<std::shared_ptr<KeyRing>> Open(const std::string& folder,
                                                        const std::string& source);
 
@@ -65,14 +67,16 @@ class KeyRing final : public DataKeys {
     std::shared_ptr<const SecretKey> secret;  // null = locked
   };
 
-  KeyRing(std::string path, std::string source, KeyFile file);
+  KeyRing(std::string path, std::shared_ptr<MasterKeys> masters, KeyFile file);
+  absl::Status UseMasters();
   void Unlock() KVSTOW_REQUIRES(mu_);
   bool WrapAnew() KVSTOW_REQUIRES(mu_);
   absl::StatusOr<DataKey> AddKey(absl::string_view tenant) KVSTOW_REQUIRES(mu_);
   absl::Status Save() KVSTOW_REQUIRES(mu_);
   void MakeIndex() KVSTOW_REQUIRES(mu_);  // after each change of entries_
 
-  const std::string path_, source_;
+  const std::string path_;
+  const std::shared_ptr<MasterKeys> source_;
   const bool reads_clear_;
   Mutex mu_;
   std::vector<MasterKey> masters_ KVSTOW_GUARDED_BY(mu_);

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -35,20 +37,6 @@ constexpr size_t kMostText = 64 << 10;
 absl::Status Failed(absl::string_view what, int error) {
   return absl::UnavailableError(absl::StrCat("master key ", what, ": ", std::strerror(error)));
 }
-
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // Text that is cleared when it goes. It never grows, so that no copy stays behind.
 class SecretText {
@@ -73,7 +61,7 @@ class SecretText {
 };
 
 absl::Status ReadFile(const std::string& path, SecretText& out) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return Failed(path, errno);
   struct stat facts {};
   if (fstat(file.get(), &facts) == 0 && (facts.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
@@ -112,11 +100,11 @@ absl::Status RunCommand(const std::string& command, Duration time, SecretText& o
   argv.push_back(nullptr);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return Failed(words[0], errno);
-  const Fd from(ends[0]);
+  const Descriptor from(ends[0]);
   pid_t child = 0;
   int error = 0;
   {
-    const Fd to(ends[1]);
+    const Descriptor to(ends[1]);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
@@ -233,6 +221,29 @@ absl::StatusOr<std::vector<MasterKey>> ParseMasterKeys(absl::string_view text,
   }
   if (!out.empty()) return out;
   return absl::UnavailableError(absl::StrCat("master key ", what, ": there is no key in it"));
+}
+
+absl::StatusOr<std::shared_ptr<MasterKeys>> MasterKeys::Open(const std::string& source) {
+  KVSTOW_RETURN_IF_ERROR(CheckMasterKeySource(source));
+  if (prctl(PR_SET_DUMPABLE, 0) != 0) Log().warn("a core dump of this process may hold keys");
+  std::shared_ptr<MasterKeys> out(new MasterKeys(source));
+  if (const absl::Status s = out->Reload(); !s.ok()) {
+    Log().error("{}; nothing is sealed, so nothing leaves memory, and what is there stays as it is",
+                std::string(s.message()));
+  }
+  return out;
+}
+
+absl::Status MasterKeys::Reload() {
+  KVSTOW_ASSIGN_OR_RETURN(std::vector<MasterKey> keys, ReadMasterKeys(source_));
+  MutexLock lock(mu_);
+  keys_ = std::move(keys);
+  return absl::OkStatus();
+}
+
+std::vector<MasterKey> MasterKeys::Current() const {
+  MutexLock lock(mu_);
+  return keys_;
 }
 
 }  // namespace kvstow

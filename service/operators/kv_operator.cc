@@ -53,6 +53,17 @@ std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_v
   return pages;
 }
 
+void TellFitted(const FittedForm& fitted, v1::FittedForm& out) {
+  const FittedForm::State state = fitted.state();
+  out.set_target(fitted.target());
+  out.set_recipe(state.recipe);
+  out.set_ratio(state.ratio);
+  out.set_divergence(state.divergence);
+  out.set_tokens(state.tokens);
+  out.set_fits(state.fits);
+  out.set_note(state.note);
+}
+
 void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
   out.set_references(estimate.references);
   out.set_distinct_pages(estimate.distinct_pages);
@@ -89,6 +100,9 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
   if (absl::IsNotFound(result.status()) && !in.has_spec()) {
     result = OpenPublished(caller, in.space(), std::move(result));
   }
+  if (absl::IsFailedPrecondition(result.status()) && BringCalibrations(caller, request)) {
+    result = spaces_.Open(caller, request);
+  }
   KVSTOW_ASSIGN_OR_RETURN(const Spaces::Opened opened, std::move(result));
   if (opened.created) remote_.Publish(*opened.space);
   const Space& space = *opened.space;
@@ -113,7 +127,23 @@ absl::StatusOr<Spaces::Opened> KvOperator::OpenPublished(const Caller& caller,
   if (!record.ok()) return not_there;
   const auto request = spaces_.RequestOf(record->span());
   if (!request.ok() || request->name != name) return not_there;
+  remote_.FetchCalibrations(spaces_.OwnerOf(caller, name), request->recipe);
   return spaces_.Open(caller, *request);
+}
+
+// Fetches calibrations that a space lacks: those that the request names, that the space here names,
+// or that the space of this name on another server names. Returns whether any came.
+bool KvOperator::BringCalibrations(const Caller& caller, const SpaceToOpen& request) {
+  if (!remote_.on()) return false;
+  const std::string owner = spaces_.OwnerOf(caller, request.name);
+  size_t came = remote_.FetchCalibrations(owner, request.recipe);
+  const auto here = spaces_.Find(caller, request.name);
+  if (here.ok()) came += remote_.FetchCalibrations(owner, (*here)->pipeline);
+  if (came > 0 || here.ok()) return came > 0;
+  const auto record = remote_.FindSpace(owner, request.name);
+  if (!record.ok()) return false;
+  const auto there = spaces_.RequestOf(record->span());
+  return there.ok() && remote_.FetchCalibrations(owner, there->recipe) > 0;
 }
 
 absl::StatusOr<PrefixMatch> KvOperator::Lookup(const Caller& caller, const LookupQuery& query,
@@ -277,6 +307,7 @@ void KvOperator::TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResp
     row.set_tenant(space->tenant);
     ToProto(space->spec, *row.mutable_spec());
     row.set_recipe(space->recipe);
+    if (space->fitted != nullptr) TellFitted(*space->fitted, *row.mutable_fitted());
     row.set_fidelity(FidelityToProto(space->promise.fidelity));
     row.set_pages(part.pages);
     row.set_raw_bytes(part.raw_bytes);
@@ -292,6 +323,7 @@ absl::Status KvOperator::Usage(const Caller& caller, const v1::UsageRequest& in,
   if (!in.space().empty()) {
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(Meant(caller, in.tenant()), in.space()));
     usage = store_.residency().Usage(space->id);
+    if (space->fitted != nullptr) TellFitted(*space->fitted, *out.mutable_fitted());
   } else {
     TellSpaces(caller, usage, out);
   }

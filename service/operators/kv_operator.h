@@ -72,6 +72,7 @@ class KvOperator {
 
   absl::StatusOr<Spaces::Opened> OpenPublished(const Caller& caller, const std::string& name,
                                                absl::StatusOr<Spaces::Opened> not_there);
+  bool BringCalibrations(const Caller& caller, const SpaceToOpen& request);
   absl::StatusOr<PrefixMatch> Find(const Caller& caller, const LookupQuery& query);
   void TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResponse& out);
   absl::Status Drop(const Space& space);

@@ -34,6 +34,8 @@ constexpr Field kFields[] = {
      &v1::TenantLimits::put_bytes_per_second, &v1::TenantLimits::set_put_bytes_per_second},
     {"get rate", &TenantLimits::get_bytes_per_second, &v1::TenantLimits::has_get_bytes_per_second,
      &v1::TenantLimits::get_bytes_per_second, &v1::TenantLimits::set_get_bytes_per_second},
+    {"remote bytes", &TenantLimits::remote_bytes, &v1::TenantLimits::has_remote_bytes,
+     &v1::TenantLimits::remote_bytes, &v1::TenantLimits::set_remote_bytes},
 };
 
 absl::Status Change(const v1::TenantLimits& in, TenantLimits& limits) {

@@ -1,13 +1,17 @@
 // TenantOperator: the work of Admin's RotateKey and DropTenant.
 //
 // It takes a request and gives a response and a status, without gRPC. Thread-safe. Both write the
-// file of keys, so they block.
+// file of keys and ask the remote store, so they block. What one of the two places refuses is done
+// in the other all the same.
 #ifndef KVSTOW_SERVICE_OPERATORS_TENANT_OPERATOR_H_
 #define KVSTOW_SERVICE_OPERATORS_TENANT_OPERATOR_H_
+
+#include <string>
 
 #include "absl/status/status.h"
 #include "kvstow/v1/admin.pb.h"
 #include "service/keys/key_ring.h"
+#include "service/remote/remote_tier.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 
@@ -16,8 +20,8 @@ namespace kvstow {
 class TenantOperator {
  public:
   // All of them outlive it. `keys` null = the disk is in clear.
-  TenantOperator(TieredStore& store, Spaces& spaces, KeyRing* keys)
-      : store_(store), spaces_(spaces), keys_(keys) {}
+  TenantOperator(TieredStore& store, Spaces& spaces, KeyRing* keys, RemoteTier& remote)
+      : store_(store), spaces_(spaces), keys_(keys), remote_(remote) {}
 
   absl::Status RotateKey(const v1::RotateKeyRequest& in, v1::RotateKeyResponse& out);
   // Goes on after an error, and returns the first.
@@ -27,6 +31,7 @@ class TenantOperator {
   TieredStore& store_;
   Spaces& spaces_;
   KeyRing* const keys_;
+  RemoteTier& remote_;
 };
 
 }  // namespace kvstow

@@ -232,8 +232,8 @@ constexpr Setting kSettings[] = {
     {"disk-bytes", "SIZE", "encoded bytes that the disk tier may hold [half of its file system]",
      SetSize<&Config::disk_bytes>, GetSize<&Config::disk_bytes>},
     {"master-key", "SOURCE",
-     "of a key that encrypts what is on disk: file:PATH, env:NAME or command:PROGRAM [none: in "
-     "clear]",
+     "of a key that encrypts what goes to disk or to the remote tier: file:PATH, env:NAME or "
+     "command:PROGRAM [none: in clear]",
      SetMasterKey, GetText<&Config::master_key>},
     {"host-bits", "BITS", "of a value that a page keeps which cools into host memory; 0 = all [0]",
      SetBits<&Config::host_bits>, GetNumber<&Config::host_bits>},
@@ -280,7 +280,8 @@ constexpr Setting kSettings[] = {
     {"remote-bytes-per-second", "SIZE", "how fast pages are sent there; 0 = as fast as it goes [0]",
      SetSize<&Config::remote_bytes_per_second>, GetSize<&Config::remote_bytes_per_second>},
     {"recipe", "RECIPE",
-     "codec of spaces that name none, or hot=RECIPE,cold=RECIPE; `kvstow codec list` shows all "
+     "codec of spaces that name none, hot=RECIPE,cold=RECIPE, or auto; `kvstow codec list` shows "
+     "all "
      "[int8]",
      SetText<&Config::recipe>, GetText<&Config::recipe>},
     {"calibrations", "FOLDER",
@@ -324,6 +325,11 @@ constexpr Setting kSettings[] = {
     {"scrub-bytes-per-second", "SIZE",
      "how fast what is stored is verified in the background; 0 = not at all [4MiB]",
      SetSize<&Config::scrub_bytes_per_second>, GetSize<&Config::scrub_bytes_per_second>},
+    {"fit-bytes", "SIZE",
+     "memory of the process that fits the cold form of spaces of recipe auto; 0 = nothing is "
+     "fitted "
+     "[4GiB]",
+     SetSize<&Config::fit_bytes>, GetSize<&Config::fit_bytes>},
     {"slow-call", "TIME", "calls that take as long get a line in the log, as failing ones do [1s]",
      SetTime<&Config::slow_call>, GetTime<&Config::slow_call>},
     {"log-level", "LEVEL", "trace, debug, info, warn, error or off [info]",
@@ -409,9 +415,7 @@ absl::Status CheckRemote(const Config& c) {
   if (c.remote_password_file.empty() && !c.remote_user.empty()) {
     return absl::InvalidArgumentError("remote-user needs remote-password-file: name its file");
   }
-  if (c.master_key.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "remote with master-key: pages would lie in the remote tier in clear; leave one of them out");
+  return absl::OkStatus();
 }
 
 // Defaults that depend on the machine, and settings that must fit each other.
@@ -428,9 +432,9 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   if (c.disk_path.empty() && c.disk_bytes > 0) {
     return absl::InvalidArgumentError("disk-bytes needs disk-path: say where the disk tier lives");
   }
-  if (c.disk_path.empty() && !c.master_key.empty()) {
+  if (c.disk_path.empty() && c.remote.empty() && !c.master_key.empty()) {
     return absl::InvalidArgumentError(
-        "master-key needs disk-path: nothing else leaves the process to be encrypted");
+        "master-key needs disk-path or remote: nothing else leaves the process to be encrypted");
   }
   if (c.disk_path.empty() && c.disk_bits > 0) {
     return absl::InvalidArgumentError("disk-bits needs disk-path: say where the disk tier lives");

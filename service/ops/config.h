@@ -70,6 +70,7 @@ struct Config {
   double high_watermark = 0.95;
   double low_watermark = 0.90;
   uint64_t scrub_bytes_per_second = uint64_t{4} << 20;  // 0 = no background verification
+  uint64_t fit_bytes = uint64_t{4} << 30;               // of memory of a fit; 0 = no fits
   Duration slow_call = std::chrono::seconds(1);         // gets a line in the log
   std::string log_level = "info";
   std::string log_format = "text";

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/digest.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -37,23 +38,6 @@ constexpr Duration kAnswerTime = std::chrono::seconds(5);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
 constexpr size_t kTlsBytesAtOnce = 256 << 10;
 constexpr char kPlain[] = "text/plain";
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 absl::StatusOr<Descriptor> Listen(const Address& address) {
   const auto failed = [&](absl::string_view why) {

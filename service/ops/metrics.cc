@@ -504,10 +504,12 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
   SampleAccess(snapshot.access, sampled);
   gauge("kvstow_data_keys", "keys that encrypt what is on disk", snapshot.data_keys);
   gauge("kvstow_locked_data_keys", "keys that no master key unwraps", snapshot.locked_data_keys);
-  for (const MetricRow& row : snapshot.remote) {
-    const bool counter = absl::EndsWith(row.name, "_total");
-    sampled.Add(counter ? MetricType::Counter : MetricType::Gauge,
-                absl::StrCat("kvstow_", row.name), row.help, {}, static_cast<double>(row.value));
+  for (const std::vector<MetricRow>* rows : {&snapshot.fits, &snapshot.remote}) {
+    for (const MetricRow& row : *rows) {
+      const bool counter = absl::EndsWith(row.name, "_total");
+      sampled.Add(counter ? MetricType::Counter : MetricType::Gauge,
+                  absl::StrCat("kvstow_", row.name), row.help, {}, static_cast<double>(row.value));
+    }
   }
   SampleEvents(snapshot, sampled);
   SampleTenants(snapshot, sampled);

@@ -46,6 +46,7 @@ struct MetricsSnapshot {
   Access::Counters access;
   // Of what is encrypted on disk: data keys that open, data keys that no master key unwraps.
   uint64_t data_keys = 0, locked_data_keys = 0;
+  std::vector<MetricRow> fits;    // of cold forms of recipe `auto`
   std::vector<MetricRow> remote;  // of the remote tier; empty = there is none
   bool ready = false;
   struct Tenant {

@@ -46,13 +46,14 @@ absl::StatusOr<EncodedPage> PageCooler::Encode(const Space& space, const PageHea
                                                const AttentionColumns& columns) const {
   ByteBlock raw(PageBytes(hot.Geometry(), hot.tokens));
   KVSTOW_RETURN_IF_ERROR(DecodePage(hot, bodies, raw.span(), calibrations_));
-  KVSTOW_ASSIGN_OR_RETURN(EncodedPage cold,
-                          space.cold->Encode({.raw = raw.span(),
-                                              .tokens = hot.tokens,
-                                              .first_position = hot.first_position,
-                                              .key = hot.key,
-                                              .raw_digest = hot.raw_digest,
-                                              .columns = &columns}));
+  std::shared_ptr<const Codec> codec = space.fitted == nullptr ? nullptr : space.fitted->codec();
+  if (codec == nullptr) codec = space.cold;
+  KVSTOW_ASSIGN_OR_RETURN(EncodedPage cold, codec->Encode({.raw = raw.span(),
+                                                           .tokens = hot.tokens,
+                                                           .first_position = hot.first_position,
+                                                           .key = hot.key,
+                                                           .raw_digest = hot.raw_digest,
+                                                           .columns = &columns}));
   if (cold.header.exact && !hot.exact) {
     return absl::OutOfRangeError("its values do not fit the cold recipe");
   }

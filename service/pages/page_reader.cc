@@ -368,8 +368,10 @@ FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
     // A page that does not come is a miss.
     const bool came = IsFar(wanted.space, wanted.request.key()) &&
                       remote_->Fetch(wanted.space, wanted.request.key()).ok();
-    if (use) store_.residency().Use({.space = wanted.space.id, .key = wanted.request.key()});
+    const PageName name{.space = wanted.space.id, .key = wanted.request.key()};
+    if (use) store_.residency().Use(name);
     FetchChecked(wanted, out);
+    if (remote_ != nullptr && out.reply.status() == v1::HIT) remote_->Use(name);
     if (came && out.reply.status() == v1::HIT) out.reply.set_tier("remote");
   }
   out.reply.set_key(wanted.request.key());

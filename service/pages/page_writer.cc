@@ -253,14 +253,14 @@ v1::PutResult PageWriter::Store(const Space& space, v1::Payload payload, const v
   const Digest128 digest = StoredDigest(name, payload, *encoded);
   PageToStore to_store = ToStore(name, digest, *std::move(encoded),
                                  PageBytes(space.spec, page.tokens()), hot, AckOf(page));
-  to_store.parent_key = std::move(parent_key);
+  to_store.parent_key = parent_key;
   const auto outcome = store_.Put(std::move(to_store));
   if (!outcome.ok()) return Refused(outcome.status().message());
   switch (*outcome) {
     case PutOutcome::kStored:
       result.set_status(v1::STORED);
       reports_.TakePut(space, page, columns);
-      if (remote_ != nullptr) remote_->Offer(name);
+      if (remote_ != nullptr) remote_->Offer(name, parent_key);
       break;
     case PutOutcome::kAlreadyThere:
       result.set_status(v1::ALREADY_THERE);

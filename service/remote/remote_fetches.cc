@@ -2,13 +2,16 @@
 
 #include <utility>
 
+#include "kernels/page/encoded_page.h"
+#include "service/remote/remote_page.h"
+
 namespace kvstow {
 
 // One page on its way. The maker owns it until it asks; then the store's thread, and a worker.
 struct RemoteFetches::Flight {
   const SpacePtr space;
   const std::string key;
-  const RemoteTag tag;
+  const RemotePlace place;
   const Time deadline;
   RemoteRecord record = nullptr;
   uint64_t bytes = 0;  // counted in ahead_
@@ -27,35 +30,41 @@ RemoteFetches::~RemoteFetches() {
   while (!flights_.empty()) landed_.Wait(mu_);
 }
 
-RemoteFetches::FlightPtr RemoteFetches::Join(const SpacePtr& space, const std::string& key,
-                                             const RemoteTag& tag, bool& is_new) {
+RemoteFetches::FlightPtr RemoteFetches::Join(const SpacePtr& space, const RemoteRecords::Page& page,
+                                             bool& is_new) {
   MutexLock lock(mu_);
-  FlightPtr& flight = flights_[tag];
+  FlightPtr& flight = flights_[page.place.tag];
   is_new = flight == nullptr;
-  if (is_new)
-    flight = std::make_shared<Flight>(Flight{space, key, tag, clock_.Now() + options_.wait});
+  if (is_new) {
+    flight =
+        std::make_shared<Flight>(Flight{space, page.key, page.place, clock_.Now() + options_.wait});
+  }
   return flight;
 }
 
-void RemoteFetches::Ahead(const SpacePtr& space, const std::string& key, const RemoteTag& tag,
+void RemoteFetches::Ahead(const SpacePtr& space, const RemoteRecords::Page& page,
                           const RemoteRecord& record) {
   {
     MutexLock lock(mu_);
     if (ahead_ + StoredBytes(*record) > options_.ahead_bytes) return;
   }
   bool is_new = false;
-  const FlightPtr flight = Join(space, key, tag, is_new);
+  const FlightPtr flight = Join(space, page, is_new);
   if (is_new) AskForSegments(flight, record);
 }
 
-absl::Status RemoteFetches::Fetch(const SpacePtr& space, const std::string& key,
-                                  const RemoteTag& tag) {
-  const std::optional<RemoteRecord> known = records_.Known(tag);
+absl::Status RemoteFetches::Fetch(const SpacePtr& space, const RemoteRecords::Page& page) {
+  const std::optional<RemoteRecord> known = records_.Known(page.place.tag);
   if (known.has_value() && *known == nullptr) return NotThere();
   bool is_new = false;
-  const FlightPtr flight = Join(space, key, tag, is_new);
+  const FlightPtr flight = Join(space, page, is_new);
   if (is_new) {
-    known.has_value() ? AskForSegments(flight, *known) : FindRecord(flight);
+    // Another fetch may have ended since the caller looked.
+    if (store_.residency().Find({.space = space->id, .key = page.key}).ok()) {
+      Land(flight, absl::OkStatus());
+    } else {
+      known.has_value() ? AskForSegments(flight, *known) : FindRecord(flight);
+    }
   }
   MutexLock lock(mu_);
   while (!flight->landed) landed_.Wait(mu_);
@@ -63,7 +72,7 @@ absl::Status RemoteFetches::Fetch(const SpacePtr& space, const std::string& key,
 }
 
 void RemoteFetches::FindRecord(const FlightPtr& flight) {
-  records_.Find({{flight->key, flight->tag}}, flight->deadline,
+  records_.Find({{flight->key, flight->place}}, flight->deadline,
                 [this, flight](const std::vector<RemoteRecord>& found) {
                   if (found.empty()) return Land(flight, NotThere());
                   AskForSegments(flight, found[0]);
@@ -78,7 +87,7 @@ void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record)
   }
   std::vector<std::string> names;
   for (size_t i = 0; i < flight->record->facts.size(); ++i) {
-    names.push_back(SegmentName(options_.prefix, flight->tag, i));
+    names.push_back(SegmentName(options_.prefix, flight->place.tag, i));
   }
   remote_.Get(std::move(names), flight->deadline,
               [this, flight](std::vector<absl::StatusOr<SharedBytes>> values) {
@@ -92,15 +101,15 @@ void RemoteFetches::Enter(const FlightPtr& flight,
   absl::Status status = Put(*flight, std::move(values));
   // It may have been deleted meanwhile. Whoever deletes says so first, and deletes then: either way
   // the page goes.
-  if (status.ok() && !wanted_(*flight->space, flight->key, flight->tag)) {
+  if (status.ok() && !wanted_(*flight->space, flight->key, flight->place)) {
     status = NotThere();
     store_.Delete({.space = flight->space->id, .key = flight->key}, /*force=*/true).IgnoreError();
   }
   // What was believed of the page is out of date.
-  if (!status.ok()) records_.Learn(flight->tag, nullptr);
+  if (!status.ok()) records_.Learn(flight->place.tag, nullptr);
   // Two servers sent the page at once, and differently: somebody sends it again.
   if (absl::IsAborted(status)) {
-    remote_.Erase({RecordName(options_.prefix, flight->tag)}, flight->deadline,
+    remote_.Erase({RecordName(options_.prefix, flight->place.tag)}, flight->deadline,
                   [](const std::vector<absl::Status>&) {});
   }
   Land(flight, status);
@@ -113,18 +122,17 @@ absl::Status RemoteFetches::Put(const Flight& flight,
   absl::Status missing;
   for (size_t i = 0; i < values.size() && missing.ok(); ++i) {
     auto body = std::move(values[i]);
-    if (body.ok()) body = ParseSegmentValue(flight.tag, i, record.facts[i], *body);
+    if (body.ok()) body = ParseSegmentValue(flight.place, i, record.facts[i], *body);
     if (absl::IsDataLoss(body.status())) {
       ++counters_.damaged_values;
-      remote_.Erase({SegmentName(options_.prefix, flight.tag, i)}, flight.deadline,
+      remote_.Erase({SegmentName(options_.prefix, flight.place.tag, i)}, flight.deadline,
                     [](const std::vector<absl::Status>&) {});
     }
     missing = body.status();
     if (!body.ok()) break;
-    // In memory of its own: the frame would stay with it.
-    page.bodies.push_back(SharedBytes::CopyOf(body->span()));
-    page.facts.push_back(record.facts[i]);
     counters_.fetched_bytes += body->size();
+    page.bodies.push_back(*std::move(body));
+    page.facts.push_back(record.facts[i]);
   }
   if (page.bodies.empty() || (record.whole && !missing.ok())) {
     return absl::IsNotFound(missing) || absl::IsDataLoss(missing) ? NotThere() : missing;
@@ -139,6 +147,10 @@ absl::Status RemoteFetches::Put(const Flight& flight,
   const absl::Status stored = store_.Put(std::move(page)).status();
   if (!stored.ok()) return stored;
   ++counters_.fetched_pages;
+  const auto header = ParsePageHeader(record.header.span());
+  if (header.ok() && header->calibration != CalibrationId{}) {
+    needs_(*flight.space, header->calibration);
+  }
   if (!missing.ok()) ++counters_.coarser_pages;
   return absl::OkStatus();
 }
@@ -148,7 +160,7 @@ void RemoteFetches::Land(const FlightPtr& flight, const absl::Status& status) {
   flight->landed = true;
   flight->status = status;
   ahead_ -= flight->bytes;
-  flights_.erase(flight->tag);
+  flights_.erase(flight->place.tag);
   landed_.NotifyAll();
 }
 

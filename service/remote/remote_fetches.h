@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "kernels/calibration/calibration.h"
 #include "service/ops/worker_pool.h"
 #include "service/remote/remote_records.h"
 #include "service/spaces/space.h"
@@ -34,31 +35,33 @@ class RemoteFetches {
     uint64_t ahead_bytes;  // of pages under way that nobody waits for yet
   };
   // Returns whether a page may still be here: it was not deleted while it was on its way.
-  using Wanted = std::function<bool(const Space&, const std::string& key, const RemoteTag&)>;
+  using Wanted = std::function<bool(const Space&, const std::string& key, const RemotePlace&)>;
+  // Called for a page that entered and that names a calibration.
+  using Needs = std::function<void(const Space&, const CalibrationId&)>;
   // All of them outlive this.
   RemoteFetches(Options options, RemoteStore& remote, RemoteRecords& records, TieredStore& store,
-                RemoteCounters& counters, const Clock& clock, Wanted wanted)
+                RemoteCounters& counters, const Clock& clock, Wanted wanted, Needs needs)
       : options_(std::move(options)),
         remote_(remote),
         records_(records),
         store_(store),
         counters_(counters),
         clock_(clock),
-        wanted_(std::move(wanted)) {}
+        wanted_(std::move(wanted)),
+        needs_(std::move(needs)) {}
   ~RemoteFetches();
 
   using SpacePtr = std::shared_ptr<const Space>;
   // Begins to fetch a page whose record is known, unless much is under way already.
-  void Ahead(const SpacePtr& space, const std::string& key, const RemoteTag& tag,
-             const RemoteRecord& record);
+  void Ahead(const SpacePtr& space, const RemoteRecords::Page& page, const RemoteRecord& record);
   // Fetches a page and waits for it, `options.wait` at most. NOT_FOUND: there is none.
-  absl::Status Fetch(const SpacePtr& space, const std::string& key, const RemoteTag& tag);
+  absl::Status Fetch(const SpacePtr& space, const RemoteRecords::Page& page);
 
  private:
   struct Flight;
   using FlightPtr = std::shared_ptr<Flight>;
 
-  FlightPtr Join(const SpacePtr& space, const std::string& key, const RemoteTag& tag, bool& is_new);
+  FlightPtr Join(const SpacePtr& space, const RemoteRecords::Page& page, bool& is_new);
   void FindRecord(const FlightPtr& flight);
   void AskForSegments(const FlightPtr& flight, RemoteRecord record);
   void Enter(const FlightPtr& flight, std::vector<absl::StatusOr<SharedBytes>> values);
@@ -72,6 +75,7 @@ class RemoteFetches {
   RemoteCounters& counters_;
   const Clock& clock_;
   const Wanted wanted_;
+  const Needs needs_;
   Mutex mu_;
   CondVar landed_;
   absl::flat_hash_map<RemoteTag, FlightPtr> flights_ KVSTOW_GUARDED_BY(mu_);

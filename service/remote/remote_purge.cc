@@ -1,12 +1,14 @@
 #include "service/remote/remote_purge.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "service/remote/remote_answers.h"
+#include "service/remote/remote_frame.h"
 
 namespace kvstow {
 namespace {
@@ -20,7 +22,7 @@ uint64_t RandomId() {
 
 }  // namespace
 
-std::vector<SharedBytes> PurgeValue(const RemoteTag& space, const PurgeRecord& record) {
+std::vector<SharedBytes> PurgeValue(const RemotePlace& space, const PurgeRecord& record) {
   ByteWriter out;
   out.Put(record.generation);
   out.Put(static_cast<uint32_t>(record.deleted.size()));
@@ -28,10 +30,11 @@ std::vector<SharedBytes> PurgeValue(const RemoteTag& space, const PurgeRecord& r
     out.Put(id);
     out.PutString16(key);
   }
-  return FramedValue(space, RemoteKind::kPurge, 0, SharedBytes::Take(std::move(out).Take()));
+  return FramedValue(space, RemoteKind::kPurge, 0,
+                     Digested(SharedBytes::Take(std::move(out).Take())));
 }
 
-absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemoteTag& space, const SharedBytes& value) {
+absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemotePlace& space, const SharedBytes& value) {
   KVSTOW_ASSIGN_OR_RETURN(const FramedBody framed, OpenFramed(space, RemoteKind::kPurge, 0, value));
   ByteReader in(framed.body.span());
   PurgeRecord record;
@@ -47,10 +50,11 @@ absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemoteTag& space, const Shared
   return record;
 }
 
-RemotePurge::RemotePurge(std::string prefix, RemoteStore& remote, Listener listener,
-                         RemoteCounters& counters)
+RemotePurge::RemotePurge(std::string prefix, RemoteStore& remote, RemoteKeys& keys,
+                         Listener listener, RemoteCounters& counters)
     : prefix_(std::move(prefix)),
       remote_(remote),
+      keys_(keys),
       listener_(std::move(listener)),
       counters_(counters) {
   if (remote_.holds_values()) thread_ = std::thread([this] { Loop(); });
@@ -66,41 +70,63 @@ RemotePurge::~RemotePurge() {
   if (thread_.joinable()) thread_.join();
 }
 
-void RemotePurge::Generation(const SpacePtr& space, Time deadline,
-                             std::function<void(std::optional<uint64_t>)> done) {
+void RemotePurge::Find(const SpacePtr& space, RemoteKeys::Use use, Time deadline, Found done) {
   const RemoteTag tag = SpaceTagOf(*space);
-  std::optional<uint64_t> known;
+  std::optional<RemoteEra> known;
   {
     MutexLock lock(mu_);
     State& state = states_[tag];
     state.space = space;
-    if (state.known) known = state.record.generation;
+    state.tenant = space->tenant;
+    known = EraOf(state);
     if (!known.has_value()) ++asking_;
   }
-  if (known.has_value()) return done(known);
-  remote_.Get(
-      {PurgeName(prefix_, tag)}, deadline,
-      [this, tag, done = std::move(done)](const std::vector<absl::StatusOr<SharedBytes>>& values) {
-        std::vector<RemoteValue> unwritten;  // the thread writes it
-        Merge(tag, values[0], unwritten);
-        std::optional<uint64_t> generation;
-        {
-          MutexLock lock(mu_);
-          const State& state = states_[tag];
-          if (state.known) generation = state.record.generation;
-        }
-        done(generation);
-        MutexLock lock(mu_);
-        --asking_;
-        changed_.NotifyAll();
-      });
+  if (known.has_value()) return done(*std::move(known));
+  keys_.Find(space->tenant, use, deadline,
+             [this, tag, deadline, done = std::move(done)](absl::StatusOr<RemoteKeyPtr> key) {
+               if (key.ok()) return Ask(tag, *std::move(key), deadline, done);
+               done(key.status());
+               EndAsking();
+             });
 }
 
-std::optional<uint64_t> RemotePurge::Known(const Space& space) {
+// Reads the space's record.
+void RemotePurge::Ask(const RemoteTag& tag, RemoteKeyPtr key, Time deadline, Found done) {
+  const RemotePlace place = PlaceAt(tag, std::move(key));
+  remote_.Get({PurgeName(prefix_, place.tag)}, deadline,
+              [this, tag, place,
+               done = std::move(done)](const std::vector<absl::StatusOr<SharedBytes>>& values) {
+                std::vector<RemoteValue> unwritten;  // the thread writes it
+                Merge(tag, place, values[0], unwritten);
+                absl::StatusOr<RemoteEra> era =
+                    absl::UnavailableError("the remote store does not answer");
+                {
+                  MutexLock lock(mu_);
+                  const auto it = states_.find(tag);
+                  if (it != states_.end() && it->second.known && it->second.key == place.key) {
+                    era = RemoteEra{it->second.record.generation, place.key};
+                  }
+                }
+                done(std::move(era));
+                EndAsking();
+              });
+}
+
+void RemotePurge::EndAsking() {
+  MutexLock lock(mu_);
+  --asking_;
+  changed_.NotifyAll();
+}
+
+std::optional<RemoteEra> RemotePurge::EraOf(const State& state) {
+  if (!state.known || keys_.Known(state.tenant) != state.key) return std::nullopt;
+  return RemoteEra{state.record.generation, state.key};
+}
+
+std::optional<RemoteEra> RemotePurge::Known(const Space& space) {
   MutexLock lock(mu_);
   const auto it = states_.find(SpaceTagOf(space));
-  if (it == states_.end() || !it->second.known) return std::nullopt;
-  return it->second.record.generation;
+  return it == states_.end() ? std::nullopt : EraOf(it->second);
 }
 
 size_t RemotePurge::CountLive(const Space& space, std::span<const std::string> keys) {
@@ -142,6 +168,7 @@ void RemotePurge::Delete(const Space& space, const std::string& key) {
   const uint64_t id = RandomId();
   MutexLock lock(mu_);
   State& state = states_[SpaceTagOf(space)];
+  state.tenant = space.tenant;
   if (state.record.deleted.size() >= kMostDeleted) {
     state.drop = true;
     state.known = false;
@@ -154,22 +181,29 @@ void RemotePurge::Delete(const Space& space, const std::string& key) {
   changed_.NotifyAll();
 }
 
-void RemotePurge::Drop(const Space& space) {
+void RemotePurge::Drop(const Space& space, bool ends) {
   MutexLock lock(mu_);
   State& state = states_[SpaceTagOf(space)];
+  state.tenant = space.tenant;
   state.space = nullptr;
   state.drop = true;
+  state.ends = ends;
   state.known = false;  // until the generation has risen, nothing of it is used
   state.dirty = wake_ = true;
   changed_.NotifyAll();
+}
+
+void RemotePurge::ForgetTenant(const std::string& tenant) {
+  MutexLock lock(mu_);
+  absl::erase_if(states_, [&](const auto& one) { return one.second.tenant == tenant; });
 }
 
 void RemotePurge::Flush() {
   MutexLock lock(mu_);
   wake_ = true;
   changed_.NotifyAll();
-  // The round that runs now may have looked before.
-  const uint64_t until = rounds_ + 2;
+  // The round that runs now may have looked before, and the next may find that a key turns.
+  const uint64_t until = rounds_ + (keys_.seals() ? 3 : 2);
   while (thread_.joinable() && !stop_ && rounds_ < until) {
     changed_.WaitFor(mu_, std::chrono::milliseconds(10));
     wake_ = true;
@@ -188,7 +222,10 @@ void RemotePurge::Loop() {
       if (stop_) return;
       wake_ = false;
     }
-    Poll();
+    const std::vector<std::string> turning = keys_.Look();
+    MakeKeys();
+    Poll(turning);
+    for (const std::string& tenant : turning) Turn(tenant);
     RunActions();
     EraseAll();
     MutexLock lock(mu_);
@@ -226,25 +263,32 @@ bool RemotePurge::Adopt(const PurgeRecord& there, State& state, std::vector<std:
 }
 
 // Adds to `out` what the remote store lacks, and to actions_ what its record asks for.
-void RemotePurge::Merge(const RemoteTag& tag, const absl::StatusOr<SharedBytes>& value,
-                        std::vector<RemoteValue>& out) {
+void RemotePurge::Merge(const RemoteTag& tag, const RemotePlace& place,
+                        const absl::StatusOr<SharedBytes>& value, std::vector<RemoteValue>& out) {
   if (!value.ok() && !absl::IsNotFound(value.status())) return;
   PurgeRecord there;
   if (value.ok()) {
-    absl::StatusOr<PurgeRecord> parsed = ParsePurgeValue(tag, *value);
+    absl::StatusOr<PurgeRecord> parsed = ParsePurgeValue(place, *value);
     if (!parsed.ok()) ++counters_.damaged_values;  // it is written anew
     there = std::move(parsed).value_or(PurgeRecord());
   }
   std::vector<std::string> deleted;
   MutexLock lock(mu_);
-  State& state = states_[tag];
+  const auto it = states_.find(tag);
+  if (it == states_.end()) return;  // it was just forgotten
+  State& state = it->second;
+  if (keys_.Known(state.tenant) != place.key) return;  // the key has just turned
+  if (state.key != place.key) {
+    state.key = place.key;
+    state.record.generation = 0;
+  }
   const bool older = Adopt(there, state, deleted);
   state.known = true;
   state.dirty = state.drop = false;
   const bool lacks = std::ranges::any_of(
       state.record.deleted, [&](const auto& one) { return !there.deleted.contains(one.first); });
   if (there.generation < state.record.generation || lacks) {
-    out.push_back({PurgeName(prefix_, tag), PurgeValue(tag, state.record)});
+    out.push_back({PurgeName(prefix_, place.tag), PurgeValue(place, state.record)});
   } else if (state.space == nullptr) {
     states_.erase(tag);  // all is told, and nobody uses the space here
     return;
@@ -267,42 +311,91 @@ void RemotePurge::RunActions() {
   for (const auto& action : actions) action();
 }
 
-void RemotePurge::Poll() {
-  std::vector<RemoteTag> tags;
-  std::vector<std::string> names;
+// Forgets a key that is no more the tenant's.
+void RemotePurge::Turn(const std::string& tenant) {
+  keys_.Turn(tenant);
+  MutexLock lock(mu_);
+  for (auto& [tag, state] : states_) {
+    if (state.tenant != tenant || keys_.Known(tenant) == state.key) continue;
+    state.key = nullptr;
+    state.known = false;
+  }
+}
+
+// Makes the keys that it takes to tell what was deleted here.
+void RemotePurge::MakeKeys() {
+  std::set<std::string> tenants;
   {
     MutexLock lock(mu_);
     for (const auto& [tag, state] : states_) {
-      if (!state.known && !state.dirty) continue;
-      tags.push_back(tag);
-      names.push_back(PurgeName(prefix_, tag));
+      if (state.dirty && !keys_.Known(state.tenant).has_value()) tenants.insert(state.tenant);
     }
   }
-  if (tags.empty()) return;
+  for (const std::string& tenant : tenants) {
+    KeyOf(keys_, tenant, RemoteKeys::Use::kWrite, Clock::Real().Now() + kWait).IgnoreError();
+  }
+}
+
+std::vector<RemotePurge::Asked> RemotePurge::ToAsk(const std::vector<std::string>& turning) {
+  std::vector<Asked> out;
+  MutexLock lock(mu_);
+  for (const auto& [tag, state] : states_) {
+    const std::optional<RemoteKeyPtr> key = keys_.Known(state.tenant);
+    if (!key.has_value()) continue;
+    const bool turns = std::ranges::find(turning, state.tenant) != turning.end();
+    // What is to be told is told under the next key.
+    if (turns && (state.drop || state.key != *key)) continue;
+    out.push_back({tag, PlaceAt(tag, *key), turns, state.ends});
+  }
+  return out;
+}
+
+// Reads the records of all spaces. Those of tenants whose key turns are read for the last time.
+void RemotePurge::Poll(const std::vector<std::string>& turning) {
+  const std::vector<Asked> asked = ToAsk(turning);
+  if (asked.empty()) return;
+  std::vector<std::string> names;
+  for (const Asked& one : asked) names.push_back(PurgeName(prefix_, one.place.tag));
   RemoteAnswers<absl::StatusOr<SharedBytes>> read;
   remote_.Get(std::move(names), Clock::Real().Now() + kWait, read.Take());
   const auto values = read.Wait();
-  std::vector<RemoteValue> out;
-  for (size_t i = 0; i < tags.size(); ++i) Merge(tags[i], values[i], out);
+  std::vector<RemoteValue> lacking, last;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const auto& [tag, place, turns, ends] = asked[i];
+    if (!turns) {
+      Merge(tag, place, values[i], ends ? last : lacking);
+      continue;
+    }
+    std::vector<RemoteValue> unwritten;
+    Merge(tag, place, values[i], unwritten);
+    if (values[i].ok()) last.push_back({PurgeName(prefix_, place.tag), {*values[i]}});
+    MutexLock lock(mu_);
+    const auto it = states_.find(tag);
+    if (!unwritten.empty() && it != states_.end()) it->second.dirty = true;
+  }
   {
     MutexLock lock(mu_);
     wake_ = false;  // it is done in this round
   }
-  if (out.empty()) return;
+  Write(std::move(lacking), Duration(0));
+  Write(std::move(last), kKept);
+}
+
+void RemotePurge::Write(std::vector<RemoteValue> values, Duration ttl) {
+  if (values.empty()) return;
   RemoteAnswers<absl::Status> written;
-  remote_.Put(std::move(out), Duration(0), Clock::Real().Now() + kWait, written.Take());
+  remote_.Put(std::move(values), ttl, Clock::Real().Now() + kWait, written.Take());
   for (const absl::Status& one : written.Wait()) {
     if (!one.ok()) ++counters_.unwritten_purges;
   }
 }
 
-std::optional<uint64_t> GenerationOf(RemotePurge& purge, const std::shared_ptr<const Space>& space,
-                                     Time deadline) {
-  RemoteAnswers<std::optional<uint64_t>> answer;
-  purge.Generation(space, deadline, [done = answer.Take()](std::optional<uint64_t> generation) {
-    done({generation});
-  });
-  return answer.Wait()[0];
+absl::StatusOr<RemoteEra> EraOf(RemotePurge& purge, const std::shared_ptr<const Space>& space,
+                                RemoteKeys::Use use, Time deadline) {
+  RemoteAnswers<absl::StatusOr<RemoteEra>> answer;
+  purge.Find(space, use, deadline,
+             [done = answer.Take()](absl::StatusOr<RemoteEra> era) { done({std::move(era)}); });
+  return std::move(answer.Wait()[0]);
 }
 
 }  // namespace kvstow

@@ -10,6 +10,12 @@
 //
 // A server uses no remote page of a space before it has read the space's record once. A server that
 // comes back drops what it has of a space that was ever dropped: it cannot tell old from new.
+//
+// The thread looks at the tenants' keys too (remote_keys.h). Under another key a space begins again
+// with generation 0. What was deleted lately is told again there. Before a key is forgotten, its
+// purge records are read once more: the drop of a tenant raises them and then erases the key. They
+// get a TTL then, since nobody finds them any more.
+//
 // Thread-safe.
 #ifndef KVSTOW_SERVICE_REMOTE_REMOTE_PURGE_H_
 #define KVSTOW_SERVICE_REMOTE_REMOTE_PURGE_H_
@@ -30,7 +36,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "service/remote/remote_counters.h"
-#include "service/remote/remote_page.h"
+#include "service/remote/remote_key.h"
+#include "service/remote/remote_keys.h"
 #include "service/remote/remote_store.h"
 #include "service/spaces/space.h"
 
@@ -42,8 +49,8 @@ struct PurgeRecord {
   std::map<uint64_t, std::string> deleted;  // keys, by the random ids of their deletions
   bool operator==(const PurgeRecord&) const = default;
 };
-std::vector<SharedBytes> PurgeValue(const RemoteTag& space, const PurgeRecord& record);
-absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemoteTag& space, const SharedBytes& value);
+std::vector<SharedBytes> PurgeValue(const RemotePlace& space, const PurgeRecord& record);
+absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemotePlace& space, const SharedBytes& value);
 
 class RemotePurge {
  public:
@@ -58,21 +65,26 @@ class RemotePurge {
     std::function<void(const SpacePtr&)> dropped;
     std::function<void(const SpacePtr&, const std::string& key)> deleted;
   };
+  using Found = std::function<void(absl::StatusOr<RemoteEra>)>;
   // All of them outlive this.
-  RemotePurge(std::string prefix, RemoteStore& remote, Listener listener, RemoteCounters& counters);
+  RemotePurge(std::string prefix, RemoteStore& remote, RemoteKeys& keys, Listener listener,
+              RemoteCounters& counters);
   ~RemotePurge();
 
-  // Returns the space's generation when it is known.
-  std::optional<uint64_t> Known(const Space& space);
-  // Calls `done` with the space's generation; with nothing when the remote store does not answer
-  // by `deadline`. Within the call when it is known.
-  void Generation(const SpacePtr& space, Time deadline,
-                  std::function<void(std::optional<uint64_t>)> done);
+  // Returns the space's era when it is known.
+  std::optional<RemoteEra> Known(const Space& space);
+  // Calls `done` with the space's era, within the call when it is known. Fails as RemoteKeys::Find
+  // does, and with UNAVAILABLE when the remote store does not answer by `deadline`.
+  void Find(const SpacePtr& space, RemoteKeys::Use use, Time deadline, Found done);
   // Returns how many of the leading keys were not deleted lately.
   size_t CountLive(const Space& space, std::span<const std::string> keys);
   // Notes what was done here. The thread tells the others.
   void Delete(const Space& space, const std::string& key);
-  void Drop(const Space& space);
+  void Drop(const Space& space, bool ends = false);  // `ends`: its tenant's key goes, too
+  // Forgets a key that is no more the tenant's (RemoteKeys::Turn).
+  void Turn(const std::string& tenant);
+  // Forgets what is to be told of a tenant whose key is gone.
+  void ForgetTenant(const std::string& tenant);
   // Erases values, and tries again until they are erased.
   void Erase(std::vector<std::string> names);
   // Waits until what was noted before is written, or could not be.
@@ -81,17 +93,32 @@ class RemotePurge {
  private:
   struct State {
     SpacePtr space;  // null: it is not open here now
+    std::string tenant;
+    RemoteKeyPtr key;  // under which `record` was read
     PurgeRecord record;
     absl::flat_hash_map<uint64_t, Time> seen;  // when this server met each deletion
     absl::flat_hash_set<std::string> deleted;  // the keys of record.deleted
     bool known = false;                        // the record was read
     bool dirty = false;                        // it has what the remote store may lack
     bool drop = false;                         // the generation is to rise
+    bool ends = false;                         // nobody reads the record for long
+  };
+  struct Asked {
+    RemoteTag tag;  // in states_
+    RemotePlace place;
+    bool turns = false;  // the key is about to be another
+    bool ends = false;
   };
   void Loop();
-  void Poll();
-  void Merge(const RemoteTag& tag, const absl::StatusOr<SharedBytes>& value,
-             std::vector<RemoteValue>& out);
+  void Poll(const std::vector<std::string>& turning);
+  std::vector<Asked> ToAsk(const std::vector<std::string>& turning);
+  void Write(std::vector<RemoteValue> values, Duration ttl);
+  void MakeKeys();
+  std::optional<RemoteEra> EraOf(const State& state) KVSTOW_REQUIRES(mu_);
+  void Ask(const RemoteTag& tag, RemoteKeyPtr key, Time deadline, Found done);
+  void EndAsking();
+  void Merge(const RemoteTag& tag, const RemotePlace& place,
+             const absl::StatusOr<SharedBytes>& value, std::vector<RemoteValue>& out);
   bool Adopt(const PurgeRecord& there, State& state, std::vector<std::string>& deleted)
       KVSTOW_REQUIRES(mu_);
   void RunActions();
@@ -99,6 +126,7 @@ class RemotePurge {
 
   const std::string prefix_;
   RemoteStore& remote_;
+  RemoteKeys& keys_;
   const Listener listener_;
   RemoteCounters& counters_;
   Mutex mu_;
@@ -107,15 +135,15 @@ class RemotePurge {
   std::vector<std::string> unerased_ KVSTOW_GUARDED_BY(mu_);
   std::vector<std::function<void()>> actions_ KVSTOW_GUARDED_BY(mu_);  // calls of the listener
   uint64_t rounds_ KVSTOW_GUARDED_BY(mu_) = 0;                         // that ended
-  size_t asking_ KVSTOW_GUARDED_BY(mu_) = 0;  // questions of Generation under way
+  size_t asking_ KVSTOW_GUARDED_BY(mu_) = 0;  // questions of Find under way
   bool wake_ KVSTOW_GUARDED_BY(mu_) = false;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 
-// Waits for the generation.
-std::optional<uint64_t> GenerationOf(RemotePurge& purge, const std::shared_ptr<const Space>& space,
-                                     Time deadline);
+// Waits for the era.
+absl::StatusOr<RemoteEra> EraOf(RemotePurge& purge, const std::shared_ptr<const Space>& space,
+                                RemoteKeys::Use use, Time deadline);
 
 }  // namespace kvstow
 

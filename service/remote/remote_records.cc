@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "service/remote/remote_page.h"
+
 namespace kvstow {
 
 std::optional<RemoteRecord> RemoteRecords::Known(const RemoteTag& tag) {
@@ -28,23 +30,23 @@ void RemoteRecords::Learn(const RemoteTag& tag, RemoteRecord record) {
 std::optional<RemoteRecord> RemoteRecords::Read(const Page& page,
                                                 absl::StatusOr<SharedBytes> value) {
   if (absl::IsNotFound(value.status())) {
-    Learn(page.tag, nullptr);
+    Learn(page.place.tag, nullptr);
     return RemoteRecord();
   }
   if (!value.ok()) return std::nullopt;
-  absl::StatusOr<PageRecord> record = ParseRecordValue(page.tag, page.key, *value);
+  absl::StatusOr<PageRecord> record = ParseRecordValue(page.place, page.key, *value);
   if (record.ok()) {
     auto shared = std::make_shared<const PageRecord>(*std::move(record));
-    Learn(page.tag, shared);
+    Learn(page.place.tag, shared);
     return shared;
   }
   // A record of a later version is somebody else's to read.
   if (absl::IsDataLoss(record.status())) {
     ++counters_.damaged_values;
-    remote_.Erase({RecordName(prefix_, page.tag)}, clock_.Now() + std::chrono::seconds(1),
+    remote_.Erase({RecordName(prefix_, page.place.tag)}, clock_.Now() + std::chrono::seconds(1),
                   [](const std::vector<absl::Status>&) {});
   }
-  Learn(page.tag, nullptr);
+  Learn(page.place.tag, nullptr);
   return RemoteRecord();
 }
 
@@ -55,11 +57,11 @@ void RemoteRecords::Find(std::vector<Page> pages, Time deadline,
   std::vector<size_t> places;  // of them in `records`
   std::vector<std::string> names;
   for (Page& page : pages) {
-    std::optional<RemoteRecord> known = Known(page.tag);
+    std::optional<RemoteRecord> known = Known(page.place.tag);
     if (known.has_value() && *known == nullptr) break;
     if (!known.has_value()) {
       places.push_back(records.size());
-      names.push_back(RecordName(prefix_, page.tag));
+      names.push_back(RecordName(prefix_, page.place.tag));
       unknown.push_back(std::move(page));
     }
     records.push_back(known.value_or(nullptr));

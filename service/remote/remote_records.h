@@ -18,8 +18,9 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "service/remote/remote_counters.h"
-#include "service/remote/remote_page.h"
+#include "service/remote/remote_key.h"
 #include "service/remote/remote_store.h"
+#include "storage/record.h"
 
 namespace kvstow {
 
@@ -38,7 +39,7 @@ class RemoteRecords {
 
   struct Page {
     std::string key;
-    RemoteTag tag;
+    RemotePlace place;
   };
   // Finds the records of the leading pages, up to the first that has none, in one round trip at
   // most. `done` may run within the call.

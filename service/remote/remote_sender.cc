@@ -10,7 +10,7 @@
 namespace kvstow {
 namespace {
 
-constexpr size_t kBatch = 32;  // pages of one question
+constexpr size_t kBatch = 8;  // pages of one question
 
 }  // namespace
 
@@ -23,8 +23,11 @@ RemoteSender::RemoteSender(Options options, RemoteStore& remote, RemotePurge& pu
       store_(store),
       spaces_(spaces),
       cold_(std::move(cold)),
-      counters_(counters) {
-  if (remote_.holds_values()) thread_ = std::thread([this] { Loop(); });
+      counters_(counters),
+      queue_(options_.most_queued),
+      budget_(options_.ttl > Duration(0) ? options_.ttl : std::chrono::hours(24)) {
+  if (!remote_.holds_values()) return;
+  for (size_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
 RemoteSender::~RemoteSender() {
@@ -33,30 +36,29 @@ RemoteSender::~RemoteSender() {
     stop_ = true;
     changed_.NotifyAll();
   }
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-void RemoteSender::Offer(PageName name) {
+void RemoteSender::Offer(const PageName& name, absl::string_view parent) {
   if (!remote_.holds_values()) return;
   const auto space = spaces_.Find(name.space);
   if (space == nullptr || space->promise.is_private) return;
   MutexLock lock(mu_);
-  if (queue_.size() >= options_.most_queued) {
-    ++counters_.unsent_pages;
-    return;
-  }
-  queue_.push_back(std::move(name));
+  const PageName before{.space = name.space, .key = std::string(parent)};
+  if (queue_.Add(name, before)) ++counters_.unsent_pages;
+  queued_ = queue_.size();
   changed_.NotifyAll();
+}
+
+void RemoteSender::Use(const PageName& name) {
+  if (queued() == 0) return;
+  MutexLock lock(mu_);
+  queue_.Use(name);
 }
 
 void RemoteSender::Flush() {
   MutexLock lock(mu_);
-  while (!stop_ && (!queue_.empty() || sending_)) changed_.Wait(mu_);
-}
-
-uint64_t RemoteSender::queued() const {
-  MutexLock lock(mu_);
-  return queue_.size();
+  while (!stop_ && (queue_.size() > 0 || sending_ > 0)) changed_.Wait(mu_);
 }
 
 void RemoteSender::Loop() {
@@ -65,22 +67,19 @@ void RemoteSender::Loop() {
     if (batch.empty()) return;
     Send(std::move(batch));
     MutexLock lock(mu_);
-    sending_ = false;
+    --sending_;
     changed_.NotifyAll();
   }
 }
 
 // Returns nothing at the end.
 std::vector<PageName> RemoteSender::NextBatch() {
-  std::vector<PageName> batch;
   MutexLock lock(mu_);
-  while (!stop_ && queue_.empty()) changed_.Wait(mu_);
-  if (stop_) return batch;
-  while (!queue_.empty() && batch.size() < kBatch) {
-    batch.push_back(std::move(queue_.front()));
-    queue_.pop_front();
-  }
-  sending_ = true;
+  while (!stop_ && queue_.size() == 0) changed_.Wait(mu_);
+  if (stop_) return {};
+  std::vector<PageName> batch = queue_.Take(kBatch);
+  queued_ = queue_.size();
+  ++sending_;
   return batch;
 }
 
@@ -92,14 +91,14 @@ std::vector<RemoteSender::Queued> RemoteSender::NotThereYet(std::vector<PageName
   for (PageName& name : batch) {
     const auto space = spaces_.Find(name.space);
     if (space == nullptr) continue;
-    const auto generation = GenerationOf(purge_, space, deadline);
-    if (!generation.has_value()) {
+    const auto era = EraOf(purge_, space, RemoteKeys::Use::kWrite, deadline);
+    if (!era.ok()) {
       ++counters_.unsent_pages;
       continue;
     }
-    const RemoteTag tag = TagOf(*space, *generation, name.key);
-    names.push_back(RecordName(options_.prefix, tag));
-    asked.push_back({std::move(name), tag});
+    RemotePlace place = PlaceOf(*space, *era, name.key);
+    names.push_back(RecordName(options_.prefix, place.tag));
+    asked.push_back({std::move(name), std::move(place)});
   }
   if (asked.empty()) return asked;
   RemoteAnswers<absl::Status> answers;
@@ -125,7 +124,7 @@ std::optional<RemoteSender::Outgoing> RemoteSender::Load(const Queued& page) {
   if (!facts.ok()) return std::nullopt;
   std::vector<uint16_t> indices(facts->segments.size());
   std::iota(indices.begin(), indices.end(), uint16_t{0});
-  Outgoing out{.tag = page.tag};
+  Outgoing out{.place = page.place};
   for (auto& body : store_.Read(name, facts->number, indices)) {
     if (!body.ok()) break;
     out.bodies.push_back(*std::move(body));
@@ -142,6 +141,7 @@ std::optional<RemoteSender::Outgoing> RemoteSender::Load(const Queued& page) {
                 .facts = facts->segments};
   out.record.facts.resize(out.bodies.size());
   if (!facts->hot) return out;
+  MutexLock one_codes(coding_);
   if (std::optional<ColdForm> cold = cold_(name, out.record.header, out.bodies)) {
     out.record.header = cold->header;
     out.record.whole = cold->whole;
@@ -162,34 +162,53 @@ absl::Status RemoteSender::Write(std::vector<RemoteValue> values) {
 // Waits until so many bytes may have gone.
 void RemoteSender::Pace(uint64_t bytes) {
   if (options_.bytes_per_second == 0) return;
-  const Time until =
-      Clock::Real().Now() +
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-          static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second)));
+  const auto takes = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+      static_cast<double>(bytes) / static_cast<double>(options_.bytes_per_second)));
   MutexLock lock(mu_);
-  for (Time now; !stop_ && (now = Clock::Real().Now()) < until;) changed_.WaitFor(mu_, until - now);
+  Time now = Clock::Real().Now();
+  next_send_ = std::max(next_send_, now) + takes;
+  for (const Time until = next_send_; !stop_ && now < until; now = Clock::Real().Now()) {
+    changed_.WaitFor(mu_, until - now);
+  }
 }
 
-// Sends a page whole. NOT_FOUND: it is not here any longer.
+// Returns whether the tenant of the space may send so many bytes, and counts them.
+bool RemoteSender::MaySend(SpaceId space, uint64_t bytes) {
+  const auto found = spaces_.Find(space);
+  if (found == nullptr || options_.limit_of == nullptr) return true;
+  const std::string& tenant = found->tenant;
+  if (budget_.Take(tenant, bytes, options_.limit_of(tenant), Clock::Real().Now())) return true;
+  ++counters_.over_budget;
+  return false;
+}
+
+// Sends a page whole. NOT_FOUND: it is not here any longer. OUT_OF_RANGE: its tenant sent all that
+// it may.
 absl::Status RemoteSender::SendPage(const Queued& queued, uint64_t& bytes) {
   const std::optional<Outgoing> page = Load(queued);
   if (!page.has_value()) return absl::NotFoundError("the page is gone");
+  for (const SharedBytes& body : page->bodies) bytes += body.size();
+  if (!MaySend(queued.name.space, bytes)) {
+    return absl::OutOfRangeError("the tenant sent all that it may");
+  }
   std::vector<RemoteValue> values;
-  std::vector<std::string> names = {RecordName(options_.prefix, page->tag)};
+  std::vector<std::string> names = {RecordName(options_.prefix, page->place.tag)};
   for (size_t i = 0; i < page->bodies.size(); ++i) {
-    bytes += page->bodies[i].size();
-    names.push_back(SegmentName(options_.prefix, page->tag, i));
+    names.push_back(SegmentName(options_.prefix, page->place.tag, i));
     values.push_back(
-        {names.back(), SegmentValue(page->tag, i, page->record.facts[i], page->bodies[i])});
+        {names.back(), SegmentValue(page->place, i, page->record.facts[i], page->bodies[i])});
   }
   KVSTOW_RETURN_IF_ERROR(Write(std::move(values)));
   std::vector<RemoteValue> record;
-  record.push_back({names[0], RecordValue(page->tag, page->record)});
+  record.push_back({names[0], RecordValue(page->place, page->record)});
   KVSTOW_RETURN_IF_ERROR(Write(std::move(record)));
-  // A page that was deleted meanwhile must not come back from there.
-  if (store_.residency().Find(queued.name).ok()) return absl::OkStatus();
+  // A page that was deleted meanwhile must not come back from there. One that was evicted may.
+  const auto space = spaces_.Find(queued.name.space);
+  if (space != nullptr && purge_.CountLive(*space, {&queued.name.key, 1}) == 1) {
+    return absl::OkStatus();
+  }
   purge_.Erase(std::move(names));
-  return absl::NotFoundError("the page went while it was sent");
+  return absl::NotFoundError("the page was deleted while it was sent");
 }
 
 void RemoteSender::Send(std::vector<PageName> batch) {
@@ -203,10 +222,10 @@ void RemoteSender::Send(std::vector<PageName> batch) {
     if (sent.ok()) {
       ++counters_.sent_pages;
       counters_.sent_bytes += bytes;
-    } else if (!absl::IsNotFound(sent)) {
+    } else if (!absl::IsNotFound(sent) && !absl::IsOutOfRange(sent)) {
       ++counters_.unsent_pages;
     }
-    Pace(bytes);
+    if (!absl::IsOutOfRange(sent)) Pace(bytes);
   }
 }
 

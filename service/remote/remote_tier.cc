@@ -4,19 +4,31 @@
 #include <utility>
 
 #include "service/remote/remote_answers.h"
+#include "service/remote/remote_frame.h"
 #include "service/spaces/space_record.h"
 
 namespace kvstow {
 
-RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, TieredStore& store,
-                       const Spaces& spaces, MakeColdForm cold)
+RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
+                       std::shared_ptr<MasterKeys> masters, TieredStore& store,
+                       const Spaces& spaces, Calibrations& calibrations, MakeColdForm cold)
     : options_(std::move(options)),
       owned_(std::move(remote)),
       remote_(owned_ == nullptr ? NoRemoteStore() : *owned_),
       store_(store),
       spaces_(spaces),
+      keys_(
+          options_.prefix, remote_, std::move(masters),
+          [this](const std::string& tenant) {
+            for (const SpacePtr& space : spaces_.All()) {
+              if (space->tenant == tenant) Publish(*space);
+            }
+          },
+          counters_),
+      calibrations_({.prefix = options_.prefix, .wait = options_.fetch_wait, .ttl = options_.ttl},
+                    remote_, keys_, spaces, calibrations, counters_),
       records_(options_.prefix, remote_, counters_, *options_.clock),
-      purge_(options_.prefix, remote_,
+      purge_(options_.prefix, remote_, keys_,
              {.dropped =
                   [this](const SpacePtr& space) {
                     for (const PageName& page : store_.residency().Pages(space->id)) {
@@ -29,17 +41,22 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, Tie
                     EraseThere(*space, key, 0);
                   }},
              counters_),
-      fetches_({options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_,
-               store, counters_, *options_.clock,
-               [this](const Space& space, const std::string& key, const RemoteTag& tag) {
-                 const auto generation = purge_.Known(space);
-                 return generation.has_value() && TagOf(space, *generation, key) == tag &&
-                        purge_.CountLive(space, {&key, 1}) == 1;
-               }),
+      fetches_(
+          {options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_, store,
+          counters_, *options_.clock,
+          [this](const Space& space, const std::string& key, const RemotePlace& place) {
+            const auto era = purge_.Known(space);
+            return era.has_value() && PlaceOf(space, *era, key).tag == place.tag &&
+                   purge_.CountLive(space, {&key, 1}) == 1;
+          },
+          [this](const Space& space, const CalibrationId& id) {
+            calibrations_.Want(space.tenant, id);
+          }),
       sender_({.prefix = options_.prefix,
                .wait = options_.fetch_wait,
                .ttl = options_.ttl,
-               .bytes_per_second = options_.bytes_per_second},
+               .bytes_per_second = options_.bytes_per_second,
+               .limit_of = options_.limit_of},
               remote_, purge_, store, spaces, std::move(cold), counters_) {}
 
 RemoteTier::~RemoteTier() {
@@ -71,6 +88,7 @@ void RemoteTier::End() {
 }
 
 void RemoteTier::Flush() {
+  calibrations_.Flush();
   sender_.Flush();
   purge_.Flush();
 }
@@ -81,26 +99,25 @@ void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
   counters_.asked_keys += keys.size();
   Begin();
   const Time deadline = options_.clock->Now() + options_.lookup_wait;
-  purge_.Generation(space, deadline,
-                    [this, space, keys = std::move(keys), deadline,
-                     done = std::move(done)](std::optional<uint64_t> generation) {
-                      if (generation.has_value()) {
-                        const auto live = std::span(keys).first(purge_.CountLive(*space, keys));
-                        Find(space, *generation, {live.begin(), live.end()}, deadline, done);
-                      } else {
-                        ++counters_.late_lookups;
-                        done({});
-                        End();
-                      }
-                    });
+  purge_.Find(space, RemoteKeys::Use::kRead, deadline,
+              [this, space, keys = std::move(keys), deadline,
+               done = std::move(done)](const absl::StatusOr<RemoteEra>& era) {
+                if (era.ok()) {
+                  const auto live = std::span(keys).first(purge_.CountLive(*space, keys));
+                  return Find(space, *era, live, deadline, done);
+                }
+                if (absl::IsUnavailable(era.status())) ++counters_.late_lookups;
+                done({});
+                End();
+              });
 }
 
-void RemoteTier::Find(const SpacePtr& space, uint64_t generation,
-                      const std::vector<std::string>& keys, Time deadline,
+void RemoteTier::Find(const SpacePtr& space, const RemoteEra& era,
+                      std::span<const std::string> keys, Time deadline,
                       std::function<void(std::vector<FoundPage>)> done) {
   std::vector<RemoteRecords::Page> pages;
   pages.reserve(keys.size());
-  for (const std::string& key : keys) pages.push_back({key, TagOf(*space, generation, key)});
+  for (const std::string& key : keys) pages.push_back({key, PlaceOf(*space, era, key)});
   records_.Find(pages, deadline,
                 [this, space, pages, done = std::move(done)](std::vector<RemoteRecord> found) {
                   counters_.found_keys += found.size();
@@ -109,7 +126,7 @@ void RemoteTier::Find(const SpacePtr& space, uint64_t generation,
                   for (const RemoteRecord& record : found) out.push_back(Describe(*record));
                   done(std::move(out));
                   for (size_t i = 0; i < found.size(); ++i) {
-                    fetches_.Ahead(space, pages[i].key, pages[i].tag, found[i]);
+                    fetches_.Ahead(space, pages[i], found[i]);
                   }
                   End();
                 });
@@ -119,12 +136,12 @@ absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
   const SpacePtr shared = Shares(space) ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return absl::NotFoundError("the page is not stored");
   const Time deadline = options_.clock->Now() + options_.lookup_wait;
-  const auto generation = GenerationOf(purge_, shared, deadline);
-  absl::Status status = absl::UnavailableError("the remote store does not answer");
+  const auto era = EraOf(purge_, shared, RemoteKeys::Use::kRead, deadline);
+  absl::Status status = era.status();
   if (purge_.CountLive(space, {&key, 1}) == 0) {
     status = absl::NotFoundError("the page was deleted");
-  } else if (generation.has_value()) {
-    status = fetches_.Fetch(shared, key, TagOf(space, *generation, key));
+  } else if (era.ok()) {
+    status = fetches_.Fetch(shared, {key, PlaceOf(space, *era, key)});
   }
   if (!status.ok()) ++counters_.missed_fetches;
   return status;
@@ -132,27 +149,39 @@ absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
 
 void RemoteTier::Publish(const Space& space) {
   if (!Shares(space)) return;
-  const RemoteTag tag = NameTagOf(space.tenant, space.name);
   Space nobodys = space;
   nobodys.id = 1;  // every server gives its own
-  std::vector<RemoteValue> values;
-  values.push_back(
-      {SpaceName(options_.prefix, tag),
-       FramedValue(tag, RemoteKind::kSpace, 0, SharedBytes::Take(SerializeSpace(nobodys)))});
-  remote_.Put(std::move(values), Duration(0), options_.clock->Now() + options_.fetch_wait,
-              [](const std::vector<absl::Status>&) {});
+  Begin();
+  const Time deadline = options_.clock->Now() + options_.fetch_wait;
+  keys_.Find(space.tenant, RemoteKeys::Use::kWrite, deadline,
+             [this, tag = NameTagOf(space.tenant, space.name),
+              record = SharedBytes::Take(SerializeSpace(nobodys)),
+              deadline](const absl::StatusOr<RemoteKeyPtr>& key) {
+               if (key.ok()) {
+                 const RemotePlace place = PlaceAt(tag, *key);
+                 std::vector<RemoteValue> values;
+                 values.push_back({SpaceName(options_.prefix, place.tag),
+                                   FramedValue(place, RemoteKind::kSpace, 0, Digested(record))});
+                 remote_.Put(std::move(values), Duration(0), deadline,
+                             [](const std::vector<absl::Status>&) {});
+               }
+               End();
+             });
+  calibrations_.Wake();
 }
 
 absl::StatusOr<SharedBytes> RemoteTier::FindSpace(const std::string& tenant,
                                                   const std::string& name) {
   if (!on()) return absl::NotFoundError("there is no remote tier");
-  const RemoteTag tag = NameTagOf(tenant, name);
+  const Time deadline = options_.clock->Now() + options_.fetch_wait;
+  const auto key = KeyOf(keys_, tenant, RemoteKeys::Use::kReadNow, deadline);
+  if (!key.ok()) return absl::NotFoundError(key.status().message());
+  const RemotePlace place = PlaceAt(NameTagOf(tenant, name), *key);
   RemoteAnswers<absl::StatusOr<SharedBytes>> answer;
-  remote_.Get({SpaceName(options_.prefix, tag)}, options_.clock->Now() + options_.fetch_wait,
-              answer.Take());
+  remote_.Get({SpaceName(options_.prefix, place.tag)}, deadline, answer.Take());
   const auto value = std::move(answer.Wait()[0]);
   if (!value.ok()) return absl::NotFoundError(value.status().message());
-  absl::StatusOr<FramedBody> framed = OpenFramed(tag, RemoteKind::kSpace, 0, *value);
+  absl::StatusOr<FramedBody> framed = OpenFramed(place, RemoteKind::kSpace, 0, *value);
   if (framed.ok()) return std::move(framed->body);
   ++counters_.damaged_values;
   return absl::NotFoundError(framed.status().message());
@@ -160,9 +189,9 @@ absl::StatusOr<SharedBytes> RemoteTier::FindSpace(const std::string& tenant,
 
 bool RemoteTier::MayFetch(const Space& space, const std::string& key) {
   if (!Shares(space)) return false;
-  const std::optional<uint64_t> generation = purge_.Known(space);
-  if (!generation.has_value()) return true;
-  const auto known = records_.Known(TagOf(space, *generation, key));
+  const std::optional<RemoteEra> era = purge_.Known(space);
+  if (!era.has_value()) return true;
+  const auto known = records_.Known(PlaceOf(space, *era, key).tag);
   return !known.has_value() || *known != nullptr;
 }
 
@@ -171,7 +200,8 @@ void RemoteTier::Forget(const Space& space, const std::string& key, size_t segme
   if (shared == nullptr) return;
   purge_.Delete(space, key);
   ForgetHere(shared, key);  // it may have come from there between its deletion and that word
-  static_cast<void>(GenerationOf(purge_, shared, options_.clock->Now() + options_.lookup_wait));
+  EraOf(purge_, shared, RemoteKeys::Use::kRead, options_.clock->Now() + options_.lookup_wait)
+      .IgnoreError();
   EraseThere(space, key, segments);
 }
 
@@ -179,9 +209,42 @@ void RemoteTier::Drop(const Space& space) {
   if (Shares(space)) purge_.Drop(space);
 }
 
+void RemoteTier::WatchTenants(std::span<const std::string> tenants) {
+  keys_.Watch(tenants);
+  if (on()) calibrations_.Wake();
+}
+
+absl::Status RemoteTier::RotateKey(const std::string& tenant) {
+  if (!seals()) return absl::OkStatus();
+  const absl::Status dropped = keys_.Drop(tenant);
+  purge_.Flush();  // it meets the missing record
+  purge_.Turn(tenant);
+  return dropped;
+}
+
+absl::Status RemoteTier::DropTenant(const std::string& tenant, std::span<const SpacePtr> spaces) {
+  if (!seals()) return absl::OkStatus();
+  const Time deadline = options_.clock->Now() + options_.fetch_wait;
+  const auto key = KeyOf(keys_, tenant, RemoteKeys::Use::kReadNow, deadline);
+  if (key.ok()) {
+    std::vector<std::string> names;
+    for (const SpacePtr& space : spaces) {
+      if (Shares(*space)) purge_.Drop(*space, /*ends=*/true);
+      const RemotePlace place = PlaceAt(NameTagOf(tenant, space->name), *key);
+      names.push_back(SpaceName(options_.prefix, place.tag));
+    }
+    purge_.Erase(std::move(names));
+    purge_.Flush();  // the others are told, while they have the key
+  }
+  const absl::Status dropped = RotateKey(tenant);
+  purge_.ForgetTenant(tenant);
+  return dropped;
+}
+
 std::vector<MetricRow> RemoteTier::Rows() const {
   if (!on()) return {};
   const RemoteCounters& c = counters_;
+  const RemoteKeys::Counts keys = keys_.counts();
   const RemoteStore::Counters s = remote_.counters();
   return {
       {"remote_asked_keys_total", "keys of look-ups that were not here", c.asked_keys},
@@ -197,9 +260,17 @@ std::vector<MetricRow> RemoteTier::Rows() const {
       {"remote_sent_bytes_total", "and their encoded bytes", c.sent_bytes},
       {"remote_already_there_total", "pages that another server had sent", c.already_there},
       {"remote_unsent_pages_total", "pages that could not be sent", c.unsent_pages},
+      {"remote_over_budget_pages_total", "pages of tenants that sent all that they may",
+       c.over_budget},
       {"remote_damaged_values_total", "values that failed a check", c.damaged_values},
       {"remote_unwritten_purges_total", "attempts to tell what was deleted here that failed",
        c.unwritten_purges},
+      {"remote_sent_calibrations_total", "calibrations that were sent to the remote tier",
+       c.sent_calibrations},
+      {"remote_fetched_calibrations_total", "calibrations that came from there",
+       c.fetched_calibrations},
+      {"remote_keys", "tenants whose key in the remote store is in use here", keys.keys},
+      {"remote_locked_keys", "tenants whose key there no master key here unwraps", keys.locked},
       {"remote_queued_pages", "pages that wait to be sent", sender_.queued()},
       {"remote_commands_total", "commands to the remote store", s.commands},
       {"remote_failed_commands_total", "commands that were not answered with a value", s.failed},
@@ -217,9 +288,9 @@ void RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key) {
 
 // Erases a page that has so many segments, or as many as are known of.
 void RemoteTier::EraseThere(const Space& space, const std::string& key, size_t segments) {
-  const std::optional<uint64_t> generation = purge_.Known(space);
-  if (!generation.has_value()) return;
-  const RemoteTag tag = TagOf(space, *generation, key);
+  const std::optional<RemoteEra> era = purge_.Known(space);
+  if (!era.has_value()) return;
+  const RemoteTag tag = PlaceOf(space, *era, key).tag;
   if (const auto known = records_.Known(tag); known.has_value() && *known != nullptr) {
     segments = std::max(segments, (*known)->facts.size());
   }

@@ -21,8 +21,10 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "service/ops/metric_row.h"
+#include "service/remote/remote_calibrations.h"
 #include "service/remote/remote_counters.h"
 #include "service/remote/remote_fetches.h"
+#include "service/remote/remote_keys.h"
 #include "service/remote/remote_purge.h"
 #include "service/remote/remote_records.h"
 #include "service/remote/remote_sender.h"
@@ -34,19 +36,23 @@ namespace kvstow {
 
 class RemoteTier {
  public:
+  using SpacePtr = std::shared_ptr<const Space>;
   struct Options {
     std::string prefix = "kvstow";  // of all names: servers with one prefix share pages
     Duration lookup_wait = std::chrono::milliseconds(20);
     Duration fetch_wait = std::chrono::seconds(2);
     Duration ttl = std::chrono::hours(24);
     uint64_t bytes_per_second = 0;               // out; 0 = as fast as it goes
+    TenantBytes limit_of = nullptr;              // out, of each tenant (remote_sender.h)
     uint64_t ahead_bytes = uint64_t{256} << 20;  // of pages fetched before anybody asks
     CountLevels count_levels = nullptr;
     const Clock* clock = &Clock::Real();
   };
-  // `store`, `spaces` and what `cold` calls outlive this.
-  RemoteTier(Options options, std::unique_ptr<RemoteStore> remote, TieredStore& store,
-             const Spaces& spaces, MakeColdForm cold);
+  // `masters` wrap the keys that seal values; null = values are in clear. `store`, `spaces` and
+  // what `cold` calls outlive this.
+  RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
+             std::shared_ptr<MasterKeys> masters, TieredStore& store, const Spaces& spaces,
+             Calibrations& calibrations, MakeColdForm cold);
   ~RemoteTier();  // waits for what it began
 
   bool on() const { return remote_.holds_values(); }
@@ -59,17 +65,38 @@ class RemoteTier {
   absl::Status Fetch(const Space& space, const std::string& key);
   // Returns whether Fetch would wait.
   bool MayFetch(const Space& space, const std::string& key);
-  // A space was made here: other servers may open it by its name.
+  // A space was made here: other servers may open it by its name, and get its calibrations.
   void Publish(const Space& space);
   // Returns the record of a space that another server published. NOT_FOUND: there is none, or
   // nobody answers in time. Blocks.
   absl::StatusOr<SharedBytes> FindSpace(const std::string& tenant, const std::string& name);
-  // A page was put here.
-  void Offer(PageName name) { sender_.Offer(std::move(name)); }
+  // Fetches the calibrations that a recipe of the tenant names in full and that are not here.
+  // Returns how many came. Blocks.
+  size_t FetchCalibrations(const std::string& tenant, absl::string_view recipe) {
+    return on() ? calibrations_.Fetch(tenant, recipe) : 0;
+  }
+  // A page was put here, behind the page `parent` of its prompt; "" = not known.
+  void Offer(const PageName& name, absl::string_view parent) { sender_.Offer(name, parent); }
+  // A page was served again.
+  void Use(const PageName& name) { sender_.Use(name); }
   // A page was deleted here, which had so many segments; a space was dropped here. All servers
   // forget it within a second.
   void Forget(const Space& space, const std::string& key, size_t segments);
   void Drop(const Space& space);
+
+  // Returns whether values are sealed. Without, RotateKey and DropTenant do nothing.
+  bool seals() const { return keys_.seals(); }
+  // Returns how many tenants have a key that no master key here unwraps.
+  uint64_t locked_keys() const { return keys_.counts().locked; }
+  // Looks after the keys of these tenants from now on, and after the calibrations of all spaces, as
+  // at the start and after new master keys.
+  void WatchTenants(std::span<const std::string> tenants);
+  // A tenant gets a new key when something of it is sent next: what the old one sealed is noise
+  // then. Fails as RemoteKeys::Drop does. Blocks.
+  absl::Status RotateKey(const std::string& tenant);
+  // The same, and the other servers forget the pages that they have of these spaces of the tenant.
+  absl::Status DropTenant(const std::string& tenant, std::span<const SpacePtr> spaces);
+
   // Waits until all that was offered is sent, or given up, and all that was deleted is told.
   void Flush();
 
@@ -79,10 +106,9 @@ class RemoteTier {
   std::string name() const { return remote_.name(); }
 
  private:
-  using SpacePtr = std::shared_ptr<const Space>;
   bool Shares(const Space& space) const;  // private spaces stay here
   FoundPage Describe(const PageRecord& record) const;
-  void Find(const SpacePtr& space, uint64_t generation, const std::vector<std::string>& keys,
+  void Find(const SpacePtr& space, const RemoteEra& era, std::span<const std::string> keys,
             Time deadline, std::function<void(std::vector<FoundPage>)> done);
   void Begin();
   void End();
@@ -95,8 +121,10 @@ class RemoteTier {
   TieredStore& store_;
   const Spaces& spaces_;
   RemoteCounters counters_;
+  RemoteKeys keys_;
+  RemoteCalibrations calibrations_;
   RemoteRecords records_;
-  RemotePurge purge_;
+  RemotePurge purge_;      // asks keys_
   RemoteFetches fetches_;  // asks purge_
   RemoteSender sender_;
   Mutex mu_;

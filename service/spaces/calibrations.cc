@@ -68,6 +68,10 @@ absl::StatusOr<std::string> ReadFile(const fs::path& path) {
   return bytes;
 }
 
+std::string PathIn(const std::string& folder, const CalibrationId& id) {
+  return (fs::path(folder) / absl::StrCat(HexOf(id), ".kvcal")).string();
+}
+
 }  // namespace
 
 absl::Status Calibrations::Load() {
@@ -79,7 +83,23 @@ absl::Status Calibrations::Load() {
     const std::error_code open = TightenFolder(folder_);
     if (open) Log().warn("others may read in {}: {}", folder_, open.message());
   }
-  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+  std::vector<File> found, fitted;
+  error = ReadFolder(folder_, found);
+  std::error_code ignored;
+  if (!error && fs::exists(FittedFolder(), ignored)) ReadFolder(FittedFolder(), fitted);
+  for (const File& file : found) {
+    Log().info("calibration {} from {}", HexOf(file.calibration->id()), file.path);
+  }
+  for (File& file : fitted) {
+    const CalibrationId id = file.calibration->id();
+    if (file.calibration->fit_note().has_value()) fitted_[id] = std::move(file);
+  }
+  return error ? FolderError(folder_, error) : absl::OkStatus();
+}
+
+std::error_code Calibrations::ReadFolder(const std::string& folder, std::vector<File>& found) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;  // a file that goes meanwhile is no error
     if (!it->is_regular_file(gone)) continue;
     const std::string path = it->path().string();
@@ -89,24 +109,45 @@ absl::Status Calibrations::Load() {
     const absl::StatusOr<std::string> bytes = ReadFile(it->path());
     const auto added = bytes.ok() ? store_.Add(AsBytes(*bytes)) : bytes.status();
     if (added.ok()) {
-      Log().info("calibration {} from {}", HexOf((*added)->id()), path);
+      paths_[(*added)->id()] = path;
+      found.push_back({*added, path, bytes->size()});
     } else {
       Log().warn("{} is left alone: {}", path, std::string(added.status().message()));
     }
   }
-  return error ? FolderError(folder_, error) : absl::OkStatus();
+  return error;
 }
 
-absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_t> blob) const {
-  if (folder_.empty()) return absl::OkStatus();
-  const fs::path unfinished = fs::path(folder_) / absl::StrCat(HexOf(id), kUnfinished);
+absl::StatusOr<SharedBytes> Calibrations::Blob(const CalibrationId& id) {
+  std::string path;
+  {
+    MutexLock lock(mu_);
+    if (const auto it = blobs_.find(id); it != blobs_.end()) return it->second;
+    if (const auto it = paths_.find(id); it != paths_.end()) path = it->second;
+  }
+  absl::StatusOr<std::string> bytes = absl::NotFoundError("");
+  if (!path.empty()) bytes = ReadFile(path);
+  if (bytes.ok()) {
+    const Sha256Digest digest = Sha256(AsBytes(*bytes));
+    if (std::equal(id.begin(), id.end(), digest.begin())) {
+      return SharedBytes::Take(*std::move(bytes));
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("calibration ", HexOf(id), " has no file here any more: ", path));
+}
+
+absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_t> blob,
+                                 const std::string& folder) const {
+  const fs::path unfinished = fs::path(folder) / absl::StrCat(HexOf(id), kUnfinished);
   std::error_code error;
   if (may_lack_) error = MakePrivateFolder(folder_);
+  if (!error && folder != folder_) error = MakePrivateFolder(folder);
   const auto failed = [&](absl::string_view what) {
     std::error_code ignored;
     fs::remove(unfinished, ignored);
     return absl::UnavailableError(
-        absl::StrCat("calibrations: ", folder_, " cannot be written: ", what,
+        absl::StrCat("calibrations: ", folder, " cannot be written: ", what,
                      ": make it writable for the server, or put the file there yourself"));
   };
   if (error) return failed(error.message());
@@ -117,11 +158,11 @@ absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_
   const int why = errno;
   if (file != nullptr) std::fclose(file);
   if (!written) return failed(std::strerror(why));
-  fs::rename(unfinished, fs::path(folder_) / absl::StrCat(HexOf(id), ".kvcal"), error);
+  fs::rename(unfinished, PathIn(folder, id), error);
   if (error) return failed(error.message());
-  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  written = folder >= 0 && fsync(folder) == 0;
-  if (folder >= 0) close(folder);
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  written = descriptor >= 0 && fsync(descriptor) == 0;
+  if (descriptor >= 0) close(descriptor);
   return written ? absl::OkStatus() : failed("it cannot be synced");
 }
 
@@ -156,11 +197,67 @@ absl::StatusOr<Calibrations::Added> Calibrations::Add(std::span<const uint8_t> b
         "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
         kMaxSentBytes, ": an operator may put the file into its folder of calibrations"));
   }
-  KVSTOW_RETURN_IF_ERROR(Write(out.id, blob));
-  KVSTOW_RETURN_IF_ERROR(store_.Add(blob).status());
+  KVSTOW_RETURN_IF_ERROR(Keep(out.id, blob, folder_));
   sent_bytes_ += blob.size();
   Log().info("calibration {} was sent, {} bytes", HexOf(out.id), blob.size());
   return out;
+}
+
+absl::Status Calibrations::Keep(const CalibrationId& id, std::span<const uint8_t> blob,
+                                const std::string& folder) {
+  if (!folder.empty()) KVSTOW_RETURN_IF_ERROR(Write(id, blob, folder));
+  KVSTOW_RETURN_IF_ERROR(store_.Add(blob).status());
+  if (folder.empty()) {
+    blobs_[id] = SharedBytes::CopyOf(blob);
+  } else {
+    paths_[id] = PathIn(folder, id);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CalibrationId> Calibrations::AddFitted(std::span<const uint8_t> blob) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
+  const CalibrationId id = made->id();
+  MutexLock lock(mu_);
+  uint64_t bytes = blob.size();
+  for (const auto& [other, file] : fitted_) bytes += file.bytes;
+  if (blob.size() > kMaxBlobBytes || bytes > kMaxFittedBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a fitted calibration of ", blob.size(), " bytes; one has at most ",
+                     kMaxBlobBytes, ", and all that the server fitted ", kMaxFittedBytes));
+  }
+  if (store_.Find(id) == nullptr) KVSTOW_RETURN_IF_ERROR(Keep(id, blob, FittedFolder()));
+  fitted_[id] = {store_.Find(id), FittedFolder().empty() ? "" : PathIn(FittedFolder(), id),
+                 blob.size()};
+  return id;
+}
+
+std::shared_ptr<const Calibration> Calibrations::LastFitted(const FitName& space) const {
+  MutexLock lock(mu_);
+  std::shared_ptr<const Calibration> last;
+  for (const auto& [id, file] : fitted_) {
+    const FitNote& note = *file.calibration->fit_note();
+    if (note.space != space) continue;
+    if (last == nullptr || last->fit_note()->number < note.number) last = file.calibration;
+  }
+  return last;
+}
+
+void Calibrations::KeepFitted(const std::set<FitName>& spaces) {
+  MutexLock lock(mu_);
+  for (auto it = fitted_.begin(); it != fitted_.end();) {
+    const auto& [id, file] = *it;
+    if (spaces.contains(file.calibration->fit_note()->space)) {
+      ++it;
+      continue;
+    }
+    std::error_code ignored;
+    if (!file.path.empty()) fs::remove(file.path, ignored);
+    paths_.erase(id);
+    blobs_.erase(id);
+    store_.Remove(id);
+    it = fitted_.erase(it);
+  }
 }
 
 // A recipe that does not name its calibration in full takes the one that fits.

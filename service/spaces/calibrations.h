@@ -9,6 +9,9 @@
 // files at start, and again when a recipe needs a calibration that is not here: a new file needs no
 // restart. Loaded calibrations stay in memory, also when their files go, since pages name them.
 //
+// What the server fitted by itself to a space (service/fitting) lies in the folder `fitted` below.
+// The server finds the last one of each space again after a restart.
+//
 // A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; Load
 // tightens looser modes. An operator's folder keeps its mode.
 //
@@ -16,13 +19,19 @@
 #ifndef KVSTOW_SERVICE_SPACES_CALIBRATIONS_H_
 #define KVSTOW_SERVICE_SPACES_CALIBRATIONS_H_
 
+#include <array>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/shared_bytes.h"
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
@@ -34,6 +43,7 @@ class Calibrations {
  public:
   static constexpr size_t kMaxBlobBytes = size_t{256} << 20;  // of one that is sent
   static constexpr size_t kMaxSentBytes = size_t{1} << 30;    // of all that were sent to a server
+  static constexpr size_t kMaxFittedBytes = size_t{2} << 30;  // of all that the server fitted
 
   static constexpr int kMaxSending = 2;  // at a time
 
@@ -61,6 +71,18 @@ class Calibrations {
   };
   absl::StatusOr<Added> Add(std::span<const uint8_t> blob);
 
+  // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond
+  // kMaxBlobBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for Add.
+  absl::StatusOr<CalibrationId> AddFitted(std::span<const uint8_t> blob);
+  // Returns the last one of a space (FitNote::space); null: there is none.
+  std::shared_ptr<const Calibration> LastFitted(const FitName& space) const;
+  // Forgets those of all other spaces, and erases their files.
+  void KeepFitted(const std::set<FitName>& spaces);
+
+  // Returns the bytes of a calibration that is here, as they came or as its file has them now.
+  // NOT_FOUND: it is not here, or its file went.
+  absl::StatusOr<SharedBytes> Blob(const CalibrationId& id);
+
   // The calibrations that decoding uses.
   const CalibrationStore& store() const { return store_; }
 
@@ -74,13 +96,30 @@ class Calibrations {
   absl::StatusOr<std::shared_ptr<const Codec>> CodecOfLoaded(const Recipe& recipe,
                                                              const KvSpec& spec) const;
 
-  absl::Status Write(const CalibrationId& id, std::span<const uint8_t> blob) const;
+  struct File {
+    std::shared_ptr<const Calibration> calibration;
+    std::string path;
+    uint64_t bytes = 0;
+  };
+  // Reads the files of a folder that were not read yet. Adds to `found` those that are
+  // calibrations.
+  std::error_code ReadFolder(const std::string& folder, std::vector<File>& found)
+      KVSTOW_REQUIRES(mu_);
+  // Adds a blob that is not here yet, with its file in `folder`.
+  absl::Status Keep(const CalibrationId& id, std::span<const uint8_t> blob,
+                    const std::string& folder) KVSTOW_REQUIRES(mu_);
+  absl::Status Write(const CalibrationId& id, std::span<const uint8_t> blob,
+                     const std::string& folder) const;
+  std::string FittedFolder() const { return folder_.empty() ? "" : folder_ + "/fitted"; }
 
   const std::string folder_;
   const bool may_lack_;
   CalibrationStore store_;
-  Mutex mu_;                                           // one reader of the folder at a time
+  mutable Mutex mu_;                                   // one reader of the folder at a time
   std::set<std::string> read_ KVSTOW_GUARDED_BY(mu_);  // name, size and time of each
+  std::map<CalibrationId, std::string> paths_ KVSTOW_GUARDED_BY(mu_);  // of files
+  std::map<CalibrationId, SharedBytes> blobs_ KVSTOW_GUARDED_BY(mu_);  // of those without a file
+  std::map<CalibrationId, File> fitted_ KVSTOW_GUARDED_BY(mu_);
   int sending_ KVSTOW_GUARDED_BY(mu_) = 0;
   size_t sent_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
 };

@@ -27,8 +27,11 @@ absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, S
   if (recipe.cold.has_value()) {
     KVSTOW_ASSIGN_OR_RETURN(space.cold, calibrations.CodecOf(*recipe.cold, space.spec));
   }
-  const Recipe* cold = space.cold == nullptr ? nullptr : &space.cold->recipe();
-  space.pipeline = PipelineOf(space.codec->recipe(), cold);
+  SpaceRecipe named{.hot = space.codec->recipe(), .cold = {}, .divergence = recipe.divergence};
+  if (space.cold != nullptr) named.cold = space.cold->recipe();
+  space.pipeline = PipelineOf(named);
+  if (recipe.divergence.has_value())
+    space.fitted = std::make_shared<FittedForm>(*recipe.divergence);
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/page/page.h"
 #include "service/spaces/calibrations.h"
+#include "service/spaces/fitted_form.h"
 #include "service/spaces/space_fidelity.h"
 #include "service/spaces/space_recipe.h"
 #include "storage/catalog.h"
@@ -37,6 +38,7 @@ struct Space {
   std::string pipeline;  // the recipe written out
   SpacePromise promise;
   std::shared_ptr<const Codec> cold;   // codes pages before they leave memory; null = pages stay
+  std::shared_ptr<FittedForm> fitted;  // replaces `cold`, as the server fits it; null: not `auto`
   std::shared_ptr<const Codec> codec;  // codes puts; refuses every page without its calibration
   bool calibration_missing = false;
   Fingerprint fingerprint{};

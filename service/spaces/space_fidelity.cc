@@ -39,8 +39,7 @@ absl::string_view SpaceFidelityName(SpaceFidelity fidelity) {
 
 absl::StatusOr<SpacePromise> PromiseOf(const SpaceRecipe& recipe, bool lossless,
                                        std::optional<SpaceFidelity> fidelity, bool is_private) {
-  const std::string text =
-      PipelineOf(recipe.hot, recipe.cold.has_value() ? &*recipe.cold : nullptr);
+  const std::string text = PipelineOf(recipe);
   SpacePromise out{
       .fidelity = fidelity.value_or(lossless ? SpaceFidelity::kExact : SpaceFidelity::kDense),
       .is_private = is_private};
@@ -48,6 +47,10 @@ absl::StatusOr<SpacePromise> PromiseOf(const SpaceRecipe& recipe, bool lossless,
     return absl::InvalidArgumentError(
         absl::StrCat("fidelity EXACT with recipe '", text,
                      "', which loses bits: use an exact recipe, as `raw`, or fidelity DENSE"));
+  }
+  if (recipe.divergence.has_value() && out.fidelity != SpaceFidelity::kDense) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "recipe '", text, "' keeps every token and loses bits: its fidelity is DENSE"));
   }
   const bool cold_drops = recipe.cold.has_value() && recipe.cold->drops_tokens();
   if (!recipe.hot.drops_tokens() && !cold_drops) return out;

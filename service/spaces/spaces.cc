@@ -80,6 +80,9 @@ absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, absl::string_view q
 }
 
 absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
+  const bool is_auto = space.fitted != nullptr;
+  if (recipe.divergence.has_value() != is_auto) return false;
+  if (is_auto && *recipe.divergence != space.fitted->target()) return false;
   if (recipe.cold.has_value() != (space.cold != nullptr)) return false;
   if (!recipe.cold.has_value()) return Means(recipe.hot, *space.codec);
   KVSTOW_ASSIGN_OR_RETURN(const bool cold, Means(*recipe.cold, *space.cold));

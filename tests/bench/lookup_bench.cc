@@ -4,6 +4,12 @@
 //                    echo, in turns. `of_echo` is the ratio of their medians; keys_per_second is of
 //                    Lookup alone. `client_of_echo` is the same for Client::Lookup, which goes over
 //                    a direct connection.
+//   BM_LookupBesideARemoteTier/KEYS
+//                    `local_of_plain`: Client::Lookup of pages that are all on a server with a
+//                    remote tier, over the same on a server without one, in turns; the bar is
+//                    1.05. `far_us` is of pages that only the remote tier has, a real cluster on
+//                    loopback; `ask_us` is of one command there; `late` counts look-ups that it
+//                    did not answer in time.
 #include <benchmark/benchmark.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -11,17 +17,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "base/digest.h"
 #include "client/client.h"
 #include "kvstow/v1/kv_cache.grpc.pb.h"
 #include "proto/wire/spec.h"
+#include "service/remote/redis_cluster.h"
+#include "service/remote/remote_tier.h"
 #include "service/server.h"
+#include "tests/service/remote/test_cluster.h"
 
 namespace kvstow {
 namespace {
@@ -81,9 +92,11 @@ class Echo final : public grpc::CallbackGenericService {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// A server that has `keys` pages in space "s".
-std::unique_ptr<Server> ServerWith(int64_t keys) {
+// A server that has `keys` pages in space "s", and shares them with those of the same `remote`.
+std::unique_ptr<Server> ServerWith(int64_t keys, const std::string& remote = "") {
   Config config;
+  config.remote = remote;
+  config.remote_wait = std::chrono::seconds(1);
   config.listen = "127.0.0.1:0";
   config.http_listen = "off";
   config.device = "cpu";
@@ -188,6 +201,59 @@ void BM_Lookup(benchmark::State& state) {
   state.counters["client_of_echo"] = client_p50 / bare_p50;
   state.counters["keys_per_second"] = static_cast<double>(keys) / p50;
 }
+void BM_LookupBesideARemoteTier(benchmark::State& state) {
+  if (TestRedis::Program().empty()) return state.SkipWithError("no redis-server here");
+  const int64_t keys = state.range(0), rounds = 20;
+  TestCluster cluster({}, 3, 0);
+  const std::string remote = absl::StrJoin(cluster.seeds(), ",");
+  const auto plain = ServerWith(keys), sender = ServerWith(keys * (rounds + 1), remote);
+  const auto far = ServerWith(0, remote);
+  if (plain == nullptr || sender == nullptr || far == nullptr) {
+    return state.SkipWithError("the pages could not be put");
+  }
+  sender->remote().Flush();
+  const auto to_plain = Client::Connect({.address = plain->address()});
+  const auto to_sender = Client::Connect({.address = sender->address()});
+  const auto to_far = Client::Connect({.address = far->address()});
+  for (const auto* client : {&to_plain, &to_sender, &to_far}) {
+    if (!(*client)->FindSpace("s").ok()) return state.SkipWithError("no space");
+  }
+  const auto redis = OpenRedis({.seeds = cluster.seeds()});
+  if (!redis.ok()) return state.SkipWithError("no cluster");
+  const auto ask_for_one = [&] {
+    std::promise<void> answered;
+    (*redis)->Exists({"nothing"}, Clock::Real().Now() + std::chrono::seconds(10),
+                     [&](const auto&) { answered.set_value(); });
+    answered.get_future().wait();
+  };
+  std::vector<double> plains, locals, fars, asks;
+  const auto look_up = [&](Client& client, int64_t first) {
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < keys; ++i) names.push_back(KeyOf(first + i));
+    return Time([&] {
+      const PrefixHit hit = client.Lookup("s", names);
+      if (hit.pages != keys) state.SkipWithError("a page was not found");
+      (void)client.Release(hit.lease);
+    });
+  };
+  look_up(*to_far, rounds * keys);  // it learns of the space's generation
+  for (auto _ : state) {
+    const auto round = static_cast<int64_t>(fars.size());
+    for (int i = 0; i < 50; ++i) {
+      plains.push_back(look_up(*to_plain, 0));
+      locals.push_back(look_up(*to_sender, 0));
+    }
+    fars.push_back(look_up(*to_far, round * keys));
+    asks.push_back(Time(ask_for_one));
+  }
+  state.counters["plain_us"] = Median(plains) * 1e6;
+  state.counters["local_of_plain"] = Median(locals) / Median(plains);
+  state.counters["far_us"] = Median(fars) * 1e6;
+  state.counters["ask_us"] = Median(asks) * 1e6;
+  state.counters["late"] = static_cast<double>(far->remote().counters().late_lookups.load());
+}
+BENCHMARK(BM_LookupBesideARemoteTier)->Arg(512)->Iterations(20)->Unit(benchmark::kMillisecond);
+
 BENCHMARK(BM_Lookup)->Arg(1)->Arg(64)->Arg(512)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace

@@ -40,7 +40,8 @@ class BareServer {
     reports_.emplace(*store_, attention_, metrics_);
     writer_.emplace(*store_, *reports_, metrics_, /*has_disk=*/false);
     puts_.emplace(PutParts{staging_, *writer_, admission_, metrics_});
-    remote_.emplace(RemoteTier::Options{}, nullptr, *store_, spaces_, nullptr);
+    remote_.emplace(RemoteTier::Options{}, nullptr, nullptr, *store_, spaces_, calibrations_,
+                    nullptr);
     op_.emplace(*store_, spaces_, *reports_, metrics_, *remote_);
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       const auto opened =

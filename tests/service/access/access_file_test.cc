@@ -18,7 +18,8 @@ TEST(AccessFile, SaysTenantsIdentitiesAndShares) {
     "tenants": {"team-a": {"weight": 2, "guarantee": {"host": "4GiB"},
                            "limit": {"host": "8GiB", "disk": 1000}, "pages": 7, "spaces": 16,
                            "streams": 32, "put_bytes_per_second": "200MiB",
-                           "get_bytes_per_second": "1GiB", "kv_events": true},
+                           "get_bytes_per_second": "1GiB", "remote_bytes": "2TiB",
+                           "kv_events": true},
                 "team-b": {}},
     "identities": [{"certificate": "spiffe://prod/team-a", "tenant": "team-a", "role": "worker"},
                    {"uid": 1001, "tenant": "team-b", "role": "reader"},
@@ -34,6 +35,7 @@ TEST(AccessFile, SaysTenantsIdentitiesAndShares) {
   EXPECT_EQ(a.streams, 32u);
   EXPECT_EQ(a.put_bytes_per_second, uint64_t{200} << 20);
   EXPECT_EQ(a.get_bytes_per_second, uint64_t{1} << 30);
+  EXPECT_EQ(a.remote_bytes, uint64_t{2} << 40);
   EXPECT_TRUE(file->tenants.at("team-a").kv_events);
   EXPECT_EQ(file->tenants.at("team-b").limits, TenantLimits{});
   ASSERT_EQ(file->identities.size(), 3u);

@@ -64,6 +64,10 @@ TEST_F(ConfigTest, WithNothingItServesOnLoopbackFromAQuarterOfTheMemory) {
   EXPECT_EQ(c.idle_timeout, std::chrono::minutes(5));
 }
 
+TEST_F(ConfigTest, AMasterKeyServesTheRemoteTierAlone) {
+  EXPECT_EQ(Good({"--remote", "a:1", "--master-key", "env:KEY"}).master_key, "env:KEY");
+}
+
 TEST_F(ConfigTest, EveryListenerThatOthersMayReachIsWarnedOf) {
   const auto warned = [&](std::vector<const char*> args) {
     std::vector<std::string> names;
@@ -174,7 +178,7 @@ TEST_F(ConfigTest, EverySettingIsFlagVariableKeyAndDescription) {
           "eviction-policy", "lease-ttl", "index-bytes", "max-leases", "max-leased-pages",
           "get-bytes", "put-bytes", "max-streams", "stream-idle", "idle-timeout", "max-spaces",
           "private-space-idle", "high-watermark", "low-watermark", "scrub-bytes-per-second",
-          "slow-call", "log-level", "log-format", "config", "device"));
+          "fit-bytes", "slow-call", "log-level", "log-format", "config", "device"));
   EXPECT_THAT(help->print, HasSubstr("Examples:"));
   EXPECT_THAT(help->print, HasSubstr("kvstow, lru, slru")) << "the policies of the table";
 }
@@ -220,14 +224,12 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--local-gpu-bytes", "1GB"}, "local-gpu-bytes needs local-socket"},
       {{"--host-bits", "-1"}, "bits of a value"},
       {{"--master-key", "/etc/key"}, "not a source of a key"},
-      {{"--master-key", "env:KEY"}, "master-key needs disk-path"},
+      {{"--master-key", "env:KEY"}, "master-key needs disk-path or remote"},
       {{"--remote", "unix:/tmp/redis"}, "remote: 'unix:/tmp/redis' is not HOST:PORT"},
       {{"--remote", "a:1,b"}, "remote: 'b' is not an address"},
       {{"--remote-prefix", "{x}"}, "remote-prefix: '{x}' is not a prefix"},
       {{"--remote-user", "me"}, "remote-user, remote-password-file and remote-tls-ca need remote"},
       {{"--remote", "a:1", "--remote-user", "me"}, "remote-user needs remote-password-file"},
-      {{"--remote", "a:1", "--disk-path", "/tmp/d", "--master-key", "env:KEY"},
-       "remote with master-key"},
       {{"--host-bits", "33"}, "bits of a value"},
       {{"--host-bits", "nan"}, "bits of a value"},
       {{"--host-bits", "2", "--disk-path", "/tmp/d", "--disk-bits", "4"},

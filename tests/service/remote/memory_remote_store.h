@@ -8,6 +8,7 @@
 #ifndef KVSTOW_TESTS_SERVICE_REMOTE_MEMORY_REMOTE_STORE_H_
 #define KVSTOW_TESTS_SERVICE_REMOTE_MEMORY_REMOTE_STORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/mutex.h"
 #include "service/remote/remote_store.h"
 
@@ -97,6 +99,34 @@ class MemoryRemoteStore final : public RemoteStore {
   bool holds_ KVSTOW_GUARDED_BY(mu_) = false;
   std::vector<Held> held_ KVSTOW_GUARDED_BY(mu_);
   Counters counters_ KVSTOW_GUARDED_BY(mu_);
+};
+
+// One server's end of a store that several share. Counts the round trips that read records of
+// pages, if it is asked to.
+class SharedRemote final : public RemoteStore {
+ public:
+  explicit SharedRemote(MemoryRemoteStore& store, std::atomic<int>* record_reads = nullptr)
+      : store_(store), record_reads_(record_reads) {}
+  std::string name() const override { return store_.name(); }
+  bool holds_values() const override { return true; }
+  void Get(std::vector<std::string> names, Time deadline, GetDone done) override {
+    if (record_reads_ != nullptr && absl::EndsWith(names[0], ":r")) ++*record_reads_;
+    store_.Get(std::move(names), deadline, std::move(done));
+  }
+  void Put(std::vector<RemoteValue> values, Duration ttl, Time deadline, Done done) override {
+    store_.Put(std::move(values), ttl, deadline, std::move(done));
+  }
+  void Exists(std::vector<std::string> names, Time deadline, Done done) override {
+    store_.Exists(std::move(names), deadline, std::move(done));
+  }
+  void Erase(std::vector<std::string> names, Time deadline, Done done) override {
+    store_.Erase(std::move(names), deadline, std::move(done));
+  }
+  Counters counters() const override { return store_.counters(); }
+
+ private:
+  MemoryRemoteStore& store_;
+  std::atomic<int>* const record_reads_;
 };
 
 }  // namespace kvstow

@@ -1,7 +1,4 @@
 // RedisCluster on real servers: failover, frozen nodes, slots that move, full memory, logins, TLS.
-//
-// All tests of the program share one cluster of six processes, because a new one takes two seconds
-// before it serves; each test heals it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,7 +11,7 @@
 #include "service/remote/redis_slots.h"
 #include "tests/conformance/remote_store_conformance.h"
 #include "tests/proto/certificates.h"
-#include "tests/service/remote/test_cluster.h"
+#include "tests/service/remote/shared_cluster.h"
 
 namespace kvstow {
 namespace {
@@ -22,26 +19,6 @@ namespace {
 using absl::StatusCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr char kNoRedis[] = "no redis-server and no redis-check-rdb here: apt install redis-tools";
-
-std::unique_ptr<TestCluster> shared_cluster;
-
-// Stops the cluster before main() returns.
-class StopCluster final : public ::testing::Environment {
- public:
-  void TearDown() override { shared_cluster = nullptr; }
-};
-::testing::Environment* const stop_cluster = ::testing::AddGlobalTestEnvironment(new StopCluster);
-
-TestCluster& SharedCluster() {
-  if (shared_cluster == nullptr) {
-    shared_cluster =
-        std::make_unique<TestCluster>(std::vector<std::string>{"--maxmemory", "100mb"});
-    EXPECT_TRUE(shared_cluster->ready());
-  }
-  return *shared_cluster;
-}
 
 std::unique_ptr<RemoteStore> Open(RedisOptions options) {
   auto store = OpenRedis(options);

@@ -39,6 +39,10 @@ PageRecord Record() {
   return record;
 }
 
+RemotePlace ClearPlace(const std::string& key) {
+  return PlaceOf(SpaceNamed("s"), {.generation = 0, .key = nullptr}, key);
+}
+
 TEST(RemotePage, NamesDependOnAllThatAPageIs) {
   const Space space = SpaceNamed("s");
   const RemoteTag tag = TagOf(space, 0, "key");
@@ -57,7 +61,7 @@ TEST(RemotePage, NamesDependOnAllThatAPageIs) {
 }
 
 TEST(RemotePage, ARecordComesBackAndASegmentTogetherWithIt) {
-  const RemoteTag tag = TagOf(SpaceNamed("s"), 0, "key");
+  const RemotePlace tag = ClearPlace("key");
   const auto record = ParseRecordValue(tag, "key", Joined(RecordValue(tag, Record())));
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_EQ(record->tokens, 16u);
@@ -71,7 +75,7 @@ TEST(RemotePage, ARecordComesBackAndASegmentTogetherWithIt) {
 }
 
 TEST(RemotePage, AValueThatIsElsewhereOrChangedIsRefused) {
-  const RemoteTag tag = TagOf(SpaceNamed("s"), 0, "key"), other = TagOf(SpaceNamed("s"), 0, "kez");
+  const RemotePlace tag = ClearPlace("key"), other = ClearPlace("kez");
   const SegmentFacts facts = Record().facts[0];
   const SharedBytes body = SharedBytes::Take(std::string("body"));
   const SharedBytes segment = Joined(SegmentValue(tag, 0, facts, body));
@@ -96,25 +100,25 @@ TEST(RemotePage, AValueThatIsElsewhereOrChangedIsRefused) {
 }
 
 TEST(RemotePage, BytesAreThoseOfTheFormat) {
-  const RemoteTag tag = TagOf(SpaceNamed("s"), 0, "key");
+  const RemotePlace tag = ClearPlace("key");
   const SegmentFacts facts = Record().facts[0];
   const SharedBytes body = SharedBytes::Take(std::string("body"));
   EXPECT_EQ(HexOf(Joined(SegmentValue(tag, 3, facts, body)).span()),
             "6b765256010002000400000000000000fae17f18eec8f284d4aa649e36986f7a626f6479");
   EXPECT_EQ(
-      HexOf(Joined(PurgeValue(SpaceTagOf(SpaceNamed("s")), {2, {{5, "key"}}})).span()),
+      HexOf(Joined(PurgeValue({SpaceTagOf(SpaceNamed("s")), nullptr}, {2, {{5, "key"}}})).span()),
       "6b7652560100030019000000000000002d7646ef62d22e1ab3e90b6934fabed402000000000000000100000005"
       "0000000000000003006b6579");
 }
 
 TEST(RemotePage, APurgeRecordComesBack) {
-  const RemoteTag space = SpaceTagOf(SpaceNamed("s"));
+  const RemotePlace space = {SpaceTagOf(SpaceNamed("s")), nullptr};
   const PurgeRecord record{.generation = 3, .deleted = {{1, "a"}, {2, "b"}}};
   const SharedBytes value = Joined(PurgeValue(space, record));
   const auto back = ParsePurgeValue(space, value);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(*back, record);
-  EXPECT_FALSE(ParsePurgeValue(SpaceTagOf(SpaceNamed("r")), value).ok());
+  EXPECT_FALSE(ParsePurgeValue({SpaceTagOf(SpaceNamed("r")), nullptr}, value).ok());
   for (size_t at = 0; at < value.size(); ++at) {
     EXPECT_FALSE(ParsePurgeValue(space, value.Slice(0, at)).ok()) << at;
   }

@@ -188,10 +188,10 @@ TEST(SpaceRecipe, IsOneRecipeOrTwo) {
   ASSERT_TRUE(two.ok()) << two.status();
   EXPECT_EQ(two->hot.pipeline(), "affine(bits=8,group=32)");
   EXPECT_THAT(two->cold->pipeline(), HasSubstr("joint(run=3,step=1"));
-  const std::string pipeline = PipelineOf(two->hot, &*two->cold);
+  const std::string pipeline = PipelineOf(*two);
   const auto again = SpaceRecipe::Parse(pipeline);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(PipelineOf(again->hot, &*again->cold), pipeline);
+  EXPECT_EQ(PipelineOf(*again), pipeline);
   for (const char* wrong : {"hot=int8", "cold=int8", "hot=,cold=int8",
                             "hot=int8,cold=", "hot=int8,cold=kvstow,cold=raw", ""}) {
     EXPECT_EQ(SpaceRecipe::Parse(wrong).status().code(), absl::StatusCode::kInvalidArgument)

@@ -1,0 +1,233 @@
+#include "service/fitting/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/codec/calibrate.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/ops.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/run_codecs.h"
+#include "kernels/methods/divergence_meter.h"
+#include "service/spaces/calibrations.h"
+#include "service/spaces/space.h"
+#include "service/spaces/space_record.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint64_t kTokensPerValue = 2;  // that a run needs: a longer one learns the noise
+constexpr int kMostTrials = 7;           // of a step
+constexpr double kTolerance = 0.03;      // of the divergence
+constexpr double kSteepness = 2;         // of the divergence by the step, in logarithms
+
+struct RawPage {
+  PageHeader header;  // of the hot form
+  ByteBlock raw;
+};
+
+// Reads pages one at a time: many decoded ones would not fit into memory.
+absl::StatusOr<RawPage> Decode(const FitPage& page) {
+  RawPage out;
+  KVSTOW_ASSIGN_OR_RETURN(out.header, ParsePageHeader(page.header.span()));
+  out.raw = ByteBlock(PageBytes(out.header.Geometry(), out.header.tokens));
+  KVSTOW_RETURN_IF_ERROR(DecodePage(out.header, page.bodies, out.raw.span()));
+  return out;
+}
+
+PageToEncode ToEncode(const RawPage& page) {
+  return {.raw = {page.raw.data(), page.raw.size()},
+          .tokens = page.header.tokens,
+          .first_position = page.header.first_position,
+          .key = page.header.key,
+          .raw_digest = page.header.raw_digest};
+}
+
+// The forms, and the pages on which they are tested.
+class Trials {
+ public:
+  static absl::StatusOr<Trials> Make(const FitJob& job) {
+    Trials out;
+    out.target_ = job.divergence;
+    for (const FitPage& page : job.held_out) {
+      KVSTOW_ASSIGN_OR_RETURN(RawPage raw, Decode(page));
+      out.pages_.push_back(std::move(raw));
+    }
+    return out;
+  }
+
+  absl::StatusOr<FormFigures> Try(const Codec& codec, const CalibrationStore& calibrations) const {
+    uint64_t raw_bytes = 0, stored = 0;
+    DivergenceMeter meter(codec.spec());
+    for (const RawPage& page : pages_) {
+      KVSTOW_ASSIGN_OR_RETURN(const EncodedPage encoded, codec.Encode(ToEncode(page)));
+      ByteBlock decoded(page.raw.size());
+      KVSTOW_RETURN_IF_ERROR(
+          DecodePage(encoded.header, encoded.segments, decoded.span(), calibrations));
+      raw_bytes += page.raw.size();
+      stored += encoded.StoredBytes();
+      KVSTOW_RETURN_IF_ERROR(meter.Add(ToEncode(page), {decoded.data(), decoded.size()}));
+    }
+    return FormFigures{.recipe = codec.recipe().pipeline(),
+                       .ratio = static_cast<double>(raw_bytes) / static_cast<double>(stored),
+                       .divergence = meter.Divergence()};
+  }
+
+  // Looks for the largest step whose form costs no more than the target. `op` is a recipe up to its
+  // step. Returns figures with recipe "" when no step does.
+  absl::StatusOr<FormFigures> Seek(absl::string_view op, const KvSpec& spec,
+                                   const CalibrationStore& calibrations, StepRange steps) const {
+    FormFigures best;
+    double least = 0, most = steps.most, step = steps.usual;
+    for (int i = 0; i < kMostTrials; ++i) {
+      const std::string text = absl::StrFormat("%s,step=%.3f)", op, step);
+      KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, ParseRecipe(text));
+      KVSTOW_ASSIGN_OR_RETURN(const auto codec, MakeCodec(parsed, spec, calibrations));
+      KVSTOW_ASSIGN_OR_RETURN(FormFigures figures, Try(*codec, calibrations));
+      const double over = figures.divergence / target_;
+      const bool good = over <= 1 + kTolerance;
+      (good ? least : most) = step;
+      if (good && figures.ratio > best.ratio) {
+        best = std::move(figures);
+        best.recipe = text;
+      }
+      if (good && over >= 1 - kTolerance) break;
+      // A page that costs nothing at all says nothing of the step.
+      const double next = over > 0 ? step * std::pow(over, -1 / kSteepness) : 4 * step;
+      step = next > least && next < most ? next : std::sqrt(std::max(least, step / 4) * most);
+    }
+    return best;
+  }
+
+ private:
+  std::vector<RawPage> pages_;
+  double target_ = 0;
+};
+
+absl::StatusOr<std::string> Fit(const FitJob& job, const Recipe& recipe, const KvSpec& spec) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, {}));
+  for (int pass = 0; pass < fit->passes(); ++pass) {
+    for (const FitPage& page : job.fitted_on) {
+      KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, Decode(page));
+      KVSTOW_RETURN_IF_ERROR(fit->Add(ToEncode(raw)));
+    }
+    KVSTOW_RETURN_IF_ERROR(fit->EndPass());
+  }
+  return fit->Finish();
+}
+
+absl::StatusOr<uint64_t> TokensOf(const std::vector<FitPage>& pages, const KvSpec& spec) {
+  uint64_t tokens = 0;
+  for (const FitPage& page : pages) {
+    KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(page.header.span()));
+    if (!SameGeometry(header, spec)) {
+      return absl::InvalidArgumentError("a page has another geometry than the space");
+    }
+    tokens += header.tokens;
+  }
+  return tokens;
+}
+
+// Returns lengths of runs that are worth a fit to so many tokens, the longest first.
+std::vector<uint32_t> RunLengths(const KvSpec& spec, uint64_t tokens) {
+  const size_t width = ShapeFor(spec, 1).WidthOfRun(0);
+  const size_t most = std::min<size_t>(kMostFitWidth, tokens / kTokensPerValue) / width;
+  std::set<uint32_t, std::greater<>> out;
+  if (most >= 1) {
+    // Runs of equal length: the last one would else be fitted apart, and short.
+    const auto longest = static_cast<uint32_t>(std::min<size_t>(most, spec.layers));
+    const uint32_t runs = (spec.layers + longest - 1) / longest;
+    out.insert((spec.layers + runs - 1) / runs);
+    out.insert(1);
+  }
+  return {out.begin(), out.end()};
+}
+
+// The form that was fitted before, as it does on pages of now.
+absl::StatusOr<FormFigures> TryBefore(const FitJob& job, const Trials& trials, const KvSpec& spec) {
+  CalibrationStore calibrations;
+  CalibrationId id{};
+  if (!job.blob.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto calibration, calibrations.Add(AsBytes(job.blob)));
+    id = calibration->id();
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto codec, CodecOfForm(job.recipe, id, spec, calibrations));
+  KVSTOW_ASSIGN_OR_RETURN(FormFigures figures, trials.Try(*codec, calibrations));
+  figures.recipe = job.recipe;
+  return figures;
+}
+
+// Fits each length of run, and keeps the best form in `outcome`.
+absl::Status TryFits(const FitJob& job, const Trials& trials, const Space& space,
+                     FitOutcome& outcome) {
+  for (const uint32_t run : RunLengths(space.spec, outcome.tokens)) {
+    const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
+    KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
+    auto blob = Fit(job, finest, space.spec);
+    if (!blob.ok() || blob->size() > Calibrations::kMaxBlobBytes) {
+      outcome.why = blob.ok() ? absl::StrCat("tables of runs of ", run, " layers are too large")
+                              : std::string(blob.status().message());
+      continue;
+    }
+    CalibrationStore calibrations;
+    KVSTOW_RETURN_IF_ERROR(calibrations.Add(AsBytes(*blob)).status());
+    KVSTOW_ASSIGN_OR_RETURN(FormFigures figures,
+                            trials.Seek(op, space.spec, calibrations, FindOp("joint")->steps));
+    if (figures.ratio <= outcome.best.ratio) continue;
+    outcome.best = std::move(figures);
+    outcome.blob = *std::move(blob);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Codec>> CodecOfForm(const std::string& recipe,
+                                                         const CalibrationId& calibration,
+                                                         const KvSpec& spec,
+                                                         const CalibrationStore& calibrations) {
+  KVSTOW_ASSIGN_OR_RETURN(Recipe named, ParseRecipe(recipe));
+  if (calibration != CalibrationId{}) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameCalibration(named, HexOf(calibration)));
+  }
+  return MakeCodec(named, spec, calibrations);
+}
+
+absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
+  Calibrations none("");
+  KVSTOW_ASSIGN_OR_RETURN(const auto space, ParseSpace(AsBytes(job.space), none));
+  const KvSpec& spec = space->spec;
+  FitOutcome out;
+  KVSTOW_ASSIGN_OR_RETURN(const uint64_t tokens, TokensOf(job.fitted_on, spec));
+  KVSTOW_ASSIGN_OR_RETURN(const uint64_t held_out, TokensOf(job.held_out, spec));
+  if (tokens < kLeastFitTokens || held_out < kLeastHeldOutTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokens, " and ", held_out, " tokens: too few for a fit and its test"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job));
+  KVSTOW_ASSIGN_OR_RETURN(out.own, trials.Try(*space->cold, none.store()));
+  if (!job.recipe.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(out.before, TryBefore(job, trials, spec));
+    if (!job.refit && out.before.divergence <= kHolds * job.divergence) {
+      out.why = "the form before holds";
+      return out;
+    }
+  }
+  out.tokens = tokens;
+  KVSTOW_ASSIGN_OR_RETURN(out.best,
+                          trials.Seek(absl::StrCat("kvstow(levels=", space->cold->levels()), spec,
+                                      none.store(), FindOp("planes")->steps));
+  KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, out));
+  if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
+  return out;
+}
+
+}  // namespace kvstow

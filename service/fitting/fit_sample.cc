@@ -1,0 +1,81 @@
+#include "service/fitting/fit_sample.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/digest.h"
+
+namespace kvstow {
+namespace {
+
+constexpr uint64_t kHeldOutShare = 5;  // one token in so many
+
+struct Candidate {
+  PageName name;
+  PageFacts facts;
+};
+
+// Returns pages in their hot form, by no order.
+std::vector<Candidate> HotPages(TieredStore& store, SpaceId space, size_t looks) {
+  std::vector<PageName> names = store.residency().Pages(space);
+  if (names.size() > looks) {
+    const auto by_digest = [](const PageName& name) { return Xxh3(AsBytes(name.key)); };
+    std::ranges::nth_element(names, names.begin() + static_cast<ptrdiff_t>(looks), {}, by_digest);
+    names.resize(looks);
+  }
+  std::vector<Candidate> out;
+  for (PageName& name : names) {
+    absl::StatusOr<PageFacts> facts = store.residency().Find(name);
+    if (facts.ok() && facts->hot) out.push_back({std::move(name), *std::move(facts)});
+  }
+  return out;
+}
+
+// Reads pages until a limit is reached. A page that is damaged or gone is left out.
+uint64_t Read(TieredStore& store, std::span<const Candidate> pages, uint64_t most_tokens,
+              uint64_t& bytes_left, std::vector<FitPage>& out) {
+  uint64_t tokens = 0;
+  for (const Candidate& page : pages) {
+    const uint64_t bytes = page.facts.stored_bytes();
+    if (tokens >= most_tokens || bytes > bytes_left) break;
+    std::vector<uint16_t> indices(page.facts.segments.size());
+    std::iota(indices.begin(), indices.end(), uint16_t{0});
+    FitPage read{.header = page.facts.header, .bodies = {}};
+    for (auto& body : store.Read(page.name, page.facts.number, indices)) {
+      if (body.ok()) read.bodies.push_back(*std::move(body));
+    }
+    if (read.bodies.size() != indices.size()) continue;
+    tokens += page.facts.tokens;
+    bytes_left -= bytes;
+    out.push_back(std::move(read));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits) {
+  std::vector<Candidate> pages = HotPages(store, space, limits.looks);
+  std::ranges::sort(pages, {}, [](const Candidate& page) { return page.facts.number; });
+  const auto tokens_of = [](uint64_t sum, const Candidate& page) {
+    return sum + page.facts.tokens;
+  };
+  const uint64_t all = std::accumulate(pages.begin(), pages.end(), uint64_t{0}, tokens_of);
+  const uint64_t apart = std::min(limits.held_out_tokens, all / kHeldOutShare);
+  size_t first = pages.size();
+  for (uint64_t tokens = 0; first > 0 && tokens < apart; --first) {
+    tokens += pages[first - 1].facts.tokens;
+  }
+  const std::span held_out = std::span<const Candidate>(pages).subspan(first);
+  const std::span older = std::span(pages).first(first);
+  // By the digests of their keys: a part of the old pages is spread over all of them.
+  std::ranges::sort(older, {}, [](const Candidate& page) { return Xxh3(AsBytes(page.name.key)); });
+  FitSample out;
+  uint64_t bytes_left = limits.bytes;
+  out.held_out_tokens = Read(store, held_out, limits.held_out_tokens, bytes_left, out.held_out);
+  out.tokens = Read(store, older, limits.tokens, bytes_left, out.fitted_on);
+  return out;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,33 @@
+// Takes pages of a space out of the store, for a fit and for its test.
+//
+// Only pages in their hot form count: they are close to what the worker sent. The newest are held
+// out, so that a form is tested on what came after the pages that it was fitted on. Reading pages
+// is no use of them. A free function; thread-safe.
+#ifndef KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
+#define KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "service/fitting/fit_job.h"
+#include "storage/segment.h"
+#include "storage/store/tiered_store.h"
+
+namespace kvstow {
+
+struct FitSampleLimits {
+  uint64_t tokens = 16'384, held_out_tokens = 2'048;
+  uint64_t bytes = uint64_t{192} << 20;  // stored, of both together
+  size_t looks = 4'096;                  // pages that it asks the store of
+};
+
+struct FitSample {
+  std::vector<FitPage> fitted_on, held_out;
+  uint64_t tokens = 0, held_out_tokens = 0;
+};
+
+FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_

@@ -1,0 +1,92 @@
+// Fitter: gives spaces of recipe `auto` their cold form (fitted_form.h), in the background.
+//
+// A thread looks at these spaces now and then. Where a space holds enough pages, it takes a sample
+// (fit_sample.h) and has a process fit forms to one part and test them on the other (fit.h,
+// fit_process.h). A form that stores the tested pages in clearly fewer bytes, at no more than the
+// space's divergence, codes the cold pages from then on. Pages that are cold already keep their
+// form: every page names its own.
+//
+// Later it looks whether the form still holds on new pages, and fits again when it does not, or
+// when there are twice as many pages as it was fitted on. A space rests after a fit for four times
+// as long as the fit took, and one fit runs at a time, at the lowest priority.
+//
+// A calibration tells of the pages that it was fitted on. It is for its space alone, which its note
+// names (FitNote), and no recipe finds it by chance. On a server that encrypts its disk nothing is
+// fitted: calibrations lie there in the clear.
+//
+// Whatever fails leaves a space with the form that it has, and with a note of why. Thread-safe. The
+// destructor ends a fit that runs.
+#ifndef KVSTOW_SERVICE_FITTING_FITTER_H_
+#define KVSTOW_SERVICE_FITTING_FITTER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "service/fitting/fit_job.h"
+#include "service/fitting/fit_sample.h"
+#include "service/ops/metrics.h"
+#include "service/spaces/spaces.h"
+#include "storage/store/tiered_store.h"
+
+namespace kvstow {
+
+class Fitter {
+ public:
+  struct Options {
+    std::string off;  // why nothing is fitted; "" = it is
+    Duration look_every = std::chrono::seconds(5);
+    Duration least_rest = std::chrono::minutes(1);  // of a space, after a fit
+    FitSampleLimits sample = {};
+    const Clock* clock = &Clock::Real();
+    // Does a job, and gives up when `stop` says true.
+    std::function<absl::StatusOr<FitOutcome>(const FitJob& job, const std::function<bool()>& stop)>
+        run;
+  };
+  // Gives the spaces the forms that they had when the server ended. All of them outlive this.
+  Fitter(Options options, TieredStore& store, const Spaces& spaces, Calibrations& calibrations);
+  ~Fitter();
+
+  std::vector<MetricRow> Rows() const;  // its counters
+
+ private:
+  struct State {
+    Time due{};  // of the next look
+    uint64_t fitted_tokens = 0, last_number = 0;
+    CalibrationId calibration{};  // of the form; zero = it needs none
+  };
+
+  void Loop();
+  bool stopping();
+  std::vector<std::shared_ptr<const Space>> AutoSpaces();
+  void LookAt(const Space& space);
+  void Restore(const Space& space, State& state);
+  // Returns whether the space has as many pages as it takes; leaves a note when it has not.
+  bool HasEnough(const Space& space);
+  absl::StatusOr<FitJob> JobOf(const Space& space, const State& state);
+  // Decides on a fit that ended.
+  absl::Status Take(const Space& space, FitOutcome outcome, State& state);
+
+  const Options options_;
+  TieredStore& store_;
+  const Spaces& spaces_;
+  Calibrations& calibrations_;
+  std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0;
+  std::map<SpaceId, State> states_;  // of the thread alone
+  Mutex mu_;
+  CondVar changed_;
+  bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_SERVICE_FITTING_FITTER_H_

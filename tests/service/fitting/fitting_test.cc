@@ -1,0 +1,321 @@
+// Spaces of recipe `auto`: the server fits their cold form to what it holds, and nobody else's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "client/client.h"
+#include "kernels/codec/codec.h"
+#include "proto/wire/spec.h"
+#include "service/fitting/fit.h"
+#include "service/fitting/fit_process.h"
+#include "service/spaces/space_record.h"
+#include "storage/store/tiered_store.h"
+#include "tests/kernels/correlated_pages.h"
+#include "tests/service/server_fixture.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr uint32_t kTokens = 128;
+constexpr double kTarget = 0.01;
+
+KvSpec Spec() {
+  KvSpec spec = CorrelatedSpec();
+  spec.revision = "1";
+  return spec;
+}
+
+FitPage HotPage(const Codec& hot, uint64_t seed) {
+  const std::vector<uint8_t> raw = CorrelatedPage(Spec(), kTokens, seed, seed % 2 * kTokens);
+  const EncodedPage page = *hot.Encode(
+      {.raw = raw, .tokens = kTokens, .first_position = seed % 2 * kTokens, .key = "k"});
+  return {page.header_bytes, page.segments};
+}
+
+// A job of this many pages to fit to, and of four to test on.
+class FitTest : public ::testing::Test {
+ protected:
+  FitJob Job(uint64_t pages, double divergence = kTarget) {
+    Space space;
+    space.id = 1;
+    space.name = "s";
+    space.spec = Spec();
+    space.recipe = absl::StrCat("auto(divergence=", divergence, ")");
+    EXPECT_TRUE(MakeCodecs(*SpaceRecipe::Parse(space.recipe), none_, space).ok());
+    space.promise = {};
+    space.fingerprint = FingerprintOf(space.spec, space.pipeline, space.promise);
+    FitJob job{.space = SerializeSpace(space), .divergence = divergence};
+    for (uint64_t i = 0; i < pages; ++i) job.fitted_on.push_back(HotPage(*space.codec, i));
+    for (uint64_t i = 0; i < 4; ++i) job.held_out.push_back(HotPage(*space.codec, 1000 + i));
+    return job;
+  }
+
+  Calibrations none_{""};
+};
+
+TEST_F(FitTest, TheBestFormIsSmallerAndCostsNoMore) {
+  const auto fit = RunFit(Job(24));
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_THAT(fit->best.recipe, StartsWith("kvstow-cal("));
+  EXPECT_LE(fit->best.divergence, 1.04 * kTarget);
+  EXPECT_GT(fit->best.divergence, 0.5 * kTarget) << "it takes what it may";
+  EXPECT_GT(fit->best.ratio, 1.5 * fit->own.ratio) << "six latent values drive all";
+  EXPECT_EQ(fit->tokens, 24u * kTokens);
+  EXPECT_FALSE(fit->blob.empty());
+  EXPECT_TRUE(fit->why.empty());
+}
+
+TEST_F(FitTest, AFormThatHoldsIsLeftAloneUntilThereIsMoreToFitTo) {
+  FitJob job = Job(24);
+  const FitOutcome first = *RunFit(job);
+  job.recipe = first.best.recipe;
+  job.blob = first.blob;
+  const FitOutcome holds = *RunFit(job);
+  EXPECT_EQ(holds.tokens, 0u) << "nothing was fitted";
+  EXPECT_EQ(holds.before.recipe, first.best.recipe);
+  EXPECT_DOUBLE_EQ(holds.before.divergence, first.best.divergence);
+  EXPECT_TRUE(holds.best.recipe.empty());
+  job.refit = true;
+  EXPECT_EQ(RunFit(job)->best.recipe, first.best.recipe);
+}
+
+// Noise of full rank shows no directions: a calibrated code has nothing to gain.
+TEST_F(FitTest, NoiseGetsNoCalibration) {
+  FitJob job = Job(0);
+  Calibrations none("");
+  const auto space = *ParseSpace(AsBytes(job.space), none);
+  const auto noise = [&](uint64_t seed) {
+    const std::string raw = RandomPage(Spec(), kTokens, seed);
+    const EncodedPage page =
+        *space->codec->Encode({.raw = AsBytes(raw), .tokens = kTokens, .key = "k"});
+    return FitPage{page.header_bytes, page.segments};
+  };
+  for (uint64_t i = 0; i < 20; ++i) job.fitted_on.push_back(noise(i));
+  for (FitPage& page : job.held_out) page = noise(99 + page.bodies.size());
+  const auto fit = RunFit(job);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_LT(fit->best.ratio, 1.3 * fit->own.ratio) << fit->best.recipe;
+}
+
+TEST_F(FitTest, BadJobsAreRefused) {
+  EXPECT_THAT(std::string(RunFit(Job(3)).status().message()), HasSubstr("too few"));
+  FitJob other = Job(24);
+  PageHeader header = *ParsePageHeader(other.fitted_on[5].header.span());
+  header.kv_heads = 1;  // another model's
+  other.fitted_on[5].header = SharedBytes::Take(SerializePageHeader(header));
+  EXPECT_EQ(RunFit(other).status().code(), absl::StatusCode::kInvalidArgument);
+  FitJob damaged = Job(24);
+  damaged.fitted_on[3].bodies[0] = SharedBytes::Take(std::string("short"));
+  const auto without = RunFit(damaged);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_THAT(without->best.recipe, StartsWith("kvstow(")) << "nothing is fitted to damage";
+  EXPECT_FALSE(without->why.empty());
+  damaged.held_out[0] = damaged.fitted_on[3];
+  EXPECT_FALSE(RunFit(damaged).ok());
+  damaged.space = "nonsense";
+  EXPECT_FALSE(RunFit(damaged).ok());
+}
+
+TEST_F(FitTest, MessagesComeBackAsTheyWent) {
+  FitJob job = Job(2);
+  job.recipe = "kvstow(step=0.7)";
+  job.blob = std::string(100'000, 'b');
+  job.refit = true;
+  const std::string bytes = SerializeFitJob(job);
+  const FitJob back = *ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes)));
+  EXPECT_EQ(SerializeFitJob(back), bytes);
+  EXPECT_EQ(back.blob, job.blob);
+  EXPECT_EQ(back.held_out.size(), 4u);
+  for (const size_t cut : {size_t{0}, size_t{5}, bytes.size() / 2, bytes.size() - 1}) {
+    EXPECT_FALSE(ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes).first(cut))).ok()) << cut;
+  }
+  const FitOutcome outcome{.own = {"a", 1, 2},
+                           .before = {},
+                           .best = {"b", 3, 4},
+                           .blob = "blob",
+                           .tokens = 7,
+                           .why = "why"};
+  const std::string said = SerializeFitOutcome(outcome);
+  EXPECT_EQ(SerializeFitOutcome(*ParseFitOutcome(SharedBytes::CopyOf(AsBytes(said)))), said);
+}
+
+TEST_F(FitTest, AProcessSaysTheSameAndIsKilledOnDemand) {
+  const std::string program = KVSTOW_BIN_DIR "/kvstowd";
+  const FitJob job = Job(24);
+  const auto never = [] { return false; };
+  const auto there = RunFitProcess(job, program, 0, never);
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ(SerializeFitOutcome(*there), SerializeFitOutcome(*RunFit(job)));
+  EXPECT_THAT(std::string(RunFitProcess(Job(1), program, 0, never).status().message()),
+              HasSubstr("too few"));
+  EXPECT_TRUE(absl::IsCancelled(RunFitProcess(job, program, 0, [] { return true; }).status()));
+  EXPECT_TRUE(absl::IsUnavailable(RunFitProcess(job, "/nowhere", 0, never).status()));
+  EXPECT_TRUE(absl::IsUnavailable(RunFitProcess(job, "/bin/false", 0, never).status()));
+}
+
+// A server with an `auto` space that looks for pages all the time.
+class AutoSpaceTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    config_.disk_path = DiskPath();
+    config_.disk_bytes = 256 << 20;
+    config_.host_bytes = 64 << 20;
+    config_.recipe = "auto";
+    options_.fit_look_every = std::chrono::milliseconds(1);
+    options_.fit_least_rest = Duration(0);
+    StartServer();
+  }
+  grpc::Status TryOpen(const std::string& name, const std::string& recipe,
+                       v1::OpenSpaceResponse& out) {
+    v1::OpenSpaceRequest request;
+    request.set_space(name);
+    request.set_recipe(recipe);
+    ToProto(Spec(), *request.mutable_spec());
+    return client_->kv().OpenSpace(client_->Context().get(), request, &out);
+  }
+  v1::OpenSpaceResponse Open(const std::string& name, const std::string& recipe = "") {
+    v1::OpenSpaceResponse out;
+    const grpc::Status status = TryOpen(name, recipe, out);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return out;
+  }
+  static PageIn Page(uint64_t i) {
+    const auto raw = CorrelatedPage(Spec(), kTokens, i, i % 2 * kTokens);
+    PageIn page{.key = absl::StrCat("p", i), .raw = std::string(AsString(raw)), .tokens = kTokens};
+    page.first_position = i % 2 * kTokens;
+    return page;
+  }
+  void Put(const std::string& space, uint64_t from, uint64_t to) {
+    std::vector<PageIn> pages;
+    for (uint64_t i = from; i < to; ++i) pages.push_back(Page(i));
+    const auto put = client_->Put(space, pages);
+    ASSERT_TRUE(put.status.ok()) << put.status.error_message();
+    for (const auto& page : put.pages) EXPECT_EQ(page.status(), v1::STORED) << page.message();
+  }
+  v1::FittedForm Fitted(const std::string& space) {
+    v1::UsageRequest request;
+    request.set_space(space);
+    v1::UsageResponse out;
+    EXPECT_TRUE(client_->kv().Usage(client_->Context().get(), request, &out).ok());
+    return out.fitted();
+  }
+  void MakeCold() {
+    const absl::Status s = server_->store().cooling().Shrink(TierId::kHost, 1 << 10);
+    (void)s;  // leased pages may stay
+  }
+  std::string RecipeOf(const std::string& space, const std::string& key) {
+    const auto got = client_->Get(space, {Ask(key)});
+    if (got.pages.size() != 1 || got.pages[0].reply.status() != v1::HIT) return "a miss";
+    return got.pages[0].reply.recipe();
+  }
+  std::filesystem::path FittedFolder() const { return DiskPath() + "/calibrations/fitted"; }
+};
+
+TEST_F(AutoSpaceTest, ColdPagesBecomeTheFittedFormAlsoAfterARestart) {
+  EXPECT_THAT(Open("s").pipeline(), StartsWith("auto(divergence=0.01),hot=affine("));
+  Put("s", 0, 4);
+  EXPECT_TRUE(Eventually([&] {
+    return Fitted("s").note() == "waits for pages: 512 tokens of 2304";
+  })) << Fitted("s").note();
+  Put("s", 4, 40);
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  const v1::FittedForm form = Fitted("s");
+  EXPECT_THAT(form.recipe(), StartsWith("kvstow-cal("));
+  EXPECT_GT(form.ratio(), 8);
+  EXPECT_LE(form.divergence(), 1.04 * form.target());
+  EXPECT_GE(Metric("kvstow_fit_switches_total"), 1);
+
+  MakeCold();
+  const std::string cold = RecipeOf("s", "p7");
+  EXPECT_THAT(cold, AllOf(StartsWith("joint("), HasSubstr("blob=")));
+  StopServer();
+  StartServer();
+  Open("s");
+  EXPECT_EQ(Fitted("s").recipe(), form.recipe());
+  EXPECT_EQ(RecipeOf("s", "p7"), cold) << "its tables came back";
+}
+
+// A client that asks for encoded pages cannot have tables that the server made a moment ago. The
+// pages come raw then.
+TEST_F(AutoSpaceTest, ClientsThatLackTheTablesGetRawPages) {
+  Open("s");
+  Put("s", 0, 40);
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  MakeCold();
+  const std::string raw = client_->Get("s", {Ask("p7")}).pages[0].data;
+  for (const size_t connections : {0, 2}) {
+    const auto client = Client::Connect({.address = server_->address(),
+                                         .payload = Payload::kEncoded,
+                                         .direct_connections = connections});
+    ASSERT_TRUE(client->OpenSpace({.name = "s", .spec = Spec(), .recipe = ""}).ok());
+    std::vector<std::vector<uint8_t>> out(2, std::vector<uint8_t>(raw.size()));
+    std::vector<PageGet> pages;
+    for (auto& bytes : out) pages.push_back({.key = "p7", .out = bytes});
+    const std::vector<GetResult> got = client->Get("s", 0, pages).get();
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].outcome, PageOutcome::kHit) << got[i].message;
+      EXPECT_EQ(AsString(out[i]), raw);
+    }
+  }
+}
+
+TEST_F(AutoSpaceTest, WhatWasFittedToASpaceServesNoOther) {
+  Open("s");
+  Put("s", 0, 40);
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  EXPECT_FALSE(std::filesystem::is_empty(FittedFolder()));
+  // The same model, and a recipe that takes any calibration that fits.
+  v1::OpenSpaceResponse out;
+  for (const char* run : {"1", "2", "3"}) {
+    EXPECT_EQ(TryOpen("t", absl::StrCat("kvstow-cal(run=", run, ")"), out).error_code(),
+              grpc::StatusCode::FAILED_PRECONDITION);
+  }
+
+  Open("u");
+  EXPECT_TRUE(Fitted("u").recipe().empty());
+  v1::DropSpaceRequest drop;
+  drop.set_space("s");
+  drop.set_fingerprint(Open("s").fingerprint());
+  v1::DropSpaceResponse dropped;
+  EXPECT_TRUE(client_->kv().DropSpace(client_->Context().get(), drop, &dropped).ok());
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::is_empty(FittedFolder()); }))
+      << "the tables go with the space";
+}
+
+TEST_F(AutoSpaceTest, ThePromiseIsPartOfTheSpace) {
+  const v1::OpenSpaceResponse space = Open("s", "auto(divergence=0.02)");
+  EXPECT_EQ(space.fidelity(), v1::DENSE);
+  EXPECT_EQ(Open("s", "auto(divergence=0.02)").fingerprint(), space.fingerprint());
+  v1::OpenSpaceResponse out;
+  for (const char* other : {"auto", "int8", "hot=int8,cold=kvstow", "auto(divergence=0.021)"}) {
+    const grpc::Status status = TryOpen("s", other, out);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << other;
+    EXPECT_THAT(status.error_message(), HasSubstr("recipe: auto(divergence=0.02) here"));
+  }
+  for (const char* wrong : {"auto()", "auto(divergence=2)", "auto(divergence=x)", "auto(step=1)",
+                            "auto,int8", "auto,hot=int8", "automatic", "auto(divergence=0.01"}) {
+    EXPECT_EQ(TryOpen("w", wrong, out).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << wrong;
+  }
+}
+
+TEST_F(AutoSpaceTest, AServerWithoutFitsSaysSo) {
+  StopServer();
+  config_.fit_bytes = 0;
+  StartServer();
+  Open("s");
+  Put("s", 0, 40);
+  EXPECT_TRUE(Eventually([&] { return !Fitted("s").note().empty(); }));
+  EXPECT_THAT(Fitted("s").note(), HasSubstr("fit-bytes is 0"));
+  MakeCold();
+  EXPECT_THAT(RecipeOf("s", "p7"), StartsWith("planes(")) << "cold pages have the usual form";
+}
+
+}  // namespace
+}  // namespace kvstow::testing
