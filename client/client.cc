@@ -18,15 +18,23 @@
 namespace kvstow {
 namespace {
 
+// Notes what the node that answered alone knows.
+template <typename Response>
+void NoteAnswer(ClientCore&, const Node&, const Response&) {}
+void NoteAnswer(ClientCore& core, const Node& node, const v1::LookupResponse& response) {
+  core.nodes.NoteLease(node, response.lease());
+}
+
 // A typed unary call of kvstow.v1.KvCache.
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallCache(ClientCore& core, absl::string_view method,
                                    const Request& request) {
   KVSTOW_ASSIGN_OR_RETURN(
-      const grpc::ByteBuffer answer,
+      const Answer answer,
       CallUnary(core, absl::StrCat("/kvstow.v1.KvCache/", method), WriteMessage(request)));
   Response response;
-  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
+  NoteAnswer(core, *answer.node, response);
   return response;
 }
 
@@ -174,8 +182,12 @@ PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> k
   request.set_lease(lease);
   const absl::StatusOr<v1::LookupResponse> response = [&]() -> absl::StatusOr<v1::LookupResponse> {
     request.set_fingerprint(impl_->core.payloads.Find(request.space())->fingerprint);
-    KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, request));
-    if (direct.has_value()) return *std::move(direct);
+    Node& node = impl_->core.nodes.current();
+    KVSTOW_ASSIGN_OR_RETURN(auto direct, LookupDirect(impl_->core, node, request));
+    if (direct.has_value()) {
+      NoteAnswer(impl_->core, node, *direct);
+      return *std::move(direct);
+    }
     return CallInSpace<v1::LookupResponse>(impl_->core, "Lookup", request);
   }();
   PrefixHit hit;
@@ -193,6 +205,9 @@ PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> k
 
 absl::Status Client::Release(uint64_t lease) {
   if (Forked()) return ForkedStatus();
+  Nodes& nodes = impl_->core.nodes;
+  // Another node's lease runs out by itself.
+  if (lease != 0 && nodes.LeaseAt(nodes.current(), lease) == 0) return absl::OkStatus();
   v1::ReleaseRequest request;
   request.set_lease(lease);
   return CallCache<v1::ReleaseResponse>(impl_->core, "Release", request).status();
@@ -200,7 +215,13 @@ absl::Status Client::Release(uint64_t lease) {
 
 std::unique_ptr<PageBuffer> Client::NewBuffer(size_t bytes) {
   if (Forked()) return std::make_unique<PageBuffer>(bytes);
-  return impl_->core.local.NewBuffer(bytes);
+  Nodes& nodes = impl_->core.nodes;
+  for (;;) {
+    Node& node = nodes.current();
+    auto buffer = node.local.NewBuffer(bytes);
+    // A node that fails meanwhile shares nothing, and another may.
+    if (buffer->shared() || &node == &nodes.current()) return buffer;
+  }
 }
 
 void Client::PutAsync(absl::string_view space, std::vector<PagePut> pages, PutDone done) {
@@ -340,11 +361,15 @@ absl::StatusOr<std::vector<PageOutcome>> Client::Pin(absl::string_view space,
   return OutcomesOf(response.status(), keys.size());
 }
 
+ServingNode Client::serving() const {
+  return Forked() ? ServingNode() : impl_->core.nodes.serving();
+}
+
 absl::StatusOr<std::string> Client::Call(absl::string_view method, absl::string_view request) {
   if (Forked()) return ForkedStatus();
-  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
+  KVSTOW_ASSIGN_OR_RETURN(const Answer answer,
                           CallUnary(impl_->core, std::string(method), BufferOf(request)));
-  return BytesOf(answer);
+  return BytesOf(answer.message);
 }
 
 absl::Status Client::CallStreaming(absl::string_view method, absl::string_view request,

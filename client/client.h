@@ -13,6 +13,12 @@
 // retries nothing else. The connection comes back by itself. Connect() does not wait for the
 // server.
 //
+// Where the address names several servers, one of them serves at a time. A call that finds it dead
+// or draining goes on at the next one, within its deadline, and so do later calls. The client comes
+// back to a more preferred server when that one serves again. It opens spaces there by itself. A
+// lease is its server's: another one is not told of it, and its pages may go. Put, get and look up
+// twice is what once is, so all calls of this file are safe to make again.
+//
 // A forked child has no clients. Every call there fails at once with UNAVAILABLE, on the calling
 // thread, and sends nothing on the parent's connections. Callbacks of open calls run in the parent.
 // The child cannot make clients of its own: gRPC 1.51 does not survive a fork. Fork before the
@@ -163,6 +169,9 @@ class Client {
                                                   bool force = false);
   absl::StatusOr<std::vector<PageOutcome>> Pin(absl::string_view space,
                                                std::span<const std::string> keys, bool pinned);
+
+  // Returns the server that serves now, where the options name several.
+  ServingNode serving() const;
 
   // Makes any other call of kvstow.v1, for the command line: serialized request in, serialized
   // response out. `method` is for example "/kvstow.v1.Admin/Status".

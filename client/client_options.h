@@ -28,9 +28,20 @@ struct TlsOptions {
   std::string server_name = {};  // that the server must have in place of the host; "" = the host
 };
 
+// The server that calls of a client go to now.
+struct ServingNode {
+  std::string address;
+  uint64_t changes = 0;  // how often another server took over
+};
+
 struct ClientOptions {
-  std::string address = "127.0.0.1:7380";  // HOST:PORT or unix:PATH
-  TlsOptions tls = {};                     // for gRPC and direct connections
+  // HOST:PORT or unix:PATH; or several with commas between, of which one serves at a time. The
+  // client prefers a UNIX socket, then an address of its own host, then the others in their order.
+  // It goes to the next one when a server is dead or drains, and comes back when that one serves
+  // again. dns:///NAME:PORT stands for every address that NAME has (docs/OPERATIONS.md, "Several
+  // servers").
+  std::string address = "127.0.0.1:7380";
+  TlsOptions tls = {};  // for gRPC and direct connections
   // The identity of this client, where a server asks: a bearer token, or a file with one, which is
   // read again when it changes. Sent with every call, and never over a network in the clear.
   std::string token = {}, token_file = {};
@@ -51,7 +62,8 @@ struct ClientOptions {
   // The same GPU (OpenCudaDevice, kernels/device/device.h). It codes its own pages that go encoded,
   // where its codecs can. Null = the CPU codes them.
   std::shared_ptr<Device> gpu_device;
-  // Calibrations for encoded pages; a page that needs another one is a miss. Null = none.
+  // Calibrations for encoded pages. When a page needs another one, the pages of its space come raw
+  // from then on. Null = none.
   std::shared_ptr<const CalibrationStore> calibrations;
 };
 

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvstow::cli {
@@ -14,11 +15,15 @@ void AddOutputFlags(const Verb& verb, OutputFlags& flags) {
       .ShowDefault();
 }
 
-void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
+namespace {
+
+std::string NotOneServer(const std::string& address) {
+  if (!absl::StrContains(address, ",") && !absl::StartsWith(address, "dns:")) return "";
+  return absl::StrCat("'", address, "' names several servers, and this changes one: name that one");
+}
+
+void AddConnectionFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   flags.timeout_s = timeout_s;
-  verb.Option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
-      .FromEnvironment("KVSTOW_SERVER")
-      .ShowDefault();
   verb.Option("--tls-ca", flags.tls.ca, "talk TLS, to a server whose certificate this CA signed")
       .TypeName("FILE")
       .FromEnvironment("KVSTOW_TLS_CA");
@@ -38,6 +43,25 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
       .Within(0.001, 86400.0)
       .ShowDefault();
+}
+
+}  // namespace
+
+void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
+  verb.Option("--server", flags.server,
+              "address of kvstowd: HOST:PORT or unix:PATH; or several, of which the first that "
+              "serves is taken: unix:/run/kvstow.sock,10.0.0.1:7380 or dns:///NAME:PORT")
+      .FromEnvironment("KVSTOW_SERVER")
+      .ShowDefault();
+  AddConnectionFlags(verb, flags, timeout_s);
+}
+
+void AddOneServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
+  verb.Option("--server", flags.server, "address of kvstowd: HOST:PORT or unix:PATH")
+      .FromEnvironment("KVSTOW_SERVER")
+      .Check(NotOneServer)
+      .ShowDefault();
+  AddConnectionFlags(verb, flags, timeout_s);
 }
 
 ClientOptions OptionsOf(const ServerFlags& flags) {

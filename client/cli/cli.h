@@ -33,6 +33,9 @@ struct ServerFlags {
   double timeout_s = 60;
 };
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);
+// Does the same for a verb that changes one server: --server names no list, of which another one
+// might answer.
+void AddOneServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s = 60);
 // Returns options of a client that reports a dead server soon: people wait for it.
 ClientOptions OptionsOf(const ServerFlags& flags);
 std::unique_ptr<Client> Connect(const ServerFlags& flags);

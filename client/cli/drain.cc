@@ -53,7 +53,7 @@ int Run(const Flags& flags) {
 void AddDrain(const Verb& app) {
   const Verb verb = app.Add("drain", "Stop taking streams and puts, finish and flush; or resume");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOneServerFlags(verb, flags->server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags->output);
   verb.Option("--grace", flags->grace_s, "seconds that streams have to finish")
       .Within(0.0, 3600.0)

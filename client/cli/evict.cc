@@ -38,7 +38,7 @@ int Call(const Flags& flags, void (Request::*set_bytes)(uint64_t), const char* m
 
 Verb AddVerb(const Verb& app, const char* name, const char* what, Flags& flags) {
   const Verb verb = app.Add(name, what);
-  AddServerFlags(verb, flags.server, /*timeout_s=*/600);
+  AddOneServerFlags(verb, flags.server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags.output);
   verb.Option("--tier", flags.tier, "tier to make room in")
       .Required()

@@ -29,7 +29,7 @@ int Flush(const Flags& flags) {
 void AddFlush(const Verb& app) {
   const Verb verb = app.Add("flush", "Write what is only in memory to disk");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOneServerFlags(verb, flags->server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags->output);
   verb.Footer("Examples:\n  kvstow flush");
   verb.Run([flags] { return Flush(*flags); });

@@ -26,12 +26,10 @@ int Ping(const Flags& flags) {
   const auto status =
       CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
   const std::string version = status.ok() ? status->version() : "";
+  const std::string server = client->serving().address;
   Print(flags.output,
-        {{"server", flags.server.server},
-         {"version", version},
-         {"ready", ready},
-         {"milliseconds", ms}},
-        absl::StrCat(flags.server.server, " runs kvstowd", version.empty() ? "" : " ", version,
+        {{"server", server}, {"version", version}, {"ready", ready}, {"milliseconds", ms}},
+        absl::StrCat(server, " runs kvstowd", version.empty() ? "" : " ", version,
                      ready ? ", ready (" : ", not ready yet (", FormatFixed(ms, 1), " ms)\n"));
   return ready ? kDone : kFailed;
 }
@@ -43,7 +41,9 @@ void AddPing(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(verb, flags->server, /*timeout_s=*/5);
   AddOutputFlags(verb, flags->output);
-  verb.Footer("Examples:\n  kvstow ping\n  kvstow ping --server unix:/run/kvstow.sock");
+  verb.Footer(
+      "Examples:\n  kvstow ping\n  kvstow ping --server unix:/run/kvstow.sock\n"
+      "  kvstow ping --server unix:/run/kvstow.sock,10.0.0.1:7380   # which one serves?");
   verb.Run([flags] { return Ping(*flags); });
 }
 

@@ -196,8 +196,8 @@ void AddPut(const Verb& app) {
   AddCaseVerbFlags(verb, *flags);
   verb.Option(
       "--recipe", flags->recipe,
-      "codec of a new space, see `kvstow codec list`, or hot=RECIPE,cold=RECIPE for a form to put "
-      "and one to keep; the server's default if left out");
+      "codec of a new space, see `kvstow codec list`; hot=RECIPE,cold=RECIPE for a form to put and "
+      "one to keep; auto for one that the server fits; the server's default if left out");
   verb.Option("--fidelity", flags->fidelity, "what a new space promises")
       .OneOf({"exact", "dense", "sparse"});
   verb.Option("--page-tokens", flags->page_tokens,

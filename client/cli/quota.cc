@@ -64,6 +64,7 @@ Json ToJson(const v1::TenantUsage& tenant) {
           {"put_bytes_per_second_limit", limits.put_bytes_per_second()},
           {"get_bytes", tenant.get_bytes()},
           {"get_bytes_per_second_limit", limits.get_bytes_per_second()},
+          {"remote_bytes_limit", limits.remote_bytes()},
           {"refused", tenant.refused()}};
 }
 
@@ -91,10 +92,11 @@ std::string Table(const google::protobuf::RepeatedPtrField<v1::TenantUsage>& ten
                     absl::StrCat(tenant.streams()), CountText(limits.streams()),
                     FormatSize(tenant.put_bytes()), RateText(limits.put_bytes_per_second()),
                     FormatSize(tenant.get_bytes()), RateText(limits.get_bytes_per_second()),
-                    CountText(limits.spaces()), absl::StrCat(tenant.refused())});
+                    LimitText(limits.remote_bytes()), CountText(limits.spaces()),
+                    absl::StrCat(tenant.refused())});
   }
   return out + FormatTable({"TENANT", "WEIGHT", "PAGES", "LIMIT", "STREAMS", "LIMIT", "PUT",
-                            "LIMIT", "GOT", "LIMIT", "SPACE LIMIT", "REFUSED"},
+                            "LIMIT", "GOT", "LIMIT", "REMOTE LIMIT", "SPACE LIMIT", "REFUSED"},
                            rows);
 }
 
@@ -175,6 +177,8 @@ void AddChanges(const Verb& verb, const std::shared_ptr<Flags>& flags) {
          "put at most so many bytes of payload a second; 0 = any");
   number("--get-rate", &v1::TenantLimits::set_get_bytes_per_second, true,
          "get at most so many bytes of payload a second; 0 = any");
+  number("--remote-bytes", &v1::TenantLimits::set_remote_bytes, true,
+         "send at most so many bytes to the remote tier within remote-ttl; 0 = any");
 }
 
 }  // namespace
@@ -182,7 +186,7 @@ void AddChanges(const Verb& verb, const std::shared_ptr<Flags>& flags) {
 void AddQuota(const Verb& app) {
   const Verb verb = app.Add("quota", "What tenants use and may use; with flags, change it");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOneServerFlags(verb, flags->server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags->output);
   verb.Parse(
       "TENANT",

@@ -5,6 +5,7 @@
 #include "client/cli/admin.h"
 #include "client/cli/cli.h"
 #include "client/cli/text.h"
+#include "client/cli/usage.h"
 #include "kvstow/v1/kv_cache.pb.h"
 
 namespace kvstow::cli {
@@ -20,19 +21,21 @@ std::string FidelityText(v1::Fidelity fidelity) {
 }
 
 Json ToJson(const v1::SpaceUsage& space) {
-  return {{"space", space.space()},
-          {"tenant", space.tenant()},
-          {"recipe", space.recipe()},
-          {"fidelity", FidelityText(space.fidelity())},
-          {"model", space.spec().model()},
-          {"layers", space.spec().layers()},
-          {"kv_heads", space.spec().kv_heads()},
-          {"head_dim", space.spec().head_dim_k()},
-          {"dtype", v1::DType_Name(space.spec().dtype())},
-          {"page_tokens", space.spec().page_tokens()},
-          {"pages", space.pages()},
-          {"raw_bytes", space.raw_bytes()},
-          {"encoded_bytes", space.encoded_bytes()}};
+  Json out = {{"space", space.space()},
+              {"tenant", space.tenant()},
+              {"recipe", space.recipe()},
+              {"fidelity", FidelityText(space.fidelity())},
+              {"model", space.spec().model()},
+              {"layers", space.spec().layers()},
+              {"kv_heads", space.spec().kv_heads()},
+              {"head_dim", space.spec().head_dim_k()},
+              {"dtype", v1::DType_Name(space.spec().dtype())},
+              {"page_tokens", space.spec().page_tokens()},
+              {"pages", space.pages()},
+              {"raw_bytes", space.raw_bytes()},
+              {"encoded_bytes", space.encoded_bytes()}};
+  if (space.has_fitted()) out["fitted"] = FittedJson(space.fitted());
+  return out;
 }
 
 int Spaces(const Flags& flags) {
@@ -44,8 +47,7 @@ int Spaces(const Flags& flags) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::SpaceUsage& s : usage->spaces()) {
     spaces.push_back(ToJson(s));
-    rows.push_back({s.tenant().empty() ? s.space() : absl::StrCat(s.space(), " of ", s.tenant()),
-                    s.recipe(), FidelityText(s.fidelity()),
+    rows.push_back({SpaceLabel(s), s.recipe(), FidelityText(s.fidelity()),
                     absl::StrCat(s.spec().layers(), "x", s.spec().kv_heads(), "x",
                                  s.spec().head_dim_k(), " ", v1::DType_Name(s.spec().dtype())),
                     absl::StrCat(s.spec().page_tokens()), absl::StrCat(s.pages()),

@@ -49,6 +49,17 @@ absl::StatusOr<Held> Ask(Client& client, const std::string& space, const std::st
   return held;
 }
 
+// What was fitted to the spaces of recipe `auto`, by their names.
+std::map<std::string, v1::FittedForm> FittedOf(const v1::UsageResponse& usage,
+                                               const std::string& space) {
+  std::map<std::string, v1::FittedForm> out;
+  if (usage.has_fitted()) out[space] = usage.fitted();
+  for (const v1::SpaceUsage& row : usage.spaces()) {
+    if (row.has_fitted()) out[SpaceLabel(row)] = row.fitted();
+  }
+  return out;
+}
+
 Json ToJson(const v1::UsageResponse& usage, const Counters& counters) {
   return {{"pages", usage.pages()},
           {"raw_bytes", usage.raw_bytes()},
@@ -63,7 +74,7 @@ Json ToJson(const v1::UsageResponse& usage, const Counters& counters) {
           {"counters", counters}};
 }
 
-std::string Text(const Held& held, const Counters& counters) {
+std::string Text(const Held& held, const std::string& space, const Counters& counters) {
   const v1::UsageResponse& usage = held.usage;
   std::string out = FormatFields(
       {{"pages", absl::StrCat(usage.pages(), ", ", usage.pinned_pages(), " of them pinned")},
@@ -73,6 +84,9 @@ std::string Text(const Held& held, const Counters& counters) {
        {"leases", absl::StrCat(usage.leases())}});
   absl::StrAppend(&out, "\n", TiersTable(usage.tiers()));
   if (usage.pages() > 0) absl::StrAppend(&out, "\n", AgesTable(held.ages));
+  for (const auto& [name, form] : FittedOf(usage, space)) {
+    absl::StrAppend(&out, "\nauto space ", name, "\n", FittedText(form));
+  }
   if (const v1::Reuse& reuse = usage.reuse(); reuse.references() > 0) {
     absl::StrAppend(&out, "\nin the last hours ", reuse.references(), " pages were asked for, ",
                     FormatFixed(100 * reuse.infinite_hit_rate(), 1),
@@ -92,7 +106,11 @@ int Stats(const Flags& flags) {
     const Counters counters(held.usage.counters().begin(), held.usage.counters().end());
     Json json = ToJson(held.usage, counters);
     json["ages"] = AgesJson(held.ages);
-    return Look{std::move(json), Text(held, counters)};
+    json["fitted"] = Json::object();
+    for (const auto& [name, form] : FittedOf(held.usage, flags.space)) {
+      json["fitted"][name] = FittedJson(form);
+    }
+    return Look{std::move(json), Text(held, flags.space, counters)};
   });
 }
 

@@ -45,7 +45,7 @@ int Status(const Flags& flags) {
       CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
   if (!status.ok()) return Fail(flags.output, status.status());
   Print(flags.output,
-        {{"server", flags.server.server},
+        {{"server", client->serving().address},
          {"version", status->version()},
          {"ready", status->ready()},
          {"device", status->device()},

@@ -43,7 +43,7 @@ void AddOne(const Verb& tenant, const char* name, const char* help, int (*run)(c
   const Verb verb = tenant.Add(name, help);
   const auto flags = std::make_shared<Flags>();
   verb.Option("TENANT", flags->tenant, "name; \"\" on a server without identities").Required();
-  AddServerFlags(verb, flags->server);
+  AddOneServerFlags(verb, flags->server);
   AddOutputFlags(verb, flags->output);
   verb.Footer(examples);
   verb.Run([flags, run] { return run(*flags); });

@@ -336,9 +336,9 @@ Json ToJson(const Seen& seen, const std::string& server) {
 
 int Top(const Flags& flags) {
   const auto client = Connect(flags.server);
-  const std::string& server = flags.server.server;
   return Watch(flags.output, !flags.once, flags.interval_s, [&]() -> absl::StatusOr<Look> {
     KVSTOW_ASSIGN_OR_RETURN(const Seen seen, Ask(*client));
+    const std::string server = client->serving().address;
     return Look{ToJson(seen, server), Text(seen, server)};
   });
 }

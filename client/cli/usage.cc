@@ -90,4 +90,30 @@ std::string AgesTable(const v1::AgesResponse& ages) {
   return out;
 }
 
+std::string SpaceLabel(const v1::SpaceUsage& space) {
+  return space.tenant().empty() ? space.space()
+                                : absl::StrCat(space.space(), " of ", space.tenant());
+}
+
+Json FittedJson(const v1::FittedForm& form) {
+  return {{"target", form.target()}, {"recipe", form.recipe()},
+          {"ratio", form.ratio()},   {"divergence", form.divergence()},
+          {"tokens", form.tokens()}, {"fits", form.fits()},
+          {"note", form.note()}};
+}
+
+std::string FittedText(const v1::FittedForm& form) {
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"cold pages become", form.recipe().empty() ? "the space's own cold form" : form.recipe()}};
+  if (form.ratio() > 0) {
+    fields.emplace_back("that is", absl::StrCat(FormatFixed(form.ratio(), 1), " x smaller, at ",
+                                                FormatFixed(form.divergence(), 4),
+                                                " nats, as predicted on pages held out"));
+  }
+  fields.emplace_back("may cost", absl::StrCat(FormatFixed(form.target(), 4), " nats"));
+  if (form.tokens() > 0) fields.emplace_back("fitted on", absl::StrCat(form.tokens(), " tokens"));
+  if (!form.note().empty()) fields.emplace_back("last look", form.note());
+  return FormatFields(fields);
+}
+
 }  // namespace kvstow::cli

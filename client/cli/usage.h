@@ -6,6 +6,7 @@
 
 #include "client/cli/cli.h"
 #include "kvstow/v1/admin.pb.h"
+#include "kvstow/v1/kv_cache.pb.h"
 #include "kvstow/v1/types.pb.h"
 
 namespace kvstow::cli {
@@ -15,6 +16,11 @@ Json TiersJson(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers);
 std::string TiersTable(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers);
 Json AgesJson(const v1::AgesResponse& ages);
 std::string AgesTable(const v1::AgesResponse& ages);
+// Returns a space's name, and whose it is.
+std::string SpaceLabel(const v1::SpaceUsage& space);
+// The cold form that the server fitted to a space of recipe `auto`.
+Json FittedJson(const v1::FittedForm& form);
+std::string FittedText(const v1::FittedForm& form);  // some lines
 
 }  // namespace kvstow::cli
 

@@ -40,6 +40,12 @@ std::optional<Duration> Attempts::Next(const absl::Status& status, bool progress
   return wait;
 }
 
+std::optional<Duration> Attempts::Elsewhere(const absl::Status& status) {
+  if (++elsewhere_ > limit_) return Next(status, /*progress=*/false);
+  if (Clock::Real().Now() >= deadline_) return std::nullopt;
+  return Duration(0);
+}
+
 absl::Status Explain(const absl::Status& status, absl::string_view address) {
   if (absl::IsUnavailable(status)) {
     return absl::UnavailableError(absl::StrCat("cannot reach ", address,

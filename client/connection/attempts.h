@@ -21,12 +21,16 @@ class Attempts {
   // Returns the time to wait before the next attempt, after one failed with `status`; nullopt: give
   // up. With `progress` the attempt did part of the work, and the count starts again.
   std::optional<Duration> Next(const absl::Status& status, bool progress);
+  // Does the same when another server is there to try: the next attempt waits for nothing, as often
+  // as the limit says, and does not count.
+  std::optional<Duration> Elsewhere(const absl::Status& status);
   Time deadline() const { return deadline_; }
 
  private:
   const int limit_;
   const Time deadline_;
   int failed_ = 0;
+  int elsewhere_ = 0;
 };
 
 // Returns a status with a message for people: what failed, and what to do when the server was not

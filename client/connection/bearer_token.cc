@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/connection/address_list.h"
 
 namespace kvstow {
 namespace {
@@ -36,15 +36,6 @@ absl::StatusOr<std::string> ReadToken(const std::string& file) {
   return text;
 }
 
-// Returns whether nobody but this machine sees what is sent to the address.
-bool StaysHere(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  const bool number = std::ranges::all_of(
-      host, [](char c) { return c == '.' || absl::ascii_isdigit(static_cast<unsigned char>(c)); });
-  return absl::StartsWith(address, "unix:") || (absl::StartsWith(host, "127.") && number) ||
-         host == "localhost" || host == "[::1]";
-}
-
 bool SameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
          a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
@@ -57,9 +48,10 @@ absl::Status CheckToken(const ClientOptions& options) {
   if (!options.token.empty() && !options.token_file.empty()) {
     return absl::InvalidArgumentError("token: give a token or a token_file, not both");
   }
-  if (!StaysHere(options.address) && options.tls.ca.empty()) {
+  for (const ListedAddress& one : ListedIn(options.address)) {
+    if (StaysHere(one.address) || !options.tls.ca.empty()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "token: the connection to ", options.address,
+        "token: the connection to ", one.address,
         " is not encrypted, and whoever reads along would have the token: use TLS (tls.ca)"));
   }
   if (!options.token.empty()) return CheckText(options.token, "token");

@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "client/connection/address_list.h"
 #include "client/connection/fork.h"
 #include "proto/wire/chunk.h"
 #include "proto/wire/direct_socket.h"
@@ -91,12 +90,7 @@ absl::Status AskForReason(TlsContext& tls, const std::string& address, const std
 }  // namespace
 
 absl::Status Validate(const ClientOptions& options) {
-  const absl::string_view address = options.address;
-  if (!absl::StartsWith(address, "unix:") &&
-      (!absl::StrContains(address, ":") || absl::StrContains(address, "://"))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address: '", address, "' is not HOST:PORT or unix:PATH"));
-  }
+  KVSTOW_RETURN_IF_ERROR(ParseAddresses(options.address).status());
   const TlsOptions& tls = options.tls;
   if (tls.certificate.empty() != tls.key.empty()) {
     return absl::InvalidArgumentError("tls: a certificate and its key go together: name both");
@@ -121,22 +115,14 @@ absl::Status Validate(const ClientOptions& options) {
   return absl::OkStatus();
 }
 
-std::string HostOf(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (absl::StartsWith(address, "unix:") || colon == absl::string_view::npos) return "";
-  absl::string_view host = address.substr(0, colon);
-  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return std::string(host);
-}
-
-Channels::Channels(const ClientOptions& options)
-    : address_(KeepGrpcUp(options.address)),
-      server_name_(options.tls.server_name),
-      certificate_(options.tls.certificate) {
-  if (options.tls.ca.empty() || HostOf(address_).empty()) {
+Channels::Channels(std::string address, const std::string& name, const TlsOptions& tls)
+    : address_(KeepGrpcUp(std::move(address))),
+      server_name_(tls.server_name.empty() ? name : tls.server_name),
+      certificate_(tls.certificate) {
+  if (tls.ca.empty() || HostOf(address_).empty()) {
     credentials_ = grpc::InsecureChannelCredentials();
   } else {
-    OpenTls(options.tls);
+    OpenTls(tls);
   }
   metadata_ = MakeMetadataChannel();
   bulk_ = MakeBulkChannel();
@@ -167,9 +153,23 @@ std::shared_ptr<grpc::Channel> Channels::MakeBulkChannel() const {
   return grpc::CreateCustomChannel(address_, credentials_, args);
 }
 
-std::shared_ptr<grpc::Channel> Channels::bulk() const {
+std::shared_ptr<grpc::Channel> Channels::metadata() {
   MutexLock lock(mu_);
+  if (metadata_ == nullptr) metadata_ = MakeMetadataChannel();
+  return metadata_;
+}
+
+std::shared_ptr<grpc::Channel> Channels::bulk() {
+  MutexLock lock(mu_);
+  if (bulk_ == nullptr && !bulk_closed_) bulk_ = MakeBulkChannel();
   return bulk_;
+}
+
+void Channels::Rest() {
+  std::shared_ptr<grpc::Channel> metadata, bulk;
+  MutexLock lock(mu_);
+  metadata_.swap(metadata);
+  bulk_.swap(bulk);
 }
 
 void Channels::ReplaceBulk(const grpc::Channel* stalled) {
@@ -197,6 +197,7 @@ absl::Status Channels::WithReason(const absl::Status& status, Time deadline) {
 void Channels::CloseBulk() {
   std::shared_ptr<grpc::Channel> last;
   MutexLock lock(mu_);
+  bulk_closed_ = true;
   bulk_.swap(last);
 }
 

@@ -1,5 +1,5 @@
-// The connections of one client: one for pages, one for everything else, so that a Lookup never
-// queues behind megabytes of payload.
+// The gRPC connections of a client to one server: one for pages, one for everything else, so that a
+// Lookup never queues behind megabytes of payload.
 //
 // A connection comes back by itself. With TLS, all of them trust the same files, as do direct
 // connections. Thread-safe.
@@ -24,19 +24,21 @@ namespace kvstow {
 // Fails with INVALID_ARGUMENT, which names the option, when an option is out of range.
 absl::Status Validate(const ClientOptions& options);
 
-// Returns the host of HOST:PORT, without the brackets of an IPv6 address; "" for anything else.
-std::string HostOf(absl::string_view address);
-
 class Channels {
  public:
-  explicit Channels(const ClientOptions& options);
+  // `name` is what the server's certificate must have, where `tls` names nothing; "" = the host of
+  // the address.
+  Channels(std::string address, const std::string& name, const TlsOptions& tls);
 
   // Returns what is wrong with the files of TLS. Without OK there is no connection.
   const absl::Status& status() const { return status_; }
   const std::shared_ptr<TlsContext>& tls() const { return tls_; }  // null: none
 
-  std::shared_ptr<grpc::Channel> metadata() const { return metadata_; }
-  std::shared_ptr<grpc::Channel> bulk() const;  // null once it is closed
+  std::shared_ptr<grpc::Channel> metadata();
+  std::shared_ptr<grpc::Channel> bulk();  // null once it is closed
+  // Closes both connections once their last calls have ended. The next call opens them anew. Until
+  // then, nothing tries to reach the server.
+  void Rest();
 
   // Closes `stalled` once its last call has ended and puts a new bulk connection in its place. Does
   // nothing when another one has replaced it before.
@@ -59,9 +61,10 @@ class Channels {
   absl::Status status_;
   std::shared_ptr<TlsContext> tls_;
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  std::shared_ptr<grpc::Channel> metadata_;
   mutable Mutex mu_;
+  std::shared_ptr<grpc::Channel> metadata_ KVSTOW_GUARDED_BY(mu_);
   std::shared_ptr<grpc::Channel> bulk_ KVSTOW_GUARDED_BY(mu_);
+  bool bulk_closed_ KVSTOW_GUARDED_BY(mu_) = false;
   Time ask_after_ KVSTOW_GUARDED_BY(mu_);
   absl::Status reason_ KVSTOW_GUARDED_BY(mu_);  // as it was asked for last
 };

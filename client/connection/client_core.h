@@ -1,12 +1,10 @@
-// The parts that the calls of one client share: RpcCore, the client's knowledge of spaces, and the
-// ways beside gRPC that the server offers (shared memory, direct connections).
+// The parts that the calls of one client share: RpcCore, whose nodes it makes, and the client's
+// knowledge of spaces, which is the same on every node.
 //
 // Thread-safe.
 #ifndef KVSTOW_CLIENT_CONNECTION_CLIENT_CORE_H_
 #define KVSTOW_CLIENT_CONNECTION_CLIENT_CORE_H_
 
-#include "client/connection/direct_pool.h"
-#include "client/connection/local_memory.h"
 #include "client/connection/rpc_core.h"
 #include "client/payload/space_payloads.h"
 
@@ -14,13 +12,12 @@ namespace kvstow {
 
 struct ClientCore : RpcCore {
   explicit ClientCore(ClientOptions o);
+  ~ClientCore() { nodes.JoinDirect(); }  // which use the executor
 
   // Ends all calls and waits for their callbacks. No call may begin meanwhile.
   void Close();
 
   SpacePayloads payloads{options};
-  LocalMemory local;
-  DirectPool direct;  // joins first; it uses the executor
 };
 
 }  // namespace kvstow

@@ -12,15 +12,15 @@ constexpr int kMostLookedUp = 768;  // keys, of at most 64 bytes
 
 }  // namespace
 
-absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
+absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core, Node& node,
                                                                const v1::LookupRequest& request) {
   if (!core.options_status.ok() || request.keys_size() > kMostLookedUp) return std::nullopt;
   if (request.fingerprint().empty()) return std::nullopt;
-  DirectPool::Connection* const connection = core.direct.Take();
+  DirectPool::Connection* const connection = node.direct.Take();
   if (connection == nullptr) return std::nullopt;
   const Time deadline = core.Deadline();
   std::optional<v1::LookupResponse> response;
-  const absl::Status asked = core.direct.RunHere(connection, [&](const DirectSocket& socket) {
+  const absl::Status asked = node.direct.RunHere(connection, [&](const DirectSocket& socket) {
     v1::DirectRequest frame;
     request.SerializeToString(frame.mutable_lookup());
     KVSTOW_RETURN_IF_ERROR(socket.Send(frame, {}, 0, deadline));
@@ -32,7 +32,10 @@ absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
       return absl::InternalError("the server sent something else than what was looked up");
     return absl::OkStatus();
   });
-  if (absl::IsDeadlineExceeded(asked)) return Explain(asked, core.options.address);
+  if (absl::IsDeadlineExceeded(asked)) {
+    core.nodes.Failed(node, asked);
+    return Explain(asked, core.options.address);
+  }
   if (!asked.ok()) response.reset();
   return response;
 }

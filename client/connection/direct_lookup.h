@@ -12,9 +12,9 @@
 
 namespace kvstow {
 
-// Looks up on this thread. Returns nothing when the Lookup must go over gRPC. Fails with
-// DEADLINE_EXCEEDED when no time is left for another attempt.
-absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core,
+// Looks up at the node, on this thread. Returns nothing when the Lookup must go over gRPC. Fails
+// with DEADLINE_EXCEEDED when no time is left for another attempt.
+absl::StatusOr<std::optional<v1::LookupResponse>> LookupDirect(ClientCore& core, Node& node,
                                                                const v1::LookupRequest& request);
 
 }  // namespace kvstow

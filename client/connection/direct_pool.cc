@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
-#include "client/connection/channel.h"
+#include "client/connection/address_list.h"
 #include "client/connection/fork.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
@@ -50,7 +50,9 @@ DirectPool::DirectPool(const std::string& address, size_t most, std::shared_ptr<
       tls_(std::move(tls)),
       ask_(std::move(ask)) {}
 
-DirectPool::~DirectPool() {
+DirectPool::~DirectPool() { Join(); }
+
+void DirectPool::Join() {
   Close();
   std::list<std::unique_ptr<Connection>> last;
   {

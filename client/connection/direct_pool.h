@@ -36,7 +36,7 @@ class DirectPool {
   // `address` is the server's. Any address but HOST:PORT means no connections, as does `most` = 0.
   // Without `tls` connections are plain.
   DirectPool(const std::string& address, size_t most, std::shared_ptr<TlsContext> tls, Ask ask);
-  ~DirectPool();  // closes it, and waits for what runs
+  ~DirectPool();  // joins it
 
   // The end of a job. The pool closes the connection after an error. `then` runs on the
   // connection's thread, once the connection may be taken again, and must not block.
@@ -60,6 +60,8 @@ class DirectPool {
   void Warm();
   // Hangs up on all connections. The pool opens none afterwards.
   void Close();
+  // Does the same, and waits for what runs.
+  void Join();
 
  private:
   void Serve(Connection* connection);

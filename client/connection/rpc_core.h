@@ -1,7 +1,7 @@
-// The parts that every gRPC call of a client needs: options, channels, the thread of callbacks, and
+// The parts that every gRPC call of a client needs: options, nodes, the thread of callbacks, and
 // the list of open calls.
 //
-// Thread-safe. ClientCore adds the ways beside gRPC.
+// Thread-safe. ClientCore makes the nodes.
 #ifndef KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_
 #define KVSTOW_CLIENT_CONNECTION_RPC_CORE_H_
 
@@ -13,14 +13,17 @@
 #include "client/connection/bearer_token.h"
 #include "client/connection/channel.h"
 #include "client/connection/executor.h"
+#include "client/connection/nodes.h"
 #include "client/connection/open_calls.h"
 
 namespace kvstow {
 
 struct RpcCore {
-  explicit RpcCore(ClientOptions o)
-      : options(std::move(o)), options_status(Validate(options)), channels(options) {
-    if (options_status.ok()) options_status = channels.status();
+  RpcCore(ClientOptions o, Nodes::Parts parts)
+      : options(std::move(o)),
+        options_status(Validate(options)),
+        nodes(ListedIn(options.address), std::move(parts)) {
+    if (options_status.ok()) options_status = nodes.status();
     if (options_status.ok()) options_status = CheckToken(options);
     if (options_status.ok()) options_status = executor.status();
   }
@@ -31,7 +34,7 @@ struct RpcCore {
   const ClientOptions options;
   absl::Status options_status;  // unless OK, every call fails with it; const after construction
   BearerToken token{options};
-  Channels channels;
+  Nodes nodes;
   OpenCalls calls;
   Executor executor;  // joins before the members above go
 };

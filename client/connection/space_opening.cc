@@ -47,16 +47,15 @@ absl::StatusOr<SpaceInfo> Note(ClientCore& core, const v1::OpenSpaceRequest& req
   }
   info.put_encoded =
       core.payloads.Add(info, response.put_pipeline(), payload, AgainOf(info, request.queries()));
-  core.direct.Warm();  // pages will follow
+  core.nodes.current().direct.Warm();  // pages will follow
   return info;
 }
 
 absl::StatusOr<SpaceInfo> Open(ClientCore& core, const v1::OpenSpaceRequest& request,
                                Payload payload) {
-  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
-                          CallUnary(core, kMethod, WriteMessage(request)));
+  KVSTOW_ASSIGN_OR_RETURN(const Answer answer, CallUnary(core, kMethod, WriteMessage(request)));
   v1::OpenSpaceResponse response;
-  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
   return Note(core, request, response, payload);
 }
 
@@ -118,24 +117,27 @@ absl::Status OpenAgain(ClientCore& core, const std::string& space) {
   const std::shared_ptr<SpacePayload> known = core.payloads.Find(space);
   if (known->fingerprint.empty()) return FindSpace(core, space).status();
   v1::OpenSpaceResponse response;
-  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
+  KVSTOW_ASSIGN_OR_RETURN(const Answer answer,
                           CallUnary(core, kMethod, WriteMessage(RequestOf(known->again))));
-  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
+  KVSTOW_RETURN_IF_ERROR(ReadMessage(answer.message, response));
   return response.fingerprint() == known->fingerprint ? absl::OkStatus() : IsAnother(space);
 }
 
 void OpenAgain(ClientCore& core, const std::string& space, Attempts& attempts,
                std::function<void(const absl::Status&)> then) {
-  const auto done = [&core, space, &attempts, then = std::move(then)](const absl::Status& status) {
-    core.executor.Run([&core, space, &attempts, then, status] {
-      const auto wait =
-          status.ok() || core.calls.closed() ? std::nullopt : attempts.Next(status, false);
+  Node& node = core.nodes.current();
+  const auto done = [&core, &node, space, &attempts,
+                     then = std::move(then)](const absl::Status& status) {
+    core.executor.Run([&core, &node, space, &attempts, then, status] {
+      if (status.ok() || core.calls.closed()) return then(status);
+      const auto wait = core.nodes.Failed(node, status) ? attempts.Elsewhere(status)
+                                                        : attempts.Next(status, false);
       if (!wait) return then(status);
       core.executor.RunAfter(
           *wait, [&core, space, &attempts, then] { OpenAgain(core, space, attempts, then); });
     });
   };
-  RawStream::Start(core, core.channels.metadata(), kMethod, attempts.deadline(),
+  RawStream::Start(core, node.channels.metadata(), kMethod, attempts.deadline(),
                    std::make_shared<Opening>(core, space, done));
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "client/connection/attempts.h"
 #include "client/connection/raw_stream.h"
 
@@ -60,14 +61,14 @@ absl::Status WithId(const absl::Status& status, absl::string_view id) {
   return named;
 }
 
-absl::Status Attempt(RpcCore& core, const std::string& method, const grpc::ByteBuffer& request,
-                     Time deadline, grpc::ByteBuffer& response) {
+absl::Status Attempt(RpcCore& core, Node& node, const std::string& method,
+                     const grpc::ByteBuffer& request, Time deadline, grpc::ByteBuffer& response) {
   grpc::ClientContext context;
   context.set_deadline(WallDeadline(deadline));
   core.token.AddTo(context);
   const std::string id = AddIds(core.options, context);
   Mailbox<absl::Status> done;
-  grpc::GenericStub stub(core.channels.metadata());
+  grpc::GenericStub stub(node.channels.metadata());
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &response,
                  [&](grpc::Status status) { done.Put(FromGrpc(status, context)); });
   return WithId(done.Wait(), id);
@@ -100,27 +101,33 @@ class Listener final : public StreamHandler {
 };
 
 // One attempt at a call that streams one way or both.
-absl::Status AttemptStream(RpcCore& core, const std::string& method,
+absl::Status AttemptStream(RpcCore& core, Node& node, const std::string& method,
                            std::span<const grpc::ByteBuffer> requests, Time deadline,
                            std::function<void(const grpc::ByteBuffer&)> on_message) {
   const auto done = std::make_shared<Mailbox<absl::Status>>();
-  RawStream::Start(core, core.channels.metadata(), method, deadline,
+  RawStream::Start(core, node.channels.metadata(), method, deadline,
                    std::make_shared<Listener>(requests, std::move(on_message), done));
   return done->Wait();
 }
 
-// Tries until an attempt brings an answer or no other attempt is worth it.
-absl::StatusOr<grpc::ByteBuffer> Try(
-    RpcCore& core, const std::function<absl::Status(Time, grpc::ByteBuffer&)>& attempt) {
+// Tries until an attempt brings an answer or no other attempt is worth it. `only`: not null for a
+// call of that node alone.
+absl::StatusOr<Answer> Try(
+    RpcCore& core, Node* only,
+    const std::function<absl::Status(Node&, Time, grpc::ByteBuffer&)>& attempt) {
   if (!core.options_status.ok()) return core.options_status;
   Attempts attempts(core.options.attempts, Clock::Real().Now() + core.options.timeout);
   for (;;) {
+    Node& node = only == nullptr ? core.nodes.current() : *only;
     grpc::ByteBuffer response;
-    const absl::Status status = attempt(attempts.deadline(), response);
-    if (status.ok()) return response;
-    const auto wait = attempts.Next(status, /*progress=*/false);
+    const absl::Status status = attempt(node, attempts.deadline(), response);
+    if (status.ok()) return Answer{std::move(response), &node};
+    const bool another = core.nodes.Failed(node, status);
+    const auto wait = another && only != nullptr ? std::nullopt
+                      : another                  ? attempts.Elsewhere(status)
+                                                 : attempts.Next(status, /*progress=*/false);
     if (!wait) {
-      return Explain(core.channels.WithReason(status, attempts.deadline()), core.options.address);
+      return Explain(node.channels.WithReason(status, attempts.deadline()), core.options.address);
     }
     std::this_thread::sleep_for(*wait);
   }
@@ -128,37 +135,51 @@ absl::StatusOr<grpc::ByteBuffer> Try(
 
 }  // namespace
 
-absl::StatusOr<grpc::ByteBuffer> CallUnary(RpcCore& core, const std::string& method,
-                                           const grpc::ByteBuffer& request) {
-  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
-    return Attempt(core, method, request, deadline, response);
+absl::StatusOr<Answer> CallUnary(RpcCore& core, const std::string& method,
+                                 const grpc::ByteBuffer& request) {
+  return Try(core, nullptr, [&](Node& node, Time deadline, grpc::ByteBuffer& response) {
+    return Attempt(core, node, method, request, deadline, response);
   });
 }
 
-absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, const std::string& method,
+absl::StatusOr<grpc::ByteBuffer> CallUnaryAt(RpcCore& core, Node& node, const std::string& method,
+                                             const grpc::ByteBuffer& request) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      Answer answer, Try(core, &node, [&](Node& at, Time deadline, grpc::ByteBuffer& response) {
+        return Attempt(core, at, method, request, deadline, response);
+      }));
+  return std::move(answer.message);
+}
+
+absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, Node& node, const std::string& method,
                                                const grpc::ByteBuffer& request, Time deadline) {
   if (!core.options_status.ok()) return core.options_status;
   grpc::ByteBuffer response;
-  const absl::Status status = Attempt(core, method, request, deadline, response);
+  const absl::Status status = Attempt(core, node, method, request, deadline, response);
   if (!status.ok()) return status;
   return response;
 }
 
 absl::StatusOr<grpc::ByteBuffer> CallClientStreaming(RpcCore& core, const std::string& method,
                                                      std::span<const grpc::ByteBuffer> requests) {
-  return Try(core, [&](Time deadline, grpc::ByteBuffer& response) {
-    return AttemptStream(core, method, requests, deadline,
-                         [&](const grpc::ByteBuffer& message) { response = message; });
-  });
+  KVSTOW_ASSIGN_OR_RETURN(
+      Answer answer, Try(core, nullptr, [&](Node& node, Time deadline, grpc::ByteBuffer& response) {
+        return AttemptStream(core, node, method, requests, deadline,
+                             [&](const grpc::ByteBuffer& message) { response = message; });
+      }));
+  return std::move(answer.message);
 }
 
 absl::Status CallServerStreaming(RpcCore& core, const std::string& method,
                                  const grpc::ByteBuffer& request,
                                  std::function<void(const grpc::ByteBuffer&)> on_message) {
   if (!core.options_status.ok()) return core.options_status;
-  return Explain(AttemptStream(core, method, {&request, 1},
-                               Clock::Real().Now() + core.options.timeout, std::move(on_message)),
-                 core.options.address);
+  Node& node = core.nodes.current();
+  const absl::Status status =
+      AttemptStream(core, node, method, {&request, 1}, Clock::Real().Now() + core.options.timeout,
+                    std::move(on_message));
+  if (!status.ok()) core.nodes.Failed(node, status);
+  return Explain(status, core.options.address);
 }
 
 }  // namespace kvstow

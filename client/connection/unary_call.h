@@ -13,13 +13,22 @@
 
 namespace kvstow {
 
+struct Answer {
+  grpc::ByteBuffer message;
+  const Node* node;  // which gave it
+};
+
 // Sends one message and returns one, over the metadata connection. Retries as client.h says. Blocks
 // at most core.options.timeout. Errors carry an explanation for people.
-absl::StatusOr<grpc::ByteBuffer> CallUnary(RpcCore& core, const std::string& method,
-                                           const grpc::ByteBuffer& request);
+absl::StatusOr<Answer> CallUnary(RpcCore& core, const std::string& method,
+                                 const grpc::ByteBuffer& request);
 
-// Works like CallUnary, but makes a single attempt, until `deadline`. Errors are as they came.
-absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, const std::string& method,
+// Works like CallUnary, but asks this node alone. Gives up when another one takes over.
+absl::StatusOr<grpc::ByteBuffer> CallUnaryAt(RpcCore& core, Node& node, const std::string& method,
+                                             const grpc::ByteBuffer& request);
+
+// Works like CallUnaryAt, but makes a single attempt, until `deadline`. Errors are as they came.
+absl::StatusOr<grpc::ByteBuffer> CallUnaryOnce(RpcCore& core, Node& node, const std::string& method,
                                                const grpc::ByteBuffer& request, Time deadline);
 
 // Sends several messages, in order, and returns one; otherwise works like CallUnary.

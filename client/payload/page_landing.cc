@@ -91,6 +91,7 @@ void PageLanding::Decode() {
     result_.first_position += page_.first_token;
     return;
   }
+  lacks_calibration_ = absl::IsNotFound(decoded.status());
   result_.outcome = OutcomeOfFailedDecode(decoded.status());
   result_.message = std::string(decoded.status().message());
   result_.bytes = 0;

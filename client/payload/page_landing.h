@@ -69,6 +69,9 @@ class PageLanding {
   absl::StatusOr<GetResult> Finish();
   // Returns, after Finish(), whether the payload did not match its digests.
   bool damaged() const { return damaged_; }
+  // Returns, after Finish(), whether the page names a calibration that is not here: it must come
+  // raw.
+  bool lacks_calibration() const { return lacks_calibration_; }
 
  private:
   uint64_t direct() const { return kind_.encoded ? 0 : result_.bytes; }
@@ -80,7 +83,7 @@ class PageLanding {
   const ClientOptions& options_;
   const PageDecoder& decoder_;
   GetResult result_;
-  bool damaged_ = false;
+  bool damaged_ = false, lacks_calibration_ = false;
   v1::KeptTokens kept_;
   uint64_t total_ = 0, filled_ = 0;  // bytes of the payload
   Xxh3Stream digest_;                // of a payload that is not encoded

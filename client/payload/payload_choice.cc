@@ -3,11 +3,18 @@
 namespace kvstow {
 
 bool PayloadChoice::EncodedNext() {
-  if (wanted_ != Payload::kAuto) return wanted_ == Payload::kEncoded;
+  if (wanted_ == Payload::kRaw) return false;
   MutexLock lock(mu_);
+  if (stay_raw_) return false;
+  if (wanted_ == Payload::kEncoded) return true;
   if (speed_[0] == 0 || speed_[1] == 0) return speed_[0] > 0;
   const bool encoded = speed_[1] > speed_[0];
   return ++batches_ % kProbeEvery == 0 ? !encoded : encoded;
+}
+
+void PayloadChoice::StayRaw() {
+  MutexLock lock(mu_);
+  stay_raw_ = true;
 }
 
 void PayloadChoice::Took(bool encoded, uint64_t raw_bytes, Duration time) {

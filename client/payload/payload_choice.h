@@ -24,6 +24,8 @@ class PayloadChoice {
 
   // Returns whether the next batch goes encoded.
   bool EncodedNext();
+  // Nothing goes encoded from now on: pages came that cannot be decoded here.
+  void StayRaw();
   // Takes the measurement of a batch.
   void Took(bool encoded, uint64_t raw_bytes, Duration time);
 
@@ -33,6 +35,7 @@ class PayloadChoice {
 
   const Payload wanted_;
   Mutex mu_;
+  bool stay_raw_ KVSTOW_GUARDED_BY(mu_) = false;
   uint64_t batches_ KVSTOW_GUARDED_BY(mu_) = 0;
   double speed_[2] KVSTOW_GUARDED_BY(mu_) = {};  // raw, encoded: bytes a second; 0 = not tried
 };

@@ -13,7 +13,7 @@ namespace kvstow::planner {
 absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
   double scale = 1;
   std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
-  for (const absl::string_view end : {"bit/s", "bps"}) {
+  for (const absl::string_view end : {"bit/s", "bps", "bit"}) {
     if (!absl::EndsWith(lower, end)) continue;
     lower = lower.substr(0, lower.size() - end.size()) + "B";  // kilo is 1000 here
     scale = 0.125;

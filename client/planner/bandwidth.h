@@ -9,7 +9,7 @@
 
 namespace kvstow::planner {
 
-// Returns the bytes a second, above 0, of "10GB/s", "25Gbit/s", "100Gbps". Fails with
+// Returns the bytes a second, above 0, of "10GB/s", "25Gbit/s", "100Gbps", "25Gbit". Fails with
 // INVALID_ARGUMENT, which names the text.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 

@@ -133,14 +133,28 @@ absl::string_view TierName(size_t tier) {
   return kNames[tier];
 }
 
-double SecondsToFetch(const Hardware& hardware, double tier_bytes_per_s,
+double FetchTime::seconds() const { return std::max({link_s, tier_s, decode_s}); }
+
+absl::string_view FetchTime::limit() const {
+  if (seconds() <= 0) return "";
+  if (seconds() == link_s) return "link";
+  return seconds() == tier_s ? "tier" : "decoder";
+}
+
+FetchTime TimeToFetch(const Hardware& hardware, double tier_bytes_per_s,
                       uint64_t raw_bytes_per_token, const RecipeSize& recipe) {
   const auto time = [](double bytes, double speed) { return speed > 0 ? bytes / speed : 0; };
   const double stored = static_cast<double>(recipe.StoredBytes(raw_bytes_per_token));
   const double decode =
       recipe.decode_bytes_per_s > 0 ? recipe.decode_bytes_per_s : hardware.decode_bytes_per_s;
-  return std::max({time(stored, hardware.link_bytes_per_s), time(stored, tier_bytes_per_s),
-                   time(static_cast<double>(raw_bytes_per_token), decode)});
+  return {.link_s = time(stored, hardware.link_bytes_per_s),
+          .tier_s = time(stored, tier_bytes_per_s),
+          .decode_s = time(static_cast<double>(raw_bytes_per_token), decode)};
+}
+
+double SecondsToFetch(const Hardware& hardware, double tier_bytes_per_s,
+                      uint64_t raw_bytes_per_token, const RecipeSize& recipe) {
+  return TimeToFetch(hardware, tier_bytes_per_s, raw_bytes_per_token, recipe).seconds();
 }
 
 bool Outcome::overloaded() const {

@@ -51,8 +51,16 @@ struct Hardware {
 };
 absl::string_view TierName(size_t tier);  // "gpu", "ram", "disk"
 
-// Returns the seconds that a token takes from a tier that reads `tier_bytes_per_s` to the worker
-// (fetch_t above); 0 when nothing limits it.
+// The seconds that a token takes to the worker in each part of its way; 0 where nothing limits it.
+struct FetchTime {
+  double link_s = 0, tier_s = 0, decode_s = 0;
+  double seconds() const;           // fetch_t above: the slowest part
+  absl::string_view limit() const;  // its name: "link", "tier" or "decoder"; "" when all are 0
+};
+// `tier_bytes_per_s` is what the tier reads; 0 = unknown.
+FetchTime TimeToFetch(const Hardware& hardware, double tier_bytes_per_s,
+                      uint64_t raw_bytes_per_token, const RecipeSize& recipe);
+// Returns the seconds of it all.
 double SecondsToFetch(const Hardware& hardware, double tier_bytes_per_s,
                       uint64_t raw_bytes_per_token, const RecipeSize& recipe);
 

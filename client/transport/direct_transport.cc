@@ -20,6 +20,7 @@ namespace {
 template <typename Batch>
 struct DirectCall {
   ClientCore& core;
+  const Node& node;
   const std::shared_ptr<Batch> batch;
   const Transport::Next next;
   const std::vector<size_t> todo;  // pages of the batch that go over the connection
@@ -28,20 +29,22 @@ struct DirectCall {
 
 struct GetCall : DirectCall<GetBatch> {
   bool refused = false;  // the connection is good, and the pages go over a stream
+  const uint64_t lease = core.nodes.LeaseAt(node, batch->lease);  // that the node is told of
 
   absl::Status Ask(const DirectSocket& socket, size_t first, size_t count) const {
     v1::DirectRequest request;
     v1::DirectGet& get = *request.mutable_get();
     get.set_space(batch->space);
     get.set_fingerprint(batch->payload->fingerprint);
-    get.set_lease(batch->lease);
+    get.set_lease(lease);
     get.set_payload(trip.encoded ? v1::ENCODED : v1::RAW);
     get.set_checked(true);
     for (size_t n = first; n < first + count; ++n) ToProto(batch->pages[todo[n]], *get.add_pages());
     return socket.Send(request, {}, 0, batch->deadline);
   }
 
-  // A page that does not match its digests gets no answer: a stream asks for it again.
+  // A page that does not match its digests, or cannot be decoded here, gets no answer: a stream
+  // asks for it again.
   absl::Status Take(const DirectSocket& socket, size_t i) {
     const PageGet& page = batch->pages[i];
     v1::DirectReply reply;
@@ -64,6 +67,14 @@ struct GetCall : DirectCall<GetBatch> {
     KVSTOW_ASSIGN_OR_RETURN(GetResult result, landing.Finish());
     if (landing.damaged()) {
       batch->checked = false;
+      return begun;
+    }
+    if (landing.lacks_calibration()) {
+      batch->payload->get.StayRaw();
+      return begun;
+    }
+    if (IsForeignLease(core, node, lease, result.outcome)) {
+      batch->lease = 0;
       return begun;
     }
     trip.raw_bytes += result.bytes;
@@ -130,8 +141,10 @@ struct PutCall : DirectCall<PutBatch> {
     if (reply.has_refused()) return false;
     if (!reply.has_put() || bytes != 0)
       return absl::InternalError("the server sent something else than the answer that was due");
-    if (reply.put().status() == v1::STORED) trip.raw_bytes += batch->pages[i].raw.size();
-    batch->Answer(i, PutResultOf(reply.put()));
+    PutResult result = PutResultOf(reply.put());
+    if (MayStoreElsewhere(core, result)) return true;
+    if (result.outcome == PageOutcome::kStored) trip.raw_bytes += batch->pages[i].raw.size();
+    batch->Answer(i, std::move(result));
     return true;
   }
 
@@ -176,13 +189,14 @@ template <typename Batch>
 void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next) {
   std::vector<size_t> todo = Todo(*batch);
   if (todo.empty() || batch->payload->fingerprint.empty()) return next();
-  DirectPool::Connection* const connection = core.direct.Take();
+  Node& node = core.nodes.current();
+  DirectPool::Connection* const connection = node.direct.Take();
   if (connection == nullptr) return next();
   using Call = std::conditional_t<std::is_same_v<Batch, GetBatch>, GetCall, PutCall>;
   const Trip trip = TripOf(*batch, todo);
   auto call = std::make_shared<Call>(
-      Call{{core, std::move(batch), std::move(next), std::move(todo), trip}});
-  core.direct.Start(connection, [call = std::move(call)](const DirectSocket& socket) {
+      Call{{core, node, std::move(batch), std::move(next), std::move(todo), trip}});
+  node.direct.Start(connection, [call = std::move(call)](const DirectSocket& socket) {
     absl::Status status = call->Exchange(socket);
     return DirectPool::Outcome{std::move(status),
                                [call] { GoOn(call->core, *call->batch, call->next); }};

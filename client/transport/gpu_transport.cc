@@ -68,11 +68,13 @@ absl::Status OutOfHost(DeviceSharing&, const PagePut&, const PutResult&, std::sp
   return absl::OkStatus();
 }
 
-bool IsDone(const GetResult& result) {
+// With several servers a lease may be another one's: the host's way sees to that.
+bool IsDone(const ClientCore& core, const GetResult& result) {
   return result.outcome == PageOutcome::kHit || result.outcome == PageOutcome::kMiss ||
-         result.outcome == PageOutcome::kCorrupt || result.outcome == PageOutcome::kExpired;
+         result.outcome == PageOutcome::kCorrupt ||
+         (result.outcome == PageOutcome::kExpired && !core.nodes.several());
 }
-bool IsDone(const PutResult& result) {
+bool IsDone(const ClientCore&, const PutResult& result) {
   return result.outcome == PageOutcome::kStored || result.outcome == PageOutcome::kAlreadyThere ||
          result.outcome == PageOutcome::kConflict;
 }
@@ -175,7 +177,7 @@ void TakeShared(const Shared<Batch>& call, size_t i, const absl::StatusOr<v1::Lo
   call->End(i);
   if (reply.ok()) {
     auto result = ResultOf(page, *reply);
-    if (result.has_value() && IsDone(*result) &&
+    if (result.has_value() && IsDone(call->parts.core, *result) &&
         OutOfShared(call->gpu(), page, *result, call->places[i]).ok()) {
       call->batch->Answer(i, *std::move(result));
     }
@@ -220,14 +222,16 @@ void StartShared(const Shared<Batch>& call, std::span<const size_t> ready) {
   const Batch& batch = *call->batch;
   const std::string fingerprint = core.payloads.Find(batch.space)->fingerprint;
   if (core.options.gpu_shared_bytes == 0 || call->late() || fingerprint.empty()) return;
-  const auto session = core.local.OpenSession();
+  Node& node = core.nodes.current();
+  const auto session = node.local.OpenSession();
   if (session == nullptr || session->staging() == nullptr) return;
   if (call->open > 0 && session != call->session) return;  // the others will hear that theirs ended
   call->session = session;
   auto requests = FillShared(call, ready);
   if (call->open == 0) call->session.reset();
   if (requests.empty()) return;
-  session->Start(batch.space, fingerprint, batch.lease, std::move(requests), batch.deadline);
+  session->Start(batch.space, fingerprint, core.nodes.LeaseAt(node, batch.lease),
+                 std::move(requests), batch.deadline);
 }
 
 template <typename Batch>
@@ -240,7 +244,7 @@ void TakeHost(const Shared<Batch>& call, std::span<const size_t> asked,
     absl::Status copied;
     const auto of_gpu = call->host_copies->find(call->places[i].data());
     const bool there = of_gpu != call->host_copies->end() && of_gpu->second.came;
-    if (page.on_gpu && !there && IsDone(results[n])) {
+    if (page.on_gpu && !there && IsDone(call->parts.core, results[n])) {
       copied = OutOfHost(call->gpu(), page, results[n], call->places[i]);
     }
     if (copied.ok()) {

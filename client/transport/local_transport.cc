@@ -45,17 +45,29 @@ struct LocalCall {
   const Transport::Next next;
   std::shared_ptr<LocalSession> session;  // which must outlive its requests
   std::atomic<size_t> open;
+  const Node& node;
+  const uint64_t lease;  // that the node is told of
 };
+
+// Return whether the next transport should ask although there is an answer.
+bool AsksAgain(LocalCall<GetBatch>& call, const GetResult& result) {
+  if (!IsForeignLease(call.core, call.node, call.lease, result.outcome)) return false;
+  call.batch->lease = 0;
+  return true;
+}
+bool AsksAgain(LocalCall<PutBatch>& call, const PutResult& result) {
+  return MayStoreElsewhere(call.core, result);
+}
 
 template <typename Batch>
 void Take(const std::shared_ptr<LocalCall<Batch>>& call, size_t page,
           const absl::StatusOr<v1::LocalReply>& reply) {
   if (reply.ok()) {
     auto result = ResultOf(call->batch->pages[page], *reply);
-    if (result.has_value()) {
-      call->batch->Answer(page, *std::move(result));
-    } else {
+    if (!result.has_value()) {
       NoteDamage(*call->batch);
+    } else if (!AsksAgain(*call, *result)) {
+      call->batch->Answer(page, *std::move(result));
     }
   }
   if (--call->open > 0) return;
@@ -68,7 +80,8 @@ void Take(const std::shared_ptr<LocalCall<Batch>>& call, size_t page,
 
 template <typename Batch>
 void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next) {
-  const std::shared_ptr<LocalSession> session = core.local.session();
+  const Node& node = core.nodes.current();
+  const std::shared_ptr<LocalSession> session = node.local.session();
   const std::string& fingerprint = batch->payload->fingerprint;
   if (session == nullptr || fingerprint.empty()) return next();
   std::vector<LocalSession::Page> requests;
@@ -84,13 +97,14 @@ void Start(ClientCore& core, std::shared_ptr<Batch> batch, Transport::Next next)
   if (todo.empty()) return next();
   core.calls.AddBatch();
   const std::shared_ptr<LocalCall<Batch>> call(
-      new LocalCall<Batch>{core, batch, std::move(next), session, todo.size()});
+      new LocalCall<Batch>{core, batch, std::move(next), session, todo.size(), node,
+                           core.nodes.LeaseAt(node, batch->lease)});
   for (size_t n = 0; n < todo.size(); ++n) {
     requests[n].done = [call, i = todo[n]](const absl::StatusOr<v1::LocalReply>& reply) {
       Take(call, i, reply);
     };
   }
-  session->Start(batch->space, fingerprint, batch->lease, std::move(requests), batch->deadline);
+  session->Start(batch->space, fingerprint, call->lease, std::move(requests), batch->deadline);
 }
 
 }  // namespace

@@ -28,10 +28,12 @@ struct StreamCall {
   std::shared_ptr<Batch> batch;
   std::shared_ptr<const PagesInUse> in_use;
   Attempts attempts;
-  bool opened_again = false;  // the space
+  Node* node = nullptr;             // of the last stream
+  const Node* opened_at = nullptr;  // where the space was opened again last
 };
 
-// One attempt: a stream for the pages that have no answer. `AfterStream` runs at its end.
+// One attempt: a stream to the current node, for the pages that have no answer. `AfterStream` runs
+// at its end.
 void StartStream(std::shared_ptr<StreamCall<GetBatch>> call);
 void StartStream(std::shared_ptr<StreamCall<PutBatch>> call);
 
@@ -56,9 +58,14 @@ void AfterStream(std::shared_ptr<StreamCall<Batch>> call, absl::Status status, s
   const size_t left = call->batch->Missing().size();
   if (left == 0) return;
   if (status.ok()) status = absl::InternalError("the server ended the stream without an answer");
-  if (IsOtherSpace(status) && !std::exchange(call->opened_again, true)) return OpenAndStart(call);
+  if (IsOtherSpace(status) && std::exchange(call->opened_at, call->node) != call->node) {
+    return OpenAndStart(call);
+  }
   ClientCore& core = call->core;
-  const auto wait = core.calls.closed() ? std::nullopt : call->attempts.Next(status, left < asked);
+  if (core.calls.closed()) return Fail(*call, status);
+  const auto wait = core.nodes.Failed(*call->node, status)
+                        ? call->attempts.Elsewhere(status)
+                        : call->attempts.Next(status, left < asked);
   if (!wait) return Fail(*call, status);
   core.executor.RunAfter(*wait, [call = std::move(call)] { StartStream(call); });
 }

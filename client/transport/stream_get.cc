@@ -28,6 +28,7 @@ class GetStream final : public StreamHandler {
       : call_(std::move(call)),
         batch_(*call_->batch),
         todo_(batch_.Missing()),
+        lease_(call_->core.nodes.LeaseAt(*call_->node, batch_.lease)),
         kind_{.encoded = !batch_.summaries && batch_.payload->get.EncodedNext(),
               .summaries = batch_.summaries},
         trip_{batch_.payload->get, kind_.encoded} {
@@ -46,7 +47,7 @@ class GetStream final : public StreamHandler {
       message.mutable_open()->set_payload(kind_.summaries ? v1::SUMMARY
                                           : kind_.encoded ? v1::ENCODED
                                                           : v1::RAW);
-      message.mutable_open()->set_lease(batch_.lease);
+      message.mutable_open()->set_lease(lease_);
       message.mutable_open()->set_checked(batch_.checked);
     }
     const uint64_t window = call_->core.options.get_window_bytes;
@@ -89,12 +90,13 @@ class GetStream final : public StreamHandler {
   void GoOn(const absl::Status& status) {
     if (!kind_.summaries) trip_.End();
     Executor& executor = call_->core.executor;
-    executor.Run(
-        [call = std::move(call_), status, asked = todo_.size(), damaged = damaged_]() mutable {
-          if (!damaged) return AfterStream(std::move(call), status, asked);
-          call->batch->checked = false;
-          StartStream(std::move(call));
-        });
+    executor.Run([call = std::move(call_), status, asked = todo_.size(), damaged = damaged_,
+                  foreign = foreign_lease_, again = lacks_calibration_]() mutable {
+      if (!damaged && !foreign && !again) return AfterStream(std::move(call), status, asked);
+      if (damaged) call->batch->checked = false;
+      if (foreign) call->batch->lease = 0;
+      StartStream(std::move(call));
+    });
   }
   absl::Status BeginPage(const v1::GetResponse& response) {
     const uint64_t page = response.page();
@@ -144,6 +146,15 @@ class GetStream final : public StreamHandler {
       damaged_ = true;
       return absl::OkStatus();
     }
+    if (landing_->lacks_calibration()) {
+      batch_.payload->get.StayRaw();
+      lacks_calibration_ = true;
+      return absl::OkStatus();
+    }
+    if (IsForeignLease(call_->core, *call_->node, lease_, result.outcome)) {
+      foreign_lease_ = true;
+      return absl::OkStatus();
+    }
     trip_.raw_bytes += result.bytes;
     batch_.Answer(todo_[page - 1], std::move(result));
     return absl::OkStatus();
@@ -152,10 +163,13 @@ class GetStream final : public StreamHandler {
   std::shared_ptr<GetCall> call_;   // null once all is answered
   GetBatch& batch_;                 // the call's: nobody uses it after call_
   const std::vector<size_t> todo_;  // pages of this stream, page number - 1 -> place in the batch
+  const uint64_t lease_;            // that the node is told of
   const LandingKind kind_;
   Trip trip_;
   size_t asked_ = 0, answered_ = 0;
-  bool damaged_ = false;  // some page was; the server then checks
+  bool damaged_ = false;            // some page was; the server then checks
+  bool foreign_lease_ = false;      // the node does not know the lease
+  bool lacks_calibration_ = false;  // some page must come raw
   uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
   uint64_t current_ = 0;                // the page that is arriving; 0 = none
   std::optional<PageLanding> landing_;  // of it
@@ -165,7 +179,8 @@ class GetStream final : public StreamHandler {
 
 void StartStream(std::shared_ptr<GetCall> call) {
   ClientCore& core = call->core;
-  const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
+  call->node = &core.nodes.current();
+  const std::shared_ptr<grpc::Channel> channel = call->node->channels.bulk();
   if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
   const Time deadline = call->attempts.deadline();
   RawStream::Start(core, channel, kMethod, deadline, std::make_shared<GetStream>(std::move(call)));

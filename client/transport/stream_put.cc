@@ -35,11 +35,11 @@ std::vector<SharedBytes> Cut(std::span<const SharedBytes> parts, uint64_t offset
 // When the deadline has passed, and bytes of the batch still lie in the connection a little later,
 // the peer has stopped reading. Only the end of the connection gives the bytes back; the other
 // streams on it go on over a new one.
-void FreeBytesSoon(ClientCore& core, std::weak_ptr<const PagesInUse> pages,
+void FreeBytesSoon(ClientCore& core, Node& node, std::weak_ptr<const PagesInUse> pages,
                    std::shared_ptr<grpc::Channel> channel) {
-  core.executor.RunAfter(kDrainTime, [&core, pages = std::move(pages), channel] {
+  core.executor.RunAfter(kDrainTime, [&core, &node, pages = std::move(pages), channel] {
     if (pages.expired()) return;
-    core.channels.ReplaceBulk(channel.get());
+    node.channels.ReplaceBulk(channel.get());
     core.calls.CancelStreams(channel.get(),
                              absl::UnavailableError("the connection stalled and was replaced"));
   });
@@ -131,7 +131,9 @@ class PutStream final : public StreamHandler {
     ClientCore& core = call_->core;
     core.executor.Run(
         [call = LetGo(), channel = std::move(channel_), status, asked = todo_.size()]() mutable {
-          if (absl::IsDeadlineExceeded(status)) FreeBytesSoon(call->core, call->in_use, channel);
+          if (absl::IsDeadlineExceeded(status)) {
+            FreeBytesSoon(call->core, *call->node, call->in_use, channel);
+          }
           AfterStream(std::move(call), status, asked);
         });
   }
@@ -186,7 +188,8 @@ class PutStream final : public StreamHandler {
 
 void StartStream(std::shared_ptr<PutCall> call) {
   ClientCore& core = call->core;
-  const std::shared_ptr<grpc::Channel> channel = core.channels.bulk();
+  call->node = &core.nodes.current();
+  const std::shared_ptr<grpc::Channel> channel = call->node->channels.bulk();
   if (channel == nullptr) return Fail(*call, absl::CancelledError("the client was closed"));
   const Time deadline = call->attempts.deadline();
   PutProgress* const progress = call->batch->progress.get();

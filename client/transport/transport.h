@@ -75,6 +75,19 @@ std::unique_ptr<Transport> MakeTransport(ClientCore& core, Start start) {
 void StartBatch(ClientCore& core, Transport& transport, std::shared_ptr<GetBatch> batch);
 void StartBatch(ClientCore& core, Transport& transport, std::shared_ptr<PutBatch> batch);
 
+// Returns whether a stream should take a page that the node refused beside streams: the node may
+// drain, and refuses the stream then, which another node takes.
+inline bool MayStoreElsewhere(const ClientCore& core, const PutResult& result) {
+  return core.nodes.several() && result.outcome == PageOutcome::kRefused;
+}
+
+// Returns whether a page should be asked for again without a lease: the node does not know the
+// lease that it was told of.
+inline bool IsForeignLease(const ClientCore& core, const Node& node, uint64_t lease,
+                           PageOutcome outcome) {
+  return outcome == PageOutcome::kExpired && core.nodes.MayNotKnow(node, lease);
+}
+
 // Ends a transport's part of a batch, on a thread that must not block. When all is answered, goes
 // on at once: another thread would be one more wake-up.
 template <typename Batch>

@@ -227,6 +227,27 @@ TEST_F(CliServer, WhatItIsAndWhatItHolds) {
   }
 }
 
+// The first server of the list is dead.
+TEST_F(CliServer, AListOfServersIsTheFirstThatServes) {
+  const std::string list = "unix:" + dir_.path("nobody") + "," + daemon_.address();
+  const Json ping = RunJson({"ping", "--server", list});
+  EXPECT_TRUE(ping["ready"]);
+  EXPECT_EQ(ping["server"], daemon_.address());
+  ASSERT_EQ(Run({"put", "--server", list, "--space", "s", "--recipe", "raw", kCase}).exit_code, 0);
+  EXPECT_EQ(RunJson({"get", "--server", list, "--space", "s", kCase, out_})["hit_tokens"], 256);
+  EXPECT_EQ(RunJson({"status", "--server", list})["server"], daemon_.address());
+  // What changes a server changes none that nobody meant.
+  for (const std::string& several : {list, std::string("dns:///localhost:1")}) {
+    for (const char* verb : {"drain", "flush"}) {
+      const Finished refused = Run({verb, "--server", several});
+      EXPECT_EQ(refused.exit_code, 2) << verb;
+      EXPECT_THAT(refused.err, HasSubstr("names several servers"));
+    }
+  }
+  const Finished from_environment = RunKvstow({"drain"}, {"KVSTOW_SERVER=" + list});
+  EXPECT_EQ(from_environment.exit_code, 2) << from_environment.out;
+}
+
 TEST_F(CliServer, ACaseOfAnotherModelIsRefusedByTheFieldThatDiffers) {
   ASSERT_EQ(Run({"put", "--space", "s", "--page-tokens", "128", kCase}).exit_code, 0);
   const Finished other = Run({"put", "--space", "s", "--page-tokens", "64", kCase});

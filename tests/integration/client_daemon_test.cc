@@ -263,5 +263,34 @@ TEST(FrozenServer, IsAMissAtTheDeadlineAndGivesTheBytesBack) {
   EXPECT_EQ(fetch.buffers[0], first.pages[0]);
 }
 
+// A host that is gone without a word keeps no connection from looking alive. The client asks a
+// server that is late for its health, and goes on at the next one.
+TEST(FrozenServer, IsLeftForTheNextOne) {
+  DaemonInDir first(/*unix_socket=*/true, /*disk=*/false),
+      second(/*unix_socket=*/false, /*disk=*/false);
+  const auto client = Client::Connect({.address = second.address() + "," + first.address(),
+                                       .timeout = std::chrono::milliseconds(700)});
+  ASSERT_TRUE(client->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"}).ok());
+  ASSERT_EQ(client->serving().address, first.address()) << "a UNIX socket comes first";
+  const Prompt prompt(SmallSpec(), 64 * 4, 1);
+  first.daemon().Signal(SIGSTOP);
+  std::vector<PutResult> results;
+  for (int tries = 0; tries < 20; ++tries) {
+    results = client->Put("s", prompt.Puts()).get();
+    if (results[0].outcome == PageOutcome::kStored) break;
+  }
+  EXPECT_THAT(OutcomesOf(results), testing::Each(PageOutcome::kStored)) << results[0].message;
+  EXPECT_EQ(client->serving().address, second.address());
+
+  first.daemon().Signal(SIGCONT);
+  const Time patience = Clock::Real().Now() + std::chrono::seconds(30);
+  while (client->serving().address != first.address() && Clock::Real().Now() < patience) {
+    EXPECT_EQ(client->Lookup("s", prompt.keys).status, absl::OkStatus());
+  }
+  EXPECT_EQ(client->serving().address, first.address());
+  EXPECT_THAT(OutcomesOf(client->Put("s", prompt.Puts()).get()),
+              testing::Each(testing::AnyOf(PageOutcome::kStored, PageOutcome::kAlreadyThere)));
+}
+
 }  // namespace
 }  // namespace kvstow

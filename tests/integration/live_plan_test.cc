@@ -79,7 +79,6 @@ TEST(LivePlan, TheServerDoesWhatThePlannerForetoldAndEstimatesTheSame) {
   uint64_t page_bytes = 0;
   {
     Daemon probe("127.0.0.1:0", {"--host-bytes", "1MiB"});
-    probe.Start();
     Worker worker(probe.address());
     worker.Serve(trace->requests[0]);
     page_bytes = worker.stored_bytes();
@@ -88,7 +87,6 @@ TEST(LivePlan, TheServerDoesWhatThePlannerForetoldAndEstimatesTheSame) {
   // The planner's model; the server's own policy hits more.
   Daemon server("127.0.0.1:0",
                 {"--host-bytes", std::to_string(kBlocks * page_bytes), "--eviction-policy", "lru"});
-  server.Start();
   Worker worker(server.address());
   for (const TraceRequest& request : trace->requests) worker.Serve(request);
 
@@ -129,7 +127,6 @@ TEST(Replay, HitsWhatACacheOfThatSizeHitsAndSaysFromWhichTier) {
   }
 
   Daemon server("127.0.0.1:0", {"--host-bytes", "256MiB"});
-  server.Start();
   const Finished run = RunKvstow(ReplayOf(server.address(), "300"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json replay = Json::parse(run.out, nullptr, false);

@@ -54,6 +54,22 @@ TEST(Plan, BytesOfATokenAndCurve) {
   EXPECT_EQ(plan["infinite_hit_rate"], last);
 }
 
+TEST(Plan, FirstTokenOfAPromptThatIsAllThere) {
+  const std::vector<std::string> asked = {"--model",  kConfig,          "--recipe", "4x=4@1TB/s",
+                                          "--recipe", "slow=4@100MB/s", "--link",   "10Gbit/s",
+                                          "--prompt", "32000"};
+  const Json plan = PlanJson(asked);
+  const double raw = 327680.0 * 32000;
+  const Json& prompt = plan["recipes"][0]["prompt"];
+  EXPECT_EQ(prompt["tokens"], 32000);
+  EXPECT_EQ(prompt["limit"], "link");
+  EXPECT_NEAR(prompt["first_token_s"].get<double>(), raw / 4 / 1.25e9, 1e-6);
+  EXPECT_EQ(plan["recipes"][1]["prompt"]["limit"], "decoder");
+  EXPECT_NEAR(plan["recipes"][1]["prompt"]["first_token_s"].get<double>(), raw / 1e8, 1e-3);
+  EXPECT_THAT(RunPlan(asked).out, HasSubstr("FIRST TOKEN OF 32000"));
+  EXPECT_FALSE(PlanJson({"--model", kConfig})["recipes"][0].contains("prompt"));
+}
+
 TEST(Plan, WhatRoundtripMeasuredIsRead) {
   const TempDir folder;
   const Finished run = RunKvstow({"codec", "roundtrip", "--recipe", "kvstow", "--format", "json",
@@ -138,7 +154,6 @@ TEST(Plan, NodesShareARemoteStore) {
 
 TEST(Plan, AServerTellsWhatItWasAskedFor) {
   Daemon server("127.0.0.1:0", {"--host-bytes", "64MiB"});
-  server.Start();
   const std::string address = server.address();
   const std::vector<std::string> silent = {"--server", address};
   Finished run = RunPlan(silent);

@@ -79,7 +79,6 @@ struct Daemon::Process {
 };
 
 Daemon::Daemon(std::string listen, std::vector<std::string> arguments)
-
     : address_(listen == "127.0.0.1:0" ? RestartableAddress() : std::move(listen)),
       arguments_(std::move(arguments)) {
   Start();
@@ -87,6 +86,7 @@ Daemon::Daemon(std::string listen, std::vector<std::string> arguments)
 Daemon::~Daemon() = default;
 
 void Daemon::Start() {
+  process_.reset();  // gives the address back
   std::vector<std::string> arguments = {"--listen", address_, "--http-listen", "127.0.0.1:0"};
   arguments.insert(arguments.end(), arguments_.begin(), arguments_.end());
   process_ = std::make_unique<Process>(arguments);

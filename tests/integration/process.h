@@ -39,7 +39,7 @@ inline Finished RunKvstow(const std::vector<std::string>& arguments,
   return RunProgram(KVSTOW_BIN_DIR "/kvstow", arguments, environment);
 }
 
-// kvstowd. Start() returns when it serves.
+// kvstowd. It serves when the constructor returns, and when Start() does, which restarts it.
 class Daemon final : public ServerUnderTest {
  public:
   // `listen`: "127.0.0.1:0" (a free port, which restarts keep) or "unix:PATH".

@@ -174,8 +174,8 @@ std::vector<std::string> TextOf(const Json& row) {
 
 absl::StatusOr<std::string> AddressFor(const Flags& flags, const Scratch& scratch) {
   if (flags.local) return absl::StrCat("unix:", scratch.path(), "/kvstow.sock");
-  KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
-  return absl::StrCat("127.0.0.1:", port);
+  KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer(kLoopback));
+  return absl::StrCat(kLoopback, ":", port);
 }
 
 absl::Status Overload(const Flags& flags) {

@@ -1,6 +1,7 @@
-// A server that a comparison starts, and stops afterwards.
-#ifndef KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
-#define KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
+// A server that a comparison starts, and stops afterwards. It ends with this process, whatever ends
+// that.
+#ifndef KVSTOW_CLIENT_CLI_BENCH_CHILD_H_
+#define KVSTOW_CLIENT_CLI_BENCH_CHILD_H_
 
 #include <sys/types.h>
 
@@ -15,11 +16,12 @@ namespace kvstow::cli {
 
 class Child {
  public:
-  // Runs `argv`, with the program from PATH. Its output goes into `log_path`. Fails with NOT_FOUND
-  // when there is no such program.
+  // Runs `argv`, with the program from PATH, in the network of the calling thread. Its output goes
+  // into `log_path`. Fails with NOT_FOUND when there is no such program. The kernel ends the child
+  // with that thread.
   static absl::StatusOr<std::unique_ptr<Child>> Start(const std::vector<std::string>& argv,
                                                       const std::string& log_path);
-  ~Child();  // sends SIGTERM, after 10 seconds SIGKILL, and waits for the end
+  ~Child();  // unless it has ended: sends SIGTERM, after 10 seconds SIGKILL, and waits for the end
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
@@ -27,11 +29,25 @@ class Child {
   double CpuSeconds() const;
   // Returns the most memory that it ever had resident; 0 when the kernel does not say.
   uint64_t PeakRssBytes() const;
+  // Waits until it ends by itself. Returns its exit code, or minus the signal that ended it.
+  int Wait();
 
  private:
   explicit Child(pid_t pid) : pid_(pid) {}
   const pid_t pid_;
+  bool ended_ = false;
 };
+
+// Runs a program to its end. Fails with NOT_FOUND when there is no such program, and with INTERNAL,
+// and what the program wrote, when its exit code is not 0. `log_path` takes its output.
+absl::Status RunToEnd(const std::vector<std::string>& argv, const std::string& log_path);
+
+// What all cores of this machine have done so far, in the kernel's ticks.
+struct MachineTime {
+  uint64_t busy = 0, idle = 0;
+  double BusySince(const MachineTime& before) const;  // a share of all cores; 0 when no tick passed
+};
+MachineTime TimeOfMachine();
 
 // Returns the CPU time of this process.
 double OwnCpuSeconds();
@@ -50,4 +66,4 @@ class Scratch {
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_COMPARE_CHILD_H_
+#endif  // KVSTOW_CLIENT_CLI_BENCH_CHILD_H_

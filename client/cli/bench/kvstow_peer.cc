@@ -44,6 +44,15 @@ class KvstowSession final : public Session {
   absl::Status Delete(const std::string& key) override {
     return client_->Delete(kSpace, std::span(&key, 1), /*force=*/true).status();
   }
+  absl::Status LookUp(std::span<const Item> items) override {
+    std::vector<std::string> keys;
+    for (const Item& item : items) keys.push_back(item.key);
+    const PrefixHit hit = client_->Lookup(kSpace, keys);
+    KVSTOW_RETURN_IF_ERROR(hit.status);
+    if (hit.pages == items.size()) return client_->Release(hit.lease);
+    return absl::NotFoundError(
+        absl::StrCat("only ", hit.pages, " of ", items.size(), " pages are there"));
+  }
   // Shared with the server where that offers it.
   std::span<uint8_t> Buffer(size_t bytes) override {
     buffer_ = client_->NewBuffer(bytes);
@@ -113,10 +122,11 @@ absl::StatusOr<std::unique_ptr<Peer>> StartKvstow(const PeerOptions& options,
                    kvstow.shared ? "-shared" : "", kvstow.streams ? "-streams" : "");
   std::string address = absl::StrCat("unix:", options.folder, "/", id, ".sock");
   if (!options.local) {
-    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
-    address = absl::StrCat("127.0.0.1:", port);
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer(options.host));
+    address = absl::StrCat(options.host, ":", port);
   }
   std::vector<std::string> more;
+  if (options.host != kLoopback) more = {"--insecure"};
   if (kvstow.shared) more = {"--local-socket", absl::StrCat(options.folder, "/", id, ".local")};
   KVSTOW_ASSIGN_OR_RETURN(auto child, StartKvstowd(address, options.budget_bytes, more,
                                                    absl::StrCat(options.folder, "/", id, ".log")));

@@ -68,7 +68,8 @@ class LoopSession final : public Session {
 
 class LoopPeer final : public Peer {
  public:
-  explicit LoopPeer(Listener listener) : listener_(std::move(listener)) {
+  LoopPeer(Listener listener, const std::string& host)
+      : listener_(std::move(listener)), address_(absl::StrCat(host, ":", listener_.port())) {
     acceptor_ = std::thread([this] { Accept(); });
   }
   ~LoopPeer() override {
@@ -79,8 +80,7 @@ class LoopPeer final : public Peer {
 
   std::string name() const override { return "bare socket"; }
   absl::StatusOr<std::unique_ptr<Session>> Connect() override {
-    KVSTOW_ASSIGN_OR_RETURN(Socket socket,
-                            Socket::Connect(absl::StrCat("127.0.0.1:", listener_.port())));
+    KVSTOW_ASSIGN_OR_RETURN(Socket socket, Socket::Connect(address_));
     return std::make_unique<LoopSession>(std::move(socket));
   }
   double CpuSeconds() const override { return 0; }
@@ -96,15 +96,16 @@ class LoopPeer final : public Peer {
   }
 
   Listener listener_;
+  const std::string address_;
   std::vector<std::thread> servers_;  // the acceptor's, until that is joined
   std::thread acceptor_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Peer>> StartLoop() {
-  KVSTOW_ASSIGN_OR_RETURN(Listener listener, Listener::Open());
-  return std::make_unique<LoopPeer>(std::move(listener));
+absl::StatusOr<std::unique_ptr<Peer>> StartLoop(const PeerOptions& options) {
+  KVSTOW_ASSIGN_OR_RETURN(Listener listener, Listener::Open(options.host));
+  return std::make_unique<LoopPeer>(std::move(listener), options.host);
 }
 
 }  // namespace kvstow::cli

@@ -32,6 +32,9 @@ class Session {
   // Gets values of exactly the requested sizes; any other answer is an error.
   virtual absl::Status Get(std::span<const Item> items) = 0;
   virtual absl::Status Delete(const std::string& key) = 0;
+  // Asks which of the items are there, as a worker does before it gets a prefix. The default asks
+  // nothing: other stores are asked by getting.
+  virtual absl::Status LookUp(std::span<const Item> /*items*/) { return absl::OkStatus(); }
   // Returns memory for `bytes` of values, as this store's workers would use it; one for each
   // session.
   virtual std::span<uint8_t> Buffer(size_t bytes) {
@@ -52,16 +55,18 @@ class Peer {
   virtual double CpuSeconds() const = 0;
 };
 
+inline constexpr char kLoopback[] = "127.0.0.1";
 struct PeerOptions {
-  std::string folder;         // for sockets and logs
-  uint64_t budget_bytes = 0;  // bytes that the server may keep
-  bool local = false;         // a UNIX socket, else TCP
+  std::string folder;            // for sockets and logs
+  uint64_t budget_bytes = 0;     // bytes that the server may keep
+  bool local = false;            // a UNIX socket, else TCP
+  std::string host = kLoopback;  // where its TCP port is
 };
 
 // Start a store. Fail with NOT_FOUND when its program is not installed.
 absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options);
 absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options);
-absl::StatusOr<std::unique_ptr<Peer>> StartLoop();
+absl::StatusOr<std::unique_ptr<Peer>> StartLoop(const PeerOptions& options);
 // Starts a store with shared memory and a unary gRPC call for each batch.
 inline constexpr char kGrpcSlots[] = "shared memory by gRPC calls";
 absl::StatusOr<std::unique_ptr<Peer>> StartGrpcSlots(const PeerOptions& options);

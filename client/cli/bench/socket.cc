@@ -55,7 +55,7 @@ absl::StatusOr<Address> Parse(const std::string& text) {
   uint32_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
       inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.inet.sin_addr) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(text, " is not 127.0.0.1:PORT or unix:PATH"));
+    return absl::InvalidArgumentError(absl::StrCat(text, " is neither ADDRESS:PORT nor unix:PATH"));
   }
   address.inet.sin_family = AF_INET;
   address.inet.sin_port = htons(static_cast<uint16_t>(port));
@@ -138,17 +138,13 @@ absl::StatusOr<std::string> Socket::ReceiveLine() {
   }
 }
 
-absl::StatusOr<Listener> Listener::Open() {
+absl::StatusOr<Listener> Listener::Open(const std::string& host) {
+  KVSTOW_ASSIGN_OR_RETURN(Address any, Parse(host + ":0"));
   Listener listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  Address any;
-  std::memset(&any.local, 0, sizeof(any.local));
-  any.inet.sin_family = AF_INET;
-  any.inet.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  any.size = sizeof(any.inet);
   if (bind(listener.descriptor_, &any.any, any.size) != 0 ||
       listen(listener.descriptor_, SOMAXCONN) != 0 ||
       getsockname(listener.descriptor_, &any.any, &any.size) != 0) {
-    return Failed("listening on a free port of 127.0.0.1");
+    return Failed(absl::StrCat("listening on a free port of ", host));
   }
   listener.port_ = ntohs(any.inet.sin_port);
   return listener;
@@ -168,8 +164,8 @@ absl::StatusOr<Socket> Listener::Accept() {
 
 void Listener::Stop() { shutdown(descriptor_, SHUT_RDWR); }
 
-absl::StatusOr<int> PortForAServer() {
-  KVSTOW_ASSIGN_OR_RETURN(const Listener listener, Listener::Open());
+absl::StatusOr<int> PortForAServer(const std::string& host) {
+  KVSTOW_ASSIGN_OR_RETURN(const Listener listener, Listener::Open(host));
   return listener.port();
 }
 

@@ -2,8 +2,8 @@
 //
 // Not thread-safe. A call fails with UNAVAILABLE when the peer does nothing for 30 seconds or hangs
 // up.
-#ifndef KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_
-#define KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_
+#ifndef KVSTOW_CLIENT_CLI_BENCH_SOCKET_H_
+#define KVSTOW_CLIENT_CLI_BENCH_SOCKET_H_
 
 #include <cstdint>
 #include <span>
@@ -18,8 +18,8 @@ namespace kvstow::cli {
 
 class Socket {
  public:
-  // Connects to 127.0.0.1:PORT or unix:PATH. Tries until somebody listens or 10 seconds have
-  // passed.
+  // Connects to ADDRESS:PORT, an IPv4 address, or to unix:PATH. Tries until somebody listens or 10
+  // seconds have passed.
   static absl::StatusOr<Socket> Connect(const std::string& address);
   // Takes over an open descriptor.
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -40,10 +40,10 @@ class Socket {
   std::string ahead_;  // bytes received behind a line
 };
 
-// Listens on a free TCP port of 127.0.0.1. Any thread may call Stop().
+// Listens on a free TCP port of an IPv4 address of this machine. Any thread may call Stop().
 class Listener {
  public:
-  static absl::StatusOr<Listener> Open();
+  static absl::StatusOr<Listener> Open(const std::string& host);
   Listener(Listener&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)), port_(other.port_) {}
   Listener& operator=(Listener&&) = delete;
@@ -58,9 +58,10 @@ class Listener {
   int descriptor_, port_ = 0;
 };
 
-// Returns a port that is free now. Somebody else may take it before the server starts.
-absl::StatusOr<int> PortForAServer();
+// Returns a port of that address that is free now. Somebody else may take it before the server
+// starts.
+absl::StatusOr<int> PortForAServer(const std::string& host);
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_COMPARE_SOCKET_H_
+#endif  // KVSTOW_CLIENT_CLI_BENCH_SOCKET_H_

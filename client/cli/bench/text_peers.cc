@@ -29,6 +29,10 @@ absl::Status ReceiveValue(Socket& socket, std::span<uint8_t> out) {
   return Expect(socket, "");
 }
 
+// Values that Redis is asked for ahead of the one that comes. It copies each of them at once, so
+// that more of them cost it memory.
+constexpr size_t kAhead = 4;
+
 // https://redis.io/docs/reference/protocol-spec
 class RedisSession final : public Session {
  public:
@@ -45,8 +49,11 @@ class RedisSession final : public Session {
     return absl::OkStatus();
   }
   absl::Status Get(std::span<const Item> items) override {
-    for (const Item& item : items) KVSTOW_RETURN_IF_ERROR(Ask("GET", item.key));
-    for (const Item& item : items) {
+    size_t asked = 0;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const Item& item = items[i];
+      while (asked < std::min(items.size(), i + kAhead))
+        KVSTOW_RETURN_IF_ERROR(Ask("GET", items[asked++].key));
       KVSTOW_RETURN_IF_ERROR(Expect(socket_, absl::StrCat("$", item.value.size())));
       KVSTOW_RETURN_IF_ERROR(ReceiveValue(socket_, item.value));
     }
@@ -136,9 +143,10 @@ absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options) {
   if (options.local) {
     argv.insert(argv.end(), {"--port", "0", "--unixsocket", address.substr(5)});
   } else {
-    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
-    address = absl::StrCat("127.0.0.1:", port);
-    argv.insert(argv.end(), {"--bind", "127.0.0.1", "--port", absl::StrCat(port)});
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer(options.host));
+    address = absl::StrCat(options.host, ":", port);
+    argv.insert(argv.end(), {"--bind", options.host, "--port", absl::StrCat(port)});
+    if (options.host != kLoopback) argv.insert(argv.end(), {"--protected-mode", "no"});
   }
   KVSTOW_ASSIGN_OR_RETURN(auto child, Child::Start(argv, options.folder + "/redis.log"));
   return std::make_unique<SocketPeer<RedisSession>>(options.local ? "redis, UNIX" : "redis",
@@ -146,19 +154,20 @@ absl::StatusOr<std::unique_ptr<Peer>> StartRedis(const PeerOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Peer>> StartMemcached(const PeerOptions& options) {
-  // Its memory must hold two of the largest items. It does not run as root unless it is told to,
-  // and another user could not reach its socket in our folder.
+  // Its memory must hold two of the largest items, and values of several MiB in chunks of several
+  // classes, between which it moves no memory. It does not run as root unless it is told to, and
+  // another user could not reach its socket in our folder.
   std::vector<std::string> argv = {
       "memcached", "-I", "64m", "-m",
-      absl::StrCat(std::max<uint64_t>(128, (options.budget_bytes >> 20) + 1))};
+      absl::StrCat(std::max<uint64_t>(128, (options.budget_bytes >> 20) * 2))};
   if (geteuid() == 0) argv.insert(argv.end(), {"-u", "root"});
   std::string address = absl::StrCat("unix:", options.folder, "/memcached.sock");
   if (options.local) {
     argv.insert(argv.end(), {"-s", address.substr(5)});
   } else {
-    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer());
-    address = absl::StrCat("127.0.0.1:", port);
-    argv.insert(argv.end(), {"-l", "127.0.0.1", "-p", absl::StrCat(port)});
+    KVSTOW_ASSIGN_OR_RETURN(const int port, PortForAServer(options.host));
+    address = absl::StrCat(options.host, ":", port);
+    argv.insert(argv.end(), {"-l", options.host, "-p", absl::StrCat(port)});
   }
   KVSTOW_ASSIGN_OR_RETURN(auto child, Child::Start(argv, options.folder + "/memcached.log"));
   return std::make_unique<SocketPeer<MemcachedSession>>(

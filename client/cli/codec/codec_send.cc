@@ -34,7 +34,7 @@ void AddCodecSend(const Verb& codec) {
   const Verb verb =
       codec.Add("send", "Give a server a calibration, for spaces whose recipe needs it");
   const auto flags = std::make_shared<Flags>();
-  AddServerFlags(verb, flags->server, /*timeout_s=*/600);
+  AddOneServerFlags(verb, flags->server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags->output);
   verb.Option("FILE", flags->path, "what `kvstow codec calibrate` wrote").Required();
   verb.Footer("Examples:\n  kvstow codec send model.kvcal");

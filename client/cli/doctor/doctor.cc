@@ -34,6 +34,8 @@ ServerFacts AskServer(const Flags& flags) {
   const auto status =
       CallServer<v1::StatusResponse>(*client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
   if (status.ok()) {
+    facts.address = client->serving().address;
+    facts.on_this_host = StaysHere(facts.address);
     facts.version = status->version();
     facts.ready = status->ready();
     facts.settings = {status->config().begin(), status->config().end()};

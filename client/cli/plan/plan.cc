@@ -26,6 +26,7 @@ struct Flags {
   std::vector<uint64_t> sizes;
   planner::Hardware hardware;
   planner::Fleet fleet;
+  uint32_t prompt_tokens = 0;
   double target_hit_percent = 0, target_ttft_ms = 0;
 };
 
@@ -67,6 +68,7 @@ absl::Status AddLoad(const Flags& flags, const Trace& trace, PlanReport& report)
 
 absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
   report.hardware = flags.hardware;
+  report.prompt_tokens = flags.prompt_tokens;
   report.goal = {flags.target_hit_percent / 100, flags.target_ttft_ms / 1000};
   const bool goal = report.goal.hit_rate > 0 || report.goal.first_token_s > 0;
   if (!report.load.has_value()) {
@@ -132,6 +134,9 @@ void AddHardware(const Verb& verb, Flags& flags) {
   AddNumber(verb, "--write-amplification", h.write_amplification, 1, 1000,
             "bytes written to the disk for one stored")
       .ShowDefault();
+  verb.Option("--prompt", flags.prompt_tokens,
+              "tokens of a prompt that is all there: its time to first token, and what limits it")
+      .Within(1u, uint32_t{1} << 30);
   AddNumber(verb, "--target-hit", flags.target_hit_percent, 1e-6, 100,
             "hit rate to reach, in %: the size for it, and with prices the cheapest setting");
   AddNumber(verb, "--target-ttft", flags.target_ttft_ms, 1e-6, 1e9,
@@ -157,6 +162,8 @@ constexpr char kFooter[] =
     "  kvstow plan --model llama-3.1-8b --roundtrip runs.json --trace trace.jsonl --ram 256GiB\n"
     "  kvstow plan --model llama-3.1-8b --recipe kvstow=6.0 --trace trace.jsonl --ram 64GiB "
     "--link 25Gbit/s --prefill-tps 8000 --nodes 10 --remote 2TiB\n"
+    "  kvstow plan --model llama-3.1-8b --recipe raw --recipe int8@14GB/s --link 10Gbit/s "
+    "--prompt 32000\n"
     "  kvstow plan --server 127.0.0.1:7380 --recipe kvstow=6.0\n"
     "  kvstow plan --model deepseek-v3 --recipe mla8 --format json";
 

@@ -1,4 +1,6 @@
 // The part of a plan that follows from the hardware: times, traffic, wear, cost, advice.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
@@ -123,6 +125,46 @@ std::string OutcomesTable(const PlanReport& report) {
       "modelled from the load and from what was given; '-': not enough was given\n");
 }
 
+// Returns how long it takes to fetch the prompt of --prompt from the fastest tier that was given.
+planner::FetchTime PromptTime(const PlanReport& report, const planner::RecipeSize& recipe) {
+  const auto& tiers = report.hardware.tiers;
+  const auto* const tier = std::find_if(std::begin(tiers), std::end(tiers),
+                                        [](const Hardware::Tier& t) { return t.bytes > 0; });
+  planner::FetchTime time =
+      TimeToFetch(report.hardware, tier == std::end(tiers) ? 0 : tier->bytes_per_s,
+                  report.rank.all_bytes_per_token, recipe);
+  for (double* const part : {&time.link_s, &time.tier_s, &time.decode_s})
+    *part *= report.prompt_tokens;
+  return time;
+}
+
+Json PromptJson(const PlanReport& report, const planner::RecipeSize& recipe) {
+  const planner::FetchTime time = PromptTime(report, recipe);
+  return {
+      {"origin", "modelled"},  {"tokens", report.prompt_tokens}, {"first_token_s", time.seconds()},
+      {"link_s", time.link_s}, {"tier_s", time.tier_s},          {"decode_s", time.decode_s},
+      {"limit", time.limit()}};
+}
+
+std::string PromptText(const PlanReport& report) {
+  const auto ms = [](double seconds) {
+    return seconds > 0 ? FormatFixed(seconds * 1e3, 1) : std::string("-");
+  };
+  std::vector<std::vector<std::string>> rows;
+  for (const planner::RecipeSize& r : report.recipes) {
+    const planner::FetchTime time = PromptTime(report, r);
+    rows.push_back({r.recipe, ms(time.seconds()), ms(time.link_s), ms(time.tier_s),
+                    ms(time.decode_s),
+                    time.limit().empty() ? "nothing given" : std::string(time.limit())});
+  }
+  return absl::StrCat(
+      FormatTable({absl::StrCat("FIRST TOKEN OF ", report.prompt_tokens), "MS", "LINK", "TIER",
+                   "DECODER", "LIMIT"},
+                  rows),
+      "modelled, for a prompt that is all there: the parts work at the same time, and the slowest "
+      "decides\n");
+}
+
 std::string TargetText(const PlanReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (size_t r = 0; r < report.recipes.size(); ++r) {
@@ -162,6 +204,8 @@ void AddOutcomesJson(const PlanReport& report, Json& out) {
   for (size_t r = 0; r < report.recipes.size(); ++r) {
     out["recipes"][r]["break_even_link_bytes_per_second"] = OptionalJson(
         BreakEvenLink(report.recipes[r], report.rank.all_bytes_per_token, report.hardware));
+    if (report.prompt_tokens > 0)
+      out["recipes"][r]["prompt"] = PromptJson(report, report.recipes[r]);
     if (!report.outcomes.empty()) out["recipes"][r]["outcome"] = OutcomeJson(report.outcomes[r]);
     if (report.load.has_value() && report.goal.hit_rate > 0) {
       const auto size = SizeFor(*report.load, report.curves.recipes[r], report.goal.hit_rate);
@@ -180,6 +224,7 @@ void AddOutcomesJson(const PlanReport& report, Json& out) {
 std::string OutcomesText(const PlanReport& report) {
   std::vector<std::string> parts = {BreakEvenText(report)};
   if (!report.outcomes.empty()) parts.push_back(OutcomesTable(report));
+  if (report.prompt_tokens > 0) parts.push_back(PromptText(report));
   if (report.load.has_value() && report.goal.hit_rate > 0) parts.push_back(TargetText(report));
   if (report.advised) parts.push_back(AdviceText(report));
   std::erase(parts, "");

@@ -24,7 +24,8 @@ struct PlanReport {
   planner::Hardware hardware;
   std::vector<planner::Outcome> outcomes;  // by recipe; empty without a load and a tier's size
   planner::Goal goal;
-  bool advised = false;  // a goal and prices were given
+  uint32_t prompt_tokens = 0;  // of a prompt whose time to first token was asked for; 0 = none
+  bool advised = false;        // a goal and prices were given
   std::optional<planner::Advice> advice;
   planner::Fleet fleet;                               // no nodes: none was asked for
   std::vector<planner::FleetOutcome> fleet_outcomes;  // by recipe, when there are nodes

@@ -14,6 +14,7 @@
 #include "client/cli/payload_flags.h"
 #include "client/cli/text.h"
 #include "client/key_chain.h"
+#include "storage/trace/routing.h"
 #include "storage/trace/trace_reader.h"
 
 namespace kvstow::cli {
@@ -27,6 +28,8 @@ struct Flags {
   ServerFlags server;
   PayloadFlags payload;
   std::string trace, content, space = "kvstow-replay", recipe;
+  std::vector<std::string> nodes;  // in place of server.address
+  std::string routing = "random";
   double rate = 0;
   uint64_t requests = 0;
   uint32_t clients = 1;
@@ -97,32 +100,35 @@ void Add(Totals& sum, Totals one) {
   if (sum.failure.empty()) sum.failure = std::move(one.failure);
 }
 
-// One worker: looks each prompt up, fetches what is there and stores the rest.
+// One worker: looks each prompt up, fetches what is there and stores the rest. It has a client of
+// each node.
 class Worker {
  public:
-  Worker(std::unique_ptr<Client> client, const std::string& space, const Content& content)
-      : client_(std::move(client)), space_(space), content_(content) {
+  Worker(std::vector<std::unique_ptr<Client>> clients, const std::string& space,
+         const Content& content)
+      : clients_(std::move(clients)), space_(space), content_(content) {
     const size_t page = content.pages[0].size();
     buffers_.assign(std::max<size_t>(1, kBatchBytes / page), std::vector<uint8_t>(page));
   }
 
   // A call that fails as a whole ends the replay.
-  absl::Status Serve(const TraceRequest& request) {
+  absl::Status Serve(const TraceRequest& request, uint32_t node) {
+    Client& client = *clients_[node];
     const std::vector<std::string> keys = KeysOf(request);
     const Time start = Clock::Real().Now();
-    const PrefixHit hit = client_->Lookup(space_, keys);
+    const PrefixHit hit = client.Lookup(space_, keys);
     KVSTOW_RETURN_IF_ERROR(hit.status);
     totals_.lookup_us.push_back(SecondsSince(start) * 1e6);
     ++totals_.requests;
     totals_.blocks += keys.size();
     size_t have = 0;
     if (hit.pages > 0) {
-      have = Get(std::span(keys).first(hit.pages), hit.lease);
-      KVSTOW_RETURN_IF_ERROR(client_->Release(hit.lease));
+      have = Get(client, std::span(keys).first(hit.pages), hit.lease);
+      KVSTOW_RETURN_IF_ERROR(client.Release(hit.lease));
     }
     totals_.hits += have;
     totals_.lost += hit.pages - have;
-    if (have < keys.size()) Put(request, keys, have);
+    if (have < keys.size()) Put(client, request, keys, have);
     return absl::OkStatus();
   }
 
@@ -130,7 +136,7 @@ class Worker {
 
  private:
   // How many leading pages came.
-  size_t Get(std::span<const std::string> keys, uint64_t lease) {
+  size_t Get(Client& client, std::span<const std::string> keys, uint64_t lease) {
     const Time start = Clock::Real().Now();
     size_t have = 0;
     for (size_t first = 0; first == have && first < keys.size(); first += buffers_.size()) {
@@ -138,7 +144,7 @@ class Worker {
       for (size_t i = 0; i < std::min(buffers_.size(), keys.size() - first); ++i) {
         gets.push_back({.key = keys[first + i], .out = buffers_[i]});
       }
-      for (const GetResult& r : client_->Get(space_, lease, std::move(gets)).get()) {
+      for (const GetResult& r : client.Get(space_, lease, std::move(gets)).get()) {
         if (r.outcome != PageOutcome::kHit) break;  // what is behind it is worth nothing
         ++have;
         ++totals_.tiers[r.tier];
@@ -151,7 +157,8 @@ class Worker {
     return have;
   }
 
-  void Put(const TraceRequest& request, const std::vector<std::string>& keys, size_t first) {
+  void Put(Client& client, const TraceRequest& request, const std::vector<std::string>& keys,
+           size_t first) {
     const Time start = Clock::Real().Now();
     const uint32_t tokens = content_.spec.page_tokens;
     while (first < keys.size()) {
@@ -162,7 +169,7 @@ class Worker {
                         .tokens = tokens,
                         .first_position = first * tokens});
       }
-      for (const PutResult& r : client_->Put(space_, std::move(puts)).get()) Count(r);
+      for (const PutResult& r : client.Put(space_, std::move(puts)).get()) Count(r);
     }
     const double seconds = SecondsSince(start);
     totals_.put_s += seconds;
@@ -182,7 +189,7 @@ class Worker {
     }
   }
 
-  const std::unique_ptr<Client> client_;
+  const std::vector<std::unique_ptr<Client>> clients_;
   const std::string& space_;
   const Content& content_;
   std::vector<std::vector<uint8_t>> buffers_;
@@ -194,18 +201,34 @@ struct Replay {
   double seconds = 0;
 };
 
+// A worker that is connected to each node, where the space is open.
+absl::StatusOr<std::unique_ptr<Worker>> Connected(const Flags& flags, const Content& content) {
+  std::vector<std::unique_ptr<Client>> clients;
+  for (const std::string& node : flags.nodes) {
+    ServerFlags server = flags.server;
+    if (!node.empty()) server.server = node;
+    KVSTOW_ASSIGN_OR_RETURN(auto client, ConnectWith(server, flags.payload));
+    KVSTOW_RETURN_IF_ERROR(
+        client->OpenSpace({.name = flags.space, .spec = content.spec, .recipe = flags.recipe})
+            .status());
+    clients.push_back(std::move(client));
+  }
+  return std::make_unique<Worker>(std::move(clients), flags.space, content);
+}
+
 // Requests go out in their order, at their time over `rate` or as soon as a worker is free.
 absl::StatusOr<Replay> RunReplay(const Flags& flags, const Trace& trace, const Content& content) {
   const uint64_t end =
       std::min<uint64_t>(flags.requests > 0 ? flags.requests : UINT64_MAX, trace.requests.size());
   std::vector<std::unique_ptr<Worker>> workers;
   for (uint32_t c = 0; c < flags.clients; ++c) {
-    KVSTOW_ASSIGN_OR_RETURN(auto client, ConnectWith(flags.server, flags.payload));
-    KVSTOW_RETURN_IF_ERROR(
-        client->OpenSpace({.name = flags.space, .spec = content.spec, .recipe = flags.recipe})
-            .status());
-    workers.push_back(std::make_unique<Worker>(std::move(client), flags.space, content));
+    KVSTOW_ASSIGN_OR_RETURN(auto worker, Connected(flags, content));
+    workers.push_back(std::move(worker));
   }
+  const Routing routing =
+      flags.routing == RoutingName(Routing::kRandom) ? Routing::kRandom : Routing::kAffinity;
+  const std::vector<uint32_t> nodes =
+      NodesOf(trace, routing, static_cast<uint32_t>(flags.nodes.size()), /*seed=*/1);
   Progress progress("replaying", end, "requests");
   std::atomic<uint64_t> next = 0, late = 0;
   Mutex mu;
@@ -220,7 +243,7 @@ absl::StatusOr<Replay> RunReplay(const Flags& flags, const Trace& trace, const C
         late += wait < -0.001 ? 1 : 0;
         if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
       }
-      const absl::Status status = workers[c]->Serve(trace.requests[i]);
+      const absl::Status status = workers[c]->Serve(trace.requests[i], nodes[i]);
       MutexLock lock(mu);
       failed.Update(status);
       if (!failed.ok()) return;
@@ -326,6 +349,16 @@ void AddReplay(const Verb& app) {
   verb.Option("trace", flags->trace,
               "a trace of the Mooncake or Bailian schema (JSON lines; .gz too)")
       .Required();
+  const Flag nodes =
+      verb.Option("--nodes", flags->nodes,
+                  "servers that share the requests, in place of --server, with commas");
+  nodes.OneValueEach().SplitAt(',');
+  verb.Option("--routing", flags->routing,
+              "random: a request goes to any node; affinity: a session, or prompts that begin "
+              "alike, go to one")
+      .OneOf({RoutingName(Routing::kRandom), RoutingName(Routing::kAffinity)})
+      .ShowDefault()
+      .Needs(nodes);
   verb.Option("--rate", flags->rate,
               "how much faster than the trace; 0: as fast as it goes, one after the other")
       .Within(0.0, 1e9)
@@ -348,10 +381,12 @@ void AddReplay(const Verb& app) {
   verb.Footer(
       "Examples:\n  kvstow replay conversation_trace.jsonl\n"
       "  kvstow replay --rate 10 --clients 8 --recipe kvstow conversation_trace.jsonl.gz\n"
+      "  kvstow replay --nodes 10.0.0.1:7380,10.0.0.2:7380 conversation_trace.jsonl\n"
       "  kvstow replay --content prompt.safetensors --page-tokens 64 --requests 1000 trace.jsonl\n"
       "The hit rate is that of `kvstow simulate`: leading blocks that came, of all blocks.");
   verb.Run([flags, page_tokens] {
     flags->spec.head_dim_v = flags->spec.head_dim_k;
+    if (flags->nodes.empty()) flags->nodes = {""};  // that of --server
     return ReplayVerb(*flags, page_tokens.given());
   });
 }

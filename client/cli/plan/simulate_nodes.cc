@@ -36,7 +36,8 @@ Row RunOne(const Setting& s, uint32_t nodes, uint64_t capacity, absl::FunctionRe
   FleetOptions options{.nodes = nodes,
                        .seed = s.flags.seed,
                        .node_blocks = capacity,
-                       .remote_blocks = s.remote_blocks};
+                       .remote_blocks = s.remote_blocks,
+                       .sent_per_second = s.flags.send_bytes_per_s / s.block_bytes};
   const FleetResult affinity = SimulateFleet(s.trace, s.policy, options, step);
   options.routing = Routing::kRandom;
   const FleetResult random = SimulateFleet(s.trace, s.policy, options, step);
@@ -107,6 +108,7 @@ Json RowJson(const Setting& s, const Row& row) {
             {"blocks_asked", r.asked},
             {"blocks_offered", r.offered},
             {"blocks_sent", r.sent},
+            {"blocks_unsent", r.unsent},
             {"evictions", r.remote_evictions},
             {"most_blocks", r.most_remote_blocks},
             {"most_gib", static_cast<double>(r.most_remote_blocks) * s.block_bytes / kGib},
@@ -185,6 +187,7 @@ Json ReportJson(const Setting& s, const std::string& name, const std::vector<Row
       {"policy", s.policy.name},
       {"seed", s.flags.seed},
       {"values_per_page", s.flags.values},
+      {"sent_bytes_per_second", s.flags.send_bytes_per_s},
       {"remote_blocks", s.flags.remote_bytes == UINT64_MAX ? Json() : Json(s.remote_blocks)},
       {"by_nodes", Json::array()}};
   for (const Row& row : rows) out["by_nodes"].push_back(RowJson(s, row));
@@ -215,6 +218,9 @@ void AddNodesFlags(const Verb& verb, NodesFlags& flags, const Flag& levels) {
   AddRemoteSize(verb, flags.remote_bytes,
                 "encoded bytes of the remote store that the nodes share, such as 2TiB, or "
                 "endless; none if left out")
+      .Needs(nodes);
+  AddBandwidth(verb, "--send-bandwidth", flags.send_bytes_per_s,
+               "what each node may send to the remote store, as 200MB/s; as it comes if left out")
       .Needs(nodes);
   std::vector<std::string> names;
   for (const PolicyInfo& policy : EvictionPolicies()) names.emplace_back(policy.name);

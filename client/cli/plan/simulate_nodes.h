@@ -16,8 +16,9 @@ struct NodesFlags {
   std::vector<uint32_t> counts;  // of nodes; none: the verb does without them
   std::string routing = "affinity";
   std::string policy = "kvstow";
-  uint64_t remote_bytes = 0;  // UINT64_MAX = endless
-  uint32_t values = 1;        // of a page, beside its record
+  uint64_t remote_bytes = 0;    // UINT64_MAX = endless
+  uint32_t values = 1;          // of a page, beside its record
+  double send_bytes_per_s = 0;  // that each node may send there; 0 = as they come
   uint64_t seed = 1;
   bool on() const { return !counts.empty(); }
 };

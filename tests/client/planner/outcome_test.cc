@@ -154,10 +154,29 @@ TEST(Advise, SlowHardwareAndImpossibleGoals) {
       HasSubstr("price"));
 }
 
+TEST(FetchTime, TheSlowestPartDecidesAndHasAName) {
+  const Hardware hardware{.link_bytes_per_s = 1e9, .decode_bytes_per_s = 8e9};
+  const RecipeSize recipe{.recipe = "4x", .ratio = 4};
+  const FetchTime by_link = TimeToFetch(hardware, 2e9, 4000, recipe);
+  EXPECT_DOUBLE_EQ(by_link.link_s, 1e-6);
+  EXPECT_DOUBLE_EQ(by_link.tier_s, 0.5e-6);
+  EXPECT_DOUBLE_EQ(by_link.decode_s, 0.5e-6);
+  EXPECT_DOUBLE_EQ(by_link.seconds(), 1e-6);
+  EXPECT_EQ(by_link.limit(), "link");
+  EXPECT_EQ(TimeToFetch(hardware, 0.5e9, 4000, recipe).limit(), "tier");
+  RecipeSize slow = recipe;
+  slow.decode_bytes_per_s = 1e9;
+  const FetchTime by_decoder = TimeToFetch(hardware, 0, 4000, slow);
+  EXPECT_EQ(by_decoder.limit(), "decoder");
+  EXPECT_DOUBLE_EQ(by_decoder.seconds(), 4e-6);
+  EXPECT_EQ(TimeToFetch({}, 0, 4000, recipe).limit(), "");
+  EXPECT_EQ(TimeToFetch({}, 0, 4000, recipe).seconds(), 0);
+}
+
 TEST(Bandwidth, UnitsOfBytesAndBits) {
   const std::pair<const char*, double> good[] = {
       {"10GB/s", 10e9}, {"25Gbit/s", 25e9 / 8}, {"100Gbps", 100e9 / 8}, {"3gib/s", 3.0 * kGib},
-      {"1.5GB", 1.5e9}, {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6}};
+      {"1.5GB", 1.5e9}, {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6}, {"25Gbit", 25e9 / 8}};
   for (const auto& [text, bytes] : good) {
     const auto speed = ParseBandwidth(text);
     ASSERT_TRUE(speed.ok()) << text << speed.status();

@@ -72,10 +72,10 @@ class TransportConformance : public GpuPagesTest, public ::testing::WithParamInt
     request.set_space("s");
     request.set_fingerprint(info->fingerprint);
     for (int i = 0; i < 400; ++i) {
-      const auto found = LookupDirect(*core_, request);
+      const auto found = LookupDirect(*core_, core_->nodes.current(), request);
       ASSERT_TRUE(found.ok()) << found.status();
       if (found->has_value()) return;
-      core_->direct.Warm();
+      core_->nodes.current().direct.Warm();
     }
     FAIL() << "the client opens no direct connection";
   }
@@ -92,7 +92,7 @@ class TransportConformance : public GpuPagesTest, public ::testing::WithParamInt
     const size_t bytes = PageBytes(prompt_.spec, prompt_.spec.page_tokens);
     const size_t n = prompt_.pages.size();
     if (way_.memory == Memory::kShared) {
-      room.shared = core_->local.NewBuffer(n * bytes);
+      room.shared = core_->nodes.current().local.NewBuffer(n * bytes);
       EXPECT_TRUE(room.shared->shared());
       for (size_t p = 0; p < n; ++p)
         room.pages.push_back(room.shared->bytes().subspan(p * bytes, bytes));
