@@ -146,7 +146,7 @@ def backward(model, x, state, d_logits):
 def drawn(log_p, uniform):
     """Labels drawn from the model, and the gradient of their log likelihood by the logits."""
     p = np.exp(log_p)
-    sums = p.cumsum(-1)
+    sums = p.cumsum(-1, dtype=np.float64)   # in float32 they would be off by more than rare words
     labels = (sums < uniform * sums[:, -1:]).sum(-1)
     d_logits = -p
     d_logits[np.arange(len(labels)), labels] += 1

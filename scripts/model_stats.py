@@ -20,6 +20,9 @@ drawn from the model, whose E[g g^T] is the Fisher metric; both weighed against 
 the model was run for is kept in DIR (a gigabyte and a half for 12 texts of SmolLM2-135M) and not
 run again: one DIR for one model, one list of CASEs and the same options.
 
+`kvstow-calibrate` of the Python package makes the same statistics with torch, of any model that
+kvstow.hf knows. This file is what its tests compare it with.
+
 Example:
 
     model_stats.py --model smollm2.gguf --work gradients --out stats.safetensors cal/*.safetensors

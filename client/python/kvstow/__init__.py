@@ -22,6 +22,7 @@ from kvstow.types import (
     PutResult,
     ReportResult,
     Rope,
+    Serving,
     SpaceMismatch,
     page_keys,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "ReportResult",
     "Rope",
     "Server",
+    "Serving",
     "Space",
     "SpaceMismatch",
     "page_keys",

@@ -38,6 +38,7 @@ from kvstow.types import (
     PrefixHit,
     PutResult,
     ReportResult,
+    Serving,
 )
 
 _P = ParamSpec("_P")
@@ -176,6 +177,11 @@ class Client:
     async def buffer(self, bytes: int) -> npt.NDArray[np.uint8]:
         """See kvstow.Client.buffer."""
         return await _in_thread(self._sync.buffer, bytes)
+
+    @property
+    def serving(self) -> Serving:
+        """See kvstow.Client.serving."""
+        return self._sync.serving
 
     @property
     def closed(self) -> bool:

@@ -45,6 +45,7 @@ from kvstow.types import (
     PutResult,
     ReportResult,
     Rope,
+    Serving,
     SpaceMismatch,
 )
 
@@ -61,9 +62,11 @@ def _token_file(token: str, token_file: str | Path) -> str:
 
 
 class Client:
-    """A connection to one kvstowd. Making it does not wait for the server.
+    """A connection to kvstowd. Making it does not wait for the server.
 
-    address: HOST:PORT or unix:PATH.
+    address: HOST:PORT or unix:PATH; or several with commas between, of which one serves at a time:
+        "unix:/run/kvstow.sock,10.0.0.1:7380". A UNIX socket comes first, then an address of this
+        host, then the others in their order. "dns:///NAME:PORT" is every address that NAME has.
     token: the bearer token that says who this is, where the server asks.
     token_file: in its place a file with the token; it is read again when it changes. Without
         either, KVSTOW_TOKEN_FILE names it.
@@ -182,6 +185,11 @@ class Client:
         if bytes < 1:
             raise ValueError(f"bytes: {bytes} is less than 1")
         return self._native.buffer(bytes)[0]
+
+    @property
+    def serving(self) -> Serving:
+        """The server that calls go to now, and how often another one took over."""
+        return Serving(*self._native.serving())
 
     @property
     def closed(self) -> bool:

@@ -41,7 +41,7 @@ _SEPARATOR = "@"  # between the fields of a key; the model's name comes first
 class KvstowL2:
     """A connector as LMCache's `native_plugin` wants it. Thread-safe.
 
-    address: HOST:PORT or unix:PATH of the server.
+    address: HOST:PORT or unix:PATH of the server, or several with commas, as kvstow.Client takes.
     recipe: of the spaces that it makes; "lossless" and "raw" give the very bytes back.
     dtype: of LMCache's values, for recipes that look at them.
     space: the first part of the names of its spaces.

@@ -213,6 +213,13 @@ class PrefixHit(NamedTuple):
         return self.pages > 0
 
 
+class Serving(NamedTuple):
+    """The server that serves a client now, of those that its address names."""
+
+    address: str
+    changes: int = 0  # how often another server took over
+
+
 class ReportResult(NamedTuple):
     """Whether a report of attention was taken (HIT), or why not."""
 

@@ -396,7 +396,8 @@ NB_MODULE(_native, module) {
            "payload"_a, "shared_bytes"_a, "direct_connections"_a, "tls_ca"_a, "tls_cert"_a,
            "tls_key"_a, "tls_name"_a, "gpu"_a, "calibrations"_a, "traceparent"_a.none())
       .def("close", &NativeClient::Close)
-      .def("closed", &NativeClient::closed);
+      .def("closed", &NativeClient::closed)
+      .def("serving", &NativeClient::Serving, nb::sig("def serving(self) -> tuple[str, int]"));
   BindUnaryCalls(client);
   BindPageCalls(client);
   BindTimedCalls(client);

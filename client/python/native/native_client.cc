@@ -157,6 +157,11 @@ nb::tuple NativeClient::Report(const std::string& space, std::vector<PageReport>
                 convert);
 }
 
+nb::tuple NativeClient::Serving() const {
+  const ServingNode serving = WithoutGil(client(), [](Client& c) { return c.serving(); });
+  return nb::make_tuple(serving.address, serving.changes);
+}
+
 nb::tuple NativeClient::NewBuffer(size_t bytes) {
   std::unique_ptr<PageBuffer> buffer =
       WithoutGil(client(), [&](Client& c) { return c.NewBuffer(bytes); });

@@ -48,6 +48,9 @@ class NativeClient {
   nanobind::tuple Pin(const std::string& space, const std::vector<std::string>& keys, bool pinned);
   nanobind::tuple Report(const std::string& space, std::vector<PageReport> reports);
 
+  // (address, changes) of the server that serves now
+  nanobind::tuple Serving() const;
+
   // Memory of `bytes` bytes as a numpy array, which owns it; and whether a server shares it.
   nanobind::tuple NewBuffer(size_t bytes);
 

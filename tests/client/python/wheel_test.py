@@ -65,6 +65,12 @@ def test_the_console_scripts_are_the_programs(clean):
     assert "kvstow bench" in run(clean, "kvstow", "bench", "--help")
 
 
+def test_the_texts_to_calibrate_on_come_with_it(clean):
+    assert "kvstow-calibrate" in run(clean, "kvstow-calibrate", "--help")
+    count = "from kvstow.calibrate import mix; print(sum(len(text) for _, text in mix.read(())))"
+    assert int(run(clean, "python", "-c", count)) > 100_000
+
+
 def test_every_library_comes_with_it(clean):
     package = next((clean / "lib").glob("python3*/site-packages/kvstow"))
     binaries = [*package.glob("_native*.so"), *(package / "bin").iterdir()]

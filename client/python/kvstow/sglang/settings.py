@@ -28,7 +28,7 @@ _SGLANGS = (
 class Settings:
     """The options of the backend. `Settings.of` reads and checks them.
 
-    address: HOST:PORT or unix:PATH of the server.
+    address: HOST:PORT or unix:PATH of the server, or several with commas, as kvstow.Client takes.
     recipe, fidelity: of the spaces that it makes for K and V; "" = the server's default, or `mla8`
         for MLA. Pools that kvstow does not know are kept exactly, as `lossless`.
     space: the first part of the names of its spaces.

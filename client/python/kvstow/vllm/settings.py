@@ -17,7 +17,7 @@ _MODES = ("read_write", "read_only", "save_only")
 class Settings:
     """The options of the connector. `Settings.of` reads and checks them.
 
-    address: HOST:PORT or unix:PATH of the server.
+    address: HOST:PORT or unix:PATH of the server, or several with commas, as kvstow.Client takes.
     recipe, fidelity: of the space that the connector makes; "" = the server's default.
     space: the first part of the names of its spaces.
     revision: of the weights; "" = the commit of the model, or a digest of the files.

@@ -103,7 +103,7 @@ class _Lookups(AsyncLookupManager):
 class KvstowTier(SecondaryTierManager):
     """Keeps rows of vLLM's host memory in kvstow.
 
-    address: HOST:PORT or unix:PATH of the server.
+    address: HOST:PORT or unix:PATH of the server, or several with commas, as kvstow.Client takes.
     recipe: "lossless" or "raw"; with head_dim also "int8", "int4", "int8-token", "int4-token" or
         "fp8", with arguments.
     head_dim: elements of a head's K or V vector, which lie together in vLLM's layouts; 0 = untold.

@@ -14,16 +14,15 @@ import contextlib
 import json
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import kvstow
+from lmcache_peer import RedisServer
 
 # LMCache's command, with other values where they are asked for.
 BENCH = """
@@ -74,23 +73,11 @@ def files_adapter(kind: str, notes: dict[str, float]) -> Iterator[dict[str, obje
 
 @contextlib.contextmanager
 def redis_adapter(kind: str, notes: dict[str, float]) -> Iterator[dict[str, object]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    server = RedisServer()
     try:
-        end = time.monotonic() + 30
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            if time.monotonic() > end or server.poll() is not None:
-                raise RuntimeError("redis-server did not start")
-            time.sleep(0.01)
-        yield {"type": "resp", "host": "127.0.0.1", "port": port}
+        yield {"type": "resp", "host": "127.0.0.1", "port": server.port}
     finally:
         server.kill()
-        server.wait()
 
 
 ADAPTERS = {

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +12,11 @@ import pytest
 pytest.importorskip("lmcache", reason="lmcache is not installed in this environment")
 
 import torch  # noqa: E402
-from lmcache.v1.distributed.api import ObjectKey  # noqa: E402
 from lmcache.v1.distributed.l2_adapters.native_plugin_l2_adapter import (  # noqa: E402
     NativePluginL2AdapterConfig,
     _create_native_plugin_l2_adapter,
 )
-from lmcache.v1.memory_management import (  # noqa: E402
-    MemoryFormat,
-    MemoryObjMetadata,
-    TensorMemoryObj,
-)
-from lmcache.v1.platform import consume_fd  # noqa: E402
+from lmcache_peer import keys, memory_of, wait  # noqa: E402
 
 BYTES = 3 << 20
 # LMCache's tests of the version that is installed; scripts/engine unpacks them. How many pass at least.
@@ -55,40 +48,16 @@ def adapter(server):
     adapter.close()
 
 
-def keys(first, count):
-    return [
-        ObjectKey(chunk_hash=i.to_bytes(16, "big"), model_name="org/model", kv_rank=0)
-        for i in range(first, first + count)
-    ]
-
-
 def chunks(count, fill=None):
-    """Memory as LMCache's own: bfloat16 values."""
-    made = []
-    for i in range(count):
-        data = torch.empty(BYTES, dtype=torch.uint8)
+    """bfloat16 values, or one byte over and over."""
+    made = [torch.empty(BYTES, dtype=torch.uint8) for _ in range(count)]
+    for i, data in enumerate(made):
         if fill is None:
             torch.manual_seed(i)
             data.view(torch.bfloat16).normal_()
         else:
             data.fill_(fill)
-        metadata = MemoryObjMetadata(
-            shape=torch.Size([BYTES]),
-            dtype=torch.uint8,
-            address=0,
-            phy_size=BYTES,
-            fmt=MemoryFormat.KV_2LTD,
-            ref_count=1,
-        )
-        made.append(TensorMemoryObj(raw_data=data, metadata=metadata, parent_allocator=None))
-    return made
-
-
-def wait(descriptor):
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    assert poller.poll(60_000), "LMCache heard of no end"
-    consume_fd(descriptor)
+    return [memory_of(data) for data in made]
 
 
 def found(adapter, names):

@@ -1,0 +1,122 @@
+"""The steps of `kvstow-calibrate`, each of which goes on where an earlier run stopped.
+
+Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kvstow.calibrate import mix, statistics
+from kvstow.calibrate.blob import fit
+from kvstow.calibrate.model import Subject, leading_tokens, load
+from kvstow.calibrate.plan import Plan
+from kvstow.calibrate.progress import Progress
+from kvstow.calibrate.statistics import Stats, gradient_name, text_name
+from kvstow.calibrate.work import Work
+
+_QUERIES = "queries-{:04}"
+_GAINS = "gains"
+
+
+def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
+    """Does all of it. Returns what to say of the calibration."""
+    progress.step(f"loading {plan.model}", 1)
+    subject, tokenizer = load(plan.model, plan.device, plan.dtype)
+    texts = [
+        tokenizer(mix.in_the_models_words(name, text, tokenizer), add_special_tokens=False)
+        for name, text in mix.read(plan.texts)
+    ]
+    ids = [text["input_ids"] for text in texts]
+    tokens = mix.cut(ids, leading_tokens(tokenizer), plan.cases, plan.context)
+    begin(plan, work, subject, tokens)
+    progress.advance()
+    stats = collect(plan, work, subject, tokens, progress)
+    return fit(plan, work, subject.spec, stats, progress)
+
+
+def begin(plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]]) -> None:
+    """Raises ValueError where the folder is another run's, or the disk too small."""
+    digest = hashlib.sha256(np.asarray(tokens, np.int64).tobytes()).hexdigest()[:16]
+    work.begin(
+        {
+            "MODEL": f"{subject.spec.model} {subject.spec.revision}",
+            "--tokens": plan.cases * plan.context,
+            "--context": plan.context,
+            "--no-gradients": not plan.gradients,
+            "--dtype": subject.spec.dtype,
+            "--texts": f"tokens {digest}",
+        }
+    )
+    reading = [text for text in range(plan.cases) if not work.has(text_name(text))]
+    kept = len(reading) * plan.context
+    if plan.gradients:
+        names = _missing_gradients(plan, work)
+        kept += plan.draws * sum(prefix for _, prefix in names)
+    work.need(kept * subject.token_bytes)
+
+
+def _missing_gradients(plan: Plan, work: Work) -> list[tuple[int, int]]:
+    """Texts and prefixes. The last draw is the last that is kept."""
+    return [
+        (text, prefix)
+        for prefix in plan.prefixes
+        for text in range(plan.cases)
+        if not work.has(gradient_name(text, prefix, plan.draws - 1))
+    ]
+
+
+def collect(
+    plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
+) -> Stats:
+    """Runs the model where that was not done yet. Returns the statistics."""
+    _read(plan, work, subject, tokens, progress)
+    if plan.gradients:
+        _differentiate(plan, work, subject, tokens, progress)
+    queries = sum(work.load(_QUERIES.format(text)).astype(np.float64) for text in range(plan.cases))
+    metric = statistics.first_metric(
+        subject, torch.from_numpy(np.asarray(queries) / plan.cases).to(subject.device)
+    )
+    if not work.has(_GAINS):
+        progress.step("probing heads with noise", metric[..., 0, 0].numel())
+        gain = statistics.probe(subject, plan, work, metric, tokens[0], progress.advance)
+        work.save(_GAINS, gain.numpy())
+    gain = statistics.smooth(torch.from_numpy(np.array(work.load(_GAINS)))).to(metric.device)
+    if not plan.gradients:
+        return statistics.without_gradients(metric, gain)
+    first = metric * gain[..., None, None] ** 2
+    progress.step("statistics of layers", subject.spec.layers)
+    return statistics.with_gradients(subject, plan, work, first, progress.advance)
+
+
+def _read(
+    plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
+) -> None:
+    missing = [text for text in range(plan.cases) if not work.has(text_name(text))]
+    progress.step("reading texts", plan.cases, plan.cases - len(missing))
+    for text in missing:
+        reading = subject.read(tokens[text])
+        work.save(_QUERIES.format(text), reading.queries)
+        work.save(text_name(text), reading.kv)
+        progress.advance()
+
+
+def _differentiate(
+    plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
+) -> None:
+    missing = _missing_gradients(plan, work)
+    everything = len(plan.prefixes) * plan.cases
+    progress.step("gradients", everything, everything - len(missing))
+    shape = (plan.cases, plan.draws, plan.window)
+    uniform = {p: np.random.default_rng(1).random((*shape, 1))[..., 0] for p in plan.prefixes}
+    for text, prefix in missing:
+        window = tokens[text][prefix : prefix + plan.window]
+        kv = work.load(text_name(text))
+        found = subject.gradients(kv, window, prefix, uniform[prefix][text])
+        for draw, gradient in enumerate(found):
+            work.save(gradient_name(text, prefix, draw), gradient)
+        progress.advance()
