@@ -66,6 +66,8 @@ function(kvstow_precompile_test target)
     set(owner ${target})
     set_property(GLOBAL PROPERTY KVSTOW_PRECOMPILED_TESTS_${key} ${target})
   endif()
+  # The asan preset looks for undefined behaviour in what is tested; in the tests it would cost a quarter of their compile time.
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Debug>>:-fno-sanitize=undefined>)
   target_compile_options(${target} PRIVATE -pthread)  # some get it from a library, and its macro counts
   kvstow_precompile(${target} OF ${owner} HEADERS ${KVSTOW_COMMON_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
