@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/cuda/primary_context.h"
 #include "kernels/device/device.h"
 
 namespace kvstow {
@@ -14,15 +15,16 @@ namespace kvstow {
 class CudaBuffer final : public DeviceBuffer {
  public:
   // Takes over `data`, which was allocated on `stream`.
-  CudaBuffer(int ordinal, cudaStream_t stream, uint8_t* data, size_t size)
-      : ordinal_(ordinal), stream_(stream), data_(data), size_(size) {}
+  CudaBuffer(const PrimaryContext& gpu, cudaStream_t stream, uint8_t* data, size_t size)
+      : gpu_(gpu), stream_(stream), data_(data), size_(size) {}
   // A part of memory that `owner` keeps.
-  CudaBuffer(int ordinal, std::shared_ptr<const void> owner, uint8_t* data, size_t size)
-      : ordinal_(ordinal), owner_(std::move(owner)), data_(data), size_(size) {}
+  CudaBuffer(const PrimaryContext& gpu, std::shared_ptr<const void> owner, uint8_t* data,
+             size_t size)
+      : gpu_(gpu), owner_(std::move(owner)), data_(data), size_(size) {}
   // The bytes are at rest: every call that used them has returned.
   ~CudaBuffer() override {
     if (owner_ != nullptr) return;
-    cudaSetDevice(ordinal_);
+    const OnGpu current(gpu_);
     cudaFreeAsync(data_, stream_);
   }
   CudaBuffer(const CudaBuffer&) = delete;
@@ -30,10 +32,10 @@ class CudaBuffer final : public DeviceBuffer {
 
   size_t size() const override { return size_; }
   uint8_t* data() const { return data_; }
-  int ordinal() const { return ordinal_; }
+  int ordinal() const { return gpu_.ordinal(); }
 
  private:
-  const int ordinal_;
+  const PrimaryContext& gpu_;
   const cudaStream_t stream_ = nullptr;
   const std::shared_ptr<const void> owner_;  // null: the buffer is its own
   uint8_t* const data_;

@@ -33,14 +33,12 @@ class CudaCodec : public DeviceCodec {
   }
 
  protected:
-  // Checks the jobs and makes the GPU current.
   template <typename Job>
-  absl::Status Begin(std::span<const Job> pages) const {
-    KVSTOW_RETURN_IF_ERROR(layout_.Check(pages, [&](const DeviceBuffer& buffer) {
+  absl::Status Check(std::span<const Job> pages) const {
+    return layout_.Check(pages, [&](const DeviceBuffer& buffer) {
       const auto* cuda = dynamic_cast<const CudaBuffer*>(&buffer);
-      return cuda != nullptr && cuda->ordinal() == context_.ordinal;
-    }));
-    return ToStatus(cudaSetDevice(context_.ordinal), "the GPU");
+      return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal();
+    });
   }
 
   const DeviceLayout layout_;
@@ -54,7 +52,9 @@ class CudaRawCodec final : public CudaCodec {
 
   absl::StatusOr<std::vector<PageCoding>> Encode(std::span<const EncodeJob> pages,
                                                  bool want_gains) override {
-    KVSTOW_RETURN_IF_ERROR(Begin(pages));
+    KVSTOW_RETURN_IF_ERROR(Check(pages));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     KVSTOW_RETURN_IF_ERROR(CopyAll(pages, [](const EncodeJob& page) {
       return std::pair(DataOf(page.raw), DataOf(page.coded));
     }));
@@ -70,7 +70,9 @@ class CudaRawCodec final : public CudaCodec {
   }
 
   absl::Status Decode(std::span<const DecodeJob> pages) override {
-    KVSTOW_RETURN_IF_ERROR(Begin(pages));
+    KVSTOW_RETURN_IF_ERROR(Check(pages));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     return CopyAll(pages, [](const DecodeJob& page) {
       return std::pair(DataOf(page.coded), DataOf(page.raw));
     });
@@ -97,7 +99,9 @@ class CudaSlabCodec final : public CudaCodec {
 
   absl::StatusOr<std::vector<PageCoding>> Encode(std::span<const EncodeJob> pages,
                                                  bool want_gains) override {
-    KVSTOW_RETURN_IF_ERROR(Begin(pages));
+    KVSTOW_RETURN_IF_ERROR(Check(pages));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(context_.lanes);
     std::vector<PageCoding> codings(pages.size());
     for (const Batch& batch : gpu::BatchesOf(pages)) {
@@ -107,7 +111,9 @@ class CudaSlabCodec final : public CudaCodec {
   }
 
   absl::Status Decode(std::span<const DecodeJob> pages) override {
-    KVSTOW_RETURN_IF_ERROR(Begin(pages));
+    KVSTOW_RETURN_IF_ERROR(Check(pages));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(context_.lanes);
     for (const Batch& batch : gpu::BatchesOf(pages)) {
       KVSTOW_RETURN_IF_ERROR(DecodeBatch(pages, batch, *lane));

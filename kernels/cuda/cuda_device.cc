@@ -1,8 +1,8 @@
-// A GPU as a Device, over the CUDA runtime alone: stream-ordered allocation and copies through
-// pinned memory. kernels/device/no_cuda_device.cc takes this file's place in a build without CUDA.
+// A GPU as a Device: stream-ordered allocation and copies through pinned memory.
+// kernels/device/no_cuda_device.cc takes this file's place in a build without CUDA.
 //
-// The runtime is linked statically: on a host without a driver it starts and reports an error, so
-// one binary serves with and without a GPU.
+// The CUDA runtime is linked statically: on a host without a driver it starts and reports an error,
+// so one binary serves with and without a GPU.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,53 +14,57 @@
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/primary_context.h"
 #include "kernels/device/device.h"
 
 namespace kvstow {
 namespace {
 
+constexpr uint64_t kKeptScratchBytes = 64 << 20;
+
 class Cuda final : public Device, public DeviceKernels {
  public:
-  Cuda(int ordinal, std::string name) : ordinal_(ordinal), name_(std::move(name)) {}
+  Cuda(int ordinal, std::string name) : name_(std::move(name)), gpu_(ordinal), lanes_(gpu_) {}
   ~Cuda() override {
-    cudaSetDevice(ordinal_);
-    cudaDeviceSynchronize();  // frees that are under way belong to the pool
-    lanes_.Close();
-    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+    lanes_.Close();  // frees that are under way belong to the pools
+    if (tier_ == nullptr && scratch_ == nullptr) return;
+    const OnGpu current(gpu_);
+    for (const cudaMemPool_t pool : {tier_, scratch_}) {
+      if (pool != nullptr) cudaMemPoolDestroy(pool);
+    }
   }
 
   absl::Status Open() {
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(ordinal_), name_));
-    cudaMemPoolProps properties{};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location = {.type = cudaMemLocationTypeDevice, .id = ordinal_};
-    KVSTOW_RETURN_IF_ERROR(
-        ToStatus(cudaMemPoolCreate(&pool_, &properties), "creating a memory pool"));
-    // The tier has a budget and fills it again and again: keep what was freed.
-    uint64_t keep = std::numeric_limits<uint64_t>::max();
-    KVSTOW_RETURN_IF_ERROR(ToStatus(
-        cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "memory pool"));
+    KVSTOW_RETURN_IF_ERROR(gpu_.Open());
+    const OnGpu current(gpu_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    // The tier has a budget and fills it again and again: it keeps what was freed. Scratch memory
+    // of one call may be half a gigabyte, which others on the GPU need once the call is over.
+    KVSTOW_RETURN_IF_ERROR(OpenPool(std::numeric_limits<uint64_t>::max(), tier_));
+    KVSTOW_RETURN_IF_ERROR(OpenPool(kKeptScratchBytes, scratch_));
     return lanes_.Open();
   }
 
   std::string name() const override { return name_; }
 
   absl::StatusOr<DeviceMemory> Memory() const override {
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(ordinal_), name_));
+    const OnGpu current(gpu_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     size_t free = 0, total = 0;
     KVSTOW_RETURN_IF_ERROR(ToStatus(cudaMemGetInfo(&free, &total), "memory of the GPU"));
     uint64_t reserved = 0, used = 0;
     KVSTOW_RETURN_IF_ERROR(
-        ToStatus(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved),
+        ToStatus(cudaMemPoolGetAttribute(tier_, cudaMemPoolAttrReservedMemCurrent, &reserved),
                  "memory pool"));
     KVSTOW_RETURN_IF_ERROR(ToStatus(
-        cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used), "memory pool"));
+        cudaMemPoolGetAttribute(tier_, cudaMemPoolAttrUsedMemCurrent, &used), "memory pool"));
     return DeviceMemory{.total_bytes = total,
                         .free_bytes = free + reserved - std::min(used, reserved)};
   }
 
   absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Store(const SharedBytes& bytes) override {
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(ordinal_), name_));
+    const OnGpu current(gpu_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes.size(), lane->stream()));
     KVSTOW_RETURN_IF_ERROR(lane->ToDevice(bytes.span(), buffer->data()));
@@ -69,11 +73,12 @@ class Cuda final : public Device, public DeviceKernels {
 
   absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
     const auto* cuda = dynamic_cast<const CudaBuffer*>(buffer.get());
-    if (cuda == nullptr || cuda->ordinal() != ordinal_) {
+    if (cuda == nullptr || cuda->ordinal() != gpu_.ordinal()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the buffer is not of ", name_, ": load it from its own device"));
     }
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(ordinal_), name_));
+    const OnGpu current(gpu_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     ByteBlock block(cuda->size());
     KVSTOW_RETURN_IF_ERROR(lane->ToHost(cuda->data(), block.span()));
@@ -81,7 +86,8 @@ class Cuda final : public Device, public DeviceKernels {
   }
 
   absl::StatusOr<std::shared_ptr<DeviceBuffer>> Allocate(size_t bytes) override {
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(ordinal_), name_));
+    const OnGpu current(gpu_);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes, lane->stream()));
     // Other streams may use it only once this one has it.
@@ -93,30 +99,42 @@ class Cuda final : public Device, public DeviceKernels {
 
   absl::StatusOr<std::unique_ptr<DeviceCodec>> NewCodec(const Recipe& recipe,
                                                         const KvSpec& spec) override {
-    return MakeCudaCodec(recipe, spec, CudaContext{ordinal_, pool_, lanes_});
+    return MakeCudaCodec(recipe, spec, CudaContext{gpu_, scratch_, lanes_});
   }
 
   absl::StatusOr<std::unique_ptr<DeviceScorer>> NewScorer(const Recipe& recipe,
                                                           const KvSpec& spec) override {
-    return MakeCudaScorer(recipe, spec, CudaContext{ordinal_, pool_, lanes_});
+    return MakeCudaScorer(recipe, spec, CudaContext{gpu_, scratch_, lanes_});
   }
 
   absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine() override {
-    return MakeCudaJointEngine(CudaContext{ordinal_, pool_, lanes_});
+    return MakeCudaJointEngine(CudaContext{gpu_, scratch_, lanes_});
   }
 
  private:
   absl::StatusOr<std::shared_ptr<CudaBuffer>> NewBuffer(size_t bytes, cudaStream_t stream) {
     void* data = nullptr;
     KVSTOW_RETURN_IF_ERROR(
-        ToStatus(cudaMallocFromPoolAsync(&data, std::max<size_t>(bytes, 1), pool_, stream),
+        ToStatus(cudaMallocFromPoolAsync(&data, std::max<size_t>(bytes, 1), tier_, stream),
                  absl::StrCat("allocating ", bytes, " bytes on ", name_)));
-    return std::make_shared<CudaBuffer>(ordinal_, stream, static_cast<uint8_t*>(data), bytes);
+    return std::make_shared<CudaBuffer>(gpu_, stream, static_cast<uint8_t*>(data), bytes);
   }
 
-  const int ordinal_;
+  // `keep` is how much freed memory the pool does not give back to the GPU.
+  absl::Status OpenPool(uint64_t keep, cudaMemPool_t& pool) {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {.type = cudaMemLocationTypeDevice, .id = gpu_.ordinal()};
+    KVSTOW_RETURN_IF_ERROR(
+        ToStatus(cudaMemPoolCreate(&pool, &properties), "creating a memory pool"));
+    return ToStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+                    "memory pool");
+  }
+
   const std::string name_;
-  cudaMemPool_t pool_ = nullptr;
+  PrimaryContext gpu_;
+  cudaMemPool_t tier_ = nullptr;     // of buffers
+  cudaMemPool_t scratch_ = nullptr;  // of calls
   Lanes lanes_;
 };
 

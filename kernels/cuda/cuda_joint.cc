@@ -16,16 +16,19 @@ class CudaJointEngine final : public JointEngine {
  public:
   CudaJointEngine(const CudaContext& context, std::unique_ptr<Cublas> cublas)
       : context_(context), cublas_(std::move(cublas)) {}
-  ~CudaJointEngine() override { cudaSetDevice(context_.ordinal); }
+  ~CudaJointEngine() override {
+    const OnGpu current(context_.gpu);
+    cublas_.reset();
+  }
 
   uint8_t* AddressOf(const DeviceBuffer& buffer) const override {
     const auto* cuda = dynamic_cast<const CudaBuffer*>(&buffer);
-    return cuda != nullptr && cuda->ordinal() == context_.ordinal ? cuda->data() : nullptr;
+    return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal() ? cuda->data() : nullptr;
   }
 
   absl::Status Encode(const JointLaunch& launch) override {
     return OnLane([&](cudaStream_t stream) {
-      const cudaError_t code = cudaMemsetAsync(launch.refused, 0, launch.pages * 4, stream);
+      const cudaError_t code = cudaMemsetAsync(launch.answer, 0, launch.answer_bytes, stream);
       KVSTOW_RETURN_IF_ERROR(ToStatus(code, "clearing memory"));
       KVSTOW_RETURN_IF_ERROR(
           ToStatus(gpu::LaunchBeforeEncoding(launch, stream), "starting a kernel"));
@@ -50,7 +53,8 @@ class CudaJointEngine final : public JointEngine {
   // Whatever became of `start`, nothing of it is under way any more.
   template <typename Start>
   absl::Status OnLane(const Start& start) {
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(context_.ordinal), "the GPU"));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     MutexLock lock(mu_);
     const Lanes::Hold lane(context_.lanes);
     absl::Status status = start(lane->stream());
@@ -60,13 +64,14 @@ class CudaJointEngine final : public JointEngine {
 
   const CudaContext context_;
   Mutex mu_;
-  const std::unique_ptr<Cublas> cublas_;  // used under mu_
+  std::unique_ptr<Cublas> cublas_;  // used under mu_
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context) {
-  KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(context.ordinal), "the GPU"));
+  const OnGpu current(context.gpu);
+  KVSTOW_RETURN_IF_ERROR(current.status());
   KVSTOW_ASSIGN_OR_RETURN(auto cublas, Cublas::Open());
   return std::make_unique<CudaJointEngine>(context, std::move(cublas));
 }

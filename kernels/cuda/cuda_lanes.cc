@@ -18,14 +18,6 @@ constexpr size_t kLanes = 4;
 
 }  // namespace
 
-absl::Status ToStatus(cudaError_t code, absl::string_view what) {
-  if (code == cudaSuccess) return absl::OkStatus();
-  cudaGetLastError();  // an error that is not sticky must not meet the next caller
-  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(code));
-  if (code == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
-  return absl::InternalError(text);
-}
-
 Lane::~Lane() {
   for (const Piece& piece : pieces_) {
     if (piece.moved != nullptr) cudaEventDestroy(piece.moved);
@@ -99,13 +91,15 @@ cudaError_t Lane::Move(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 
 absl::Status Lane::Drain(cudaError_t code, absl::string_view what) {
   const cudaError_t drained = cudaStreamSynchronize(stream_);
-  return ToStatus(code != cudaSuccess ? code : drained, what);
+  const cudaError_t first = code != cudaSuccess ? code : drained;
+  gpu_.Watch(first);
+  return ToStatus(first, what);
 }
 
 absl::Status Lanes::Open() {
   MutexLock lock(mu_);
   for (size_t i = 0; i < kLanes; ++i) {
-    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.push_back(std::make_unique<Lane>(gpu_));
     KVSTOW_RETURN_IF_ERROR(lanes_.back()->Open());
     free_.push_back(lanes_.back().get());
   }
@@ -114,6 +108,12 @@ absl::Status Lanes::Open() {
 
 void Lanes::Close() {
   MutexLock lock(mu_);
+  if (lanes_.empty()) return;
+  const OnGpu current(gpu_);
+  for (const auto& lane : lanes_) {
+    // Whoever wanted the result has it, or has gone.
+    lane->Drain(cudaSuccess, "closing").IgnoreError();
+  }
   free_.clear();
   lanes_.clear();
 }

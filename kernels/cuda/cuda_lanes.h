@@ -2,7 +2,7 @@
 // the default stream: all of its work on a GPU is on these.
 //
 // Thread-safe, except for a Lane, which belongs to its holder alone. The current device must be the
-// GPU.
+// GPU (OnGpu); Close makes it so itself.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
 #define KVSTOW_KERNELS_CUDA_CUDA_LANES_H_
 
@@ -16,17 +16,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "kernels/cuda/primary_context.h"
 
 namespace kvstow {
-
-// Returns RESOURCE_EXHAUSTED when the GPU's memory is short, else INTERNAL, with the driver's text.
-absl::Status ToStatus(cudaError_t code, absl::string_view what);
 
 // One caller at a time: a stream, two pinned pieces and, for each, the event after its last
 // transfer.
 class Lane {
  public:
-  Lane() = default;
+  explicit Lane(const PrimaryContext& gpu) : gpu_(gpu) {}
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
   ~Lane();
@@ -53,14 +51,17 @@ class Lane {
   cudaError_t Move(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                    cudaEvent_t moved);
 
+  const PrimaryContext& gpu_;
   cudaStream_t stream_ = nullptr;
   std::array<Piece, 2> pieces_{};
 };
 
 class Lanes {
  public:
+  explicit Lanes(const PrimaryContext& gpu) : gpu_(gpu) {}
   absl::Status Open();
-  // Closes them; none may be held.
+  // Waits for what the streams have to do, and closes them; none may be held. Does nothing where
+  // they were not opened.
   void Close();
 
   // Lends a lane for a scope. Waits until one is free.
@@ -79,6 +80,7 @@ class Lanes {
   };
 
  private:
+  const PrimaryContext& gpu_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   Mutex mu_;
   CondVar freed_;

@@ -66,9 +66,10 @@ class CudaScorer final : public DeviceScorer {
     KVSTOW_ASSIGN_OR_RETURN(const auto prepared,
                             plan_.Prepare(pages, [&](const DeviceBuffer& buffer) {
                               const auto* cuda = dynamic_cast<const CudaBuffer*>(&buffer);
-                              return cuda != nullptr && cuda->ordinal() == context_.ordinal;
+                              return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal();
                             }));
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaSetDevice(context_.ordinal), "the GPU"));
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(context_.lanes);
     for (const ScoreBatch& batch : gpu::ScoreBatchesOf(plan_, pages, prepared)) {
       Scratch scratch;

@@ -1,4 +1,5 @@
-// Streams, and scratch memory of the pool: codecs and scorers on a GPU need them of its device.
+// What codecs and scorers on a GPU need of its device: its context, streams, and scratch memory of
+// a pool.
 //
 // Thread-safe but for a Scratch, which is its scope's alone.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_SCRATCH_H_
@@ -9,11 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/primary_context.h"
 
 namespace kvstow {
 
 struct CudaContext {
-  int ordinal;
+  const PrimaryContext& gpu;
   cudaMemPool_t pool;
   Lanes& lanes;
 };

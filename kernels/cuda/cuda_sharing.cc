@@ -2,8 +2,7 @@
 // management, exported as a POSIX file descriptor. kernels/device/no_cuda_device.cc takes this
 // file's place in a build without CUDA.
 //
-// Those calls are the driver's alone. They are looked up through the runtime, which is linked
-// statically: nothing needs a driver to start. The method is CUDA's sample memMapIPCDrv.
+// Those calls are the driver's alone (FindInDriver). The method is CUDA's sample memMapIPCDrv.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/primary_context.h"
 #include "kernels/device/device_sharing.h"
 
 namespace kvstow {
@@ -43,62 +43,20 @@ struct Driver {
   decltype(&cuMemUnmap) unmap = nullptr;
   decltype(&cuMemSetAccess) set_access = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
-  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
-  decltype(&cuDevicePrimaryCtxRelease) unretain = nullptr;
-  decltype(&cuCtxPushCurrent) push = nullptr;
-  decltype(&cuCtxPopCurrent) pop = nullptr;
 
   absl::Status Load() {
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemGetAllocationGranularity", granularity));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemCreate", create));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemRelease", release));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemExportToShareableHandle", export_handle));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemImportFromShareableHandle", import_handle));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemAddressReserve", reserve));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemAddressFree", unreserve));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemMap", map));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemUnmap", unmap));
-    KVSTOW_RETURN_IF_ERROR(Find("cuMemSetAccess", set_access));
-    KVSTOW_RETURN_IF_ERROR(Find("cuDeviceGetAttribute", attribute));
-    KVSTOW_RETURN_IF_ERROR(Find("cuDevicePrimaryCtxRetain", retain));
-    KVSTOW_RETURN_IF_ERROR(Find("cuDevicePrimaryCtxRelease", unretain));
-    KVSTOW_RETURN_IF_ERROR(Find("cuCtxPushCurrent", push));
-    return Find("cuCtxPopCurrent", pop);
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemGetAllocationGranularity", granularity));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemCreate", create));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemRelease", release));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemExportToShareableHandle", export_handle));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemImportFromShareableHandle", import_handle));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemAddressReserve", reserve));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemAddressFree", unreserve));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemMap", map));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemUnmap", unmap));
+    KVSTOW_RETURN_IF_ERROR(FindInDriver("cuMemSetAccess", set_access));
+    return FindInDriver("cuDeviceGetAttribute", attribute);
   }
-
- private:
-  template <typename Function>
-  static absl::Status Find(const char* name, Function& out) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const auto e =
-        cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-    if (e != cudaSuccess || found == nullptr) {
-      cudaGetLastError();
-      return absl::UnavailableError(absl::StrCat("the driver has no ", name, " of CUDA 12"));
-    }
-    out = reinterpret_cast<Function>(found);
-    return absl::OkStatus();
-  }
-};
-
-// Makes the GPU current for a scope. Pushed and popped, so that a worker's thread has afterwards
-// what it had before, also when that was nothing.
-class OnDevice {
- public:
-  OnDevice(const Driver& driver, CUcontext context)
-      : driver_(driver), status_(DriverStatus(driver.push(context), "the GPU")) {}
-  ~OnDevice() {
-    CUcontext context;
-    if (status_.ok()) driver_.pop(&context);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  const absl::Status& status() const { return status_; }
-
- private:
-  const Driver& driver_;
-  const absl::Status status_;
 };
 
 CUmemAllocationProp PropertiesOf(int ordinal) {
@@ -112,10 +70,10 @@ CUmemAllocationProp PropertiesOf(int ordinal) {
 class CudaShared final : public SharedDeviceMemory,
                          public std::enable_shared_from_this<CudaShared> {
  public:
-  CudaShared(const Driver& driver, CUcontext context, int ordinal, size_t size)
-      : driver_(driver), context_(context), ordinal_(ordinal), size_(size) {}
+  CudaShared(const Driver& driver, const PrimaryContext& gpu, size_t size)
+      : driver_(driver), gpu_(gpu), size_(size) {}
   ~CudaShared() override {
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     if (mapped_) driver_.unmap(address_, size_);
     if (address_ != 0) driver_.unreserve(address_, size_);
     if (descriptor_ >= 0) close(descriptor_);
@@ -125,7 +83,7 @@ class CudaShared final : public SharedDeviceMemory,
 
   // The handle is not needed once its memory is mapped, and exported.
   absl::Status Make() {
-    const CUmemAllocationProp properties = PropertiesOf(ordinal_);
+    const CUmemAllocationProp properties = PropertiesOf(gpu_.ordinal());
     CUmemGenericAllocationHandle handle{};
     KVSTOW_RETURN_IF_ERROR(DriverStatus(driver_.create(&handle, size_, &properties, 0),
                                         absl::StrCat("allocating ", size_, " bytes to share")));
@@ -152,7 +110,7 @@ class CudaShared final : public SharedDeviceMemory,
   int descriptor() const override { return descriptor_; }
   absl::StatusOr<std::shared_ptr<DeviceBuffer>> View(size_t offset, size_t bytes) override {
     KVSTOW_RETURN_IF_ERROR(CheckView(*this, offset, bytes));
-    return std::make_shared<CudaBuffer>(ordinal_, shared_from_this(), this->bytes().data() + offset,
+    return std::make_shared<CudaBuffer>(gpu_, shared_from_this(), this->bytes().data() + offset,
                                         bytes);
   }
 
@@ -163,14 +121,13 @@ class CudaShared final : public SharedDeviceMemory,
     KVSTOW_RETURN_IF_ERROR(
         DriverStatus(driver_.map(address_, size_, 0, handle, 0), "mapping shared memory"));
     mapped_ = true;
-    const CUmemAccessDesc access{.location = PropertiesOf(ordinal_).location,
+    const CUmemAccessDesc access{.location = PropertiesOf(gpu_.ordinal()).location,
                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     return DriverStatus(driver_.set_access(address_, size_, &access, 1), "access to shared memory");
   }
 
   const Driver& driver_;
-  const CUcontext context_;
-  const int ordinal_;
+  const PrimaryContext& gpu_;
   const size_t size_;
   CUdeviceptr address_ = 0;
   bool mapped_ = false;
@@ -179,33 +136,25 @@ class CudaShared final : public SharedDeviceMemory,
 
 class CudaSharing final : public DeviceSharing {
  public:
-  explicit CudaSharing(int ordinal) : ordinal_(ordinal) {}
-  ~CudaSharing() override {
-    if (context_ == nullptr) return;
-    {
-      const OnDevice current(driver_, context_);
-      lanes_.Close();
-    }
-    driver_.unretain(ordinal_);
-  }
+  explicit CudaSharing(int ordinal) : gpu_(ordinal), lanes_(gpu_) {}
+  ~CudaSharing() override { lanes_.Close(); }
 
   absl::Status Open() {
+    KVSTOW_RETURN_IF_ERROR(gpu_.Open());
     KVSTOW_RETURN_IF_ERROR(driver_.Load());
     for (const CUdevice_attribute needed :
          {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
       int has = 0;
-      if (driver_.attribute(&has, needed, ordinal_) != CUDA_SUCCESS || has == 0) {
+      if (driver_.attribute(&has, needed, gpu_.ordinal()) != CUDA_SUCCESS || has == 0) {
         return absl::UnavailableError("the GPU cannot share memory by descriptor");
       }
     }
-    CUcontext context = nullptr;
-    KVSTOW_RETURN_IF_ERROR(DriverStatus(driver_.retain(&context, ordinal_), "the GPU's context"));
-    context_ = context;
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     cudaDeviceProp properties{};
-    KVSTOW_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, ordinal_), "the GPU"));
+    KVSTOW_RETURN_IF_ERROR(
+        ToStatus(cudaGetDeviceProperties(&properties, gpu_.ordinal()), "the GPU"));
     uuid_.assign(properties.uuid.bytes, sizeof(properties.uuid.bytes));
     return lanes_.Open();
   }
@@ -214,14 +163,14 @@ class CudaSharing final : public DeviceSharing {
 
   absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Make(size_t bytes) override {
     if (bytes == 0) return absl::InvalidArgumentError("shared memory has at least 1 byte");
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
-    const CUmemAllocationProp properties = PropertiesOf(ordinal_);
+    const CUmemAllocationProp properties = PropertiesOf(gpu_.ordinal());
     size_t unit = 0;
     KVSTOW_RETURN_IF_ERROR(DriverStatus(
         driver_.granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity"));
     const auto memory =
-        std::make_shared<CudaShared>(driver_, context_, ordinal_, (bytes + unit - 1) / unit * unit);
+        std::make_shared<CudaShared>(driver_, gpu_, (bytes + unit - 1) / unit * unit);
     KVSTOW_RETURN_IF_ERROR(memory->Make());
     // Nobody may read the bytes that were there before.
     const Lanes::Hold lane(lanes_);
@@ -232,9 +181,9 @@ class CudaSharing final : public DeviceSharing {
   }
 
   absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Map(int descriptor, size_t bytes) override {
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     absl::Status mapped = current.status();
-    const auto memory = std::make_shared<CudaShared>(driver_, context_, ordinal_, bytes);
+    const auto memory = std::make_shared<CudaShared>(driver_, gpu_, bytes);
     if (mapped.ok()) mapped = memory->Import(descriptor);
     close(descriptor);
     if (!mapped.ok()) return mapped;
@@ -243,9 +192,10 @@ class CudaSharing final : public DeviceSharing {
 
   absl::StatusOr<bool> Passed(void* event) override {
     if (event == nullptr) return true;
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    gpu_.Watch(code);
     if (code != cudaErrorNotReady) {
       KVSTOW_RETURN_IF_ERROR(ToStatus(code, "an event of the worker's"));
       return true;
@@ -255,7 +205,7 @@ class CudaSharing final : public DeviceSharing {
   }
 
   absl::Status Copy(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->Drain(
@@ -263,23 +213,22 @@ class CudaSharing final : public DeviceSharing {
         "copying within the GPU");
   }
   absl::Status ToHost(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->ToHost(from.data(), {to, from.size()});
   }
   absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to) override {
-    const OnDevice current(driver_, context_);
+    const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
     return lane->ToDevice(from, to);
   }
 
  private:
-  const int ordinal_;
   std::string uuid_;
   Driver driver_;
-  CUcontext context_ = nullptr;  // the GPU's primary one, which the runtime uses as well
+  PrimaryContext gpu_;
   Lanes lanes_;
 };
 

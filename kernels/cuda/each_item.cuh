@@ -12,7 +12,7 @@ constexpr uint32_t BlocksOf(size_t items, uint32_t items_a_block) {
 }
 
 // A thread does one. An Item is a struct of plain numbers: Items() says how many of them a page
-// has, One() does it.
+// has, One() does it. They are fewer than 2^32: a GPU divides 32 bits several times as fast as 64.
 template <typename Item>
 struct EachItem {
   Item item;
@@ -30,7 +30,7 @@ struct EachItem {
   KVSTOW_GPU void Code(const Launch& launch, uint32_t page, uint32_t block, uint8_t*,
                        const Run& run) const {
     run([&](uint32_t thread) {
-      const size_t i = size_t{block} * kThreads + thread;
+      const uint32_t i = block * kThreads + thread;
       if (i < item.Items(launch)) item.One(launch, page, i);
     });
   }

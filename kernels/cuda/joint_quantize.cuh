@@ -15,6 +15,13 @@ struct QuantizeStep {
   // of those that tell the energy class, and of all.
   struct Sums {
     float features, quarter, telling, all;
+
+    KVSTOW_GPU void Add(const Sums& other) {
+      features += other.features;
+      quarter += other.quarter;
+      telling += other.telling;
+      all += other.all;
+    }
   };
 
   uint32_t Blocks(const JointLaunch& launch) const { return launch.coded(); }
@@ -28,8 +35,13 @@ struct QuantizeStep {
     Sums* const sums = reinterpret_cast<Sums*>(shared);
     float* const factor = &sums[kThreads].features;
     run([&](uint32_t thread) { sums[thread] = SumsOf(launch, c, thread); });
+    for (uint32_t half = kThreads / 2; half > 0; half /= 2) {
+      run([&](uint32_t thread) {
+        if (thread < half) sums[thread].Add(sums[thread + half]);
+      });
+    }
     run([&](uint32_t thread) {
-      if (thread == 0) *factor = Classify(launch, row, sums);
+      if (thread == 0) *factor = Classify(launch, row, sums[0]);
     });
     run([&](uint32_t thread) {
       const bool kept = token / kRansLanes % kGainEvery == 0;
@@ -65,14 +77,7 @@ struct QuantizeStep {
   }
 
   // Writes the classes of a row; what its coefficients are over.
-  KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums* sums) {
-    Sums total = {0, 0, 0, 0};
-    for (uint32_t i = 0; i < kThreads; ++i) {
-      total.features += sums[i].features;
-      total.quarter += sums[i].quarter;
-      total.telling += sums[i].telling;
-      total.all += sums[i].all;
-    }
+  KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums& total) {
     const float quarter = total.quarter / static_cast<float>(launch.quarter);
     float factor = 1;
     if (launch.weights != nullptr) {
@@ -98,13 +103,12 @@ struct QuantizeStep {
 struct CopyFirst {
   bool back = false;
 
-  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
-    return size_t{launch.width} * launch.first;
-  }
-  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
+  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const { return launch.width * launch.first; }
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
     // As a raw page of these tokens and layers alone.
-    const size_t k = launch.row_values(0) * launch.first, v = launch.row_values(1) * launch.first;
-    const size_t layer = item / (k + v), in_layer = item % (k + v);
+    const auto k = static_cast<uint32_t>(launch.row_values(0) * launch.first);
+    const auto v = static_cast<uint32_t>(launch.row_values(1) * launch.first);
+    const uint32_t layer = item / (k + v), in_layer = item % (k + v);
     const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
     const size_t in_page =
         in_layer < k ? in_layer : launch.tokens * launch.row_values(0) + in_layer - k;

@@ -83,13 +83,13 @@ KVSTOW_GPU JointTurn TurnOf(const JointLaunch& launch, const JointPlace& place, 
 
 // Raw pages to `narrow`. Pages with NaN or Inf are refused.
 struct Gather {
-  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
-    return size_t{launch.coded()} * PaddedWidth(launch.width);
+  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
+    return launch.coded() * static_cast<uint32_t>(PaddedWidth(launch.width));
   }
-  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
-    const uint32_t stride = PaddedWidth(launch.width);
-    const auto column = static_cast<uint32_t>(item % stride);
-    const size_t token = item / stride, row = size_t{page} * launch.coded() + token;
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
+    const auto stride = static_cast<uint32_t>(PaddedWidth(launch.width));
+    const uint32_t column = item % stride, token = item / stride;
+    const size_t row = size_t{page} * launch.coded() + token;
     uint16_t* const to = launch.narrow + row * stride + column;
     if (column >= launch.width) {
       *to = 0;
@@ -110,12 +110,12 @@ struct Gather {
 
 // `wide` to raw pages.
 struct Scatter {
-  KVSTOW_GPU size_t Items(const JointLaunch& launch) const {
-    return size_t{launch.coded()} * launch.width;
+  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
+    return launch.coded() * launch.width;
   }
-  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, size_t item) const {
-    const auto column = static_cast<uint32_t>(item % launch.width);
-    const size_t token = item / launch.width, row = size_t{page} * launch.coded() + token;
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
+    const uint32_t column = item % launch.width, token = item / launch.width;
+    const size_t row = size_t{page} * launch.coded() + token;
     const JointPlace place = PlaceOf(launch, column);
     const JointTurn turn = TurnOf(launch, place, row);
     const float* const from = launch.wide + row * PaddedWidth(launch.width) + column;

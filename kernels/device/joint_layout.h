@@ -49,7 +49,10 @@ struct JointLaunch {
   uint32_t quarter = 0;              // leading coefficients of which importance knows the energy
   uint32_t telling = 0;              // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
-  // Memory of the launch.
+  // Memory of the launch. What goes to the host is one piece, `answer`, of which the encoder's
+  // results are parts. The engine clears it first: parts of it have room that no row fills.
+  uint8_t* answer = nullptr;
+  size_t answer_bytes = 0;
   uint16_t* narrow = nullptr;  // what goes into the product, [rows, padded]
   float* wide = nullptr;       // what comes out, [rows, padded]
   uint8_t* head = nullptr;     // raw first tokens, [pages, layers, K and V, first, row]
@@ -57,7 +60,7 @@ struct JointLaunch {
   float* sample = nullptr;     // [pages, sampled, rank]: JointCoder's QuantizedRun::sample
   uint32_t sampled = 0;        // of a page
   uint8_t *energies = nullptr, *classes = nullptr;  // [rows]
-  uint32_t* refused = nullptr;                      // [pages], zero before: 1 = for the CPU
+  uint32_t* refused = nullptr;                      // [pages]: 1 = for the CPU
   uint8_t* page[kPagesALaunch] = {};                // raw
 
   constexpr uint32_t coded() const { return tokens - first; }

@@ -33,6 +33,7 @@ JointAnswer::JointAnswer(const JointLaunch& launch, size_t head_bytes) {
 }
 
 void JointAnswer::Place(uint8_t* at, JointLaunch& launch) const {
+  launch.answer = at, launch.answer_bytes = bytes;
   launch.head = at + head, launch.energies = at + energies, launch.classes = at + classes;
   launch.q = reinterpret_cast<int16_t*>(at + q);
   launch.sample = reinterpret_cast<float*>(at + sample);

@@ -50,7 +50,7 @@ BEGIN {
   split("base/ kernels/ storage/ proto/ service/ client/ tests/", folders, " ")
 
   # Third-party headers: a pattern of the header, a pattern of the files that may include it.
-  rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^kernels/cuda/")
+  rule("^(cuda|cublas|cufft|curand|nvml|nvtx|cub/|thrust/|cooperative_groups)", "^(tests/)?kernels/cuda/")
   rule("^rocksdb/", "^(storage/disk/rocks_[a-z_]*\\.cc$|tests/(storage|fault|bench)/)")
   rule("^(grpc/|grpc\\+\\+/|grpcpp/|google/|kvstow/v1/)|\\.pb\\.h$",
        "^(service|client|proto|tests/(adversary|service|client|integration|fault|proto|bench))/")

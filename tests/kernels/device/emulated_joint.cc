@@ -36,7 +36,7 @@ class Engine final : public JointEngine {
     return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
   }
   absl::Status Encode(const JointLaunch& launch) override {
-    std::fill_n(launch.refused, launch.pages, 0u);
+    std::fill_n(launch.answer, launch.answer_bytes, uint8_t{0});
     const auto start = [&](const auto& step) { RunStep(order_, launch, step); };
     gpu::BeforeEncoding(launch, start);
     if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, true));
