@@ -24,8 +24,9 @@ struct Parts {
   Executor thread = {};                   // copies pages, and joins before the others go
 };
 
-constexpr Duration kAskAgain =
-    std::chrono::microseconds(500);  // between two questions whether events have passed
+// Between two questions whether events have passed: twice as long each time.
+constexpr Duration kAskSoon = std::chrono::microseconds(25);
+constexpr Duration kAskLater = std::chrono::microseconds(800);
 // Host memory of a call, unless one page has more. After so many bytes, the call tries again
 // whether shared memory has room.
 constexpr size_t kMostScratch = 16 << 20;
@@ -130,6 +131,7 @@ struct GpuCall {
   std::shared_ptr<LocalSession> session = nullptr;    // of those in shared memory
   ByteBlock scratch = {};                             // of those that go by the host
   std::shared_ptr<HostCopies> host_copies = nullptr;  // and what it holds
+  Duration ask_again = kAskSoon;
 
   DeviceSharing& gpu() const { return *parts.core.options.gpu; }
   bool late() const { return Clock::Real().Now() >= batch->deadline; }
@@ -305,12 +307,17 @@ void StartHost(const Shared<Batch>& call, std::span<const size_t> ready) {
 template <typename Batch>
 void Next(const Shared<Batch>& call) {
   const std::vector<size_t> ready = ReadyPages(*call);
-  if (!ready.empty()) StartShared(call, ready);
+  if (!ready.empty()) {
+    call->ask_again = kAskSoon;
+    StartShared(call, ready);
+  }
   if (call->open > 0) return;
   if (!ready.empty()) return StartHost(call, ready);
   const std::vector<size_t> waiting = call->batch->Missing();
   if (!waiting.empty() && !call->late() && !call->parts.core.calls.closed()) {
-    return RunNext(call, kAskAgain);
+    const Duration wait = call->ask_again;
+    call->ask_again = std::min(2 * wait, kAskLater);
+    return RunNext(call, wait);
   }
   for (const size_t i : waiting) {
     call->batch->Answer(i, PageOutcome::kUnavailable,

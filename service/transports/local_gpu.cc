@@ -55,6 +55,27 @@ void LocalGpu::Give(uint64_t bytes) {
   bytes_ -= bytes;
 }
 
+absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> LocalGpu::LendPrivate(size_t bytes) {
+  std::shared_ptr<SharedDeviceMemory> memory;
+  {
+    MutexLock lock(mu_);
+    if (!spare_.empty()) {
+      memory = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  if (memory == nullptr || memory->bytes().size() < bytes) {
+    memory.reset();
+    KVSTOW_ASSIGN_OR_RETURN(memory, sharing_.Make(bytes));
+  }
+  SharedDeviceMemory* const at = memory.get();
+  return std::shared_ptr<SharedDeviceMemory>(
+      at, [this, kept = std::move(memory)](SharedDeviceMemory*) mutable {
+        MutexLock lock(mu_);
+        spare_.push_back(std::move(kept));
+      });
+}
+
 // Made under the lock: once for each pipeline of a space.
 std::shared_ptr<DeviceCodec> LocalGpu::CodecOf(const Space& space, const std::string& pipeline) {
   MutexLock lock(mu_);
@@ -99,19 +120,23 @@ absl::Status GpuPage::Copy(std::span<const SharedBytes> parts) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SharedBytes> GpuPage::Load() const {
-  ByteBlock block(bytes_.size());
-  KVSTOW_RETURN_IF_ERROR(gpu_->sharing().ToHost(bytes_, block.data()));
+absl::StatusOr<SharedBytes> GpuPage::Take() {
+  KVSTOW_ASSIGN_OR_RETURN(taken_, gpu_->LendPrivate(bytes_.size()));
+  const std::span<uint8_t> copy = taken_->bytes().first(bytes_.size());
+  KVSTOW_RETURN_IF_ERROR(gpu_->sharing().Copy(bytes_, copy.data()));
+  ByteBlock block(copy.size());
+  KVSTOW_RETURN_IF_ERROR(gpu_->sharing().ToHost(copy, block.data()));
   return std::move(block).Share();
 }
 
-// Exact pages are what was loaded: there is nothing to code.
+// Exact pages are what was taken: there is nothing to code.
 absl::StatusOr<EncodedPage> GpuPage::Encode(const PageToEncode& page) {
   const Codec& codec = *space_->codec;
   if (codec.exact() || space_->calibration_missing) return codec.Encode(page);
   const auto on_gpu = gpu_->CodecOf(*space_, codec.recipe().pipeline());
   if (on_gpu == nullptr) return codec.Encode(page);
-  auto encoded = EncodeOnDevice({gpu_->device(), *on_gpu}, codec, page, *view_);
+  KVSTOW_ASSIGN_OR_RETURN(const auto raw, taken_->View(0, bytes_.size()));
+  auto encoded = EncodeOnDevice({gpu_->device(), *on_gpu}, codec, page, *raw);
   if (!encoded.ok()) return codec.Encode(page);
   coded_there_ = true;
   return encoded;

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -42,6 +43,9 @@ class LocalGpu {
                                                             absl::string_view uuid);
   uint64_t bytes() const;  // shared bytes
 
+  // Lends memory of at least so many bytes that no worker has. It counts in no budget: as many
+  // pieces are kept as calls ran at once.
+  absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> LendPrivate(size_t bytes);
   // Returns the GPU's codec of a space's pages of that pipeline; null when the GPU has none.
   std::shared_ptr<DeviceCodec> CodecOf(const Space& space, const std::string& pipeline);
   Device& device() { return device_; }
@@ -55,6 +59,7 @@ class LocalGpu {
   const uint64_t budget_;
   mutable Mutex mu_;
   uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
+  std::vector<std::shared_ptr<SharedDeviceMemory>> spare_ KVSTOW_GUARDED_BY(mu_);  // private ones
   std::map<std::pair<SpaceId, std::string>, std::shared_ptr<DeviceCodec>> codecs_
       KVSTOW_GUARDED_BY(mu_);
 };
@@ -74,9 +79,10 @@ class GpuPage final : public PageSink {
   absl::Status Copy(std::span<const SharedBytes> parts) override;
   std::span<const uint8_t> on_host() const override { return {}; }
 
-  // Returns a copy in host memory.
-  absl::StatusOr<SharedBytes> Load() const;
-  // Encodes as the space's codec would; `page` is what Load gave.
+  // Returns a copy in host memory. The worker may write to the page at any time, so this copies it
+  // once, within the GPU, to private memory: Encode codes what the host's copy has.
+  absl::StatusOr<SharedBytes> Take();
+  // Encodes as the space's codec would; `page` is what Take gave.
   absl::StatusOr<EncodedPage> Encode(const PageToEncode& page);
   // Returns whether the GPU did the last of these.
   bool coded_there() const { return coded_there_; }
@@ -90,6 +96,7 @@ class GpuPage final : public PageSink {
   const Space* space_;
   std::span<uint8_t> bytes_;  // of the GPU
   std::shared_ptr<DeviceBuffer> view_;
+  std::shared_ptr<SharedDeviceMemory> taken_;  // what Take copied
   bool coded_there_ = false;
 };
 

@@ -185,7 +185,7 @@ v1::PutResult LocalRequests::PutFromGpu(const Space& space, const v1::GpuRange& 
                                         IncomingPage& page) {
   auto from = PageAt(space, range);
   if (!from.ok()) return page.Refuse(from.status().message());
-  const auto raw = from->Load();
+  const auto raw = from->Take();
   if (!raw.ok()) return page.Refuse(raw.status().message());
   v1::PutResult result =
       page.Store(*raw, [&](const PageToEncode& to_encode) { return from->Encode(to_encode); });

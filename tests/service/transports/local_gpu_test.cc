@@ -11,9 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/presets.h"
 #include "kernels/device/host_sharing.h"
 #include "kernels/recipe/recipe.h"
+#include "service/transports/local_gpu.h"
 #include "tests/kernels/device/host_as_gpu.h"
 #include "tests/service/server_fixture.h"
 #include "tests/service/transports/local_worker.h"
@@ -291,6 +294,70 @@ TEST_F(LocalGpuTest, WritingToAPageWhileItIsPutHarmsNobody) {
   }
   stop = true;
   scribbler.join();
+}
+
+// Writes to the worker's memory as soon as it has been read once.
+class ChangingSharing final : public DeviceSharing {
+ public:
+  explicit ChangingSharing(DeviceSharing& sharing) : sharing_(sharing) {}
+  std::span<uint8_t> watched;  // shared memory that a worker has
+
+  std::string uuid() const override { return sharing_.uuid(); }
+  absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Make(size_t bytes) override {
+    return sharing_.Make(bytes);
+  }
+  absl::StatusOr<std::shared_ptr<SharedDeviceMemory>> Map(int descriptor, size_t bytes) override {
+    return sharing_.Map(descriptor, bytes);
+  }
+  absl::StatusOr<bool> Passed(void* event) override { return sharing_.Passed(event); }
+  absl::Status Copy(std::span<const uint8_t> from, uint8_t* to) override {
+    return Changed(sharing_.Copy(from, to), from);
+  }
+  absl::Status ToHost(std::span<const uint8_t> from, uint8_t* to) override {
+    return Changed(sharing_.ToHost(from, to), from);
+  }
+  absl::Status ToDevice(std::span<const uint8_t> from, uint8_t* to) override {
+    return sharing_.ToDevice(from, to);
+  }
+
+ private:
+  absl::Status Changed(absl::Status read, std::span<const uint8_t> from) {
+    const bool ours =
+        from.data() >= watched.data() && from.data() < watched.data() + watched.size();
+    const std::vector<uint8_t> other(from.size(), 0x11);
+    if (ours) read.Update(sharing_.ToDevice(other, watched.data()));
+    return read;
+  }
+
+  DeviceSharing& sharing_;
+};
+
+TEST_F(LocalGpuTest, DigestAndCodesAreOfOneReadOfTheWorkersMemory) {
+  ChangingSharing changing(*sharing_);
+  LocalGpu gpu(gpu_, changing, kGpuBytes);
+  const auto memory = gpu.Share(kGpuBytes, kUuid);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const KvSpec spec = SmallSpec();
+  Space space{.spec = spec};
+  space.codec = *MakeCodec(*ParseRecipe("int8"), spec);
+  const PageIn page = Page("k", 1);
+  ASSERT_TRUE(changing.ToDevice(AsBytes(page.raw), (*memory)->bytes().data()).ok());
+  auto on_gpu = GpuPage::At(gpu, space, *memory, 0, page.raw.size());
+  ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+  changing.watched = (*memory)->bytes();
+  const auto raw = on_gpu->Take();
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  const PageToEncode to_encode{
+      .raw = raw->span(), .tokens = page.tokens, .raw_digest = Xxh3_128(raw->span())};
+  const auto coded = on_gpu->Encode(to_encode);
+  ASSERT_TRUE(coded.ok()) << coded.status();
+  EXPECT_TRUE(on_gpu->coded_there());
+  const auto want = space.codec->Encode(to_encode);
+  ASSERT_TRUE(want.ok());
+  EXPECT_EQ(coded->header_bytes.span().size(), want->header_bytes.span().size());
+  for (size_t i = 0; i < want->segments.size(); ++i) {
+    EXPECT_TRUE(std::ranges::equal(coded->segments[i].span(), want->segments[i].span())) << i;
+  }
 }
 
 TEST_F(LocalGpuTest, TheServerStopsWithMemoryShared) {
