@@ -10,12 +10,13 @@
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/channel_rows.h"
 #include "kernels/quantize/dead_zone.h"
+#include "kernels/transform/tile_product.h"
 #include "kernels/transform/transpose.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kChunkTokens = 192;  // vectors that are in memory at once
+constexpr uint32_t kChunkTokens = 256;  // vectors that are in memory at once
 static_assert(kChunkTokens % (kGainEvery * kRansLanes) == 0);
 
 class JointRunCodec final : public RunCodec {
@@ -79,7 +80,7 @@ class JointRunCodec final : public RunCodec {
       const uint32_t n = std::min(kChunkTokens, tokens.count - done);
       if (!vectors.Gather(raw, {tokens.first + done, n}, x.data())) return false;
       for (uint32_t t = 0; t < n; ++t) AddRow(minus_mean.data(), width, x.data() + t * width);
-      MultiplyRows(x.data(), n, calibrated.encode, {0, rank}, by_token.data(), rank);
+      MultiplyRowsInTiles(x.data(), n, width, calibrated.encode, {0, rank}, by_token.data(), rank);
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {
@@ -147,7 +148,8 @@ class JointRunCodec final : public RunCodec {
   void Inverse(const CalibratedRun& calibrated, std::span<const float> c, size_t rank,
                const Run& run, LayerRange wanted, std::span<float> x) const {
     const size_t n = c.size() / rank, stride = x.size() / n;
-    const NonZeroRows rows = ListNonZeros(c.data(), n, rank);
+    // Tiles take zeros as fast as vectors take the others.
+    const NonZeroRows rows = HasTiles() ? NonZeroRows() : ListNonZeros(c.data(), n, rank);
     const size_t before = wanted.first - run.layers.first;
     const size_t k = SlabValues(coder_.spec(), Part::kK, 1),
                  v = SlabValues(coder_.spec(), Part::kV, 1);
@@ -155,7 +157,11 @@ class JointRunCodec final : public RunCodec {
                              {run.layers.count * k + before * v, wanted.count * v}};
     size_t at = 0;
     for (const Columns& columns : parts) {
-      MultiplyNonZeroRows(rows, calibrated.decode, columns, x.data() + at, stride);
+      if (HasTiles()) {
+        MultiplyRowsInTiles(c.data(), n, rank, calibrated.decode, columns, x.data() + at, stride);
+      } else {
+        MultiplyNonZeroRows(rows, calibrated.decode, columns, x.data() + at, stride);
+      }
       for (size_t t = 0; t < n; ++t) {
         float* const row = x.data() + t * stride + at;
         AddRow(calibrated.mean.data() + columns.first, columns.count, row);

@@ -71,10 +71,11 @@ std::vector<int8_t> Choose(std::span<const Candidate> candidates, int limit, uin
 // How often a coefficient became non-zero with each sign, by the distance of that level.
 using SignCounts = std::array<std::array<float, 2>, kPlaneDistances>;
 
-SignCounts CountSigns(std::span<const int32_t> q, uint32_t levels) {
+// Counts those of the tokens `non_zeros`.
+SignCounts CountSigns(const int32_t* q, std::span<const uint32_t> non_zeros, uint32_t levels) {
   SignCounts counts{};
-  for (const int32_t value : q) {
-    if (value == 0) continue;
+  for (const uint32_t t : non_zeros) {
+    const int32_t value = q[t];
     const auto width =
         static_cast<uint32_t>(std::bit_width(static_cast<uint32_t>(std::abs(value))));
     const uint32_t distance = std::min(std::min(width, levels) - 1, kPlaneDistances - 1u);
@@ -108,6 +109,24 @@ Candidate BestTilt(const SignCounts& counts) {
     for (size_t d = 0; d < kPlaneDistances; ++d)
       saves -= counts[d][0] * bits[d][0] + counts[d][1] * bits[d][1];
     if (saves > best.saves) best = {static_cast<int8_t>(tilt), saves};
+  }
+  return best;
+}
+
+// Goes from a row to its neighbours as long as `bits` of a move fall. They come times `scale`.
+template <typename Bits>
+Candidate BestMove(const Bits& bits, float scale) {
+  Candidate best;
+  const uint64_t still = bits(0);
+  uint64_t least = still;
+  for (const int way : {1, -1}) {
+    for (int move = way; std::abs(move) <= kMaxRowMove; move += way) {
+      const uint64_t here = bits(move);
+      if (here >= least) break;
+      least = here;
+      best = {static_cast<int8_t>(move), static_cast<float>(still - here) * scale};
+    }
+    if (least < still) break;
   }
   return best;
 }
@@ -174,41 +193,50 @@ const uint16_t* PageTablesFit::BitsOf(int row) const {
   return &bits_[r * kMagnitudes];
 }
 
+// Most coefficients of most tokens are 0. Those are counted by the shift of their rows, and the
+// others looked up one by one.
 PageTables PageTablesFit::Fit(const PlaneLayout& layout, std::span<const int32_t> q,
                               std::span<const uint8_t> energies, uint32_t tokens) const {
   const size_t rank = layout.rows.size(), stride = PlaneStride(tokens);
   const uint32_t every = tokens > kFewTokens ? 2 : 1;
-  struct Sampled {
-    int shift;  // of the rows
-    uint32_t token;
+  std::array<uint32_t, kPlaneEnergies> sampled{};  // tokens of each energy class
+  for (uint32_t t = 0; t < tokens; t += every) ++sampled[energies[t]];
+  const float scale =
+      static_cast<float>(tokens) / static_cast<float>((tokens + every - 1) / every) / kUnits;
+  struct NonZero {
+    int shift;  // of the row
+    uint8_t magnitude;
   };
-  std::vector<Sampled> sampled;
-  for (uint32_t t = 0; t < tokens; t += every) sampled.push_back({EnergyShift(energies[t]), t});
-  const float scale = static_cast<float>(tokens) / static_cast<float>(sampled.size()) / kUnits;
-  std::vector<uint8_t> magnitudes(sampled.size());
+  std::vector<uint32_t> places(tokens);  // of values other than 0
+  std::vector<NonZero> looked_up;
   std::vector<Candidate> rows(rank), tilts(rank);
   for (size_t i = 0; i < rank; ++i) {
-    const std::span<const int32_t> of = q.subspan(i * stride, tokens);
-    tilts[i] = BestTilt(CountSigns(of, levels_));
-    for (size_t s = 0; s < sampled.size(); ++s)
-      magnitudes[s] = static_cast<uint8_t>(std::min(std::abs(of[sampled[s].token]), 255));
+    const int32_t* const row_of_q = &q[i * stride];
+    size_t n = 0;
+    for (uint32_t t = 0; t < tokens; ++t) {
+      places[n] = t;
+      n += row_of_q[t] != 0 ? 1 : 0;  // without a branch: nobody can predict it
+    }
+    const auto non_zeros = std::span<const uint32_t>(places).first(n);
+    tilts[i] = BestTilt(CountSigns(row_of_q, non_zeros, levels_));
+    looked_up.clear();
+    auto zeros = sampled;
+    for (const uint32_t t : non_zeros) {
+      if (t % every != 0) continue;
+      --zeros[energies[t]];
+      looked_up.push_back(
+          {EnergyShift(energies[t]), static_cast<uint8_t>(std::min(std::abs(row_of_q[t]), 255))});
+    }
     const auto bits = [&](int move) {
+      const int row = layout.rows[i] + move;
       uint64_t sum = 0;
-      for (size_t s = 0; s < sampled.size(); ++s)
-        sum += BitsOf(layout.rows[i] + sampled[s].shift + move)[magnitudes[s]];
+      for (uint8_t e = 0; e < kPlaneEnergies; ++e) {
+        if (zeros[e] > 0) sum += uint64_t{zeros[e]} * BitsOf(row + EnergyShift(e))[0];
+      }
+      for (const NonZero& one : looked_up) sum += BitsOf(row + one.shift)[one.magnitude];
       return sum;
     };
-    const uint64_t still = bits(0);
-    uint64_t least = still;
-    for (const int way : {1, -1}) {
-      for (int move = way; std::abs(move) <= kMaxRowMove; move += way) {
-        const uint64_t here = bits(move);
-        if (here >= least) break;
-        least = here;
-        rows[i] = {static_cast<int8_t>(move), static_cast<float>(still - here) * scale};
-      }
-      if (least < still) break;
-    }
+    rows[i] = BestMove(bits, scale);
   }
   PageTables tables;
   tables.rows = Choose(rows, kMaxRowMove, tables.rows_spread);
