@@ -217,9 +217,7 @@ void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const uint
   PlaneStream stream = StreamOf(tokens, stride, shifts.data() + block * stride);
   stream.rows = stream.rows.subspan(first, count);
   if (blocks() > 0) stream.block_ends = {&end, 1};
-  if (steps.size() > 1) steps = steps.subspan(first, count);
-  PlaneDecodeLoops::Best().dequantize(stream, q.data() + first * stride, level, steps,
-                                      coefficients.data());
+  PlaneDecodeLoops::Best().dequantize(stream, q.data(), level, steps, coefficients.data());
 }
 
 }  // namespace kvstow

@@ -103,7 +103,8 @@ class PlaneCoder {
   void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t tokens,
                   uint32_t level, std::span<const float> steps,
                   std::span<float> coefficients) const;
-  // Does the same for `count` coefficients from `first` on, all of one block: [count, stride].
+  // Does the same for `count` coefficients from `first` on, all of one block. `q`, `coefficients`
+  // [count, stride] and `steps` are of these alone.
   void DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
                       uint32_t tokens, uint32_t level, std::span<const float> steps, size_t first,
                       size_t count, std::span<float> coefficients) const;

@@ -98,7 +98,7 @@ class PlanesRunCodec final : public RunCodec {
   // Values [channels of the run, PlaneStride] of the coded tokens, K without positions; plain
   // tokens go into `body`.
   absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
-                         std::vector<float>& values, std::string& body) const;
+                         std::span<float> values, std::string& body) const;
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
@@ -172,11 +172,10 @@ size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) c
 }
 
 absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> raw,
-                                       std::span<const Slab> slabs, std::vector<float>& values,
+                                       std::span<const Slab> slabs, std::span<float> values,
                                        std::string& body) const {
   const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
   const size_t stride = PlaneStride(coded);
-  values.resize((slabs.back().first_channel + slabs.back().channels()) * stride);
   std::vector<float> all;
   const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
   body.resize(PlainBytes(slabs, plain));
@@ -199,12 +198,15 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
       plain_body += plain_->LevelBytes(shape, 0);
     }
     if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data() + skipped);
-    Transpose(all.data() + skipped, coded, slab.channels(), slab.channels(),
-              values.data() + slab.first_channel * stride, stride);
+    float* const to = values.data() + slab.first_channel * stride;
+    Transpose(all.data() + skipped, coded, slab.channels(), slab.channels(), to, stride);
+    for (uint32_t i = 0; i < slab.channels(); ++i)
+      std::fill(to + i * stride + coded, to + (i + 1) * stride, 0.0f);
   }
   return absl::OkStatus();
 }
 
+// Slab after slab: a sample of one stays in the nearest cache.
 std::vector<double> PlanesRunCodec::GainsOf(
     uint32_t plain, uint32_t tokens, std::span<const Slab> slabs, std::span<const double> energies,
     std::span<const float> values, const ChannelStatistics& channels, const PlaneCoder& coder,
@@ -214,32 +216,36 @@ std::vector<double> PlanesRunCodec::GainsOf(
   if (tokens == 0) return gains;
   // Behind the last token, values and what they are decoded to are 0.
   const size_t stride = PlaneStride(tokens), every = tokens >= kTokensToSample ? kGainEvery : 1;
-  std::vector<float> wanted = SamplePlanes(values, stride, every);
-  const std::vector<int32_t> finest = SamplePlanes(q, stride, every);
-  const size_t sampled = finest.size() / coder.width();
   const std::vector<uint8_t> classes = SamplePlanes(steps_of_tokens, stride, every);
-  ScaleTokens(classes, sampled, true, wanted);
-  std::vector<int32_t> coarse(finest.size());
-  std::vector<float> decoded(finest.size());
-  std::vector<double> left(slabs.size(), 1.0);
   size_t seen = 0;
   for (size_t t = 0; t < tokens; t += every * kRansLanes) seen += std::min(kRansLanes, tokens - t);
   const double share = static_cast<double>(tokens) / static_cast<double>(seen);
-  for (uint32_t level = 0; level < levels_; ++level) {
-    const uint32_t shift = levels_ - 1 - level;
-    std::transform(finest.begin(), finest.end(), coarse.begin(),
-                   [&](int32_t x) { return CoarserLevel(x, shift); });
-    std::vector<float> steps = channels.steps;
-    for (float& step : steps) step = std::ldexp(step, static_cast<int>(shift));
-    coder.Dequantize(coarse, classes, static_cast<uint32_t>(sampled), level, steps, decoded);
-    ScaleTokens(classes, sampled, true, decoded);
-    for (size_t s = 0; s < slabs.size(); ++s) {
-      const size_t first = slabs[s].first_channel * sampled;
-      const double error =
-          SquaredError(&wanted[first], &decoded[first], slabs[s].channels() * sampled);
+  std::vector<int32_t> coarse;
+  std::vector<float> decoded, steps;
+  for (size_t s = 0; s < slabs.size(); ++s) {
+    const size_t first = slabs[s].first_channel * stride, count = slabs[s].channels() * stride;
+    std::vector<float> wanted = SamplePlanes(values.subspan(first, count), stride, every);
+    const std::vector<int32_t> finest = SamplePlanes(q.subspan(first, count), stride, every);
+    const size_t sampled = finest.size() / slabs[s].channels();
+    ScaleTokens(classes, sampled, true, wanted);
+    coarse.resize(finest.size()), decoded.resize(finest.size()), steps.resize(slabs[s].channels());
+    double left = 1;
+    for (uint32_t level = 0; level < levels_; ++level) {
+      const uint32_t shift = levels_ - 1 - level;
+      std::ranges::transform(finest, coarse.begin(),
+                             [shift](int32_t x) { return CoarserLevel(x, shift); });
+      const auto finest_steps =
+          std::span(channels.steps).subspan(slabs[s].first_channel, slabs[s].channels());
+      std::ranges::transform(finest_steps, steps.begin(), [shift](float step) {
+        return std::ldexp(step, static_cast<int>(shift));
+      });
+      coder.DequantizeRows(coarse, classes, static_cast<uint32_t>(sampled), level, steps,
+                           slabs[s].first_channel, slabs[s].channels(), decoded);
+      ScaleTokens(classes, sampled, true, decoded);
+      const double error = SquaredError(wanted.data(), decoded.data(), wanted.size());
       const double now = energies[s] > 0 ? error * share / energies[s] : 0;
-      gains[level] += static_cast<double>(tokens) * std::max(left[s] - now, 0.0);
-      left[s] = std::min(left[s], now);
+      gains[level] += static_cast<double>(tokens) * std::max(left - now, 0.0);
+      left = std::min(left, now);
     }
   }
   return gains;
@@ -250,14 +256,16 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   const std::vector<Slab> slabs = SlabsOf(run.layers.count);
   const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
   const size_t stride = PlaneStride(coded);
-  std::vector<float> values;
+  const size_t count = (slabs.back().first_channel + slabs.back().channels()) * stride;
+  const auto values_memory = std::make_unique_for_overwrite<float[]>(count);
+  const std::span<float> values(values_memory.get(), count);
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<SlabStatistics> statistics;
   std::vector<double> energies(slabs.size());
   for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
     const std::span<float> slab =
-        std::span(values).subspan(slabs[s].first_channel * stride, slabs[s].channels() * stride);
+        values.subspan(slabs[s].first_channel * stride, slabs[s].channels() * stride);
     statistics.push_back(MeasureSlab(slab, coded, slabs[s].Channels(), StepFor(run, slabs[s]),
                                      levels_, energies[s]));
   }
@@ -271,7 +279,8 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
     classes = StepEnergies(run.log_steps.subspan(known), stride);
     ScaleTokens(classes, stride, false, values);
   }
-  std::vector<int32_t> q(values.size());
+  const auto q_memory = std::make_unique_for_overwrite<int32_t[]>(count);
+  const std::span<int32_t> q(q_memory.get(), count);
   for (size_t i = 0; i < channels.steps.size(); ++i) {
     DeadZoneQuantize(&values[i * stride], stride, 1 / channels.steps[i], kPlaneDeadZone,
                      kPlaneMaxMagnitude - 1, &q[i * stride]);
@@ -335,8 +344,11 @@ void PlanesRunCodec::DequantizeSlab(const Slab& slab, const PlaneCoder& coder,
                                     std::vector<float>& rows) const {
   const size_t stride = PlaneStride(decoded.tokens);
   rows.resize(slab.channels() * stride);
-  coder.DequantizeRows({decoded.q.get(), coder.width() * stride}, decoded.classes, decoded.tokens,
-                       decoded.level, channels.steps, slab.first_channel, slab.channels(), rows);
+  const std::span<const float> steps(channels.steps);
+  coder.DequantizeRows({decoded.q.get() + slab.first_channel * stride, rows.size()},
+                       decoded.classes, decoded.tokens, decoded.level,
+                       steps.subspan(slab.first_channel, slab.channels()), slab.first_channel,
+                       slab.channels(), rows);
   ScaleTokens(decoded.classes, stride, true, rows);
 }
 

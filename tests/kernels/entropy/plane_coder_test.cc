@@ -132,7 +132,9 @@ TEST(PlaneCoder, RowsOfABlockDequantizeAlone) {
     uint32_t first = 0;
     for (const uint32_t end : {5u, blocks == 3 ? 17u : 20u, blocks == 3 ? 35u : 50u, 53u}) {
       std::vector<float> rows((end - first) * s.stride());
-      coder.DequantizeRows(s.q, s.energies, s.tokens, 1, steps, first, end - first, rows);
+      coder.DequantizeRows(std::span(s.q).subspan(first * s.stride(), rows.size()), s.energies,
+                           s.tokens, 1, std::span(steps).subspan(first, end - first), first,
+                           end - first, rows);
       const auto want = all.begin() + static_cast<ptrdiff_t>(first * s.stride());
       EXPECT_TRUE(std::equal(rows.begin(), rows.end(), want)) << first << " of " << blocks;
       first = end;
