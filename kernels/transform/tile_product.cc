@@ -20,11 +20,13 @@ namespace {
 
 #define KVSTOW_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
 
-constexpr size_t kTile = 16;         // rows of a tile, and columns in F32
-constexpr size_t kTileInner = 32;    // bf16 of a tile's row
-constexpr size_t kStepColumns = 32;  // of a step: two tiles
-constexpr size_t kInner = 512;       // of the matrix at a time: its part of x stays in the cache
-constexpr size_t kChunkRows = 256;   // of x at a time: so do the sums
+constexpr size_t kTile = 16;                                  // rows of a tile, and columns in F32
+constexpr size_t kTileInner = 32;                             // bf16 of a tile's row
+constexpr size_t kPanelTiles = PackedMatrix::kPanel / kTile;  // of columns, rounded together
+constexpr size_t kAhead = 16;  // rows of a panel: 4 KiB. The processor's own prefetch ends there
+constexpr size_t kTileValues = kTile * kTileInner;
+constexpr size_t kInner = 512;      // of the matrix at a time: its part of x stays in the cache
+constexpr size_t kChunkRows = 256;  // of x at a time: so do the sums
 
 // Asks the system for the tiles' state, once a process. Compilers do not know the names of AMX's
 // parts alike; the bits are of CPUID's leaf 7.
@@ -72,11 +74,11 @@ KVSTOW_AMX inline __m256i ToBf16(__m512 v) {
 struct Work {
   Work(size_t rows, size_t inner, size_t columns)
       : x(std::make_unique_for_overwrite<uint16_t[]>(rows * inner)),
-        m(std::make_unique_for_overwrite<uint16_t[]>(kStepColumns * inner)),
+        m(std::make_unique_for_overwrite<uint16_t[]>(PackedMatrix::kPanel * inner)),
         sums(std::make_unique_for_overwrite<float[]>(rows * columns)) {}
 
   const std::unique_ptr<uint16_t[]> x;  // [row tiles][inner tiles][16][32]
-  // Two tiles of columns: [inner tiles][2][16 pairs of rows][16][2].
+  // A panel of the matrix: [inner tiles][kPanelTiles][16 pairs of rows][16][2].
   const std::unique_ptr<uint16_t[]> m;
   const std::unique_ptr<float[]> sums;  // [row tiles][column tiles][16][16]
 };
@@ -100,30 +102,31 @@ KVSTOW_AMX void RoundRows(const float* x, size_t stride, size_t count, size_t ro
   }
 }
 
-// Two tiles of columns from `column` on, and rows from `first` on.
-KVSTOW_AMX void RoundColumns(const PackedMatrix& m, size_t column, size_t first, size_t inner,
-                             uint16_t* to) {
-  const size_t panel = column / PackedMatrix::kPanel, offset = column % PackedMatrix::kPanel;
+// Rows of a panel from `first` on.
+KVSTOW_AMX void RoundPanel(const PackedMatrix& m, size_t panel, size_t first, size_t inner,
+                           uint16_t* to) {
   for (size_t pair = 0; pair < Padded(inner, kTileInner) / 2; ++pair) {
-    for (size_t half = 0; half < kStepColumns / kTile; ++half) {
+    for (size_t part = 0; part < kPanelTiles; ++part) {
       __m512i words[2] = {};  // in the lower halves of lanes
       for (size_t r = 0; r < 2; ++r) {
         if (2 * pair + r >= inner) continue;
-        const float* const row = m.PanelRow(panel, first + 2 * pair + r) + offset + half * kTile;
+        const float* const row = m.PanelRow(panel, first + 2 * pair + r) + part * kTile;
+        _mm_prefetch(row + kAhead * PackedMatrix::kPanel, _MM_HINT_T0);
         words[r] = _mm512_maskz_cvtepu16_epi32(kAll, ToBf16(_mm512_loadu_ps(row)));
       }
-      const size_t tile = pair / kTile * 2 + half;
+      const size_t tile = pair / kTile * kPanelTiles + part;
       _mm512_storeu_si512(to + (tile * kTile + pair % kTile) * kTileInner,
                           _mm512_or_si512(words[0], _mm512_maskz_slli_epi32(kAll, words[1], 16)));
     }
   }
 }
 
-// Adds the products of two tiles of rows with two of columns to their sums. The compiler does not
-// know that tiles read and write memory: fences keep its own accesses on their side.
-KVSTOW_AMX void MultiplyStep(const Work& work, size_t row_tile, size_t inner_tiles, float* first,
+// Adds the products of two tiles of rows (the next one `inner_tiles` behind) with two of columns
+// (side by side in a panel) to their sums (the next row's `next_row_tile` behind). The compiler
+// does not know that tiles read and write memory: fences keep its own accesses on their side.
+KVSTOW_AMX void MultiplyStep(const uint16_t* x, const uint16_t* m, size_t inner_tiles, float* first,
                              size_t next_row_tile, bool begin) {
-  constexpr size_t kTileValues = kTile * kTileInner, kSums = kTile * kTile, kRowBytes = 64;
+  constexpr size_t kSums = kTile * kTile, kRowBytes = 64;
   float* const second = first + next_row_tile;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (begin) {
@@ -138,12 +141,10 @@ KVSTOW_AMX void MultiplyStep(const Work& work, size_t row_tile, size_t inner_til
     _tile_loadd(3, second + kSums, kRowBytes);
   }
   for (size_t k = 0; k < inner_tiles; ++k) {
-    const uint16_t* const x = &work.x[(row_tile * inner_tiles + k) * kTileValues];
-    const uint16_t* const m = &work.m[2 * k * kTileValues];
-    _tile_loadd(4, x, kRowBytes);
-    _tile_loadd(5, x + inner_tiles * kTileValues, kRowBytes);
-    _tile_loadd(6, m, kRowBytes);
-    _tile_loadd(7, m + kTileValues, kRowBytes);
+    _tile_loadd(4, x + k * kTileValues, kRowBytes);
+    _tile_loadd(5, x + (inner_tiles + k) * kTileValues, kRowBytes);
+    _tile_loadd(6, m + kPanelTiles * k * kTileValues, kRowBytes);
+    _tile_loadd(7, m + (kPanelTiles * k + 1) * kTileValues, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
@@ -159,18 +160,22 @@ KVSTOW_AMX void MultiplyStep(const Work& work, size_t row_tile, size_t inner_til
 KVSTOW_AMX void MultiplyChunk(const float* x, size_t count, size_t width, const PackedMatrix& m,
                               Columns columns, float* y, size_t stride, const Work& work) {
   const size_t row_tiles = Padded(count, 2 * kTile) / kTile;
-  const size_t first = columns.first / kStepColumns * kStepColumns;
+  const size_t first = columns.first / PackedMatrix::kPanel * PackedMatrix::kPanel;
   const size_t end = columns.first + columns.count;
-  const size_t column_tiles = Padded(end - first, kStepColumns) / kTile;
+  const size_t column_tiles = Padded(end - first, PackedMatrix::kPanel) / kTile;
+  const size_t next_row_tile = column_tiles * kTile * kTile;
   for (size_t i = 0; i < width; i += kInner) {
     const size_t inner = std::min(kInner, width - i);
     const size_t inner_tiles = Padded(inner, kTileInner) / kTileInner;
     RoundRows(x + i, width, count, row_tiles, inner, work.x.get());
-    for (size_t c = 0; c < column_tiles; c += 2) {
-      RoundColumns(m, first + c * kTile, i, inner, work.m.get());
+    for (size_t c = 0; c < column_tiles; c += kPanelTiles) {
+      RoundPanel(m, (first + c * kTile) / PackedMatrix::kPanel, i, inner, work.m.get());
       for (size_t r = 0; r < row_tiles; r += 2) {
-        MultiplyStep(work, r, inner_tiles, &work.sums[(r * column_tiles + c) * kTile * kTile],
-                     column_tiles * kTile * kTile, i == 0);
+        for (size_t part = 0; part < kPanelTiles; part += 2) {
+          MultiplyStep(&work.x[r * inner_tiles * kTileValues], &work.m[part * kTileValues],
+                       inner_tiles, &work.sums[r * next_row_tile + (c + part) * kTile * kTile],
+                       next_row_tile, i == 0);
+        }
       }
     }
   }
@@ -199,7 +204,7 @@ void MultiplyRowsInTiles(const float* x, size_t count, size_t width, const Packe
   if (!HasTiles()) return MultiplyRows(x, count, m, columns, y, stride);
   const Work work(Padded(std::min(count, kChunkRows), 2 * kTile),
                   Padded(std::min(width, kInner), kTileInner),
-                  Padded(columns.count + kStepColumns, kStepColumns));
+                  Padded(columns.count + PackedMatrix::kPanel, PackedMatrix::kPanel));
   const TileScope tiles;
   for (size_t t = 0; t < count; t += kChunkRows) {
     MultiplyChunk(x + t * width, std::min(kChunkRows, count - t), width, m, columns, y + t * stride,
