@@ -20,9 +20,9 @@
 // is read with step * 2^(levels - 1 - l).
 //
 // Encoding is deterministic within one SIMD target, with and without AMX (tile_product.h). Another
-// target may take another rounding decision, as the products' sums round differently. Decoded values
-// differ by rounding: of F32 between targets, of bf16 with AMX, whose squared error is some 2e-6 of
-// the energy. Parts of a page decode to what they are in the whole.
+// target may take another rounding decision, as the products' sums round differently. Decoded
+// values differ by rounding: of F32 between targets, of bf16 with AMX, whose squared error is some
+// 2e-6 of the energy. Parts of a page decode to what they are in the whole.
 //
 // Method: a Karhunen-Loeve transform over the layers and over K and V, whitened by what the model
 // feels. The published relative is KVTC (NVIDIA), over K and V apart.

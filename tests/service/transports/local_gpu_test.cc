@@ -1,5 +1,7 @@
 // Pages in memory of the GPU that a worker and the server share; a stand-in on the host plays the
 // GPU. Whatever codes a page, what is stored and what is read are the same.
+#include "service/transports/local_gpu.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +18,6 @@
 #include "kernels/codec/presets.h"
 #include "kernels/device/host_sharing.h"
 #include "kernels/recipe/recipe.h"
-#include "service/transports/local_gpu.h"
 #include "tests/kernels/device/host_as_gpu.h"
 #include "tests/service/server_fixture.h"
 #include "tests/service/transports/local_worker.h"
