@@ -22,14 +22,6 @@ namespace {
 
 constexpr auto kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-absl::Status DriverStatus(CUresult code, absl::string_view what) {
-  if (code == CUDA_SUCCESS) return absl::OkStatus();
-  const std::string text = absl::StrCat(what, ": the driver's error ", static_cast<int>(code));
-  if (code == CUDA_ERROR_OUT_OF_MEMORY) return absl::ResourceExhaustedError(text);
-  if (code == CUDA_ERROR_INVALID_VALUE) return absl::InvalidArgumentError(text);
-  return absl::InternalError(text);
-}
-
 // The driver's functions, as of CUDA 12.
 struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;

@@ -20,11 +20,6 @@ constexpr std::array kFatal = {
     cudaErrorExternalDevice,     cudaErrorUnknown,
 };
 
-absl::Status Called(CUresult code, absl::string_view what) {
-  if (code == CUDA_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": the driver's error ", static_cast<int>(code)));
-}
-
 }  // namespace
 
 absl::Status ToStatus(cudaError_t code, absl::string_view what) {
@@ -32,6 +27,14 @@ absl::Status ToStatus(cudaError_t code, absl::string_view what) {
   cudaGetLastError();  // an error that is not fatal must not meet the next caller
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(code));
   if (code == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
+  return absl::InternalError(text);
+}
+
+absl::Status DriverStatus(CUresult code, absl::string_view what) {
+  if (code == CUDA_SUCCESS) return absl::OkStatus();
+  const std::string text = absl::StrCat(what, ": the driver's error ", static_cast<int>(code));
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) return absl::ResourceExhaustedError(text);
+  if (code == CUDA_ERROR_INVALID_VALUE) return absl::InvalidArgumentError(text);
   return absl::InternalError(text);
 }
 
@@ -46,7 +49,7 @@ absl::Status PrimaryContext::Open() {
   KVSTOW_RETURN_IF_ERROR(FindInDriver("cuCtxPushCurrent", push_));
   KVSTOW_RETURN_IF_ERROR(FindInDriver("cuCtxPopCurrent", pop_));
   CUcontext context = nullptr;
-  KVSTOW_RETURN_IF_ERROR(Called(retain(&context, ordinal_), "the GPU's context"));
+  KVSTOW_RETURN_IF_ERROR(DriverStatus(retain(&context, ordinal_), "the GPU's context"));
   context_ = context;
   return absl::OkStatus();
 }
@@ -64,7 +67,7 @@ OnGpu::OnGpu(const PrimaryContext& gpu) : gpu_(gpu) {
                                                   "): start the process again to use it"));
   }
   // Also after a failure: what goes then still has to be given back.
-  absl::Status current = Called(gpu.push_(gpu.context_), "making the GPU current");
+  absl::Status current = DriverStatus(gpu.push_(gpu.context_), "making the GPU current");
   pushed_ = current.ok();
   if (pushed_) current = ToStatus(cudaThreadExchangeStreamCaptureMode(&mode_), "the capture mode");
   status_.Update(current);

@@ -25,6 +25,8 @@ namespace kvstow {
 
 // Returns RESOURCE_EXHAUSTED when the GPU's memory is short, else INTERNAL, with the driver's text.
 absl::Status ToStatus(cudaError_t code, absl::string_view what);
+// Does the same for calls of the driver alone. INVALID_ARGUMENT for values that it does not take.
+absl::Status DriverStatus(CUresult code, absl::string_view what);
 
 // Looks up a function of the driver, as of CUDA 12. Fails with UNAVAILABLE.
 template <typename Function>

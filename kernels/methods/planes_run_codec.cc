@@ -229,13 +229,13 @@ std::vector<double> PlanesRunCodec::GainsOf(
     const size_t sampled = finest.size() / slabs[s].channels();
     ScaleTokens(classes, sampled, true, wanted);
     coarse.resize(finest.size()), decoded.resize(finest.size()), steps.resize(slabs[s].channels());
+    const auto finest_steps =
+        std::span(channels.steps).subspan(slabs[s].first_channel, slabs[s].channels());
     double left = 1;
     for (uint32_t level = 0; level < levels_; ++level) {
       const uint32_t shift = levels_ - 1 - level;
       std::ranges::transform(finest, coarse.begin(),
                              [shift](int32_t x) { return CoarserLevel(x, shift); });
-      const auto finest_steps =
-          std::span(channels.steps).subspan(slabs[s].first_channel, slabs[s].channels());
       std::ranges::transform(finest_steps, steps.begin(), [shift](float step) {
         return std::ldexp(step, static_cast<int>(shift));
       });

@@ -343,7 +343,7 @@ std::vector<RemotePurge::Asked> RemotePurge::ToAsk(const std::vector<std::string
     const std::optional<RemoteKeyPtr> key = keys_.Known(state.tenant);
     if (!key.has_value()) continue;
     const bool turns = std::ranges::find(turning, state.tenant) != turning.end();
-    // What is to be told is told under the next key.
+    // The server tells of these drops and deletes under the next key.
     if (turns && (state.drop || state.key != *key)) continue;
     out.push_back({tag, PlaceAt(tag, *key), turns, state.ends});
   }

@@ -14,8 +14,8 @@
 // The remote store keeps each block once, and evicts the one that was sent or fetched least
 // recently. Local hits do not touch it there.
 //
-// What is simplified: without that rate, a block is sent before the next request arrives. No fetch
-// is late, nothing expires, and no node believes an earlier answer (RemoteRecords does, for
+// Servers are less simple: without that rate, a block here is sent before the next request. No
+// fetch is late, nothing expires, and no node believes an earlier answer (RemoteRecords does, for
 // seconds). So there are no more commands than these.
 //
 // One node without a remote store is Simulate with one level. With a remote store that holds

@@ -39,7 +39,7 @@ struct Product {
 
 class TileProductShapes : public ::testing::TestWithParam<std::tuple<size_t, size_t, size_t>> {};
 
-// Of values in bf16 only the additions round.
+// Products of bf16 values are exact in F32: only the additions round.
 TEST_P(TileProductShapes, EqualTheDefinition) {
   const auto [count, rows, columns] = GetParam();
   const Product p(count, rows, columns);

@@ -64,7 +64,7 @@ TEST_F(SealedTierTest, NoValueAndNoNameHoldsAnythingOfAPage) {
     ++values;
   }
   EXPECT_GE(values, 2u * (kPages - 1) + 3) << "pages, a space, a purge record and a key";
-  // Who knows the space and guesses a page's key cannot see whether it is there.
+  // An attacker who knows the space and a page's key cannot see whether the page is there.
   Space space;
   space.name = "s";
   std::ranges::copy(opened.fingerprint(), space.fingerprint.begin());
