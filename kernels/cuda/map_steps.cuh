@@ -17,11 +17,13 @@ struct ScoreEntry {
   KVSTOW_GPU size_t Items(const ScoreLaunch& launch) const { return launch.layout.entries(); }
   KVSTOW_GPU void One(const ScoreLaunch& launch, uint32_t page, size_t e) const {
     float* const to = MapOf(launch, op.to, page) + e;
-    PutScore(launch, page, ScoreOf(launch, page, e, *to), to);
+    PutScore(launch, page, ScoreOf(launch, page, e, to), to);
   }
 
  private:
-  KVSTOW_GPU float ScoreOf(const ScoreLaunch& launch, uint32_t page, size_t e, float old) const {
+  // `old` is the score so far, which not every op has.
+  KVSTOW_GPU float ScoreOf(const ScoreLaunch& launch, uint32_t page, size_t e,
+                           const float* old) const {
     const ScoreLayout& layout = launch.layout;
     const auto token = static_cast<uint32_t>(e / layout.heads % layout.tokens);
     switch (op.kind) {
@@ -35,16 +37,16 @@ struct ScoreEntry {
       }
       case ScoreOpKind::kDecay: {
         const auto age = static_cast<double>(layout.tokens - 1 - token);
-        return old * static_cast<float>(FixedExp2(-age / op.real));
+        return *old * static_cast<float>(FixedExp2(-age / op.real));
       }
       case ScoreOpKind::kShift:
-        return static_cast<float>(old + op.real);
+        return static_cast<float>(*old + op.real);
       case ScoreOpKind::kPlus:
-        return static_cast<float>(old + op.real * MapOf(launch, op.from, page)[e]);
+        return static_cast<float>(*old + op.real * MapOf(launch, op.from, page)[e]);
       case ScoreOpKind::kTimes:
-        return old * MapOf(launch, op.from, page)[e];
+        return *old * MapOf(launch, op.from, page)[e];
       default:
-        return old;  // of other steps
+        return 0;  // of other steps
     }
   }
 };

@@ -65,6 +65,10 @@ class Slab {
   uint32_t* const refused_;
 };
 
+// The room of so many floats in shared memory. nvcc reads the ends of an array by 16 bytes at once:
+// what lies behind it must be of the block, and no other thread may write it meanwhile.
+constexpr uint32_t WholeWords(uint32_t floats) { return (floats + 3) / 4 * 4; }
+
 // The sums of vector_sums.h over the channels of up to kRows vectors at once. In one phase 16
 // threads a vector make its partial sums side by side, in the next one thread a vector adds them
 // up.

@@ -16,7 +16,7 @@ struct TokensStep {
     return launch.layout.layers * launch.layout.heads;
   }
   size_t SharedBytes(const ScoreLaunch& launch) const {
-    return 2 * sizeof(double) + launch.layout.tokens * sizeof(float);
+    return 2 * sizeof(double) + WholeWords(launch.layout.tokens) * sizeof(float);
   }
 
   template <typename Run>

@@ -54,7 +54,8 @@ struct DiversityStep {
     return launch.layout.layers * launch.layout.heads;
   }
   size_t SharedBytes(const ScoreLaunch& launch) const {
-    return (kRowSumFloats + launch.layout.tokens + launch.layout.dim[0] + 1) * sizeof(float);
+    return (kRowSumFloats + WholeWords(launch.layout.tokens) + launch.layout.dim[0] + 1) *
+           sizeof(float);
   }
 
   template <typename Run>
@@ -66,7 +67,7 @@ struct DiversityStep {
     const Slab slab(launch, page, layer, 0);
     auto* const partials = reinterpret_cast<float*>(shared);
     float* const inverse = partials + kRowSumFloats;
-    float* const sum = inverse + tokens;
+    float* const sum = inverse + WholeWords(tokens);
     float* const scale = sum + dim;
     float* const out = MapOf(launch, to, page) + layer * layout.layer_entries() + head;
     const auto place = [&](uint32_t token, uint32_t c) {

@@ -7,7 +7,8 @@
 // server refuses anything else, and closes its connection, as soon as it knows that. There are at
 // most 64 connections; the oldest gives way to the next. Each has 5 seconds to ask and 5 to take
 // its answer. So a client that reaches the port can neither make it keep memory nor keep probes
-// from it (docs/decisions/0060-an-http-port-of-our-own.md).
+// from it: at worst 64 connections at once push out a probe between its connection and its request,
+// and it asks again (docs/decisions/0060-an-http-port-of-our-own.md).
 //
 // Serves from Start until it is destroyed.
 #ifndef KVSTOW_SERVICE_OPS_HTTP_H_
