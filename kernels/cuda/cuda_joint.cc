@@ -37,11 +37,26 @@ class CudaJointEngine final : public JointEngine {
     });
   }
 
-  absl::Status Decode(const JointLaunch& launch) override {
-    return OnLane([&](cudaStream_t stream) {
-      KVSTOW_RETURN_IF_ERROR(Multiply(launch, false, stream));
-      return ToStatus(gpu::LaunchAfterDecoding(launch, stream), "starting a kernel");
-    });
+  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+                      std::span<const JointLaunch> runs) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    // Streams of several calls go side by side, the rest one call after another.
+    KVSTOW_RETURN_IF_ERROR(
+        lane->Drain(gpu::LaunchDecodePlanes(planes, lane->stream()), "decoding calibrated pages"));
+    MutexLock lock(mu_);
+    absl::Status status;
+    for (const JointLaunch& run : runs) {
+      status = Multiply(run, false, lane->stream());
+      if (status.ok()) {
+        status = ToStatus(gpu::LaunchAfterDecoding(run, lane->stream()), "starting a kernel");
+      }
+      if (!status.ok()) break;
+    }
+    // Whatever became of it, nothing is under way any more.
+    status.Update(lane->Drain(cudaSuccess, "decoding calibrated pages"));
+    return status;
   }
 
  private:

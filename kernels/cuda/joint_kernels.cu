@@ -4,6 +4,7 @@
 // Nothing is special to an architecture: sm_80 and up.
 #include "kernels/cuda/joint_launch.h"
 #include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/cuda/plane_decode.cuh"
 #include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
@@ -21,6 +22,11 @@ cudaError_t LaunchAfterEncoding(const JointLaunch& launch, cudaStream_t stream) 
 cudaError_t LaunchAfterDecoding(const JointLaunch& launch, cudaStream_t stream) {
   AfterDecoding(launch, StartKernel{launch, stream});
   return cudaGetLastError();
+}
+
+cudaError_t LaunchDecodePlanes(const PlaneDecodeLaunch& launch, cudaStream_t stream) {
+  if (launch.streams == 0) return cudaSuccess;
+  return StartWide<PlaneDecodeLaunch, DecodePlanes>(launch, stream);
 }
 
 }  // namespace kvstow::gpu

@@ -15,6 +15,8 @@ cudaError_t LaunchBeforeEncoding(const JointLaunch& launch, cudaStream_t stream)
 cudaError_t LaunchAfterEncoding(const JointLaunch& launch, cudaStream_t stream);
 // After the product.
 cudaError_t LaunchAfterDecoding(const JointLaunch& launch, cudaStream_t stream);
+// Before all of it.
+cudaError_t LaunchDecodePlanes(const PlaneDecodeLaunch& launch, cudaStream_t stream);
 
 }  // namespace kvstow::gpu
 

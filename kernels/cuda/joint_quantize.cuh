@@ -124,7 +124,9 @@ struct CopyFirst {
 template <typename Start>
 void BeforeEncoding(const JointLaunch& launch, const Start& start) {
   if (launch.first > 0) start(EachItem{CopyFirst{}});
-  if (launch.coded() > 0) start(EachItem{Gather{}});
+  if (launch.coded() == 0) return;
+  if (launch.pairs > 0) start(EachItem{MakeAngles{}});
+  start(EachItem{Gather{}});
 }
 template <typename Start>
 void AfterEncoding(const JointLaunch& launch, const Start& start) {
@@ -132,8 +134,10 @@ void AfterEncoding(const JointLaunch& launch, const Start& start) {
 }
 template <typename Start>
 void AfterDecoding(const JointLaunch& launch, const Start& start) {
-  if (launch.coded() > 0) start(EachItem{Scatter{}});
   if (launch.first > 0) start(EachItem{CopyFirst{.back = true}});
+  if (launch.coded() == 0) return;
+  if (launch.pairs > 0) start(EachItem{MakeAngles{}});
+  start(EachItem{Scatter{}});
 }
 
 }  // namespace kvstow::gpu

@@ -54,6 +54,21 @@ KVSTOW_GPU void WriteRaw(float x, DType dtype, uint8_t* at) {
   }
 }
 
+// The angles of RoPE, which the other steps look up.
+struct MakeAngles {
+  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
+    return launch.coded() * launch.pairs;
+  }
+  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
+    const uint32_t token = item / launch.pairs, pair = item % launch.pairs;
+    const uint64_t position = launch.first_position[page] + launch.first + token;
+    const double angle = static_cast<double>(position) * launch.frequencies[pair];
+    const size_t at = size_t{page} * Items(launch) + item;
+    launch.cosines[at] = static_cast<float>(std::cos(angle));
+    launch.sines[at] = static_cast<float>(std::sin(angle));
+  }
+};
+
 // How RoPE turns a value of K: with the one `other` values from it, which is behind it when
 // `leads`. Not at all when `turned` is false.
 struct JointTurn {

@@ -37,6 +37,17 @@ struct StartKernel {
   }
 };
 
+// Starts one of a step that may need more shared memory than a kernel has without asking.
+template <typename Launch, typename Step>
+cudaError_t StartWide(const Launch& launch, cudaStream_t stream) {
+  const auto bytes = static_cast<int>(Step().SharedBytes(launch));
+  const cudaError_t code = cudaFuncSetAttribute(RunStep<Launch, Step>,
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (code != cudaSuccess) return code;
+  StartKernel{launch, stream}(Step());
+  return cudaGetLastError();
+}
+
 }  // namespace kvstow::gpu
 
 #endif  // KVSTOW_KERNELS_CUDA_RUN_STEP_CUH_

@@ -13,9 +13,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "kernels/device/device.h"
+#include "kernels/device/plane_layout.h"
 #include "kernels/device/slab_layout.h"
 #include "kernels/page/page.h"
 
@@ -35,11 +37,12 @@ struct JointLaunch {
   size_t layer_bytes = 0;           // raw
   DType dtype = DType::kF16;
   uint32_t width = 0, rank = 0;
-  // RoPE: angles [pages, rows of a page, pairs], K times `magnitude`.
+  // RoPE: radians a position of each pair, K times `magnitude`.
   uint32_t pairs = 0;
   bool interleaved = false;
   float magnitude = 1;
-  const float *cosines = nullptr, *sines = nullptr;
+  const double* frequencies = nullptr;
+  uint64_t first_position[kPagesALaunch] = {};
   // The calibration.
   const uint16_t* matrix = nullptr;  // [width, padded rank] encoding, [rank, padded width] decoding
   const float* mean = nullptr;       // [width]
@@ -53,12 +56,13 @@ struct JointLaunch {
   // results are parts. The engine clears it first: parts of it have room that no row fills.
   uint8_t* answer = nullptr;
   size_t answer_bytes = 0;
-  uint16_t* narrow = nullptr;  // what goes into the product, [rows, padded]
-  float* wide = nullptr;       // what comes out, [rows, padded]
-  uint8_t* head = nullptr;     // raw first tokens, [pages, layers, K and V, first, row]
-  int16_t* q = nullptr;        // magnitudes at the finest step, [rows, rank]
-  float* sample = nullptr;     // [pages, sampled, rank]: JointCoder's QuantizedRun::sample
-  uint32_t sampled = 0;        // of a page
+  float *cosines = nullptr, *sines = nullptr;  // of RoPE's angles, [rows, pairs]
+  uint16_t* narrow = nullptr;                  // what goes into the product, [rows, padded]
+  float* wide = nullptr;                       // what comes out, [rows, padded]
+  uint8_t* head = nullptr;  // raw first tokens, [pages, layers, K and V, first, row]
+  int16_t* q = nullptr;     // magnitudes at the finest step, [rows, rank]
+  float* sample = nullptr;  // [pages, sampled, rank]: JointCoder's QuantizedRun::sample
+  uint32_t sampled = 0;     // of a page
   uint8_t *energies = nullptr, *classes = nullptr;  // [rows]
   uint32_t* refused = nullptr;                      // [pages]: 1 = for the CPU
   uint8_t* page[kPagesALaunch] = {};                // raw
@@ -94,8 +98,10 @@ class JointEngine {
   virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
   // Raw pages to head, q, energies, classes, sample and refused.
   virtual absl::Status Encode(const gpu::JointLaunch& launch) = 0;
-  // `narrow` and `head` to raw pages.
-  virtual absl::Status Decode(const gpu::JointLaunch& launch) = 0;
+  // Streams to the coefficients that the runs have as `narrow`; then `narrow` and `head` of one run
+  // after another to raw pages. The runs may share their other memory.
+  virtual absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+                              std::span<const gpu::JointLaunch> runs) = 0;
 };
 
 }  // namespace kvstow

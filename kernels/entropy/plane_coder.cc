@@ -43,6 +43,8 @@ void PutLengths(std::span<const uint32_t> lengths, std::string& out) {
   if (held > 0) out.push_back(static_cast<char>(pending));
 }
 
+}  // namespace
+
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
                                                                    size_t streams) {
   ByteReader reader(body);
@@ -66,8 +68,6 @@ absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<con
   if (reader.remaining() > 0) return absl::DataLossError("plane body: longer than its streams");
   return out;
 }
-
-}  // namespace
 
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream) {
   const uint32_t first = wanted.first / tokens_per_stream * tokens_per_stream;

@@ -78,6 +78,10 @@ struct PlaneLayout {
 // Returns the least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream);
 
+// Cuts the body of a level into its streams. Fails with DATA_LOSS.
+absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
+                                                                   size_t streams);
+
 class PlaneCoder {
  public:
   // `tables` must be valid, and `lookups` made of them. Both outlive this.

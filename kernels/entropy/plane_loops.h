@@ -124,15 +124,15 @@ struct PlaneDecodeLoops {
 struct PlaneBaseRow {
   uint32_t row, raw_bits;
 };
-inline PlaneBaseRow SplitPlaneRow(int row) {
+constexpr PlaneBaseRow SplitPlaneRow(int row) {
   if (row < kPlaneRows) return {static_cast<uint32_t>(row), 0};
   const int octaves = (row - kPlaneRows + 4) / 4;
   return {static_cast<uint32_t>(row - 4 * octaves), static_cast<uint32_t>(octaves)};
 }
 // Returns what an energy class adds to the rows of a token.
-inline int EnergyShift(uint8_t energy) { return 2 * (int{energy} - kPlaneEnergies / 2); }
+constexpr int EnergyShift(uint8_t energy) { return 2 * (int{energy} - kPlaneEnergies / 2); }
 // Returns the row of a coefficient at a level.
-inline int PlaneRow(int row, int shift, size_t level) {
+constexpr int PlaneRow(int row, int shift, size_t level) {
   return std::clamp(row + shift + 4 * static_cast<int>(level), 0, kPlaneMaxRow);
 }
 
@@ -156,9 +156,11 @@ inline void PutPlaneRest(RansEncoder& rans, size_t lane, uint32_t magnitude, boo
 }
 
 // Completes `magnitude`, which is the symbol on entry, and `negative`. Returns false for a width
-// that no encoder writes, or a magnitude that is not below `limit`.
-inline bool GetPlaneRest(RansDecoder& rans, size_t lane, uint32_t raw_bits, uint32_t escape,
-                         uint32_t limit, uint32_t& magnitude, bool& negative) {
+// that no encoder writes, or a magnitude that is not below `limit`. `Rans` is RansDecoder, or a
+// GPU's.
+template <typename Rans>
+constexpr bool GetPlaneRest(Rans& rans, size_t lane, uint32_t raw_bits, uint32_t escape,
+                            uint32_t limit, uint32_t& magnitude, bool& negative) {
   uint64_t whole = magnitude;
   if (magnitude == escape) {
     const uint32_t width = rans.GetBits(lane, kEscapeWidthBits);

@@ -83,6 +83,9 @@ class JointCoder {
   std::vector<EncodedLevel> Encode(const CalibratedRun& calibrated, const Run& run,
                                    absl::string_view head, const QuantizedRun& quantized) const;
 
+  // Returns the shape of a run's planes, before a page's own tables (Adapt in page_tables.h).
+  PlaneLayout LayoutOf(const CalibratedRun& run) const;
+
   // Reads the bodies of the first levels. Fails with DATA_LOSS, which says what does not fit.
   absl::StatusOr<JointParts> Read(const CalibratedRun& calibrated, const Run& run,
                                   std::span<const SharedBytes> bodies) const;
@@ -92,7 +95,6 @@ class JointCoder {
              const JointOptions& options, FirstTokens first_tokens);
 
   friend class JointReader;
-  PlaneLayout LayoutOf(const CalibratedRun& run) const;
   PlaneCoder CoderOf(const CalibratedRun& run, const PageTables& tables) const;
   std::vector<double> Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
                             const Run& run) const;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/cuda/plane_decode.cuh"
 #include "kernels/device/host_buffer.h"
 #include "kernels/transform/dense_product.h"
 
@@ -43,9 +44,13 @@ class Engine final : public JointEngine {
     gpu::AfterEncoding(launch, start);
     return absl::OkStatus();
   }
-  absl::Status Decode(const JointLaunch& launch) override {
-    if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, false));
-    gpu::AfterDecoding(launch, [&](const auto& step) { RunStep(order_, launch, step); });
+  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+                      std::span<const JointLaunch> runs) override {
+    if (planes.streams > 0) RunStep(order_, planes, gpu::DecodePlanes());
+    for (const JointLaunch& run : runs) {
+      if (run.coded() > 0) Multiply(gpu::ProductOf(run, false));
+      gpu::AfterDecoding(run, [&](const auto& step) { RunStep(order_, run, step); });
+    }
     return absl::OkStatus();
   }
 

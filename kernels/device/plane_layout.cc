@@ -1,0 +1,45 @@
+#include "kernels/device/plane_layout.h"
+
+#include <algorithm>
+
+namespace kvstow::gpu {
+
+PlaneTable MakePlaneTable(const PlaneTables& tables, uint32_t levels) {
+  PlaneTable out{};
+  const auto distance = [levels](uint32_t level) {
+    return std::min<uint32_t>(levels - 1 - level, kPlaneDistances - 1);
+  };
+  const LevelTables& base = tables.distance[distance(0)];
+  for (size_t row = 0; row < kPlaneRows; ++row) {
+    uint32_t start = 0;
+    for (uint32_t k = 0; k < kPlaneSymbols; ++k) {
+      const uint32_t frequency = base.base[row][k];
+      out.symbols[row][k] = start | frequency << 16;
+      // The first whole multiple of kFirstSlots within the symbol, and the next ones.
+      const uint32_t end = start + frequency;
+      for (uint32_t i = (start + kFirstSlots - 1) / kFirstSlots; i * kFirstSlots < end; ++i)
+        out.first[row][i] = static_cast<uint8_t>(k);
+      start = end;
+    }
+    out.escape[row] = static_cast<uint8_t>(EscapeOf(base.base[row]));
+  }
+  for (uint32_t level = 0; level < levels; ++level) {
+    const LevelTables& of = tables.distance[distance(level)];
+    for (size_t row = 0; row < kPlaneRows; ++row) {
+      std::ranges::copy(of.zero[row], out.zero[level][row]);
+      std::ranges::copy(of.centre[row], out.centre[level][row]);
+    }
+    for (int tilt = -kMaxPlaneTilt; tilt <= kMaxPlaneTilt; ++tilt) {
+      out.share[level][tilt + kMaxPlaneTilt] =
+          static_cast<uint8_t>(PositiveShare(tilt, distance(level)));
+    }
+  }
+  uint32_t start = 0;
+  for (size_t e = 0; e < kPlaneEnergies; ++e) {
+    out.energy[e] = start | uint32_t{tables.energy[e]} << 16;
+    start += tables.energy[e];
+  }
+  return out;
+}
+
+}  // namespace kvstow::gpu
