@@ -26,15 +26,36 @@ class CudaJointEngine final : public JointEngine {
     return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal() ? cuda->data() : nullptr;
   }
 
-  absl::Status Encode(const JointLaunch& launch) override {
-    return OnLane([&](cudaStream_t stream) {
-      const cudaError_t code = cudaMemsetAsync(launch.answer, 0, launch.answer_bytes, stream);
-      KVSTOW_RETURN_IF_ERROR(ToStatus(code, "clearing memory"));
-      KVSTOW_RETURN_IF_ERROR(
-          ToStatus(gpu::LaunchBeforeEncoding(launch, stream), "starting a kernel"));
-      KVSTOW_RETURN_IF_ERROR(Multiply(launch, true, stream));
-      return ToStatus(gpu::LaunchAfterEncoding(launch, stream), "starting a kernel");
-    });
+  absl::Status Encode(std::span<const JointLaunch> runs,
+                      const gpu::PlaneEncodeLaunch& planes) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    const cudaStream_t stream = lane->stream();
+    KVSTOW_RETURN_IF_ERROR(lane->Drain(
+        cudaMemsetAsync(planes.answer, 0, planes.answer_bytes, stream), "clearing memory"));
+    {
+      MutexLock lock(mu_);
+      absl::Status status;
+      for (const JointLaunch& run : runs) {
+        status = ToStatus(gpu::LaunchBeforeEncoding(run, stream), "starting a kernel");
+        if (status.ok()) status = Multiply(run, true, stream);
+        if (status.ok())
+          status = ToStatus(gpu::LaunchAfterEncoding(run, stream), "starting a kernel");
+        if (!status.ok()) break;
+      }
+      // Whatever became of it, nothing is under way any more.
+      status.Update(lane->Drain(cudaSuccess, "encoding calibrated pages"));
+      KVSTOW_RETURN_IF_ERROR(status);
+    }
+    return lane->Drain(gpu::LaunchEncodePlanes(planes, stream), "encoding calibrated pages");
+  }
+
+  absl::Status Move(const gpu::WordsLaunch& launch) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    return lane->Drain(gpu::LaunchMoveWords(launch, lane->stream()), "gathering coded words");
   }
 
   absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
@@ -63,18 +84,6 @@ class CudaJointEngine final : public JointEngine {
   absl::Status Multiply(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
     if (launch.coded() == 0) return absl::OkStatus();
     return cublas_->Multiply(gpu::ProductOf(launch, encoding), stream);
-  }
-
-  // Whatever became of `start`, nothing of it is under way any more.
-  template <typename Start>
-  absl::Status OnLane(const Start& start) {
-    const OnGpu current(context_.gpu);
-    KVSTOW_RETURN_IF_ERROR(current.status());
-    MutexLock lock(mu_);
-    const Lanes::Hold lane(context_.lanes);
-    absl::Status status = start(lane->stream());
-    status.Update(lane->Drain(cudaSuccess, "coding calibrated pages"));
-    return status;
   }
 
   const CudaContext context_;

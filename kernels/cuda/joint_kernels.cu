@@ -4,7 +4,9 @@
 // Nothing is special to an architecture: sm_80 and up.
 #include "kernels/cuda/joint_launch.h"
 #include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/cuda/page_tables.cuh"
 #include "kernels/cuda/plane_decode.cuh"
+#include "kernels/cuda/plane_encode.cuh"
 #include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
@@ -27,6 +29,20 @@ cudaError_t LaunchAfterDecoding(const JointLaunch& launch, cudaStream_t stream) 
 cudaError_t LaunchDecodePlanes(const PlaneDecodeLaunch& launch, cudaStream_t stream) {
   if (launch.streams == 0) return cudaSuccess;
   return StartWide<PlaneDecodeLaunch, DecodePlanes>(launch, stream);
+}
+
+cudaError_t LaunchEncodePlanes(const PlaneEncodeLaunch& launch, cudaStream_t stream) {
+  if (launch.streams == 0) return cudaSuccess;
+  const StartKernel start{launch, stream};
+  if (launch.adapts) start(FitTables());
+  start(ChooseTables());
+  start(SumGains());
+  return StartWide<PlaneEncodeLaunch, EncodePlanes>(launch, stream);
+}
+
+cudaError_t LaunchMoveWords(const WordsLaunch& launch, cudaStream_t stream) {
+  if (launch.move_count > 0) StartKernel{launch, stream}(MoveWords());
+  return cudaGetLastError();
 }
 
 }  // namespace kvstow::gpu

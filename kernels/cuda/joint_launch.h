@@ -15,8 +15,10 @@ cudaError_t LaunchBeforeEncoding(const JointLaunch& launch, cudaStream_t stream)
 cudaError_t LaunchAfterEncoding(const JointLaunch& launch, cudaStream_t stream);
 // After the product.
 cudaError_t LaunchAfterDecoding(const JointLaunch& launch, cudaStream_t stream);
-// Before all of it.
+// Streams: before all of decoding, and after all of encoding.
 cudaError_t LaunchDecodePlanes(const PlaneDecodeLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchEncodePlanes(const PlaneEncodeLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchMoveWords(const WordsLaunch& launch, cudaStream_t stream);
 
 }  // namespace kvstow::gpu
 

@@ -7,8 +7,8 @@
 
 namespace kvstow::gpu {
 
-// `wide` to q, energies, classes and sample: a block for a row. Magnitudes beyond int16 are
-// refused.
+// `wide` to q, energies, classes and sample: a block for a row. q is 0 behind the rank. Magnitudes
+// beyond int16 are refused.
 struct QuantizeStep {
   static constexpr float kMost = 32766;
   // The coefficients of one thread add these to the features, to the energy of the leading quarter,
@@ -47,13 +47,16 @@ struct QuantizeStep {
       const bool kept = token / kRansLanes % kGainEvery == 0;
       const uint32_t place = token / (kRansLanes * kGainEvery) * kRansLanes + token % kRansLanes;
       float* const sample = launch.sample + (size_t{page} * launch.sampled + place) * launch.rank;
+      const auto stride = static_cast<uint32_t>(PaddedWidth(launch.rank));
+      int16_t* const q = launch.q + row * stride;
+      for (uint32_t i = launch.rank + thread; i < stride; i += kThreads) q[i] = 0;
       for (uint32_t i = thread; i < launch.rank; i += kThreads) {
         const float value = c[i] / *factor;
         const float steps = std::abs(value) * launch.inverse_step + (1 - kPlaneDeadZone);
         const bool fits = steps < kMost;  // false for NaN
         if (!fits) launch.refused[page] = 1;
         const auto whole = static_cast<int16_t>(fits ? steps : 0);
-        launch.q[row * launch.rank + i] = value < 0 ? static_cast<int16_t>(-whole) : whole;
+        q[i] = value < 0 ? static_cast<int16_t>(-whole) : whole;
         if (kept) sample[i] = value;
       }
     });

@@ -7,13 +7,11 @@
 #ifndef KVSTOW_KERNELS_CUDA_PLANE_DECODE_CUH_
 #define KVSTOW_KERNELS_CUDA_PLANE_DECODE_CUH_
 
+#include "kernels/cuda/plane_piece.cuh"
 #include "kernels/cuda/rans_lanes.cuh"
 #include "kernels/device/plane_layout.h"
 
 namespace kvstow::gpu {
-
-inline constexpr uint32_t kPieceRows = 8;  // coefficients of a piece
-static_assert(kThreads / kWarp >= kMaxPlaneLevels);
 
 // The part that one level's lanes do of a base or a refinement; see DecodePlanes.
 struct LevelDecoding {
@@ -143,10 +141,7 @@ struct DecodePlanes {
     const PlaneJob& job = launch.jobs[block];
     const Memory memory(launch, shared);
     const uint32_t pieces = (job.rank + kPieceRows - 1) / kPieceRows;
-    run([&](uint32_t thread) {
-      for (uint32_t i = thread; i < sizeof(PlaneTable) / sizeof(Words); i += kThreads)
-        StoreWords(LoadWords(AsWords(launch.table) + i), AsWords(memory.table) + i);
-    });
+    run([&](uint32_t thread) { CopyTable(launch.table, memory.table, thread); });
     run([&](uint32_t thread) {
       const uint32_t level = thread / kWarp;
       if (level < launch.decoded && Lanes::Has(thread)) Begin(launch, job, memory, level);
@@ -174,11 +169,6 @@ struct DecodePlanes {
   static constexpr size_t PieceBytes(uint32_t tokens) {
     return size_t{kPieceRows} * tokens * sizeof(int32_t);
   }
-  static KVSTOW_GPU const Words* AsWords(const PlaneTable* table) {
-    return reinterpret_cast<const Words*>(table);
-  }
-  static KVSTOW_GPU Words* AsWords(PlaneTable* table) { return reinterpret_cast<Words*>(table); }
-
   // Shared memory of a block. Piece p lies in place p of one more than there are levels.
   struct Memory {
     PlaneTable* table;

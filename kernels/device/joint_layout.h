@@ -52,17 +52,14 @@ struct JointLaunch {
   uint32_t quarter = 0;              // leading coefficients of which importance knows the energy
   uint32_t telling = 0;              // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
-  // Memory of the launch. What goes to the host is one piece, `answer`, of which the encoder's
-  // results are parts. The engine clears it first: parts of it have room that no row fills.
-  uint8_t* answer = nullptr;
-  size_t answer_bytes = 0;
+  // Memory of the launch.
   float *cosines = nullptr, *sines = nullptr;  // of RoPE's angles, [rows, pairs]
   uint16_t* narrow = nullptr;                  // what goes into the product, [rows, padded]
   float* wide = nullptr;                       // what comes out, [rows, padded]
   uint8_t* head = nullptr;  // raw first tokens, [pages, layers, K and V, first, row]
-  int16_t* q = nullptr;     // magnitudes at the finest step, [rows, rank]
-  float* sample = nullptr;  // [pages, sampled, rank]: JointCoder's QuantizedRun::sample
-  uint32_t sampled = 0;     // of a page
+  int16_t* q = nullptr;     // magnitudes at the finest step, [rows, padded rank]
+  float* sample = nullptr;  // coefficients over their factors, [pages, sampled, rank]
+  uint32_t sampled = 0;     // tokens of a page (methods/joint_sampling.h)
   uint8_t *energies = nullptr, *classes = nullptr;  // [rows]
   uint32_t* refused = nullptr;                      // [pages]: 1 = for the CPU
   uint8_t* page[kPagesALaunch] = {};                // raw
@@ -96,8 +93,11 @@ class JointEngine {
 
   // Where a buffer lies; null when it is not the device's.
   virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
-  // Raw pages to head, q, energies, classes, sample and refused.
-  virtual absl::Status Encode(const gpu::JointLaunch& launch) = 0;
+  // Raw pages to head, q, energies, classes, sample and refused, one run after another; then those
+  // to the streams of `planes`. The runs may share their other memory.
+  virtual absl::Status Encode(std::span<const gpu::JointLaunch> runs,
+                              const gpu::PlaneEncodeLaunch& planes) = 0;
+  virtual absl::Status Move(const gpu::WordsLaunch& launch) = 0;
   // Streams to the coefficients that the runs have as `narrow`; then `narrow` and `head` of one run
   // after another to raw pages. The runs may share their other memory.
   virtual absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,

@@ -1,5 +1,4 @@
-// Memory of calibrated pages on the GPU, as the host fills and reads it: matrices, and the results
-// of a launch.
+// Memory of calibrated pages on the GPU, as the host lays it out and fills it.
 //
 // Free functions and values; thread-safe.
 #ifndef KVSTOW_KERNELS_DEVICE_JOINT_MEMORY_H_
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "kernels/device/joint_layout.h"
-#include "kernels/methods/joint_coder.h"
 #include "kernels/transform/dense_product.h"
 
 namespace kvstow::gpu {
@@ -30,18 +28,8 @@ class Places {
   size_t size_ = 0;
 };
 
-// The results of a launch for the host, in one buffer.
-struct JointAnswer {
-  size_t head = 0, q = 0, sample = 0, energies = 0, classes = 0, refused = 0, bytes = 0;
-
-  JointAnswer(const JointLaunch& launch, size_t head_bytes);
-  // Has the launch write to a buffer at `at`.
-  void Place(uint8_t* at, JointLaunch& launch) const;
-};
-
-// Page `page` of it; `bytes` is the buffer in host memory.
-QuantizedRun QuantizedOf(const JointLaunch& launch, const JointAnswer& answer, const uint8_t* bytes,
-                         uint32_t page);
+// What integers take in lists of every spread: PlaneEncodeLaunch::costs.
+std::vector<float> ListCosts();
 
 }  // namespace kvstow::gpu
 

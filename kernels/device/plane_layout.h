@@ -11,8 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device/slab_layout.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/entropy/plane_tables.h"
+#include "kernels/methods/page_tables.h"
 
 namespace kvstow::gpu {
 
@@ -59,6 +61,82 @@ struct PlaneDecodeLaunch {
   const uint16_t* words = nullptr;
   uint16_t* coefficients = nullptr;  // bf16 out: [tokens, stride] for each stream; 0 behind rank
   uint32_t* refused = nullptr;       // [pages of the answers]: 1 = damaged
+};
+
+// A run of layers of a page that is encoded.
+struct PlaneBody {
+  uint32_t page = 0;  // of the launch's answers
+  uint32_t tokens = 0, rank = 0;
+  uint32_t stride = 0;    // of the magnitudes of a token
+  uint32_t rows_at = 0;   // [rank] of `base_rows`, which the bodies of a run share
+  uint32_t lists_at = 0;  // [rank] of what is the body's own
+  size_t q_at = 0, energies_at = 0, sample_at = 0;  // [tokens, stride], [tokens], [sampled, rank]
+};
+
+// A stream of a body. Level l has room for LevelRoom words, one level after another from words_at
+// on; a stream stands at the end of its room.
+struct PlaneEncodeJob {
+  uint32_t body = 0;
+  uint32_t first = 0, tokens = 0;  // of the body
+  size_t words_at = 0;
+};
+// A page that needs more is left to the CPU: no coefficients of a model do.
+constexpr uint32_t LevelRoom(uint32_t rank, uint32_t tokens, uint32_t level) {
+  const uint32_t symbols = (rank + 2) * (tokens + kRansLanes);
+  return (level == 0 ? symbols : symbols / 2) + 4 * kRansLanes;
+}
+constexpr size_t RoomBefore(uint32_t rank, uint32_t tokens, uint32_t level) {
+  size_t words = 0;
+  for (uint32_t l = 0; l < level; ++l) words += LevelRoom(rank, tokens, l);
+  return words;
+}
+
+inline constexpr uint32_t kListValues = 2 * kMaxPlaneTilt + 1;  // of moves and of tilts
+static_assert(kMaxRowMove <= kMaxPlaneTilt);
+
+struct PlaneEncodeLaunch {
+  uint32_t pages = 1;
+  uint32_t body_count = 0, streams = 0;
+  uint32_t most_tokens = 0, most_rank = 0;  // of a stream, a multiple of kRansLanes; of a body
+  uint32_t levels = 0;
+  bool adapts = false;  // bodies bring tables of their own (methods/page_tables.h)
+  float step = 0;       // of the finest level
+  const PlaneTable* table = nullptr;
+  const PlaneBody* bodies = nullptr;
+  const PlaneEncodeJob* jobs = nullptr;  // [streams]
+  const int16_t* base_rows = nullptr;
+  const uint16_t* bits = nullptr;  // PageTablesFit::bits(); null unless bodies adapt
+  const float* costs = nullptr;    // bits of an integer in a list, [moves and tilts, spread, value]
+  int16_t* q = nullptr;            // magnitudes at the finest step; the runs write these three
+  uint8_t* energies = nullptr;
+  float* sample = nullptr;  // coefficients of sampled tokens
+  // Made on the way: what each row and tilt would save, then the lists and the rows.
+  float *move_saves = nullptr, *tilt_saves = nullptr;
+  int8_t *moves = nullptr, *tilts = nullptr;
+  int16_t* rows = nullptr;
+  // Results. They are parts of what goes to the host, which the engine clears first.
+  uint8_t* answer = nullptr;
+  size_t answer_bytes = 0;
+  uint8_t* spreads = nullptr;   // [bodies, moves and tilts]
+  double* sums = nullptr;       // [bodies, GainBlocks, levels + 1]: energy, and error at each level
+  uint16_t* words = nullptr;    // rooms
+  uint32_t* counts = nullptr;   // [streams, levels]: words of each
+  uint32_t* refused = nullptr;  // [pages]: 1 = for the CPU
+};
+// Thread blocks that share the sums of a body.
+constexpr uint32_t GainBlocks(uint32_t most_rank) { return (most_rank + kThreads - 1) / kThreads; }
+
+// Words that move together.
+struct WordsMove {
+  size_t from = 0, to = 0;
+  uint32_t count = 0;
+};
+struct WordsLaunch {
+  uint32_t pages = 1;
+  uint32_t move_count = 0;
+  const WordsMove* moves = nullptr;
+  const uint16_t* from = nullptr;
+  uint16_t* to = nullptr;
 };
 
 // Returns the most tokens that a stream of so many levels may have: what a thread block has room

@@ -23,16 +23,18 @@ std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, 
   return shifts;
 }
 
+}  // namespace
+
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
 // The least takes 4 bytes and the bits 1.
 
-void PutLengths(std::span<const uint32_t> lengths, std::string& out) {
+std::string StreamLengths(std::span<const uint32_t> lengths) {
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   const uint32_t bits = static_cast<uint32_t>(std::bit_width(*most - *least));
   ByteWriter header;
   header.Put(*least);
   header.Put(static_cast<uint8_t>(bits));
-  out += header.bytes();
+  std::string out(header.bytes());
   uint64_t pending = 0;
   uint32_t held = 0;
   for (const uint32_t length : lengths) {
@@ -41,9 +43,8 @@ void PutLengths(std::span<const uint32_t> lengths, std::string& out) {
       out.push_back(static_cast<char>(pending));
   }
   if (held > 0) out.push_back(static_cast<char>(pending));
+  return out;
 }
-
-}  // namespace
 
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
                                                                    size_t streams) {
@@ -150,7 +151,7 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
   }
   std::vector<std::string> out(layout_.levels);
   for (uint32_t level = 0; level < layout_.levels; ++level) {
-    PutLengths(lengths[level], out[level]);
+    out[level] = StreamLengths(lengths[level]);
     out[level].append(reinterpret_cast<const char*>(words[level].data()), 2 * words[level].size());
   }
   return out;

@@ -78,6 +78,8 @@ struct PlaneLayout {
 // Returns the least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream);
 
+// Returns the beginning of a level's body, which says how many words each of its streams has.
+std::string StreamLengths(std::span<const uint32_t> words);
 // Cuts the body of a level into its streams. Fails with DATA_LOSS.
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
                                                                    size_t streams);

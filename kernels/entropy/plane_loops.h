@@ -141,9 +141,10 @@ inline constexpr uint32_t kEscapeWidthBits =
 
 // The parts that follow the symbol of a magnitude. Its bits above the raw ones are escape + excess,
 // or less than escape (then excess is not used). Encoders put the parts in the reverse of the order
-// in which decoders get them.
-inline void PutPlaneRest(RansEncoder& rans, size_t lane, uint32_t magnitude, bool negative,
-                         uint32_t raw_bits, uint32_t escape) {
+// in which decoders get them. `Rans` is RansEncoder, or a GPU's.
+template <typename Rans>
+constexpr void PutPlaneRest(Rans& rans, size_t lane, uint32_t magnitude, bool negative,
+                            uint32_t raw_bits, uint32_t escape) {
   const uint32_t high = magnitude >> raw_bits;
   if (raw_bits > 0) {
     if (high == 0 && magnitude > 0) rans.PutBits(lane, negative, 1);

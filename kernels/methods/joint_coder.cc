@@ -110,28 +110,36 @@ std::vector<EncodedLevel> JointCoder::Encode(const CalibratedRun& calibrated, co
     tables = fit_->Fit(LayoutOf(calibrated), quantized.q, quantized.energies, quantized.tokens);
   }
   const PlaneCoder coder = CoderOf(calibrated, tables);
-  const std::vector<double> gains = Gains(coder, quantized, run);
-  std::vector<std::string> bodies(options_.levels);
+  std::vector<std::string> planes(options_.levels);
   if (quantized.tokens > 0)
-    bodies = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
-  std::string before = absl::StrCat(head, PackClasses(quantized.classes));
-  if (adapts) PutPageTables(tables, before);
-  bodies[0].insert(0, before);
+    planes = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
+  return Assemble(run, {head, quantized.classes, tables}, std::move(planes),
+                  ErrorsOf(coder, quantized));
+}
+
+// First tokens are in the base.
+std::vector<EncodedLevel> JointCoder::Assemble(const Run& run, const Beside& beside,
+                                               std::vector<std::string> planes,
+                                               const Errors& errors) const {
+  std::string before = absl::StrCat(beside.head, PackClasses(beside.classes));
+  if (options_.adapt && run.tokens > first_tokens_.Count(run)) PutPageTables(beside.tables, before);
+  planes[0].insert(0, before);
+  const double whole = run.tokens * run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
+  double left = 1;
   std::vector<EncodedLevel> out(options_.levels);
-  for (uint32_t level = 0; level < options_.levels; ++level)
-    out[level] = {SharedBytes::Take(std::move(bodies[level])), gains[level]};
+  for (uint32_t level = 0; level < options_.levels; ++level) {
+    const double now = errors.energy > 0 ? errors.left[level] / errors.energy : 0;
+    out[level] = {SharedBytes::Take(std::move(planes[level])), whole * std::max(left - now, 0.0)};
+    left = std::min(left, now);
+  }
   return out;
 }
 
-// Returns the error that each level removes, on the sampled tokens: see SegmentInfo. First tokens
-// are in the base.
-std::vector<double> JointCoder::Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
-                                      const Run& run) const {
-  const double whole = run.tokens * run.layers.count * (spec_.head_dim_v > 0 ? 2.0 : 1.0);
-  std::vector<double> gains(options_.levels);
-  const double energy = SquaredSum(quantized.sample.data(), quantized.sample.size());
+// Finds what each level leaves of the sampled tokens.
+JointCoder::Errors JointCoder::ErrorsOf(const PlaneCoder& coder,
+                                        const QuantizedRun& quantized) const {
+  Errors errors{.energy = SquaredSum(quantized.sample.data(), quantized.sample.size()), .left = {}};
   std::vector<float> decoded(quantized.sample.size());
-  double left = 1;
   const size_t stride = PlaneStride(quantized.tokens);
   const auto finest = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
   const auto energies = SamplePlanes<uint8_t>(quantized.energies, stride, kGainEvery);
@@ -141,13 +149,10 @@ std::vector<double> JointCoder::Gains(const PlaneCoder& coder, const QuantizedRu
     const float step = options_.StepAt(level);
     coder.Dequantize(q, energies, static_cast<uint32_t>(energies.size()), level, {&step, 1},
                      decoded);
-    const double error =
-        SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size());
-    const double now = energy > 0 ? error / energy : 0;
-    gains[level] = whole * std::max(left - now, 0.0);
-    left = std::min(left, now);
+    errors.left.push_back(
+        SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size()));
   }
-  return gains;
+  return errors;
 }
 
 absl::StatusOr<JointParts> JointCoder::Read(const CalibratedRun& calibrated, const Run& run,

@@ -83,6 +83,23 @@ class JointCoder {
   std::vector<EncodedLevel> Encode(const CalibratedRun& calibrated, const Run& run,
                                    absl::string_view head, const QuantizedRun& quantized) const;
 
+  // What a run's bodies are made of, besides their streams.
+  struct Beside {
+    absl::string_view head;  // the result of FirstTokens::Encode
+    std::span<const uint8_t> classes;
+    const PageTables& tables;
+  };
+  // Energy of the sampled coefficients, and their error at each level.
+  struct Errors {
+    double energy = 0;
+    std::vector<double> left;
+  };
+  // Returns all levels, of the plane coder's bodies. Encode does it, and so does a GPU's encoder.
+  std::vector<EncodedLevel> Assemble(const Run& run, const Beside& beside,
+                                     std::vector<std::string> planes, const Errors& errors) const;
+  // Null where pages do not adapt.
+  const PageTablesFit* fit() const { return fit_.get(); }
+
   // Returns the shape of a run's planes, before a page's own tables (Adapt in page_tables.h).
   PlaneLayout LayoutOf(const CalibratedRun& run) const;
 
@@ -96,8 +113,7 @@ class JointCoder {
 
   friend class JointReader;
   PlaneCoder CoderOf(const CalibratedRun& run, const PageTables& tables) const;
-  std::vector<double> Gains(const PlaneCoder& coder, const QuantizedRun& quantized,
-                            const Run& run) const;
+  Errors ErrorsOf(const PlaneCoder& coder, const QuantizedRun& quantized) const;
 
   KvSpec spec_;
   std::shared_ptr<const Calibration> calibration_;

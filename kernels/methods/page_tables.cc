@@ -12,9 +12,7 @@
 namespace kvstow {
 namespace {
 
-constexpr float kUnits = 256;         // of a bit
-constexpr uint32_t kFewTokens = 128;  // all of a page; of longer ones every second
-constexpr float kListBits = 32;       // that a list takes beside its integers
+constexpr float kUnits = 256;  // of a bit
 
 float BitsOfShare(uint32_t frequency) {
   return static_cast<float>(kRansBits) - std::log2(static_cast<float>(frequency));
@@ -56,7 +54,7 @@ std::vector<int8_t> Choose(std::span<const Candidate> candidates, int limit, uin
   float best = 0;
   for (uint32_t s = 1; s <= kMaxSpread; ++s) {
     costs = SmallIntegerBits(s, limit);
-    float saved = -kListBits - cost(0) * static_cast<float>(candidates.size());
+    float saved = -PageTablesFit::kListBits - cost(0) * static_cast<float>(candidates.size());
     for (const Candidate& candidate : candidates) saved += std::max(gain(candidate), 0.0f);
     if (saved > best) best = saved, spread = s;
   }
@@ -198,7 +196,7 @@ const uint16_t* PageTablesFit::BitsOf(int row) const {
 PageTables PageTablesFit::Fit(const PlaneLayout& layout, std::span<const int32_t> q,
                               std::span<const uint8_t> energies, uint32_t tokens) const {
   const size_t rank = layout.rows.size(), stride = PlaneStride(tokens);
-  const uint32_t every = tokens > kFewTokens ? 2 : 1;
+  const uint32_t every = EveryOf(tokens);
   std::array<uint32_t, kPlaneEnergies> sampled{};  // tokens of each energy class
   for (uint32_t t = 0; t < tokens; t += every) ++sampled[energies[t]];
   const float scale =

@@ -42,6 +42,13 @@ absl::StatusOr<PageTables> GetPageTables(std::span<const uint8_t>& bytes, size_t
 // Finds the tables of pages. Immutable: thread-safe.
 class PageTablesFit {
  public:
+  static constexpr int kLeastRow = -4 * static_cast<int>(kMaxPlaneLevels);
+  static constexpr uint32_t kMagnitudes = 256;
+  // Bits that a list takes beside its integers.
+  static constexpr float kListBits = 32;
+  // Of a page's tokens, every so many are looked at.
+  static constexpr uint32_t EveryOf(uint32_t tokens) { return tokens > 128 ? 2 : 1; }
+
   // For a code of `levels` levels with these tables.
   PageTablesFit(const PlaneTables& tables, uint32_t levels);
 
@@ -49,17 +56,18 @@ class PageTablesFit {
   PageTables Fit(const PlaneLayout& layout, std::span<const int32_t> q,
                  std::span<const uint8_t> energies, uint32_t tokens) const;
 
+  // Returns 256ths of a bit that a magnitude takes at all levels, without its sign, by its row at
+  // the base from kLeastRow to kPlaneMaxRow: [rows, kMagnitudes]. The last magnitude stands for all
+  // above.
+  std::span<const uint16_t> bits() const { return bits_; }
+
  private:
-  static constexpr int kLeastRow = -4 * static_cast<int>(kMaxPlaneLevels);
   static constexpr size_t kRows = kPlaneMaxRow - kLeastRow + 1;
-  static constexpr size_t kMagnitudes = 256;
 
   const uint16_t* BitsOf(int row) const;
 
   uint32_t levels_;
-  // 256ths of a bit that a magnitude takes at all levels, without its sign, by its row at the base
-  // from kLeastRow on; the last magnitude stands for all above.
-  std::vector<uint16_t> bits_;  // [kRows, kMagnitudes]
+  std::vector<uint16_t> bits_;
 };
 
 }  // namespace kvstow

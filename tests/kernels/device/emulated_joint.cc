@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "kernels/cuda/joint_quantize.cuh"
+#include "kernels/cuda/page_tables.cuh"
 #include "kernels/cuda/plane_decode.cuh"
+#include "kernels/cuda/plane_encode.cuh"
 #include "kernels/device/host_buffer.h"
 #include "kernels/transform/dense_product.h"
 
@@ -36,12 +38,24 @@ class Engine final : public JointEngine {
     const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
     return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
   }
-  absl::Status Encode(const JointLaunch& launch) override {
-    std::fill_n(launch.answer, launch.answer_bytes, uint8_t{0});
-    const auto start = [&](const auto& step) { RunStep(order_, launch, step); };
-    gpu::BeforeEncoding(launch, start);
-    if (launch.coded() > 0) Multiply(gpu::ProductOf(launch, true));
-    gpu::AfterEncoding(launch, start);
+  absl::Status Encode(std::span<const JointLaunch> runs,
+                      const gpu::PlaneEncodeLaunch& planes) override {
+    std::fill_n(planes.answer, planes.answer_bytes, uint8_t{0});
+    for (const JointLaunch& run : runs) {
+      const auto start = [&](const auto& step) { RunStep(order_, run, step); };
+      gpu::BeforeEncoding(run, start);
+      if (run.coded() > 0) Multiply(gpu::ProductOf(run, true));
+      gpu::AfterEncoding(run, start);
+    }
+    if (planes.streams == 0) return absl::OkStatus();
+    if (planes.adapts) RunStep(order_, planes, gpu::FitTables());
+    RunStep(order_, planes, gpu::ChooseTables());
+    RunStep(order_, planes, gpu::SumGains());
+    RunStep(order_, planes, gpu::EncodePlanes());
+    return absl::OkStatus();
+  }
+  absl::Status Move(const gpu::WordsLaunch& launch) override {
+    RunStep(order_, launch, gpu::MoveWords());
     return absl::OkStatus();
   }
   absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,

@@ -1,0 +1,27 @@
+// Decodes calibrated pages of one batch on a device: coded bytes go there, the plane coder's
+// streams are decoded there, then come the product and the raw pages.
+//
+// Free function; thread-safe. Errors are DeviceJointCodec::Decode's.
+#ifndef KVSTOW_KERNELS_DEVICE_JOINT_DECODER_H_
+#define KVSTOW_KERNELS_DEVICE_JOINT_DECODER_H_
+
+#include <span>
+
+#include "absl/status/status.h"
+#include "kernels/device/joint_on_device.h"
+
+namespace kvstow {
+
+// Rows of a launch of the product: what bounds its scratch memory, 6 bytes a value of a vector.
+inline constexpr uint32_t kMostRows = 4096;
+// Rows whose streams are decoded at once. They take 2 bytes a coefficient.
+inline constexpr uint32_t kMostPlaneRows = 16384;
+
+// `batch` has at most kPagesALaunch pages of at most kMostPlaneRows tokens together, unless it is
+// one page.
+absl::Status DecodeBatch(const JointOnDevice& on, std::span<const JointDecodeJob> pages,
+                         JointOnDevice::Batch batch);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_DEVICE_JOINT_DECODER_H_
