@@ -133,7 +133,8 @@ constexpr PlaneBaseRow SplitPlaneRow(int row) {
 constexpr int EnergyShift(uint8_t energy) { return 2 * (int{energy} - kPlaneEnergies / 2); }
 // Returns the row of a coefficient at a level.
 constexpr int PlaneRow(int row, int shift, size_t level) {
-  return std::clamp(row + shift + 4 * static_cast<int>(level), 0, kPlaneMaxRow);
+  const int at = row + shift + 4 * static_cast<int>(level);
+  return at < 0 ? 0 : at > kPlaneMaxRow ? kPlaneMaxRow : at;  // std::clamp is not for a GPU
 }
 
 inline constexpr uint32_t kEscapeWidthBits =
