@@ -57,15 +57,15 @@ Cublas::~Cublas() {
 absl::Status Cublas::Multiply(const gpu::JointProduct& p, cudaStream_t stream) {
   KVSTOW_RETURN_IF_ERROR(ToStatus(functions_.set_stream(handle_, stream), "setting its stream"));
   // cuBLAS has matrices column by column: to it ours are transposed, and y^T = m^T x^T. The padding
-  // of m is zeros, and so are those columns of y.
+  // of m is zeros, and so are those columns of y. It is part of the product: for widths that are no
+  // multiple of 8, cuBLAS has slow kernels only.
   const auto to = static_cast<int>(gpu::PaddedWidth(p.to));
   const auto from = static_cast<int>(gpu::PaddedWidth(p.from));
   const float one = 1, zero = 0;
-  return ToStatus(
-      functions_.gemm(handle_, CUBLAS_OP_N, CUBLAS_OP_N, to, static_cast<int>(p.rows),
-                      static_cast<int>(p.from), &one, p.m, CUDA_R_16BF, to, p.x, CUDA_R_16BF, from,
-                      &zero, p.y, CUDA_R_32F, to, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "a product");
+  return ToStatus(functions_.gemm(handle_, CUBLAS_OP_N, CUBLAS_OP_N, to, static_cast<int>(p.rows),
+                                  from, &one, p.m, CUDA_R_16BF, to, p.x, CUDA_R_16BF, from, &zero,
+                                  p.y, CUDA_R_32F, to, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                  "a product");
 }
 
 }  // namespace kvstow

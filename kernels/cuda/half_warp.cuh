@@ -6,6 +6,8 @@
 //   const uint32_t wants = Lanes::Ballot([&](uint32_t l) { return x[l] < 7; });
 //   Lanes::One(l, [&] { n = x[l]; });                     // lane l alone: the others' n are old
 //   n = Lanes::From(l, n);                                // and now all have it
+//   Lanes::For([&](uint32_t l) { x[l] = Lanes::Pick(y, 15 - l); });   // of another lane
+//   Lanes::Meet();                                        // what one wrote to memory, all may read
 //
 // Variables that are no PerLane have one value for all lanes. Control flow outside For and One must
 // be the same for all lanes.
@@ -64,6 +66,12 @@ struct Lanes {
   static __device__ T From(uint32_t lane, T value) {
     return __shfl_sync(kAll, value, static_cast<int>(lane));
   }
+  // In For, of all lanes at once. `lane` counts modulo the lanes.
+  template <typename T>
+  static __device__ T Pick(const PerLane<T>& values, uint32_t lane) {
+    return __shfl_sync(kAll, values[lane], static_cast<int>(lane), kRansLanes);
+  }
+  static __device__ void Meet() { __syncwarp(kAll); }
 };
 
 #else
@@ -98,6 +106,11 @@ struct Lanes {
   static T From(uint32_t, T value) {
     return value;
   }
+  template <typename T>
+  static T Pick(const PerLane<T>& values, uint32_t lane) {
+    return values[lane % kRansLanes];
+  }
+  static void Meet() {}
 };
 
 #endif

@@ -129,7 +129,7 @@ void BeforeEncoding(const JointLaunch& launch, const Start& start) {
   if (launch.first > 0) start(EachItem{CopyFirst{}});
   if (launch.coded() == 0) return;
   if (launch.pairs > 0) start(EachItem{MakeAngles{}});
-  start(EachItem{Gather{}});
+  start(Gather{});
 }
 template <typename Start>
 void AfterEncoding(const JointLaunch& launch, const Start& start) {
@@ -140,7 +140,7 @@ void AfterDecoding(const JointLaunch& launch, const Start& start) {
   if (launch.first > 0) start(EachItem{CopyFirst{.back = true}});
   if (launch.coded() == 0) return;
   if (launch.pairs > 0) start(EachItem{MakeAngles{}});
-  start(EachItem{Scatter{}});
+  start(Scatter{});
 }
 
 }  // namespace kvstow::gpu

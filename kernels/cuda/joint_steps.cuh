@@ -20,23 +20,6 @@
 
 namespace kvstow::gpu {
 
-// Where a value of a vector stands in a raw page.
-struct JointPlace {
-  uint32_t part, channel;  // of its head
-  size_t slab, value;      // bytes within the page; values within a token's row
-};
-KVSTOW_GPU JointPlace PlaceOf(const JointLaunch& launch, uint32_t column) {
-  const auto k = static_cast<uint32_t>(launch.row_values(0));
-  const uint32_t part = column < launch.layers * k ? 0 : 1;
-  const uint32_t in_part = column - part * launch.layers * k;
-  const auto row = static_cast<uint32_t>(launch.row_values(part));
-  const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-  const size_t layer = launch.first_layer + in_part / row;
-  const size_t before = part == 0 ? 0 : launch.tokens * launch.row_values(0) * bytes;
-  const uint32_t value = in_part % row;
-  return {part, value % launch.dim[part], layer * launch.layer_bytes + before, value};
-}
-
 KVSTOW_GPU float ReadRaw(const uint8_t* at, DType dtype) {
   if (dtype == DType::kF32) return std::bit_cast<float>(static_cast<uint32_t>(LoadBytes(at, 4)));
   const auto bits = static_cast<uint16_t>(LoadBytes(at, 2));
@@ -69,78 +52,91 @@ struct MakeAngles {
   }
 };
 
-// How RoPE turns a value of K: with the one `other` values from it, which is behind it when
-// `leads`. Not at all when `turned` is false.
-struct JointTurn {
-  bool turned = false, leads = false;
-  int32_t other = 0;
-  float cosine = 1, sine = 0;
-
-  // `sign` -1 takes the rotation off, 1 puts it back.
-  KVSTOW_GPU float Of(float mine, float others, float sign, float scale) const {
-    if (!turned) return mine;
-    const float c = cosine * scale, s = sine * sign * scale;
-    return leads ? mine * c - others * s : mine * c + others * s;
+// A value of a row: where it stands, and its partner where RoPE turns it.
+class JointValue {
+ public:
+  KVSTOW_GPU JointValue(const JointLaunch& launch, uint32_t page, uint32_t token, uint32_t column)
+      : launch_(launch), column_(launch.columns[column]) {
+    const uint32_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
+    const auto k = static_cast<uint32_t>(launch.row_values(0)) * bytes;
+    const auto v = static_cast<uint32_t>(launch.row_values(1)) * bytes;
+    const uint32_t in_layer = column_.part == 0 ? (launch.first + token) * k
+                                                : launch.tokens * k + (launch.first + token) * v;
+    raw_ = launch.page[page] + (launch.first_layer + column_.layer) * launch.layer_bytes +
+           in_layer + column_.value * bytes;
+    row_ = size_t{page} * launch.coded() + token;
   }
-};
-KVSTOW_GPU JointTurn TurnOf(const JointLaunch& launch, const JointPlace& place, size_t row) {
-  JointTurn turn;
-  if (place.part != 0 || place.channel >= 2 * launch.pairs) return turn;
-  const uint32_t step = launch.interleaved ? 1 : launch.pairs;
-  const uint32_t pair = launch.interleaved ? place.channel / 2 : place.channel % launch.pairs;
-  turn.turned = true;
-  turn.leads = launch.interleaved ? place.channel % 2 == 0 : place.channel < launch.pairs;
-  turn.other = turn.leads ? static_cast<int32_t>(step) : -static_cast<int32_t>(step);
-  turn.cosine = launch.cosines[row * launch.pairs + pair];
-  turn.sine = launch.sines[row * launch.pairs + pair];
-  return turn;
-}
 
-// Raw pages to `narrow`. Pages with NaN or Inf are refused.
+  KVSTOW_GPU bool turned() const { return column_.pair != JointColumn::kNotTurned; }
+  // How far the other of the pair is, in values.
+  KVSTOW_GPU int32_t other() const {
+    const auto step = static_cast<int32_t>(launch_.interleaved ? 1 : launch_.pairs);
+    return column_.leads != 0 ? step : -step;
+  }
+  KVSTOW_GPU uint8_t* raw() const { return raw_; }
+
+  // Turns `mine`; `sign` -1 takes the rotation off, 1 puts it back.
+  KVSTOW_GPU float Turn(float mine, float others, float sign, float scale) const {
+    const size_t at = row_ * launch_.pairs + column_.pair;
+    const float c = launch_.cosines[at] * scale, s = launch_.sines[at] * sign * scale;
+    return column_.leads != 0 ? mine * c - others * s : mine * c + others * s;
+  }
+
+ private:
+  const JointLaunch& launch_;
+  const JointColumn column_;
+  uint8_t* raw_;
+  size_t row_;
+};
+
+// Raw pages to `narrow`, a block for a row. Pages with NaN or Inf are refused.
 struct Gather {
-  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
-    return launch.coded() * static_cast<uint32_t>(PaddedWidth(launch.width));
-  }
-  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
+  uint32_t Blocks(const JointLaunch& launch) const { return launch.coded(); }
+  size_t SharedBytes(const JointLaunch&) const { return 0; }
+
+  template <typename Run>
+  KVSTOW_GPU void Code(const JointLaunch& launch, uint32_t page, uint32_t token, uint8_t*,
+                       const Run& run) const {
     const auto stride = static_cast<uint32_t>(PaddedWidth(launch.width));
-    const uint32_t column = item % stride, token = item / stride;
-    const size_t row = size_t{page} * launch.coded() + token;
-    uint16_t* const to = launch.narrow + row * stride + column;
-    if (column >= launch.width) {
-      *to = 0;
-      return;
-    }
-    const JointPlace place = PlaceOf(launch, column);
-    const JointTurn turn = TurnOf(launch, place, row);
-    const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-    const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
-    const uint8_t* const raw = launch.page[page] + place.slab + at * bytes;
-    const float mine = ReadRaw(raw, launch.dtype);
-    if (!IsFiniteFloat(mine)) launch.refused[page] = 1;
-    const int64_t away = turn.other * static_cast<int64_t>(bytes);
-    const float others = turn.turned ? ReadRaw(raw + away, launch.dtype) : 0;
-    *to = FloatToBf16(turn.Of(mine, others, -1, 1 / launch.magnitude) - launch.mean[column]);
+    const int32_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
+    uint16_t* const to = launch.narrow + (size_t{page} * launch.coded() + token) * stride;
+    run([&](uint32_t thread) {
+      for (uint32_t i = launch.width + thread; i < stride; i += kThreads) to[i] = 0;
+      for (uint32_t i = thread; i < launch.width; i += kThreads) {
+        const JointValue value(launch, page, token, i);
+        float x = ReadRaw(value.raw(), launch.dtype);
+        if (!IsFiniteFloat(x)) launch.refused[page] = 1;
+        if (value.turned()) {
+          const float others = ReadRaw(value.raw() + value.other() * bytes, launch.dtype);
+          x = value.Turn(x, others, -1, 1 / launch.magnitude);
+        }
+        to[i] = FloatToBf16(x - launch.mean[i]);
+      }
+    });
   }
 };
 
-// `wide` to raw pages.
+// `wide` to raw pages, a block for a row.
 struct Scatter {
-  KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
-    return launch.coded() * launch.width;
-  }
-  KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
-    const uint32_t column = item % launch.width, token = item / launch.width;
+  uint32_t Blocks(const JointLaunch& launch) const { return launch.coded(); }
+  size_t SharedBytes(const JointLaunch&) const { return 0; }
+
+  template <typename Run>
+  KVSTOW_GPU void Code(const JointLaunch& launch, uint32_t page, uint32_t token, uint8_t*,
+                       const Run& run) const {
     const size_t row = size_t{page} * launch.coded() + token;
-    const JointPlace place = PlaceOf(launch, column);
-    const JointTurn turn = TurnOf(launch, place, row);
-    const float* const from = launch.wide + row * PaddedWidth(launch.width) + column;
-    const float* const mean = launch.mean + column;
-    const float mine = from[0] + mean[0];
-    const float others = turn.turned ? from[turn.other] + mean[turn.other] : 0;
-    const size_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-    const size_t at = (launch.first + token) * launch.row_values(place.part) + place.value;
-    WriteRaw(turn.Of(mine, others, 1, launch.magnitude), launch.dtype,
-             launch.page[page] + place.slab + at * bytes);
+    const float* const from = launch.wide + row * PaddedWidth(launch.width);
+    run([&](uint32_t thread) {
+      for (uint32_t i = thread; i < launch.width; i += kThreads) {
+        const JointValue value(launch, page, token, i);
+        float x = from[i] + launch.mean[i];
+        if (value.turned()) {
+          const uint32_t other = i + static_cast<uint32_t>(value.other());
+          x = value.Turn(x, from[other] + launch.mean[other], 1, launch.magnitude);
+        }
+        WriteRaw(x, launch.dtype, value.raw());
+      }
+    });
   }
 };
 

@@ -22,38 +22,56 @@ struct LevelDecoding {
 
   KVSTOW_GPU uint32_t ShareAt(int tilt) const { return table.share[level][tilt + kMaxPlaneTilt]; }
 
-  // Decodes the step of the base from token `first` on, to values of all lanes.
-  KVSTOW_GPU void Base(int row, uint32_t share, uint32_t first, int32_t* out) const {
-    PerLane<uint32_t> magnitude, table_row, raw_bits;
-    PerLane<bool> negative;
+  // What a step needs and its states do not tell. It is looked up a step ahead, while the lanes
+  // wait for each other.
+  struct Ahead {
+    PerLane<uint32_t> at, raw_bits;  // row of the table; a bit 0's frequency, with no raw bits
+    PerLane<int32_t> before;
+  };
+  KVSTOW_GPU Ahead LookUp(int row, uint32_t first, const int32_t* values) const {
+    Ahead ahead;
     Lanes::For([&](uint32_t l) {
-      if (first + l >= tokens) return;
-      const PlaneBaseRow split = SplitPlaneRow(PlaneRow(row, shifts[first + l], 0));
-      table_row[l] = split.row, raw_bits[l] = split.raw_bits;
-      const uint32_t slot = SlotOf(rans.x[l]);
-      const uint32_t* const symbols = table.symbols[split.row];
-      uint32_t k = table.first[split.row][slot / kFirstSlots], symbol = symbols[k];
-      while (slot >= (symbol & 0xffff) + (symbol >> 16)) symbol = symbols[++k];
-      uint32_t start = symbol & 0xffff, frequency = symbol >> 16;
-      if (k > 0) {
-        const uint32_t positive = PositivePart(frequency, share);
-        negative[l] = slot >= start + positive;
-        start += negative[l] ? positive : 0;
-        frequency = negative[l] ? frequency - positive : positive;
+      // Behind the last token it looks at one that was there before.
+      const uint32_t t = first + l < tokens ? first + l : 0;
+      if (level == 0) {
+        const PlaneBaseRow split = SplitPlaneRow(PlaneRow(row, shifts[t], 0));
+        ahead.at[l] = split.row, ahead.raw_bits[l] = first + l < tokens ? split.raw_bits : 0;
+        return;
       }
-      magnitude[l] = k;
-      rans.x[l] = Advanced(rans.x[l], start, frequency);
+      const int32_t before = values[t];
+      const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
+      const int at = PlaneRow(row, shifts[t], level - 1);
+      const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
+      ahead.before[l] = before;
+      ahead.at[l] = table.zero[level][at < kPlaneRows ? at : kPlaneRows - 1][context];
+    });
+    return ahead;
+  }
+
+  // Decodes the step from token `first` on to values of all lanes: of the base,
+  KVSTOW_GPU void Base(const Ahead& ahead, uint32_t share, uint32_t first, int32_t* out) const {
+    PerLane<uint32_t> magnitude;
+    PerLane<bool> negative, escapes;
+    Lanes::For([&](uint32_t l) {
+      const uint32_t x = rans.x[l], slot = SlotOf(x);
+      const uint32_t* const symbols = table.symbols[ahead.at[l]];
+      const uint32_t bucket = table.buckets[ahead.at[l]][slot / kBucketSlots];
+      uint32_t k = (bucket & 0xff) + (slot % kBucketSlots >= bucket >> 8 ? 1 : 0);
+      uint32_t symbol = symbols[k];
+      while (slot >= (symbol & 0xffff) + (symbol >> 16 & 0x7fff)) symbol = symbols[++k];
+      const uint32_t start = symbol & 0xffff, both = symbol >> 16 & 0x7fff;
+      const uint32_t positive = k > 0 ? PositivePart(both, share) : both;
+      const bool below = slot >= start + positive;
+      const uint32_t frequency = below ? both - positive : positive;
+      const bool there = first + l < tokens;
+      rans.x[l] = there ? Advanced(x, below ? start + positive : start, frequency) : x;
+      magnitude[l] = k, negative[l] = below;
+      escapes[l] = there && (symbol & kIsEscape) != 0;
     });
     rans.Refill();
-    const uint32_t escaped = Lanes::Ballot([&](uint32_t l) {
-      return first + l < tokens && magnitude[l] == table.escape[table_row[l]];
-    });
-    const uint32_t rest = escaped | Lanes::Ballot([&](uint32_t l) { return raw_bits[l] > 0; });
-    if (rest != 0 && escaped == 0 && !rans.Tight()) {
-      RawBits(raw_bits, magnitude, negative);
-    } else if (rest != 0) {
-      Rests(rest, table_row, raw_bits, magnitude, negative);
-    }
+    const uint32_t rest =
+        Lanes::Ballot([&](uint32_t l) { return escapes[l] || ahead.raw_bits[l] > 0; });
+    if (rest != 0) Rest(rest, escapes, ahead, magnitude, negative);
     Lanes::For([&](uint32_t l) {
       if (first + l >= tokens) return;
       const auto value = static_cast<int32_t>(magnitude[l]);
@@ -61,33 +79,42 @@ struct LevelDecoding {
     });
   }
 
-  // Decodes the step that refines `values` of all lanes.
-  KVSTOW_GPU void Refine(int row, uint32_t share, uint32_t first, int32_t* values) const {
+  // or of a refinement.
+  KVSTOW_GPU void Refine(const Ahead& ahead, uint32_t share, uint32_t first,
+                         int32_t* values) const {
     Lanes::For([&](uint32_t l) {
-      if (first + l >= tokens) return;
-      const int32_t before = values[first + l];
+      const int32_t before = ahead.before[l];
       const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
-      const int at = PlaneRow(row, shifts[first + l], level - 1);
-      const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
-      const uint32_t zero = table.zero[level][at < kPlaneRows ? at : kPlaneRows - 1][context];
-      const uint32_t slot = SlotOf(rans.x[l]);
-      const bool bit = slot >= zero;
-      bool negative = before < 0;
-      uint32_t start = bit ? zero : 0, frequency = bit ? kRansTotal - zero : zero;
-      if (bit && coarse == 0) {
-        const uint32_t positive = PositivePart(frequency, share);
-        negative = slot >= start + positive;
-        start += negative ? positive : 0;
-        frequency = negative ? frequency - positive : positive;
-      }
+      const uint32_t x = rans.x[l], slot = SlotOf(x), zero = ahead.at[l], one = kRansTotal - zero;
+      const uint32_t positive = coarse == 0 ? PositivePart(one, share) : one;
+      const bool bit = slot >= zero, below = bit && slot >= zero + positive;
+      const uint32_t start = below ? zero + positive : bit ? zero : 0;
+      const uint32_t frequency = below ? one - positive : bit ? positive : zero;
+      const bool negative = coarse == 0 ? below : before < 0;
       const auto value = static_cast<int32_t>(2 * coarse + (bit ? 1 : 0));
+      if (first + l >= tokens) return;
+      rans.x[l] = Advanced(x, start, frequency);
       values[first + l] = negative ? -value : value;
-      rans.x[l] = Advanced(rans.x[l], start, frequency);
     });
     rans.Refill();
   }
 
  private:
+  // GetPlaneRest of the lanes of `rest`.
+  KVSTOW_GPU void Rest(uint32_t rest, const PerLane<bool>& escapes, const Ahead& ahead,
+                       PerLane<uint32_t>& magnitude, PerLane<bool>& negative) const {
+    const bool one_by_one =
+        rans.Tight() || Lanes::Ballot([&](uint32_t l) { return escapes[l]; }) != 0;
+    if (!one_by_one) return RawBits(ahead.raw_bits, magnitude, negative);
+    for (uint32_t l = 0; l < kRansLanes; ++l) {
+      if ((rest >> l & 1) == 0) continue;
+      rans.Alone(l, [&](LoneLane& lane) {
+        lane.damaged |= !GetPlaneRest(lane, l, ahead.raw_bits[l], table.escape[ahead.at[l]], limit,
+                                      magnitude[l], negative[l]);
+      });
+    }
+  }
+
   // GetPlaneRest of all lanes at once, where no value is above its escape. A lane has one or two
   // takes, the second of one bit, and needs at most one word for both.
   KVSTOW_GPU void RawBits(const PerLane<uint32_t>& raw_bits, PerLane<uint32_t>& magnitude,
@@ -112,19 +139,6 @@ struct LevelDecoding {
     Lanes::For([&](uint32_t l) {
       if (waits[l]) take_sign(l);
     });
-  }
-
-  // The same lane after lane.
-  KVSTOW_GPU void Rests(uint32_t lanes, const PerLane<uint32_t>& table_row,
-                        const PerLane<uint32_t>& raw_bits, PerLane<uint32_t>& magnitude,
-                        PerLane<bool>& negative) const {
-    for (uint32_t l = 0; l < kRansLanes; ++l) {
-      if ((lanes >> l & 1) == 0) continue;
-      rans.Alone(l, [&](LoneLane& lane) {
-        lane.damaged |= !GetPlaneRest(lane, l, raw_bits[l], table.escape[table_row[l]], limit,
-                                      magnitude[l], negative[l]);
-      });
-    }
   }
 };
 
@@ -247,9 +261,12 @@ struct DecodePlanes {
       const int tilt = job.tilts_at == kNotThere ? 0 : launch.tilts[job.tilts_at + i];
       const uint32_t share = decoding.ShareAt(tilt);
       int32_t* const values = memory.Row(piece, r);
+      LevelDecoding::Ahead ahead = decoding.LookUp(row, 0, values);
       for (uint32_t first = 0; first < job.tokens; first += kRansLanes) {
-        if (level == 0) decoding.Base(row, share, first, values);
-        if (level > 0) decoding.Refine(row, share, first, values);
+        const LevelDecoding::Ahead now = ahead;
+        ahead = decoding.LookUp(row, first + kRansLanes, values);
+        if (level == 0) decoding.Base(now, share, first, values);
+        if (level > 0) decoding.Refine(now, share, first, values);
       }
     }
     rans.Save(saved);

@@ -30,37 +30,37 @@ struct LevelEncoding {
     return negative ? SymbolOf(start + positive, frequency - positive) : SymbolOf(start, positive);
   }
 
-  // Encodes the magnitudes `q` of the tokens from `first` on, at the base.
-  KVSTOW_GPU void Base(int row, uint32_t share, uint32_t first, const int16_t* q) const {
-    PerLane<uint32_t> magnitude, symbols, raw_bits, escape;
+  // What a step puts. It is looked up a step ahead, while the lanes wait for each other.
+  struct Ahead {
+    PerLane<uint32_t> symbols;
+    // Of what does not fit a symbol.
+    PerLane<uint32_t> magnitude, raw_bits, escape;
     PerLane<bool> negative, has_rest;
+  };
+  // Looks up the tokens from `first` on, of magnitudes `q`: of the base,
+  KVSTOW_GPU Ahead LookUpBase(int row, uint32_t share, uint32_t first, const int16_t* q) const {
+    Ahead ahead;
     Lanes::For([&](uint32_t l) {
-      symbols[l] = kFreeSymbol;
+      ahead.symbols[l] = kFreeSymbol;
       if (first + l >= tokens) return;
       const PlaneBaseRow split = SplitPlaneRow(PlaneRow(row, shifts[first + l], 0));
-      magnitude[l] = MagnitudeOf(q[first + l]);
-      negative[l] = q[first + l] < 0 && magnitude[l] > 0;
-      raw_bits[l] = split.raw_bits, escape[l] = table.escape[split.row];
-      const uint32_t high = magnitude[l] >> split.raw_bits;
-      const uint32_t k = high < escape[l] ? high : escape[l];
-      has_rest[l] = split.raw_bits > 0 || high >= escape[l];
-      const uint32_t symbol = table.symbols[split.row][k];
-      symbols[l] = k == 0 ? symbol : OfSign(symbol & 0xffff, symbol >> 16, share, negative[l]);
+      const uint32_t magnitude = MagnitudeOf(q[first + l]), escape = table.escape[split.row];
+      const bool negative = q[first + l] < 0 && magnitude > 0;
+      const uint32_t high = magnitude >> split.raw_bits;
+      const uint32_t k = high < escape ? high : escape;
+      const uint32_t symbol = table.symbols[split.row][k] & ~kIsEscape;
+      ahead.symbols[l] = k == 0 ? symbol : OfSign(symbol & 0xffff, symbol >> 16, share, negative);
+      ahead.magnitude[l] = magnitude, ahead.negative[l] = negative;
+      ahead.raw_bits[l] = split.raw_bits, ahead.escape[l] = escape;
+      ahead.has_rest[l] = split.raw_bits > 0 || high >= escape;
     });
-    const uint32_t rest = Lanes::Ballot([&](uint32_t l) { return has_rest[l]; });
-    if (rest != 0) {
-      rans.Each(rest, [&](uint32_t l, LonePuts& lane) {
-        PutPlaneRest(lane, l, magnitude[l], negative[l], raw_bits[l], escape[l]);
-      });
-    }
-    rans.Put(symbols);
+    return ahead;
   }
-
-  // Encodes their refinements.
-  KVSTOW_GPU void Refine(int row, uint32_t share, uint32_t first, const int16_t* q) const {
-    PerLane<uint32_t> symbols;
+  // or of a refinement.
+  KVSTOW_GPU Ahead LookUpBits(int row, uint32_t share, uint32_t first, const int16_t* q) const {
+    Ahead ahead;
     Lanes::For([&](uint32_t l) {
-      symbols[l] = kFreeSymbol;
+      ahead.symbols[l] = kFreeSymbol;
       if (first + l >= tokens) return;
       const uint32_t magnitude = MagnitudeOf(q[first + l]), coarse = magnitude >> 1;
       const int at = PlaneRow(row, shifts[first + l], level - 1);
@@ -68,12 +68,28 @@ struct LevelEncoding {
       const uint32_t zero = table.zero[level][at < kPlaneRows ? at : kPlaneRows - 1][context];
       const uint32_t one = kRansTotal - zero;
       if ((magnitude & 1) == 0) {
-        symbols[l] = SymbolOf(0, zero);
+        ahead.symbols[l] = SymbolOf(0, zero);
       } else {
-        symbols[l] = coarse > 0 ? SymbolOf(zero, one) : OfSign(zero, one, share, q[first + l] < 0);
+        ahead.symbols[l] =
+            coarse > 0 ? SymbolOf(zero, one) : OfSign(zero, one, share, q[first + l] < 0);
       }
     });
-    rans.Put(symbols);
+    return ahead;
+  }
+  KVSTOW_GPU Ahead LookUp(int row, uint32_t share, uint32_t first, const int16_t* q) const {
+    return level == 0 ? LookUpBase(row, share, first, q) : LookUpBits(row, share, first, q);
+  }
+
+  KVSTOW_GPU void Put(const Ahead& ahead) const {
+    const uint32_t rest =
+        level > 0 ? 0 : Lanes::Ballot([&](uint32_t l) { return ahead.has_rest[l]; });
+    if (rest != 0) {
+      rans.Each(rest, [&](uint32_t l, LonePuts& lane) {
+        PutPlaneRest(lane, l, ahead.magnitude[l], ahead.negative[l], ahead.raw_bits[l],
+                     ahead.escape[l]);
+      });
+    }
+    rans.Put(ahead.symbols);
   }
 };
 
@@ -178,10 +194,12 @@ struct EncodePlanes {
       const int row = launch.rows[stream.body.lists_at + begin + r];
       const uint32_t share = encoding.ShareAt(launch.tilts[stream.body.lists_at + begin + r]);
       const int16_t* const q = stream.Row(piece, r);
-      for (uint32_t first = (stream.job.tokens - 1) / kRansLanes * kRansLanes;;
-           first -= kRansLanes) {
-        if (level == 0) encoding.Base(row, share, first, q);
-        if (level > 0) encoding.Refine(row, share, first, q);
+      const uint32_t last = (stream.job.tokens - 1) / kRansLanes * kRansLanes;
+      LevelEncoding::Ahead ahead = encoding.LookUp(row, share, last, q);
+      for (uint32_t first = last;; first -= kRansLanes) {
+        const LevelEncoding::Ahead now = ahead;
+        if (first > 0) ahead = encoding.LookUp(row, share, first - kRansLanes, q);
+        encoding.Put(now);
         if (first == 0) break;
       }
     }

@@ -71,6 +71,7 @@ class LaneDecoder {
     });
     next_ = kStateWords;
     refills_ = next_ != end_;
+    LookAhead();
   }
   // Goes on with one.
   KVSTOW_GPU LaneDecoder(const uint16_t* words, uint32_t count, const SavedDecoder& saved)
@@ -79,8 +80,10 @@ class LaneDecoder {
       x[l] = saved.x[l];
       damaged_[l] = (saved.damaged >> l & 1) != 0;
     });
+    LookAhead();
   }
   KVSTOW_GPU void Save(SavedDecoder& to) const {
+    Lanes::Meet();  // all have read the old one
     const uint32_t damaged = Lanes::Ballot([&](uint32_t l) { return damaged_[l]; });
     Lanes::For([&](uint32_t l) { to.x[l] = x[l]; });
     Lanes::One(0, [&] {
@@ -100,16 +103,15 @@ class LaneDecoder {
     const uint32_t wants = Lanes::Ballot([&](uint32_t l) { return x[l] < kRansLow; });
     const uint32_t count = CountBits(wants), left = end_ - next_;
     Lanes::For([&](uint32_t l) {
-      if ((wants >> l & 1) == 0) return;
       const uint32_t place = CountBits(wants & ((1u << l) - 1));
-      if (place < left) {
-        x[l] = x[l] << 16 | words_[next_ + place];
-      } else {
-        damaged_[l] = true;
-      }
+      const uint32_t word = Lanes::Pick(ahead_, place);
+      const bool wanted = (wants >> l & 1) != 0;
+      x[l] = wanted && place < left ? x[l] << 16 | word : x[l];
+      damaged_[l] = damaged_[l] || (wanted && place >= left);
     });
     next_ += count < left ? count : left;
-    if (next_ == end_) Fall(kRansLanes);
+    if (next_ == end_) return Fall(kRansLanes);
+    LookAhead();
   }
   // Takes of one lane, each a step of its own: f(LoneLane&) makes them.
   template <typename F>
@@ -124,6 +126,7 @@ class LaneDecoder {
     next_ = Lanes::From(lane, next_);
     refills_ = Lanes::From(lane, refills_);
     if (Lanes::From(lane, fell)) Fall(lane);
+    LookAhead();
   }
   KVSTOW_GPU void Damage(uint32_t lane) { damaged_[lane] = true; }
 
@@ -136,6 +139,10 @@ class LaneDecoder {
   PerLane<uint32_t> x;  // states
 
  private:
+  // Fetches the words that the next step may want, long before it does.
+  KVSTOW_GPU void LookAhead() {
+    Lanes::For([&](uint32_t l) { ahead_[l] = next_ + l < end_ ? words_[next_ + l] : uint16_t{0}; });
+  }
   // After the last word, in the step that read it, for all lanes but one.
   KVSTOW_GPU void Fall(uint32_t but) {
     Lanes::For([&](uint32_t l) {
@@ -151,6 +158,7 @@ class LaneDecoder {
   const uint32_t end_;
   bool refills_ = false;
   PerLane<bool> damaged_;
+  PerLane<uint32_t> ahead_;  // the next words
 };
 
 }  // namespace kvstow::gpu

@@ -16,6 +16,21 @@ KVSTOW_GPU uint32_t MostBefore(uint32_t frequency) { return (frequency << (31 - 
 inline constexpr uint32_t kFreeSymbol = kRansTotal << 16;
 KVSTOW_GPU uint32_t SymbolOf(uint32_t start, uint32_t frequency) { return start | frequency << 16; }
 
+// Returns x / frequency, where x is at most MostBefore(frequency): the quotient has 17 bits, so
+// that one in floats is off by one at most.
+KVSTOW_GPU uint32_t Quotient(uint32_t x, uint32_t frequency) {
+#ifdef __CUDA_ARCH__
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(static_cast<float>(frequency)));
+#else
+  const float inverse = 1 / static_cast<float>(frequency);
+#endif
+  const auto about = static_cast<uint32_t>(static_cast<float>(x) * inverse);
+  const auto left = static_cast<int32_t>(x - about * frequency);
+  if (left < 0) return about - 1;
+  return left >= static_cast<int32_t>(frequency) ? about + 1 : about;
+}
+
 // An encoder between two phases, in shared memory.
 struct SavedEncoder {
   uint32_t x[kRansLanes];
@@ -38,7 +53,8 @@ struct LonePuts {
       words |= uint64_t{x & 0xffff} << (16 * count++);
       x >>= 16;
     }
-    x = (x / frequency << kRansBits) + x % frequency + start;
+    const uint32_t whole = Quotient(x, frequency);
+    x = (whole << kRansBits) + (x - whole * frequency) + start;
   }
   KVSTOW_GPU void PutBits(size_t, uint32_t bits, uint32_t number) {
     for (uint32_t done = 0; done < number;) {
@@ -64,6 +80,7 @@ class LaneEncoder {
     Lanes::For([&](uint32_t l) { x_[l] = saved.x[l]; });
   }
   KVSTOW_GPU void Save(SavedEncoder& to) const {
+    Lanes::Meet();  // all have read the old one
     Lanes::For([&](uint32_t l) { to.x[l] = x_[l]; });
     Lanes::One(0, [&] { to.at = at_, to.risen = risen_, to.full = full_; });
   }
@@ -84,7 +101,7 @@ class LaneEncoder {
       writes[l] = x > MostBefore(frequency);
       word[l] = x;
       x = writes[l] ? x >> 16 : x;
-      const uint32_t whole = x / frequency;
+      const uint32_t whole = Quotient(x, frequency);
       x_[l] = (whole << kRansBits) + (x - whole * frequency) + (symbols[l] & 0xffff);
     });
     const uint32_t wants = Lanes::Ballot([&](uint32_t l) { return writes[l]; });

@@ -28,7 +28,7 @@ class GpuJointCodec final : public DeviceJointCodec {
   absl::StatusOr<std::vector<JointPage>> Encode(std::span<const JointEncodeJob> pages) override {
     KVSTOW_RETURN_IF_ERROR(Check(pages));
     std::vector<JointPage> out(pages.size());
-    for (const std::vector<size_t>& batch : BatchesOf(pages, kMostRows))
+    for (const std::vector<size_t>& batch : BatchesOf(pages))
       KVSTOW_RETURN_IF_ERROR(EncodeBatch(*on_, pages, batch, out));
     return out;
   }
@@ -42,7 +42,7 @@ class GpuJointCodec final : public DeviceJointCodec {
       return OfPage(i, absl::DataLossError(
                            absl::StrCat(bodies, " bodies are no whole levels of ", runs, " runs")));
     }
-    for (const std::vector<size_t>& batch : BatchesOf(pages, kMostPlaneRows))
+    for (const std::vector<size_t>& batch : BatchesOf(pages))
       KVSTOW_RETURN_IF_ERROR(DecodeBatch(*on_, pages, batch));
     return absl::OkStatus();
   }
@@ -70,12 +70,12 @@ class GpuJointCodec final : public DeviceJointCodec {
 
   // Pages that are alike, as JointOnDevice::Batch says.
   template <typename Job>
-  std::vector<std::vector<size_t>> BatchesOf(std::span<const Job> pages, uint32_t most_rows) const {
+  std::vector<std::vector<size_t>> BatchesOf(std::span<const Job> pages) const {
     std::map<std::array<size_t, 3>, std::vector<std::vector<size_t>>> batches;
     for (size_t i = 0; i < pages.size(); ++i) {
       auto& alike = batches[{pages[i].tokens, on_->FirstOf(pages[i]), BodiesOf(pages[i])}];
       const size_t most =
-          std::clamp<size_t>(most_rows / pages[i].tokens, 1, size_t{gpu::kPagesALaunch});
+          std::clamp<size_t>(kMostPlaneRows / pages[i].tokens, 1, size_t{gpu::kPagesALaunch});
       if (alike.empty() || alike.back().size() == most) alike.emplace_back();
       alike.back().push_back(i);
     }

@@ -1,5 +1,6 @@
 #include "kernels/device/joint_decoder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/calibration/token_importance.h"
+#include "kernels/device/host_threads.h"
 #include "kernels/device/plane_batch.h"
 
 namespace kvstow {
@@ -27,47 +29,79 @@ struct Gathered {
   size_t coefficient_count = 0, head_bytes = 0;
 };
 
-// Adds the streams and the first tokens of a run of one page. `shape` is a launch of such pages.
-absl::Status GatherPage(const JointOnDevice& on, const JointDecodeJob& page,
-                        const JointLaunch& shape, size_t r, const gpu::PlaneJob& job,
-                        std::span<uint8_t> head, PlaneBatch& planes) {
+// A run of a page, read as far as the host reads it.
+struct ReadRun {
+  absl::Status status;
+  std::vector<SharedBytes> bodies;  // `parts` points into them
+  JointParts parts;
+  PlaneLayout layout;
+  std::vector<float> factors;
+  std::vector<uint8_t> head;  // raw first tokens
+};
+
+// `shape` is a launch of such pages.
+ReadRun Read(const JointOnDevice& on, const JointDecodeJob& page, const JointLaunch& shape,
+             size_t r) {
   const JointCoder& coder = on.coder();
-  const CalibratedRun& calibrated = on.run(r);
   const Run run{{shape.first_layer, shape.layers}, page.tokens, page.first_position};
-  std::vector<SharedBytes> bodies;
-  for (size_t i = r; i < page.bodies.size(); i += on.run_count()) bodies.push_back(page.bodies[i]);
-  KVSTOW_ASSIGN_OR_RETURN(const JointParts parts, coder.Read(calibrated, run, bodies));
+  ReadRun out;
+  for (size_t i = r; i < page.bodies.size(); i += on.run_count())
+    out.bodies.push_back(page.bodies[i]);
+  absl::StatusOr<JointParts> parts = coder.Read(on.run(r), run, out.bodies);
+  out.status = parts.status();
+  if (!parts.ok()) return out;
+  out.parts = *std::move(parts);
+  out.head.resize(on.HeadBytes(shape));
   if (shape.first > 0) {
     const Run first{run.layers, shape.first, page.first_position};
-    KVSTOW_RETURN_IF_ERROR(
-        coder.first_tokens().Decode(first, parts.head, {run.layers, {0, shape.first}}, head));
+    out.status = coder.first_tokens().Decode(first, out.parts.head, {run.layers, {0, shape.first}},
+                                             out.head);
   }
-  if (shape.coded() == 0) return absl::OkStatus();
-  PlaneLayout layout = coder.LayoutOf(calibrated);
-  Adapt(parts.tables, layout);
-  std::vector<float> factors;
-  for (const uint8_t step_class : parts.classes) factors.push_back(StepFactor(step_class));
-  return planes.Add(job, shape.coded(), coder.options().tokens_per_stream,
-                    {layout.rows, layout.tilts, factors}, parts.planes);
+  const std::span<const int16_t> rows = on.rows(r);
+  out.layout.rows.assign(rows.begin(), rows.end());
+  Adapt(out.parts.tables, out.layout);
+  for (const uint8_t step_class : out.parts.classes) out.factors.push_back(StepFactor(step_class));
+  return out;
 }
 
-// Adds those of a run of all pages.
-absl::Status GatherRun(const JointOnDevice& on, Jobs pages, Batch batch, size_t r, Gathered& to) {
-  const JointLaunch shape = on.LaunchOf(pages, batch.first(1), r, false);
-  const size_t head = on.HeadBytes(shape);
+// Adds the streams and the first tokens of a run of all pages, which are read.
+absl::Status GatherRun(const JointOnDevice& on, Batch batch, const JointLaunch& shape,
+                       std::span<const ReadRun> read, Gathered& to) {
   to.heads.push_back(to.head_bytes);
   to.coefficients.push_back(to.coefficient_count);
   gpu::PlaneJob job{.rank = shape.rank, .stride = PaddedWidth(shape.rank)};
   for (size_t p = 0; p < batch.size(); ++p) {
+    const ReadRun& run = read[p];
+    if (!run.status.ok()) return OfPage(batch[p], run.status);
     job.page = static_cast<uint32_t>(p);
     job.coefficients = to.coefficient_count;
-    const absl::Status read =
-        GatherPage(on, pages[batch[p]], shape, r, job, to.planes.AddBeside(head), to.planes);
-    if (!read.ok()) return OfPage(batch[p], read);
+    std::ranges::copy(run.head, to.planes.AddBeside(run.head.size()).begin());
+    to.head_bytes += run.head.size();
     to.coefficient_count += size_t{shape.coded()} * job.stride;
-    to.head_bytes += head;
+    if (shape.coded() == 0) continue;
+    const absl::Status added =
+        to.planes.Add(job, shape.coded(), on.coder().options().tokens_per_stream,
+                      {run.layout.rows, run.layout.tilts, run.factors}, run.parts.planes);
+    if (!added.ok()) return OfPage(batch[p], added);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Gathered> GatherAll(const JointOnDevice& on, Jobs pages, Batch batch) {
+  std::vector<JointLaunch> shapes;
+  for (size_t r = 0; r < on.run_count(); ++r)
+    shapes.push_back(on.LaunchOf(pages, batch.first(1), r, false));
+  std::vector<ReadRun> read(on.run_count() * batch.size());
+  OnHostThreads(read.size(), [&](size_t i) {
+    const size_t r = i / batch.size();
+    read[i] = Read(on, pages[batch[i % batch.size()]], shapes[r], r);
+  });
+  Gathered gathered;
+  for (size_t r = 0; r < on.run_count(); ++r) {
+    const auto of_run = std::span(read).subspan(r * batch.size(), batch.size());
+    KVSTOW_RETURN_IF_ERROR(GatherRun(on, batch, shapes[r], of_run, gathered));
+  }
+  return gathered;
 }
 
 // The launches of the product, run by run, each of as many pages as the scratch memory has room
@@ -103,9 +137,7 @@ absl::Status CheckAll(const JointOnDevice& on, Batch batch, const JointOnDevice:
 }  // namespace
 
 absl::Status DecodeBatch(const JointOnDevice& on, Jobs pages, Batch batch) {
-  Gathered gathered;
-  for (size_t r = 0; r < on.run_count(); ++r)
-    KVSTOW_RETURN_IF_ERROR(GatherRun(on, pages, batch, r, gathered));
+  KVSTOW_ASSIGN_OR_RETURN(const Gathered gathered, GatherAll(on, pages, batch));
   KVSTOW_ASSIGN_OR_RETURN(const PlaneBatch::Sent sent, gathered.planes.Send(on.device()));
   KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> coefficients,
                           on.device().Allocate(gathered.coefficient_count * sizeof(uint16_t) + 16));

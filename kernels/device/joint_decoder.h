@@ -12,11 +12,6 @@
 
 namespace kvstow {
 
-// Rows of a launch of the product: what bounds its scratch memory, 6 bytes a value of a vector.
-inline constexpr uint32_t kMostRows = 4096;
-// Rows whose streams are decoded at once. They take 2 bytes a coefficient.
-inline constexpr uint32_t kMostPlaneRows = 16384;
-
 // `batch` has at most kPagesALaunch pages of at most kMostPlaneRows tokens together, unless it is
 // one page.
 absl::Status DecodeBatch(const JointOnDevice& on, std::span<const JointDecodeJob> pages,

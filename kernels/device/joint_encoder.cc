@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/device/host_threads.h"
 #include "kernels/device/joint_memory.h"
 #include "kernels/entropy/plane_coder.h"
 
@@ -30,6 +31,7 @@ class BatchEncoder {
     for (size_t r = 0; r < on_.run_count(); ++r) {
       runs_.push_back(on_.LaunchOf(pages, batch, r, true));
       AddBodies(r);
+      AddLaunches(r);
     }
   }
 
@@ -40,8 +42,9 @@ class BatchEncoder {
  private:
   void AddBodies(size_t r);
   void AddStreams(const PlaneBody& body);
+  void AddLaunches(size_t r);
   absl::Status Place();
-  void PlaceRuns();
+  void PlaceLaunches();
   absl::Status SendLists();
   absl::Status CollectWords();
 
@@ -70,7 +73,13 @@ class BatchEncoder {
   const JointOnDevice& on_;
   const std::span<const JointEncodeJob> pages_;
   const JointOnDevice::Batch batch_;
-  std::vector<JointLaunch> runs_;
+  std::vector<JointLaunch> runs_;  // their shapes: all pages together
+  // What is launched of a run: as many pages as the scratch memory has room for.
+  struct Part {
+    size_t run, first;  // page of the batch
+  };
+  std::vector<Part> parts_;
+  std::vector<JointLaunch> launches_;  // of each part
   PlaneEncodeLaunch planes_;
   // Lists that go to the device.
   std::vector<int16_t> base_rows_;
@@ -90,7 +99,7 @@ class BatchEncoder {
 void BatchEncoder::AddBodies(size_t r) {
   const JointLaunch& launch = runs_[r];
   const uint32_t stride = gpu::PaddedWidth(launch.rank), coded = launch.coded();
-  const std::vector<int16_t> rows = on_.coder().LayoutOf(on_.run(r)).rows;
+  const std::span<const int16_t> rows = on_.rows(r);
   PlaneBody body{.tokens = coded,
                  .rank = launch.rank,
                  .stride = stride,
@@ -124,6 +133,15 @@ void BatchEncoder::AddStreams(const PlaneBody& body) {
   }
 }
 
+void BatchEncoder::AddLaunches(size_t r) {
+  const size_t most = std::max<size_t>(kMostRows / runs_[r].tokens, 1);
+  for (size_t first = 0; first < batch_.size(); first += most) {
+    const auto part = batch_.subspan(first, std::min(most, batch_.size() - first));
+    parts_.push_back({r, first});
+    launches_.push_back(on_.LaunchOf(pages_, part, r, true));
+  }
+}
+
 absl::Status BatchEncoder::SendLists() {
   KVSTOW_ASSIGN_OR_RETURN(const auto rows, on_.Send(base_rows_));
   KVSTOW_ASSIGN_OR_RETURN(const auto bodies, on_.Send(bodies_));
@@ -144,7 +162,7 @@ absl::Status BatchEncoder::Place() {
   planes_.table = on_.plane_table();
   planes_.bits = on_.table_bits(), planes_.costs = on_.list_costs();
   KVSTOW_RETURN_IF_ERROR(SendLists());
-  KVSTOW_ASSIGN_OR_RETURN(const auto scratch, on_.ShareScratch(runs_, /*narrow=*/true));
+  KVSTOW_ASSIGN_OR_RETURN(const auto scratch, on_.ShareScratch(launches_, /*narrow=*/true));
   held_.push_back(scratch);
 
   Places answer;
@@ -182,26 +200,26 @@ absl::Status BatchEncoder::Place() {
   planes_.sums = on_.At<double>(answer_there_, answers_.sums);
   planes_.counts = on_.At<uint32_t>(answer_there_, answers_.counts);
   planes_.refused = on_.At<uint32_t>(answer_there_, answers_.refused);
-  PlaceRuns();
+  PlaceLaunches();
   return absl::OkStatus();
 }
 
-void BatchEncoder::PlaceRuns() {
-  for (size_t r = 0; r < runs_.size(); ++r) {
-    JointLaunch& run = runs_[r];
-    const PlaneBody& first = bodies_[r * batch_.size()];
-    run.head = planes_.answer + answers_.heads[r];
-    run.classes = planes_.answer + answers_.classes[r];
-    run.refused = planes_.refused;
-    run.q = planes_.q + first.q_at;
-    run.energies = planes_.energies + first.energies_at;
-    run.sample = planes_.sample + first.sample_at;
+void BatchEncoder::PlaceLaunches() {
+  for (size_t i = 0; i < launches_.size(); ++i) {
+    JointLaunch& launch = launches_[i];
+    const auto [r, first] = parts_[i];
+    const PlaneBody& body = bodies_[r * batch_.size() + first];
+    launch.head = planes_.answer + answers_.heads[r] + first * on_.HeadBytes(launch);
+    launch.classes = planes_.answer + answers_.classes[r] + first * launch.coded();
+    launch.refused = planes_.refused + first;
+    launch.q = planes_.q + body.q_at, launch.energies = planes_.energies + body.energies_at;
+    launch.sample = planes_.sample + body.sample_at;
   }
 }
 
 absl::Status BatchEncoder::Run() {
   KVSTOW_RETURN_IF_ERROR(Place());
-  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(runs_, planes_));
+  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(launches_, planes_));
   KVSTOW_ASSIGN_OR_RETURN(answer_, on_.device().Load(answer_there_));
   return CollectWords();
 }
@@ -321,7 +339,7 @@ absl::Status EncodeBatch(const JointOnDevice& on, std::span<const JointEncodeJob
                          JointOnDevice::Batch batch, std::span<JointPage> out) {
   BatchEncoder encoder(on, pages, batch);
   KVSTOW_RETURN_IF_ERROR(encoder.Run());
-  for (size_t p = 0; p < batch.size(); ++p) out[batch[p]] = encoder.PageOf(p);
+  OnHostThreads(batch.size(), [&](size_t p) { out[batch[p]] = encoder.PageOf(p); });
   return absl::OkStatus();
 }
 

@@ -14,7 +14,8 @@
 
 namespace kvstow {
 
-// `batch` has at most kPagesALaunch pages of at most kMostRows (joint_decoder.h) tokens together,
+// `batch` has at most kPagesALaunch pages of at most kMostPlaneRows (joint_on_device.h)
+// tokens together,
 // unless it is one page. `out` has an entry for each page of the call; those of the batch are
 // written.
 absl::Status EncodeBatch(const JointOnDevice& on, std::span<const JointEncodeJob> pages,

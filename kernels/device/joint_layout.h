@@ -3,8 +3,8 @@
 //
 // A *row* is a token of a page that goes through the transform: all except the first tokens of a
 // text, pages one after another. A vector has K of all layers of the run, then V (joint_vectors.h).
-// Matrices and vectors of a product are bf16, its sums F32, rows padded to multiples of
-// kProductWidth with zeros.
+// Matrices and vectors of a product are bf16, its sums F32; rows, and how many rows a matrix has,
+// are padded to multiples of kProductWidth with zeros.
 //
 // Values; no ownership; pointers are of device memory (of the host's in the emulation that tests
 // use).
@@ -28,6 +28,15 @@ constexpr uint32_t PaddedWidth(size_t values) {
   return static_cast<uint32_t>((values + kProductWidth - 1) / kProductWidth * kProductWidth);
 }
 
+// Where a value of a vector stands in a raw page, and how RoPE turns it.
+struct JointColumn {
+  static constexpr uint16_t kNotTurned = UINT16_MAX;
+  uint16_t layer = 0, value = 0;  // of the run; of a token's row
+  uint16_t pair = kNotTurned;
+  uint8_t part = 0;   // K or V
+  uint8_t leads = 0;  // the first of its pair
+};
+
 struct JointLaunch {
   uint32_t pages = 0;
   uint32_t tokens = 0, first = 0;  // of a page; so many of them are first tokens
@@ -46,11 +55,12 @@ struct JointLaunch {
   // The calibration.
   const uint16_t* matrix = nullptr;  // [width, padded rank] encoding, [rank, padded width] decoding
   const float* mean = nullptr;       // [width]
-  const float* sigma = nullptr;      // [rank]
-  const float* weights = nullptr;    // of ImportanceModel, null: no step classes
-  uint32_t features = 0;             // clipped ones
-  uint32_t quarter = 0;              // leading coefficients of which importance knows the energy
-  uint32_t telling = 0;              // leading coefficients that tell how large a token is
+  const JointColumn* columns = nullptr;  // [width]
+  const float* sigma = nullptr;          // [rank]
+  const float* weights = nullptr;        // of ImportanceModel, null: no step classes
+  uint32_t features = 0;                 // clipped ones
+  uint32_t quarter = 0;  // leading coefficients of which importance knows the energy
+  uint32_t telling = 0;  // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
   // Memory of the launch.
   float *cosines = nullptr, *sines = nullptr;  // of RoPE's angles, [rows, pairs]

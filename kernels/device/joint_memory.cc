@@ -8,11 +8,31 @@ namespace kvstow::gpu {
 
 std::vector<uint16_t> Bf16Rows(const PackedMatrix& m, size_t rows, size_t columns) {
   const size_t stride = PaddedWidth(columns);
-  std::vector<uint16_t> out(rows * stride);
+  std::vector<uint16_t> out(PaddedWidth(rows) * stride);
   for (size_t i = 0; i < rows; ++i) {
     for (size_t j = 0; j < columns; ++j) {
       const float value = m.PanelRow(j / PackedMatrix::kPanel, i)[j % PackedMatrix::kPanel];
       out[i * stride + j] = FloatToBf16(value);
+    }
+  }
+  return out;
+}
+
+std::vector<JointColumn> ColumnsOf(const KvSpec& spec, uint32_t layers, size_t pairs) {
+  std::vector<JointColumn> out;
+  const uint32_t dims[] = {spec.head_dim_k, spec.head_dim_v};
+  const bool interleaved = spec.rope.layout == RopeSpec::Layout::kInterleaved;
+  for (uint8_t part = 0; part < 2; ++part) {
+    const uint32_t row = spec.kv_heads * dims[part];
+    for (uint32_t i = 0; i < layers * row; ++i) {
+      JointColumn& column = out.emplace_back();
+      column.part = part;
+      column.layer = static_cast<uint16_t>(i / row), column.value = static_cast<uint16_t>(i % row);
+      const uint32_t channel = i % row % dims[part];
+      if (part != 0 || channel >= 2 * pairs) continue;
+      const auto pair = static_cast<uint32_t>(interleaved ? channel / 2 : channel % pairs);
+      column.pair = static_cast<uint16_t>(pair);
+      column.leads = channel == (interleaved ? 2 * pair : pair) ? 1 : 0;
     }
   }
   return out;

@@ -11,7 +11,7 @@
 
 namespace kvstow::gpu {
 
-// The leading rows and columns of a matrix as bf16, each row padded with zeros.
+// The leading rows and columns of a matrix as bf16, both padded with zeros to PaddedWidth.
 std::vector<uint16_t> Bf16Rows(const PackedMatrix& m, size_t rows, size_t columns);
 
 // Places in one buffer, each aligned to 16.
@@ -27,6 +27,9 @@ class Places {
  private:
   size_t size_ = 0;
 };
+
+// The columns of a run of so many layers, of which RoPE turns so many pairs.
+std::vector<JointColumn> ColumnsOf(const KvSpec& spec, uint32_t layers, size_t pairs);
 
 // What integers take in lists of every spread: PlaneEncodeLaunch::costs.
 std::vector<float> ListCosts();

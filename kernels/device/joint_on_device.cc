@@ -19,6 +19,10 @@ absl::Status JointOnDevice::Open() {
     KVSTOW_ASSIGN_OR_RETURN(there.encode, Send(gpu::Bf16Rows(run.encode, width, rank)));
     KVSTOW_ASSIGN_OR_RETURN(there.decode, Send(gpu::Bf16Rows(run.decode, rank, width)));
     KVSTOW_ASSIGN_OR_RETURN(there.mean, Send(run.mean));
+    there.rows = coder_.LayoutOf(run).rows;
+    const size_t pairs = frequencies_ == nullptr ? 0 : frequencies_->size() / sizeof(double);
+    KVSTOW_ASSIGN_OR_RETURN(there.columns,
+                            Send(gpu::ColumnsOf(coder_.spec(), run.layer_count, pairs)));
     KVSTOW_ASSIGN_OR_RETURN(there.sigma, Send(run.sigma));
     if (!coder_.HasClasses(run)) continue;
     KVSTOW_ASSIGN_OR_RETURN(there.weights, Send(run.importance.weights));
@@ -56,6 +60,7 @@ JointLaunch JointOnDevice::ShapeOf(uint32_t tokens, uint32_t first, size_t r) co
   launch.frequencies = At<double>(frequencies_);
   launch.magnitude = static_cast<float>(RopeMagnitude(spec.rope));
   launch.interleaved = spec.rope.layout == RopeSpec::Layout::kInterleaved;
+  launch.columns = At<gpu::JointColumn>(there.columns);
   launch.mean = At<float>(there.mean), launch.sigma = At<float>(there.sigma);
   launch.weights = At<float>(there.weights);
   launch.features = static_cast<uint32_t>(std::min<size_t>(of.rank(), kImportanceFeatures));

@@ -19,6 +19,12 @@
 
 namespace kvstow {
 
+// Rows of a launch of the product: what bounds its scratch memory, 6 bytes a value of a vector.
+inline constexpr uint32_t kMostRows = 4096;
+// Rows whose streams are coded at once. They take 2 bytes a coefficient when they are decoded, and
+// 5 when they are encoded.
+inline constexpr uint32_t kMostPlaneRows = 16384;
+
 class JointOnDevice {
  public:
   using Buffer = std::shared_ptr<const DeviceBuffer>;
@@ -36,6 +42,8 @@ class JointOnDevice {
   uint32_t levels() const { return coder_.options().levels; }
   size_t run_count() const { return runs_.size(); }
   const CalibratedRun& run(size_t r) const { return coder_.calibration().runs()[r]; }
+  // Returns the rows of a run's plane layout, before a page's own tables.
+  std::span<const int16_t> rows(size_t r) const { return runs_[r].rows; }
   const gpu::PlaneTable* plane_table() const { return At<gpu::PlaneTable>(plane_table_); }
   // Null unless pages adapt.
   const uint16_t* table_bits() const { return At<uint16_t>(table_bits_); }
@@ -89,7 +97,8 @@ class JointOnDevice {
 
  private:
   struct OfRun {
-    Buffer encode, decode, mean, sigma, weights;
+    Buffer encode, decode, mean, columns, sigma, weights;
+    std::vector<int16_t> rows;
   };
   gpu::JointLaunch ShapeOf(uint32_t tokens, uint32_t first, size_t r) const;
   absl::Status OpenTables();

@@ -11,17 +11,18 @@ PlaneTable MakePlaneTable(const PlaneTables& tables, uint32_t levels) {
   };
   const LevelTables& base = tables.distance[distance(0)];
   for (size_t row = 0; row < kPlaneRows; ++row) {
+    const uint32_t escape = EscapeOf(base.base[row]);
+    out.escape[row] = static_cast<uint8_t>(escape);
     uint32_t start = 0;
     for (uint32_t k = 0; k < kPlaneSymbols; ++k) {
-      const uint32_t frequency = base.base[row][k];
-      out.symbols[row][k] = start | frequency << 16;
-      // The first whole multiple of kFirstSlots within the symbol, and the next ones.
-      const uint32_t end = start + frequency;
-      for (uint32_t i = (start + kFirstSlots - 1) / kFirstSlots; i * kFirstSlots < end; ++i)
-        out.first[row][i] = static_cast<uint8_t>(k);
+      const uint32_t frequency = base.base[row][k], end = start + frequency;
+      out.symbols[row][k] = start | frequency << 16 | (k == escape ? kIsEscape : 0);
+      for (uint32_t i = (start + kBucketSlots - 1) / kBucketSlots; i * kBucketSlots < end; ++i) {
+        const uint32_t own = std::min(end - i * kBucketSlots, kBucketSlots);
+        out.buckets[row][i] = static_cast<uint16_t>(k | own << 8);
+      }
       start = end;
     }
-    out.escape[row] = static_cast<uint8_t>(EscapeOf(base.base[row]));
   }
   for (uint32_t level = 0; level < levels; ++level) {
     const LevelTables& of = tables.distance[distance(level)];

@@ -18,16 +18,19 @@
 
 namespace kvstow::gpu {
 
-inline constexpr uint32_t kFirstSlots = 64;  // of an entry of PlaneTable::first
+inline constexpr uint32_t kBucketSlots = 64;  // of an entry of PlaneTable::buckets
+inline constexpr uint32_t kIsEscape = 1u << 31;
 inline constexpr uint32_t kNotThere = UINT32_MAX;
 
 // PlaneTables as the kernels look things up, for a code of a known number of levels.
 struct alignas(16) PlaneTable {
   // A symbol's start, and from bit 16 on its frequency, of both signs together; of the base.
+  // kIsEscape marks the one that escapes.
   uint32_t symbols[kPlaneRows][kPlaneSymbols];
   uint32_t energy[kPlaneEnergies];                             // the same of an energy class
   uint16_t zero[kMaxPlaneLevels][kPlaneRows][kPlaneContexts];  // of a bit that refines to a level
-  uint8_t first[kPlaneRows][kRansTotal / kFirstSlots];         // the symbol of slot 64 i
+  // The symbol of a bucket's first slot, and from bit 8 on how many of its slots belong to it.
+  uint16_t buckets[kPlaneRows][kRansTotal / kBucketSlots];
   uint8_t escape[kPlaneRows];
   uint8_t centre[kMaxPlaneLevels][kPlaneRows][kPlaneSymbols];
   uint8_t share[kMaxPlaneLevels][2 * kMaxPlaneTilt + 1];  // PositiveShare, by tilt + kMaxPlaneTilt
@@ -83,7 +86,7 @@ struct PlaneEncodeJob {
 // A page that needs more is left to the CPU: no coefficients of a model do.
 constexpr uint32_t LevelRoom(uint32_t rank, uint32_t tokens, uint32_t level) {
   const uint32_t symbols = (rank + 2) * (tokens + kRansLanes);
-  return (level == 0 ? symbols : symbols / 2) + 4 * kRansLanes;
+  return symbols / (level == 0 ? 2 : 4) + 4 * kRansLanes;
 }
 constexpr size_t RoomBefore(uint32_t rank, uint32_t tokens, uint32_t level) {
   size_t words = 0;
