@@ -13,37 +13,36 @@
 
 namespace kvstow::gpu {
 
-// The part that one level's lanes do of a base or a refinement; see DecodePlanes.
+// The part that one level's lanes do of a base or a refinement; see DecodePlanes. `whole`: every
+// step has a token for each lane.
+template <bool whole>
 struct LevelDecoding {
   const PlaneTable& table;
   const int8_t* shifts;  // of the rows of each token
   uint32_t level, tokens, limit;
   LaneDecoder& rans;
 
-  KVSTOW_GPU uint32_t ShareAt(int tilt) const { return table.share[level][tilt + kMaxPlaneTilt]; }
-
   // What a step needs and its states do not tell. It is looked up a step ahead, while the lanes
   // wait for each other.
   struct Ahead {
-    PerLane<uint32_t> at, raw_bits;  // row of the table; a bit 0's frequency, with no raw bits
+    PerLane<uint32_t> at, raw_bits;  // row of the table; or the frequency of a bit 0
     PerLane<int32_t> before;
   };
   KVSTOW_GPU Ahead LookUp(int row, uint32_t first, const int32_t* values) const {
     Ahead ahead;
     Lanes::For([&](uint32_t l) {
-      // Behind the last token it looks at one that was there before.
-      const uint32_t t = first + l < tokens ? first + l : 0;
+      // Behind the last token it looks at one that is there.
+      const uint32_t t = (whole ? first < tokens : first + l < tokens) ? first + l : l;
       if (level == 0) {
-        const PlaneBaseRow split = SplitPlaneRow(PlaneRow(row, shifts[t], 0));
-        ahead.at[l] = split.row, ahead.raw_bits[l] = first + l < tokens ? split.raw_bits : 0;
-        return;
+        const uint32_t split = table.splits[PlaneRow(row, shifts[t], 0)];
+        ahead.at[l] = split & 0xff, ahead.raw_bits[l] = Has(first, l) ? split >> 8 : 0;
+      } else {
+        const int32_t before = values[t];
+        const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
+        const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
+        ahead.before[l] = before;
+        ahead.at[l] = table.zero[level][PlaneRow(row, shifts[t], level - 1)][context];
       }
-      const int32_t before = values[t];
-      const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
-      const int at = PlaneRow(row, shifts[t], level - 1);
-      const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
-      ahead.before[l] = before;
-      ahead.at[l] = table.zero[level][at < kPlaneRows ? at : kPlaneRows - 1][context];
     });
     return ahead;
   }
@@ -59,23 +58,22 @@ struct LevelDecoding {
       uint32_t k = (bucket & 0xff) + (slot % kBucketSlots >= bucket >> 8 ? 1 : 0);
       uint32_t symbol = symbols[k];
       while (slot >= (symbol & 0xffff) + (symbol >> 16 & 0x7fff)) symbol = symbols[++k];
-      const uint32_t start = symbol & 0xffff, both = symbol >> 16 & 0x7fff;
+      const uint32_t both = symbol >> 16 & 0x7fff, within = slot - (symbol & 0xffff);
       const uint32_t positive = k > 0 ? PositivePart(both, share) : both;
-      const bool below = slot >= start + positive;
+      const bool below = within >= positive;
       const uint32_t frequency = below ? both - positive : positive;
-      const bool there = first + l < tokens;
-      rans.x[l] = there ? Advanced(x, below ? start + positive : start, frequency) : x;
+      const uint32_t next = frequency * (x >> kRansBits) + within - (below ? positive : 0);
+      rans.x[l] = Has(first, l) ? next : x;
       magnitude[l] = k, negative[l] = below;
-      escapes[l] = there && (symbol & kIsEscape) != 0;
+      escapes[l] = Has(first, l) && (symbol & kIsEscape) != 0;
     });
     rans.Refill();
     const uint32_t rest =
         Lanes::Ballot([&](uint32_t l) { return escapes[l] || ahead.raw_bits[l] > 0; });
     if (rest != 0) Rest(rest, escapes, ahead, magnitude, negative);
     Lanes::For([&](uint32_t l) {
-      if (first + l >= tokens) return;
       const auto value = static_cast<int32_t>(magnitude[l]);
-      out[first + l] = negative[l] ? -value : value;
+      if (Has(first, l)) out[first + l] = negative[l] ? -value : value;
     });
   }
 
@@ -87,19 +85,20 @@ struct LevelDecoding {
       const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
       const uint32_t x = rans.x[l], slot = SlotOf(x), zero = ahead.at[l], one = kRansTotal - zero;
       const uint32_t positive = coarse == 0 ? PositivePart(one, share) : one;
-      const bool bit = slot >= zero, below = bit && slot >= zero + positive;
+      const bool bit = slot >= zero, below = slot >= zero + positive;
       const uint32_t start = below ? zero + positive : bit ? zero : 0;
       const uint32_t frequency = below ? one - positive : bit ? positive : zero;
       const bool negative = coarse == 0 ? below : before < 0;
       const auto value = static_cast<int32_t>(2 * coarse + (bit ? 1 : 0));
-      if (first + l >= tokens) return;
-      rans.x[l] = Advanced(x, start, frequency);
-      values[first + l] = negative ? -value : value;
+      rans.x[l] = Has(first, l) ? Advanced(x, start, frequency) : x;
+      if (Has(first, l)) values[first + l] = negative ? -value : value;
     });
     rans.Refill();
   }
 
  private:
+  KVSTOW_GPU bool Has(uint32_t first, uint32_t l) const { return whole || first + l < tokens; }
+
   // GetPlaneRest of the lanes of `rest`.
   KVSTOW_GPU void Rest(uint32_t rest, const PerLane<bool>& escapes, const Ahead& ahead,
                        PerLane<uint32_t>& magnitude, PerLane<bool>& negative) const {
@@ -247,23 +246,32 @@ struct DecodePlanes {
   // Decodes a piece at a level.
   KVSTOW_GPU static void Decode(const PlaneDecodeLaunch& launch, const PlaneJob& job,
                                 const Memory& memory, uint32_t level, uint32_t piece) {
+    if (job.tokens % kRansLanes == 0) {
+      DecodeSteps<true>(launch, job, memory, level, piece);
+    } else {
+      DecodeSteps<false>(launch, job, memory, level, piece);
+    }
+  }
+  template <bool whole>
+  KVSTOW_GPU static void DecodeSteps(const PlaneDecodeLaunch& launch, const PlaneJob& job,
+                                     const Memory& memory, uint32_t level, uint32_t piece) {
     SavedDecoder& saved = memory.saved[level];
     LaneDecoder rans(WordsOf(launch, job, level), job.words[level], saved);
-    const LevelDecoding decoding{*memory.table,
-                                 memory.shifts,
-                                 level,
-                                 job.tokens,
-                                 uint32_t{kPlaneMaxMagnitude} >> (launch.levels - 1),
-                                 rans};
+    const LevelDecoding<whole> decoding{*memory.table,
+                                        memory.shifts,
+                                        level,
+                                        job.tokens,
+                                        uint32_t{kPlaneMaxMagnitude} >> (launch.levels - 1),
+                                        rans};
     for (uint32_t r = 0; r < kPieceRows && piece * kPieceRows + r < job.rank; ++r) {
       const uint32_t i = piece * kPieceRows + r;
       const int row = launch.rows[job.rows_at + i];
       const int tilt = job.tilts_at == kNotThere ? 0 : launch.tilts[job.tilts_at + i];
-      const uint32_t share = decoding.ShareAt(tilt);
+      const uint32_t share = memory.table->share[level][tilt + kMaxPlaneTilt];
       int32_t* const values = memory.Row(piece, r);
-      LevelDecoding::Ahead ahead = decoding.LookUp(row, 0, values);
+      auto ahead = decoding.LookUp(row, 0, values);
       for (uint32_t first = 0; first < job.tokens; first += kRansLanes) {
-        const LevelDecoding::Ahead now = ahead;
+        const auto now = ahead;
         ahead = decoding.LookUp(row, first + kRansLanes, values);
         if (level == 0) decoding.Base(now, share, first, values);
         if (level > 0) decoding.Refine(now, share, first, values);

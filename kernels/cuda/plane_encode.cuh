@@ -12,23 +12,14 @@
 
 namespace kvstow::gpu {
 
-// What one level's lanes do with a coefficient of kRansLanes tokens; see EncodePlanes.
+// What one level's lanes do with a coefficient of kRansLanes tokens; see EncodePlanes. `whole`:
+// every step has a token for each lane.
+template <bool whole>
 struct LevelEncoding {
   const PlaneTable& table;
   const int8_t* shifts;  // of the rows of each token
   uint32_t level, levels, tokens;
   LaneEncoder& rans;
-
-  KVSTOW_GPU uint32_t ShareAt(int tilt) const { return table.share[level][tilt + kMaxPlaneTilt]; }
-  KVSTOW_GPU uint32_t MagnitudeOf(int16_t q) const {
-    return static_cast<uint32_t>(q < 0 ? -q : q) >> (levels - 1 - level);
-  }
-  // The part of a symbol that is of one sign.
-  KVSTOW_GPU static uint32_t OfSign(uint32_t start, uint32_t frequency, uint32_t share,
-                                    bool negative) {
-    const uint32_t positive = PositivePart(frequency, share);
-    return negative ? SymbolOf(start + positive, frequency - positive) : SymbolOf(start, positive);
-  }
 
   // What a step puts. It is looked up a step ahead, while the lanes wait for each other.
   struct Ahead {
@@ -37,47 +28,22 @@ struct LevelEncoding {
     PerLane<uint32_t> magnitude, raw_bits, escape;
     PerLane<bool> negative, has_rest;
   };
-  // Looks up the tokens from `first` on, of magnitudes `q`: of the base,
-  KVSTOW_GPU Ahead LookUpBase(int row, uint32_t share, uint32_t first, const int16_t* q) const {
-    Ahead ahead;
-    Lanes::For([&](uint32_t l) {
-      ahead.symbols[l] = kFreeSymbol;
-      if (first + l >= tokens) return;
-      const PlaneBaseRow split = SplitPlaneRow(PlaneRow(row, shifts[first + l], 0));
-      const uint32_t magnitude = MagnitudeOf(q[first + l]), escape = table.escape[split.row];
-      const bool negative = q[first + l] < 0 && magnitude > 0;
-      const uint32_t high = magnitude >> split.raw_bits;
-      const uint32_t k = high < escape ? high : escape;
-      const uint32_t symbol = table.symbols[split.row][k] & ~kIsEscape;
-      ahead.symbols[l] = k == 0 ? symbol : OfSign(symbol & 0xffff, symbol >> 16, share, negative);
-      ahead.magnitude[l] = magnitude, ahead.negative[l] = negative;
-      ahead.raw_bits[l] = split.raw_bits, ahead.escape[l] = escape;
-      ahead.has_rest[l] = split.raw_bits > 0 || high >= escape;
-    });
-    return ahead;
-  }
-  // or of a refinement.
-  KVSTOW_GPU Ahead LookUpBits(int row, uint32_t share, uint32_t first, const int16_t* q) const {
-    Ahead ahead;
-    Lanes::For([&](uint32_t l) {
-      ahead.symbols[l] = kFreeSymbol;
-      if (first + l >= tokens) return;
-      const uint32_t magnitude = MagnitudeOf(q[first + l]), coarse = magnitude >> 1;
-      const int at = PlaneRow(row, shifts[first + l], level - 1);
-      const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
-      const uint32_t zero = table.zero[level][at < kPlaneRows ? at : kPlaneRows - 1][context];
-      const uint32_t one = kRansTotal - zero;
-      if ((magnitude & 1) == 0) {
-        ahead.symbols[l] = SymbolOf(0, zero);
-      } else {
-        ahead.symbols[l] =
-            coarse > 0 ? SymbolOf(zero, one) : OfSign(zero, one, share, q[first + l] < 0);
-      }
-    });
-    return ahead;
-  }
+  // Looks up the tokens from `first` on, of magnitudes `q`.
   KVSTOW_GPU Ahead LookUp(int row, uint32_t share, uint32_t first, const int16_t* q) const {
-    return level == 0 ? LookUpBase(row, share, first, q) : LookUpBits(row, share, first, q);
+    Ahead ahead;
+    Lanes::For([&](uint32_t l) {
+      const bool has = whole || first + l < tokens;
+      const uint32_t t = has ? first + l : 0;
+      const uint32_t magnitude =
+          static_cast<uint32_t>(q[t] < 0 ? -q[t] : q[t]) >> (levels - 1 - level);
+      const bool negative = q[t] < 0 && magnitude > 0;
+      const uint32_t symbol =
+          level == 0 ? BaseSymbol(row + shifts[t], share, magnitude, negative, l, ahead)
+                     : BitSymbol(row + shifts[t], share, magnitude, negative);
+      ahead.symbols[l] = has ? symbol : kFreeSymbol;
+      ahead.has_rest[l] = has && ahead.has_rest[l];
+    });
+    return ahead;
   }
 
   KVSTOW_GPU void Put(const Ahead& ahead) const {
@@ -90,6 +56,34 @@ struct LevelEncoding {
       });
     }
     rans.Put(ahead.symbols);
+  }
+
+ private:
+  // The part of a symbol that is of one sign.
+  KVSTOW_GPU static uint32_t OfSign(uint32_t start, uint32_t frequency, uint32_t share,
+                                    bool negative) {
+    const uint32_t positive = PositivePart(frequency, share);
+    return SymbolOf(negative ? start + positive : start,
+                    negative ? frequency - positive : positive);
+  }
+  KVSTOW_GPU uint32_t BaseSymbol(int row, uint32_t share, uint32_t magnitude, bool negative,
+                                 uint32_t l, Ahead& ahead) const {
+    const uint32_t split = table.splits[PlaneRow(row, 0, 0)], raw_bits = split >> 8;
+    const uint32_t escape = table.escape[split & 0xff], high = magnitude >> raw_bits;
+    const uint32_t k = high < escape ? high : escape;
+    const uint32_t symbol = table.symbols[split & 0xff][k] & ~kIsEscape;
+    ahead.magnitude[l] = magnitude, ahead.negative[l] = negative;
+    ahead.raw_bits[l] = raw_bits, ahead.escape[l] = escape;
+    ahead.has_rest[l] = raw_bits > 0 || high >= escape;
+    return k == 0 ? symbol : OfSign(symbol & 0xffff, symbol >> 16, share, negative);
+  }
+  KVSTOW_GPU uint32_t BitSymbol(int row, uint32_t share, uint32_t magnitude, bool negative) const {
+    const uint32_t coarse = magnitude >> 1;
+    const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
+    const uint32_t zero = table.zero[level][PlaneRow(row, 0, level - 1)][context];
+    const uint32_t one = kRansTotal - zero;
+    const uint32_t bit = coarse > 0 ? SymbolOf(zero, one) : OfSign(zero, one, share, negative);
+    return (magnitude & 1) == 0 ? SymbolOf(0, zero) : bit;
   }
 };
 
@@ -184,20 +178,29 @@ struct EncodePlanes {
   }
 
   KVSTOW_GPU static void Encode(const Stream& stream, uint32_t level, uint32_t piece) {
+    if (stream.job.tokens % kRansLanes == 0) {
+      EncodeSteps<true>(stream, level, piece);
+    } else {
+      EncodeSteps<false>(stream, level, piece);
+    }
+  }
+  template <bool whole>
+  KVSTOW_GPU static void EncodeSteps(const Stream& stream, uint32_t level, uint32_t piece) {
     const PlaneEncodeLaunch& launch = stream.launch;
     SavedEncoder& saved = stream.saved[level];
     LaneEncoder rans(RoomOf(stream, level), RoomWords(stream, level), saved);
-    const LevelEncoding encoding{*stream.table, stream.shifts,     level,
-                                 launch.levels, stream.job.tokens, rans};
+    const LevelEncoding<whole> encoding{*stream.table, stream.shifts,     level,
+                                        launch.levels, stream.job.tokens, rans};
     const uint32_t begin = piece * kPieceRows, left = stream.body.rank - begin;
+    const uint32_t last = (stream.job.tokens - 1) / kRansLanes * kRansLanes;
     for (uint32_t r = left < kPieceRows ? left : kPieceRows; r-- > 0;) {
       const int row = launch.rows[stream.body.lists_at + begin + r];
-      const uint32_t share = encoding.ShareAt(launch.tilts[stream.body.lists_at + begin + r]);
+      const int tilt = launch.tilts[stream.body.lists_at + begin + r];
+      const uint32_t share = stream.table->share[level][tilt + kMaxPlaneTilt];
       const int16_t* const q = stream.Row(piece, r);
-      const uint32_t last = (stream.job.tokens - 1) / kRansLanes * kRansLanes;
-      LevelEncoding::Ahead ahead = encoding.LookUp(row, share, last, q);
+      auto ahead = encoding.LookUp(row, share, last, q);
       for (uint32_t first = last;; first -= kRansLanes) {
-        const LevelEncoding::Ahead now = ahead;
+        const auto now = ahead;
         if (first > 0) ahead = encoding.LookUp(row, share, first - kRansLanes, q);
         encoding.Put(now);
         if (first == 0) break;

@@ -102,6 +102,16 @@ class LaneDecoder {
     if (!refills_) return;
     const uint32_t wants = Lanes::Ballot([&](uint32_t l) { return x[l] < kRansLow; });
     const uint32_t count = CountBits(wants), left = end_ - next_;
+    if (left >= 2 * kRansLanes) {
+      // The usual case: there is a word for every lane, also in the next step.
+      Lanes::For([&](uint32_t l) {
+        const uint32_t word = Lanes::Pick(ahead_, CountBits(wants & ((1u << l) - 1)));
+        x[l] = x[l] < kRansLow ? x[l] << 16 | word : x[l];
+      });
+      next_ += count;
+      Lanes::For([&](uint32_t l) { ahead_[l] = words_[next_ + l]; });
+      return;
+    }
     Lanes::For([&](uint32_t l) {
       const uint32_t place = CountBits(wants & ((1u << l) - 1));
       const uint32_t word = Lanes::Pick(ahead_, place);

@@ -27,13 +27,19 @@ PlaneTable MakePlaneTable(const PlaneTables& tables, uint32_t levels) {
   for (uint32_t level = 0; level < levels; ++level) {
     const LevelTables& of = tables.distance[distance(level)];
     for (size_t row = 0; row < kPlaneRows; ++row) {
-      std::ranges::copy(of.zero[row], out.zero[level][row]);
       std::ranges::copy(of.centre[row], out.centre[level][row]);
     }
+    for (int row = 0; row <= kPlaneMaxRow; ++row)
+      std::ranges::copy(of.zero[static_cast<size_t>(std::min(row, kPlaneRows - 1))],
+                        out.zero[level][row]);
     for (int tilt = -kMaxPlaneTilt; tilt <= kMaxPlaneTilt; ++tilt) {
       out.share[level][tilt + kMaxPlaneTilt] =
           static_cast<uint8_t>(PositiveShare(tilt, distance(level)));
     }
+  }
+  for (int row = 0; row <= kPlaneMaxRow; ++row) {
+    const PlaneBaseRow split = SplitPlaneRow(row);
+    out.splits[row] = static_cast<uint16_t>(split.row | split.raw_bits << 8);
   }
   uint32_t start = 0;
   for (size_t e = 0; e < kPlaneEnergies; ++e) {

@@ -27,8 +27,10 @@ struct alignas(16) PlaneTable {
   // A symbol's start, and from bit 16 on its frequency, of both signs together; of the base.
   // kIsEscape marks the one that escapes.
   uint32_t symbols[kPlaneRows][kPlaneSymbols];
-  uint32_t energy[kPlaneEnergies];                             // the same of an energy class
-  uint16_t zero[kMaxPlaneLevels][kPlaneRows][kPlaneContexts];  // of a bit that refines to a level
+  uint32_t energy[kPlaneEnergies];  // the same of an energy class
+  // Of a bit that refines to a level, by PlaneRow.
+  uint16_t zero[kMaxPlaneLevels][kPlaneMaxRow + 1][kPlaneContexts];
+  uint16_t splits[kPlaneMaxRow + 1];  // SplitPlaneRow: the row, and from bit 8 on the raw bits
   // The symbol of a bucket's first slot, and from bit 8 on how many of its slots belong to it.
   uint16_t buckets[kPlaneRows][kRansTotal / kBucketSlots];
   uint8_t escape[kPlaneRows];
