@@ -21,6 +21,12 @@
 #else
 #define KVSTOW_GPU inline
 #endif
+// Before a loop whose body indexes registers.
+#ifdef __CUDA_ARCH__
+#define KVSTOW_UNROLL _Pragma("unroll")
+#else
+#define KVSTOW_UNROLL
+#endif
 
 namespace kvstow::gpu {
 
@@ -64,6 +70,13 @@ KVSTOW_GPU void StoreFloats(const float* x, float* to) {
   StoreWords(high, to + kOctet / 2);
 }
 
+// Four floats, aligned to 16 bytes.
+KVSTOW_GPU void StoreFourFloats(const float* x, float* to) {
+  Words words;
+  for (uint32_t j = 0; j < 4; ++j) words.word[j] = std::bit_cast<uint32_t>(x[j]);
+  StoreWords(words, to);
+}
+
 // The values must be finite. Either of two zeros may come out.
 KVSTOW_GPU float Least(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -96,6 +109,11 @@ KVSTOW_GPU uint16_t HalfOfFloat(float x) {
 #endif
 }
 
+KVSTOW_GPU void FloatsOfHalves(uint32_t halves, float* x) {
+  x[0] = FloatOfHalf(static_cast<uint16_t>(halves));
+  x[1] = FloatOfHalf(static_cast<uint16_t>(halves >> 16));
+}
+
 // False when a value is NaN or Inf: the bits of its exponent are all set, so that one more in the
 // lowest of them carries into the sign's place, which is masked out before.
 KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
@@ -110,28 +128,59 @@ KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
     }
   } else {
     for (uint32_t i = 0; i < 4; ++i) {
-      x[2 * i] = FloatOfHalf(static_cast<uint16_t>(raw.word[i]));
-      x[2 * i + 1] = FloatOfHalf(static_cast<uint16_t>(raw.word[i] >> 16));
+      FloatsOfHalves(raw.word[i], x + 2 * i);
     }
   }
   return (carries & 0x80008000) == 0;
 }
 
-// Saturates, as StoreFloats of convert.h does.
+// Two floats to fp16 or bf16, the first in the low half. Saturates, as StoreFloats of convert.h
+// does.
+KVSTOW_GPU uint32_t FloatsToHalves(float low, float high) {
+#ifdef __CUDA_ARCH__
+  uint32_t both;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return HalfOfFloat(Least(Most(low, -kMaxHalf), kMaxHalf)) |
+         uint32_t{HalfOfFloat(Least(Most(high, -kMaxHalf), kMaxHalf))} << 16;
+#endif
+}
+KVSTOW_GPU uint32_t FloatsToBf16(float low, float high) {
+#ifdef __CUDA_ARCH__
+  uint32_t both;
+  asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return FloatToBf16(Least(Most(low, -kMaxBf16), kMaxBf16)) |
+         uint32_t{FloatToBf16(Least(Most(high, -kMaxBf16), kMaxBf16))} << 16;
+#endif
+}
+
 KVSTOW_GPU Words FloatsToRaw(const float* x, bool bf16) {
-  uint16_t raw[kOctet];
-  if (bf16) {
-    for (uint32_t j = 0; j < kOctet; ++j) {
-      raw[j] = FloatToBf16(Least(Most(x[j], -kMaxBf16), kMaxBf16));
-    }
-  } else {
-    for (uint32_t j = 0; j < kOctet; ++j) {
-      raw[j] = HalfOfFloat(Least(Most(x[j], -kMaxHalf), kMaxHalf));
-    }
-  }
   Words words;
-  for (uint32_t i = 0; i < 4; ++i) words.word[i] = raw[2 * i] | uint32_t{raw[2 * i + 1]} << 16;
+  if (bf16) {
+    for (uint32_t i = 0; i < 4; ++i) words.word[i] = FloatsToBf16(x[2 * i], x[2 * i + 1]);
+  } else {
+    for (uint32_t i = 0; i < 4; ++i) words.word[i] = FloatsToHalves(x[2 * i], x[2 * i + 1]);
+  }
   return words;
+}
+
+// a + sign * b, where `sign` is 1 or -1: one rounding, as of a + b and a - b.
+KVSTOW_GPU float SignedSum(float a, float sign, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(sign, b, a);
+#else
+  return a + sign * b;
+#endif
+}
+
+// The same for raw values: the signs of values 2 i and 2 i + 1 lie in bits 15 and 31 of word i.
+KVSTOW_GPU void FlipSigns(uint8_t signs, Words* raw) {
+  const uint32_t spread = signs | uint32_t{signs} << 15;  // bits 2 i and 2 i + 16 for word i
+  KVSTOW_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) raw->word[i] ^= spread << (15 - 2 * i) & 0x80008000u;
 }
 
 // Bit j of `signs`: x[j] changes its sign.
@@ -144,10 +193,12 @@ KVSTOW_GPU void FlipSigns(uint8_t signs, float* x) {
 
 // The stages of a Hadamard transform of `radix` values with strides 1, 2, .. radix / 2.
 KVSTOW_GPU void Butterflies(uint32_t radix, float* x) {
+  KVSTOW_UNROLL
   for (uint32_t stride = 1; stride < kOctet; stride *= 2) {
     if (stride >= radix) break;
+    KVSTOW_UNROLL
     for (uint32_t i = 0; i < kOctet; ++i) {
-      if ((i & stride) != 0) continue;
+      if ((i & stride) != 0 || i >= radix) continue;
       const float a = x[i], b = x[i + stride];
       x[i] = a + b;
       x[i + stride] = a - b;

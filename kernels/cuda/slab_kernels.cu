@@ -5,7 +5,9 @@
 // takes at most 40 KiB of shared memory, at head_dim 64 20 KiB: 8 thread blocks on an SM.
 #include <algorithm>
 
+#include "kernels/cuda/decode_strip.cuh"
 #include "kernels/cuda/decode_tile.cuh"
+#include "kernels/cuda/encode_strip.cuh"
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/run_step.cuh"
@@ -26,6 +28,53 @@ __global__ void __launch_bounds__(kThreads) DecodeTiles(const __grid_constant__ 
   DecodeTile<kind>(launch, blockIdx.z, blockIdx.y, blockIdx.x, shared).Code(RunPhase());
 }
 
+// Runs the steps of a strip: see strip.cuh. Shuffles are between all lanes of the warp.
+template <typename State>
+struct RunWarp {
+  State& state;
+  uint32_t lane;
+
+  template <typename Step>
+  __device__ void Each(const Step& step) const {
+    step(lane, state);
+    __syncwarp();
+  }
+  template <typename Step>
+  __device__ void Pairs(uint32_t distance, const Step& step) const {
+    step(lane, state, [&](const auto& of) {
+      return __shfl_xor_sync(0xffffffffu, of(state), static_cast<int>(distance));
+    });
+  }
+};
+
+constexpr uint32_t kWarps = 4;  // of a thread block that codes strips
+
+// Grid: strips of a slab by slabs of a page by pages.
+template <typename Coder>
+__device__ void CodeStrip(const Launch& launch, uint8_t* shared, size_t warp_bytes) {
+  const uint32_t parts = launch.layout.parts, warp = threadIdx.x / kLanes;
+  const StripPlace at{blockIdx.z, blockIdx.y / parts, blockIdx.y % parts,
+                      blockIdx.x * kWarps + warp};
+  if (at.strip >= launch.layout.part[at.part].blocks) return;
+  typename Coder::State state;
+  Coder(launch, at, shared + warp * warp_bytes)
+      .Code(RunWarp<typename Coder::State>{state, threadIdx.x % kLanes});
+}
+
+template <Kind kind, bool rotated, bool gains>
+__global__ void __launch_bounds__(kWarps* kLanes)
+    EncodeStrips(const __grid_constant__ Launch launch) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  CodeStrip<EncodeStrip<kind, rotated, gains>>(launch, shared, StripEncodeBytes(kind, gains));
+}
+
+template <Kind kind, bool rotated>
+__global__ void __launch_bounds__(kWarps* kLanes)
+    DecodeStrips(const __grid_constant__ Launch launch) {
+  __shared__ __align__(16) uint8_t shared[kWarps * StripDecodeBytes()];
+  CodeStrip<DecodeStrip<kind, rotated>>(launch, shared, StripDecodeBytes());
+}
+
 // Grid: items of a slab by slabs of a page by pages.
 __global__ void __launch_bounds__(kThreads)
     MakeColumnScales(const __grid_constant__ Launch launch) {
@@ -34,8 +83,9 @@ __global__ void __launch_bounds__(kThreads)
                blockIdx.x * kThreads + threadIdx.x);
 }
 
-__global__ void __launch_bounds__(kThreads) AddAllPartials(const __grid_constant__ Launch launch) {
-  AddPartials(launch, blockIdx.x * kThreads + threadIdx.x);
+// A warp a thread block: few items go to all parts of the GPU.
+__global__ void __launch_bounds__(kLanes) AddAllPartials(const __grid_constant__ Launch launch) {
+  AddPartials(launch, blockIdx.x * kLanes + threadIdx.x);
 }
 
 constexpr uint32_t BlocksFor(uint32_t threads) { return (threads + kThreads - 1) / kThreads; }
@@ -53,6 +103,59 @@ dim3 GridOf(const Launch& launch) {
   return dim3(launch.layout.layer_tiles(), launch.layout.layers, launch.pages);
 }
 
+dim3 StripGridOf(const Launch& launch) {
+  const PageLayout& layout = launch.layout;
+  const uint32_t strips = std::max(layout.part[0].blocks, layout.part[1].blocks);
+  return dim3((strips + kWarps - 1) / kWarps, layout.slabs(), launch.pages);
+}
+
+// Calls f with a boolean as a constant.
+template <typename F>
+void WithBool(bool value, const F& f) {
+  if (value) return f(std::true_type());
+  f(std::false_type());
+}
+
+void EncodeAllStrips(const Launch& launch, cudaStream_t stream) {
+  WithKind(launch.ops.kind, [&](auto kind) {
+    WithBool(launch.ops.rotated, [&](auto rotated) {
+      WithBool(launch.partials != nullptr, [&](auto gains) {
+        constexpr Kind k = decltype(kind)::value;
+        constexpr bool r = decltype(rotated)::value, g = decltype(gains)::value;
+        const size_t shared = kWarps * StripEncodeBytes(k, g);
+        EncodeStrips<k, r, g><<<StripGridOf(launch), kWarps * kLanes, shared, stream>>>(launch);
+      });
+    });
+  });
+}
+
+void EncodeAllTiles(const Launch& launch, cudaStream_t stream) {
+  const size_t shared =
+      std::max(EncodeSharedBytes(launch.layout.part[0]), EncodeSharedBytes(launch.layout.part[1]));
+  WithKind(launch.ops.kind, [&](auto kind) {
+    EncodeTiles<decltype(kind)::value><<<GridOf(launch), kThreads, shared, stream>>>(launch);
+  });
+}
+
+void DecodeAllStrips(const Launch& launch, cudaStream_t stream) {
+  WithKind(launch.ops.kind, [&](auto kind) {
+    WithBool(launch.ops.rotated, [&](auto rotated) {
+      constexpr Kind k = decltype(kind)::value;
+      constexpr bool r = decltype(rotated)::value;
+      DecodeStrips<k, r><<<StripGridOf(launch), kWarps * kLanes, 0, stream>>>(launch);
+    });
+  });
+}
+
+void DecodeAllTiles(const Launch& launch, cudaStream_t stream) {
+  const bool rotated = launch.ops.rotated;
+  const size_t shared = std::max(DecodeSharedBytes(launch.layout.part[0], rotated),
+                                 DecodeSharedBytes(launch.layout.part[1], rotated));
+  WithKind(launch.ops.kind, [&](auto kind) {
+    DecodeTiles<decltype(kind)::value><<<GridOf(launch), kThreads, shared, stream>>>(launch);
+  });
+}
+
 }  // namespace
 
 cudaError_t LaunchEncode(const Launch& launch, cudaStream_t stream) {
@@ -61,25 +164,16 @@ cudaError_t LaunchEncode(const Launch& launch, cudaStream_t stream) {
     const dim3 grid(BlocksFor(items), layout.slabs(), launch.pages);
     MakeColumnScales<<<grid, kThreads, 0, stream>>>(launch);
   }
-  const size_t shared =
-      std::max(EncodeSharedBytes(layout.part[0]), EncodeSharedBytes(layout.part[1]));
-  WithKind(launch.ops.kind, [&](auto kind) {
-    EncodeTiles<decltype(kind)::value><<<GridOf(launch), kThreads, shared, stream>>>(launch);
-  });
+  InStrips(layout) ? EncodeAllStrips(launch, stream) : EncodeAllTiles(launch, stream);
   if (launch.partials != nullptr) {
     const uint32_t items = launch.pages * layout.slabs() * (launch.ops.levels + 1);
-    AddAllPartials<<<BlocksFor(items), kThreads, 0, stream>>>(launch);
+    AddAllPartials<<<(items + kLanes - 1) / kLanes, kLanes, 0, stream>>>(launch);
   }
   return cudaGetLastError();
 }
 
 cudaError_t LaunchDecode(const Launch& launch, cudaStream_t stream) {
-  const bool rotated = launch.ops.rotated;
-  const size_t shared = std::max(DecodeSharedBytes(launch.layout.part[0], rotated),
-                                 DecodeSharedBytes(launch.layout.part[1], rotated));
-  WithKind(launch.ops.kind, [&](auto kind) {
-    DecodeTiles<decltype(kind)::value><<<GridOf(launch), kThreads, shared, stream>>>(launch);
-  });
+  InStrips(launch.layout) ? DecodeAllStrips(launch, stream) : DecodeAllTiles(launch, stream);
   return cudaGetLastError();
 }
 

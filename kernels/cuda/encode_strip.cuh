@@ -1,0 +1,283 @@
+// Encoding a strip: see strip.cuh and encode_tile.cuh, which makes the same bytes and sums.
+#ifndef KVSTOW_KERNELS_CUDA_ENCODE_STRIP_CUH_
+#define KVSTOW_KERNELS_CUDA_ENCODE_STRIP_CUH_
+
+#include <cmath>
+
+#include "kernels/cuda/column_scales.cuh"
+#include "kernels/cuda/partial_sums.cuh"
+#include "kernels/cuda/strip.cuh"
+#include "kernels/cuda/wide_codes.cuh"
+
+namespace kvstow::gpu {
+
+// Floats of shared memory after the table: the squares of a strip's values and errors, which lie
+// where codebooks kept the values and then the lanes of their squared lengths.
+inline constexpr uint32_t kStripValues = kBlockOctets * kOctet;
+constexpr uint32_t StripFloats(Kind kind, bool gains) {
+  if (gains) return 2 * kStripValues;
+  return kind == Kind::kCodebook ? kStripValues + kStripValues / 2 : 0;
+}
+// Shared memory of a warp.
+constexpr size_t StripEncodeBytes(Kind kind, bool gains) {
+  return (kTableFloats + StripFloats(kind, gains)) * sizeof(float);
+}
+
+template <Kind kind, bool rotated, bool gains>
+class EncodeStrip : public Strip {
+ public:
+  struct State {
+    float x[kOwn][kOctet];
+    float low, high;
+    Scale scale;
+  };
+
+  // `shared` has StripEncodeBytes, aligned to 16.
+  KVSTOW_GPU EncodeStrip(const Launch& launch, const StripPlace& at, uint8_t* shared)
+      : Strip(launch, at, shared),
+        area_(table_ + kTableFloats),
+        lanes_(reinterpret_cast<double*>(area_ + kStripValues)) {}
+
+  template <typename Run>
+  KVSTOW_GPU void Code(const Run& run) const {
+    if (kind == Kind::kCodebook || kind == Kind::kLevels) {
+      run.Each([&](uint32_t lane, State&) { LoadTable(lane); });
+    }
+    run.Each([&](uint32_t lane, State& state) { Load(lane, state); });
+    if (rotated) Rotate(run);
+    if (kind == Kind::kCodebook) {
+      run.Each([&](uint32_t lane, State& state) { PutValues(lane, state); });
+      run.Each([&](uint32_t lane, State&) { SumLanes(lane); });
+    }
+    for (uint32_t first = 0; first <= launch_.ops.levels; first += 2) {
+      Put(run, first);
+      if (gains) run.Each([&](uint32_t lane, State&) { SumSquares(lane, first); });
+      if (!gains || kind != Kind::kLevels) break;
+    }
+  }
+
+ private:
+  KVSTOW_GPU void Load(uint32_t lane, State& state) const {
+    Words raw[kOwn] = {};
+    if (IsThere(lane)) {
+      const uint8_t* const from = RawSlab() + size_t{InSlab(lane, 0)} * kOctetBytes;
+      KVSTOW_UNROLL
+      for (uint32_t k = 0; k < kOwn; ++k) raw[k] = LoadWords(from + k * width_ * kOctetBytes);
+    }
+    bool finite = true;
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) {
+      if (rotated) FlipSigns(launch_.ops.signs[InVector(lane, k)], &raw[k]);
+      finite &= RawToFloats(raw[k], launch_.ops.bf16, state.x[k]);
+    }
+    if (!finite) Refuse();
+  }
+
+  // Codebooks: all values, octet after octet.
+  KVSTOW_GPU void PutValues(uint32_t lane, const State& state) const {
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) {
+      PutOctet(Swizzled(2 * InStrip(lane, k)), state.x[k]);
+    }
+  }
+  KVSTOW_GPU void PutOctet(uint32_t piece, const float* x) const {
+    StoreFourFloats(x, area_ + piece * kPiece);
+    StoreFourFloats(x + kPiece, area_ + (piece ^ 1) * kPiece);
+  }
+
+  // Lane i % 8 of the squared length of vector i / 8 (SquaredLength in codebook.h).
+  KVSTOW_GPU void SumLanes(uint32_t lane) const {
+    for (uint32_t i = lane; i < kLanes / width_ * kOctet; i += kLanes) {
+      const uint32_t begin = 2 * (i / kOctet * part_.vector.by) + i % kOctet / kPiece;
+      double sum = 0;
+      for (uint32_t o = 0; o < part_.vector.by; ++o) {
+        const double x = area_[Swizzled(begin + 2 * o) * kPiece + i % kPiece];
+        sum += x * x;
+      }
+      lanes_[i] = sum;
+    }
+  }
+
+  // Codes all octets. With gains also puts the squares of two quantities: number 0 is the values,
+  // 1 and up the errors when so many levels are there.
+  template <typename Run>
+  KVSTOW_GPU void Put(const Run& run, uint32_t first) const {
+    // Octets that one scale serves; a vector has more than one scale only where levels are one.
+    const uint32_t together = kOwn / part_.vector_scales;
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) {
+      if (first == 0 && k % together == 0 && !part_.columns) {
+        run.Each([&](uint32_t, State& state) { Measure(k, together, state); });
+        for (uint32_t d = 1; d < width_ && kind != Kind::kCodebook; d *= 2) {
+          run.Pairs(d, [&](uint32_t, State& state, const auto& other) {
+            const float low = other([](const State& s) { return s.low; });
+            const float high = other([](const State& s) { return s.high; });
+            state.low = Least(state.low, low);
+            state.high = Most(state.high, high);
+          });
+        }
+        run.Each([&](uint32_t lane, State& state) { MakeScale(lane, k, state); });
+      }
+      run.Each([&](uint32_t lane, State& state) { Put(lane, k, first, state); });
+    }
+  }
+
+  KVSTOW_GPU void Measure(uint32_t k, uint32_t together, State& state) const {
+    if (kind == Kind::kCodebook) return;
+    state.low = state.high = kind == Kind::kAffine ? state.x[k][0] : std::abs(state.x[k][0]);
+    KVSTOW_UNROLL
+    for (uint32_t n = k; n < kOwn; ++n) {
+      if (n - k >= together) break;
+      KVSTOW_UNROLL
+      for (uint32_t j = 0; j < kOctet; ++j) {
+        const float x = state.x[n][j];
+        if (kind == Kind::kAffine) state.low = Least(state.low, x);
+        state.high = Most(state.high, kind == Kind::kAffine ? x : std::abs(x));
+      }
+    }
+  }
+
+  KVSTOW_GPU Halves HalvesOf(uint32_t lane, const State& state) const {
+    if (kind == Kind::kAffine) {
+      return AffineHalves(state.low, state.high, launch_.ops.total_bits);
+    }
+    if (kind != Kind::kCodebook) return {HalfOfFloat(state.high), 0};
+    double sum = 0;
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) sum += lanes_[lane / width_ * kOctet + j];
+    return {HalfOfFloat(static_cast<float>(std::sqrt(sum))), 0};
+  }
+
+  // The scale of octet k and those together with it.
+  KVSTOW_GPU void MakeScale(uint32_t lane, uint32_t k, State& state) const {
+    const Halves halves = HalvesOf(lane, state);
+    state.scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
+    if (!IsThere(lane) || lane % width_ != 0) return;
+    if (!Finite(halves)) Refuse();
+    const size_t index = ScaleIndex(lane, k);
+    WriteHalf(halves.first, Body(0) + 2 * index);
+    if (kind == Kind::kAffine) WriteHalf(halves.minimum, Body(0) + 2 * (part_.scales + index));
+  }
+
+  KVSTOW_GPU void Put(uint32_t lane, uint32_t k, uint32_t first, const State& state) const {
+    WithBitsOf<kind>(launch_.ops.total_bits, [&](auto bits) {
+      if (kind == Kind::kAffine && part_.columns) {
+        PutColumns(lane, k, bits, state);
+      } else {
+        PutCodes(lane, k, first, bits, state);
+      }
+    });
+  }
+
+  template <typename Bits>
+  KVSTOW_GPU void PutCodes(uint32_t lane, uint32_t k, uint32_t first, Bits bits,
+                           const State& state) const {
+    uint32_t wide[kOctet];
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      wide[j] = WideCodeOf<kind>(state.x[k][j], state.scale, table_, bits);
+    }
+    if (first == 0 && IsThere(lane)) StoreCodes(lane, k, wide, bits);
+    if (!gains) return;
+    if (first == 0) {
+      PutSquares(lane, k, 0, state.x[k]);
+    } else {
+      PutErrors(lane, k, first, 0, wide, bits, state);
+    }
+    if (first + 1 <= launch_.ops.levels) PutErrors(lane, k, first + 1, 1, wide, bits, state);
+  }
+
+  template <typename Bits>
+  KVSTOW_GPU void PutColumns(uint32_t lane, uint32_t k, Bits bits, const State& state) const {
+    uint32_t wide[kOctet] = {};
+    float error[kOctet] = {};
+    if (IsThere(lane)) {
+      Halves halves[kOctet];
+      OctetHalves(part_, Body(0), InSlab(lane, k), halves);
+      KVSTOW_UNROLL
+      for (uint32_t j = 0; j < kOctet; ++j) {
+        const Scale scale = ScaleOf<kind>(halves[j], part_, bits);
+        wide[j] = WideCodeOf<kind>(state.x[k][j], scale, table_, bits);
+        if (gains) error[j] = state.x[k][j] - WideValueOf<kind>(wide[j], scale, table_, bits);
+      }
+      StoreCodes(lane, k, wide, bits);
+    }
+    if (!gains) return;
+    PutSquares(lane, k, 0, state.x[k]);
+    PutSquares(lane, k, 1, error);
+  }
+
+  template <typename Bits>
+  KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits) const {
+    const uint32_t octet = InSlab(lane, k);
+    if (kind != Kind::kLevels || launch_.ops.levels == 1) {
+      StoreBytes(PackWide(wide, bits), bits, CodeBytes<kind>(0, octet, bits));
+      return;
+    }
+    uint32_t below = bits;
+    for (uint32_t level = 0; level < launch_.ops.levels; ++level) {
+      below -= launch_.ops.bits[level];
+      uint32_t part[kOctet];
+      KVSTOW_UNROLL
+      for (uint32_t j = 0; j < kOctet; ++j) part[j] = wide[j] >> below;
+      WithWideBits(launch_.ops.bits[level], [&](auto width) {
+        StoreBytes(PackWide(part, width), width, CodeBytes<kind>(level, octet, width));
+      });
+    }
+  }
+
+  // The errors when `levels` are there.
+  template <typename Bits>
+  KVSTOW_GPU void PutErrors(uint32_t lane, uint32_t k, uint32_t levels, uint32_t place,
+                            const uint32_t* wide, Bits bits, const State& state) const {
+    uint32_t missing = 0;
+    for (uint32_t l = levels; kind == Kind::kLevels && l < launch_.ops.levels; ++l) {
+      missing += launch_.ops.bits[l];
+    }
+    float error[kOctet];
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      float value;
+      if (kind != Kind::kLevels || missing == 0) {
+        value = WideValueOf<kind>(wide[j], state.scale, table_, bits);
+      } else {
+        const uint32_t code = (wide[j] - WideBase(kind)) >> missing;
+        value = WideValueOf<kind>(code | WideBase(kind), state.scale, table_, bits - missing);
+      }
+      error[j] = IsThere(lane) ? state.x[k][j] - value : 0;
+    }
+    PutSquares(lane, k, place, error);
+  }
+
+  // A row of 8 pieces has the squares of 16 values, then those of their errors.
+  KVSTOW_GPU void PutSquares(uint32_t lane, uint32_t k, uint32_t place, const float* x) const {
+    float squares[kOctet];
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) squares[j] = x[j] * x[j];
+    const uint32_t octet = InStrip(lane, k);
+    const uint32_t piece = octet / 2 * 8 + octet % 2 * 2;
+    PutOctet(Swizzled(piece) ^ (place * 4), squares);
+  }
+
+  // Each lane adds the squares of one of the 16 partial sums of one quantity.
+  KVSTOW_GPU void SumSquares(uint32_t lane, uint32_t first) const {
+    constexpr uint32_t kRows = 16;  // over so many, the swizzle repeats
+    float sum = 0;
+    for (uint32_t begin = 0; begin < kStripValues / kSums; begin += kRows) {
+      const float* const rows = area_ + begin * kLanes;
+      KVSTOW_UNROLL
+      for (uint32_t r = 0; r < kRows; ++r)
+        sum += rows[r * kLanes + (lane ^ Swizzled(8 * r) % 8 * kPiece)];
+    }
+    const uint32_t which = first + lane / kSums;
+    if (which > launch_.ops.levels) return;
+    PartialsOf(launch_, at_.page, at_.layer, at_.part, which, at_.strip)[lane % kSums] = sum;
+  }
+
+  float* const area_;
+  double* const lanes_;
+};
+
+}  // namespace kvstow::gpu
+
+#endif  // KVSTOW_KERNELS_CUDA_ENCODE_STRIP_CUH_
