@@ -8,17 +8,17 @@
 
 namespace kvstow::gpu {
 
-// Shared memory of a warp.
-constexpr size_t StripDecodeBytes() { return kTableFloats * sizeof(float); }
-
-template <Kind kind, bool rotated>
+template <Kind kind, bool rotated, bool columns>
 class DecodeStrip : public Strip {
  public:
   struct State {
     float x[kOwn][kOctet];
   };
 
-  // `shared` has StripDecodeBytes, aligned to 16.
+  // Shared memory of a warp.
+  static constexpr size_t SharedBytes() { return kTableFloats * sizeof(float); }
+
+  // `shared` has SharedBytes, aligned to 16.
   KVSTOW_GPU DecodeStrip(const Launch& launch, const StripPlace& at, uint8_t* shared)
       : Strip(launch, at, shared) {}
 
@@ -34,27 +34,47 @@ class DecodeStrip : public Strip {
 
  private:
   KVSTOW_GPU void Dequantize(uint32_t lane, State& state) const {
-    if (!IsThere(lane)) {
-      KVSTOW_UNROLL
-      for (uint32_t i = 0; i < kOwn * kOctet; ++i) state.x[i / kOctet][i % kOctet] = 0;
-      return;
+    const uint32_t reader = Reader(lane);
+    Halves halves[kOwn] = {};
+    if (!(columns && part_.columns)) ReadHalves(reader, halves);
+    bool sound = true;
+    if (kind == Kind::kLevels && launch_.levels > 1) {
+      sound = ReadLevels(reader, halves, state);
+    } else {
+      WithBitsOf<kind>(launch_.ops.bits[0], [&](auto bits) {
+        const uint8_t* const from = CodeBytes<kind>(0, InSlab(reader, 0), bits);
+        uint64_t word[kOwn];
+        KVSTOW_UNROLL
+        for (uint32_t k = 0; k < kOwn; ++k) word[k] = LoadAligned(from + k * width_ * bits, bits);
+        KVSTOW_UNROLL
+        for (uint32_t k = 0; k < kOwn; ++k) {
+          uint32_t wide[kOctet];
+          UnpackWide(word[k], bits, WideBase(kind), wide);
+          sound &= Values(InSlab(reader, k), halves[k], wide, bits, state.x[k]);
+        }
+      });
     }
-    if (launch_.levels > 1) return ReadLevels(lane, state);
-    WithBitsOf<kind>(launch_.ops.bits[0], [&](auto bits) {
-      const uint8_t* const from = CodeBytes<kind>(0, InSlab(lane, 0), bits);
-      uint64_t word[kOwn];
-      KVSTOW_UNROLL
-      for (uint32_t k = 0; k < kOwn; ++k) word[k] = LoadBytes(from + k * width_ * bits, bits);
-      KVSTOW_UNROLL
-      for (uint32_t k = 0; k < kOwn; ++k) {
-        uint32_t wide[kOctet];
-        UnpackWide(word[k], bits, WideBase(kind), wide);
-        Values(lane, k, wide, bits, state);
-      }
-    });
+    if (!sound) Refuse();
   }
 
-  KVSTOW_GPU void ReadLevels(uint32_t lane, State& state) const {
+  // The scales of a lane's octets: one for all, or one for two or one of them.
+  KVSTOW_GPU void ReadHalves(uint32_t lane, Halves* halves) const {
+    const uint8_t* const first = Body(0) + 2 * ScaleIndex(lane, 0);
+    const uint32_t together = kOwn / part_.vector_scales;
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) {
+      if (k % together == 0) {
+        const uint8_t* const at = first + 2 * (k / together);
+        halves[k].first = LoadHalf(at);
+        halves[k].minimum = kind == Kind::kAffine ? LoadHalf(at + 2 * size_t{part_.scales}) : 0;
+      } else {
+        halves[k] = halves[k - 1];
+      }
+    }
+  }
+
+  KVSTOW_GPU bool ReadLevels(uint32_t lane, const Halves* halves, State& state) const {
+    bool sound = true;
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
       uint32_t codes[kOctet] = {}, all = 0;
@@ -62,7 +82,7 @@ class DecodeStrip : public Strip {
         WithWideBits(launch_.ops.bits[level], [&](auto bits) {
           uint32_t part[kOctet];
           const uint8_t* const from = CodeBytes<kind>(level, InSlab(lane, k), bits);
-          UnpackWide(LoadBytes(from, bits), bits, 0, part);
+          UnpackWide(LoadAligned(from, bits), bits, 0, part);
           KVSTOW_UNROLL
           for (uint32_t j = 0; j < kOctet; ++j) codes[j] = codes[j] << bits | part[j];
         });
@@ -71,44 +91,41 @@ class DecodeStrip : public Strip {
       KVSTOW_UNROLL
       for (uint32_t j = 0; j < kOctet; ++j) codes[j] |= WideBase(kind);
       if (all == 8) {
-        Values(lane, k, codes, std::integral_constant<uint32_t, 8>(), state);
+        constexpr std::integral_constant<uint32_t, 8> kAll;
+        sound &= Values(InSlab(lane, k), halves[k], codes, kAll, state.x[k]);
       } else {
-        Values(lane, k, codes, all, state);
+        sound &= Values(InSlab(lane, k), halves[k], codes, all, state.x[k]);
       }
     }
+    return sound;
   }
 
-  // The values of octet k of the lane.
+  // The values of an octet. False if no page has such a scale or code.
   template <typename Bits>
-  KVSTOW_GPU void Values(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits,
-                         State& state) const {
-    bool sound = true;
-    if (kind == Kind::kAffine && part_.columns) {
-      Halves halves[kOctet];
-      OctetHalves(part_, Body(0), InSlab(lane, k), halves);
-      KVSTOW_UNROLL
-      for (uint32_t j = 0; j < kOctet; ++j) {
-        sound &= Finite(halves[j]);
-        const Scale scale = ScaleOf<kind>(halves[j], part_, launch_.ops.total_bits);
-        state.x[k][j] = WideValueOf<kind>(wide[j], scale, table_, bits);
-      }
-    } else {
-      const Halves halves = HalvesAt(ScaleIndex(lane, k));
-      sound = Finite(halves);
-      const Scale scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
-      KVSTOW_UNROLL
-      for (uint32_t j = 0; j < kOctet; ++j) {
-        if (kind == Kind::kMinifloat) sound &= (wide[j] & 0x7f) != 0x7f;
-        state.x[k][j] = WideValueOf<kind>(wide[j], scale, table_, bits);
-      }
+  KVSTOW_GPU bool Values(uint32_t octet, Halves halves, const uint32_t* wide, Bits bits,
+                         float* x) const {
+    if (columns && part_.columns) return ColumnValues(octet, wide, bits, x);
+    bool sound = Finite(halves);
+    const Scale scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      if (kind == Kind::kMinifloat) sound &= (wide[j] & 0x7f) != 0x7f;
+      x[j] = WideValueOf<kind>(wide[j], scale, table_, bits);
     }
-    if (!sound) Refuse();
+    return sound;
   }
 
-  KVSTOW_GPU Halves HalvesAt(size_t index) const {
-    const uint8_t* const body = Body(0);
-    if (kind != Kind::kAffine) return {ReadHalf(body + 2 * index), 0};
-    return {ReadHalf(body + 2 * index), ReadHalf(body + 2 * (part_.scales + index))};
+  template <typename Bits>
+  KVSTOW_GPU bool ColumnValues(uint32_t octet, const uint32_t* wide, Bits bits, float* x) const {
+    bool sound = true;
+    Halves halves[kOctet];
+    OctetHalves(part_, Body(0), octet, halves);
+    KVSTOW_UNROLL
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      sound &= Finite(halves[j]);
+      x[j] = WideValueOf<kind>(wide[j], ScaleOf<kind>(halves[j], part_, bits), table_, bits);
+    }
+    return sound;
   }
 
   KVSTOW_GPU void PutRaw(uint32_t lane, const State& state) const {
@@ -122,6 +139,14 @@ class DecodeStrip : public Strip {
     }
   }
 };
+
+// Calls f(std::type_identity<the DecodeStrip of the launch>).
+template <typename F>
+void WithDecoder(const Launch& launch, const F& f) {
+  WithStripKind(launch, [&](auto kind, auto rotated, auto columns) {
+    f(std::type_identity<DecodeStrip<kind(), rotated(), columns()>>());
+  });
+}
 
 }  // namespace kvstow::gpu
 

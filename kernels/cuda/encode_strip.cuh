@@ -18,12 +18,7 @@ constexpr uint32_t StripFloats(Kind kind, bool gains) {
   if (gains) return 2 * kStripValues;
   return kind == Kind::kCodebook ? kStripValues + kStripValues / 2 : 0;
 }
-// Shared memory of a warp.
-constexpr size_t StripEncodeBytes(Kind kind, bool gains) {
-  return (kTableFloats + StripFloats(kind, gains)) * sizeof(float);
-}
-
-template <Kind kind, bool rotated, bool gains>
+template <Kind kind, bool rotated, bool columns, bool gains>
 class EncodeStrip : public Strip {
  public:
   struct State {
@@ -32,7 +27,12 @@ class EncodeStrip : public Strip {
     Scale scale;
   };
 
-  // `shared` has StripEncodeBytes, aligned to 16.
+  // Shared memory of a warp.
+  static constexpr size_t SharedBytes() {
+    return (kTableFloats + StripFloats(kind, gains)) * sizeof(float);
+  }
+
+  // `shared` has SharedBytes, aligned to 16.
   KVSTOW_GPU EncodeStrip(const Launch& launch, const StripPlace& at, uint8_t* shared)
       : Strip(launch, at, shared),
         area_(table_ + kTableFloats),
@@ -57,12 +57,15 @@ class EncodeStrip : public Strip {
   }
 
  private:
+  // Lanes without a vector have zeros, which lose nothing.
   KVSTOW_GPU void Load(uint32_t lane, State& state) const {
-    Words raw[kOwn] = {};
-    if (IsThere(lane)) {
-      const uint8_t* const from = RawSlab() + size_t{InSlab(lane, 0)} * kOctetBytes;
+    Words raw[kOwn];
+    const uint8_t* const from = RawSlab() + size_t{InSlab(Reader(lane), 0)} * kOctetBytes;
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) raw[k] = LoadWords(from + k * width_ * kOctetBytes);
+    if (!IsThere(lane)) {
       KVSTOW_UNROLL
-      for (uint32_t k = 0; k < kOwn; ++k) raw[k] = LoadWords(from + k * width_ * kOctetBytes);
+      for (uint32_t k = 0; k < kOwn; ++k) raw[k] = Words{};
     }
     bool finite = true;
     KVSTOW_UNROLL
@@ -87,7 +90,7 @@ class EncodeStrip : public Strip {
 
   // Lane i % 8 of the squared length of vector i / 8 (SquaredLength in codebook.h).
   KVSTOW_GPU void SumLanes(uint32_t lane) const {
-    for (uint32_t i = lane; i < kLanes / width_ * kOctet; i += kLanes) {
+    for (uint32_t i = lane; i < kLanes >> log2_ << 3; i += kLanes) {
       const uint32_t begin = 2 * (i / kOctet * part_.vector.by) + i % kOctet / kPiece;
       double sum = 0;
       for (uint32_t o = 0; o < part_.vector.by; ++o) {
@@ -106,7 +109,7 @@ class EncodeStrip : public Strip {
     const uint32_t together = kOwn / part_.vector_scales;
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
-      if (first == 0 && k % together == 0 && !part_.columns) {
+      if (first == 0 && k % together == 0 && !(columns && part_.columns)) {
         run.Each([&](uint32_t, State& state) { Measure(k, together, state); });
         for (uint32_t d = 1; d < width_ && kind != Kind::kCodebook; d *= 2) {
           run.Pairs(d, [&](uint32_t, State& state, const auto& other) {
@@ -144,7 +147,7 @@ class EncodeStrip : public Strip {
     if (kind != Kind::kCodebook) return {HalfOfFloat(state.high), 0};
     double sum = 0;
     KVSTOW_UNROLL
-    for (uint32_t j = 0; j < kOctet; ++j) sum += lanes_[lane / width_ * kOctet + j];
+    for (uint32_t j = 0; j < kOctet; ++j) sum += lanes_[(lane >> log2_) * kOctet + j];
     return {HalfOfFloat(static_cast<float>(std::sqrt(sum))), 0};
   }
 
@@ -152,16 +155,16 @@ class EncodeStrip : public Strip {
   KVSTOW_GPU void MakeScale(uint32_t lane, uint32_t k, State& state) const {
     const Halves halves = HalvesOf(lane, state);
     state.scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
-    if (!IsThere(lane) || lane % width_ != 0) return;
+    if (!IsThere(lane) || (lane & (width_ - 1)) != 0) return;
     if (!Finite(halves)) Refuse();
     const size_t index = ScaleIndex(lane, k);
-    WriteHalf(halves.first, Body(0) + 2 * index);
-    if (kind == Kind::kAffine) WriteHalf(halves.minimum, Body(0) + 2 * (part_.scales + index));
+    StoreHalf(halves.first, Body(0) + 2 * index);
+    if (kind == Kind::kAffine) StoreHalf(halves.minimum, Body(0) + 2 * (part_.scales + index));
   }
 
   KVSTOW_GPU void Put(uint32_t lane, uint32_t k, uint32_t first, const State& state) const {
     WithBitsOf<kind>(launch_.ops.total_bits, [&](auto bits) {
-      if (kind == Kind::kAffine && part_.columns) {
+      if (columns && part_.columns) {
         PutColumns(lane, k, bits, state);
       } else {
         PutCodes(lane, k, first, bits, state);
@@ -211,7 +214,7 @@ class EncodeStrip : public Strip {
   KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits) const {
     const uint32_t octet = InSlab(lane, k);
     if (kind != Kind::kLevels || launch_.ops.levels == 1) {
-      StoreBytes(PackWide(wide, bits), bits, CodeBytes<kind>(0, octet, bits));
+      StoreAligned(PackWide(wide, bits), bits, CodeBytes<kind>(0, octet, bits));
       return;
     }
     uint32_t below = bits;
@@ -221,7 +224,7 @@ class EncodeStrip : public Strip {
       KVSTOW_UNROLL
       for (uint32_t j = 0; j < kOctet; ++j) part[j] = wide[j] >> below;
       WithWideBits(launch_.ops.bits[level], [&](auto width) {
-        StoreBytes(PackWide(part, width), width, CodeBytes<kind>(level, octet, width));
+        StoreAligned(PackWide(part, width), width, CodeBytes<kind>(level, octet, width));
       });
     }
   }
@@ -244,7 +247,7 @@ class EncodeStrip : public Strip {
         const uint32_t code = (wide[j] - WideBase(kind)) >> missing;
         value = WideValueOf<kind>(code | WideBase(kind), state.scale, table_, bits - missing);
       }
-      error[j] = IsThere(lane) ? state.x[k][j] - value : 0;
+      error[j] = state.x[k][j] - value;
     }
     PutSquares(lane, k, place, error);
   }
@@ -277,6 +280,18 @@ class EncodeStrip : public Strip {
   float* const area_;
   double* const lanes_;
 };
+
+// Calls f(std::type_identity<the EncodeStrip of the launch>).
+template <typename F>
+void WithEncoder(const Launch& launch, const F& f) {
+  WithStripKind(launch, [&](auto kind, auto rotated, auto columns) {
+    if (launch.partials != nullptr) {
+      f(std::type_identity<EncodeStrip<kind(), rotated(), columns(), true>>());
+    } else {
+      f(std::type_identity<EncodeStrip<kind(), rotated(), columns(), false>>());
+    }
+  });
+}
 
 }  // namespace kvstow::gpu
 

@@ -21,11 +21,13 @@
 #else
 #define KVSTOW_GPU inline
 #endif
-// Before a loop whose body indexes registers.
+// Before a loop whose body indexes registers; before one that runs seldom.
 #ifdef __CUDA_ARCH__
 #define KVSTOW_UNROLL _Pragma("unroll")
+#define KVSTOW_NO_UNROLL _Pragma("unroll 1")
 #else
 #define KVSTOW_UNROLL
+#define KVSTOW_NO_UNROLL
 #endif
 
 namespace kvstow::gpu {
@@ -241,6 +243,34 @@ KVSTOW_GPU uint64_t LoadBytes(const uint8_t* from, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes; ++i) word |= static_cast<uint64_t>(from[i]) << (8 * i);
   return word;
 }
+
+// The same where the place is aligned to `bytes`, if those are a power of two.
+KVSTOW_GPU void StoreAligned(uint64_t word, uint32_t bytes, uint8_t* to) {
+  if (bytes == 8) {
+    *reinterpret_cast<uint64_t*>(to) = word;
+  } else if (bytes == 4) {
+    *reinterpret_cast<uint32_t*>(to) = static_cast<uint32_t>(word);
+  } else if (bytes == 2) {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+  } else {
+    KVSTOW_NO_UNROLL
+    for (uint32_t i = 0; i < bytes; ++i) to[i] = static_cast<uint8_t>(word >> (8 * i));
+  }
+}
+KVSTOW_GPU uint64_t LoadAligned(const uint8_t* from, uint32_t bytes) {
+  if (bytes == 8) return *reinterpret_cast<const uint64_t*>(from);
+  if (bytes == 4) return *reinterpret_cast<const uint32_t*>(from);
+  if (bytes == 2) return *reinterpret_cast<const uint16_t*>(from);
+  uint64_t word = 0;
+  KVSTOW_NO_UNROLL
+  for (uint32_t i = 0; i < bytes; ++i) word |= static_cast<uint64_t>(from[i]) << (8 * i);
+  return word;
+}
+// One fp16 at a place that is aligned to it.
+KVSTOW_GPU uint16_t LoadHalf(const uint8_t* from) {
+  return *reinterpret_cast<const uint16_t*>(from);
+}
+KVSTOW_GPU void StoreHalf(uint16_t half, uint8_t* to) { *reinterpret_cast<uint16_t*>(to) = half; }
 
 }  // namespace kvstow::gpu
 

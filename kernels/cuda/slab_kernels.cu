@@ -51,28 +51,28 @@ constexpr uint32_t kWarps = 4;  // of a thread block that codes strips
 
 // Grid: strips of a slab by slabs of a page by pages.
 template <typename Coder>
-__device__ void CodeStrip(const Launch& launch, uint8_t* shared, size_t warp_bytes) {
+__device__ void CodeStrip(const Launch& launch, uint8_t* shared) {
   const uint32_t parts = launch.layout.parts, warp = threadIdx.x / kLanes;
-  const StripPlace at{blockIdx.z, blockIdx.y / parts, blockIdx.y % parts,
+  const StripPlace at{blockIdx.z, blockIdx.y >> (parts - 1), blockIdx.y & (parts - 1),  // 1 or 2
                       blockIdx.x * kWarps + warp};
   if (at.strip >= launch.layout.part[at.part].blocks) return;
   typename Coder::State state;
-  Coder(launch, at, shared + warp * warp_bytes)
+  Coder(launch, at, shared + warp * Coder::SharedBytes())
       .Code(RunWarp<typename Coder::State>{state, threadIdx.x % kLanes});
 }
 
-template <Kind kind, bool rotated, bool gains>
+template <typename Coder>
 __global__ void __launch_bounds__(kWarps* kLanes)
     EncodeStrips(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(16) uint8_t shared[];
-  CodeStrip<EncodeStrip<kind, rotated, gains>>(launch, shared, StripEncodeBytes(kind, gains));
+  CodeStrip<Coder>(launch, shared);
 }
 
-template <Kind kind, bool rotated>
+template <typename Coder>
 __global__ void __launch_bounds__(kWarps* kLanes)
     DecodeStrips(const __grid_constant__ Launch launch) {
-  __shared__ __align__(16) uint8_t shared[kWarps * StripDecodeBytes()];
-  CodeStrip<DecodeStrip<kind, rotated>>(launch, shared, StripDecodeBytes());
+  extern __shared__ __align__(16) uint8_t shared[];
+  CodeStrip<Coder>(launch, shared);
 }
 
 // Grid: items of a slab by slabs of a page by pages.
@@ -109,23 +109,19 @@ dim3 StripGridOf(const Launch& launch) {
   return dim3((strips + kWarps - 1) / kWarps, layout.slabs(), launch.pages);
 }
 
-// Calls f with a boolean as a constant.
-template <typename F>
-void WithBool(bool value, const F& f) {
-  if (value) return f(std::true_type());
-  f(std::false_type());
+void EncodeAllStrips(const Launch& launch, cudaStream_t stream) {
+  WithEncoder(launch, [&](auto type) {
+    using Coder = typename decltype(type)::type;
+    const size_t shared = kWarps * Coder::SharedBytes();
+    EncodeStrips<Coder><<<StripGridOf(launch), kWarps * kLanes, shared, stream>>>(launch);
+  });
 }
 
-void EncodeAllStrips(const Launch& launch, cudaStream_t stream) {
-  WithKind(launch.ops.kind, [&](auto kind) {
-    WithBool(launch.ops.rotated, [&](auto rotated) {
-      WithBool(launch.partials != nullptr, [&](auto gains) {
-        constexpr Kind k = decltype(kind)::value;
-        constexpr bool r = decltype(rotated)::value, g = decltype(gains)::value;
-        const size_t shared = kWarps * StripEncodeBytes(k, g);
-        EncodeStrips<k, r, g><<<StripGridOf(launch), kWarps * kLanes, shared, stream>>>(launch);
-      });
-    });
+void DecodeAllStrips(const Launch& launch, cudaStream_t stream) {
+  WithDecoder(launch, [&](auto type) {
+    using Coder = typename decltype(type)::type;
+    const size_t shared = kWarps * Coder::SharedBytes();
+    DecodeStrips<Coder><<<StripGridOf(launch), kWarps * kLanes, shared, stream>>>(launch);
   });
 }
 
@@ -134,16 +130,6 @@ void EncodeAllTiles(const Launch& launch, cudaStream_t stream) {
       std::max(EncodeSharedBytes(launch.layout.part[0]), EncodeSharedBytes(launch.layout.part[1]));
   WithKind(launch.ops.kind, [&](auto kind) {
     EncodeTiles<decltype(kind)::value><<<GridOf(launch), kThreads, shared, stream>>>(launch);
-  });
-}
-
-void DecodeAllStrips(const Launch& launch, cudaStream_t stream) {
-  WithKind(launch.ops.kind, [&](auto kind) {
-    WithBool(launch.ops.rotated, [&](auto rotated) {
-      constexpr Kind k = decltype(kind)::value;
-      constexpr bool r = decltype(rotated)::value;
-      DecodeStrips<k, r><<<StripGridOf(launch), kWarps * kLanes, 0, stream>>>(launch);
-    });
   });
 }
 
@@ -164,7 +150,7 @@ cudaError_t LaunchEncode(const Launch& launch, cudaStream_t stream) {
     const dim3 grid(BlocksFor(items), layout.slabs(), launch.pages);
     MakeColumnScales<<<grid, kThreads, 0, stream>>>(launch);
   }
-  InStrips(layout) ? EncodeAllStrips(launch, stream) : EncodeAllTiles(launch, stream);
+  InStrips(layout, launch.ops) ? EncodeAllStrips(launch, stream) : EncodeAllTiles(launch, stream);
   if (launch.partials != nullptr) {
     const uint32_t items = launch.pages * layout.slabs() * (launch.ops.levels + 1);
     AddAllPartials<<<(items + kLanes - 1) / kLanes, kLanes, 0, stream>>>(launch);
@@ -173,7 +159,7 @@ cudaError_t LaunchEncode(const Launch& launch, cudaStream_t stream) {
 }
 
 cudaError_t LaunchDecode(const Launch& launch, cudaStream_t stream) {
-  InStrips(launch.layout) ? DecodeAllStrips(launch, stream) : DecodeAllTiles(launch, stream);
+  InStrips(launch.layout, launch.ops) ? DecodeAllStrips(launch, stream) : DecodeAllTiles(launch, stream);
   return cudaGetLastError();
 }
 

@@ -20,18 +20,29 @@
 #define KVSTOW_KERNELS_CUDA_STRIP_CUH_
 
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/device/batches.h"
 
 namespace kvstow::gpu {
 
 inline constexpr uint32_t kLanes = 32;
-inline constexpr uint32_t kOwn = kBlockOctets / kLanes;  // octets of a lane
+inline constexpr uint32_t kOwn = kBlockOctets / kLanes, kLog2Own = 2;  // octets of a lane
+static_assert(kOwn == 1u << kLog2Own);
 
-// Whether strips can code the pages. The host asks before it starts kernels.
-inline bool InStrips(const PageLayout& layout) {
+// Whether strips can code the pages. The host asks before it starts kernels. Strips also want the
+// codes of an octet aligned to their size, as they are but in the shortest pages.
+inline bool InStrips(const PageLayout& layout, const SlabOps& ops) {
+  constexpr uint32_t kAligned = 8;
+  for (uint32_t level = 0; level < ops.levels; ++level) {
+    if (layout.layer_bytes[level] % kAligned != 0) return false;
+  }
   for (uint32_t p = 0; p < layout.parts; ++p) {
     const SlabPart& part = layout.part[p];
     const uint32_t width = part.vector.by / kOwn;
     if (part.vector.by % kOwn != 0 || (width & (width - 1)) != 0 || width > kLanes) return false;
+    for (uint32_t level = 0; level < ops.levels; ++level) {
+      if (part.body_offset[level] % kAligned != 0) return false;
+    }
+    if (part.scales * 2 % kAligned != 0) return false;
     if (part.columns) continue;
     // A group is a whole number of the octets that lie `width` apart.
     if (kOwn % part.vector_scales != 0 || part.group.by * part.vector_scales != part.vector.by) {
@@ -39,6 +50,26 @@ inline bool InStrips(const PageLayout& layout) {
     }
   }
   return true;
+}
+
+// Whether a part has groups by channel, which take code of their own.
+inline bool HasColumns(const PageLayout& layout) {
+  return layout.part[0].columns || layout.part[1].columns;
+}
+
+// Calls f(kind, rotated, columns) as constants.
+template <typename F>
+void WithStripKind(const Launch& launch, const F& f) {
+  WithKind(launch.ops.kind, [&](auto kind) {
+    constexpr bool kMayHaveColumns = decltype(kind)::value == Kind::kAffine;
+    if (launch.ops.rotated) {
+      f(kind, std::true_type(), std::false_type());
+    } else if (kMayHaveColumns && HasColumns(launch.layout)) {
+      f(kind, std::false_type(), std::bool_constant<kMayHaveColumns>());
+    } else {
+      f(kind, std::false_type(), std::false_type());
+    }
+  });
 }
 
 // Names a strip of a slab.
@@ -61,7 +92,8 @@ class Strip {
       : launch_(launch),
         at_(at),
         part_(launch.layout.part[at.part]),
-        width_(part_.vector.by / kOwn),
+        log2_(part_.hadamard[0].log2 - kLog2Own),
+        width_(1u << log2_),
         table_(reinterpret_cast<float*>(shared)) {}
 
  protected:
@@ -75,12 +107,16 @@ class Strip {
   KVSTOW_GPU uint32_t InSlab(uint32_t lane, uint32_t k) const {
     return at_.strip * kBlockOctets + InStrip(lane, k);
   }
-  // False for the lanes that the last strip of a slab leaves without a vector.
+  // False for the lanes that the last strip of a slab leaves without a vector. They may read what
+  // the lanes of the strip's first vector read.
   KVSTOW_GPU bool IsThere(uint32_t lane) const { return InSlab(lane, 0) < part_.octets; }
+  KVSTOW_GPU uint32_t Reader(uint32_t lane) const {
+    return IsThere(lane) ? lane : lane & (width_ - 1);
+  }
 
   // The scale of octet k of a lane among those of the slab.
   KVSTOW_GPU size_t ScaleIndex(uint32_t lane, uint32_t k) const {
-    const uint32_t vector = at_.strip * (kLanes / width_) + lane / width_;
+    const uint32_t vector = (at_.strip * kLanes + lane) >> log2_;
     return size_t{vector} * part_.vector_scales + k * part_.vector_scales / kOwn;
   }
 
@@ -129,7 +165,7 @@ class Strip {
   const Launch& launch_;
   const StripPlace at_;
   const SlabPart& part_;
-  const uint32_t width_;
+  const uint32_t log2_, width_;  // the lanes of a vector
   float* const table_;
 
  private:

@@ -108,21 +108,13 @@ class EmulatedCodec final : public DeviceCodec {
         gpu::ColumnScales(launch, layer / layout.layers, layer % layout.layers, part, item);
       });
     });
-    const bool gains = launch.partials != nullptr;
-    if (gpu::InStrips(layout)) {
-      const size_t bytes = gpu::StripEncodeBytes(kind, gains);
-      if (launch.ops.rotated) {
-        gains ? RunStrips<gpu::EncodeStrip<kind, true, true>>(launch, bytes)
-              : RunStrips<gpu::EncodeStrip<kind, true, false>>(launch, bytes);
-      } else {
-        gains ? RunStrips<gpu::EncodeStrip<kind, false, true>>(launch, bytes)
-              : RunStrips<gpu::EncodeStrip<kind, false, false>>(launch, bytes);
-      }
+    if (gpu::InStrips(layout, launch.ops)) {
+      gpu::WithEncoder(launch, [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
     } else {
       RunTiles<gpu::EncodeTile<kind>>(launch, std::max(gpu::EncodeSharedBytes(layout.part[0]),
                                                        gpu::EncodeSharedBytes(layout.part[1])));
     }
-    if (!gains) return;
+    if (launch.partials == nullptr) return;
     ForThreads(order_, launch.pages * layout.slabs() * (levels() + 1) + 7,
                [&](uint32_t item) { gpu::AddPartials(launch, item); });
   }
@@ -131,13 +123,11 @@ class EmulatedCodec final : public DeviceCodec {
   void RunDecode(const Launch& launch) const {
     const SlabPart* const part = launch.layout.part;
     const bool rotated = launch.ops.rotated;
-    if (!gpu::InStrips(launch.layout)) {
+    if (gpu::InStrips(launch.layout, launch.ops)) {
+      gpu::WithDecoder(launch, [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
+    } else {
       RunTiles<gpu::DecodeTile<kind>>(launch, std::max(gpu::DecodeSharedBytes(part[0], rotated),
                                                        gpu::DecodeSharedBytes(part[1], rotated)));
-    } else if (rotated) {
-      RunStrips<gpu::DecodeStrip<kind, true>>(launch, gpu::StripDecodeBytes());
-    } else {
-      RunStrips<gpu::DecodeStrip<kind, false>>(launch, gpu::StripDecodeBytes());
     }
   }
 
@@ -153,9 +143,9 @@ class EmulatedCodec final : public DeviceCodec {
   }
 
   template <typename Coder>
-  void RunStrips(const Launch& launch, size_t bytes) const {
+  void RunStrips(const Launch& launch) const {
     const gpu::PageLayout& layout = launch.layout;
-    Shared shared(bytes);
+    Shared shared(Coder::SharedBytes());
     ForThreads(order_, launch.pages * layout.slabs(), [&](uint32_t slab) {
       const uint32_t layer = slab / layout.parts, part = slab % layout.parts;
       ForThreads(order_, layout.part[part].blocks, [&](uint32_t strip) {
