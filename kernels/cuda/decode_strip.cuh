@@ -60,7 +60,7 @@ class DecodeStrip : public Strip {
   // The scales of a lane's octets: one for all, or one for two or one of them.
   KVSTOW_GPU void ReadHalves(uint32_t lane, Halves* halves) const {
     const uint8_t* const first = Body(0) + 2 * ScaleIndex(lane, 0);
-    const uint32_t together = kOwn / part_.vector_scales;
+    const uint32_t together = Together();
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
       if (k % together == 0) {

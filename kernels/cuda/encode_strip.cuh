@@ -25,6 +25,9 @@ class EncodeStrip : public Strip {
     float x[kOwn][kOctet];
     float low, high;
     Scale scale;
+    uint8_t* codes;    // of the lane's first octet, at level 0
+    uint32_t values;   // pieces of shared memory: its first octet among values
+    uint32_t squares;  // and among squares
   };
 
   // Shared memory of a warp.
@@ -46,7 +49,7 @@ class EncodeStrip : public Strip {
     run.Each([&](uint32_t lane, State& state) { Load(lane, state); });
     if (rotated) Rotate(run);
     if (kind == Kind::kCodebook) {
-      run.Each([&](uint32_t lane, State& state) { PutValues(lane, state); });
+      run.Each([&](uint32_t, State& state) { PutValues(state); });
       run.Each([&](uint32_t lane, State&) { SumLanes(lane); });
     }
     for (uint32_t first = 0; first <= launch_.ops.levels; first += 2) {
@@ -74,13 +77,17 @@ class EncodeStrip : public Strip {
       finite &= RawToFloats(raw[k], launch_.ops.bf16, state.x[k]);
     }
     if (!finite) Refuse();
+    state.codes = CodeBytes<kind>(0, InSlab(lane, 0), launch_.ops.bits[0]);
+    state.values = Swizzled(2 * InStrip(lane, 0));
+    state.squares = Swizzled(RowPiece(InStrip(lane, 0)));
   }
 
-  // Codebooks: all values, octet after octet.
-  KVSTOW_GPU void PutValues(uint32_t lane, const State& state) const {
+  // Codebooks: all values, octet after octet. Places are linear in the bits of an octet's number:
+  // those of octet k are those of the first one, but for the bits of k * width.
+  KVSTOW_GPU void PutValues(const State& state) const {
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
-      PutOctet(Swizzled(2 * InStrip(lane, k)), state.x[k]);
+      PutOctet(state.values ^ Swizzled(2 * k << log2_), state.x[k]);
     }
   }
   KVSTOW_GPU void PutOctet(uint32_t piece, const float* x) const {
@@ -105,8 +112,7 @@ class EncodeStrip : public Strip {
   // 1 and up the errors when so many levels are there.
   template <typename Run>
   KVSTOW_GPU void Put(const Run& run, uint32_t first) const {
-    // Octets that one scale serves; a vector has more than one scale only where levels are one.
-    const uint32_t together = kOwn / part_.vector_scales;
+    const uint32_t together = Together();  // all, where there is more than one level
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
       if (first == 0 && k % together == 0 && !(columns && part_.columns)) {
@@ -180,14 +186,14 @@ class EncodeStrip : public Strip {
     for (uint32_t j = 0; j < kOctet; ++j) {
       wide[j] = WideCodeOf<kind>(state.x[k][j], state.scale, table_, bits);
     }
-    if (first == 0 && IsThere(lane)) StoreCodes(lane, k, wide, bits);
+    if (first == 0 && IsThere(lane)) StoreCodes(lane, k, wide, bits, state);
     if (!gains) return;
     if (first == 0) {
-      PutSquares(lane, k, 0, state.x[k]);
+      PutSquares(state, k, 0, state.x[k]);
     } else {
-      PutErrors(lane, k, first, 0, wide, bits, state);
+      PutErrors(k, first, 0, wide, bits, state);
     }
-    if (first + 1 <= launch_.ops.levels) PutErrors(lane, k, first + 1, 1, wide, bits, state);
+    if (first + 1 <= launch_.ops.levels) PutErrors(k, first + 1, 1, wide, bits, state);
   }
 
   template <typename Bits>
@@ -203,18 +209,18 @@ class EncodeStrip : public Strip {
         wide[j] = WideCodeOf<kind>(state.x[k][j], scale, table_, bits);
         if (gains) error[j] = state.x[k][j] - WideValueOf<kind>(wide[j], scale, table_, bits);
       }
-      StoreCodes(lane, k, wide, bits);
+      StoreCodes(lane, k, wide, bits, state);
     }
     if (!gains) return;
-    PutSquares(lane, k, 0, state.x[k]);
-    PutSquares(lane, k, 1, error);
+    PutSquares(state, k, 0, state.x[k]);
+    PutSquares(state, k, 1, error);
   }
 
   template <typename Bits>
-  KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits) const {
-    const uint32_t octet = InSlab(lane, k);
+  KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits,
+                             const State& state) const {
     if (kind != Kind::kLevels || launch_.ops.levels == 1) {
-      StoreAligned(PackWide(wide, bits), bits, CodeBytes<kind>(0, octet, bits));
+      StoreAligned(PackWide(wide, bits), bits, state.codes + (k * bits << log2_));
       return;
     }
     uint32_t below = bits;
@@ -224,15 +230,16 @@ class EncodeStrip : public Strip {
       KVSTOW_UNROLL
       for (uint32_t j = 0; j < kOctet; ++j) part[j] = wide[j] >> below;
       WithWideBits(launch_.ops.bits[level], [&](auto width) {
-        StoreAligned(PackWide(part, width), width, CodeBytes<kind>(level, octet, width));
+        uint8_t* const to = CodeBytes<kind>(level, InSlab(lane, k), width);
+        StoreAligned(PackWide(part, width), width, to);
       });
     }
   }
 
   // The errors when `levels` are there.
   template <typename Bits>
-  KVSTOW_GPU void PutErrors(uint32_t lane, uint32_t k, uint32_t levels, uint32_t place,
-                            const uint32_t* wide, Bits bits, const State& state) const {
+  KVSTOW_GPU void PutErrors(uint32_t k, uint32_t levels, uint32_t place, const uint32_t* wide,
+                            Bits bits, const State& state) const {
     uint32_t missing = 0;
     for (uint32_t l = levels; kind == Kind::kLevels && l < launch_.ops.levels; ++l) {
       missing += launch_.ops.bits[l];
@@ -249,17 +256,16 @@ class EncodeStrip : public Strip {
       }
       error[j] = state.x[k][j] - value;
     }
-    PutSquares(lane, k, place, error);
+    PutSquares(state, k, place, error);
   }
 
   // A row of 8 pieces has the squares of 16 values, then those of their errors.
-  KVSTOW_GPU void PutSquares(uint32_t lane, uint32_t k, uint32_t place, const float* x) const {
+  KVSTOW_GPU static uint32_t RowPiece(uint32_t octet) { return octet / 2 * 8 + octet % 2 * 2; }
+  KVSTOW_GPU void PutSquares(const State& state, uint32_t k, uint32_t place, const float* x) const {
     float squares[kOctet];
     KVSTOW_UNROLL
     for (uint32_t j = 0; j < kOctet; ++j) squares[j] = x[j] * x[j];
-    const uint32_t octet = InStrip(lane, k);
-    const uint32_t piece = octet / 2 * 8 + octet % 2 * 2;
-    PutOctet(Swizzled(piece) ^ (place * 4), squares);
+    PutOctet(state.squares ^ Swizzled(RowPiece(k << log2_)) ^ (place * 4), squares);
   }
 
   // Each lane adds the squares of one of the 16 partial sums of one quantity.

@@ -159,7 +159,8 @@ cudaError_t LaunchEncode(const Launch& launch, cudaStream_t stream) {
 }
 
 cudaError_t LaunchDecode(const Launch& launch, cudaStream_t stream) {
-  InStrips(launch.layout, launch.ops) ? DecodeAllStrips(launch, stream) : DecodeAllTiles(launch, stream);
+  InStrips(launch.layout, launch.ops) ? DecodeAllStrips(launch, stream)
+                                      : DecodeAllTiles(launch, stream);
   return cudaGetLastError();
 }
 

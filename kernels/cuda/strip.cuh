@@ -117,7 +117,7 @@ class Strip {
   // The scale of octet k of a lane among those of the slab.
   KVSTOW_GPU size_t ScaleIndex(uint32_t lane, uint32_t k) const {
     const uint32_t vector = (at_.strip * kLanes + lane) >> log2_;
-    return size_t{vector} * part_.vector_scales + k * part_.vector_scales / kOwn;
+    return size_t{vector} * part_.vector_scales + k / Together();
   }
 
   KVSTOW_GPU uint8_t* RawSlab() const {
@@ -133,6 +133,8 @@ class Strip {
     const size_t halves = level == 0 ? part_.scales : 0;
     return Body(level) + (kind == Kind::kAffine ? 4 : 2) * halves + size_t{octet} * bits;
   }
+  // Octets that have one scale: 1, 2 or 4, when a vector has 4, 2 or 1 scales.
+  KVSTOW_GPU uint32_t Together() const { return kOwn >> (part_.vector_scales >> 1); }
   KVSTOW_GPU void Refuse() const { launch_.refused[at_.page] = 1; }
 
   // Step: the constants that lanes read at random.

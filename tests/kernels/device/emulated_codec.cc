@@ -109,7 +109,8 @@ class EmulatedCodec final : public DeviceCodec {
       });
     });
     if (gpu::InStrips(layout, launch.ops)) {
-      gpu::WithEncoder(launch, [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
+      gpu::WithEncoder(launch,
+                       [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
     } else {
       RunTiles<gpu::EncodeTile<kind>>(launch, std::max(gpu::EncodeSharedBytes(layout.part[0]),
                                                        gpu::EncodeSharedBytes(layout.part[1])));
@@ -124,7 +125,8 @@ class EmulatedCodec final : public DeviceCodec {
     const SlabPart* const part = launch.layout.part;
     const bool rotated = launch.ops.rotated;
     if (gpu::InStrips(launch.layout, launch.ops)) {
-      gpu::WithDecoder(launch, [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
+      gpu::WithDecoder(launch,
+                       [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
     } else {
       RunTiles<gpu::DecodeTile<kind>>(launch, std::max(gpu::DecodeSharedBytes(part[0], rotated),
                                                        gpu::DecodeSharedBytes(part[1], rotated)));
