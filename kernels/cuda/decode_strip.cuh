@@ -8,8 +8,11 @@
 
 namespace kvstow::gpu {
 
-template <Kind kind, bool rotated, bool columns>
+template <typename Way>
 class DecodeStrip : public Strip {
+  static constexpr Kind kind = Way::kind;
+  static constexpr bool rotated = Way::rotated, columns = Way::columns;
+
  public:
   struct State {
     float x[kOwn][kOctet];
@@ -41,18 +44,18 @@ class DecodeStrip : public Strip {
     if (kind == Kind::kLevels && launch_.levels > 1) {
       sound = ReadLevels(reader, halves, state);
     } else {
-      WithBitsOf<kind>(launch_.ops.bits[0], [&](auto bits) {
-        const uint8_t* const from = CodeBytes<kind>(0, InSlab(reader, 0), bits);
-        uint64_t word[kOwn];
-        KVSTOW_UNROLL
-        for (uint32_t k = 0; k < kOwn; ++k) word[k] = LoadAligned(from + k * width_ * bits, bits);
-        KVSTOW_UNROLL
-        for (uint32_t k = 0; k < kOwn; ++k) {
-          uint32_t wide[kOctet];
-          UnpackWide(word[k], bits, WideBase(kind), wide);
-          sound &= Values(InSlab(reader, k), halves[k], wide, bits, state.x[k]);
-        }
-      });
+      // One level: that of several has another number of bits than all together.
+      const uint32_t bits = kind == Kind::kLevels ? launch_.ops.bits[0] : TotalBits<Way>();
+      const uint8_t* const from = CodeBytes<kind>(0, InSlab(reader, 0), bits);
+      uint64_t word[kOwn];
+      KVSTOW_UNROLL
+      for (uint32_t k = 0; k < kOwn; ++k) word[k] = LoadAligned(from + (k * bits << log2_), bits);
+      KVSTOW_UNROLL
+      for (uint32_t k = 0; k < kOwn; ++k) {
+        uint32_t wide[kOctet];
+        UnpackWide(word[k], bits, WideBase(kind), wide);
+        sound &= Values(InSlab(reader, k), halves[k], wide, bits, state.x[k]);
+      }
     }
     if (!sound) Refuse();
   }
@@ -135,7 +138,7 @@ class DecodeStrip : public Strip {
     for (uint32_t k = 0; k < kOwn; ++k) {
       Words raw = FloatsToRaw(state.x[k], launch_.ops.bf16);
       if (rotated) FlipSigns(launch_.ops.signs[InVector(lane, k)], &raw);
-      StoreWords(raw, to + k * width_ * kOctetBytes);
+      StoreWords(raw, to + (k * kOctetBytes << log2_));
     }
   }
 };
@@ -143,9 +146,7 @@ class DecodeStrip : public Strip {
 // Calls f(std::type_identity<the DecodeStrip of the launch>).
 template <typename F>
 void WithDecoder(const Launch& launch, const F& f) {
-  WithStripKind(launch, [&](auto kind, auto rotated, auto columns) {
-    f(std::type_identity<DecodeStrip<kind(), rotated(), columns()>>());
-  });
+  WithStripWay(launch, [&](auto way) { f(std::type_identity<DecodeStrip<decltype(way)>>()); });
 }
 
 }  // namespace kvstow::gpu

@@ -18,13 +18,18 @@ constexpr uint32_t StripFloats(Kind kind, bool gains) {
   if (gains) return 2 * kStripValues;
   return kind == Kind::kCodebook ? kStripValues + kStripValues / 2 : 0;
 }
-template <Kind kind, bool rotated, bool columns, bool gains>
+template <typename Way, bool gains>
 class EncodeStrip : public Strip {
+  static constexpr Kind kind = Way::kind;
+  static constexpr bool rotated = Way::rotated, columns = Way::columns;
+
  public:
   struct State {
     float x[kOwn][kOctet];
     float low, high;
     Scale scale;
+    bool there;
+    uint8_t* halves;   // of the lane's first scale
     uint8_t* codes;    // of the lane's first octet, at level 0
     uint32_t values;   // pieces of shared memory: its first octet among values
     uint32_t squares;  // and among squares
@@ -77,9 +82,12 @@ class EncodeStrip : public Strip {
       finite &= RawToFloats(raw[k], launch_.ops.bf16, state.x[k]);
     }
     if (!finite) Refuse();
-    state.codes = CodeBytes<kind>(0, InSlab(lane, 0), launch_.ops.bits[0]);
+    state.there = IsThere(lane);
+    const uint32_t bits = kind == Kind::kLevels ? launch_.ops.bits[0] : TotalBits<Way>();
+    state.codes = Kept(CodeBytes<kind>(0, InSlab(lane, 0), bits));
+    state.halves = Kept(Body(0) + 2 * ScaleIndex(lane, 0));
     state.values = Swizzled(2 * InStrip(lane, 0));
-    state.squares = Swizzled(RowPiece(InStrip(lane, 0)));
+    state.squares = Kept(Swizzled(RowPiece(InStrip(lane, 0))));
   }
 
   // Codebooks: all values, octet after octet. Places are linear in the bits of an octet's number:
@@ -148,7 +156,7 @@ class EncodeStrip : public Strip {
 
   KVSTOW_GPU Halves HalvesOf(uint32_t lane, const State& state) const {
     if (kind == Kind::kAffine) {
-      return AffineHalves(state.low, state.high, launch_.ops.total_bits);
+      return AffineHalves(state.low, state.high, TotalBits<Way>());
     }
     if (kind != Kind::kCodebook) return {HalfOfFloat(state.high), 0};
     double sum = 0;
@@ -160,47 +168,46 @@ class EncodeStrip : public Strip {
   // The scale of octet k and those together with it.
   KVSTOW_GPU void MakeScale(uint32_t lane, uint32_t k, State& state) const {
     const Halves halves = HalvesOf(lane, state);
-    state.scale = ScaleOf<kind>(halves, part_, launch_.ops.total_bits);
-    if (!IsThere(lane) || (lane & (width_ - 1)) != 0) return;
+    state.scale = ScaleOf<kind>(halves, part_, TotalBits<Way>());
+    if (!state.there || (lane & (width_ - 1)) != 0) return;
     if (!Finite(halves)) Refuse();
-    const size_t index = ScaleIndex(lane, k);
-    StoreHalf(halves.first, Body(0) + 2 * index);
-    if (kind == Kind::kAffine) StoreHalf(halves.minimum, Body(0) + 2 * (part_.scales + index));
+    uint8_t* const to = state.halves + 2 * (k / Together());
+    StoreHalf(halves.first, to);
+    if (kind == Kind::kAffine) StoreHalf(halves.minimum, to + 2 * size_t{part_.scales});
   }
 
   KVSTOW_GPU void Put(uint32_t lane, uint32_t k, uint32_t first, const State& state) const {
-    WithBitsOf<kind>(launch_.ops.total_bits, [&](auto bits) {
-      if (columns && part_.columns) {
-        PutColumns(lane, k, bits, state);
-      } else {
-        PutCodes(lane, k, first, bits, state);
-      }
-    });
+    if (columns && part_.columns) {
+      PutColumns(lane, k, state);
+    } else {
+      PutCodes(lane, k, first, state);
+    }
   }
 
-  template <typename Bits>
-  KVSTOW_GPU void PutCodes(uint32_t lane, uint32_t k, uint32_t first, Bits bits,
-                           const State& state) const {
+  KVSTOW_GPU void PutCodes(uint32_t lane, uint32_t k, uint32_t first, const State& state) const {
+    const uint32_t bits = TotalBits<Way>();
     uint32_t wide[kOctet];
     KVSTOW_UNROLL
     for (uint32_t j = 0; j < kOctet; ++j) {
       wide[j] = WideCodeOf<kind>(state.x[k][j], state.scale, table_, bits);
     }
-    if (first == 0 && IsThere(lane)) StoreCodes(lane, k, wide, bits, state);
+    if (first == 0 && state.there) StoreCodes(lane, k, wide, state);
     if (!gains) return;
     if (first == 0) {
       PutSquares(state, k, 0, state.x[k]);
     } else {
-      PutErrors(k, first, 0, wide, bits, state);
+      PutErrors(k, first, 0, wide, state);
     }
-    if (first + 1 <= launch_.ops.levels) PutErrors(k, first + 1, 1, wide, bits, state);
+    if (kind != Kind::kLevels || first + 1 <= launch_.ops.levels) {
+      PutErrors(k, first + 1, 1, wide, state);
+    }
   }
 
-  template <typename Bits>
-  KVSTOW_GPU void PutColumns(uint32_t lane, uint32_t k, Bits bits, const State& state) const {
+  KVSTOW_GPU void PutColumns(uint32_t lane, uint32_t k, const State& state) const {
+    const uint32_t bits = TotalBits<Way>();
     uint32_t wide[kOctet] = {};
     float error[kOctet] = {};
-    if (IsThere(lane)) {
+    if (state.there) {
       Halves halves[kOctet];
       OctetHalves(part_, Body(0), InSlab(lane, k), halves);
       KVSTOW_UNROLL
@@ -209,16 +216,16 @@ class EncodeStrip : public Strip {
         wide[j] = WideCodeOf<kind>(state.x[k][j], scale, table_, bits);
         if (gains) error[j] = state.x[k][j] - WideValueOf<kind>(wide[j], scale, table_, bits);
       }
-      StoreCodes(lane, k, wide, bits, state);
+      StoreCodes(lane, k, wide, state);
     }
     if (!gains) return;
     PutSquares(state, k, 0, state.x[k]);
     PutSquares(state, k, 1, error);
   }
 
-  template <typename Bits>
-  KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide, Bits bits,
+  KVSTOW_GPU void StoreCodes(uint32_t lane, uint32_t k, const uint32_t* wide,
                              const State& state) const {
+    const uint32_t bits = TotalBits<Way>();
     if (kind != Kind::kLevels || launch_.ops.levels == 1) {
       StoreAligned(PackWide(wide, bits), bits, state.codes + (k * bits << log2_));
       return;
@@ -237,24 +244,25 @@ class EncodeStrip : public Strip {
   }
 
   // The errors when `levels` are there.
-  template <typename Bits>
   KVSTOW_GPU void PutErrors(uint32_t k, uint32_t levels, uint32_t place, const uint32_t* wide,
-                            Bits bits, const State& state) const {
+                            const State& state) const {
+    const uint32_t bits = TotalBits<Way>();
     uint32_t missing = 0;
     for (uint32_t l = levels; kind == Kind::kLevels && l < launch_.ops.levels; ++l) {
       missing += launch_.ops.bits[l];
     }
     float error[kOctet];
-    KVSTOW_UNROLL
-    for (uint32_t j = 0; j < kOctet; ++j) {
-      float value;
-      if (kind != Kind::kLevels || missing == 0) {
-        value = WideValueOf<kind>(wide[j], state.scale, table_, bits);
-      } else {
-        const uint32_t code = (wide[j] - WideBase(kind)) >> missing;
-        value = WideValueOf<kind>(code | WideBase(kind), state.scale, table_, bits - missing);
+    if (kind != Kind::kLevels || missing == 0) {
+      KVSTOW_UNROLL
+      for (uint32_t j = 0; j < kOctet; ++j) {
+        error[j] = state.x[k][j] - WideValueOf<kind>(wide[j], state.scale, table_, bits);
       }
-      error[j] = state.x[k][j] - value;
+    } else {
+      KVSTOW_UNROLL
+      for (uint32_t j = 0; j < kOctet; ++j) {
+        const uint32_t code = (wide[j] - WideBase(kind)) >> missing;
+        error[j] = state.x[k][j] - CentroidOf(code, table_, bits - missing) * state.scale.outward;
+      }
     }
     PutSquares(state, k, place, error);
   }
@@ -275,8 +283,9 @@ class EncodeStrip : public Strip {
     for (uint32_t begin = 0; begin < kStripValues / kSums; begin += kRows) {
       const float* const rows = area_ + begin * kLanes;
       KVSTOW_UNROLL
-      for (uint32_t r = 0; r < kRows; ++r)
+      for (uint32_t r = 0; r < kRows; ++r) {
         sum += rows[r * kLanes + (lane ^ Swizzled(8 * r) % 8 * kPiece)];
+      }
     }
     const uint32_t which = first + lane / kSums;
     if (which > launch_.ops.levels) return;
@@ -290,11 +299,11 @@ class EncodeStrip : public Strip {
 // Calls f(std::type_identity<the EncodeStrip of the launch>).
 template <typename F>
 void WithEncoder(const Launch& launch, const F& f) {
-  WithStripKind(launch, [&](auto kind, auto rotated, auto columns) {
+  WithStripWay(launch, [&](auto way) {
     if (launch.partials != nullptr) {
-      f(std::type_identity<EncodeStrip<kind(), rotated(), columns(), true>>());
+      f(std::type_identity<EncodeStrip<decltype(way), true>>());
     } else {
-      f(std::type_identity<EncodeStrip<kind(), rotated(), columns(), false>>());
+      f(std::type_identity<EncodeStrip<decltype(way), false>>());
     }
   });
 }

@@ -32,6 +32,19 @@
 
 namespace kvstow::gpu {
 
+// The compiler computes the value here, once, and not again wherever it is used.
+template <typename T>
+KVSTOW_GPU T Kept(T value) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+#endif
+  return value;
+}
+
 // 16 bytes in one access: raw values of an octet, or four floats. The place is aligned to 16.
 struct Words {
   uint32_t word[4];

@@ -57,18 +57,38 @@ inline bool HasColumns(const PageLayout& layout) {
   return layout.part[0].columns || layout.part[1].columns;
 }
 
-// Calls f(kind, rotated, columns) as constants.
+// What strips have code of their own for. `bits` are those of all levels, or 0: any number.
+template <Kind kind_value, uint32_t bits_value, bool rotated_value, bool columns_value>
+struct StripWay {
+  static constexpr Kind kind = kind_value;
+  static constexpr uint32_t bits = bits_value;
+  static constexpr bool rotated = rotated_value, columns = columns_value;
+};
+
+// Calls f(the StripWay of a launch).
+template <Kind kind, uint32_t bits, typename F>
+void WithWayOf(const Launch& launch, const F& f) {
+  constexpr bool kMayHaveColumns = kind == Kind::kAffine;
+  if (launch.ops.rotated) {
+    f(StripWay<kind, bits, true, false>());
+  } else if (kMayHaveColumns && HasColumns(launch.layout)) {
+    f(StripWay<kind, bits, false, kMayHaveColumns>());
+  } else {
+    f(StripWay<kind, bits, false, false>());
+  }
+}
 template <typename F>
-void WithStripKind(const Launch& launch, const F& f) {
-  WithKind(launch.ops.kind, [&](auto kind) {
-    constexpr bool kMayHaveColumns = decltype(kind)::value == Kind::kAffine;
-    if (launch.ops.rotated) {
-      f(kind, std::true_type(), std::false_type());
-    } else if (kMayHaveColumns && HasColumns(launch.layout)) {
-      f(kind, std::false_type(), std::bool_constant<kMayHaveColumns>());
-    } else {
-      f(kind, std::false_type(), std::false_type());
+void WithStripWay(const Launch& launch, const F& f) {
+  WithKind(launch.ops.kind, [&](auto constant) {
+    constexpr Kind kind = decltype(constant)::value;
+    const uint32_t bits = launch.ops.total_bits;
+    if constexpr (kind != Kind::kCodebook) {
+      if (bits == 8) return WithWayOf<kind, 8>(launch, f);
     }
+    if constexpr (kind == Kind::kAffine || kind == Kind::kCodebook) {
+      if (bits == 4) return WithWayOf<kind, 4>(launch, f);
+    }
+    if constexpr (kind != Kind::kMinifloat) WithWayOf<kind, 0>(launch, f);
   });
 }
 
@@ -135,6 +155,11 @@ class Strip {
   }
   // Octets that have one scale: 1, 2 or 4, when a vector has 4, 2 or 1 scales.
   KVSTOW_GPU uint32_t Together() const { return kOwn >> (part_.vector_scales >> 1); }
+  // The bits of all levels.
+  template <typename Way>
+  KVSTOW_GPU uint32_t TotalBits() const {
+    return Way::bits != 0 ? Way::bits : launch_.ops.total_bits;
+  }
   KVSTOW_GPU void Refuse() const { launch_.refused[at_.page] = 1; }
 
   // Step: the constants that lanes read at random.

@@ -124,15 +124,6 @@ KVSTOW_GPU void WithWideBits(uint32_t bits, const F& f) {
   f(bits);
 }
 
-// The same with what a quantizer usually has.
-template <Kind kind, typename F>
-KVSTOW_GPU void WithBitsOf(uint32_t bits, const F& f) {
-  if (kind == Kind::kMinifloat) return f(std::integral_constant<uint32_t, 8>());
-  if (kind != Kind::kCodebook && bits == 8) return f(std::integral_constant<uint32_t, 8>());
-  if (kind != Kind::kLevels && bits == 4) return f(std::integral_constant<uint32_t, 4>());
-  f(bits);
-}
-
 }  // namespace kvstow::gpu
 
 #endif  // KVSTOW_KERNELS_CUDA_WIDE_CODES_CUH_
