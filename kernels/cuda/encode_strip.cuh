@@ -65,7 +65,8 @@ class EncodeStrip : public Strip {
   }
 
  private:
-  // Lanes without a vector have zeros, which lose nothing.
+  // Lanes without a vector have zeros, which lose nothing. NaN and Inf go through the rotation and
+  // the statistics into a scale, which is refused; those of columns have been refused before.
   KVSTOW_GPU void Load(uint32_t lane, State& state) const {
     Words raw[kOwn];
     const uint8_t* const from = RawSlab() + size_t{InSlab(Reader(lane), 0)} * kOctetBytes;
@@ -75,13 +76,14 @@ class EncodeStrip : public Strip {
       KVSTOW_UNROLL
       for (uint32_t k = 0; k < kOwn; ++k) raw[k] = Words{};
     }
-    bool finite = true;
-    KVSTOW_UNROLL
-    for (uint32_t k = 0; k < kOwn; ++k) {
-      if (rotated) FlipSigns(launch_.ops.signs[InVector(lane, k)], &raw[k]);
-      finite &= RawToFloats(raw[k], launch_.ops.bf16, state.x[k]);
+    if (rotated) {
+      KVSTOW_UNROLL
+      for (uint32_t k = 0; k < kOwn; ++k) {
+        FlipSigns(launch_.ops.signs[InVector(lane, k)], &raw[k]);
+      }
     }
-    if (!finite) Refuse();
+    KVSTOW_UNROLL
+    for (uint32_t k = 0; k < kOwn; ++k) ToFloats(raw[k], launch_.ops.bf16, state.x[k]);
     state.there = IsThere(lane);
     const uint32_t bits = kind == Kind::kLevels ? launch_.ops.bits[0] : TotalBits<Way>();
     state.codes = Kept(CodeBytes<kind>(0, InSlab(lane, 0), bits));
@@ -129,8 +131,8 @@ class EncodeStrip : public Strip {
           run.Pairs(d, [&](uint32_t, State& state, const auto& other) {
             const float low = other([](const State& s) { return s.low; });
             const float high = other([](const State& s) { return s.high; });
-            state.low = Least(state.low, low);
-            state.high = Most(state.high, high);
+            state.low = LeastOrNan(state.low, low);
+            state.high = MostOrNan(state.high, high);
           });
         }
         run.Each([&](uint32_t lane, State& state) { MakeScale(lane, k, state); });
@@ -148,8 +150,8 @@ class EncodeStrip : public Strip {
       KVSTOW_UNROLL
       for (uint32_t j = 0; j < kOctet; ++j) {
         const float x = state.x[n][j];
-        if (kind == Kind::kAffine) state.low = Least(state.low, x);
-        state.high = Most(state.high, kind == Kind::kAffine ? x : std::abs(x));
+        if (kind == Kind::kAffine) state.low = LeastOrNan(state.low, x);
+        state.high = MostOrNan(state.high, kind == Kind::kAffine ? x : std::abs(x));
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/device/slab_layout.h"
 #include "kernels/page/half.h"
@@ -32,12 +33,14 @@
 
 namespace kvstow::gpu {
 
-// The compiler computes the value here, once, and not again wherever it is used.
+// The compiler computes the value here, once, and not again wherever it is used. A pointer is one
+// to global memory, a number has 32 bits.
 template <typename T>
 KVSTOW_GPU T Kept(T value) {
 #ifdef __CUDA_ARCH__
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (std::is_pointer_v<T>) {
     asm volatile("" : "+l"(value));
+    __builtin_assume(__isGlobal(value));
   } else {
     asm volatile("" : "+r"(value));
   }
@@ -108,6 +111,26 @@ KVSTOW_GPU float Most(float a, float b) {
 #endif
 }
 
+// The same of any values: NaN when one of the two is NaN.
+KVSTOW_GPU float LeastOrNan(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+KVSTOW_GPU float MostOrNan(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
 // As HalfToFloat and FloatToHalf.
 KVSTOW_GPU float FloatOfHalf(uint16_t half) {
 #ifdef __CUDA_ARCH__
@@ -131,11 +154,15 @@ KVSTOW_GPU void FloatsOfHalves(uint32_t halves, float* x) {
 
 // False when a value is NaN or Inf: the bits of its exponent are all set, so that one more in the
 // lowest of them carries into the sign's place, which is masked out before.
-KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
+KVSTOW_GPU bool IsFinite(const Words& raw, bool bf16) {
   const uint32_t exponents = bf16 ? 0x7f807f80 : 0x7c007c00;
   const uint32_t lowest = bf16 ? 0x00800080 : 0x04000400;
   uint32_t carries = 0;
   for (uint32_t i = 0; i < 4; ++i) carries |= (raw.word[i] & exponents) + lowest;
+  return (carries & 0x80008000) == 0;
+}
+
+KVSTOW_GPU void ToFloats(const Words& raw, bool bf16, float* x) {
   if (bf16) {
     for (uint32_t i = 0; i < 4; ++i) {
       x[2 * i] = std::bit_cast<float>(raw.word[i] << 16);
@@ -146,7 +173,12 @@ KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
       FloatsOfHalves(raw.word[i], x + 2 * i);
     }
   }
-  return (carries & 0x80008000) == 0;
+}
+
+// Returns IsFinite.
+KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
+  ToFloats(raw, bf16, x);
+  return IsFinite(raw, bf16);
 }
 
 // Two floats to fp16 or bf16, the first in the low half. Saturates, as StoreFloats of convert.h

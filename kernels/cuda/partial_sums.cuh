@@ -23,10 +23,10 @@ KVSTOW_GPU float* PartialsOf(const Launch& launch, uint32_t page, uint32_t layer
                              uint32_t which, uint32_t block) {
   const PageLayout& layout = launch.layout;
   const uint32_t sums = launch.ops.levels + 1;
-  const size_t layers = size_t{page} * layout.layers + layer;
-  const size_t slab = layers * layout.layer_partials(launch.ops.levels) +
-                      (part == 0 ? 0 : size_t{layout.part[0].blocks} * sums * kSums);
-  return launch.partials + slab + (size_t{which} * layout.part[part].blocks + block) * kSums;
+  // Counts blocks: 2^32 of them would take 256 GiB.
+  const uint32_t k_blocks = layout.part[0].blocks, all_blocks = k_blocks + layout.part[1].blocks;
+  const uint32_t slab = (page * layout.layers + layer) * all_blocks + (part == 0 ? 0 : k_blocks);
+  return launch.partials + size_t{slab * sums + which * layout.part[part].blocks + block} * kSums;
 }
 KVSTOW_GPU float* Partials(const Launch& launch, const TilePlace& at, uint32_t which) {
   return PartialsOf(launch, at.page, at.layer, at.part, which,

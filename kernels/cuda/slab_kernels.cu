@@ -47,7 +47,8 @@ struct RunWarp {
   }
 };
 
-constexpr uint32_t kWarps = 4;  // of a thread block that codes strips
+constexpr uint32_t kWarps = 4;        // of a thread block that codes strips
+constexpr uint32_t kStripBlocks = 4;  // on an SM at least: up to 128 registers
 
 // Grid: strips of a slab by slabs of a page by pages.
 template <typename Coder>
@@ -62,14 +63,14 @@ __device__ void CodeStrip(const Launch& launch, uint8_t* shared) {
 }
 
 template <typename Coder>
-__global__ void __launch_bounds__(kWarps* kLanes)
+__global__ void __launch_bounds__(kWarps* kLanes, kStripBlocks)
     EncodeStrips(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(16) uint8_t shared[];
   CodeStrip<Coder>(launch, shared);
 }
 
 template <typename Coder>
-__global__ void __launch_bounds__(kWarps* kLanes)
+__global__ void __launch_bounds__(kWarps* kLanes, kStripBlocks)
     DecodeStrips(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(16) uint8_t shared[];
   CodeStrip<Coder>(launch, shared);

@@ -26,6 +26,17 @@ KVSTOW_GPU uint32_t FloorSmall(float x) {
 }
 KVSTOW_GPU float OfWide(uint32_t wide) { return std::bit_cast<float>(wide) - 0x1p23f; }
 
+// How many of 15 middles lie below u. All lanes read the same three of them, so that two reads are
+// left that depend on u.
+KVSTOW_GPU uint32_t CodeOf16(float u, const float* middles) {
+  const bool upper = middles[7] < u;
+  uint32_t code = upper ? 8 : 0;
+  code += (upper ? middles[11] : middles[3]) < u ? 4 : 0;
+  code += middles[code + 1] < u ? 2 : 0;
+  code += middles[code] < u ? 1 : 0;
+  return code;
+}
+
 template <Kind kind>
 KVSTOW_GPU uint32_t WideCodeOf(float x, const Scale& scale, const float* table, uint32_t bits) {
   // A page with NaN is refused, but until then its codes index the tables: Most(0, NaN) is 0.
@@ -38,6 +49,7 @@ KVSTOW_GPU uint32_t WideCodeOf(float x, const Scale& scale, const float* table, 
     const float u = x * scale.inward + static_cast<float>(1u << (bits - 1));
     return FloorSmall(Least(Most(0.0f, u), top));
   }
+  if (kind == Kind::kCodebook && bits == 4) return CodeOf16(x * scale.inward, table);
   return CodeOf<kind>(x, scale, table, bits);
 }
 
