@@ -108,11 +108,11 @@ class EncodeStrip : public Strip {
   // Lane i % 8 of the squared length of vector i / 8 (SquaredLength in codebook.h).
   KVSTOW_GPU void SumLanes(uint32_t lane) const {
     for (uint32_t i = lane; i < kLanes >> log2_ << 3; i += kLanes) {
-      const uint32_t begin = 2 * (i / kOctet * part_.vector.by) + i % kOctet / kPiece;
+      const uint32_t vector = i / kOctet << log2_ << kLog2Own;
+      const uint32_t begin = Swizzled(2 * vector + i % kOctet / kPiece) * kPiece + i % kPiece;
       double sum = 0;
       for (uint32_t o = 0; o < part_.vector.by; ++o) {
-        const double x = area_[Swizzled(begin + 2 * o) * kPiece + i % kPiece];
-        sum += x * x;
+        sum = PlusSquare(sum, area_[begin ^ Swizzled(2 * o) * kPiece]);
       }
       lanes_[i] = sum;
     }
@@ -148,7 +148,7 @@ class EncodeStrip : public Strip {
     for (uint32_t n = k; n < kOwn; ++n) {
       if (n - k >= together) break;
       KVSTOW_UNROLL
-      for (uint32_t j = 0; j < kOctet; ++j) {
+      for (uint32_t j = n == k ? 1 : 0; j < kOctet; ++j) {
         const float x = state.x[n][j];
         if (kind == Kind::kAffine) state.low = LeastOrNan(state.low, x);
         state.high = MostOrNan(state.high, kind == Kind::kAffine ? x : std::abs(x));

@@ -223,7 +223,17 @@ KVSTOW_GPU float SignedSum(float a, float sign, float b) {
 #endif
 }
 
-// The same for raw values: the signs of values 2 i and 2 i + 1 lie in bits 15 and 31 of word i.
+// sum + x * x in F64, where the product has no error.
+KVSTOW_GPU double PlusSquare(double sum, float x) {
+#ifdef __CUDA_ARCH__
+  return __fma_rn(double{x}, double{x}, sum);
+#else
+  return sum + double{x} * double{x};
+#endif
+}
+
+// Bit j of `signs`: raw value j changes its sign. Those of values 2 i and 2 i + 1 lie in bits 15
+// and 31 of word i.
 KVSTOW_GPU void FlipSigns(uint8_t signs, Words* raw) {
   const uint32_t spread = signs | uint32_t{signs} << 15;  // bits 2 i and 2 i + 16 for word i
   KVSTOW_UNROLL

@@ -1,5 +1,5 @@
-// The kernels: a grid of tiles of a layer by layers by pages. All that they do is in
-// encode_tile.cuh and decode_tile.cuh.
+// The kernels. Strips (strip.cuh) code the usual pages: a warp a strip, without barriers. Tiles
+// (tile.cuh) code the others: a thread block a tile. The host chooses when it starts a launch.
 //
 // Nothing is special to an architecture: sm_80 and up (16-byte loads, 4 KiB of arguments). A tile
 // takes at most 40 KiB of shared memory, at head_dim 64 20 KiB: 8 thread blocks on an SM.

@@ -27,6 +27,7 @@ namespace kvstow::gpu {
 inline constexpr uint32_t kLanes = 32;
 inline constexpr uint32_t kOwn = kBlockOctets / kLanes, kLog2Own = 2;  // octets of a lane
 static_assert(kOwn == 1u << kLog2Own);
+inline constexpr uint32_t kMaxWidth = 8;  // head_dim 256: see Swizzled
 
 // Whether strips can code the pages. The host asks before it starts kernels. Strips also want the
 // codes of an octet aligned to their size, as they are but in the shortest pages.
@@ -38,7 +39,7 @@ inline bool InStrips(const PageLayout& layout, const SlabOps& ops) {
   for (uint32_t p = 0; p < layout.parts; ++p) {
     const SlabPart& part = layout.part[p];
     const uint32_t width = part.vector.by / kOwn;
-    if (part.vector.by % kOwn != 0 || (width & (width - 1)) != 0 || width > kLanes) return false;
+    if (part.vector.by % kOwn != 0 || (width & (width - 1)) != 0 || width > kMaxWidth) return false;
     for (uint32_t level = 0; level < ops.levels; ++level) {
       if (part.body_offset[level] % kAligned != 0) return false;
     }
