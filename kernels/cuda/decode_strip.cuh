@@ -39,9 +39,9 @@ class DecodeStrip : public Strip {
   KVSTOW_GPU void Dequantize(uint32_t lane, State& state) const {
     const uint32_t reader = Reader(lane);
     Halves halves[kOwn] = {};
-    if (!(columns && part_.columns)) ReadHalves(reader, halves);
     bool sound = true;
     if (kind == Kind::kLevels && launch_.levels > 1) {
+      ReadHalves(reader, halves);
       sound = ReadLevels(reader, halves, state);
     } else {
       // One level: that of several has another number of bits than all together.
@@ -50,6 +50,7 @@ class DecodeStrip : public Strip {
       uint64_t word[kOwn];
       KVSTOW_UNROLL
       for (uint32_t k = 0; k < kOwn; ++k) word[k] = LoadAligned(from + (k * bits << log2_), bits);
+      if (!(columns && part_.columns)) ReadHalves(reader, halves);
       KVSTOW_UNROLL
       for (uint32_t k = 0; k < kOwn; ++k) {
         uint32_t wide[kOctet];
@@ -60,18 +61,16 @@ class DecodeStrip : public Strip {
     if (!sound) Refuse();
   }
 
-  // The scales of a lane's octets: one for all, or one for two or one of them.
+  // The scales of a lane's octets, whether or not one serves several: all loads start at once.
   KVSTOW_GPU void ReadHalves(uint32_t lane, Halves* halves) const {
     const uint8_t* const first = Body(0) + 2 * ScaleIndex(lane, 0);
-    const uint32_t together = Together();
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
-      if (k % together == 0) {
-        const uint8_t* const at = first + 2 * (k / together);
-        halves[k].first = LoadHalf(at);
-        halves[k].minimum = kind == Kind::kAffine ? LoadHalf(at + 2 * size_t{part_.scales}) : 0;
+      if (kind != Kind::kAffine) {
+        halves[k] = k == 0 ? Halves{LoadHalf(first), 0} : halves[0];
       } else {
-        halves[k] = halves[k - 1];
+        const uint8_t* const at = first + 2 * (k >> TogetherLog2());
+        halves[k] = {LoadHalf(at), LoadHalf(at + 2 * size_t{part_.scales})};
       }
     }
   }

@@ -122,10 +122,10 @@ class EncodeStrip : public Strip {
   // 1 and up the errors when so many levels are there.
   template <typename Run>
   KVSTOW_GPU void Put(const Run& run, uint32_t first) const {
-    const uint32_t together = Together();  // all, where there is more than one level
+    const uint32_t together = 1u << TogetherLog2();  // all, where there is more than one level
     KVSTOW_UNROLL
     for (uint32_t k = 0; k < kOwn; ++k) {
-      if (first == 0 && k % together == 0 && !(columns && part_.columns)) {
+      if (first == 0 && (k & (together - 1)) == 0 && !(columns && part_.columns)) {
         run.Each([&](uint32_t, State& state) { Measure(k, together, state); });
         for (uint32_t d = 1; d < width_ && kind != Kind::kCodebook; d *= 2) {
           run.Pairs(d, [&](uint32_t, State& state, const auto& other) {
@@ -173,7 +173,7 @@ class EncodeStrip : public Strip {
     state.scale = ScaleOf<kind>(halves, part_, TotalBits<Way>());
     if (!state.there || (lane & (width_ - 1)) != 0) return;
     if (!Finite(halves)) Refuse();
-    uint8_t* const to = state.halves + 2 * (k / Together());
+    uint8_t* const to = state.halves + 2 * (k >> TogetherLog2());
     StoreHalf(halves.first, to);
     if (kind == Kind::kAffine) StoreHalf(halves.minimum, to + 2 * size_t{part_.scales});
   }

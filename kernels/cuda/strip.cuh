@@ -138,7 +138,7 @@ class Strip {
   // The scale of octet k of a lane among those of the slab.
   KVSTOW_GPU size_t ScaleIndex(uint32_t lane, uint32_t k) const {
     const uint32_t vector = (at_.strip * kLanes + lane) >> log2_;
-    return size_t{vector} * part_.vector_scales + k / Together();
+    return size_t{vector} * part_.vector_scales + (k >> TogetherLog2());
   }
 
   KVSTOW_GPU uint8_t* RawSlab() const {
@@ -154,8 +154,9 @@ class Strip {
     const size_t halves = level == 0 ? part_.scales : 0;
     return Body(level) + (kind == Kind::kAffine ? 4 : 2) * halves + size_t{octet} * bits;
   }
-  // Octets that have one scale: 1, 2 or 4, when a vector has 4, 2 or 1 scales.
-  KVSTOW_GPU uint32_t Together() const { return kOwn >> (part_.vector_scales >> 1); }
+  // The binary logarithm of how many octets have one scale: of 4, 2 or 1 when a vector has 1, 2 or
+  // 4 scales.
+  KVSTOW_GPU uint32_t TogetherLog2() const { return kLog2Own - (part_.vector_scales >> 1); }
   // The bits of all levels.
   template <typename Way>
   KVSTOW_GPU uint32_t TotalBits() const {
