@@ -48,6 +48,26 @@ KVSTOW_GPU Halves ColumnHalves(const SlabPart& part, const uint8_t* body, uint32
   return {ReadHalf(body + 2 * index), ReadHalf(body + 2 * (part.scales + index))};
 }
 
+// Returns the halves of all channels of an octet.
+KVSTOW_GPU void OctetHalves(const SlabPart& part, const uint8_t* body, uint32_t octet,
+                            Halves* halves) {
+  const uint32_t group = octet / part.row_octets / part.group_tokens;
+  const size_t index = (size_t{group} * part.row_octets + octet % part.row_octets) * kOctet;
+  const uint8_t* const first = body + 2 * index;
+  const uint8_t* const minimum = first + 2 * size_t{part.scales};
+  if (IsAligned<Words>(first) && part.scales % kOctet == 0) {
+    const Words firsts = LoadWords(first), minima = LoadWords(minimum);
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      halves[j] = {static_cast<uint16_t>(firsts.word[j / 2] >> 16 * (j % 2)),
+                   static_cast<uint16_t>(minima.word[j / 2] >> 16 * (j % 2))};
+    }
+  } else {
+    for (uint32_t j = 0; j < kOctet; ++j) {
+      halves[j] = {ReadHalf(first + 2 * j), ReadHalf(minimum + 2 * j)};
+    }
+  }
+}
+
 }  // namespace kvstow::gpu
 
 #endif  // KVSTOW_KERNELS_CUDA_COLUMN_SCALES_CUH_

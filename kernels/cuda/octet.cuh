@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/device/slab_layout.h"
 #include "kernels/page/half.h"
@@ -21,8 +22,31 @@
 #else
 #define KVSTOW_GPU inline
 #endif
+// Before a loop whose body indexes registers; before one that runs seldom.
+#ifdef __CUDA_ARCH__
+#define KVSTOW_UNROLL _Pragma("unroll")
+#define KVSTOW_NO_UNROLL _Pragma("unroll 1")
+#else
+#define KVSTOW_UNROLL
+#define KVSTOW_NO_UNROLL
+#endif
 
 namespace kvstow::gpu {
+
+// The compiler computes the value here, once, and not again wherever it is used. A pointer is one
+// to global memory, a number has 32 bits.
+template <typename T>
+KVSTOW_GPU T Kept(T value) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_pointer_v<T>) {
+    asm volatile("" : "+l"(value));
+    __builtin_assume(__isGlobal(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+#endif
+  return value;
+}
 
 // 16 bytes in one access: raw values of an octet, or four floats. The place is aligned to 16.
 struct Words {
@@ -64,6 +88,13 @@ KVSTOW_GPU void StoreFloats(const float* x, float* to) {
   StoreWords(high, to + kOctet / 2);
 }
 
+// Four floats, aligned to 16 bytes.
+KVSTOW_GPU void StoreFourFloats(const float* x, float* to) {
+  Words words;
+  for (uint32_t j = 0; j < 4; ++j) words.word[j] = std::bit_cast<uint32_t>(x[j]);
+  StoreWords(words, to);
+}
+
 // The values must be finite. Either of two zeros may come out.
 KVSTOW_GPU float Least(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -77,6 +108,26 @@ KVSTOW_GPU float Most(float a, float b) {
   return fmaxf(a, b);
 #else
   return std::max(a, b);
+#endif
+}
+
+// The same of any values: NaN when one of the two is NaN.
+KVSTOW_GPU float LeastOrNan(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+KVSTOW_GPU float MostOrNan(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+#else
+  return a > b || a != a ? a : b;
 #endif
 }
 
@@ -96,13 +147,22 @@ KVSTOW_GPU uint16_t HalfOfFloat(float x) {
 #endif
 }
 
+KVSTOW_GPU void FloatsOfHalves(uint32_t halves, float* x) {
+  x[0] = FloatOfHalf(static_cast<uint16_t>(halves));
+  x[1] = FloatOfHalf(static_cast<uint16_t>(halves >> 16));
+}
+
 // False when a value is NaN or Inf: the bits of its exponent are all set, so that one more in the
 // lowest of them carries into the sign's place, which is masked out before.
-KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
+KVSTOW_GPU bool IsFinite(const Words& raw, bool bf16) {
   const uint32_t exponents = bf16 ? 0x7f807f80 : 0x7c007c00;
   const uint32_t lowest = bf16 ? 0x00800080 : 0x04000400;
   uint32_t carries = 0;
   for (uint32_t i = 0; i < 4; ++i) carries |= (raw.word[i] & exponents) + lowest;
+  return (carries & 0x80008000) == 0;
+}
+
+KVSTOW_GPU void ToFloats(const Words& raw, bool bf16, float* x) {
   if (bf16) {
     for (uint32_t i = 0; i < 4; ++i) {
       x[2 * i] = std::bit_cast<float>(raw.word[i] << 16);
@@ -110,28 +170,74 @@ KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
     }
   } else {
     for (uint32_t i = 0; i < 4; ++i) {
-      x[2 * i] = FloatOfHalf(static_cast<uint16_t>(raw.word[i]));
-      x[2 * i + 1] = FloatOfHalf(static_cast<uint16_t>(raw.word[i] >> 16));
+      FloatsOfHalves(raw.word[i], x + 2 * i);
     }
   }
-  return (carries & 0x80008000) == 0;
 }
 
-// Saturates, as StoreFloats of convert.h does.
+// Returns IsFinite.
+KVSTOW_GPU bool RawToFloats(const Words& raw, bool bf16, float* x) {
+  ToFloats(raw, bf16, x);
+  return IsFinite(raw, bf16);
+}
+
+// Two floats to fp16 or bf16, the first in the low half. Saturates, as StoreFloats of convert.h
+// does.
+KVSTOW_GPU uint32_t FloatsToHalves(float low, float high) {
+#ifdef __CUDA_ARCH__
+  uint32_t both;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return HalfOfFloat(Least(Most(low, -kMaxHalf), kMaxHalf)) |
+         uint32_t{HalfOfFloat(Least(Most(high, -kMaxHalf), kMaxHalf))} << 16;
+#endif
+}
+KVSTOW_GPU uint32_t FloatsToBf16(float low, float high) {
+#ifdef __CUDA_ARCH__
+  uint32_t both;
+  asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+#else
+  return FloatToBf16(Least(Most(low, -kMaxBf16), kMaxBf16)) |
+         uint32_t{FloatToBf16(Least(Most(high, -kMaxBf16), kMaxBf16))} << 16;
+#endif
+}
+
 KVSTOW_GPU Words FloatsToRaw(const float* x, bool bf16) {
-  uint16_t raw[kOctet];
-  if (bf16) {
-    for (uint32_t j = 0; j < kOctet; ++j) {
-      raw[j] = FloatToBf16(Least(Most(x[j], -kMaxBf16), kMaxBf16));
-    }
-  } else {
-    for (uint32_t j = 0; j < kOctet; ++j) {
-      raw[j] = HalfOfFloat(Least(Most(x[j], -kMaxHalf), kMaxHalf));
-    }
-  }
   Words words;
-  for (uint32_t i = 0; i < 4; ++i) words.word[i] = raw[2 * i] | uint32_t{raw[2 * i + 1]} << 16;
+  if (bf16) {
+    for (uint32_t i = 0; i < 4; ++i) words.word[i] = FloatsToBf16(x[2 * i], x[2 * i + 1]);
+  } else {
+    for (uint32_t i = 0; i < 4; ++i) words.word[i] = FloatsToHalves(x[2 * i], x[2 * i + 1]);
+  }
   return words;
+}
+
+// a + sign * b, where `sign` is 1 or -1: one rounding, as of a + b and a - b.
+KVSTOW_GPU float SignedSum(float a, float sign, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(sign, b, a);
+#else
+  return a + sign * b;
+#endif
+}
+
+// sum + x * x in F64, where the product has no error.
+KVSTOW_GPU double PlusSquare(double sum, float x) {
+#ifdef __CUDA_ARCH__
+  return __fma_rn(double{x}, double{x}, sum);
+#else
+  return sum + double{x} * double{x};
+#endif
+}
+
+// Bit j of `signs`: raw value j changes its sign. Those of values 2 i and 2 i + 1 lie in bits 15
+// and 31 of word i.
+KVSTOW_GPU void FlipSigns(uint8_t signs, Words* raw) {
+  const uint32_t spread = signs | uint32_t{signs} << 15;  // bits 2 i and 2 i + 16 for word i
+  KVSTOW_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) raw->word[i] ^= spread << (15 - 2 * i) & 0x80008000u;
 }
 
 // Bit j of `signs`: x[j] changes its sign.
@@ -144,10 +250,12 @@ KVSTOW_GPU void FlipSigns(uint8_t signs, float* x) {
 
 // The stages of a Hadamard transform of `radix` values with strides 1, 2, .. radix / 2.
 KVSTOW_GPU void Butterflies(uint32_t radix, float* x) {
+  KVSTOW_UNROLL
   for (uint32_t stride = 1; stride < kOctet; stride *= 2) {
     if (stride >= radix) break;
+    KVSTOW_UNROLL
     for (uint32_t i = 0; i < kOctet; ++i) {
-      if ((i & stride) != 0) continue;
+      if ((i & stride) != 0 || i >= radix) continue;
       const float a = x[i], b = x[i + stride];
       x[i] = a + b;
       x[i + stride] = a - b;
@@ -190,6 +298,34 @@ KVSTOW_GPU uint64_t LoadBytes(const uint8_t* from, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes; ++i) word |= static_cast<uint64_t>(from[i]) << (8 * i);
   return word;
 }
+
+// The same where the place is aligned to `bytes`, if those are a power of two.
+KVSTOW_GPU void StoreAligned(uint64_t word, uint32_t bytes, uint8_t* to) {
+  if (bytes == 8) {
+    *reinterpret_cast<uint64_t*>(to) = word;
+  } else if (bytes == 4) {
+    *reinterpret_cast<uint32_t*>(to) = static_cast<uint32_t>(word);
+  } else if (bytes == 2) {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+  } else {
+    KVSTOW_NO_UNROLL
+    for (uint32_t i = 0; i < bytes; ++i) to[i] = static_cast<uint8_t>(word >> (8 * i));
+  }
+}
+KVSTOW_GPU uint64_t LoadAligned(const uint8_t* from, uint32_t bytes) {
+  if (bytes == 8) return *reinterpret_cast<const uint64_t*>(from);
+  if (bytes == 4) return *reinterpret_cast<const uint32_t*>(from);
+  if (bytes == 2) return *reinterpret_cast<const uint16_t*>(from);
+  uint64_t word = 0;
+  KVSTOW_NO_UNROLL
+  for (uint32_t i = 0; i < bytes; ++i) word |= static_cast<uint64_t>(from[i]) << (8 * i);
+  return word;
+}
+// One fp16 at a place that is aligned to it.
+KVSTOW_GPU uint16_t LoadHalf(const uint8_t* from) {
+  return *reinterpret_cast<const uint16_t*>(from);
+}
+KVSTOW_GPU void StoreHalf(uint16_t half, uint8_t* to) { *reinterpret_cast<uint16_t*>(to) = half; }
 
 }  // namespace kvstow::gpu
 

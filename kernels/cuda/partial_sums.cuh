@@ -17,16 +17,20 @@ KVSTOW_GPU float PartialSum(uint32_t count, uint32_t sum, Value value) {
   return total;
 }
 
-// Where the partial sums of a tile go: of the slab's energy (0) or error after that many levels.
-KVSTOW_GPU float* Partials(const Launch& launch, const TilePlace& at, uint32_t which) {
+// Where the partial sums of a slab's block go: of the slab's energy (0) or error after that many
+// levels.
+KVSTOW_GPU float* PartialsOf(const Launch& launch, uint32_t page, uint32_t layer, uint32_t part,
+                             uint32_t which, uint32_t block) {
   const PageLayout& layout = launch.layout;
   const uint32_t sums = launch.ops.levels + 1;
-  const size_t layer = size_t{at.page} * layout.layers + at.layer;
-  const size_t slab = layer * layout.layer_partials(launch.ops.levels) +
-                      (at.part == 0 ? 0 : size_t{layout.part[0].blocks} * sums * kSums);
-  const size_t block =
-      size_t{which} * layout.part[at.part].blocks + at.tile * (kTileOctets / kBlockOctets);
-  return launch.partials + slab + block * kSums;
+  // Counts blocks: 2^32 of them would take 256 GiB.
+  const uint32_t k_blocks = layout.part[0].blocks, all_blocks = k_blocks + layout.part[1].blocks;
+  const uint32_t slab = (page * layout.layers + layer) * all_blocks + (part == 0 ? 0 : k_blocks);
+  return launch.partials + size_t{slab * sums + which * layout.part[part].blocks + block} * kSums;
+}
+KVSTOW_GPU float* Partials(const Launch& launch, const TilePlace& at, uint32_t which) {
+  return PartialsOf(launch, at.page, at.layer, at.part, which,
+                    at.tile * (kTileOctets / kBlockOctets));
 }
 
 // Adds the partial sums of slab and quantity number `item` of the launch.
@@ -34,13 +38,18 @@ KVSTOW_GPU void AddPartials(const Launch& launch, uint32_t item) {
   const PageLayout& layout = launch.layout;
   const uint32_t sums = launch.ops.levels + 1;
   if (item >= launch.pages * layout.slabs() * sums) return;
-  const uint32_t slab = item / sums, layer = slab / layout.parts, which = slab % layout.parts;
-  const size_t count = size_t{layout.part[which].blocks} * kSums;
-  const float* partial = launch.partials + layer * layout.layer_partials(launch.ops.levels) +
-                         (which == 0 ? 0 : size_t{layout.part[0].blocks} * sums * kSums) +
-                         item % sums * count;
+  const uint32_t slab = item / sums, layer = slab / layout.parts, part = slab % layout.parts;
+  const float* const partials = PartialsOf(launch, 0, layer, part, item % sums, 0);
   double total = 0;
-  for (size_t i = 0; i < count; ++i) total += partial[i];
+#ifdef __CUDA_ARCH__
+#pragma unroll 4  // the loads of four blocks are under way at once
+#endif
+  for (uint32_t block = 0; block < layout.part[part].blocks; ++block) {
+    for (uint32_t i = 0; i < kSums; i += 4) {
+      const Words words = LoadWords(partials + block * kSums + i);
+      for (uint32_t j = 0; j < 4; ++j) total += std::bit_cast<float>(words.word[j]);
+    }
+  }
   launch.totals[item] = total;
 }
 

@@ -27,9 +27,9 @@ KVSTOW_GPU bool Finite(Halves h) { return IsFiniteHalf(h.first) && IsFiniteHalf(
 
 KVSTOW_GPU Halves AffineHalves(float low, float high, uint32_t bits) {
   const float top = static_cast<float>((1u << bits) - 1);
-  const uint16_t m = FloatToHalf(low + 0.0f);
-  const float range = std::max(high - HalfToFloat(m), 0.0f) + 0.0f;
-  return {FloatToHalf(range / top), m};
+  const uint16_t m = HalfOfFloat(low + 0.0f);
+  const float range = std::max(high - FloatOfHalf(m), 0.0f) + 0.0f;
+  return {HalfOfFloat(range / top), m};
 }
 
 template <Kind kind>

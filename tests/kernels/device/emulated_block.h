@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "kernels/device/slab_layout.h"
@@ -35,6 +36,31 @@ class Shared {
   };
   std::vector<Word> words_;
   size_t bytes_;
+};
+
+// A warp that codes a strip: see strip.cuh. The states begin with whatever was there.
+template <typename State>
+class EmulatedWarp {
+ public:
+  explicit EmulatedWarp(ThreadOrder order) : order_(order), states_(kLanes) {
+    std::memset(static_cast<void*>(states_.data()), 0xff, kLanes * sizeof(State));
+  }
+  template <typename Step>
+  void Each(const Step& step) const {
+    ForThreads(order_, kLanes, [&](uint32_t lane) { step(lane, states_[lane]); });
+  }
+  template <typename Step>
+  void Pairs(uint32_t distance, const Step& step) const {
+    const std::vector<State> before = states_;
+    ForThreads(order_, kLanes, [&](uint32_t lane) {
+      step(lane, states_[lane], [&](const auto& of) { return of(before[lane ^ distance]); });
+    });
+  }
+
+ private:
+  static constexpr uint32_t kLanes = 32;
+  const ThreadOrder order_;
+  mutable std::vector<State> states_;
 };
 
 // All blocks of a step, as run_step.cuh starts them, one after the other.

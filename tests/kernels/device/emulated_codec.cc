@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/cuda/decode_strip.cuh"
 #include "kernels/cuda/decode_tile.cuh"
+#include "kernels/cuda/encode_strip.cuh"
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/device/batches.h"
 #include "kernels/device/device_layout.h"
@@ -100,22 +102,19 @@ class EmulatedCodec final : public DeviceCodec {
   template <gpu::Kind kind>
   void RunEncode(const Launch& launch) const {
     const gpu::PageLayout& layout = launch.layout;
-    size_t bytes = 0;
-    for (const SlabPart& part : layout.part) bytes = std::max(bytes, gpu::EncodeSharedBytes(part));
-    Shared shared(bytes);
     ForThreads(order_, launch.pages * layout.layers * layout.parts, [&](uint32_t slab) {
       const uint32_t layer = slab / layout.parts, part = slab % layout.parts;
       ForThreads(order_, layout.part[part].octets, [&](uint32_t item) {
         gpu::ColumnScales(launch, layer / layout.layers, layer % layout.layers, part, item);
       });
     });
-    const uint32_t tiles = layout.layer_tiles();
-    ForThreads(order_, launch.pages * layout.layers * tiles, [&](uint32_t i) {
-      const uint32_t layer = i / tiles;
-      const gpu::EncodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
-                                       i % tiles, shared.Fresh());
-      tile.Code([&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
-    });
+    if (gpu::InStrips(layout, launch.ops)) {
+      gpu::WithEncoder(launch,
+                       [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
+    } else {
+      RunTiles<gpu::EncodeTile<kind>>(launch, std::max(gpu::EncodeSharedBytes(layout.part[0]),
+                                                       gpu::EncodeSharedBytes(layout.part[1])));
+    }
     if (launch.partials == nullptr) return;
     ForThreads(order_, launch.pages * layout.slabs() * (levels() + 1) + 7,
                [&](uint32_t item) { gpu::AddPartials(launch, item); });
@@ -123,18 +122,38 @@ class EmulatedCodec final : public DeviceCodec {
 
   template <gpu::Kind kind>
   void RunDecode(const Launch& launch) const {
-    const gpu::PageLayout& layout = launch.layout;
-    size_t bytes = 0;
-    for (const SlabPart& part : layout.part) {
-      bytes = std::max(bytes, gpu::DecodeSharedBytes(part, launch.ops.rotated));
+    const SlabPart* const part = launch.layout.part;
+    const bool rotated = launch.ops.rotated;
+    if (gpu::InStrips(launch.layout, launch.ops)) {
+      gpu::WithDecoder(launch,
+                       [&](auto type) { RunStrips<typename decltype(type)::type>(launch); });
+    } else {
+      RunTiles<gpu::DecodeTile<kind>>(launch, std::max(gpu::DecodeSharedBytes(part[0], rotated),
+                                                       gpu::DecodeSharedBytes(part[1], rotated)));
     }
+  }
+
+  template <typename Coder>
+  void RunTiles(const Launch& launch, size_t bytes) const {
+    const uint32_t layers = launch.layout.layers, tiles = launch.layout.layer_tiles();
     Shared shared(bytes);
-    const uint32_t tiles = layout.layer_tiles();
-    ForThreads(order_, launch.pages * layout.layers * tiles, [&](uint32_t i) {
+    ForThreads(order_, launch.pages * layers * tiles, [&](uint32_t i) {
       const uint32_t layer = i / tiles;
-      const gpu::DecodeTile<kind> tile(launch, layer / layout.layers, layer % layout.layers,
-                                       i % tiles, shared.Fresh());
+      const Coder tile(launch, layer / layers, layer % layers, i % tiles, shared.Fresh());
       tile.Code([&](const auto& phase) { ForThreads(order_, gpu::kThreads, phase); });
+    });
+  }
+
+  template <typename Coder>
+  void RunStrips(const Launch& launch) const {
+    const gpu::PageLayout& layout = launch.layout;
+    Shared shared(Coder::SharedBytes());
+    ForThreads(order_, launch.pages * layout.slabs(), [&](uint32_t slab) {
+      const uint32_t layer = slab / layout.parts, part = slab % layout.parts;
+      ForThreads(order_, layout.part[part].blocks, [&](uint32_t strip) {
+        const gpu::StripPlace at{layer / layout.layers, layer % layout.layers, part, strip};
+        Coder(launch, at, shared.Fresh()).Code(EmulatedWarp<typename Coder::State>(order_));
+      });
     });
   }
 
