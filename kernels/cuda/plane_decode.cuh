@@ -13,9 +13,9 @@
 
 namespace kvstow::gpu {
 
-// The part that one level's lanes do of a base or a refinement; see DecodePlanes. `whole`: every
-// step has a token for each lane.
-template <bool whole>
+// The part that the lanes of one level do: of the base, or of a refinement; see DecodePlanes.
+// `whole`: every step has a token for each lane.
+template <bool base, bool whole>
 struct LevelDecoding {
   const PlaneTable& table;
   const int8_t* shifts;  // of the rows of each token
@@ -33,7 +33,7 @@ struct LevelDecoding {
     Lanes::For([&](uint32_t l) {
       // Behind the last token it looks at one that is there.
       const uint32_t t = (whole ? first < tokens : first + l < tokens) ? first + l : l;
-      if (level == 0) {
+      if constexpr (base) {
         const uint32_t split = table.splits[PlaneRow(row, shifts[t], 0)];
         ahead.at[l] = split & 0xff, ahead.raw_bits[l] = Has(first, l) ? split >> 8 : 0;
       } else {
@@ -246,23 +246,23 @@ struct DecodePlanes {
   // Decodes a piece at a level.
   KVSTOW_GPU static void Decode(const PlaneDecodeLaunch& launch, const PlaneJob& job,
                                 const Memory& memory, uint32_t level, uint32_t piece) {
-    if (job.tokens % kRansLanes == 0) {
-      DecodeSteps<true>(launch, job, memory, level, piece);
-    } else {
-      DecodeSteps<false>(launch, job, memory, level, piece);
-    }
+    const bool whole = job.tokens % kRansLanes == 0;
+    if (level == 0 && whole) return DecodeSteps<true, true>(launch, job, memory, level, piece);
+    if (level == 0) return DecodeSteps<true, false>(launch, job, memory, level, piece);
+    if (whole) return DecodeSteps<false, true>(launch, job, memory, level, piece);
+    DecodeSteps<false, false>(launch, job, memory, level, piece);
   }
-  template <bool whole>
+  template <bool base, bool whole>
   KVSTOW_GPU static void DecodeSteps(const PlaneDecodeLaunch& launch, const PlaneJob& job,
                                      const Memory& memory, uint32_t level, uint32_t piece) {
     SavedDecoder& saved = memory.saved[level];
     LaneDecoder rans(WordsOf(launch, job, level), job.words[level], saved);
-    const LevelDecoding<whole> decoding{*memory.table,
-                                        memory.shifts,
-                                        level,
-                                        job.tokens,
-                                        uint32_t{kPlaneMaxMagnitude} >> (launch.levels - 1),
-                                        rans};
+    const LevelDecoding<base, whole> decoding{*memory.table,
+                                              memory.shifts,
+                                              level,
+                                              job.tokens,
+                                              uint32_t{kPlaneMaxMagnitude} >> (launch.levels - 1),
+                                              rans};
     for (uint32_t r = 0; r < kPieceRows && piece * kPieceRows + r < job.rank; ++r) {
       const uint32_t i = piece * kPieceRows + r;
       const int row = launch.rows[job.rows_at + i];
@@ -273,8 +273,11 @@ struct DecodePlanes {
       for (uint32_t first = 0; first < job.tokens; first += kRansLanes) {
         const auto now = ahead;
         ahead = decoding.LookUp(row, first + kRansLanes, values);
-        if (level == 0) decoding.Base(now, share, first, values);
-        if (level > 0) decoding.Refine(now, share, first, values);
+        if constexpr (base) {
+          decoding.Base(now, share, first, values);
+        } else {
+          decoding.Refine(now, share, first, values);
+        }
       }
     }
     rans.Save(saved);

@@ -12,9 +12,9 @@
 
 namespace kvstow::gpu {
 
-// What one level's lanes do with a coefficient of kRansLanes tokens; see EncodePlanes. `whole`:
-// every step has a token for each lane.
-template <bool whole>
+// What the lanes of one level, the base or a refinement, do with a coefficient of kRansLanes
+// tokens; see EncodePlanes. `whole`: every step has a token for each lane.
+template <bool base, bool whole>
 struct LevelEncoding {
   const PlaneTable& table;
   const int8_t* shifts;  // of the rows of each token
@@ -47,8 +47,7 @@ struct LevelEncoding {
   }
 
   KVSTOW_GPU void Put(const Ahead& ahead) const {
-    const uint32_t rest =
-        level > 0 ? 0 : Lanes::Ballot([&](uint32_t l) { return ahead.has_rest[l]; });
+    const uint32_t rest = base ? Lanes::Ballot([&](uint32_t l) { return ahead.has_rest[l]; }) : 0;
     if (rest != 0) {
       rans.Each(rest, [&](uint32_t l, LonePuts& lane) {
         PutPlaneRest(lane, l, ahead.magnitude[l], ahead.negative[l], ahead.raw_bits[l],
@@ -178,19 +177,19 @@ struct EncodePlanes {
   }
 
   KVSTOW_GPU static void Encode(const Stream& stream, uint32_t level, uint32_t piece) {
-    if (stream.job.tokens % kRansLanes == 0) {
-      EncodeSteps<true>(stream, level, piece);
-    } else {
-      EncodeSteps<false>(stream, level, piece);
-    }
+    const bool whole = stream.job.tokens % kRansLanes == 0;
+    if (level == 0 && whole) return EncodeSteps<true, true>(stream, level, piece);
+    if (level == 0) return EncodeSteps<true, false>(stream, level, piece);
+    if (whole) return EncodeSteps<false, true>(stream, level, piece);
+    EncodeSteps<false, false>(stream, level, piece);
   }
-  template <bool whole>
+  template <bool base, bool whole>
   KVSTOW_GPU static void EncodeSteps(const Stream& stream, uint32_t level, uint32_t piece) {
     const PlaneEncodeLaunch& launch = stream.launch;
     SavedEncoder& saved = stream.saved[level];
     LaneEncoder rans(RoomOf(stream, level), RoomWords(stream, level), saved);
-    const LevelEncoding<whole> encoding{*stream.table, stream.shifts,     level,
-                                        launch.levels, stream.job.tokens, rans};
+    const LevelEncoding<base, whole> encoding{*stream.table, stream.shifts,     level,
+                                              launch.levels, stream.job.tokens, rans};
     const uint32_t begin = piece * kPieceRows, left = stream.body.rank - begin;
     const uint32_t last = (stream.job.tokens - 1) / kRansLanes * kRansLanes;
     for (uint32_t r = left < kPieceRows ? left : kPieceRows; r-- > 0;) {

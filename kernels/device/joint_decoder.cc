@@ -21,14 +21,6 @@ using gpu::PlaneDecodeLaunch;
 using Batch = JointOnDevice::Batch;
 using Jobs = std::span<const JointDecodeJob>;
 
-// What all runs of a batch decode from and through.
-struct Gathered {
-  PlaneBatch planes;
-  std::vector<size_t> coefficients;  // where those of each run begin
-  std::vector<size_t> heads;         // the first tokens of each run, in what is sent beside
-  size_t coefficient_count = 0, head_bytes = 0;
-};
-
 // A run of a page, read as far as the host reads it.
 struct ReadRun {
   absl::Status status;
@@ -37,6 +29,15 @@ struct ReadRun {
   PlaneLayout layout;
   std::vector<float> factors;
   std::vector<uint8_t> head;  // raw first tokens
+};
+
+// What all runs of a batch decode from and through.
+struct Gathered {
+  std::vector<ReadRun> read;  // what `planes` borrows
+  PlaneBatch planes;
+  std::vector<size_t> coefficients;  // where those of each run begin
+  std::vector<size_t> heads;         // the first tokens of each run, in what is sent beside
+  size_t coefficient_count = 0, head_bytes = 0;
 };
 
 // `shape` is a launch of such pages.
@@ -75,7 +76,7 @@ absl::Status GatherRun(const JointOnDevice& on, Batch batch, const JointLaunch& 
     if (!run.status.ok()) return OfPage(batch[p], run.status);
     job.page = static_cast<uint32_t>(p);
     job.coefficients = to.coefficient_count;
-    std::ranges::copy(run.head, to.planes.AddBeside(run.head.size()).begin());
+    to.planes.AddBeside(run.head);
     to.head_bytes += run.head.size();
     to.coefficient_count += size_t{shape.coded()} * job.stride;
     if (shape.coded() == 0) continue;
@@ -91,12 +92,13 @@ absl::StatusOr<Gathered> GatherAll(const JointOnDevice& on, Jobs pages, Batch ba
   std::vector<JointLaunch> shapes;
   for (size_t r = 0; r < on.run_count(); ++r)
     shapes.push_back(on.LaunchOf(pages, batch.first(1), r, false));
-  std::vector<ReadRun> read(on.run_count() * batch.size());
+  Gathered gathered;
+  std::vector<ReadRun>& read = gathered.read;
+  read.resize(on.run_count() * batch.size());
   OnHostThreads(read.size(), [&](size_t i) {
     const size_t r = i / batch.size();
     read[i] = Read(on, pages[batch[i % batch.size()]], shapes[r], r);
   });
-  Gathered gathered;
   for (size_t r = 0; r < on.run_count(); ++r) {
     const auto of_run = std::span(read).subspan(r * batch.size(), batch.size());
     KVSTOW_RETURN_IF_ERROR(GatherRun(on, batch, shapes[r], of_run, gathered));

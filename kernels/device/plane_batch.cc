@@ -2,24 +2,34 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/device/host_threads.h"
 #include "kernels/device/joint_memory.h"
 
 namespace kvstow::gpu {
-namespace {
 
-// Appends a list, and returns where it begins; kNotThere for an empty one.
-template <typename T>
-uint32_t Append(std::span<const T> list, std::vector<T>& to) {
-  if (list.empty()) return kNotThere;
-  const auto at = static_cast<uint32_t>(to.size());
-  to.insert(to.end(), list.begin(), list.end());
+size_t PlaneBatch::Pieces::Add(std::span<const uint8_t> bytes) {
+  const size_t at = size_;
+  if (!bytes.empty()) pieces_.emplace_back(at, bytes);
+  size_ += bytes.size();
   return at;
 }
 
-}  // namespace
+void PlaneBatch::Pieces::CopyTo(uint8_t* to) const {
+  OnHostThreads(pieces_.size(), [&](size_t i) {
+    const auto& [at, bytes] = pieces_[i];
+    std::memcpy(to + at, bytes.data(), bytes.size());
+  });
+}
+
+// Appends a list, and returns where it begins, in items; kNotThere for an empty one.
+template <typename T>
+uint32_t PlaneBatch::Append(std::span<const T> list, Pieces& to) {
+  if (list.empty()) return kNotThere;
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(list.data());
+  return static_cast<uint32_t>(to.Add({bytes, list.size_bytes()}) / sizeof(T));
+}
 
 absl::Status PlaneBatch::Add(const PlaneJob& page, uint32_t tokens, uint32_t tokens_per_stream,
                              const Lists& lists, std::span<const std::span<const uint8_t>> planes) {
@@ -40,31 +50,28 @@ absl::Status PlaneBatch::Add(const PlaneJob& page, uint32_t tokens, uint32_t tok
     KVSTOW_ASSIGN_OR_RETURN(const auto of_level, SplitStreams(planes[level], streams));
     for (size_t s = 0; s < streams; ++s) {
       PlaneJob& job = jobs_[first_job + s];
-      job.words_at[level] = static_cast<uint32_t>(words_.size() / 2);
+      job.words_at[level] = static_cast<uint32_t>(words_.Add(of_level[s]) / 2);
       job.words[level] = static_cast<uint32_t>(of_level[s].size() / 2);
-      words_.insert(words_.end(), of_level[s].begin(), of_level[s].end());
     }
   }
   return absl::OkStatus();
 }
 
-std::span<uint8_t> PlaneBatch::AddBeside(size_t bytes) {
-  beside_.resize(beside_.size() + bytes);
-  return std::span(beside_).last(bytes);
-}
+void PlaneBatch::AddBeside(std::span<const uint8_t> bytes) { beside_.Add(bytes); }
 
 absl::StatusOr<PlaneBatch::Sent> PlaneBatch::Send(Device& device) const {
   Sent sent;
   Places places;
-  const auto take = [&](const auto& list) { return places.Take(list.size() * sizeof(list[0])); };
-  sent.jobs = take(jobs_), sent.rows = take(rows_), sent.tilts = take(tilts_);
-  sent.factors = take(factors_), sent.words = take(words_), sent.beside = take(beside_);
+  const size_t job_bytes = jobs_.size() * sizeof(PlaneJob);
+  sent.jobs = places.Take(job_bytes);
+  sent.rows = places.Take(rows_.size()), sent.tilts = places.Take(tilts_.size());
+  sent.factors = places.Take(factors_.size()), sent.words = places.Take(words_.size());
+  sent.beside = places.Take(beside_.size());
   ByteBlock block(places.size());
-  const auto put = [&](const auto& list, size_t at) {
-    if (!list.empty()) std::memcpy(block.data() + at, list.data(), list.size() * sizeof(list[0]));
-  };
-  put(jobs_, sent.jobs), put(rows_, sent.rows), put(tilts_, sent.tilts);
-  put(factors_, sent.factors), put(words_, sent.words), put(beside_, sent.beside);
+  if (job_bytes > 0) std::memcpy(block.data() + sent.jobs, jobs_.data(), job_bytes);
+  rows_.CopyTo(block.data() + sent.rows), tilts_.CopyTo(block.data() + sent.tilts);
+  factors_.CopyTo(block.data() + sent.factors), words_.CopyTo(block.data() + sent.words);
+  beside_.CopyTo(block.data() + sent.beside);
   KVSTOW_ASSIGN_OR_RETURN(sent.buffer, device.Store(std::move(block).Share()));
   return sent;
 }

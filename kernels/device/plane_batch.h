@@ -1,19 +1,19 @@
 // The streams of one launch of the plane decoder (plane_layout.h), gathered page by page and run by
-// run in host memory, then sent to the GPU in one piece.
+// run, then sent to the GPU in one piece.
 //
 //   PlaneBatch batch;
-//   batch.Add({.page = p, .rank = .., .stride = .., .coefficients = ..}, layout, factors, streams);
-//   const PlaneBatch::Sent sent = batch.Send(device, at_of);
-//   sent.Place(launch);
+//   batch.Add({.page = p, .rank = .., .stride = .., .coefficients = ..}, tokens, each, lists,
+//   planes); const PlaneBatch::Sent sent = batch.Send(device);
+//   sent.Place(engine.AddressOf(*sent.buffer), launch);
 //
-// Value type.
+// Value type. It borrows lists and planes until Send has returned.
 #ifndef KVSTOW_KERNELS_DEVICE_PLANE_BATCH_H_
 #define KVSTOW_KERNELS_DEVICE_PLANE_BATCH_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,8 +36,8 @@ class PlaneBatch {
   // first token's coefficients. Fails with DATA_LOSS for bodies that do not divide into streams.
   absl::Status Add(const PlaneJob& page, uint32_t tokens, uint32_t tokens_per_stream,
                    const Lists& lists, std::span<const std::span<const uint8_t>> planes);
-  // Appends bytes that go along, and returns where they lie in `Sent::beside`.
-  std::span<uint8_t> AddBeside(size_t bytes);
+  // Appends bytes that go along, one after another from `Sent::beside` on.
+  void AddBeside(std::span<const uint8_t> bytes);
 
   uint32_t streams() const { return static_cast<uint32_t>(jobs_.size()); }
 
@@ -51,12 +51,23 @@ class PlaneBatch {
   absl::StatusOr<Sent> Send(Device& device) const;
 
  private:
+  // Pieces of memory that stand one after another.
+  class Pieces {
+   public:
+    // Appends one, and returns where it begins, in bytes.
+    size_t Add(std::span<const uint8_t> bytes);
+    size_t size() const { return size_; }
+    void CopyTo(uint8_t* to) const;
+
+   private:
+    std::vector<std::pair<size_t, std::span<const uint8_t>>> pieces_;
+    size_t size_ = 0;
+  };
+  template <typename T>
+  static uint32_t Append(std::span<const T> list, Pieces& to);
+
   std::vector<PlaneJob> jobs_;
-  std::vector<int16_t> rows_;
-  std::vector<int8_t> tilts_;
-  std::vector<float> factors_;
-  std::vector<uint8_t> words_;  // two bytes each
-  std::vector<uint8_t> beside_;
+  Pieces rows_, tilts_, factors_, words_, beside_;
 };
 
 }  // namespace kvstow::gpu

@@ -9,11 +9,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibration_store.h"
@@ -92,12 +94,13 @@ struct Setup {
   std::vector<JointPage> coded;
   double ratio = 0;
 
-  absl::Status Open() {
+  absl::Status Open(int64_t stream) {
     auto device = OpenCudaDevice(0);
     if (!device.ok()) return device.status();
     gpu = *std::move(device);
     if (auto added = store.Add(AsBytes(Calibrate(spec))); !added.ok()) return added.status();
-    auto made = MakeDeviceJointCodec(*gpu, *ParseRecipe("kvstow-cal(run=10,step=4)"), spec, store);
+    const auto recipe = ParseRecipe(absl::StrCat("kvstow-cal(run=10,step=4,stream=", stream, ")"));
+    auto made = MakeDeviceJointCodec(*gpu, *recipe, spec, store);
     if (!made.ok()) return made.status();
     codec = *std::move(made);
     copier = *gpu->kernels().NewCodec(*ParseRecipe("raw"), spec);
@@ -123,14 +126,14 @@ struct Setup {
   }
 };
 
-const absl::StatusOr<Setup*>& Ready() {
-  static const auto* const ready = [] {
-    auto setup = std::make_unique<Setup>();
-    const absl::Status status = setup->Open();
-    return new absl::StatusOr<Setup*>(status.ok() ? absl::StatusOr<Setup*>(setup.release())
-                                                  : absl::StatusOr<Setup*>(status));
-  }();
-  return *ready;
+absl::StatusOr<Setup*> Ready(int64_t stream) {
+  static auto* const setups = new std::map<int64_t, std::unique_ptr<Setup>>;
+  std::unique_ptr<Setup>& setup = (*setups)[stream];
+  if (setup != nullptr) return setup.get();
+  setups->clear();  // one fits
+  auto opened = std::make_unique<Setup>();
+  if (const absl::Status status = opened->Open(stream); !status.ok()) return status;
+  return ((*setups)[stream] = std::move(opened)).get();
 }
 
 // The buffers that one thread writes.
@@ -150,9 +153,10 @@ struct Room {
 };
 
 void BM_DeviceJoint(benchmark::State& state, bool decode) {
-  if (!Ready().ok()) return state.SkipWithError(std::string(Ready().status().message()).c_str());
-  Setup& setup = **Ready();
-  const auto threads = static_cast<size_t>(state.range(0));
+  const absl::StatusOr<Setup*> ready = Ready(state.range(0));
+  if (!ready.ok()) return state.SkipWithError(std::string(ready.status().message()).c_str());
+  Setup& setup = **ready;
+  const auto threads = static_cast<size_t>(state.range(1));
   std::vector<Room> rooms;
   for (size_t i = 0; i < threads; ++i) rooms.emplace_back(setup);
   std::vector<absl::Status> status(threads);
@@ -182,18 +186,22 @@ void BM_DeviceJoint(benchmark::State& state, bool decode) {
   state.counters["of_copy"] = copying / working;
   state.counters["ratio"] = setup.ratio;
 }
-BENCHMARK_CAPTURE(BM_DeviceJoint, encode, false)
-    ->ArgName("threads")
-    ->Arg(1)
-    ->Arg(4)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_DeviceJoint, decode, true)
-    ->ArgName("threads")
-    ->Arg(1)
-    ->Arg(4)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
+
+const int kRegistered = [] {
+  for (const int64_t stream : {256, 64}) {
+    for (const bool decode : {false, true}) {
+      for (const int64_t threads : {1, 4}) {
+        benchmark::RegisterBenchmark(decode ? "BM_DeviceJoint/decode" : "BM_DeviceJoint/encode",
+                                     BM_DeviceJoint, decode)
+            ->ArgNames({"stream", "threads"})
+            ->Args({stream, threads})
+            ->UseManualTime()
+            ->Unit(benchmark::kMillisecond);
+      }
+    }
+  }
+  return 0;
+}();
 
 }  // namespace
 }  // namespace kvstow
