@@ -1,6 +1,7 @@
 // The codec of calibrated pages on the GPU's code run by the CPU, and on a GPU.
 #include "kernels/device/device_kernels.h"
 #include "tests/conformance/device_joint_conformance.h"
+#include "tests/conformance/device_plane_conformance.h"
 #include "tests/kernels/device/emulated_codec.h"
 
 namespace kvstow::testing {
@@ -18,6 +19,10 @@ OpenedDevice OpenGpuWithCublas() {
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DeviceJointConformance, ::testing::ValuesIn(kEmulatedGpus));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceJointConformance,
+                         ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
+
+INSTANTIATE_TEST_SUITE_P(Emulated, DevicePlaneConformance, ::testing::ValuesIn(kEmulatedGpus));
+INSTANTIATE_TEST_SUITE_P(Cuda, DevicePlaneConformance,
                          ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
 
 TEST(DeviceJointTest, TheHostLeavesThemToItsCodec) {
