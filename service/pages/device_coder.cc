@@ -9,9 +9,14 @@
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
+#include "kernels/device/device_kernels.h"
+#include "kernels/device/device_pages.h"
+#include "kernels/methods/joint_vectors.h"
 
 namespace kvstow {
 namespace {
+
+constexpr size_t kMostPlainCodecs = 64;  // they are small
 
 // The fields that codecs read.
 KvSpec WithoutNames(const KvSpec& spec) {
@@ -66,6 +71,31 @@ absl::StatusOr<std::vector<SharedBytes>> WholeLevelsOf(
 absl::StatusOr<Recipe> RecipeOf(const PageHeader& header) {
   KVSTOW_ASSIGN_OR_RETURN(const Recipe recipe, ParseRecipe(header.pipeline));
   return NameCalibration(recipe, HexOf(header.calibration));
+}
+
+uint64_t RawBytesOf(const DeviceCoder::PageOfCodec& page) {
+  return PageBytes(page.codec->spec(), page.page.tokens);
+}
+
+// Returns whether a device may code the page as its codec would.
+bool Suits(const DeviceCoder::PageOfCodec& of, uint64_t least_bytes) {
+  const auto& [codec, page, header, bodies] = of;
+  const uint64_t bytes = RawBytesOf(of);
+  if (page.tokens < 1 || page.tokens > codec->spec().page_tokens || bytes < least_bytes) {
+    return false;
+  }
+  if (page.raw.empty()) {
+    return header != nullptr && page.first_position >= kFirstTokens &&
+           SameGeometry(*header, codec->spec()) && header->tokens == page.tokens;
+  }
+  if (page.raw.size() != bytes) return false;
+  const auto coarse = KeysAreTooCoarse(*codec, page);
+  return coarse.ok() && !*coarse;
+}
+
+// Other errors say nothing of the device.
+bool IsOfTheDevice(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsInternal(status);
 }
 
 bool IsWhole(const PageHeader& header, PageRange wanted) {
@@ -183,21 +213,62 @@ DeviceCoder::OnDevice DeviceCoder::CodecOf(const Recipe& recipe, const KvSpec& o
   return nullptr;
 }
 
+std::shared_ptr<DeviceCodec> DeviceCoder::PlainCodecOf(const PageHeader& header, const KvSpec& of) {
+  if (header.exact || header.calibration != CalibrationId{}) return nullptr;
+  const KvSpec spec = WithoutNames(of);
+  MutexLock lock(mu_);
+  for (const PlainEntry& entry : plain_) {
+    if (entry.pipeline == header.pipeline && entry.spec == spec) return entry.codec;
+  }
+  if (plain_.size() >= kMostPlainCodecs) plain_.clear();
+  PlainEntry& entry = plain_.emplace_back();
+  entry.pipeline = header.pipeline, entry.spec = spec;
+  const auto recipe = ParseRecipe(header.pipeline);
+  if (!recipe.ok() || !recipe->policy_ops().empty()) return nullptr;
+  auto codec = device_->kernels().NewCodec(*recipe, spec);
+  if (codec.ok()) entry.codec = *std::move(codec);
+  return entry.codec;
+}
+
+// First tokens may be coded in more than one way, which the host decides (key_groups.h).
+bool DeviceCoder::Recodes(const Codec& codec, const PageHeader& header) {
+  return on() && header.first_position >= kFirstTokens && SameGeometry(header, codec.spec()) &&
+         PageBytes(codec.spec(), header.tokens) >= options_.least_page_bytes && Takes(codec) &&
+         PlainCodecOf(header, codec.spec()) != nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<const DeviceBuffer>> DeviceCoder::Stage(const PageOfCodec& page) {
+  if (!page.page.raw.empty()) return device_->Store(Borrowed(page.page.raw));
+  const KvSpec& spec = page.codec->spec();
+  const std::shared_ptr<DeviceCodec> codec = PlainCodecOf(*page.header, spec);
+  if (codec == nullptr) return absl::UnimplementedError("the device has no such codec");
+  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> raw,
+                          device_->Allocate(PageBytes(spec, page.page.tokens)));
+  const std::vector<std::optional<SharedBytes>> bodies(page.bodies.begin(), page.bodies.end());
+  KVSTOW_RETURN_IF_ERROR(DecodeOnDevice({*device_, *codec}, *page.header, bodies, {}, *raw));
+  return std::shared_ptr<const DeviceBuffer>(raw);
+}
+
 absl::Status DeviceCoder::EncodeTogether(const Made& made, std::span<const PageOfCodec> pages,
                                          std::span<const size_t> which,
                                          std::vector<std::optional<EncodedPage>>& out) {
   std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
   std::vector<JointEncodeJob> jobs;
+  std::vector<size_t> staged;
   for (const size_t i : which) {
     const PageToEncode& page = pages[i].page;
-    KVSTOW_ASSIGN_OR_RETURN(buffers.emplace_back(), device_->Store(Borrowed(page.raw)));
+    auto raw = Stage(pages[i]);
+    if (!raw.ok() && IsOfTheDevice(raw.status())) return raw.status();
+    if (!raw.ok()) continue;  // this page alone is the CPU's
+    buffers.push_back(*std::move(raw));
     jobs.push_back({page.tokens, page.first_position, buffers.back().get()});
+    staged.push_back(i);
   }
   KVSTOW_ASSIGN_OR_RETURN(std::vector<JointPage> coded, made.codec->Encode(jobs));
-  for (size_t k = 0; k < which.size(); ++k) {
+  for (size_t k = 0; k < staged.size(); ++k) {
     if (!coded[k].coded) continue;
-    const PageOfCodec& page = pages[which[k]];
-    EncodedPage& to = out[which[k]].emplace();
+    const PageOfCodec& page = pages[staged[k]];
+    EncodedPage& to = out[staged[k]].emplace();
     to.header = NewPageHeader(*page.codec, page.page);
     to.header.calibration = made.calibration->id();
     to.header.segments = std::move(coded[k].segments);
@@ -212,14 +283,8 @@ std::vector<std::optional<EncodedPage>> DeviceCoder::Encode(std::span<const Page
   if (!on()) return out;
   std::vector<std::pair<OnDevice, std::vector<size_t>>> calls;
   for (size_t i = 0; i < pages.size(); ++i) {
-    const auto& [codec, page] = pages[i];
-    if (page.raw.size() < options_.least_page_bytes || page.tokens > codec->spec().page_tokens ||
-        page.raw.size() != PageBytes(codec->spec(), page.tokens)) {
-      continue;
-    }
-    const auto coarse = KeysAreTooCoarse(*codec, page);
-    if (!coarse.ok() || *coarse) continue;
-    const OnDevice made = CodecOf(*codec);
+    if (!Suits(pages[i], options_.least_page_bytes)) continue;
+    const OnDevice made = CodecOf(*pages[i].codec);
     if (made == nullptr) continue;
     const auto same = std::ranges::find_if(calls, [&](auto& call) { return call.first == made; });
     std::vector<size_t>& which =
@@ -231,7 +296,7 @@ std::vector<std::optional<EncodedPage>> DeviceCoder::Encode(std::span<const Page
       size_t end = first;
       uint64_t bytes = 0;
       while (end < which.size() && end - first < kMostPages) {
-        bytes += pages[which[end]].page.raw.size();
+        bytes += RawBytesOf(pages[which[end]]);
         if (end > first && bytes > options_.most_batch_bytes) break;
         ++end;
       }
@@ -274,10 +339,7 @@ bool DeviceCoder::DecodeThere(const KvSpec& spec, const PageHeader& header,
     return false;
   }
   const absl::Status status = TryDecode(spec, header, segments, wanted, raw);
-  // Other errors say nothing of the GPU.
-  if (absl::IsResourceExhausted(status) || absl::IsInternal(status)) {
-    Failed("did not decode a page", status);
-  }
+  if (IsOfTheDevice(status)) Failed("did not decode a page", status);
   return status.ok();
 }
 

@@ -1,4 +1,4 @@
-// DeviceCoder: codes calibrated pages of the host's memory on the server's GPU.
+// DeviceCoder: codes calibrated pages on the server's GPU, from and to the host's memory.
 //
 //   DeviceCoder coder(gpu, calibrations, {});
 //   coded = coder.Encode(pages);                       // nothing for a page: the CPU codes it
@@ -18,7 +18,7 @@
 //
 // Owns the codecs alone: the device and the calibrations outlive it. Thread-safe. A call takes
 // buffers for its pages, and gives them back before it returns. Its own lock is held while nothing
-// is coded and no codec is made.
+// is coded and no calibration is sent.
 #ifndef KVSTOW_SERVICE_PAGES_DEVICE_CODER_H_
 #define KVSTOW_SERVICE_PAGES_DEVICE_CODER_H_
 
@@ -38,6 +38,7 @@
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
+#include "kernels/device/device_codec.h"
 #include "kernels/device/device_joint_codec.h"
 #include "kernels/page/encoded_page.h"
 #include "kernels/page/page_to_encode.h"
@@ -75,11 +76,18 @@ class DeviceCoder {
   // Returns whether pages of both go into one call. Takes is true for the first.
   static bool TakesTogether(const Codec& codec, const Codec& other);
 
+  // Returns whether Encode needs no raw bytes of the page that `codec` is to code: the GPU decodes
+  // what is here of it, to the very bytes that the CPU would.
+  bool Recodes(const Codec& codec, const PageHeader& header);
+
   // Encodes as the codecs of the pages would; those of one recipe and spec go together. `page` has
-  // its raw digest. Returns an answer for each page, whose policies nobody asked.
+  // its raw digest. Where Recodes says so, it has no raw bytes, but `header` and `bodies`. Returns
+  // an answer for each page, whose policies nobody asked.
   struct PageOfCodec {
-    const Codec* codec;
+    const Codec* codec = nullptr;
     PageToEncode page;
+    const PageHeader* header = nullptr;
+    std::span<const SharedBytes> bodies = {};
   };
   std::vector<std::optional<EncodedPage>> Encode(std::span<const PageOfCodec> pages);
 
@@ -108,9 +116,19 @@ class DeviceCoder {
     OnDevice codec;  // null: the device has none, or it is being made
   };
 
+  struct PlainEntry {
+    std::string pipeline;
+    KvSpec spec;
+    std::shared_ptr<DeviceCodec> codec;  // null: the device has none
+  };
+
   OnDevice CodecOf(const Codec& codec) { return CodecOf(codec.recipe(), codec.spec()); }
   // Null: the CPU's.
   OnDevice CodecOf(const Recipe& recipe, const KvSpec& spec);
+  // The codec of a recipe without a calibration; null: the CPU's.
+  std::shared_ptr<DeviceCodec> PlainCodecOf(const PageHeader& header, const KvSpec& spec);
+  // Brings the raw page to the device.
+  absl::StatusOr<std::shared_ptr<const DeviceBuffer>> Stage(const PageOfCodec& page);
   // Takes a place for a codec that is to be made; false when there is no room for it.
   bool TakePlace(Entry entry) KVSTOW_REQUIRES(mu_);
   Entry* Find(absl::string_view pipeline, const KvSpec& spec) KVSTOW_REQUIRES(mu_);
@@ -131,6 +149,7 @@ class DeviceCoder {
   const Options options_;
   mutable Mutex mu_;
   std::vector<Entry> entries_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<PlainEntry> plain_ KVSTOW_GUARDED_BY(mu_);
   Time rests_until_ KVSTOW_GUARDED_BY(mu_){};
 };
 

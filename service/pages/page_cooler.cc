@@ -63,10 +63,10 @@ struct PageCooler::Job {
   std::shared_ptr<const Space> space;
   std::shared_ptr<const Codec> codec;
   PageHeader hot;
-  size_t present = 0;  // segments of `hot`
+  std::span<const SharedBytes> present;  // segments of `hot`
   PooledColumns attention;
   AttentionColumns columns;
-  ByteBlock raw;
+  ByteBlock raw;  // empty: the GPU needs none
   absl::StatusOr<EncodedPage> cold = absl::UnknownError("not coded yet");
 
   PageToEncode page() {
@@ -86,24 +86,32 @@ struct PageCooler::Job {
 absl::Status PageCooler::Begin(const HotForm& page, Job& job) const {
   job.codec = ColdCodecOf(*job.space);
   KVSTOW_ASSIGN_OR_RETURN(job.hot, ParsePageHeader(page.header.span()));
-  job.present = page.bodies.size();
+  job.present = page.bodies;
   job.attention = attention_.Find(page.name, job.hot.raw_digest);
   job.columns = ColumnsOf(job.attention);
+  return coder_.Recodes(*job.codec, job.hot) ? absl::OkStatus() : Decode(job);
+}
+
+absl::Status PageCooler::Decode(Job& job) const {
   job.raw = ByteBlock(PageBytes(job.hot.Geometry(), job.hot.tokens));
-  return DecodePage(job.hot, page.bodies, job.raw.span(), calibrations_);
+  return DecodePage(job.hot, job.present, job.raw.span(), calibrations_);
+}
+
+absl::StatusOr<EncodedPage> PageCooler::EncodeOnCpu(Job& job) const {
+  if (job.raw.size() == 0) KVSTOW_RETURN_IF_ERROR(Decode(job));
+  return job.codec->Encode(job.page());
 }
 
 void PageCooler::Encode(std::span<Job> jobs) const {
   std::vector<DeviceCoder::PageOfCodec> pages;
-  for (Job& job : jobs) pages.push_back({job.codec.get(), job.page()});
+  for (Job& job : jobs) pages.push_back({job.codec.get(), job.page(), &job.hot, job.present});
   std::vector<std::optional<EncodedPage>> on_gpu = coder_.Encode(pages);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const Codec& codec = *jobs[i].codec;
-    if (coder_.on() && IsCalibrated(codec)) {
+    if (coder_.on() && IsCalibrated(*jobs[i].codec)) {
       metrics_.CountDevice(CodecWay::kEncode, on_gpu[i].has_value());
     }
     jobs[i].cold = on_gpu[i].has_value() ? absl::StatusOr<EncodedPage>(*std::move(on_gpu[i]))
-                                         : codec.Encode(pages[i].page);
+                                         : EncodeOnCpu(jobs[i]);
     jobs[i].raw = {};
   }
 }
@@ -113,7 +121,7 @@ absl::StatusOr<ColdForm> PageCooler::End(Job& job) const {
   if (cold.header.exact && !job.hot.exact) {
     return absl::OutOfRangeError("its values do not fit the cold recipe");
   }
-  CountErrorOf(job.hot, job.present, cold.header);
+  CountErrorOf(job.hot, job.present.size(), cold.header);
   ColdForm out{.header = SharedBytes::Take(SerializePageHeader(cold.header)),
                .whole = cold.header.exact,
                .facts = FactsOf(cold.header),
@@ -135,7 +143,7 @@ size_t PageCooler::CoolFrom(size_t first, std::span<const HotForm> pages,
       job.StaysHot(begun);
       continue;
     }
-    bytes += job.raw.size();
+    bytes += PageBytes(job.hot.Geometry(), job.hot.tokens);
     jobs.push_back(std::move(job));
   }
   Encode(jobs);

@@ -55,10 +55,11 @@ class PageCooler {
 
  private:
   struct Job;
-  // Decodes the hot form, and finds what is to code it.
+  // Finds what is to code the page, and decodes its hot form where the host must.
   absl::Status Begin(const HotForm& page, Job& job) const;
-  // Codes pages whose raw bytes are here.
+  absl::Status Decode(Job& job) const;
   void Encode(std::span<Job> jobs) const;
+  absl::StatusOr<EncodedPage> EncodeOnCpu(Job& job) const;
   absl::StatusOr<ColdForm> End(Job& job) const;
   // Makes the cold forms of pages from `first` on, as many as one call of the GPU takes. Returns
   // the end of them.

@@ -17,7 +17,11 @@
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/host_sharing.h"
+#include "service/pages/page_reader.h"
 #include "service/transports/local_gpu.h"
+#include "storage/store/tiered_store.h"
+#include "storage/tiers/memory_tier.h"
+#include "storage/tiers/noop_tier.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/service/unsteady_gpu.h"
 
@@ -91,7 +95,7 @@ class DeviceCoderTest : public ::testing::Test {
     return coder.Decode(spec_, page.header, bodies, wanted, to);
   }
 
-  const KvSpec spec_ = CorrelatedSpec();
+  const KvSpec spec_ = CorrelatedSpec(3, 16, 16);  // whose int8 the GPU has too
   ManualClock clock_;
   CalibrationStore calibrations_;
   std::vector<CalibrationId> ids_;
@@ -121,6 +125,47 @@ TEST_F(DeviceCoderTest, PagesOfSeveralCodecsAreEncodedAsTheCpuDoes) {
   }
   EXPECT_FALSE(coded.back().has_value()) << "int8 is the CPU's";
   EXPECT_GT(coder.codec_bytes(), 0u);
+}
+
+// Hot pages go to the GPU as they are, and become raw there.
+TEST_F(DeviceCoderTest, PagesOfAnotherCodingNeedNoRawBytes) {
+  DeviceCoder coder(&gpu_, calibrations_, options_);
+  const auto hot = CodecOf("int8"), cold = CodecOf("kvstow-cal(run=3,step=0.5)");
+  std::vector<EncodedPage> coded;
+  Pages pages, raws;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    coded.push_back(*hot->Encode(Page(*hot, seed, (seed + 1) * kTokens, kTokens - seed).page));
+  }
+  for (const EncodedPage& page : coded) {
+    EXPECT_TRUE(coder.Recodes(*cold, page.header));
+    raws_.push_back(DecodeOnTheCpu(page));
+    raws.push_back({cold.get(),
+                    {.raw = raws_.back(),
+                     .tokens = page.header.tokens,
+                     .first_position = page.header.first_position,
+                     .key = "k",
+                     .raw_digest = page.header.raw_digest}});
+    pages.push_back(raws.back());
+    pages.back().page.raw = {};
+    pages.back().header = &page.header;
+    pages.back().bodies = page.segments;
+  }
+  pages[3].bodies = pages[3].bodies.first(0);
+  const auto out = coder.Encode(pages);
+  for (size_t i = 0; i < 3; ++i) ExpectAsTheCpus(raws[i], out[i]);
+  EXPECT_FALSE(out[3].has_value()) << "nothing is there of it";
+
+  PageHeader header = coded[0].header;
+  header.first_position = 0;
+  EXPECT_FALSE(coder.Recodes(*cold, header)) << "the host looks at its first tokens";
+  header = coded[0].header;
+  header.exact = true;
+  EXPECT_FALSE(coder.Recodes(*cold, header));
+  header = coded[0].header;
+  header.pipeline = "planes(step=1)";
+  EXPECT_FALSE(coder.Recodes(*cold, header)) << "the device has no such codec";
+  EXPECT_FALSE(coder.Recodes(*hot, coded[0].header));
+  EXPECT_FALSE(DeviceCoder::None().Recodes(*cold, coded[0].header));
 }
 
 TEST_F(DeviceCoderTest, CallsAreSplitByTheBytesOfTheirPages) {
@@ -413,6 +458,56 @@ TEST_F(DeviceCoderTest, PagesGoToSharedMemoryOfTheGpu) {
   EXPECT_TRUE(absl::IsUnimplemented(
       part.Decode(page.header, Bodies(page), {{0, 1}, {0, kTokens}}, calibrations_)));
   EXPECT_FALSE(part.coded_there());
+}
+
+// A page whose bodies are as they were put, and do not decode.
+TEST_F(DeviceCoderTest, WhatDoesNotDecodeIsAsCorruptAsByTheCpu) {
+  const auto codec = CodecOf("kvstow-cal(run=1,step=0.5)");
+  const EncodedPage good = *codec->Encode(Page(*codec, 1).page);
+  EncodedPage noise = good;
+  noise.segments[1] = SharedBytes::Take(std::string(good.segments[1].size(), '\xff'));
+  noise.header.segments[1].digest = Xxh3(noise.segments[1].span());
+  noise.header_bytes = SharedBytes::Take(SerializePageHeader(noise.header));
+
+  Space space;
+  space.id = 1, space.name = "s", space.spec = spec_;
+  DeviceCoder coder(&gpu_, calibrations_, options_);
+  Metrics metrics("test");
+  for (DeviceCoder* const by : {&DeviceCoder::None(), &coder}) {
+    SCOPED_TRACE(by->on() ? "with a GPU" : "without");
+    TieredStoreParts parts;
+    parts.tiers = {MakeNoopTier(), MakeMemoryTier(HostDevice()), MakeNoopTier()};
+    parts.catalog = MakeNoopCatalog(*parts.tiers[2]);
+    TieredStoreOptions options;
+    options.budget_bytes = {0, 1 << 20, 0};
+    const auto store = std::move(TieredStore::Open(options, std::move(parts)).value());
+    PageReader reader(*store, calibrations_, metrics, nullptr, nullptr, *by);
+    const auto put = [&](const EncodedPage& page, const char* key) {
+      PageToStore out{.name = {.space = 1, .key = key}};
+      PageHeader header = page.header;
+      header.key = key;
+      out.header = SharedBytes::Take(SerializePageHeader(header));
+      out.raw_digest = Xxh3_128(AsBytes(absl::string_view(key)));
+      out.tokens = header.tokens;
+      for (const SegmentInfo& s : header.segments) {
+        out.facts.push_back({.bytes = s.bytes, .gain = s.gain, .digest = s.digest});
+      }
+      out.bodies = page.segments;
+      EXPECT_TRUE(store->Put(out).ok());
+    };
+    const auto get = [&](const char* key) {
+      v1::GetPage request;
+      request.set_key(key);
+      return reader.Fetch(space, 0, v1::RAW, request, Checks::kReader).reply.status();
+    };
+    ASSERT_TRUE(store->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("s"))}).ok());
+    put(good, "good");
+    put(noise, "noise");
+    EXPECT_EQ(get("noise"), v1::CORRUPT);
+    EXPECT_EQ(get("noise"), v1::MISS) << "it was dropped";
+    EXPECT_EQ(get("good"), v1::HIT) << "the GPU goes on";
+    EXPECT_EQ(coder.Takes(*codec), true);
+  }
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ using ::testing::StartsWith;
 constexpr char kRecipe[] = "hot=int8,cold=kvstow-cal(run=3,step=0.5)";
 constexpr uint32_t kTokens = 128;
 
+// The GPU has its hot form too.
+KvSpec Spec() { return CorrelatedSpec(3, 16, 16); }
+
 class DeviceFormsTest : public ServerTest {
  protected:
   ~DeviceFormsTest() override {  // before the GPU
@@ -35,13 +38,13 @@ class DeviceFormsTest : public ServerTest {
   void SetUp() override {
     config_.calibrations = (folder_ / "calibrations").string();
     std::filesystem::create_directory(config_.calibrations);
-    const auto blob = FitCorrelated(CorrelatedSpec(), 3);
+    const auto blob = FitCorrelated(Spec(), 3);
     ASSERT_TRUE(blob.ok()) << blob.status();
     std::ofstream(BlobPath(), std::ios::binary) << *blob;
     config_.disk_path = DiskPath();
     config_.disk_bytes = 64 << 20;
-    // Room for about ten hot pages of 20 KiB.
-    config_.host_bytes = 200 << 10;
+    // Room for about ten hot pages of 26 KiB.
+    config_.host_bytes = 260 << 10;
     config_.low_watermark = 0.5;
     config_.high_watermark = 0.6;
     options_.gpu = &gpu_;
@@ -54,13 +57,13 @@ class DeviceFormsTest : public ServerTest {
     v1::OpenSpaceResponse out;
     request.set_space(space);
     request.set_recipe(recipe);
-    KvSpec spec = CorrelatedSpec();
+    KvSpec spec = Spec();
     spec.revision = "1";
     ToProto(spec, *request.mutable_spec());
     return client_->kv().OpenSpace(client_->Context().get(), request, &out);
   }
   static PageIn Page(uint32_t i) {
-    const auto raw = CorrelatedPage(CorrelatedSpec(), kTokens, i, kTokens * i);
+    const auto raw = CorrelatedPage(Spec(), kTokens, i, kTokens * i);
     return {.key = absl::StrCat("p", i),
             .raw = std::string(AsString(raw)),
             .tokens = kTokens,
@@ -84,8 +87,7 @@ class DeviceFormsTest : public ServerTest {
       const PageOut got = Get(space, i);
       EXPECT_EQ(got.reply.status(), v1::HIT) << got.reply.message();
       if (got.reply.status() != v1::HIT) continue;
-      const double error =
-          RelativeError(CorrelatedSpec().dtype, AsBytes(Page(i).raw), AsBytes(got.data));
+      const double error = RelativeError(Spec().dtype, AsBytes(Page(i).raw), AsBytes(got.data));
       EXPECT_LT(error, 1.5 * got.reply.estimated_error() + kJointDeviceError);
       if (got.reply.recipe().find("joint(") == 0) ++cold;
     }
@@ -127,9 +129,8 @@ TEST_F(DeviceFormsTest, PartsOfPagesAreTheCpus) {
   ask.set_layer_count(1);
   const PageOut part = client_->Get("s", {ask}).pages.at(0);
   ASSERT_EQ(part.reply.status(), v1::HIT);
-  const size_t layer = LayerBytes(CorrelatedSpec(), kTokens);
-  EXPECT_LT(RelativeError(CorrelatedSpec().dtype, AsBytes(whole).subspan(layer, layer),
-                          AsBytes(part.data)),
+  const size_t layer = LayerBytes(Spec(), kTokens);
+  EXPECT_LT(RelativeError(Spec().dtype, AsBytes(whole).subspan(layer, layer), AsBytes(part.data)),
             kJointDeviceError);
   EXPECT_EQ(Pages("decode", "cpu"), 1);
 }
