@@ -40,6 +40,7 @@
 #include "service/ops/listeners.h"
 #include "service/ops/status_page.h"
 #include "service/pages/attention_reports.h"
+#include "service/pages/device_coder.h"
 #include "service/pages/page_cooler.h"
 #include "service/spaces/calibrations.h"
 #include "service/spaces/messages.h"
@@ -172,7 +173,9 @@ class Server::Impl {
              .tenants = tenants_.get()},
             calibrations_, [this] { return store_->residency().NewSpaceId(); },
             [this](const SpaceRecord& record) { return store_->SaveSpace(record); }),
-        cooler_(spaces_, calibrations_.store(), attention_, metrics_),
+        coder_(options.gpu != nullptr ? options.gpu : gpu_.get(), calibrations_.store(),
+               options.device_coder),
+        cooler_(spaces_, calibrations_.store(), attention_, metrics_, coder_),
         masters_(opened.masters),
         keys_(std::move(opened.keys)),
         store_(std::move(opened.store)),
@@ -183,7 +186,7 @@ class Server::Impl {
                        std::span<const SharedBytes> bodies) {
                   return cooler_.Cool(name, header, bodies);
                 }),
-        reader_(*store_, calibrations_.store(), metrics_, tenants_.get(), &remote_),
+        reader_(*store_, calibrations_.store(), metrics_, tenants_.get(), &remote_, coder_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty(), &remote_),
         op_(*store_, spaces_, reports_, metrics_, remote_),
@@ -198,9 +201,7 @@ class Server::Impl {
     tenants_->TellStore([this](std::span<const std::pair<TenantId, TenantShare>> shares) {
       store_->cooling().SetShares(shares);
     });
-    store_->cooling().SetMakeColdForm(
-        [this](const PageName& name, const SharedBytes& header,
-               std::span<const SharedBytes> bodies) { return cooler_.Cool(name, header, bodies); });
+    store_->cooling().SetColdForms(cooler_.Forms());
   }
 
   absl::Status Start();
@@ -245,6 +246,7 @@ class Server::Impl {
   Calibrations calibrations_;
   Spaces spaces_;
   AttentionPool attention_{kAttentionBytes};
+  DeviceCoder coder_;
   const PageCooler cooler_;
   const std::shared_ptr<MasterKeys> masters_;  // null: what leaves memory is in clear
   const std::shared_ptr<KeyRing> keys_;        // null: the disk is in clear
@@ -359,7 +361,7 @@ absl::Status Server::Impl::StartLocal() {
   DeviceSharing* const sharing =
       options_.gpu_sharing != nullptr ? options_.gpu_sharing : sharing_.get();
   if (gpu != nullptr && sharing != nullptr && config_.local_gpu_bytes > 0) {
-    local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes);
+    local_gpu_.emplace(*gpu, *sharing, config_.local_gpu_bytes, coder_);
   }
   auto local =
       LocalSessions::Start({.socket = config_.local_socket, .bytes = config_.local_bytes},
@@ -575,6 +577,7 @@ MetricsSnapshot Server::Impl::Snapshot() {
           .local_sessions = local_ == nullptr ? 0 : local_->sessions(),
           .local_bytes = local_ == nullptr ? 0 : local_->bytes(),
           .local_gpu_bytes = local_gpu_.has_value() ? local_gpu_->bytes() : 0,
+          .device_codec_bytes = coder_.codec_bytes(),
           .direct_connections = direct_ == nullptr ? 0 : direct_->connections(),
           .direct_refused = direct_ == nullptr ? 0 : direct_->refused(),
           .local_refused = local_ == nullptr ? 0 : local_->refused(),

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "service/ops/config.h"
+#include "service/pages/device_coder.h"
 #include "service/remote/remote_store.h"
 #include "service/transports/streams.h"
 
@@ -41,9 +42,10 @@ struct ServerOptions {
   std::string fit_program = "";
   // The intervals at which the server looks for pages to fit to, and rests at least after a fit.
   Duration fit_look_every = std::chrono::seconds(5), fit_least_rest = std::chrono::minutes(1);
-  // For tests: replace the GPU that shares memory with workers. Outlive the server.
+  // For tests: replace the GPU that codes pages and shares memory with workers. Outlive the server.
   Device* gpu = nullptr;
   DeviceSharing* gpu_sharing = nullptr;
+  DeviceCoder::Options device_coder = {};
   // For tests: makes the remote store, in place of the one that the settings name.
   std::function<std::unique_ptr<RemoteStore>()> open_remote = nullptr;
 };

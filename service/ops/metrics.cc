@@ -128,6 +128,13 @@ void SampleEvents(const MetricsSnapshot& snapshot, Sampled& out) {
         snapshot.event_replays);
 }
 
+void SampleGpu(const MetricsSnapshot& snapshot, Sampled& out) {
+  out.Gauge("kvstow_local_gpu_bytes", "bytes of the GPU's memory that workers share",
+            static_cast<double>(snapshot.local_gpu_bytes));
+  out.Gauge("kvstow_device_codec_bytes", "bytes of the GPU's memory that calibrations take, about",
+            static_cast<double>(snapshot.device_codec_bytes));
+}
+
 void SampleAccess(const Access::Counters& counters, Sampled& out) {
   const auto count = [&](const char* name, const char* help, uint64_t value, const Labels& labels) {
     out.Add(MetricType::Counter, name, help, labels, static_cast<double>(value));
@@ -258,6 +265,9 @@ class Metrics::Impl {
         local_gpu.Add({{"method", method}, {"coder", coder}});
       }
     }
+    for (const char* way : {"encode", "decode"}) {
+      for (const char* coder : {"gpu", "cpu"}) device.Add({{"way", way}, {"coder", coder}});
+    }
   }
 
   // Counters are there from the start: Prometheus does not see the first increase of a new one.
@@ -351,6 +361,9 @@ class Metrics::Impl {
   Family<Counter>& local_gpu =
       Count(registry, "kvstow_local_gpu_pages_total",
             "pages that went through shared memory of the GPU, by method and by what coded them");
+  Family<Counter>& device =
+      Count(registry, "kvstow_device_pages_total",
+            "pages of calibrated recipes on a server with a GPU, by way and by what coded them");
   Family<Counter>& direct = Count(registry, "kvstow_direct_pages_total",
                                   "pages that went over direct connections, by method");
   Counter& direct_puts = direct.Add({{"method", "put"}});
@@ -399,6 +412,13 @@ void Metrics::CountLocalGpu(StreamKind kind, bool coded_there) {
   impl_->local_gpu
       .Add({{"method", kind == StreamKind::kPut ? "put" : "get"},
             {"coder", coded_there ? "gpu" : "cpu"}})
+      .Increment();
+}
+
+void Metrics::CountDevice(CodecWay way, bool on_gpu) {
+  impl_->device
+      .Add({{"way", way == CodecWay::kEncode ? "encode" : "decode"},
+            {"coder", on_gpu ? "gpu" : "cpu"}})
       .Increment();
 }
 
@@ -495,8 +515,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot) const {
                 "connections that were hung up on: too many, or no thread could be started",
                 {{"listener", listener}}, static_cast<double>(refused));
   }
-  gauge("kvstow_local_gpu_bytes", "bytes of the GPU's memory that they share",
-        snapshot.local_gpu_bytes);
+  SampleGpu(snapshot, sampled);
   gauge("kvstow_attention_bytes", "bytes of pooled reports of attention", snapshot.attention_bytes);
   gauge("kvstow_attention_pages", "pages that reports are pooled of", snapshot.attention_pages);
   gauge("kvstow_put_queue_pages", "pages that wait to be encoded", snapshot.put_queue);

@@ -23,6 +23,7 @@
 namespace kvstow {
 
 enum class StreamKind { kPut, kGet };
+enum class CodecWay { kEncode, kDecode };
 
 // Gauges at one moment.
 struct MetricsSnapshot {
@@ -35,6 +36,7 @@ struct MetricsSnapshot {
   uint64_t get_bytes = 0, put_bytes = 0, waiting_gets = 0;  // from Admission
   uint64_t local_sessions = 0, local_bytes = 0;             // of memory shared with workers
   uint64_t local_gpu_bytes = 0;                             // and of the GPU's
+  uint64_t device_codec_bytes = 0;                          // of calibrations on the GPU
   uint64_t direct_connections = 0;
   uint64_t direct_refused = 0, local_refused = 0;     // connections, since the start
   uint64_t tls_broken_reloads = 0;                    // changes of the files that were not taken
@@ -72,6 +74,9 @@ class Metrics {
   void CountDirect(StreamKind kind);  // or over a direct connection
   // Counts a page of CountLocal in memory of the GPU, and whether the GPU coded it.
   void CountLocalGpu(StreamKind kind, bool coded_there);
+  // Counts a page of a calibrated recipe that was encoded or decoded, on a server with a GPU, and
+  // whether the GPU did it.
+  void CountDevice(CodecWay way, bool on_gpu);
   void CountReport(v1::PageStatus status);  // of attention
   void CountLookup(uint64_t asked_keys, uint64_t found_keys, uint64_t found_tokens);
   void CountRefusedCall(absl::string_view why);           // a label: docs/OPERATIONS.md

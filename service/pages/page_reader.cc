@@ -183,7 +183,8 @@ absl::Status PageReader::CheckFidelity(const Selected& selected, const v1::GetPa
                                           request.max_error(), " was asked for"));
 }
 
-absl::Status PageReader::Decode(const Selected& selected, PageSink& out) {
+// The GPU decodes to memory of the host first. Other memory knows its own ways.
+absl::Status PageReader::Decode(const Wanted& wanted, const Selected& selected, PageSink& out) {
   const PageHeader& header = selected.header;
   if (header.calibration != CalibrationId{} && calibrations_.Find(header.calibration) == nullptr) {
     metrics_.CountMissingCalibration();
@@ -193,38 +194,49 @@ absl::Status PageReader::Decode(const Selected& selected, PageSink& out) {
                                             "folder of --calibrations and open the space again"));
   }
   const Time begin = Clock::Real().Now();
-  KVSTOW_RETURN_IF_ERROR(
-      out.Decode(header, selected.bodies, {selected.layers, selected.tokens}, calibrations_));
+  const PageRange range{selected.layers, selected.tokens};
+  const std::span<uint8_t> host = out.on_host();
+  const bool on_gpu = host.empty() || coder_.Decode(wanted.space.spec, header, selected.bodies,
+                                                    range, host.first(selected.RawBytes()));
+  if (host.empty() || !on_gpu) {
+    KVSTOW_RETURN_IF_ERROR(out.Decode(header, selected.bodies, range, calibrations_));
+  }
+  if (coder_.on() && header.calibration != CalibrationId{}) {
+    metrics_.CountDevice(CodecWay::kDecode, on_gpu);
+  }
   metrics_.ObserveDecode(Clock::Real().Now() - begin, selected.RawBytes());
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Selected& selected) {
+absl::StatusOr<std::vector<SharedBytes>> PageReader::RawPayload(const Wanted& wanted,
+                                                                const Selected& selected) {
   KVSTOW_ASSIGN_OR_RETURN(auto parts, selected.InPlace(calibrations_));
   if (parts.has_value()) return *std::move(parts);
   ByteBlock block(selected.RawBytes());
   HostSink sink(block.span());
-  KVSTOW_RETURN_IF_ERROR(Decode(selected, sink));
+  KVSTOW_RETURN_IF_ERROR(Decode(wanted, selected, sink));
   return std::vector<SharedBytes>{std::move(block).Share()};
 }
 
 // Where a sink that is not the host's fails to decode, the host decodes for it.
-absl::Status PageReader::RawPayloadTo(const Selected& selected, PageSink& out) {
+absl::Status PageReader::RawPayloadTo(const Wanted& wanted, const Selected& selected,
+                                      PageSink& out) {
   KVSTOW_RETURN_IF_ERROR(CheckRoom(selected.RawBytes(), out.room()));
   KVSTOW_ASSIGN_OR_RETURN(const auto parts, selected.InPlace(calibrations_));
   if (parts.has_value()) return out.Copy(*parts);
-  const absl::Status status = Decode(selected, out);
+  const absl::Status status = Decode(wanted, selected, out);
   if (status.ok() || absl::IsNotFound(status) || !out.on_host().empty()) return status;
-  KVSTOW_ASSIGN_OR_RETURN(const auto decoded, RawPayload(selected));
+  KVSTOW_ASSIGN_OR_RETURN(const auto decoded, RawPayload(wanted, selected));
   return out.Copy(decoded);
 }
 
 // Summarizes the keys as they would be sent: a bound must hold for the keys that the worker gets.
-absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Selected& selected,
+absl::StatusOr<SharedBytes> PageReader::SummaryPayload(const Wanted& wanted,
+                                                       const Selected& selected,
                                                        const Selection* kept) {
   ByteBlock block(selected.RawBytes());
   HostSink sink(block.span());
-  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, sink));
+  KVSTOW_RETURN_IF_ERROR(RawPayloadTo(wanted, selected, sink));
   KvSpec spec = selected.header.Geometry();
   spec.layers = selected.layers.count;
   const auto summary = SummarizeKeys(spec, block.span(), selected.tokens.count, kept);
@@ -248,14 +260,14 @@ absl::Status PageReader::MakePayload(const Wanted& wanted, const Selected& selec
     out.payload = EncodedPayload(header, selected.bodies);
   } else if (wanted.payload == v1::SUMMARY) {
     KVSTOW_ASSIGN_OR_RETURN(out.payload.emplace_back(),
-                            SummaryPayload(selected, kept.has_value() ? &*kept : nullptr));
+                            SummaryPayload(wanted, selected, kept.has_value() ? &*kept : nullptr));
   } else if (wanted.sink != nullptr) {
-    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(selected, *wanted.sink));
+    KVSTOW_RETURN_IF_ERROR(RawPayloadTo(wanted, selected, *wanted.sink));
     reply.set_payload_bytes(selected.RawBytes());
     const std::span<const uint8_t> memory = wanted.sink->on_host();
     elsewhere = memory.first(std::min<size_t>(memory.size(), selected.RawBytes()));
   } else {
-    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(selected));
+    KVSTOW_ASSIGN_OR_RETURN(out.payload, RawPayload(wanted, selected));
   }
   if (kept.has_value() && wanted.payload == v1::RAW) {
     out.payload.push_back(KeptPayload(*kept));

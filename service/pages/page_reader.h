@@ -9,6 +9,8 @@
 // request's limits (min_levels, max_error) is a MISS, counted, before anything is read. A page
 // whose calibration is not here cannot be decoded: it is a MISS, counted, until the calibration is
 // here again. A page that is not here is fetched from the remote tier first, where there is one.
+// Where the server has a GPU, it decodes calibrated pages that are wanted whole (DeviceCoder); the
+// CPU decodes all others, and those on which the GPU failed.
 //
 // Without gRPC, so tests can run it alone. Thread-safe. Fetch takes the time of reading and
 // decoding, so it runs on a worker thread.
@@ -26,6 +28,7 @@
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/access/tenants.h"
 #include "service/ops/metrics.h"
+#include "service/pages/device_coder.h"
 #include "service/pages/page_sink.h"
 #include "service/remote/remote_tier.h"
 #include "service/spaces/spaces.h"
@@ -42,12 +45,14 @@ class PageReader {
  public:
   // `calibrations` are those that pages may need. All arguments outlive this.
   PageReader(TieredStore& store, const CalibrationStore& calibrations, Metrics& metrics,
-             TenantTable* tenants = nullptr, RemoteTier* remote = nullptr)
+             TenantTable* tenants = nullptr, RemoteTier* remote = nullptr,
+             DeviceCoder& coder = DeviceCoder::None())
       : store_(store),
         calibrations_(calibrations),
         metrics_(metrics),
         tenants_(tenants),
-        remote_(remote) {}
+        remote_(remote),
+        coder_(coder) {}
 
   // Returns whether a Fetch would wait for the remote tier.
   bool IsFar(const Space& space, const std::string& key) const;
@@ -89,10 +94,12 @@ class PageReader {
   absl::Status CheckFidelity(const Selected& selected, const v1::GetPage& request);
   absl::Status MakePayload(const Wanted& wanted, const Selected& selected,
                            const SharedBytes& header, FetchedPage& out);
-  absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Selected& selected);
-  absl::StatusOr<SharedBytes> SummaryPayload(const Selected& selected, const Selection* kept);
-  absl::Status RawPayloadTo(const Selected& selected, PageSink& out);
-  absl::Status Decode(const Selected& selected, PageSink& out);
+  absl::StatusOr<std::vector<SharedBytes>> RawPayload(const Wanted& wanted,
+                                                      const Selected& selected);
+  absl::StatusOr<SharedBytes> SummaryPayload(const Wanted& wanted, const Selected& selected,
+                                             const Selection* kept);
+  absl::Status RawPayloadTo(const Wanted& wanted, const Selected& selected, PageSink& out);
+  absl::Status Decode(const Wanted& wanted, const Selected& selected, PageSink& out);
   absl::Status ReadSegments(const PageName& name, const PageFacts& facts, Checks checks,
                             Selected& selected);
 
@@ -101,6 +108,7 @@ class PageReader {
   Metrics& metrics_;
   TenantTable* const tenants_;  // null: tenants have no limits
   RemoteTier* const remote_;    // null: none
+  DeviceCoder& coder_;
 };
 
 // Returns about the payload bytes of a page of the space. A raw page never has more, except for the

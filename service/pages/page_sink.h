@@ -30,8 +30,8 @@ class PageSink {
                               PageRange wanted, const CalibrationStore& calibrations) = 0;
   // Copies raw bytes, one part after the other, into the front.
   virtual absl::Status Copy(std::span<const SharedBytes> parts) = 0;
-  // Returns the memory, where the host can read it; else none.
-  virtual std::span<const uint8_t> on_host() const = 0;
+  // Returns the memory, where the host can read and write it; else none.
+  virtual std::span<uint8_t> on_host() const = 0;
 };
 
 // Memory of the host: the process's own, or shared with a worker.
@@ -51,7 +51,7 @@ class HostSink final : public PageSink {
     for (const SharedBytes& part : parts) to = std::ranges::copy(part.span(), to).out;
     return absl::OkStatus();
   }
-  std::span<const uint8_t> on_host() const override { return memory_; }
+  std::span<uint8_t> on_host() const override { return memory_; }
 
  private:
   const std::span<uint8_t> memory_;

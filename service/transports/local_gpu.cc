@@ -103,6 +103,10 @@ absl::StatusOr<GpuPage> GpuPage::At(LocalGpu& gpu, const Space& space,
 absl::Status GpuPage::Decode(const PageHeader& header,
                              std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                              const CalibrationStore&) {
+  if (header.calibration != CalibrationId{}) {
+    coded_there_ = gpu_->coder().DecodeThere(space_->spec, header, segments, wanted, *view_);
+    return coded_there_ ? absl::OkStatus() : absl::UnimplementedError("the page is the CPU's");
+  }
   const auto codec = gpu_->CodecOf(*space_, header.pipeline);
   if (codec == nullptr) return absl::UnimplementedError("the GPU has no such codec");
   KVSTOW_RETURN_IF_ERROR(

@@ -2,8 +2,9 @@
 // budget, and the coding of pages that lie there.
 //
 // The GPU codes a page when its recipe is one of devices' (kernels/device/device_codec.h), it is
-// wanted whole and it may be coded at all. The CPU codes all others, and those on which the GPU
-// failed, so an answer never depends on the GPU. The host makes and checks digests.
+// wanted whole and it may be coded at all. It decodes calibrated pages too (DeviceCoder). The CPU
+// codes all others, and those on which the GPU failed, so an answer never depends on the GPU. The
+// host makes and checks digests.
 //
 // Thread-safe except for a GpuPage, which belongs to its request alone.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_LOCAL_GPU_H_
@@ -24,6 +25,7 @@
 #include "kernels/device/device_codec.h"
 #include "kernels/device/device_sharing.h"
 #include "kernels/page/page_to_encode.h"
+#include "service/pages/device_coder.h"
 #include "service/pages/page_sink.h"
 #include "service/spaces/spaces.h"
 
@@ -32,9 +34,10 @@ namespace kvstow {
 class LocalGpu {
  public:
   // `device` and `sharing` are of one GPU, and outlive this; this outlives what it shares. `bytes`
-  // is the limit over all sessions.
-  LocalGpu(Device& device, DeviceSharing& sharing, uint64_t bytes)
-      : device_(device), sharing_(sharing), budget_(bytes) {}
+  // is the limit over all sessions. `coder` codes calibrated pages on that device.
+  LocalGpu(Device& device, DeviceSharing& sharing, uint64_t bytes,
+           DeviceCoder& coder = DeviceCoder::None())
+      : device_(device), sharing_(sharing), budget_(bytes), coder_(coder) {}
 
   // Returns memory for a worker on the GPU of that uuid: what it wants, or what is left. The memory
   // counts until it goes. Fails with FAILED_PRECONDITION for another GPU, and with
@@ -50,6 +53,7 @@ class LocalGpu {
   std::shared_ptr<DeviceCodec> CodecOf(const Space& space, const std::string& pipeline);
   Device& device() { return device_; }
   DeviceSharing& sharing() { return sharing_; }
+  DeviceCoder& coder() { return coder_; }
 
  private:
   void Give(uint64_t bytes);
@@ -57,6 +61,7 @@ class LocalGpu {
   Device& device_;
   DeviceSharing& sharing_;
   const uint64_t budget_;
+  DeviceCoder& coder_;
   mutable Mutex mu_;
   uint64_t bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
   std::vector<std::shared_ptr<SharedDeviceMemory>> spare_ KVSTOW_GUARDED_BY(mu_);  // private ones
@@ -77,7 +82,7 @@ class GpuPage final : public PageSink {
                       std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                       const CalibrationStore& calibrations) override;
   absl::Status Copy(std::span<const SharedBytes> parts) override;
-  std::span<const uint8_t> on_host() const override { return {}; }
+  std::span<uint8_t> on_host() const override { return {}; }
 
   // Returns a copy in host memory. The worker may write to the page at any time, so this copies it
   // once, within the GPU, to private memory: Encode codes what the host's copy has.

@@ -33,20 +33,29 @@ std::unique_ptr<PageEntry> ColdEntry(const PageEntry& hot, const ColdForm& cold,
   return page;
 }
 
+// A choice of many pages passes over so many others at most, for it is made under the lock.
+constexpr size_t kMostPassedOver = 256;
+
 }  // namespace
 
 void Cooling::SetMakeColdForm(MakeColdForm make_cold_form) {
-  auto made = std::make_shared<const MakeColdForm>(std::move(make_cold_form));
+  const auto one_by_one = [make = std::move(make_cold_form)](std::span<const HotForm> pages) {
+    std::vector<std::optional<ColdForm>> out;
+    for (const HotForm& page : pages) out.push_back(make(page.name, page.header, page.bodies));
+    return out;
+  };
+  SetColdForms({.make = one_by_one, .together = nullptr});
+}
+
+void Cooling::SetColdForms(ColdForms cold_forms) {
+  auto made = std::make_shared<const ColdForms>(std::move(cold_forms));
   MutexLock lock(mu_);
-  make_cold_form_ = std::move(made);
+  cold_forms_ = std::move(made);
 }
 
 // The hot page that was used longest ago; a page whose form cannot change now is skipped.
 PageEntry* Cooling::PickHot(PageIndex& index, TenantId tenant, TierId from, const Numbers& skip) {
-  {
-    MutexLock lock(mu_);
-    if (make_cold_form_ == nullptr) return nullptr;
-  }
+  if (cold_forms() == nullptr) return nullptr;
   const auto consider = [&](const PageEntry& page) {
     if (page.is_protected()) return PageIndex::Offer::kHeld;
     const bool now = !page.busy && !skip.contains(page.number) && TiersOfAll(page).Has(from);
@@ -55,25 +64,86 @@ PageEntry* Cooling::PickHot(PageIndex& index, TenantId tenant, TierId from, cons
   return index.HotVictim(from, consider, tenant);
 }
 
-// Replaces the claimed hot page by its cold form, in every tier that holds all of it. Returns false
-// when the page stays as it is.
-bool Cooling::TakeColdForm(Claim& claim) {
+std::vector<Claim> Cooling::ClaimMoreHot(const Rooms::Wanted& wanted, const Numbers& skip,
+                                         Claim first) {
+  const std::shared_ptr<const ColdForms> forms = cold_forms();
+  std::vector<SpaceId> together;
+  if (forms->most_pages > 1 && forms->together != nullptr) together = forms->together(first->space);
+  const absl::flat_hash_set<SpaceId> spaces(together.begin(), together.end());
+  uint64_t bytes = first->BytesOf(0, first->segment_count);
+  // As PickHot does, in one go.
+  const auto choose = [&](PageIndex& index, TenantId tenant) {
+    std::vector<PageRef> refs;
+    size_t passed_over = 0;
+    const auto consider = [&](const PageEntry& page) {
+      if (page.is_protected()) return PageIndex::Offer::kHeld;
+      const bool now = !page.busy && spaces.contains(page.space) && !skip.contains(page.number) &&
+                       TiersOfAll(page).Has(wanted.tier);
+      const uint64_t more = now ? page.BytesOf(0, page.segment_count) : 0;
+      const bool last =
+          now ? refs.size() + 2 > forms->most_pages || bytes + more > forms->most_bytes
+              : ++passed_over > kMostPassedOver;
+      if (last) return PageIndex::Offer::kTaken;
+      if (now) refs.push_back(page.ref());
+      bytes += more;
+      return PageIndex::Offer::kNotNow;
+    };
+    index.HotVictim(wanted.tier, consider, tenant);
+    std::vector<PageEntry*> out;
+    for (const PageRef& ref : refs) out.push_back(index.Find(ref));
+    return out;
+  };
+  std::vector<Claim> out;
+  if (!spaces.empty()) out = rooms_.FindMore(wanted, first, choose);
+  out.insert(out.begin(), std::move(first));
+  return out;
+}
+
+// Nothing when the page proved damaged, and was cut or is gone.
+std::optional<HotForm> Cooling::ReadHot(Claim& claim) {
   std::vector<uint16_t> all(claim->segment_count);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  std::vector<SharedBytes> bodies;
+  HotForm hot{.name = claim->name(), .header = SharedBytes::CopyOf(claim->header()), .bodies = {}};
   for (absl::StatusOr<SharedBytes>& body : movement_.Read(claim, all)) {
-    if (body.ok()) bodies.push_back(*std::move(body));
+    if (body.ok()) hot.bodies.push_back(*std::move(body));
   }
-  if (bodies.size() < all.size()) return claim.gone();  // cut where it was damaged
+  if (hot.bodies.size() < all.size()) return std::nullopt;
+  return hot;
+}
 
-  std::shared_ptr<const MakeColdForm> make_cold;
-  {
-    MutexLock lock(mu_);
-    make_cold = make_cold_form_;
+bool Cooling::TakeColdForms(std::span<Claim> claims, Numbers& skip) {
+  const std::shared_ptr<const ColdForms> forms = cold_forms();
+  bool any = false;
+  std::vector<HotForm> pages;
+  std::vector<std::pair<Claim*, PageNumber>> whole;  // their claims, and numbers for cold forms
+  for (Claim& claim : claims) {
+    const PageNumber number = claim->number;
+    if (std::optional<HotForm> hot = ReadHot(claim); hot.has_value()) {
+      pages.push_back(*std::move(hot));
+      whole.emplace_back(&claim, claim.NewNumber());
+    } else if (claim.gone()) {
+      any = true;
+    } else {
+      skip.insert(number);
+    }
   }
-  const PageNumber number = claim.NewNumber();
-  const std::optional<ColdForm> cold =
-      (*make_cold)(claim->name(), SharedBytes::CopyOf(claim->header()), bodies);
+  if (pages.empty()) return any;
+  const std::vector<std::optional<ColdForm>> cold = forms->make(pages);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    Claim& claim = *whole[i].first;
+    const PageNumber number = claim->number;
+    if (TakeColdForm(claim, whole[i].second, cold[i])) {
+      any = true;
+    } else {
+      skip.insert(number);
+    }
+  }
+  return any;
+}
+
+// Replaces the claimed hot page by its cold form, in every tier that holds all of it. Returns false
+// when the page stays as it is.
+bool Cooling::TakeColdForm(Claim& claim, PageNumber number, const std::optional<ColdForm>& cold) {
   std::unique_ptr<PageEntry> entry;
   if (cold.has_value()) entry = ColdEntry(*claim, *cold, TiersOfAll(*claim), number);
   const bool smaller = entry != nullptr && entry->BytesOf(0, entry->segment_count) <=

@@ -73,9 +73,9 @@ std::optional<Room> Cooling::CoolUntil(Rooms::Wanted wanted) {
     Claim& claim = *answer.page;
     const PageNumber number = claim->number;
     if (hot) {
-      // Where one does not get cold, something cools as it is, before another is tried.
-      try_hot = TakeColdForm(claim);
-      if (!try_hot) skip_hot.insert(number);
+      // Where none gets cold, something cools as it is, before another is tried.
+      std::vector<Claim> claims = ClaimMoreHot(wanted, skip_hot, std::move(claim));
+      try_hot = TakeColdForms(claims, skip_hot);
       continue;
     }
     const size_t keep = claim->KeepIn(t);

@@ -22,6 +22,11 @@
 // of the hot form, and with the same ack. Leased and pinned pages stay as they are. A page without
 // a cold form, or without a smaller one, cools like any other page.
 //
+// A function that works on many pages at once (ColdForms) gets several: the page that has to give
+// way, and pages of the same tenant that would be next, no more than bring the tier down to its low
+// watermark. All of them are claimed first, and each is replaced by itself. The thread waits for
+// nobody while it holds their claims.
+//
 // Lock rule: a choice runs under Residency's lock, and ends with a claim on the page (Rooms). The
 // rest runs under no lock, by the holder of the claim. Cooling's own lock guards the background
 // thread's sleep and the function for cold forms. It may be taken under Residency's lock, and
@@ -38,6 +43,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -58,6 +64,21 @@ namespace kvstow {
 using MakeColdForm = std::function<std::optional<ColdForm>(
     const PageName& name, const SharedBytes& header, std::span<const SharedBytes> bodies)>;
 
+// The same for several pages: an answer for each. GPUs want many pages in a call.
+struct HotForm {
+  PageName name;
+  SharedBytes header;
+  std::vector<SharedBytes> bodies;
+};
+struct ColdForms {
+  std::function<std::vector<std::optional<ColdForm>>(std::span<const HotForm> pages)> make;
+  // Returns the spaces whose pages go into one call with those of `space`; none: each page has a
+  // call of its own. Any thread may call it, without a lock. It must not call the store.
+  std::function<std::vector<SpaceId>(SpaceId space)> together;
+  size_t most_pages = 1;             // of a call
+  uint64_t most_bytes = UINT64_MAX;  // of their hot forms, if they are several
+};
+
 class Cooling {
  public:
   // All of them outlive it.
@@ -70,6 +91,7 @@ class Cooling {
   // Sets the function that cools hot pages. Before that, hot pages cool like any other. What the
   // function refers to must outlive the store.
   void SetMakeColdForm(MakeColdForm make_cold_form);
+  void SetColdForms(ColdForms cold_forms);
   // Demotes and drops until the tier holds at most `bytes`. RESOURCE_EXHAUSTED when the rest is
   // leased, pinned or in use.
   absl::Status Shrink(TierId tier, uint64_t bytes);
@@ -124,7 +146,16 @@ class Cooling {
   bool CoolDisk(Claim& claim, size_t keep);
   absl::Status CopyColder(Claim& claim, TierId from, size_t keep);
   absl::Status CopyToHost(Claim& claim, std::span<const uint16_t> indices);
-  bool TakeColdForm(Claim& claim);  // cold_form.cc
+  // These are in cold_form.cc. The first one returns the page of `first` and those that go with it.
+  std::vector<Claim> ClaimMoreHot(const Rooms::Wanted& wanted, const Numbers& skip, Claim first);
+  // Returns whether one of them got cold. Pages that did not are added to `skip`.
+  bool TakeColdForms(std::span<Claim> claims, Numbers& skip);
+  std::optional<HotForm> ReadHot(Claim& claim);
+  bool TakeColdForm(Claim& claim, PageNumber number, const std::optional<ColdForm>& cold);
+  std::shared_ptr<const ColdForms> cold_forms() {
+    MutexLock lock(mu_);
+    return cold_forms_;
+  }
   bool usable(TierId t) const { return residency_.budget(t) > 0; }
 
   const TieredStoreOptions& options_;
@@ -135,7 +166,7 @@ class Cooling {
   Mutex mu_;
   CondVar wake_;  // the background has something to do
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const MakeColdForm> make_cold_form_ KVSTOW_GUARDED_BY(mu_);  // null = none
+  std::shared_ptr<const ColdForms> cold_forms_ KVSTOW_GUARDED_BY(mu_);  // null = none
   std::thread background_;
 };
 

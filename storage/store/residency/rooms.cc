@@ -57,10 +57,12 @@ Rooms::Answer Rooms::PayFor(const Payment& payment, Choose choose) {
   const int resource = payment.tier.has_value() ? static_cast<int>(*payment.tier) : Tenants::kIndex;
   if (payment.own) {
     visit(*payment.wanting);
-  } else if (payment.by_force) {
-    tenants.VisitAll(resource, visit);
   } else {
-    tenants.VisitPayers(resource, payment.wanting, payment.bytes, visit);
+    tenants.VisitPayers({.resource = resource,
+                         .wanting = payment.wanting,
+                         .bytes = payment.bytes,
+                         .all = payment.by_force},
+                        visit);
   }
   if (chosen == nullptr) return {};
   Answer answer{.is = Answer::Is::kPage, .room = {}, .page = Claim::Begin(residency_, chosen)};
@@ -75,9 +77,7 @@ Rooms::Answer Rooms::Find(Wanted& wanted, Choose choose) {
   MutexLock lock(residency_.mu_);
   const Tenants& tenants = residency_.index_.tenants();
   const Who who = wanted.by.who;
-  std::optional<TenantId> tenant;
-  if (who == Who::kSpace || who == Who::kMove) tenant = residency_.index_.TenantOf(wanted.by.id);
-  if (who == Who::kTenant) tenant = wanted.by.id;
+  const std::optional<TenantId> tenant = TenantOf(wanted.by);
   for (;;) {
     residency_.ReapLeases();
     const uint64_t held = residency_.Held(t) + wanted.bytes;
@@ -112,6 +112,48 @@ Rooms::Answer Rooms::Find(Wanted& wanted, Choose choose) {
     if (wanted.wait == Wait::kNo || !under_way || --wanted.waits_left < 0) return {};
     residency_.changed_.Wait(residency_.mu_);
   }
+}
+
+std::optional<TenantId> Rooms::TenantOf(const For& by) const {
+  using Who = For::Who;
+  if (by.who == Who::kTenant) return by.id;
+  if (by.who == Who::kSpace || by.who == Who::kMove) return residency_.index_.TenantOf(by.id);
+  return std::nullopt;
+}
+
+std::vector<Claim> Rooms::FindMore(const Wanted& wanted, const Claim& first, ChooseMore choose) {
+  using Who = For::Who;
+  const TierId t = wanted.tier;
+  const auto at = static_cast<size_t>(t);
+  const Who who = wanted.by.who;
+  std::vector<Claim> out;
+  MutexLock lock(residency_.mu_);
+  const Tenants& tenants = residency_.index_.tenants();
+  const TenantId payer = first.tenant_;
+  const std::optional<TenantId> wanting = TenantOf(wanted.by);
+  const bool by_force = who == Who::kOperator;
+  const bool freely = by_force || (payer == wanting && who != Who::kMove);
+  const Tenants::Payers payers{
+      .resource = static_cast<int>(t), .wanting = wanting, .bytes = wanted.bytes, .all = by_force};
+  const auto low = static_cast<uint64_t>(residency_.options_.low_watermark * residency_.budget(t));
+  const uint64_t held = residency_.Held(t) + wanted.bytes;
+  // Else the tenant's own limit alone is in the way.
+  const bool is_full = who != Who::kTenant && held > std::min(wanted.limit, residency_.budget(t));
+  uint64_t going = first.promised_[at];
+  for (PageEntry* const page : choose(residency_.index_, payer)) {
+    const auto without = [going](uint64_t bytes) { return bytes - std::min(bytes, going); };
+    const bool fits = !is_full || without(held) <= std::min(wanted.limit, low);
+    const bool own = payer == wanting &&
+                     without(tenants.Held(payer, t) + wanted.bytes) > tenants.LimitOf(payer, t);
+    if (fits && !own) break;
+    const bool its_turn = own || tenants.StaysFirst(payers, payer, going);
+    const TierBytes gives = BytesGiven(*page, t);
+    if (!its_turn || (!freely && !MayGive(tenants, payer, gives))) break;
+    out.push_back(Claim::Begin(residency_, page));
+    Claim::Promise(residency_, out.back(), gives);
+    going += gives[at];
+  }
+  return out;
 }
 
 Rooms::Answer Rooms::FindForIndex(SpaceId space, Choose choose) {

@@ -60,6 +60,12 @@ class Rooms {
 
   // With Wait::kYes it waits while nothing is chosen and others' marks may leave room.
   Answer Find(Wanted& wanted, Choose choose);
+  // Claims more pages that make room for the same, beside the page that Find named, so that all of
+  // them can be changed at once. `choose` returns pages of the tenant of `first`, in their order.
+  // They are claimed one after the other until the tier would be at its low watermark without them,
+  // another tenant would have to pay, or the guarantee of this one forbids it. Never waits.
+  using ChooseMore = absl::FunctionRef<std::vector<PageEntry*>(PageIndex&, TenantId)>;
+  std::vector<Claim> FindMore(const Wanted& wanted, const Claim& first, ChooseMore choose);
   // The same for the memory of the index, for which nothing is reserved, on behalf of a space or of
   // nobody (0).
   Answer FindForIndex(SpaceId space, Choose choose);
@@ -90,6 +96,8 @@ class Rooms {
     bool moves = false;                 // Who::kMove
     bool by_force = false;              // Who::kOperator
   };
+  // Returns the tenant on whose behalf it is, if it is one's.
+  std::optional<TenantId> TenantOf(const For& by) const KVSTOW_REQUIRES(residency_.mu_);
   // Claims the page that pays; kFull when there is none.
   Answer PayFor(const Payment& payment, Choose choose) KVSTOW_REQUIRES(residency_.mu_);
 

@@ -170,31 +170,45 @@ bool Tenants::VisitAbove(int resource, double floor, size_t most, Visit visit) c
   return false;
 }
 
-void Tenants::VisitPayers(int resource, std::optional<TenantId> wanting, uint64_t bytes,
-                          Visit visit) const {
-  if (rows_.size() == 1) {
-    visit(kOnlyTenant);
-    return;
-  }
-  double floor = 0;
-  if (wanting.has_value()) {
-    const Row* const row = Find(*wanting);
-    const double level = row == nullptr ? 0 : row->level[resource];
-    const double weight = row == nullptr ? 1 : row->share.weight;
-    floor = std::max(floor, level + static_cast<double>(bytes) / weight);
-  }
-  const auto visit_other = [&](TenantId tenant) { return tenant != wanting && visit(tenant); };
-  const bool taken = VisitAbove(resource, floor, kMaxPayers, visit_other);
-  if (!taken && wanting.has_value()) visit(*wanting);
+double Tenants::LevelWith(TenantId tenant, int resource, double more) const {
+  const Row* const row = Find(tenant);
+  return row == nullptr ? more : row->level[resource] + more / row->share.weight;
 }
 
-void Tenants::VisitAll(int resource, Visit visit) const {
-  constexpr double kLowest = -std::numeric_limits<double>::infinity();
+void Tenants::VisitPayers(const Payers& payers, Visit visit) const {
+  const auto& [resource, wanting, bytes, all] = payers;
   if (rows_.size() == 1) {
     visit(kOnlyTenant);
-  } else {
+  } else if (all) {
+    constexpr double kLowest = -std::numeric_limits<double>::infinity();
     VisitAbove(resource, kLowest, rows_.size(), visit);
+  } else {
+    double floor = 0;
+    if (wanting.has_value()) {
+      floor = std::max(floor, LevelWith(*wanting, resource, static_cast<double>(bytes)));
+    }
+    const auto visit_other = [&](TenantId tenant) {
+      return tenant != payers.wanting && visit(tenant);
+    };
+    const bool taken = VisitAbove(resource, floor, kMaxPayers, visit_other);
+    if (!taken && wanting.has_value()) visit(*wanting);
   }
+}
+
+bool Tenants::StaysFirst(const Payers& payers, TenantId payer, uint64_t going) const {
+  if (rows_.size() == 1) return true;
+  const int resource = payers.resource;
+  const auto bytes = static_cast<double>(payers.bytes), less = -static_cast<double>(going);
+  const std::optional<TenantId> wanting = payers.all ? std::nullopt : payers.wanting;
+  // Nobody else may be above this.
+  const double level = LevelWith(payer, resource, payer == wanting ? bytes + less : less);
+  if (!payers.all && payer != wanting) {
+    const double floor = wanting.has_value() ? LevelWith(*wanting, resource, bytes) : 0;
+    if (level <= std::max(0.0, floor)) return false;
+  }
+  // Two of three may be the payer and who wants it.
+  return !VisitAbove(resource, level, 3,
+                     [&](TenantId tenant) { return tenant != payer && tenant != wanting; });
 }
 
 StoreUsage Tenants::usage(TenantId tenant) const {

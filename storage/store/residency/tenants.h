@@ -62,14 +62,22 @@ class Tenants {
   // The part of the tier's budget that the tenant has when all want more, for its eviction policy.
   uint64_t CapacityOf(TenantId tenant, TierId t) const;
 
-  // Visits those who pay for `bytes` in a tier (or kIndex) that `wanting` wants, in the order of
-  // their turn, until `visit` returns true: tenants with a higher level than it would have, and
-  // then itself. Without `wanting` they are all who hold more than their guarantee. VisitAll spares
-  // nobody, and begins with the highest level.
+  // Those who pay for `bytes` in a tier (or kIndex) that `wanting` wants, in the order of their
+  // turn: tenants with a higher level than it would have, and then itself. Without `wanting` they
+  // are all who hold more than their guarantee. With `all` nobody is spared, and the highest level
+  // comes first.
+  struct Payers {
+    int resource = 0;
+    std::optional<TenantId> wanting{};
+    uint64_t bytes = 0;
+    bool all = false;
+  };
+  // Visits them until `visit` returns true.
   using Visit = absl::FunctionRef<bool(TenantId)>;
-  void VisitPayers(int resource, std::optional<TenantId> wanting, uint64_t bytes,
-                   Visit visit) const;
-  void VisitAll(int resource, Visit visit) const;
+  void VisitPayers(const Payers& payers, Visit visit) const;
+  // Returns whether it is still the turn of `payer`, the first of them, once it holds `going` bytes
+  // less.
+  bool StaysFirst(const Payers& payers, TenantId payer, uint64_t going) const;
 
   size_t size() const { return rows_.size(); }
   // Counts the tenants that have or had pages, or a share.
@@ -101,6 +109,7 @@ class Tenants {
   void Know(Row& row);
   double GuaranteeOf(const Row& row, TierId t) const;
   double LevelOf(const Row& row, int resource) const;
+  double LevelWith(TenantId tenant, int resource, double more) const;  // bytes
   void SetLevel(TenantId tenant, int resource);
   void SettleAll();
   void Put(int resource, size_t place, TenantId tenant);

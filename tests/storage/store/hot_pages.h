@@ -4,6 +4,7 @@
 #define KVSTOW_TESTS_STORAGE_STORE_HOT_PAGES_H_
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,6 +46,17 @@ struct HotPages {
       if (key % 9 == 0) return std::nullopt;
       return Cold(key, std::stoull(text.substr(text.find('@') + 1))).ToColdForm();
     };
+  }
+  // The same, several pages of all spaces below 100 at a time.
+  kvstow::ColdForms Batches(size_t most_pages) const {
+    const auto make = [one = ColdForms()](std::span<const HotForm> pages) {
+      std::vector<std::optional<ColdForm>> out;
+      for (const HotForm& page : pages) out.push_back(one(page.name, page.header, page.bodies));
+      return out;
+    };
+    std::vector<SpaceId> all(100);
+    std::iota(all.begin(), all.end(), SpaceId{0});
+    return {.make = make, .together = [all](SpaceId) { return all; }, .most_pages = most_pages};
   }
 };
 

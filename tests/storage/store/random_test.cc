@@ -18,7 +18,7 @@ constexpr HotPages kPages{.least = 500, .step = 900, .cold = 200};
 class RandomTest : public StoreTest, public testing::WithParamInterface<bool> {
  protected:
   static PrfPage PageOf(uint64_t key, uint64_t version) { return kPages.Page(key, version); }
-  void SetColdForms() { store_->cooling().SetMakeColdForm(kPages.ColdForms()); }
+  void SetColdForms() { store_->cooling().SetColdForms(kPages.Batches(4)); }
   // The parameter: RocksDB, or a disk that is all instrumented code.
   void Wrap(TieredStoreParts& parts) override {
     if (!GetParam()) {

@@ -44,7 +44,10 @@ class SimulationTest : public StoreTest, public testing::WithParamInterface<uint
       parts.tiers[t] = std::make_unique<FaultyTier>(std::move(parts.tiers[t]), faults_[t]);
     }
   }
-  void SetColdForms() { store_->cooling().SetMakeColdForm(kPages.ColdForms()); }
+  void SetColdForms() {
+    const size_t most = GetParam() % 2 == 0 ? 1 : 5;
+    store_->cooling().SetColdForms(kPages.Batches(most));
+  }
 
   uint64_t Random(uint64_t below) { return random_() % below; }
   bool Faulty() const {

@@ -235,11 +235,14 @@ TEST_F(TenantsTest, TheIndexIsSharedToo) {
   EXPECT_EQ(PagesOf(1), 10u) << "small pages of another push it out of the index";
 }
 
-// The same with threads, hot pages and their cold forms.
-TEST_F(TenantsTest, ThreadsBreakNoGuarantee) {
+// The same with threads, hot pages and their cold forms, one by one or several at a time.
+class HotTenantsTest : public TenantsTest, public testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Pages, HotTenantsTest, testing::Values(1, 8));
+
+TEST_P(HotTenantsTest, ThreadsBreakNoGuarantee) {
   constexpr HotPages kPages{.least = 500, .step = 900, .cold = 200};
   OpenFor(4, 0, 60'000, 100'000);
-  store_->cooling().SetMakeColdForm(kPages.ColdForms());
+  store_->cooling().SetColdForms(kPages.Batches(GetParam()));
   const TenantShare share{.guarantee = {0, 20'000, 30'000}};
   Share(1, share);
   for (uint64_t key = 1; key <= 60; ++key) ASSERT_OK(PutOf(1, key));
@@ -428,7 +431,7 @@ TEST(TenantsModelTest, TheHighestLevelPaysFirst) {
     ASSERT_OK(tenants.CheckInvariants());
 
     std::vector<TenantId> paid;
-    tenants.VisitPayers(static_cast<int>(TierId::kHost), std::nullopt, 0, [&](TenantId payer) {
+    tenants.VisitPayers({.resource = static_cast<int>(TierId::kHost)}, [&](TenantId payer) {
       paid.push_back(payer);
       return false;
     });
@@ -440,6 +443,30 @@ TEST(TenantsModelTest, TheHighestLevelPaysFirst) {
     if (tenants.size() < model.size()) continue;
     ASSERT_EQ(paid.size(), above);
     for (size_t i = 1; i < paid.size(); ++i) ASSERT_GE(level(paid[i - 1]), level(paid[i]));
+
+    // The turn of the first ends when the others say so.
+    Tenants::Payers payers{.resource = static_cast<int>(TierId::kHost), .bytes = random() % 3000};
+    if (random() % 2 == 0) payers.wanting = static_cast<TenantId>(random() % model.size());
+    payers.all = random() % 4 == 0;
+    const auto first_of = [&](const Tenants& of) {
+      std::optional<TenantId> first;
+      of.VisitPayers(payers, [&](TenantId payer) {
+        first = payer;
+        return true;
+      });
+      return first;
+    };
+    const std::optional<TenantId> first = first_of(tenants);
+    if (!first.has_value()) continue;
+    was.tiers[kHost].encoded_bytes = static_cast<uint64_t>(model[*first].bytes);
+    is = was;
+    const uint64_t going = random() % (is.tiers[kHost].encoded_bytes + 1);
+    is.tiers[kHost].encoded_bytes -= going;
+    Tenants after = tenants;
+    after.Count(*first, was, ~uint64_t{0});
+    after.Count(*first, is, 1);
+    after.Settle(*first);
+    ASSERT_EQ(tenants.StaysFirst(payers, *first, going), first_of(after) == first) << step;
   }
 }
 
