@@ -1,7 +1,7 @@
-// Codes calibrated pages (`joint`, joint_run_codec.h) that lie raw in a device's memory. The
-// transform runs on the device, the entropy coder on the host. Coded pages are in host memory: they
-// have a fifteenth to a seventieth of the raw bytes. JointEngine is the GPU's part; the rest is
-// here.
+// Codes calibrated pages (`joint`, joint_run_codec.h) that lie raw in a device's memory. The device
+// transforms and entropy-codes them. Coded pages are in host memory: they have a fifteenth to a
+// seventieth of the raw bytes. The host puts bodies together and takes them apart, and codes first
+// tokens. JointEngine is the GPU's part; joint_encoder.h and joint_decoder.h are the host's.
 //
 //   MakeDeviceJointCodec(gpu, recipe, spec, calibrations)   // matrices go to the GPU, once
 //   codec->Encode(jobs)                                     // pages of all lengths and positions
@@ -12,8 +12,9 @@
 //
 // A recipe counts as it is written: without `firstbits` it means 5 (key_groups.h).
 //
-// Thread-safe: the entropy coding of one thread's call overlaps the kernels of another's; one call
-// does one thing after another. Calls borrow buffers, which are the device's own. The device
+// Thread-safe: the host's part of one thread's call overlaps the kernels of another's. A call of
+// many pages uses some threads of the host, and takes up to twice its raw bytes of the device's
+// memory. Calls borrow buffers, which are the device's own. The device
 // outlives its codecs.
 //
 // Errors: INVALID_ARGUMENT names a page whose buffer or tokens do not fit, before any work.
@@ -73,7 +74,8 @@ class DeviceJointCodec {
   virtual absl::Status Decode(std::span<const JointDecodeJob> pages) = 0;
 };
 
-// UNIMPLEMENTED for another recipe than `joint` alone, and when the device has no JointEngine.
+// UNIMPLEMENTED for another recipe than `joint` alone, for streams of more tokens than a thread block
+// has room for (plane_layout.h), and when the device has no JointEngine.
 // Other errors are MakeCodec's.
 absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
     Device& device, const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations);
