@@ -14,8 +14,7 @@
 //
 // Thread-safe: the host's part of one thread's call overlaps the kernels of another's. A call of
 // many pages uses some threads of the host, and takes up to twice its raw bytes of the device's
-// memory. Calls borrow buffers, which are the device's own. The device
-// outlives its codecs.
+// memory. Calls borrow buffers, which are the device's own. The device outlives its codecs.
 //
 // Errors: INVALID_ARGUMENT names a page whose buffer or tokens do not fit, before any work.
 // DATA_LOSS names a damaged page; others may then be written or not. RESOURCE_EXHAUSTED and
@@ -32,36 +31,10 @@
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/device/device.h"
-#include "kernels/page/encoded_page.h"
+#include "kernels/device/joint_jobs.h"
 #include "kernels/recipe/recipe.h"
 
 namespace kvstow {
-
-// The bound of squared error over energy, for K or V of a layer of a page. docs/GPU.md has measured
-// values.
-inline constexpr double kJointDeviceError = 5e-5;
-
-struct JointEncodeJob {
-  uint32_t tokens = 0;  // 1..spec.page_tokens
-  uint64_t first_position = 0;
-  const DeviceBuffer* raw = nullptr;  // PageBytes(spec, tokens) bytes
-};
-
-// A coded page. Its header (key, recipe, digest of the raw page) makes it an EncodedPage.
-struct JointPage {
-  // False: the page has NaN or Inf, or values far outside the calibration's range. The CPU codes
-  // it.
-  bool coded = false;
-  std::vector<SegmentInfo> segments;  // with gains and digests
-  std::vector<SharedBytes> bodies;
-};
-
-struct JointDecodeJob {
-  uint32_t tokens = 0;
-  uint64_t first_position = 0;
-  std::span<const SharedBytes> bodies;  // of the first segments: one or more whole levels
-  DeviceBuffer* raw = nullptr;          // PageBytes(spec, tokens) bytes or more
-};
 
 class DeviceJointCodec {
  public:
@@ -74,9 +47,9 @@ class DeviceJointCodec {
   virtual absl::Status Decode(std::span<const JointDecodeJob> pages) = 0;
 };
 
-// UNIMPLEMENTED for another recipe than `joint` alone, for streams of more tokens than a thread block
-// has room for (plane_layout.h), and when the device has no JointEngine.
-// Other errors are MakeCodec's.
+// UNIMPLEMENTED for another recipe than `joint` alone, for streams of more tokens than a thread
+// block has room for (plane_layout.h), and when the device has no JointEngine. Other errors are
+// MakeCodec's.
 absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
     Device& device, const Recipe& recipe, const KvSpec& spec, const CalibrationStore& calibrations);
 

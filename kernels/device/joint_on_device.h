@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/device/device_joint_codec.h"
+#include "kernels/device/joint_jobs.h"
 #include "kernels/device/joint_layout.h"
 #include "kernels/methods/joint_coder.h"
 

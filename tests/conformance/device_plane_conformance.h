@@ -97,6 +97,11 @@ class DevicePlaneConformance : public OnEveryDevice {
 
   // Encodes on the device, without tables of the body's own.
   std::vector<std::string> Encode(const Case& of);
+  // The bodies of all levels from what the device left in the rooms of the streams.
+  static std::vector<std::string> BodiesOf(const Case& of,
+                                           std::span<const gpu::PlaneEncodeJob> jobs,
+                                           std::span<const uint32_t> counts,
+                                           const std::vector<uint8_t>& words);
   // Decodes leading levels on the device: [tokens, rank]. Nothing where it finds damage.
   std::optional<std::vector<uint16_t>> Decode(const Case& of, std::span<const std::string> bodies,
                                               std::span<const float> factors = {});
@@ -150,21 +155,24 @@ inline std::vector<std::string> DevicePlaneConformance::Encode(const Case& of) {
   launch.refused = At<uint32_t>(*engine, *answer, refused);
   EXPECT_TRUE(engine->Encode({}, launch).ok());
 
-  const std::vector<uint8_t> answers = Get(answer), all = Get(words);
-  const auto word_of = [&](size_t at) {
-    uint32_t word = 0;
-    std::memcpy(&word, answers.data() + at, 4);
-    return word;
-  };
-  EXPECT_EQ(word_of(refused), 0u);
+  const std::vector<uint8_t> answers = Get(answer);
+  EXPECT_EQ(answers[refused], 0);
+  std::vector<uint32_t> of_streams(jobs.size() * of.levels);
+  std::memcpy(of_streams.data(), answers.data() + counts, 4 * of_streams.size());
+  return BodiesOf(of, jobs, of_streams, Get(words));
+}
+
+inline std::vector<std::string> DevicePlaneConformance::BodiesOf(
+    const Case& of, std::span<const gpu::PlaneEncodeJob> jobs, std::span<const uint32_t> counts,
+    const std::vector<uint8_t>& words) {
   std::vector<std::string> out;
   for (uint32_t level = 0; level < of.levels; ++level) {
     std::vector<uint32_t> lengths;
     std::string streams;
     for (size_t s = 0; s < jobs.size(); ++s) {
-      lengths.push_back(word_of(counts + 4 * (s * of.levels + level)));
+      lengths.push_back(counts[s * of.levels + level]);
       const size_t end = jobs[s].words_at + gpu::RoomBefore(of.rank, jobs[s].tokens, level + 1);
-      streams.append(reinterpret_cast<const char*>(all.data()) + 2 * (end - lengths.back()),
+      streams.append(reinterpret_cast<const char*>(words.data()) + 2 * (end - lengths.back()),
                      2 * lengths.back());
     }
     out.push_back(StreamLengths(lengths) + streams);
