@@ -20,16 +20,16 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeCudaCodec(const Recipe& recipe,
 // over all of them. A batch takes scratch memory: 4 bytes for each score that the policy pushes and
 // 1 for what it keeps, times the tokens of all heads and layers.
 //
-// Nobody has measured its speed. One thread does what is sequential in the CPU's sums (the mean of a
-// head's tokens, LagKV's total), so that bits are the same. Scope `page` chooses with one block a
+// Nobody has measured its speed. One thread does what is sequential in the CPU's sums (the mean of
+// a head's tokens, LagKV's total), so that bits are the same. Scope `page` chooses with one block a
 // page.
 absl::StatusOr<std::unique_ptr<DeviceScorer>> MakeCudaScorer(const Recipe& recipe,
                                                              const KvSpec& spec,
                                                              const CudaContext& context);
 
-// Kernels around a product of cuBLAS, and those of the plane coder's streams. Products of one call at
-// a time work on the GPU, because they share a handle's workspace; streams of several calls go side
-// by side. Fails with UNIMPLEMENTED when the machine has no cuBLAS.
+// Kernels around a product of cuBLAS, and those of the plane coder's streams. Products of one call
+// at a time work on the GPU, because they share a handle's workspace; streams of several calls go
+// side by side. Fails with UNIMPLEMENTED when the machine has no cuBLAS.
 absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context);
 
 }  // namespace kvstow
