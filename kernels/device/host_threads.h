@@ -6,7 +6,11 @@
 #include <atomic>
 #include <cstddef>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/thread.h"
 
 namespace kvstow {
 
@@ -22,7 +26,11 @@ void OnHostThreads(size_t count, const F& f) {
     for (size_t i = next++; i < count; i = next++) f(i);
   };
   std::vector<std::thread> others;
-  for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
+  for (size_t i = 1; i < threads; ++i) {
+    absl::StatusOr<std::thread> other = StartThread("kvstow-coder", work);
+    if (!other.ok()) break;  // those that are there do it
+    others.push_back(*std::move(other));
+  }
   work();
   for (std::thread& other : others) other.join();
 }
