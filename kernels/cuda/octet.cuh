@@ -131,6 +131,10 @@ KVSTOW_GPU float MostOrNan(float a, float b) {
 #endif
 }
 
+KVSTOW_GPU bool IsFiniteFloat(float x) {
+  return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000;
+}
+
 // As HalfToFloat and FloatToHalf.
 KVSTOW_GPU float FloatOfHalf(uint16_t half) {
 #ifdef __CUDA_ARCH__

@@ -1,5 +1,5 @@
 // The device codec conformance suite on the CPU, on the GPU's code run by the CPU, and on a GPU.
-#include "kernels/cuda/strip.cuh"
+#include "kernels/cuda/slab/strip.cuh"
 #include "kernels/device/slab_plan.h"
 #include "tests/conformance/device_codec_conformance.h"
 #include "tests/kernels/device/emulated_codec.h"

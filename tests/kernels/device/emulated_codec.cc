@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/cuda/decode_strip.cuh"
-#include "kernels/cuda/decode_tile.cuh"
-#include "kernels/cuda/encode_strip.cuh"
-#include "kernels/cuda/encode_tile.cuh"
+#include "kernels/cuda/slab/decode_strip.cuh"
+#include "kernels/cuda/slab/decode_tile.cuh"
+#include "kernels/cuda/slab/encode_strip.cuh"
+#include "kernels/cuda/slab/encode_tile.cuh"
 #include "kernels/device/batches.h"
 #include "kernels/device/device_layout.h"
 #include "kernels/device/host_buffer.h"

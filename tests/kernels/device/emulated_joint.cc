@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/joint_quantize.cuh"
-#include "kernels/cuda/page_tables.cuh"
-#include "kernels/cuda/plane_decode.cuh"
-#include "kernels/cuda/plane_encode.cuh"
+#include "kernels/cuda/joint/joint_quantize.cuh"
+#include "kernels/cuda/joint/page_tables.cuh"
+#include "kernels/cuda/joint/plane_decode.cuh"
+#include "kernels/cuda/joint/plane_encode.cuh"
 #include "kernels/device/host_buffer.h"
 #include "kernels/transform/dense_product.h"
 

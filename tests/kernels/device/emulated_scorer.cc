@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/cuda/score_steps.cuh"
+#include "kernels/cuda/score/score_steps.cuh"
 #include "kernels/device/host_buffer.h"
 #include "kernels/device/score_batch.h"
 

@@ -1,0 +1,103 @@
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/cuda_buffer.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/joint/cublas.h"
+#include "kernels/cuda/joint/joint_launch.h"
+
+namespace kvstow {
+namespace {
+
+using gpu::JointLaunch;
+
+class CudaJointEngine final : public JointEngine {
+ public:
+  CudaJointEngine(const CudaContext& context, std::unique_ptr<Cublas> cublas)
+      : context_(context), cublas_(std::move(cublas)) {}
+  ~CudaJointEngine() override {
+    const OnGpu current(context_.gpu);
+    cublas_.reset();
+  }
+
+  uint8_t* AddressOf(const DeviceBuffer& buffer) const override {
+    const auto* cuda = dynamic_cast<const CudaBuffer*>(&buffer);
+    return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal() ? cuda->data() : nullptr;
+  }
+
+  absl::Status Encode(std::span<const JointLaunch> runs,
+                      const gpu::PlaneEncodeLaunch& planes) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    const cudaStream_t stream = lane->stream();
+    KVSTOW_RETURN_IF_ERROR(lane->Drain(
+        cudaMemsetAsync(planes.answer, 0, planes.answer_bytes, stream), "clearing memory"));
+    {
+      MutexLock lock(mu_);
+      absl::Status status;
+      for (const JointLaunch& run : runs) {
+        status = ToStatus(gpu::LaunchBeforeEncoding(run, stream), "starting a kernel");
+        if (status.ok()) status = Multiply(run, true, stream);
+        if (status.ok())
+          status = ToStatus(gpu::LaunchAfterEncoding(run, stream), "starting a kernel");
+        if (!status.ok()) break;
+      }
+      // Whatever became of it, nothing is under way any more.
+      status.Update(lane->Drain(cudaSuccess, "encoding calibrated pages"));
+      KVSTOW_RETURN_IF_ERROR(status);
+    }
+    return lane->Drain(gpu::LaunchEncodePlanes(planes, stream), "encoding calibrated pages");
+  }
+
+  absl::Status Move(const gpu::WordsLaunch& launch) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    return lane->Drain(gpu::LaunchMoveWords(launch, lane->stream()), "gathering coded words");
+  }
+
+  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+                      std::span<const JointLaunch> runs) override {
+    const OnGpu current(context_.gpu);
+    KVSTOW_RETURN_IF_ERROR(current.status());
+    const Lanes::Hold lane(context_.lanes);
+    // Streams of several calls go side by side, the rest one call after another.
+    KVSTOW_RETURN_IF_ERROR(
+        lane->Drain(gpu::LaunchDecodePlanes(planes, lane->stream()), "decoding calibrated pages"));
+    MutexLock lock(mu_);
+    absl::Status status;
+    for (const JointLaunch& run : runs) {
+      status = Multiply(run, false, lane->stream());
+      if (status.ok()) {
+        status = ToStatus(gpu::LaunchAfterDecoding(run, lane->stream()), "starting a kernel");
+      }
+      if (!status.ok()) break;
+    }
+    // Whatever became of it, nothing is under way any more.
+    status.Update(lane->Drain(cudaSuccess, "decoding calibrated pages"));
+    return status;
+  }
+
+ private:
+  absl::Status Multiply(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
+    if (launch.coded() == 0) return absl::OkStatus();
+    return cublas_->Multiply(gpu::ProductOf(launch, encoding), stream);
+  }
+
+  const CudaContext context_;
+  Mutex mu_;
+  std::unique_ptr<Cublas> cublas_;  // used under mu_
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context) {
+  const OnGpu current(context.gpu);
+  KVSTOW_RETURN_IF_ERROR(current.status());
+  KVSTOW_ASSIGN_OR_RETURN(auto cublas, Cublas::Open());
+  return std::make_unique<CudaJointEngine>(context, std::move(cublas));
+}
+
+}  // namespace kvstow
