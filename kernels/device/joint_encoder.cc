@@ -48,7 +48,7 @@ class BatchEncoder {
   absl::Status SendLists();
   absl::Status CollectWords();
 
-  // Where body `b` has the words of its first stream in counts and jobs.
+  // Returns the number of the first stream of body `b`.
   size_t FirstStream(size_t b) const { return b * streams_of_body_; }
   // A part of the answer.
   template <typename T>
@@ -74,7 +74,7 @@ class BatchEncoder {
   const std::span<const JointEncodeJob> pages_;
   const JointOnDevice::Batch batch_;
   std::vector<JointLaunch> runs_;  // their shapes: all pages together
-  // What is launched of a run: as many pages as the scratch memory has room for.
+  // A launch takes some pages of a run: as many as the scratch memory has room for.
   struct Part {
     size_t run, first;  // page of the batch
   };
@@ -92,6 +92,7 @@ class BatchEncoder {
   std::shared_ptr<DeviceBuffer> answer_there_;
   Answers answers_;
   SharedBytes answer_;
+  std::vector<uint32_t> counts_;  // words of each stream and level
   std::vector<size_t> words_at_;  // of each body and level, in words_
   SharedBytes words_;
 };
@@ -226,8 +227,7 @@ absl::Status BatchEncoder::Run() {
 
 // Brings the words of all streams to the host: body after body, level after level.
 absl::Status BatchEncoder::CollectWords() {
-  const std::vector<uint32_t> counts =
-      Answer<uint32_t>(answers_.counts, 0, jobs_.size() * on_.levels());
+  counts_ = Answer<uint32_t>(answers_.counts, 0, jobs_.size() * on_.levels());
   std::vector<WordsMove> moves;
   size_t words = 0;
   for (size_t b = 0; b < bodies_.size(); ++b) {
@@ -235,7 +235,7 @@ absl::Status BatchEncoder::CollectWords() {
       words_at_.push_back(words);
       for (size_t s = FirstStream(b); s < FirstStream(b + 1); ++s) {
         const PlaneEncodeJob& job = jobs_[s];
-        const uint32_t count = counts[s * on_.levels() + level];
+        const uint32_t count = counts_[s * on_.levels() + level];
         const size_t end = job.words_at + gpu::RoomBefore(bodies_[b].rank, job.tokens, level + 1);
         moves.push_back({.from = end - count, .to = words, .count = count});
         words += count;
@@ -291,7 +291,7 @@ std::vector<EncodedLevel> BatchEncoder::BodyOf(size_t r, size_t p, absl::string_
     std::vector<uint32_t> lengths;
     size_t words = 0;
     for (size_t s = FirstStream(b); s < FirstStream(b + 1); ++s) {
-      lengths.push_back(Answer<uint32_t>(answers_.counts, s * on_.levels() + level, 1)[0]);
+      lengths.push_back(counts_[s * on_.levels() + level]);
       words += lengths.back();
     }
     planes[level] = StreamLengths(lengths);

@@ -2,9 +2,9 @@
 // run, then sent to the GPU in one piece.
 //
 //   PlaneBatch batch;
-//   batch.Add({.page = p, .rank = .., .stride = .., .coefficients = ..}, tokens, each, lists,
-//   planes); const PlaneBatch::Sent sent = batch.Send(device);
-//   sent.Place(engine.AddressOf(*sent.buffer), launch);
+//   batch.Add(page, tokens, tokens_per_stream, lists, planes);
+//   const absl::StatusOr<PlaneBatch::Sent> sent = batch.Send(device);
+//   sent->Place(engine.AddressOf(*sent->buffer), launch);
 //
 // Value type. It borrows lists and planes until Send has returned.
 #ifndef KVSTOW_KERNELS_DEVICE_PLANE_BATCH_H_

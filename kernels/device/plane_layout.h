@@ -28,7 +28,7 @@ struct alignas(16) PlaneTable {
   // kIsEscape marks the one that escapes.
   uint32_t symbols[kPlaneRows][kPlaneSymbols];
   uint32_t energy[kPlaneEnergies];  // the same of an energy class
-  // Of a bit that refines to a level, by PlaneRow.
+  // Frequencies of a bit 0 that refines to a level, by PlaneRow of the level before.
   uint16_t zero[kMaxPlaneLevels][kPlaneMaxRow + 1][kPlaneContexts];
   uint16_t splits[kPlaneMaxRow + 1];  // SplitPlaneRow: the row, and from bit 8 on the raw bits
   // The symbol of a bucket's first slot, and from bit 8 on how many of its slots belong to it.
@@ -43,9 +43,9 @@ struct PlaneJob {
   uint32_t page = 0;    // of the launch's answers
   uint32_t tokens = 0;  // at most MostStreamTokens
   uint32_t rank = 0;
-  uint32_t rows_at = 0;  // [rank] of `rows`
-  uint32_t tilts_at = kNotThere,
-           factors_at = kNotThere;          // [rank] of `tilts`, [tokens] of `factors`
+  uint32_t rows_at = 0;                     // [rank] of `rows`
+  uint32_t tilts_at = kNotThere;            // [rank] of `tilts`
+  uint32_t factors_at = kNotThere;          // [tokens] of `factors`
   uint32_t words_at[kMaxPlaneLevels] = {};  // of each level, in `words`
   uint32_t words[kMaxPlaneLevels] = {};     // so many
   uint32_t stride = 0;                      // of the coefficients of a token

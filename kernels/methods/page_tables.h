@@ -46,7 +46,7 @@ class PageTablesFit {
   static constexpr uint32_t kMagnitudes = 256;
   // Bits that a list takes beside its integers.
   static constexpr float kListBits = 32;
-  // Of a page's tokens, every so many are looked at.
+  // Returns the distance between the tokens that Fit looks at.
   static constexpr uint32_t EveryOf(uint32_t tokens) { return tokens > 128 ? 2 : 1; }
 
   // For a code of `levels` levels with these tables.

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/octet.cuh"
+#include "kernels/cuda/joint/plane_piece.cuh"
 #include "kernels/device/plane_layout.h"
 #include "kernels/entropy/small_integers.h"
 #include "kernels/methods/joint_sampling.h"
@@ -251,12 +251,8 @@ struct SumGains {
     if (magnitude == 0) return 0;
     const int shift = EnergyShift(launch.energies[body.energies_at + t]);
     const int at = PlaneRow(launch.rows[body.lists_at + i], shift, level);
-    const uint32_t column = magnitude < kPlaneSymbols ? magnitude : kPlaneSymbols - 1;
-    const uint8_t centre =
-        launch.table->centre[level][at < kPlaneRows ? at : kPlaneRows - 1][column];
-    const float value =
-        (static_cast<float>(magnitude) - 0.5f + static_cast<float>(centre) * (1.0f / 256)) *
-        (launch.step * static_cast<float>(1u << dropped));
+    const float value = CentreOf(*launch.table, level, at, magnitude) *
+                        (launch.step * static_cast<float>(1u << dropped));
     return q < 0 ? -value : value;
   }
 };

@@ -39,9 +39,8 @@ struct LevelDecoding {
       } else {
         const int32_t before = values[t];
         const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
-        const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
         ahead.before[l] = before;
-        ahead.at[l] = table.zero[level][PlaneRow(row, shifts[t], level - 1)][context];
+        ahead.at[l] = ZeroOf(table, level, PlaneRow(row, shifts[t], level - 1), coarse);
       }
     });
     return ahead;
@@ -296,12 +295,7 @@ struct DecodePlanes {
         if (magnitude == 0) continue;
         const int base = launch.rows[job.rows_at + piece * kPieceRows + r];
         const int at = PlaneRow(base, memory.shifts[t], level);
-        const uint32_t column = magnitude < kPlaneSymbols ? magnitude : kPlaneSymbols - 1;
-        const uint8_t centre =
-            memory.table->centre[level][at < kPlaneRows ? at : kPlaneRows - 1][column];
-        const float value =
-            (static_cast<float>(magnitude) - 0.5f + static_cast<float>(centre) * (1.0f / 256)) *
-            launch.step * factor;
+        const float value = CentreOf(*memory.table, level, at, magnitude) * launch.step * factor;
         bits[r] = FloatToBf16(q < 0 ? -value : value);
       }
       Words words;

@@ -24,7 +24,7 @@ struct LevelEncoding {
   // What a step puts. It is looked up a step ahead, while the lanes wait for each other.
   struct Ahead {
     PerLane<uint32_t> symbols;
-    // Of what does not fit a symbol.
+    // The parts of a magnitude that do not fit its symbol.
     PerLane<uint32_t> magnitude, raw_bits, escape;
     PerLane<bool> negative, has_rest;
   };
@@ -78,8 +78,7 @@ struct LevelEncoding {
   }
   KVSTOW_GPU uint32_t BitSymbol(int row, uint32_t share, uint32_t magnitude, bool negative) const {
     const uint32_t coarse = magnitude >> 1;
-    const uint32_t context = coarse < kPlaneContexts - 1 ? coarse : kPlaneContexts - 1;
-    const uint32_t zero = table.zero[level][PlaneRow(row, 0, level - 1)][context];
+    const uint32_t zero = ZeroOf(table, level, PlaneRow(row, 0, level - 1), coarse);
     const uint32_t one = kRansTotal - zero;
     const uint32_t bit = coarse > 0 ? SymbolOf(zero, one) : OfSign(zero, one, share, negative);
     return (magnitude & 1) == 0 ? SymbolOf(0, zero) : bit;

@@ -138,7 +138,6 @@ class LaneDecoder {
     if (Lanes::From(lane, fell)) Fall(lane);
     LookAhead();
   }
-  KVSTOW_GPU void Damage(uint32_t lane) { damaged_[lane] = true; }
 
   // As RansDecoder::AtEnd.
   KVSTOW_GPU bool AtEnd() const {
