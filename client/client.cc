@@ -119,6 +119,20 @@ grpc::ByteBuffer BufferOf(absl::string_view bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+// Cuts a blob into messages. Fields of `first` other than the data go with the first piece.
+template <typename Request>
+std::vector<grpc::ByteBuffer> PiecesOf(std::span<const uint8_t> blob, Request first) {
+  std::vector<grpc::ByteBuffer> pieces;
+  do {
+    const auto piece = blob.first(std::min<size_t>(blob.size(), kMaxChunkBytes));
+    first.set_data(piece.data(), piece.size());
+    pieces.push_back(WriteMessage(first));
+    first.Clear();
+    blob = blob.subspan(piece.size());
+  } while (!blob.empty());
+  return pieces;
+}
+
 }  // namespace
 
 class Client::Impl {
@@ -160,20 +174,22 @@ absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
 
 absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
   if (Forked()) return ForkedStatus();
-  std::vector<grpc::ByteBuffer> pieces;
-  v1::SendCalibrationRequest request;
-  do {
-    const auto piece = blob.first(std::min<size_t>(blob.size(), kMaxChunkBytes));
-    request.set_data(piece.data(), piece.size());
-    pieces.push_back(WriteMessage(request));
-    blob = blob.subspan(piece.size());
-  } while (!blob.empty());
-  KVSTOW_ASSIGN_OR_RETURN(
-      const grpc::ByteBuffer answer,
-      CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendCalibration", pieces));
+  KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,
+                          CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendCalibration",
+                                              PiecesOf(blob, v1::SendCalibrationRequest())));
   v1::SendCalibrationResponse response;
   KVSTOW_RETURN_IF_ERROR(ReadMessage(answer, response));
   return response.calibration();
+}
+
+absl::Status Client::SendStatistics(absl::string_view space, std::span<const uint8_t> blob) {
+  if (Forked()) return ForkedStatus();
+  v1::SendStatisticsRequest first;
+  first.set_space(std::string(space));
+  first.set_fingerprint(impl_->core.payloads.Find(first.space())->fingerprint);
+  return CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendStatistics",
+                             PiecesOf(blob, std::move(first)))
+      .status();
 }
 
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {

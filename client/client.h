@@ -102,6 +102,11 @@ class Client {
   // bytes. Call it before OpenSpace; sending a blob again is harmless.
   absl::StatusOr<std::string> SendCalibration(std::span<const uint8_t> blob);
 
+  // Gives the server statistics of the model of a space of recipe `auto`: what StatsCalibration
+  // (kernels/calibration/model_stats.h) makes. The server then fits the space's cold form by them.
+  // FAILED_PRECONDITION: the space is another one, or nothing uses them.
+  absl::Status SendStatistics(absl::string_view space, std::span<const uint8_t> blob);
+
   PrefixHit Lookup(absl::string_view space, std::span<const std::string> keys, bool lease = true);
   absl::Status Release(uint64_t lease);
 

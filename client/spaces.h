@@ -42,6 +42,7 @@ struct SpaceInfo {
   Fidelity fidelity = Fidelity::kUnspecified;
   bool is_private = false;
   bool created = false;
+  bool wants_statistics = false;  // of its model: see Client::SendStatistics
   uint32_t levels = 1;
   uint32_t layers_per_run = 1;  // for GetLayersAsync: an eighth of the layers, or whole segments
   // OK when puts go as wanted. Else the reason why they go raw instead of encoded: a calibration is

@@ -189,7 +189,8 @@ class Server::Impl {
         reader_(*store_, calibrations_.store(), metrics_, tenants_.get(), &remote_, coder_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty(), &remote_),
-        op_(*store_, spaces_, reports_, metrics_, remote_),
+        op_(*store_, spaces_, calibrations_, config.fit_bytes > 0 && masters_ == nullptr, reports_,
+            metrics_, remote_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),

@@ -99,7 +99,7 @@ Json FittedJson(const v1::FittedForm& form) {
   return {{"target", form.target()}, {"recipe", form.recipe()},
           {"ratio", form.ratio()},   {"divergence", form.divergence()},
           {"tokens", form.tokens()}, {"fits", form.fits()},
-          {"note", form.note()}};
+          {"note", form.note()},     {"statistics", form.statistics()}};
 }
 
 std::string FittedText(const v1::FittedForm& form) {
@@ -112,6 +112,7 @@ std::string FittedText(const v1::FittedForm& form) {
   }
   fields.emplace_back("may cost", absl::StrCat(FormatFixed(form.target(), 4), " nats"));
   if (form.tokens() > 0) fields.emplace_back("fitted on", absl::StrCat(form.tokens(), " tokens"));
+  fields.emplace_back("the model's statistics", form.statistics() ? "were sent" : "are not known");
   if (!form.note().empty()) fields.emplace_back("last look", form.note());
   return FormatFields(fields);
 }

@@ -183,6 +183,7 @@ absl::StatusOr<SpaceInfo> SpaceInfoOf(absl::string_view name, const v1::OpenSpac
   out.fidelity = FidelityOf(response.fidelity());
   out.is_private = response.is_private();
   out.created = response.created();
+  out.wants_statistics = response.wants_statistics();
   out.levels = response.levels();
   out.layers_per_run = LayersPerRunOf(out.spec, response, payload);
   return out;

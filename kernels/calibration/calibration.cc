@@ -115,6 +115,12 @@ void PutHead(uint16_t version, const CalibrationShape& shape, ByteWriter& out) {
   PutShape(shape, out);
 }
 
+void PutSection(const CalibrationSection& section, ByteWriter& out) {
+  out.PutString16(section.name);
+  out.Put(uint64_t{section.body.size()});
+  out.PutBytes(AsBytes(section.body));
+}
+
 absl::StatusOr<FitNote> ReadFitNote(std::span<const uint8_t> body) {
   ByteReader in(body);
   FitNote note;
@@ -176,29 +182,41 @@ std::string SerializeCalibration(const CalibrationShape& shape,
   ByteWriter out;
   PutHead(kSectionedCalibrationVersion, shape, out);
   out.Put(static_cast<uint32_t>(sections.size()));
-  for (const CalibrationSection& section : sections) {
-    out.PutString16(section.name);
-    out.Put(uint64_t{section.body.size()});
-    out.PutBytes(AsBytes(section.body));
-  }
+  for (const CalibrationSection& section : sections) PutSection(section, out);
   return Sealed(std::move(out));
 }
 
 absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note) {
   ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
   const bool begins = AsString(in.GetBytes(kMagic.size())) == kMagic;
-  if (!begins || in.Get<uint16_t>() != kJointCalibrationVersion) {
-    return absl::InvalidArgumentError("a fit's note goes to a blob of version 1");
+  const auto version = in.Get<uint16_t>();
+  if (!begins || version < kJointCalibrationVersion || version > kSectionedCalibrationVersion) {
+    return absl::InvalidArgumentError("a note goes to a calibration blob of version 1 or 2");
   }
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
-  ByteWriter body;
+  ByteWriter body, out;
   body.PutBytes(note.space);
   body.Put(note.number);
   body.PutString16(note.recipe);
-  const CalibrationSection sections[] = {
-      {std::string(kJointSection), std::string(AsString(in.GetBytes(in.remaining())))},
-      {std::string(kFittedSection), std::move(body).Take()}};
-  return SerializeCalibration(shape, sections);
+  PutHead(kSectionedCalibrationVersion, shape, out);
+  if (version == kSectionedCalibrationVersion) {
+    const auto sections = in.Get<uint32_t>();
+    ByteReader look = in;
+    for (uint32_t i = 0; i < sections && look.ok(); ++i) {
+      if (look.GetString16() == kFittedSection) {
+        return absl::InvalidArgumentError("the calibration blob has a note already");
+      }
+      look.GetBytes(look.Get<uint64_t>());
+    }
+    out.Put(sections + 1);
+    out.PutBytes(in.GetBytes(in.remaining()));
+  } else {
+    out.Put(uint32_t{2});
+    PutSection({std::string(kJointSection), std::string(AsString(in.GetBytes(in.remaining())))},
+               out);
+  }
+  PutSection({std::string(kFittedSection), std::move(body).Take()}, out);
+  return Sealed(std::move(out));
 }
 
 absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(std::span<const uint8_t> blob,

@@ -7,8 +7,9 @@
 // section `joint`, the tables of the joint transform (joint_run_codec.h). Version 2 holds any
 // sections.
 //
-// Section `fitted` has no tables. It says that a server made the blob by itself, from the pages of
-// one space (FitNote). Such a blob is for that space alone: a recipe finds it only by its whole id.
+// Section `fitted` has no tables. It says that the blob is for one space alone (FitNote): a server
+// made it by itself, from the pages of that space, or keeps what a worker sent for the space. A
+// recipe finds such a blob only by its whole id.
 //
 // Section `joint` holds for every run of layers the mean of a token's vector [K before RoPE of the
 // run's layers, V of the same layers], an encode matrix E and a decode matrix D. Coefficients are c
@@ -106,16 +107,16 @@ struct CalibrationSection {
   std::string name, body;
 };
 
-// What a server says of a blob that it fitted by itself.
+// What a server says of a blob that is for one space.
 using FitName = std::array<uint8_t, 16>;
 struct FitNote {
   FitName space{};      // a blob of another space is not used
   uint64_t number = 0;  // of the space's fits, from 1
-  std::string recipe;   // that the space codes cold pages with, without `blob`
+  std::string recipe;   // that the space codes cold pages with, without `blob`; "" = none
   bool operator==(const FitNote&) const = default;
 };
-// Returns the blob with the note; `blob` is one of version 1. Fails with INVALID_ARGUMENT for any
-// other.
+// Returns the blob with the note. Fails with INVALID_ARGUMENT for bytes that do not begin as a
+// blob, and for a blob that has a note.
 absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note);
 // Returns a blob of version 2.
 std::string SerializeCalibration(const CalibrationShape& shape,

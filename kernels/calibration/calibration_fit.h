@@ -15,23 +15,10 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/calibration/calibration.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/page/page_to_encode.h"
 
 namespace kvstow {
-
-// How a model feels an error in its KV. All empty = not known.
-struct ModelStats {
-  // [layers, kv_heads, d, d], symmetric: x' M x is the cost of an error x of K before RoPE, or of
-  // V.
-  std::vector<float> metric_k, metric_v;
-  // [layers, kv_heads]: the square root of the damage (a KL divergence, in nats) that noise of unit
-  // size under the metric does in that slab alone.
-  std::vector<float> gain_k, gain_v;
-  // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
-  // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
-  // May be empty by itself.
-  std::vector<float> sensitivity;
-};
 
 // Appends a matrix of rows of `width` in fp16. Each row is divided by a scale of its own: its
 // largest magnitude, or 1 for a row of zeros.

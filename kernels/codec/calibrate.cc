@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/ops.h"
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_tables.h"
@@ -11,6 +12,7 @@ namespace kvstow {
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob) {
   return Calibration::Parse(blob, [](absl::string_view section) -> SectionParser {
     if (section == kQuerySection) return ParseQueryTables;
+    if (section == kStatsSection) return ParseStatsTables;
     const OpInfo* const op = FindOp(section);
     return op == nullptr ? nullptr : op->parse_tables;
   });

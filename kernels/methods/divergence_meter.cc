@@ -1,6 +1,7 @@
 #include "kernels/methods/divergence_meter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "kernels/methods/joint_vectors.h"
@@ -13,19 +14,45 @@ constexpr double kLeastSpread = 1e-12;  // of a channel, squared: one that stand
 
 }  // namespace
 
-DivergenceMeter::DivergenceMeter(const KvSpec& spec)
+DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
     : spec_(spec),
-      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)) {}
+      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)) {
+  if (stats.empty()) return;
+  std::vector<float> row;
+  for (size_t layer = 0; layer < spec.layers; ++layer) {
+    size_t column = 0;
+    for (const Part part : {Part::kK, Part::kV}) {
+      const size_t dim = part == Part::kK ? spec.head_dim_k : spec.head_dim_v;
+      const std::vector<float>& metric = part == Part::kK ? stats.metric_k : stats.metric_v;
+      const std::vector<float>& gain = part == Part::kK ? stats.gain_k : stats.gain_v;
+      const size_t first = layer * spec.kv_heads;
+      for (size_t i = first; dim > 0 && i < first + spec.kv_heads; ++i, column += dim) {
+        Head head{.first = column, .size = dim, .metric = PackedMatrix(dim, dim)};
+        for (size_t r = 0; r < dim; ++r) {
+          const float* const from = metric.data() + (i * dim + r) * dim;
+          row.assign(from, from + dim);
+          for (float& x : row) x *= gain[i] * gain[i] / static_cast<float>(dim);
+          head.metric.SetRow(r, row);
+        }
+        heads_.push_back(std::move(head));
+      }
+    }
+  }
+}
 
 absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint8_t> decoded) {
   PageToEncode other = page;
   other.raw = decoded;
-  const size_t width = columns_.size() / spec_.layers;
+  const size_t width = columns_.size() / spec_.layers, heads = heads_.size() / spec_.layers;
   size_t tokens = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, page, came_));
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, other, left_));
     tokens = came_.size() / width;
+    if (heads > 0) {
+      AddCost(std::span(heads_).subspan(layer * heads, heads), tokens);
+      continue;
+    }
     for (size_t i = 0; i < came_.size(); ++i) {
       Column& column = columns_[layer * width + i % width];
       const double x = came_[i], error = left_[i] - x;
@@ -36,6 +63,20 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
   }
   tokens_ += tokens;
   return absl::OkStatus();
+}
+
+void DivergenceMeter::AddCost(std::span<const Head> heads, size_t tokens) {
+  const size_t width = columns_.size() / spec_.layers;
+  for (const Head& head : heads) {
+    errors_.resize(tokens * head.size);
+    products_.resize(errors_.size());
+    for (size_t i = 0; i < errors_.size(); ++i) {
+      const size_t at = i / head.size * width + head.first + i % head.size;
+      errors_[i] = left_[at] - came_[at];
+    }
+    MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
+    for (size_t i = 0; i < errors_.size(); ++i) cost_ += double{errors_[i]} * products_[i];
+  }
 }
 
 double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
@@ -50,6 +91,7 @@ double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
 
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
+  if (!heads_.empty()) return std::max(cost_, 0.0) / static_cast<double>(tokens_);
   const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, heads = spec_.kv_heads;
   double sum = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {

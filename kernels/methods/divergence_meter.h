@@ -6,6 +6,10 @@
 // The error of a head is the sum of squared differences over the sum of squared distances from the
 // channels' means, K before RoPE, without the first tokens of a text.
 //
+// Where the model's statistics are known (ModelStats), these say what an error e costs:
+//
+//   D = mean over tokens of the sum over layers, KV heads, K and V of gain^2 e' metric e / d
+//
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): the mean over texts of prose
 // and code is right within a third for codecs of this project, int4 and TurboQuant. One text may be
 // off by a factor, as nothing here tells how sure the model is of the text. The constants are those
@@ -20,14 +24,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/page/page.h"
 #include "kernels/page/page_to_encode.h"
+#include "kernels/transform/dense_product.h"
 
 namespace kvstow {
 
 class DivergenceMeter {
  public:
-  explicit DivergenceMeter(const KvSpec& spec);
+  // `stats` are of the spec (CheckModelStats), or empty.
+  explicit DivergenceMeter(const KvSpec& spec, const ModelStats& stats = {});
 
   // `decoded` is a raw page of the same tokens. INVALID_ARGUMENT: it does not fit the spec, or one
   // of them holds NaN or Inf.
@@ -39,6 +46,13 @@ class DivergenceMeter {
   struct Column {
     double sum = 0, squares = 0, error = 0;
   };
+  // Columns of a layer's vectors that are one head of K or V.
+  struct Head {
+    size_t first = 0, size = 0;
+    PackedMatrix metric;  // gain^2 times the metric, over d
+  };
+  // Adds to cost_ what the errors of a layer cost. They are in came_ and left_.
+  void AddCost(std::span<const Head> heads, size_t tokens);
   // Returns the error of the columns from `first` on.
   double ErrorOf(size_t first, size_t count) const;
 
@@ -46,6 +60,10 @@ class DivergenceMeter {
   uint64_t tokens_ = 0;
   std::vector<Column> columns_;     // of each layer: those of K, then those of V
   std::vector<float> came_, left_;  // vectors of a layer
+  // With statistics: the heads of each layer, those of K first, and the sum over tokens.
+  std::vector<Head> heads_;
+  double cost_ = 0;
+  std::vector<float> errors_, products_;  // of a head
 };
 
 }  // namespace kvstow

@@ -25,6 +25,7 @@ struct Right {
 inline constexpr Right kRights[] = {
     {"/kvstow.v1.KvCache/OpenSpace", Role::kReader},  // to make one: kWorker
     {"/kvstow.v1.KvCache/SendCalibration", Role::kAdmin, Audited::kChange},
+    {"/kvstow.v1.KvCache/SendStatistics", Role::kWorker, Audited::kChange},
     {"/kvstow.v1.KvCache/Lookup", Role::kReader},
     {"/kvstow.v1.KvCache/Put", Role::kWorker},
     {"/kvstow.v1.KvCache/Get", Role::kReader},

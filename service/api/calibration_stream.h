@@ -1,10 +1,11 @@
-// SendCalibration as gRPC calls it. The stream collects the pieces of a blob and gives the whole
-// blob to Calibrations.
+// SendCalibration and SendStatistics as gRPC calls them. A stream collects the pieces of a blob and
+// gives the whole blob away.
 //
 // A stream holds the blob in memory until then, so only kMaxSending run at a time. One more stream,
 // and one that grows too long, ends with RESOURCE_EXHAUSTED. Where callers have identities only an
-// admin may send one: a calibration that fits a model codes the pages of every tenant's spaces of
-// it. The stream owns itself and goes when its call is done.
+// admin may send a calibration: one that fits a model codes the pages of every tenant's spaces of
+// it. Statistics are for one space, so whoever writes to the space may send them. The stream owns
+// itself and goes when its call is done.
 #ifndef KVSTOW_SERVICE_API_CALIBRATION_STREAM_H_
 #define KVSTOW_SERVICE_API_CALIBRATION_STREAM_H_
 
@@ -13,6 +14,7 @@
 
 #include "kvstow/v1/kv_cache.pb.h"
 #include "service/api/gate.h"
+#include "service/operators/kv_operator.h"
 #include "service/ops/worker_pool.h"
 #include "service/spaces/calibrations.h"
 
@@ -22,6 +24,9 @@ namespace kvstow {
 grpc::ServerReadReactor<v1::SendCalibrationRequest>* NewCalibrationStream(
     Calibrations& calibrations, Gate& gate, WorkerPool& workers,
     grpc::CallbackServerContext* context, v1::SendCalibrationResponse* out);
+grpc::ServerReadReactor<v1::SendStatisticsRequest>* NewStatisticsStream(
+    KvOperator& op, Calibrations& calibrations, Gate& gate, WorkerPool& workers,
+    grpc::CallbackServerContext* context, v1::SendStatisticsResponse* out);
 
 }  // namespace kvstow
 

@@ -20,7 +20,8 @@ template <typename Base>
 using UnaryMethods = K::WithCallbackMethod_OpenSpace<K::WithCallbackMethod_ReportAttention<
     K::WithCallbackMethod_Release<K::WithCallbackMethod_Pin<K::WithCallbackMethod_Delete<
         K::WithCallbackMethod_DropSpace<K::WithCallbackMethod_Usage<K::WithCallbackMethod_OpenLocal<
-            K::WithCallbackMethod_OpenDirect<K::WithCallbackMethod_SendCalibration<Base>>>>>>>>>>;
+            K::WithCallbackMethod_OpenDirect<K::WithCallbackMethod_SendCalibration<
+                K::WithCallbackMethod_SendStatistics<Base>>>>>>>>>>>;
 using RawMethods = K::WithRawCallbackMethod_Put<
     K::WithRawCallbackMethod_Get<K::WithRawCallbackMethod_Lookup<K::Service>>>;
 
@@ -60,6 +61,10 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   grpc::ServerReadReactor<v1::SendCalibrationRequest>* SendCalibration(
       CallbackServerContext* c, v1::SendCalibrationResponse* out) override {
     return NewCalibrationStream(calibrations_, gate_, workers_, c, out);
+  }
+  grpc::ServerReadReactor<v1::SendStatisticsRequest>* SendStatistics(
+      CallbackServerContext* c, v1::SendStatisticsResponse* out) override {
+    return NewStatisticsStream(op_, calibrations_, gate_, workers_, c, out);
   }
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -54,9 +55,10 @@ PageToEncode ToEncode(const RawPage& page) {
 // The forms, and the pages on which they are tested.
 class Trials {
  public:
-  static absl::StatusOr<Trials> Make(const FitJob& job) {
+  static absl::StatusOr<Trials> Make(const FitJob& job, const ModelStats& stats) {
     Trials out;
     out.target_ = job.divergence;
+    out.stats_ = stats;
     for (const FitPage& page : job.held_out) {
       KVSTOW_ASSIGN_OR_RETURN(RawPage raw, Decode(page));
       out.pages_.push_back(std::move(raw));
@@ -66,7 +68,7 @@ class Trials {
 
   absl::StatusOr<FormFigures> Try(const Codec& codec, const CalibrationStore& calibrations) const {
     uint64_t raw_bytes = 0, stored = 0;
-    DivergenceMeter meter(codec.spec());
+    DivergenceMeter meter(codec.spec(), stats_);
     for (const RawPage& page : pages_) {
       KVSTOW_ASSIGN_OR_RETURN(const EncodedPage encoded, codec.Encode(ToEncode(page)));
       ByteBlock decoded(page.raw.size());
@@ -109,11 +111,13 @@ class Trials {
 
  private:
   std::vector<RawPage> pages_;
+  ModelStats stats_;
   double target_ = 0;
 };
 
-absl::StatusOr<std::string> Fit(const FitJob& job, const Recipe& recipe, const KvSpec& spec) {
-  KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, {}));
+absl::StatusOr<std::string> Fit(const FitJob& job, const Recipe& recipe, const KvSpec& spec,
+                                const ModelStats& stats) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, stats));
   for (int pass = 0; pass < fit->passes(); ++pass) {
     for (const FitPage& page : job.fitted_on) {
       KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, Decode(page));
@@ -134,6 +138,16 @@ absl::StatusOr<uint64_t> TokensOf(const std::vector<FitPage>& pages, const KvSpe
     tokens += header.tokens;
   }
   return tokens;
+}
+
+// The statistics of the job; empty where it has none.
+absl::StatusOr<ModelStats> StatsOf(const FitJob& job, const KvSpec& spec) {
+  if (job.statistics.empty()) return ModelStats();
+  KVSTOW_ASSIGN_OR_RETURN(const auto blob, ParseCalibration(AsBytes(job.statistics)));
+  if (!blob->Has(kStatsSection) || blob->shape() != ShapeFor(spec, 1)) {
+    return absl::InvalidArgumentError("the statistics are of another shape than the space");
+  }
+  return static_cast<const StatsTables*>(blob->Tables(kStatsSection))->stats;
 }
 
 // Returns lengths of runs that are worth a fit to so many tokens, the longest first.
@@ -167,11 +181,11 @@ absl::StatusOr<FormFigures> TryBefore(const FitJob& job, const Trials& trials, c
 
 // Fits each length of run, and keeps the best form in `outcome`.
 absl::Status TryFits(const FitJob& job, const Trials& trials, const Space& space,
-                     FitOutcome& outcome) {
+                     const ModelStats& stats, FitOutcome& outcome) {
   for (const uint32_t run : RunLengths(space.spec, outcome.tokens)) {
     const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
     KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
-    auto blob = Fit(job, finest, space.spec);
+    auto blob = Fit(job, finest, space.spec, stats);
     if (!blob.ok() || blob->size() > Calibrations::kMaxBlobBytes) {
       outcome.why = blob.ok() ? absl::StrCat("tables of runs of ", run, " layers are too large")
                               : std::string(blob.status().message());
@@ -212,7 +226,8 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
     return absl::InvalidArgumentError(
         absl::StrCat(tokens, " and ", held_out, " tokens: too few for a fit and its test"));
   }
-  KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job));
+  KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, StatsOf(job, spec));
+  KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job, stats));
   KVSTOW_ASSIGN_OR_RETURN(out.own, trials.Try(*space->cold, none.store()));
   if (!job.recipe.empty()) {
     KVSTOW_ASSIGN_OR_RETURN(out.before, TryBefore(job, trials, spec));
@@ -225,7 +240,7 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   KVSTOW_ASSIGN_OR_RETURN(out.best,
                           trials.Seek(absl::StrCat("kvstow(levels=", space->cold->levels()), spec,
                                       none.store(), FindOp("planes")->steps));
-  KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, out));
+  KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, stats, out));
   if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
   return out;
 }

@@ -1,10 +1,12 @@
 // Fits the cold form of a space of recipe `auto` to pages that it holds, and tests it on others.
 //
-// Nobody sends anything but pages. A fit takes the joint transform (kernels/methods/joint_fit.h)
-// of K and V alone, for runs of one layer and for the longest runs that are practical. For each it
-// looks for the step at which pages that were held out lose, as predicted
-// (kernels/methods/divergence_meter.h), what the space allows. The form that stores these pages in
-// the fewest bytes is the best. The space's own cold form, with a step of its own, takes part too.
+// Nobody needs to send anything but pages. A fit takes the joint transform
+// (kernels/methods/joint_fit.h) of K and V, for runs of one layer and for the longest runs that are
+// practical. For each it looks for the step at which pages that were held out lose, as predicted
+// (kernels/methods/divergence_meter.h), what the space allows. Where a worker sent statistics of
+// the model, transform and prediction go by what the model feels. The form that stores these pages
+// in the fewest bytes is the best. The space's own cold form, with a step of its own, takes part
+// too.
 //
 // A free function: thread-safe, one core, seconds to minutes. Memory: a few times the square of a
 // run's values in doubles, and the pages. Fails with INVALID_ARGUMENT for pages that are not the

@@ -75,6 +75,7 @@ std::string SerializeFitJob(const FitJob& job) {
   out.PutString16(job.recipe);
   PutLong(AsBytes(job.blob), out);
   out.Put(static_cast<uint8_t>(job.refit));
+  PutLong(AsBytes(job.statistics), out);
   PutPages(job.fitted_on, out);
   PutPages(job.held_out, out);
   return std::move(out).Take();
@@ -87,6 +88,7 @@ absl::StatusOr<FitJob> ParseFitJob(const SharedBytes& bytes) {
   out.recipe = std::string(in.GetString16());
   out.blob = GetLongText(in);
   out.refit = in.Get<uint8_t>() != 0;
+  out.statistics = GetLongText(in);
   out.fitted_on = GetPages(in, bytes);
   out.held_out = GetPages(in, bytes);
   KVSTOW_RETURN_IF_ERROR(CheckEnd(in));

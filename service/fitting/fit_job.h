@@ -26,7 +26,9 @@ struct FitJob {
   // The form that was fitted before, and its calibration; "" = none. Where it still holds, nothing
   // is fitted.
   std::string recipe, blob;
-  bool refit = false;  // fits all the same: there are many more pages than it was fitted on
+  // Fits all the same: there are many more pages than it was fitted on, or other statistics.
+  bool refit = false;
+  std::string statistics;  // of the space's model (model_stats.h), a blob; "" = none
   std::vector<FitPage> fitted_on, held_out;
 };
 

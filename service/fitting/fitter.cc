@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/bytes.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -25,21 +24,6 @@ constexpr int kRests = 4;            // times as long as a fit took
 constexpr int kRestsOfTest = 20;     // times as long as it took to see that the form holds
 constexpr double kClearly = 1.05;    // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;  // times those of the last fit
-
-// Names a space in the notes of its fits. No other space ever has the name, not even a later one
-// that is opened in the same way: ids are given once.
-FitName FitNameOf(const Space& space) {
-  ByteWriter text;
-  text.PutString16("kvstow fit 1");
-  text.Put(space.id);
-  text.PutString16(space.tenant);
-  text.PutString16(space.name);
-  text.PutBytes(space.fingerprint);
-  const Sha256Digest digest = Sha256(AsBytes(text.bytes()));
-  FitName out;
-  std::copy_n(digest.begin(), out.size(), out.begin());
-  return out;
-}
 
 // Says why nothing is fitted now, unless the space has a form: how it came says more.
 void SayWaits(const Space& space, std::string why) {
@@ -139,8 +123,13 @@ void Fitter::LookAt(const Space& space) {
   State& state = it->second;
   if (is_new) Restore(space, state);
   const Time begin = options_.clock->Now();
+  const auto stats = calibrations_.StatisticsOf(FitNameOf(space));
+  if (stats != nullptr && stats->id() != state.heard) {
+    state.heard = stats->id();
+    state.due = begin;
+  }
   if (begin < state.due || !HasEnough(space)) return;
-  absl::StatusOr<FitJob> job = JobOf(space, state);
+  absl::StatusOr<FitJob> job = JobOf(space, state, stats.get());
   if (!job.ok()) {
     SayWaits(space, std::string(job.status().message()));
     state.due = begin + options_.least_rest / 4;
@@ -148,6 +137,7 @@ void Fitter::LookAt(const Space& space) {
   }
   absl::StatusOr<FitOutcome> outcome = options_.run(*job, [this] { return stopping(); });
   if (absl::IsCancelled(outcome.status())) return;
+  if (stats != nullptr) state.statistics = stats->id();
   const Duration took = options_.clock->Now() - begin;
   milliseconds_ +=
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
@@ -164,7 +154,8 @@ void Fitter::LookAt(const Space& space) {
 }
 
 // Takes a sample. UNAVAILABLE: there is nothing to do, as it says.
-absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state) {
+absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
+                                     const Calibration* stats) {
   FitSample sample = TakeFitSample(store_, space.id, options_.sample);
   if (sample.tokens < kLeastFitTokens || sample.held_out_tokens < kLeastHeldOutTokens) {
     return absl::UnavailableError(
@@ -172,14 +163,20 @@ absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state) {
                      " tokens of ", kLeastFitTokens + kLeastHeldOutTokens));
   }
   const FittedForm::State now = space.fitted->state();
-  const bool refit = sample.tokens >= kMoreTokens * state.fitted_tokens;
+  const bool news = stats != nullptr && stats->id() != state.statistics;
+  const bool refit = news || sample.tokens >= kMoreTokens * state.fitted_tokens;
   if (now.recipe.empty() && !refit) return absl::UnavailableError(now.note);
   FitJob job{.space = SerializeSpace(space),
              .divergence = space.fitted->target(),
              .recipe = now.recipe,
              .refit = refit,
+             .statistics = {},
              .fitted_on = std::move(sample.fitted_on),
              .held_out = std::move(sample.held_out)};
+  if (stats != nullptr) {
+    const auto blob = calibrations_.Blob(stats->id());
+    if (blob.ok()) job.statistics = std::string(AsString(blob->span()));
+  }
   if (state.calibration != CalibrationId{}) {
     const auto blob = calibrations_.Blob(state.calibration);
     if (blob.ok()) {

@@ -10,6 +10,9 @@
 // when there are twice as many pages as it was fitted on. A space rests after a fit for four times
 // as long as the fit took, and one fit runs at a time, at the lowest priority.
 //
+// Workers may send statistics of a space's model (SendStatistics). The next look after that fits
+// again at once.
+//
 // A calibration tells of the pages that it was fitted on. It is for its space alone, which its note
 // names (FitNote), and no recipe finds it by chance. On a server that encrypts its disk nothing is
 // fitted: calibrations lie there in the clear.
@@ -62,6 +65,8 @@ class Fitter {
     Time due{};  // of the next look
     uint64_t fitted_tokens = 0, last_number = 0;
     CalibrationId calibration{};  // of the form; zero = it needs none
+    CalibrationId heard{};        // the statistics of the model that came last; zero = none
+    CalibrationId statistics{};   // that the last fit went by
   };
 
   void Loop();
@@ -71,7 +76,7 @@ class Fitter {
   void Restore(const Space& space, State& state);
   // Returns whether the space has as many pages as it takes; leaves a note when it has not.
   bool HasEnough(const Space& space);
-  absl::StatusOr<FitJob> JobOf(const Space& space, const State& state);
+  absl::StatusOr<FitJob> JobOf(const Space& space, const State& state, const Calibration* stats);
   // Decides on a fit that ended.
   absl::Status Take(const Space& space, FitOutcome outcome, State& state);
 

@@ -53,15 +53,20 @@ std::vector<uint64_t> PagesOf(const Space& space, std::span<const absl::string_v
   return pages;
 }
 
-void TellFitted(const FittedForm& fitted, v1::FittedForm& out) {
-  const FittedForm::State state = fitted.state();
-  out.set_target(fitted.target());
+// Tells of a space of recipe `auto` in a row or a message of its own.
+template <typename Message>
+void TellFitted(const Space& space, const Calibrations& calibrations, Message& message) {
+  if (space.fitted == nullptr) return;
+  v1::FittedForm& out = *message.mutable_fitted();
+  const FittedForm::State state = space.fitted->state();
+  out.set_target(space.fitted->target());
   out.set_recipe(state.recipe);
   out.set_ratio(state.ratio);
   out.set_divergence(state.divergence);
   out.set_tokens(state.tokens);
   out.set_fits(state.fits);
   out.set_note(state.note);
+  out.set_statistics(calibrations.StatisticsOf(FitNameOf(space)) != nullptr);
 }
 
 void ToProto(const ReuseEstimate& estimate, v1::Reuse& out) {
@@ -116,6 +121,26 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
   out.set_raw_bytes_per_token(BytesPerToken(space.spec));
   out.set_is_private(space.promise.is_private);
   out.set_levels((space.cold != nullptr ? space.cold : space.codec)->levels());
+  out.set_wants_statistics(fits_ && space.fitted != nullptr &&
+                           calibrations_.StatisticsOf(FitNameOf(space)) == nullptr);
+  return absl::OkStatus();
+}
+
+absl::Status KvOperator::SendStatistics(const Caller& caller,
+                                        const v1::SendStatisticsRequest& first,
+                                        const std::string& blob, v1::SendStatisticsResponse& out) {
+  KVSTOW_ASSIGN_OR_RETURN(
+      const auto space, spaces_.Find(caller, first.space(), first.fingerprint(), SpaceUse::kWrite));
+  if (space->fitted == nullptr || !fits_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "space '", space->name, "': nothing uses statistics of its model: ",
+        fits_ ? absl::StrCat("its recipe is ", space->recipe, ", not auto")
+              : "this server fits no cold forms (fit-bytes is 0, or it has a master-key)"));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(
+      const Calibrations::Added added,
+      calibrations_.TakeStatistics(FitNameOf(*space), space->spec, AsBytes(blob)));
+  out.set_already_there(added.already_there);
   return absl::OkStatus();
 }
 
@@ -307,7 +332,7 @@ void KvOperator::TellSpaces(const Caller& caller, StoreUsage& sum, v1::UsageResp
     row.set_tenant(space->tenant);
     ToProto(space->spec, *row.mutable_spec());
     row.set_recipe(space->recipe);
-    if (space->fitted != nullptr) TellFitted(*space->fitted, *row.mutable_fitted());
+    TellFitted(*space, calibrations_, row);
     row.set_fidelity(FidelityToProto(space->promise.fidelity));
     row.set_pages(part.pages);
     row.set_raw_bytes(part.raw_bytes);
@@ -323,7 +348,7 @@ absl::Status KvOperator::Usage(const Caller& caller, const v1::UsageRequest& in,
   if (!in.space().empty()) {
     KVSTOW_ASSIGN_OR_RETURN(const auto space, spaces_.Find(Meant(caller, in.tenant()), in.space()));
     usage = store_.residency().Usage(space->id);
-    if (space->fitted != nullptr) TellFitted(*space->fitted, *out.mutable_fitted());
+    TellFitted(*space, calibrations_, out);
   } else {
     TellSpaces(caller, usage, out);
   }

@@ -31,12 +31,23 @@ namespace kvstow {
 
 class KvOperator {
  public:
-  KvOperator(TieredStore& store, Spaces& spaces, AttentionReports& reports, Metrics& metrics,
-             RemoteTier& remote)
-      : store_(store), spaces_(spaces), reports_(reports), metrics_(metrics), remote_(remote) {}
+  // `fits`: the server fits cold forms, so that it has a use for statistics of models.
+  KvOperator(TieredStore& store, Spaces& spaces, Calibrations& calibrations, bool fits,
+             AttentionReports& reports, Metrics& metrics, RemoteTier& remote)
+      : store_(store),
+        spaces_(spaces),
+        calibrations_(calibrations),
+        fits_(fits),
+        reports_(reports),
+        metrics_(metrics),
+        remote_(remote) {}
 
   absl::Status OpenSpace(const Caller& caller, const v1::OpenSpaceRequest& in,
                          v1::OpenSpaceResponse& out);  // blocking
+  // `first` names the space; `blob` is what all messages brought.
+  absl::Status SendStatistics(const Caller& caller, const v1::SendStatisticsRequest& first,
+                              const std::string& blob,
+                              v1::SendStatisticsResponse& out);  // blocking
   // `ids` is called when the call was slow or failed, to log it.
   absl::StatusOr<PrefixMatch> Lookup(const Caller& caller, const LookupQuery& query,
                                      absl::FunctionRef<CallIds()> ids = CallLog::NoIds);
@@ -80,6 +91,8 @@ class KvOperator {
 
   TieredStore& store_;
   Spaces& spaces_;
+  Calibrations& calibrations_;
+  const bool fits_;
   AttentionReports& reports_;
   Metrics& metrics_;
   RemoteTier& remote_;

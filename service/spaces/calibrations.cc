@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/private_folder.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/run_codecs.h"
@@ -232,32 +233,74 @@ absl::StatusOr<CalibrationId> Calibrations::AddFitted(std::span<const uint8_t> b
   return id;
 }
 
-std::shared_ptr<const Calibration> Calibrations::LastFitted(const FitName& space) const {
-  MutexLock lock(mu_);
+std::shared_ptr<const Calibration> Calibrations::LastOf(const FitName& space,
+                                                        absl::string_view section) const {
   std::shared_ptr<const Calibration> last;
   for (const auto& [id, file] : fitted_) {
     const FitNote& note = *file.calibration->fit_note();
-    if (note.space != space) continue;
+    if (note.space != space || !file.calibration->Has(section)) continue;
     if (last == nullptr || last->fit_note()->number < note.number) last = file.calibration;
   }
   return last;
 }
 
+std::shared_ptr<const Calibration> Calibrations::LastFitted(const FitName& space) const {
+  MutexLock lock(mu_);
+  return LastOf(space, kJointSection);
+}
+
+std::shared_ptr<const Calibration> Calibrations::StatisticsOf(const FitName& space) const {
+  MutexLock lock(mu_);
+  return LastOf(space, kStatsSection);
+}
+
+absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitName& space,
+                                                                 const KvSpec& spec,
+                                                                 std::span<const uint8_t> blob) {
+  const auto sent = ParseCalibration(blob);
+  if (!sent.ok()) return absl::InvalidArgumentError(sent.status().message());
+  if (!(*sent)->Has(kStatsSection) || (*sent)->shape() != ShapeFor(spec, 1)) {
+    return absl::InvalidArgumentError(
+        "these are no statistics of a model whose K and V have the space's shape and RoPE");
+  }
+  const auto before = StatisticsOf(space);
+  const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
+  const auto noted = [&](uint64_t n) { return WithFitNote(blob, {space, n, ""}); };
+  if (before != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(const std::string again, noted(number));
+    const Sha256Digest digest = Sha256(AsBytes(again));
+    if (std::ranges::equal(before->id(), std::span(digest).first(sizeof(CalibrationId)))) {
+      return Added{before->id(), true};
+    }
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const std::string now, noted(number + 1));
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(AsBytes(now)));
+  MutexLock lock(mu_);
+  for (auto it = fitted_.begin(); it != fitted_.end();) {
+    const Calibration& other = *it->second.calibration;
+    const bool replaced =
+        other.fit_note()->space == space && other.Has(kStatsSection) && it->first != id;
+    it = replaced ? EraseFitted(it) : std::next(it);
+  }
+  return Added{id, false};
+}
+
 void Calibrations::KeepFitted(const std::set<FitName>& spaces) {
   MutexLock lock(mu_);
   for (auto it = fitted_.begin(); it != fitted_.end();) {
-    const auto& [id, file] = *it;
-    if (spaces.contains(file.calibration->fit_note()->space)) {
-      ++it;
-      continue;
-    }
-    std::error_code ignored;
-    if (!file.path.empty()) fs::remove(file.path, ignored);
-    paths_.erase(id);
-    blobs_.erase(id);
-    store_.Remove(id);
-    it = fitted_.erase(it);
+    const bool kept = spaces.contains(it->second.calibration->fit_note()->space);
+    it = kept ? std::next(it) : EraseFitted(it);
   }
+}
+
+// Forgets one, and erases its file. Returns the next.
+Calibrations::Fitted::iterator Calibrations::EraseFitted(Fitted::iterator it) {
+  std::error_code ignored;
+  if (!it->second.path.empty()) fs::remove(it->second.path, ignored);
+  paths_.erase(it->first);
+  blobs_.erase(it->first);
+  store_.Remove(it->first);
+  return fitted_.erase(it);
 }
 
 // A recipe that does not name its calibration in full takes the one that fits.

@@ -9,8 +9,9 @@
 // files at start, and again when a recipe needs a calibration that is not here: a new file needs no
 // restart. Loaded calibrations stay in memory, also when their files go, since pages name them.
 //
-// What the server fitted by itself to a space (service/fitting) lies in the folder `fitted` below.
-// The server finds the last one of each space again after a restart.
+// What the server fitted by itself to a space (service/fitting) lies in the folder `fitted` below,
+// and so do the statistics of the space's model. The server finds the last ones of each space again
+// after a restart.
 //
 // A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; Load
 // tightens looser modes. An operator's folder keeps its mode.
@@ -43,7 +44,7 @@ class Calibrations {
  public:
   static constexpr size_t kMaxBlobBytes = size_t{256} << 20;  // of one that is sent
   static constexpr size_t kMaxSentBytes = size_t{1} << 30;    // of all that were sent to a server
-  static constexpr size_t kMaxFittedBytes = size_t{2} << 30;  // of all that the server fitted
+  static constexpr size_t kMaxFittedBytes = size_t{2} << 30;  // of all that is for one space
 
   static constexpr int kMaxSending = 2;  // at a time
 
@@ -76,7 +77,16 @@ class Calibrations {
   absl::StatusOr<CalibrationId> AddFitted(std::span<const uint8_t> blob);
   // Returns the last one of a space (FitNote::space); null: there is none.
   std::shared_ptr<const Calibration> LastFitted(const FitName& space) const;
-  // Forgets those of all other spaces, and erases their files.
+
+  // Takes statistics of a space's model (model_stats.h), in place of those that the space had. OK
+  // as well when it had these. INVALID_ARGUMENT: they are not such statistics, or of another shape
+  // than the spec. Other errors are those of AddFitted.
+  absl::StatusOr<Added> TakeStatistics(const FitName& space, const KvSpec& spec,
+                                       std::span<const uint8_t> blob);
+  // Returns them; null: there are none.
+  std::shared_ptr<const Calibration> StatisticsOf(const FitName& space) const;
+
+  // Forgets what was fitted to all other spaces, their statistics too, and erases the files.
   void KeepFitted(const std::set<FitName>& spaces);
 
   // Returns the bytes of a calibration that is here, as they came or as its file has them now.
@@ -110,6 +120,11 @@ class Calibrations {
                     const std::string& folder) KVSTOW_REQUIRES(mu_);
   absl::Status Write(const CalibrationId& id, std::span<const uint8_t> blob,
                      const std::string& folder) const;
+  // Returns the last blob of a space that has this section; null: there is none.
+  std::shared_ptr<const Calibration> LastOf(const FitName& space, absl::string_view section) const
+      KVSTOW_REQUIRES(mu_);
+  using Fitted = std::map<CalibrationId, File>;
+  Fitted::iterator EraseFitted(Fitted::iterator it) KVSTOW_REQUIRES(mu_);
   std::string FittedFolder() const { return folder_.empty() ? "" : folder_ + "/fitted"; }
 
   const std::string folder_;
@@ -119,7 +134,7 @@ class Calibrations {
   std::set<std::string> read_ KVSTOW_GUARDED_BY(mu_);  // name, size and time of each
   std::map<CalibrationId, std::string> paths_ KVSTOW_GUARDED_BY(mu_);  // of files
   std::map<CalibrationId, SharedBytes> blobs_ KVSTOW_GUARDED_BY(mu_);  // of those without a file
-  std::map<CalibrationId, File> fitted_ KVSTOW_GUARDED_BY(mu_);
+  Fitted fitted_ KVSTOW_GUARDED_BY(mu_);
   int sending_ KVSTOW_GUARDED_BY(mu_) = 0;
   size_t sent_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
 };

@@ -4,6 +4,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
@@ -33,6 +35,19 @@ absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, S
   if (recipe.divergence.has_value())
     space.fitted = std::make_shared<FittedForm>(*recipe.divergence);
   return absl::OkStatus();
+}
+
+FitName FitNameOf(const Space& space) {
+  ByteWriter text;
+  text.PutString16("kvstow fit 1");
+  text.Put(space.id);
+  text.PutString16(space.tenant);
+  text.PutString16(space.name);
+  text.PutBytes(space.fingerprint);
+  const Sha256Digest digest = Sha256(AsBytes(text.bytes()));
+  FitName out;
+  std::copy_n(digest.begin(), out.size(), out.begin());
+  return out;
 }
 
 }  // namespace kvstow

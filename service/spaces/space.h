@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "kernels/calibration/calibration.h"
 #include "kernels/codec/codec.h"
 #include "kernels/page/page.h"
 #include "service/spaces/calibrations.h"
@@ -52,6 +53,10 @@ absl::Status CheckSpaceName(absl::string_view name);
 // Gives a space the codecs of its recipe, and the pipeline that names them. Fails with
 // FAILED_PRECONDITION when a calibration is missing.
 absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, Space& space);
+
+// Names a space in the notes of blobs that are for it alone (calibration.h). No other space ever
+// has the name, not even a later one that is opened in the same way: ids are given once.
+FitName FitNameOf(const Space& space);
 
 }  // namespace kvstow
 

@@ -29,13 +29,14 @@ const std::map<std::string, std::string> kLeastRole = {
     {"KvCache/OpenLocal", "reader"}, {"KvCache/OpenDirect", "reader"},
     {"KvCache/Release", "reader"},   {"KvCache/Pin", "worker"},
     {"KvCache/Delete", "worker"},    {"KvCache/DropSpace", "worker"},
-    {"KvCache/Usage", "reader"},     {"Admin/Status", "admin"},
-    {"Admin/Verify", "admin"},       {"Admin/SamplePages", "admin"},
-    {"Admin/Ages", "admin"},         {"Admin/Activity", "admin"},
-    {"Admin/Evict", "admin"},        {"Admin/SetBudget", "admin"},
-    {"Admin/Flush", "admin"},        {"Admin/Drain", "admin"},
-    {"Admin/SetQuota", "admin"},     {"Admin/Tenants", "admin"},
-    {"Admin/RotateKey", "admin"},    {"Admin/DropTenant", "admin"}};
+    {"KvCache/Usage", "reader"},     {"KvCache/SendStatistics", "worker"},
+    {"Admin/Status", "admin"},       {"Admin/Verify", "admin"},
+    {"Admin/SamplePages", "admin"},  {"Admin/Ages", "admin"},
+    {"Admin/Activity", "admin"},     {"Admin/Evict", "admin"},
+    {"Admin/SetBudget", "admin"},    {"Admin/Flush", "admin"},
+    {"Admin/Drain", "admin"},        {"Admin/SetQuota", "admin"},
+    {"Admin/Tenants", "admin"},      {"Admin/RotateKey", "admin"},
+    {"Admin/DropTenant", "admin"}};
 
 int RankOf(const std::string& role) { return role == "reader" ? 1 : role == "worker" ? 2 : 3; }
 

@@ -42,7 +42,7 @@ class BareServer {
     puts_.emplace(PutParts{staging_, *writer_, admission_, metrics_});
     remote_.emplace(RemoteTier::Options{}, nullptr, nullptr, *store_, spaces_, calibrations_,
                     nullptr);
-    op_.emplace(*store_, spaces_, *reports_, metrics_, *remote_);
+    op_.emplace(*store_, spaces_, calibrations_, /*fits=*/true, *reports_, metrics_, *remote_);
     for (const auto& [name, recipe] : {std::pair{"s", "int8"}, std::pair{"exact", "raw"}}) {
       const auto opened =
           spaces_.Open(Caller{}, {.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});

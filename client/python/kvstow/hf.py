@@ -28,7 +28,7 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -90,6 +90,8 @@ _SAMPLED_VALUES = 64
 _MASKED = "kvstow_masked"
 _WINDOW_QUERIES = 32  # that the column attn_window sums over
 _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
+
+_watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
 _revisions: weakref.WeakKeyDictionary[Any, tuple[object, str]] = weakref.WeakKeyDictionary()
 _masked_lock = threading.Lock()
@@ -377,6 +379,23 @@ class _WatchedCache(DynamicCache):
                 layer.keep = layer.keep.to(layer.keys.device)
 
 
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a layer's attention sees: query, key and value after RoPE, `[1, heads, tokens, d]`."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scale: float
+    softcap: float | None
+    mask: torch.Tensor | None
+
+    @property
+    def allowed(self) -> torch.Tensor:
+        """The tokens that each query may see, as bool `[1, heads or 1, queries, tokens]`."""
+        return _allowed(self.query, self.key, self.mask)
+
+
 def _masked_attention(
     module: Any,
     query: torch.Tensor,
@@ -388,7 +407,14 @@ def _masked_attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """SDPA that leaves out the absent tokens of a watched layer, head by head."""
+    """SDPA that leaves out the absent tokens of a watched layer, head by head.
+
+    Shows what it sees to whoever watches in this thread.
+    """
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    watch = getattr(_watching, "watch", None)
+    if watch is not None:
+        watch(module.layer_idx, Seen(query, key, value, scale, softcap, attention_mask))
     layer: _WatchedLayer | None = getattr(key, "_kvstow_layer", None)
     groups = query.shape[1] // key.shape[1]
     mask = attention_mask
@@ -401,7 +427,6 @@ def _masked_attention(
         return result
     allowed = _allowed(query, key, mask)
     keys, values = repeat_kv(key, groups), repeat_kv(value, groups)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     queries = query.shape[2]
     outputs = []
     for first in range(0, queries, _QUERIES_AT_ONCE):
@@ -454,6 +479,17 @@ def _masked(model: Any) -> Iterator[None]:
             if uses == 1:
                 model.set_attn_implementation(usual)
             _masked_uses[model] = (uses - 1, usual)
+
+
+@contextlib.contextmanager
+def _watched(model: Any, watch: Callable[[int, Seen], None]) -> Iterator[None]:
+    """Inside it this thread's forward passes call `watch` with each layer and what it sees."""
+    with _masked(model):
+        _watching.watch = watch
+        try:
+            yield
+        finally:
+            _watching.watch = None
 
 
 # The prefix cache.

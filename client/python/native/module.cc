@@ -233,6 +233,8 @@ void BindUnaryCalls(nb::class_<NativeClient>& client) {
            nb::sig("def find_space(self, name: str, /) -> tuple[str, str, SpaceInfo | None]"))
       .def("drop_space", &NativeClient::DropSpace,
            nb::sig("def drop_space(self, name: str, /) -> tuple[str, str, int | None]"))
+      .def("send_statistics", &NativeClient::SendStatistics,
+           nb::sig("def send_statistics(self, space: str, blob: bytes, /) -> tuple[str, str]"))
       .def("send_calibration", &NativeClient::SendCalibration,
            nb::sig("def send_calibration(self, blob: bytes, /) -> tuple[str, str, bytes | None]"))
       .def(
@@ -401,6 +403,9 @@ NB_MODULE(_native, module) {
   BindUnaryCalls(client);
   BindPageCalls(client);
   BindTimedCalls(client);
+  module.def("model_statistics", &StatisticsBlob,
+             nb::sig("def model_statistics(spec: Spec, metric_k: bytes, gain_k: bytes, metric_v: "
+                     "bytes, gain_v: bytes, /) -> bytes"));
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,
              nb::sig("def page_keys(tokens: Sequence[int], page_tokens: int, extras: "
                      "Sequence[bytes], page_extras: Sequence[Sequence[bytes]]) -> list[bytes]"));

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "client/python/native/specs.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_sharing.h"
@@ -64,8 +65,7 @@ NativeClient::NativeClient(ClientOptions options, int gpu,
   if (!calibrations.empty()) {
     auto store = std::make_shared<CalibrationStore>();
     for (const nb::bytes& blob : calibrations) {
-      const auto* first = static_cast<const uint8_t*>(blob.data());
-      const auto added = store->Add({first, blob.size()});
+      const auto added = store->Add(BytesOf(blob));
       if (!added.ok()) {
         throw nb::value_error(("calibrations: " + std::string(added.status().message())).c_str());
       }
@@ -113,9 +113,14 @@ nb::tuple NativeClient::DropSpace(const std::string& name) {
                 [](uint64_t pages) { return nb::int_(pages); });
 }
 
+nb::tuple NativeClient::SendStatistics(const std::string& space, nb::bytes blob) {
+  const auto bytes = BytesOf(blob);
+  return StatusTuple(
+      WithoutGil(client(), [&](Client& c) { return c.SendStatistics(space, bytes); }));
+}
+
 nb::tuple NativeClient::SendCalibration(nb::bytes blob) {
-  const auto* first = static_cast<const uint8_t*>(blob.data());
-  const std::span<const uint8_t> bytes(first, blob.size());
+  const auto bytes = BytesOf(blob);
   return OrNone(WithoutGil(client(), [&](Client& c) { return c.SendCalibration(bytes); }),
                 [](const std::string& name) { return nb::bytes(name.data(), name.size()); });
 }

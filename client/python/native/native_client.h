@@ -39,6 +39,7 @@ class NativeClient {
   nanobind::tuple FindSpace(const std::string& name);
   nanobind::tuple DropSpace(const std::string& name);
   nanobind::tuple SendCalibration(nanobind::bytes blob);
+  nanobind::tuple SendStatistics(const std::string& space, nanobind::bytes blob);
   // (pages, tokens, lease, tiers, code, message)
   nanobind::tuple Lookup(const std::string& space, const std::vector<std::string>& keys,
                          bool lease);

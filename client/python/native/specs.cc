@@ -4,12 +4,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/calibration/model_stats.h"
 
 namespace kvstow::python {
 namespace {
@@ -162,6 +164,26 @@ nb::dict SpecDict(const KvSpec& spec) {
   return out;
 }
 
+std::span<const uint8_t> BytesOf(const nb::bytes& bytes) {
+  return {static_cast<const uint8_t*>(bytes.data()), bytes.size()};
+}
+
+nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb::bytes& gain_k,
+                         const nb::bytes& metric_v, const nb::bytes& gain_v) {
+  const auto floats = [](const nb::bytes& bytes) {
+    std::vector<float> out(bytes.size() / sizeof(float));
+    std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+    return out;
+  };
+  const auto blob = StatsCalibration(spec, {.metric_k = floats(metric_k),
+                                            .metric_v = floats(metric_v),
+                                            .gain_k = floats(gain_k),
+                                            .gain_v = floats(gain_v),
+                                            .sensitivity = {}});
+  if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
+  return nb::bytes(blob->data(), blob->size());
+}
+
 nb::dict SpaceDict(const SpaceInfo& space) {
   nb::dict out;
   out["name"] = space.name;
@@ -172,6 +194,7 @@ nb::dict SpaceDict(const SpaceInfo& space) {
   out["fidelity"] = NameOf(space.fidelity, Names<Fidelity>(kFidelities));
   out["private"] = space.is_private;
   out["created"] = space.created;
+  out["wants_statistics"] = space.wants_statistics;
   out["levels"] = space.levels;
   out["layers_per_run"] = space.layers_per_run;
   return out;

@@ -7,6 +7,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "client/pages.h"
@@ -17,6 +19,12 @@ namespace kvstow::python {
 
 KvSpec SpecOf(nanobind::handle spec);         // a kvstow.KvSpec
 nanobind::dict SpecDict(const KvSpec& spec);  // the arguments of kvstow.KvSpec; rope is a dict
+// The bytes live as long as the object.
+std::span<const uint8_t> BytesOf(const nanobind::bytes& bytes);
+// Returns the blob of kvstow.model_statistics. Arguments are float32 values, as bytes.
+nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric_k,
+                               const nanobind::bytes& gain_k, const nanobind::bytes& metric_v,
+                               const nanobind::bytes& gain_v);
 nanobind::dict SpaceDict(const SpaceInfo& space);
 Payload PayloadOf(const std::string& name);    // "raw", "encoded", "auto"
 Fidelity FidelityOf(const std::string& name);  // "", "exact", "dense", "sparse"

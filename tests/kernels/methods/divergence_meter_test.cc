@@ -75,6 +75,31 @@ TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
   EXPECT_NEAR(meter.Divergence(), 0.37 * (4 / spread_v + 0.25 * 0.25 / spread_k), 1e-7);
 }
 
+// The mean over tokens of gain^2 e' metric e / d, where the model's statistics are known.
+TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
+  KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
+  const ModelStats stats{.metric_k = {1.5, 0.5, 0.5, 0.5},
+                         .metric_v = {1, 0, 0, 1},
+                         .gain_k = {0.2f},
+                         .gain_v = {3},
+                         .sensitivity = {}};
+  std::vector<float> values(4 * kTokens);
+  Gaussian random(5);
+  for (float& x : values) x = random();
+  std::vector<uint8_t> raw(PageBytes(spec, kTokens)), decoded;
+  std::memcpy(raw.data(), values.data(), raw.size());
+  values[100] += 0.5f;  // K of token 50
+  values[101] += 1;
+  values[2 * kTokens + 41] -= 2;    // V of token 20
+  values[2 * kTokens + 3] += 1000;  // of the first tokens of a text, which are left out
+  decoded.resize(raw.size());
+  std::memcpy(decoded.data(), values.data(), raw.size());
+  DivergenceMeter meter(spec, stats);
+  ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
+  const double k = 0.04 * (1.5 * 0.25 + 2 * 0.5 * 0.5 * 1 + 0.5) / 2, v = 9 * 4 / 2.0;
+  EXPECT_NEAR(meter.Divergence(), (k + v) / (kTokens - kFirstTokens), 1e-6);
+}
+
 TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {
   KvSpec spec = CorrelatedSpec();
   std::vector<uint8_t> zeros(PageBytes(spec, kTokens));

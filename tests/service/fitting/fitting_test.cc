@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "client/client.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/codec.h"
 #include "proto/wire/spec.h"
 #include "service/fitting/fit.h"
@@ -86,6 +87,36 @@ TEST_F(FitTest, AFormThatHoldsIsLeftAloneUntilThereIsMoreToFitTo) {
   EXPECT_EQ(RunFit(job)->best.recipe, first.best.recipe);
 }
 
+// The model feels K of head 0 a hundred times more than a codec would guess, and little else.
+ModelStats OnlyHeadZero() {
+  const KvSpec spec = Spec();
+  ModelStats stats;
+  const auto fill = [&](uint32_t dim, float most, std::vector<float>& metric,
+                        std::vector<float>& gain) {
+    for (uint32_t i = 0; i < spec.layers * spec.kv_heads; ++i) {
+      gain.push_back(i % spec.kv_heads == 0 ? most : 1e-4f);
+      for (uint32_t at = 0; at < dim * dim; ++at) metric.push_back(at % (dim + 1) == 0 ? 1 : 0);
+    }
+  };
+  fill(spec.head_dim_k, 2, stats.metric_k, stats.gain_k);
+  fill(spec.head_dim_v, 1e-4f, stats.metric_v, stats.gain_v);
+  return stats;
+}
+
+TEST_F(FitTest, StatisticsOfTheModelSayWhatItCosts) {
+  FitJob job = Job(24);
+  const FitOutcome without = *RunFit(job);
+  job.statistics = *StatsCalibration(Spec(), OnlyHeadZero());
+  const auto with = RunFit(job);
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_LT(with->best.ratio, without.best.ratio / 1.3);
+  EXPECT_LE(with->best.divergence, 1.04 * kTarget) << "by the statistics";
+  EXPECT_GT(with->best.divergence, 0.5 * kTarget) << "it takes what it may";
+  EXPECT_GT(with->own.divergence, 2 * without.own.divergence);
+  job.statistics = "nonsense";
+  EXPECT_FALSE(RunFit(job).ok());
+}
+
 // Noise of full rank shows no directions: a calibrated code has nothing to gain.
 TEST_F(FitTest, NoiseGetsNoCalibration) {
   FitJob job = Job(0);
@@ -128,10 +159,12 @@ TEST_F(FitTest, MessagesComeBackAsTheyWent) {
   job.recipe = "kvstow(step=0.7)";
   job.blob = std::string(100'000, 'b');
   job.refit = true;
+  job.statistics = "statistics";
   const std::string bytes = SerializeFitJob(job);
   const FitJob back = *ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes)));
   EXPECT_EQ(SerializeFitJob(back), bytes);
   EXPECT_EQ(back.blob, job.blob);
+  EXPECT_EQ(back.statistics, job.statistics);
   EXPECT_EQ(back.held_out.size(), 4u);
   for (const size_t cut : {size_t{0}, size_t{5}, bytes.size() / 2, bytes.size() - 1}) {
     EXPECT_FALSE(ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes).first(cut))).ok()) << cut;
@@ -184,7 +217,25 @@ class AutoSpaceTest : public ServerTest {
     v1::OpenSpaceResponse out;
     const grpc::Status status = TryOpen(name, recipe, out);
     EXPECT_TRUE(status.ok()) << status.error_message();
+    Fingerprints::All().Note(name, out.fingerprint());
     return out;
+  }
+  // In pieces of 1,000 bytes.
+  grpc::Status SendStatistics(const std::string& space, const std::string& blob,
+                              v1::SendStatisticsResponse* out = nullptr) {
+    v1::SendStatisticsResponse response;
+    const auto context = client_->Context();
+    auto writer = client_->kv().SendStatistics(context.get(), out != nullptr ? out : &response);
+    v1::SendStatisticsRequest request;
+    request.set_space(space);
+    request.set_fingerprint(Fingerprints::All().Of(space));
+    for (size_t at = 0; at == 0 || at < blob.size(); at += 1000) {
+      request.set_data(blob.substr(at, 1000));
+      if (!writer->Write(request)) break;
+      request.Clear();
+    }
+    writer->WritesDone();
+    return writer->Finish();
   }
   static PageIn Page(uint64_t i) {
     const auto raw = CorrelatedPage(Spec(), kTokens, i, i % 2 * kTokens);
@@ -289,6 +340,64 @@ TEST_F(AutoSpaceTest, WhatWasFittedToASpaceServesNoOther) {
       << "the tables go with the space";
 }
 
+TEST_F(AutoSpaceTest, StatisticsOfTheModelChangeTheFormAtOnce) {
+  EXPECT_TRUE(Open("s").wants_statistics());
+  Put("s", 0, 40);
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  const v1::FittedForm before = Fitted("s");
+  EXPECT_FALSE(before.statistics());
+  const std::string blob = *StatsCalibration(Spec(), OnlyHeadZero());
+  ASSERT_TRUE(SendStatistics("s", blob).ok());
+  EXPECT_FALSE(Open("s").wants_statistics());
+  EXPECT_TRUE(Fitted("s").statistics());
+  ASSERT_TRUE(Eventually([&] { return Fitted("s").ratio() < before.ratio() / 1.3; }))
+      << Fitted("s").ratio() << " after " << before.ratio() << ": " << Fitted("s").note();
+
+  v1::SendStatisticsResponse again;
+  ASSERT_TRUE(SendStatistics("s", blob, &again).ok());
+  EXPECT_TRUE(again.already_there());
+  StopServer();
+  StartServer();
+  EXPECT_FALSE(Open("s").wants_statistics()) << "they come back";
+  EXPECT_TRUE(Open("t").wants_statistics()) << "they are one space's";
+}
+
+TEST_F(AutoSpaceTest, StatisticsThatNothingUsesAreRefused) {
+  using grpc::StatusCode;
+  Open("s");
+  EXPECT_FALSE(Open("raw", "raw").wants_statistics());
+  const std::string blob = *StatsCalibration(Spec(), OnlyHeadZero());
+  grpc::Status status = SendStatistics("raw", blob);
+  EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("its recipe is raw, not auto"));
+  EXPECT_EQ(SendStatistics("nowhere", blob).error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(SendStatistics("s", "").error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(SendStatistics("s", blob.substr(1)).error_code(), StatusCode::INVALID_ARGUMENT);
+  const FitNote note{.space = {1}, .number = 1, .recipe = "kvstow"};
+  EXPECT_EQ(SendStatistics("s", *WithFitNote(AsBytes(blob), note)).error_code(),
+            StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(SendStatistics("s", *FitCorrelated(Spec(), 1)).error_code(),
+            StatusCode::INVALID_ARGUMENT)
+      << "a calibration";
+  KvSpec other = Spec();
+  other.rope.theta *= 2;
+  EXPECT_EQ(SendStatistics("s", *StatsCalibration(other, OnlyHeadZero())).error_code(),
+            StatusCode::INVALID_ARGUMENT)
+      << "another model's";
+  EXPECT_TRUE(Open("s").wants_statistics());
+}
+
+TEST_F(AutoSpaceTest, NewStatisticsReplaceThoseBefore) {
+  Open("s");
+  ModelStats stats = OnlyHeadZero();
+  for (const float gain : {0.1f, 0.2f, 0.3f}) {
+    stats.gain_k[0] = gain;
+    ASSERT_TRUE(SendStatistics("s", *StatsCalibration(Spec(), stats)).ok());
+  }
+  const std::filesystem::directory_iterator files(FittedFolder());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
 TEST_F(AutoSpaceTest, ThePromiseIsPartOfTheSpace) {
   const v1::OpenSpaceResponse space = Open("s", "auto(divergence=0.02)");
   EXPECT_EQ(space.fidelity(), v1::DENSE);
@@ -309,7 +418,9 @@ TEST_F(AutoSpaceTest, AServerWithoutFitsSaysSo) {
   StopServer();
   config_.fit_bytes = 0;
   StartServer();
-  Open("s");
+  EXPECT_FALSE(Open("s").wants_statistics());
+  EXPECT_EQ(SendStatistics("s", *StatsCalibration(Spec(), OnlyHeadZero())).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
   Put("s", 0, 40);
   EXPECT_TRUE(Eventually([&] { return !Fitted("s").note().empty(); }));
   EXPECT_THAT(Fitted("s").note(), HasSubstr("fit-bytes is 0"));

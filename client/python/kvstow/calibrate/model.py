@@ -5,22 +5,14 @@ Needs torch and transformers. Which models it takes is kvstow.hf's to say.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import (
-    AttentionInterface,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    DynamicCache,
-)
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
 from kvstow import hf
@@ -31,36 +23,6 @@ FIRST = 4  # tokens that lie outside every distribution
 UNIT = 64  # gradients are kept as float16 in units of 1 / UNIT
 _CHUNK = 512  # tokens of a forward pass over a text
 _LARGEST = 60000.0  # that float16 holds with room to spare
-_WATCHED = "kvstow_queries"
-_watching = threading.local()
-
-
-def _watched_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """The usual attention. Shows the queries to whoever watches in this thread."""
-    watch = getattr(_watching, "watch", None)
-    if watch is not None:
-        watch(module.layer_idx, query.detach())
-    return hf._masked_attention(module, query, key, value, *args, **kwargs)
-
-
-AttentionInterface.register(_WATCHED, _watched_attention)
-AttentionMaskInterface.register(_WATCHED, sdpa_mask)
-
-
-@contextlib.contextmanager
-def _queries(watch: Any) -> Iterator[None]:
-    _watching.watch = watch
-    try:
-        yield
-    finally:
-        _watching.watch = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +42,6 @@ class Subject:
     def __init__(self, model: Any) -> None:
         self.spec: KvSpec = hf.spec_of(model)
         self.model = model.eval().requires_grad_(False)
-        self.model.set_attn_implementation(_WATCHED)
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.rotation = Rotation(self.spec.rope, self.spec.head_dim)
         self._cache_name = hf._cache_name(model)
@@ -127,13 +88,13 @@ class Subject:
         sums = torch.zeros(self.spec.layers, heads, dim, dim, device=self.device)
         start = 0
 
-        def watch(layer: int, query: torch.Tensor) -> None:
-            q = self.rotation.turn(query[0].transpose(0, 1).float(), start, back=True)
+        def watch(layer: int, seen: hf.Seen) -> None:
+            q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
         cache = DynamicCache()
-        with torch.no_grad(), _queries(watch):
+        with torch.no_grad(), hf._watched(self.model, watch):
             for start in range(0, len(tokens), _CHUNK):
                 self.logits(tokens[start : start + _CHUNK], cache, start, 1)
         kv = torch.stack([torch.stack([k[0], v[0]]) for k, v in hf._states(cache)])

@@ -30,9 +30,16 @@ class Rotation:
 
         back: takes the rotation off.
         """
+        positions = torch.arange(first, first + len(x), device=x.device)
+        return self._turn(x, positions[:, None], back)
+
+    def seen_before_rope(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """A query `[..., head_dim]` after RoPE, as it meets K before RoPE of tokens `[...]`."""
+        return self._turn(q, positions, back=True) * _magnitude(self.rope) ** 2
+
+    def _turn(self, x: torch.Tensor, positions: torch.Tensor, back: bool) -> torch.Tensor:
         frequencies = torch.from_numpy(_frequencies(self.rope, self.head_dim)).to(x.device)
-        positions = torch.arange(first, first + len(x), device=x.device, dtype=torch.float64)
-        angles = positions[:, None, None] * frequencies
+        angles = positions.double()[..., None] * frequencies
         magnitude = _magnitude(self.rope)
         scale = 1 / magnitude if back else magnitude
         cos = (angles.cos() * scale).to(x.dtype)

@@ -1,0 +1,276 @@
+"""What a model feels of errors in its K and V, from forward passes alone.
+
+A query q sees an error e of V of token t as a move P_qt W_O e of the residual stream, and an error
+e of K as P_qt (u . e) W_O (v_t - o): P is its attention, u the query as it meets K of that token, o
+what it took from all tokens. A move m of the stream h costs, in nats of KL divergence, about
+
+    |w m|^2 / |w h|^2 + sum over next tokens y of p_y (g_y . m)^2 / 2
+
+The first is what the next layers read, by the weights w of the norm that reads the stream next. The
+second is what the head of the model reads, as if no layer followed: g_y is the gradient of log p_y.
+Neither has a constant to fit. docs/decisions/0085-statistics-of-workers.md has measurements.
+
+Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from kvstow import hf
+from kvstow.calibrate.rotation import Rotation
+from kvstow.types import KvSpec
+
+FIRST = 4  # tokens that lie outside every distribution
+LEAST, MOST = 64, 1024  # tokens of a text that count
+_QUERIES = 256  # of a text, from its last quarter
+_LOOKED_AT = 64  # tokens that an error of K is counted at, for each query: those that feel most
+_DRAWS = 8  # of next tokens, for each query
+
+
+@dataclasses.dataclass
+class _Layer:
+    """A decoder layer: how its attention joins the residual stream."""
+
+    output: torch.Tensor  # W_O, [hidden, heads, d]
+    joins: torch.Tensor | None  # weights of the norm before the sum; None: there is no norm
+    reads: torch.Tensor  # weights of the norm that reads the stream next
+    reader: Any  # that norm
+    joiner: Any  # the norm before the sum, or None
+
+
+def _weights_of(norm: Any, size: int, like: torch.Tensor) -> torch.Tensor:
+    """Of an RMS norm, whatever it calls them: the root mean square of ones is 1."""
+    found: torch.Tensor = norm(torch.ones(size, device=like.device, dtype=like.dtype))
+    return found.float()
+
+
+class _Reader:
+    """The layers of a model, and its head."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.spec: KvSpec = hf.spec_of(model)
+        self.rotation = Rotation(self.spec.rope, self.spec.head_dim)
+        modules = dict(model.named_modules())
+        names = {name.rsplit(".layers.", 1)[-1]: name for name in modules if ".layers." in name}
+        self.layers = []
+        for number in range(self.spec.layers):
+            name = names.get(f"{number}.self_attn.o_proj")
+            weight = getattr(modules.get(name or ""), "weight", None)
+            if name is None or weight is None or not weight.dtype.is_floating_point:
+                raise ValueError(f"model: the weights of layer {number}'s o_proj are not plain")
+            layer = modules[name.removesuffix(".self_attn.o_proj")]
+            self.layers.append(self._layer(layer, weight))
+        decoder = model.get_decoder()
+        self.norm, self.head = decoder.norm, model.get_output_embeddings().weight
+        config = hf._text_config(model)
+        self.cap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._cache_name = hf._cache_name(model)
+
+    def _layer(self, layer: Any, weight: torch.Tensor) -> _Layer:
+        size = len(weight)
+        inner = getattr(layer, "pre_feedforward_layernorm", None)  # Gemma has a norm before the sum
+        after = layer.post_attention_layernorm
+        return _Layer(
+            output=weight.view(size, -1, self.spec.head_dim),
+            joins=None if inner is None else _weights_of(after, size, weight),
+            reads=_weights_of(after if inner is None else inner, size, weight),
+            reader=after if inner is None else inner,
+            joiner=None if inner is None else after,
+        )
+
+    def run(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The logits of a text."""
+        ids = torch.tensor([list(tokens)], device=self.model.get_input_embeddings().weight.device)
+        found: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return found[0]
+
+
+@contextlib.contextmanager
+def _inputs_of(modules: Sequence[Any], note: Any) -> Iterator[None]:
+    """Calls note(index, input [tokens, hidden]) for each module that runs."""
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs, index=index: note(index, inputs[0]))
+        for index, module in enumerate(modules)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@dataclasses.dataclass
+class _Text:
+    """What the moves of a text's queries cost, but for their attention."""
+
+    queries: torch.Tensor  # positions
+    prefix: int  # tokens whose errors count
+    energy: list[torch.Tensor]  # by layer: |w h|^2 of each query, over the square of what joins it
+    gradients: list[torch.Tensor]  # by layer: [queries, draws, hidden], scaled for the cost
+
+
+def _gradients(reader: _Reader, logits: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Of log p of drawn tokens by the last residual; sqrt(1 / 2 draws) times that."""
+    weight = reader.head.float()
+    raw = logits.float()
+    slope = torch.ones_like(raw) if reader.cap is None else 1 - (raw / reader.cap) ** 2
+    p = raw.softmax(-1)
+    random = torch.Generator(device=p.device).manual_seed(1)
+    drawn = torch.multinomial(p, _DRAWS, replacement=True, generator=random)
+    g = weight[drawn] * slope.gather(1, drawn)[..., None] - ((p * slope) @ weight)[:, None]
+    g = g * _weights_of(reader.norm, last.shape[1], reader.norm.weight)
+    size = last.norm(dim=-1)[:, None, None]
+    along = last[:, None] / size
+    g = (g - (g * along).sum(-1, keepdim=True) * along) * last.shape[1] ** 0.5 / size
+    return g * (0.5 / _DRAWS) ** 0.5
+
+
+def _look_at(reader: _Reader, tokens: Sequence[int]) -> _Text:
+    """The first pass over a text."""
+    prefix = len(tokens) * 3 // 4
+    count = min(_QUERIES, len(tokens) - prefix)
+    queries = torch.linspace(prefix, len(tokens) - 1, count).round().long()
+    streams: dict[int, torch.Tensor] = {}
+    norms = [layer.reader for layer in reader.layers]
+    joiners = [layer.joiner for layer in reader.layers if layer.joiner is not None]
+
+    def note(index: int, x: torch.Tensor) -> None:
+        streams[index] = x[0].detach()[queries.to(x.device)].float()
+
+    with _inputs_of([*norms, reader.norm, *joiners], note):
+        logits = reader.run(tokens)
+    last = streams[len(norms)]
+    g = _gradients(reader, logits[queries.to(logits.device)], last)
+    energy, gradients = [], []
+    for number, layer in enumerate(reader.layers):
+        e = (streams[number] * layer.reads).square().sum(-1)
+        mine = g.to(e.device)
+        if layer.joins is not None:  # the norm before the sum divides by the size of its input
+            scale = streams[len(norms) + 1 + number].square().mean(-1)
+            e = e * scale
+            mine = mine * layer.joins / scale.sqrt()[:, None, None]
+        energy.append(e)
+        gradients.append(mine)
+    return _Text(queries, prefix, energy, gradients)
+
+
+class _Sums:
+    """The metrics of all layers, as texts add up."""
+
+    def __init__(self, reader: _Reader) -> None:
+        spec = reader.spec
+        shape = (spec.layers, 2, spec.kv_heads, spec.head_dim, spec.head_dim)
+        self.metric = torch.zeros(shape, dtype=torch.float64)
+        self.texts = 0
+        self._reader = reader
+
+    def add(self, tokens: Sequence[int]) -> None:
+        text = _look_at(self._reader, tokens)
+
+        def watch(layer: int, seen: hf.Seen) -> None:
+            self._add_layer(layer, text, seen)
+
+        with hf._watched(self._reader.model, watch):
+            self._reader.run(tokens)
+        self.texts += 1
+
+    def _add_layer(self, number: int, text: _Text, seen: hf.Seen) -> None:
+        layer, heads = self._reader.layers[number], self._reader.spec.kv_heads
+        query, key, value = (x[0].float() for x in (seen.query, seen.key, seen.value))
+        at = text.queries.to(query.device)
+        groups = len(query) // heads
+        slope = seen.scale * torch.ones(1, device=query.device)
+        scores = query[:, at] @ key.repeat_interleave(groups, 0).mT * seen.scale
+        if seen.softcap is not None:
+            scores = torch.tanh(scores / seen.softcap)
+            slope, scores = (1 - scores**2) * seen.scale, scores * seen.softcap
+        allowed = seen.allowed[0, 0, at]
+        p = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+        weights = layer.output.float()
+        moves = weights if layer.joins is None else weights * layer.joins[:, None, None]
+        moves = moves * layer.reads[:, None, None]
+        felt = torch.einsum("qso,oad->qsad", text.gradients[number].to(query.device), weights)
+        one = _Head(self._reader.rotation, text, text.energy[number].to(query.device))
+        for head in range(heads):
+            mine = slice(head * groups, (head + 1) * groups)
+            some = slope[mine] if slope.dim() > 1 else slope
+            out = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
+                            felt[:, :, mine], some)  # fmt: skip
+            self.metric[number, :, head] += out.double().cpu()
+
+
+@dataclasses.dataclass
+class _Head:
+    """The metrics of one KV head, from the query heads that read it."""
+
+    rotation: Rotation
+    text: _Text
+    energy: torch.Tensor
+
+    def costs(
+        self,
+        query: torch.Tensor,  # [heads, queries, d], after RoPE
+        p: torch.Tensor,  # [heads, queries, tokens]
+        value: torch.Tensor,  # [tokens, d]
+        moves: torch.Tensor,  # [hidden, heads, d], as the next layers read them
+        felt: torch.Tensor,  # [queries, draws, heads, d]
+        slope: torch.Tensor,  # of scores by q . k: [1], or as p
+    ) -> torch.Tensor:
+        """`[2, d, d]`: of K before RoPE, and of V; a mean over queries, a sum over tokens."""
+        count = p.shape[1]
+        seen = p[:, :, FIRST : self.text.prefix]
+        together = torch.einsum("aqt,bqt->qab", seen, seen) / count
+        read = torch.einsum("oad,obe->abde", moves, moves)
+        v = torch.einsum("qab,q,abde->de", together, 1 / self.energy, read)
+        eye = torch.eye(len(p), device=p.device)
+        lifted = together + 1e-7 * together.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None] * eye
+        root = torch.linalg.cholesky(lifted + 1e-12 * eye)
+        y = torch.einsum("qac,qsad->qscd", root, felt).flatten(0, 2)
+        v = v + y.T @ y
+        k = torch.zeros_like(v)
+        values = value[FIRST : self.text.prefix]
+        for a in range(len(p)):
+            o = p[a] @ value
+            metric = read[a, a]
+            near = values @ metric
+            far = o @ metric
+            relative = (near * values).sum(-1) + (far * o).sum(-1)[:, None] - 2 * far @ values.T
+            direct = torch.einsum("qsd,td->qst", felt[:, :, a], values)
+            direct = direct - torch.einsum("qsd,qd->qs", felt[:, :, a], o)[..., None]
+            cost = relative.clamp(min=0) / self.energy[:, None] + direct.square().sum(1)
+            steep = slope[a][:, FIRST : self.text.prefix] if slope.dim() > 1 else slope
+            k = k + self._keys(query[a], (seen[a] * steep).square() * cost / count)
+        return torch.stack([k, v])
+
+    def _keys(self, query: torch.Tensor, cost: torch.Tensor) -> torch.Tensor:
+        """query: `[queries, d]`; cost: `[queries, tokens]` of a score that moves by 1."""
+        found = cost.topk(min(_LOOKED_AT, cost.shape[1]), -1)
+        # What is left out costs as much as what is counted.
+        share = cost.sum(-1) / found.values.sum(-1).clamp(min=1e-30)
+        size = (found.values * share[:, None]).sqrt()
+        x = query[:, None].expand(-1, size.shape[1], -1) * size[..., None]
+        x = self.rotation.seen_before_rope(x, found.indices + FIRST).flatten(0, 1)
+        return x.T @ x
+
+
+def metrics(model: Any, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """What errors cost: `[layers, 2, kv_heads, d, d]`, of K before RoPE and of V, in nats.
+
+    texts: token ids. Texts shorter than LEAST do not count, nor do tokens from MOST on. Raises
+    ValueError where none is long enough, or the model is not supported.
+    """
+    texts = [list(text)[:MOST] for text in texts if len(text) >= LEAST]
+    if not texts:
+        raise ValueError(f"texts: none has {LEAST} tokens")
+    with torch.no_grad():
+        sums = _Sums(_Reader(model))
+        for text in texts:
+            sums.add(text)
+    return sums.metric / sums.texts

@@ -1,0 +1,118 @@
+#include "kernels/calibration/model_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/calibration/calibration_fields.h"
+
+namespace kvstow {
+namespace {
+
+size_t HeadsOf(const CalibrationShape& shape) { return size_t{shape.layers} * shape.kv_heads; }
+
+bool AllFinite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
+}
+
+bool Fits(const std::vector<float>& metric, const std::vector<float>& gain, size_t heads,
+          size_t dim) {
+  return metric.size() == heads * dim * dim && gain.size() == (dim > 0 ? heads : 0) &&
+         AllFinite(metric) && AllFinite(gain) &&
+         std::ranges::all_of(gain, [](float x) { return x > 0; });
+}
+
+// Appends the gain of a head and the lower triangle of its metric.
+void PutHead(std::span<const float> metric, float gain, size_t dim, ByteWriter& out) {
+  PutFloats({&gain, 1}, out);
+  for (size_t r = 0; r < dim; ++r) PutFloats(metric.subspan(r * dim, r + 1), out);
+}
+
+// Reads what PutHead wrote. Returns false for a value that is not finite, or bytes that are cut
+// off.
+bool ReadHead(ByteReader& in, size_t dim, std::vector<float>& gains, std::vector<float>& metrics) {
+  const size_t at = metrics.size();
+  std::vector<float> row;
+  if (!ReadFloats(in, 1, row)) return false;
+  gains.push_back(row[0]);
+  metrics.resize(at + dim * dim);
+  for (size_t r = 0; r < dim; ++r) {
+    if (!ReadFloats(in, r + 1, row)) return false;
+    for (size_t c = 0; c <= r; ++c) {
+      metrics[at + r * dim + c] = metrics[at + c * dim + r] = row[c];
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& stats) {
+  const bool sensitivity = stats.sensitivity.size() % shape.layers == 0 &&
+                           AllFinite(stats.sensitivity) &&
+                           std::ranges::all_of(stats.sensitivity, [](float s) { return s >= 0; });
+  if (!sensitivity) {
+    return absl::InvalidArgumentError(
+        "the model's sensitivities are not finite numbers for every layer of a token");
+  }
+  const size_t heads = HeadsOf(shape);
+  const bool none = stats.empty() && stats.metric_k.empty() && stats.metric_v.empty();
+  if (none || (Fits(stats.metric_k, stats.gain_k, heads, shape.head_dim_k) &&
+               Fits(stats.metric_v, stats.gain_v, heads, shape.head_dim_v))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "the model's statistics do not fit the pages' layers, KV heads and head_dim, or hold a gain "
+      "that is not positive");
+}
+
+absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  const CalibrationShape shape = ShapeFor(spec, 1);
+  KVSTOW_RETURN_IF_ERROR(CheckModelStats(shape, stats));
+  if (stats.empty()) return absl::InvalidArgumentError("there are no statistics of the model");
+  const size_t k = shape.head_dim_k, v = shape.head_dim_v, heads = shape.kv_heads;
+  ByteWriter body;
+  for (size_t layer = 0; layer < shape.layers; ++layer) {
+    for (size_t i = layer * heads; i < (layer + 1) * heads; ++i) {
+      PutHead(std::span(stats.metric_k).subspan(i * k * k, k * k), stats.gain_k[i], k, body);
+    }
+    for (size_t i = layer * heads; v > 0 && i < (layer + 1) * heads; ++i) {
+      PutHead(std::span(stats.metric_v).subspan(i * v * v, v * v), stats.gain_v[i], v, body);
+    }
+  }
+  const CalibrationSection section{std::string(kStatsSection), std::move(body).Take()};
+  return SerializeCalibration(shape, {&section, 1});
+}
+
+absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
+    const CalibrationShape& shape, std::span<const uint8_t> body) {
+  const size_t k = shape.head_dim_k, v = shape.head_dim_v;
+  const auto floats = [](size_t dim) { return dim > 0 ? 1 + dim * (dim + 1) / 2 : 0; };
+  const size_t size = HeadsOf(shape) * (floats(k) + floats(v)) * sizeof(float);
+  if (body.size() != size) {
+    return absl::DataLossError(absl::StrCat(body.size(), " bytes for a shape that takes ", size));
+  }
+  ByteReader in(body);
+  auto out = std::make_shared<StatsTables>();
+  ModelStats& stats = out->stats;
+  bool finite = true;
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    for (uint32_t head = 0; finite && head < shape.kv_heads; ++head) {
+      finite = ReadHead(in, k, stats.gain_k, stats.metric_k);
+    }
+    for (uint32_t head = 0; finite && v > 0 && head < shape.kv_heads; ++head) {
+      finite = ReadHead(in, v, stats.gain_v, stats.metric_v);
+    }
+  }
+  if (!finite) return absl::DataLossError("a statistic is not finite");
+  const absl::Status fits = CheckModelStats(shape, stats);
+  if (!fits.ok()) return absl::DataLossError(fits.message());
+  return out;
+}
+
+}  // namespace kvstow

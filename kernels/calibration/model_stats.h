@@ -1,0 +1,61 @@
+// What a model feels of errors in its K and V, and section `stats` of a calibration blob
+// (calibration.h), which brings that to a server.
+//
+// It belongs to the model. A fit of tables takes it (calibration_fit.h), and so does the prediction
+// of what lossy pages cost (methods/divergence_meter.h). No page needs it for decoding. The section
+// has no sensitivities: these belong to tokens. docs/FORMAT.md has the bytes.
+//
+// Values and immutable tables; free functions, thread-safe.
+#ifndef KVSTOW_KERNELS_CALIBRATION_MODEL_STATS_H_
+#define KVSTOW_KERNELS_CALIBRATION_MODEL_STATS_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/calibration/calibration.h"
+#include "kernels/page/page.h"
+
+namespace kvstow {
+
+inline constexpr absl::string_view kStatsSection = "stats";
+
+// All empty = not known.
+struct ModelStats {
+  // [layers, kv_heads, d, d], symmetric, of trace d: x' M x is the cost of an error x of K before
+  // RoPE, or of V.
+  std::vector<float> metric_k, metric_v;
+  // [layers, kv_heads]: the square root of the damage (a KL divergence, in nats) that noise does in
+  // that slab alone, when x' M x of its vectors is d on average. An error x so costs
+  // gain^2 x' M x / d.
+  std::vector<float> gain_k, gain_v;
+  // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
+  // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
+  // May be empty by itself.
+  std::vector<float> sensitivity;
+
+  bool empty() const { return gain_k.empty() && gain_v.empty(); }
+};
+
+// Fails with INVALID_ARGUMENT when the statistics are neither empty nor of this shape.
+absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& stats);
+
+struct StatsTables final : CalibratedTables {
+  ModelStats stats;
+};
+
+// Returns a blob with these statistics alone, without sensitivities. Reads only [r][c], c <= r, of
+// a metric. Fails with INVALID_ARGUMENT for statistics that are empty or do not fit the spec.
+absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats);
+
+// The section's parser (codec/calibrate.h).
+absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
+    const CalibrationShape& shape, std::span<const uint8_t> body);
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_MODEL_STATS_H_

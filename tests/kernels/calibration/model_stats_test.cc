@@ -1,0 +1,126 @@
+// Statistics of a model as a section of a calibration blob.
+#include "kernels/calibration/model_stats.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/bytes.h"
+#include "kernels/codec/calibrate.h"
+#include "kernels/codec/calibration_store.h"
+#include "tests/kernels/correlated_pages.h"
+
+namespace kvstow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One layer, two KV heads; K of 2 channels and V of 1.
+KvSpec Spec() {
+  KvSpec spec = SpecOf(DType::kF16, 1, 2, 2, 1, 64);
+  spec.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 10000};
+  return spec;
+}
+ModelStats Stats() {
+  return {.metric_k = {1, 0.25, 0.25, 1, 1.5, -0.5, -0.5, 0.5},
+          .metric_v = {1, 1},
+          .gain_k = {0.125, 2},
+          .gain_v = {0.5, 3},
+          .sensitivity = {}};
+}
+
+TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
+  const auto blob = StatsCalibration(Spec(), Stats());
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  const auto read = ParseCalibration(AsBytes(*blob));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE((*read)->Has(kStatsSection));
+  EXPECT_FALSE((*read)->Has(kJointSection));
+  EXPECT_EQ((*read)->shape(), ShapeFor(Spec(), 1));
+  const auto& stats = static_cast<const StatsTables*>((*read)->Tables(kStatsSection))->stats;
+  EXPECT_EQ(stats.metric_k, Stats().metric_k);
+  EXPECT_EQ(stats.metric_v, Stats().metric_v);
+  EXPECT_EQ(stats.gain_k, Stats().gain_k);
+  EXPECT_EQ(stats.gain_v, Stats().gain_v);
+  EXPECT_TRUE(stats.sensitivity.empty());
+}
+
+TEST(ModelStatsTest, AModelWithoutVHasNone) {
+  KvSpec spec = Spec();
+  spec.head_dim_v = 0;
+  ModelStats stats = Stats();
+  EXPECT_FALSE(StatsCalibration(spec, stats).ok()) << "statistics of V, and no V";
+  stats.metric_v.clear();
+  stats.gain_v.clear();
+  const auto blob = StatsCalibration(spec, stats);
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  EXPECT_TRUE(ParseCalibration(AsBytes(*blob)).ok());
+}
+
+TEST(ModelStatsTest, WrongStatisticsAreRefused) {
+  const auto refused = [](const auto& change) {
+    ModelStats stats = Stats();
+    change(stats);
+    return absl::IsInvalidArgument(StatsCalibration(Spec(), stats).status());
+  };
+  EXPECT_TRUE(refused([](ModelStats& s) { s.metric_k.pop_back(); }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.gain_v.push_back(1); }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[1] = 0; }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[0] = -1; }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.metric_v[0] = NAN; }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s = {}; })) << "there are none";
+}
+
+TEST(ModelStatsTest, DamagedSectionsAreRefused) {
+  const CalibrationShape shape = ShapeFor(Spec(), 1);
+  std::vector<float> body = {0.125, 1, 0.25, 1, 2, 1.5, -0.5, 0.5, 0.5, 1, 3, 1};
+  const auto parse = [&] {
+    return ParseStatsTables(
+        shape, {reinterpret_cast<const uint8_t*>(body.data()), body.size() * sizeof(float)});
+  };
+  ASSERT_TRUE(parse().ok()) << parse().status();
+  for (const float wrong : {NAN, INFINITY, 0.0f, -1.0f}) {
+    body[4] = wrong;  // a gain
+    EXPECT_TRUE(absl::IsDataLoss(parse().status())) << wrong;
+  }
+  body[4] = 2;
+  body[6] = -INFINITY;  // in a metric
+  EXPECT_TRUE(absl::IsDataLoss(parse().status()));
+  body[6] = 0;
+  body.pop_back();
+  EXPECT_THAT(std::string(parse().status().message()), HasSubstr("44 bytes for a shape"));
+}
+
+// A server keeps what a worker sent for one space with the space's name in it.
+TEST(ModelStatsTest, ABlobTakesANote) {
+  const std::string blob = StatsCalibration(Spec(), Stats()).value();
+  const FitNote note{.space = {7}, .number = 3, .recipe = ""};
+  const auto noted = WithFitNote(AsBytes(blob), note);
+  ASSERT_TRUE(noted.ok()) << noted.status();
+  const auto read = ParseCalibration(AsBytes(*noted));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ((*read)->fit_note(), note);
+  EXPECT_TRUE((*read)->Has(kStatsSection));
+  EXPECT_TRUE(absl::IsInvalidArgument(WithFitNote(AsBytes(*noted), note).status()));
+}
+
+TEST(ModelStatsTest, ItsGoldenFileIsReadForEver) {
+  const auto path = std::filesystem::path(KVSTOW_TESTS_DIR) / "golden/calibration_v2_stats.kvcal";
+  std::ifstream in(path, std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(in)), {});
+  const std::string made = StatsCalibration(Spec(), Stats()).value();
+  if (golden.empty()) {
+    const auto fresh = std::filesystem::temp_directory_path() / path.filename();
+    std::ofstream(fresh, std::ios::binary) << made;
+    FAIL() << "no golden file; a new one is " << fresh;
+  }
+  EXPECT_EQ(made, golden);
+}
+
+}  // namespace
+}  // namespace kvstow::testing
