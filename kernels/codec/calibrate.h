@@ -1,6 +1,6 @@
-// Reads calibration blobs, and fits calibrations. Each method is a row of the table of ops (ops.h);
-// the statistics of queries, which policies read, and those of the model, which a server's fits read,
-// are sections beside them.
+// Reads calibration blobs, and fits calibrations. Each method is a row of the table of ops (ops.h).
+// Sections beside them are the statistics of queries, which policies read, and those of the model,
+// which a server's fits read.
 //
 //   KVSTOW_ASSIGN_OR_RETURN(auto fit, StartCalibration(recipe, spec, stats));
 //   for (int pass = 0; pass < fit->passes(); ++pass) {

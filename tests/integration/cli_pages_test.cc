@@ -101,6 +101,9 @@ TEST_F(CliServer, StatisticsOfQueriesGoWithThePutOrAheadOfIt) {
   const Json sent = RunJson({"codec", "send", blob});
   EXPECT_EQ(sent["calibration"], made["calibration"]);
   EXPECT_EQ(Run({"codec", "send", kCase}).exit_code, 1) << "no calibration";
+  const Finished statistics = Run({"codec", "send", "--space", "nowhere", blob});
+  EXPECT_EQ(statistics.exit_code, 1);
+  EXPECT_THAT(statistics.err, HasSubstr("there is no space 'nowhere'"));
   daemon_.Kill();
   daemon_.Start();
   EXPECT_EQ(Run(with_queries).exit_code, 0) << "the same statistics";

@@ -12,6 +12,7 @@ None of them is imported here, and neither is torch.
 from kvstow.client import Client, LayersPut, Space
 from kvstow.planning import plan
 from kvstow.server import Server
+from kvstow.statistics import model_statistics
 from kvstow.types import (
     Bounds,
     Column,
@@ -44,6 +45,7 @@ __all__ = [
     "Serving",
     "Space",
     "SpaceMismatch",
+    "model_statistics",
     "page_keys",
     "plan",
 ]

@@ -237,6 +237,10 @@ class Space:
         """See kvstow.Space.lookup."""
         return await _in_thread(self._sync.lookup, keys, lease=lease)
 
+    async def send_statistics(self, statistics: bytes) -> bool:
+        """See kvstow.Space.send_statistics."""
+        return await _in_thread(self._sync.send_statistics, statistics)
+
     async def put(self, pages: Sequence[Page]) -> list[PutResult]:
         """See kvstow.Space.put."""
         call = None

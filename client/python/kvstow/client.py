@@ -235,6 +235,7 @@ class Space:
         self.recipe = recipe
         self.fidelity = fidelity
         self.message = ""  # why the space is not open
+        self.wants_statistics = False  # of its model, which nobody has sent: see send_statistics
         self._spec = spec.native()
         self._arguments = (name, self._spec, recipe, fidelity, private, payload, queries)
         self._info: _native.SpaceInfo | None = None
@@ -249,6 +250,7 @@ class Space:
         self.pipeline: str = found["pipeline"]
         self.levels: int = found["levels"]
         self.created: bool = found["created"]
+        self.wants_statistics = bool(found["wants_statistics"])
         self.message = ""
         self._info = info
 
@@ -288,6 +290,24 @@ class Space:
         return PrefixHit(
             pages, tokens, number, tuple(tiers), "" if code == "OK" else f"{code}: {message}"
         )
+
+    def send_statistics(self, statistics: bytes) -> bool:
+        """Tells the server what the model feels of errors in its K and V, for a space of recipe auto.
+
+        statistics: what kvstow.model_statistics or kvstow.hf.statistics_of gives. The server then
+        finds smaller cold forms. False: it did not take them, as `message` says. Raises ValueError
+        for statistics of another shape.
+        """
+        if not self.ready():
+            return False
+        code, message = self.client._native.send_statistics(self.name, statistics)
+        if code == "INVALID_ARGUMENT":
+            raise ValueError(f"statistics: {message}")
+        if code == "OK":
+            self.wants_statistics = False
+            return True
+        self.message = f"{code}: {message}"
+        return False
 
     def put(self, pages: Sequence[Page]) -> list[PutResult]:
         """Stores pages. One result for each, in order."""

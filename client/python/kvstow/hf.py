@@ -46,6 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
+from kvstow.statistics import model_statistics
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
 # The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
@@ -89,6 +90,7 @@ _NOT_IN_REVISION = {
 _SAMPLED_VALUES = 64
 _MASKED = "kvstow_masked"
 _WINDOW_QUERIES = 32  # that the column attn_window sums over
+_STATISTICS_TOKENS = 512  # of a prompt that is long enough to tell what the model feels
 _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
 
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
@@ -294,6 +296,19 @@ def _revision(model: Any, config: Any) -> str:
     revision = digest.hexdigest()[:16]
     _revisions[model] = (state, revision)
     return revision
+
+
+def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
+    """What a model feels of errors in its K and V, for Space.send_statistics.
+
+    texts: token ids of some texts like those that will be stored. Each costs two forward passes
+    over at most 1,024 of its tokens. Raises ValueError for a model that this module does not know,
+    for quantized weights, and where no text has 64 tokens.
+    """
+    from kvstow.calibrate import forward  # imports this module
+
+    cost = forward.metrics(model, texts).numpy()
+    return model_statistics(spec_of(model), cost[:, 0], cost[:, 1])
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.
@@ -603,6 +618,18 @@ class PrefixCache:
         ]
         return Storing(self.space.start_put(pages))
 
+    def send_statistics(self, texts: Sequence[Sequence[int]]) -> bool:
+        """Tells the server what the model feels of errors, where the space's recipe is auto.
+
+        texts: as for `statistics_of`. Does nothing where somebody has told it already. False: the
+        server does not know it now.
+        """
+        if not self.space.ready():
+            return False
+        return not self.space.wants_statistics or self.space.send_statistics(
+            statistics_of(self.model, texts)
+        )
+
     def report(
         self, token_ids: Sequence[int] | torch.Tensor, cache: DynamicCache, cached_tokens: int
     ) -> None:
@@ -772,7 +799,8 @@ def generate(
     report: tells the server what attention the prompt's tokens received. Costs computing time.
 
     The other arguments are those of PrefixCache. The new full pages of the prompt go to the server
-    while the model decodes. The time to the first token has the opening of the space in it; many
+    while the model decodes. The first long prompt of a space of recipe auto costs two more passes,
+    which tell the server what the model feels of errors (`statistics_of`). The time to the first token has the opening of the space in it; many
     prompts share one with `PrefixCache.generate`.
     """
     begin = time.perf_counter()
@@ -812,6 +840,11 @@ def _generate(
             said.append(_step(model, said[-1:], len(tokens) + len(said) - 1, cache))
     if report:
         prefix.report(tokens, cache, cached)
+    if prefix.space.wants_statistics and len(tokens) >= _STATISTICS_TOKENS:
+        try:
+            prefix.send_statistics([tokens])
+        except (ValueError, RuntimeError):  # quantized weights, no memory: the server does without
+            prefix.space.wants_statistics = False
     return Generated(
         text=tokenizer.decode(said, skip_special_tokens=True),
         token_ids=said,

@@ -233,10 +233,6 @@ void BindUnaryCalls(nb::class_<NativeClient>& client) {
            nb::sig("def find_space(self, name: str, /) -> tuple[str, str, SpaceInfo | None]"))
       .def("drop_space", &NativeClient::DropSpace,
            nb::sig("def drop_space(self, name: str, /) -> tuple[str, str, int | None]"))
-      .def("send_statistics", &NativeClient::SendStatistics,
-           nb::sig("def send_statistics(self, space: str, blob: bytes, /) -> tuple[str, str]"))
-      .def("send_calibration", &NativeClient::SendCalibration,
-           nb::sig("def send_calibration(self, blob: bytes, /) -> tuple[str, str, bytes | None]"))
       .def(
           "lookup",
           [](NativeClient& c, const std::string& space, nb::sequence keys, bool lease) {
@@ -276,6 +272,15 @@ void BindUnaryCalls(nb::class_<NativeClient>& client) {
           "buffer", &NativeClient::NewBuffer,
           nb::sig(
               "def buffer(self, bytes: int, /) -> tuple[numpy.typing.NDArray[numpy.uint8], bool]"));
+}
+
+// What workers know of a model.
+void BindModelCalls(nb::class_<NativeClient>& client) {
+  client
+      .def("send_calibration", &NativeClient::SendCalibration,
+           nb::sig("def send_calibration(self, blob: bytes, /) -> tuple[str, str, bytes | None]"))
+      .def("send_statistics", &NativeClient::SendStatistics,
+           nb::sig("def send_statistics(self, space: str, blob: bytes, /) -> tuple[str, str]"));
 }
 
 void BindPageCalls(nb::class_<NativeClient>& client) {
@@ -401,6 +406,7 @@ NB_MODULE(_native, module) {
       .def("closed", &NativeClient::closed)
       .def("serving", &NativeClient::Serving, nb::sig("def serving(self) -> tuple[str, int]"));
   BindUnaryCalls(client);
+  BindModelCalls(client);
   BindPageCalls(client);
   BindTimedCalls(client);
   module.def("model_statistics", &StatisticsBlob,

@@ -27,6 +27,7 @@ async def test_pages_come_back_as_they_were(server):
         assert await space.pin(prompt.keys[:1]) == ["HIT"]
         assert await space.delete(prompt.keys, force=True) == ["HIT"] * 4
         assert await client.drop_space("aio") == 0
+        assert not await space.send_statistics(b"nothing uses them")
     assert client.closed
 
 

@@ -46,6 +46,37 @@ def test_a_page_that_is_not_there_is_a_miss(space):
     assert not space.lookup([b"nothing"])
 
 
+def costs(spec, size=0.5):
+    """Every head feels every channel alike."""
+    eye = np.eye(spec.head_dim, dtype=np.float32) * size
+    return np.broadcast_to(eye, (spec.layers, spec.kv_heads, spec.head_dim, spec.head_dim))
+
+
+def test_statistics_of_a_model_go_to_a_space_of_recipe_auto(client):
+    space = client.open_space("auto", SPEC, recipe="auto")
+    assert space.wants_statistics
+    blob = kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC, 2))
+    assert space.send_statistics(blob) and not space.wants_statistics
+    assert not client.open_space("auto", SPEC, recipe="auto").wants_statistics
+    with pytest.raises(ValueError, match="statistics: .*no statistics of a model"):
+        other = dataclasses.replace(SPEC, layers=2)
+        space.send_statistics(kvstow.model_statistics(other, costs(other), costs(other)))
+    raw = client.open_space("raw", SPEC, recipe="raw")
+    assert not raw.wants_statistics and not raw.send_statistics(blob)
+    assert "its recipe is raw, not auto" in raw.message
+
+
+def test_costs_that_are_none_are_refused():
+    for wrong in (costs(SPEC)[0], costs(SPEC) * np.nan, costs(SPEC) * 0):
+        with pytest.raises(ValueError, match="cost_v: "):
+            kvstow.model_statistics(SPEC, costs(SPEC), wrong)
+    with pytest.raises(ValueError, match="do not fit"):
+        kvstow.model_statistics(SPEC, costs(SPEC))
+    none = np.array(costs(SPEC))
+    none[1, 0] = 0  # a head that nobody reads costs next to nothing
+    assert kvstow.model_statistics(SPEC, none, costs(SPEC))
+
+
 def test_a_lossy_space_says_how_lossy_it_is(client):
     space = client.open_space("lossy", SPEC, recipe="int8")
     prompt = Prompt()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -128,8 +129,9 @@ def _gradients(reader: _Reader, logits: torch.Tensor, last: torch.Tensor) -> tor
     g = g * _weights_of(reader.norm, last.shape[1], reader.norm.weight)
     size = last.norm(dim=-1)[:, None, None]
     along = last[:, None] / size
-    g = (g - (g * along).sum(-1, keepdim=True) * along) * last.shape[1] ** 0.5 / size
-    return g * (0.5 / _DRAWS) ** 0.5
+    g = g - (g * along).sum(-1, keepdim=True) * along
+    scaled: torch.Tensor = g * (math.sqrt(last.shape[1] * 0.5 / _DRAWS) / size)
+    return scaled
 
 
 def _look_at(reader: _Reader, tokens: Sequence[int]) -> _Text:
@@ -229,9 +231,8 @@ class _Head:
         together = torch.einsum("aqt,bqt->qab", seen, seen) / count
         read = torch.einsum("oad,obe->abde", moves, moves)
         v = torch.einsum("qab,q,abde->de", together, 1 / self.energy, read)
-        eye = torch.eye(len(p), device=p.device)
-        lifted = together + 1e-7 * together.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None] * eye
-        root = torch.linalg.cholesky(lifted + 1e-12 * eye)
+        e, u = torch.linalg.eigh(together)
+        root = u * e.clamp(min=0).sqrt()[:, None]
         y = torch.einsum("qac,qsad->qscd", root, felt).flatten(0, 2)
         v = v + y.T @ y
         k = torch.zeros_like(v)

@@ -24,9 +24,11 @@ examples:
       for ten layers a run; --keep leaves the statistics, for the same model under other recipes
   kvstow-calibrate ./my-model --out quick.kvcal --no-gradients
       no backward passes: two thirds of the time, and a coarser calibration
+  kvstow-calibrate ./my-model --out model.kvstats --statistics
+      for a space of recipe auto, whose cold form the server fits by itself to its own pages
 
 A run that was broken off goes on where it stopped: give the same command again.
-Then: kvstow codec send model.kvcal
+Then: kvstow codec send model.kvcal, or kvstow codec send --space SPACE model.kvstats
 """
 
 
@@ -41,6 +43,7 @@ class Plan:
     tokens: int = 24576
     context: int = 2048  # tokens of one text
     gradients: bool = True
+    statistics: bool = False  # are all that is made, for a server that fits by itself
     recipe: str = "kvstow-cal"
     device: str = "auto"
     dtype: str = "auto"
@@ -78,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kvstow-calibrate",
         description="Makes the calibration of a Hugging Face model for recipes like kvstow-cal:\n"
         "runs the model over texts, measures what it feels of errors in its K and V, and fits\n"
-        "the tables.",
+        "the tables. With --statistics it leaves the fit to a server.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -94,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--recipe", default=Plan.recipe, help=f"the recipe that it is for [{Plan.recipe}]")
     add("--no-gradients", dest="gradients", action="store_false",
         help="forward passes only: faster, and coarser")  # fmt: skip
+    add("--statistics", action="store_true",
+        help="fit nothing: write what the model feels of errors, for a space of recipe auto")  # fmt: skip
     add("--device", default=Plan.device, help="cpu, cuda or cuda:N [cuda where there is one]")
     add("--dtype", choices=_DTYPES, default=Plan.dtype,
         help="of the weights [float32 on a CPU, the model's own on a GPU]")  # fmt: skip

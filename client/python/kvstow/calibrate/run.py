@@ -11,16 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kvstow.calibrate import mix, statistics
+from kvstow.calibrate import forward, mix, statistics
 from kvstow.calibrate.blob import fit
 from kvstow.calibrate.model import Subject, leading_tokens, load
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.statistics import Stats, gradient_name, text_name
 from kvstow.calibrate.work import Work
+from kvstow.statistics import model_statistics
+from kvstow.types import KvSpec
 
 _QUERIES = "queries-{:04}"
 _GAINS = "gains"
+_COSTS = "costs-{:04}"
 
 
 def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
@@ -36,7 +39,23 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     begin(plan, work, subject, tokens)
     progress.advance()
     stats = collect(plan, work, subject, tokens, progress)
+    if plan.statistics:
+        return write_statistics(plan, subject.spec, stats)
     return fit(plan, work, subject.spec, stats, progress)
+
+
+def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
+    """Writes what the model feels of errors. Returns what to say of it."""
+    cost = []
+    for name in "kv":
+        metric = np.stack([stats[f"metric_{name}.{layer}"] for layer in range(spec.layers)])
+        cost.append(metric * (stats[f"gain_{name}"] ** 2)[..., None, None] / spec.head_dim)
+    blob = model_statistics(spec, *cost)
+    plan.out.write_bytes(blob)
+    return (
+        f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"
+        f"next: kvstow codec send --space SPACE {plan.out}"
+    )
 
 
 def begin(plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]]) -> None:
@@ -74,9 +93,11 @@ def collect(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> Stats:
     """Runs the model where that was not done yet. Returns the statistics."""
-    _read(plan, work, subject, tokens, progress)
-    if plan.gradients:
-        _differentiate(plan, work, subject, tokens, progress)
+    if plan.gradients or not plan.statistics:  # else nobody needs K and V
+        _read(plan, work, subject, tokens, progress)
+    if not plan.gradients:
+        return statistics.of_costs(_go_forward(plan, work, subject, tokens, progress))
+    _differentiate(plan, work, subject, tokens, progress)
     queries = sum(work.load(_QUERIES.format(text)).astype(np.float64) for text in range(plan.cases))
     metric = statistics.first_metric(
         subject, torch.from_numpy(np.asarray(queries) / plan.cases).to(subject.device)
@@ -86,8 +107,6 @@ def collect(
         gain = statistics.probe(subject, plan, work, metric, tokens[0], progress.advance)
         work.save(_GAINS, gain.numpy())
     gain = statistics.smooth(torch.from_numpy(np.array(work.load(_GAINS)))).to(metric.device)
-    if not plan.gradients:
-        return statistics.without_gradients(metric, gain)
     first = metric * gain[..., None, None] ** 2
     progress.step("statistics of layers", subject.spec.layers)
     return statistics.with_gradients(subject, plan, work, first, progress.advance)
@@ -103,6 +122,20 @@ def _read(
         work.save(_QUERIES.format(text), reading.queries)
         work.save(text_name(text), reading.kv)
         progress.advance()
+
+
+def _go_forward(
+    plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
+) -> torch.Tensor:
+    """What errors cost, by forward passes alone: see the module `forward`."""
+    missing = [text for text in range(plan.cases) if not work.has(_COSTS.format(text))]
+    progress.step("looking at queries", plan.cases, plan.cases - len(missing))
+    for text in missing:
+        cost = forward.metrics(subject.model, [tokens[text]])
+        work.save(_COSTS.format(text), cost.float().numpy())
+        progress.advance()
+    costs = [torch.from_numpy(np.array(work.load(_COSTS.format(i)))) for i in range(plan.cases)]
+    return torch.stack(costs).double().mean(0)
 
 
 def _differentiate(

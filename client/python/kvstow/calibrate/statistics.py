@@ -3,6 +3,7 @@
 How, and why so: docs/decisions/0021-what-the-model-feels.md. In short: a first metric from queries
 and the output projection, with gains probed by noise. Then gradients g, whose E[g g^T] is the
 Fisher metric. Both are weighed against each other. scripts/model_stats.py does the same in numpy.
+Without gradients the module `forward` takes its place.
 
 Needs torch. Vectors of a layer are `[tokens, 2 * kv_heads * d]`: K before RoPE, and V.
 """
@@ -250,17 +251,14 @@ def _read_layer(
     return texts, gradients
 
 
-def without_gradients(metric: torch.Tensor, gain: torch.Tensor) -> Stats:
-    """The first metric, with its gains."""
-    return {
-        **{
-            f"metric_{name}.{layer}": _array(metric[layer, part])
-            for layer in range(len(metric))
-            for part, name in enumerate("kv")
-        },
-        "gain_k": _array(gain[:, 0]),
-        "gain_v": _array(gain[:, 1]),
-    }
+def of_costs(cost: torch.Tensor) -> Stats:
+    """cost: `[layers, 2, kv_heads, d, d]`, as `kvstow.calibrate.forward` finds it."""
+    size = trace(cost).clamp(min=1e-6 * trace(cost).mean())
+    metric, gain = cost / size * cost.shape[-1], size[..., 0, 0].sqrt()
+    out = {"gain_k": _array(gain[:, 0]), "gain_v": _array(gain[:, 1])}
+    for layer, part in itertools.product(range(len(metric)), range(2)):
+        out[f"metric_{'kv'[part]}.{layer}"] = _array(metric[layer, part])
+    return out
 
 
 def with_gradients(

@@ -107,8 +107,7 @@ def by_the_oracle(model: Any, plan: Plan, tokens: list[list[int]], folder: Path,
     metric = model_stats.first_metric(subject, cases)
     gains = model_stats.probe(subject, cases, cases[0], metric, plan.probed, plan.probe_window)
     first = metric * model_stats.smooth(gains)[..., None, None] ** 2
-    stats = model_stats.statistics(subject, cases, plan.prefixes, plan.draws, str(folder), first)
-    return stats, metric, model_stats.smooth(gains)
+    return model_stats.statistics(subject, cases, plan.prefixes, plan.draws, str(folder), first)
 
 
 def apart(got: Any, want: Any) -> float:
@@ -140,7 +139,7 @@ def test_statistics_are_the_oracles(tmp_path: Path, monkeypatch: Any) -> None:
     model = tiny("llama")
     plan = plan_of(tmp_path)
     tokens = [tokens_of(plan.context, seed) for seed in range(plan.cases)]
-    want, _, _ = by_the_oracle(model, plan, tokens, tmp_path / "oracle", monkeypatch)
+    want = by_the_oracle(model, plan, tokens, tmp_path / "oracle", monkeypatch)
     agree(collected(model, plan, tokens), want)
 
 
@@ -152,13 +151,8 @@ def test_statistics_of_a_real_model_are_the_oracles(
     plan = plan_of(tmp_path)
     ids = [tokenizer(text)["input_ids"] for _, text in run.mix.read(())]
     tokens = run.mix.cut(ids, [], plan.cases, plan.context)
-    want, metric, gain = by_the_oracle(model, plan, tokens, tmp_path / "oracle", monkeypatch)
+    want = by_the_oracle(model, plan, tokens, tmp_path / "oracle", monkeypatch)
     agree(collected(model, plan, tokens), want)
-    plain = collected(model, plan_of(tmp_path / "plain", gradients=False), tokens)
-    assert apart(plain["gain_k"], gain[:, 0]) < 0.002 and apart(plain["gain_v"], gain[:, 1]) < 0.002
-    for layer in range(len(metric)):
-        assert apart(plain[f"metric_k.{layer}"], metric[layer, 0]) < 0.002
-        assert apart(plain[f"metric_v.{layer}"], metric[layer, 1]) < 0.002
 
 
 def test_weights_in_bfloat16_give_about_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Statistics of a model from forward passes alone: what they say, and who gets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+import kvstow  # noqa: E402
+import kvstow.hf as hf  # noqa: E402
+from hf_calibrate_test import SMALL, part_of_smollm  # noqa: E402, F401
+from hf_test import MODELS, tiny, tokens_of  # noqa: E402
+from kvstow.calibrate import forward, main, mix  # noqa: E402
+from kvstow.calibrate.model import Subject  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_of_model_has_costs(kind: str) -> None:
+    model = tiny(kind, **MODELS[kind])
+    usual = model.config._attn_implementation
+    cost = forward.metrics(model, [tokens_of(120), tokens_of(40, 1), tokens_of(96, 2)])
+    spec = hf.spec_of(model)
+    assert cost.shape == (spec.layers, 2, spec.kv_heads, spec.head_dim, spec.head_dim)
+    assert torch.isfinite(cost).all()
+    torch.testing.assert_close(cost, cost.mT)
+    assert (torch.linalg.eigvalsh(cost) > -1e-6 * cost.abs().max()).all()
+    assert (cost.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()
+    assert model.config._attn_implementation == usual
+    with pytest.raises(ValueError, match="none has 64 tokens"):
+        forward.metrics(model, [tokens_of(63)])
+
+
+def noisy(subject: Subject, slab: Any, part: int, size: float) -> Any:
+    """A slab [kv_heads, tokens, d] with noise on all tokens but the first, in K before RoPE."""
+    noise = size * torch.randn(slab.shape, generator=torch.Generator().manual_seed(part))
+    noise[:, : forward.FIRST] = 0
+    if part == 0:
+        noise = subject.rotation.turn(noise.transpose(0, 1)).transpose(0, 1)
+    return slab + noise
+
+
+# Four layers of a real model: what noise in one slab does to the next tokens is what was foretold,
+# but for a small factor. Nothing here was fitted to the model.
+def test_noise_costs_about_what_was_foretold(part_of_smollm: Path) -> None:  # noqa: F811
+    model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
+    ids = [tokenizer(text)["input_ids"] for _, text in mix.read(())]
+    texts = mix.cut(ids, [], 4, 512)
+    cost = forward.metrics(model, texts)
+    subject = Subject(model)
+    prefix = 384
+    factors = []
+    for text in texts[:2]:
+        past = subject.past(subject.read(text).kv, prefix)
+        base = subject.log_probs(text[prefix:], past)
+        for layer in range(subject.spec.layers):
+            for part in range(2):
+                slab = past[2 * layer + part]
+                size = 0.2 * slab[:, forward.FIRST :].std().item()
+                changed = list(past)
+                changed[2 * layer + part] = noisy(subject, slab, part, size)
+                got = subject.log_probs(text[prefix:], changed)
+                divergence = (base.exp() * (base - got)).sum(-1).mean().item()
+                foretold = size**2 * cost[layer, part].diagonal(dim1=-2, dim2=-1).sum().item()
+                factors.append(divergence / foretold)
+    found = np.array(factors)
+    assert 1 / 3 < np.exp(np.log(found).mean()) < 3, found
+    assert (found > 1 / 10).all() and (found < 10).all(), found
+
+
+def test_a_generation_tells_what_the_model_feels_once(monkeypatch: Any) -> None:
+    model = tiny("llama", max_position_embeddings=1024)
+    tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
+    calls = []
+    usual = forward.metrics
+    monkeypatch.setattr(forward, "metrics", lambda *a: calls.append(1) or usual(*a))
+    with kvstow.Server() as server, kvstow.Client(server.address) as client:
+        asked: Any = {"client": client, "space": "felt", "recipe": "auto", "max_new_tokens": 2}
+        hf.generate(model, tokenizer, tokens_of(100), **asked)
+        assert not calls, "too short to tell"
+        hf.generate(model, tokenizer, tokens_of(600), **asked)
+        assert calls == [1]
+        hf.generate(model, tokenizer, tokens_of(600, 1), **asked)
+        assert calls == [1], "the server knows"
+        prefix = hf.PrefixCache(model, client, "felt", "auto")
+        assert not prefix.space.wants_statistics and prefix.send_statistics([])
+        other = hf.PrefixCache(model, client, "raw", "raw")
+        assert not other.space.wants_statistics
+        assert not other.space.send_statistics(hf.statistics_of(model, [tokens_of(80)]))
+        assert "nothing uses statistics" in other.space.message
+
+
+def test_a_model_that_cannot_tell_serves_all_the_same(monkeypatch: Any) -> None:
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(forward, "metrics", fails)
+    tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
+    model = tiny("llama", max_position_embeddings=1024)
+    with kvstow.Server() as server, kvstow.Client(server.address) as client:
+        said = hf.generate(
+            model, tokenizer, tokens_of(600), client=client, space="s", recipe="auto", max_new_tokens=2
+        )
+        assert said.prompt_tokens == 600 and said.stored_pages == 9
+
+
+@pytest.mark.parametrize("mode", [[], ["--no-gradients"]], ids=["gradients", "forward"])
+def test_statistics_of_a_run_go_to_a_space(part_of_smollm: Path, tmp_path: Path, mode: list[str]) -> None:  # noqa: F811
+    out = tmp_path / "model.kvstats"
+    assert main([str(part_of_smollm), "--out", str(out), "--statistics", *mode, *SMALL]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
+    with kvstow.Server() as server, kvstow.Client(server.address) as client:
+        space = client.open_space("s", hf.spec_of(model), recipe="auto")
+        assert space.wants_statistics and space.send_statistics(out.read_bytes())
+        again = client.open_space("s", hf.spec_of(model), recipe="auto")
+        assert not again.wants_statistics
