@@ -184,12 +184,20 @@ absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blo
 
 absl::Status Client::SendStatistics(absl::string_view space, std::span<const uint8_t> blob) {
   if (Forked()) return ForkedStatus();
-  v1::SendStatisticsRequest first;
-  first.set_space(std::string(space));
-  first.set_fingerprint(impl_->core.payloads.Find(first.space())->fingerprint);
-  return CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendStatistics",
-                             PiecesOf(blob, std::move(first)))
-      .status();
+  const std::string name(space);
+  const auto send = [&] {
+    v1::SendStatisticsRequest first;
+    first.set_space(name);
+    first.set_fingerprint(impl_->core.payloads.Find(name)->fingerprint);
+    return CallClientStreaming(impl_->core, "/kvstow.v1.KvCache/SendStatistics",
+                               PiecesOf(blob, std::move(first)))
+        .status();
+  };
+  const bool known = !impl_->core.payloads.Find(name)->fingerprint.empty();
+  const absl::Status sent = known ? send() : absl::NotFoundError("");
+  if (!IsOtherSpace(sent)) return sent;
+  const absl::Status opened = OpenAgain(impl_->core, name);
+  return opened.ok() ? send() : opened;
 }
 
 PrefixHit Client::Lookup(absl::string_view space, std::span<const std::string> keys, bool lease) {

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -72,7 +73,6 @@ class _Reader:
         self.norm, self.head = decoder.norm, model.get_output_embeddings().weight
         config = hf._text_config(model)
         self.cap: float | None = getattr(config, "final_logit_softcapping", None)
-        self._cache_name = hf._cache_name(model)
 
     def _layer(self, layer: Any, weight: torch.Tensor) -> _Layer:
         size = len(weight)
@@ -95,16 +95,22 @@ class _Reader:
 
 @contextlib.contextmanager
 def _inputs_of(modules: Sequence[Any], note: Any) -> Iterator[None]:
-    """Calls note(index, input [tokens, hidden]) for each module that runs."""
+    """Calls note(index, input [1, tokens, hidden]) for each module that runs in this thread."""
+    thread = threading.get_ident()
+
+    def hook(index: int, inputs: Any) -> None:
+        if threading.get_ident() == thread:
+            note(index, inputs[0])
+
     hooks = [
-        module.register_forward_pre_hook(lambda _, inputs, index=index: note(index, inputs[0]))
+        module.register_forward_pre_hook(lambda _, inputs, index=index: hook(index, inputs))
         for index, module in enumerate(modules)
     ]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
 
 
 @dataclasses.dataclass
@@ -205,7 +211,7 @@ class _Sums:
             some = slope[mine] if slope.dim() > 1 else slope
             out = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
                             felt[:, :, mine], some)  # fmt: skip
-            self.metric[number, :, head] += out.double().cpu()
+            self.metric[number, :, head] += out.cpu().double()
 
 
 @dataclasses.dataclass
