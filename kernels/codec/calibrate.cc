@@ -18,6 +18,15 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
   });
 }
 
+absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
+  if (!read->Has(kStatsSection) || read->shape() != ShapeFor(spec, 1)) {
+    return absl::InvalidArgumentError(
+        "these are no statistics of a model whose K and V have this shape and RoPE");
+  }
+  return static_cast<const StatsTables*>(read->Tables(kStatsSection))->stats;
+}
+
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,
                                                                  const KvSpec& spec,
                                                                  const ModelStats& stats) {

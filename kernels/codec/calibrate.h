@@ -26,6 +26,11 @@ namespace kvstow {
 // Reads a blob whose sections have these names. Errors are Calibration::Parse's.
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob);
 
+// Returns the statistics of a model in a blob (calibration/model_stats.h). Fails as
+// ParseCalibration does, and with INVALID_ARGUMENT when it has none or they are of another shape
+// than the spec.
+absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec);
+
 // Starts the fit that the recipe's codec needs, or else its policy (query_needs.h). Fails with
 // INVALID_ARGUMENT when neither needs one, or when the arguments or the statistics do not fit the
 // spec.

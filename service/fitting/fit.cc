@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -140,16 +139,6 @@ absl::StatusOr<uint64_t> TokensOf(const std::vector<FitPage>& pages, const KvSpe
   return tokens;
 }
 
-// The statistics of the job; empty where it has none.
-absl::StatusOr<ModelStats> StatsOf(const FitJob& job, const KvSpec& spec) {
-  if (job.statistics.empty()) return ModelStats();
-  KVSTOW_ASSIGN_OR_RETURN(const auto blob, ParseCalibration(AsBytes(job.statistics)));
-  if (!blob->Has(kStatsSection) || blob->shape() != ShapeFor(spec, 1)) {
-    return absl::InvalidArgumentError("the statistics are of another shape than the space");
-  }
-  return static_cast<const StatsTables*>(blob->Tables(kStatsSection))->stats;
-}
-
 // Returns lengths of runs that are worth a fit to so many tokens, the longest first.
 std::vector<uint32_t> RunLengths(const KvSpec& spec, uint64_t tokens) {
   const size_t width = ShapeFor(spec, 1).WidthOfRun(0);
@@ -226,7 +215,10 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
     return absl::InvalidArgumentError(
         absl::StrCat(tokens, " and ", held_out, " tokens: too few for a fit and its test"));
   }
-  KVSTOW_ASSIGN_OR_RETURN(const ModelStats stats, StatsOf(job, spec));
+  ModelStats stats;  // empty: the job has none
+  if (!job.statistics.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(stats, ParseModelStats(AsBytes(job.statistics), spec));
+  }
   KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job, stats));
   KVSTOW_ASSIGN_OR_RETURN(out.own, trials.Try(*space->cold, none.store()));
   if (!job.recipe.empty()) {

@@ -257,12 +257,8 @@ std::shared_ptr<const Calibration> Calibrations::StatisticsOf(const FitName& spa
 absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitName& space,
                                                                  const KvSpec& spec,
                                                                  std::span<const uint8_t> blob) {
-  const auto sent = ParseCalibration(blob);
-  if (!sent.ok()) return absl::InvalidArgumentError(sent.status().message());
-  if (!(*sent)->Has(kStatsSection) || (*sent)->shape() != ShapeFor(spec, 1)) {
-    return absl::InvalidArgumentError(
-        "these are no statistics of a model whose K and V have the space's shape and RoPE");
-  }
+  const absl::Status fits = ParseModelStats(blob, spec).status();
+  if (!fits.ok()) return absl::InvalidArgumentError(fits.message());
   const auto before = StatisticsOf(space);
   const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
   const auto noted = [&](uint64_t n) { return WithFitNote(blob, {space, n, ""}); };

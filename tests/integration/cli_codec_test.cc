@@ -1,6 +1,8 @@
 // The command line: recipes on a case, calibrations, and what they make of it.
 #include <filesystem>
+#include <fstream>
 
+#include "kernels/calibration/model_stats.h"
 #include "tests/integration/cli_server.h"
 
 namespace kvstow {
@@ -51,6 +53,31 @@ TEST(CliCodec, ACalibrationIsMadeFromACaseAndUsedOnOne) {
             1);
   EXPECT_EQ(RunKvstow({"codec", "calibrate", "--recipe", "int8", "--out", blob, kCase}).exit_code,
             2);
+}
+
+// A model that feels K of the first head alone: all else takes fewer components.
+TEST(CliCodec, StatisticsOfAModelShapeACalibration) {
+  const TempDir dir;
+  KvSpec spec{.layers = 30, .kv_heads = 3, .head_dim_k = 64, .head_dim_v = 64};
+  spec.dtype = DType::kF16;
+  spec.page_tokens = 64;
+  spec.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 100000};
+  ModelStats stats;
+  for (uint32_t head = 0; head < 90; ++head) {
+    stats.gain_k.push_back(head % 3 == 0 ? 0.1f : 1e-4f);
+    stats.gain_v.push_back(1e-4f);
+    for (uint32_t i = 0; i < 64 * 64; ++i) stats.metric_k.push_back(i % 65 == 0 ? 1 : 0);
+  }
+  stats.metric_v = stats.metric_k;
+  const std::string file = dir.path("model.kvstats"), blob = dir.path("model.kvcal");
+  std::ofstream(file, std::ios::binary) << StatsCalibration(spec, stats).value();
+  const Json made = ParseLine(RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal", "--out",
+                                         blob, "--model-stats", file, "--format", "json", kCase}));
+  EXPECT_LT(made["components"], 30 * 70) << "of one head of six in each layer";
+  const Finished wrong = RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal", "--out",
+                                    dir.path("other"), "--model-stats", blob, kCase});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("these are no statistics of a model"));
 }
 
 TEST(CliCodec, ACalibratedSpaceGivesWhatTheLocalCodecGives) {

@@ -55,9 +55,8 @@ absl::Status Append(const SafetensorsReader& file, const std::string& name,
 
 // Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads], and
 // optionally sensitivity [tokens of all cases in their order, layers].
-absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec& spec) {
+absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& spec) {
   ModelStats stats;
-  if (path.empty()) return stats;
   KVSTOW_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open(path));
   const uint64_t heads = spec.kv_heads, k = spec.head_dim_k, v = spec.head_dim_v;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
@@ -74,6 +73,14 @@ absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec&
                                   stats.sensitivity));
   }
   return stats;
+}
+
+// A blob of statistics, or a file of tensors.
+absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec& spec) {
+  if (path.empty()) return ModelStats();
+  KVSTOW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const auto blob = ParseModelStats(file.bytes(), spec);
+  return absl::IsDataLoss(blob.status()) ? ReadTensors(path, spec) : blob;
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
@@ -180,9 +187,10 @@ void AddCodecCalibrate(const Verb& codec) {
       .Required();
   verb.Option("--out", flags->out, "file to write the calibration to").Required();
   verb.Option("--model-stats", flags->model_stats,
-              "safetensors file with what the model feels: metric_k.L, metric_v.L, gain_k, "
-              "gain_v, and optionally sensitivity of the cases' tokens in their order; "
-              "without it all layers, heads and tokens count the same");
+              "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
+              "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally sensitivity of the "
+              "cases' tokens in their order; without it all layers, heads and tokens count the "
+              "same");
   AddServerFlags(verb, flags->server);
   const Flag space =
       verb.Option("--space", flags->space,
@@ -202,7 +210,9 @@ void AddCodecCalibrate(const Verb& codec) {
       "code*.safetensors\n"
       "  kvstow codec calibrate --recipe expected-attention --out queries.kvcal "
       "prose*.safetensors\n"
-      "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --space smollm2");
+      "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --space smollm2\n"
+      "  kvstow codec calibrate --recipe kvstow-cal --out model.kvcal --model-stats model.kvstats "
+      "prose*.safetensors");
   verb.Run([flags] { return Calibrate(*flags); });
 }
 
