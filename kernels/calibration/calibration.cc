@@ -186,25 +186,24 @@ std::string SerializeCalibration(const CalibrationShape& shape,
   return Sealed(std::move(out));
 }
 
-absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note) {
+absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
+                                        const CalibrationSection& section) {
   ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
   const bool begins = AsString(in.GetBytes(kMagic.size())) == kMagic;
   const auto version = in.Get<uint16_t>();
   if (!begins || version < kJointCalibrationVersion || version > kSectionedCalibrationVersion) {
-    return absl::InvalidArgumentError("a note goes to a calibration blob of version 1 or 2");
+    return absl::InvalidArgumentError("a section goes to a calibration blob of version 1 or 2");
   }
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
-  ByteWriter body, out;
-  body.PutBytes(note.space);
-  body.Put(note.number);
-  body.PutString16(note.recipe);
+  ByteWriter out;
   PutHead(kSectionedCalibrationVersion, shape, out);
   if (version == kSectionedCalibrationVersion) {
     const auto sections = in.Get<uint32_t>();
     ByteReader look = in;
     for (uint32_t i = 0; i < sections && look.ok(); ++i) {
-      if (look.GetString16() == kFittedSection) {
-        return absl::InvalidArgumentError("the calibration blob has a note already");
+      if (look.GetString16() == section.name) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the calibration blob has section '", section.name, "' already"));
       }
       look.GetBytes(look.Get<uint64_t>());
     }
@@ -215,8 +214,16 @@ absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const Fit
     PutSection({std::string(kJointSection), std::string(AsString(in.GetBytes(in.remaining())))},
                out);
   }
-  PutSection({std::string(kFittedSection), std::move(body).Take()}, out);
+  PutSection(section, out);
   return Sealed(std::move(out));
+}
+
+absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note) {
+  ByteWriter body;
+  body.PutBytes(note.space);
+  body.Put(note.number);
+  body.PutString16(note.recipe);
+  return WithSection(blob, {std::string(kFittedSection), std::move(body).Take()});
 }
 
 absl::StatusOr<std::shared_ptr<const Calibration>> Calibration::Parse(std::span<const uint8_t> blob,

@@ -115,6 +115,10 @@ struct FitNote {
   std::string recipe;   // that the space codes cold pages with, without `blob`; "" = none
   bool operator==(const FitNote&) const = default;
 };
+// Returns the blob, now of version 2, with one more section behind the others. Fails with
+// INVALID_ARGUMENT for bytes that do not begin as a blob, and where it has that section.
+absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
+                                        const CalibrationSection& section);
 // Returns the blob with the note. Fails with INVALID_ARGUMENT for bytes that do not begin as a
 // blob, and for a blob that has a note.
 absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note);

@@ -70,7 +70,7 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
       "that is not positive");
 }
 
-absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
+absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelStats& stats) {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
   const CalibrationShape shape = ShapeFor(spec, 1);
   KVSTOW_RETURN_IF_ERROR(CheckModelStats(shape, stats));
@@ -85,8 +85,12 @@ absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStat
       PutHead(std::span(stats.metric_v).subspan(i * v * v, v * v), stats.gain_v[i], v, body);
     }
   }
-  const CalibrationSection section{std::string(kStatsSection), std::move(body).Take()};
-  return SerializeCalibration(shape, {&section, 1});
+  return CalibrationSection{std::string(kStatsSection), std::move(body).Take()};
+}
+
+absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(spec, stats));
+  return SerializeCalibration(ShapeFor(spec, 1), {&section, 1});
 }
 
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(

@@ -48,8 +48,10 @@ struct StatsTables final : CalibratedTables {
   ModelStats stats;
 };
 
-// Returns a blob with these statistics alone, without sensitivities. Reads only [r][c], c <= r, of
-// a metric. Fails with INVALID_ARGUMENT for statistics that are empty or do not fit the spec.
+// Returns the section, without sensitivities. Reads only [r][c], c <= r, of a metric. Fails with
+// INVALID_ARGUMENT for statistics that are empty or do not fit the spec.
+absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelStats& stats);
+// Returns a blob with this section alone.
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats);
 
 // The section's parser (codec/calibrate.h).

@@ -19,6 +19,11 @@ absl::StatusOr<std::shared_ptr<const Calibration>> CalibrationStore::Add(
   return calibrations_.try_emplace(calibration->id(), calibration).first->second;
 }
 
+void CalibrationStore::Add(std::shared_ptr<const Calibration> calibration) {
+  MutexLock lock(mutex_);
+  calibrations_.try_emplace(calibration->id(), calibration);
+}
+
 std::shared_ptr<const Calibration> CalibrationStore::Find(const CalibrationId& id) const {
   MutexLock lock(mutex_);
   const auto found = calibrations_.find(id);

@@ -20,6 +20,7 @@ class CalibrationStore {
 
   // Adds a blob, unless the store has it already. Errors are ParseCalibration's.
   absl::StatusOr<std::shared_ptr<const Calibration>> Add(std::span<const uint8_t> blob);
+  void Add(std::shared_ptr<const Calibration> calibration);
   // Returns null when no calibration has that id.
   std::shared_ptr<const Calibration> Find(const CalibrationId& id) const;
   // Forgets one. What uses it keeps it.

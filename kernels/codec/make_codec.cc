@@ -4,8 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/shared_bytes.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/model_stats.h"
+#include "kernels/codec/decode_page.h"
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/rate_codec.h"
@@ -13,6 +16,7 @@
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_tables.h"
+#include "kernels/methods/divergence_meter.h"
 #include "kernels/methods/run_codec.h"
 
 namespace kvstow {
@@ -176,6 +180,26 @@ absl::StatusOr<std::shared_ptr<const QueryStatistics>> QueriesOf(
   return std::shared_ptr<const QueryStatistics>(*found, &tables->statistics);
 }
 
+// Returns what decodes a page and asks the meter, by the statistics of the model if the calibration
+// has them.
+PredictDivergence PredictionOf(const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+  const auto store = std::make_shared<CalibrationStore>();
+  ModelStats stats;
+  if (calibration != nullptr) {
+    const auto* const tables = static_cast<const StatsTables*>(calibration->Tables(kStatsSection));
+    if (tables != nullptr) stats = tables->stats;
+    store->Add(std::move(calibration));
+  }
+  return [spec, store, stats = std::move(stats)](
+             const PageToEncode& page, const EncodedPage& encoded) -> absl::StatusOr<double> {
+    ByteBlock decoded(page.raw.size());
+    KVSTOW_RETURN_IF_ERROR(DecodePage(encoded.header, encoded.segments, decoded.span(), *store));
+    DivergenceMeter meter(spec, stats);
+    KVSTOW_RETURN_IF_ERROR(meter.Add(page, decoded.span()));
+    return meter.Divergence();
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, const KvSpec& spec,
@@ -206,7 +230,8 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
     KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(stepped, spec));
     return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(finer));
   };
-  return target.has_value() ? MakeRateCodec(recipe, *target, choosing) : choosing(recipe);
+  if (!target.has_value()) return choosing(recipe);
+  return MakeRateCodec(recipe, *target, choosing, PredictionOf(spec, calibration));
 }
 
 }  // namespace kvstow

@@ -96,13 +96,15 @@ const Preset* FindPreset(absl::string_view name) {
 }
 
 // A step, or what rate control is to find one for.
-bool IsRate(absl::string_view name) { return name == "step" || name == "ratio" || name == "error"; }
+bool IsRate(absl::string_view name) {
+  return name == "step" || name == "ratio" || name == "error" || name == "divergence";
+}
 
 absl::Status OneRate(const Op& op) {
   const auto is_rate = [](const OpArgument& a) { return IsRate(a.name); };
   if (std::count_if(op.arguments.begin(), op.arguments.end(), is_rate) < 2) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("'", op.name, "': give only one of step, ratio and error"));
+      absl::StrCat("'", op.name, "': give only one of step, ratio, error and divergence"));
 }
 
 // Arguments of a preset replace those that its pipeline writes out.

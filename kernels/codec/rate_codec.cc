@@ -15,6 +15,24 @@ namespace {
 
 constexpr double kStepUnit = 1e-5;  // steps are multiples of it
 
+struct RateRow {
+  Rate rate;
+  absl::string_view name;
+  double least, most;
+  double tolerance;  // relative to the target
+  double slope;      // about: of its logarithm by that of the step
+};
+constexpr RateRow kRates[] = {
+    {Rate::kRatio, "ratio", 1, 1000, kRatioTolerance, 0.5},
+    {Rate::kError, "error", 1e-6, 0.9, kErrorTolerance, 1.2},
+    {Rate::kDivergence, "divergence", 1e-4, 1, kDivergenceTolerance, 1.7},
+};
+
+const RateRow& RowOf(Rate rate) { return *std::ranges::find(kRates, rate, &RateRow::rate); }
+bool IsRate(absl::string_view name) {
+  return std::ranges::find(kRates, name, &RateRow::name) != std::end(kRates);
+}
+
 // A stand-in for log2: the exponent and, linear in between, the mantissa. Unlike the library's it
 // is the same on every machine, and a search needs no more.
 double RoughLog2(double x) {
@@ -62,12 +80,13 @@ class Search {
 class RateCodec final : public Codec {
  public:
   RateCodec(Recipe recipe, RateTarget target, StepRange steps, std::shared_ptr<const Codec> usual,
-            MakeSteppedCodec make)
+            MakeSteppedCodec make, PredictDivergence predict)
       : recipe_(std::move(recipe)),
         target_(target),
         steps_(steps),
         usual_(std::move(usual)),
-        make_(std::move(make)) {}
+        make_(std::move(make)),
+        predict_(std::move(predict)) {}
 
   const Recipe& recipe() const override { return recipe_; }
   const KvSpec& spec() const override { return usual_->spec(); }
@@ -76,10 +95,10 @@ class RateCodec final : public Codec {
 
   absl::StatusOr<EncodedPage> Encode(const PageToEncode& page) const override {
     PageToEncode trial = page;
-    const double tolerance = target_.is_error ? kErrorTolerance : kRatioTolerance;
-    // Sizes fall as steps grow; the search is for what rises, the ratio or the error.
+    const RateRow& row = RowOf(target_.rate);
+    // Sizes fall as steps grow; the search is for what rises: the ratio, the error, the divergence.
     Search search(RoughLog2(steps_.least), RoughLog2(steps_.most), RoughLog2(steps_.usual),
-                  target_.is_error ? 1.2 : 0.5);
+                  row.slope);
     EncodedPage best;
     double closest = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kMostTrials; ++i) {
@@ -89,13 +108,13 @@ class RateCodec final : public Codec {
       KVSTOW_ASSIGN_OR_RETURN(EncodedPage encoded, codec->Encode(trial));
       if (encoded.header.fell_back) return encoded;
       trial.raw_digest = encoded.header.raw_digest;
-      const double reached = target_.is_error ? ErrorOf(encoded) : RatioOf(encoded, page);
+      KVSTOW_ASSIGN_OR_RETURN(const double reached, Reached(page, encoded));
       const double distance = std::abs(reached / target_.value - 1);
       if (distance < closest) {
         closest = distance;
         best = std::move(encoded);
       }
-      if (distance <= tolerance) break;
+      if (distance <= row.tolerance) break;
       const double logarithm = reached > 0 ? RoughLog2(reached) : -64;
       if (!search.Tell(logarithm - RoughLog2(target_.value))) break;
     }
@@ -103,6 +122,10 @@ class RateCodec final : public Codec {
   }
 
  private:
+  absl::StatusOr<double> Reached(const PageToEncode& page, const EncodedPage& encoded) const {
+    if (target_.rate == Rate::kDivergence) return predict_(page, encoded);
+    return target_.rate == Rate::kError ? ErrorOf(encoded) : RatioOf(encoded, page);
+  }
   static double RatioOf(const EncodedPage& encoded, const PageToEncode& page) {
     return static_cast<double>(page.raw.size()) / static_cast<double>(encoded.StoredBytes());
   }
@@ -119,6 +142,7 @@ class RateCodec final : public Codec {
   const StepRange steps_;
   const std::shared_ptr<const Codec> usual_;  // of the usual step
   const MakeSteppedCodec make_;
+  const PredictDivergence predict_;
 };
 
 }  // namespace
@@ -128,13 +152,10 @@ absl::StatusOr<std::optional<RateTarget>> RateTargetOf(const Recipe& recipe) {
     const OpArguments arguments(recipe.ops()[i]);
     const OpInfo* const info = FindOp(arguments.op().name);
     if (info == nullptr || info->steps.most == 0) continue;
-    RateTarget target{.op = i};
-    KVSTOW_ASSIGN_OR_RETURN(const double ratio, arguments.Real("ratio", 0, 1, 1000));
-    KVSTOW_ASSIGN_OR_RETURN(const double error, arguments.Real("error", 0, 1e-6, 0.9));
-    if (ratio == 0 && error == 0) continue;
-    target.is_error = error > 0;
-    target.value = ratio + error;  // ParseRecipe lets one of them stand
-    return std::optional<RateTarget>(target);
+    for (const RateRow& row : kRates) {  // ParseRecipe lets one of them stand
+      KVSTOW_ASSIGN_OR_RETURN(const double value, arguments.Real(row.name, 0, row.least, row.most));
+      if (value > 0) return std::optional<RateTarget>({.op = i, .rate = row.rate, .value = value});
+    }
   }
   return std::optional<RateTarget>();
 }
@@ -146,7 +167,7 @@ absl::StatusOr<Recipe> WithStep(const Recipe& recipe, const RateTarget& target, 
                                                       std::floor(steps.most / kStepUnit + 0.5)));
   std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
   for (OpArgument& argument : ops[target.op].arguments) {
-    if (argument.name != "ratio" && argument.name != "error") continue;
+    if (!IsRate(argument.name)) continue;
     argument.name = "step";
     argument.value = absl::StrFormat("%d.%05d", units / 100'000, units % 100'000);
   }
@@ -158,9 +179,8 @@ absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, 
   for (Op& op : ops) {
     const OpInfo* const info = FindOp(op.name);
     if (info == nullptr || info->steps.most == 0) continue;
-    std::erase_if(op.arguments, [](const OpArgument& a) {
-      return a.name == "step" || a.name == "ratio" || a.name == "error";
-    });
+    std::erase_if(op.arguments,
+                  [](const OpArgument& a) { return a.name == "step" || IsRate(a.name); });
     op.arguments.push_back({std::string(name), absl::StrFormat("%.6f", value)});
     Recipe out(std::move(ops));
     KVSTOW_RETURN_IF_ERROR(RateTargetOf(out).status());
@@ -173,11 +193,13 @@ absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, 
 
 absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,
                                                            const RateTarget& target,
-                                                           MakeSteppedCodec make) {
+                                                           MakeSteppedCodec make,
+                                                           PredictDivergence predict) {
   const StepRange& steps = FindOp(recipe.ops()[target.op].name)->steps;
   KVSTOW_ASSIGN_OR_RETURN(const Recipe usual, WithStep(recipe, target, steps.usual));
   KVSTOW_ASSIGN_OR_RETURN(auto codec, make(usual));
-  return std::make_shared<RateCodec>(recipe, target, steps, std::move(codec), std::move(make));
+  return std::make_shared<RateCodec>(recipe, target, steps, std::move(codec), std::move(make),
+                                     std::move(predict));
 }
 
 }  // namespace kvstow

@@ -1,9 +1,12 @@
-// Rate control: a recipe that asks for a ratio or for an error instead of a step, as in
-// `kvstow(ratio=8)`, `kvstow-cal(run=5,error=0.02)` or `planes(ratio=8,levels=3)`.
+// Rate control: a recipe that asks for a ratio, an error or a divergence instead of a step, as in
+// `kvstow(ratio=8)`, `kvstow-cal(run=5,divergence=0.005)` or `planes(ratio=8,levels=3)`.
 //
-//   ratio  raw bytes over everything stored of the page, 1 to 1000
-//   error  squared error over energy, the mean of the page's slabs as SegmentInfo::gain has it,
-//          1e-6 to 0.9
+//   ratio       raw bytes over everything stored of the page, 1 to 1000
+//   error       squared error over energy, the mean of the page's slabs as SegmentInfo::gain has
+//               it, 1e-6 to 0.9
+//   divergence  what the page costs a model's next tokens, in nats, as predicted
+//               (methods/divergence_meter.h), 1e-4 to 1. The prediction goes by the statistics of
+//               the model where the calibration has them (section `stats`). Each trial decodes.
 //
 // For each page the codec looks for the step that comes closest. It encodes with a step, draws the
 // line through the logarithms of its measurements, and tries the step where that line meets the
@@ -16,6 +19,7 @@
 #ifndef KVSTOW_KERNELS_CODEC_RATE_CODEC_H_
 #define KVSTOW_KERNELS_CODEC_RATE_CODEC_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,31 +32,38 @@ namespace kvstow {
 
 // The tolerance of the search, relative to the target.
 inline constexpr double kRatioTolerance = 0.004, kErrorTolerance = 0.01;
+inline constexpr double kDivergenceTolerance = 0.02;
 inline constexpr int kMostTrials = 8;
+
+enum class Rate : uint8_t { kRatio, kError, kDivergence };
 
 struct RateTarget {
   size_t op = 0;  // index of the recipe's op that has it
-  bool is_error = false;
+  Rate rate = Rate::kRatio;
   double value = 0;
 };
 
-// Returns nothing when the recipe asks for neither. Fails with INVALID_ARGUMENT for a value out of
+// Returns nothing when the recipe asks for none. Fails with INVALID_ARGUMENT for a value out of
 // range.
 absl::StatusOr<std::optional<RateTarget>> RateTargetOf(const Recipe& recipe);
 
 // Returns the recipe with `step` in the place of the target.
 absl::StatusOr<Recipe> WithStep(const Recipe& recipe, const RateTarget& target, double step);
 
-// Returns the recipe with `ratio` or `error` (`name`) in the place of its step. Fails with
-// INVALID_ARGUMENT when none of its ops takes a step, or the value is out of range.
+// Returns the recipe with `ratio`, `error` or `divergence` (`name`) in the place of its step. Fails
+// with INVALID_ARGUMENT when none of its ops takes a step, or the value is out of range.
 absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, double value);
 
 // Makes the codec of a recipe with a step.
 using MakeSteppedCodec =
     std::function<absl::StatusOr<std::shared_ptr<const Codec>>(const Recipe& recipe)>;
+// Predicts what an encoded page costs.
+using PredictDivergence =
+    std::function<absl::StatusOr<double>(const PageToEncode& page, const EncodedPage& encoded)>;
 absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,
                                                            const RateTarget& target,
-                                                           MakeSteppedCodec make);
+                                                           MakeSteppedCodec make,
+                                                           PredictDivergence predict);
 
 }  // namespace kvstow
 

@@ -257,11 +257,12 @@ std::shared_ptr<const Calibration> Calibrations::StatisticsOf(const FitName& spa
 absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitName& space,
                                                                  const KvSpec& spec,
                                                                  std::span<const uint8_t> blob) {
-  const absl::Status fits = ParseModelStats(blob, spec).status();
-  if (!fits.ok()) return absl::InvalidArgumentError(fits.message());
+  const auto stats = ParseModelStats(blob, spec);
+  if (!stats.ok()) return absl::InvalidArgumentError(stats.status().message());
+  KVSTOW_ASSIGN_OR_RETURN(const std::string alone, StatsCalibration(spec, *stats));
   const auto before = StatisticsOf(space);
   const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
-  const auto noted = [&](uint64_t n) { return WithFitNote(blob, {space, n, ""}); };
+  const auto noted = [&](uint64_t n) { return WithFitNote(AsBytes(alone), {space, n, ""}); };
   if (before != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string again, noted(number));
     const Sha256Digest digest = Sha256(AsBytes(again));

@@ -10,6 +10,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/page_source.h"
 #include "client/cli/text.h"
+#include "kernels/calibration/model_stats.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
@@ -113,7 +114,11 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
         source->ForEach(add, [&](size_t done) { progress.Update(pass * source->size() + done); }));
     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
   }
-  KVSTOW_ASSIGN_OR_RETURN(const std::string blob, fit->Finish());
+  KVSTOW_ASSIGN_OR_RETURN(std::string blob, fit->Finish());
+  if (!stats.empty()) {  // for pages that ask for a divergence
+    KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(spec, stats));
+    KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), section));
+  }
   KVSTOW_ASSIGN_OR_RETURN(report.calibration, ParseCalibration(AsBytes(blob)));
   KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));
   report.things = std::string(source->things());

@@ -1,13 +1,17 @@
-// Recipes that ask for a ratio or an error, on the page of a real model.
+// Recipes that ask for a ratio, an error or a divergence, on the page of a real model.
 #include "kernels/codec/rate_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "kernels/calibration/model_stats.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/methods/divergence_meter.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/kernels/fixture.h"
 
@@ -50,6 +54,15 @@ class Rate : public ::testing::Test {
     return sum / (2 * spec_.layers);
   }
 
+  double Divergence(const EncodedPage& page, const ModelStats& stats = {},
+                    const CalibrationStore& calibrations = NoCalibrations()) const {
+    std::vector<uint8_t> back(raw_.size());
+    EXPECT_TRUE(DecodePage(page.header, page.segments, back, calibrations).ok());
+    DivergenceMeter meter(spec_, stats);
+    EXPECT_TRUE(meter.Add({.raw = raw_, .tokens = testing::kFixtureTokens}, back).ok());
+    return meter.Divergence();
+  }
+
   KvSpec spec_;
   std::vector<uint8_t> raw_;
 };
@@ -66,6 +79,44 @@ TEST_F(Rate, TheErrorAskedForIsReached) {
   for (const double error : {0.002, 0.02, 0.1}) {
     const EncodedPage page = Encode(absl::StrCat("kvstow(error=", error, ")"));
     EXPECT_NEAR(Error(page), error, 0.05 * error);
+  }
+}
+
+TEST_F(Rate, TheDivergenceAskedForIsReached) {
+  for (const double divergence : {0.002, 0.01, 0.05}) {
+    const EncodedPage page = Encode(absl::StrCat("kvstow(divergence=", divergence, ")"));
+    EXPECT_NEAR(Divergence(page), divergence, 0.03 * divergence);
+  }
+}
+
+// A calibration that brings the model's statistics: they say what a page costs.
+TEST_F(Rate, ADivergenceGoesByTheStatisticsOfTheModel) {
+  ModelStats stats;
+  for (uint32_t i = 0; i < spec_.layers * spec_.kv_heads; ++i) {
+    stats.gain_k.push_back(0.02f);
+    stats.gain_v.push_back(0.05f);
+    for (uint32_t at = 0; at < 64 * 64; ++at) stats.metric_k.push_back(at % 65 == 0 ? 1 : 0);
+  }
+  stats.metric_v = stats.metric_k;
+  const auto fit = StartCalibration(*ParseRecipe("kvstow-cal"), spec_, stats).value();
+  for (int pass = 0; pass < fit->passes(); ++pass) {
+    ASSERT_TRUE(fit->Add({.raw = raw_, .tokens = testing::kFixtureTokens}).ok());
+    ASSERT_TRUE(fit->EndPass().ok());
+  }
+  const std::string blob = fit->Finish().value();
+  CalibrationStore calibrations;
+  ASSERT_TRUE(
+      calibrations
+          .Add(AsBytes(WithSection(AsBytes(blob), StatsSection(spec_, stats).value()).value()))
+          .ok());
+  for (const double divergence : {0.002, 0.01}) {
+    const auto recipe = ParseRecipe(absl::StrCat("kvstow-cal(divergence=", divergence, ")"));
+    const auto page = MakeCodec(*recipe, spec_, calibrations)
+                          .value()
+                          ->Encode({.raw = raw_, .tokens = testing::kFixtureTokens});
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_NEAR(Divergence(*page, stats, calibrations), divergence, 0.03 * divergence);
+    EXPECT_THAT(page->header.pipeline, AllOf(HasSubstr("step="), Not(HasSubstr("divergence"))));
   }
 }
 

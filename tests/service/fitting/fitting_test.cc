@@ -373,9 +373,6 @@ TEST_F(AutoSpaceTest, StatisticsThatNothingUsesAreRefused) {
   EXPECT_EQ(SendStatistics("nowhere", blob).error_code(), StatusCode::NOT_FOUND);
   EXPECT_EQ(SendStatistics("s", "").error_code(), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(SendStatistics("s", blob.substr(1)).error_code(), StatusCode::INVALID_ARGUMENT);
-  const FitNote note{.space = {1}, .number = 1, .recipe = "kvstow"};
-  EXPECT_EQ(SendStatistics("s", *WithFitNote(AsBytes(blob), note)).error_code(),
-            StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(SendStatistics("s", *FitCorrelated(Spec(), 1)).error_code(),
             StatusCode::INVALID_ARGUMENT)
       << "a calibration";
