@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/shared_bytes.h"
 #include "base/digest.h"
+#include "base/shared_bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
 #include "kernels/codec/decode_page.h"
