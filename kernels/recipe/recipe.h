@@ -10,8 +10,8 @@
 // store the pipeline, so a page decodes without the table of presets. text() is the parsed text,
 // canonically spaced.
 //
-// Where an op takes a step, `ratio`, `error` or `divergence` may stand in its place. Rate control (rate_codec.h)
-// then finds a step for each page.
+// Where an op takes a step, `ratio`, `error` or `divergence` may stand in its place. Rate control
+// (rate_codec.h) then finds a step for each page.
 //
 // A Recipe is an immutable value; thread-safe. ParseRecipe (parse_recipe.h) makes one from text.
 // MakeCodec (make_codec.h) checks whether it fits a given KvSpec.

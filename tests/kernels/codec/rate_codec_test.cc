@@ -177,11 +177,12 @@ TEST(RateRecipe, ATargetTakesThePlaceOfTheStep) {
   EXPECT_THAT(pipeline("kvstow", "ratio", 2000), HasSubstr("ratio"));
 }
 
-TEST(RateRecipe, StepRatioAndErrorExcludeEachOther) {
+TEST(RateRecipe, StepRatioErrorAndDivergenceExcludeEachOther) {
   for (const char* text :
        {"kvstow(step=0.5,ratio=8)", "kvstow(ratio=8,step=0.5)", "kvstow(ratio=8,error=0.1)",
         "kvstow-cal(step=2,error=0.1)", "planes(step=0.5,ratio=8)", "planes(0.5,ratio=8)",
-        "joint(run=1,step=2,error=0.1)"}) {
+        "joint(run=1,step=2,error=0.1)", "kvstow(ratio=8,divergence=0.1)",
+        "kvstow-cal(divergence=0.1,step=2)"}) {
     const auto recipe = ParseRecipe(text);
     ASSERT_TRUE(absl::IsInvalidArgument(recipe.status())) << text;
     EXPECT_THAT(std::string(recipe.status().message()), HasSubstr("only one of")) << text;
@@ -191,6 +192,7 @@ TEST(RateRecipe, StepRatioAndErrorExcludeEachOther) {
 TEST(RateRecipe, ValuesOutOfRangeAndOpsWithoutAStepAreRefused) {
   for (const char* text :
        {"kvstow(ratio=0.5)", "kvstow(ratio=2000)", "kvstow(error=2)", "kvstow(ratio=x)",
+        "kvstow(divergence=2)", "kvstow(divergence=0.00001)", "int8|planes(divergence=1.5)",
         "affine(bits=4,ratio=8)", "hadamard|levels(2,ratio=8)", "lossless(ratio=2)"}) {
     const auto recipe = ParseRecipe(text);
     const absl::Status status =
