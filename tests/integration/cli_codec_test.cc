@@ -74,8 +74,12 @@ TEST(CliCodec, StatisticsOfAModelShapeACalibration) {
   const Json made = ParseLine(RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal", "--out",
                                          blob, "--model-stats", file, "--format", "json", kCase}));
   EXPECT_LT(made["components"], 30 * 70) << "of one head of six in each layer";
+  const std::string plain = dir.path("plain.kvcal");
+  EXPECT_EQ(
+      RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal", "--out", plain, kCase}).exit_code,
+      0);
   const Finished wrong = RunKvstow({"codec", "calibrate", "--recipe", "kvstow-cal", "--out",
-                                    dir.path("other"), "--model-stats", blob, kCase});
+                                    dir.path("other"), "--model-stats", plain, kCase});
   EXPECT_EQ(wrong.exit_code, 1);
   EXPECT_THAT(wrong.err, HasSubstr("these are no statistics of a model"));
 }
