@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/codec/ops.h"
@@ -146,6 +147,16 @@ absl::Status NameArguments(Op& op) {
   return absl::OkStatus();
 }
 
+// Refuses what a space may have and a codec may not: `auto`, and two forms.
+absl::Status IsOfACodec(absl::string_view text) {
+  const bool of_a_space = text == "auto" || absl::StartsWith(text, "auto(") ||
+                          absl::StartsWith(text, "auto,") || absl::StartsWith(text, "hot=");
+  if (!of_a_space) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("recipe '", text, "' is one of a space, whose server codes pages twice: name ",
+                   "one form here, for example kvstow"));
+}
+
 }  // namespace
 
 absl::StatusOr<Recipe> ParseRecipe(absl::string_view text) {
@@ -153,6 +164,7 @@ absl::StatusOr<Recipe> ParseRecipe(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("a recipe of ", text.size(), " characters; the limit is ", kMaxRecipeChars));
   }
+  KVSTOW_RETURN_IF_ERROR(IsOfACodec(text));
   KVSTOW_ASSIGN_OR_RETURN(std::vector<Op> parsed, Parser(text).Pipeline());
   std::string canonical = PipelineText(parsed);
   std::vector<Op> ops;

@@ -69,6 +69,9 @@ TEST(RecipeTest, ErrorsNameThePlace) {
   const struct {
     const char *text, *message;
   } cases[] = {
+      {"auto", "recipe 'auto' is one of a space"},
+      {"auto(divergence=0.01)", "name one form here"},
+      {"hot=int8,cold=kvstow", "is one of a space"},
       {"", "at character 1"},
       {"Int8", "at character 1"},
       {"8int", "at character 1"},
