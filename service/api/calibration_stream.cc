@@ -49,7 +49,7 @@ class BlobStream final : public grpc::ServerReadReactor<Request> {
     }
   }
   ~BlobStream() override {
-    if (sending_) calibrations_.EndSending();
+    if (sending_) calibrations_.EndSending();  // the stream broke
   }
 
   void OnReadDone(bool ok) override {
@@ -57,11 +57,11 @@ class BlobStream final : public grpc::ServerReadReactor<Request> {
       workers_.Submit([this] {
         const absl::Status status = take_(*caller_, first_.value_or(Request()), blob_, out_);
         gate_.Leave(*context_, *caller_, right_, out_, status);
-        this->Finish(ToGrpc(status));
+        End(status);
       });
     } else if (in_.data().size() > Calibrations::kMaxBlobBytes - blob_.size()) {
-      this->Finish(ToGrpc(absl::ResourceExhaustedError(
-          absl::StrCat("a calibration of more than ", Calibrations::kMaxBlobBytes, " bytes"))));
+      End(absl::ResourceExhaustedError(
+          absl::StrCat("a calibration of more than ", Calibrations::kMaxBlobBytes, " bytes")));
     } else {
       blob_ += in_.data();
       in_.clear_data();
@@ -72,6 +72,14 @@ class BlobStream final : public grpc::ServerReadReactor<Request> {
   void OnDone() override { delete this; }
 
  private:
+  // Gives the place away before the worker hears of the end: it may send the next blob at once.
+  void End(const absl::Status& status) {
+    blob_ = {};
+    calibrations_.EndSending();
+    sending_ = false;
+    this->Finish(ToGrpc(status));
+  }
+
   const Right& right_;
   const Take take_;
   Calibrations& calibrations_;
