@@ -189,8 +189,8 @@ class Server::Impl {
         reader_(*store_, calibrations_.store(), metrics_, tenants_.get(), &remote_, coder_),
         reports_(*store_, attention_, metrics_),
         writer_(*store_, reports_, metrics_, !config.disk_path.empty(), &remote_),
-        op_(*store_, spaces_, calibrations_, config.fit_bytes > 0 && masters_ == nullptr, reports_,
-            metrics_, remote_),
+        op_(*store_, spaces_, calibrations_, /*fits=*/WhyNoFits().empty(), reports_, metrics_,
+            remote_),
         admin_op_(
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
@@ -219,6 +219,8 @@ class Server::Impl {
   RemoteTier& remote() { return remote_; }
 
  private:
+  // Why no cold forms are fitted; "" = they are.
+  std::string WhyNoFits() const;
   void StartFitter();
   absl::Status StartLocal();
   absl::Status StartDirect();
@@ -340,14 +342,18 @@ absl::Status Server::Impl::Start() {
   return absl::OkStatus();
 }
 
+std::string Server::Impl::WhyNoFits() const {
+  if (masters_ != nullptr) {
+    return "nothing is fitted on a server with a master key: tables would lie in the clear";
+  }
+  return config_.fit_bytes == 0 ? "fits are off: fit-bytes is 0" : "";
+}
+
 void Server::Impl::StartFitter() {
   Fitter::Options options{.look_every = options_.fit_look_every,
                           .least_rest = options_.fit_least_rest,
                           .clock = options_.clock};
-  if (config_.fit_bytes == 0) options.off = "fits are off: fit-bytes is 0";
-  if (masters_ != nullptr) {
-    options.off = "nothing is fitted on a server with a master key: tables would lie in the clear";
-  }
+  options.off = WhyNoFits();
   options.run = [this](const FitJob& job, const std::function<bool()>& stop) {
     return options_.fit_program.empty()
                ? RunFit(job)

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/calibration_fields.h"
 

@@ -231,7 +231,9 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
     return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(finer));
   };
   if (!target.has_value()) return choosing(recipe);
-  return MakeRateCodec(recipe, *target, choosing, PredictionOf(spec, calibration));
+  const bool predicts = target->rate == Rate::kDivergence;
+  return MakeRateCodec(recipe, *target, choosing,
+                       predicts ? PredictionOf(spec, calibration) : nullptr);
 }
 
 }  // namespace kvstow

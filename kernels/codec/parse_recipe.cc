@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/codec/ops.h"
 #include "kernels/codec/presets.h"
+#include "kernels/codec/rate_codec.h"
 #include "kernels/importance/policy.h"
 
 namespace kvstow {
@@ -97,9 +98,7 @@ const Preset* FindPreset(absl::string_view name) {
 }
 
 // A step, or what rate control is to find one for.
-bool IsRate(absl::string_view name) {
-  return name == "step" || name == "ratio" || name == "error" || name == "divergence";
-}
+bool IsRate(absl::string_view name) { return name == "step" || IsRateTarget(name); }
 
 absl::Status OneRate(const Op& op) {
   const auto is_rate = [](const OpArgument& a) { return IsRate(a.name); };

@@ -29,9 +29,6 @@ constexpr RateRow kRates[] = {
 };
 
 const RateRow& RowOf(Rate rate) { return *std::ranges::find(kRates, rate, &RateRow::rate); }
-bool IsRate(absl::string_view name) {
-  return std::ranges::find(kRates, name, &RateRow::name) != std::end(kRates);
-}
 
 // A stand-in for log2: the exponent and, linear in between, the mantissa. Unlike the library's it
 // is the same on every machine, and a search needs no more.
@@ -147,6 +144,10 @@ class RateCodec final : public Codec {
 
 }  // namespace
 
+bool IsRateTarget(absl::string_view name) {
+  return std::ranges::find(kRates, name, &RateRow::name) != std::end(kRates);
+}
+
 absl::StatusOr<std::optional<RateTarget>> RateTargetOf(const Recipe& recipe) {
   for (size_t i = 0; i < recipe.ops().size(); ++i) {
     const OpArguments arguments(recipe.ops()[i]);
@@ -167,7 +168,7 @@ absl::StatusOr<Recipe> WithStep(const Recipe& recipe, const RateTarget& target, 
                                                       std::floor(steps.most / kStepUnit + 0.5)));
   std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
   for (OpArgument& argument : ops[target.op].arguments) {
-    if (!IsRate(argument.name)) continue;
+    if (!IsRateTarget(argument.name)) continue;
     argument.name = "step";
     argument.value = absl::StrFormat("%d.%05d", units / 100'000, units % 100'000);
   }
@@ -180,7 +181,7 @@ absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, 
     const OpInfo* const info = FindOp(op.name);
     if (info == nullptr || info->steps.most == 0) continue;
     std::erase_if(op.arguments,
-                  [](const OpArgument& a) { return a.name == "step" || IsRate(a.name); });
+                  [](const OpArgument& a) { return a.name == "step" || IsRateTarget(a.name); });
     op.arguments.push_back({std::string(name), absl::StrFormat("%.6f", value)});
     Recipe out(std::move(ops));
     KVSTOW_RETURN_IF_ERROR(RateTargetOf(out).status());

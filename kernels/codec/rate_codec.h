@@ -37,6 +37,9 @@ inline constexpr int kMostTrials = 8;
 
 enum class Rate : uint8_t { kRatio, kError, kDivergence };
 
+// Returns whether an argument of this name is a target.
+bool IsRateTarget(absl::string_view name);
+
 struct RateTarget {
   size_t op = 0;  // index of the recipe's op that has it
   Rate rate = Rate::kRatio;
@@ -57,7 +60,7 @@ absl::StatusOr<Recipe> WithTarget(const Recipe& recipe, absl::string_view name, 
 // Makes the codec of a recipe with a step.
 using MakeSteppedCodec =
     std::function<absl::StatusOr<std::shared_ptr<const Codec>>(const Recipe& recipe)>;
-// Predicts what an encoded page costs.
+// Predicts what an encoded page costs. May be null for other targets than a divergence.
 using PredictDivergence =
     std::function<absl::StatusOr<double>(const PageToEncode& page, const EncodedPage& encoded)>;
 absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,

@@ -800,8 +800,8 @@ def generate(
 
     The other arguments are those of PrefixCache. The new full pages of the prompt go to the server
     while the model decodes. The first long prompt of a space of recipe auto costs two more passes,
-    which tell the server what the model feels of errors (`statistics_of`). The time to the first token has the opening of the space in it; many
-    prompts share one with `PrefixCache.generate`.
+    which tell the server what the model feels of errors (`statistics_of`). The time to the first
+    token has the opening of the space in it; many prompts share one with `PrefixCache.generate`.
     """
     begin = time.perf_counter()
     tokens = _prompt_tokens(tokenizer, prompt, max_new_tokens)

@@ -194,8 +194,8 @@ class _Sums:
         query, key, value = (x[0].float() for x in (seen.query, seen.key, seen.value))
         at = text.queries.to(query.device)
         groups = len(query) // heads
-        slope = seen.scale * torch.ones(1, device=query.device)
         scores = query[:, at] @ key.repeat_interleave(groups, 0).mT * seen.scale
+        slope = torch.full_like(scores, seen.scale)
         if seen.softcap is not None:
             scores = torch.tanh(scores / seen.softcap)
             slope, scores = (1 - scores**2) * seen.scale, scores * seen.softcap
@@ -208,9 +208,8 @@ class _Sums:
         one = _Head(self._reader.rotation, text, text.energy[number].to(query.device))
         for head in range(heads):
             mine = slice(head * groups, (head + 1) * groups)
-            some = slope[mine] if slope.dim() > 1 else slope
             out = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
-                            felt[:, :, mine], some)  # fmt: skip
+                            felt[:, :, mine], slope[mine])  # fmt: skip
             self.metric[number, :, head] += out.cpu().double()
 
 
@@ -229,7 +228,7 @@ class _Head:
         value: torch.Tensor,  # [tokens, d]
         moves: torch.Tensor,  # [hidden, heads, d], as the next layers read them
         felt: torch.Tensor,  # [queries, draws, heads, d]
-        slope: torch.Tensor,  # of scores by q . k: [1], or as p
+        slope: torch.Tensor,  # of scores by q . k, shaped as p
     ) -> torch.Tensor:
         """`[2, d, d]`: of K before RoPE, and of V; a mean over queries, a sum over tokens."""
         count = p.shape[1]
@@ -252,14 +251,14 @@ class _Head:
             direct = torch.einsum("qsd,td->qst", felt[:, :, a], values)
             direct = direct - torch.einsum("qsd,qd->qs", felt[:, :, a], o)[..., None]
             cost = relative.clamp(min=0) / self.energy[:, None] + direct.square().sum(1)
-            steep = slope[a][:, FIRST : self.text.prefix] if slope.dim() > 1 else slope
+            steep = slope[a, :, FIRST : self.text.prefix]
             k = k + self._keys(query[a], (seen[a] * steep).square() * cost / count)
         return torch.stack([k, v])
 
     def _keys(self, query: torch.Tensor, cost: torch.Tensor) -> torch.Tensor:
         """query: `[queries, d]`; cost: `[queries, tokens]` of a score that moves by 1."""
         found = cost.topk(min(_LOOKED_AT, cost.shape[1]), -1)
-        # What is left out costs as much as what is counted.
+        # The tokens that are counted stand for the others, too.
         share = cost.sum(-1) / found.values.sum(-1).clamp(min=1e-30)
         size = (found.values * share[:, None]).sqrt()
         x = query[:, None].expand(-1, size.shape[1], -1) * size[..., None]
