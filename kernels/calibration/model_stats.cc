@@ -48,6 +48,26 @@ bool ReadHead(ByteReader& in, size_t dim, std::vector<float>& gains, std::vector
   return true;
 }
 
+// Slopes stand behind the heads: of each layer those of K, then those of V.
+bool ReadSlopes(ByteReader& in, const CalibrationShape& shape, ModelStats& stats) {
+  std::vector<float> row;
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (!ReadFloats(in, size_t{shape.kv_heads} * shape.head_dim_k, row)) return false;
+    stats.slope_k.insert(stats.slope_k.end(), row.begin(), row.end());
+    if (!ReadFloats(in, size_t{shape.kv_heads} * shape.head_dim_v, row)) return false;
+    stats.slope_v.insert(stats.slope_v.end(), row.begin(), row.end());
+  }
+  return true;
+}
+
+bool SlopesFit(const CalibrationShape& shape, const ModelStats& stats) {
+  if (stats.slope_k.empty() && stats.slope_v.empty()) return true;
+  const size_t heads = HeadsOf(shape);
+  return stats.slope_k.size() == heads * shape.head_dim_k &&
+         stats.slope_v.size() == heads * shape.head_dim_v && AllFinite(stats.slope_k) &&
+         AllFinite(stats.slope_v);
+}
+
 }  // namespace
 
 absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& stats) {
@@ -57,6 +77,11 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
   if (!sensitivity) {
     return absl::InvalidArgumentError(
         "the model's sensitivities are not finite numbers for every layer of a token");
+  }
+  if (!SlopesFit(shape, stats)) {
+    return absl::InvalidArgumentError(
+        "the model's slopes of tokens do not fit the pages' layers, KV heads and head_dim, or are "
+        "not finite");
   }
   const size_t heads = HeadsOf(shape);
   const bool none = stats.empty() && stats.metric_k.empty() && stats.metric_v.empty();
@@ -84,6 +109,11 @@ absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelS
       PutHead(std::span(stats.metric_v).subspan(i * v * v, v * v), stats.gain_v[i], v, body);
     }
   }
+  const bool slopes = !stats.slope_k.empty() || !stats.slope_v.empty();
+  for (size_t layer = 0; slopes && layer < shape.layers; ++layer) {
+    PutFloats(std::span(stats.slope_k).subspan(layer * heads * k, heads * k), body);
+    PutFloats(std::span(stats.slope_v).subspan(layer * heads * v, heads * v), body);
+  }
   return CalibrationSection{std::string(kStatsSection), std::move(body).Take()};
 }
 
@@ -97,8 +127,10 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
   const size_t k = shape.head_dim_k, v = shape.head_dim_v;
   const auto floats = [](size_t dim) { return dim > 0 ? 1 + dim * (dim + 1) / 2 : 0; };
   const size_t size = HeadsOf(shape) * (floats(k) + floats(v)) * sizeof(float);
-  if (body.size() != size) {
-    return absl::DataLossError(absl::StrCat(body.size(), " bytes for a shape that takes ", size));
+  const size_t with_slopes = size + HeadsOf(shape) * (k + v) * sizeof(float);
+  if (body.size() != size && body.size() != with_slopes) {
+    return absl::DataLossError(absl::StrCat(body.size(), " bytes for a shape that takes ", size,
+                                            ", or ", with_slopes, " with slopes"));
   }
   ByteReader in(body);
   auto out = std::make_shared<StatsTables>();
@@ -112,6 +144,7 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
       finite = ReadHead(in, v, stats.gain_v, stats.metric_v);
     }
   }
+  if (finite && body.size() == with_slopes) finite = ReadSlopes(in, shape, stats);
   if (!finite) return absl::DataLossError("a statistic is not finite");
   const absl::Status fits = CheckModelStats(shape, stats);
   if (!fits.ok()) return absl::DataLossError(fits.message());

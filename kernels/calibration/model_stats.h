@@ -3,7 +3,8 @@
 //
 // It belongs to the model. A fit of tables takes it (calibration_fit.h), and so does the prediction
 // of what lossy pages cost (methods/divergence_meter.h). No page needs it for decoding. The section
-// has no sensitivities: these belong to tokens. docs/FORMAT.md has the bytes.
+// has no sensitivities: these belong to the tokens of some texts. Slopes foretell them for any text
+// (token_slopes.h). docs/FORMAT.md has the bytes.
 //
 // Values and immutable tables; free functions, thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_MODEL_STATS_H_
@@ -33,9 +34,12 @@ struct ModelStats {
   // that slab alone, when x' M x of its vectors is d on average. An error x so costs
   // gain^2 x' M x / d.
   std::vector<float> gain_k, gain_v;
+  // [layers, kv_heads, d]: how the logarithm of a token's sensitivity grows with its K before RoPE,
+  // and with its V. Both empty = not known.
+  std::vector<float> slope_k, slope_v;
   // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
-  // May be empty by itself.
+  // May be empty by itself: slopes then stand in.
   std::vector<float> sensitivity;
 
   bool empty() const { return gain_k.empty() && gain_v.empty(); }

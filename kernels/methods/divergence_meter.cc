@@ -19,13 +19,14 @@ DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
       columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)) {
   if (stats.empty()) return;
   std::vector<float> row;
-  for (size_t layer = 0; layer < spec.layers; ++layer) {
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    slopes_.emplace_back(spec, stats, LayerRange{layer, 1});
     size_t column = 0;
     for (const Part part : {Part::kK, Part::kV}) {
       const size_t dim = part == Part::kK ? spec.head_dim_k : spec.head_dim_v;
       const std::vector<float>& metric = part == Part::kK ? stats.metric_k : stats.metric_v;
       const std::vector<float>& gain = part == Part::kK ? stats.gain_k : stats.gain_v;
-      const size_t first = layer * spec.kv_heads;
+      const size_t first = size_t{layer} * spec.kv_heads;
       for (size_t i = first; dim > 0 && i < first + spec.kv_heads; ++i, column += dim) {
         Head head{.first = column, .size = dim, .metric = PackedMatrix(dim, dim)};
         for (size_t r = 0; r < dim; ++r) {
@@ -43,14 +44,14 @@ DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
 absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint8_t> decoded) {
   PageToEncode other = page;
   other.raw = decoded;
-  const size_t width = columns_.size() / spec_.layers, heads = heads_.size() / spec_.layers;
+  const size_t width = columns_.size() / spec_.layers;
   size_t tokens = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, page, came_));
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, other, left_));
     tokens = came_.size() / width;
-    if (heads > 0) {
-      AddCost(std::span(heads_).subspan(layer * heads, heads), tokens);
+    if (!heads_.empty()) {
+      AddCost(layer, tokens);
       continue;
     }
     for (size_t i = 0; i < came_.size(); ++i) {
@@ -65,9 +66,11 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
   return absl::OkStatus();
 }
 
-void DivergenceMeter::AddCost(std::span<const Head> heads, size_t tokens) {
-  const size_t width = columns_.size() / spec_.layers;
-  for (const Head& head : heads) {
+void DivergenceMeter::AddCost(uint32_t layer, size_t tokens) {
+  const size_t width = columns_.size() / spec_.layers, heads = heads_.size() / spec_.layers;
+  std::vector<float> felt(tokens, 1);
+  if (!slopes_[layer].empty() && tokens > 0) felt = slopes_[layer].Sensitivity(came_);
+  for (const Head& head : std::span(heads_).subspan(layer * heads, heads)) {
     errors_.resize(tokens * head.size);
     products_.resize(errors_.size());
     for (size_t i = 0; i < errors_.size(); ++i) {
@@ -75,7 +78,9 @@ void DivergenceMeter::AddCost(std::span<const Head> heads, size_t tokens) {
       errors_[i] = left_[at] - came_[at];
     }
     MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
-    for (size_t i = 0; i < errors_.size(); ++i) cost_ += double{errors_[i]} * products_[i];
+    for (size_t i = 0; i < errors_.size(); ++i) {
+      cost_ += double{felt[i / head.size]} * errors_[i] * products_[i];
+    }
   }
 }
 

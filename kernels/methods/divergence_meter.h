@@ -8,7 +8,10 @@
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //
-//   D = mean over tokens of the sum over layers, KV heads, K and V of gain^2 e' metric e / d
+//   D = mean over tokens of the sum over layers, KV heads, K and V of s gain^2 e' metric e / d
+//
+// s is the sensitivity of the token in the layer, over the page's mean, where the statistics have
+// slopes (token_slopes.h). It is 1 where they have none.
 //
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): the mean over texts of prose
 // and code is right within a third for codecs of this project, int4 and TurboQuant. One text may be
@@ -25,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/token_slopes.h"
 #include "kernels/page/page.h"
 #include "kernels/page/page_to_encode.h"
 #include "kernels/transform/dense_product.h"
@@ -52,7 +56,7 @@ class DivergenceMeter {
     PackedMatrix metric;  // gain^2 times the metric, over d
   };
   // Adds to cost_ what the errors of a layer cost. They are in came_ and left_.
-  void AddCost(std::span<const Head> heads, size_t tokens);
+  void AddCost(uint32_t layer, size_t tokens);
   // Returns the error of the columns from `first` on.
   double ErrorOf(size_t first, size_t count) const;
 
@@ -62,6 +66,7 @@ class DivergenceMeter {
   std::vector<float> came_, left_;  // vectors of a layer
   // With statistics: the heads of each layer, those of K first, and the sum over tokens.
   std::vector<Head> heads_;
+  std::vector<TokenSlopes> slopes_;  // of each layer
   double cost_ = 0;
   std::vector<float> errors_, products_;  // of a head
 };

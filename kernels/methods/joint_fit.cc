@@ -11,6 +11,7 @@
 #include "kernels/calibration/calibration_basis.h"
 #include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/fit_passes.h"
+#include "kernels/calibration/token_slopes.h"
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/half.h"
 
@@ -161,7 +162,10 @@ class Fit final : public CalibrationFit {
         options_(options),
         stats_(std::move(stats)),
         shape_(ShapeFor(spec, options.layers_per_run)) {
-    for (uint32_t i = 0; i < shape_.runs(); ++i) runs_.emplace_back(shape_.WidthOfRun(i));
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      runs_.emplace_back(shape_.WidthOfRun(i));
+      slopes_.emplace_back(spec, stats_, LayersOf(i));
+    }
   }
 
   int passes() const override { return passes_.count(); }
@@ -176,13 +180,16 @@ class Fit final : public CalibrationFit {
     }
     size_t tokens = 0;
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
-      const LayerRange layers{i * shape_.layers_per_run, shape_.LayersOfRun(i)};
-      KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, layers, page, vectors_));
+      KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, LayersOf(i), page, vectors_));
       tokens = vectors_.size() / shape_.WidthOfRun(i);
-      if (tokens == 0 || (passes_.now() == 3 && stats_.sensitivity.empty())) break;
+      if (tokens == 0 || (passes_.now() == 3 && !KnowsTokens())) break;
       AddTo(runs_[i], vectors_.data(), tokens);
-      if (passes_.now() == 3)
-        runs_[i].AddFourth(vectors_.data(), SensitivityOf(layers, place, tokens));
+      if (passes_.now() == 3) {
+        const std::vector<float> felt = stats_.sensitivity.empty()
+                                            ? slopes_[i].Sensitivity(vectors_)
+                                            : SensitivityOf(LayersOf(i), place, tokens);
+        runs_[i].AddFourth(vectors_.data(), felt);
+      }
     }
     passes_.Add(tokens);
     return absl::OkStatus();
@@ -212,6 +219,12 @@ class Fit final : public CalibrationFit {
   }
 
  private:
+  LayerRange LayersOf(uint32_t run) const {
+    return {run * shape_.layers_per_run, shape_.LayersOfRun(run)};
+  }
+  // Whether the statistics say how much the model feels single tokens.
+  bool KnowsTokens() const { return !stats_.sensitivity.empty() || !slopes_[0].empty(); }
+
   void AddTo(RunFit& run, float* x, size_t count) const {
     const uint64_t every = std::max<uint64_t>(passes_.tokens() / kSampleTokens, 1);
     if (passes_.now() == 0) run.AddFirst(x, count);
@@ -261,6 +274,7 @@ class Fit final : public CalibrationFit {
   FitPasses passes_{kPasses};
   uint64_t added_ = 0;  // tokens of this pass, those left out too
   std::vector<RunFit> runs_;
+  std::vector<TokenSlopes> slopes_;  // of each run
   std::vector<float> vectors_;
 };
 

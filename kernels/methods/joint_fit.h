@@ -1,6 +1,6 @@
 // Fits the joint transform (joint_run_codec.h) in four passes: means, then second moments, then the
 // distribution of the coefficients, then the tokens that the model feels (token_importance.h;
-// nothing to do without sensitivities).
+// nothing to do without sensitivities or slopes, token_slopes.h).
 //
 // It takes K before RoPE and leaves out the first kFirstTokens tokens of a text. It scales vectors
 // to what the model feels (ModelStats) or, without that, each (K|V, layer, head) to its own spread.

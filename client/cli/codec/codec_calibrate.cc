@@ -55,7 +55,8 @@ absl::Status Append(const SafetensorsReader& file, const std::string& name,
 }
 
 // Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads], and
-// optionally sensitivity [tokens of all cases in their order, layers].
+// optionally slope_k.L and slope_v.L [kv_heads, d], and sensitivity [tokens of all cases in their
+// order, layers].
 absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& spec) {
   ModelStats stats;
   KVSTOW_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open(path));
@@ -65,6 +66,11 @@ absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& sp
         Append(file, absl::StrCat("metric_k.", layer), {heads, k, k}, stats.metric_k));
     KVSTOW_RETURN_IF_ERROR(
         Append(file, absl::StrCat("metric_v.", layer), {heads, v, v}, stats.metric_v));
+    if (!file.tensors().contains("slope_k.0")) continue;
+    KVSTOW_RETURN_IF_ERROR(
+        Append(file, absl::StrCat("slope_k.", layer), {heads, k}, stats.slope_k));
+    KVSTOW_RETURN_IF_ERROR(
+        Append(file, absl::StrCat("slope_v.", layer), {heads, v}, stats.slope_v));
   }
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_k", {spec.layers, heads}, stats.gain_k));
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_v", {spec.layers, heads}, stats.gain_v));
@@ -193,7 +199,8 @@ void AddCodecCalibrate(const Verb& codec) {
   verb.Option("--out", flags->out, "file to write the calibration to").Required();
   verb.Option("--model-stats", flags->model_stats,
               "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
-              "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally sensitivity of the "
+              "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
+              "slope_v.L and sensitivity of the "
               "cases' tokens in their order; without it all layers, heads and tokens count the "
               "same");
   AddServerFlags(verb, flags->server);

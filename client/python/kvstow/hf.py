@@ -307,8 +307,9 @@ def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
     """
     from kvstow.calibrate import forward  # imports this module
 
-    cost = forward.metrics(model, texts).numpy()
-    return model_statistics(spec_of(model), cost[:, 0], cost[:, 1])
+    felt = forward.measure(model, texts)
+    cost, slope = felt.cost.numpy(), felt.slope.numpy()
+    return model_statistics(spec_of(model), cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.

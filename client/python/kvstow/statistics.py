@@ -15,14 +15,19 @@ def model_statistics(
     spec: KvSpec,
     cost_k: npt.NDArray[np.floating],
     cost_v: npt.NDArray[np.floating] | None = None,
+    slope_k: npt.NDArray[np.floating] | None = None,
+    slope_v: npt.NDArray[np.floating] | None = None,
 ) -> bytes:
     """The statistics of a model, for spaces of recipe auto with this spec.
 
     cost_k: `[layers, kv_heads, head_dim, head_dim]`, symmetric. x @ cost @ x is what an error x of
         K before RoPE, of one token, costs: a KL divergence of the next tokens, in nats.
     cost_v: the same of V; None for a spec without V.
+    slope_k: `[layers, kv_heads, head_dim]`: how the logarithm of what all errors of a token cost
+        grows with its K before RoPE. Tokens that cost more then get finer steps. None: not known.
+    slope_v: the same of V; given where slope_k and cost_v are.
 
-    kvstow.hf.statistics_of makes both for a model of transformers. Raises ValueError for a shape
+    kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a shape
     that is not the spec's, and for values that are not finite.
     """
     parts: list[bytes] = []
@@ -39,4 +44,8 @@ def model_statistics(
         trace = np.maximum(trace, _LEAST * trace.mean())
         metric = found * (cost.shape[2] / trace)[..., None, None]
         parts += [metric.astype("<f4").tobytes(), np.sqrt(trace).astype("<f4").tobytes()]
+    for name, slope in (("slope_k", slope_k), ("slope_v", slope_v)):
+        if slope is not None and (slope.ndim != 3 or not np.isfinite(slope).all()):
+            raise ValueError(f"{name}: is not a finite array [layers, kv_heads, d]")
+        parts.append(b"" if slope is None else slope.astype("<f4").tobytes())
     return _native.model_statistics(spec.native(), *parts)

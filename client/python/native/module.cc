@@ -411,7 +411,7 @@ NB_MODULE(_native, module) {
   BindTimedCalls(client);
   module.def("model_statistics", &StatisticsBlob,
              nb::sig("def model_statistics(spec: Spec, metric_k: bytes, gain_k: bytes, metric_v: "
-                     "bytes, gain_v: bytes, /) -> bytes"));
+                     "bytes, gain_v: bytes, slope_k: bytes, slope_v: bytes, /) -> bytes"));
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,
              nb::sig("def page_keys(tokens: Sequence[int], page_tokens: int, extras: "
                      "Sequence[bytes], page_extras: Sequence[Sequence[bytes]]) -> list[bytes]"));

@@ -169,7 +169,8 @@ std::span<const uint8_t> BytesOf(const nb::bytes& bytes) {
 }
 
 nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb::bytes& gain_k,
-                         const nb::bytes& metric_v, const nb::bytes& gain_v) {
+                         const nb::bytes& metric_v, const nb::bytes& gain_v,
+                         const nb::bytes& slope_k, const nb::bytes& slope_v) {
   const auto floats = [](const nb::bytes& bytes) {
     std::vector<float> out(bytes.size() / sizeof(float));
     std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
@@ -179,6 +180,8 @@ nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb
                                             .metric_v = floats(metric_v),
                                             .gain_k = floats(gain_k),
                                             .gain_v = floats(gain_v),
+                                            .slope_k = floats(slope_k),
+                                            .slope_v = floats(slope_v),
                                             .sensitivity = {}});
   if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
   return nb::bytes(blob->data(), blob->size());

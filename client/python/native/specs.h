@@ -24,7 +24,8 @@ std::span<const uint8_t> BytesOf(const nanobind::bytes& bytes);
 // Returns the blob of kvstow.model_statistics. Arguments are float32 values, as bytes.
 nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric_k,
                                const nanobind::bytes& gain_k, const nanobind::bytes& metric_v,
-                               const nanobind::bytes& gain_v);
+                               const nanobind::bytes& gain_v, const nanobind::bytes& slope_k,
+                               const nanobind::bytes& slope_v);
 nanobind::dict SpaceDict(const SpaceInfo& space);
 Payload PayloadOf(const std::string& name);    // "raw", "encoded", "auto"
 Fidelity FidelityOf(const std::string& name);  // "", "exact", "dense", "sparse"

@@ -199,6 +199,30 @@ TEST(CalibrationFitTest, SensitivitiesMakeAModelOfImportance) {
   EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 128}))) << "of 1 token";
 }
 
+// CorrelatedSensitivity is a slope of 2 by the first value of K of the first layer.
+TEST(CalibrationFitTest, SlopesStandInForSensitivities) {
+  const KvSpec spec = CorrelatedSpec();
+  const auto fitted = [&](const ModelStats& stats, bool with_sensitivity) {
+    return ParseCalibration(AsBytes(FitCorrelated(spec, 1, stats, with_sensitivity).value()))
+        .value();
+  };
+  ModelStats stats;
+  stats.slope_k.resize(spec.layers * spec.kv_heads * spec.head_dim_k);
+  stats.slope_v.resize(spec.layers * spec.kv_heads * spec.head_dim_v);
+  stats.slope_k[0] = 2;
+  const auto by_slopes = fitted(stats, false), by_tokens = fitted({}, true);
+  const std::vector<float>&found = by_slopes->runs()[0].importance.weights,
+        &expected = by_tokens->runs()[0].importance.weights;
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i + 1 < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-2) << i;
+  for (const float weight : by_slopes->runs()[1].importance.weights) EXPECT_NEAR(weight, 0, 1e-4);
+  // Where both are known, the tokens' own sensitivities count.
+  stats.slope_k[0] = -2;
+  EXPECT_EQ(fitted(stats, true)->runs()[0].importance.weights, expected);
+  stats.slope_v.pop_back();
+  EXPECT_TRUE(absl::IsInvalidArgument(StartJointFit(spec, {}, stats).status()));
+}
+
 TEST(CalibrationFitTest, AllPassesMustSeeTheSame) {
   const KvSpec spec = CorrelatedSpec();
   auto fit = StartJointFit(spec, {}, {}).value();

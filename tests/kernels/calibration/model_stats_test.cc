@@ -31,7 +31,16 @@ ModelStats Stats() {
           .metric_v = {1, 1},
           .gain_k = {0.125, 2},
           .gain_v = {0.5, 3},
+          .slope_k = {},
+          .slope_v = {},
           .sensitivity = {}};
+}
+
+ModelStats WithSlopes() {
+  ModelStats stats = Stats();
+  stats.slope_k = {0.5, -0.25, 8, 0};
+  stats.slope_v = {-1, 2};
+  return stats;
 }
 
 TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
@@ -47,7 +56,18 @@ TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
   EXPECT_EQ(stats.metric_v, Stats().metric_v);
   EXPECT_EQ(stats.gain_k, Stats().gain_k);
   EXPECT_EQ(stats.gain_v, Stats().gain_v);
-  EXPECT_TRUE(stats.sensitivity.empty());
+  EXPECT_TRUE(stats.slope_k.empty() && stats.slope_v.empty() && stats.sensitivity.empty());
+}
+
+TEST(ModelStatsTest, SlopesStandBehindTheOthers) {
+  const auto blob = StatsCalibration(Spec(), WithSlopes());
+  ASSERT_TRUE(blob.ok()) << blob.status();
+  const auto stats = ParseModelStats(AsBytes(*blob), Spec());
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->metric_k, Stats().metric_k);
+  EXPECT_EQ(stats->gain_v, Stats().gain_v);
+  EXPECT_EQ(stats->slope_k, WithSlopes().slope_k);
+  EXPECT_EQ(stats->slope_v, WithSlopes().slope_v);
 }
 
 TEST(ModelStatsTest, AModelWithoutVHasNone) {
@@ -74,6 +94,11 @@ TEST(ModelStatsTest, WrongStatisticsAreRefused) {
   EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[0] = -1; }));
   EXPECT_TRUE(refused([](ModelStats& s) { s.metric_v[0] = NAN; }));
   EXPECT_TRUE(refused([](ModelStats& s) { s = {}; })) << "there are none";
+  EXPECT_TRUE(refused([](ModelStats& s) { s.slope_k = {1, 2, 3, 4}; })) << "no slopes of V";
+  EXPECT_TRUE(refused([](ModelStats& s) {
+    s = WithSlopes();
+    s.slope_v[1] = INFINITY;
+  }));
 }
 
 TEST(ModelStatsTest, DamagedSectionsAreRefused) {
@@ -93,7 +118,12 @@ TEST(ModelStatsTest, DamagedSectionsAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(parse().status()));
   body[6] = 0;
   body.pop_back();
-  EXPECT_THAT(std::string(parse().status().message()), HasSubstr("44 bytes for a shape"));
+  EXPECT_THAT(std::string(parse().status().message()),
+              HasSubstr("44 bytes for a shape that takes 48, or 72 with slopes"));
+  body.insert(body.end(), {1, 0.5, -0.25, 8, 0, -1, 2});  // the slopes
+  ASSERT_TRUE(parse().ok()) << parse().status();
+  body.back() = NAN;
+  EXPECT_TRUE(absl::IsDataLoss(parse().status()));
 }
 
 // A server keeps what a worker sent for one space with the space's name in it.
@@ -109,17 +139,22 @@ TEST(ModelStatsTest, ABlobTakesANote) {
   EXPECT_TRUE(absl::IsInvalidArgument(WithFitNote(AsBytes(*noted), note).status()));
 }
 
-TEST(ModelStatsTest, ItsGoldenFileIsReadForEver) {
-  const auto path = std::filesystem::path(KVSTOW_TESTS_DIR) / "golden/calibration_v2_stats.kvcal";
+void ExpectGolden(const std::string& name, const ModelStats& stats) {
+  const auto path = std::filesystem::path(KVSTOW_TESTS_DIR) / "golden" / name;
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
-  const std::string made = StatsCalibration(Spec(), Stats()).value();
+  const std::string made = StatsCalibration(Spec(), stats).value();
   if (golden.empty()) {
     const auto fresh = std::filesystem::temp_directory_path() / path.filename();
     std::ofstream(fresh, std::ios::binary) << made;
     FAIL() << "no golden file; a new one is " << fresh;
   }
   EXPECT_EQ(made, golden);
+}
+
+TEST(ModelStatsTest, ItsGoldenFilesAreReadForEver) {
+  ExpectGolden("calibration_v2_stats.kvcal", Stats());
+  ExpectGolden("calibration_v2_stats_slopes.kvcal", WithSlopes());
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
                          .metric_v = {1, 0, 0, 1},
                          .gain_k = {0.2f},
                          .gain_v = {3},
+                         .slope_k = {},
+                         .slope_v = {},
                          .sensitivity = {}};
   std::vector<float> values(4 * kTokens);
   Gaussian random(5);
@@ -98,6 +100,35 @@ TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
   ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
   const double k = 0.04 * (1.5 * 0.25 + 2 * 0.5 * 0.5 * 1 + 0.5) / 2, v = 9 * 4 / 2.0;
   EXPECT_NEAR(meter.Divergence(), (k + v) / (kTokens - kFirstTokens), 1e-6);
+}
+
+// Each token's cost counts by its sensitivity over the page's mean, where slopes are known.
+TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
+  KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
+  const ModelStats stats{.metric_k = {1, 0, 0, 1},
+                         .metric_v = {1, 0, 0, 1},
+                         .gain_k = {1},
+                         .gain_v = {1},
+                         .slope_k = {0, 0},
+                         .slope_v = {0.5, 0},
+                         .sensitivity = {}};
+  std::vector<float> values(4 * kTokens);
+  const size_t v = 2 * kTokens;
+  for (size_t t = kTokens / 2; t < kTokens; ++t) values[v + 2 * t] = 4;  // felt e^2 times as much
+  std::vector<uint8_t> raw(PageBytes(spec, kTokens)), decoded(raw.size());
+  std::memcpy(raw.data(), values.data(), raw.size());
+  const auto cost_of = [&](size_t token) {
+    std::vector<float> wrong = values;
+    wrong[v + 2 * token + 1] += 1;
+    std::memcpy(decoded.data(), wrong.data(), raw.size());
+    DivergenceMeter meter(spec, stats);
+    EXPECT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
+    return meter.Divergence();
+  };
+  const double few = kTokens / 2.0 - kFirstTokens, many = kTokens / 2.0;
+  const double unit = 0.5 / (few + many * std::exp(2.0));  // gain^2 e' metric e / d is 0.5
+  EXPECT_NEAR(cost_of(20), unit, 1e-6);
+  EXPECT_NEAR(cost_of(100), unit * std::exp(2.0), 1e-6);
 }
 
 TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {

@@ -10,6 +10,9 @@ The first is what the next layers read, by the weights w of the norm that reads 
 second is what the head of the model reads, as if no layer followed: g_y is the gradient of log p_y.
 Neither has a constant to fit. docs/decisions/0085-statistics-of-workers.md has measurements.
 
+What all errors of a token cost is its sensitivity. A linear model of the token's K and V foretells
+its logarithm: docs/decisions/0086-slopes-of-tokens.md.
+
 Needs torch and transformers.
 """
 
@@ -33,6 +36,15 @@ LEAST, MOST = 64, 1024  # tokens of a text that count
 _QUERIES = 256  # of a text, from its last quarter
 _LOOKED_AT = 64  # tokens that an error of K is counted at, for each query: those that feel most
 _DRAWS = 8  # of next tokens, for each query
+_RIDGE = 0.5  # of the slopes, for each token
+
+
+@dataclasses.dataclass
+class Felt:
+    """What a model feels of errors in its K before RoPE and in its V."""
+
+    cost: torch.Tensor  # [layers, 2, kv_heads, d, d]: x @ cost @ x is that of an error x, in nats
+    slope: torch.Tensor  # [layers, 2, kv_heads, d]: of the log of a token's sensitivity, by K and V
 
 
 @dataclasses.dataclass
@@ -169,13 +181,37 @@ def _look_at(reader: _Reader, tokens: Sequence[int]) -> _Text:
     return _Text(queries, prefix, energy, gradients)
 
 
+def slopes(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
+    """How the logarithm of a token's sensitivity grows with its values, by ridge regression.
+
+    x: `[tokens, ...]`, of one text. sensitivity: `[tokens]`; 0 = not known. Returns zeros where too
+    few are known.
+    """
+    known = sensitivity > 0
+    if known.sum() < LEAST:
+        return torch.zeros(x.shape[1:], dtype=torch.float64)
+    a = x[known].flatten(1).double()
+    y = sensitivity[known].double().log()
+    a, y = a - a.mean(0), y - y.mean()
+    spread = a.std(0, correction=0)
+    spread = spread.clamp(min=1e-3 * spread.mean().item() + 1e-30)
+    a = a / spread
+    ridge = _RIDGE * len(a) * torch.eye(min(a.shape), dtype=a.dtype, device=a.device)
+    if a.shape[0] < a.shape[1]:  # the smaller of two systems that have the same solution
+        found = a.T @ torch.linalg.solve(a @ a.T + ridge, y)
+    else:
+        found = torch.linalg.solve(a.T @ a + ridge, a.T @ y)
+    return (found / spread).view(x.shape[1:]).cpu()
+
+
 class _Sums:
-    """The metrics of all layers, as texts add up."""
+    """The metrics and slopes of all layers, as texts add up."""
 
     def __init__(self, reader: _Reader) -> None:
         spec = reader.spec
         shape = (spec.layers, 2, spec.kv_heads, spec.head_dim, spec.head_dim)
         self.metric = torch.zeros(shape, dtype=torch.float64)
+        self.slope = torch.zeros(shape[:-1], dtype=torch.float64)
         self.texts = 0
         self._reader = reader
 
@@ -206,11 +242,18 @@ class _Sums:
         moves = moves * layer.reads[:, None, None]
         felt = torch.einsum("qso,oad->qsad", text.gradients[number].to(query.device), weights)
         one = _Head(self._reader.rotation, text, text.energy[number].to(query.device))
+        counted = slice(FIRST, text.prefix)
+        sensitivity = torch.zeros(text.prefix - FIRST, device=query.device)
         for head in range(heads):
             mine = slice(head * groups, (head + 1) * groups)
-            out = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
-                            felt[:, :, mine], slope[mine])  # fmt: skip
+            out, tokens = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
+                                    felt[:, :, mine], slope[mine])  # fmt: skip
             self.metric[number, :, head] += out.cpu().double()
+            # The codec gives every head its share of the error.
+            sensitivity += (tokens / tokens.mean(1, keepdim=True).clamp(min=1e-30)).sum(0)
+        key = self._reader.rotation.turn(key.transpose(0, 1), back=True)
+        x = torch.stack([key, value.transpose(0, 1)], 1)[counted]
+        self.slope[number] += slopes(x, sensitivity)
 
 
 @dataclasses.dataclass
@@ -229,8 +272,11 @@ class _Head:
         moves: torch.Tensor,  # [hidden, heads, d], as the next layers read them
         felt: torch.Tensor,  # [queries, draws, heads, d]
         slope: torch.Tensor,  # of scores by q . k, shaped as p
-    ) -> torch.Tensor:
-        """`[2, d, d]`: of K before RoPE, and of V; a mean over queries, a sum over tokens."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[2, d, d]`: of K before RoPE, and of V; a mean over queries, a sum over tokens.
+
+        And `[2, tokens]`: the same of each token, but for its direction.
+        """
         count = p.shape[1]
         seen = p[:, :, FIRST : self.text.prefix]
         together = torch.einsum("aqt,bqt->qab", seen, seen) / count
@@ -240,7 +286,9 @@ class _Head:
         root = u * e.clamp(min=0).sqrt()[:, None]
         y = torch.einsum("qac,qsad->qscd", root, felt).flatten(0, 2)
         v = v + y.T @ y
-        k = torch.zeros_like(v)
+        size = torch.einsum("aadd->a", read) / self.energy[:, None] + felt.square().sum((1, 3))
+        of_v = torch.einsum("aqt,qa->t", seen.square(), size) / count
+        k, of_k = torch.zeros_like(v), torch.zeros_like(of_v)
         values = value[FIRST : self.text.prefix]
         for a in range(len(p)):
             o = p[a] @ value
@@ -252,8 +300,10 @@ class _Head:
             direct = direct - torch.einsum("qsd,qd->qs", felt[:, :, a], o)[..., None]
             cost = relative.clamp(min=0) / self.energy[:, None] + direct.square().sum(1)
             steep = slope[a, :, FIRST : self.text.prefix]
-            k = k + self._keys(query[a], (seen[a] * steep).square() * cost / count)
-        return torch.stack([k, v])
+            moved = (seen[a] * steep).square() * cost / count
+            k = k + self._keys(query[a], moved)
+            of_k = of_k + query[a].square().sum(-1) @ moved
+        return torch.stack([k, v]), torch.stack([of_k, of_v])
 
     def _keys(self, query: torch.Tensor, cost: torch.Tensor) -> torch.Tensor:
         """query: `[queries, d]`; cost: `[queries, tokens]` of a score that moves by 1."""
@@ -266,8 +316,8 @@ class _Head:
         return x.T @ x
 
 
-def metrics(model: Any, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """What errors cost: `[layers, 2, kv_heads, d, d]`, of K before RoPE and of V, in nats.
+def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:
+    """What a model feels of errors: a mean over texts.
 
     texts: token ids. Texts shorter than LEAST do not count, nor do tokens from MOST on. Raises
     ValueError where none is long enough, or the model is not supported.
@@ -279,4 +329,4 @@ def metrics(model: Any, texts: Sequence[Sequence[int]]) -> torch.Tensor:
         sums = _Sums(_Reader(model))
         for text in texts:
             sums.add(text)
-    return sums.metric / sums.texts
+    return Felt(sums.metric / sums.texts, sums.slope / sums.texts)

@@ -24,6 +24,7 @@ from kvstow.types import KvSpec
 _QUERIES = "queries-{:04}"
 _GAINS = "gains"
 _COSTS = "costs-{:04}"
+_SLOPES = "slopes-{:04}"
 
 
 def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
@@ -46,11 +47,12 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
 
 def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
     """Writes what the model feels of errors. Returns what to say of it."""
-    cost = []
+    cost, slope = [], []
     for name in "kv":
         metric = np.stack([stats[f"metric_{name}.{layer}"] for layer in range(spec.layers)])
         cost.append(metric * (stats[f"gain_{name}"] ** 2)[..., None, None] / spec.head_dim)
-    blob = model_statistics(spec, *cost)
+        slope.append(np.stack([stats[f"slope_{name}.{layer}"] for layer in range(spec.layers)]))
+    blob = model_statistics(spec, *cost, *slope)
     plan.out.write_bytes(blob)
     return (
         f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"
@@ -96,7 +98,7 @@ def collect(
     if plan.gradients or not plan.statistics:  # else nobody needs K and V
         _read(plan, work, subject, tokens, progress)
     if not plan.gradients:
-        return statistics.of_costs(_go_forward(plan, work, subject, tokens, progress))
+        return statistics.of_felt(_go_forward(plan, work, subject, tokens, progress))
     _differentiate(plan, work, subject, tokens, progress)
     queries = sum(work.load(_QUERIES.format(text)).astype(np.float64) for text in range(plan.cases))
     metric = statistics.first_metric(
@@ -126,16 +128,21 @@ def _read(
 
 def _go_forward(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
-) -> torch.Tensor:
-    """What errors cost, by forward passes alone: see the module `forward`."""
-    missing = [text for text in range(plan.cases) if not work.has(_COSTS.format(text))]
+) -> forward.Felt:
+    """What the model feels, by forward passes alone: see the module `forward`."""
+    missing = [text for text in range(plan.cases) if not work.has(_SLOPES.format(text))]
     progress.step("looking at queries", plan.cases, plan.cases - len(missing))
     for text in missing:
-        cost = forward.metrics(subject.model, [tokens[text]])
-        work.save(_COSTS.format(text), cost.float().numpy())
+        felt = forward.measure(subject.model, [tokens[text]])
+        work.save(_COSTS.format(text), felt.cost.float().numpy())
+        work.save(_SLOPES.format(text), felt.slope.float().numpy())
         progress.advance()
-    costs = [torch.from_numpy(np.array(work.load(_COSTS.format(i)))) for i in range(plan.cases)]
-    return torch.stack(costs).double().mean(0)
+
+    def mean(name: str) -> torch.Tensor:
+        all_texts = [torch.from_numpy(np.array(work.load(name.format(i)))) for i in range(plan.cases)]
+        return torch.stack(all_texts).double().mean(0)
+
+    return forward.Felt(mean(_COSTS), mean(_SLOPES))
 
 
 def _differentiate(

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kvstow.calibrate.forward import Felt, slopes
 from kvstow.calibrate.model import FIRST, UNIT, Subject
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.work import Work
@@ -203,6 +204,7 @@ class LayerStats:
     plain: torch.Tensor  # E[g g^T], [2, kv_heads, d, d]
     fisher: torch.Tensor  # the same of tempered g
     sensitivity: list[torch.Tensor]  # of the tokens of each text from FIRST on
+    slope: torch.Tensor  # of its logarithm, [2, kv_heads, d]
 
 
 def layer_statistics(
@@ -231,7 +233,8 @@ def layer_statistics(
         sums[i][felt] += e / (e[:shortest] + 1e-12).log().mean().exp()
         known[i][felt] += 1
     mean = [s / k.clamp(min=1) for s, k in zip(sums, known)]
-    return LayerStats(plain / count, fisher / count, mean)
+    each = [slopes(x.view(-1, *shape), s) for x, s in zip(texts, mean)]
+    return LayerStats(plain / count, fisher / count, mean, torch.stack(each).mean(0))
 
 
 def _read_layer(
@@ -251,13 +254,15 @@ def _read_layer(
     return texts, gradients
 
 
-def of_costs(cost: torch.Tensor) -> Stats:
-    """cost: `[layers, 2, kv_heads, d, d]`, as `kvstow.calibrate.forward` finds it."""
+def of_felt(felt: Felt) -> Stats:
+    """felt: as `kvstow.calibrate.forward` finds it."""
+    cost = felt.cost
     size = trace(cost).clamp(min=1e-6 * trace(cost).mean())
     metric, gain = cost / size * cost.shape[-1], size[..., 0, 0].sqrt()
     out = {"gain_k": _array(gain[:, 0]), "gain_v": _array(gain[:, 1])}
     for layer, part in itertools.product(range(len(metric)), range(2)):
         out[f"metric_{'kv'[part]}.{layer}"] = _array(metric[layer, part])
+        out[f"slope_{'kv'[part]}.{layer}"] = _array(felt.slope[layer, part])
     return out
 
 
@@ -274,6 +279,7 @@ def with_gradients(
         metric = metric + (1 - _OWN) * first[layer] / trace(first[layer])
         for part, name in enumerate("kv"):
             out[f"metric_{name}.{layer}"] = _array(metric[part] * subject.spec.head_dim)
+            out[f"slope_{name}.{layer}"] = _array(found.slope[part])
         sizes.append(trace(found.plain)[..., 0, 0])
         felt.append(torch.cat([torch.nn.functional.pad(s, (FIRST, 0)) for s in found.sensitivity]))
         advance()

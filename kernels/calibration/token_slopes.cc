@@ -1,0 +1,49 @@
+#include "kernels/calibration/token_slopes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvstow {
+namespace {
+
+constexpr double kMostLog = 40;  // slopes of another model may say anything; sums stay finite
+
+std::vector<double> MeanOf(std::span<const float> x, size_t width) {
+  std::vector<double> mean(width);
+  for (size_t i = 0; i < x.size(); ++i) mean[i % width] += x[i];
+  for (double& value : mean) value /= static_cast<double>(x.size() / width);
+  return mean;
+}
+
+}  // namespace
+
+TokenSlopes::TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange layers) {
+  if (stats.slope_k.empty() && stats.slope_v.empty()) return;
+  const size_t k = size_t{spec.kv_heads} * spec.head_dim_k,
+               v = size_t{spec.kv_heads} * spec.head_dim_v;
+  width_ = layers.count * (k + v);
+  for (size_t l = 0; l < layers.count; ++l) {
+    std::vector<float>& slopes = layers_.emplace_back(width_);
+    const size_t layer = layers.first + l;
+    std::copy_n(stats.slope_k.begin() + layer * k, k, slopes.begin() + l * k);
+    std::copy_n(stats.slope_v.begin() + layer * v, v, slopes.begin() + layers.count * k + l * v);
+  }
+}
+
+std::vector<float> TokenSlopes::Sensitivity(std::span<const float> x) const {
+  const std::vector<double> mean = MeanOf(x, width_);
+  std::vector<float> out(x.size() / width_);
+  for (const std::vector<float>& slopes : layers_) {
+    for (size_t t = 0; t < out.size(); ++t) {
+      double log = 0;
+      for (size_t i = 0; i < width_; ++i) log += slopes[i] * (x[t * width_ + i] - mean[i]);
+      out[t] += static_cast<float>(std::exp(std::clamp(log, -kMostLog, kMostLog)));
+    }
+  }
+  const double sum = std::accumulate(out.begin(), out.end(), 0.0);
+  for (float& value : out) value *= static_cast<float>(static_cast<double>(out.size()) / sum);
+  return out;
+}
+
+}  // namespace kvstow

@@ -1,0 +1,40 @@
+// How much a model feels errors of single tokens, foretold from their K and V by the slopes that a
+// worker measured (ModelStats::slope_k, slope_v):
+//
+//   sensitivity of a token in a layer = exp(slopes . (x - mean of x over the page's tokens))
+//
+// Attention goes to few tokens, and keys show which ones. So a linear model of a token's K and V is
+// as good as one with squares and energies (docs/decisions/0086-slopes-of-tokens.md).
+//
+// Immutable: thread-safe.
+#ifndef KVSTOW_KERNELS_CALIBRATION_TOKEN_SLOPES_H_
+#define KVSTOW_KERNELS_CALIBRATION_TOKEN_SLOPES_H_
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/calibration/model_stats.h"
+#include "kernels/page/page.h"
+
+namespace kvstow {
+
+class TokenSlopes {
+ public:
+  // Slopes of a run of layers. `stats` are of the spec (CheckModelStats).
+  TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange layers);
+
+  // Whether the statistics say nothing of tokens.
+  bool empty() const { return layers_.empty(); }
+  // Returns the sensitivity of each token of a page, summed over the run's layers; their mean is 1.
+  // `x` holds the tokens' vectors (methods/joint_vectors.h). Not for empty slopes.
+  std::vector<float> Sensitivity(std::span<const float> x) const;
+
+ private:
+  size_t width_ = 0;                        // of a vector
+  std::vector<std::vector<float>> layers_;  // slopes of each, over the whole vector
+};
+
+}  // namespace kvstow
+
+#endif  // KVSTOW_KERNELS_CALIBRATION_TOKEN_SLOPES_H_

@@ -1,0 +1,48 @@
+// Sensitivities of tokens, foretold from their K and V.
+#include "kernels/calibration/token_slopes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/kernels/pages.h"
+
+namespace kvstow::testing {
+namespace {
+
+// Three layers of one KV head; K of 2 channels and V of 1.
+KvSpec Spec() { return SpecOf(DType::kF16, 3, 1, 2, 1, 64); }
+ModelStats Stats() {
+  ModelStats stats;
+  stats.slope_k = {1, 2, 0.5f, 0, 0, -1};
+  stats.slope_v = {4, -2, 3};
+  return stats;
+}
+
+TEST(TokenSlopesTest, LayersOfARunAddUp) {
+  const TokenSlopes slopes(Spec(), Stats(), {1, 2});
+  ASSERT_FALSE(slopes.empty());
+  // K of layers 1 and 2, then V of both. The means are 5, 1, 2, 3, 0, 1.
+  const std::vector<float> x = {6, 1, 2, 4, 0.5f, 1, 4, 1, 2, 2, -0.5f, 1};
+  const double a = std::exp(0.5 * 1 - 2 * 0.5) + std::exp(-1.0),
+               b = std::exp(-0.5 * 1 + 2 * 0.5) + std::exp(1.0);
+  const std::vector<float> found = slopes.Sensitivity(x);
+  ASSERT_EQ(found.size(), 2);
+  EXPECT_NEAR(found[0], 2 * a / (a + b), 1e-5);
+  EXPECT_NEAR(found[1], 2 * b / (a + b), 1e-5);
+}
+
+TEST(TokenSlopesTest, NoSlopesSayNothing) { EXPECT_TRUE(TokenSlopes(Spec(), {}, {0, 3}).empty()); }
+
+TEST(TokenSlopesTest, SlopesOfAnotherModelStayFinite) {
+  ModelStats stats = Stats();
+  for (float& slope : stats.slope_k) slope = 1e30f;
+  const std::vector<float> x = {1e4f, 1, 1, -1e4f, 1, 1, 0, 0, 0};
+  const std::vector<float> found = TokenSlopes(Spec(), stats, {0, 1}).Sensitivity(x);
+  double sum = 0;
+  for (const float s : found) sum += s;
+  EXPECT_NEAR(sum, 3, 1e-4);
+}
+
+}  // namespace
+}  // namespace kvstow::testing
