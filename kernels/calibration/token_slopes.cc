@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace kvstow {
 namespace {
 
-constexpr double kMostLog = 40;  // slopes of another model may say anything; sums stay finite
+constexpr float kMetricPower = 0.6f;  // what the metrics' weights leave of a sensitivity
+constexpr double kMostLog = 40;       // slopes of another model may say anything; sums stay finite
 
 std::vector<double> MeanOf(std::span<const float> x, size_t width) {
   std::vector<double> mean(width);
@@ -41,8 +41,10 @@ std::vector<float> TokenSlopes::Sensitivity(std::span<const float> x) const {
       out[t] += static_cast<float>(std::exp(std::clamp(log, -kMostLog, kMostLog)));
     }
   }
-  const double sum = std::accumulate(out.begin(), out.end(), 0.0);
-  for (float& value : out) value *= static_cast<float>(static_cast<double>(out.size()) / sum);
+  double sum = 0;
+  for (const float value : out) sum += std::pow(value, kMetricPower);
+  const double unit = sum / static_cast<double>(out.size());
+  for (float& value : out) value = static_cast<float>(value / unit);
   return out;
 }
 

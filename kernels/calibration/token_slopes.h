@@ -6,6 +6,9 @@
 // Attention goes to few tokens, and keys show which ones. So a linear model of a token's K and V is
 // as good as one with squares and energies (docs/decisions/0086-slopes-of-tokens.md).
 //
+// The codec's squared steps go down with sensitivity^0.4 (kDefaultFocus). The metrics of the
+// statistics are means over tokens that are weighed by that, as the errors are.
+//
 // Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_TOKEN_SLOPES_H_
 #define KVSTOW_KERNELS_CALIBRATION_TOKEN_SLOPES_H_
@@ -26,8 +29,9 @@ class TokenSlopes {
 
   // Whether the statistics say nothing of tokens.
   bool empty() const { return layers_.empty(); }
-  // Returns the sensitivity of each token of a page, summed over the run's layers; their mean is 1.
-  // `x` holds the tokens' vectors (methods/joint_vectors.h). Not for empty slopes.
+  // Returns the sensitivity of each token of a page, summed over the run's layers, over its mean of
+  // s^0.6: an error of the token costs so many times what the metric says. `x` holds the tokens'
+  // vectors (methods/joint_vectors.h). Not for empty slopes.
   std::vector<float> Sensitivity(std::span<const float> x) const;
 
  private:

@@ -10,8 +10,8 @@
 //
 //   D = mean over tokens of the sum over layers, KV heads, K and V of s gain^2 e' metric e / d
 //
-// s is the sensitivity of the token in the layer, over the page's mean, where the statistics have
-// slopes (token_slopes.h). It is 1 where they have none.
+// s is what the token feels more than others in the layer (token_slopes.h). It is 1 where the
+// statistics have no slopes.
 //
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): the mean over texts of prose
 // and code is right within a third for codecs of this project, int4 and TurboQuant. One text may be

@@ -66,6 +66,19 @@ def test_statistics_of_a_model_go_to_a_space_of_recipe_auto(client):
     assert "its recipe is raw, not auto" in raw.message
 
 
+def test_slopes_go_with_the_costs(client):
+    space = client.open_space("slopes", SPEC, recipe="auto")
+    slope = np.full((SPEC.layers, SPEC.kv_heads, SPEC.head_dim), 0.5)
+    blob = kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope, slope)
+    assert len(blob) == len(kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC))) + 8 * slope.size
+    assert space.send_statistics(blob)
+    for wrong in (slope[0], slope * np.nan):
+        with pytest.raises(ValueError, match="slope_v: "):
+            kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope, wrong)
+    with pytest.raises(ValueError, match="do not fit"):
+        kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope)
+
+
 def test_costs_that_are_none_are_refused():
     for wrong in (costs(SPEC)[0], costs(SPEC) * np.nan, costs(SPEC) * 0):
         with pytest.raises(ValueError, match="cost_v: "):

@@ -102,7 +102,7 @@ TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
   EXPECT_NEAR(meter.Divergence(), (k + v) / (kTokens - kFirstTokens), 1e-6);
 }
 
-// Each token's cost counts by its sensitivity over the page's mean, where slopes are known.
+// Each token's cost counts by its sensitivity s, over the mean of s^0.6, where slopes are known.
 TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
   KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
   const ModelStats stats{.metric_k = {1, 0, 0, 1},
@@ -125,10 +125,12 @@ TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
     EXPECT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
     return meter.Divergence();
   };
-  const double few = kTokens / 2.0 - kFirstTokens, many = kTokens / 2.0;
-  const double unit = 0.5 / (few + many * std::exp(2.0));  // gain^2 e' metric e / d is 0.5
-  EXPECT_NEAR(cost_of(20), unit, 1e-6);
-  EXPECT_NEAR(cost_of(100), unit * std::exp(2.0), 1e-6);
+  const double few = kTokens / 2.0 - kFirstTokens, many = kTokens / 2.0, all = few + many;
+  const double less = std::exp(-2 * many / all), more = std::exp(2 * few / all);
+  // gain^2 e' metric e / d is 0.5.
+  const double unit = 0.5 / (few * std::pow(less, 0.6) + many * std::pow(more, 0.6));
+  EXPECT_NEAR(cost_of(20), unit * less, 1e-6);
+  EXPECT_NEAR(cost_of(100), unit * more, 1e-6);
 }
 
 TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {

@@ -11,7 +11,8 @@ second is what the head of the model reads, as if no layer followed: g_y is the 
 Neither has a constant to fit. docs/decisions/0085-statistics-of-workers.md has measurements.
 
 What all errors of a token cost is its sensitivity. A linear model of the token's K and V foretells
-its logarithm: docs/decisions/0086-slopes-of-tokens.md.
+its logarithm, and the codec gives such tokens finer steps. So costs are added up over tokens by
+their squared steps: docs/decisions/0086-slopes-of-tokens.md.
 
 Needs torch and transformers.
 """
@@ -37,13 +38,17 @@ _QUERIES = 256  # of a text, from its last quarter
 _LOOKED_AT = 64  # tokens that an error of K is counted at, for each query: those that feel most
 _DRAWS = 8  # of next tokens, for each query
 _RIDGE = 0.5  # of the slopes, for each token
+FOCUS = 0.4  # squared steps of tokens go down with their sensitivity to this power
+_STEPS = 1 / 16, 8  # of the codec, squared
 
 
 @dataclasses.dataclass
 class Felt:
     """What a model feels of errors in its K before RoPE and in its V."""
 
-    cost: torch.Tensor  # [layers, 2, kv_heads, d, d]: x @ cost @ x is that of an error x, in nats
+    # [layers, 2, kv_heads, d, d]: x @ cost @ x is that of an error x, in nats. A mean over tokens,
+    # each weighed by its squared step.
+    cost: torch.Tensor
     slope: torch.Tensor  # [layers, 2, kv_heads, d]: of the log of a token's sensitivity, by K and V
 
 
@@ -226,6 +231,21 @@ class _Sums:
         self.texts += 1
 
     def _add_layer(self, number: int, text: _Text, seen: hf.Seen) -> None:
+        heads = list(self._heads(number, text, seen))
+        counted = slice(FIRST, text.prefix)
+        key, value = (x[0].float().transpose(0, 1)[counted] for x in (seen.key, seen.value))
+        x = torch.stack([self._reader.rotation.turn(key, FIRST, back=True), value], 1)
+        # The codec gives every head its share of the error.
+        each = torch.cat([head.sensitivity() for head in heads])
+        slope = slopes(x, (each / each.mean(1, keepdim=True).clamp(min=1e-30)).sum(0))
+        self.slope[number] += slope
+        log = ((x - x.mean(0)).double().cpu() * slope).sum((1, 2, 3))
+        step = (-FOCUS * log).exp().clamp(*_STEPS).float().to(x.device)
+        for number_of_head, head in enumerate(heads):
+            self.metric[number, :, number_of_head] += head.costs(step).cpu().double()
+
+    def _heads(self, number: int, text: _Text, seen: hf.Seen) -> Iterator[_Head]:
+        """The KV heads of a layer."""
         layer, heads = self._reader.layers[number], self._reader.spec.kv_heads
         query, key, value = (x[0].float() for x in (seen.query, seen.key, seen.value))
         at = text.queries.to(query.device)
@@ -241,69 +261,75 @@ class _Sums:
         moves = weights if layer.joins is None else weights * layer.joins[:, None, None]
         moves = moves * layer.reads[:, None, None]
         felt = torch.einsum("qso,oad->qsad", text.gradients[number].to(query.device), weights)
-        one = _Head(self._reader.rotation, text, text.energy[number].to(query.device))
-        counted = slice(FIRST, text.prefix)
-        sensitivity = torch.zeros(text.prefix - FIRST, device=query.device)
         for head in range(heads):
             mine = slice(head * groups, (head + 1) * groups)
-            out, tokens = one.costs(query[mine][:, at], p[mine], value[head], moves[:, mine],
-                                    felt[:, :, mine], slope[mine])  # fmt: skip
-            self.metric[number, :, head] += out.cpu().double()
-            # The codec gives every head its share of the error.
-            sensitivity += (tokens / tokens.mean(1, keepdim=True).clamp(min=1e-30)).sum(0)
-        key = self._reader.rotation.turn(key.transpose(0, 1), back=True)
-        x = torch.stack([key, value.transpose(0, 1)], 1)[counted]
-        self.slope[number] += slopes(x, sensitivity)
+            read = torch.einsum("oad,obe->abde", moves[:, mine], moves[:, mine])
+            yield _Head(
+                rotation=self._reader.rotation,
+                prefix=text.prefix,
+                energy=text.energy[number].to(query.device),
+                query=query[mine][:, at],
+                p=p[mine],
+                value=value[head],
+                read=read,
+                felt=felt[:, :, mine],
+                slope=slope[mine],
+            )
 
 
 @dataclasses.dataclass
 class _Head:
-    """The metrics of one KV head, from the query heads that read it."""
+    """One KV head, and the query heads that read it."""
 
     rotation: Rotation
-    text: _Text
-    energy: torch.Tensor
+    prefix: int  # tokens whose errors count
+    energy: torch.Tensor  # [queries]
+    query: torch.Tensor  # [heads, queries, d], after RoPE
+    p: torch.Tensor  # [heads, queries, tokens]
+    value: torch.Tensor  # [tokens, d]
+    read: torch.Tensor  # [heads, heads, d, d]: a move's size, as the next layers read it
+    felt: torch.Tensor  # [queries, draws, heads, d]
+    slope: torch.Tensor  # of scores by q . k, shaped as p
 
-    def costs(
-        self,
-        query: torch.Tensor,  # [heads, queries, d], after RoPE
-        p: torch.Tensor,  # [heads, queries, tokens]
-        value: torch.Tensor,  # [tokens, d]
-        moves: torch.Tensor,  # [hidden, heads, d], as the next layers read them
-        felt: torch.Tensor,  # [queries, draws, heads, d]
-        slope: torch.Tensor,  # of scores by q . k, shaped as p
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def __post_init__(self) -> None:
+        counted = slice(FIRST, self.prefix)
+        self.seen = self.p[:, :, counted]
+        self.moved = torch.stack([self._moved(head) for head in range(len(self.p))])
+
+    def _moved(self, a: int) -> torch.Tensor:
+        """`[queries, tokens]`: what it costs that q . k moves by 1."""
+        values, o, metric = self.value[FIRST : self.prefix], self.p[a] @ self.value, self.read[a, a]
+        near, far = values @ metric, o @ metric
+        relative = (near * values).sum(-1) + (far * o).sum(-1)[:, None] - 2 * far @ values.T
+        direct = torch.einsum("qsd,td->qst", self.felt[:, :, a], values)
+        direct = direct - torch.einsum("qsd,qd->qs", self.felt[:, :, a], o)[..., None]
+        cost = relative.clamp(min=0) / self.energy[:, None] + direct.square().sum(1)
+        return (self.seen[a] * self.slope[a, :, FIRST : self.prefix]).square() * cost
+
+    def sensitivity(self) -> torch.Tensor:
+        """`[2, tokens]`: what errors of K and of V of a token cost, but for their direction."""
+        k = torch.einsum("aq,aqt->t", self.query.square().sum(-1), self.moved)
+        size = torch.einsum("aadd->a", self.read) / self.energy[:, None]
+        size = size + self.felt.square().sum((1, 3))
+        return torch.stack([k, torch.einsum("aqt,qa->t", self.seen.square(), size)])
+
+    def costs(self, weight: torch.Tensor) -> torch.Tensor:
         """`[2, d, d]`: of K before RoPE, and of V; a mean over queries, a sum over tokens.
 
-        And `[2, tokens]`: the same of each token, but for its direction.
+        weight: of each token.
         """
-        count = p.shape[1]
-        seen = p[:, :, FIRST : self.text.prefix]
+        count = self.p.shape[1]
+        seen = self.seen * weight.sqrt()
         together = torch.einsum("aqt,bqt->qab", seen, seen) / count
-        read = torch.einsum("oad,obe->abde", moves, moves)
-        v = torch.einsum("qab,q,abde->de", together, 1 / self.energy, read)
+        v = torch.einsum("qab,q,abde->de", together, 1 / self.energy, self.read)
         e, u = torch.linalg.eigh(together)
         root = u * e.clamp(min=0).sqrt()[:, None]
-        y = torch.einsum("qac,qsad->qscd", root, felt).flatten(0, 2)
+        y = torch.einsum("qac,qsad->qscd", root, self.felt).flatten(0, 2)
         v = v + y.T @ y
-        size = torch.einsum("aadd->a", read) / self.energy[:, None] + felt.square().sum((1, 3))
-        of_v = torch.einsum("aqt,qa->t", seen.square(), size) / count
-        k, of_k = torch.zeros_like(v), torch.zeros_like(of_v)
-        values = value[FIRST : self.text.prefix]
-        for a in range(len(p)):
-            o = p[a] @ value
-            metric = read[a, a]
-            near = values @ metric
-            far = o @ metric
-            relative = (near * values).sum(-1) + (far * o).sum(-1)[:, None] - 2 * far @ values.T
-            direct = torch.einsum("qsd,td->qst", felt[:, :, a], values)
-            direct = direct - torch.einsum("qsd,qd->qs", felt[:, :, a], o)[..., None]
-            cost = relative.clamp(min=0) / self.energy[:, None] + direct.square().sum(1)
-            steep = slope[a, :, FIRST : self.text.prefix]
-            moved = (seen[a] * steep).square() * cost / count
-            k = k + self._keys(query[a], moved)
-            of_k = of_k + query[a].square().sum(-1) @ moved
-        return torch.stack([k, v]), torch.stack([of_k, of_v])
+        k = torch.zeros_like(v)
+        for query, moved in zip(self.query, self.moved):
+            k = k + self._keys(query, moved * weight / count)
+        return torch.stack([k, v])
 
     def _keys(self, query: torch.Tensor, cost: torch.Tensor) -> torch.Tensor:
         """query: `[queries, d]`; cost: `[queries, tokens]` of a score that moves by 1."""

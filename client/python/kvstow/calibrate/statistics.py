@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvstow.calibrate.forward import Felt, slopes
+from kvstow.calibrate.forward import FOCUS, Felt, slopes
 from kvstow.calibrate.model import FIRST, UNIT, Subject
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.work import Work
@@ -29,7 +29,7 @@ _PROBE_SIZE = 0.32  # of noise, times the text's own values
 _LEAST = 0.5  # components that spread less are left out of the forecast of sensitivities
 _LEADING = 48  # components that the forecast sees one by one
 _RIDGE = 600.0  # of that forecast
-_FOCUS, _LIMIT = 0.4, 8  # steps go down with sensitivity^(_FOCUS / 2), by 2^(_LIMIT / 4) at most
+_LIMIT = 8  # steps go down with sensitivity^(FOCUS / 2), by 2^(_LIMIT / 4) at most
 _OWN = 0.7  # weight of the Fisher metric; the first metric has the rest
 
 Stats: TypeAlias = dict[str, npt.NDArray[np.float32]]
@@ -180,7 +180,7 @@ def ridge(features: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> 
 
 def token_steps(log_sensitivity: torch.Tensor) -> torch.Tensor:
     """Steps as the codec would take them, quarter octaves, of mean 1."""
-    k = (-_FOCUS / 2 * log_sensitivity / math.log(2) * 4).round().clamp(-_LIMIT, _LIMIT)
+    k = (-FOCUS / 2 * log_sensitivity / math.log(2) * 4).round().clamp(-_LIMIT, _LIMIT)
     return torch.exp2((k - k.mean()) / 4)
 
 

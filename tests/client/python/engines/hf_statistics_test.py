@@ -15,7 +15,7 @@ import kvstow  # noqa: E402
 import kvstow.hf as hf  # noqa: E402
 from hf_calibrate_test import SMALL, part_of_smollm  # noqa: E402, F401
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import forward, main, mix  # noqa: E402
+from kvstow.calibrate import forward, main, mix, statistics  # noqa: E402
 from kvstow.calibrate.model import Subject  # noqa: E402
 
 
@@ -23,16 +23,17 @@ from kvstow.calibrate.model import Subject  # noqa: E402
 def test_every_kind_of_model_has_costs(kind: str) -> None:
     model = tiny(kind, **MODELS[kind])
     usual = model.config._attn_implementation
-    cost = forward.metrics(model, [tokens_of(120), tokens_of(40, 1), tokens_of(96, 2)])
-    spec = hf.spec_of(model)
+    felt = forward.measure(model, [tokens_of(120), tokens_of(40, 1), tokens_of(96, 2)])
+    spec, cost = hf.spec_of(model), felt.cost
     assert cost.shape == (spec.layers, 2, spec.kv_heads, spec.head_dim, spec.head_dim)
-    assert torch.isfinite(cost).all()
+    assert felt.slope.shape == cost.shape[:-1]
+    assert torch.isfinite(cost).all() and torch.isfinite(felt.slope).all()
     torch.testing.assert_close(cost, cost.mT)
     assert (torch.linalg.eigvalsh(cost) > -1e-6 * cost.abs().max()).all()
     assert (cost.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()
     assert model.config._attn_implementation == usual
     with pytest.raises(ValueError, match="none has 64 tokens"):
-        forward.metrics(model, [tokens_of(63)])
+        forward.measure(model, [tokens_of(63)])
 
 
 def noisy(subject: Subject, slab: Any, part: int, size: float) -> Any:
@@ -51,7 +52,7 @@ def test_noise_costs_about_what_was_foretold(part_of_smollm: Path) -> None:  # n
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     ids = [tokenizer(text)["input_ids"] for _, text in mix.read(())]
     texts = mix.cut(ids, [], 4, 512)
-    cost = forward.metrics(model, texts)
+    cost = forward.measure(model, texts).cost
     subject = Subject(model)
     prefix = 384
     factors = []
@@ -73,12 +74,57 @@ def test_noise_costs_about_what_was_foretold(part_of_smollm: Path) -> None:  # n
     assert (found > 1 / 10).all() and (found < 10).all(), found
 
 
+# Noise in V of the tokens that are foretold to be felt, and in that of the others: a text that the
+# slopes do not come from.
+def test_slopes_tell_which_tokens_are_felt(part_of_smollm: Path) -> None:  # noqa: F811
+    model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
+    ids = [tokenizer(text)["input_ids"] for _, text in mix.read(())]
+    *texts, other = mix.cut(ids, [], 4, 512)
+    slope = forward.measure(model, texts).slope.float()
+    subject = Subject(model)
+    prefix = 384
+    kv = subject.read(other).kv
+    past = subject.past(kv, prefix)
+    base = subject.log_probs(other[prefix:], past)
+    cost = []
+    for felt in (True, False):
+        changed = list(past)
+        for layer in range(subject.spec.layers):
+            x = statistics.before_rope(subject, kv[layer])[forward.FIRST : prefix]
+            log = (x * slope[layer]).sum((1, 2, 3))
+            chosen = (log > log.median()) == felt
+            slab = past[2 * layer + 1]
+            size = 0.3 * slab[:, forward.FIRST :].std().item()
+            mask = torch.cat([torch.zeros(forward.FIRST, dtype=torch.bool), chosen])
+            changed[2 * layer + 1] = torch.where(mask[:, None], noisy(subject, slab, 1, size), slab)
+        got = subject.log_probs(other[prefix:], changed)
+        cost.append((base.exp() * (base - got)).sum(-1).mean().item())
+    assert cost[0] > 2 * cost[1], cost
+
+
+def test_slopes_of_a_rule_are_found() -> None:
+    random = torch.Generator().manual_seed(3)
+    for tokens in (200, 1000):  # fewer and more than values
+        x = torch.randn(tokens, 2, 4, 32, generator=random)
+        rule = torch.zeros(2, 4, 32)
+        rule[1, 2, 5], rule[0, 0, 3] = 2, -1
+        sensitivity = 7 * (x * rule).sum((1, 2, 3)).exp()
+        sensitivity[::10] = 0  # not known
+        found = forward.slopes(x, sensitivity)
+        assert found.shape == rule.shape
+        top = found.flatten().abs().topk(2).indices
+        assert set(top.tolist()) == {3, 128 + 2 * 32 + 5}
+        assert found[1, 2, 5] > 0 > found[0, 0, 3]
+    assert not forward.slopes(x, torch.zeros(tokens)).any(), "nothing is known"
+
+
 def test_a_generation_tells_what_the_model_feels_once(monkeypatch: Any) -> None:
     model = tiny("llama", max_position_embeddings=1024)
     tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
     calls = []
-    usual = forward.metrics
-    monkeypatch.setattr(forward, "metrics", lambda *a: calls.append(1) or usual(*a))
+    usual = forward.measure
+    monkeypatch.setattr(forward, "measure", lambda *a: calls.append(1) or usual(*a))
     with kvstow.Server() as server, kvstow.Client(server.address) as client:
         asked: Any = {"client": client, "space": "felt", "recipe": "auto", "max_new_tokens": 2}
         hf.generate(model, tokenizer, tokens_of(100), **asked)
@@ -99,7 +145,7 @@ def test_a_model_that_cannot_tell_serves_all_the_same(monkeypatch: Any) -> None:
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(forward, "metrics", fails)
+    monkeypatch.setattr(forward, "measure", fails)
     tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
     model = tiny("llama", max_position_embeddings=1024)
     with kvstow.Server() as server, kvstow.Client(server.address) as client:
