@@ -40,6 +40,7 @@ _DRAWS = 8  # of next tokens, for each query
 _RIDGE = 0.5  # of the slopes, for each token
 FOCUS = 0.4  # squared steps of tokens go down with their sensitivity to this power
 _STEPS = 1 / 16, 8  # of the codec, squared
+_PARTS = 4  # of a text, whose tokens the other parts foretell
 
 
 @dataclasses.dataclass
@@ -206,7 +207,23 @@ def slopes(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
         found = a.T @ torch.linalg.solve(a @ a.T + ridge, y)
     else:
         found = torch.linalg.solve(a.T @ a + ridge, a.T @ y)
-    return (found / spread).view(x.shape[1:]).cpu()
+    out: torch.Tensor = (found / spread).view(x.shape[1:]).cpu()
+    return out
+
+
+def _foretold(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
+    """The logarithm of each token's sensitivity, as slopes of the other parts of the text say it.
+
+    Slopes know the tokens that they come from too well.
+    """
+    centred = (x - x.mean(0)).flatten(1)
+    out = torch.zeros(len(x), device=x.device)
+    for part in torch.arange(len(x), device=x.device).chunk(_PARTS):
+        others = sensitivity.clone()
+        others[part] = 0  # not known
+        slope = slopes(x, others).flatten().float().to(x.device)
+        out[part] = centred[part] @ slope
+    return out
 
 
 class _Sums:
@@ -237,10 +254,9 @@ class _Sums:
         x = torch.stack([self._reader.rotation.turn(key, FIRST, back=True), value], 1)
         # The codec gives every head its share of the error.
         each = torch.cat([head.sensitivity() for head in heads])
-        slope = slopes(x, (each / each.mean(1, keepdim=True).clamp(min=1e-30)).sum(0))
-        self.slope[number] += slope
-        log = ((x - x.mean(0)).double().cpu() * slope).sum((1, 2, 3))
-        step = (-FOCUS * log).exp().clamp(*_STEPS).float().to(x.device)
+        sensitivity = (each / each.mean(1, keepdim=True).clamp(min=1e-30)).sum(0)
+        self.slope[number] += slopes(x, sensitivity)
+        step = (-FOCUS * _foretold(x, sensitivity)).exp().clamp(*_STEPS)
         for number_of_head, head in enumerate(heads):
             self.metric[number, :, number_of_head] += head.costs(step).cpu().double()
 
