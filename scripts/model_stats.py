@@ -12,6 +12,7 @@ each layer L,
 STATS holds, float32, for each layer L,
   metric_k.L, metric_v.L   [kv_heads, d, d]    which directions of an error cost; K before RoPE
   gain_k, gain_v           [layers, kv_heads]  sqrt(KL divergence) of one unit in that metric
+  slope_k.L, slope_v.L     [kv_heads, d]    how the logarithm of a token's sensitivity grows
   sensitivity              [tokens of all cases, layers]  squared gradients; 0: not known
 
 How, and why so: docs/decisions/0021-what-the-model-feels.md. In short: a first metric from queries
@@ -43,6 +44,7 @@ UNIT = 64           # gradients are kept as float16 in units of 1 / UNIT
 PROBED = 640        # tokens that get noise where gains are probed
 LEAST = .5          # components that spread less are left out of the forecast of sensitivities
 RIDGE = 600.        # of that forecast
+SLOPE_RIDGE, LEAST_KNOWN = .5, 64   # of slopes: for each token; tokens that a text needs
 FOCUS, LIMIT = .4, 8    # steps go down with sensitivity^(FOCUS / 2), by 2^(LIMIT / 4) at most
 OWN = .7            # weight of the Fisher metric; the first metric has the rest
 
@@ -235,6 +237,19 @@ def ridge(features, targets):
     return np.linalg.solve(a.T @ a + held, a.T @ y) / scale
 
 
+def slopes(x, sensitivity):
+    """How the logarithm of a token's sensitivity grows with its vector, of one text. 0: not known."""
+    known = sensitivity > 0
+    if known.sum() < LEAST_KNOWN:
+        return np.zeros(x.shape[1])
+    a, y = x[known].astype(np.float64), np.log(sensitivity[known].astype(np.float64))
+    a, y = a - a.mean(0), y - y.mean()
+    spread = a.std(0)
+    spread = np.maximum(spread, 1e-3 * spread.mean() + 1e-30)
+    a = a / spread
+    return np.linalg.solve(a.T @ a + SLOPE_RIDGE * len(a) * np.eye(a.shape[1]), a.T @ y) / spread
+
+
 def token_steps(log_sensitivity):
     """Steps as the codec would take them, quarter octaves, of mean 1."""
     k = np.round(-FOCUS / 2 * log_sensitivity / np.log(2) * 4).clip(-LIMIT, LIMIT)
@@ -300,6 +315,9 @@ def statistics(model, cases, prefixes, draws, work, first):
         metric = OWN * fisher / trace(fisher) + (1 - OWN) * first[i] / trace(first[i])
         for part, name in enumerate("kv"):
             out[f"metric_{name}.{i}"] = (metric[part] * model.head_dim).astype(np.float32)
+        slope = np.mean([slopes(*text) for text in zip(texts, sensitivity)], 0)
+        for name, of_part in zip("kv", slope.reshape(2, -1, model.head_dim)):
+            out[f"slope_{name}.{i}"] = of_part.astype(np.float32)
         sizes.append(trace(plain)[..., 0, 0])
         felt.append(np.concatenate([np.pad(s, (FIRST, 0)) for s in sensitivity]))
         say(f"statistics of layer {i}")
