@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/calibration/token_importance.h"
+
 namespace kvstow {
 namespace {
 
-constexpr float kMetricPower = 0.6f;  // what the metrics' weights leave of a sensitivity
-constexpr double kMostLog = 40;       // slopes of another model may say anything; sums stay finite
+constexpr float kMetricPower = 1 - kDefaultFocus;  // what the metrics' weights leave
+constexpr double kMostLog = 40;  // slopes of another model may say anything; sums stay finite
 
 std::vector<double> MeanOf(std::span<const float> x, size_t width) {
   std::vector<double> mean(width);

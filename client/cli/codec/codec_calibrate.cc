@@ -200,9 +200,8 @@ void AddCodecCalibrate(const Verb& codec) {
   verb.Option("--model-stats", flags->model_stats,
               "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
               "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
-              "slope_v.L and sensitivity of the "
-              "cases' tokens in their order; without it all layers, heads and tokens count the "
-              "same");
+              "slope_v.L and sensitivity of the cases' tokens in their order; without it all "
+              "layers, heads and tokens count the same");
   AddServerFlags(verb, flags->server);
   const Flag space =
       verb.Option("--space", flags->space,

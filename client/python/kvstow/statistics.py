@@ -27,8 +27,8 @@ def model_statistics(
         grows with its K before RoPE. Tokens that cost more then get finer steps. None: not known.
     slope_v: the same of V; given where slope_k and cost_v are.
 
-    kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a shape
-    that is not the spec's, and for values that are not finite.
+    kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a
+    shape that is not the spec's, and for values that are not finite.
     """
     parts: list[bytes] = []
     for name, cost in (("cost_k", cost_k), ("cost_v", cost_v)):
