@@ -61,7 +61,7 @@ bool ReadSlopes(ByteReader& in, const CalibrationShape& shape, ModelStats& stats
 }
 
 bool SlopesFit(const CalibrationShape& shape, const ModelStats& stats) {
-  if (stats.slope_k.empty() && stats.slope_v.empty()) return true;
+  if (!stats.has_slopes()) return true;
   const size_t heads = HeadsOf(shape);
   return stats.slope_k.size() == heads * shape.head_dim_k &&
          stats.slope_v.size() == heads * shape.head_dim_v && AllFinite(stats.slope_k) &&
@@ -109,8 +109,7 @@ absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelS
       PutHead(std::span(stats.metric_v).subspan(i * v * v, v * v), stats.gain_v[i], v, body);
     }
   }
-  const bool slopes = !stats.slope_k.empty() || !stats.slope_v.empty();
-  for (size_t layer = 0; slopes && layer < shape.layers; ++layer) {
+  for (size_t layer = 0; stats.has_slopes() && layer < shape.layers; ++layer) {
     PutFloats(std::span(stats.slope_k).subspan(layer * heads * k, heads * k), body);
     PutFloats(std::span(stats.slope_v).subspan(layer * heads * v, heads * v), body);
   }

@@ -43,6 +43,7 @@ struct ModelStats {
   std::vector<float> sensitivity;
 
   bool empty() const { return gain_k.empty() && gain_v.empty(); }
+  bool has_slopes() const { return !slope_k.empty() || !slope_v.empty(); }
 };
 
 // Fails with INVALID_ARGUMENT when the statistics are neither empty nor of this shape.

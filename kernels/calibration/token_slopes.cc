@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/token_importance.h"
 
 namespace kvstow {
@@ -11,17 +12,10 @@ namespace {
 constexpr float kMetricPower = 1 - kDefaultFocus;  // what the metrics' weights leave
 constexpr double kMostLog = 40;  // slopes of another model may say anything; sums stay finite
 
-std::vector<double> MeanOf(std::span<const float> x, size_t width) {
-  std::vector<double> mean(width);
-  for (size_t i = 0; i < x.size(); ++i) mean[i % width] += x[i];
-  for (double& value : mean) value /= static_cast<double>(x.size() / width);
-  return mean;
-}
-
 }  // namespace
 
 TokenSlopes::TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange layers) {
-  if (stats.slope_k.empty() && stats.slope_v.empty()) return;
+  if (!stats.has_slopes()) return;
   const size_t k = size_t{spec.kv_heads} * spec.head_dim_k,
                v = size_t{spec.kv_heads} * spec.head_dim_v;
   width_ = layers.count * (k + v);
@@ -34,12 +28,14 @@ TokenSlopes::TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange
 }
 
 std::vector<float> TokenSlopes::Sensitivity(std::span<const float> x) const {
-  const std::vector<double> mean = MeanOf(x, width_);
   std::vector<float> out(x.size() / width_);
+  FirstMoments moments(width_);
+  moments.Add(x.data(), out.size());
+  const std::vector<float> mean = moments.Mean();
   for (const std::vector<float>& slopes : layers_) {
     for (size_t t = 0; t < out.size(); ++t) {
       double log = 0;
-      for (size_t i = 0; i < width_; ++i) log += slopes[i] * (x[t * width_ + i] - mean[i]);
+      for (size_t i = 0; i < width_; ++i) log += double{slopes[i]} * (x[t * width_ + i] - mean[i]);
       out[t] += static_cast<float>(std::exp(std::clamp(log, -kMostLog, kMostLog)));
     }
   }
