@@ -68,6 +68,46 @@ bool SlopesFit(const CalibrationShape& shape, const ModelStats& stats) {
          AllFinite(stats.slope_v);
 }
 
+// Of values [layers, heads of the model, width], those of layers and heads of a rank.
+std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t width,
+                          size_t first_layer, size_t first_head, const KvSpec& spec) {
+  std::vector<float> out;
+  if (all.empty()) return out;
+  for (size_t layer = first_layer; layer < first_layer + spec.layers; ++layer) {
+    const auto from = all.begin() + static_cast<ptrdiff_t>((layer * heads + first_head) * width);
+    out.insert(out.end(), from, from + static_cast<ptrdiff_t>(spec.kv_heads * width));
+  }
+  return out;
+}
+
+absl::Status CheckRank(const CalibrationShape& model, const KvSpec& spec, const RankOfModel& rank) {
+  const auto refused = [](absl::string_view what, uint64_t has, uint64_t wants) {
+    return absl::InvalidArgumentError(absl::StrCat("the statistics are of a model of ", has, " ",
+                                                   what, ", and the rank wants ", wants));
+  };
+  if (model.head_dim_k != spec.head_dim_k) {
+    return refused("values of K a head", model.head_dim_k, spec.head_dim_k);
+  }
+  if (model.head_dim_v != spec.head_dim_v) {
+    return refused("values of V a head", model.head_dim_v, spec.head_dim_v);
+  }
+  const uint64_t end = uint64_t{rank.first_layer} + spec.layers;
+  if (end > model.layers) return refused("layers", model.layers, end);
+  if (rank.tensor_rank >= rank.tensor_size) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor rank ", rank.tensor_rank, " of ",
+                                                   rank.tensor_size, " is none: they begin at 0"));
+  }
+  const uint32_t heads = std::max(1u, model.kv_heads / rank.tensor_size);
+  const bool even = model.kv_heads % rank.tensor_size == 0 || model.kv_heads < rank.tensor_size;
+  if (!even || heads != spec.kv_heads) {
+    return refused("KV heads a layer", model.kv_heads, uint64_t{spec.kv_heads} * rank.tensor_size);
+  }
+  if (model.rope != ShapeFor(spec, 1).rope) {
+    return absl::InvalidArgumentError("the statistics are of a model with another RoPE");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& stats) {
@@ -119,6 +159,25 @@ absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelS
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(spec, stats));
   return SerializeCalibration(ShapeFor(spec, 1), {&section, 1});
+}
+
+absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
+                                        const KvSpec& spec, const RankOfModel& rank) {
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  KVSTOW_RETURN_IF_ERROR(CheckModelStats(model, whole));
+  KVSTOW_RETURN_IF_ERROR(CheckRank(model, spec, rank));
+  const size_t first_head = uint64_t{rank.tensor_rank} * model.kv_heads / rank.tensor_size;
+  const auto part = [&](const std::vector<float>& all, size_t width) {
+    return PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
+  };
+  const size_t k = model.head_dim_k, v = model.head_dim_v;
+  return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
+                                 .metric_v = part(whole.metric_v, v * v),
+                                 .gain_k = part(whole.gain_k, 1),
+                                 .gain_v = part(whole.gain_v, 1),
+                                 .slope_k = part(whole.slope_k, k),
+                                 .slope_v = part(whole.slope_v, v),
+                                 .sensitivity = {}});
 }
 
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(

@@ -59,6 +59,18 @@ absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelS
 // Returns a blob with this section alone.
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats);
 
+// Where the layers and the KV heads of an engine's rank stand in its model: it has the layers from
+// `first_layer` on and, as one of `tensor_size` ranks, an equal part of each layer's heads. Of
+// fewer heads than ranks it has one, and others have it too.
+struct RankOfModel {
+  uint32_t first_layer = 0, tensor_rank = 0, tensor_size = 1;
+};
+// Returns a blob with the rank's part of the statistics `whole` of a model of shape `model`. The
+// spec is that of the rank's pages. Fails with INVALID_ARGUMENT where the rank's layers, heads,
+// widths or RoPE are not the model's.
+absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
+                                        const KvSpec& spec, const RankOfModel& rank);
+
 // The section's parser (codec/calibrate.h).
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
     const CalibrationShape& shape, std::span<const uint8_t> body);

@@ -12,7 +12,7 @@ None of them is imported here, and neither is torch.
 from kvstow.client import Client, LayersPut, Space
 from kvstow.planning import plan
 from kvstow.server import Server
-from kvstow.statistics import model_statistics
+from kvstow.statistics import model_statistics, rank_statistics
 from kvstow.types import (
     Bounds,
     Column,
@@ -48,4 +48,5 @@ __all__ = [
     "model_statistics",
     "page_keys",
     "plan",
+    "rank_statistics",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
 from kvstow import _native
+from kvstow.client import Space
 from kvstow.types import KvSpec
 
 _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
@@ -49,3 +52,51 @@ def model_statistics(
             raise ValueError(f"{name}: is not a finite array [layers, kv_heads, d]")
         parts.append(b"" if slope is None else slope.astype("<f4").tobytes())
     return _native.model_statistics(spec.native(), *parts)
+
+
+def rank_statistics(
+    statistics: bytes,
+    spec: KvSpec,
+    *,
+    first_layer: int = 0,
+    tensor_rank: int = 0,
+    tensor_size: int = 1,
+) -> bytes:
+    """A rank's part of the statistics of its model: for a space that holds this rank's pages.
+
+    statistics: of the whole model, as `kvstow-calibrate --statistics` writes them.
+    spec: of the rank's pages.
+    first_layer: of the model, that the rank has.
+    tensor_rank, tensor_size: the rank has this part of each layer's KV heads. Where ranks are more
+        than heads, a rank has one head.
+
+    Raises ValueError where the rank's layers, heads, widths or RoPE are not the model's.
+    """
+    return _native.rank_statistics(
+        statistics, spec.native(), first_layer, tensor_rank, tensor_size
+    )
+
+
+def send_file(
+    space: Space, path: str, *, first_layer: int, tensor_rank: int, tensor_size: int
+) -> str:
+    """Sends a rank's part of a file of statistics, where the server wants them.
+
+    Returns why it could not, for an engine's log; "" otherwise. Never raises.
+    """
+    if not path or not space.wants_statistics:
+        return ""
+    space.wants_statistics = False  # one trial
+    try:
+        part = rank_statistics(
+            Path(path).read_bytes(),
+            space.spec,
+            first_layer=first_layer,
+            tensor_rank=tensor_rank,
+            tensor_size=tensor_size,
+        )
+        return "" if space.send_statistics(part) else f"statistics: {path}: {space.message}"
+    except OSError as error:
+        return f"statistics: {error}"
+    except ValueError as error:
+        return f"statistics: {path}: {error}"

@@ -412,6 +412,9 @@ NB_MODULE(_native, module) {
   module.def("model_statistics", &StatisticsBlob,
              nb::sig("def model_statistics(spec: Spec, metric_k: bytes, gain_k: bytes, metric_v: "
                      "bytes, gain_v: bytes, slope_k: bytes, slope_v: bytes, /) -> bytes"));
+  module.def("rank_statistics", &RankStatisticsBlob,
+             nb::sig("def rank_statistics(statistics: bytes, spec: Spec, first_layer: int, "
+                     "tensor_rank: int, tensor_size: int, /) -> bytes"));
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,
              nb::sig("def page_keys(tokens: Sequence[int], page_tokens: int, extras: "
                      "Sequence[bytes], page_extras: Sequence[Sequence[bytes]]) -> list[bytes]"));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/codec/calibrate.h"
 
 namespace kvstow::python {
 namespace {
@@ -184,6 +185,22 @@ nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb
                                             .slope_v = floats(slope_v),
                                             .sensitivity = {}});
   if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
+  return nb::bytes(blob->data(), blob->size());
+}
+
+nb::bytes RankStatisticsBlob(const nb::bytes& statistics, const KvSpec& spec, uint32_t first_layer,
+                             uint32_t tensor_rank, uint32_t tensor_size) {
+  const auto refuse = [](const absl::Status& status) {
+    return nb::value_error(std::string(status.message()).c_str());
+  };
+  const auto whole = ParseCalibration(BytesOf(statistics));
+  if (!whole.ok()) throw refuse(whole.status());
+  const CalibratedTables* tables = (*whole)->Tables(kStatsSection);
+  if (tables == nullptr) throw nb::value_error("the blob has no statistics of a model");
+  const RankOfModel rank = {first_layer, tensor_rank, tensor_size};
+  const auto blob =
+      StatsOfRank((*whole)->shape(), static_cast<const StatsTables*>(tables)->stats, spec, rank);
+  if (!blob.ok()) throw refuse(blob.status());
   return nb::bytes(blob->data(), blob->size());
 }
 

@@ -26,6 +26,10 @@ nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric
                                const nanobind::bytes& gain_k, const nanobind::bytes& metric_v,
                                const nanobind::bytes& gain_v, const nanobind::bytes& slope_k,
                                const nanobind::bytes& slope_v);
+// Returns the blob of kvstow.rank_statistics.
+nanobind::bytes RankStatisticsBlob(const nanobind::bytes& statistics, const KvSpec& spec,
+                                   uint32_t first_layer, uint32_t tensor_rank,
+                                   uint32_t tensor_size);
 nanobind::dict SpaceDict(const SpaceInfo& space);
 Payload PayloadOf(const std::string& name);    // "raw", "encoded", "auto"
 Fidelity FidelityOf(const std::string& name);  // "", "exact", "dense", "sparse"

@@ -79,6 +79,24 @@ def test_slopes_go_with_the_costs(client):
         kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope)
 
 
+def test_a_rank_sends_its_part_of_its_models_statistics(client):
+    model = dataclasses.replace(SPEC, layers=2 * SPEC.layers, kv_heads=2 * SPEC.kv_heads)
+    sizes = np.arange(1, 1 + model.layers * model.kv_heads).reshape(model.layers, -1, 1, 1)
+    whole = costs(model) * sizes
+    part = whole[SPEC.layers :, SPEC.kv_heads :]
+    rank = {"first_layer": SPEC.layers, "tensor_rank": 1, "tensor_size": 2}
+    blob = kvstow.model_statistics(model, whole, whole)
+    found = kvstow.rank_statistics(blob, SPEC, **rank)
+    assert found == kvstow.model_statistics(SPEC, part, part)
+    assert client.open_space("rank", SPEC, recipe="auto").send_statistics(found)
+    with pytest.raises(ValueError, match=f"of {model.layers} layers"):
+        kvstow.rank_statistics(blob, SPEC, first_layer=model.layers)
+    with pytest.raises(ValueError, match=f"of {model.kv_heads} KV heads"):
+        kvstow.rank_statistics(blob, SPEC)
+    with pytest.raises(ValueError, match="blob"):
+        kvstow.rank_statistics(b"nothing", SPEC)
+
+
 def test_costs_that_are_none_are_refused():
     for wrong in (costs(SPEC)[0], costs(SPEC) * np.nan, costs(SPEC) * 0):
         with pytest.raises(ValueError, match="cost_v: "):

@@ -49,6 +49,11 @@ def same_pages(one, other, pages):
     )
 
 
+def stored_by(storage, pool, first=0):
+    keys = sglang.hashes(first + 2)[first:]
+    assert storage.batch_set_v1(keys, sglang.indices(pool, [first, first + 1])) == [True] * 2
+
+
 def stored(pool, open_storage, pages=6, **options):
     """A storage with pages 0, 1, ... of the pool, and their keys."""
     pool.fill(seed=1)
@@ -279,6 +284,35 @@ def test_keys_are_sglangs_hashes(server, open_storage):
         assert (space.spec.layers, space.spec.kv_heads, space.spec.page_tokens) == (3, 2, 16)
     assert storage.batch_set_v1(["no hash " * 20], sglang.indices(pool, [0])) == [True]
     assert storage.batch_exists(["no hash " * 20]) == 1
+
+
+def statistics_of(storage):
+    """Of a model whose every channel costs the same, in the shape of the storage's K and V."""
+    spec = storage._stores["kv"]._space.spec
+    shape = (spec.layers, spec.kv_heads, spec.head_dim, spec.head_dim)
+    cost = np.broadcast_to(np.eye(spec.head_dim), shape)
+    return kvstow.model_statistics(spec, cost, cost)
+
+
+def test_a_file_of_statistics_goes_to_a_space_of_recipe_auto(open_storage, tmp_path, caplog):
+    pool, path = sglang.MHATokenToKVPoolHost(), tmp_path / "model.kvstats"
+    storage = open_storage(pool, recipe="auto", statistics=str(path))
+    space = storage._stores["kv"]._space
+    assert space.ready() and space.wants_statistics
+    path.write_bytes(statistics_of(storage))
+    stored_by(storage, pool)
+    assert not caplog.records
+    again = open_storage(sglang.MHATokenToKVPoolHost(), recipe="auto")._stores["kv"]._space
+    assert again.ready() and not again.wants_statistics
+
+
+def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, caplog):
+    pool, path = sglang.MHATokenToKVPoolHost(), tmp_path / "model.kvstats"
+    storage = open_storage(pool, recipe="auto", statistics=str(path))
+    stored_by(storage, pool)
+    stored_by(storage, pool, first=2)
+    (record,) = caplog.records
+    assert re.search(f"statistics: .*No such file.*{path}", record.getMessage())
 
 
 # Bad input: an error that names it when SGLang starts, or a miss.

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "base/bytes.h"
+#include "base/status_macros.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
 #include "tests/kernels/correlated_pages.h"
@@ -18,6 +19,7 @@
 namespace kvstow::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // One layer, two KV heads; K of 2 channels and V of 1.
@@ -99,6 +101,74 @@ TEST(ModelStatsTest, WrongStatisticsAreRefused) {
     s = WithSlopes();
     s.slope_v[1] = INFINITY;
   }));
+}
+
+// Two layers of four KV heads, each with numbers of its own.
+KvSpec ModelSpec() {
+  KvSpec spec = Spec();
+  spec.layers = 2;
+  spec.kv_heads = 4;
+  return spec;
+}
+ModelStats OfModel() {
+  ModelStats stats;
+  for (int i = 0; i < 8; ++i) {
+    const float x = 0.0625f * static_cast<float>(i);
+    stats.metric_k.insert(stats.metric_k.end(), {1 + x, x, x, 1 - x});
+    stats.metric_v.push_back(1);
+    stats.gain_k.push_back(1 + x);
+    stats.gain_v.push_back(3 - x);
+    stats.slope_k.insert(stats.slope_k.end(), {x, -x});
+    stats.slope_v.push_back(2 * x);
+  }
+  return stats;
+}
+absl::StatusOr<ModelStats> OfRank(const KvSpec& spec, const RankOfModel& rank) {
+  KVSTOW_ASSIGN_OR_RETURN(const std::string blob,
+                          StatsOfRank(ShapeFor(ModelSpec(), 1), OfModel(), spec, rank));
+  return ParseModelStats(AsBytes(blob), spec);
+}
+
+TEST(ModelStatsTest, ARankHasItsLayersAndHeadsAlone) {
+  KvSpec spec = ModelSpec();
+  spec.layers = 1;
+  spec.kv_heads = 2;
+  const auto part = OfRank(spec, {.first_layer = 1, .tensor_rank = 1, .tensor_size = 2});
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_THAT(part->gain_k, ElementsAre(1.375f, 1.4375f)) << "heads 2 and 3 of layer 1";
+  EXPECT_THAT(part->gain_v, ElementsAre(2.625f, 2.5625f));
+  EXPECT_THAT(part->metric_k,
+              ElementsAre(1.375f, .375f, .375f, .625f, 1.4375f, .4375f, .4375f, .5625f));
+  EXPECT_THAT(part->slope_k, ElementsAre(.375f, -.375f, .4375f, -.4375f));
+  EXPECT_THAT(part->slope_v, ElementsAre(.75f, .875f));
+}
+
+TEST(ModelStatsTest, RanksThatAreMoreThanHeadsShareThem) {
+  KvSpec spec = ModelSpec();
+  spec.kv_heads = 1;
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    const auto part = OfRank(spec, {.tensor_rank = rank, .tensor_size = 8});
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->gain_k[0], OfModel().gain_k[rank / 2]);
+  }
+}
+
+TEST(ModelStatsTest, ARankOfAnotherModelIsRefused) {
+  const auto refused = [](const auto& change, const RankOfModel& rank) {
+    KvSpec spec = ModelSpec();
+    change(spec);
+    return std::string(OfRank(spec, rank).status().message());
+  };
+  const auto same = [](KvSpec&) {};
+  EXPECT_EQ(refused(same, {}), "") << "one rank has it all";
+  EXPECT_THAT(refused(same, {.first_layer = 1}), HasSubstr("of 2 layers, and the rank wants 3"));
+  EXPECT_THAT(refused(same, {.tensor_size = 2}), HasSubstr("of 4 KV heads a layer"));
+  EXPECT_THAT(refused(same, {.tensor_size = 3}), HasSubstr("of 4 KV heads a layer"));
+  EXPECT_THAT(refused(same, {.tensor_rank = 1, .tensor_size = 1}), HasSubstr("tensor rank 1 of 1"));
+  EXPECT_THAT(refused(same, {.tensor_size = 0}), HasSubstr("tensor rank 0 of 0"));
+  EXPECT_THAT(refused([](KvSpec& s) { s.head_dim_k = 4; }, {}), HasSubstr("values of K a head"));
+  EXPECT_THAT(refused([](KvSpec& s) { s.head_dim_v = 2; }, {}), HasSubstr("values of V a head"));
+  EXPECT_THAT(refused([](KvSpec& s) { s.rope.theta = 5e5; }, {}), HasSubstr("another RoPE"));
 }
 
 TEST(ModelStatsTest, DamagedSectionsAreRefused) {

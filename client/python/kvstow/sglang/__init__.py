@@ -13,6 +13,7 @@ backend. `Settings` (kvstow.sglang.settings) describes the options.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from kvstow.sglang.identity import Model, space_of
 from kvstow.sglang.pools import PageFormat, address_of, format_of
 from kvstow.sglang.settings import EXACT_RECIPES, Settings
 from kvstow.sglang.store import Link, PoolStore, Staging, page_key
+from kvstow.statistics import send_file
 
 __all__ = ["KvstowStorage", "Settings"]
 
@@ -75,7 +77,21 @@ class KvstowStorage(HiCacheStorage):
             self._settings, self._model, self._config, name, pool, pages, recipe
         )
         self._stores[name] = PoolStore(
-            self._link, space, spec, pages, recipe, fidelity, self._loads, self._saves
+            self._link,
+            space,
+            spec,
+            pages,
+            recipe,
+            fidelity,
+            self._loads,
+            self._saves,
+            functools.partial(
+                send_file,
+                path=self._settings.statistics if pages.known else "",
+                first_layer=getattr(pool, "start_layer", 0),
+                tensor_rank=self._config.tp_rank,
+                tensor_size=self._config.tp_size,
+            ),
         )
         self._pools[name] = pool
         _log.info("kvstow: pool %s, pages of %d bytes, in %s", name, pages.data_bytes, space)

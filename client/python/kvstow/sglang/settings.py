@@ -36,6 +36,8 @@ class Settings:
     timeout: seconds that a load or a save may take.
     lookup_timeout: seconds to learn what the server holds.
     buffer_bytes: of shared memory for loads, and as much for saves.
+    statistics: a file that `kvstow-calibrate --statistics` wrote for the model; "" = none. A server
+        whose recipe is `auto` gets it, once a space, and then finds smaller cold forms.
     """
 
     address: str = "127.0.0.1:7380"
@@ -46,6 +48,7 @@ class Settings:
     timeout: float = 5.0
     lookup_timeout: float = 1.0
     buffer_bytes: int = 64 << 20
+    statistics: str = ""
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> Settings:

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,17 @@ class PoolStore:
         fidelity: Any,
         loads: Staging,
         saves: Staging,
+        statistics: Callable[[Space], str],
     ) -> None:
-        """Raises ValueError that names a wrong recipe, SpaceMismatch for another model's space."""
+        """Raises ValueError that names a wrong recipe, SpaceMismatch for another model's space.
+
+        statistics: sends what the server wants to know of the model; returns why it could not.
+        """
         self.pages = pages
         self._link = link
         self._loads = loads
         self._saves = saves
+        self._statistics = statistics
         self._arguments = (name, spec, recipe, fidelity)
         self._space, self._index = self._open()
 
@@ -185,6 +190,9 @@ class PoolStore:
         good += [False] * (len(keys) - len(good))
         self._link.counts["saved"] += sum(good) - stored
         self._link.counts["not_saved"] += len(good) - sum(good)
+        why = self._statistics(self._space)
+        if why:
+            _log.warning("kvstow: %s", why)
         return good
 
     def forget(self) -> None:

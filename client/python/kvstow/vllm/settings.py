@@ -26,6 +26,8 @@ class Settings:
     lookup_timeout: seconds that a request waits to learn what the server holds.
     max_pending_bytes: of pages that wait to be saved; beyond it pages are dropped and counted.
     max_loading_bytes: of pages on their way from the server to the blocks.
+    statistics: a file that `kvstow-calibrate --statistics` wrote for the model; "" = none. A server
+        whose recipe is `auto` gets it, once a space, and then finds smaller cold forms.
     mode: "read_write", "read_only" or "save_only".
     """
 
@@ -39,6 +41,7 @@ class Settings:
     lookup_timeout: float = 1.0
     max_pending_bytes: int = 256 << 20
     max_loading_bytes: int = 256 << 20
+    statistics: str = ""
     mode: Mode = "read_write"
 
     @staticmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import queue
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from kvstow import _native
 from kvstow.client import Client, Space
+from kvstow.statistics import send_file
 from kvstow.types import Bounds, GetResult, KvSpec, Page, PutResult
 from kvstow.vllm.blocks import Blocks, Slots
 from kvstow.vllm.identity import Identity
@@ -95,6 +97,7 @@ class WorkerHalf:
         self._settings = settings
         rank = config.parallel_config.rank % identity.world_size
         self._rank = rank
+        self._tensor_size = config.parallel_config.tensor_parallel_size
         self._name = identity.space(rank)
         self._spec = identity.kv_spec(config, cache, rank)
         self._page_blocks = identity.page_blocks
@@ -194,6 +197,16 @@ class WorkerHalf:
         self._space = space
         self._opened.set()
         _log.info("kvstow: space %s, %s", self._name, space)
+        number = re.search(r"\d+", self._layers[0])  # "model.layers.12.self_attn.attn"
+        why = send_file(
+            space,
+            settings.statistics,
+            first_layer=int(number[0]) if number else 0,
+            tensor_rank=self._rank % self._tensor_size,
+            tensor_size=self._tensor_size,
+        )
+        if why:
+            _log.warning("kvstow: %s", why)
 
     def _ready(self) -> Blocks | None:
         """The blocks, once the server is reached. Finds their layout at the first call."""

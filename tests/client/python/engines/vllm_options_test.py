@@ -12,13 +12,16 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import kvstow
+import numpy as np
 import pytest
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed in this environment", allow_module_level=True)
 
+from kvstow.models import rope_of
 from smollm2 import FOLDER, save_smollm2
 from vllm_engine import ENVIRONMENT, engine, prompt, transfer
 
@@ -163,6 +166,41 @@ def test_ranks_have_pages_of_their_own(model):
             shared = second.generate(prompts, 6)
             assert shared.tokens == right
             assert min(shared.cached) >= 256, shared.cached
+
+
+def statistics_of(folder):
+    """Of the model in the folder, as if every channel of K and V cost the same."""
+    config = SimpleNamespace(**json.loads((Path(folder) / "config.json").read_text()))
+    heads, dim = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+    spec = kvstow.KvSpec(
+        model=str(folder),
+        layers=config.num_hidden_layers,
+        kv_heads=heads,
+        head_dim=dim,
+        dtype="bfloat16",
+        page_tokens=64,
+        rope=rope_of(config, dim),
+    )
+    cost = np.broadcast_to(np.eye(dim), (spec.layers, heads, dim, dim))
+    return kvstow.model_statistics(spec, cost, cost)
+
+
+def test_each_rank_sends_its_part_of_the_models_statistics(model, tmp_path):
+    path = tmp_path / "model.kvstats"
+    path.write_bytes(statistics_of(model))
+    ranks = 3  # SmolLM2-135M has 3 heads of K and V
+    options = {"tensor_parallel_size": ranks, "distributed_executor_backend": "mp"}
+    extra = {"recipe": "auto", "statistics": str(path)}
+    with kvstow.Server() as server, kvstow.Client(server.address) as client:
+        with engine(server.address, extra=extra, dtype="bfloat16", **options) as first:
+            first.generate([prompt(1, "statistics")], 2)
+            names = wait_for_pages(server.address, 1, spaces=ranks)
+            assert "kvstow: statistics" not in first.said()
+        for name in names:
+            space = client.find_space(name)
+            assert space.recipe == "auto" and space.spec.kv_heads == 1
+            again = client.open_space(name, space.spec, recipe="auto")
+            assert again.ready() and not again.wants_statistics
 
 
 def free_port():
