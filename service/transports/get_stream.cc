@@ -70,7 +70,7 @@ std::vector<SharedBytes> WithBytes(std::vector<SharedBytes> payload, Admission::
   const auto held = std::make_shared<const Admission::Bytes>(std::move(bytes));
   for (SharedBytes& part : payload) {
     const std::span<const uint8_t> view = part.span();
-    part = SharedBytes(std::make_shared<const Owner>(held, std::move(part)), view);
+    part = SharedBytes(std::make_shared<const Owner>(Owner{held, std::move(part)}), view);
   }
   return payload;
 }
