@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -64,6 +65,11 @@ absl::StatusOr<double> Measure(const std::string& text, KvSpec spec) {
   return ratio[1];
 }
 
+// A recipe of a space whose server finds the cold form by itself: "auto", "auto(divergence=.01)".
+bool IsFitted(absl::string_view recipe) {
+  return recipe == "auto" || (absl::StartsWith(recipe, "auto(") && absl::EndsWith(recipe, ")"));
+}
+
 // Takes "@SPEED" off the end of a recipe: its bytes a second, 0 when there is none.
 absl::StatusOr<double> TakeSpeed(absl::string_view& text) {
   const size_t at = text.rfind('@');
@@ -123,8 +129,19 @@ absl::StatusOr<RecipeSize> SizeOfRecipe(const std::string& text, const KvSpec& s
   RecipeSize size;
   absl::string_view recipe = text;
   KVSTOW_ASSIGN_OR_RETURN(size.decode_bytes_per_s, TakeSpeed(recipe));
+  if (IsFitted(recipe)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe '", recipe,
+                     "' has no size of its own: a server fits it to the pages "
+                     "that it holds; take the ratio from `kvstow stats` where such pages are and "
+                     "write '",
+                     recipe, "=RATIO', or plan with --server"));
+  }
   const size_t last = recipe.find_last_of(")=");
-  if (last != recipe.npos && recipe[last] == '=') return GivenRatio(text);
+  // Two forms end in a '=' that is before no ratio: "hot=int8,cold=kvstow".
+  const bool ratio_follows = last != recipe.npos && recipe[last] == '=' &&
+                             !absl::EndsWith(recipe.substr(0, last), ",cold");
+  if (ratio_follows) return GivenRatio(text);
   size.recipe = std::string(recipe);
   const auto ratio = Measure(size.recipe, spec);
   if (!ratio.ok()) {

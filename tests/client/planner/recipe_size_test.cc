@@ -63,6 +63,19 @@ TEST(RecipeSize, AGivenRatioIsTaken) {
   }
 }
 
+TEST(RecipeSize, RecipesOfASpaceTakeARatio) {
+  const KvSpec spec = SpecOf("smollm2-135m", 1);
+  for (const char* text : {"auto", "auto(divergence=0.01)", "hot=int8,cold=kvstow"}) {
+    const auto size = SizeOfRecipe(absl::StrCat(text, "=14"), spec);
+    ASSERT_TRUE(size.ok()) << size.status();
+    EXPECT_EQ(size->recipe, text);
+    EXPECT_EQ(size->ratio, 14);
+  }
+  EXPECT_THAT(ErrorOf("auto"), AllOf(HasSubstr("`kvstow stats`"), HasSubstr("'auto=RATIO'")));
+  EXPECT_THAT(ErrorOf("auto(divergence=0.01)"), HasSubstr("'auto(divergence=0.01)=RATIO'"));
+  EXPECT_THAT(ErrorOf("hot=int8,cold=kvstow"), HasSubstr("name one form"));
+}
+
 TEST(RecipeSize, TheSpeedOfItsDecoderMayBeGiven) {
   const KvSpec spec = SpecOf("smollm2-135m", 1);
   const auto measured = SizeOfRecipe("int8@5GB/s", spec);
