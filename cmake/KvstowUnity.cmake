@@ -1,7 +1,8 @@
 # Builds with sanitizers (presets asan and tsan) compile eight sources at a time: CMAKE_UNITY_BUILD. Such a build takes half
 # the CPU time. Sources of one target then share one anonymous namespace. These have a name there that another source of
 # their target has, too, and are compiled alone. So are all loops for Highway, which a source may have once. When asan says
-# "redefinition" or "ambiguous" of a name that two sources have, rename it, or add a source here.
+# "redefinition" or "ambiguous" of a name that two sources have, rename it, or add a source here; so for a class whose
+# member "uses the anonymous namespace".
 set(KVSTOW_COMPILED_ALONE
     client/connection/client_core.cc
     client/connection/local_memory.cc
@@ -59,11 +60,13 @@ set(KVSTOW_COMPILED_ALONE
     kernels/transform/pair_rotations_simd.cc
     kernels/transform/transpose.cc
     proto/wire/local_socket.cc
+    service/access/access.cc
     service/api/admin_service.cc
     service/fitting/fit_process.cc
     service/fitting/fitter.cc
     service/operators/quota_operator.cc
     service/ops/config.cc
+    service/ops/status_page.cc
     storage/record.cc
     storage/seal/seal.cc
     storage/seal/vault.cc
