@@ -13,7 +13,8 @@ bool Eventually(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
+    // A loop that spins would take the time of what it waits for.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
 }
