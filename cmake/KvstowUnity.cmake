@@ -74,6 +74,7 @@ set(KVSTOW_COMPILED_ALONE
     tests/adversary/cross_tenant_test.cc
     tests/adversary/deletes_test.cc
     tests/adversary/idle_test.cc
+    tests/adversary/lying_server.cc
     tests/adversary/timing_probe_test.cc
     tests/adversary/two_models_test.cc
     tests/client/connection/node_list_test.cc
