@@ -32,21 +32,11 @@ endfunction()
 
 include(KvstowUnity)
 
-# kvstow_compile_alone(SOURCE ...): those of them that KvstowUnity.cmake lists are not compiled together with others.
-function(kvstow_compile_alone)
-  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
-  foreach(source ${ARGN})
-    if("${folder}/${source}" IN_LIST KVSTOW_COMPILED_ALONE)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    endif()
-  endforeach()
-endfunction()
-
 # kvstow_library(NAME SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes kvstow_NAME with the alias kvstow::NAME.
 function(kvstow_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(kvstow_${name} STATIC ${ARG_SOURCES})
-  kvstow_compile_alone(${ARG_SOURCES})
+  kvstow_unite(kvstow_${name} sources ${ARG_SOURCES})
+  add_library(kvstow_${name} STATIC ${sources})
   add_library(kvstow::${name} ALIAS kvstow_${name})
   target_include_directories(
     kvstow_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${KVSTOW_INSTALLED_HEADERS}>)
@@ -56,8 +46,8 @@ endfunction()
 # kvstow_program(NAME SOURCES ... LINK ...) makes build/bin/NAME.
 function(kvstow_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  kvstow_compile_alone(${ARG_SOURCES})
+  kvstow_unite(${name} sources ${ARG_SOURCES})
+  add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE kvstow_build_flags ${ARG_LINK})
 endfunction()

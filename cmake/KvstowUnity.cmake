@@ -1,9 +1,13 @@
-# Builds with sanitizers (presets asan and tsan) compile eight sources at a time: CMAKE_UNITY_BUILD. Such a build takes half
-# the CPU time. Sources of one target then share one anonymous namespace. These have a name there that another source of
-# their target has, too, and are compiled alone. So are all loops for Highway, which a source may have once. When asan says
-# "redefinition" or "ambiguous" of a name that two sources have, rename it, or add a source here; so for a class whose
-# member "uses the anonymous namespace".
+# Builds with sanitizers (presets asan and tsan) compile up to eight sources of a folder at a time: KVSTOW_UNITY. Such a
+# build takes half the CPU time. It is not CMake's own unity build, whose files name the sources by absolute paths: ccache
+# then knows none of them in another clone.
+#
+# Sources of one target share one anonymous namespace then. These have a name there that another source of their target
+# has, too, and are compiled alone. So are all loops for Highway, which a source may have once, and sources with options of
+# their own. When asan says "redefinition" or "ambiguous" of a name that two sources have, rename it, or add a source here;
+# so for a class whose member "uses the anonymous namespace".
 set(KVSTOW_COMPILED_ALONE
+    base/aes_gcm_ipsec_mb.cc
     client/connection/client_core.cc
     client/connection/local_memory.cc
     client/planner/outcome.cc
@@ -12,6 +16,7 @@ set(KVSTOW_COMPILED_ALONE
     client/transport/stream_put.cc
     client/transport/stream_transport.cc
     kernels/calibration/calibration.cc
+    kernels/calibration/calibration_basis.cc
     kernels/codec/key_groups.cc
     kernels/codec/presets.cc
     kernels/device/joint_decoder.cc
@@ -28,6 +33,7 @@ set(KVSTOW_COMPILED_ALONE
     kernels/importance/vector_sums.cc
     kernels/methods/joint_coder.cc
     kernels/methods/joint_fit.cc
+    kernels/methods/lossless_run_codec.cc
     kernels/methods/nuq_run_codec.cc
     kernels/methods/pca_fit.cc
     kernels/methods/pca_run_codec.cc
@@ -58,6 +64,8 @@ set(KVSTOW_COMPILED_ALONE
     kernels/transform/dense_product.cc
     kernels/transform/hadamard_simd.cc
     kernels/transform/pair_rotations_simd.cc
+    kernels/transform/singular_vectors.cc
+    kernels/transform/tile_product.cc
     kernels/transform/transpose.cc
     proto/wire/local_socket.cc
     service/access/access.cc
@@ -67,6 +75,12 @@ set(KVSTOW_COMPILED_ALONE
     service/operators/quota_operator.cc
     service/ops/config.cc
     service/ops/status_page.cc
+    service/pages/age_table.cc
+    service/pages/attention_columns.cc
+    service/remote/remote_purge.cc
+    service/server.cc
+    service/transports/local_sessions.cc
+    service/transports/streams.cc
     storage/record.cc
     storage/seal/seal.cc
     storage/seal/vault.cc
@@ -120,3 +134,44 @@ set(KVSTOW_COMPILED_ALONE
     tests/storage/store/random_test.cc
     tests/storage/store/simulation_test.cc
     tests/storage/trace/simulator_test.cc)
+
+# kvstow_unite(TARGET OUT SOURCE ...): sets OUT to the sources to compile. Verbs of the command line have helpers of one
+# name (Ask, Print, Table), so that the target kvstow stays as it is.
+function(kvstow_unite target out)
+  set(${out} ${ARGN} PARENT_SCOPE)
+  if(NOT KVSTOW_UNITY OR target STREQUAL "kvstow")
+    return()
+  endif()
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE here)
+  set(compiled)
+  set(folders)
+  foreach(source ${ARGN})
+    if(IS_ABSOLUTE ${source} OR NOT source MATCHES "[.]cc$" OR "${here}/${source}" IN_LIST KVSTOW_COMPILED_ALONE)
+      list(APPEND compiled ${source})
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "in_${folder}" folder)
+    list(APPEND folders ${folder})
+    list(APPEND sources_of_${folder} ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(folder ${folders})
+    set(number 0)
+    while(sources_of_${folder})
+      list(LENGTH sources_of_${folder} left)
+      set(text "")
+      foreach(i RANGE 1 8)
+        list(POP_FRONT sources_of_${folder} source)
+        if(source)
+          string(APPEND text "#include \"${here}/${source}\"\n")
+        endif()
+      endforeach()
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_${folder}_${number}.cc)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+      list(APPEND compiled ${file})
+      math(EXPR number "${number} + 1")
+    endwhile()
+  endforeach()
+  set(${out} ${compiled} PARENT_SCOPE)
+endfunction()
