@@ -30,13 +30,10 @@ function(kvstow_precompile target)
   endif()
 endfunction()
 
-include(KvstowUnity)
-
 # kvstow_library(NAME SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes kvstow_NAME with the alias kvstow::NAME.
 function(kvstow_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  kvstow_unite(kvstow_${name} sources ${ARG_SOURCES})
-  add_library(kvstow_${name} STATIC ${sources})
+  add_library(kvstow_${name} STATIC ${ARG_SOURCES})
   add_library(kvstow::${name} ALIAS kvstow_${name})
   target_include_directories(
     kvstow_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${KVSTOW_INSTALLED_HEADERS}>)
@@ -46,8 +43,7 @@ endfunction()
 # kvstow_program(NAME SOURCES ... LINK ...) makes build/bin/NAME.
 function(kvstow_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
-  kvstow_unite(${name} sources ${ARG_SOURCES})
-  add_executable(${name} ${sources})
+  add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE kvstow_build_flags ${ARG_LINK})
 endfunction()
