@@ -68,7 +68,7 @@ bool SlopesFit(const CalibrationShape& shape, const ModelStats& stats) {
          AllFinite(stats.slope_v);
 }
 
-// Of values [layers, heads of the model, width], those of layers and heads of a rank.
+// Returns the values of a rank. `all` has those of its model: [layers, heads, width].
 std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t width,
                           size_t first_layer, size_t first_head, const KvSpec& spec) {
   std::vector<float> out;

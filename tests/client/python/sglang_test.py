@@ -49,7 +49,8 @@ def same_pages(one, other, pages):
     )
 
 
-def stored_by(storage, pool, first=0):
+def save_two(storage, pool, first=0):
+    """Saves the pages `first` and the next of the pool."""
     keys = sglang.hashes(first + 2)[first:]
     assert storage.batch_set_v1(keys, sglang.indices(pool, [first, first + 1])) == [True] * 2
 
@@ -300,7 +301,7 @@ def test_a_file_of_statistics_goes_to_a_space_of_recipe_auto(open_storage, tmp_p
     space = storage._stores["kv"]._space
     assert space.ready() and space.wants_statistics
     path.write_bytes(statistics_of(storage))
-    stored_by(storage, pool)
+    save_two(storage, pool)
     assert not caplog.records
     again = open_storage(sglang.MHATokenToKVPoolHost(), recipe="auto")._stores["kv"]._space
     assert again.ready() and not again.wants_statistics
@@ -309,8 +310,8 @@ def test_a_file_of_statistics_goes_to_a_space_of_recipe_auto(open_storage, tmp_p
 def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, caplog):
     pool, path = sglang.MHATokenToKVPoolHost(), tmp_path / "model.kvstats"
     storage = open_storage(pool, recipe="auto", statistics=str(path))
-    stored_by(storage, pool)
-    stored_by(storage, pool, first=2)
+    save_two(storage, pool)
+    save_two(storage, pool, first=2)
     (record,) = caplog.records
     assert re.search(f"statistics: .*No such file.*{path}", record.getMessage())
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <functional>
 
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -194,14 +193,6 @@ TEST_F(FitTest, AProcessSaysTheSameAndIsKilledOnDemand) {
   EXPECT_TRUE(absl::IsUnavailable(RunFitProcess(job, "/bin/false", 0, never).status()));
 }
 
-// Waits for what a fit brings. It has the lowest priority, and takes long beside busy processes.
-bool AfterAFit(const std::function<bool()>& condition) {
-  for (int i = 0; i < 5; ++i) {
-    if (Eventually(condition)) return true;
-  }
-  return false;
-}
-
 // A server with an `auto` space that looks for pages all the time.
 class AutoSpaceTest : public ServerTest {
  protected:
@@ -281,11 +272,11 @@ class AutoSpaceTest : public ServerTest {
 TEST_F(AutoSpaceTest, ColdPagesBecomeTheFittedFormAlsoAfterARestart) {
   EXPECT_THAT(Open("s").pipeline(), StartsWith("auto(divergence=0.01),hot=affine("));
   Put("s", 0, 4);
-  EXPECT_TRUE(AfterAFit([&] {
+  EXPECT_TRUE(Eventually([&] {
     return Fitted("s").note() == "waits for pages: 512 tokens of 2304";
   })) << Fitted("s").note();
   Put("s", 4, 40);
-  ASSERT_TRUE(AfterAFit([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
   const v1::FittedForm form = Fitted("s");
   EXPECT_THAT(form.recipe(), StartsWith("kvstow-cal("));
   EXPECT_GT(form.ratio(), 8);
@@ -307,7 +298,7 @@ TEST_F(AutoSpaceTest, ColdPagesBecomeTheFittedFormAlsoAfterARestart) {
 TEST_F(AutoSpaceTest, ClientsThatLackTheTablesGetRawPages) {
   Open("s");
   Put("s", 0, 40);
-  ASSERT_TRUE(AfterAFit([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
   MakeCold();
   const std::string raw = client_->Get("s", {Ask("p7")}).pages[0].data;
   for (const size_t connections : {0, 2}) {
@@ -329,7 +320,7 @@ TEST_F(AutoSpaceTest, ClientsThatLackTheTablesGetRawPages) {
 TEST_F(AutoSpaceTest, WhatWasFittedToASpaceServesNoOther) {
   Open("s");
   Put("s", 0, 40);
-  ASSERT_TRUE(AfterAFit([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
   EXPECT_FALSE(std::filesystem::is_empty(FittedFolder()));
   // The same model, and a recipe that takes any calibration that fits.
   v1::OpenSpaceResponse out;
@@ -345,21 +336,21 @@ TEST_F(AutoSpaceTest, WhatWasFittedToASpaceServesNoOther) {
   drop.set_fingerprint(Open("s").fingerprint());
   v1::DropSpaceResponse dropped;
   EXPECT_TRUE(client_->kv().DropSpace(client_->Context().get(), drop, &dropped).ok());
-  EXPECT_TRUE(AfterAFit([&] { return std::filesystem::is_empty(FittedFolder()); }))
+  EXPECT_TRUE(Eventually([&] { return std::filesystem::is_empty(FittedFolder()); }))
       << "the tables go with the space";
 }
 
 TEST_F(AutoSpaceTest, StatisticsOfTheModelChangeTheFormAtOnce) {
   EXPECT_TRUE(Open("s").wants_statistics());
   Put("s", 0, 40);
-  ASSERT_TRUE(AfterAFit([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
   const v1::FittedForm before = Fitted("s");
   EXPECT_FALSE(before.statistics());
   const std::string blob = *StatsCalibration(Spec(), OnlyHeadZero());
   ASSERT_TRUE(SendStatistics("s", blob).ok());
   EXPECT_FALSE(Open("s").wants_statistics());
   EXPECT_TRUE(Fitted("s").statistics());
-  ASSERT_TRUE(AfterAFit([&] { return Fitted("s").ratio() < before.ratio() / 1.3; }))
+  ASSERT_TRUE(Eventually([&] { return Fitted("s").ratio() < before.ratio() / 1.3; }))
       << Fitted("s").ratio() << " after " << before.ratio() << ": " << Fitted("s").note();
 
   v1::SendStatisticsResponse again;
@@ -428,7 +419,7 @@ TEST_F(AutoSpaceTest, AServerWithoutFitsSaysSo) {
   EXPECT_EQ(SendStatistics("s", *StatsCalibration(Spec(), OnlyHeadZero())).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   Put("s", 0, 40);
-  EXPECT_TRUE(AfterAFit([&] { return !Fitted("s").note().empty(); }));
+  EXPECT_TRUE(Eventually([&] { return !Fitted("s").note().empty(); }));
   EXPECT_THAT(Fitted("s").note(), HasSubstr("fit-bytes is 0"));
   MakeCold();
   EXPECT_THAT(RecipeOf("s", "p7"), StartsWith("planes(")) << "cold pages have the usual form";
