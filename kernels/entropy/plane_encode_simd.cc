@@ -15,18 +15,66 @@ HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace {
 
-// The state with a symbol, below 2^31. The quotient is below 2^17: by F32 it is at most one off.
+// Of values in [0, 2^31); Highway's ConvertTo also mends those beyond.
+HWY_INLINE VI Truncate(hn::Vec<DF> values) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return VI{_mm512_cvttps_epi32(values.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return VI{_mm256_cvttps_epi32(values.raw)};
+#else
+  return hn::ConvertTo(DI(), values);
+#endif
+}
+
+// The state with a symbol, below 2^31. Only what depends on the state delays the next symbol: the
+// reciprocal of the frequency does not.
 HWY_INLINE V Push(V state, V start, V frequency) {
   const DI di;
   const DF df;
   const auto x = hn::BitCast(di, state), f = hn::BitCast(di, frequency);
-  auto q = hn::ConvertTo(di, hn::Div(hn::ConvertTo(df, x), hn::ConvertTo(df, f)));
+  const auto reciprocal = hn::Div(hn::Set(df, 1.0f), hn::ConvertTo(df, f));
+  // The quotient is below 2^17, so F32 is less than 3 * 2^-24 * 2^17 off. What is a 32nd too low is
+  // the quotient or one less.
+  const auto below = hn::MulAdd(hn::ConvertTo(df, x), reciprocal, hn::Set(df, -1.0f / 32));
+  const auto q = Truncate(below);
   const auto rest = hn::Sub(x, hn::Mul(q, f));
-  q = hn::Add(q, hn::VecFromMask(di, hn::Lt(rest, hn::Zero(di))));
-  q = hn::Sub(q, hn::VecFromMask(di, hn::Gt(rest, hn::Sub(f, hn::Set(di, 1)))));
-  // x + start + q (total - f) is q total + (x - q f) + start.
-  const auto more = hn::Mul(q, hn::Sub(hn::Set(di, static_cast<int32_t>(kRansTotal)), f));
-  return hn::BitCast(D(), hn::Add(hn::Add(x, hn::BitCast(di, start)), more));
+  const auto one_less = hn::VecFromMask(di, hn::Gt(rest, hn::Sub(f, hn::Set(di, 1))));
+  // The state is q total + (x - q f) + start.
+  const auto total = hn::Set(di, static_cast<int32_t>(kRansTotal));
+  const auto known = hn::Add(hn::Add(hn::ShiftLeft<kRansBits>(q), rest), hn::BitCast(di, start));
+  return hn::BitCast(D(), hn::Add(known, hn::And(one_less, hn::Sub(total, f))));
+}
+
+// Stores the low words of states above `most`, the last lane's first. Writes a vector of words,
+// however many there are.
+HWY_INLINE void StoreAbove(V state, V most, uint16_t* words) {
+  const D d;
+#if HWY_TARGET == HWY_AVX2  // whose Compress copies its table to the stack each time
+  struct Places {
+    constexpr Places() {
+      for (size_t chosen = 0; chosen < 1 << kLanes; ++chosen) {
+        size_t n = 0;
+        for (size_t lane = kLanes; lane-- > 0;) {
+          if ((chosen >> lane & 1) == 0) continue;
+          of[chosen][2 * n] = static_cast<uint8_t>(2 * lane);
+          of[chosen][2 * n++ + 1] = static_cast<uint8_t>(2 * lane + 1);
+        }
+      }
+    }
+    alignas(16) uint8_t of[1 << kLanes][2 * kLanes] = {};
+  };
+  static constexpr Places kPlaces;
+  uint8_t chosen[8] = {};
+  hn::StoreMaskBits(d, Above(state, most), chosen);
+  const hn::Repartition<uint8_t, D16> d8;
+  const auto bytes = hn::BitCast(d8, hn::TruncateTo(D16(), state));
+  const auto chosen_bytes = hn::TableLookupBytes(bytes, hn::LoadU(d8, kPlaces.of[chosen[0]]));
+  hn::StoreU(hn::BitCast(D16(), chosen_bytes), D16(), words);
+#else
+  const auto last_first = hn::Reverse(d, state);
+  const auto above = Above(last_first, hn::Reverse(d, most));
+  hn::StoreU(hn::TruncateTo(D16(), hn::Compress(last_first, above)), D16(), words);
+#endif
 }
 
 // A RansEncoder in registers, until it is stored.
@@ -53,11 +101,9 @@ class Chain {
           hn::Sub(hn::ShiftLeft<31 - kRansBits>(symbols.frequency[v]), hn::Set(d, uint32_t{1}));
     if (HWY_UNLIKELY(written_ == 0)) Rise(most);
     for (size_t v = kVectors; v-- > 0;) {
-      const auto last_first = hn::Reverse(d, state_[v]);
-      const auto writes = Above(last_first, hn::Reverse(d, most[v]));
-      hn::StoreU(hn::TruncateTo(D16(), hn::Compress(last_first, writes)), D16(), words_ + written_);
-      written_ += hn::CountTrue(d, writes);
       const auto above = Above(state_[v], most[v]);
+      StoreAbove(state_[v], most[v], words_ + written_);
+      written_ += hn::CountTrue(d, above);
       const auto kept = hn::IfThenElse(above, hn::ShiftRight<16>(state_[v]), state_[v]);
       state_[v] = Push(kept, symbols.start[v], symbols.frequency[v]);
     }

@@ -101,7 +101,9 @@ HWY_ATTR void MultiplyRows(const float* x, size_t count, const PackedMatrix& m, 
 HWY_ATTR void MultiplyNonZeroRows(const NonZeroRows& x, const PackedMatrix& m, Columns columns,
                                   float* y, size_t stride) {
   const Tag d;
-  const size_t lanes = hn::Lanes(d), tile = 4 * lanes;
+  // Enough sums that no product waits for the last, and no more than there are registers for.
+  constexpr size_t kSums = std::min<size_t>(PackedMatrix::kPanel / hn::MaxLanes(Tag()), 8);
+  const size_t lanes = hn::Lanes(d), tile = kSums * lanes;
   std::array<float, PackedMatrix::kPanel> sums;
   // All rows against one tile of columns before the next, so that the tile stays in cache.
   for (size_t first = columns.first / tile * tile; first < columns.first + columns.count;
@@ -109,38 +111,60 @@ HWY_ATTR void MultiplyNonZeroRows(const NonZeroRows& x, const PackedMatrix& m, C
     const float* panel = TileAt(m, first, 0);
     size_t i = 0;
     for (size_t t = 0; t < x.count(); ++t) {
-      auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+      hn::Vec<Tag> s[kSums];
+      for (auto& sum : s) sum = hn::Zero(d);
       for (; i < x.ends[t]; ++i) {
         const float* row = panel + x.indices[i] * PackedMatrix::kPanel;
         const auto v = hn::Set(d, x.values[i]);
-        s0 = hn::MulAdd(v, hn::LoadU(d, row), s0);
-        s1 = hn::MulAdd(v, hn::LoadU(d, row + lanes), s1);
-        s2 = hn::MulAdd(v, hn::LoadU(d, row + 2 * lanes), s2);
-        s3 = hn::MulAdd(v, hn::LoadU(d, row + 3 * lanes), s3);
+        for (size_t k = 0; k < kSums; ++k)
+          s[k] = hn::MulAdd(v, hn::LoadU(d, row + k * lanes), s[k]);
       }
-      hn::StoreU(s0, d, sums.data());
-      hn::StoreU(s1, d, sums.data() + lanes);
-      hn::StoreU(s2, d, sums.data() + 2 * lanes);
-      hn::StoreU(s3, d, sums.data() + 3 * lanes);
+      for (size_t k = 0; k < kSums; ++k) hn::StoreU(s[k], d, sums.data() + k * lanes);
       StoreWanted(sums.data(), first, tile, columns, y + t * stride);
     }
   }
 }
 
+// Stores the lanes of `values` that are not 0, and their indices from `first` on; writes whole
+// vectors. Returns how many.
+template <class DF>
+HWY_INLINE size_t StoreNonZeros(DF d, hn::Vec<DF> values, size_t first, uint32_t* indices,
+                                float* to) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto kept = hn::Ne(values, hn::Zero(d));
+#if HWY_TARGET == HWY_AVX2  // whose Compress copies its table to the stack each time
+  struct Lanes {
+    constexpr Lanes() {
+      for (size_t bits = 0; bits < 256; ++bits) {
+        for (uint8_t lane = 0, n = 0; lane < 8; ++lane) {
+          if ((bits >> lane & 1) != 0) of[bits][n++] = lane;
+        }
+      }
+    }
+    alignas(8) uint8_t of[256][8] = {};
+  };
+  static constexpr Lanes kLanes;
+  uint8_t bits[8] = {};
+  hn::StoreMaskBits(d, kept, bits);
+  const hn::Rebind<uint8_t, DF> d8;
+  const auto lanes = hn::PromoteTo(du, hn::LoadU(d8, kLanes.of[bits[0]]));
+  hn::StoreU(hn::TableLookupLanes(values, hn::IndicesFromVec(d, lanes)), d, to);
+  hn::StoreU(hn::Add(lanes, hn::Set(du, static_cast<uint32_t>(first))), du, indices);
+#else
+  const auto index = hn::Iota(du, static_cast<uint32_t>(first));
+  hn::StoreU(hn::Compress(values, kept), d, to);
+  hn::StoreU(hn::Compress(index, hn::RebindMask(du, kept)), du, indices);
+#endif
+  return hn::CountTrue(d, kept);
+}
+
 // Appends those of a row to lists that have room for all, and a vector more; returns how many.
 HWY_ATTR size_t AppendNonZeros(const float* row, size_t width, uint32_t* indices, float* values) {
   const hn::CappedTag<float, 16> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
   const size_t lanes = hn::Lanes(d);
   size_t n = 0, i = 0;
-  auto index = hn::Iota(du, 0);
-  for (; i + lanes <= width; i += lanes, index = hn::Add(index, hn::Set(du, lanes))) {
-    const auto value = hn::LoadU(d, row + i);
-    const auto kept = hn::Ne(value, hn::Zero(d));
-    hn::StoreU(hn::Compress(value, kept), d, values + n);
-    hn::StoreU(hn::Compress(index, hn::RebindMask(du, kept)), du, indices + n);
-    n += hn::CountTrue(d, kept);
-  }
+  for (; i + lanes <= width; i += lanes)
+    n += StoreNonZeros(d, hn::LoadU(d, row + i), i, indices + n, values + n);
   for (; i < width; ++i) {
     if (row[i] == 0) continue;
     values[n] = row[i];

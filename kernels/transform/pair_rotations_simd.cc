@@ -130,23 +130,26 @@ class Covariance {
   float& At(uint32_t i, uint32_t j) { return matrix_[size_t{i} * kRotationBlock + j]; }
   float At(uint32_t i, uint32_t j) const { return matrix_[size_t{i} * kRotationBlock + j]; }
 
-  // Rows [first, first + kRows) from the diagonal's vector on.
+  // Rows [first, first + kRows) from the diagonal's vectors on.
   HWY_INLINE void AddProducts(const std::vector<float>& by_token, uint32_t first) {
     const D d;
-    for (size_t j = first / kVector * kVector; j < kRotationBlock; j += kVector) {
-      auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    constexpr size_t kStep = 2 * kVector;  // enough sums that no addition waits for the last
+    for (size_t j = first / kStep * kStep; j < kRotationBlock; j += kStep) {
+      hn::Vec<D> low[kRows], high[kRows];
+      for (size_t r = 0; r < kRows; ++r) low[r] = high[r] = hn::Zero(d);
       for (size_t at = 0; at < by_token.size(); at += kRotationBlock) {
-        const auto x = hn::LoadU(d, &by_token[at + j]);
-        const float* const y = &by_token[at + first];
-        s0 = hn::Add(s0, hn::Mul(hn::Set(d, y[0]), x));
-        s1 = hn::Add(s1, hn::Mul(hn::Set(d, y[1]), x));
-        s2 = hn::Add(s2, hn::Mul(hn::Set(d, y[2]), x));
-        s3 = hn::Add(s3, hn::Mul(hn::Set(d, y[3]), x));
+        const auto x0 = hn::LoadU(d, &by_token[at + j]);
+        const auto x1 = hn::LoadU(d, &by_token[at + j + kVector]);
+        for (size_t r = 0; r < kRows; ++r) {
+          const auto y = hn::Set(d, by_token[at + first + r]);
+          low[r] = hn::Add(low[r], hn::Mul(y, x0));
+          high[r] = hn::Add(high[r], hn::Mul(y, x1));
+        }
       }
-      hn::StoreU(s0, d, &At(first, j));
-      hn::StoreU(s1, d, &At(first + 1, j));
-      hn::StoreU(s2, d, &At(first + 2, j));
-      hn::StoreU(s3, d, &At(first + 3, j));
+      for (uint32_t r = 0; r < kRows; ++r) {
+        hn::StoreU(low[r], d, &At(first + r, j));
+        hn::StoreU(high[r], d, &At(first + r, j + kVector));
+      }
     }
   }
 

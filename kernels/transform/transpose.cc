@@ -9,31 +9,49 @@ HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kTile = 4;
+// A tile has this many rows and 4 columns.
+constexpr size_t kTileRows = HWY_MAX_BYTES < 32 ? 4 : 8;
+constexpr size_t kTileColumns = 4;
+
+#if HWY_TARGET == HWY_SCALAR  // has no vectors to interleave
+HWY_INLINE void TransposeTile(const float* from, size_t from_stride, float* to, size_t to_stride) {
+  for (size_t i = 0; i < kTileRows; ++i) {
+    for (size_t j = 0; j < kTileColumns; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+  }
+}
+#else
+using Rows = hn::FixedTag<float, kTileRows>;
+
+// Four values of a row; behind them, where vectors hold two rows, four of the fourth row after it.
+HWY_INLINE hn::Vec<Rows> LoadRow(const float* from, size_t from_stride) {
+  const hn::Full128<float> d;
+  if constexpr (kTileRows == 4) {
+    return hn::LoadU(Rows(), from);
+  } else {
+    return hn::Combine(Rows(), hn::LoadU(d, from + 4 * from_stride), hn::LoadU(d, from));
+  }
+}
 
 HWY_INLINE void TransposeTile(const float* from, size_t from_stride, float* to, size_t to_stride) {
-#if HWY_TARGET == HWY_SCALAR  // has no vectors to interleave
-  for (size_t i = 0; i < kTile; ++i) {
-    for (size_t j = 0; j < kTile; ++j) to[j * to_stride + i] = from[i * from_stride + j];
-  }
-#else
-  const hn::Full128<float> d;
-  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + from_stride);
-  const auto c = hn::LoadU(d, from + 2 * from_stride), e = hn::LoadU(d, from + 3 * from_stride);
+  const Rows d;
+  const auto a = LoadRow(from, from_stride), b = LoadRow(from + from_stride, from_stride);
+  const auto c = LoadRow(from + 2 * from_stride, from_stride);
+  const auto e = LoadRow(from + 3 * from_stride, from_stride);
   const auto ac0 = hn::InterleaveLower(d, a, c), ac1 = hn::InterleaveUpper(d, a, c);
   const auto be0 = hn::InterleaveLower(d, b, e), be1 = hn::InterleaveUpper(d, b, e);
   hn::StoreU(hn::InterleaveLower(d, ac0, be0), d, to);
   hn::StoreU(hn::InterleaveUpper(d, ac0, be0), d, to + to_stride);
   hn::StoreU(hn::InterleaveLower(d, ac1, be1), d, to + 2 * to_stride);
   hn::StoreU(hn::InterleaveUpper(d, ac1, be1), d, to + 3 * to_stride);
-#endif
 }
+#endif
 
 void Transpose(const float* from, size_t rows, size_t columns, size_t from_stride, float* to,
                size_t to_stride) {
-  const size_t whole_rows = rows / kTile * kTile, whole_columns = columns / kTile * kTile;
-  for (size_t j = 0; j < whole_columns; j += kTile) {
-    for (size_t i = 0; i < whole_rows; i += kTile)
+  const size_t whole_rows = rows / kTileRows * kTileRows;
+  const size_t whole_columns = columns / kTileColumns * kTileColumns;
+  for (size_t j = 0; j < whole_columns; j += kTileColumns) {
+    for (size_t i = 0; i < whole_rows; i += kTileRows)
       TransposeTile(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride);
   }
   for (size_t j = 0; j < columns; ++j) {
