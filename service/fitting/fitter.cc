@@ -135,8 +135,10 @@ void Fitter::LookAt(const Space& space) {
     state.due = begin + options_.least_rest / 4;
     return;
   }
-  absl::StatusOr<FitOutcome> outcome = options_.run(*job, [this] { return stopping(); });
-  if (absl::IsCancelled(outcome.status())) return;
+  // Nothing is kept of a space that was dropped meanwhile: its keys may be erased.
+  const auto gone = [&] { return spaces_.Find(space.id) == nullptr; };
+  absl::StatusOr<FitOutcome> outcome = options_.run(*job, [&] { return stopping() || gone(); });
+  if (absl::IsCancelled(outcome.status()) || gone()) return;
   if (stats != nullptr) state.statistics = stats->id();
   const Duration took = options_.clock->Now() - begin;
   milliseconds_ +=
