@@ -71,6 +71,12 @@ std::map<std::string, TenantLimits> LimitsOf(const Access& access) {
   return out;
 }
 
+// The keys of what tells of pages. With a master key and no disk there are none: then it is not
+// written.
+std::shared_ptr<DataKeys> KeysOfTables(const OpenedStore& opened) {
+  return opened.masters == nullptr ? NoDataKeys() : std::shared_ptr<DataKeys>(opened.keys);
+}
+
 AdmissionLimits AdmissionLimitsOf(const Config& config) {
   return {.get_bytes = config.get_bytes,
           .put_bytes = config.put_bytes,
@@ -165,7 +171,7 @@ class Server::Impl {
         gpu_(std::move(opened.gpu)),
         sharing_(std::move(opened.sharing)),
         metrics_(Version()),
-        calibrations_(config.calibrations, config.disk_path),
+        calibrations_(config.calibrations, config.disk_path, KeysOfTables(opened)),
         spaces_(
             {.default_recipe = config.recipe,
              .max_spaces = config.max_spaces,
@@ -195,7 +201,7 @@ class Server::Impl {
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
         quotas_(*store_, *tenants_, config.low_watermark),
-        tenant_op_(*store_, spaces_, keys_.get(), remote_),
+        tenant_op_(*store_, spaces_, calibrations_, keys_.get(), remote_),
         drain_(
             *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
             [this] { return Snapshot(); }) {
@@ -343,9 +349,6 @@ absl::Status Server::Impl::Start() {
 }
 
 std::string Server::Impl::WhyNoFits() const {
-  if (masters_ != nullptr) {
-    return "nothing is fitted on a server with a master key: tables would lie in the clear";
-  }
   return config_.fit_bytes == 0 ? "fits are off: fit-bytes is 0" : "";
 }
 

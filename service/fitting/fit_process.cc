@@ -117,6 +117,7 @@ absl::StatusOr<FitOutcome> RunFitProcess(const FitJob& job, const std::string& p
 
 int FitMain(uint64_t memory_bytes) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_DUMPABLE, 0);  // a core dump would hold pages in the clear
   setpriority(PRIO_PROCESS, 0, kLowestPriority);
   if (memory_bytes > 0) {
     const rlimit limit{memory_bytes, memory_bytes};

@@ -2,7 +2,8 @@
 // the process has the lowest priority, a limit of memory, and ends when the server does.
 //
 // The job comes on the process's standard input, the outcome goes to its standard output. Both are
-// files in memory, which nobody else can open.
+// files in memory, which nobody else can open, and the process leaves no core dump: nothing of the
+// pages touches the disk.
 //
 // Thread-safe.
 #ifndef KVSTOW_SERVICE_FITTING_FIT_PROCESS_H_

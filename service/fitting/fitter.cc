@@ -58,10 +58,15 @@ bool Fitter::stopping() {
 }
 
 std::vector<MetricRow> Fitter::Rows() const {
+  const Calibrations::Unread unread = calibrations_.unread();
   return {{"fits_total", "fits of cold forms that ended well", fits_},
           {"fit_switches_total", "spaces of recipe auto that took another cold form", switches_},
           {"fit_failures_total", "fits of cold forms that failed", failures_},
-          {"fit_milliseconds_total", "time that fits took", milliseconds_}};
+          {"fit_milliseconds_total", "time that fits took", milliseconds_},
+          {"fit_locked_tables_total", "files of tables whose key is not here", unread.locked},
+          {"fit_damaged_tables_total",
+           "files of tables that were changed, moved or renamed, or lie in clear among sealed ones",
+           unread.damaged}};
 }
 
 void Fitter::Loop() {
@@ -129,14 +134,17 @@ void Fitter::LookAt(const Space& space) {
     state.due = begin;
   }
   if (begin < state.due || !HasEnough(space)) return;
-  absl::StatusOr<FitJob> job = JobOf(space, state, stats.get());
+  const absl::Status keeps = calibrations_.CanKeep(space.tenant);
+  absl::StatusOr<FitJob> job = keeps.ok() ? JobOf(space, state, stats.get()) : keeps;
   if (!job.ok()) {
     SayWaits(space, std::string(job.status().message()));
     state.due = begin + options_.least_rest / 4;
     return;
   }
-  absl::StatusOr<FitOutcome> outcome = options_.run(*job, [this] { return stopping(); });
-  if (absl::IsCancelled(outcome.status())) return;
+  // Nothing is kept of a space that was dropped meanwhile: its keys may be erased.
+  const auto gone = [&] { return spaces_.Find(space.id) == nullptr; };
+  absl::StatusOr<FitOutcome> outcome = options_.run(*job, [&] { return stopping() || gone(); });
+  if (absl::IsCancelled(outcome.status()) || gone()) return;
   if (stats != nullptr) state.statistics = stats->id();
   const Duration took = options_.clock->Now() - begin;
   milliseconds_ +=
@@ -210,7 +218,7 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   if (!outcome.blob.empty()) {
     const FitNote note{FitNameOf(space), state.last_number + 1, outcome.best.recipe};
     KVSTOW_ASSIGN_OR_RETURN(const std::string blob, WithFitNote(AsBytes(outcome.blob), note));
-    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(AsBytes(blob)));
+    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(FitOwnerOf(space), AsBytes(blob)));
     ++state.last_number;
   }
   KVSTOW_ASSIGN_OR_RETURN(

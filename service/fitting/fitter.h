@@ -14,8 +14,8 @@
 // again at once.
 //
 // A calibration tells of the pages that it was fitted on. It is for its space alone, which its note
-// names (FitNote), and no recipe finds it by chance. On a server that encrypts its disk nothing is
-// fitted: calibrations lie there in the clear.
+// names (FitNote), and no recipe finds it by chance. On a server with a master key it lies on disk
+// sealed as pages do (calibrations.h). While a tenant has no key, nothing is fitted to its spaces.
 //
 // Whatever fails leaves a space with the form that it has, and with a note of why. Thread-safe. The
 // destructor ends a fit that runs.
@@ -58,7 +58,7 @@ class Fitter {
   Fitter(Options options, TieredStore& store, const Spaces& spaces, Calibrations& calibrations);
   ~Fitter();
 
-  std::vector<MetricRow> Rows() const;  // its counters
+  std::vector<MetricRow> Rows() const;  // its counters, and those of tables on disk
 
  private:
   struct State {

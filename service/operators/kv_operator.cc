@@ -132,14 +132,14 @@ absl::Status KvOperator::SendStatistics(const Caller& caller,
   KVSTOW_ASSIGN_OR_RETURN(
       const auto space, spaces_.Find(caller, first.space(), first.fingerprint(), SpaceUse::kWrite));
   if (space->fitted == nullptr || !fits_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "space '", space->name, "': nothing uses statistics of its model: ",
-        fits_ ? absl::StrCat("its recipe is ", space->recipe, ", not auto")
-              : "this server fits no cold forms (fit-bytes is 0, or it has a master-key)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("space '", space->name, "': nothing uses statistics of its model: ",
+                     fits_ ? absl::StrCat("its recipe is ", space->recipe, ", not auto")
+                           : "this server fits no cold forms (fit-bytes is 0)"));
   }
   KVSTOW_ASSIGN_OR_RETURN(
       const Calibrations::Added added,
-      calibrations_.TakeStatistics(FitNameOf(*space), space->spec, AsBytes(blob)));
+      calibrations_.TakeStatistics(FitOwnerOf(*space), space->spec, AsBytes(blob)));
   out.set_already_there(added.already_there);
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@ absl::Status TenantOperator::DropTenant(const v1::DropTenantRequest& in,
   }
   out.set_spaces(spaces.size());
   if (keys_ != nullptr) dropped.Update(keys_->Drop(in.tenant()));
+  calibrations_.DropTenant(in.tenant());
   dropped.Update(remote_.DropTenant(in.tenant(), spaces));
   return dropped;
 }

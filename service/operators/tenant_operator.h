@@ -12,6 +12,7 @@
 #include "kvstow/v1/admin.pb.h"
 #include "service/keys/key_ring.h"
 #include "service/remote/remote_tier.h"
+#include "service/spaces/calibrations.h"
 #include "service/spaces/spaces.h"
 #include "storage/store/tiered_store.h"
 
@@ -20,8 +21,9 @@ namespace kvstow {
 class TenantOperator {
  public:
   // All of them outlive it. `keys` null = the disk is in clear.
-  TenantOperator(TieredStore& store, Spaces& spaces, KeyRing* keys, RemoteTier& remote)
-      : store_(store), spaces_(spaces), keys_(keys), remote_(remote) {}
+  TenantOperator(TieredStore& store, Spaces& spaces, Calibrations& calibrations, KeyRing* keys,
+                 RemoteTier& remote)
+      : store_(store), spaces_(spaces), calibrations_(calibrations), keys_(keys), remote_(remote) {}
 
   absl::Status RotateKey(const v1::RotateKeyRequest& in, v1::RotateKeyResponse& out);
   // Goes on after an error, and returns the first.
@@ -30,6 +32,7 @@ class TenantOperator {
  private:
   TieredStore& store_;
   Spaces& spaces_;
+  Calibrations& calibrations_;
   KeyRing* const keys_;
   RemoteTier& remote_;
 };

@@ -270,7 +270,7 @@ absl::Status RemoteCalibrations::FetchOne(const Wanted& wanted) {
     blob = absl::DataLossError("a remote calibration has another SHA-256 than its name");
   }
   absl::Status added = blob.status();
-  if (blob.ok()) added = calibrations_.Add(AsBytes(*blob)).status();
+  if (blob.ok()) added = calibrations_.AddOf(wanted.first, AsBytes(*blob)).status();
   calibrations_.EndSending();
   if (absl::IsDataLoss(blob.status())) {
     ++counters_.damaged_values;

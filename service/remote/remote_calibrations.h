@@ -9,7 +9,7 @@
 // reaches no other, and it is sealed like pages.
 //
 // A server sends what it fitted by itself (fitted_form.h), too. The others fetch that when a page
-// comes that names it (Want).
+// comes that names it (Want), and keep it as their own tables: sealed, where they have data keys.
 //
 // Whatever fails is tried again at the next look; until then a space stands without its calibration
 // (spaces.h). Thread-safe. The destructor ends what runs.

@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/aead.h"
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/log.h"
@@ -65,12 +66,18 @@ absl::Status FolderError(const std::string& folder, const std::error_code& error
 absl::StatusOr<std::string> ReadFile(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in.good() && !in.eof()) return absl::UnavailableError("it cannot be read");
+  if (!in.good() && !in.eof()) return absl::PermissionDeniedError("it cannot be read");
   return bytes;
 }
 
-std::string PathIn(const std::string& folder, const CalibrationId& id) {
-  return (fs::path(folder) / absl::StrCat(HexOf(id), ".kvcal")).string();
+std::string PathIn(const std::string& folder, const std::string& name) {
+  return (fs::path(folder) / name).string();
+}
+
+uint64_t RandomNumber() {  // never 0
+  uint64_t out = 0;
+  while (out == 0) RandomBytes({reinterpret_cast<uint8_t*>(&out), sizeof(out)});
+  return out;
 }
 
 }  // namespace
@@ -90,6 +97,7 @@ absl::Status Calibrations::Load() {
   if (!error && fs::exists(FittedFolder(), ignored)) ReadFolder(FittedFolder(), fitted);
   for (const File& file : found) {
     Log().info("calibration {} from {}", HexOf(file.calibration->id()), file.path);
+    if (file.place.number != 0) foreign_[file.calibration->id()] = file;
   }
   for (File& file : fitted) {
     const CalibrationId id = file.calibration->id();
@@ -107,16 +115,53 @@ std::error_code Calibrations::ReadFolder(const std::string& folder, std::vector<
     if (absl::EndsWith(path, kUnfinished)) continue;
     const auto time = it->last_write_time(gone).time_since_epoch().count();
     if (!read_.insert(absl::StrCat(path, "\n", it->file_size(gone), "\n", time)).second) continue;
-    const absl::StatusOr<std::string> bytes = ReadFile(it->path());
-    const auto added = bytes.ok() ? store_.Add(AsBytes(*bytes)) : bytes.status();
-    if (added.ok()) {
-      paths_[(*added)->id()] = path;
-      found.push_back({*added, path, bytes->size()});
+    auto file = ReadOne(path);
+    if (file.ok()) {
+      found.push_back(*std::move(file));
     } else {
-      Log().warn("{} is left alone: {}", path, std::string(added.status().message()));
+      Log().warn("{} is left alone: {}", path, std::string(file.status().message()));
     }
   }
   return error;
+}
+
+absl::StatusOr<Calibrations::File> Calibrations::ReadOne(const std::string& path) {
+  KVSTOW_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path));
+  const bool sealed = IsSealedTables(AsBytes(bytes));
+  const auto whose = PlaceOfTables(0, AsBytes(bytes));
+  const auto opened = Open(path, std::move(bytes));
+  const auto added = opened.ok() ? store_.Add(opened->blob.span()) : opened.status();
+  if (added.ok()) {
+    paths_[(*added)->id()] = path;
+    return File{*added, path, opened->blob.size(), opened->place};
+  }
+  const bool locked = whose.ok() && absl::IsUnavailable(added.status());
+  if (locked) locked_[path] = whose->tenant;
+  if (locked) ++unread_.locked;
+  if (!locked && (sealed || !opened.ok())) ++unread_.damaged;
+  if (opened.ok()) return added.status();
+  return absl::Status(
+      added.status().code(),
+      absl::StrCat(added.status().message(), "; pages that need it are misses",
+                   locked ? ": bring its key back and restart" : ": put a good copy in its place"));
+}
+
+absl::StatusOr<OpenedTables> Calibrations::Open(const std::string& path, std::string bytes) const {
+  const fs::path file(path);
+  const bool fitted = !folder_.empty() && file.parent_path() == fs::path(folder_) / "fitted";
+  if (!IsSealedTables(AsBytes(bytes))) {
+    if (fitted && keys_ != nullptr && keys_->seals() && !keys_->reads_clear()) {
+      return absl::DataLossError("it is in clear, where all tables were sealed");
+    }
+    return OpenedTables{.place = {}, .blob = SharedBytes::Take(std::move(bytes))};
+  }
+  if (keys_ == nullptr) {
+    return absl::UnavailableError("it is sealed, and without a disk-path there are no data keys");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const uint64_t number, TablesNumberOf(file.filename().string()));
+  KVSTOW_ASSIGN_OR_RETURN(OpenedTables out, OpenTables(*keys_, number, std::move(bytes)));
+  if (fitted == (out.place.space != 0)) return out;
+  return absl::DataLossError("sealed tables in another folder than they were written to");
 }
 
 absl::StatusOr<SharedBytes> Calibrations::Blob(const CalibrationId& id) {
@@ -129,18 +174,17 @@ absl::StatusOr<SharedBytes> Calibrations::Blob(const CalibrationId& id) {
   absl::StatusOr<std::string> bytes = absl::NotFoundError("");
   if (!path.empty()) bytes = ReadFile(path);
   if (bytes.ok()) {
-    const Sha256Digest digest = Sha256(AsBytes(*bytes));
-    if (std::equal(id.begin(), id.end(), digest.begin())) {
-      return SharedBytes::Take(*std::move(bytes));
-    }
+    auto opened = Open(path, *std::move(bytes));
+    const Sha256Digest digest = opened.ok() ? Sha256(opened->blob.span()) : Sha256Digest{};
+    if (std::equal(id.begin(), id.end(), digest.begin())) return std::move(opened->blob);
   }
   return absl::NotFoundError(
       absl::StrCat("calibration ", HexOf(id), " has no file here any more: ", path));
 }
 
-absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_t> blob,
+absl::Status Calibrations::Write(const std::string& name, std::span<const uint8_t> bytes,
                                  const std::string& folder) const {
-  const fs::path unfinished = fs::path(folder) / absl::StrCat(HexOf(id), kUnfinished);
+  const std::string path = PathIn(folder, name), unfinished = path + ".tmp";
   std::error_code error;
   if (may_lack_) error = MakePrivateFolder(folder_);
   if (!error && folder != folder_) error = MakePrivateFolder(folder);
@@ -154,12 +198,12 @@ absl::Status Calibrations::Write(const CalibrationId& id, std::span<const uint8_
   if (error) return failed(error.message());
   FILE* const file = std::fopen(unfinished.c_str(), "wb");
   bool written = file != nullptr && fchmod(fileno(file), kPrivateFile) == 0 &&
-                 std::fwrite(blob.data(), 1, blob.size(), file) == blob.size() &&
+                 std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() &&
                  std::fflush(file) == 0 && fsync(fileno(file)) == 0;
   const int why = errno;
   if (file != nullptr) std::fclose(file);
   if (!written) return failed(std::strerror(why));
-  fs::rename(unfinished, PathIn(folder, id), error);
+  fs::rename(unfinished, path, error);
   if (error) return failed(error.message());
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   written = descriptor >= 0 && fsync(descriptor) == 0;
@@ -180,6 +224,17 @@ void Calibrations::EndSending() {
 }
 
 absl::StatusOr<Calibrations::Added> Calibrations::Add(std::span<const uint8_t> blob) {
+  return AddSent(blob, nullptr);
+}
+
+absl::StatusOr<Calibrations::Added> Calibrations::AddOf(const std::string& tenant,
+                                                        std::span<const uint8_t> blob) {
+  const FitOwner owner{.tenant = tenant};
+  return AddSent(blob, &owner);
+}
+
+absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_t> blob,
+                                                          const FitOwner* owner) {
   if (blob.size() > kMaxBlobBytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "a calibration of ", blob.size(), " bytes; one that is sent has at most ", kMaxBlobBytes));
@@ -198,25 +253,56 @@ absl::StatusOr<Calibrations::Added> Calibrations::Add(std::span<const uint8_t> b
         "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
         kMaxSentBytes, ": an operator may put the file into its folder of calibrations"));
   }
-  KVSTOW_RETURN_IF_ERROR(Keep(out.id, blob, folder_));
+  if (!(*calibration)->fit_note().has_value()) owner = nullptr;  // it tells of no pages
+  KVSTOW_ASSIGN_OR_RETURN(File file, Keep(out.id, blob, folder_, owner));
+  if (owner != nullptr) foreign_[out.id] = std::move(file);
   sent_bytes_ += blob.size();
   Log().info("calibration {} was sent, {} bytes", HexOf(out.id), blob.size());
   return out;
 }
 
-absl::Status Calibrations::Keep(const CalibrationId& id, std::span<const uint8_t> blob,
-                                const std::string& folder) {
-  if (!folder.empty()) KVSTOW_RETURN_IF_ERROR(Write(id, blob, folder));
-  KVSTOW_RETURN_IF_ERROR(store_.Add(blob).status());
-  if (folder.empty()) {
-    blobs_[id] = SharedBytes::CopyOf(blob);
-  } else {
-    paths_[id] = PathIn(folder, id);
-  }
-  return absl::OkStatus();
+absl::StatusOr<DataKey> Calibrations::KeyFor(const std::string& tenant) const {
+  auto key = keys_->KeyToSeal(tenant);
+  if (key.ok()) return key;
+  return absl::Status(
+      key.status().code(),
+      absl::StrCat("calibrations: tables tell of pages and are written only under a key: ",
+                   key.status().message()));
 }
 
-absl::StatusOr<CalibrationId> Calibrations::AddFitted(std::span<const uint8_t> blob) {
+absl::Status Calibrations::CanKeep(const std::string& tenant) const {
+  const bool sealed_file = keys_ != nullptr && keys_->seals() && !folder_.empty();
+  return sealed_file ? KeyFor(tenant).status() : absl::OkStatus();
+}
+
+absl::StatusOr<Calibrations::File> Calibrations::Keep(const CalibrationId& id,
+                                                      std::span<const uint8_t> blob,
+                                                      const std::string& folder,
+                                                      const FitOwner* owner) {
+  File out{.calibration = nullptr, .path = "", .bytes = blob.size(), .place = {}};
+  if (owner != nullptr) out.place = {.tenant = owner->tenant, .space = owner->space};
+  if (!folder.empty() && (owner == nullptr || !seals())) {
+    const std::string name = absl::StrCat(HexOf(id), ".kvcal");
+    KVSTOW_RETURN_IF_ERROR(Write(name, blob, folder));
+    out.path = PathIn(folder, name);
+  } else if (!folder.empty() && keys_ != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(const DataKey key, KeyFor(owner->tenant));
+    out.place.number = RandomNumber();
+    const std::string name = TablesFileName(out.place.number);
+    KVSTOW_RETURN_IF_ERROR(Write(name, AsBytes(SealTables(key, out.place, blob)), folder));
+    out.path = PathIn(folder, name);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(out.calibration, store_.Add(blob));
+  if (out.path.empty()) {
+    blobs_[id] = SharedBytes::CopyOf(blob);
+  } else {
+    paths_[id] = out.path;
+  }
+  return out;
+}
+
+absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
+                                                      std::span<const uint8_t> blob) {
   KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
   const CalibrationId id = made->id();
   MutexLock lock(mu_);
@@ -227,9 +313,9 @@ absl::StatusOr<CalibrationId> Calibrations::AddFitted(std::span<const uint8_t> b
         absl::StrCat("a fitted calibration of ", blob.size(), " bytes; one has at most ",
                      kMaxBlobBytes, ", and all that the server fitted ", kMaxFittedBytes));
   }
-  if (store_.Find(id) == nullptr) KVSTOW_RETURN_IF_ERROR(Keep(id, blob, FittedFolder()));
-  fitted_[id] = {store_.Find(id), FittedFolder().empty() ? "" : PathIn(FittedFolder(), id),
-                 blob.size()};
+  if (!fitted_.contains(id)) {
+    KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
+  }
   return id;
 }
 
@@ -254,15 +340,15 @@ std::shared_ptr<const Calibration> Calibrations::StatisticsOf(const FitName& spa
   return LastOf(space, kStatsSection);
 }
 
-absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitName& space,
+absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner& owner,
                                                                  const KvSpec& spec,
                                                                  std::span<const uint8_t> blob) {
   const auto stats = ParseModelStats(blob, spec);
   if (!stats.ok()) return absl::InvalidArgumentError(stats.status().message());
   KVSTOW_ASSIGN_OR_RETURN(const std::string alone, StatsCalibration(spec, *stats));
-  const auto before = StatisticsOf(space);
+  const auto before = StatisticsOf(owner.name);
   const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
-  const auto noted = [&](uint64_t n) { return WithFitNote(AsBytes(alone), {space, n, ""}); };
+  const auto noted = [&](uint64_t n) { return WithFitNote(AsBytes(alone), {owner.name, n, ""}); };
   if (before != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string again, noted(number));
     const Sha256Digest digest = Sha256(AsBytes(again));
@@ -271,33 +357,54 @@ absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitName& 
     }
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string now, noted(number + 1));
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(AsBytes(now)));
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(owner, AsBytes(now)));
   MutexLock lock(mu_);
-  for (auto it = fitted_.begin(); it != fitted_.end();) {
-    const Calibration& other = *it->second.calibration;
-    const bool replaced =
-        other.fit_note()->space == space && other.Has(kStatsSection) && it->first != id;
-    it = replaced ? EraseFitted(it) : std::next(it);
-  }
+  EraseIf(fitted_, [&](const File& file) {
+    const Calibration& other = *file.calibration;
+    return other.fit_note()->space == owner.name && other.Has(kStatsSection) && other.id() != id;
+  });
   return Added{id, false};
 }
 
 void Calibrations::KeepFitted(const std::set<FitName>& spaces) {
   MutexLock lock(mu_);
-  for (auto it = fitted_.begin(); it != fitted_.end();) {
-    const bool kept = spaces.contains(it->second.calibration->fit_note()->space);
-    it = kept ? std::next(it) : EraseFitted(it);
-  }
+  EraseIf(fitted_,
+          [&](const File& file) { return !spaces.contains(file.calibration->fit_note()->space); });
 }
 
-// Forgets one, and erases its file. Returns the next.
-Calibrations::Fitted::iterator Calibrations::EraseFitted(Fitted::iterator it) {
-  std::error_code ignored;
-  if (!it->second.path.empty()) fs::remove(it->second.path, ignored);
-  paths_.erase(it->first);
-  blobs_.erase(it->first);
-  store_.Remove(it->first);
-  return fitted_.erase(it);
+void Calibrations::DropTenant(const std::string& tenant) {
+  MutexLock lock(mu_);
+  // Whose a file in clear is, only its space knows: KeepFitted erases it.
+  const auto of_tenant = [&](const File& file) {
+    return file.place.tenant == tenant && (file.place.number != 0 || file.path.empty());
+  };
+  EraseIf(fitted_, of_tenant);
+  EraseIf(foreign_, of_tenant);
+  std::erase_if(locked_, [&](const auto& file) {
+    std::error_code ignored;
+    if (file.second == tenant) fs::remove(file.first, ignored);
+    return file.second == tenant;
+  });
+}
+
+Calibrations::Unread Calibrations::unread() const {
+  MutexLock lock(mu_);
+  return unread_;
+}
+
+void Calibrations::EraseIf(Files& files, const std::function<bool(const File&)>& gone) {
+  for (auto it = files.begin(); it != files.end();) {
+    if (!gone(it->second)) {
+      ++it;
+      continue;
+    }
+    std::error_code ignored;
+    if (!it->second.path.empty()) fs::remove(it->second.path, ignored);
+    paths_.erase(it->first);
+    blobs_.erase(it->first);
+    store_.Remove(it->first);
+    it = files.erase(it);
+  }
 }
 
 // A recipe that does not name its calibration in full takes the one that fits.

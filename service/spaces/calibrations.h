@@ -11,7 +11,9 @@
 //
 // What the server fitted by itself to a space (service/fitting) lies in the folder `fitted` below,
 // and so do the statistics of the space's model. The server finds the last ones of each space again
-// after a restart.
+// after a restart. They tell of the space's pages: with data keys they are sealed
+// (sealed_tables.h), and so is what another server fitted. A file that does not open is left alone
+// and counted. Pages that need it are misses then, and the space goes on without it.
 //
 // A folder of the server's own has mode 0700 and its files 0600, whatever the umask says; Load
 // tightens looser modes. An operator's folder keeps its mode.
@@ -22,12 +24,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,8 +41,18 @@
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
 #include "kernels/recipe/recipe.h"
+#include "service/spaces/sealed_tables.h"
+#include "storage/seal/data_keys.h"
+#include "storage/segment.h"
 
 namespace kvstow {
+
+// Whose a blob is that is for one space.
+struct FitOwner {
+  FitName name{};
+  SpaceId space = 0;
+  std::string tenant;
+};
 
 class Calibrations {
  public:
@@ -50,10 +64,13 @@ class Calibrations {
 
   // An empty `folder` means the folder `calibrations` below `disk_path`, beside the pages that need
   // it; the first blob that is sent makes it. Without a disk either, calibrations live in memory
-  // alone.
-  explicit Calibrations(const std::string& folder, const std::string& disk_path = "")
+  // alone. `keys` seal what tells of a tenant's pages. Null: it may not be written at all, and
+  // lives in memory.
+  explicit Calibrations(const std::string& folder, const std::string& disk_path = "",
+                        std::shared_ptr<DataKeys> keys = NoDataKeys())
       : folder_(folder.empty() && !disk_path.empty() ? disk_path + "/calibrations" : folder),
-        may_lack_(folder.empty()) {}
+        may_lack_(folder.empty()),
+        keys_(std::move(keys)) {}
 
   // Reads the files that were not read yet. NOT_FOUND and PERMISSION_DENIED are about the folder.
   absl::Status Load();
@@ -71,23 +88,37 @@ class Calibrations {
     bool already_there = false;
   };
   absl::StatusOr<Added> Add(std::span<const uint8_t> blob);
+  // The same for one that another server has, for pages of the tenant. With a FitNote it tells of
+  // them. UNAVAILABLE too while the tenant has no key.
+  absl::StatusOr<Added> AddOf(const std::string& tenant, std::span<const uint8_t> blob);
 
+  // Says whether what tells of the tenant's pages may be written. UNAVAILABLE: it has no key now.
+  absl::Status CanKeep(const std::string& tenant) const;
   // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond
-  // kMaxBlobBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for Add.
-  absl::StatusOr<CalibrationId> AddFitted(std::span<const uint8_t> blob);
+  // kMaxBlobBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for AddOf.
+  absl::StatusOr<CalibrationId> AddFitted(const FitOwner& owner, std::span<const uint8_t> blob);
   // Returns the last one of a space (FitNote::space); null: there is none.
   std::shared_ptr<const Calibration> LastFitted(const FitName& space) const;
 
   // Takes statistics of a space's model (model_stats.h), in place of those that the space had. OK
   // as well when it had these. INVALID_ARGUMENT: they are not such statistics, or of another shape
   // than the spec. Other errors are those of AddFitted.
-  absl::StatusOr<Added> TakeStatistics(const FitName& space, const KvSpec& spec,
+  absl::StatusOr<Added> TakeStatistics(const FitOwner& owner, const KvSpec& spec,
                                        std::span<const uint8_t> blob);
   // Returns them; null: there are none.
   std::shared_ptr<const Calibration> StatisticsOf(const FitName& space) const;
 
   // Forgets what was fitted to all other spaces, their statistics too, and erases the files.
   void KeepFitted(const std::set<FitName>& spaces);
+  // Forgets what tells of the tenant's pages, and erases the files, those without a key too.
+  void DropTenant(const std::string& tenant);
+
+  // Files of what tells of pages that were not read since the server started.
+  struct Unread {
+    uint64_t locked = 0;   // their key is not here
+    uint64_t damaged = 0;  // they were changed, moved or renamed, or are in clear where none may be
+  };
+  Unread unread() const;
 
   // Returns the bytes of a calibration that is here, as they came or as its file has them now.
   // NOT_FOUND: it is not here, or its file went.
@@ -110,31 +141,48 @@ class Calibrations {
     std::shared_ptr<const Calibration> calibration;
     std::string path;
     uint64_t bytes = 0;
+    TablesPlace place;  // of sealed ones; number 0 = it is in clear
   };
+  using Files = std::map<CalibrationId, File>;
   // Reads the files of a folder that were not read yet. Adds to `found` those that are
   // calibrations.
   std::error_code ReadFolder(const std::string& folder, std::vector<File>& found)
       KVSTOW_REQUIRES(mu_);
-  // Adds a blob that is not here yet, with its file in `folder`.
-  absl::Status Keep(const CalibrationId& id, std::span<const uint8_t> blob,
-                    const std::string& folder) KVSTOW_REQUIRES(mu_);
-  absl::Status Write(const CalibrationId& id, std::span<const uint8_t> blob,
+  // Reads one file, whose calibration is added to the store. Counts what tells of pages and does
+  // not open.
+  absl::StatusOr<File> ReadOne(const std::string& path) KVSTOW_REQUIRES(mu_);
+  // Opens the bytes of a file that may be sealed. The place of one in clear has number 0.
+  absl::StatusOr<OpenedTables> Open(const std::string& path, std::string bytes) const;
+  // As Add. `owner` null: it is for all.
+  absl::StatusOr<Added> AddSent(std::span<const uint8_t> blob, const FitOwner* owner);
+  // Adds a blob that is not here yet, with its file in `folder`. An owner's is sealed.
+  absl::StatusOr<File> Keep(const CalibrationId& id, std::span<const uint8_t> blob,
+                            const std::string& folder, const FitOwner* owner) KVSTOW_REQUIRES(mu_);
+  absl::StatusOr<DataKey> KeyFor(const std::string& tenant) const;
+  absl::Status Write(const std::string& name, std::span<const uint8_t> bytes,
                      const std::string& folder) const;
   // Returns the last blob of a space that has this section; null: there is none.
   std::shared_ptr<const Calibration> LastOf(const FitName& space, absl::string_view section) const
       KVSTOW_REQUIRES(mu_);
-  using Fitted = std::map<CalibrationId, File>;
-  Fitted::iterator EraseFitted(Fitted::iterator it) KVSTOW_REQUIRES(mu_);
-  std::string FittedFolder() const { return folder_.empty() ? "" : folder_ + "/fitted"; }
+  // Forgets those of which `gone` is true, and erases their files.
+  void EraseIf(Files& files, const std::function<bool(const File&)>& gone) KVSTOW_REQUIRES(mu_);
+  bool seals() const { return keys_ == nullptr || keys_->seals(); }
+  std::string FittedFolder() const {
+    return folder_.empty() || keys_ == nullptr ? "" : folder_ + "/fitted";
+  }
 
   const std::string folder_;
   const bool may_lack_;
+  const std::shared_ptr<DataKeys> keys_;
   CalibrationStore store_;
   mutable Mutex mu_;                                   // one reader of the folder at a time
   std::set<std::string> read_ KVSTOW_GUARDED_BY(mu_);  // name, size and time of each
   std::map<CalibrationId, std::string> paths_ KVSTOW_GUARDED_BY(mu_);  // of files
   std::map<CalibrationId, SharedBytes> blobs_ KVSTOW_GUARDED_BY(mu_);  // of those without a file
-  Fitted fitted_ KVSTOW_GUARDED_BY(mu_);
+  Files fitted_ KVSTOW_GUARDED_BY(mu_);
+  Files foreign_ KVSTOW_GUARDED_BY(mu_);  // that other servers fitted, as far as it is known whose
+  std::map<std::string, std::string> locked_ KVSTOW_GUARDED_BY(mu_);  // tenants of files by path
+  Unread unread_ KVSTOW_GUARDED_BY(mu_);
   int sending_ KVSTOW_GUARDED_BY(mu_) = 0;
   size_t sent_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
 };

@@ -50,4 +50,8 @@ FitName FitNameOf(const Space& space) {
   return out;
 }
 
+FitOwner FitOwnerOf(const Space& space) {
+  return {.name = FitNameOf(space), .space = space.id, .tenant = space.tenant};
+}
+
 }  // namespace kvstow

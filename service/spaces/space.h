@@ -57,6 +57,7 @@ absl::Status MakeCodecs(const SpaceRecipe& recipe, Calibrations& calibrations, S
 // Names a space in the notes of blobs that are for it alone (calibration.h). No other space ever
 // has the name, not even a later one that is opened in the same way: ids are given once.
 FitName FitNameOf(const Space& space);
+FitOwner FitOwnerOf(const Space& space);
 
 }  // namespace kvstow
 

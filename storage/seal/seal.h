@@ -39,10 +39,10 @@ absl::StatusOr<Seal> ParseSeal(std::span<const uint8_t> bytes);
 
 // What a sealed value is, and where it belongs.
 struct SealPlace {
-  enum class Kind : uint8_t { kSpace = 1, kPage = 2, kSegment = 3 };
+  enum class Kind : uint8_t { kSpace = 1, kPage = 2, kSegment = 3, kTables = 4 };
   Kind kind = Kind::kSegment;
   SpaceId space = 0;
-  PageNumber page = 0;  // of a page or a segment
+  PageNumber page = 0;  // of a page or a segment; of tables, the number of their file
   uint16_t index = 0;   // of a segment
   uint64_t digest = 0;  // of a segment's body
 };

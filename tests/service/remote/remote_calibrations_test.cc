@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "kernels/codec/parse_recipe.h"
 #include "proto/wire/spec.h"
+#include "service/keys/key_ring.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/service/remote/blocking_remote.h"
 #include "tests/service/remote/remote_node.h"
@@ -48,8 +50,8 @@ KvSpec SpecOfTest() {
 // The parts of a server that give and take calibrations.
 struct Giver {
   Giver(MemoryRemoteStore& store, bool has_blob, std::shared_ptr<MasterKeys> masters = nullptr,
-        const std::string& disk = "")
-      : calibrations("", disk),
+        const std::string& disk = "", std::shared_ptr<DataKeys> data_keys = NoDataKeys())
+      : calibrations("", disk, std::move(data_keys)),
         keys(
             "p", store, std::move(masters), [](const auto&) {}, counters),
         remote({.prefix = "p",
@@ -125,6 +127,35 @@ TEST_P(RemoteCalibrationsTest, WhatAServerFittedGoesToThoseWhosePagesNameIt) {
   b.remote.Want("", IdOfBlob());
   b.remote.Flush();
   EXPECT_TRUE(b.has());
+}
+
+// What a server fitted tells of pages, on the disk of another one too.
+TEST_P(RemoteCalibrationsTest, WhatAServerFittedIsSealedOnTheDiskOfAnother) {
+  const auto opened = a_.spaces.Open({}, {.name = "s", .spec = SpecOfTest(), .recipe = "auto"});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const FitOwner owner = FitOwnerOf(*opened->space);
+  const std::string blob = *WithFitNote(AsBytes(Blob()), {owner.name, 1, kRecipe});
+  const CalibrationId id = *a_.calibrations.AddFitted(owner, AsBytes(blob));
+  const std::string named = absl::StrCat("kvstow-cal(run=2,blob=", HexOf(id), ")");
+  const auto codec = a_.calibrations.CodecOf(*ParseRecipe(named), SpecOfTest());
+  ASSERT_TRUE(codec.ok()) << codec.status();
+  opened->space->fitted->Set(*codec, {});
+  a_.remote.Flush();
+  const TempDir disk;
+  std::shared_ptr<DataKeys> data_keys = NoDataKeys();
+  if (masters_ != nullptr) data_keys = *KeyRing::Open(disk.path(), masters_);
+  Giver b(store_, false, masters_, disk.path(), data_keys);
+  b.remote.Want("", id);
+  b.remote.Flush();
+  EXPECT_NE(b.calibrations.store().Find(id), nullptr);
+  EXPECT_EQ(AsString(b.calibrations.Blob(id).value().span()), blob);
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(disk.path() + "/calibrations")) {
+    std::ifstream in(file.path(), std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(absl::StrContains(files[0], Blob().substr(Blob().size() / 2, 64)), GetParam() == 0);
 }
 
 TEST_P(RemoteCalibrationsTest, ABlobComesInPartsAndStaysOnDisk) {
