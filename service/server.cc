@@ -357,6 +357,9 @@ void Server::Impl::StartFitter() {
                           .least_rest = options_.fit_least_rest,
                           .clock = options_.clock};
   options.off = WhyNoFits();
+  // A fit takes some five times its tables, and pages beside them.
+  options.most_table_bytes = config_.fit_bytes / 6;
+  options.sample.bytes = config_.fit_bytes / 8;
   options.run = [this](const FitJob& job, const std::function<bool()>& stop) {
     return options_.fit_program.empty()
                ? RunFit(job)

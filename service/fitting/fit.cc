@@ -139,17 +139,43 @@ absl::StatusOr<uint64_t> TokensOf(const std::vector<FitPage>& pages, const KvSpe
   return tokens;
 }
 
-// Returns lengths of runs that are worth a fit to so many tokens, the longest first.
-std::vector<uint32_t> RunLengths(const KvSpec& spec, uint64_t tokens) {
+// The most that tables of runs of `run` layers take: two matrices of fp16 a run.
+uint64_t MostTableBytes(const KvSpec& spec, uint32_t run) {
+  const CalibrationShape shape = ShapeFor(spec, run);
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < shape.runs(); ++i) {
+    const uint64_t width = shape.WidthOfRun(i);
+    bytes += 4 * width * width;
+  }
+  return bytes;
+}
+
+// Returns lengths of runs that are worth a fit to so many tokens, the longest first. None: `why`
+// says so.
+std::vector<uint32_t> RunLengths(const FitJob& job, const KvSpec& spec, uint64_t tokens,
+                                 std::string& why) {
   const size_t width = ShapeFor(spec, 1).WidthOfRun(0);
   const size_t most = std::min<size_t>(kMostFitWidth, tokens / kTokensPerValue) / width;
+  if (most < 1) {
+    why = absl::StrCat("a layer has ", width, " values a token and needs ", kTokensPerValue * width,
+                       " tokens of ", tokens, " (at most ", kMostFitWidth,
+                       " values): more of them may come, or fit-bytes may be too small");
+    return {};
+  }
   std::set<uint32_t, std::greater<>> out;
-  if (most >= 1) {
+  for (auto longest = static_cast<uint32_t>(std::min<size_t>(most, spec.layers)); longest >= 1;
+       --longest) {
     // Runs of equal length: the last one would else be fitted apart, and short.
-    const auto longest = static_cast<uint32_t>(std::min<size_t>(most, spec.layers));
     const uint32_t runs = (spec.layers + longest - 1) / longest;
-    out.insert((spec.layers + runs - 1) / runs);
-    out.insert(1);
+    const uint32_t equal = (spec.layers + runs - 1) / runs;
+    if (MostTableBytes(spec, equal) > job.most_table_bytes) continue;
+    out.insert({equal, 1});
+    break;
+  }
+  if (out.empty()) {
+    why =
+        absl::StrCat("tables may take ", MostTableBytes(spec, 1) >> 20, " MiB, which is more than ",
+                     job.most_table_bytes >> 20, ": raise fit-bytes");
   }
   return {out.begin(), out.end()};
 }
@@ -171,13 +197,12 @@ absl::StatusOr<FormFigures> TryBefore(const FitJob& job, const Trials& trials, c
 // Fits each length of run, and keeps the best form in `outcome`.
 absl::Status TryFits(const FitJob& job, const Trials& trials, const Space& space,
                      const ModelStats& stats, FitOutcome& outcome) {
-  for (const uint32_t run : RunLengths(space.spec, outcome.tokens)) {
+  for (const uint32_t run : RunLengths(job, space.spec, outcome.tokens, outcome.why)) {
     const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
     KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
     auto blob = Fit(job, finest, space.spec, stats);
-    if (!blob.ok() || blob->size() > Calibrations::kMaxBlobBytes) {
-      outcome.why = blob.ok() ? absl::StrCat("tables of runs of ", run, " layers are too large")
-                              : std::string(blob.status().message());
+    if (!blob.ok()) {
+      outcome.why = std::string(blob.status().message());
       continue;
     }
     CalibrationStore calibrations;

@@ -76,6 +76,7 @@ std::string SerializeFitJob(const FitJob& job) {
   PutLong(AsBytes(job.blob), out);
   out.Put(static_cast<uint8_t>(job.refit));
   PutLong(AsBytes(job.statistics), out);
+  out.Put(job.most_table_bytes);
   PutPages(job.fitted_on, out);
   PutPages(job.held_out, out);
   return std::move(out).Take();
@@ -89,6 +90,7 @@ absl::StatusOr<FitJob> ParseFitJob(const SharedBytes& bytes) {
   out.blob = GetLongText(in);
   out.refit = in.Get<uint8_t>() != 0;
   out.statistics = GetLongText(in);
+  out.most_table_bytes = in.Get<uint64_t>();
   out.fitted_on = GetPages(in, bytes);
   out.held_out = GetPages(in, bytes);
   KVSTOW_RETURN_IF_ERROR(CheckEnd(in));

@@ -29,6 +29,7 @@ struct FitJob {
   // Fits all the same: there are many more pages than it was fitted on, or other statistics.
   bool refit = false;
   std::string statistics;  // of the space's model (model_stats.h), a blob; "" = none
+  uint64_t most_table_bytes = uint64_t{256} << 20;  // longer runs are not fitted
   std::vector<FitPage> fitted_on, held_out;
 };
 

@@ -141,6 +141,7 @@ void Fitter::LookAt(const Space& space) {
     state.due = begin + options_.least_rest / 4;
     return;
   }
+  SayWaits(space, absl::StrCat("a fit to ", job->fitted_on.size(), " pages runs"));
   // Nothing is kept of a space that was dropped meanwhile: its keys may be erased.
   const auto gone = [&] { return spaces_.Find(space.id) == nullptr; };
   absl::StatusOr<FitOutcome> outcome = options_.run(*job, [&] { return stopping() || gone(); });
@@ -179,6 +180,7 @@ absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
              .recipe = now.recipe,
              .refit = refit,
              .statistics = {},
+             .most_table_bytes = options_.most_table_bytes,
              .fitted_on = std::move(sample.fitted_on),
              .held_out = std::move(sample.held_out)};
   if (stats != nullptr) {
@@ -207,10 +209,12 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   state.fitted_tokens = std::max(state.fitted_tokens, outcome.tokens);
   const bool better =
       !outcome.best.recipe.empty() && (!holds || outcome.best.ratio > kClearly * before.ratio);
+  const bool no_tables = outcome.blob.empty() && !outcome.why.empty();
+  const std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
   if (!better) {
     now.note = outcome.best.recipe.empty()
                    ? outcome.why
-                   : absl::StrCat("no clearly smaller form: ", Figures(outcome.best));
+                   : absl::StrCat("no clearly smaller form: ", Figures(outcome.best), lack);
     space.fitted->Set(space.fitted->codec(), std::move(now));
     return absl::OkStatus();
   }
@@ -231,7 +235,7 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
                                        .divergence = outcome.best.divergence,
                                        .tokens = outcome.tokens,
                                        .fits = now.fits,
-                                       .note = absl::StrCat("before: ", Figures(before))});
+                                       .note = absl::StrCat("before: ", Figures(before), lack)});
   ++switches_;
   return absl::OkStatus();
 }

@@ -49,6 +49,7 @@ class Fitter {
     Duration look_every = std::chrono::seconds(5);
     Duration least_rest = std::chrono::minutes(1);  // of a space, after a fit
     FitSampleLimits sample = {};
+    uint64_t most_table_bytes = uint64_t{256} << 20;  // of one fit
     const Clock* clock = &Clock::Real();
     // Does a job, and gives up when `stop` says true.
     std::function<absl::StatusOr<FitOutcome>(const FitJob& job, const std::function<bool()>& stop)>

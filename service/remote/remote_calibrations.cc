@@ -38,7 +38,7 @@ absl::StatusOr<Manifest> ParseManifest(const RemotePlace& place, const SharedByt
   Manifest out;
   out.bytes = in.Get<uint64_t>();
   out.part_bytes = in.Get<uint32_t>();
-  if (!in.ok() || in.remaining() != 0 || out.bytes > Calibrations::kMaxBlobBytes ||
+  if (!in.ok() || in.remaining() != 0 || out.bytes > Calibrations::kMaxTablesBytes ||
       out.part_bytes < kLeastPart) {
     return absl::DataLossError("a remote calibration says impossible sizes of itself");
   }

@@ -235,7 +235,7 @@ absl::StatusOr<Calibrations::Added> Calibrations::AddOf(const std::string& tenan
 
 absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_t> blob,
                                                           const FitOwner* owner) {
-  if (blob.size() > kMaxBlobBytes) {
+  if (owner == nullptr && blob.size() > kMaxBlobBytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "a calibration of ", blob.size(), " bytes; one that is sent has at most ", kMaxBlobBytes));
   }
@@ -248,15 +248,20 @@ absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_
   MutexLock lock(mu_);
   out.already_there = store_.Find(out.id) != nullptr;
   if (out.already_there) return out;
-  if (blob.size() > kMaxSentBytes - sent_bytes_) {
+  if (!(*calibration)->fit_note().has_value()) owner = nullptr;  // it tells of no pages
+  if (owner != nullptr) {
+    KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(blob.size()));
+  } else if (blob.size() > kMaxSentBytes - sent_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
         kMaxSentBytes, ": an operator may put the file into its folder of calibrations"));
   }
-  if (!(*calibration)->fit_note().has_value()) owner = nullptr;  // it tells of no pages
   KVSTOW_ASSIGN_OR_RETURN(File file, Keep(out.id, blob, folder_, owner));
-  if (owner != nullptr) foreign_[out.id] = std::move(file);
-  sent_bytes_ += blob.size();
+  if (owner != nullptr) {
+    foreign_[out.id] = std::move(file);
+  } else {
+    sent_bytes_ += blob.size();
+  }
   Log().info("calibration {} was sent, {} bytes", HexOf(out.id), blob.size());
   return out;
 }
@@ -301,18 +306,23 @@ absl::StatusOr<Calibrations::File> Calibrations::Keep(const CalibrationId& id,
   return out;
 }
 
+absl::Status Calibrations::CheckRoomForTables(uint64_t bytes) const {
+  uint64_t all = bytes;
+  for (const Files* files : {&fitted_, &foreign_}) {
+    for (const auto& [id, file] : *files) all += file.bytes;
+  }
+  if (bytes <= kMaxTablesBytes && all <= kMaxFittedBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a fitted calibration of ", bytes, " bytes; one has at most ", kMaxTablesBytes,
+                   ", and all that servers fitted ", kMaxFittedBytes));
+}
+
 absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
                                                       std::span<const uint8_t> blob) {
   KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
   const CalibrationId id = made->id();
   MutexLock lock(mu_);
-  uint64_t bytes = blob.size();
-  for (const auto& [other, file] : fitted_) bytes += file.bytes;
-  if (blob.size() > kMaxBlobBytes || bytes > kMaxFittedBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a fitted calibration of ", blob.size(), " bytes; one has at most ",
-                     kMaxBlobBytes, ", and all that the server fitted ", kMaxFittedBytes));
-  }
+  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(blob.size()));
   if (!fitted_.contains(id)) {
     KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
   }

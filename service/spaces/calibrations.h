@@ -58,7 +58,8 @@ class Calibrations {
  public:
   static constexpr size_t kMaxBlobBytes = size_t{256} << 20;  // of one that is sent
   static constexpr size_t kMaxSentBytes = size_t{1} << 30;    // of all that were sent to a server
-  static constexpr size_t kMaxFittedBytes = size_t{2} << 30;  // of all that is for one space
+  static constexpr size_t kMaxTablesBytes = size_t{2} << 30;  // of one that a server fitted
+  static constexpr size_t kMaxFittedBytes = size_t{8} << 30;  // of all that servers fitted
 
   static constexpr int kMaxSending = 2;  // at a time
 
@@ -95,7 +96,7 @@ class Calibrations {
   // Says whether what tells of the tenant's pages may be written. UNAVAILABLE: it has no key now.
   absl::Status CanKeep(const std::string& tenant) const;
   // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond
-  // kMaxBlobBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for AddOf.
+  // kMaxTablesBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for AddOf.
   absl::StatusOr<CalibrationId> AddFitted(const FitOwner& owner, std::span<const uint8_t> blob);
   // Returns the last one of a space (FitNote::space); null: there is none.
   std::shared_ptr<const Calibration> LastFitted(const FitName& space) const;
@@ -153,6 +154,8 @@ class Calibrations {
   absl::StatusOr<File> ReadOne(const std::string& path) KVSTOW_REQUIRES(mu_);
   // Opens the bytes of a file that may be sealed. The place of one in clear has number 0.
   absl::StatusOr<OpenedTables> Open(const std::string& path, std::string bytes) const;
+  // RESOURCE_EXHAUSTED: so many bytes of tables are too many, alone or with all others.
+  absl::Status CheckRoomForTables(uint64_t bytes) const KVSTOW_REQUIRES(mu_);
   // As Add. `owner` null: it is for all.
   absl::StatusOr<Added> AddSent(std::span<const uint8_t> blob, const FitOwner* owner);
   // Adds a blob that is not here yet, with its file in `folder`. An owner's is sealed.

@@ -106,6 +106,24 @@ TEST_F(FitTest, NoiseGetsNoCalibration) {
   EXPECT_LT(fit->best.ratio, 1.3 * fit->own.ratio) << fit->best.recipe;
 }
 
+// A layer has 48 values a token: tables take 27,648 bytes for runs of one layer, 46,080 for two
+// and one, 82,944 for all three.
+TEST_F(FitTest, RunsAreAsLongAsTablesMayBeLarge) {
+  FitJob job = Job(24);
+  const auto fit_within = [&](uint64_t bytes) {
+    job.most_table_bytes = bytes;
+    return *RunFit(job);
+  };
+  EXPECT_THAT(fit_within(82'944).best.recipe, StartsWith("kvstow-cal(run=3,"));
+  EXPECT_THAT(fit_within(82'943).best.recipe, StartsWith("kvstow-cal(run=2,"));
+  const FitOutcome one = fit_within(46'079);
+  EXPECT_THAT(one.best.recipe, StartsWith("kvstow-cal(run=1,"));
+  EXPECT_LT(one.blob.size(), 46'079u);
+  const FitOutcome none = fit_within(27'647);
+  EXPECT_THAT(none.best.recipe, StartsWith("kvstow("));
+  EXPECT_THAT(none.why, HasSubstr("raise fit-bytes"));
+}
+
 TEST_F(FitTest, BadJobsAreRefused) {
   EXPECT_THAT(std::string(RunFit(Job(3)).status().message()), HasSubstr("too few"));
   FitJob other = Job(24);
@@ -131,11 +149,13 @@ TEST_F(FitTest, MessagesComeBackAsTheyWent) {
   job.blob = std::string(100'000, 'b');
   job.refit = true;
   job.statistics = "statistics";
+  job.most_table_bytes = 12'345;
   const std::string bytes = SerializeFitJob(job);
   const FitJob back = *ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes)));
   EXPECT_EQ(SerializeFitJob(back), bytes);
   EXPECT_EQ(back.blob, job.blob);
   EXPECT_EQ(back.statistics, job.statistics);
+  EXPECT_EQ(back.most_table_bytes, 12'345u);
   EXPECT_EQ(back.held_out.size(), 4u);
   for (const size_t cut : {size_t{0}, size_t{5}, bytes.size() / 2, bytes.size() - 1}) {
     EXPECT_FALSE(ParseFitJob(SharedBytes::CopyOf(AsBytes(bytes).first(cut))).ok()) << cut;
