@@ -242,7 +242,9 @@ def test_an_interpreter_ends_with_calls_open(own_server):
 
 
 def test_control_c_ends_a_wait(own_server):
+    # A job in a shell's background starts with the signal ignored.
     code = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     space.get([b"k"])
