@@ -115,9 +115,13 @@ void PutHead(uint16_t version, const CalibrationShape& shape, ByteWriter& out) {
   PutShape(shape, out);
 }
 
+void PutSectionHead(absl::string_view name, uint64_t size, ByteWriter& out) {
+  out.PutString16(name);
+  out.Put(size);
+}
+
 void PutSection(const CalibrationSection& section, ByteWriter& out) {
-  out.PutString16(section.name);
-  out.Put(uint64_t{section.body.size()});
+  PutSectionHead(section.name, section.body.size(), out);
   out.PutBytes(AsBytes(section.body));
 }
 
@@ -132,9 +136,21 @@ absl::StatusOr<FitNote> ReadFitNote(std::span<const uint8_t> body) {
   return note;
 }
 
-std::string Sealed(ByteWriter out) {
-  out.PutBytes(Xxh3_128(AsBytes(out.bytes())).bytes);
-  return std::move(out).Take();
+// Puts the digest of everything before.
+std::string Sealed(std::string out) {
+  const Digest128 digest = Xxh3_128(AsBytes(out));
+  out.append(digest.bytes.begin(), digest.bytes.end());
+  return out;
+}
+
+void PutRun(const CalibratedRunData& run, ByteWriter& out) {
+  out.Put(static_cast<uint32_t>(run.sigma.size()));
+  PutFloats(run.mean, out);
+  PutFloats(run.sigma, out);
+  PutFloats(run.encode_scales, out);
+  PutHalves(run.encode_halves, out);
+  PutFloats(run.decode_scales, out);
+  PutHalves(run.decode_halves, out);
 }
 
 }  // namespace
@@ -157,24 +173,27 @@ CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run) {
 }
 
 std::string SerializeCalibration(const CalibrationData& data) {
-  ByteWriter out;
-  PutHead(kJointCalibrationVersion, data.shape, out);
-  out.PutBytes(AsBytes(SerializePlaneTables(data.tables)));
-  for (const CalibratedRunData& run : data.runs) {
-    out.Put(static_cast<uint32_t>(run.sigma.size()));
-    PutFloats(run.mean, out);
-    PutFloats(run.sigma, out);
-    PutFloats(run.encode_scales, out);
-    PutHalves(run.encode_halves, out);
-    PutFloats(run.decode_scales, out);
-    PutHalves(run.decode_halves, out);
-  }
+  ByteWriter head, weights;
+  PutHead(kJointCalibrationVersion, data.shape, head);
+  head.PutBytes(AsBytes(SerializePlaneTables(data.tables)));
   const bool known = std::all_of(data.runs.begin(), data.runs.end(),
                                  [](const auto& run) { return !run.importance.weights.empty(); });
+  size_t halves = 0;
   for (const CalibratedRunData& run : data.runs) {
-    if (known) PutFloats(run.importance.weights, out);
+    halves += run.encode_halves.size() + run.decode_halves.size();
+    if (known) PutFloats(run.importance.weights, weights);
   }
-  return Sealed(std::move(out));
+  // Tables may be large: room for all of them is made once.
+  constexpr size_t kBesidesMatrices = 64 << 10;  // about, of a run
+  std::string out;
+  out.reserve(head.size() + 2 * halves + kBesidesMatrices * data.runs.size() + weights.size());
+  out.append(head.bytes());
+  for (const CalibratedRunData& run : data.runs) {
+    ByteWriter one;
+    PutRun(run, one);
+    out.append(one.bytes());
+  }
+  return Sealed(std::move(out.append(weights.bytes())));
 }
 
 std::string SerializeCalibration(const CalibrationShape& shape,
@@ -183,7 +202,7 @@ std::string SerializeCalibration(const CalibrationShape& shape,
   PutHead(kSectionedCalibrationVersion, shape, out);
   out.Put(static_cast<uint32_t>(sections.size()));
   for (const CalibrationSection& section : sections) PutSection(section, out);
-  return Sealed(std::move(out));
+  return Sealed(std::move(out).Take());
 }
 
 absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
@@ -195,8 +214,9 @@ absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
     return absl::InvalidArgumentError("a section goes to a calibration blob of version 1 or 2");
   }
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
-  ByteWriter out;
-  PutHead(kSectionedCalibrationVersion, shape, out);
+  ByteWriter head, last;
+  PutHead(kSectionedCalibrationVersion, shape, head);
+  PutSection(section, last);
   if (version == kSectionedCalibrationVersion) {
     const auto sections = in.Get<uint32_t>();
     ByteReader look = in;
@@ -207,14 +227,15 @@ absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
       }
       look.GetBytes(look.Get<uint64_t>());
     }
-    out.Put(sections + 1);
-    out.PutBytes(in.GetBytes(in.remaining()));
+    head.Put(sections + 1);
   } else {
-    out.Put(uint32_t{2});
-    PutSection({std::string(kJointSection), std::string(AsString(in.GetBytes(in.remaining())))},
-               out);
+    head.Put(uint32_t{2});
+    PutSectionHead(kJointSection, in.remaining(), head);
   }
-  PutSection(section, out);
+  const absl::string_view before = AsString(in.GetBytes(in.remaining()));
+  std::string out;
+  out.reserve(head.size() + before.size() + last.size() + kDigestBytes);
+  out.append(head.bytes()).append(before.data(), before.size()).append(last.bytes());
   return Sealed(std::move(out));
 }
 

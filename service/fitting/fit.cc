@@ -229,6 +229,12 @@ absl::StatusOr<std::shared_ptr<const Codec>> CodecOfForm(const std::string& reci
   return MakeCodec(named, spec, calibrations);
 }
 
+uint64_t LeastFitTokens(const KvSpec& spec) {
+  const uint64_t width = ShapeFor(spec, 1).WidthOfRun(0);
+  return width > kMostFitWidth ? kLeastFitTokens
+                               : std::max(kLeastFitTokens, kTokensPerValue * width);
+}
+
 absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   Calibrations none("");
   KVSTOW_ASSIGN_OR_RETURN(const auto space, ParseSpace(AsBytes(job.space), none));

@@ -31,6 +31,9 @@ inline constexpr size_t kMostFitWidth = 4096;
 // With fewer tokens not even runs of one layer are better than `kvstow`.
 inline constexpr uint64_t kLeastFitTokens = 2048, kLeastHeldOutTokens = 256;
 
+// The least for a transform of a space's layers. Wider layers than kMostFitWidth get none.
+uint64_t LeastFitTokens(const KvSpec& spec);
+
 // A form holds while pages that it was not fitted on cost at most so many times the target.
 inline constexpr double kHolds = 1.25;
 

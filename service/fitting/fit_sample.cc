@@ -32,13 +32,16 @@ std::vector<Candidate> HotPages(TieredStore& store, SpaceId space, size_t looks)
   return out;
 }
 
-// Reads pages until a limit is reached. A page that is damaged or gone is left out.
+// Reads pages until a limit is reached; `full` is set where that is the bytes'. A page that is
+// damaged or gone is left out.
 uint64_t Read(TieredStore& store, std::span<const Candidate> pages, uint64_t most_tokens,
-              uint64_t& bytes_left, std::vector<FitPage>& out) {
+              uint64_t& bytes_left, bool& full, std::vector<FitPage>& out) {
   uint64_t tokens = 0;
   for (const Candidate& page : pages) {
     const uint64_t bytes = page.facts.stored_bytes();
-    if (tokens >= most_tokens || bytes > bytes_left) break;
+    if (tokens >= most_tokens) break;
+    full = bytes > bytes_left;
+    if (full) break;
     std::vector<uint16_t> indices(page.facts.segments.size());
     std::iota(indices.begin(), indices.end(), uint16_t{0});
     FitPage read{.header = page.facts.header, .bodies = {}};
@@ -73,8 +76,9 @@ FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits
   std::ranges::sort(older, {}, [](const Candidate& page) { return Xxh3(AsBytes(page.name.key)); });
   FitSample out;
   uint64_t bytes_left = limits.bytes;
-  out.held_out_tokens = Read(store, held_out, limits.held_out_tokens, bytes_left, out.held_out);
-  out.tokens = Read(store, older, limits.tokens, bytes_left, out.fitted_on);
+  out.held_out_tokens =
+      Read(store, held_out, limits.held_out_tokens, bytes_left, out.full, out.held_out);
+  out.tokens = Read(store, older, limits.tokens, bytes_left, out.full, out.fitted_on);
   return out;
 }
 

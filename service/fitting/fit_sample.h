@@ -24,6 +24,7 @@ struct FitSampleLimits {
 struct FitSample {
   std::vector<FitPage> fitted_on, held_out;
   uint64_t tokens = 0, held_out_tokens = 0;
+  bool full = false;  // more pages are there than the bytes allow
 };
 
 FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits);

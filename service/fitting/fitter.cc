@@ -116,7 +116,7 @@ void Fitter::Restore(const Space& space, State& state) {
 
 bool Fitter::HasEnough(const Space& space) {
   const uint64_t tokens = store_.residency().Usage(space.id).raw_bytes / BytesPerToken(space.spec);
-  const uint64_t least = kLeastFitTokens + kLeastHeldOutTokens;
+  const uint64_t least = LeastFitTokens(space.spec) + kLeastHeldOutTokens;
   if (tokens >= least) return true;
   SayWaits(space, absl::StrCat("waits for pages: ", tokens, " tokens of ", least));
   return false;
@@ -166,10 +166,12 @@ void Fitter::LookAt(const Space& space) {
 absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
                                      const Calibration* stats) {
   FitSample sample = TakeFitSample(store_, space.id, options_.sample);
-  if (sample.tokens < kLeastFitTokens || sample.held_out_tokens < kLeastHeldOutTokens) {
+  // With as many pages as memory allows, `kvstow` gets its step at least.
+  const uint64_t least = sample.full ? kLeastFitTokens : LeastFitTokens(space.spec);
+  if (sample.tokens < least || sample.held_out_tokens < kLeastHeldOutTokens) {
     return absl::UnavailableError(
         absl::StrCat("waits for pages in their hot form: ", sample.tokens + sample.held_out_tokens,
-                     " tokens of ", kLeastFitTokens + kLeastHeldOutTokens));
+                     " tokens of ", least + kLeastHeldOutTokens));
   }
   const FittedForm::State now = space.fitted->state();
   const bool news = stats != nullptr && stats->id() != state.statistics;

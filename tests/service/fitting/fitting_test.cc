@@ -10,6 +10,7 @@
 #include "kernels/codec/codec.h"
 #include "service/fitting/fit.h"
 #include "service/fitting/fit_process.h"
+#include "service/fitting/fit_sample.h"
 #include "service/spaces/space_record.h"
 #include "tests/service/fitting/auto_space.h"
 
@@ -308,6 +309,41 @@ TEST_F(AutoSpaceTest, NewStatisticsReplaceThoseBefore) {
   }
   const std::filesystem::directory_iterator files(FittedFolder());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST(LeastFitTokens, AreTwoForEachValueOfALayer) {
+  const auto least = [](uint32_t heads) {
+    KvSpec spec = Spec();
+    spec.kv_heads = heads;
+    spec.head_dim_k = spec.head_dim_v = 128;
+    return LeastFitTokens(spec);
+  };
+  EXPECT_EQ(least(1), 2048u);
+  EXPECT_EQ(least(8), 2u * 2048);
+  EXPECT_EQ(least(16), 2u * 4096);
+  EXPECT_EQ(least(32), 2048u) << "no transform of so wide a layer is fitted";
+}
+
+TEST_F(AutoSpaceTest, ASampleSaysThatItIsFull) {
+  StopServer();
+  config_.fit_bytes = 0;
+  StartServer();
+  Open("s");
+  Put("s", 0, 16);
+  const FitSample all = TakeFitSample(server_->store(), 1, {});
+  EXPECT_EQ(all.tokens + all.held_out_tokens, 16u * kTokens);
+  EXPECT_FALSE(all.full);
+  uint64_t bytes = 0;
+  for (const auto* pages : {&all.fitted_on, &all.held_out}) {
+    for (const FitPage& page : *pages) {
+      bytes += page.header.size();
+      for (const SharedBytes& body : page.bodies) bytes += body.size();
+    }
+  }
+  const FitSample half = TakeFitSample(server_->store(), 1, {.bytes = bytes / 2});
+  EXPECT_TRUE(half.full);
+  EXPECT_LE(half.tokens + half.held_out_tokens, 8u * kTokens);
+  EXPECT_EQ(half.held_out_tokens, all.held_out_tokens);
 }
 
 TEST_F(AutoSpaceTest, ThePromiseIsPartOfTheSpace) {
