@@ -102,9 +102,9 @@ std::string SerializeFitOutcome(const FitOutcome& outcome) {
   for (const FormFigures* figures : {&outcome.own, &outcome.before, &outcome.best}) {
     PutFigures(*figures, out);
   }
-  PutLong(AsBytes(outcome.blob), out);
   out.Put(outcome.tokens);
   out.PutString16(outcome.why);
+  PutLong(AsBytes(outcome.blob), out);  // last: what it needs is not copied again
   return std::move(out).Take();
 }
 
@@ -112,9 +112,9 @@ absl::StatusOr<FitOutcome> ParseFitOutcome(const SharedBytes& bytes) {
   ByteReader in(bytes.span());
   FitOutcome out;
   for (FormFigures* figures : {&out.own, &out.before, &out.best}) *figures = GetFigures(in);
-  out.blob = GetLongText(in);
   out.tokens = in.Get<uint64_t>();
   out.why = std::string(in.GetString16());
+  out.blob = GetLongText(in);
   KVSTOW_RETURN_IF_ERROR(CheckEnd(in));
   return out;
 }

@@ -92,6 +92,13 @@ absl::StatusOr<int> Wait(pid_t pid, const std::function<bool()>& stop) {
   }
 }
 
+// The job that comes on standard input. Its pages are gone when this returns.
+absl::StatusOr<FitOutcome> DoJob() {
+  KVSTOW_ASSIGN_OR_RETURN(std::string read, ReadAll(STDIN_FILENO));
+  KVSTOW_ASSIGN_OR_RETURN(const FitJob job, ParseFitJob(SharedBytes::Take(std::move(read))));
+  return RunFit(job);
+}
+
 }  // namespace
 
 absl::StatusOr<FitOutcome> RunFitProcess(const FitJob& job, const std::string& program,
@@ -126,11 +133,9 @@ int FitMain(uint64_t memory_bytes) {
   std::string said;
   int code = kFailed;
   try {
-    auto read = ReadAll(STDIN_FILENO);
-    const auto job = read.ok() ? ParseFitJob(SharedBytes::Take(*std::move(read))) : read.status();
-    const auto outcome = job.ok() ? RunFit(*job) : job.status();
-    code = outcome.ok() ? kDone : kFailed;
+    const absl::StatusOr<FitOutcome> outcome = DoJob();
     said = outcome.ok() ? SerializeFitOutcome(*outcome) : std::string(outcome.status().message());
+    code = outcome.ok() ? kDone : kFailed;
   } catch (const std::bad_alloc&) {
     said = "it needs more memory than it may have";
   }
