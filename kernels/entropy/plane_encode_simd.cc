@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvstow::HWY_NAMESPACE {
 namespace {
 
-// Of values in [0, 2^31); Highway's ConvertTo also mends those beyond.
+// Rounds values in [0, 2^31) towards 0. Highway's ConvertTo takes longer: it allows any value.
 HWY_INLINE VI Truncate(hn::Vec<DF> values) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   return VI{_mm512_cvttps_epi32(values.raw)};
@@ -33,8 +33,8 @@ HWY_INLINE V Push(V state, V start, V frequency) {
   const DF df;
   const auto x = hn::BitCast(di, state), f = hn::BitCast(di, frequency);
   const auto reciprocal = hn::Div(hn::Set(df, 1.0f), hn::ConvertTo(df, f));
-  // The quotient is below 2^17, so F32 is less than 3 * 2^-24 * 2^17 off. What is a 32nd too low is
-  // the quotient or one less.
+  // The quotient is below 2^17, and F32 errs by less than 3 * 2^-24 * 2^17, which is below 1/32.
+  // Less 1/32, it truncates to the quotient or to one less.
   const auto below = hn::MulAdd(hn::ConvertTo(df, x), reciprocal, hn::Set(df, -1.0f / 32));
   const auto q = Truncate(below);
   const auto rest = hn::Sub(x, hn::Mul(q, f));

@@ -384,7 +384,7 @@ void Calibrations::KeepFitted(const std::set<FitName>& spaces) {
 
 void Calibrations::DropTenant(const std::string& tenant) {
   MutexLock lock(mu_);
-  // Whose a file in clear is, only its space knows: KeepFitted erases it.
+  // A file in clear does not name its tenant. KeepFitted erases it with its space.
   const auto of_tenant = [&](const File& file) {
     return file.place.tenant == tenant && (file.place.number != 0 || file.path.empty());
   };

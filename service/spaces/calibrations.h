@@ -47,7 +47,7 @@
 
 namespace kvstow {
 
-// Whose a blob is that is for one space.
+// The space that a blob is for, and its tenant.
 struct FitOwner {
   FitName name{};
   SpaceId space = 0;

@@ -24,7 +24,7 @@ namespace kvstow {
 
 inline constexpr uint16_t kSealedTablesVersion = 1;
 
-// Whose tables are.
+// Where tables belong.
 struct TablesPlace {
   std::string tenant;
   SpaceId space = 0;    // 0 = they came from another server, for pages of the tenant
