@@ -153,6 +153,40 @@ void PutRun(const CalibratedRunData& run, ByteWriter& out) {
   PutHalves(run.decode_halves, out);
 }
 
+// Where a blob begins: what stands before its sections, or before the content of section `joint`.
+struct BlobHead {
+  uint16_t version = 0;
+  CalibrationShape shape;
+  ByteReader rest;  // without the digest
+};
+
+absl::StatusOr<BlobHead> ReadBlobHead(std::span<const uint8_t> blob) {
+  ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
+  const bool begins = AsString(in.GetBytes(kMagic.size())) == kMagic;
+  const auto version = in.Get<uint16_t>();
+  if (!begins || version < kJointCalibrationVersion || version > kSectionedCalibrationVersion) {
+    return absl::InvalidArgumentError("a section goes to a calibration blob of version 1 or 2");
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
+  return BlobHead{version, shape, in};
+}
+
+// Bytes of the blob, without its digest, from where a section begins, and from where it ends.
+struct SectionPlace {
+  size_t left = 0, left_behind = 0;
+};
+
+// `in` stands behind the number of sections.
+std::optional<SectionPlace> FindSection(ByteReader in, uint32_t sections, absl::string_view name) {
+  for (uint32_t i = 0; i < sections && in.ok(); ++i) {
+    const size_t left = in.remaining();
+    const bool found = in.GetString16() == name;
+    in.GetBytes(in.Get<uint64_t>());
+    if (found && in.ok()) return SectionPlace{left, in.remaining()};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 uint32_t CalibrationShape::LayersOfRun(uint32_t run) const {
@@ -207,25 +241,16 @@ std::string SerializeCalibration(const CalibrationShape& shape,
 
 absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
                                         const CalibrationSection& section) {
-  ByteReader in(blob.first(blob.size() - std::min(blob.size(), kDigestBytes)));
-  const bool begins = AsString(in.GetBytes(kMagic.size())) == kMagic;
-  const auto version = in.Get<uint16_t>();
-  if (!begins || version < kJointCalibrationVersion || version > kSectionedCalibrationVersion) {
-    return absl::InvalidArgumentError("a section goes to a calibration blob of version 1 or 2");
-  }
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationShape shape, ReadShape(in));
+  KVSTOW_ASSIGN_OR_RETURN(const BlobHead begin, ReadBlobHead(blob));
+  ByteReader in = begin.rest;
   ByteWriter head, last;
-  PutHead(kSectionedCalibrationVersion, shape, head);
+  PutHead(kSectionedCalibrationVersion, begin.shape, head);
   PutSection(section, last);
-  if (version == kSectionedCalibrationVersion) {
+  if (begin.version == kSectionedCalibrationVersion) {
     const auto sections = in.Get<uint32_t>();
-    ByteReader look = in;
-    for (uint32_t i = 0; i < sections && look.ok(); ++i) {
-      if (look.GetString16() == section.name) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the calibration blob has section '", section.name, "' already"));
-      }
-      look.GetBytes(look.Get<uint64_t>());
+    if (FindSection(in, sections, section.name).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the calibration blob has section '", section.name, "' already"));
     }
     head.Put(sections + 1);
   } else {
@@ -237,6 +262,26 @@ absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
   out.reserve(head.size() + before.size() + last.size() + kDigestBytes);
   out.append(head.bytes()).append(before.data(), before.size()).append(last.bytes());
   return Sealed(std::move(out));
+}
+
+absl::StatusOr<std::string> WithOtherSection(std::span<const uint8_t> blob,
+                                             const CalibrationSection& section) {
+  KVSTOW_ASSIGN_OR_RETURN(const BlobHead begin, ReadBlobHead(blob));
+  ByteReader in = begin.rest;
+  std::optional<SectionPlace> place;
+  if (begin.version == kSectionedCalibrationVersion) {
+    const auto sections = in.Get<uint32_t>();
+    place = FindSection(in, sections, section.name);
+  }
+  if (!place.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the calibration blob has no section '", section.name, "'"));
+  }
+  ByteWriter other;
+  PutSection(section, other);
+  const absl::string_view bytes = AsString(blob.first(blob.size() - kDigestBytes));
+  return Sealed(absl::StrCat(bytes.substr(0, bytes.size() - place->left), other.bytes(),
+                             bytes.substr(bytes.size() - place->left_behind)));
 }
 
 absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note) {

@@ -119,6 +119,10 @@ struct FitNote {
 // INVALID_ARGUMENT for bytes that do not begin as a blob, and where it has that section.
 absl::StatusOr<std::string> WithSection(std::span<const uint8_t> blob,
                                         const CalibrationSection& section);
+// Returns the blob with this section in the place of its section of the same name. Fails with
+// INVALID_ARGUMENT for bytes that do not begin as a blob, and where it has no such section.
+absl::StatusOr<std::string> WithOtherSection(std::span<const uint8_t> blob,
+                                             const CalibrationSection& section);
 // Returns the blob with the note. Fails with INVALID_ARGUMENT for bytes that do not begin as a
 // blob, and for a blob that has a note.
 absl::StatusOr<std::string> WithFitNote(std::span<const uint8_t> blob, const FitNote& note);

@@ -68,6 +68,16 @@ bool SlopesFit(const CalibrationShape& shape, const ModelStats& stats) {
          AllFinite(stats.slope_v);
 }
 
+// Values of the vector that foretells the entropy.
+size_t EntropyWidth(const CalibrationShape& shape) {
+  return size_t{shape.kv_heads} * (shape.head_dim_k + shape.head_dim_v) + 1;
+}
+
+bool EntropyFits(const CalibrationShape& shape, const ModelStats& stats) {
+  return stats.entropy.empty() || (stats.has_slopes() && AllFinite(stats.entropy) &&
+                                   stats.entropy.size() == EntropyWidth(shape));
+}
+
 // Returns the values of a rank. `all` has those of its model: [layers, heads, width].
 std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t width,
                           size_t first_layer, size_t first_head, const KvSpec& spec) {
@@ -123,6 +133,11 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
         "the model's slopes of tokens do not fit the pages' layers, KV heads and head_dim, or are "
         "not finite");
   }
+  if (!EntropyFits(shape, stats)) {
+    return absl::InvalidArgumentError(
+        "what foretells the model's entropy does not fit the pages' KV heads and head_dim, is not "
+        "finite, or has no slopes beside it");
+  }
   const size_t heads = HeadsOf(shape);
   const bool none = stats.empty() && stats.metric_k.empty() && stats.metric_v.empty();
   if (none || (Fits(stats.metric_k, stats.gain_k, heads, shape.head_dim_k) &&
@@ -134,9 +149,8 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
       "that is not positive");
 }
 
-absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelStats& stats) {
-  KVSTOW_RETURN_IF_ERROR(Validate(spec));
-  const CalibrationShape shape = ShapeFor(spec, 1);
+absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
+                                                const ModelStats& stats) {
   KVSTOW_RETURN_IF_ERROR(CheckModelStats(shape, stats));
   if (stats.empty()) return absl::InvalidArgumentError("there are no statistics of the model");
   const size_t k = shape.head_dim_k, v = shape.head_dim_v, heads = shape.kv_heads;
@@ -153,12 +167,15 @@ absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelS
     PutFloats(std::span(stats.slope_k).subspan(layer * heads * k, heads * k), body);
     PutFloats(std::span(stats.slope_v).subspan(layer * heads * v, heads * v), body);
   }
+  PutFloats(stats.entropy, body);
   return CalibrationSection{std::string(kStatsSection), std::move(body).Take()};
 }
 
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(spec, stats));
-  return SerializeCalibration(ShapeFor(spec, 1), {&section, 1});
+  KVSTOW_RETURN_IF_ERROR(Validate(spec));
+  const CalibrationShape shape = ShapeFor(spec, 1);
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(shape, stats));
+  return SerializeCalibration(shape, {&section, 1});
 }
 
 absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
@@ -171,12 +188,16 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
     return PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
   };
   const size_t k = model.head_dim_k, v = model.head_dim_v;
+  // A part of the last layer's heads does not foretell the entropy.
+  const bool last = rank.first_layer + spec.layers == model.layers;
+  const bool entropy = last && spec.kv_heads == model.kv_heads;
   return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
                                  .metric_v = part(whole.metric_v, v * v),
                                  .gain_k = part(whole.gain_k, 1),
                                  .gain_v = part(whole.gain_v, 1),
                                  .slope_k = part(whole.slope_k, k),
                                  .slope_v = part(whole.slope_v, v),
+                                 .entropy = entropy ? whole.entropy : std::vector<float>(),
                                  .sensitivity = {}});
 }
 
@@ -186,9 +207,11 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
   const auto floats = [](size_t dim) { return dim > 0 ? 1 + dim * (dim + 1) / 2 : 0; };
   const size_t size = HeadsOf(shape) * (floats(k) + floats(v)) * sizeof(float);
   const size_t with_slopes = size + HeadsOf(shape) * (k + v) * sizeof(float);
-  if (body.size() != size && body.size() != with_slopes) {
+  const size_t with_entropy = with_slopes + EntropyWidth(shape) * sizeof(float);
+  if (body.size() != size && body.size() != with_slopes && body.size() != with_entropy) {
     return absl::DataLossError(absl::StrCat(body.size(), " bytes for a shape that takes ", size,
-                                            ", or ", with_slopes, " with slopes"));
+                                            ", ", with_slopes, " with slopes, or ", with_entropy,
+                                            " with slopes and entropy"));
   }
   ByteReader in(body);
   auto out = std::make_shared<StatsTables>();
@@ -202,7 +225,10 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
       finite = ReadHead(in, v, stats.gain_v, stats.metric_v);
     }
   }
-  if (finite && body.size() == with_slopes) finite = ReadSlopes(in, shape, stats);
+  if (finite && body.size() >= with_slopes) finite = ReadSlopes(in, shape, stats);
+  if (finite && body.size() == with_entropy) {
+    finite = ReadFloats(in, EntropyWidth(shape), stats.entropy);
+  }
   if (!finite) return absl::DataLossError("a statistic is not finite");
   const absl::Status fits = CheckModelStats(shape, stats);
   if (!fits.ok()) return absl::DataLossError(fits.message());

@@ -37,6 +37,10 @@ struct ModelStats {
   // [layers, kv_heads, d]: how the logarithm of a token's sensitivity grows with its K before RoPE,
   // and with its V. Both empty = not known.
   std::vector<float> slope_k, slope_v;
+  // [kv_heads (K), d + kv_heads (V), d + 1]: the entropy of the model's next token, over its mean
+  // over texts, is the product of this and (K before RoPE and V of the last layer, 1). How much an
+  // error costs goes with it. Only where there are slopes; empty = not known.
+  std::vector<float> entropy;
   // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
   // May be empty by itself: slopes then stand in.
@@ -54,8 +58,9 @@ struct StatsTables final : CalibratedTables {
 };
 
 // Returns the section, without sensitivities. Reads only [r][c], c <= r, of a metric. Fails with
-// INVALID_ARGUMENT for statistics that are empty or do not fit the spec.
-absl::StatusOr<CalibrationSection> StatsSection(const KvSpec& spec, const ModelStats& stats);
+// INVALID_ARGUMENT for statistics that are empty or do not fit the shape.
+absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
+                                                const ModelStats& stats);
 // Returns a blob with this section alone.
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats);
 

@@ -1,5 +1,8 @@
 #include "kernels/codec/calibrate.h"
 
+#include <cmath>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
@@ -20,11 +23,30 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
 
 absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec) {
   KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
-  if (!read->Has(kStatsSection) || read->shape() != ShapeFor(spec, 1)) {
+  CalibrationShape shape = read->shape();
+  shape.layers_per_run = 1;
+  if (!read->Has(kStatsSection) || shape != ShapeFor(spec, 1)) {
     return absl::InvalidArgumentError(
         "these are no statistics of a model whose K and V have this shape and RoPE");
   }
   return static_cast<const StatsTables*>(read->Tables(kStatsSection))->stats;
+}
+
+absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor) {
+  KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
+  if (!read->Has(kStatsSection)) {
+    return absl::InvalidArgumentError("the calibration has no statistics of a model");
+  }
+  if (!(factor > 0) || !std::isfinite(factor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("costs cannot be scaled by ", factor, ": the factor must be above 0"));
+  }
+  ModelStats stats = static_cast<const StatsTables*>(read->Tables(kStatsSection))->stats;
+  for (std::vector<float>* gains : {&stats.gain_k, &stats.gain_v}) {
+    for (float& gain : *gains) gain *= static_cast<float>(std::sqrt(factor));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(read->shape(), stats));
+  return WithOtherSection(blob, section);
 }
 
 absl::StatusOr<std::unique_ptr<CalibrationFit>> StartCalibration(const Recipe& recipe,

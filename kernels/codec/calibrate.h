@@ -15,6 +15,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/calibration/calibration.h"
@@ -26,10 +27,16 @@ namespace kvstow {
 // Reads a blob whose sections have these names. Errors are Calibration::Parse's.
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob);
 
-// Returns the statistics of a model in a blob (calibration/model_stats.h). Fails as
-// ParseCalibration does, and with INVALID_ARGUMENT when it has none or they are of another shape
-// than the spec.
+// Returns the statistics of a model in a blob (calibration/model_stats.h), for runs of any length.
+// Fails as ParseCalibration does, and with INVALID_ARGUMENT when it has none or they are of another
+// shape than the spec.
 absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec);
+
+// Returns the calibration with other statistics: every error costs `factor` times as much. Its
+// codes stay the same, and predicted divergences change (divergence_meter.h). Fails as
+// ParseCalibration does, and with INVALID_ARGUMENT when it has no statistics or the factor is not
+// above 0.
+absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor);
 
 // Starts the fit that the recipe's codec needs, or else its policy (query_needs.h). Fails with
 // INVALID_ARGUMENT when neither needs one, or when the arguments or the statistics do not fit the

@@ -10,13 +10,15 @@ namespace kvstow {
 namespace {
 
 constexpr double kScale = 0.37, kWeightOfK = 0.25;
+constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
 constexpr double kLeastSpread = 1e-12;  // of a channel, squared: one that stands still says nothing
 
 }  // namespace
 
 DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
     : spec_(spec),
-      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)) {
+      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)),
+      entropy_(stats.entropy) {
   if (stats.empty()) return;
   std::vector<float> row;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
@@ -46,12 +48,13 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
   other.raw = decoded;
   const size_t width = columns_.size() / spec_.layers;
   size_t tokens = 0;
+  double cost = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, page, came_));
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, other, left_));
     tokens = came_.size() / width;
     if (!heads_.empty()) {
-      AddCost(layer, tokens);
+      cost += CostOf(layer, tokens);
       continue;
     }
     for (size_t i = 0; i < came_.size(); ++i) {
@@ -63,11 +66,25 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
     }
   }
   tokens_ += tokens;
+  cost_ += cost * EntropyOf(tokens);
   return absl::OkStatus();
 }
 
-void DivergenceMeter::AddCost(uint32_t layer, size_t tokens) {
+double DivergenceMeter::EntropyOf(size_t tokens) const {
+  if (entropy_.empty() || tokens == 0) return 1;
+  const size_t width = entropy_.size() - 1;
+  double sum = 0;
+  for (size_t t = 0; t < tokens; ++t) {
+    double entropy = entropy_[width];
+    for (size_t i = 0; i < width; ++i) entropy += double{entropy_[i]} * came_[t * width + i];
+    sum += std::max(entropy, 0.0);
+  }
+  return std::clamp(sum / static_cast<double>(tokens), kLeastEntropy, kMostEntropy);
+}
+
+double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
   const size_t width = columns_.size() / spec_.layers, heads = heads_.size() / spec_.layers;
+  double cost = 0;
   std::vector<float> felt(tokens, 1);
   if (!slopes_[layer].empty() && tokens > 0) felt = slopes_[layer].Sensitivity(came_);
   for (const Head& head : std::span(heads_).subspan(layer * heads, heads)) {
@@ -79,9 +96,10 @@ void DivergenceMeter::AddCost(uint32_t layer, size_t tokens) {
     }
     MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
     for (size_t i = 0; i < errors_.size(); ++i) {
-      cost_ += double{felt[i / head.size]} * errors_[i] * products_[i];
+      cost += double{felt[i / head.size]} * errors_[i] * products_[i];
     }
   }
+  return cost;
 }
 
 double DivergenceMeter::ErrorOf(size_t first, size_t count) const {

@@ -11,12 +11,15 @@
 //   D = mean over tokens of the sum over layers, KV heads, K and V of s gain^2 e' metric e / d
 //
 // s is what the token feels more than others in the layer (token_slopes.h). It is 1 where the
-// statistics have no slopes.
+// statistics have no slopes. Where they foretell the model's entropy (ModelStats::entropy), D of a
+// page is times that of its tokens, the mean, within .1 and 8: a model that knows what comes next
+// does so in spite of errors. The KL divergence of small errors goes by the Fisher information of
+// the next token, and this goes with the entropy (docs/decisions/0090-entropy-of-a-text.md).
 //
-// Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): the mean over texts of prose
-// and code is right within a third for codecs of this project, int4 and TurboQuant. One text may be
-// off by a factor, as nothing here tells how sure the model is of the text. The constants are those
-// of one model. So it ranks codecs on the same pages, and gives a scale.
+// Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): without statistics the mean
+// over texts of prose and code is right within a third for codecs of this project, int4 and
+// TurboQuant. One text may be off by a factor, as nothing tells how sure the model is of the text.
+// The constants are those of one model. So it ranks codecs on the same pages, and gives a scale.
 //
 // Pages add up, and means are those of all pages. Not thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_DIVERGENCE_METER_H_
@@ -55,8 +58,10 @@ class DivergenceMeter {
     size_t first = 0, size = 0;
     PackedMatrix metric;  // gain^2 times the metric, over d
   };
-  // Adds to cost_ what the errors of a layer cost. They are in came_ and left_.
-  void AddCost(uint32_t layer, size_t tokens);
+  // Returns what the errors of a layer cost. They are in came_ and left_.
+  double CostOf(uint32_t layer, size_t tokens);
+  // Returns how much more errors of a page cost than those of others. came_ has its last layer.
+  double EntropyOf(size_t tokens) const;
   // Returns the error of the columns from `first` on.
   double ErrorOf(size_t first, size_t count) const;
 
@@ -67,6 +72,7 @@ class DivergenceMeter {
   // With statistics: the heads of each layer, those of K first, and the sum over tokens.
   std::vector<Head> heads_;
   std::vector<TokenSlopes> slopes_;  // of each layer
+  std::vector<float> entropy_;       // ModelStats::entropy
   double cost_ = 0;
   std::vector<float> errors_, products_;  // of a head
 };

@@ -72,6 +72,10 @@ absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& sp
     KVSTOW_RETURN_IF_ERROR(
         Append(file, absl::StrCat("slope_v.", layer), {heads, v}, stats.slope_v));
   }
+  if (file.tensors().contains("entropy")) {
+    const uint64_t values = heads * (k + v) + 1;
+    KVSTOW_RETURN_IF_ERROR(Append(file, "entropy", {values}, stats.entropy));
+  }
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_k", {spec.layers, heads}, stats.gain_k));
   KVSTOW_RETURN_IF_ERROR(Append(file, "gain_v", {spec.layers, heads}, stats.gain_v));
   const auto sensitivity = file.tensors().find("sensitivity");
@@ -122,7 +126,8 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
   }
   KVSTOW_ASSIGN_OR_RETURN(std::string blob, fit->Finish());
   if (!stats.empty()) {  // for pages that ask for a divergence
-    KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(spec, stats));
+    KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section,
+                            StatsSection(ShapeFor(spec, 1), stats));
     KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), section));
   }
   KVSTOW_ASSIGN_OR_RETURN(report.calibration, ParseCalibration(AsBytes(blob)));

@@ -411,10 +411,15 @@ NB_MODULE(_native, module) {
   BindTimedCalls(client);
   module.def("model_statistics", &StatisticsBlob,
              nb::sig("def model_statistics(spec: Spec, metric_k: bytes, gain_k: bytes, metric_v: "
-                     "bytes, gain_v: bytes, slope_k: bytes, slope_v: bytes, /) -> bytes"));
+                     "bytes, gain_v: bytes, slope_k: bytes, slope_v: bytes, entropy: "
+                     "bytes, /) -> bytes"));
   module.def("rank_statistics", &RankStatisticsBlob,
              nb::sig("def rank_statistics(statistics: bytes, spec: Spec, first_layer: int, "
                      "tensor_rank: int, tensor_size: int, /) -> bytes"));
+  module.def("scaled_costs", &ScaledCostsBlob,
+             nb::sig("def scaled_costs(calibration: bytes, factor: float, /) -> bytes"));
+  module.def("recipe_with_divergence", &RecipeWithDivergence,
+             nb::sig("def recipe_with_divergence(recipe: str, divergence: float, /) -> str"));
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,
              nb::sig("def page_keys(tokens: Sequence[int], page_tokens: int, extras: "
                      "Sequence[bytes], page_extras: Sequence[Sequence[bytes]]) -> list[bytes]"));

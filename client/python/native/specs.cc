@@ -13,6 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "kernels/calibration/model_stats.h"
 #include "kernels/codec/calibrate.h"
+#include "kernels/codec/parse_recipe.h"
+#include "kernels/codec/rate_codec.h"
 
 namespace kvstow::python {
 namespace {
@@ -171,7 +173,8 @@ std::span<const uint8_t> BytesOf(const nb::bytes& bytes) {
 
 nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb::bytes& gain_k,
                          const nb::bytes& metric_v, const nb::bytes& gain_v,
-                         const nb::bytes& slope_k, const nb::bytes& slope_v) {
+                         const nb::bytes& slope_k, const nb::bytes& slope_v,
+                         const nb::bytes& entropy) {
   const auto floats = [](const nb::bytes& bytes) {
     std::vector<float> out(bytes.size() / sizeof(float));
     std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
@@ -183,6 +186,7 @@ nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb
                                             .gain_v = floats(gain_v),
                                             .slope_k = floats(slope_k),
                                             .slope_v = floats(slope_v),
+                                            .entropy = floats(entropy),
                                             .sensitivity = {}});
   if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
   return nb::bytes(blob->data(), blob->size());
@@ -202,6 +206,19 @@ nb::bytes RankStatisticsBlob(const nb::bytes& statistics, const KvSpec& spec, ui
       StatsOfRank((*whole)->shape(), static_cast<const StatsTables*>(tables)->stats, spec, rank);
   if (!blob.ok()) throw refuse(blob.status());
   return nb::bytes(blob->data(), blob->size());
+}
+
+nb::bytes ScaledCostsBlob(const nb::bytes& calibration, double factor) {
+  const auto blob = WithScaledCosts(BytesOf(calibration), factor);
+  if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
+  return nb::bytes(blob->data(), blob->size());
+}
+
+std::string RecipeWithDivergence(const std::string& recipe, double divergence) {
+  auto changed = ParseRecipe(recipe);
+  if (changed.ok()) changed = WithTarget(*changed, "divergence", divergence);
+  if (!changed.ok()) throw nb::value_error(std::string(changed.status().message()).c_str());
+  return changed->pipeline();
 }
 
 nb::dict SpaceDict(const SpaceInfo& space) {

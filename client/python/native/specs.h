@@ -25,11 +25,15 @@ std::span<const uint8_t> BytesOf(const nanobind::bytes& bytes);
 nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric_k,
                                const nanobind::bytes& gain_k, const nanobind::bytes& metric_v,
                                const nanobind::bytes& gain_v, const nanobind::bytes& slope_k,
-                               const nanobind::bytes& slope_v);
+                               const nanobind::bytes& slope_v, const nanobind::bytes& entropy);
 // Returns the blob of kvstow.rank_statistics.
 nanobind::bytes RankStatisticsBlob(const nanobind::bytes& statistics, const KvSpec& spec,
                                    uint32_t first_layer, uint32_t tensor_rank,
                                    uint32_t tensor_size);
+// Returns the calibration, whose errors cost `factor` times as much (WithScaledCosts).
+nanobind::bytes ScaledCostsBlob(const nanobind::bytes& calibration, double factor);
+// Returns the recipe with a divergence in the place of its step (WithTarget).
+std::string RecipeWithDivergence(const std::string& recipe, double divergence);
 nanobind::dict SpaceDict(const SpaceInfo& space);
 Payload PayloadOf(const std::string& name);    // "raw", "encoded", "auto"
 Fidelity FidelityOf(const std::string& name);  // "", "exact", "dense", "sparse"

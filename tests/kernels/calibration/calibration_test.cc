@@ -168,6 +168,25 @@ TEST(CalibrationStoreTest, AFittedBlobIsForThoseWhoNameIt) {
   }
 }
 
+TEST(CalibrationTest, ASectionTakesThePlaceOfItsNamesake) {
+  const FitNote note{.space = {1}, .number = 7, .recipe = "kvstow-cal"};
+  const std::string fitted = WithFitNote(AsBytes(Blob()), note).value();
+  const std::string both = WithSection(AsBytes(fitted), {"last", "some bytes"}).value();
+  const auto changed = WithOtherSection(AsBytes(both), {"fitted", "others"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  const std::string plain = WithSection(AsBytes(Blob()), {"fitted", "others"}).value();
+  EXPECT_EQ(*changed, WithSection(AsBytes(plain), {"last", "some bytes"}).value());
+  EXPECT_EQ(WithOtherSection(AsBytes(both), {"last", "some bytes"}).value(), both);
+
+  const auto refused = [](std::span<const uint8_t> blob, const std::string& name) {
+    return absl::IsInvalidArgument(WithOtherSection(blob, {name, "x"}).status());
+  };
+  EXPECT_TRUE(refused(AsBytes(both), "none"));
+  EXPECT_TRUE(refused(AsBytes(Blob()), "joint")) << "of version 1";
+  EXPECT_TRUE(refused(AsBytes(both).first(20), "last"));
+  EXPECT_TRUE(refused({}, "last"));
+}
+
 TEST(CalibrationFitTest, RefusesWhatDoesNotFit) {
   const KvSpec spec = CorrelatedSpec();
   EXPECT_TRUE(absl::IsInvalidArgument(StartJointFit(spec, {.layers_per_run = 0}, {}).status()));

@@ -45,6 +45,12 @@ ModelStats WithSlopes() {
   return stats;
 }
 
+ModelStats WithEntropy() {
+  ModelStats stats = WithSlopes();
+  stats.entropy = {0.25, 0, -0.5, 1, 2, -1, 1.5};
+  return stats;
+}
+
 TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
   const auto blob = StatsCalibration(Spec(), Stats());
   ASSERT_TRUE(blob.ok()) << blob.status();
@@ -101,6 +107,38 @@ TEST(ModelStatsTest, WrongStatisticsAreRefused) {
     s = WithSlopes();
     s.slope_v[1] = INFINITY;
   }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.entropy = WithEntropy().entropy; })) << "no slopes";
+  EXPECT_TRUE(refused([](ModelStats& s) {
+    s = WithEntropy();
+    s.entropy.pop_back();
+  }));
+  EXPECT_TRUE(refused([](ModelStats& s) {
+    s = WithEntropy();
+    s.entropy[6] = NAN;
+  }));
+}
+
+TEST(ModelStatsTest, WhatForetellsTheEntropyComesBack) {
+  const std::string blob = StatsCalibration(Spec(), WithEntropy()).value();
+  const auto read = ParseModelStats(AsBytes(blob), Spec());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->entropy, WithEntropy().entropy);
+  EXPECT_EQ(read->slope_v, WithEntropy().slope_v);
+}
+
+// Their codes stay the same: only the gains change.
+TEST(ModelStatsTest, ScaledCostsHaveOtherGainsAlone) {
+  const std::string blob = StatsCalibration(Spec(), WithEntropy()).value();
+  const auto scaled = WithScaledCosts(AsBytes(blob), 4);
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  ModelStats twice = WithEntropy();
+  twice.gain_k = {0.25, 4};
+  twice.gain_v = {1, 6};
+  EXPECT_EQ(*scaled, StatsCalibration(Spec(), twice).value());
+  for (const double wrong : {0.0, -1.0, double{INFINITY}, double{NAN}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(WithScaledCosts(AsBytes(blob), wrong).status())) << wrong;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(WithScaledCosts(AsBytes(blob).first(20), 4).status()));
 }
 
 // Two layers of four KV heads, each with numbers of its own.
@@ -121,6 +159,7 @@ ModelStats OfModel() {
     stats.slope_k.insert(stats.slope_k.end(), {x, -x});
     stats.slope_v.push_back(2 * x);
   }
+  for (int i = 0; i < 13; ++i) stats.entropy.push_back(0.5f * static_cast<float>(i));
   return stats;
 }
 absl::StatusOr<ModelStats> OfRank(const KvSpec& spec, const RankOfModel& rank) {
@@ -141,6 +180,14 @@ TEST(ModelStatsTest, ARankHasItsLayersAndHeadsAlone) {
               ElementsAre(1.375f, .375f, .375f, .625f, 1.4375f, .4375f, .4375f, .5625f));
   EXPECT_THAT(part->slope_k, ElementsAre(.375f, -.375f, .4375f, -.4375f));
   EXPECT_THAT(part->slope_v, ElementsAre(.75f, .875f));
+  EXPECT_TRUE(part->entropy.empty()) << "a part of the heads does not foretell it";
+}
+
+TEST(ModelStatsTest, TheRankOfTheLastLayerForetellsTheEntropy) {
+  KvSpec spec = ModelSpec();
+  spec.layers = 1;
+  EXPECT_TRUE(OfRank(spec, {.first_layer = 0})->entropy.empty());
+  EXPECT_EQ(OfRank(spec, {.first_layer = 1})->entropy, OfModel().entropy);
 }
 
 TEST(ModelStatsTest, RanksThatAreMoreThanHeadsShareThem) {
@@ -188,11 +235,18 @@ TEST(ModelStatsTest, DamagedSectionsAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(parse().status()));
   body[6] = 0;
   body.pop_back();
-  EXPECT_THAT(std::string(parse().status().message()),
-              HasSubstr("44 bytes for a shape that takes 48, or 72 with slopes"));
+  EXPECT_THAT(
+      std::string(parse().status().message()),
+      HasSubstr("44 bytes for a shape that takes 48, 72 with slopes, or 100 with slopes and "
+                "entropy"));
   body.insert(body.end(), {1, 0.5, -0.25, 8, 0, -1, 2});  // the slopes
   ASSERT_TRUE(parse().ok()) << parse().status();
   body.back() = NAN;
+  EXPECT_TRUE(absl::IsDataLoss(parse().status()));
+  body.back() = 2;
+  body.insert(body.end(), {0.25, 0, -0.5, 1, 2, -1, 1.5});  // the entropy
+  ASSERT_TRUE(parse().ok()) << parse().status();
+  body.back() = INFINITY;
   EXPECT_TRUE(absl::IsDataLoss(parse().status()));
 }
 
@@ -225,6 +279,7 @@ void ExpectGolden(const std::string& name, const ModelStats& stats) {
 TEST(ModelStatsTest, ItsGoldenFilesAreReadForEver) {
   ExpectGolden("calibration_v2_stats.kvcal", Stats());
   ExpectGolden("calibration_v2_stats_slopes.kvcal", WithSlopes());
+  ExpectGolden("calibration_v2_stats_entropy.kvcal", WithEntropy());
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ TEST_F(Rate, ADivergenceGoesByTheStatisticsOfTheModel) {
   CalibrationStore calibrations;
   ASSERT_TRUE(
       calibrations
-          .Add(AsBytes(WithSection(AsBytes(blob), StatsSection(spec_, stats).value()).value()))
+          .Add(AsBytes(
+              WithSection(AsBytes(blob), StatsSection(ShapeFor(spec_, 1), stats).value()).value()))
           .ok());
   for (const double divergence : {0.002, 0.01}) {
     const auto recipe = ParseRecipe(absl::StrCat("kvstow-cal(divergence=", divergence, ")"));

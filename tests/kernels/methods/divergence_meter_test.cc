@@ -133,6 +133,42 @@ TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
   EXPECT_NEAR(cost_of(100), unit * more, 1e-6);
 }
 
+// Errors of a text cost in proportion to the entropy that its last layer foretells.
+TEST(DivergenceMeter, GoesWithTheEntropyOfThePage) {
+  KvSpec spec = SpecOf(DType::kF32, 2, 1, 2, 2, 128);
+  ModelStats stats{.metric_k = {1, 0, 0, 1, 1, 0, 0, 1},
+                   .metric_v = {1, 0, 0, 1, 1, 0, 0, 1},
+                   .gain_k = {1, 1},
+                   .gain_v = {1, 1},
+                   .slope_k = {0, 0, 0, 0},
+                   .slope_v = {0, 0, 0, 0},
+                   .entropy = {},
+                   .sensitivity = {}};
+  const size_t last = 4 * kTokens;  // K of the last layer, and behind it V
+  const auto page_of = [&](float first_of_v) {
+    std::vector<float> values(8 * kTokens);
+    for (size_t t = 0; t < kTokens; ++t) values[last + 2 * kTokens + 2 * t] = first_of_v;
+    return values;
+  };
+  const auto cost_of = [&](const std::vector<float>& values) {
+    std::vector<float> wrong = values;
+    wrong[2 * 50 + 1] += 1;  // K of layer 0
+    std::vector<uint8_t> raw(PageBytes(spec, kTokens)), decoded(raw.size());
+    std::memcpy(raw.data(), values.data(), raw.size());
+    std::memcpy(decoded.data(), wrong.data(), raw.size());
+    DivergenceMeter meter(spec, stats);
+    EXPECT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
+    return meter.Divergence();
+  };
+  const double plain = cost_of(page_of(3));
+  EXPECT_GT(plain, 0);
+  stats.entropy = {0, 0, 0.5, 0, 0.25};
+  EXPECT_NEAR(cost_of(page_of(3)) / plain, 1.75, 1e-6);
+  EXPECT_NEAR(cost_of(page_of(0)) / plain, 0.25, 1e-6);
+  EXPECT_NEAR(cost_of(page_of(-9)) / plain, 0.1, 1e-6) << "never below nothing";
+  EXPECT_NEAR(cost_of(page_of(1000)) / plain, 8, 1e-6) << "no page is beyond all bounds";
+}
+
 TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {
   KvSpec spec = CorrelatedSpec();
   std::vector<uint8_t> zeros(PageBytes(spec, kTokens));
