@@ -38,8 +38,8 @@ struct ModelStats {
   // and with its V. Both empty = not known.
   std::vector<float> slope_k, slope_v;
   // [kv_heads (K), d + kv_heads (V), d + 1]: the entropy of the model's next token, over its mean
-  // over texts, is the product of this and (K before RoPE and V of the last layer, 1). How much an
-  // error costs goes with it. Only where there are slopes; empty = not known.
+  // over texts, is the product of this and (K before RoPE and V of the last layer, 1). What
+  // errors of a text cost grows with it. Only where there are slopes; empty = not known.
   std::vector<float> entropy;
   // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.

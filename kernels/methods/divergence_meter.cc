@@ -1,6 +1,7 @@
 #include "kernels/methods/divergence_meter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -79,7 +80,7 @@ double DivergenceMeter::EntropyOf(size_t tokens) const {
     for (size_t i = 0; i < width; ++i) entropy += double{entropy_[i]} * came_[t * width + i];
     sum += std::max(entropy, 0.0);
   }
-  return std::clamp(sum / static_cast<double>(tokens), kLeastEntropy, kMostEntropy);
+  return std::sqrt(std::clamp(sum / static_cast<double>(tokens), kLeastEntropy, kMostEntropy));
 }
 
 double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {

@@ -12,9 +12,8 @@
 //
 // s is what the token feels more than others in the layer (token_slopes.h). It is 1 where the
 // statistics have no slopes. Where they foretell the model's entropy (ModelStats::entropy), D of a
-// page is times that of its tokens, the mean, within .1 and 8: a model that knows what comes next
-// does so in spite of errors. The KL divergence of small errors goes by the Fisher information of
-// the next token, and this goes with the entropy (docs/decisions/0090-entropy-of-a-text.md).
+// page is times the square root of that, the mean over its tokens, within .1 and 8: a model that is
+// sure of what comes next stays so (docs/decisions/0090-entropy-of-a-text.md).
 //
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): without statistics the mean
 // over texts of prose and code is right within a third for codecs of this project, int4 and

@@ -309,7 +309,8 @@ def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
 
     felt = forward.measure(model, texts)
     cost, slope = felt.cost.numpy(), felt.slope.numpy()
-    return model_statistics(spec_of(model), cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
+    parts = (cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
+    return model_statistics(spec_of(model), *parts, forward.over_its_mean(felt.entropy).numpy())
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.

@@ -20,6 +20,7 @@ def model_statistics(
     cost_v: npt.NDArray[np.floating] | None = None,
     slope_k: npt.NDArray[np.floating] | None = None,
     slope_v: npt.NDArray[np.floating] | None = None,
+    entropy: npt.NDArray[np.floating] | None = None,
 ) -> bytes:
     """The statistics of a model, for spaces of recipe auto with this spec.
 
@@ -29,6 +30,8 @@ def model_statistics(
     slope_k: `[layers, kv_heads, head_dim]`: how the logarithm of what all errors of a token cost
         grows with its K before RoPE. Tokens that cost more then get finer steps. None: not known.
     slope_v: the same of V; given where slope_k and cost_v are.
+    entropy: `[values + 1]`: entropy @ [K before RoPE, V, 1] of a token in the last layer foretells
+        the entropy of the next token, over its mean. Errors of a text cost more with it. Needs the slopes. None: not known.
 
     kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a
     shape that is not the spec's, and for values that are not finite.
@@ -51,6 +54,9 @@ def model_statistics(
         if slope is not None and (slope.ndim != 3 or not np.isfinite(slope).all()):
             raise ValueError(f"{name}: is not a finite array [layers, kv_heads, d]")
         parts.append(b"" if slope is None else slope.astype("<f4").tobytes())
+    if entropy is not None and (entropy.ndim != 1 or not np.isfinite(entropy).all()):
+        raise ValueError("entropy: is not a finite array [values + 1]")
+    parts.append(b"" if entropy is None else entropy.astype("<f4").tobytes())
     return _native.model_statistics(spec.native(), *parts)
 
 

@@ -121,7 +121,8 @@ def test_files_of_the_users_are_read(tmp_path):
 
 def test_texts_are_cut_in_turn():
     long, short, middle = range(100, 200), range(200, 205), range(300, 330)
-    pieces = mix.cut([long, short, middle], [1], 8, 16)
+    pieces = mix.cut([long, short, middle], [1], 4, 16)
+    assert len(pieces) == 9, "all that there are"
     assert all(len(piece) == 16 and piece[0] == 1 for piece in pieces)
     assert [piece[1] for piece in pieces[:4]] == [100, 300, 190, 115]  # 190: where the rests begin
     inner = [token for piece in pieces for token in piece[1:]]

@@ -79,6 +79,20 @@ def test_slopes_go_with_the_costs(client):
         kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope)
 
 
+def test_what_foretells_the_entropy_goes_with_the_slopes(client):
+    space = client.open_space("entropy", SPEC, recipe="auto")
+    slope = np.zeros((SPEC.layers, SPEC.kv_heads, SPEC.head_dim))
+    entropy = np.ones(2 * SPEC.kv_heads * SPEC.head_dim + 1)
+    parts = (costs(SPEC), costs(SPEC), slope, slope)
+    blob = kvstow.model_statistics(SPEC, *parts, entropy)
+    assert len(blob) == len(kvstow.model_statistics(SPEC, *parts)) + 4 * entropy.size
+    assert space.send_statistics(blob)
+    with pytest.raises(ValueError, match="entropy: is not a finite array"):
+        kvstow.model_statistics(SPEC, *parts, entropy * np.nan)
+    with pytest.raises(ValueError, match="what foretells the model's entropy does not fit"):
+        kvstow.model_statistics(SPEC, *parts, entropy[1:])
+
+
 def test_a_rank_sends_its_part_of_its_models_statistics(client):
     model = dataclasses.replace(SPEC, layers=2 * SPEC.layers, kv_heads=2 * SPEC.kv_heads)
     sizes = np.arange(1, 1 + model.layers * model.kv_heads).reshape(model.layers, -1, 1, 1)

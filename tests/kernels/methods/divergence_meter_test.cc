@@ -133,7 +133,7 @@ TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
   EXPECT_NEAR(cost_of(100), unit * more, 1e-6);
 }
 
-// Errors of a text cost in proportion to the entropy that its last layer foretells.
+// Errors of a text cost as the square root of the entropy that its last layer foretells.
 TEST(DivergenceMeter, GoesWithTheEntropyOfThePage) {
   KvSpec spec = SpecOf(DType::kF32, 2, 1, 2, 2, 128);
   ModelStats stats{.metric_k = {1, 0, 0, 1, 1, 0, 0, 1},
@@ -163,10 +163,10 @@ TEST(DivergenceMeter, GoesWithTheEntropyOfThePage) {
   const double plain = cost_of(page_of(3));
   EXPECT_GT(plain, 0);
   stats.entropy = {0, 0, 0.5, 0, 0.25};
-  EXPECT_NEAR(cost_of(page_of(3)) / plain, 1.75, 1e-6);
-  EXPECT_NEAR(cost_of(page_of(0)) / plain, 0.25, 1e-6);
-  EXPECT_NEAR(cost_of(page_of(-9)) / plain, 0.1, 1e-6) << "never below nothing";
-  EXPECT_NEAR(cost_of(page_of(1000)) / plain, 8, 1e-6) << "no page is beyond all bounds";
+  EXPECT_NEAR(cost_of(page_of(3)) / plain, std::sqrt(1.75), 1e-6);
+  EXPECT_NEAR(cost_of(page_of(0)) / plain, 0.5, 1e-6);
+  EXPECT_NEAR(cost_of(page_of(-9)) / plain, std::sqrt(0.1), 1e-6) << "never below nothing";
+  EXPECT_NEAR(cost_of(page_of(1000)) / plain, std::sqrt(8), 1e-6) << "no page is beyond all bounds";
 }
 
 TEST(DivergenceMeter, ChannelsThatStandStillAndBadValues) {

@@ -14,6 +14,9 @@ What all errors of a token cost is its sensitivity. A linear model of the token'
 its logarithm, and the codec gives such tokens finer steps. So costs are added up over tokens by
 their squared steps: docs/decisions/0086-slopes-of-tokens.md.
 
+Errors cost less in a text whose next tokens the model is sure of. A linear model of a token's K and
+V in the last layer foretells the entropy: docs/decisions/0090-entropy-of-a-text.md.
+
 Needs torch and transformers.
 """
 
@@ -38,6 +41,7 @@ _QUERIES = 256  # of a text, from its last quarter
 _LOOKED_AT = 64  # tokens that an error of K is counted at, for each query: those that feel most
 _DRAWS = 8  # of next tokens, for each query
 _RIDGE = 0.5  # of the slopes, for each token
+_RIDGE_OF_ENTROPY = 0.02
 FOCUS = 0.4  # squared steps of tokens go down with their sensitivity to this power
 _STEPS = 1 / 16, 8  # of the codec, squared
 _PARTS = 4  # of a text, whose tokens the other parts foretell
@@ -51,6 +55,7 @@ class Felt:
     # each weighed by its squared step.
     cost: torch.Tensor
     slope: torch.Tensor  # [layers, 2, kv_heads, d]: of the log of a token's sensitivity, by K and V
+    entropy: torch.Tensor  # what entropy_model gives, of the last layer
 
 
 @dataclasses.dataclass
@@ -137,6 +142,7 @@ class _Text:
 
     queries: torch.Tensor  # positions
     prefix: int  # tokens whose errors count
+    entropy: torch.Tensor  # of what follows each of the tokens whose errors count
     energy: list[torch.Tensor]  # by layer: |w h|^2 of each query, over the square of what joins it
     gradients: list[torch.Tensor]  # by layer: [queries, draws, hidden], scaled for the cost
 
@@ -184,7 +190,8 @@ def _look_at(reader: _Reader, tokens: Sequence[int]) -> _Text:
             mine = mine * layer.joins / scale.sqrt()[:, None, None]
         energy.append(e)
         gradients.append(mine)
-    return _Text(queries, prefix, energy, gradients)
+    entropy = entropy_of(logits[FIRST:prefix])
+    return _Text(queries, prefix, entropy, energy, gradients)
 
 
 def slopes(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
@@ -198,16 +205,45 @@ def slopes(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
         return torch.zeros(x.shape[1:], dtype=torch.float64)
     a = x[known].flatten(1).double()
     y = sensitivity[known].double().log()
+    out: torch.Tensor = _regress(a, y, _RIDGE).view(x.shape[1:]).cpu()
+    return out
+
+
+def entropy_of(logits: torch.Tensor) -> torch.Tensor:
+    """`[tokens]`: the entropy of what follows each token, in nats."""
+    log_p = torch.log_softmax(logits.float(), -1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def entropy_model(x: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    """What foretells the entropy by a token's values, by ridge regression.
+
+    x: `[tokens, ...]`, of one text. entropy: `[tokens]`. Returns a factor for each value, a
+    constant, and the mean of the entropy. Means of these over texts do the same.
+    """
+    a, y = x.flatten(1).double(), entropy.double()
+    found = _regress(a, y, _RIDGE_OF_ENTROPY)
+    constant = y.mean() - a.mean(0) @ found
+    return torch.cat([found, torch.stack([constant, y.mean()])]).cpu()
+
+
+def over_its_mean(model: torch.Tensor) -> torch.Tensor:
+    """What foretells the entropy over its mean, of what entropy_model gives."""
+    return model[:-1] / model[-1].clamp(min=1e-6)
+
+
+def _regress(a: torch.Tensor, y: torch.Tensor, ridge_of_each: float) -> torch.Tensor:
+    """How y `[tokens]` grows with each of the values a `[tokens, values]`."""
     a, y = a - a.mean(0), y - y.mean()
     spread = a.std(0, correction=0)
     spread = spread.clamp(min=1e-3 * spread.mean().item() + 1e-30)
     a = a / spread
-    ridge = _RIDGE * len(a) * torch.eye(min(a.shape), dtype=a.dtype, device=a.device)
+    ridge = ridge_of_each * len(a) * torch.eye(min(a.shape), dtype=a.dtype, device=a.device)
     if a.shape[0] < a.shape[1]:  # the smaller of two systems that have the same solution
         found = a.T @ torch.linalg.solve(a @ a.T + ridge, y)
     else:
         found = torch.linalg.solve(a.T @ a + ridge, a.T @ y)
-    out: torch.Tensor = (found / spread).view(x.shape[1:]).cpu()
+    out: torch.Tensor = found / spread
     return out
 
 
@@ -234,6 +270,7 @@ class _Sums:
         shape = (spec.layers, 2, spec.kv_heads, spec.head_dim, spec.head_dim)
         self.metric = torch.zeros(shape, dtype=torch.float64)
         self.slope = torch.zeros(shape[:-1], dtype=torch.float64)
+        self.entropy = torch.zeros(2 * spec.kv_heads * spec.head_dim + 2, dtype=torch.float64)
         self.texts = 0
         self._reader = reader
 
@@ -256,6 +293,8 @@ class _Sums:
         each = torch.cat([head.sensitivity() for head in heads])
         sensitivity = (each / each.mean(1, keepdim=True).clamp(min=1e-30)).sum(0)
         self.slope[number] += slopes(x, sensitivity)
+        if number == len(self.slope) - 1:
+            self.entropy += entropy_model(x, text.entropy.to(x.device))
         step = (-FOCUS * _foretold(x, sensitivity)).exp().clamp(*_STEPS)
         for number_of_head, head in enumerate(heads):
             self.metric[number, :, number_of_head] += head.costs(step).cpu().double()
@@ -371,4 +410,4 @@ def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:
         sums = _Sums(_Reader(model))
         for text in texts:
             sums.add(text)
-    return Felt(sums.metric / sums.texts, sums.slope / sums.texts)
+    return Felt(sums.metric / sums.texts, sums.slope / sums.texts, sums.entropy / sums.texts)

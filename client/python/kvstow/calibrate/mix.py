@@ -59,7 +59,7 @@ def in_the_models_words(name: str, text: str, tokenizer: Any) -> str:
 def cut(
     texts: Sequence[Sequence[int]], first: Sequence[int], count: int, length: int
 ) -> list[list[int]]:
-    """`count` pieces of `length` tokens, each of which begins with `first`.
+    """All pieces of `length` tokens, each of which begins with `first`: at least `count`.
 
     Takes the texts in turn. Short texts and the ends of long ones are joined into pieces of their
     own. Raises ValueError where that is not enough.
@@ -79,4 +79,4 @@ def cut(
             f"--tokens: the texts are good for {len(pieces) * length}, not for {count * length}; "
             "give more --texts, or fewer --tokens"
         )
-    return [[*first, *piece] for piece in pieces[:count]]
+    return [[*first, *piece] for piece in pieces]

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
 from kvstow import hf
+from kvstow.calibrate import forward
 from kvstow.calibrate.rotation import Rotation
 from kvstow.types import KvSpec
 
@@ -31,6 +32,7 @@ class Reading:
 
     kv: npt.NDArray[np.float16]  # [layers, 2, tokens, kv_heads, head_dim], K after RoPE
     queries: npt.NDArray[np.float32]  # E[q q^T] before RoPE, [layers, kv_heads, d, d]
+    entropy: npt.NDArray[np.float64]  # what forward.entropy_model gives, of the last layer
 
 
 class Subject:
@@ -93,16 +95,22 @@ class Subject:
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
-        cache = DynamicCache()
+        cache, entropy = DynamicCache(), []
         with torch.no_grad(), hf._watched(self.model, watch):
             for start in range(0, len(tokens), _CHUNK):
-                self.logits(tokens[start : start + _CHUNK], cache, start, 1)
+                logits = self.logits(tokens[start : start + _CHUNK], cache, start, 0)
+                entropy.append(forward.entropy_of(logits))
         kv = torch.stack([torch.stack([k[0], v[0]]) for k, v in hf._states(cache)])
         largest = kv.abs().max().item()
         if not largest < _LARGEST:
             raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
         kv = kv.transpose(2, 3).to(torch.float16).cpu().contiguous()
-        return Reading(kv.numpy(), (sums / (len(tokens) - FIRST)).cpu().numpy())
+        last = kv[-1].transpose(0, 1).to(self.device).float()
+        last[:, 0] = self.rotation.turn(last[:, 0], 0, back=True)
+        doubt = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
+        return Reading(
+            kv.numpy(), (sums / (len(tokens) - FIRST)).cpu().numpy(), doubt.numpy()
+        )
 
     def cache_of(self, kv: Sequence[torch.Tensor]) -> DynamicCache:
         """kv: for each layer and part, `[kv_heads, tokens, head_dim]`."""

@@ -13,6 +13,7 @@ import torch
 
 from kvstow.calibrate import forward, mix, statistics
 from kvstow.calibrate.blob import fit
+from kvstow.calibrate.judge import judge
 from kvstow.calibrate.model import Subject, leading_tokens, load
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
@@ -21,10 +22,12 @@ from kvstow.calibrate.work import Work
 from kvstow.statistics import model_statistics
 from kvstow.types import KvSpec
 
+_JUDGED = 8  # texts, at most
 _QUERIES = "queries-{:04}"
 _GAINS = "gains"
 _COSTS = "costs-{:04}"
 _SLOPES = "slopes-{:04}"
+_ENTROPY = "entropy-{:04}"
 
 
 def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
@@ -36,13 +39,37 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
         for name, text in mix.read(plan.texts)
     ]
     ids = [text["input_ids"] for text in texts]
-    tokens = mix.cut(ids, leading_tokens(tokenizer), plan.cases, plan.context)
+    pieces = mix.cut(ids, leading_tokens(tokenizer), plan.cases, plan.context)
+    tokens, others = pieces[: plan.cases], pieces[plan.cases :]
     begin(plan, work, subject, tokens)
     progress.advance()
     stats = collect(plan, work, subject, tokens, progress)
     if plan.statistics:
         return write_statistics(plan, subject.spec, stats)
-    return fit(plan, work, subject.spec, stats, progress)
+    said = fit(plan, work, subject.spec, stats, progress)
+    return f"{said}\n{judged(plan, subject, tokens, others, progress)}".rstrip("\n")
+
+
+def judged(
+    plan: Plan,
+    subject: Subject,
+    tokens: Sequence[Sequence[int]],
+    others: Sequence[Sequence[int]],
+    progress: Progress,
+) -> str:
+    """Lets the model judge the calibration, on texts that it was not fitted to where there are any.
+
+    Returns what to say of it.
+    """
+    texts = (others or tokens)[:_JUDGED]
+    kind = "others of the texts" if others else "of the texts that it was fitted to"
+    lines = [
+        f"  {verdict.ratio:5.1f} x  {verdict.divergence:.4f} nats"
+        for verdict in judge(plan, subject, texts, progress)
+    ]
+    if not lines:
+        return ""
+    return "\n".join([f"judged by the model on {len(texts)} {kind}:", *lines])
 
 
 def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
@@ -52,7 +79,8 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
         metric = np.stack([stats[f"metric_{name}.{layer}"] for layer in range(spec.layers)])
         cost.append(metric * (stats[f"gain_{name}"] ** 2)[..., None, None] / spec.head_dim)
         slope.append(np.stack([stats[f"slope_{name}.{layer}"] for layer in range(spec.layers)]))
-    blob = model_statistics(spec, *cost, *slope)
+    parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"])
+    blob = model_statistics(spec, *parts)
     plan.out.write_bytes(blob)
     return (
         f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"
@@ -111,17 +139,26 @@ def collect(
     gain = statistics.smooth(torch.from_numpy(np.array(work.load(_GAINS)))).to(metric.device)
     first = metric * gain[..., None, None] ** 2
     progress.step("statistics of layers", subject.spec.layers)
-    return statistics.with_gradients(subject, plan, work, first, progress.advance)
+    entropy = _mean(plan, work, _ENTROPY)
+    return statistics.with_gradients(subject, plan, work, first, entropy, progress.advance)
+
+
+def _mean(plan: Plan, work: Work, name: str) -> torch.Tensor:
+    """Over texts, of the arrays of this name."""
+    of_texts = [torch.from_numpy(np.array(work.load(name.format(i)))) for i in range(plan.cases)]
+    return torch.stack(of_texts).double().mean(0)
 
 
 def _read(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> None:
-    missing = [text for text in range(plan.cases) if not work.has(text_name(text))]
+    read = [work.has(text_name(i)) and work.has(_ENTROPY.format(i)) for i in range(plan.cases)]
+    missing = [text for text in range(plan.cases) if not read[text]]
     progress.step("reading texts", plan.cases, plan.cases - len(missing))
     for text in missing:
         reading = subject.read(tokens[text])
         work.save(_QUERIES.format(text), reading.queries)
+        work.save(_ENTROPY.format(text), reading.entropy)
         work.save(text_name(text), reading.kv)
         progress.advance()
 
@@ -130,19 +167,16 @@ def _go_forward(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> forward.Felt:
     """What the model feels, by forward passes alone: see the module `forward`."""
-    missing = [text for text in range(plan.cases) if not work.has(_SLOPES.format(text))]
+    done = [work.has(_SLOPES.format(i)) and work.has(_ENTROPY.format(i)) for i in range(plan.cases)]
+    missing = [text for text in range(plan.cases) if not done[text]]
     progress.step("looking at queries", plan.cases, plan.cases - len(missing))
     for text in missing:
         felt = forward.measure(subject.model, [tokens[text]])
         work.save(_COSTS.format(text), felt.cost.float().numpy())
+        work.save(_ENTROPY.format(text), felt.entropy.numpy())
         work.save(_SLOPES.format(text), felt.slope.float().numpy())
         progress.advance()
-
-    def mean(name: str) -> torch.Tensor:
-        all_texts = [torch.from_numpy(np.array(work.load(name.format(i)))) for i in range(plan.cases)]
-        return torch.stack(all_texts).double().mean(0)
-
-    return forward.Felt(mean(_COSTS), mean(_SLOPES))
+    return forward.Felt(*(_mean(plan, work, name) for name in (_COSTS, _SLOPES, _ENTROPY)))
 
 
 def _differentiate(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvstow.calibrate.forward import FOCUS, Felt, slopes
+from kvstow.calibrate.forward import FOCUS, Felt, over_its_mean, slopes
 from kvstow.calibrate.model import FIRST, UNIT, Subject
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.work import Work
@@ -263,14 +263,24 @@ def of_felt(felt: Felt) -> Stats:
     for layer, part in itertools.product(range(len(metric)), range(2)):
         out[f"metric_{'kv'[part]}.{layer}"] = _array(metric[layer, part])
         out[f"slope_{'kv'[part]}.{layer}"] = _array(felt.slope[layer, part])
+    out["entropy"] = _array(over_its_mean(felt.entropy))
     return out
 
 
 def with_gradients(
-    subject: Subject, plan: Plan, work: Work, first: torch.Tensor, advance: Callable[[], None]
+    subject: Subject,
+    plan: Plan,
+    work: Work,
+    first: torch.Tensor,
+    entropy: torch.Tensor,
+    advance: Callable[[], None],
 ) -> Stats:
-    """first: the first metric, with the squares of its gains, `[layers, 2, kv_heads, d, d]`."""
-    out: Stats = {}
+    """What gradients of all texts say.
+
+    first: the first metric, with the squares of its gains, `[layers, 2, kv_heads, d, d]`.
+    entropy: what `kvstow.calibrate.forward.entropy_model` gives.
+    """
+    out: Stats = {"entropy": _array(over_its_mean(entropy))}
     sizes, felt = [], []
     for layer in range(subject.spec.layers):
         texts, gradients = _read_layer(subject, plan, work, layer)

@@ -21,7 +21,7 @@ import llama_model  # noqa: E402
 import model_stats  # noqa: E402
 import smollm2  # noqa: E402
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import main, run  # noqa: E402
+from kvstow.calibrate import judge, main, run  # noqa: E402
 from kvstow.calibrate.model import UNIT, Subject  # noqa: E402
 from kvstow.calibrate.plan import Plan  # noqa: E402
 from kvstow.calibrate.progress import Progress  # noqa: E402
@@ -116,7 +116,7 @@ def apart(got: Any, want: Any) -> float:
 
 
 def agree(got: run.Stats, want: dict[str, Any]) -> None:
-    assert got.keys() == want.keys()
+    assert got.keys() == want.keys() | {"entropy"}  # of which the oracle knows nothing
     for name, tensor in want.items():
         assert got[name].shape == tensor.shape and got[name].dtype == np.float32, name
         assert apart(got[name], tensor) < 0.002, f"{name}: {apart(got[name], tensor)}"
@@ -150,7 +150,7 @@ def test_statistics_of_a_real_model_are_the_oracles(
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     plan = plan_of(tmp_path)
     ids = [tokenizer(text)["input_ids"] for _, text in run.mix.read(())]
-    tokens = run.mix.cut(ids, [], plan.cases, plan.context)
+    tokens = run.mix.cut(ids, [], plan.cases, plan.context)[: plan.cases]
     want = by_the_oracle(model, plan, tokens, tmp_path / "oracle", monkeypatch)
     agree(collected(model, plan, tokens), want)
 
@@ -285,10 +285,42 @@ def test_a_run_that_was_broken_off_goes_on(part_of_smollm: Path, tmp_path: Path,
     assert "--no-gradients: True, but" in capsys.readouterr().err
     assert main([*command[:-4], "--context", "192", "--device", "cpu"]) == 2
     assert "--context: 192, but" in capsys.readouterr().err
-    monkeypatch.setattr(Subject, "read", None)  # texts are not read again
+    read = Subject.read
+
+    def read_to_judge(self: Subject, tokens: Any) -> Any:
+        assert len(tokens) == 64, "texts are not read again"
+        return read(self, tokens)
+
+    monkeypatch.setattr(Subject, "read", read_to_judge)
     calls[:] = [0, 0]  # two windows are left
     assert main(command) == 0 and calls == [0, 0, 112, 112]
     assert broken.read_bytes() == whole.read_bytes()
+
+
+def test_the_model_judges_its_calibration(part_of_smollm: Path, tmp_path: Path, capsys: Any) -> None:
+    """Codes that ask for a divergence have it, on texts that the scale does not come from."""
+    out = tmp_path / "judged.kvcal"
+    flags = ["--tokens", "2048", "--context", "512", "--device", "cpu"]
+    assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
+    said = capsys.readouterr().out
+    assert "judged by the model on 8 others of the texts:" in said
+    ratios = [float(line.split()[0]) for line in said.splitlines() if line.endswith(" nats")]
+    assert len(ratios) == 2 and 1 < ratios[0] < ratios[1]
+    plan = Plan(model="m", out=out, work=tmp_path / "work", texts=(), tokens=2048, context=512)
+    subject = Subject(transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
+    ids = [tokenizer(text)["input_ids"] for _, text in run.mix.read(())]
+    fresh = run.mix.cut(ids, [], 20, 512)[12:20]
+    verdicts = judge.judge(plan, subject, fresh, Progress(io.StringIO()))
+    for verdict, target in zip(verdicts, (0.005, 0.02), strict=True):
+        assert target / 2 < verdict.divergence < 2 * target, verdicts
+
+
+def test_a_recipe_without_a_step_is_not_judged(part_of_smollm: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "rotate.kvcal"
+    flags = [*SMALL, "--no-gradients", "--recipe", "rotate(bits=4)"]
+    assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
+    assert "judged" not in capsys.readouterr().out
 
 
 def test_spaces_of_the_model_take_the_calibration(part_of_smollm: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_noise_costs_about_what_was_foretold(part_of_smollm: Path) -> None:  # n
     model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     ids = [tokenizer(text)["input_ids"] for _, text in mix.read(())]
-    texts = mix.cut(ids, [], 4, 512)
+    texts = mix.cut(ids, [], 4, 512)[:4]
     cost = forward.measure(model, texts).cost
     subject = Subject(model)
     prefix = 384
@@ -80,7 +80,7 @@ def test_slopes_tell_which_tokens_are_felt(part_of_smollm: Path) -> None:  # noq
     model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     ids = [tokenizer(text)["input_ids"] for _, text in mix.read(())]
-    *texts, other = mix.cut(ids, [], 4, 512)
+    *texts, other = mix.cut(ids, [], 4, 512)[:4]
     slope = forward.measure(model, texts).slope.float()
     subject = Subject(model)
     prefix = 384
@@ -117,6 +117,44 @@ def test_slopes_of_a_rule_are_found() -> None:
         assert set(top.tolist()) == {3, 128 + 2 * 32 + 5}
         assert found[1, 2, 5] > 0 > found[0, 0, 3]
     assert not forward.slopes(x, torch.zeros(tokens)).any(), "nothing is known"
+
+
+# The last layer of another text says how unsure the model is of it, against the mean.
+def test_the_entropy_of_a_text_is_foretold(part_of_smollm: Path) -> None:  # noqa: F811
+    model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
+    texts = dict(mix.read(()))
+    ids = {name: tokenizer(text)["input_ids"][:512] for name, text in texts.items()}
+    others = [ids.pop("json.txt"), ids.pop("prose.txt")]
+    found = forward.measure(model, list(ids.values())).entropy
+    subject = Subject(model)
+    foretold, true = [], []
+    for other in others:
+        reading = subject.read(other)
+        x = statistics.before_rope(subject, reading.kv[-1])[forward.FIRST :].flatten(1)
+        entropy = x.double() @ forward.over_its_mean(found)[:-1] + forward.over_its_mean(found)[-1]
+        foretold.append(entropy.mean().item())
+        with torch.no_grad():
+            logits = model(torch.tensor([other])).logits[0, forward.FIRST :]
+        true.append(forward.entropy_of(logits).mean().item() / found[-1].item())
+        mine = reading.entropy  # a text foretells itself
+        own = (x.double() @ torch.from_numpy(mine[:-2])).mean().item() + mine[-2]
+        assert own == pytest.approx(mine[-1], rel=1e-3)
+    np.testing.assert_allclose(foretold, true, rtol=0.3)
+
+
+def test_the_model_of_entropy_finds_a_rule() -> None:
+    random = torch.Generator().manual_seed(5)
+    for tokens in (200, 1000):  # fewer and more than values
+        x = torch.randn(tokens, 2, 4, 32, generator=random)
+        entropy = 3 + 0.5 * x[:, 1, 2, 5]
+        found = forward.entropy_model(x, entropy)
+        assert found.shape == (2 * 4 * 32 + 2,)
+        assert found[:-2].abs().argmax() == 128 + 2 * 32 + 5
+        assert found[-1] == pytest.approx(entropy.mean().item())
+        one = torch.ones(tokens, 1)
+        foretold = torch.cat([x.flatten(1), one], 1).double() @ forward.over_its_mean(found)
+        assert foretold.mean().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_a_generation_tells_what_the_model_feels_once(monkeypatch: Any) -> None:
