@@ -31,7 +31,8 @@ def model_statistics(
         grows with its K before RoPE. Tokens that cost more then get finer steps. None: not known.
     slope_v: the same of V; given where slope_k and cost_v are.
     entropy: `[values + 1]`: entropy @ [K before RoPE, V, 1] of a token in the last layer foretells
-        the entropy of the next token, over its mean. Errors of a text cost more with it. Needs the slopes. None: not known.
+        the entropy of the next token, over its mean. Errors of a text cost more with it. Given
+        where slopes are. None: not known.
 
     kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a
     shape that is not the spec's, and for values that are not finite.

@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """A text as the model reads it."""
+    """A text, and what the model makes of it."""
 
     kv: npt.NDArray[np.float16]
     window: Sequence[int]  # tokens that follow
@@ -57,12 +57,10 @@ def judge(
 
     texts: tokens, at least `plan.prefixes[0] + plan.window` of each.
 
-    Returns nothing for a recipe that cannot ask for a divergence. Raises RuntimeError where a page
-    does not come back.
+    Returns nothing for a recipe that is not `joint` alone, as `kvstow-cal` is: others cannot ask
+    for a divergence, or need more than a page. Raises RuntimeError where a page does not come back.
     """
-    try:
-        _native.recipe_with_divergence(plan.recipe, _TARGETS[0])
-    except ValueError:
+    if not _is_joint(plan.recipe):
         return []
     prefix = plan.prefixes[0]
     progress.step("judging", len(texts) * (1 + _ROUNDS * len(_TARGETS)))
@@ -82,13 +80,19 @@ def judge(
     return verdicts
 
 
+def _is_joint(recipe: str) -> bool:
+    try:
+        return _native.recipe_with_divergence(recipe, _TARGETS[0]).startswith("joint(")
+    except ValueError:  # it has no step
+        return False
+
+
 def _judge_once(
     plan: Plan, subject: Subject, texts: Sequence[_Text], progress: Progress
 ) -> list[Verdict]:
     tokens = texts[0].kv.shape[2]
-    spec = dataclasses.replace(
-        subject.spec, dtype="float16", page_tokens=min(_PAGE_TOKENS, tokens)
-    )
+    size = min(_PAGE_TOKENS, tokens)
+    spec = dataclasses.replace(subject.spec, dtype="float16", page_tokens=size)
     room = len(texts) * len(_TARGETS) * tokens * subject.token_bytes
     verdicts = []
     with Server(f"{room + (256 << 20)}", local_bytes=0) as server, Client(server.address) as client:

@@ -288,7 +288,7 @@ def test_a_run_that_was_broken_off_goes_on(part_of_smollm: Path, tmp_path: Path,
     read = Subject.read
 
     def read_to_judge(self: Subject, tokens: Any) -> Any:
-        assert len(tokens) == 64, "texts are not read again"
+        assert len(tokens) == 64, "texts of the fit are not read again"
         return read(self, tokens)
 
     monkeypatch.setattr(Subject, "read", read_to_judge)
@@ -297,8 +297,10 @@ def test_a_run_that_was_broken_off_goes_on(part_of_smollm: Path, tmp_path: Path,
     assert broken.read_bytes() == whole.read_bytes()
 
 
-def test_the_model_judges_its_calibration(part_of_smollm: Path, tmp_path: Path, capsys: Any) -> None:
-    """Codes that ask for a divergence have it, on texts that the scale does not come from."""
+def test_the_model_judges_its_calibration(
+    part_of_smollm: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Codes that ask for a divergence then have it, on the texts of the judgement."""
     out = tmp_path / "judged.kvcal"
     flags = ["--tokens", "2048", "--context", "512", "--device", "cpu"]
     assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
@@ -310,8 +312,9 @@ def test_the_model_judges_its_calibration(part_of_smollm: Path, tmp_path: Path, 
     subject = Subject(transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm))
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     ids = [tokenizer(text)["input_ids"] for _, text in run.mix.read(())]
-    fresh = run.mix.cut(ids, [], 20, 512)[12:20]
-    verdicts = judge.judge(plan, subject, fresh, Progress(io.StringIO()))
+    others = run.mix.cut(ids, [], 12, 512)[4:12]
+    monkeypatch.setattr(judge, "_ROUNDS", 1)  # what it finds, and not what it mends
+    verdicts = judge.judge(plan, subject, others, Progress(io.StringIO()))
     for verdict, target in zip(verdicts, (0.005, 0.02), strict=True):
         assert target / 2 < verdict.divergence < 2 * target, verdicts
 
