@@ -104,13 +104,16 @@ class Subject:
         largest = kv.abs().max().item()
         if not largest < _LARGEST:
             raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
-        kv = kv.transpose(2, 3).to(torch.float16).cpu().contiguous()
-        last = kv[-1].transpose(0, 1).to(self.device).float()
-        last[:, 0] = self.rotation.turn(last[:, 0], 0, back=True)
-        doubt = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
-        return Reading(
-            kv.numpy(), (sums / (len(tokens) - FIRST)).cpu().numpy(), doubt.numpy()
-        )
+        states = kv.transpose(2, 3).to(torch.float16).cpu().contiguous().numpy()
+        last = self.before_rope(states[-1])
+        foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
+        queries = (sums / (len(tokens) - FIRST)).cpu().numpy()
+        return Reading(states, queries, foretold.numpy())
+
+    def before_rope(self, kv: npt.NDArray[np.float16]) -> torch.Tensor:
+        """A layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""
+        k, v = torch.from_numpy(np.ascontiguousarray(kv)).to(self.device).float()
+        return torch.stack([self.rotation.turn(k, back=True), v], 1)
 
     def cache_of(self, kv: Sequence[torch.Tensor]) -> DynamicCache:
         """kv: for each layer and part, `[kv_heads, tokens, head_dim]`."""

@@ -56,12 +56,6 @@ def roots(m: torch.Tensor, floor: float = 1e-3) -> tuple[torch.Tensor, torch.Ten
     return (u * e) @ u.mT, (u / e) @ u.mT
 
 
-def before_rope(subject: Subject, kv: npt.NDArray[np.float16]) -> torch.Tensor:
-    """A layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""
-    k, v = torch.from_numpy(np.ascontiguousarray(kv)).to(subject.device).float()
-    return torch.stack([subject.rotation.turn(k, back=True), v], 1)
-
-
 # The first metric: queries for K, the output projection for V, gains by trial.
 
 
@@ -82,7 +76,7 @@ def _probe_sizes(subject: Subject, plan: Plan, work: Work, metric: torch.Tensor)
     for layer in range(subject.spec.layers):
         sums, count, first = torch.zeros(1), 0, None
         for text in range(plan.cases):
-            x = before_rope(subject, work.load(text_name(text))[layer])[FIRST:]
+            x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:]
             first = x[: plan.probed - FIRST] if first is None else first
             sums, count = sums.to(x.device) + x.sum(0, dtype=torch.float64), count + len(x)
         assert first is not None
@@ -242,7 +236,7 @@ def _read_layer(
 ) -> tuple[list[torch.Tensor], Gradients]:
     texts, gradients = [], []
     for text in range(plan.cases):
-        x = before_rope(subject, work.load(text_name(text))[layer])[FIRST:].half().float()
+        x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:].half().float()
         texts.append(x.reshape(len(x), -1))
         for prefix in plan.prefixes:
             first, draws = subject.first_felt(layer, prefix, plan.window), []

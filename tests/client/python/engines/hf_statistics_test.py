@@ -15,7 +15,7 @@ import kvstow  # noqa: E402
 import kvstow.hf as hf  # noqa: E402
 from hf_calibrate_test import SMALL, part_of_smollm  # noqa: E402, F401
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import forward, main, mix, statistics  # noqa: E402
+from kvstow.calibrate import forward, main, mix  # noqa: E402
 from kvstow.calibrate.model import Subject  # noqa: E402
 
 
@@ -91,7 +91,7 @@ def test_slopes_tell_which_tokens_are_felt(part_of_smollm: Path) -> None:  # noq
     for felt in (True, False):
         changed = list(past)
         for layer in range(subject.spec.layers):
-            x = statistics.before_rope(subject, kv[layer])[forward.FIRST : prefix]
+            x = subject.before_rope(kv[layer])[forward.FIRST : prefix]
             log = (x * slope[layer]).sum((1, 2, 3))
             chosen = (log > log.median()) == felt
             slab = past[2 * layer + 1]
@@ -131,7 +131,7 @@ def test_the_entropy_of_a_text_is_foretold(part_of_smollm: Path) -> None:  # noq
     foretold, true = [], []
     for other in others:
         reading = subject.read(other)
-        x = statistics.before_rope(subject, reading.kv[-1])[forward.FIRST :].flatten(1)
+        x = subject.before_rope(reading.kv[-1])[forward.FIRST :].flatten(1)
         entropy = x.double() @ forward.over_its_mean(found)[:-1] + forward.over_its_mean(found)[-1]
         foretold.append(entropy.mean().item())
         with torch.no_grad():
