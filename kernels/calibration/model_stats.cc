@@ -78,6 +78,17 @@ bool EntropyFits(const CalibrationShape& shape, const ModelStats& stats) {
                                    stats.entropy.size() == EntropyWidth(shape));
 }
 
+bool PowerFits(const ModelStats& stats) {
+  return stats.power == 1 ||
+         (!stats.entropy.empty() && stats.power >= kLeastPower && stats.power <= kMostPower);
+}
+
+// Returns by how much to multiply gains, so that costs are what their power was at .01 nats.
+float LinearGain(float power) {
+  constexpr double kNats = 0.01;
+  return static_cast<float>(std::sqrt(kNats / std::pow(kNats, 1 / power)));
+}
+
 // Returns the values of a rank. `all` has those of its model: [layers, heads, width].
 std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t width,
                           size_t first_layer, size_t first_head, const KvSpec& spec) {
@@ -138,6 +149,11 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
         "what foretells the model's entropy does not fit the pages' KV heads and head_dim, is not "
         "finite, or has no slopes beside it");
   }
+  if (!PowerFits(stats)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the power of the model's costs, ", stats.power, ", is not within ", kLeastPower, " and ",
+        kMostPower, ", or has nothing beside it that foretells the entropy"));
+  }
   const size_t heads = HeadsOf(shape);
   const bool none = stats.empty() && stats.metric_k.empty() && stats.metric_v.empty();
   if (none || (Fits(stats.metric_k, stats.gain_k, heads, shape.head_dim_k) &&
@@ -147,6 +163,11 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
   return absl::InvalidArgumentError(
       "the model's statistics do not fit the pages' layers, KV heads and head_dim, or hold a gain "
       "that is not positive");
+}
+
+const ModelStats* StatsOf(const Calibration& calibration) {
+  const CalibratedTables* const tables = calibration.Tables(kStatsSection);
+  return tables == nullptr ? nullptr : &static_cast<const StatsTables*>(tables)->stats;
 }
 
 absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
@@ -168,6 +189,7 @@ absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
     PutFloats(std::span(stats.slope_v).subspan(layer * heads * v, heads * v), body);
   }
   PutFloats(stats.entropy, body);
+  if (stats.power != 1) PutFloats({&stats.power, 1}, body);
   return CalibrationSection{std::string(kStatsSection), std::move(body).Take()};
 }
 
@@ -184,8 +206,12 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
   KVSTOW_RETURN_IF_ERROR(CheckModelStats(model, whole));
   KVSTOW_RETURN_IF_ERROR(CheckRank(model, spec, rank));
   const size_t first_head = uint64_t{rank.tensor_rank} * model.kv_heads / rank.tensor_size;
-  const auto part = [&](const std::vector<float>& all, size_t width) {
-    return PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
+  const bool all = spec.layers == model.layers && spec.kv_heads == model.kv_heads;
+  const float linear = all ? 1 : LinearGain(whole.power);
+  const auto part = [&](const std::vector<float>& all, size_t width, float times = 1) {
+    std::vector<float> out = PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
+    for (float& x : out) x *= times;
+    return out;
   };
   const size_t k = model.head_dim_k, v = model.head_dim_v;
   // A part of the last layer's heads does not foretell the entropy.
@@ -193,11 +219,12 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
   const bool entropy = last && spec.kv_heads == model.kv_heads;
   return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
                                  .metric_v = part(whole.metric_v, v * v),
-                                 .gain_k = part(whole.gain_k, 1),
-                                 .gain_v = part(whole.gain_v, 1),
+                                 .gain_k = part(whole.gain_k, 1, linear),
+                                 .gain_v = part(whole.gain_v, 1, linear),
                                  .slope_k = part(whole.slope_k, k),
                                  .slope_v = part(whole.slope_v, v),
                                  .entropy = entropy ? whole.entropy : std::vector<float>(),
+                                 .power = all ? whole.power : 1,
                                  .sensitivity = {}});
 }
 
@@ -208,10 +235,12 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
   const size_t size = HeadsOf(shape) * (floats(k) + floats(v)) * sizeof(float);
   const size_t with_slopes = size + HeadsOf(shape) * (k + v) * sizeof(float);
   const size_t with_entropy = with_slopes + EntropyWidth(shape) * sizeof(float);
-  if (body.size() != size && body.size() != with_slopes && body.size() != with_entropy) {
-    return absl::DataLossError(absl::StrCat(body.size(), " bytes for a shape that takes ", size,
-                                            ", ", with_slopes, " with slopes, or ", with_entropy,
-                                            " with slopes and entropy"));
+  const size_t with_power = with_entropy + sizeof(float);
+  if (body.size() != size && body.size() != with_slopes && body.size() != with_entropy &&
+      body.size() != with_power) {
+    return absl::DataLossError(absl::StrCat(
+        body.size(), " bytes for a shape that takes ", size, ", ", with_slopes, " with slopes, ",
+        with_entropy, " with slopes and entropy, or ", with_power, " with these and a power"));
   }
   ByteReader in(body);
   auto out = std::make_shared<StatsTables>();
@@ -226,9 +255,12 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
     }
   }
   if (finite && body.size() >= with_slopes) finite = ReadSlopes(in, shape, stats);
-  if (finite && body.size() == with_entropy) {
+  if (finite && body.size() >= with_entropy) {
     finite = ReadFloats(in, EntropyWidth(shape), stats.entropy);
   }
+  std::vector<float> power = {1};
+  if (finite && body.size() == with_power) finite = ReadFloats(in, 1, power);
+  stats.power = finite ? power[0] : 1;
   if (!finite) return absl::DataLossError("a statistic is not finite");
   const absl::Status fits = CheckModelStats(shape, stats);
   if (!fits.ok()) return absl::DataLossError(fits.message());

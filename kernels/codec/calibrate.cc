@@ -25,26 +25,30 @@ absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const 
   KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
   CalibrationShape shape = read->shape();
   shape.layers_per_run = 1;
-  if (!read->Has(kStatsSection) || shape != ShapeFor(spec, 1)) {
+  const ModelStats* const stats = StatsOf(*read);
+  if (stats == nullptr || shape != ShapeFor(spec, 1)) {
     return absl::InvalidArgumentError(
         "these are no statistics of a model whose K and V have this shape and RoPE");
   }
-  return static_cast<const StatsTables*>(read->Tables(kStatsSection))->stats;
+  return *stats;
 }
 
-absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor) {
+absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor,
+                                            double power) {
   KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
-  if (!read->Has(kStatsSection)) {
+  const ModelStats* const found = StatsOf(*read);
+  if (found == nullptr) {
     return absl::InvalidArgumentError("the calibration has no statistics of a model");
   }
   if (!(factor > 0) || !std::isfinite(factor)) {
     return absl::InvalidArgumentError(
         absl::StrCat("costs cannot be scaled by ", factor, ": the factor must be above 0"));
   }
-  ModelStats stats = static_cast<const StatsTables*>(read->Tables(kStatsSection))->stats;
+  ModelStats stats = *found;
   for (std::vector<float>* gains : {&stats.gain_k, &stats.gain_v}) {
     for (float& gain : *gains) gain *= static_cast<float>(std::sqrt(factor));
   }
+  stats.power = static_cast<float>(power);
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(read->shape(), stats));
   return WithOtherSection(blob, section);
 }

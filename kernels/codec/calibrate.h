@@ -32,11 +32,12 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
 // shape than the spec.
 absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec);
 
-// Returns the calibration with other statistics: every error costs `factor` times as much. Its
-// codes stay the same, and predicted divergences change (divergence_meter.h). Fails as
-// ParseCalibration does, and with INVALID_ARGUMENT when it has no statistics or the factor is not
-// above 0.
-absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor);
+// Returns the calibration with other statistics: every error costs `factor` times as much, and
+// `power` is that of all costs (ModelStats). Its codes stay the same, and predicted divergences
+// change (divergence_meter.h). Fails as ParseCalibration does, and with INVALID_ARGUMENT when it
+// has no statistics, the factor is not above 0 or the power does not fit.
+absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor,
+                                            double power);
 
 // Starts the fit that the recipe's codec needs, or else its policy (query_needs.h). Fails with
 // INVALID_ARGUMENT when neither needs one, or when the arguments or the statistics do not fit the

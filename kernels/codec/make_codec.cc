@@ -186,8 +186,7 @@ PredictDivergence PredictionOf(const KvSpec& spec, std::shared_ptr<const Calibra
   const auto store = std::make_shared<CalibrationStore>();
   ModelStats stats;
   if (calibration != nullptr) {
-    const auto* const tables = static_cast<const StatsTables*>(calibration->Tables(kStatsSection));
-    if (tables != nullptr) stats = tables->stats;
+    if (const ModelStats* const known = StatsOf(*calibration)) stats = *known;
     store->Add(std::move(calibration));
   }
   return [spec, store, stats = std::move(stats)](

@@ -19,7 +19,8 @@ constexpr double kLeastSpread = 1e-12;  // of a channel, squared: one that stand
 DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
     : spec_(spec),
       columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)),
-      entropy_(stats.entropy) {
+      entropy_(stats.entropy),
+      power_(stats.power) {
   if (stats.empty()) return;
   std::vector<float> row;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
@@ -67,11 +68,11 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
     }
   }
   tokens_ += tokens;
-  cost_ += cost * EntropyOf(tokens);
+  cost_ += cost * EntropyFactor(tokens);
   return absl::OkStatus();
 }
 
-double DivergenceMeter::EntropyOf(size_t tokens) const {
+double DivergenceMeter::EntropyFactor(size_t tokens) const {
   if (entropy_.empty() || tokens == 0) return 1;
   const size_t width = entropy_.size() - 1;
   double sum = 0;
@@ -115,7 +116,9 @@ double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
 
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
-  if (!heads_.empty()) return std::max(cost_, 0.0) / static_cast<double>(tokens_);
+  if (!heads_.empty()) {
+    return std::pow(std::max(cost_, 0.0) / static_cast<double>(tokens_), power_);
+  }
   const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, heads = spec_.kv_heads;
   double sum = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {

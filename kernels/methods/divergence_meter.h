@@ -13,7 +13,8 @@
 // s is what the token feels more than others in the layer (token_slopes.h). It is 1 where the
 // statistics have no slopes. Where they foretell the model's entropy (ModelStats::entropy), D of a
 // page is times the square root of that, the mean over its tokens, within .1 and 8: a model that is
-// sure of what comes next stays so (docs/decisions/0090-entropy-of-a-text.md).
+// sure of what comes next stays so (docs/decisions/0090-entropy-of-a-text.md). Where they have a
+// power (ModelStats::power), D of all pages is that to this power.
 //
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): without statistics the mean
 // over texts of prose and code is right within a third for codecs of this project, int4 and
@@ -60,7 +61,7 @@ class DivergenceMeter {
   // Returns what the errors of a layer cost. They are in came_ and left_.
   double CostOf(uint32_t layer, size_t tokens);
   // Returns how much more errors of a page cost than those of others. came_ has its last layer.
-  double EntropyOf(size_t tokens) const;
+  double EntropyFactor(size_t tokens) const;
   // Returns the error of the columns from `first` on.
   double ErrorOf(size_t first, size_t count) const;
 
@@ -72,6 +73,7 @@ class DivergenceMeter {
   std::vector<Head> heads_;
   std::vector<TokenSlopes> slopes_;  // of each layer
   std::vector<float> entropy_;       // ModelStats::entropy
+  double power_ = 1;                 // ModelStats::power
   double cost_ = 0;
   std::vector<float> errors_, products_;  // of a head
 };

@@ -417,7 +417,8 @@ NB_MODULE(_native, module) {
              nb::sig("def rank_statistics(statistics: bytes, spec: Spec, first_layer: int, "
                      "tensor_rank: int, tensor_size: int, /) -> bytes"));
   module.def("scaled_costs", &ScaledCostsBlob,
-             nb::sig("def scaled_costs(calibration: bytes, factor: float, /) -> bytes"));
+             nb::sig("def scaled_costs(calibration: bytes, factor: float, power: float, /) "
+                     "-> bytes"));
   module.def("recipe_with_divergence", &RecipeWithDivergence,
              nb::sig("def recipe_with_divergence(recipe: str, divergence: float, /) -> str"));
   module.def("page_keys", &PageKeyList, "tokens"_a, "page_tokens"_a, "extras"_a, "page_extras"_a,

@@ -199,17 +199,16 @@ nb::bytes RankStatisticsBlob(const nb::bytes& statistics, const KvSpec& spec, ui
   };
   const auto whole = ParseCalibration(BytesOf(statistics));
   if (!whole.ok()) throw refuse(whole.status());
-  const CalibratedTables* tables = (*whole)->Tables(kStatsSection);
-  if (tables == nullptr) throw nb::value_error("the blob has no statistics of a model");
+  const ModelStats* const stats = StatsOf(**whole);
+  if (stats == nullptr) throw nb::value_error("the blob has no statistics of a model");
   const RankOfModel rank = {first_layer, tensor_rank, tensor_size};
-  const auto blob =
-      StatsOfRank((*whole)->shape(), static_cast<const StatsTables*>(tables)->stats, spec, rank);
+  const auto blob = StatsOfRank((*whole)->shape(), *stats, spec, rank);
   if (!blob.ok()) throw refuse(blob.status());
   return nb::bytes(blob->data(), blob->size());
 }
 
-nb::bytes ScaledCostsBlob(const nb::bytes& calibration, double factor) {
-  const auto blob = WithScaledCosts(BytesOf(calibration), factor);
+nb::bytes ScaledCostsBlob(const nb::bytes& calibration, double factor, double power) {
+  const auto blob = WithScaledCosts(BytesOf(calibration), factor, power);
   if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
   return nb::bytes(blob->data(), blob->size());
 }

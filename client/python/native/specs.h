@@ -30,8 +30,9 @@ nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric
 nanobind::bytes RankStatisticsBlob(const nanobind::bytes& statistics, const KvSpec& spec,
                                    uint32_t first_layer, uint32_t tensor_rank,
                                    uint32_t tensor_size);
-// Returns the calibration, whose errors cost `factor` times as much (WithScaledCosts).
-nanobind::bytes ScaledCostsBlob(const nanobind::bytes& calibration, double factor);
+// Returns the calibration, whose errors cost `factor` times as much, to this power
+// (WithScaledCosts).
+nanobind::bytes ScaledCostsBlob(const nanobind::bytes& calibration, double factor, double power);
 // Returns the recipe with a divergence in the place of its step (WithTarget).
 std::string RecipeWithDivergence(const std::string& recipe, double divergence);
 nanobind::dict SpaceDict(const SpaceInfo& space);

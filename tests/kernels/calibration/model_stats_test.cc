@@ -51,6 +51,12 @@ ModelStats WithEntropy() {
   return stats;
 }
 
+ModelStats WithPower() {
+  ModelStats stats = WithEntropy();
+  stats.power = 1.25;
+  return stats;
+}
+
 TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
   const auto blob = StatsCalibration(Spec(), Stats());
   ASSERT_TRUE(blob.ok()) << blob.status();
@@ -59,7 +65,8 @@ TEST(ModelStatsTest, ABlobHasWhatWasPutIntoIt) {
   EXPECT_TRUE((*read)->Has(kStatsSection));
   EXPECT_FALSE((*read)->Has(kJointSection));
   EXPECT_EQ((*read)->shape(), ShapeFor(Spec(), 1));
-  const auto& stats = static_cast<const StatsTables*>((*read)->Tables(kStatsSection))->stats;
+  ASSERT_NE(StatsOf(**read), nullptr);
+  const ModelStats& stats = *StatsOf(**read);
   EXPECT_EQ(stats.metric_k, Stats().metric_k);
   EXPECT_EQ(stats.metric_v, Stats().metric_v);
   EXPECT_EQ(stats.gain_k, Stats().gain_k);
@@ -129,16 +136,32 @@ TEST(ModelStatsTest, WhatForetellsTheEntropyComesBack) {
 // Their codes stay the same: only the gains change.
 TEST(ModelStatsTest, ScaledCostsHaveOtherGainsAlone) {
   const std::string blob = StatsCalibration(Spec(), WithEntropy()).value();
-  const auto scaled = WithScaledCosts(AsBytes(blob), 4);
+  const auto scaled = WithScaledCosts(AsBytes(blob), 4, 1);
   ASSERT_TRUE(scaled.ok()) << scaled.status();
   ModelStats twice = WithEntropy();
   twice.gain_k = {0.25, 4};
   twice.gain_v = {1, 6};
   EXPECT_EQ(*scaled, StatsCalibration(Spec(), twice).value());
   for (const double wrong : {0.0, -1.0, double{INFINITY}, double{NAN}}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(WithScaledCosts(AsBytes(blob), wrong).status())) << wrong;
+    EXPECT_TRUE(absl::IsInvalidArgument(WithScaledCosts(AsBytes(blob), wrong, 1).status()))
+        << wrong;
   }
-  EXPECT_TRUE(absl::IsDataLoss(WithScaledCosts(AsBytes(blob).first(20), 4).status()));
+  EXPECT_TRUE(absl::IsDataLoss(WithScaledCosts(AsBytes(blob).first(20), 4, 1).status()));
+}
+
+TEST(ModelStatsTest, ScaledCostsMayGetAPower) {
+  const std::string blob = StatsCalibration(Spec(), WithEntropy()).value();
+  const auto scaled = WithScaledCosts(AsBytes(blob), 1, 1.25);
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  EXPECT_EQ(*scaled, StatsCalibration(Spec(), WithPower()).value());
+  EXPECT_EQ(ParseModelStats(AsBytes(*scaled), Spec())->power, 1.25f);
+  for (const double wrong : {0.25, 2.5, -1.0, double{NAN}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(WithScaledCosts(AsBytes(blob), 1, wrong).status()))
+        << wrong;
+  }
+  const std::string without = StatsCalibration(Spec(), WithSlopes()).value();
+  EXPECT_THAT(std::string(WithScaledCosts(AsBytes(without), 1, 1.25).status().message()),
+              HasSubstr("nothing beside it that foretells the entropy"));
 }
 
 // Two layers of four KV heads, each with numbers of its own.
@@ -162,9 +185,11 @@ ModelStats OfModel() {
   for (int i = 0; i < 13; ++i) stats.entropy.push_back(0.5f * static_cast<float>(i));
   return stats;
 }
-absl::StatusOr<ModelStats> OfRank(const KvSpec& spec, const RankOfModel& rank) {
+absl::StatusOr<ModelStats> OfRank(const KvSpec& spec, const RankOfModel& rank, float power = 1) {
+  ModelStats whole = OfModel();
+  whole.power = power;
   KVSTOW_ASSIGN_OR_RETURN(const std::string blob,
-                          StatsOfRank(ShapeFor(ModelSpec(), 1), OfModel(), spec, rank));
+                          StatsOfRank(ShapeFor(ModelSpec(), 1), whole, spec, rank));
   return ParseModelStats(AsBytes(blob), spec);
 }
 
@@ -198,6 +223,22 @@ TEST(ModelStatsTest, RanksThatAreMoreThanHeadsShareThem) {
     ASSERT_TRUE(part.ok()) << part.status();
     EXPECT_EQ(part->gain_k[0], OfModel().gain_k[rank / 2]);
   }
+}
+
+// A power of a part is no part of the power.
+TEST(ModelStatsTest, CostsOfAPartAreLinearAndRightAtAHundredthOfANat) {
+  constexpr float kPower = 1.25;
+  KvSpec spec = ModelSpec();
+  const auto whole = OfRank(spec, {}, kPower);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->power, kPower) << "one rank has it all";
+  EXPECT_EQ(whole->gain_k, OfModel().gain_k);
+  spec.layers = 1;
+  const auto part = OfRank(spec, {.first_layer = 1}, kPower);
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_EQ(part->power, 1);
+  const float gain = part->gain_k[0] / OfModel().gain_k[4];
+  EXPECT_NEAR(gain * gain * std::pow(0.01, 1 / kPower), 0.01, 1e-6);
 }
 
 TEST(ModelStatsTest, ARankOfAnotherModelIsRefused) {
@@ -235,10 +276,9 @@ TEST(ModelStatsTest, DamagedSectionsAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(parse().status()));
   body[6] = 0;
   body.pop_back();
-  EXPECT_THAT(
-      std::string(parse().status().message()),
-      HasSubstr("44 bytes for a shape that takes 48, 72 with slopes, or 100 with slopes and "
-                "entropy"));
+  EXPECT_THAT(std::string(parse().status().message()),
+              HasSubstr("44 bytes for a shape that takes 48, 72 with slopes, 100 with slopes and "
+                        "entropy, or 104 with these and a power"));
   body.insert(body.end(), {1, 0.5, -0.25, 8, 0, -1, 2});  // the slopes
   ASSERT_TRUE(parse().ok()) << parse().status();
   body.back() = NAN;
@@ -248,6 +288,12 @@ TEST(ModelStatsTest, DamagedSectionsAreRefused) {
   ASSERT_TRUE(parse().ok()) << parse().status();
   body.back() = INFINITY;
   EXPECT_TRUE(absl::IsDataLoss(parse().status()));
+  body.back() = 1.5;
+  for (const float wrong : {0.0f, 2.5f, NAN}) {
+    body.push_back(wrong);  // the power
+    EXPECT_TRUE(absl::IsDataLoss(parse().status())) << wrong;
+    body.pop_back();
+  }
 }
 
 // A server keeps what a worker sent for one space with the space's name in it.
@@ -280,6 +326,7 @@ TEST(ModelStatsTest, ItsGoldenFilesAreReadForEver) {
   ExpectGolden("calibration_v2_stats.kvcal", Stats());
   ExpectGolden("calibration_v2_stats_slopes.kvcal", WithSlopes());
   ExpectGolden("calibration_v2_stats_entropy.kvcal", WithEntropy());
+  ExpectGolden("calibration_v2_stats_power.kvcal", WithPower());
 }
 
 }  // namespace
