@@ -61,7 +61,9 @@ class BlobStream final : public grpc::ServerReadReactor<Request> {
       });
     } else if (in_.data().size() > Calibrations::kMaxBlobBytes - blob_.size()) {
       End(absl::ResourceExhaustedError(
-          absl::StrCat("a calibration of more than ", Calibrations::kMaxBlobBytes, " bytes")));
+          absl::StrCat("a calibration of more than ", Calibrations::kMaxBlobBytes,
+                       " bytes: an operator may put the file into the server's folder of "
+                       "calibrations")));
     } else {
       blob_ += in_.data();
       in_.clear_data();

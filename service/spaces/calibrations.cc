@@ -237,7 +237,8 @@ absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_
                                                           const FitOwner* owner) {
   if (owner == nullptr && blob.size() > kMaxBlobBytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "a calibration of ", blob.size(), " bytes; one that is sent has at most ", kMaxBlobBytes));
+        "a calibration of ", blob.size(), " bytes; one that is sent has at most ", kMaxBlobBytes,
+        ": an operator may put the file into the server's folder of calibrations"));
   }
   const auto calibration = ParseCalibration(blob);
   if (absl::IsDataLoss(calibration.status())) {  // nothing of ours was lost
