@@ -23,6 +23,7 @@ from kvstow.programs import program
 from kvstow.server import Server
 from kvstow.types import KvSpec, Page
 
+PATIENCE = 3600.0  # seconds for a call: the server is our own, and codes large models slowly
 _PAGE_TOKENS = 1024
 _SPACE = "calibration"
 
@@ -67,7 +68,7 @@ def _put(plan: Plan, work: Work, spec: KvSpec, server: Server, progress: Progres
     """Puts the pages of all texts, whose keys are in their order. Returns how many they are."""
     progress.step("storing texts", plan.cases)
     number = 0
-    with Client(server.address) as client:
+    with Client(server.address, timeout=PATIENCE) as client:
         space = client.open_space(_SPACE, spec, recipe="raw")
         for text in range(plan.cases):
             kv = work.load(text_name(text))

@@ -2,8 +2,8 @@
 
 Statistics of a model say what errors of K and V cost, and pages may ask for a divergence by that
 (docs/CODECS.md). They tell well which error costs more than another, and less well how much all of
-them cost. So texts are coded with the calibration, the model reads on behind them, and the costs in
-the calibration get the scale that its answers have.
+them cost. So texts are coded with the calibration, finely and coarsely, and the model reads on
+behind them. The costs in the calibration get the scale and the power that its answers have.
 
 Needs torch.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from kvstow import _native
+from kvstow.calibrate.blob import PATIENCE
 from kvstow.calibrate.model import Subject
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
@@ -31,6 +33,10 @@ from kvstow.types import KvSpec, Page
 _TARGETS = (0.005, 0.02)  # nats
 _ROUNDS = 2
 _PAGE_TOKENS = 256
+# The package's mix is judged on pieces of the kinds that the calibration was fitted to. Texts of a
+# user cost so many times as much (docs/decisions/0091-power-of-the-divergence.md).
+_STRANGERS = 1.3
+_LEAST_POWER, _MOST_POWER = 0.8, 1.6  # beyond these, chance spoke
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +59,7 @@ class _Text:
 def judge(
     plan: Plan, subject: Subject, texts: Sequence[Sequence[int]], progress: Progress
 ) -> list[Verdict]:
-    """Judges the calibration `plan.out`, at each of the targets, and gives its costs their scale.
+    """Judges the calibration `plan.out`, as it was fitted, at each target, and puts its costs right.
 
     texts: tokens, at least `plan.prefixes[0] + plan.window` of each.
 
@@ -71,11 +77,12 @@ def judge(
         read.append(_Text(kv, window, subject.log_probs(window, subject.past(kv, prefix))))
         progress.advance()
     verdicts: list[Verdict] = []
+    power = 1.0
     for _ in range(_ROUNDS):  # the first round may code far from the targets
         verdicts = _judge_once(plan, subject, read, progress)
         if not all(verdict.divergence > 0 for verdict in verdicts):
             break  # nothing to go by
-        _scale(plan.out, verdicts)
+        power = _put_right(plan, verdicts, power)
     progress.end()
     return verdicts
 
@@ -95,8 +102,12 @@ def _judge_once(
     spec = dataclasses.replace(subject.spec, dtype="float16", page_tokens=size)
     room = len(texts) * len(_TARGETS) * tokens * subject.token_bytes
     verdicts = []
-    with Server(f"{room + (256 << 20)}", local_bytes=0) as server, Client(server.address) as client:
-        client.send_calibration(plan.out)
+    with (
+        tempfile.TemporaryDirectory() as folder,  # that of a large model is too large to be sent
+        Server(f"{room + (256 << 20)}", local_bytes=0, calibrations=folder) as server,
+        Client(server.address, timeout=PATIENCE) as client,
+    ):
+        os.symlink(plan.out.absolute(), Path(folder) / plan.out.name)  # read when a space is opened
         for target in _TARGETS:
             recipe = _native.recipe_with_divergence(plan.recipe, target)
             space = client.open_space(f"at-{target}", spec, recipe=recipe)
@@ -135,9 +146,18 @@ def _through(
     return np.concatenate(back, axis=2), stored
 
 
-def _scale(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Gives the costs in a calibration the scale at which they foretell what was judged."""
-    logs = [math.log(v.divergence / t) for v, t in zip(verdicts, _TARGETS, strict=True)]
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_bytes(_native.scaled_costs(path.read_bytes(), math.exp(math.fsum(logs) / len(logs))))
-    os.replace(fresh, path)
+def _put_right(plan: Plan, verdicts: Sequence[Verdict], power: float) -> float:
+    """Gives the costs in a calibration the scale and the power that foretell what was judged.
+
+    power: what they had. Returns what they have now.
+    """
+    asked = [math.log(target) / power for target in _TARGETS]  # the sums that were foretold
+    more = 1.0 if plan.texts else _STRANGERS
+    found = [math.log(verdict.divergence * more) for verdict in verdicts]
+    steepness = (found[1] - found[0]) / (asked[1] - asked[0])
+    power = min(max(steepness, _LEAST_POWER), _MOST_POWER)
+    factor = math.exp((found[0] + found[1]) / (2 * power) - (asked[0] + asked[1]) / 2)
+    fresh = plan.out.with_name(f"{plan.out.name}.new")
+    fresh.write_bytes(_native.scaled_costs(plan.out.read_bytes(), factor, power))
+    os.replace(fresh, plan.out)
+    return power
