@@ -72,7 +72,7 @@ def judge(
     progress.step("judging", len(texts) * (1 + _ROUNDS * len(_TARGETS)))
     read = []
     for tokens in texts:
-        kv = subject.read(tokens[:prefix]).kv
+        kv = subject.states(tokens[:prefix])
         window = tokens[prefix : prefix + plan.window]
         read.append(_Text(kv, window, subject.log_probs(window, subject.past(kv, prefix))))
         progress.advance()

@@ -6,7 +6,7 @@ Needs torch and transformers. Which models it takes is kvstow.hf's to say.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,10 +82,7 @@ class Subject:
         return found[0]
 
     def read(self, tokens: Sequence[int]) -> Reading:
-        """Runs the model over a text, some tokens at a time.
-
-        Raises ValueError where a value of K or V is too large for float16.
-        """
+        """Runs the model over a text. Errors are those of `states`."""
         heads, dim = self.spec.kv_heads, self.spec.head_dim
         sums = torch.zeros(self.spec.layers, heads, dim, dim, device=self.device)
         start = 0
@@ -95,20 +92,41 @@ class Subject:
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
-        cache, entropy = DynamicCache(), []
-        with torch.no_grad(), hf._watched(self.model, watch):
-            for start in range(0, len(tokens), _CHUNK):
-                logits = self.logits(tokens[start : start + _CHUNK], cache, start, 0)
-                entropy.append(forward.entropy_of(logits))
-        kv = torch.stack([torch.stack([k[0], v[0]]) for k, v in hf._states(cache)])
-        largest = kv.abs().max().item()
-        if not largest < _LARGEST:
-            raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
-        states = kv.transpose(2, 3).to(torch.float16).cpu().contiguous().numpy()
+        entropy: list[torch.Tensor] = []
+
+        def look(logits: torch.Tensor) -> None:
+            nonlocal start
+            entropy.append(forward.entropy_of(logits))
+            start += len(logits)
+
+        with hf._watched(self.model, watch):
+            states = self.states(tokens, look)
         last = self.before_rope(states[-1])
         foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
         queries = (sums / (len(tokens) - FIRST)).cpu().numpy()
         return Reading(states, queries, foretold.numpy())
+
+    def states(
+        self, tokens: Sequence[int], look: Callable[[torch.Tensor], None] | None = None
+    ) -> npt.NDArray[np.float16]:
+        """K and V of a text, as in Reading. Runs the model over some tokens at a time.
+
+        look: gets the logits of each of these pieces, after it ran.
+
+        Raises ValueError where a value of K or V is too large for float16.
+        """
+        cache = DynamicCache()
+        with torch.no_grad():
+            for start in range(0, len(tokens), _CHUNK):
+                piece = tokens[start : start + _CHUNK]
+                logits = self.logits(piece, cache, start, 0 if look else 1)
+                if look:
+                    look(logits)
+        kv = torch.stack([torch.stack([k[0], v[0]]) for k, v in hf._states(cache)])
+        largest = kv.abs().max().item()
+        if not largest < _LARGEST:
+            raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
+        return kv.transpose(2, 3).to(torch.float16).cpu().contiguous().numpy()
 
     def before_rope(self, kv: npt.NDArray[np.float16]) -> torch.Tensor:
         """A layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""

@@ -152,14 +152,16 @@ def _mean(plan: Plan, work: Work, name: str) -> torch.Tensor:
 def _read(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> None:
-    read = [work.has(text_name(i)) and work.has(_ENTROPY.format(i)) for i in range(plan.cases)]
-    missing = [text for text in range(plan.cases) if not read[text]]
+    missing = [text for text in range(plan.cases) if not work.has(text_name(text))]
     progress.step("reading texts", plan.cases, plan.cases - len(missing))
     for text in missing:
-        reading = subject.read(tokens[text])
-        work.save(_QUERIES.format(text), reading.queries)
-        work.save(_ENTROPY.format(text), reading.entropy)
-        work.save(text_name(text), reading.kv)
+        if plan.gradients:
+            reading = subject.read(tokens[text])
+            work.save(_QUERIES.format(text), reading.queries)
+            work.save(_ENTROPY.format(text), reading.entropy)
+            work.save(text_name(text), reading.kv)
+        else:  # forward passes tell the rest
+            work.save(text_name(text), subject.states(tokens[text]))
         progress.advance()
 
 

@@ -285,13 +285,13 @@ def test_a_run_that_was_broken_off_goes_on(part_of_smollm: Path, tmp_path: Path,
     assert "--no-gradients: True, but" in capsys.readouterr().err
     assert main([*command[:-4], "--context", "192", "--device", "cpu"]) == 2
     assert "--context: 192, but" in capsys.readouterr().err
-    read = Subject.read
+    states = Subject.states
 
-    def read_to_judge(self: Subject, tokens: Any) -> Any:
+    def states_to_judge(self: Subject, tokens: Any) -> Any:
         assert len(tokens) == 64, "texts of the fit are not read again"
-        return read(self, tokens)
+        return states(self, tokens)
 
-    monkeypatch.setattr(Subject, "read", read_to_judge)
+    monkeypatch.setattr(Subject, "states", states_to_judge)
     calls[:] = [0, 0]  # two windows are left
     assert main(command) == 0 and calls == [0, 0, 112, 112]
     assert broken.read_bytes() == whole.read_bytes()
