@@ -83,12 +83,6 @@ bool PowerFits(const ModelStats& stats) {
          (!stats.entropy.empty() && stats.power >= kLeastPower && stats.power <= kMostPower);
 }
 
-// Returns by how much to multiply gains, so that costs are what their power was at .01 nats.
-float LinearGain(float power) {
-  constexpr double kNats = 0.01;
-  return static_cast<float>(std::sqrt(kNats / std::pow(kNats, 1 / power)));
-}
-
 // Returns the values of a rank. `all` has those of its model: [layers, heads, width].
 std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t width,
                           size_t first_layer, size_t first_head, const KvSpec& spec) {
@@ -206,21 +200,18 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
   KVSTOW_RETURN_IF_ERROR(CheckModelStats(model, whole));
   KVSTOW_RETURN_IF_ERROR(CheckRank(model, spec, rank));
   const size_t first_head = uint64_t{rank.tensor_rank} * model.kv_heads / rank.tensor_size;
-  const bool all = spec.layers == model.layers && spec.kv_heads == model.kv_heads;
-  const float linear = all ? 1 : LinearGain(whole.power);
-  const auto part = [&](const std::vector<float>& all, size_t width, float times = 1) {
-    std::vector<float> out = PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
-    for (float& x : out) x *= times;
-    return out;
+  const auto part = [&](const std::vector<float>& all, size_t width) {
+    return PartOf(all, model.kv_heads, width, rank.first_layer, first_head, spec);
   };
   const size_t k = model.head_dim_k, v = model.head_dim_v;
   // A part of the last layer's heads does not foretell the entropy.
   const bool last = rank.first_layer + spec.layers == model.layers;
   const bool entropy = last && spec.kv_heads == model.kv_heads;
+  const bool all = entropy && rank.first_layer == 0;
   return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
                                  .metric_v = part(whole.metric_v, v * v),
-                                 .gain_k = part(whole.gain_k, 1, linear),
-                                 .gain_v = part(whole.gain_v, 1, linear),
+                                 .gain_k = part(whole.gain_k, 1),
+                                 .gain_v = part(whole.gain_v, 1),
                                  .slope_k = part(whole.slope_k, k),
                                  .slope_v = part(whole.slope_v, v),
                                  .entropy = entropy ? whole.entropy : std::vector<float>(),

@@ -41,8 +41,8 @@ struct ModelStats {
   // over texts, is the product of this and (K before RoPE and V of the last layer, 1). What
   // errors of a text cost grows with it. Only where there are slopes; empty = not known.
   std::vector<float> entropy;
-  // What all errors of pages cost is the sum of what each costs, to this power: a KL divergence
-  // may grow faster than squared errors. Other than 1 only beside `entropy`.
+  // A KL divergence may grow faster than squared errors. Where errors cost c nats by the above, the
+  // divergence is kPowerNats (c / kPowerNats)^power. Other than 1 only beside `entropy`.
   float power = 1;
   // [tokens, layers] of all pages in the order in which they are added: the cost of errors of that
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
@@ -57,6 +57,7 @@ struct ModelStats {
 absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& stats);
 
 inline constexpr float kLeastPower = 0.5f, kMostPower = 2;
+inline constexpr double kPowerNats = 0.01;
 
 struct StatsTables final : CalibratedTables {
   ModelStats stats;
@@ -78,8 +79,7 @@ struct RankOfModel {
   uint32_t first_layer = 0, tensor_rank = 0, tensor_size = 1;
 };
 // Returns a blob with the rank's part of the statistics `whole` of a model of shape `model`. The
-// spec is that of the rank's pages. Costs of a part are linear (ModelStats::power is 1), because a
-// power of a part is no part of the power. They are right where those of the model make .01 nats.
+// spec is that of the rank's pages. A power of a part is no part of the power, so a part has none.
 // Fails with INVALID_ARGUMENT where the rank's layers, heads, widths or RoPE are not the model's.
 absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
                                         const KvSpec& spec, const RankOfModel& rank);

@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
 absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec);
 
 // Returns the calibration with other statistics: every error costs `factor` times as much, and
-// `power` is that of all costs (ModelStats). Its codes stay the same, and predicted divergences
+// `power` is that of their sum (ModelStats). Its codes stay the same, and predicted divergences
 // change (divergence_meter.h). Fails as ParseCalibration does, and with INVALID_ARGUMENT when it
 // has no statistics, the factor is not above 0 or the power does not fit.
 absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor,

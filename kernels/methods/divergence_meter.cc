@@ -117,7 +117,8 @@ double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
   if (!heads_.empty()) {
-    return std::pow(std::max(cost_, 0.0) / static_cast<double>(tokens_), power_);
+    const double cost = std::max(cost_, 0.0) / static_cast<double>(tokens_);
+    return kPowerNats * std::pow(cost / kPowerNats, power_);
   }
   const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, heads = spec_.kv_heads;
   double sum = 0;

@@ -14,7 +14,7 @@
 // statistics have no slopes. Where they foretell the model's entropy (ModelStats::entropy), D of a
 // page is times the square root of that, the mean over its tokens, within .1 and 8: a model that is
 // sure of what comes next stays so (docs/decisions/0090-entropy-of-a-text.md). Where they have a
-// power (ModelStats::power), D of all pages is that to this power.
+// power (ModelStats::power), D of all pages is .01 (D / .01)^power.
 //
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): without statistics the mean
 // over texts of prose and code is right within a third for codecs of this project, int4 and

@@ -46,7 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
-from kvstow.statistics import model_statistics
+from kvstow.statistics import STRANGERS, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
 # The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
@@ -310,7 +310,8 @@ def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
     felt = forward.measure(model, texts)
     cost, slope = felt.cost.numpy(), felt.slope.numpy()
     parts = (cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
-    return model_statistics(spec_of(model), *parts, forward.over_its_mean(felt.entropy).numpy())
+    entropy = forward.over_its_mean(felt.entropy).numpy()
+    return with_power(model_statistics(spec_of(model), *parts, entropy), STRANGERS)
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.

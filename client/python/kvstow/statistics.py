@@ -12,6 +12,10 @@ from kvstow.client import Space
 from kvstow.types import KvSpec
 
 _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
+# Of SmolLM2-135M (docs/decisions/0091-power-of-the-divergence.md). A KL divergence grows with this
+# power of the sum of what errors cost, and is that sum at PIVOT nats. Texts of other kinds than
+# those that statistics are of cost so many times as much.
+POWER, PIVOT, STRANGERS = 1.27, 0.01, 1.3
 
 
 def model_statistics(
@@ -59,6 +63,14 @@ def model_statistics(
         raise ValueError("entropy: is not a finite array [values + 1]")
     parts.append(b"" if entropy is None else entropy.astype("<f4").tobytes())
     return _native.model_statistics(spec.native(), *parts)
+
+
+def with_power(statistics: bytes, more: float) -> bytes:
+    """Statistics with the usual power, where no model can judge what codes cost.
+
+    more: every divergence is so many times as large.
+    """
+    return _native.scaled_costs(statistics, more ** (1 / POWER), POWER)
 
 
 def rank_statistics(

@@ -6,6 +6,7 @@ import kvstow
 import numpy as np
 import pytest
 from conftest import SPEC, Prompt, outcomes
+from kvstow.statistics import POWER, STRANGERS, with_power
 
 
 def test_pages_come_back_as_they_were(space):
@@ -91,6 +92,18 @@ def test_what_foretells_the_entropy_goes_with_the_slopes(client):
         kvstow.model_statistics(SPEC, *parts, entropy * np.nan)
     with pytest.raises(ValueError, match="what foretells the model's entropy does not fit"):
         kvstow.model_statistics(SPEC, *parts, entropy[1:])
+
+
+def test_statistics_that_no_model_judged_have_a_power(client):
+    space = client.open_space("power", SPEC, recipe="auto")
+    slope = np.zeros((SPEC.layers, SPEC.kv_heads, SPEC.head_dim))
+    entropy = np.ones(2 * SPEC.kv_heads * SPEC.head_dim + 1)
+    blob = kvstow.model_statistics(SPEC, costs(SPEC), costs(SPEC), slope, slope, entropy)
+    powered = with_power(blob, STRANGERS)
+    assert np.frombuffer(powered[-20:-16], "<f4") == np.float32(POWER)  # a digest follows
+    assert space.send_statistics(powered)
+    whole = kvstow.rank_statistics(powered, SPEC)
+    assert whole == powered
 
 
 def test_a_rank_sends_its_part_of_its_models_statistics(client):

@@ -28,14 +28,12 @@ from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
 from kvstow.client import Client, Space
 from kvstow.server import Server
+from kvstow.statistics import PIVOT, STRANGERS
 from kvstow.types import KvSpec, Page
 
 _TARGETS = (0.005, 0.02)  # nats
 _ROUNDS = 2
 _PAGE_TOKENS = 256
-# The package's mix is judged on pieces of the kinds that the calibration was fitted to. Texts of a
-# user cost so many times as much (docs/decisions/0091-power-of-the-divergence.md).
-_STRANGERS = 1.3
 _LEAST_POWER, _MOST_POWER = 0.8, 1.6  # beyond these, chance spoke
 
 
@@ -151,9 +149,9 @@ def _put_right(plan: Plan, verdicts: Sequence[Verdict], power: float) -> float:
 
     power: what they had. Returns what they have now.
     """
-    asked = [math.log(target) / power for target in _TARGETS]  # the sums that were foretold
-    more = 1.0 if plan.texts else _STRANGERS
-    found = [math.log(verdict.divergence * more) for verdict in verdicts]
+    asked = [math.log(target / PIVOT) / power for target in _TARGETS]  # what all errors cost
+    more = 1.0 if plan.texts else STRANGERS  # pieces of the mix are of kinds that were fitted
+    found = [math.log(verdict.divergence * more / PIVOT) for verdict in verdicts]
     steepness = (found[1] - found[0]) / (asked[1] - asked[0])
     power = min(max(steepness, _LEAST_POWER), _MOST_POWER)
     factor = math.exp((found[0] + found[1]) / (2 * power) - (asked[0] + asked[1]) / 2)

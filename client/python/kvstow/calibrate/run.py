@@ -19,7 +19,7 @@ from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.statistics import Stats, gradient_name, text_name
 from kvstow.calibrate.work import Work
-from kvstow.statistics import model_statistics
+from kvstow.statistics import STRANGERS, model_statistics, with_power
 from kvstow.types import KvSpec
 
 _JUDGED = 8  # texts, at most
@@ -80,7 +80,8 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
         cost.append(metric * (stats[f"gain_{name}"] ** 2)[..., None, None] / spec.head_dim)
         slope.append(np.stack([stats[f"slope_{name}.{layer}"] for layer in range(spec.layers)]))
     parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"])
-    blob = model_statistics(spec, *parts)
+    # Probes gave gradients their scale; that of forward passes is for the texts that they saw.
+    blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else STRANGERS)
     plan.out.write_bytes(blob)
     return (
         f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"

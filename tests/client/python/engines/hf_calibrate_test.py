@@ -28,6 +28,7 @@ from kvstow.calibrate.progress import Progress  # noqa: E402
 from kvstow.calibrate.rotation import Rotation  # noqa: E402
 from kvstow.calibrate.work import Work  # noqa: E402
 from kvstow.hf import spec_of  # noqa: E402
+from kvstow.statistics import STRANGERS  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 
 SMALL = ["--tokens", "384", "--context", "128", "--device", "cpu"]
@@ -316,7 +317,7 @@ def test_the_model_judges_its_calibration(
     monkeypatch.setattr(judge, "_ROUNDS", 1)  # what it finds, and not what it mends
     verdicts = judge.judge(plan, subject, others, Progress(io.StringIO()))
     for verdict, target in zip(verdicts, (0.005, 0.02), strict=True):
-        assert target / 1.5 < verdict.divergence * judge._STRANGERS < 1.5 * target, verdicts
+        assert target / 1.5 < verdict.divergence * STRANGERS < 1.5 * target, verdicts
 
 
 def test_a_recipe_without_a_step_is_not_judged(part_of_smollm: Path, tmp_path: Path, capsys: Any) -> None:
