@@ -153,7 +153,8 @@ def _mean(plan: Plan, work: Work, name: str) -> torch.Tensor:
 def _read(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> None:
-    missing = [text for text in range(plan.cases) if not work.has(text_name(text))]
+    names = [text_name, _QUERIES.format, _ENTROPY.format] if plan.gradients else [text_name]
+    missing = [i for i in range(plan.cases) if not all(work.has(name(i)) for name in names)]
     progress.step("reading texts", plan.cases, plan.cases - len(missing))
     for text in missing:
         if plan.gradients:
