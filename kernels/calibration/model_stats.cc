@@ -249,9 +249,9 @@ absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(
   if (finite && body.size() >= with_entropy) {
     finite = ReadFloats(in, EntropyWidth(shape), stats.entropy);
   }
-  std::vector<float> power = {1};
+  std::vector<float> power;
   if (finite && body.size() == with_power) finite = ReadFloats(in, 1, power);
-  stats.power = finite ? power[0] : 1;
+  if (!power.empty()) stats.power = power[0];
   if (!finite) return absl::DataLossError("a statistic is not finite");
   const absl::Status fits = CheckModelStats(shape, stats);
   if (!fits.ok()) return absl::DataLossError(fits.message());

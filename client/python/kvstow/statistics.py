@@ -13,8 +13,8 @@ from kvstow.types import KvSpec
 
 _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
 # Of SmolLM2-135M (docs/decisions/0091-power-of-the-divergence.md). A KL divergence grows with this
-# power of the sum of what errors cost, and is that sum at PIVOT nats. Texts of other kinds than
-# those that statistics are of cost so many times as much.
+# power of the sum of what errors cost, and is that sum at PIVOT nats (docs/FORMAT.md, "stats").
+# Texts of other kinds than those that statistics are of cost so many times as much.
 POWER, PIVOT, STRANGERS = 1.27, 0.01, 1.3
 
 

@@ -85,22 +85,16 @@ class Subject:
         """Runs the model over a text. Errors are those of `states`."""
         heads, dim = self.spec.kv_heads, self.spec.head_dim
         sums = torch.zeros(self.spec.layers, heads, dim, dim, device=self.device)
-        start = 0
+        entropy: list[torch.Tensor] = []  # of each piece that ran
 
         def watch(layer: int, seen: hf.Seen) -> None:
+            start = sum(map(len, entropy))
             q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
-        entropy: list[torch.Tensor] = []
-
-        def look(logits: torch.Tensor) -> None:
-            nonlocal start
-            entropy.append(forward.entropy_of(logits))
-            start += len(logits)
-
         with hf._watched(self.model, watch):
-            states = self.states(tokens, look)
+            states = self.states(tokens, lambda logits: entropy.append(forward.entropy_of(logits)))
         last = self.before_rope(states[-1])
         foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
         queries = (sums / (len(tokens) - FIRST)).cpu().numpy()
