@@ -171,4 +171,19 @@ LinearMap FitLinear(const std::vector<float>& x, const std::vector<float>& y, si
   return out;
 }
 
+Foretold Foretell(const std::vector<double>& moments, size_t width, size_t inputs) {
+  const Eigen::Map<const Matrix> all = View(moments, width);
+  const Eigen::Index in = Index(inputs), out = Index(width - inputs);
+  const Matrix own = all.topLeftCorner(in, in), across = all.topRightCorner(in, out);
+  Matrix ridged = own;
+  ridged.diagonal().head(in - 1).array() += kRidge * own.diagonal().head(in - 1).mean();
+  ridged.diagonal().array() += kLeastVariance;
+  const Matrix map = ridged.ldlt().solve(across);
+  const Matrix both = map.transpose() * across;
+  Matrix rest = all.bottomRightCorner(out, out);
+  rest += map.transpose() * own * map - both - both.transpose();
+  const RowMatrix rows = map.cast<float>();
+  return {{rows.data(), rows.data() + rows.size()}, Values(rest)};
+}
+
 }  // namespace kvstow

@@ -50,6 +50,15 @@ struct LinearMap {
 // thousandth of the inputs' mean variance holds down weights that the samples leave free.
 LinearMap FitLinear(const std::vector<float>& x, const std::vector<float>& y, size_t samples);
 
+// The last columns of vectors, foretold from the first `inputs` of them.
+struct Foretold {
+  std::vector<float> map;    // [inputs, outputs]
+  std::vector<double> rest;  // moments of what is left, [outputs, outputs]
+};
+// `moments` [width, width] are those of the vectors. The last input is constant, and FitLinear's
+// ridge holds down the weights of the others.
+Foretold Foretell(const std::vector<double>& moments, size_t width, size_t inputs);
+
 // `moments` [width, width] are those of vectors whose columns `blocks` cover once.
 Basis FitBasis(std::vector<double> moments, size_t width, std::span<const WhiteningBlock> blocks);
 

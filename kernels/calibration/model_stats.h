@@ -25,6 +25,8 @@ namespace kvstow {
 
 inline constexpr absl::string_view kStatsSection = "stats";
 
+class Vocabulary;
+
 // All empty = not known.
 struct ModelStats {
   // [layers, kv_heads, d, d], symmetric, of trace d: x' M x is the cost of an error x of K before
@@ -48,6 +50,8 @@ struct ModelStats {
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
   // May be empty by itself: slopes then stand in.
   std::vector<float> sensitivity;
+  // For fits of `joint`; null = not known. No part of section `stats` (vocabulary.h).
+  std::shared_ptr<const Vocabulary> vocabulary = nullptr;
 
   bool empty() const { return gain_k.empty() && gain_v.empty(); }
   bool has_slopes() const { return !slope_k.empty() || !slope_v.empty(); }

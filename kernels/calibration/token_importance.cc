@@ -35,11 +35,11 @@ void ImportanceFeatures(std::span<const float> coefficients, std::span<const flo
 }
 
 float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
-                      std::span<const float> sigma, float focus) {
+                      std::span<const float> sigma, float focus, float of_token) {
   if (model.weights.empty() || focus == 0) return 0;
   std::vector<float> features(model.weights.size());
   ImportanceFeatures(coefficients, sigma, features);
-  float log_sensitivity = 0;
+  float log_sensitivity = of_token;
   for (size_t i = 0; i < features.size(); ++i) log_sensitivity += model.weights[i] * features[i];
   // Error power goes with the square of the step.
   return -focus * log_sensitivity / std::log(2.0f) / 2;
@@ -55,38 +55,46 @@ float StepFactor(uint8_t step_class) {
   return std::exp2(static_cast<float>(step_class - kPlainStepClass) / 2);
 }
 
-ImportanceFit::ImportanceFit(size_t rank)
-    : rank_(rank), size_(ImportanceWeights(rank)), products_(size_ * size_), target_(size_) {}
+ImportanceFit::ImportanceFit(size_t rank, size_t token_features)
+    : rank_(rank),
+      token_features_(token_features),
+      size_(token_features + ImportanceWeights(rank)),
+      moments_(size_ + 1) {}
 
 void ImportanceFit::Add(const float* coefficients, std::span<const float> sigma,
-                        std::span<const float> sensitivity) {
+                        std::span<const float> sensitivity, const float* token_features,
+                        size_t stride) {
   double sum = 0;
   size_t known = 0;
   for (const float s : sensitivity) {
     if (s > 0) sum += std::log(s), ++known;
   }
-  std::vector<float> features(size_);
+  std::vector<float> rows(known * (size_ + 1));
+  float* row = rows.data();
   for (size_t t = 0; t < sensitivity.size(); ++t) {
     if (!(sensitivity[t] > 0)) continue;
-    const double target = std::log(sensitivity[t]) - sum / static_cast<double>(known);
-    ImportanceFeatures({coefficients + t * rank_, rank_}, sigma, features);
-    for (size_t i = 0; i < size_; ++i) {
-      target_[i] += features[i] * target;
-      for (size_t j = 0; j <= i; ++j) products_[i * size_ + j] += double{features[i]} * features[j];
-    }
+    std::copy_n(token_features + t * stride, token_features_, row);
+    ImportanceFeatures({coefficients + t * rank_, rank_}, sigma,
+                       {row + token_features_, size_ - token_features_});
+    row[size_] = static_cast<float>(std::log(sensitivity[t]) - sum / static_cast<double>(known));
+    row += size_ + 1;
   }
-  count_ += known;
+  moments_.Add(rows.data(), known);
 }
 
-ImportanceModel ImportanceFit::Finish() const {
-  if (count_ < size_) return {};
-  std::vector<double> products = products_;
+ImportanceModel ImportanceFit::Finish() {
+  if (moments_.count() < size_) return {};
+  const std::vector<double> moments = std::move(moments_).Take();
+  std::vector<double> products(size_ * size_), target(size_);
   for (size_t i = 0; i < size_; ++i) {
-    for (size_t j = 0; j < i; ++j) products[j * size_ + i] = products[i * size_ + j];
+    std::copy_n(moments.begin() + static_cast<ptrdiff_t>(i * (size_ + 1)), size_,
+                products.begin() + static_cast<ptrdiff_t>(i * size_));
+    target[i] = moments[i * (size_ + 1) + size_];
     if (i + 1 < size_) products[i * size_ + i] *= 1 + kRidge;  // the mean is free
   }
-  const std::vector<double> weights = SolveSymmetric(products, target_);
-  return {{weights.begin(), weights.end()}};
+  const std::vector<double> weights = SolveSymmetric(products, target);
+  const auto own = weights.begin() + static_cast<ptrdiff_t>(token_features_);
+  return {.weights = {own, weights.end()}, .token_weights = {weights.begin(), own}};
 }
 
 }  // namespace kvstow

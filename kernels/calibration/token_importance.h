@@ -18,6 +18,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/calibration/calibration_moments.h"
+
 namespace kvstow {
 
 inline constexpr size_t kImportanceFeatures = 48;
@@ -31,6 +33,8 @@ inline constexpr int kPlainStepClass = kStepClasses / 2;  // the step as it is
 // not known.
 struct ImportanceModel {
   std::vector<float> weights;
+  // Of features of the token beside these (vocabulary.h). Empty where there are none.
+  std::vector<float> token_weights;
 };
 inline size_t ImportanceWeights(size_t rank) {
   return 2 * (rank < kImportanceFeatures ? rank : kImportanceFeatures) + 3;
@@ -41,9 +45,10 @@ void ImportanceFeatures(std::span<const float> coefficients, std::span<const flo
                         std::span<float> features);
 
 // Returns log2 of a token's step over the usual one. The error of the token goes down with its
-// sensitivity to the power `focus`. Returns 0 when the model is not known.
+// sensitivity to the power `focus`. `of_token` is what features of the token add to the logarithm
+// of the sensitivity. Returns 0 when the model is not known.
 float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
-                      std::span<const float> sigma, float focus);
+                      std::span<const float> sigma, float focus, float of_token = 0);
 // Returns the nearest class; NaN gives the usual step.
 uint8_t StepClass(float log_step);
 float StepFactor(uint8_t step_class);
@@ -51,19 +56,21 @@ float StepFactor(uint8_t step_class);
 // Fits a model to tokens and their sensitivities.
 class ImportanceFit {
  public:
-  explicit ImportanceFit(size_t rank);
+  explicit ImportanceFit(size_t rank, size_t token_features = 0);
 
   // `coefficients` are [sensitivity.size(), rank], of tokens of one text. Sensitivities count
-  // relative to their mean logarithm. One that is not positive is not known.
+  // relative to their mean logarithm. One that is not positive is not known. `token_features` has a
+  // row for each token, its values `stride` apart; null where the fit has none.
   void Add(const float* coefficients, std::span<const float> sigma,
-           std::span<const float> sensitivity);
-  // Returns an empty model when there were fewer tokens than weights.
-  ImportanceModel Finish() const;
+           std::span<const float> sensitivity, const float* token_features = nullptr,
+           size_t stride = 0);
+  // Returns an empty model when there were fewer tokens than weights. Call it once.
+  ImportanceModel Finish();
 
  private:
-  const size_t rank_, size_;
-  size_t count_ = 0;
-  std::vector<double> products_, target_;  // features' times features, features' times logarithm
+  const size_t rank_, token_features_, size_;
+  // Of all features, those of the token first and the constant last, then the logarithm.
+  SecondMoments moments_;
 };
 
 }  // namespace kvstow

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/ops.h"
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_tables.h"
@@ -16,6 +17,7 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
   return Calibration::Parse(blob, [](absl::string_view section) -> SectionParser {
     if (section == kQuerySection) return ParseQueryTables;
     if (section == kStatsSection) return ParseStatsTables;
+    if (section == kVocabularySection) return ParseVocabularyTables;
     const OpInfo* const op = FindOp(section);
     return op == nullptr ? nullptr : op->parse_tables;
   });
@@ -30,7 +32,11 @@ absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const 
     return absl::InvalidArgumentError(
         "these are no statistics of a model whose K and V have this shape and RoPE");
   }
-  return *stats;
+  ModelStats out = *stats;
+  if (const VocabularyTables* const tables = VocabularyOf(*read)) {
+    out.vocabulary = tables->vocabulary;
+  }
+  return out;
 }
 
 absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor,

@@ -126,7 +126,10 @@ absl::Status DecodePage(const PageHeader& header,
     const LayerRange of_run = s.Overlap(layers);
     if (of_run.count == 0) continue;
     KVSTOW_ASSIGN_OR_RETURN(const std::vector<SharedBytes> bodies, Levels(header, segments, s));
-    const Run run{{s.first_layer, s.layer_count}, header.tokens, header.first_position};
+    const Run run{.layers = {s.first_layer, s.layer_count},
+                  .tokens = header.tokens,
+                  .first_position = header.first_position,
+                  .token_ids = header.token_ids};
     const auto part =
         out.subspan((of_run.first - layers.first) * layer_bytes, of_run.count * layer_bytes);
     KVSTOW_RETURN_IF_ERROR(tokens.count == header.tokens

@@ -109,21 +109,23 @@ class PageCodec final : public Codec {
     } else if (policy_.has_value()) {
       KVSTOW_ASSIGN_OR_RETURN(scores, KnownScores(to_score));
     }
+    const std::vector<TokenId> token_ids = run_codec_->TokenIds(page);
     std::vector<float> log_steps;
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
       if (scores.has_value()) log_steps = policy_->LogStepsOf(to_score, *scores, layers);
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
-          run_codec_->Encode(
-              {layers, page.tokens, page.first_position, &kept, log_steps, page.raw_owner},
-              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
+          run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, token_ids,
+                              page.raw_owner},
+                             page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
     }
     EncodedPage out;
     out.header = NewPageHeader(*this, page);
     out.header.calibration = calibration_;
+    out.header.token_ids = token_ids;
     for (uint32_t level = 0; level < levels(); ++level) {
       for (size_t i = 0; i < runs.size(); ++i) {
         SharedBytes& body = coded[i][level].body;

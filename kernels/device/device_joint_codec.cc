@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/rate_codec.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/device_kernels.h"
@@ -106,6 +107,10 @@ absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
   }
   KVSTOW_ASSIGN_OR_RETURN(auto engine, device.kernels().NewJointEngine());
   KVSTOW_ASSIGN_OR_RETURN(auto calibration, calibrations.Choose(spec, *needs));
+  if (VocabularyOf(*calibration) != nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "recipe '", recipe.text(), "': devices do not foretell K and V of tokens yet"));
+  }
   KVSTOW_ASSIGN_OR_RETURN(Recipe named, NameCalibration(recipe, HexOf(calibration->id())));
   KVSTOW_ASSIGN_OR_RETURN(JointCoder coder, JointCoder::Make(OpArguments(named.ops()[0]), spec,
                                                              std::move(calibration), false));

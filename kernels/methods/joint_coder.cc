@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/token_importance.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/squared_error.h"
@@ -78,7 +79,8 @@ bool JointCoder::HasClasses(const CalibratedRun& run) const {
 
 size_t JointCoder::CodedRank(const CalibratedRun& run) const {
   size_t rank = run.rank();
-  if (HasClasses(run)) return rank;
+  // A token that is not in the vocabulary spreads further than sigma says.
+  if (HasClasses(run) || calibration_->Has(kVocabularySection)) return rank;
   while (rank > 1 && run.sigma[rank - 1] < kLeastSpread * options_.step) --rank;
   return rank;
 }

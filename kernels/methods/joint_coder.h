@@ -76,7 +76,7 @@ class JointCoder {
   const CalibratedRun* Find(LayerRange layers) const;
   bool HasClasses(const CalibratedRun& run) const;
   // Returns how many leading coefficients of a run are coded: all of them when step classes are
-  // told from them.
+  // told from them, or the calibration has a vocabulary.
   size_t CodedRank(const CalibratedRun& run) const;
 
   // Returns all levels. `head` is the result of FirstTokens::Encode.

@@ -12,6 +12,7 @@
 #include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/fit_passes.h"
 #include "kernels/calibration/token_slopes.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/half.h"
 
@@ -29,51 +30,84 @@ constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables ar
 constexpr size_t kUnitSamples = 600'000;
 constexpr int kPasses = 4;
 
+// Vectors of tokens of a run.
+struct Vectors {
+  float* x;  // [count, width of the run]; a pass changes them
+  size_t count;
+  const float* features;  // [count, Vocabulary::width()]; null without a vocabulary
+};
+
+// Returns a matrix of what HalveRows made of it: as it will be read again.
+PackedMatrix Halved(std::span<const float> scales, std::span<const uint16_t> halves, size_t width,
+                    bool columns) {
+  PackedMatrix out(columns ? width : scales.size(), columns ? scales.size() : width);
+  std::vector<float> row(width);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    for (size_t j = 0; j < width; ++j) row[j] = HalfToFloat(halves[i * width + j]) * scales[i];
+    columns ? out.SetColumn(i, row) : out.SetRow(i, row);
+  }
+  return out;
+}
+
 // One run of layers through the passes.
 class RunFit {
  public:
-  explicit RunFit(size_t width) : first_(width) {}
+  // `features` is Vocabulary::width(), 0 without one.
+  RunFit(size_t width, size_t features) : features_(features), first_(width) {}
 
   void AddFirst(const float* x, size_t count) { first_.Add(x, count); }
   void EndFirst() {
     data_.mean = first_.Mean();
-    second_.emplace(data_.mean.size());
+    second_.emplace(features_ + data_.mean.size());
   }
   const FirstMoments& first() const { return first_; }
 
-  void AddSecond(float* x, size_t count) {
-    Centre(x, count);
-    second_->Add(x, count);
+  void AddSecond(const Vectors& vectors) {
+    Centre(vectors);
+    if (features_ == 0) return second_->Add(vectors.x, vectors.count);
+    const size_t width = data_.mean.size(), both = features_ + width;
+    std::vector<float> rows(vectors.count * both);
+    for (size_t t = 0; t < vectors.count; ++t) {
+      std::copy_n(vectors.features + t * features_, features_, rows.data() + t * both);
+      std::copy_n(vectors.x + t * width, width, rows.data() + t * both + features_);
+    }
+    second_->Add(rows.data(), vectors.count);
   }
   void EndSecond(std::span<const WhiteningBlock> blocks) {
     const size_t width = data_.mean.size();
-    Basis basis = FitBasis(std::move(*second_).Take(), width, blocks);
+    std::vector<double> moments = std::move(*second_).Take();
     second_.reset();
+    if (features_ > 0) {
+      Foretold foretold = Foretell(moments, features_ + width, features_);
+      HalveRows(foretold.map, width, token_means_.scales, token_means_.halves);
+      means_ = Halved(token_means_.scales, token_means_.halves, width, false);
+      moments = std::move(foretold.rest);
+    }
+    Basis basis = FitBasis(std::move(moments), width, blocks);
     HalveRows(basis.encode, width, data_.encode_scales, data_.encode_halves);
     HalveRows(basis.decode, width, data_.decode_scales, data_.decode_halves);
-    encode_ = PackedMatrix(width, width);
-    std::vector<float> row(width);
-    for (size_t i = 0; i < width; ++i) {
-      for (size_t j = 0; j < width; ++j) {
-        row[j] = HalfToFloat(data_.encode_halves[i * width + j]) * data_.encode_scales[i];
-      }
-      encode_.SetColumn(i, row);
-    }
+    encode_ = Halved(data_.encode_scales, data_.encode_halves, width, true);
     squares_.resize(width);
     non_zero_.resize(width);
   }
 
   // Looks at what the matrix as it will be stored makes of the vectors.
-  void AddThird(float* x, size_t count, double finest_step, uint64_t sample_every) {
+  void AddThird(const Vectors& vectors, double finest_step, uint64_t sample_every) {
     const size_t width = data_.mean.size();
-    Project(x, count, width);
-    for (size_t t = 0; t < count; ++t, ++projected_) {
+    Project(vectors, width);
+    const std::vector<float> foretold = ForetoldCoefficients(vectors.count);
+    for (size_t t = 0; t < vectors.count; ++t, ++projected_) {
       const float* const c = coefficients_.data() + t * width;
       for (size_t i = 0; i < width; ++i) {
         squares_[i] += double{c[i]} * c[i];
-        non_zero_[i] += std::abs(c[i]) >= kPlaneDeadZone * finest_step ? 1 : 0;
+        // A token that is not known has what is foretold of others, too.
+        const float largest = std::max(std::abs(c[i]), std::abs(c[i] + foretold[t * width + i]));
+        non_zero_[i] += largest >= kPlaneDeadZone * finest_step ? 1 : 0;
       }
-      if (projected_ % sample_every == 0) sample_.insert(sample_.end(), c, c + width);
+      if (projected_ % sample_every != 0) continue;
+      sample_.insert(sample_.end(), c, c + width);
+      const float* const features = vectors.features + t * features_;
+      sample_features_.insert(sample_features_.end(), features, features + features_);
     }
   }
 
@@ -93,18 +127,19 @@ class RunFit {
     data_.decode_scales.resize(rank);
     data_.encode_halves.resize(rank * width);
     data_.decode_halves.resize(rank * width);
-    importance_.emplace(rank);
+    importance_.emplace(rank, TokenFeatures());
   }
 
-  void AddFourth(float* x, std::span<const float> sensitivity) {
-    Project(x, sensitivity.size(), data_.sigma.size());
-    importance_->Add(coefficients_.data(), data_.sigma, sensitivity);
+  void AddFourth(const Vectors& vectors, std::span<const float> sensitivity) {
+    Project(vectors, data_.sigma.size());
+    importance_->Add(coefficients_.data(), data_.sigma, sensitivity, vectors.features, features_);
   }
 
   // Adds to what the tables are fitted on.
   void EndFourth(size_t unit_samples, std::vector<float>& unit,
                  std::span<uint64_t, kPlaneEnergies> energies) {
     data_.importance = importance_->Finish();
+    token_means_.importance = data_.importance.token_weights;
     const bool classes = !data_.importance.weights.empty();
     const size_t width = data_.mean.size(), rank = data_.sigma.size();
     const size_t tokens = sample_.size() / width;
@@ -114,8 +149,11 @@ class RunFit {
     for (size_t t = 0; t < tokens; ++t) {
       const std::span<float> row(sample_.data() + t * width, rank);
       if (classes) {
-        const float factor = StepFactor(
-            StepClass(ForetoldLogStep(data_.importance, row, data_.sigma, kDefaultFocus)));
+        const float of_token = std::inner_product(
+            token_means_.importance.begin(), token_means_.importance.end(),
+            sample_features_.begin() + static_cast<ptrdiff_t>(t * features_), 0.0f);
+        const float factor = StepFactor(StepClass(
+            ForetoldLogStep(data_.importance, row, data_.sigma, kDefaultFocus, of_token)));
         for (float& c : row) c /= factor;
       }
       const uint8_t energy = EnergyClass(row, telling);
@@ -125,34 +163,53 @@ class RunFit {
       }
     }
     sample_ = {};
-    encode_ = {};
+    encode_ = means_ = {};
   }
 
   CalibratedRunData Take() { return std::move(data_); }
+  const VocabularyRunData& token_means() const { return token_means_; }
 
  private:
+  size_t TokenFeatures() const { return features_ > 0 ? features_ - 1 : 0; }
   // Coefficients of vectors, by the first `rank` columns of the matrix.
-  void Project(float* x, size_t count, size_t rank) {
-    Centre(x, count);
-    coefficients_.resize(count * rank);
-    MultiplyRows(x, count, encode_, {0, rank}, coefficients_.data(), rank);
+  void Project(const Vectors& vectors, size_t rank) {
+    Centre(vectors);
+    if (features_ > 0) {
+      const size_t width = data_.mean.size();
+      foretold_.resize(vectors.count * width);
+      MultiplyRows(vectors.features, vectors.count, means_, {0, width}, foretold_.data(), width);
+      for (size_t i = 0; i < foretold_.size(); ++i) vectors.x[i] -= foretold_[i];
+    }
+    coefficients_.resize(vectors.count * rank);
+    MultiplyRows(vectors.x, vectors.count, encode_, {0, rank}, coefficients_.data(), rank);
   }
-  void Centre(float* x, size_t count) const {
+  // What Project took off, as coefficients of all components; zeros without a vocabulary.
+  std::vector<float> ForetoldCoefficients(size_t count) const {
     const size_t width = data_.mean.size();
-    for (size_t t = 0; t < count; ++t) {
-      for (size_t j = 0; j < width; ++j) x[t * width + j] -= data_.mean[j];
+    std::vector<float> out(count * width);
+    if (features_ > 0) {
+      MultiplyRows(foretold_.data(), count, encode_, {0, width}, out.data(), width);
+    }
+    return out;
+  }
+  void Centre(const Vectors& vectors) const {
+    const size_t width = data_.mean.size();
+    for (size_t t = 0; t < vectors.count; ++t) {
+      for (size_t j = 0; j < width; ++j) vectors.x[t * width + j] -= data_.mean[j];
     }
   }
 
+  const size_t features_;
   FirstMoments first_;
   std::optional<SecondMoments> second_;
   CalibratedRunData data_;
-  PackedMatrix encode_;
+  VocabularyRunData token_means_;
+  PackedMatrix encode_, means_;
   std::optional<ImportanceFit> importance_;
   uint64_t projected_ = 0;
   std::vector<double> squares_;
   std::vector<uint64_t> non_zero_;
-  std::vector<float> coefficients_, sample_;
+  std::vector<float> coefficients_, foretold_, sample_, sample_features_;
 };
 
 class Fit final : public CalibrationFit {
@@ -163,7 +220,7 @@ class Fit final : public CalibrationFit {
         stats_(std::move(stats)),
         shape_(ShapeFor(spec, options.layers_per_run)) {
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
-      runs_.emplace_back(shape_.WidthOfRun(i));
+      runs_.emplace_back(shape_.WidthOfRun(i), stats_.vocabulary ? stats_.vocabulary->width() : 0);
       slopes_.emplace_back(spec, stats_, LayersOf(i));
     }
   }
@@ -183,12 +240,14 @@ class Fit final : public CalibrationFit {
       KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, LayersOf(i), page, vectors_));
       tokens = vectors_.size() / shape_.WidthOfRun(i);
       if (tokens == 0 || (passes_.now() == 3 && !KnowsTokens())) break;
-      AddTo(runs_[i], vectors_.data(), tokens);
+      if (i == 0) FindFeatures(page, first);
+      const Vectors vectors{vectors_.data(), tokens, features_.data()};
+      AddTo(runs_[i], vectors);
       if (passes_.now() == 3) {
         const std::vector<float> felt = stats_.sensitivity.empty()
                                             ? slopes_[i].Sensitivity(vectors_)
                                             : SensitivityOf(LayersOf(i), place, tokens);
-        runs_[i].AddFourth(vectors_.data(), felt);
+        runs_[i].AddFourth(vectors, felt);
       }
     }
     passes_.Add(tokens);
@@ -215,7 +274,11 @@ class Fit final : public CalibrationFit {
     for (RunFit& run : runs_) run.EndFourth(kUnitSamples / shape_.runs(), unit, energies);
     for (RunFit& run : runs_) data.runs.push_back(run.Take());
     data.tables = FitPlaneTables(unit, energies);
-    return SerializeCalibration(data);
+    const std::string blob = SerializeCalibration(data);
+    if (stats_.vocabulary == nullptr) return blob;
+    std::vector<VocabularyRunData> means;
+    for (const RunFit& run : runs_) means.push_back(run.token_means());
+    return WithSection(AsBytes(blob), VocabularySection(*stats_.vocabulary, means));
   }
 
  private:
@@ -225,11 +288,19 @@ class Fit final : public CalibrationFit {
   // Whether the statistics say how much the model feels single tokens.
   bool KnowsTokens() const { return !stats_.sensitivity.empty() || !slopes_[0].empty(); }
 
-  void AddTo(RunFit& run, float* x, size_t count) const {
+  // Finds the features of the tokens of a page from `first` on.
+  void FindFeatures(const PageToEncode& page, uint32_t first) {
+    if (stats_.vocabulary == nullptr) return;
+    const std::vector<TokenId> ids = stats_.vocabulary->Find(spec_, page.raw, page.tokens);
+    features_.resize((page.tokens - first) * stats_.vocabulary->width());
+    stats_.vocabulary->Features(std::span(ids).subspan(first), features_.data());
+  }
+
+  void AddTo(RunFit& run, const Vectors& vectors) const {
     const uint64_t every = std::max<uint64_t>(passes_.tokens() / kSampleTokens, 1);
-    if (passes_.now() == 0) run.AddFirst(x, count);
-    if (passes_.now() == 1) run.AddSecond(x, count);
-    if (passes_.now() == 2) run.AddThird(x, count, options_.finest_step, every);
+    if (passes_.now() == 0) run.AddFirst(vectors.x, vectors.count);
+    if (passes_.now() == 1) run.AddSecond(vectors);
+    if (passes_.now() == 2) run.AddThird(vectors, options_.finest_step, every);
   }
 
   // Returns it for tokens from `place` on, over the layers of a run; 0 where one is not known.
@@ -275,7 +346,7 @@ class Fit final : public CalibrationFit {
   uint64_t added_ = 0;  // tokens of this pass, those left out too
   std::vector<RunFit> runs_;
   std::vector<TokenSlopes> slopes_;  // of each run
-  std::vector<float> vectors_;
+  std::vector<float> vectors_, features_;
 };
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/token_importance.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/methods/joint_coder.h"
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/channel_rows.h"
+#include "kernels/page/page_to_encode.h"
 #include "kernels/quantize/dead_zone.h"
 #include "kernels/transform/tile_product.h"
 #include "kernels/transform/transpose.h"
@@ -19,12 +22,60 @@ namespace {
 constexpr uint32_t kChunkTokens = 256;  // vectors that are in memory at once
 static_assert(kChunkTokens % (kGainEvery * kRansLanes) == 0);
 
+// What the vocabulary of a calibration foretells of the tokens of a run; nothing without one.
+class RunMeans {
+ public:
+  RunMeans(const VocabularyTables* tables, size_t run)
+      : vocabulary_(tables == nullptr ? nullptr : tables->vocabulary.get()),
+        run_(tables == nullptr ? nullptr : &tables->runs[run]) {}
+
+  // Looks at tokens, which then stand for those of `x` and `t` below.
+  void Look(std::span<const TokenId> ids) {
+    tokens_ = vocabulary_ == nullptr ? 0 : ids.size();
+    if (tokens_ == 0) return;
+    features_.resize(tokens_ * vocabulary_->width());
+    vocabulary_->Features(ids, features_.data());
+  }
+  // Adds what is foretold, times `sign`, to columns of x, whose rows are `stride` apart.
+  void AddTo(float* x, size_t stride, Columns columns, float sign) {
+    if (tokens_ == 0) return;
+    foretold_.resize(tokens_ * columns.count);
+    MultiplyRowsInTiles(features_.data(), tokens_, vocabulary_->width(), run_->means, columns,
+                        foretold_.data(), columns.count);
+    for (size_t t = 0; t < tokens_; ++t) {
+      const float* const from = foretold_.data() + t * columns.count;
+      for (size_t i = 0; i < columns.count; ++i) x[t * stride + i] += sign * from[i];
+    }
+  }
+  // Returns the token's part of the logarithm of its sensitivity.
+  float Importance(size_t t) const {
+    if (tokens_ == 0) return 0;
+    return std::inner_product(run_->importance.begin(), run_->importance.end(),
+                              features_.begin() + static_cast<ptrdiff_t>(t * vocabulary_->width()),
+                              0.0f);
+  }
+
+ private:
+  const Vocabulary* const vocabulary_;
+  const VocabularyRun* const run_;
+  size_t tokens_ = 0;
+  std::vector<float> features_, foretold_;
+};
+
 class JointRunCodec final : public RunCodec {
  public:
-  explicit JointRunCodec(JointCoder coder) : coder_(std::move(coder)) {}
+  explicit JointRunCodec(JointCoder coder)
+      : coder_(std::move(coder)), vocabulary_(VocabularyOf(coder_.calibration())) {}
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return coder_.options().levels; }
+
+  std::vector<TokenId> TokenIds(const PageToEncode& page) const override {
+    if (vocabulary_ == nullptr) return {};
+    std::vector<TokenId> ids = vocabulary_->vocabulary->Find(coder_.spec(), page.raw, page.tokens);
+    const auto unknown = [](TokenId id) { return id == kUnknownToken; };
+    return std::ranges::all_of(ids, unknown) ? std::vector<TokenId>() : ids;
+  }
 
   absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
                                                    std::span<const uint8_t> raw) const override {
@@ -60,6 +111,14 @@ class JointRunCodec final : public RunCodec {
   }
 
  private:
+  RunMeans MeansOf(const CalibratedRun& calibrated) const {
+    return {vocabulary_, calibrated.first_layer / coder_.calibration().shape().layers_per_run};
+  }
+  static std::span<const TokenId> Ids(const Run& run, TokenRange tokens) {
+    if (run.token_ids.empty()) return {};
+    return run.token_ids.subspan(tokens.first, tokens.count);
+  }
+
   bool Quantize(const CalibratedRun& calibrated, const Run& run, std::span<const uint8_t> raw,
                 TokenRange tokens, QuantizedRun& out) const {
     const size_t rank = coder_.CodedRank(calibrated), width = calibrated.width();
@@ -76,16 +135,19 @@ class JointRunCodec final : public RunCodec {
     out.sample.resize(rank * QuantizedRun::SampleStride(tokens.count));
     const size_t most = std::min(kChunkTokens, tokens.count);
     std::vector<float> x(most * width), by_token(most * rank), c(PlaneStride(most) * rank);
+    RunMeans means = MeansOf(calibrated);
     for (uint32_t done = 0; done < tokens.count; done += kChunkTokens) {
       const uint32_t n = std::min(kChunkTokens, tokens.count - done);
       if (!vectors.Gather(raw, {tokens.first + done, n}, x.data())) return false;
       for (uint32_t t = 0; t < n; ++t) AddRow(minus_mean.data(), width, x.data() + t * width);
+      means.Look(Ids(run, {tokens.first + done, n}));
+      means.AddTo(x.data(), width, {0, width}, -1);
       MultiplyRowsInTiles(x.data(), n, width, calibrated.encode, {0, rank}, by_token.data(), rank);
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {
-          float log_step =
-              ForetoldLogStep(calibrated.importance, row, calibrated.sigma, coder_.options().focus);
+          float log_step = ForetoldLogStep(calibrated.importance, row, calibrated.sigma,
+                                           coder_.options().focus, means.Importance(t));
           if (!run.log_steps.empty()) log_step += run.log_steps[tokens.first + done + t];
           const uint8_t step_class = StepClass(log_step);
           out.classes[done + t] = step_class;
@@ -132,21 +194,23 @@ class JointRunCodec final : public RunCodec {
                                                run.first_position + wanted.tokens.first});
     JointReader reader(coder_, calibrated, parts, tokens);
     std::vector<float> by_token, x;
+    RunMeans means = MeansOf(calibrated);
     for (uint32_t done = 0; done < streams.count; done += chunk) {
       const TokenRange here{streams.first + done, std::min(chunk, streams.count - done)};
       const uint32_t from = std::max(here.first, begin);
       const uint32_t n = std::min(here.first + here.count, end - first) - from;
       KVSTOW_RETURN_IF_ERROR(reader.Read(here, {from, n}, by_token));
       x.resize(n * vectors.width());
-      Inverse(calibrated, by_token, reader.rank(), run, wanted.layers, x);
+      means.Look(Ids(run, {first + from, n}));
+      Inverse(calibrated, by_token, reader.rank(), run, wanted.layers, means, x);
       vectors.Scatter(x.data(), {first + from - wanted.tokens.first, n}, raw);
     }
     return absl::OkStatus();
   }
 
-  // x = c D + mean, for the columns of the wanted layers.
+  // x = c D + mean + what the tokens foretell, for the columns of the wanted layers.
   void Inverse(const CalibratedRun& calibrated, std::span<const float> c, size_t rank,
-               const Run& run, LayerRange wanted, std::span<float> x) const {
+               const Run& run, LayerRange wanted, RunMeans& means, std::span<float> x) const {
     const size_t n = c.size() / rank, stride = x.size() / n;
     // Tiles take zeros as fast as vectors take the others.
     const NonZeroRows rows = HasTiles() ? NonZeroRows() : ListNonZeros(c.data(), n, rank);
@@ -166,11 +230,13 @@ class JointRunCodec final : public RunCodec {
         float* const row = x.data() + t * stride + at;
         AddRow(calibrated.mean.data() + columns.first, columns.count, row);
       }
+      means.AddTo(x.data() + at, stride, columns, 1);
       at += columns.count;
     }
   }
 
   const JointCoder coder_;
+  const VocabularyTables* const vocabulary_;  // of the calibration; null without one
 };
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeJoint(

@@ -13,6 +13,9 @@
 //   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
+// A calibration may have a vocabulary (calibration/vocabulary.h). What the tokens that it finds in
+// a page foretell is then taken off before the transform, and put back after it.
+//
 // Every token is coded by itself. The body of level 0 holds the first tokens of a text (`first`),
 // slab after slab as affine(bits=`firstbits`,group=32). The step classes of the others follow, 3
 // bits each, if the calibration tells of importance and `focus` is not 0, or if a policy ends in

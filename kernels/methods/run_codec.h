@@ -20,6 +20,7 @@
 
 namespace kvstow {
 
+struct PageToEncode;
 struct Selection;
 
 // The part of a page that a run covers.
@@ -33,6 +34,8 @@ struct Run {
   // log2 of each token's step over the usual one, for codecs that take classes of steps. Empty when
   // nothing is known, and when decoding.
   std::span<const float> log_steps = {};
+  // Which tokens these are (PageHeader::token_ids). Empty when none is known.
+  std::span<const TokenId> token_ids = {};
   // Keeps the raw bytes alive when encoding may reference them instead of copying; else null.
   std::shared_ptr<const void> raw_owner = nullptr;
 };
@@ -48,6 +51,9 @@ class RunCodec {
 
   virtual bool exact() const = 0;
   virtual uint32_t levels() const = 0;
+  // Returns what Run::token_ids and the page's header shall have, for a codec that foretells K and V
+  // of tokens; else nothing. The page fits its spec.
+  virtual std::vector<TokenId> TokenIds(const PageToEncode& /*page*/) const { return {}; }
   // Returns all levels, base first. `raw` holds the run's layers as a page does. Fails with
   // OUT_OF_RANGE when the values cannot be coded (NaN, Inf, beyond fp16): the page is then kept
   // exactly.

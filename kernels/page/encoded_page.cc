@@ -17,7 +17,8 @@ constexpr size_t kMaxPipelineBytes = 1024;
 
 // Bits of the flags byte.
 constexpr uint8_t kExact = 1, kFellBack = 2, kHasCalibration = 4, kHasClasses = 8;
-constexpr uint8_t kAllFlags = 15;
+constexpr uint8_t kHasTokenIds = 16;
+constexpr uint8_t kAllFlags = 31;
 
 // Bits of the RoPE byte: layout in 0-1, scaling in 2-4, then these.
 constexpr uint8_t kAfterRope = 32, kHasFrequencies = 64, kHasScaling = 128;
@@ -113,6 +114,20 @@ bool GetClasses(ByteReader& in, uint32_t tokens, std::vector<uint8_t>& classes) 
   classes.resize(tokens);
   for (size_t i = 0; i < tokens; ++i) classes[i] = packed[i / 2] >> (i % 2 * 4) & 15;
   return tokens % 2 == 0 || packed.back() < 16;
+}
+
+// 0 is a token that is not known.
+void PutTokenIds(ByteWriter& out, const std::vector<TokenId>& ids) {
+  for (const TokenId id : ids) PutVarint(out, id == kUnknownToken ? 0 : uint64_t{id} + 1);
+}
+
+bool GetTokenIds(ByteReader& in, uint32_t tokens, std::vector<TokenId>& ids) {
+  for (uint32_t i = 0; i < tokens; ++i) {
+    uint64_t value = 0;
+    if (!GetVarint(in, kMaxVocabulary, value)) return false;
+    ids.push_back(value == 0 ? kUnknownToken : static_cast<TokenId>(value - 1));
+  }
+  return true;
 }
 
 void PutSegment(ByteWriter& out, const SegmentInfo& segment) {
@@ -229,6 +244,12 @@ absl::Status Validate(const PageHeader& header) {
       return BadSegments("a token class is out of range");
     }
   }
+  const bool some = !header.token_ids.empty();
+  const auto is_id = [](TokenId id) { return id < kMaxVocabulary || id == kUnknownToken; };
+  if (some &&
+      (header.token_ids.size() != header.tokens || !std::ranges::all_of(header.token_ids, is_id))) {
+    return BadSegments("token ids are out of range or not one for each token");
+  }
   return ValidateSegments(header);
 }
 
@@ -239,7 +260,8 @@ std::string SerializePageHeader(const PageHeader& header) {
   out.Put(kPageFormatVersion);
   out.Put(static_cast<uint8_t>((header.exact ? kExact : 0) | (header.fell_back ? kFellBack : 0) |
                                (calibrated ? kHasCalibration : 0) |
-                               (header.token_classes.empty() ? 0 : kHasClasses)));
+                               (header.token_classes.empty() ? 0 : kHasClasses) |
+                               (header.token_ids.empty() ? 0 : kHasTokenIds)));
   out.Put(static_cast<uint8_t>(header.dtype));
   PutVarint(out, header.layers);
   PutVarint(out, header.kv_heads);
@@ -253,6 +275,7 @@ std::string SerializePageHeader(const PageHeader& header) {
   out.PutBytes(header.raw_digest.bytes);
   if (calibrated) out.PutBytes(header.calibration);
   PutClasses(out, header.token_classes);
+  PutTokenIds(out, header.token_ids);
   PutVarint(out, header.segments.size());
   for (const SegmentInfo& segment : header.segments) PutSegment(out, segment);
   out.Put(Xxh3(AsBytes(out.bytes())));
@@ -289,6 +312,9 @@ absl::StatusOr<PageHeader> ParsePageHeader(std::span<const uint8_t> bytes) {
   if ((flags & kHasCalibration) != 0) GetArray(in, header.calibration);
   if ((flags & kHasClasses) != 0 && !GetClasses(in, header.tokens, header.token_classes)) {
     return damaged("its token classes do not parse");
+  }
+  if ((flags & kHasTokenIds) != 0 && !GetTokenIds(in, header.tokens, header.token_ids)) {
+    return damaged("its token ids are out of range or cut off");
   }
   uint64_t count = 0;
   if (!GetVarint(in, kMaxSegments, count)) return damaged("its number of segments is out of range");

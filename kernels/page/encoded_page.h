@@ -74,6 +74,9 @@ struct PageHeader {
   std::array<uint8_t, 16> calibration{};
   // The class of each token, below 16 (empty = all tokens are class 0).
   std::vector<uint8_t> token_classes;
+  // Which token each is, below kMaxVocabulary or kUnknownToken, where the calibration foretells K
+  // and V of tokens (calibration/vocabulary.h). Empty = none is known.
+  std::vector<TokenId> token_ids;
   std::vector<SegmentInfo> segments;
   bool operator==(const PageHeader&) const = default;
 

@@ -123,6 +123,11 @@ struct PageRange {  // a count of 0 = all from `first`
   TokenRange tokens;
 };
 
+// A token of the model's vocabulary.
+using TokenId = uint32_t;
+inline constexpr TokenId kUnknownToken = UINT32_MAX;
+inline constexpr uint32_t kMaxVocabulary = 1 << 24;  // tokens
+
 // Sizes: SlabValues counts values, the others count bytes. V's are 0 where there is no V.
 enum class Part : uint8_t { kK = 0, kV = 1 };
 size_t SlabValues(const KvSpec& spec, Part part, uint32_t tokens);

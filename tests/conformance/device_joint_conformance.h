@@ -22,6 +22,7 @@
 #include "kernels/device/device_joint_codec.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/kernels/vocabulary_pages.h"
 
 namespace kvstow::testing {
 
@@ -279,6 +280,14 @@ TEST_P(DeviceJointConformance, OtherRecipesAreRefusedByName) {
   }
   EXPECT_EQ(code("kvstow-cal(run=7)"), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(code("kvstow-cal(run=2,levels=9)"), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(DeviceJointConformance, ACalibrationWithAVocabularyIsTheProcessors) {
+  const KvSpec spec = CorrelatedSpec();
+  CalibrationStore store;
+  ASSERT_TRUE(store.Add(AsBytes(FitVocabulary(spec, 1, true).value())).ok());
+  const auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe("kvstow-cal"), spec, store);
+  EXPECT_TRUE(absl::IsUnimplemented(codec.status())) << codec.status();
 }
 
 }  // namespace kvstow::testing

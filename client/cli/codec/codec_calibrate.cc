@@ -11,6 +11,7 @@
 #include "client/cli/page_source.h"
 #include "client/cli/text.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
@@ -54,6 +55,34 @@ absl::Status Append(const SafetensorsReader& file, const std::string& name,
   return absl::OkStatus();
 }
 
+// Returns the rows and columns of a matrix; zeros where there is no such matrix.
+std::pair<uint64_t, uint64_t> MatrixShape(const SafetensorsReader& file, const std::string& name) {
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end() || found->second.shape.size() != 2) return {0, 0};
+  return {found->second.shape[0], found->second.shape[1]};
+}
+
+// Tensors vocabulary.projection [signature, kv_heads * head_dim_v], vocabulary.signatures [tokens,
+// signature] and vocabulary.features [tokens, features]. Returns null where there are none.
+absl::StatusOr<std::shared_ptr<const Vocabulary>> ReadVocabulary(const SafetensorsReader& file,
+                                                                 const KvSpec& spec) {
+  constexpr char kProjection[] = "vocabulary.projection", kSignatures[] = "vocabulary.signatures",
+                 kFeatures[] = "vocabulary.features";
+  std::shared_ptr<const Vocabulary> none;
+  if (!file.tensors().contains(kFeatures)) return none;
+  const auto [signature, v] = MatrixShape(file, kProjection);
+  const auto [tokens, features] = MatrixShape(file, kFeatures);
+  if (tokens > kMaxVocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), ": a vocabulary of ", tokens, " tokens"));
+  }
+  Vocabulary::Parts parts{.tokens = static_cast<uint32_t>(tokens)};
+  KVSTOW_RETURN_IF_ERROR(Append(file, kProjection, {signature, v}, parts.projection));
+  KVSTOW_RETURN_IF_ERROR(Append(file, kSignatures, {tokens, signature}, parts.signatures));
+  KVSTOW_RETURN_IF_ERROR(Append(file, kFeatures, {tokens, features}, parts.features));
+  return Vocabulary::Make(ShapeFor(spec, 1), parts);
+}
+
 // Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads], and
 // optionally slope_k.L and slope_v.L [kv_heads, d], and sensitivity [tokens of all cases in their
 // order, layers].
@@ -83,6 +112,7 @@ absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& sp
     KVSTOW_RETURN_IF_ERROR(Append(file, "sensitivity", {sensitivity->second.shape[0], spec.layers},
                                   stats.sensitivity));
   }
+  KVSTOW_ASSIGN_OR_RETURN(stats.vocabulary, ReadVocabulary(file, spec));
   return stats;
 }
 

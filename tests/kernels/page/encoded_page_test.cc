@@ -64,6 +64,8 @@ TEST(PageHeaderTest, EveryFieldComesBack) {
   header.rope.k_after_rope = false;
   header.rope.rotary_dims = 32;
   EXPECT_EQ(Reparse(header).value(), header);
+  header.token_ids = {kMaxVocabulary - 1, kUnknownToken, 0};
+  EXPECT_EQ(Reparse(header).value(), header);
   header.token_classes.clear();
   std::erase_if(header.segments, [](const SegmentInfo& s) { return s.token_class > 0; });
   EXPECT_EQ(Reparse(header).value(), header);
@@ -97,6 +99,10 @@ TEST(PageHeaderTest, ContradictionsAreFound) {
        },
        "token class 3"},
       {[](PageHeader& h) { h.token_classes = {}; }, "token class 2"},
+      {[](PageHeader& h) {
+         h.token_ids = {1, 2, kMaxVocabulary};
+       },
+       "token ids are out of range"},
       {[](PageHeader& h) { std::swap(h.segments[0], h.segments[7]); }, "order of level"},
       {[](PageHeader& h) { h.segments[1] = h.segments[0]; }, "twice"},
       {[](PageHeader& h) { h.segments[1].first_layer = 1; }, "layer by layer"},

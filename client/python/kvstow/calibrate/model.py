@@ -122,6 +122,34 @@ class Subject:
             raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
         return kv.transpose(2, 3).to(torch.float16).cpu().contiguous().numpy()
 
+    def alone(self, tokens: Sequence[int], before: Sequence[int]) -> list[torch.Tensor]:
+        """K before RoPE and V of single tokens, each behind `before` and nothing else.
+
+        Of each layer `[tokens, 2, kv_heads, d]`.
+        """
+        ids = torch.tensor([[*before, token] for token in tokens], device=self.device)
+        positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
+        cache = DynamicCache()
+        with torch.no_grad():
+            self.model(
+                input_ids=ids,
+                position_ids=positions,
+                use_cache=True,
+                logits_to_keep=1,
+                **{self._cache_name: cache},
+            )
+        out = []
+        for k, v in hf._states(cache):
+            heads = k[:, :, -1].float()  # [tokens, kv_heads, d]
+            turned = self.rotation.turn(heads.reshape(1, -1, heads.shape[2]), len(before), back=True)
+            out.append(torch.stack([turned.reshape(heads.shape), v[:, :, -1].float()], 1))
+        return out
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model has embeddings of."""
+        return len(self.model.get_input_embeddings().weight)
+
     def before_rope(self, kv: npt.NDArray[np.float16]) -> torch.Tensor:
         """A layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""
         k, v = torch.from_numpy(np.ascontiguousarray(kv)).to(self.device).float()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from kvstow.calibrate import forward, mix, statistics
+from kvstow.calibrate import forward, mix, statistics, vocabulary
 from kvstow.calibrate.blob import fit
 from kvstow.calibrate.judge import judge
 from kvstow.calibrate.model import Subject, leading_tokens, load
@@ -46,8 +47,41 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     stats = collect(plan, work, subject, tokens, progress)
     if plan.statistics:
         return write_statistics(plan, subject.spec, stats)
+    if plan.vocabulary:
+        stats |= foretold_by_tokens(work, subject, tokenizer, stats, tokens[0], progress)
     said = fit(plan, work, subject.spec, stats, progress)
     return f"{said}\n{judged(plan, subject, tokens, others, progress)}".rstrip("\n")
+
+
+def foretold_by_tokens(
+    work: Work,
+    subject: Subject,
+    tokenizer: Any,
+    stats: Stats,
+    text: Sequence[int],
+    progress: Progress,
+) -> Stats:
+    """The tensors of `kvstow.calibrate.vocabulary`.
+
+    text: the first one that was read. Raises ValueError where its V does not tell its tokens.
+    """
+    names = [vocabulary.PREFIX + name for name in ("projection", "signatures", "features")]
+    if not all(work.has(name) for name in names):
+        special = (tokenizer.bos_token_id, tokenizer.eos_token_id, 0)
+        begins = next(token for token in special if token is not None)
+        progress.step("running single tokens", -(-subject.vocabulary // vocabulary.BATCH))
+        found = vocabulary.of_model(
+            subject, stats, leading_tokens(tokenizer) or [begins], progress.advance
+        )
+        for name in names:
+            work.save(name, found[name])
+    tensors = {name: np.array(work.load(name)) for name in names}
+    v = torch.from_numpy(np.array(work.load(text_name(0))[0][1]))
+    if not vocabulary.finds(tensors, v, text[: len(v)]):
+        raise ValueError(
+            "--vocabulary: V of this model's first layer does not tell the token; leave it out"
+        )
+    return tensors
 
 
 def judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ import llama_model  # noqa: E402
 import model_stats  # noqa: E402
 import smollm2  # noqa: E402
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import judge, main, run  # noqa: E402
+from kvstow.calibrate import judge, main, run, vocabulary  # noqa: E402
 from kvstow.calibrate.model import UNIT, Subject  # noqa: E402
 from kvstow.calibrate.plan import Plan  # noqa: E402
 from kvstow.calibrate.progress import Progress  # noqa: E402
@@ -325,6 +326,52 @@ def test_a_recipe_without_a_step_is_not_judged(part_of_smollm: Path, tmp_path: P
     flags = [*SMALL, "--no-gradients", "--recipe", "rotate(bits=4)"]
     assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
     assert "judged" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_token_alone_has_the_k_and_v_of_a_text_of_two(kind: str) -> None:
+    subject = Subject(tiny(kind))
+    alone = subject.alone([7, 9], before=[3])
+    for i, token in enumerate((7, 9)):
+        kv = subject.states([3, token])
+        for layer, found in enumerate(alone):
+            want = subject.before_rope(kv[layer])[1]
+            torch.testing.assert_close(found[i], want, atol=2e-2, rtol=2e-3)
+
+
+def test_v_of_the_first_layer_tells_the_token(tmp_path: Path) -> None:
+    model = tiny("llama")
+    subject, tokens = Subject(model), tokens_of(128, 1)
+    stats = collected(model, plan_of(tmp_path), [tokens_of(128, seed) for seed in range(3)])
+    tensors = vocabulary.of_model(subject, stats, [0], lambda: None)
+    first = subject.states(tokens)[0][1]
+    assert vocabulary.finds(tensors, torch.from_numpy(first), tokens)
+    assert not vocabulary.finds(tensors, torch.from_numpy(first), tokens[::-1])
+
+
+def test_a_calibration_with_a_vocabulary_takes_fewer_bytes(part_of_smollm: Path, tmp_path: Path) -> None:
+    flags = ["--no-gradients", "--keep", "--work", str(tmp_path / "work"), *SMALL]
+    plain, known = tmp_path / "plain.kvcal", tmp_path / "known.kvcal"
+    assert main([str(part_of_smollm), "--out", str(plain), *flags]) == 0
+    assert main([str(part_of_smollm), "--out", str(known), "--vocabulary", *flags]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
+    text = tokenizer(run.mix.read(())[-1][1])["input_ids"][:128]
+    page = kvstow.Page(b"k", np.ascontiguousarray(Subject(model).states(text)))
+    stored = []
+    for calibration in (plain, known):
+        with kvstow.Server() as server, kvstow.Client(server.address) as client:
+            client.send_calibration(calibration)
+            recipe = "kvstow-cal(step=1)"
+            space = client.open_space("c", dataclasses.replace(spec_of(model), dtype="float16"), recipe=recipe)
+            stored.append(space.put([page])[0].stored_bytes)
+    assert 0 < stored[1] < 0.97 * stored[0], stored
+
+
+@pytest.mark.parametrize("more", [["--statistics"], ["--recipe", "rotate(bits=4)"]])
+def test_a_vocabulary_that_nothing_would_use_is_refused(more: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert main(["m", "--out", str(tmp_path / "o"), "--vocabulary", *more]) != 0
+    assert "--vocabulary" in capsys.readouterr().err
 
 
 def test_spaces_of_the_model_take_the_calibration(part_of_smollm: Path, tmp_path: Path) -> None:
