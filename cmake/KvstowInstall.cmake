@@ -27,6 +27,7 @@ set(KVSTOW_PUBLIC_HEADERS
     client/pages.h
     client/spaces.h
     kernels/calibration/calibration.h
+    kernels/calibration/calibration_moments.h
     kernels/calibration/token_importance.h
     kernels/codec/calibration_store.h
     kernels/device/device.h

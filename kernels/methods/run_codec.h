@@ -51,8 +51,8 @@ class RunCodec {
 
   virtual bool exact() const = 0;
   virtual uint32_t levels() const = 0;
-  // Returns what Run::token_ids and the page's header shall have, for a codec that foretells K and V
-  // of tokens; else nothing. The page fits its spec.
+  // Returns what Run::token_ids and the page's header shall have, for a codec that foretells K and
+  // V of tokens; else nothing. The page fits its spec.
   virtual std::vector<TokenId> TokenIds(const PageToEncode& /*page*/) const { return {}; }
   // Returns all levels, base first. `raw` holds the run's layers as a page does. Fails with
   // OUT_OF_RANGE when the values cannot be coded (NaN, Inf, beyond fp16): the page is then kept

@@ -350,7 +350,8 @@ def test_v_of_the_first_layer_tells_the_token(tmp_path: Path) -> None:
 
 
 def test_a_calibration_with_a_vocabulary_takes_fewer_bytes(part_of_smollm: Path, tmp_path: Path) -> None:
-    flags = ["--no-gradients", "--keep", "--work", str(tmp_path / "work"), *SMALL]
+    flags = ["--no-gradients", "--keep", "--work", str(tmp_path / "work"), "--device", "cpu"]
+    flags += ["--tokens", "6144", "--context", "512"]
     plain, known = tmp_path / "plain.kvcal", tmp_path / "known.kvcal"
     assert main([str(part_of_smollm), "--out", str(plain), *flags]) == 0
     assert main([str(part_of_smollm), "--out", str(known), "--vocabulary", *flags]) == 0
@@ -362,8 +363,8 @@ def test_a_calibration_with_a_vocabulary_takes_fewer_bytes(part_of_smollm: Path,
     for calibration in (plain, known):
         with kvstow.Server() as server, kvstow.Client(server.address) as client:
             client.send_calibration(calibration)
-            recipe = "kvstow-cal(step=1)"
-            space = client.open_space("c", dataclasses.replace(spec_of(model), dtype="float16"), recipe=recipe)
+            spec = dataclasses.replace(spec_of(model), dtype="float16", page_tokens=128)
+            space = client.open_space("calibrated", spec, recipe="kvstow-cal(step=1)")
             stored.append(space.put([page])[0].stored_bytes)
     assert 0 < stored[1] < 0.97 * stored[0], stored
 
