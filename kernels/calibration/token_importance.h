@@ -33,7 +33,7 @@ inline constexpr int kPlainStepClass = kStepClasses / 2;  // the step as it is
 // not known.
 struct ImportanceModel {
   std::vector<float> weights;
-  // Of features of the token beside these (vocabulary.h). Empty where there are none.
+  // Weights of the features that a vocabulary gives a token (vocabulary.h); empty without one.
   std::vector<float> token_weights;
 };
 inline size_t ImportanceWeights(size_t rank) {
@@ -69,7 +69,7 @@ class ImportanceFit {
 
  private:
   const size_t rank_, token_features_, size_;
-  // Of all features, those of the token first and the constant last, then the logarithm.
+  // A row has the token's features, the others (the constant last), and the logarithm.
   SecondMoments moments_;
 };
 

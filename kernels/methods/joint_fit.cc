@@ -101,7 +101,8 @@ class RunFit {
       for (size_t i = 0; i < width; ++i) {
         squares_[i] += double{c[i]} * c[i];
         // A token that is not known has what is foretold of others, too.
-        const float largest = std::max(std::abs(c[i]), std::abs(c[i] + foretold[t * width + i]));
+        const float whole = foretold.empty() ? c[i] : c[i] + foretold[t * width + i];
+        const float largest = std::max(std::abs(c[i]), std::abs(whole));
         non_zero_[i] += largest >= kPlaneDeadZone * finest_step ? 1 : 0;
       }
       if (projected_ % sample_every != 0) continue;
@@ -183,13 +184,12 @@ class RunFit {
     coefficients_.resize(vectors.count * rank);
     MultiplyRows(vectors.x, vectors.count, encode_, {0, rank}, coefficients_.data(), rank);
   }
-  // What Project took off, as coefficients of all components; zeros without a vocabulary.
+  // What Project took off, as coefficients of all components; empty without a vocabulary.
   std::vector<float> ForetoldCoefficients(size_t count) const {
+    if (features_ == 0) return {};
     const size_t width = data_.mean.size();
     std::vector<float> out(count * width);
-    if (features_ > 0) {
-      MultiplyRows(foretold_.data(), count, encode_, {0, width}, out.data(), width);
-    }
+    MultiplyRows(foretold_.data(), count, encode_, {0, width}, out.data(), width);
     return out;
   }
   void Centre(const Vectors& vectors) const {
@@ -240,7 +240,7 @@ class Fit final : public CalibrationFit {
       KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, LayersOf(i), page, vectors_));
       tokens = vectors_.size() / shape_.WidthOfRun(i);
       if (tokens == 0 || (passes_.now() == 3 && !KnowsTokens())) break;
-      if (i == 0) FindFeatures(page, first);
+      if (i == 0 && passes_.now() > 0) FindFeatures(page, first);
       const Vectors vectors{vectors_.data(), tokens, features_.data()};
       AddTo(runs_[i], vectors);
       if (passes_.now() == 3) {

@@ -125,8 +125,6 @@ TEST_F(VocabularyTest, StatisticsOutOfACalibrationHaveItsVocabulary) {
 }
 
 TEST_F(VocabularyTest, DamagedSectionsAreRefused) {
-  const std::string blob = FitVocabulary(spec_, 1, true, true).value();
-  const auto read = ParseCalibration(AsBytes(blob)).value();
   const auto body = [&] {
     std::vector<VocabularyRunData> runs(2);
     for (VocabularyRunData& run : runs) {

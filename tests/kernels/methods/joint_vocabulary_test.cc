@@ -1,5 +1,4 @@
 // kvstow-cal with a calibration that has a vocabulary (calibration/vocabulary.h).
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +16,6 @@
 
 namespace kvstow::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 class JointVocabularyTest : public ::testing::Test {
  protected:

@@ -70,16 +70,22 @@ class Subject:
         self, tokens: Sequence[int], cache: DynamicCache, start: int, keep: int
     ) -> torch.Tensor:
         """Of the last `keep` of `tokens` (0: of all), which follow the cache's `start` tokens."""
-        ids = torch.tensor([list(tokens)], device=self.device)
-        positions = torch.arange(start, start + len(tokens), device=self.device)[None]
+        return self._run([tokens], cache, start, keep)[0]
+
+    def _run(
+        self, texts: Sequence[Sequence[int]], cache: DynamicCache, start: int, keep: int
+    ) -> torch.Tensor:
+        """Of texts of one length, side by side, what `logits` gives for one."""
+        ids = torch.tensor([list(text) for text in texts], device=self.device)
+        positions = torch.arange(start, start + ids.shape[1], device=self.device)
         found: torch.Tensor = self.model(
             input_ids=ids,
-            position_ids=positions,
+            position_ids=positions.expand(ids.shape),
             use_cache=True,
             logits_to_keep=keep,
             **{self._cache_name: cache},
         ).logits
-        return found[0]
+        return found
 
     def read(self, tokens: Sequence[int]) -> Reading:
         """Runs the model over a text. Errors are those of `states`."""
@@ -125,19 +131,11 @@ class Subject:
     def alone(self, tokens: Sequence[int], before: Sequence[int]) -> list[torch.Tensor]:
         """K before RoPE and V of single tokens, each behind `before` and nothing else.
 
-        Of each layer `[tokens, 2, kv_heads, d]`.
+        Each layer has a tensor `[tokens, 2, kv_heads, d]`.
         """
-        ids = torch.tensor([[*before, token] for token in tokens], device=self.device)
-        positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
         cache = DynamicCache()
         with torch.no_grad():
-            self.model(
-                input_ids=ids,
-                position_ids=positions,
-                use_cache=True,
-                logits_to_keep=1,
-                **{self._cache_name: cache},
-            )
+            self._run([[*before, token] for token in tokens], cache, 0, 1)
         out = []
         for k, v in hf._states(cache):
             heads = k[:, :, -1].float()  # [tokens, kv_heads, d]
