@@ -14,7 +14,7 @@ bool Eventually(const std::function<bool()>& condition) {
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     // A loop that spins would take the time of what it waits for.
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return true;
 }
