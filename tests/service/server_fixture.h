@@ -14,7 +14,7 @@
 
 namespace kvstow::testing {
 
-// Looks every 20 milliseconds till `condition` holds; false after 60 seconds.
+// Looks every 20 milliseconds until `condition` holds; false after 60 seconds.
 bool Eventually(const std::function<bool()>& condition);
 
 class ServerTest : public ::testing::Test {
