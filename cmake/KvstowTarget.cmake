@@ -60,9 +60,7 @@ endfunction()
 # kvstow_test_library(NAME SOURCES ... LINK ...) makes kvstow::NAME: what several test programs share, compiled once.
 function(kvstow_test_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
-  kvstow_library(${name} SOURCES ${ARG_SOURCES} PUBLIC ${ARG_LINK} GTest::gmock GTest::gtest)
-  target_compile_definitions(
-    kvstow_${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  kvstow_library(${name} SOURCES ${ARG_SOURCES} PUBLIC ${ARG_LINK} kvstow::test_paths GTest::gmock GTest::gtest)
 endfunction()
 
 # kvstow_precompile_test(TARGET LINK ...): all targets of tests with one level of optimisation share a precompiled header;
@@ -92,7 +90,7 @@ endfunction()
 # kvstow_test(NAME SOURCES ... LINK ... [LABEL unit|integration|slow] [TIMEOUT s]) makes one GoogleTest program;
 # ctest runs each of its tests by itself, in parallel. With KVSTOW_TEST_SHARDS it runs so many processes of the program,
 # which share its tests: thousands of processes take longer to start under AddressSanitizer than their tests to run.
-# Tests find tests/data and tests/golden by KVSTOW_TESTS_DIR.
+# Tests find tests/data, tests/golden and programs by tests/paths.h.
 function(kvstow_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_LABEL)
@@ -101,11 +99,9 @@ function(kvstow_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
-  kvstow_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  kvstow_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} kvstow::test_paths GTest::gmock GTest::gtest_main)
   set_target_properties(
     ${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests CXX_CLANG_TIDY "")
-  target_compile_definitions(
-    ${name} PRIVATE KVSTOW_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests" KVSTOW_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
   kvstow_precompile_test(${name} ${ARG_LINK})
   if(NOT KVSTOW_TEST_SHARDS)
     gtest_discover_tests(

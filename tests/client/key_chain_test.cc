@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_split.h"
 #include "base/digest.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -66,7 +67,7 @@ TEST(KeyChain, ExtrasOfAPageEnterItsKeyAndThoseBehind) {
 // (tests/reference/page_keys.py): page_tokens, token ids, extras by page, and the keys that are
 // due.
 TEST(KeyChain, GoldenFile) {
-  std::ifstream in(KVSTOW_TESTS_DIR "/golden/page_keys_v1.txt");
+  std::ifstream in(TestsPath("golden/page_keys_v1.txt"));
   const auto list = [](const std::string& text, char separator) -> std::vector<std::string> {
     if (text.empty()) return {};
     return absl::StrSplit(text, separator);

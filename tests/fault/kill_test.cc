@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/fault/crash_pages.h"
+#include "tests/paths.h"
 #include "tests/storage/number_from_env.h"
 #include "tests/storage/store/store_fixture.h"
 
@@ -36,7 +37,7 @@ class KillTest : public StoreTest {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     posix_spawn_file_actions_addclose(&actions, ends[0]);
-    std::string program = KVSTOW_BIN_DIR "/tests/kvstow_crash_writer";
+    std::string program = ProgramPath("tests/kvstow_crash_writer");
     std::string folder = dir_.path(), key = std::to_string(first_key);
     char* argv[] = {program.data(), folder.data(), key.data(), nullptr};
     ASSERT_EQ(posix_spawn(&child_, program.c_str(), &actions, nullptr, argv, environ), 0);

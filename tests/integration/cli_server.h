@@ -12,12 +12,13 @@
 
 #include "client/case/safetensors.h"
 #include "tests/integration/process.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 
 using Json = nlohmann::json;
 
-inline constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
+inline const std::string kCase = TestsPath("data/smollm2-wiki-256.safetensors");
 inline constexpr uint64_t kRawBytes = 256 * 30 * 3 * 64 * 2 * 2;
 
 // Standard output as JSON: one object on one line.

@@ -6,15 +6,16 @@
 
 #include "absl/strings/str_split.h"
 #include "tests/integration/process.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
+const std::string kCase = TestsPath("data/smollm2-wiki-256.safetensors");
 
-constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
+const std::string kTrace = TestsPath("data/mooncake_conversation_1000.jsonl.gz");
 
 Json Parse(const Finished& run) {
   EXPECT_EQ(run.exit_code, 0) << run.err;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/integration/cli_server.h"
+#include "tests/paths.h"
 #include "tests/proto/certificates.h"
 
 namespace kvstow {
@@ -32,7 +33,7 @@ const std::map<std::string, std::vector<std::string>> kAsking = {
     {"pin", {"--space", "s", kCase}},
     {"ping", {}},
     {"put", {"--space", "s", kCase}},
-    {"replay", {KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz"}},
+    {"replay", {TestsPath("data/mooncake_conversation_1000.jsonl.gz")}},
     {"quota", {}},
     {"report", {"--space", "s", kCase}},
     {"spaces", {}},
@@ -142,8 +143,8 @@ TEST(Cli, FilesThatAreNoCasesAreNamed) {
       RunKvstow({"codec", "roundtrip", "--recipe", "raw", dir.path("no-such"), dir.path("out")});
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, HasSubstr("no-such"));
-  const Finished program = RunKvstow(
-      {"codec", "roundtrip", "--recipe", "raw", KVSTOW_BIN_DIR "/kvstow", dir.path("out")});
+  const Finished program =
+      RunKvstow({"codec", "roundtrip", "--recipe", "raw", ProgramPath("kvstow"), dir.path("out")});
   EXPECT_EQ(program.exit_code, 1);
   EXPECT_THAT(program.err, HasSubstr("no whole safetensors file"));
 }

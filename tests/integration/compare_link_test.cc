@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tests/integration/process.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -64,7 +65,7 @@ TEST(CliCompareLink, MeasuresRatesAndAPrefixBesideThePlan) {
                                            "kvstow kivi4 encoded", "bare socket"));
   // The planner itself says the same when it is asked as the comparison says.
   const Finished plan = RunProgram(
-      "/bin/sh", {"-c", KVSTOW_BIN_DIR "/" + prefix["plan"].get<std::string>() + " --format json"});
+      "/bin/sh", {"-c", ProgramPath(prefix["plan"].get<std::string>()) + " --format json"});
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   const Json planned = Json::parse(plan.out);
   for (const Json& recipe : planned["recipes"]) {
@@ -93,7 +94,7 @@ TEST(CliCompareLink, SaysWhatToDoWithoutTheRights) {
   const std::string drop =
       geteuid() == 0 ? "exec setpriv --bounding-set -sys_admin,-net_admin " : "exec ";
   const Finished run =
-      RunProgram("/bin/sh", {"-c", drop + KVSTOW_BIN_DIR "/kvstow bench compare --link 10Gbit"});
+      RunProgram("/bin/sh", {"-c", drop + ProgramPath("kvstow") + " bench compare --link 10Gbit"});
   EXPECT_EQ(run.exit_code, 1) << run.out;
   EXPECT_THAT(run.err, HasSubstr("CAP_NET_ADMIN"));
   EXPECT_THAT(run.err, HasSubstr("unshare --map-root-user"));
@@ -136,6 +137,7 @@ TEST(CliCompareLink, NothingIsLeftWhenItIsKilled) {
   const TempDir dir;
   const std::string mark = "TMPDIR=" + dir.path("x");
   std::filesystem::create_directory(dir.path("x"));
+  const std::string program = ProgramPath("kvstow");
   const pid_t pid = fork();
   ASSERT_GE(pid, 0);
   if (pid == 0) {
@@ -144,7 +146,7 @@ TEST(CliCompareLink, NothingIsLeftWhenItIsKilled) {
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     setenv("TMPDIR", dir.path("x").c_str(), 1);
-    execv(KVSTOW_BIN_DIR "/kvstow", argv.data());
+    execv(program.c_str(), argv.data());
     _exit(127);
   }
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };

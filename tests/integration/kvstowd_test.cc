@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/integration/server_process.h"
+#include "tests/paths.h"
 #include "tests/service/wire_client.h"
 
 namespace kvstow::testing {
@@ -19,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kExampleConfig[] = KVSTOW_TESTS_DIR "/../deploy/kvstowd.conf";
+const std::string kExampleConfig = TestsPath("../deploy/kvstowd.conf");
 
 class KvstowdTest : public ::testing::Test {
  protected:

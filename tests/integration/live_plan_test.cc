@@ -7,14 +7,15 @@
 
 #include "client/planner/reuse_curve.h"
 #include "tests/integration/process.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
-constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
+const std::string kTrace = TestsPath("data/mooncake_conversation_1000.jsonl.gz");
+const std::string kCase = TestsPath("data/smollm2-wiki-256.safetensors");
 constexpr uint64_t kBlocks = 4000;  // that the server has room for
 
 // Pages as small as they get: it is their number that counts here.

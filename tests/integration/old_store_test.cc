@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "tests/integration/cli_server.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -37,8 +38,7 @@ std::string DigestOf(const std::string& path) {
 class OldStore : public testing::TestWithParam<const char*> {
  protected:
   OldStore() {
-    const std::string archive =
-        absl::StrCat(KVSTOW_TESTS_DIR, "/data/store-", GetParam(), ".tar.gz");
+    const std::string archive = TestsPath(absl::StrCat("data/store-", GetParam(), ".tar.gz"));
     EXPECT_EQ(RunProgram("/bin/tar", {"-xzf", archive, "-C", dir_.path()}).exit_code, 0) << archive;
   }
   void ExpectAllThere(const std::string& folder) {

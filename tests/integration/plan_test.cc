@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/integration/process.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -16,9 +17,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
-constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
-constexpr char kCase[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
-constexpr char kConfig[] = KVSTOW_TESTS_DIR "/data/models/llama-3.1-70b.json";
+const std::string kTrace = TestsPath("data/mooncake_conversation_1000.jsonl.gz");
+const std::string kCase = TestsPath("data/smollm2-wiki-256.safetensors");
+const std::string kConfig = TestsPath("data/models/llama-3.1-70b.json");
 
 Finished RunPlan(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "plan");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/client/prompt.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 
@@ -36,7 +37,7 @@ Finished RunProgram(const std::string& program, const std::vector<std::string>& 
 // build/bin/kvstow.
 inline Finished RunKvstow(const std::vector<std::string>& arguments,
                           const std::vector<std::string>& environment = {}) {
-  return RunProgram(KVSTOW_BIN_DIR "/kvstow", arguments, environment);
+  return RunProgram(ProgramPath("kvstow"), arguments, environment);
 }
 
 // kvstowd. It serves when the constructor returns, and when Start() does, which restarts it.

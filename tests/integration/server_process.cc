@@ -12,6 +12,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tests/paths.h"
+
 namespace kvstow::testing {
 namespace {
 
@@ -45,7 +47,7 @@ std::string After(const std::string& text, const std::string& name) {
 }  // namespace
 
 ServerProcess::ServerProcess(const std::vector<std::string>& args, const Environment& environment) {
-  std::vector<std::string> argv = {KVSTOW_BIN_DIR "/kvstowd"};
+  std::vector<std::string> argv = {ProgramPath("kvstowd")};
   argv.insert(argv.end(), args.begin(), args.end());
   std::vector<std::string> env = FullEnvironment(environment);
   int ends[2];

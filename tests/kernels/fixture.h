@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/kernels/pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 
@@ -26,7 +27,7 @@ inline KvSpec FixtureSpec() {
 // The raw page; empty when the file is not as expected. It reads only the offsets of the tensors
 // k.L and v.L from the safetensors header.
 inline std::vector<uint8_t> FixturePage() {
-  std::ifstream in(KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors", std::ios::binary);
+  std::ifstream in(TestsPath("data/smollm2-wiki-256.safetensors"), std::ios::binary);
   const std::string file((std::istreambuf_iterator<char>(in)), {});
   uint64_t header_bytes = 0;
   if (file.size() < sizeof(header_bytes)) return {};

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/paths.h"
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 
@@ -33,7 +34,7 @@ SpaceRecord ExampleSpace() {
 }
 
 std::string Golden(const std::string& name) {
-  std::ifstream file(KVSTOW_TESTS_DIR "/golden/" + name, std::ios::binary);
+  std::ifstream file(TestsPath("golden/" + name), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -8,13 +8,14 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr char kFixture[] = KVSTOW_TESTS_DIR "/data/smollm2-wiki-256.safetensors";
+const std::string kFixture = TestsPath("data/smollm2-wiki-256.safetensors");
 
 class CaseFiles : public testing::Test {
  protected:

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/paths.h"
+
 namespace kvstow::planner {
 namespace {
 
@@ -12,9 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
-std::string Fixture(const std::string& name) {
-  return KVSTOW_TESTS_DIR "/data/models/" + name + ".json";
-}
+std::string Fixture(const std::string& name) { return TestsPath("data/models/" + name + ".json"); }
 
 uint64_t BytesPerToken(const absl::StatusOr<ModelKv>& model, uint32_t ranks = 1) {
   if (!model.ok()) {

@@ -10,6 +10,7 @@
 
 #include "client/planner/profile.h"
 #include "client/planner/size_curve.h"
+#include "tests/paths.h"
 
 namespace kvstow::planner {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr char kTrace[] = KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz";
+const std::string kTrace = TestsPath("data/mooncake_conversation_1000.jsonl.gz");
 
 // The definition, as the traces' description has it: leading blocks present at arrival; then every
 // block is touched or inserted in order, in one LRU of `capacity` blocks.

@@ -15,6 +15,7 @@
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 namespace {
@@ -309,7 +310,7 @@ TEST(ModelStatsTest, ABlobTakesANote) {
 }
 
 void ExpectGolden(const std::string& name, const ModelStats& stats) {
-  const auto path = std::filesystem::path(KVSTOW_TESTS_DIR) / "golden" / name;
+  const std::filesystem::path path = TestsPath("golden/" + name);
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
   const std::string made = StatsCalibration(Spec(), stats).value();

@@ -20,6 +20,7 @@
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 namespace {
@@ -345,7 +346,7 @@ std::string WriteGolden(const CalibratedCase& c, const KvSpec& spec) {
 TEST_P(CalibratedCodec, ItsGoldenFilesAreReadForEver) {
   const KvSpec spec = CorrelatedSpec(3, 4, 2);
   const auto read = [](const char* name) {
-    std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
+    std::ifstream in(TestsPath(absl::StrCat("golden/", name)), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
   };
   const std::string blob = read(GetParam().golden_blob), file = read(GetParam().golden_page);

@@ -14,6 +14,7 @@
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/pages.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -53,7 +54,7 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
       (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 640, .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
-  const std::string path = absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", GetParam().file);
+  const std::string path = TestsPath(absl::StrCat("golden/", GetParam().file));
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
   if (FileOf(*page) != golden) {

@@ -21,6 +21,7 @@
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_scores.h"
 #include "tests/kernels/pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 namespace {
@@ -215,7 +216,7 @@ TEST(QueryTablesTest, DamagedSectionsAreRefused) {
 
 // A blob at rest: read for ever, and made again byte for byte.
 TEST(QueryTablesTest, ItsGoldenFileIsReadForEver) {
-  const auto path = std::filesystem::path(KVSTOW_TESTS_DIR) / "golden/calibration_v2_queries.kvcal";
+  const std::filesystem::path path = TestsPath("golden/calibration_v2_queries.kvcal");
   std::ifstream in(path, std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(in)), {});
   QueryStatistics q{.layers = 1,

@@ -19,6 +19,7 @@
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/squared_error.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 namespace {
@@ -378,7 +379,7 @@ TEST(ChannelMeans, LargeOnesCostLittle) {
 void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string_view page_name,
                  uint32_t tokens = 9, float mean_size = 3, double error = 5e-3) {
   const auto golden = [](absl::string_view name) {
-    std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
+    std::ifstream in(TestsPath(absl::StrCat("golden/", name)), std::ios::binary);
     return std::string((std::istreambuf_iterator<char>(in)), {});
   };
   const KvSpec spec = CorrelatedSpec(3, 4, 2);

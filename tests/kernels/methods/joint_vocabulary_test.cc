@@ -13,6 +13,7 @@
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/kernels/vocabulary_pages.h"
+#include "tests/paths.h"
 
 namespace kvstow::testing {
 namespace {
@@ -124,7 +125,7 @@ TEST_F(JointVocabularyTest, ATokenBeyondTheVocabularyIsLikeOneThatIsNotKnown) {
 }
 
 std::string Golden(absl::string_view name) {
-  std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR, "/golden/", name), std::ios::binary);
+  std::ifstream in(TestsPath(absl::StrCat("golden/", name)), std::ios::binary);
   return std::string((std::istreambuf_iterator<char>(in)), {});
 }
 

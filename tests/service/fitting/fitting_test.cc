@@ -12,6 +12,7 @@
 #include "service/fitting/fit_process.h"
 #include "service/fitting/fit_sample.h"
 #include "service/spaces/space_record.h"
+#include "tests/paths.h"
 #include "tests/service/fitting/auto_space.h"
 
 namespace kvstow::testing {
@@ -172,7 +173,7 @@ TEST_F(FitTest, MessagesComeBackAsTheyWent) {
 }
 
 TEST_F(FitTest, AProcessSaysTheSameAndIsKilledOnDemand) {
-  const std::string program = KVSTOW_BIN_DIR "/kvstowd";
+  const std::string program = ProgramPath("kvstowd");
   const FitJob job = Job(24);
   const auto never = [] { return false; };
   const auto there = RunFitProcess(job, program, 0, never);

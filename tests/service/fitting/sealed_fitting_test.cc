@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "base/digest.h"
 #include "service/spaces/sealed_tables.h"
+#include "tests/paths.h"
 #include "tests/service/fitting/auto_space.h"
 
 namespace kvstow::testing {
@@ -87,7 +88,7 @@ std::string PartOfStatistics() {
 
 TEST_F(SealedFitTest, AProcessFitsAndARestartKeepsTheForm) {
   StopServer();
-  options_.fit_program = KVSTOW_BIN_DIR "/kvstowd";
+  options_.fit_program = ProgramPath("kvstowd");
   config_.fit_bytes = uint64_t{1} << 62;  // AddressSanitizer maps terabytes
   StartServer();
   EXPECT_TRUE(Open("s").wants_statistics());

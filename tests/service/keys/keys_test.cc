@@ -18,6 +18,7 @@
 #include "service/keys/key_ring.h"
 #include "service/keys/master_key.h"
 #include "tests/conformance/data_keys_conformance.h"
+#include "tests/paths.h"
 #include "tests/storage/store/store_fixture.h"
 
 namespace kvstow {
@@ -107,7 +108,7 @@ KeyFile Example() {
 
 TEST(KeyFile, GoldenBytes) {
   const std::string bytes = SerializeKeyFile(Example());
-  const std::string golden = Content(KVSTOW_TESTS_DIR "/golden/keys_v1.bin");
+  const std::string golden = Content(TestsPath("golden/keys_v1.bin"));
   EXPECT_EQ(HexOf(AsBytes(bytes)), HexOf(AsBytes(golden)));
   const auto parsed = ParseKeyFile(AsBytes(golden));
   ASSERT_OK(parsed.status());

@@ -14,6 +14,7 @@
 #include "service/remote/remote_key_record.h"
 #include "service/remote/remote_page.h"
 #include "service/remote/remote_purge.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -27,7 +28,7 @@ SharedBytes Joined(const std::vector<SharedBytes>& parts) {
 }
 
 std::string Golden(const std::string& name) {
-  std::ifstream in(absl::StrCat(KVSTOW_TESTS_DIR "/golden/", name, ".bin"), std::ios::binary);
+  std::ifstream in(TestsPath(absl::StrCat("golden/", name, ".bin")), std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/digest.h"
+#include "tests/paths.h"
 #include "tests/storage/test_keys.h"
 
 namespace kvstow::testing {
@@ -29,7 +30,7 @@ std::string Example() {
 }
 
 std::string Golden() {
-  std::ifstream file(KVSTOW_TESTS_DIR "/golden/sealed_tables_v1.bin", std::ios::binary);
+  std::ifstream file(TestsPath("golden/sealed_tables_v1.bin"), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/codec/parse_recipe.h"
 #include "proto/wire/spec.h"
 #include "service/spaces/space_record.h"
+#include "tests/paths.h"
 #include "tests/service/wire_client.h"
 
 namespace kvstow::testing {
@@ -281,7 +282,7 @@ TEST(FingerprintTest, EveryFieldCounts) {
 }
 
 std::string Golden(const std::string& name) {
-  std::ifstream in(KVSTOW_TESTS_DIR "/golden/" + name, std::ios::binary);
+  std::ifstream in(TestsPath("golden/" + name), std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 

@@ -21,6 +21,7 @@
 #include "storage/disk/segment_space.h"
 #include "storage/disk/segment_store.h"
 #include "storage/record.h"
+#include "tests/paths.h"
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/temp_dir.h"
@@ -32,7 +33,7 @@ namespace {
 using absl::StatusCode;
 
 std::string Golden(const std::string& name) {
-  std::ifstream file(KVSTOW_TESTS_DIR "/golden/" + name, std::ios::binary);
+  std::ifstream file(TestsPath("golden/" + name), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

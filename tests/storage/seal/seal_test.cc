@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "storage/disk/segment_format.h"
 #include "storage/seal/vault.h"
+#include "tests/paths.h"
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 #include "tests/storage/test_keys.h"
@@ -27,7 +28,7 @@ AeadNonce FixedNonce() {
 }
 
 std::string Golden(const std::string& name) {
-  std::ifstream file(KVSTOW_TESTS_DIR "/golden/" + name, std::ios::binary);
+  std::ifstream file(TestsPath("golden/" + name), std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }

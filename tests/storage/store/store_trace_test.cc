@@ -15,6 +15,7 @@
 #include "storage/store/tiered_store.h"
 #include "storage/tiers/memory_tier.h"
 #include "storage/trace/simulator.h"
+#include "tests/paths.h"
 #include "tests/storage/prf_page.h"
 #include "tests/storage/status_matchers.h"
 
@@ -103,7 +104,7 @@ std::unique_ptr<TieredStore> Store(absl::string_view policy, uint64_t host_bytes
 
 const Trace& Excerpt() {
   static const Trace* const trace = [] {
-    auto loaded = LoadTrace(KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz");
+    auto loaded = LoadTrace(TestsPath("data/mooncake_conversation_1000.jsonl.gz"));
     EXPECT_OK(loaded.status());
     return new Trace(*std::move(loaded));
   }();

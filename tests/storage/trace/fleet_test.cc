@@ -6,6 +6,7 @@
 #include <random>
 
 #include "storage/trace/simulator.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -43,7 +44,7 @@ Trace Conversations(bool named) {
   return trace;
 }
 
-Trace Excerpt() { return *LoadTrace(KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz"); }
+Trace Excerpt() { return *LoadTrace(TestsPath("data/mooncake_conversation_1000.jsonl.gz")); }
 
 std::vector<Trace> AllTraces() { return {Conversations(true), Conversations(false), Excerpt()}; }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "storage/trace/trace_reader.h"
+#include "tests/paths.h"
 
 namespace kvstow {
 namespace {
@@ -66,7 +67,7 @@ void ExpectWithinTwoPoints(const Trace& trace, uint32_t max_samples, uint64_t pr
 }
 
 TEST(LiveReuse, IsWithinTwoPointsOfTheExactRate) {
-  const auto trace = LoadTrace(KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz");
+  const auto trace = LoadTrace(TestsPath("data/mooncake_conversation_1000.jsonl.gz"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   for (const uint64_t blocks : {1000, 2000, 4000}) {
     ExpectWithinTwoPoints(*trace, 1 << 16, blocks);  // all pages are in the sample

@@ -6,6 +6,8 @@
 
 #include <random>
 
+#include "tests/paths.h"
+
 namespace kvstow {
 namespace {
 
@@ -62,7 +64,7 @@ TEST(SimulatorTest, PagesLoseLevelsBeforeTheyGo) {
 }
 
 TEST(SimulatorTest, BeladyBoundsEveryPolicyOnAPublicExcerpt) {
-  const auto trace = LoadTrace(KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz");
+  const auto trace = LoadTrace(TestsPath("data/mooncake_conversation_1000.jsonl.gz"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   for (const uint64_t capacity : {200, 1000, 5000}) {
     const double bound = SimulateBelady(*trace, capacity).hit_rate();

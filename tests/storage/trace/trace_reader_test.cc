@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/paths.h"
 #include "tests/storage/temp_dir.h"
 
 namespace kvstow {
@@ -145,7 +146,7 @@ TEST_F(TraceReaderTest, ProgressEndsAtTheFilesEnd) {
 }
 
 TEST_F(TraceReaderTest, TheExcerptOfAPublicTrace) {
-  const auto trace = LoadTrace(KVSTOW_TESTS_DIR "/data/mooncake_conversation_1000.jsonl.gz");
+  const auto trace = LoadTrace(TestsPath("data/mooncake_conversation_1000.jsonl.gz"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_EQ(trace->requests.size(), 1000u);
   for (const TraceRequest& request : trace->requests) {
