@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/query_maps.h"
 #include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/ops.h"
 #include "kernels/importance/query_needs.h"
@@ -17,6 +18,7 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
   return Calibration::Parse(blob, [](absl::string_view section) -> SectionParser {
     if (section == kQuerySection) return ParseQueryTables;
     if (section == kStatsSection) return ParseStatsTables;
+    if (section == kQueryMapsSection) return ParseQueryMaps;
     if (section == kVocabularySection) return ParseVocabularyTables;
     const OpInfo* const op = FindOp(section);
     return op == nullptr ? nullptr : op->parse_tables;

@@ -1,6 +1,7 @@
 #include "kernels/codec/make_codec.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -8,14 +9,17 @@
 #include "base/shared_bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/query_maps.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/rate_codec.h"
 #include "kernels/codec/run_codecs.h"
+#include "kernels/importance/foretold_attention.h"
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_tables.h"
+#include "kernels/importance/token_steps.h"
 #include "kernels/methods/divergence_meter.h"
 #include "kernels/methods/run_codec.h"
 
@@ -26,15 +30,16 @@ class PageCodec final : public Codec {
  public:
   PageCodec(Recipe recipe, KvSpec spec, uint32_t layers_per_run,
             std::unique_ptr<const RunCodec> run_codec, std::optional<ImportancePolicy> policy,
-            std::shared_ptr<const QueryStatistics> queries, const CalibrationId& calibration,
-            std::shared_ptr<const Codec> fallback)
+            std::shared_ptr<const QueryStatistics> queries,
+            std::shared_ptr<const Calibration> calibration, std::shared_ptr<const Codec> fallback)
       : recipe_(std::move(recipe)),
         spec_(std::move(spec)),
         layers_per_run_(layers_per_run),
         run_codec_(std::move(run_codec)),
         policy_(std::move(policy)),
         queries_(std::move(queries)),
-        calibration_(calibration),
+        calibration_(std::move(calibration)),
+        query_maps_(calibration_ == nullptr ? nullptr : QueryMapsOf(*calibration_)),
         fallback_(std::move(fallback)) {}
 
   const Recipe& recipe() const override { return recipe_; }
@@ -82,6 +87,25 @@ class PageCodec final : public Codec {
     return std::optional<ScoreMap>(*std::move(scores));
   }
 
+  // How finely the tokens of a page are coded in a run of layers: by what was reported, or by the
+  // attention that the calibration foretells. Nothing where neither is known.
+  using StepsOfRun = std::function<std::vector<float>(LayerRange)>;
+  absl::StatusOr<StepsOfRun> StepsOf(const PageToScore& page) const {
+    if (policy_.has_value()) {
+      KVSTOW_ASSIGN_OR_RETURN(auto scores, KnownScores(page));
+      if (scores.has_value()) {
+        return StepsOfRun([this, &page, scores = *std::move(scores)](LayerRange layers) {
+          return policy_->LogStepsOf(page, scores, layers);
+        });
+      }
+    }
+    if (query_maps_ == nullptr) return StepsOfRun([](LayerRange) { return std::vector<float>(); });
+    KVSTOW_ASSIGN_OR_RETURN(ScoreMap foretold, ForetoldAttention(*query_maps_, page));
+    return StepsOfRun([&page, foretold = std::move(foretold)](LayerRange layers) {
+      return LogSteps(foretold, layers, kForetoldPower, Protection{}, page.protected_tokens);
+    });
+  }
+
   // Known where the body is the run itself.
   static uint64_t DigestOf(const PageToEncode& page, size_t run, size_t runs,
                            const SharedBytes& body) {
@@ -103,17 +127,16 @@ class PageCodec final : public Codec {
                                .queries = queries_ != nullptr ? queries_.get() : page.queries,
                                .protected_tokens = page.protected_tokens};
     Selection kept;
-    std::optional<ScoreMap> scores;
+    StepsOfRun steps = [](LayerRange) { return std::vector<float>(); };
     if (recipe_.drops_tokens()) {
       KVSTOW_ASSIGN_OR_RETURN(kept, policy_->Select(to_score));
-    } else if (policy_.has_value()) {
-      KVSTOW_ASSIGN_OR_RETURN(scores, KnownScores(to_score));
+    } else {
+      KVSTOW_ASSIGN_OR_RETURN(steps, StepsOf(to_score));
     }
     const std::vector<TokenId> token_ids = run_codec_->TokenIds(page);
-    std::vector<float> log_steps;
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
-      if (scores.has_value()) log_steps = policy_->LogStepsOf(to_score, *scores, layers);
+      const std::vector<float> log_steps = steps(layers);
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
           run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, token_ids,
@@ -124,7 +147,7 @@ class PageCodec final : public Codec {
     }
     EncodedPage out;
     out.header = NewPageHeader(*this, page);
-    out.header.calibration = calibration_;
+    if (calibration_ != nullptr) out.header.calibration = calibration_->id();
     out.header.token_ids = token_ids;
     for (uint32_t level = 0; level < levels(); ++level) {
       for (size_t i = 0; i < runs.size(); ++i) {
@@ -148,15 +171,15 @@ class PageCodec final : public Codec {
   const std::unique_ptr<const RunCodec> run_codec_;
   const std::optional<ImportancePolicy> policy_;
   const std::shared_ptr<const QueryStatistics> queries_;  // null: those of each page
-  const CalibrationId calibration_;                       // all zero = none
+  const std::shared_ptr<const Calibration> calibration_;  // null = none
+  const QueryMaps* const query_maps_;                     // of the calibration; null without them
   const std::shared_ptr<const Codec> fallback_;           // null when exact
 };
 
 absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
     std::shared_ptr<const QueryStatistics> queries, std::shared_ptr<const Codec> fallback) {
-  const CalibrationId id = calibration == nullptr ? CalibrationId{} : calibration->id();
-  KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, std::move(calibration)));
+  KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, calibration));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
   if (run_codec->exact()) fallback = nullptr;
   std::optional<ImportancePolicy> policy;
@@ -164,7 +187,8 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
     KVSTOW_ASSIGN_OR_RETURN(policy, ImportancePolicy::Make(recipe.policy_ops()));
   }
   return std::make_shared<PageCodec>(recipe, spec, layers, std::move(run_codec), std::move(policy),
-                                     std::move(queries), id, std::move(fallback));
+                                     std::move(queries), std::move(calibration),
+                                     std::move(fallback));
 }
 
 // Returns the query statistics that the recipe's policy uses for all pages. Returns null when the

@@ -11,6 +11,7 @@
 #include "client/cli/page_source.h"
 #include "client/cli/text.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/query_maps.h"
 #include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
@@ -124,6 +125,35 @@ absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec&
   return absl::IsDataLoss(blob.status()) ? ReadTensors(path, spec) : blob;
 }
 
+// Tensors query_map.L [heads * head_dim_k, values of K and V + 1] of a file of tensors, whose last
+// column is the constant, for some layers. Returns nothing where there are none.
+absl::StatusOr<std::optional<CalibrationSection>> ReadQueryMaps(const std::string& path,
+                                                                const KvSpec& spec) {
+  std::optional<CalibrationSection> none;
+  if (path.empty()) return none;
+  const auto file = SafetensorsReader::Open(path);
+  if (!file.ok()) return none;  // a blob of statistics
+  const size_t values = size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v);
+  std::vector<QueryMapParts> maps;
+  uint64_t outputs = 0;
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string name = absl::StrCat("query_map.", layer);
+    if (!file->tensors().contains(name)) continue;
+    if (maps.empty()) outputs = MatrixShape(*file, name).first;
+    std::vector<float> rows;
+    KVSTOW_RETURN_IF_ERROR(Append(*file, name, {outputs, values + 1}, rows));
+    QueryMapParts& map = maps.emplace_back(QueryMapParts{.layer = layer});
+    for (size_t i = 0; i < outputs; ++i) {
+      const auto row = rows.begin() + static_cast<ptrdiff_t>(i * (values + 1));
+      map.weights.insert(map.weights.end(), row, row + static_cast<ptrdiff_t>(values));
+      map.constant.push_back(row[static_cast<ptrdiff_t>(values)]);
+    }
+  }
+  if (maps.empty()) return none;
+  return QueryMapsSection(ShapeFor(spec, 1), static_cast<uint32_t>(outputs / spec.head_dim_k),
+                          maps);
+}
+
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
   KVSTOW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Create(path, bytes.size()));
   std::memcpy(file.writable().data(), bytes.data(), bytes.size());
@@ -159,6 +189,12 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
     KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section,
                             StatsSection(ShapeFor(spec, 1), stats));
     KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), section));
+  }
+  if (codec_needs.has_value() && codec_needs->section == kJointSection) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto maps, ReadQueryMaps(flags.model_stats, spec));
+    if (maps.has_value()) {
+      KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), *maps));
+    }
   }
   KVSTOW_ASSIGN_OR_RETURN(report.calibration, ParseCalibration(AsBytes(blob)));
   KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
 from kvstow import hf
-from kvstow.calibrate import forward
+from kvstow.calibrate import forward, queries
 from kvstow.calibrate.rotation import Rotation
 from kvstow.types import KvSpec
 
@@ -33,6 +33,9 @@ class Reading:
     kv: npt.NDArray[np.float16]  # [layers, 2, tokens, kv_heads, head_dim], K after RoPE
     queries: npt.NDArray[np.float32]  # E[q q^T] before RoPE, [layers, kv_heads, d, d]
     entropy: npt.NDArray[np.float64]  # what forward.entropy_model gives, of the last layer
+    # Queries before RoPE and scaled as logits are, [mapped layers, tokens, chosen heads, d]: see the
+    # module `queries`.
+    asked: npt.NDArray[np.float16]
 
 
 class Subject:
@@ -92,10 +95,14 @@ class Subject:
         heads, dim = self.spec.kv_heads, self.spec.head_dim
         sums = torch.zeros(self.spec.layers, heads, dim, dim, device=self.device)
         entropy: list[torch.Tensor] = []  # of each piece that ran
+        mapped = queries.mapped_layers(self.spec.layers)
+        asked: dict[int, list[torch.Tensor]] = {layer: [] for layer in mapped}
 
         def watch(layer: int, seen: hf.Seen) -> None:
             start = sum(map(len, entropy))
             q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
+            if layer in asked:
+                asked[layer].append((queries.chosen(q, heads) * seen.scale).half().cpu())
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
@@ -103,8 +110,9 @@ class Subject:
             states = self.states(tokens, lambda logits: entropy.append(forward.entropy_of(logits)))
         last = self.before_rope(states[-1])
         foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
-        queries = (sums / (len(tokens) - FIRST)).cpu().numpy()
-        return Reading(states, queries, foretold.numpy())
+        moments = (sums / (len(tokens) - FIRST)).cpu().numpy()
+        all_asked = torch.stack([torch.cat(pieces) for pieces in asked.values()]).numpy()
+        return Reading(states, moments, foretold.numpy(), all_asked)
 
     def states(
         self, tokens: Sequence[int], look: Callable[[torch.Tensor], None] | None = None

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvstow.calibrate import forward, mix, statistics, vocabulary
+from kvstow.calibrate import forward, mix, queries, statistics, vocabulary
 from kvstow.calibrate.blob import fit
 from kvstow.calibrate.judge import judge
-from kvstow.calibrate.model import Subject, leading_tokens, load
+from kvstow.calibrate.model import FIRST, Subject, leading_tokens, load
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.statistics import Stats, gradient_name, text_name
@@ -25,6 +25,7 @@ from kvstow.types import KvSpec
 
 _JUDGED = 8  # texts, at most
 _QUERIES = "queries-{:04}"
+_ASKED = "asked-{:04}"
 _GAINS = "gains"
 _COSTS = "costs-{:04}"
 _SLOPES = "slopes-{:04}"
@@ -47,10 +48,25 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     stats = collect(plan, work, subject, tokens, progress)
     if plan.statistics:
         return write_statistics(plan, subject.spec, stats)
+    stats |= query_maps(plan, work, subject)
     if plan.vocabulary:
         stats |= foretold_by_tokens(work, subject, tokenizer, stats, tokens[0], progress)
     said = fit(plan, work, subject.spec, stats, progress)
     return f"{said}\n{judged(plan, subject, tokens, others, progress)}".rstrip("\n")
+
+
+def query_maps(plan: Plan, work: Work, subject: Subject) -> Stats:
+    """The tensors `query_map.*` of the module `queries`."""
+    out = {}
+    for number, layer in enumerate(queries.mapped_layers(subject.spec.layers)):
+        pairs = []
+        for text in range(plan.cases):
+            x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:].flatten(1)
+            asked = np.array(work.load(_ASKED.format(text))[number, FIRST:], np.float32)
+            pairs.append((x, torch.from_numpy(asked).to(x.device).flatten(1)))
+        found = queries.regress(pairs).cpu().contiguous()
+        out[f"query_map.{layer}"] = found.numpy()
+    return out
 
 
 def foretold_by_tokens(
@@ -141,7 +157,8 @@ def begin(plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[in
     if plan.gradients:
         names = _missing_gradients(plan, work)
         kept += plan.draws * sum(prefix for _, prefix in names)
-    work.need(kept * subject.token_bytes)
+    asked = len(reading) * plan.context // 3  # what queries take, at most
+    work.need((kept + asked) * subject.token_bytes)
 
 
 def _missing_gradients(plan: Plan, work: Work) -> list[tuple[int, int]]:
@@ -187,17 +204,21 @@ def _mean(plan: Plan, work: Work, name: str) -> torch.Tensor:
 def _read(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> None:
-    names = [text_name, _QUERIES.format, _ENTROPY.format] if plan.gradients else [text_name]
+    names = [text_name]
+    if plan.gradients:
+        names += [_QUERIES.format, _ENTROPY.format]
+    if not plan.statistics:
+        names.append(_ASKED.format)
     missing = [i for i in range(plan.cases) if not all(work.has(name(i)) for name in names)]
     progress.step("reading texts", plan.cases, plan.cases - len(missing))
     for text in missing:
-        if plan.gradients:
-            reading = subject.read(tokens[text])
+        reading = subject.read(tokens[text])
+        if plan.gradients:  # else forward passes tell these
             work.save(_QUERIES.format(text), reading.queries)
             work.save(_ENTROPY.format(text), reading.entropy)
-            work.save(text_name(text), reading.kv)
-        else:  # forward passes tell the rest
-            work.save(text_name(text), subject.states(tokens[text]))
+        if not plan.statistics:
+            work.save(_ASKED.format(text), reading.asked)
+        work.save(text_name(text), reading.kv)
         progress.advance()
 
 
