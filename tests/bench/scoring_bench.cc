@@ -2,6 +2,7 @@
 //
 //   BM_Select/PRESET  a policy's choice: its scores and which tokens stay
 //   BM_Score/OP       one score of all tokens, layers and heads
+//   BM_ForetoldAttention  attention by foretold queries, maps of every third layer and all heads
 //
 // `of_encode` is that time over the time that quarot (4 bits) takes to encode the same page, taken
 // in turns with it; both are times of this thread's processor. Pages come from memory, as those of
@@ -13,9 +14,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "kernels/calibration/query_maps.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/importance/foretold_attention.h"
 #include "kernels/importance/policy.h"
 #include "kernels/importance/query_scores.h"
 #include "tests/bench/small_model_page.h"
@@ -91,6 +95,25 @@ void BM_Score(benchmark::State& state, const std::string& op) {
   const auto policy = *ImportancePolicy::Make(ParseRecipe(op + "|budget(keep=0.5)")->ops());
   AgainstEncode(state, [&](const PageToScore& page) { return policy.Scores(page).status(); });
 }
+
+std::shared_ptr<const CalibratedTables> Maps(const KvSpec& spec) {
+  const size_t outputs = size_t{kQueryHeads} * spec.head_dim_k;
+  const size_t values = size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v);
+  std::vector<QueryMapParts> maps;
+  for (uint32_t layer = 1; layer < spec.layers; layer += 3) {
+    maps.push_back({layer, GaussianValues(outputs * values), GaussianValues(outputs)});
+  }
+  const CalibrationShape shape = ShapeFor(spec, 1);
+  return *ParseQueryMaps(shape, AsBytes(QueryMapsSection(shape, kQueryHeads, maps)->body));
+}
+
+void BM_ForetoldAttention(benchmark::State& state) {
+  const auto maps = Maps(RotatedSpec());
+  AgainstEncode(state, [&](const PageToScore& page) {
+    return ForetoldAttention(static_cast<const QueryMaps&>(*maps), page).status();
+  });
+}
+BENCHMARK(BM_ForetoldAttention)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 const int kRegistered = [] {
   const auto add = [](absl::string_view what, absl::string_view name, auto function,
