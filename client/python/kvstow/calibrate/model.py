@@ -102,7 +102,8 @@ class Subject:
             start = sum(map(len, entropy))
             q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
             if layer in asked:
-                asked[layer].append((queries.chosen(q, heads) * seen.scale).half().cpu())
+                scaled = queries.chosen(q, heads) * seen.scale
+                asked[layer].append(scaled.clamp(-_LARGEST, _LARGEST).half().cpu())
             q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 

@@ -6,7 +6,7 @@ Needs torch and transformers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,16 +57,17 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
 
 def query_maps(plan: Plan, work: Work, subject: Subject) -> Stats:
     """The tensors `query_map.*` of the module `queries`."""
-    out = {}
-    for number, layer in enumerate(queries.mapped_layers(subject.spec.layers)):
-        pairs = []
+
+    def texts(number: int, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for text in range(plan.cases):
             x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:].flatten(1)
             asked = np.array(work.load(_ASKED.format(text))[number, FIRST:], np.float32)
-            pairs.append((x, torch.from_numpy(asked).to(x.device).flatten(1)))
-        found = queries.regress(pairs).cpu().contiguous()
-        out[f"query_map.{layer}"] = found.numpy()
-    return out
+            yield x, torch.from_numpy(asked).to(x.device).flatten(1)
+
+    return {
+        f"query_map.{layer}": queries.regress(texts(number, layer)).cpu().contiguous().numpy()
+        for number, layer in enumerate(queries.mapped_layers(subject.spec.layers))
+    }
 
 
 def foretold_by_tokens(
