@@ -12,8 +12,6 @@
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kMaxQueryHeads = 1 << 14;
-
 bool HeadsFit(const CalibrationShape& shape, uint32_t heads) {
   return heads >= 1 && heads <= kMaxQueryHeads && heads % shape.kv_heads == 0;
 }

@@ -25,6 +25,7 @@
 namespace kvstow {
 
 inline constexpr absl::string_view kQueryMapsSection = "query_maps";
+inline constexpr uint32_t kMaxQueryHeads = 1 << 14;  // of a layer, here and in section `queries`
 
 // The map of one layer. A query is before RoPE, and scaled as logits are: q k is a logit. It has
 // query heads of head_dim_k; those of a KV head stand together.

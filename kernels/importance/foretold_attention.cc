@@ -59,19 +59,14 @@ class LayerQueries {
   void Ask(const QueryMap& map) {
     const size_t k = size_t{spec_.kv_heads} * spec_.head_dim_k, width = map.weights.rows();
     const size_t asked = map.constant.size();
-    plain_ = k_;
-    if (spec_.rope.k_after_rope) {
-      rotation_.Undo(spec_.kv_heads, plain_.data());
-    } else {
-      rotation_.Redo(spec_.kv_heads, k_.data());
-    }
     x_.resize(asking_.size() * width);
     for (size_t i = 0; i < asking_.size(); ++i) {
-      const auto row = x_.begin() + static_cast<ptrdiff_t>(i * width);
-      std::copy_n(plain_.begin() + static_cast<ptrdiff_t>(asking_[i] * k), k, row);
-      std::copy_n(v_.begin() + static_cast<ptrdiff_t>(asking_[i] * (width - k)), width - k,
-                  row + static_cast<ptrdiff_t>(k));
+      float* const row = x_.data() + i * width;
+      std::copy_n(k_.data() + asking_[i] * k, k, row);
+      if (spec_.rope.k_after_rope) rotation_.Undo(asking_[i], 1, spec_.kv_heads, row);
+      std::copy_n(v_.data() + asking_[i] * (width - k), width - k, row + k);
     }
+    if (!spec_.rope.k_after_rope) rotation_.Redo(spec_.kv_heads, k_.data());
     queries_.resize(asking_.size() * asked);
     MultiplyRowsInTiles(x_.data(), asking_.size(), width, map.weights, {0, asked}, queries_.data(),
                         asked);
@@ -120,7 +115,6 @@ class LayerQueries {
   const RopeRotation rotation_;
   std::vector<uint32_t> asking_;  // tokens, ascending
   std::vector<float> k_, v_;      // of a layer: K with RoPE once Ask is through
-  std::vector<float> plain_;      // K without
   std::vector<float> x_, queries_, weights_;
 };
 

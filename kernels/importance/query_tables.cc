@@ -9,13 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/query_maps.h"
 #include "kernels/importance/query_scores.h"
 #include "kernels/page/page_to_encode.h"
 
 namespace kvstow {
 namespace {
-
-constexpr uint32_t kMaxQueryHeads = 1 << 14;
 
 size_t Triangle(size_t dim) { return dim * (dim + 1) / 2; }
 
