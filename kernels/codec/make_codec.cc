@@ -1,7 +1,6 @@
 #include "kernels/codec/make_codec.h"
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -87,23 +86,27 @@ class PageCodec final : public Codec {
     return std::optional<ScoreMap>(*std::move(scores));
   }
 
-  // How finely the tokens of a page are coded in a run of layers: by what was reported, or by the
-  // attention that the calibration foretells. Nothing where neither is known.
-  using StepsOfRun = std::function<std::vector<float>(LayerRange)>;
-  absl::StatusOr<StepsOfRun> StepsOf(const PageToScore& page) const {
+  // What is known of the attention that a page's tokens get: what was reported, or else what the
+  // calibration foretells; neither where nothing is known.
+  struct Attention {
+    std::optional<ScoreMap> reported, foretold;
+  };
+  absl::StatusOr<Attention> AttentionOf(const PageToScore& page) const {
+    Attention out;
     if (policy_.has_value()) {
-      KVSTOW_ASSIGN_OR_RETURN(auto scores, KnownScores(page));
-      if (scores.has_value()) {
-        return StepsOfRun([this, &page, scores = *std::move(scores)](LayerRange layers) {
-          return policy_->LogStepsOf(page, scores, layers);
-        });
-      }
+      KVSTOW_ASSIGN_OR_RETURN(out.reported, KnownScores(page));
     }
-    if (query_maps_ == nullptr) return StepsOfRun([](LayerRange) { return std::vector<float>(); });
-    KVSTOW_ASSIGN_OR_RETURN(ScoreMap foretold, ForetoldAttention(*query_maps_, page));
-    return StepsOfRun([&page, foretold = std::move(foretold)](LayerRange layers) {
-      return LogSteps(foretold, layers, kForetoldPower, Protection{}, page.protected_tokens);
-    });
+    if (!out.reported.has_value() && query_maps_ != nullptr) {
+      KVSTOW_ASSIGN_OR_RETURN(out.foretold, ForetoldAttention(*query_maps_, page));
+    }
+    return out;
+  }
+  // How finely each token is coded in a run of layers; empty where nothing is known.
+  std::vector<float> StepsOf(const PageToScore& page, const Attention& known,
+                             LayerRange layers) const {
+    if (known.reported.has_value()) return policy_->LogStepsOf(page, *known.reported, layers);
+    if (!known.foretold.has_value()) return {};
+    return LogSteps(*known.foretold, layers, kForetoldPower, Protection{}, page.protected_tokens);
   }
 
   // Known where the body is the run itself.
@@ -127,16 +130,16 @@ class PageCodec final : public Codec {
                                .queries = queries_ != nullptr ? queries_.get() : page.queries,
                                .protected_tokens = page.protected_tokens};
     Selection kept;
-    StepsOfRun steps = [](LayerRange) { return std::vector<float>(); };
+    Attention attention;
     if (recipe_.drops_tokens()) {
       KVSTOW_ASSIGN_OR_RETURN(kept, policy_->Select(to_score));
     } else {
-      KVSTOW_ASSIGN_OR_RETURN(steps, StepsOf(to_score));
+      KVSTOW_ASSIGN_OR_RETURN(attention, AttentionOf(to_score));
     }
     const std::vector<TokenId> token_ids = run_codec_->TokenIds(page);
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
-      const std::vector<float> log_steps = steps(layers);
+      const std::vector<float> log_steps = StepsOf(to_score, attention, layers);
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
           run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, token_ids,
