@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/calibration_fields.h"
+#include "kernels/calibration/query_means.h"
 
 namespace kvstow {
 namespace {
@@ -190,8 +191,12 @@ absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats) {
   KVSTOW_RETURN_IF_ERROR(Validate(spec));
   const CalibrationShape shape = ShapeFor(spec, 1);
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section, StatsSection(shape, stats));
-  return SerializeCalibration(shape, {&section, 1});
+  std::vector<CalibrationSection> sections(1);
+  KVSTOW_ASSIGN_OR_RETURN(sections[0], StatsSection(shape, stats));
+  if (stats.queries != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(sections.emplace_back(), QueryMeansSection(shape, *stats.queries));
+  }
+  return SerializeCalibration(shape, sections);
 }
 
 absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
@@ -208,6 +213,10 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
   const bool last = rank.first_layer + spec.layers == model.layers;
   const bool entropy = last && spec.kv_heads == model.kv_heads;
   const bool all = entropy && rank.first_layer == 0;
+  std::shared_ptr<const QueryMeans> queries;
+  if (whole.queries != nullptr) {
+    queries = QueryMeansOfRank(model, *whole.queries, spec, rank.first_layer, first_head);
+  }
   return StatsCalibration(spec, {.metric_k = part(whole.metric_k, k * k),
                                  .metric_v = part(whole.metric_v, v * v),
                                  .gain_k = part(whole.gain_k, 1),
@@ -216,7 +225,8 @@ absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const Mod
                                  .slope_v = part(whole.slope_v, v),
                                  .entropy = entropy ? whole.entropy : std::vector<float>(),
                                  .power = all ? whole.power : 1,
-                                 .sensitivity = {}});
+                                 .sensitivity = {},
+                                 .queries = std::move(queries)});
 }
 
 absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseStatsTables(

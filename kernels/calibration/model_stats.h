@@ -26,6 +26,7 @@ namespace kvstow {
 inline constexpr absl::string_view kStatsSection = "stats";
 
 class Vocabulary;
+struct QueryMeans;
 
 // All empty = not known.
 struct ModelStats {
@@ -50,7 +51,9 @@ struct ModelStats {
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
   // May be empty by itself: slopes then stand in.
   std::vector<float> sensitivity;
-  // For fits of `joint`; null = not known. No part of section `stats` (vocabulary.h).
+  // For codes of `joint`; null = not known. They have sections of their own (query_means.h,
+  // vocabulary.h).
+  std::shared_ptr<const QueryMeans> queries = nullptr;
   std::shared_ptr<const Vocabulary> vocabulary = nullptr;
 
   bool empty() const { return gain_k.empty() && gain_v.empty(); }
@@ -73,7 +76,7 @@ const ModelStats* StatsOf(const Calibration& calibration);
 // INVALID_ARGUMENT for statistics that are empty or do not fit the shape.
 absl::StatusOr<CalibrationSection> StatsSection(const CalibrationShape& shape,
                                                 const ModelStats& stats);
-// Returns a blob with this section alone.
+// Returns a blob with this section, and with mean queries where they are known.
 absl::StatusOr<std::string> StatsCalibration(const KvSpec& spec, const ModelStats& stats);
 
 // Where the layers and the KV heads of an engine's rank stand in its model: it has the layers from
@@ -84,6 +87,7 @@ struct RankOfModel {
 };
 // Returns a blob with the rank's part of the statistics `whole` of a model of shape `model`. The
 // spec is that of the rank's pages. A power of a part is no part of the power, so a part has none.
+// It has mean queries where its layers have any.
 // Fails with INVALID_ARGUMENT where the rank's layers, heads, widths or RoPE are not the model's.
 absl::StatusOr<std::string> StatsOfRank(const CalibrationShape& model, const ModelStats& whole,
                                         const KvSpec& spec, const RankOfModel& rank);

@@ -6,19 +6,31 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
-#include "kernels/calibration/query_maps.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/ops.h"
 #include "kernels/importance/query_needs.h"
 #include "kernels/importance/query_tables.h"
 
 namespace kvstow {
+namespace {
+
+// Section `query_means` stands in its place since. Pages still name calibrations that have it.
+constexpr absl::string_view kQueryMapsSection = "query_maps";
+
+absl::StatusOr<std::shared_ptr<const CalibratedTables>> ParseNothing(const CalibrationShape&,
+                                                                     std::span<const uint8_t>) {
+  return std::make_shared<const CalibratedTables>();
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob) {
   return Calibration::Parse(blob, [](absl::string_view section) -> SectionParser {
     if (section == kQuerySection) return ParseQueryTables;
     if (section == kStatsSection) return ParseStatsTables;
-    if (section == kQueryMapsSection) return ParseQueryMaps;
+    if (section == kQueryMeansSection) return ParseQueryMeans;
+    if (section == kQueryMapsSection) return ParseNothing;
     if (section == kVocabularySection) return ParseVocabularyTables;
     const OpInfo* const op = FindOp(section);
     return op == nullptr ? nullptr : op->parse_tables;
@@ -38,6 +50,7 @@ absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const 
   if (const VocabularyTables* const tables = VocabularyOf(*read)) {
     out.vocabulary = tables->vocabulary;
   }
+  out.queries = QueriesOf(*read);
   return out;
 }
 

@@ -8,7 +8,7 @@
 #include "base/shared_bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
-#include "kernels/calibration/query_maps.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
@@ -38,7 +38,7 @@ class PageCodec final : public Codec {
         policy_(std::move(policy)),
         queries_(std::move(queries)),
         calibration_(std::move(calibration)),
-        query_maps_(calibration_ == nullptr ? nullptr : QueryMapsOf(*calibration_)),
+        query_means_(calibration_ == nullptr ? nullptr : QueryMeansOf(*calibration_)),
         fallback_(std::move(fallback)) {}
 
   const Recipe& recipe() const override { return recipe_; }
@@ -96,8 +96,8 @@ class PageCodec final : public Codec {
     if (policy_.has_value()) {
       KVSTOW_ASSIGN_OR_RETURN(out.reported, KnownScores(page));
     }
-    if (!out.reported.has_value() && query_maps_ != nullptr) {
-      KVSTOW_ASSIGN_OR_RETURN(out.foretold, ForetoldAttention(*query_maps_, page));
+    if (!out.reported.has_value() && query_means_ != nullptr) {
+      KVSTOW_ASSIGN_OR_RETURN(out.foretold, ForetoldAttention(*query_means_, page));
     }
     return out;
   }
@@ -175,7 +175,7 @@ class PageCodec final : public Codec {
   const std::optional<ImportancePolicy> policy_;
   const std::shared_ptr<const QueryStatistics> queries_;  // null: those of each page
   const std::shared_ptr<const Calibration> calibration_;  // null = none
-  const QueryMaps* const query_maps_;                     // of the calibration; null without them
+  const QueryMeans* const query_means_;                   // of the calibration; null without them
   const std::shared_ptr<const Codec> fallback_;           // null when exact
 };
 

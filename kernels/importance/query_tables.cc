@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "kernels/calibration/query_maps.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/importance/query_scores.h"
 #include "kernels/page/page_to_encode.h"
 

@@ -11,6 +11,7 @@
 #include "kernels/calibration/calibration_basis.h"
 #include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/fit_passes.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/calibration/token_slopes.h"
 #include "kernels/calibration/vocabulary.h"
 #include "kernels/methods/joint_vectors.h"
@@ -274,7 +275,12 @@ class Fit final : public CalibrationFit {
     for (RunFit& run : runs_) run.EndFourth(kUnitSamples / shape_.runs(), unit, energies);
     for (RunFit& run : runs_) data.runs.push_back(run.Take());
     data.tables = FitPlaneTables(unit, energies);
-    const std::string blob = SerializeCalibration(data);
+    std::string blob = SerializeCalibration(data);
+    if (stats_.queries != nullptr) {
+      KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection queries,
+                              QueryMeansSection(shape_, *stats_.queries));
+      KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), queries));
+    }
     if (stats_.vocabulary == nullptr) return blob;
     std::vector<VocabularyRunData> means;
     for (const RunFit& run : runs_) means.push_back(run.token_means());

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "kernels/calibration/query_maps.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
@@ -29,6 +29,7 @@ namespace {
 
 constexpr size_t kScoredPages = 32;
 constexpr uint32_t kQueryHeads = 9;
+constexpr uint32_t kAskingHeads = 6;  // two for each KV head
 
 AttentionColumns Columns(const KvSpec& spec) {
   AttentionColumn column{kQueryHeads, kTokens,
@@ -96,22 +97,20 @@ void BM_Score(benchmark::State& state, const std::string& op) {
   AgainstEncode(state, [&](const PageToScore& page) { return policy.Scores(page).status(); });
 }
 
-std::shared_ptr<const CalibratedTables> Maps(const KvSpec& spec) {
-  const size_t outputs = size_t{kQueryHeads} * spec.head_dim_k;
-  const size_t values = size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v);
-  std::vector<QueryMapParts> maps;
+// Of a third of the layers, as calibrations have them.
+QueryMeans MeansFor(const KvSpec& spec) {
+  QueryMeans out;
+  out.heads = kAskingHeads;
   for (uint32_t layer = 1; layer < spec.layers; layer += 3) {
-    maps.push_back({layer, GaussianValues(outputs * values), GaussianValues(outputs)});
+    out.layers.push_back({layer, GaussianValues(size_t{kAskingHeads} * spec.head_dim_k)});
   }
-  const CalibrationShape shape = ShapeFor(spec, 1);
-  return *ParseQueryMaps(shape, AsBytes(QueryMapsSection(shape, kQueryHeads, maps)->body));
+  return out;
 }
 
 void BM_ForetoldAttention(benchmark::State& state) {
-  const auto maps = Maps(RotatedSpec());
-  AgainstEncode(state, [&](const PageToScore& page) {
-    return ForetoldAttention(static_cast<const QueryMaps&>(*maps), page).status();
-  });
+  const QueryMeans means = MeansFor(RotatedSpec());
+  AgainstEncode(state,
+                [&](const PageToScore& page) { return ForetoldAttention(means, page).status(); });
 }
 BENCHMARK(BM_ForetoldAttention)->UseManualTime()->Unit(benchmark::kMillisecond);
 

@@ -11,7 +11,7 @@
 #include "client/cli/page_source.h"
 #include "client/cli/text.h"
 #include "kernels/calibration/model_stats.h"
-#include "kernels/calibration/query_maps.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
@@ -84,9 +84,23 @@ absl::StatusOr<std::shared_ptr<const Vocabulary>> ReadVocabulary(const Safetenso
   return Vocabulary::Make(ShapeFor(spec, 1), parts);
 }
 
+// Tensors query_mean.L [heads, head_dim_k] of some layers. Returns null where there are none.
+absl::StatusOr<std::shared_ptr<const QueryMeans>> ReadQueryMeans(const SafetensorsReader& file,
+                                                                 const KvSpec& spec) {
+  auto out = std::make_shared<QueryMeans>();
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string name = absl::StrCat("query_mean.", layer);
+    if (!file.tensors().contains(name)) continue;
+    if (out->layers.empty()) out->heads = static_cast<uint32_t>(MatrixShape(file, name).first);
+    QueryMeans::Layer& of = out->layers.emplace_back(QueryMeans::Layer{.layer = layer});
+    KVSTOW_RETURN_IF_ERROR(Append(file, name, {out->heads, spec.head_dim_k}, of.means));
+  }
+  return out->layers.empty() ? nullptr : out;
+}
+
 // Tensors metric_k.L and metric_v.L [kv_heads, d, d], gain_k and gain_v [layers, kv_heads], and
-// optionally slope_k.L and slope_v.L [kv_heads, d], and sensitivity [tokens of all cases in their
-// order, layers].
+// optionally slope_k.L and slope_v.L [kv_heads, d], entropy, sensitivity [tokens of all cases in
+// their order, layers], and those of ReadQueryMeans and ReadVocabulary.
 absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& spec) {
   ModelStats stats;
   KVSTOW_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open(path));
@@ -113,6 +127,7 @@ absl::StatusOr<ModelStats> ReadTensors(const std::string& path, const KvSpec& sp
     KVSTOW_RETURN_IF_ERROR(Append(file, "sensitivity", {sensitivity->second.shape[0], spec.layers},
                                   stats.sensitivity));
   }
+  KVSTOW_ASSIGN_OR_RETURN(stats.queries, ReadQueryMeans(file, spec));
   KVSTOW_ASSIGN_OR_RETURN(stats.vocabulary, ReadVocabulary(file, spec));
   return stats;
 }
@@ -123,35 +138,6 @@ absl::StatusOr<ModelStats> ReadModelStats(const std::string& path, const KvSpec&
   KVSTOW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   const auto blob = ParseModelStats(file.bytes(), spec);
   return absl::IsDataLoss(blob.status()) ? ReadTensors(path, spec) : blob;
-}
-
-// Tensors query_map.L [heads * head_dim_k, values of K and V + 1] of a file of tensors, whose last
-// column is the constant, for some layers. Returns nothing where there are none.
-absl::StatusOr<std::optional<CalibrationSection>> ReadQueryMaps(const std::string& path,
-                                                                const KvSpec& spec) {
-  std::optional<CalibrationSection> none;
-  if (path.empty()) return none;
-  const auto file = SafetensorsReader::Open(path);
-  if (!file.ok()) return none;  // a blob of statistics
-  const size_t values = size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v);
-  std::vector<QueryMapParts> maps;
-  uint64_t outputs = 0;
-  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
-    const std::string name = absl::StrCat("query_map.", layer);
-    if (!file->tensors().contains(name)) continue;
-    if (maps.empty()) outputs = MatrixShape(*file, name).first;
-    std::vector<float> rows;
-    KVSTOW_RETURN_IF_ERROR(Append(*file, name, {outputs, values + 1}, rows));
-    QueryMapParts& map = maps.emplace_back(QueryMapParts{.layer = layer});
-    for (size_t i = 0; i < outputs; ++i) {
-      const auto row = rows.begin() + static_cast<ptrdiff_t>(i * (values + 1));
-      map.weights.insert(map.weights.end(), row, row + static_cast<ptrdiff_t>(values));
-      map.constant.push_back(row[static_cast<ptrdiff_t>(values)]);
-    }
-  }
-  if (maps.empty()) return none;
-  return QueryMapsSection(ShapeFor(spec, 1), static_cast<uint32_t>(outputs / spec.head_dim_k),
-                          maps);
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
@@ -189,12 +175,6 @@ absl::StatusOr<Report> Fit(const Flags& flags, const Recipe& recipe) {
     KVSTOW_ASSIGN_OR_RETURN(const CalibrationSection section,
                             StatsSection(ShapeFor(spec, 1), stats));
     KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), section));
-  }
-  if (codec_needs.has_value() && codec_needs->section == kJointSection) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto maps, ReadQueryMaps(flags.model_stats, spec));
-    if (maps.has_value()) {
-      KVSTOW_ASSIGN_OR_RETURN(blob, WithSection(AsBytes(blob), *maps));
-    }
   }
   KVSTOW_ASSIGN_OR_RETURN(report.calibration, ParseCalibration(AsBytes(blob)));
   KVSTOW_RETURN_IF_ERROR(WriteFile(flags.out, blob));
@@ -271,8 +251,8 @@ void AddCodecCalibrate(const Verb& codec) {
   verb.Option("--model-stats", flags->model_stats,
               "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
               "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
-              "slope_v.L and sensitivity of the cases' tokens in their order; without it all "
-              "layers, heads and tokens count the same");
+              "slope_v.L, query_mean.L and sensitivity of the cases' tokens in their order; without "
+              "it all layers, heads and tokens count the same");
   AddServerFlags(verb, flags->server);
   const Flag space =
       verb.Option("--space", flags->space,

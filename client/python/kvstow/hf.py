@@ -305,13 +305,14 @@ def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
     over at most 1,024 of its tokens. Raises ValueError for a model that this module does not know,
     for quantized weights, and where no text has 64 tokens.
     """
-    from kvstow.calibrate import forward  # imports this module
+    from kvstow.calibrate import forward, queries  # import this module
 
     felt = forward.measure(model, texts)
     cost, slope = felt.cost.numpy(), felt.slope.numpy()
     parts = (cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
-    entropy = forward.over_its_mean(felt.entropy).numpy()
-    return with_power(model_statistics(spec_of(model), *parts, entropy), STRANGERS)
+    entropy, spec = forward.over_its_mean(felt.entropy).numpy(), spec_of(model)
+    asked = dict(zip(queries.asking_layers(spec.layers), felt.asked.numpy(), strict=True))
+    return with_power(model_statistics(spec, *parts, entropy, asked), STRANGERS)
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.

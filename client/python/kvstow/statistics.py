@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ def model_statistics(
     slope_k: npt.NDArray[np.floating] | None = None,
     slope_v: npt.NDArray[np.floating] | None = None,
     entropy: npt.NDArray[np.floating] | None = None,
+    queries: Mapping[int, npt.NDArray[np.floating]] | None = None,
 ) -> bytes:
     """The statistics of a model, for spaces of recipe auto with this spec.
 
@@ -37,6 +39,9 @@ def model_statistics(
     entropy: `[values + 1]`: entropy @ [K before RoPE, V, 1] of a token in the last layer foretells
         the entropy of the next token, over its mean. Errors of a text cost more with it. Given
         where slopes are. None: not known.
+    queries: the mean query of each of some heads, of some layers: `[heads, head_dim]`, before RoPE
+        and scaled as logits are. Heads are as many for each KV head, and stand together. Tokens
+        that they attend to get finer steps. None: not known.
 
     kvstow.hf.statistics_of makes all of them for a model of transformers. Raises ValueError for a
     shape that is not the spec's, and for values that are not finite.
@@ -62,7 +67,12 @@ def model_statistics(
     if entropy is not None and (entropy.ndim != 1 or not np.isfinite(entropy).all()):
         raise ValueError("entropy: is not a finite array [values + 1]")
     parts.append(b"" if entropy is None else entropy.astype("<f4").tobytes())
-    return _native.model_statistics(spec.native(), *parts)
+    asked: dict[int, bytes] = {}
+    for layer, mean in (queries or {}).items():
+        if mean.ndim != 2 or not np.isfinite(mean).all():
+            raise ValueError(f"queries: those of layer {layer} are no finite array [heads, d]")
+        asked[layer] = np.ascontiguousarray(mean, "<f4").tobytes()
+    return _native.model_statistics(spec.native(), asked, *parts)
 
 
 def with_power(statistics: bytes, more: float) -> bytes:

@@ -2,6 +2,7 @@
 // and manners (client/python/kvstow/). Nobody else should import it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -410,9 +411,9 @@ NB_MODULE(_native, module) {
   BindPageCalls(client);
   BindTimedCalls(client);
   module.def("model_statistics", &StatisticsBlob,
-             nb::sig("def model_statistics(spec: Spec, metric_k: bytes, gain_k: bytes, metric_v: "
-                     "bytes, gain_v: bytes, slope_k: bytes, slope_v: bytes, entropy: "
-                     "bytes, /) -> bytes"));
+             nb::sig("def model_statistics(spec: Spec, queries: dict[int, bytes], metric_k: bytes, "
+                     "gain_k: bytes, metric_v: bytes, gain_v: bytes, slope_k: bytes, slope_v: "
+                     "bytes, entropy: bytes, /) -> bytes"));
   module.def("rank_statistics", &RankStatisticsBlob,
              nb::sig("def rank_statistics(statistics: bytes, spec: Spec, first_layer: int, "
                      "tensor_rank: int, tensor_size: int, /) -> bytes"));

@@ -1,10 +1,13 @@
 #include "client/python/native/specs.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/rate_codec.h"
@@ -171,7 +175,8 @@ std::span<const uint8_t> BytesOf(const nb::bytes& bytes) {
   return {static_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
 
-nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb::bytes& gain_k,
+nb::bytes StatisticsBlob(const KvSpec& spec, const std::map<uint32_t, nb::bytes>& queries,
+                         const nb::bytes& metric_k, const nb::bytes& gain_k,
                          const nb::bytes& metric_v, const nb::bytes& gain_v,
                          const nb::bytes& slope_k, const nb::bytes& slope_v,
                          const nb::bytes& entropy) {
@@ -180,14 +185,21 @@ nb::bytes StatisticsBlob(const KvSpec& spec, const nb::bytes& metric_k, const nb
     std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
     return out;
   };
-  const auto blob = StatsCalibration(spec, {.metric_k = floats(metric_k),
-                                            .metric_v = floats(metric_v),
-                                            .gain_k = floats(gain_k),
-                                            .gain_v = floats(gain_v),
-                                            .slope_k = floats(slope_k),
-                                            .slope_v = floats(slope_v),
-                                            .entropy = floats(entropy),
-                                            .sensitivity = {}});
+  ModelStats stats{.metric_k = floats(metric_k),
+                   .metric_v = floats(metric_v),
+                   .gain_k = floats(gain_k),
+                   .gain_v = floats(gain_v),
+                   .slope_k = floats(slope_k),
+                   .slope_v = floats(slope_v),
+                   .entropy = floats(entropy),
+                   .sensitivity = {}};
+  if (!queries.empty()) {
+    auto means = std::make_shared<QueryMeans>();
+    for (const auto& [layer, mean] : queries) means->layers.push_back({layer, floats(mean)});
+    means->heads = static_cast<uint32_t>(means->layers[0].means.size() / spec.head_dim_k);
+    stats.queries = std::move(means);
+  }
+  const auto blob = StatsCalibration(spec, stats);
   if (!blob.ok()) throw nb::value_error(std::string(blob.status().message()).c_str());
   return nb::bytes(blob->data(), blob->size());
 }
@@ -199,10 +211,12 @@ nb::bytes RankStatisticsBlob(const nb::bytes& statistics, const KvSpec& spec, ui
   };
   const auto whole = ParseCalibration(BytesOf(statistics));
   if (!whole.ok()) throw refuse(whole.status());
-  const ModelStats* const stats = StatsOf(**whole);
-  if (stats == nullptr) throw nb::value_error("the blob has no statistics of a model");
+  const ModelStats* const found = StatsOf(**whole);
+  if (found == nullptr) throw nb::value_error("the blob has no statistics of a model");
+  ModelStats stats = *found;
+  stats.queries = QueriesOf(**whole);
   const RankOfModel rank = {first_layer, tensor_rank, tensor_size};
-  const auto blob = StatsOfRank((*whole)->shape(), *stats, spec, rank);
+  const auto blob = StatsOfRank((*whole)->shape(), stats, spec, rank);
   if (!blob.ok()) throw refuse(blob.status());
   return nb::bytes(blob->data(), blob->size());
 }

@@ -8,6 +8,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
@@ -21,11 +22,14 @@ KvSpec SpecOf(nanobind::handle spec);         // a kvstow.KvSpec
 nanobind::dict SpecDict(const KvSpec& spec);  // the arguments of kvstow.KvSpec; rope is a dict
 // The bytes live as long as the object.
 std::span<const uint8_t> BytesOf(const nanobind::bytes& bytes);
-// Returns the blob of kvstow.model_statistics. Arguments are float32 values, as bytes.
-nanobind::bytes StatisticsBlob(const KvSpec& spec, const nanobind::bytes& metric_k,
-                               const nanobind::bytes& gain_k, const nanobind::bytes& metric_v,
-                               const nanobind::bytes& gain_v, const nanobind::bytes& slope_k,
-                               const nanobind::bytes& slope_v, const nanobind::bytes& entropy);
+// Returns the blob of kvstow.model_statistics. Arguments are float32 values, as bytes; `queries`
+// has those of some layers.
+nanobind::bytes StatisticsBlob(const KvSpec& spec,
+                               const std::map<uint32_t, nanobind::bytes>& queries,
+                               const nanobind::bytes& metric_k, const nanobind::bytes& gain_k,
+                               const nanobind::bytes& metric_v, const nanobind::bytes& gain_v,
+                               const nanobind::bytes& slope_k, const nanobind::bytes& slope_v,
+                               const nanobind::bytes& entropy);
 // Returns the blob of kvstow.rank_statistics.
 nanobind::bytes RankStatisticsBlob(const nanobind::bytes& statistics, const KvSpec& spec,
                                    uint32_t first_layer, uint32_t tensor_rank,

@@ -94,6 +94,24 @@ def test_what_foretells_the_entropy_goes_with_the_slopes(client):
         kvstow.model_statistics(SPEC, *parts, entropy[1:])
 
 
+def test_mean_queries_go_with_statistics(client):
+    space = client.open_space("queries", SPEC, recipe="auto")
+    slope = np.zeros((SPEC.layers, SPEC.kv_heads, SPEC.head_dim))
+    entropy = np.ones(2 * SPEC.kv_heads * SPEC.head_dim + 1)
+    parts = (SPEC, costs(SPEC), costs(SPEC), slope, slope, entropy)
+    asked = {1: np.full((2 * SPEC.kv_heads, SPEC.head_dim), 0.25)}
+    blob = kvstow.model_statistics(*parts, asked)
+    assert b"query_means" in blob and b"query_means" not in kvstow.model_statistics(*parts)
+    assert asked[1].astype("<f4").tobytes() in blob
+    assert space.send_statistics(blob)
+    assert b"query_means" in kvstow.rank_statistics(blob, SPEC)
+    assert b"query_means" in with_power(blob, 1.5)
+    with pytest.raises(ValueError, match="queries: those of layer 1 are no finite array"):
+        kvstow.model_statistics(*parts, {1: asked[1] * np.nan})
+    with pytest.raises(ValueError, match="mean queries: "):
+        kvstow.model_statistics(*parts, {SPEC.layers: asked[1]})
+
+
 def test_statistics_that_no_model_judged_have_a_power(client):
     space = client.open_space("power", SPEC, recipe="auto")
     slope = np.zeros((SPEC.layers, SPEC.kv_heads, SPEC.head_dim))

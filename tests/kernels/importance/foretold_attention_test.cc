@@ -1,5 +1,4 @@
-// Attention by queries that K and V foretell: against a plain computation, and what it does to the
-// codes of a page.
+// Attention by mean queries: against a plain computation, and what it does to the codes of a page.
 #include "kernels/importance/foretold_attention.h"
 
 #include <gmock/gmock.h>
@@ -16,48 +15,27 @@
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/transform/rope.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/kernels/random_query_means.h"
 
 namespace kvstow::testing {
 namespace {
 
 constexpr uint32_t kHeads = 4;  // of queries, two for each KV head
 
-std::vector<QueryMapParts> RandomMaps(const KvSpec& spec, const std::vector<uint32_t>& layers) {
-  const size_t values = size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v);
-  const size_t outputs = size_t{kHeads} * spec.head_dim_k;
-  std::vector<QueryMapParts> out;
-  for (const uint32_t layer : layers) {
-    Gaussian gaussian(50 + layer);
-    QueryMapParts& map = out.emplace_back(QueryMapParts{.layer = layer});
-    for (size_t i = 0; i < outputs * values; ++i) map.weights.push_back(0.02f * gaussian());
-    for (size_t i = 0; i < outputs; ++i) map.constant.push_back(0.1f * gaussian());
-  }
-  return out;
-}
-
-std::string WithMaps(const KvSpec& spec, absl::string_view blob,
-                     const std::vector<QueryMapParts>& maps) {
-  return *WithSection(AsBytes(blob), *QueryMapsSection(ShapeFor(spec, 1), kHeads, maps));
-}
-
-// The definition, in F64 and straight: all queries of a layer that ask, each over what it sees.
-std::vector<double> PlainScores(const KvSpec& spec, const QueryMapParts& map,
+// The definition, in F64 and straight: the mean queries at all tokens, each over what it sees.
+std::vector<double> PlainScores(const KvSpec& spec, const QueryMeans::Layer& of,
                                 std::span<const uint8_t> raw, uint32_t tokens, uint64_t first) {
   const uint32_t dim = spec.head_dim_k, heads = spec.kv_heads;
-  const JointVectors vectors(spec, {{map.layer, 1}, tokens, first});
+  const JointVectors vectors(spec, {{of.layer, 1}, tokens, first});
   std::vector<float> x(tokens * vectors.width());
   const size_t layer_bytes = LayerBytes(spec, tokens);
   EXPECT_TRUE(
-      vectors.Gather(raw.subspan(map.layer * layer_bytes, layer_bytes), {0, tokens}, x.data()));
+      vectors.Gather(raw.subspan(of.layer * layer_bytes, layer_bytes), {0, tokens}, x.data()));
   std::vector<float> k, q;
   for (uint32_t t = 0; t < tokens; ++t) {
     const float* const row = x.data() + t * vectors.width();
     k.insert(k.end(), row, row + size_t{heads} * dim);
-    for (size_t i = 0; i < map.constant.size(); ++i) {
-      q.push_back(static_cast<float>(std::inner_product(row, row + vectors.width(),
-                                                        map.weights.begin() + i * vectors.width(),
-                                                        double{map.constant[i]})));
-    }
+    q.insert(q.end(), of.means.begin(), of.means.end());
   }
   RopeSpec rope = spec.rope;
   rope.k_after_rope = true;
@@ -89,13 +67,10 @@ std::vector<double> PlainScores(const KvSpec& spec, const QueryMapParts& map,
 
 class ForetoldAttentionTest : public ::testing::Test {
  protected:
-  // Scores of a page by maps of some layers, in the form that a calibration has them.
-  static absl::StatusOr<ScoreMap> Scores(const KvSpec& spec, const std::vector<QueryMapParts>& maps,
+  static absl::StatusOr<ScoreMap> Scores(const KvSpec& spec, const QueryMeans& means,
                                          std::span<const uint8_t> raw, uint32_t tokens,
                                          uint64_t first) {
-    const CalibrationSection section = *QueryMapsSection(ShapeFor(spec, 1), kHeads, maps);
-    const auto read = ParseQueryMaps(ShapeFor(spec, 1), AsBytes(section.body)).value();
-    return ForetoldAttention(static_cast<const QueryMaps&>(*read),
+    return ForetoldAttention(means,
                              {.spec = spec, .raw = raw, .tokens = tokens, .first_position = first});
   }
 };
@@ -109,11 +84,11 @@ TEST_F(ForetoldAttentionTest, IsWhatThePlainDefinitionGives) {
         spec.rope.layout = layout;
         spec.rope.k_after_rope = after_rope;
         const auto raw = CorrelatedPage(spec, tokens, 3, 40);
-        const auto maps = RandomMaps(spec, {0, 1, 2});
-        const auto scores = Scores(spec, maps, raw, tokens, 40);
+        const QueryMeans means = RandomMeans(spec, {0, 1, 2}, kHeads);
+        const auto scores = Scores(spec, means, raw, tokens, 40);
         ASSERT_TRUE(scores.ok()) << scores.status();
         for (uint32_t layer = 0; layer < 3; ++layer) {
-          const auto plain = PlainScores(spec, maps[layer], raw, tokens, 40);
+          const auto plain = PlainScores(spec, means.layers[layer], raw, tokens, 40);
           for (size_t i = 0; i < plain.size(); ++i) {
             ASSERT_NEAR(scores->Layer(layer)[i], plain[i], 0.1 * plain[i] + 1e-3)
                 << "layer " << layer << ", token " << i / spec.kv_heads << " of " << tokens;
@@ -124,10 +99,10 @@ TEST_F(ForetoldAttentionTest, IsWhatThePlainDefinitionGives) {
   }
 }
 
-TEST_F(ForetoldAttentionTest, LayersWithoutAMapStandBetweenTheirNeighbours) {
+TEST_F(ForetoldAttentionTest, LayersWithoutQueriesStandBetweenTheirNeighbours) {
   const KvSpec spec = CorrelatedSpec(7);
   const auto raw = CorrelatedPage(spec, 64, 3);
-  const ScoreMap scores = Scores(spec, RandomMaps(spec, {1, 5}), raw, 64, 0).value();
+  const ScoreMap scores = Scores(spec, RandomMeans(spec, {1, 5}, kHeads), raw, 64, 0).value();
   for (size_t i = 0; i < scores.LayerSize(); ++i) {
     const float a = scores.Layer(1)[i], b = scores.Layer(5)[i];
     EXPECT_EQ(scores.Layer(0)[i], a);
@@ -140,14 +115,15 @@ TEST_F(ForetoldAttentionTest, LayersWithoutAMapStandBetweenTheirNeighbours) {
 TEST_F(ForetoldAttentionTest, ValuesThatAreNoNumbersHaveNoScore) {
   const KvSpec spec = CorrelatedSpec(3);
   auto raw = CorrelatedPage(spec, 16, 3);
-  const size_t at = SlabOffset(spec, 1, Part::kV, 16);
+  const size_t at = SlabOffset(spec, 1, Part::kK, 16);
   raw[at] = raw[at + 1] = 0xff;
-  const auto scores = Scores(spec, RandomMaps(spec, {1}), raw, 16, 0);
+  const auto scores = Scores(spec, RandomMeans(spec, {1}, kHeads), raw, 16, 0);
   EXPECT_TRUE(absl::IsOutOfRange(scores.status())) << scores.status();
-  EXPECT_TRUE(Scores(spec, RandomMaps(spec, {0, 2}), raw, 16, 0).ok());  // they read other layers
+  EXPECT_TRUE(
+      Scores(spec, RandomMeans(spec, {0, 2}, kHeads), raw, 16, 0).ok());  // they read other layers
 }
 
-// What it is for: a codec with maps spends its bytes on the tokens that queries seek.
+// What it is for: a codec with mean queries spends its bytes on the tokens that queries seek.
 class ForetoldStepsTest : public ::testing::Test {
  protected:
   static KvSpec Spec() {
@@ -156,12 +132,12 @@ class ForetoldStepsTest : public ::testing::Test {
     return spec;
   }
   // All queries seek keys whose first channel is large.
-  std::vector<QueryMapParts> Seeking() const {
-    auto maps = RandomMaps(spec_, {1});
-    std::ranges::fill(maps[0].weights, 0);
-    std::ranges::fill(maps[0].constant, 0);
-    for (uint32_t head = 0; head < kHeads; ++head) maps[0].constant[head * spec_.head_dim_k] = 1;
-    return maps;
+  QueryMeans Seeking() const {
+    QueryMeans out = RandomMeans(spec_, {1}, kHeads);
+    std::vector<float>& means = out.layers[0].means;
+    std::ranges::fill(means, 0);
+    for (uint32_t head = 0; head < kHeads; ++head) means[head * spec_.head_dim_k] = 1;
+    return out;
   }
   EncodedPage Encode(absl::string_view recipe, const std::string& blob,
                      const AttentionColumns* columns = nullptr) {
@@ -197,9 +173,9 @@ class ForetoldStepsTest : public ::testing::Test {
 };
 
 TEST_F(ForetoldStepsTest, SoughtTokensAreCodedMoreFinely) {
-  const auto maps = Seeking();
-  const auto scores = PlainScores(spec_, maps[0], raw_, kTokens, 128);
-  const auto before = Errors(plain_), after = Errors(WithMaps(spec_, plain_, maps));
+  const QueryMeans means = Seeking();
+  const auto scores = PlainScores(spec_, means.layers[0], raw_, kTokens, 128);
+  const auto before = Errors(plain_), after = Errors(WithMeans(spec_, plain_, means));
   std::vector<size_t> tokens(kTokens);
   std::iota(tokens.begin(), tokens.end(), 0);
   std::ranges::sort(tokens, std::greater(), [&](size_t t) { return scores[t * spec_.kv_heads]; });
@@ -220,14 +196,14 @@ TEST_F(ForetoldStepsTest, WhatAWorkerReportsComesFirst) {
     column.scores.push_back(static_cast<float>(1 + i / spec_.kv_heads % 7));
   }
   constexpr absl::string_view kRecipe = "column(name=attn_sum)|class|kvstow-cal(run=1,step=4)";
-  const std::string mapped = WithMaps(spec_, plain_, Seeking());
+  const std::string asking = WithMeans(spec_, plain_, Seeking());
   const auto bodies = [](const EncodedPage& page) {
     std::string out;
     for (const SharedBytes& body : page.segments) absl::StrAppend(&out, AsString(body.span()));
     return out;
   };
-  EXPECT_EQ(bodies(Encode(kRecipe, mapped, &columns)), bodies(Encode(kRecipe, plain_, &columns)));
-  EXPECT_NE(bodies(Encode(kRecipe, mapped)), bodies(Encode(kRecipe, plain_)));
+  EXPECT_EQ(bodies(Encode(kRecipe, asking, &columns)), bodies(Encode(kRecipe, plain_, &columns)));
+  EXPECT_NE(bodies(Encode(kRecipe, asking)), bodies(Encode(kRecipe, plain_)));
 }
 
 }  // namespace

@@ -3,15 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "client/client.h"
+#include "kernels/calibration/query_means.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/codec.h"
 #include "service/fitting/fit.h"
 #include "service/fitting/fit_process.h"
 #include "service/fitting/fit_sample.h"
 #include "service/spaces/space_record.h"
+#include "tests/kernels/random_query_means.h"
 #include "tests/paths.h"
 #include "tests/service/fitting/auto_space.h"
 
@@ -124,6 +128,35 @@ TEST_F(FitTest, RunsAreAsLongAsTablesMayBeLarge) {
   const FitOutcome none = fit_within(27'647);
   EXPECT_THAT(none.best.recipe, StartsWith("kvstow("));
   EXPECT_THAT(none.why, HasSubstr("raise fit-bytes"));
+}
+
+// Codes of both forms have step classes, and tokens of one get attention.
+TEST_F(FitTest, MeanQueriesGoIntoTheTables) {
+  ModelStats stats = OnlyHeadZero();
+  const size_t heads = size_t{Spec().layers} * Spec().kv_heads;
+  stats.slope_k.resize(heads * Spec().head_dim_k, 0.01f);
+  stats.slope_v.resize(heads * Spec().head_dim_v, 0.01f);
+  const auto coded_with = [&](const ModelStats& of) {
+    FitJob job = Job(24);
+    job.statistics = *StatsCalibration(Spec(), of);
+    const FitOutcome fit = *RunFit(job);
+    EXPECT_THAT(fit.best.recipe, StartsWith("kvstow-cal("));
+    CalibrationStore store;
+    const auto tables = *store.Add(AsBytes(fit.blob));
+    EXPECT_EQ(tables->Has(kQueryMeansSection), of.queries != nullptr);
+    const std::string recipe =
+        absl::StrCat("kvstow-cal(run=", tables->shape().layers_per_run, ",step=2)");
+    const auto codec = *CodecOfForm(recipe, tables->id(), Spec(), store);
+    const auto raw = CorrelatedPage(Spec(), kTokens, 77, kTokens);
+    const EncodedPage page =
+        *codec->Encode({.raw = raw, .tokens = kTokens, .first_position = kTokens, .key = "k"});
+    std::string bodies;
+    for (const SharedBytes& body : page.segments) absl::StrAppend(&bodies, AsString(body.span()));
+    return bodies;
+  };
+  const std::string without = coded_with(stats);
+  stats.queries = std::make_shared<QueryMeans>(RandomMeans(Spec(), {0, 2}, 4));
+  EXPECT_NE(coded_with(stats), without);
 }
 
 TEST_F(FitTest, BadJobsAreRefused) {
@@ -299,6 +332,24 @@ TEST_F(AutoSpaceTest, StatisticsThatNothingUsesAreRefused) {
             StatusCode::INVALID_ARGUMENT)
       << "another model's";
   EXPECT_TRUE(Open("s").wants_statistics());
+}
+
+// The server keeps mean queries beside statistics, and puts them into the tables that it fits.
+TEST_F(AutoSpaceTest, MeanQueriesComeWithStatistics) {
+  Open("s");
+  ModelStats stats = OnlyHeadZero();
+  stats.queries = std::make_shared<QueryMeans>(RandomMeans(Spec(), {0, 2}, 4));
+  ASSERT_TRUE(SendStatistics("s", *StatsCalibration(Spec(), stats)).ok());
+  Put("s", 0, 40);
+  ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
+  EXPECT_THAT(Fitted("s").recipe(), StartsWith("kvstow-cal("));
+  size_t with_queries = 0;
+  for (const auto& file : std::filesystem::directory_iterator(FittedFolder())) {
+    std::ifstream in(file.path(), std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    with_queries += ParseCalibration(AsBytes(bytes)).value()->Has(kQueryMeansSection);
+  }
+  EXPECT_EQ(with_queries, 2u) << "the statistics' file and the tables'";
 }
 
 TEST_F(AutoSpaceTest, NewStatisticsReplaceThoseBefore) {

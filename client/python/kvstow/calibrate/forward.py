@@ -17,6 +17,8 @@ their squared steps: docs/decisions/0086-slopes-of-tokens.md.
 Errors cost less in a text whose next tokens the model is sure of. A linear model of a token's K and
 V in the last layer foretells the entropy: docs/decisions/0090-entropy-of-a-text.md.
 
+Mean queries tell a coder which tokens get attention: docs/decisions/0095-mean-queries.md.
+
 Needs torch and transformers.
 """
 
@@ -32,6 +34,7 @@ from typing import Any
 import torch
 
 from kvstow import hf
+from kvstow.calibrate import queries
 from kvstow.calibrate.rotation import Rotation
 from kvstow.types import KvSpec
 
@@ -56,6 +59,7 @@ class Felt:
     cost: torch.Tensor
     slope: torch.Tensor  # [layers, 2, kv_heads, d]: of the log of a token's sensitivity, by K and V
     entropy: torch.Tensor  # what entropy_model gives, of the last layer
+    asked: torch.Tensor  # mean queries, scaled as logits are: see the module `queries`
 
 
 @dataclasses.dataclass
@@ -271,6 +275,7 @@ class _Sums:
         self.metric = torch.zeros(shape, dtype=torch.float64)
         self.slope = torch.zeros(shape[:-1], dtype=torch.float64)
         self.entropy = torch.zeros(2 * spec.kv_heads * spec.head_dim + 2, dtype=torch.float64)
+        self.asked = {layer: torch.zeros(1) for layer in queries.asking_layers(spec.layers)}
         self.texts = 0
         self._reader = reader
 
@@ -285,6 +290,8 @@ class _Sums:
         self.texts += 1
 
     def _add_layer(self, number: int, text: _Text, seen: hf.Seen) -> None:
+        if number in self.asked:
+            self.asked[number] = self.asked[number] + self._asked(seen).cpu()
         heads = list(self._heads(number, text, seen))
         counted = slice(FIRST, text.prefix)
         key, value = (x[0].float().transpose(0, 1)[counted] for x in (seen.key, seen.value))
@@ -298,6 +305,13 @@ class _Sums:
         step = (-FOCUS * _foretold(x, sensitivity)).exp().clamp(*_STEPS)
         for number_of_head, head in enumerate(heads):
             self.metric[number, :, number_of_head] += head.costs(step).cpu().double()
+
+    def _asked(self, seen: hf.Seen) -> torch.Tensor:
+        """The mean queries of a text."""
+        query = seen.query[0].float().transpose(0, 1)[FIRST:]
+        query = self._reader.rotation.turn(query, FIRST, back=True)
+        chosen = queries.chosen(query, self._reader.spec.kv_heads)
+        return chosen.mean(0, dtype=torch.float64) * seen.scale
 
     def _heads(self, number: int, text: _Text, seen: hf.Seen) -> Iterator[_Head]:
         """The KV heads of a layer."""
@@ -410,4 +424,6 @@ def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:
         sums = _Sums(_Reader(model))
         for text in texts:
             sums.add(text)
-    return Felt(sums.metric / sums.texts, sums.slope / sums.texts, sums.entropy / sums.texts)
+    asked = torch.stack(list(sums.asked.values()))
+    totals = (sums.metric, sums.slope, sums.entropy, asked)
+    return Felt(*(total / sums.texts for total in totals))

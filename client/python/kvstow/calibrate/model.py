@@ -33,9 +33,8 @@ class Reading:
     kv: npt.NDArray[np.float16]  # [layers, 2, tokens, kv_heads, head_dim], K after RoPE
     queries: npt.NDArray[np.float32]  # E[q q^T] before RoPE, [layers, kv_heads, d, d]
     entropy: npt.NDArray[np.float64]  # what forward.entropy_model gives, of the last layer
-    # Queries before RoPE and scaled as logits are, [mapped layers, tokens, chosen heads, d]: see the
-    # module `queries`.
-    asked: npt.NDArray[np.float16]
+    # Mean queries before RoPE, scaled as logits are: [asking layers, heads, d]. See `queries`.
+    asked: npt.NDArray[np.float64]
 
 
 class Subject:
@@ -95,16 +94,16 @@ class Subject:
         heads, dim = self.spec.kv_heads, self.spec.head_dim
         sums = torch.zeros(self.spec.layers, heads, dim, dim, device=self.device)
         entropy: list[torch.Tensor] = []  # of each piece that ran
-        mapped = queries.mapped_layers(self.spec.layers)
-        asked: dict[int, list[torch.Tensor]] = {layer: [] for layer in mapped}
+        asked = {layer: torch.zeros(1) for layer in queries.asking_layers(self.spec.layers)}
 
         def watch(layer: int, seen: hf.Seen) -> None:
             start = sum(map(len, entropy))
             q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
+            q = q[max(FIRST - start, 0) :]
             if layer in asked:
-                scaled = queries.chosen(q, heads) * seen.scale
-                asked[layer].append(scaled.clamp(-_LARGEST, _LARGEST).half().cpu())
-            q = q[max(FIRST - start, 0) :].reshape(-1, heads, q.shape[1] // heads, dim)
+                total = queries.chosen(q, heads).double().sum(0) * seen.scale
+                asked[layer] = asked[layer].to(total.device) + total
+            q = q.reshape(-1, heads, q.shape[1] // heads, dim)
             sums[layer] += torch.einsum("thgd,thge->hde", q, q) / q.shape[2]
 
         with hf._watched(self.model, watch):
@@ -112,8 +111,8 @@ class Subject:
         last = self.before_rope(states[-1])
         foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
         moments = (sums / (len(tokens) - FIRST)).cpu().numpy()
-        all_asked = torch.stack([torch.cat(pieces) for pieces in asked.values()]).numpy()
-        return Reading(states, moments, foretold.numpy(), all_asked)
+        means = torch.stack([x.cpu() for x in asked.values()]) / (len(tokens) - FIRST)
+        return Reading(states, moments, foretold.numpy(), means.numpy())
 
     def states(
         self, tokens: Sequence[int], look: Callable[[torch.Tensor], None] | None = None

@@ -25,7 +25,7 @@ from kvstow.types import KvSpec
 
 _JUDGED = 8  # texts, at most
 _QUERIES = "queries-{:04}"
-_ASKED = "asked-{:04}"
+_QUERY_MEANS = "query-means-{:04}"
 _GAINS = "gains"
 _COSTS = "costs-{:04}"
 _SLOPES = "slopes-{:04}"
@@ -46,28 +46,20 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     begin(plan, work, subject, tokens)
     progress.advance()
     stats = collect(plan, work, subject, tokens, progress)
+    stats |= query_means(plan, work, subject.spec.layers)
     if plan.statistics:
         return write_statistics(plan, subject.spec, stats)
-    stats |= query_maps(plan, work, subject)
     if plan.vocabulary:
         stats |= foretold_by_tokens(work, subject, tokenizer, stats, tokens[0], progress)
     said = fit(plan, work, subject.spec, stats, progress)
     return f"{said}\n{judged(plan, subject, tokens, others, progress)}".rstrip("\n")
 
 
-def query_maps(plan: Plan, work: Work, subject: Subject) -> Stats:
-    """The tensors `query_map.*` of the module `queries`."""
-
-    def texts(number: int, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for text in range(plan.cases):
-            x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:].flatten(1)
-            asked = np.array(work.load(_ASKED.format(text))[number, FIRST:], np.float32)
-            yield x, torch.from_numpy(asked).to(x.device).flatten(1)
-
-    return {
-        f"query_map.{layer}": queries.regress(texts(number, layer)).cpu().contiguous().numpy()
-        for number, layer in enumerate(queries.mapped_layers(subject.spec.layers))
-    }
+def query_means(plan: Plan, work: Work, layers: int) -> Stats:
+    """The tensors `query_mean.*` of the layers that ask."""
+    means = _mean(plan, work, _QUERY_MEANS).float().numpy()
+    asking = queries.asking_layers(layers)
+    return {f"query_mean.{layer}": mean for layer, mean in zip(asking, means, strict=True)}
 
 
 def foretold_by_tokens(
@@ -130,7 +122,8 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
         metric = np.stack([stats[f"metric_{name}.{layer}"] for layer in range(spec.layers)])
         cost.append(metric * (stats[f"gain_{name}"] ** 2)[..., None, None] / spec.head_dim)
         slope.append(np.stack([stats[f"slope_{name}.{layer}"] for layer in range(spec.layers)]))
-    parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"])
+    asked = {layer: stats[f"query_mean.{layer}"] for layer in queries.asking_layers(spec.layers)}
+    parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"], asked)
     # Probes gave gradients their scale; that of forward passes is for the texts that they saw.
     blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else STRANGERS)
     plan.out.write_bytes(blob)
@@ -158,8 +151,7 @@ def begin(plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[in
     if plan.gradients:
         names = _missing_gradients(plan, work)
         kept += plan.draws * sum(prefix for _, prefix in names)
-    asked = len(reading) * plan.context // 3  # what queries take, at most
-    work.need((kept + asked) * subject.token_bytes)
+    work.need(kept * subject.token_bytes)
 
 
 def _missing_gradients(plan: Plan, work: Work) -> list[tuple[int, int]]:
@@ -206,19 +198,16 @@ def _read(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> None:
     names = [text_name]
-    if plan.gradients:
-        names += [_QUERIES.format, _ENTROPY.format]
-    if not plan.statistics:
-        names.append(_ASKED.format)
+    if plan.gradients:  # else forward passes tell these
+        names += [_QUERIES.format, _ENTROPY.format, _QUERY_MEANS.format]
     missing = [i for i in range(plan.cases) if not all(work.has(name(i)) for name in names)]
     progress.step("reading texts", plan.cases, plan.cases - len(missing))
     for text in missing:
         reading = subject.read(tokens[text])
-        if plan.gradients:  # else forward passes tell these
+        if plan.gradients:
             work.save(_QUERIES.format(text), reading.queries)
             work.save(_ENTROPY.format(text), reading.entropy)
-        if not plan.statistics:
-            work.save(_ASKED.format(text), reading.asked)
+            work.save(_QUERY_MEANS.format(text), reading.asked)
         work.save(text_name(text), reading.kv)
         progress.advance()
 
@@ -227,16 +216,21 @@ def _go_forward(
     plan: Plan, work: Work, subject: Subject, tokens: Sequence[Sequence[int]], progress: Progress
 ) -> forward.Felt:
     """What the model feels, by forward passes alone: see the module `forward`."""
-    done = [work.has(_SLOPES.format(i)) and work.has(_ENTROPY.format(i)) for i in range(plan.cases)]
-    missing = [text for text in range(plan.cases) if not done[text]]
+    names = (_COSTS, _SLOPES, _ENTROPY, _QUERY_MEANS)
+    missing = [
+        text
+        for text in range(plan.cases)
+        if not all(work.has(name.format(text)) for name in names)
+    ]
     progress.step("looking at queries", plan.cases, plan.cases - len(missing))
     for text in missing:
         felt = forward.measure(subject.model, [tokens[text]])
         work.save(_COSTS.format(text), felt.cost.float().numpy())
         work.save(_ENTROPY.format(text), felt.entropy.numpy())
         work.save(_SLOPES.format(text), felt.slope.float().numpy())
+        work.save(_QUERY_MEANS.format(text), felt.asked.numpy())
         progress.advance()
-    return forward.Felt(*(_mean(plan, work, name) for name in (_COSTS, _SLOPES, _ENTROPY)))
+    return forward.Felt(*(_mean(plan, work, name) for name in names))
 
 
 def _differentiate(

@@ -22,7 +22,7 @@ import llama_model  # noqa: E402
 import model_stats  # noqa: E402
 import smollm2  # noqa: E402
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import judge, main, queries, run, vocabulary  # noqa: E402
+from kvstow.calibrate import forward, judge, main, queries, run, vocabulary  # noqa: E402
 from kvstow.calibrate.model import UNIT, Subject  # noqa: E402
 from kvstow.calibrate.plan import Plan  # noqa: E402
 from kvstow.calibrate.progress import Progress  # noqa: E402
@@ -306,7 +306,7 @@ def test_the_model_judges_its_calibration(
     out = tmp_path / "judged.kvcal"
     flags = ["--tokens", "2048", "--context", "512", "--device", "cpu"]
     assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
-    assert b"query_maps" in out.read_bytes()
+    assert b"query_means" in out.read_bytes()
     said = capsys.readouterr().out
     assert "judged by the model on 8 others of the texts:" in said
     ratios = [float(line.split()[0]) for line in said.splitlines() if line.endswith(" nats")]
@@ -327,59 +327,62 @@ def test_a_recipe_without_a_step_is_not_judged(part_of_smollm: Path, tmp_path: P
     flags = [*SMALL, "--no-gradients", "--recipe", "rotate(bits=4)"]
     assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
     assert "judged" not in capsys.readouterr().out
-    assert b"query_maps" not in out.read_bytes()  # only steps of joint follow attention
+    assert b"query_means" not in out.read_bytes()  # only steps of joint follow attention
 
 
-# Maps from K and V to queries.
+# Mean queries.
 
 
-def test_a_third_of_the_layers_has_maps() -> None:
-    assert list(queries.mapped_layers(1)) == [0]
-    assert list(queries.mapped_layers(4)) == [1, 3]
-    assert list(queries.mapped_layers(30)) == list(range(1, 30, 3))
-
-
-def test_a_regression_finds_a_linear_map() -> None:
-    generator = torch.Generator().manual_seed(1)
-    weights, constant = torch.randn(6, 9, generator=generator), torch.randn(6, generator=generator)
-    texts = [torch.randn(200, 9, generator=generator) + 3 for _ in range(2)]
-    found = queries.regress([(x, x @ weights.T + constant) for x in texts])
-    assert apart(found[:, :9].numpy(), weights.numpy()) < 0.02
-    x = texts[0]
-    assert apart((x @ found[:, :9].T + found[:, 9]).numpy(), (x @ weights.T + constant).numpy()) < 0.02
+def test_a_third_of_the_layers_asks() -> None:
+    assert list(queries.asking_layers(1)) == [0]
+    assert list(queries.asking_layers(4)) == [1, 3]
+    assert list(queries.asking_layers(30)) == list(range(1, 30, 3))
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_queries_of_a_text_are_those_of_its_logits(kind: str) -> None:
-    subject, tokens = Subject(tiny(kind, **MODELS[kind])), tokens_of(40, 1)
-    seen: dict[int, hf.Seen] = {}
-    with hf._watched(subject.model, lambda layer, what: seen.update({layer: what})):
+def test_mean_queries_are_those_of_logits(kind: str) -> None:
+    subject, tokens = Subject(tiny(kind, **MODELS[kind])), tokens_of(600, 1)  # two pieces
+    seen: dict[int, list[Any]] = {}
+
+    def watch(layer: int, what: hf.Seen) -> None:
+        seen.setdefault(layer, []).append(what)
+
+    with hf._watched(subject.model, watch):
         subject.states(tokens)
     asked = subject.read(tokens).asked
-    for number, layer in enumerate(queries.mapped_layers(subject.spec.layers)):
-        turned = subject.rotation.turn(torch.from_numpy(asked[number]).float())
-        query = queries.chosen(seen[layer].query[0].transpose(0, 1), subject.spec.kv_heads)
-        torch.testing.assert_close(turned, query * seen[layer].scale, atol=5e-3, rtol=5e-3)
+    found = forward.measure(subject.model, [tokens]).asked.numpy()
+    heads = subject.spec.kv_heads
+    for number, layer in enumerate(queries.asking_layers(subject.spec.layers)):
+        query = torch.cat([what.query[0].transpose(0, 1) for what in seen[layer]])
+        turned = subject.rotation.turn(query.float(), back=True)
+        mean = (queries.chosen(turned, heads) * seen[layer][0].scale)[4:].mean(0).numpy()
+        assert mean.shape[0] % heads == 0
+        np.testing.assert_allclose(asked[number], mean, atol=1e-4, rtol=1e-3)
+        np.testing.assert_allclose(found[number], mean, atol=1e-4, rtol=1e-3)
 
 
-def test_k_and_v_foretell_queries_of_other_texts(part_of_smollm: Path, tmp_path: Path) -> None:
+# Other texts' mean queries tell which tokens of a text get attention.
+def test_mean_queries_foretell_attention(part_of_smollm: Path) -> None:
     subject = Subject(transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm))
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     ids = [tokenizer(text)["input_ids"] for _, text in run.mix.read(())]
-    pieces = run.mix.cut(ids, [], 13, 512)
-    plan = plan_of(tmp_path, tokens=12 * 512, context=512, gradients=False)
-    with Work(plan.work) as work:
-        run.begin(plan, work, subject, pieces[:12])
-        run.collect(plan, work, subject, pieces[:12], Progress(io.StringIO()))
-        maps = run.query_maps(plan, work, subject)
-    assert maps.keys() == {"query_map.1", "query_map.3"}
-    other = subject.read(pieces[12])
+    *texts, other = run.mix.cut(ids, [], 5, 512)[:5]
+    asked = sum(torch.from_numpy(subject.read(text).asked) for text in texts) / len(texts)
+    seen: dict[int, Any] = {}
+    with hf._watched(subject.model, lambda layer, what: seen.update({layer: what})):
+        subject.states(other)
+    causal = torch.ones(512, 512).tril().bool()
     for number, layer in enumerate((1, 3)):
-        x = subject.before_rope(other.kv[layer])[4:].flatten(1).numpy()
-        x = np.concatenate([x, np.ones_like(x[:, :1])], 1)
-        asked = other.asked[number, 4:].reshape(len(x), -1).astype(np.float32)
-        left = ((x @ maps[f"query_map.{layer}"].T - asked) ** 2).sum()
-        assert left < 0.4 * ((asked - asked.mean(0)) ** 2).sum(), layer
+        mean = asked[number].float().expand(512, -1, -1)
+        foretold = subject.rotation.turn(mean).transpose(0, 1)  # [heads, tokens, d]
+        true = queries.chosen(seen[layer].query[0].transpose(0, 1), subject.spec.kv_heads)
+        true = true.transpose(0, 1) * seen[layer].scale
+        key = seen[layer].key[0].repeat_interleave(len(true) // subject.spec.kv_heads, 0)
+        logs = []
+        for query in (foretold, true):
+            p = (query @ key.mT).masked_fill(~causal, float("-inf")).softmax(-1)
+            logs.append((p.sum((0, 1)) / causal.sum(0)).log()[8:].numpy())
+        assert np.corrcoef(logs[0], logs[1])[0, 1] > 0.8, layer
 
 
 @pytest.mark.parametrize("kind", MODELS)
