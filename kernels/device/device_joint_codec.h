@@ -10,6 +10,9 @@
 // are not the CPU's bytes, but any codec of the recipe decodes them, and what two codecs decode
 // differs by less than kJointDeviceError of squared error over energy.
 //
+// Where the calibration has mean queries, the encoder foretells the attention of tokens as the
+// CPU's does (importance/foretold_attention.h). Step classes are those of the CPU but for rounding.
+//
 // A recipe counts as it is written: without `firstbits` it means 5 (key_groups.h).
 //
 // Thread-safe: the host's part of one thread's call overlaps the kernels of another's. A call of

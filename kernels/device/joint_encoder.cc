@@ -15,6 +15,7 @@
 namespace kvstow {
 namespace {
 
+using gpu::AskLaunch;
 using gpu::JointLaunch;
 using gpu::Places;
 using gpu::PlaneBody;
@@ -33,6 +34,7 @@ class BatchEncoder {
       AddBodies(r);
       AddLaunches(r);
     }
+    if (on_.query_means().on()) AddAsks();
   }
 
   absl::Status Run();
@@ -43,8 +45,10 @@ class BatchEncoder {
   void AddBodies(size_t r);
   void AddStreams(const PlaneBody& body);
   void AddLaunches(size_t r);
+  void AddAsks();
   absl::Status Place();
   void PlaceLaunches();
+  absl::Status PlaceAsks();
   absl::Status SendLists();
   absl::Status CollectWords();
 
@@ -80,6 +84,7 @@ class BatchEncoder {
   };
   std::vector<Part> parts_;
   std::vector<JointLaunch> launches_;  // of each part
+  std::vector<AskLaunch> asks_;        // of some pages each; none: no page asks
   PlaneEncodeLaunch planes_;
   // Lists that go to the device.
   std::vector<int16_t> base_rows_;
@@ -143,6 +148,14 @@ void BatchEncoder::AddLaunches(size_t r) {
   }
 }
 
+void BatchEncoder::AddAsks() {
+  const size_t most = std::max<size_t>(kMostRows / runs_[0].tokens, 1);
+  for (size_t first = 0; first < batch_.size(); first += most) {
+    const auto part = batch_.subspan(first, std::min(most, batch_.size() - first));
+    asks_.push_back(on_.query_means().LaunchOf(pages_, part));
+  }
+}
+
 absl::Status BatchEncoder::SendLists() {
   KVSTOW_ASSIGN_OR_RETURN(const auto rows, on_.Send(base_rows_));
   KVSTOW_ASSIGN_OR_RETURN(const auto bodies, on_.Send(bodies_));
@@ -202,7 +215,7 @@ absl::Status BatchEncoder::Place() {
   planes_.counts = on_.At<uint32_t>(answer_there_, answers_.counts);
   planes_.refused = on_.At<uint32_t>(answer_there_, answers_.refused);
   PlaceLaunches();
-  return absl::OkStatus();
+  return asks_.empty() ? absl::OkStatus() : PlaceAsks();
 }
 
 void BatchEncoder::PlaceLaunches() {
@@ -218,9 +231,27 @@ void BatchEncoder::PlaceLaunches() {
   }
 }
 
+// Gives what asks its memory, and the launches the steps that come of it.
+absl::Status BatchEncoder::PlaceAsks() {
+  KVSTOW_ASSIGN_OR_RETURN(const auto scratch, on_.query_means().ShareScratch(asks_));
+  const size_t tokens = runs_[0].tokens, run_stride = batch_.size() * tokens;
+  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> steps,
+                          on_.device().Allocate(runs_.size() * run_stride * sizeof(float)));
+  held_.insert(held_.end(), {scratch, steps});
+  auto* const log_steps = on_.At<float>(steps);
+  size_t first = 0;
+  for (AskLaunch& ask : asks_) {
+    ask.log_steps = log_steps + first * tokens, ask.run_stride = run_stride;
+    first += ask.pages;
+  }
+  for (size_t i = 0; i < launches_.size(); ++i)
+    launches_[i].log_steps = log_steps + parts_[i].run * run_stride + parts_[i].first * tokens;
+  return absl::OkStatus();
+}
+
 absl::Status BatchEncoder::Run() {
   KVSTOW_RETURN_IF_ERROR(Place());
-  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(launches_, planes_));
+  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(asks_, launches_, planes_));
   KVSTOW_ASSIGN_OR_RETURN(answer_, on_.device().Load(answer_there_));
   return CollectWords();
 }

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "kernels/device/asking_layout.h"
 #include "kernels/device/device.h"
 #include "kernels/device/plane_layout.h"
 #include "kernels/device/slab_layout.h"
@@ -62,6 +63,8 @@ struct JointLaunch {
   uint32_t quarter = 0;  // leading coefficients of which importance knows the energy
   uint32_t telling = 0;  // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
+  // log2 of what attention makes of steps, [pages, tokens]; null: no page asks.
+  const float* log_steps = nullptr;
   // Memory of the launch.
   float *cosines = nullptr, *sines = nullptr;  // of RoPE's angles, [rows, pairs]
   uint16_t* narrow = nullptr;                  // what goes into the product, [rows, padded]
@@ -103,9 +106,11 @@ class JointEngine {
 
   // Where a buffer lies; null when it is not the device's.
   virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
-  // Raw pages to head, q, energies, classes, sample and refused, one run after another; then those
-  // to the streams of `planes`. The runs may share their other memory.
-  virtual absl::Status Encode(std::span<const gpu::JointLaunch> runs,
+  // Raw pages to the log steps of `asks`, one after another. Then raw pages to head, q, energies,
+  // classes, sample and refused, one run after another; then those to the streams of `planes`. The
+  // asks may share their other memory, and so may the runs.
+  virtual absl::Status Encode(std::span<const gpu::AskLaunch> asks,
+                              std::span<const gpu::JointLaunch> runs,
                               const gpu::PlaneEncodeLaunch& planes) = 0;
   virtual absl::Status Move(const gpu::WordsLaunch& launch) = 0;
   // Streams to the coefficients that the runs have as `narrow`; then `narrow` and `head` of one run

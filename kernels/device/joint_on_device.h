@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/joint_jobs.h"
 #include "kernels/device/joint_layout.h"
+#include "kernels/device/query_means_on_device.h"
 #include "kernels/methods/joint_coder.h"
 
 namespace kvstow {
@@ -32,7 +33,10 @@ class JointOnDevice {
   using Batch = std::span<const size_t>;
 
   JointOnDevice(Device& device, std::unique_ptr<JointEngine> engine, JointCoder coder)
-      : device_(device), engine_(std::move(engine)), coder_(std::move(coder)) {}
+      : device_(device),
+        engine_(std::move(engine)),
+        coder_(std::move(coder)),
+        query_means_(device_, *engine_) {}
   // Sends the calibration to the device.
   absl::Status Open();
 
@@ -45,6 +49,7 @@ class JointOnDevice {
   // Returns the rows of a run's plane layout, before a page's own tables.
   std::span<const int16_t> rows(size_t r) const { return runs_[r].rows; }
   const gpu::PlaneTable* plane_table() const { return At<gpu::PlaneTable>(plane_table_); }
+  const QueryMeansOnDevice& query_means() const { return query_means_; }
   // Null unless pages adapt.
   const uint16_t* table_bits() const { return At<uint16_t>(table_bits_); }
   const float* list_costs() const { return At<float>(list_costs_); }
@@ -106,6 +111,7 @@ class JointOnDevice {
   Device& device_;
   const std::unique_ptr<JointEngine> engine_;
   const JointCoder coder_;
+  QueryMeansOnDevice query_means_;
   Buffer frequencies_;  // of RoPE; null: K is not turned
   Buffer plane_table_, table_bits_, list_costs_;
   std::vector<OfRun> runs_;

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/query_means.h"
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
@@ -27,11 +28,15 @@ KvSpec WithoutNames(const KvSpec& spec) {
   return out;
 }
 
-// Matrices both ways in bf16, and vectors.
+// Matrices both ways in bf16, vectors, and mean queries.
 uint64_t BytesOnDevice(const Calibration& calibration) {
   uint64_t bytes = 0;
   for (const CalibratedRun& run : calibration.runs()) {
     bytes += 4 * uint64_t{run.width()} * run.rank() + 4 * (run.width() + run.rank());
+  }
+  if (const QueryMeans* const queries = QueryMeansOf(calibration)) {
+    const uint64_t values = uint64_t{queries->heads} * calibration.shape().head_dim_k;
+    bytes += 4 * values * queries->layers.size();
   }
   return bytes;
 }

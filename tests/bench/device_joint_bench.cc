@@ -1,7 +1,8 @@
 // Calibrated pages within a GPU's memory, in GB/s of raw bytes: 64 pages in a call, coded bytes on
 // the host, so copies and the host's part count. `of_copy` is that rate over the rate at which the
 // GPU copies the same bytes, taken in turns with it; `ratio` is raw bytes over coded ones. Without
-// a GPU each row says why there is no figure. /threads: so many threads call at once.
+// a GPU each row says why there is no figure. /threads: so many threads call at once. /asks: pages
+// ask (importance/foretold_attention.h) and have step classes.
 //
 // Pages have the shape of SmolLM2-135M, and coefficients that are Gaussian with the spreads that
 // its calibrations of ten layers have, so that the entropy coder has as much to do as on text.
@@ -18,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "kernels/calibration/calibration.h"
+#include "kernels/calibration/query_means.h"
+#include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/device/device_joint_codec.h"
@@ -42,8 +45,21 @@ float Spread(size_t coefficient) {
   return 90 / std::sqrt(1 + i) * std::exp(-i / 1350);
 }
 
-// Coefficient i is value i of a vector.
-std::string Calibrate(const KvSpec& spec) {
+// Mean queries of two heads a KV head in every third layer.
+std::string WithQueries(const KvSpec& spec, const std::string& blob) {
+  QueryMeans queries;
+  queries.heads = 2 * spec.kv_heads;
+  for (uint32_t layer = 1; layer < spec.layers; layer += 3) {
+    std::vector<float> means = GaussianValues(size_t{queries.heads} * spec.head_dim_k);
+    for (float& x : means) x *= 1e-2f;
+    queries.layers.push_back({layer, std::move(means)});
+  }
+  return *WithSection(AsBytes(blob), *QueryMeansSection(ShapeFor(spec, kLayersPerRun), queries));
+}
+
+// Coefficient i is value i of a vector. Step classes are all the usual one unless attention makes
+// others.
+std::string Calibrate(const KvSpec& spec, bool asks) {
   CalibrationData data{.shape = ShapeFor(spec, kLayersPerRun), .tables = UniversalPlaneTables()};
   for (uint32_t r = 0; r < data.shape.runs(); ++r) {
     const size_t width = data.shape.WidthOfRun(r);
@@ -56,8 +72,10 @@ std::string Calibrate(const KvSpec& spec) {
       run.encode_halves[i * width + i] = FloatToHalf(1);
     }
     run.decode_halves = run.encode_halves;
+    if (asks) run.importance.weights.resize(ImportanceWeights(kRank));
   }
-  return SerializeCalibration(data);
+  const std::string blob = SerializeCalibration(data);
+  return asks ? WithQueries(spec, blob) : blob;
 }
 
 std::vector<uint8_t> Page(const KvSpec& spec, uint64_t first_position) {
@@ -94,11 +112,11 @@ struct Setup {
   std::vector<JointPage> coded;
   double ratio = 0;
 
-  absl::Status Open(int64_t stream) {
+  absl::Status Open(int64_t stream, bool asks) {
     auto device = OpenCudaDevice(0);
     if (!device.ok()) return device.status();
     gpu = *std::move(device);
-    if (auto added = store.Add(AsBytes(Calibrate(spec))); !added.ok()) return added.status();
+    if (auto added = store.Add(AsBytes(Calibrate(spec, asks))); !added.ok()) return added.status();
     const auto recipe = ParseRecipe(absl::StrCat("kvstow-cal(run=10,step=4,stream=", stream, ")"));
     auto made = MakeDeviceJointCodec(*gpu, *recipe, spec, store);
     if (!made.ok()) return made.status();
@@ -126,14 +144,14 @@ struct Setup {
   }
 };
 
-absl::StatusOr<Setup*> Ready(int64_t stream) {
-  static auto* const setups = new std::map<int64_t, std::unique_ptr<Setup>>;
-  std::unique_ptr<Setup>& setup = (*setups)[stream];
+absl::StatusOr<Setup*> Ready(int64_t stream, bool asks) {
+  static auto* const setups = new std::map<std::pair<int64_t, bool>, std::unique_ptr<Setup>>;
+  std::unique_ptr<Setup>& setup = (*setups)[{stream, asks}];
   if (setup != nullptr) return setup.get();
   setups->clear();  // one fits
   auto opened = std::make_unique<Setup>();
-  if (const absl::Status status = opened->Open(stream); !status.ok()) return status;
-  return ((*setups)[stream] = std::move(opened)).get();
+  if (const absl::Status status = opened->Open(stream, asks); !status.ok()) return status;
+  return ((*setups)[{stream, asks}] = std::move(opened)).get();
 }
 
 // The buffers that one thread writes.
@@ -153,7 +171,7 @@ struct Room {
 };
 
 void BM_DeviceJoint(benchmark::State& state, bool decode) {
-  const absl::StatusOr<Setup*> ready = Ready(state.range(0));
+  const absl::StatusOr<Setup*> ready = Ready(state.range(0), state.range(2) != 0);
   if (!ready.ok()) return state.SkipWithError(std::string(ready.status().message()).c_str());
   Setup& setup = **ready;
   const auto threads = static_cast<size_t>(state.range(1));
@@ -187,19 +205,22 @@ void BM_DeviceJoint(benchmark::State& state, bool decode) {
   state.counters["ratio"] = setup.ratio;
 }
 
+void Register(bool decode, int64_t stream, int64_t threads, bool asks) {
+  benchmark::RegisterBenchmark(decode ? "BM_DeviceJoint/decode" : "BM_DeviceJoint/encode",
+                               BM_DeviceJoint, decode)
+      ->ArgNames({"stream", "threads", "asks"})
+      ->Args({stream, threads, asks})
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond);
+}
+
 const int kRegistered = [] {
   for (const int64_t stream : {256, 64}) {
     for (const bool decode : {false, true}) {
-      for (const int64_t threads : {1, 4}) {
-        benchmark::RegisterBenchmark(decode ? "BM_DeviceJoint/decode" : "BM_DeviceJoint/encode",
-                                     BM_DeviceJoint, decode)
-            ->ArgNames({"stream", "threads"})
-            ->Args({stream, threads})
-            ->UseManualTime()
-            ->Unit(benchmark::kMillisecond);
-      }
+      for (const int64_t threads : {1, 4}) Register(decode, stream, threads, false);
     }
   }
+  for (const int64_t threads : {1, 4}) Register(false, 256, threads, true);
   return 0;
 }();
 

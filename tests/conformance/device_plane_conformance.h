@@ -153,7 +153,7 @@ inline std::vector<std::string> DevicePlaneConformance::Encode(const Case& of) {
   launch.spreads = launch.answer + spreads, launch.sums = At<double>(*engine, *answer, sums);
   launch.counts = At<uint32_t>(*engine, *answer, counts);
   launch.refused = At<uint32_t>(*engine, *answer, refused);
-  EXPECT_TRUE(engine->Encode({}, launch).ok());
+  EXPECT_TRUE(engine->Encode({}, {}, launch).ok());
 
   const std::vector<uint8_t> answers = Get(answer);
   EXPECT_EQ(answers[refused], 0);

@@ -10,6 +10,7 @@
 namespace kvstow {
 namespace {
 
+using gpu::AskLaunch;
 using gpu::JointLaunch;
 
 class CudaJointEngine final : public JointEngine {
@@ -26,7 +27,7 @@ class CudaJointEngine final : public JointEngine {
     return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal() ? cuda->data() : nullptr;
   }
 
-  absl::Status Encode(std::span<const JointLaunch> runs,
+  absl::Status Encode(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
                       const gpu::PlaneEncodeLaunch& planes) override {
     const OnGpu current(context_.gpu);
     KVSTOW_RETURN_IF_ERROR(current.status());
@@ -36,14 +37,7 @@ class CudaJointEngine final : public JointEngine {
         cudaMemsetAsync(planes.answer, 0, planes.answer_bytes, stream), "clearing memory"));
     {
       MutexLock lock(mu_);
-      absl::Status status;
-      for (const JointLaunch& run : runs) {
-        status = ToStatus(gpu::LaunchBeforeEncoding(run, stream), "starting a kernel");
-        if (status.ok()) status = Multiply(run, true, stream);
-        if (status.ok())
-          status = ToStatus(gpu::LaunchAfterEncoding(run, stream), "starting a kernel");
-        if (!status.ok()) break;
-      }
+      absl::Status status = StartAll(asks, runs, stream);
       // Whatever became of it, nothing is under way any more.
       status.Update(lane->Drain(cudaSuccess, "encoding calibrated pages"));
       KVSTOW_RETURN_IF_ERROR(status);
@@ -81,6 +75,19 @@ class CudaJointEngine final : public JointEngine {
   }
 
  private:
+  // Starts what makes coefficients of raw pages. Called under mu_.
+  absl::Status StartAll(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
+                        cudaStream_t stream) {
+    constexpr absl::string_view kStarting = "starting a kernel";
+    for (const AskLaunch& ask : asks)
+      KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchAsking(ask, stream), kStarting));
+    for (const JointLaunch& run : runs) {
+      KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchBeforeEncoding(run, stream), kStarting));
+      KVSTOW_RETURN_IF_ERROR(Multiply(run, true, stream));
+      KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchAfterEncoding(run, stream), kStarting));
+    }
+    return absl::OkStatus();
+  }
   absl::Status Multiply(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
     if (launch.coded() == 0) return absl::OkStatus();
     return cublas_->Multiply(gpu::ProductOf(launch, encoding), stream);

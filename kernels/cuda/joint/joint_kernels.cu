@@ -1,7 +1,8 @@
 // The kernels of calibrated pages: a grid of a step's blocks by pages. All that they do is in
-// joint_steps.cuh and joint_quantize.cuh.
+// foretold_attention.cuh, joint_steps.cuh and joint_quantize.cuh.
 //
 // Nothing is special to an architecture: sm_80 and up.
+#include "kernels/cuda/joint/foretold_attention.cuh"
 #include "kernels/cuda/joint/joint_launch.h"
 #include "kernels/cuda/joint/joint_quantize.cuh"
 #include "kernels/cuda/joint/page_tables.cuh"
@@ -10,6 +11,11 @@
 #include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
+
+cudaError_t LaunchAsking(const AskLaunch& launch, cudaStream_t stream) {
+  Ask(launch, StartKernel{launch, stream});
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchBeforeEncoding(const JointLaunch& launch, cudaStream_t stream) {
   BeforeEncoding(launch, StartKernel{launch, stream});

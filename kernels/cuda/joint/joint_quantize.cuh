@@ -41,7 +41,10 @@ struct QuantizeStep {
       });
     }
     run([&](uint32_t thread) {
-      if (thread == 0) *factor = Classify(launch, row, sums[0]);
+      if (thread != 0) return;
+      const size_t in_pages = size_t{page} * launch.tokens + launch.first + token;
+      const float log_step = launch.log_steps == nullptr ? 0 : launch.log_steps[in_pages];
+      *factor = Classify(launch, row, sums[0], log_step);
     });
     run([&](uint32_t thread) {
       const bool kept = token / kRansLanes % kGainEvery == 0;
@@ -79,8 +82,9 @@ struct QuantizeStep {
     return sums;
   }
 
-  // Writes the classes of a row; what its coefficients are over.
-  KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums& total) {
+  // Writes the classes of a row; what its coefficients are over. `log_step` is what attention adds.
+  KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums& total,
+                                   float log_step) {
     const float quarter = total.quarter / static_cast<float>(launch.quarter);
     float factor = 1;
     if (launch.weights != nullptr) {
@@ -88,7 +92,8 @@ struct QuantizeStep {
       const float all = total.all / static_cast<float>(launch.rank);
       const float sensitivity = total.features + last[0] * std::log(quarter + 1e-3F) +
                                 last[1] * std::log(all + 1e-3F) + last[2];
-      const float k = std::round(-launch.focus * sensitivity / std::log(2.0F)) + kPlainStepClass;
+      const float steps = -launch.focus * sensitivity / std::log(2.0F) + 2 * log_step;
+      const float k = std::round(steps) + kPlainStepClass;
       const float known = k == k ? k : static_cast<float>(kPlainStepClass);
       const float step_class = Least(Most(known, 0), kStepClasses - 1);
       launch.classes[row] = static_cast<uint8_t>(step_class);

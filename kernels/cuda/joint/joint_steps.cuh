@@ -37,6 +37,13 @@ KVSTOW_GPU void WriteRaw(float x, DType dtype, uint8_t* at) {
   }
 }
 
+template <typename Launch>
+KVSTOW_GPU void PutAngle(const Launch& launch, uint64_t position, uint32_t pair, size_t at) {
+  const double angle = static_cast<double>(position) * launch.frequencies[pair];
+  launch.cosines[at] = static_cast<float>(std::cos(angle));
+  launch.sines[at] = static_cast<float>(std::sin(angle));
+}
+
 // The angles of RoPE, which the other steps look up.
 struct MakeAngles {
   KVSTOW_GPU uint32_t Items(const JointLaunch& launch) const {
@@ -44,11 +51,8 @@ struct MakeAngles {
   }
   KVSTOW_GPU void One(const JointLaunch& launch, uint32_t page, uint32_t item) const {
     const uint32_t token = item / launch.pairs, pair = item % launch.pairs;
-    const uint64_t position = launch.first_position[page] + launch.first + token;
-    const double angle = static_cast<double>(position) * launch.frequencies[pair];
-    const size_t at = size_t{page} * Items(launch) + item;
-    launch.cosines[at] = static_cast<float>(std::cos(angle));
-    launch.sines[at] = static_cast<float>(std::sin(angle));
+    PutAngle(launch, launch.first_position[page] + launch.first + token, pair,
+             size_t{page} * Items(launch) + item);
   }
 };
 

@@ -1,5 +1,6 @@
 // The codec of calibrated pages on the GPU's code run by the CPU, and on a GPU.
 #include "kernels/device/device_kernels.h"
+#include "tests/conformance/device_asking_conformance.h"
 #include "tests/conformance/device_joint_conformance.h"
 #include "tests/conformance/device_plane_conformance.h"
 #include "tests/kernels/device/emulated_codec.h"
@@ -19,6 +20,10 @@ OpenedDevice OpenGpuWithCublas() {
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DeviceJointConformance, ::testing::ValuesIn(kEmulatedGpus));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceJointConformance,
+                         ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
+
+INSTANTIATE_TEST_SUITE_P(Emulated, DeviceAskingConformance, ::testing::ValuesIn(kEmulatedGpus));
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceAskingConformance,
                          ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DevicePlaneConformance, ::testing::ValuesIn(kEmulatedGpus));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda/joint/foretold_attention.cuh"
 #include "kernels/cuda/joint/joint_quantize.cuh"
 #include "kernels/cuda/joint/page_tables.cuh"
 #include "kernels/cuda/joint/plane_decode.cuh"
@@ -13,6 +14,7 @@
 namespace kvstow::testing {
 namespace {
 
+using gpu::AskLaunch;
 using gpu::JointLaunch;
 
 void Multiply(const gpu::JointProduct& p) {
@@ -38,9 +40,11 @@ class Engine final : public JointEngine {
     const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
     return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
   }
-  absl::Status Encode(std::span<const JointLaunch> runs,
+  absl::Status Encode(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
                       const gpu::PlaneEncodeLaunch& planes) override {
     std::fill_n(planes.answer, planes.answer_bytes, uint8_t{0});
+    for (const AskLaunch& ask : asks)
+      gpu::Ask(ask, [&](const auto& step) { RunStep(order_, ask, step); });
     for (const JointLaunch& run : runs) {
       const auto start = [&](const auto& step) { RunStep(order_, run, step); };
       gpu::BeforeEncoding(run, start);

@@ -23,6 +23,7 @@
 #include "storage/tiers/memory_tier.h"
 #include "storage/tiers/noop_tier.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/kernels/random_query_means.h"
 #include "tests/service/unsteady_gpu.h"
 
 namespace kvstow::testing {
@@ -374,6 +375,29 @@ TEST_F(DeviceCoderTest, TheBytesOfCodecsAreBounded) {
   options_.most_codec_bytes = bytes - 1;
   DeviceCoder small(&gpu_, calibrations_, options_);
   EXPECT_FALSE(small.Takes(*two)) << "not even alone";
+}
+
+// Mean queries of a calibration are there too, and pages of it ask.
+TEST_F(DeviceCoderTest, MeanQueriesCount) {
+  constexpr uint32_t kQueryHeads = 4;
+  const auto blob = FitCorrelated(spec_, 2, {}, /*with_sensitivity=*/true);
+  const auto coded_with = [&](const std::string& calibration, uint64_t& bytes) {
+    const CalibrationId id = (*calibrations_.Add(AsBytes(calibration)))->id();
+    DeviceCoder coder(&gpu_, calibrations_, options_);
+    const auto codec = CodecOf("kvstow-cal(run=2,step=1)");
+    const Pages pages = {Page(*codec, 1)};
+    const auto coded = coder.Encode(pages);
+    ExpectAsTheCpus(pages[0], coded[0]);
+    bytes = coder.codec_bytes();
+    calibrations_.Remove(id);
+    return coded[0]->segments;
+  };
+  uint64_t without = 0, with = 0;
+  const auto plain = coded_with(*blob, without);
+  const auto asked =
+      coded_with(WithMeans(spec_, *blob, RandomMeans(spec_, {0, 2}, kQueryHeads)), with);
+  EXPECT_EQ(with - without, 2 * 4 * kQueryHeads * 16);
+  EXPECT_FALSE(std::ranges::equal(plain[0].span(), asked[0].span()));
 }
 
 TEST_F(DeviceCoderTest, SmallPagesAndOtherCodecsAreTheCpus) {
