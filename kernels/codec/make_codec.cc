@@ -86,8 +86,8 @@ class PageCodec final : public Codec {
     return std::optional<ScoreMap>(*std::move(scores));
   }
 
-  // What is known of the attention that a page's tokens get: what was reported, or else what the
-  // calibration foretells; neither where nothing is known.
+  // The attention of a page's tokens. A report goes first. Without one the calibration foretells,
+  // if it can.
   struct Attention {
     std::optional<ScoreMap> reported, foretold;
   };

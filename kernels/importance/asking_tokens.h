@@ -15,7 +15,7 @@ inline constexpr uint32_t kQueriesEvery = 8;
 inline constexpr double kForetoldPower = 0.25;
 inline constexpr float kLeastLogit = -16;  // below the largest: e^-16 of its weight is nothing
 
-// Of a page of at least one token.
+// Returns how many tokens of a page ask. The page has at least one token.
 constexpr uint32_t AskingTokens(uint32_t tokens) { return (tokens - 1) / kQueriesEvery + 1; }
 // The i-th of them, ascending.
 constexpr uint32_t AskingToken(uint32_t tokens, uint32_t i) {

@@ -97,7 +97,7 @@ void BM_Score(benchmark::State& state, const std::string& op) {
   AgainstEncode(state, [&](const PageToScore& page) { return policy.Scores(page).status(); });
 }
 
-// Of a third of the layers, as calibrations have them.
+// Every third layer has queries, as in calibrations.
 QueryMeans MeansFor(const KvSpec& spec) {
   QueryMeans out;
   out.heads = kAskingHeads;

@@ -15,18 +15,16 @@
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_joint_codec.h"
 #include "kernels/device/device_kernels.h"
 #include "kernels/device/joint_on_device.h"
 #include "kernels/importance/foretold_attention.h"
 #include "kernels/importance/token_steps.h"
-#include "tests/conformance/device_factory.h"
-#include "tests/kernels/correlated_pages.h"
+#include "tests/conformance/joint_on_every_device.h"
 #include "tests/kernels/random_query_means.h"
 
 namespace kvstow::testing {
 
-class DeviceAskingConformance : public OnEveryDevice {
+class DeviceAskingConformance : public JointOnEveryDevice {
  protected:
   struct Model {
     const char* name = "";
@@ -44,19 +42,9 @@ class DeviceAskingConformance : public OnEveryDevice {
     models_ = new std::vector<std::unique_ptr<Model>>;
     Add("usual", CorrelatedSpec(), {0, 1, 2}, 4, 1);
     Add("between", CorrelatedSpec(7), {1, 5}, 6, 3);
-    KvSpec bf16 = CorrelatedSpec(2, 24, 16);
-    bf16.dtype = DType::kBF16;
-    bf16.rope.layout = RopeSpec::Layout::kInterleaved;
-    bf16.rope.rotary_dims = 12;
-    Add("bf16", bf16, {1}, 2, 2);
-    KvSpec f32 = CorrelatedSpec(2, 10, 6);
-    f32.dtype = DType::kF32;
+    Add("bf16", Bf16Spec(), {1}, 2, 2);
+    KvSpec f32 = F32Spec();
     f32.kv_heads = 3;
-    f32.rope.scaling = RopeSpec::Scaling::kYarn;
-    f32.rope.factor = 4;
-    f32.rope.original_context = 512;
-    f32.rope.low_freq_factor = 1;
-    f32.rope.high_freq_factor = 32;
     Add("f32", f32, {0}, 9, 1);
     KvSpec before = CorrelatedSpec(3, 80, 8);
     before.rope.k_after_rope = false;
@@ -89,32 +77,12 @@ class DeviceAskingConformance : public OnEveryDevice {
     return absl::StrCat("joint(run=", model.run, ",step=1,firstbits=5,adapt=1", more, ")");
   }
 
-  struct PageIn {
-    uint32_t tokens;
-    uint64_t first_position;
-    std::vector<uint8_t> raw;
-  };
   // Whole and odd lengths, one token, first tokens of a text that ask and that do not.
   static std::vector<PageIn> Pages(const KvSpec& spec) {
-    std::vector<PageIn> pages;
     const std::pair<uint32_t, uint64_t> shapes[] = {{128, 0}, {128, 128}, {128, 7777}, {97, 0},
                                                     {65, 2},  {1, 0},     {1, 9},      {31, 5},
                                                     {8, 40},  {3, 1}};
-    for (const auto& [tokens, first] : shapes) {
-      pages.push_back({tokens, first, CorrelatedPage(spec, tokens, 50 + pages.size(), first)});
-    }
-    return pages;
-  }
-  std::vector<JointPage> Encode(DeviceJointCodec& codec, const std::vector<PageIn>& pages) {
-    std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
-    std::vector<JointEncodeJob> jobs;
-    for (const PageIn& page : pages) {
-      buffers.push_back(Put(page.raw));
-      jobs.push_back({page.tokens, page.first_position, buffers.back().get()});
-    }
-    auto coded = codec.Encode(jobs);
-    EXPECT_TRUE(coded.ok()) << coded.status();
-    return *std::move(coded);
+    return PagesOf(spec, shapes, 50);
   }
   std::unique_ptr<DeviceJointCodec> Make(const KvSpec& spec, const CalibrationStore& store,
                                          const std::string& recipe) {

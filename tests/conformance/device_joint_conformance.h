@@ -19,14 +19,12 @@
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
-#include "kernels/device/device_joint_codec.h"
-#include "tests/conformance/device_factory.h"
-#include "tests/kernels/correlated_pages.h"
+#include "tests/conformance/joint_on_every_device.h"
 #include "tests/kernels/vocabulary_pages.h"
 
 namespace kvstow::testing {
 
-class DeviceJointConformance : public OnEveryDevice {
+class DeviceJointConformance : public JointOnEveryDevice {
  protected:
   struct Model {
     const char* name;
@@ -39,19 +37,8 @@ class DeviceJointConformance : public OnEveryDevice {
     models_ = new std::vector<std::unique_ptr<Model>>;
     KvSpec usual = CorrelatedSpec();
     Add("usual", usual);
-    KvSpec bf16 = CorrelatedSpec(2, 24, 16);
-    bf16.dtype = DType::kBF16;
-    bf16.rope.layout = RopeSpec::Layout::kInterleaved;
-    bf16.rope.rotary_dims = 12;
-    Add("bf16", bf16);
-    KvSpec f32 = CorrelatedSpec(2, 10, 6);
-    f32.dtype = DType::kF32;
-    f32.rope.scaling = RopeSpec::Scaling::kYarn;
-    f32.rope.factor = 4;
-    f32.rope.original_context = 512;
-    f32.rope.low_freq_factor = 1;
-    f32.rope.high_freq_factor = 32;
-    Add("f32", f32);
+    Add("bf16", Bf16Spec());
+    Add("f32", F32Spec());
     KvSpec plain = CorrelatedSpec(3, 12, 0);
     plain.rope = {};
     Add("no RoPE, no V", plain);
@@ -74,31 +61,10 @@ class DeviceJointConformance : public OnEveryDevice {
     return codec.ok() ? *std::move(codec) : nullptr;
   }
 
-  struct PageIn {
-    uint32_t tokens;
-    uint64_t first_position;
-    std::vector<uint8_t> raw;
-  };
   static std::vector<PageIn> Pages(const KvSpec& spec) {
-    std::vector<PageIn> pages;
     const std::pair<uint32_t, uint64_t> shapes[] = {{128, 0}, {128, 128}, {128, 7777}, {40, 0},
                                                     {65, 2},  {1, 0},     {1, 9},      {3, 1}};
-    for (const auto& [tokens, first] : shapes) {
-      pages.push_back({tokens, first, CorrelatedPage(spec, tokens, pages.size(), first)});
-    }
-    return pages;
-  }
-
-  std::vector<JointPage> Encode(DeviceJointCodec& codec, const std::vector<PageIn>& pages) {
-    std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
-    std::vector<JointEncodeJob> jobs;
-    for (const PageIn& page : pages) {
-      buffers.push_back(Put(page.raw));
-      jobs.push_back({page.tokens, page.first_position, buffers.back().get()});
-    }
-    auto coded = codec.Encode(jobs);
-    EXPECT_TRUE(coded.ok()) << coded.status();
-    return *std::move(coded);
+    return PagesOf(spec, shapes, 0);
   }
   std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
                               std::span<const SharedBytes> bodies) {

@@ -230,8 +230,8 @@ struct Attend {
     return sum;
   }
 
-  // Sums to means over the queries that see a token, over their mean. What is no number counts as
-  // nothing.
+  // Divides each sum by the number of queries that see the token, and all by their mean. A score
+  // that is not finite becomes 0.
   template <typename Run>
   KVSTOW_GPU static void Normalize(const AskLaunch& launch, const Head& of, const Run& run) {
     run([&](uint32_t thread) {

@@ -1,0 +1,72 @@
+// What the suites of calibrated pages on every device share: specs, pages, and a call of the codec.
+#ifndef KVSTOW_TESTS_CONFORMANCE_JOINT_ON_EVERY_DEVICE_H_
+#define KVSTOW_TESTS_CONFORMANCE_JOINT_ON_EVERY_DEVICE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/device/device_joint_codec.h"
+#include "tests/conformance/device_factory.h"
+#include "tests/kernels/correlated_pages.h"
+
+namespace kvstow::testing {
+
+class JointOnEveryDevice : public OnEveryDevice {
+ protected:
+  // BF16, interleaved RoPE in a part of the channels.
+  static KvSpec Bf16Spec() {
+    KvSpec spec = CorrelatedSpec(2, 24, 16);
+    spec.dtype = DType::kBF16;
+    spec.rope.layout = RopeSpec::Layout::kInterleaved;
+    spec.rope.rotary_dims = 12;
+    return spec;
+  }
+  // F32, RoPE that is scaled.
+  static KvSpec F32Spec() {
+    KvSpec spec = CorrelatedSpec(2, 10, 6);
+    spec.dtype = DType::kF32;
+    spec.rope.scaling = RopeSpec::Scaling::kYarn;
+    spec.rope.factor = 4;
+    spec.rope.original_context = 512;
+    spec.rope.low_freq_factor = 1;
+    spec.rope.high_freq_factor = 32;
+    return spec;
+  }
+
+  struct PageIn {
+    uint32_t tokens;
+    uint64_t first_position;
+    std::vector<uint8_t> raw;
+  };
+  // Pages of these tokens and first positions, each from a seed of its own.
+  static std::vector<PageIn> PagesOf(const KvSpec& spec,
+                                     std::span<const std::pair<uint32_t, uint64_t>> shapes,
+                                     uint64_t seed) {
+    std::vector<PageIn> pages;
+    for (const auto& [tokens, first] : shapes) {
+      pages.push_back({tokens, first, CorrelatedPage(spec, tokens, seed + pages.size(), first)});
+    }
+    return pages;
+  }
+
+  std::vector<JointPage> Encode(DeviceJointCodec& codec, const std::vector<PageIn>& pages) {
+    std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
+    std::vector<JointEncodeJob> jobs;
+    for (const PageIn& page : pages) {
+      buffers.push_back(Put(page.raw));
+      jobs.push_back({page.tokens, page.first_position, buffers.back().get()});
+    }
+    auto coded = codec.Encode(jobs);
+    EXPECT_TRUE(coded.ok()) << coded.status();
+    return *std::move(coded);
+  }
+};
+
+}  // namespace kvstow::testing
+
+#endif  // KVSTOW_TESTS_CONFORMANCE_JOINT_ON_EVERY_DEVICE_H_
