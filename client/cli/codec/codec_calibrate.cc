@@ -248,11 +248,12 @@ void AddCodecCalibrate(const Verb& codec) {
               "shape the calibration")
       .Required();
   verb.Option("--out", flags->out, "file to write the calibration to").Required();
-  verb.Option("--model-stats", flags->model_stats,
-              "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
-              "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
-              "slope_v.L, query_mean.L and sensitivity of the cases' tokens in their order; without "
-              "it all layers, heads and tokens count the same");
+  verb.Option(
+      "--model-stats", flags->model_stats,
+      "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
+      "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
+      "slope_v.L, query_mean.L and sensitivity of the cases' tokens in their order; without "
+      "it all layers, heads and tokens count the same");
   AddServerFlags(verb, flags->server);
   const Flag space =
       verb.Option("--space", flags->space,
