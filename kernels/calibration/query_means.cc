@@ -27,11 +27,6 @@ const QueryMeans* QueryMeansOf(const Calibration& calibration) {
   return static_cast<const QueryMeans*>(calibration.Tables(kQueryMeansSection));
 }
 
-std::shared_ptr<const QueryMeans> QueriesOf(const Calibration& calibration) {
-  const QueryMeans* const found = QueryMeansOf(calibration);
-  return found == nullptr ? nullptr : std::make_shared<const QueryMeans>(*found);
-}
-
 absl::StatusOr<CalibrationSection> QueryMeansSection(const CalibrationShape& shape,
                                                      const QueryMeans& queries) {
   const size_t values = size_t{queries.heads} * shape.head_dim_k;

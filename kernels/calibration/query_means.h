@@ -44,8 +44,6 @@ struct LayersBeside {
 LayersBeside LayersWithQueries(const QueryMeans& queries, uint32_t layer);
 // Returns the section of a calibration, which lives as long as that; null without one.
 const QueryMeans* QueryMeansOf(const Calibration& calibration);
-// Returns a copy of it, as ModelStats has it.
-std::shared_ptr<const QueryMeans> QueriesOf(const Calibration& calibration);
 
 // Fails with INVALID_ARGUMENT for sizes that do not fit the shape, for no layer or layers that do
 // not ascend, and for values that are not finite.

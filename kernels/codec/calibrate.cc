@@ -1,6 +1,7 @@
 #include "kernels/codec/calibrate.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,21 +38,29 @@ absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<co
   });
 }
 
+std::optional<ModelStats> ModelStatsOf(const Calibration& calibration) {
+  const ModelStats* const stats = StatsOf(calibration);
+  if (stats == nullptr) return std::nullopt;
+  ModelStats out = *stats;
+  if (const QueryMeans* const queries = QueryMeansOf(calibration)) {
+    out.queries = std::make_shared<const QueryMeans>(*queries);
+  }
+  if (const VocabularyTables* const tables = VocabularyOf(calibration)) {
+    out.vocabulary = tables->vocabulary;
+  }
+  return out;
+}
+
 absl::StatusOr<ModelStats> ParseModelStats(std::span<const uint8_t> blob, const KvSpec& spec) {
   KVSTOW_ASSIGN_OR_RETURN(const auto read, ParseCalibration(blob));
   CalibrationShape shape = read->shape();
   shape.layers_per_run = 1;
-  const ModelStats* const stats = StatsOf(*read);
-  if (stats == nullptr || shape != ShapeFor(spec, 1)) {
+  std::optional<ModelStats> stats = ModelStatsOf(*read);
+  if (!stats.has_value() || shape != ShapeFor(spec, 1)) {
     return absl::InvalidArgumentError(
         "these are no statistics of a model whose K and V have this shape and RoPE");
   }
-  ModelStats out = *stats;
-  if (const VocabularyTables* const tables = VocabularyOf(*read)) {
-    out.vocabulary = tables->vocabulary;
-  }
-  out.queries = QueriesOf(*read);
-  return out;
+  return *std::move(stats);
 }
 
 absl::StatusOr<std::string> WithScaledCosts(std::span<const uint8_t> blob, double factor,

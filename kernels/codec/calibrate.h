@@ -14,6 +14,7 @@
 #define KVSTOW_KERNELS_CODEC_CALIBRATE_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,6 +27,10 @@ namespace kvstow {
 
 // Reads a blob whose sections have these names. Errors are Calibration::Parse's.
 absl::StatusOr<std::shared_ptr<const Calibration>> ParseCalibration(std::span<const uint8_t> blob);
+
+// Returns all that a calibration says of its model: section `stats`, and what stands beside it in
+// ModelStats. Nothing without that section.
+std::optional<ModelStats> ModelStatsOf(const Calibration& calibration);
 
 // Returns the statistics of a model in a blob (calibration/model_stats.h), for runs of any length.
 // Fails as ParseCalibration does, and with INVALID_ARGUMENT when it has none or they are of another

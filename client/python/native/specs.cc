@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -211,12 +212,10 @@ nb::bytes RankStatisticsBlob(const nb::bytes& statistics, const KvSpec& spec, ui
   };
   const auto whole = ParseCalibration(BytesOf(statistics));
   if (!whole.ok()) throw refuse(whole.status());
-  const ModelStats* const found = StatsOf(**whole);
-  if (found == nullptr) throw nb::value_error("the blob has no statistics of a model");
-  ModelStats stats = *found;
-  stats.queries = QueriesOf(**whole);
+  const std::optional<ModelStats> stats = ModelStatsOf(**whole);
+  if (!stats.has_value()) throw nb::value_error("the blob has no statistics of a model");
   const RankOfModel rank = {first_layer, tensor_rank, tensor_size};
-  const auto blob = StatsOfRank((*whole)->shape(), stats, spec, rank);
+  const auto blob = StatsOfRank((*whole)->shape(), *stats, spec, rank);
   if (!blob.ok()) throw refuse(blob.status());
   return nb::bytes(blob->data(), blob->size());
 }

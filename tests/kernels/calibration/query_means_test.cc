@@ -53,7 +53,7 @@ std::string BytesOfFile(const std::filesystem::path& path) {
 
 TEST(QueryMeansTest, ASectionHasWhatWasPutIntoIt) {
   const auto read = ParseCalibration(AsBytes(*Blob(Means()))).value();
-  const auto means = QueriesOf(*read);
+  const QueryMeans* const means = QueryMeansOf(*read);
   ASSERT_NE(means, nullptr);
   EXPECT_EQ(means->heads, kHeads);
   ASSERT_EQ(means->layers.size(), 2u);
