@@ -31,35 +31,45 @@ class RunMeans {
 
   // Looks at tokens, which then stand for those of `x` and `t` below.
   void Look(std::span<const TokenId> ids) {
-    tokens_ = vocabulary_ == nullptr ? 0 : ids.size();
-    if (tokens_ == 0) return;
-    features_.resize(tokens_ * vocabulary_->width());
-    vocabulary_->Features(ids, features_.data());
+    place_.clear();
+    if (vocabulary_ == nullptr || ids.empty()) return;
+    // A text has many of its tokens several times.
+    std::vector<TokenId> different(ids.begin(), ids.end());
+    std::ranges::sort(different);
+    different.erase(std::ranges::unique(different).begin(), different.end());
+    for (const TokenId id : ids) {
+      const auto found = std::ranges::lower_bound(different, id);
+      place_.push_back(static_cast<size_t>(found - different.begin()));
+    }
+    different_ = different.size();
+    features_.resize(different_ * vocabulary_->width());
+    vocabulary_->Features(different, features_.data());
   }
   // Adds what is foretold, times `sign`, to columns of x, whose rows are `stride` apart.
   void AddTo(float* x, size_t stride, Columns columns, float sign) {
-    if (tokens_ == 0) return;
-    foretold_.resize(tokens_ * columns.count);
-    MultiplyRowsInTiles(features_.data(), tokens_, vocabulary_->width(), run_->means, columns,
+    if (place_.empty()) return;
+    foretold_.resize(different_ * columns.count);
+    MultiplyRowsInTiles(features_.data(), different_, vocabulary_->width(), run_->means, columns,
                         foretold_.data(), columns.count);
-    for (size_t t = 0; t < tokens_; ++t) {
-      const float* const from = foretold_.data() + t * columns.count;
+    for (size_t t = 0; t < place_.size(); ++t) {
+      const float* const from = foretold_.data() + place_[t] * columns.count;
       for (size_t i = 0; i < columns.count; ++i) x[t * stride + i] += sign * from[i];
     }
   }
   // Returns the token's part of the logarithm of its sensitivity.
   float Importance(size_t t) const {
-    if (tokens_ == 0) return 0;
+    if (place_.empty()) return 0;
+    const size_t row = place_[t] * vocabulary_->width();
     return std::inner_product(run_->importance.begin(), run_->importance.end(),
-                              features_.begin() + static_cast<ptrdiff_t>(t * vocabulary_->width()),
-                              0.0f);
+                              features_.begin() + static_cast<ptrdiff_t>(row), 0.0f);
   }
 
  private:
   const Vocabulary* const vocabulary_;
   const VocabularyRun* const run_;
-  size_t tokens_ = 0;
-  std::vector<float> features_, foretold_;
+  std::vector<size_t> place_;  // of each token among the different ones
+  size_t different_ = 0;
+  std::vector<float> features_, foretold_;  // of the different ones
 };
 
 class JointRunCodec final : public RunCodec {
