@@ -53,6 +53,13 @@ class Vocabulary {
   uint32_t features() const { return features_; }
   // Values of a row of Features.
   size_t width() const { return features_ + 1; }
+  uint32_t signature() const { return signature_; }  // values of a signature
+  // The matrices of Parts, as they are stored.
+  std::span<const float> projection() const { return projection_; }
+  std::span<const float> signatures() const { return signatures_; }
+  std::span<const int8_t> codes() const { return codes_; }  // of features
+  // The squared distance from a signature below which Find knows its token.
+  float most_distance() const { return most_distance_; }
 
   // Returns which tokens a raw page has, kUnknownToken where no signature is near.
   std::vector<TokenId> Find(const KvSpec& spec, std::span<const uint8_t> raw,

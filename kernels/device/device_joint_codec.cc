@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/rate_codec.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/device_kernels.h"
@@ -38,7 +37,11 @@ class GpuJointCodec final : public DeviceJointCodec {
     KVSTOW_RETURN_IF_ERROR(Check(pages));
     const size_t runs = on_->run_count();
     for (size_t i = 0; i < pages.size(); ++i) {
-      const size_t bodies = pages[i].bodies.size();
+      const size_t bodies = pages[i].bodies.size(), ids = pages[i].token_ids.size();
+      if (ids != 0 && ids != pages[i].tokens) {
+        return OfPage(i, absl::InvalidArgumentError(
+                             absl::StrCat(ids, " ids of ", pages[i].tokens, " tokens")));
+      }
       if (bodies > 0 && bodies % runs == 0 && bodies <= runs * levels()) continue;
       return OfPage(i, absl::DataLossError(
                            absl::StrCat(bodies, " bodies are no whole levels of ", runs, " runs")));
@@ -107,10 +110,6 @@ absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
   }
   KVSTOW_ASSIGN_OR_RETURN(auto engine, device.kernels().NewJointEngine());
   KVSTOW_ASSIGN_OR_RETURN(auto calibration, calibrations.Choose(spec, *needs));
-  if (VocabularyOf(*calibration) != nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "recipe '", recipe.text(), "': devices do not foretell K and V of tokens yet"));
-  }
   KVSTOW_ASSIGN_OR_RETURN(Recipe named, NameCalibration(recipe, HexOf(calibration->id())));
   KVSTOW_ASSIGN_OR_RETURN(JointCoder coder, JointCoder::Make(OpArguments(named.ops()[0]), spec,
                                                              std::move(calibration), false));

@@ -10,6 +10,9 @@
 // are not the CPU's bytes, but any codec of the recipe decodes them, and what two codecs decode
 // differs by less than kJointDeviceError of squared error over energy.
 //
+// Where the calibration has a vocabulary, the encoder finds the tokens of pages as the CPU's does,
+// and codes what they do not foretell (calibration/vocabulary.h). Headers have the tokens.
+//
 // Where the calibration has mean queries, the encoder foretells the attention of tokens as the
 // CPU's does (importance/foretold_attention.h). Step classes are those of the CPU but for rounding.
 //

@@ -18,6 +18,7 @@ using gpu::JointLaunch;
 using gpu::PaddedWidth;
 using gpu::PlaneBatch;
 using gpu::PlaneDecodeLaunch;
+using gpu::TokenLaunch;
 using Batch = JointOnDevice::Batch;
 using Jobs = std::span<const JointDecodeJob>;
 
@@ -106,22 +107,53 @@ absl::StatusOr<Gathered> GatherAll(const JointOnDevice& on, Jobs pages, Batch ba
   return gathered;
 }
 
+// Memory of a batch that its launches share.
+struct OnBatch {
+  uint16_t *coefficients, *token_rows;
+  uint8_t* heads;
+};
+
 // The launches of the product, run by run, each of as many pages as the scratch memory has room
 // for.
 std::vector<JointLaunch> LaunchesOf(const JointOnDevice& on, Jobs pages, Batch batch,
-                                    const Gathered& gathered, uint16_t* coefficients,
-                                    uint8_t* heads) {
+                                    const Gathered& gathered, const OnBatch& memory) {
   const size_t most = std::max<size_t>(kMostRows / pages[batch[0]].tokens, 1);
   std::vector<JointLaunch> out;
   for (size_t r = 0; r < on.run_count(); ++r) {
     for (size_t from = 0; from < batch.size(); from += most) {
       const Batch part = batch.subspan(from, std::min(most, batch.size() - from));
       JointLaunch& launch = out.emplace_back(on.LaunchOf(pages, part, r, false));
-      launch.narrow = coefficients + gathered.coefficients[r] +
-                      from * launch.coded() * PaddedWidth(launch.rank);
-      launch.head = heads + gathered.heads[r] + from * on.HeadBytes(launch);
+      const size_t rows = from * launch.coded();
+      launch.narrow =
+          memory.coefficients + gathered.coefficients[r] + rows * PaddedWidth(launch.rank);
+      launch.token_rows = memory.token_rows + rows * PaddedWidth(launch.token_width);
+      launch.head = memory.heads + gathered.heads[r] + from * on.HeadBytes(launch);
     }
   }
+  return out;
+}
+
+// What looks at the tokens of a batch, and what holds its memory.
+struct LookedAt {
+  TokenLaunch launch;
+  std::vector<std::shared_ptr<const DeviceBuffer>> held;
+};
+absl::StatusOr<LookedAt> LookAt(const JointOnDevice& on, Jobs pages, Batch batch) {
+  const uint32_t tokens = pages[batch[0]].tokens;
+  LookedAt out{.launch = on.vocabulary().LaunchOf(static_cast<uint32_t>(batch.size()), tokens,
+                                                  on.FirstOf(pages[batch[0]])),
+               .held = {}};
+  std::vector<TokenId> ids(batch.size() * tokens, kUnknownToken);
+  for (size_t p = 0; p < batch.size(); ++p) {
+    std::ranges::copy(pages[batch[p]].token_ids, ids.begin() + static_cast<ptrdiff_t>(p * tokens));
+  }
+  KVSTOW_ASSIGN_OR_RETURN(const auto there, on.Send(ids));
+  const size_t rows = size_t{out.launch.coded()} * batch.size();
+  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> room,
+                          on.device().Allocate(rows * out.launch.stride * sizeof(uint16_t) + 16));
+  out.launch.ids = reinterpret_cast<TokenId*>(on.engine().AddressOf(*there));
+  out.launch.rows = on.At<uint16_t>(room);
+  out.held = {there, room};
   return out;
 }
 
@@ -156,10 +188,14 @@ absl::Status DecodeBatch(const JointOnDevice& on, Jobs pages, Batch batch) {
   planes.coefficients = on.At<uint16_t>(coefficients);
   planes.refused = reinterpret_cast<uint32_t*>(on.engine().AddressOf(*refused));
 
-  std::vector<JointLaunch> launches =
-      LaunchesOf(on, pages, batch, gathered, planes.coefficients, at + sent.beside);
+  LookedAt tokens;
+  if (on.vocabulary().on()) {
+    KVSTOW_ASSIGN_OR_RETURN(tokens, LookAt(on, pages, batch));
+  }
+  std::vector<JointLaunch> launches = LaunchesOf(
+      on, pages, batch, gathered, {planes.coefficients, tokens.launch.rows, at + sent.beside});
   KVSTOW_ASSIGN_OR_RETURN(const auto scratch, on.ShareScratch(launches, /*narrow=*/false));
-  KVSTOW_RETURN_IF_ERROR(on.engine().Decode(planes, launches));
+  KVSTOW_RETURN_IF_ERROR(on.engine().Decode(planes, tokens.launch, launches));
   return CheckAll(on, batch, refused);
 }
 

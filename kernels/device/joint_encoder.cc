@@ -1,5 +1,6 @@
 #include "kernels/device/joint_encoder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@ using gpu::Places;
 using gpu::PlaneBody;
 using gpu::PlaneEncodeJob;
 using gpu::PlaneEncodeLaunch;
+using gpu::TokenLaunch;
 using gpu::WordsMove;
 
 // One batch on its way. The body of run r of page p is number r * pages + p.
@@ -49,6 +51,7 @@ class BatchEncoder {
   absl::Status Place();
   void PlaceLaunches();
   absl::Status PlaceAsks();
+  absl::Status PlaceTokens();
   absl::Status SendLists();
   absl::Status CollectWords();
 
@@ -62,6 +65,7 @@ class BatchEncoder {
       std::memcpy(out.data(), answer_.data() + at + first * sizeof(T), count * sizeof(T));
     return out;
   }
+  std::vector<TokenId> TokenIdsOf(size_t p) const;
   bool Refused(size_t p) const { return Answer<uint32_t>(answers_.refused, p, 1)[0] != 0; }
   std::vector<EncodedLevel> BodyOf(size_t r, size_t p, absl::string_view head) const;
   std::optional<std::string> HeadOf(size_t r, size_t p) const;
@@ -70,7 +74,7 @@ class BatchEncoder {
 
   // Offsets in what goes to the host.
   struct Answers {
-    size_t refused = 0, moves = 0, tilts = 0, spreads = 0, sums = 0, counts = 0;
+    size_t refused = 0, ids = 0, moves = 0, tilts = 0, spreads = 0, sums = 0, counts = 0;
     std::vector<size_t> heads, classes;  // of each run
   };
 
@@ -85,6 +89,7 @@ class BatchEncoder {
   std::vector<Part> parts_;
   std::vector<JointLaunch> launches_;  // of each part
   std::vector<AskLaunch> asks_;        // of some pages each; none: no page asks
+  TokenLaunch tokens_;                 // of all pages
   PlaneEncodeLaunch planes_;
   // Lists that go to the device.
   std::vector<int16_t> base_rows_;
@@ -181,6 +186,8 @@ absl::Status BatchEncoder::Place() {
 
   Places answer;
   answers_.refused = answer.Take(batch_.size() * sizeof(uint32_t));
+  if (on_.vocabulary().on())
+    answers_.ids = answer.Take(batch_.size() * runs_[0].tokens * sizeof(TokenId));
   for (const JointLaunch& run : runs_) {
     answers_.heads.push_back(answer.Take(run.pages * on_.HeadBytes(run)));
     answers_.classes.push_back(answer.Take(run.rows()));
@@ -215,6 +222,7 @@ absl::Status BatchEncoder::Place() {
   planes_.counts = on_.At<uint32_t>(answer_there_, answers_.counts);
   planes_.refused = on_.At<uint32_t>(answer_there_, answers_.refused);
   PlaceLaunches();
+  if (on_.vocabulary().on()) KVSTOW_RETURN_IF_ERROR(PlaceTokens());
   return asks_.empty() ? absl::OkStatus() : PlaceAsks();
 }
 
@@ -249,9 +257,25 @@ absl::Status BatchEncoder::PlaceAsks() {
   return absl::OkStatus();
 }
 
+// Gives what looks at tokens its memory, and the launches the rows that come of it.
+absl::Status BatchEncoder::PlaceTokens() {
+  const JointLaunch& of = runs_[0];
+  tokens_ = on_.vocabulary().LaunchOf(of.pages, of.tokens, of.first);
+  std::copy_n(of.page, of.pages, tokens_.page);
+  KVSTOW_ASSIGN_OR_RETURN(
+      const std::shared_ptr<DeviceBuffer> rows,
+      on_.device().Allocate(size_t{of.rows()} * tokens_.stride * sizeof(uint16_t) + 16));
+  held_.push_back(rows);
+  tokens_.ids = on_.At<TokenId>(answer_there_, answers_.ids);
+  tokens_.rows = on_.At<uint16_t>(rows);
+  for (size_t i = 0; i < launches_.size(); ++i)
+    launches_[i].token_rows = tokens_.rows + parts_[i].first * tokens_.coded() * tokens_.stride;
+  return absl::OkStatus();
+}
+
 absl::Status BatchEncoder::Run() {
   KVSTOW_RETURN_IF_ERROR(Place());
-  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(asks_, launches_, planes_));
+  KVSTOW_RETURN_IF_ERROR(on_.engine().Encode(tokens_, asks_, launches_, planes_));
   KVSTOW_ASSIGN_OR_RETURN(answer_, on_.device().Load(answer_there_));
   return CollectWords();
 }
@@ -339,6 +363,13 @@ std::vector<EncodedLevel> BatchEncoder::BodyOf(size_t r, size_t p, absl::string_
                               run.coded() > 0 ? ErrorsOf(b) : JointCoder::Errors{});
 }
 
+std::vector<TokenId> BatchEncoder::TokenIdsOf(size_t p) const {
+  std::vector<TokenId> ids = Answer<TokenId>(answers_.ids, p * tokens_.tokens, tokens_.tokens);
+  const auto unknown = [](TokenId id) { return id == kUnknownToken; };
+  if (std::ranges::all_of(ids, unknown)) ids.clear();
+  return ids;
+}
+
 JointPage BatchEncoder::PageOf(size_t p) const {
   JointPage out;
   if (Refused(p)) return out;
@@ -349,6 +380,7 @@ JointPage BatchEncoder::PageOf(size_t p) const {
     runs.push_back(BodyOf(r, p, *head));
   }
   out.coded = true;
+  out.token_ids = TokenIdsOf(p);
   for (uint32_t level = 0; level < on_.levels(); ++level) {
     for (size_t r = 0; r < runs.size(); ++r) {
       EncodedLevel& coded = runs[r][level];

@@ -29,6 +29,8 @@ struct JointPage {
   // False: the page has NaN or Inf, or values far outside the calibration's range. The CPU codes
   // it.
   bool coded = false;
+  // As PageHeader::token_ids; empty where no token is known.
+  std::vector<TokenId> token_ids;
   std::vector<SegmentInfo> segments;  // with gains and digests
   std::vector<SharedBytes> bodies;
 };
@@ -36,8 +38,9 @@ struct JointPage {
 struct JointDecodeJob {
   uint32_t tokens = 0;
   uint64_t first_position = 0;
-  std::span<const SharedBytes> bodies;  // of the first segments: one or more whole levels
-  DeviceBuffer* raw = nullptr;          // PageBytes(spec, tokens) bytes or more
+  std::span<const SharedBytes> bodies;      // of the first segments: one or more whole levels
+  DeviceBuffer* raw = nullptr;              // PageBytes(spec, tokens) bytes or more
+  std::span<const TokenId> token_ids = {};  // of the header: one for each token, or none
 };
 
 }  // namespace kvstow

@@ -20,6 +20,7 @@
 #include "kernels/device/device.h"
 #include "kernels/device/plane_layout.h"
 #include "kernels/device/slab_layout.h"
+#include "kernels/device/token_layout.h"
 #include "kernels/page/page.h"
 
 namespace kvstow::gpu {
@@ -63,6 +64,11 @@ struct JointLaunch {
   uint32_t quarter = 0;  // leading coefficients of which importance knows the energy
   uint32_t telling = 0;  // leading coefficients that tell how large a token is
   float focus = 0, inverse_step = 0;
+  // What tokens foretell: the product of their features with means. Null: there is no vocabulary.
+  const uint16_t* token_rows = nullptr;   // [rows, padded token_width]
+  const uint16_t* token_means = nullptr;  // [token_width, padded width]
+  const float* token_weights = nullptr;   // of features, beside `weights`, or null
+  uint32_t token_width = 0;               // features and a 1
   // log2 of what attention makes of steps, [pages, tokens]; null: no page asks.
   const float* log_steps = nullptr;
   // Memory of the launch.
@@ -88,11 +94,18 @@ struct JointProduct {
   const uint16_t *x = nullptr, *m = nullptr;
   float* y = nullptr;
   uint32_t rows = 0, from = 0, to = 0;
+  bool adds = false;  // to what y has
 };
 constexpr JointProduct ProductOf(const JointLaunch& launch, bool encoding) {
   const uint32_t from = encoding ? launch.width : launch.rank;
   const uint32_t to = encoding ? launch.rank : launch.width;
   return {launch.narrow, launch.matrix, launch.wide, launch.rows(), from, to};
+}
+// What tokens foretell of vectors, to `wide`: before a run is encoded, and on top of what ProductOf
+// decodes.
+constexpr JointProduct TokenProductOf(const JointLaunch& launch, bool encoding) {
+  return {launch.token_rows,  launch.token_means, launch.wide, launch.rows(),
+          launch.token_width, launch.width,       !encoding};
 }
 
 }  // namespace kvstow::gpu
@@ -106,16 +119,17 @@ class JointEngine {
 
   // Where a buffer lies; null when it is not the device's.
   virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
-  // Raw pages to the log steps of `asks`, one after another. Then raw pages to head, q, energies,
-  // classes, sample and refused, one run after another; then those to the streams of `planes`. The
-  // asks may share their other memory, and so may the runs.
-  virtual absl::Status Encode(std::span<const gpu::AskLaunch> asks,
+  // Raw pages to the ids and rows of `tokens`, and to the log steps of `asks`, one after another.
+  // Then raw pages to head, q, energies, classes, sample and refused, one run after another; then
+  // those to the streams of `planes`. The asks may share their other memory, and so may the runs.
+  virtual absl::Status Encode(const gpu::TokenLaunch& tokens, std::span<const gpu::AskLaunch> asks,
                               std::span<const gpu::JointLaunch> runs,
                               const gpu::PlaneEncodeLaunch& planes) = 0;
   virtual absl::Status Move(const gpu::WordsLaunch& launch) = 0;
-  // Streams to the coefficients that the runs have as `narrow`; then `narrow` and `head` of one run
-  // after another to raw pages. The runs may share their other memory.
-  virtual absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+  // Streams to the coefficients that the runs have as `narrow`, and the ids of `tokens` to rows;
+  // then `narrow` and `head` of one run after another to raw pages. The runs may share their other
+  // memory.
+  virtual absl::Status Decode(const gpu::PlaneDecodeLaunch& planes, const gpu::TokenLaunch& tokens,
                               std::span<const gpu::JointLaunch> runs) = 0;
 };
 

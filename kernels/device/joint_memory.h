@@ -4,8 +4,12 @@
 #ifndef KVSTOW_KERNELS_DEVICE_JOINT_MEMORY_H_
 #define KVSTOW_KERNELS_DEVICE_JOINT_MEMORY_H_
 
+#include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "base/shared_bytes.h"
 #include "kernels/device/joint_layout.h"
 #include "kernels/transform/dense_product.h"
 
@@ -26,6 +30,24 @@ class Places {
 
  private:
   size_t size_ = 0;
+};
+
+// Values that go into one buffer of the device.
+class Parcel {
+ public:
+  // Returns where they will be.
+  template <typename T>
+  size_t Put(std::span<const T> values) {
+    const size_t at = places_.Take(values.size_bytes());
+    bytes_.resize(places_.size());
+    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    return at;
+  }
+  SharedBytes Take() && { return SharedBytes::Take(std::move(bytes_)); }
+
+ private:
+  Places places_;
+  std::vector<uint8_t> bytes_;
 };
 
 // The columns of a run of so many layers, of which RoPE turns so many pairs.

@@ -14,6 +14,7 @@ using gpu::PaddedWidth;
 absl::Status JointOnDevice::Open() {
   KVSTOW_RETURN_IF_ERROR(OpenTables());
   KVSTOW_RETURN_IF_ERROR(query_means_.Open(coder_));
+  KVSTOW_RETURN_IF_ERROR(vocabulary_.Open(coder_));
   for (const CalibratedRun& run : coder_.calibration().runs()) {
     const size_t rank = coder_.CodedRank(run), width = run.width();
     OfRun& there = runs_.emplace_back();

@@ -16,6 +16,7 @@
 #include "kernels/device/joint_jobs.h"
 #include "kernels/device/joint_layout.h"
 #include "kernels/device/query_means_on_device.h"
+#include "kernels/device/vocabulary_on_device.h"
 #include "kernels/methods/joint_coder.h"
 
 namespace kvstow {
@@ -36,7 +37,8 @@ class JointOnDevice {
       : device_(device),
         engine_(std::move(engine)),
         coder_(std::move(coder)),
-        query_means_(device_, *engine_) {}
+        query_means_(device_, *engine_),
+        vocabulary_(device_, *engine_) {}
   // Sends the calibration to the device.
   absl::Status Open();
 
@@ -50,6 +52,7 @@ class JointOnDevice {
   std::span<const int16_t> rows(size_t r) const { return runs_[r].rows; }
   const gpu::PlaneTable* plane_table() const { return At<gpu::PlaneTable>(plane_table_); }
   const QueryMeansOnDevice& query_means() const { return query_means_; }
+  const VocabularyOnDevice& vocabulary() const { return vocabulary_; }
   // Null unless pages adapt.
   const uint16_t* table_bits() const { return At<uint16_t>(table_bits_); }
   const float* list_costs() const { return At<float>(list_costs_); }
@@ -75,6 +78,7 @@ class JointOnDevice {
     gpu::JointLaunch launch = ShapeOf(pages[batch[0]].tokens, FirstOf(pages[batch[0]]), r);
     launch.pages = static_cast<uint32_t>(batch.size());
     launch.matrix = At<uint16_t>(encoding ? runs_[r].encode : runs_[r].decode);
+    if (vocabulary_.on()) vocabulary_.Place(r, launch);
     for (size_t i = 0; i < batch.size(); ++i) {
       launch.page[i] = engine_->AddressOf(*pages[batch[i]].raw);
       launch.first_position[i] = pages[batch[i]].first_position;
@@ -112,6 +116,7 @@ class JointOnDevice {
   const std::unique_ptr<JointEngine> engine_;
   const JointCoder coder_;
   QueryMeansOnDevice query_means_;
+  VocabularyOnDevice vocabulary_;
   Buffer frequencies_;  // of RoPE; null: K is not turned
   Buffer plane_table_, table_bits_, list_costs_;
   std::vector<OfRun> runs_;

@@ -1,7 +1,6 @@
 #include "kernels/device/query_means_on_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@ namespace kvstow {
 namespace {
 
 using gpu::AskLaunch;
+using gpu::Parcel;
 using gpu::Places;
 
 // How the layers of each run share the scores of those with queries, [runs, query layers].
@@ -28,23 +28,6 @@ std::vector<float> SharesOf(const QueryMeans& queries, std::span<const Calibrate
   }
   return out;
 }
-
-// Values for one buffer of the device.
-class Parcel {
- public:
-  template <typename T>
-  size_t Put(const std::vector<T>& values) {
-    const size_t at = places_.Take(values.size() * sizeof(T));
-    bytes_.resize(places_.size());
-    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
-    return at;
-  }
-  SharedBytes Take() && { return SharedBytes::Take(std::move(bytes_)); }
-
- private:
-  Places places_;
-  std::vector<uint8_t> bytes_;
-};
 
 AskLaunch ShapeOf(const KvSpec& spec, const QueryMeans& queries) {
   AskLaunch shape;
@@ -78,9 +61,9 @@ absl::Status QueryMeansOnDevice::Open(const JointCoder& coder) {
   const std::vector<double> frequencies = RopeFrequencies(spec_.rope, spec_.head_dim_k);
   shape_.pairs = static_cast<uint32_t>(frequencies.size());
   Parcel parcel;
-  const size_t layers_at = parcel.Put(layers), means_at = parcel.Put(means);
-  const size_t shares_at = parcel.Put(SharesOf(*queries, runs));
-  const size_t frequencies_at = parcel.Put(frequencies);
+  const size_t layers_at = parcel.Put<uint32_t>(layers), means_at = parcel.Put<float>(means);
+  const size_t shares_at = parcel.Put<float>(SharesOf(*queries, runs));
+  const size_t frequencies_at = parcel.Put<double>(frequencies);
   KVSTOW_ASSIGN_OR_RETURN(held_, device_.Store(std::move(parcel).Take()));
   const uint8_t* const base = engine_.AddressOf(*held_);
   shape_.layers = reinterpret_cast<const uint32_t*>(base + layers_at);

@@ -276,6 +276,7 @@ absl::Status DeviceCoder::EncodeTogether(const Made& made, std::span<const PageO
     EncodedPage& to = out[staged[k]].emplace();
     to.header = NewPageHeader(*page.codec, page.page);
     to.header.calibration = made.calibration->id();
+    to.header.token_ids = std::move(coded[k].token_ids);
     to.header.segments = std::move(coded[k].segments);
     to.header_bytes = SharedBytes::Take(SerializePageHeader(to.header));
     to.segments = std::move(coded[k].bodies);
@@ -332,7 +333,8 @@ absl::Status DeviceCoder::TryDecode(const KvSpec& spec, const PageHeader& header
   const JointDecodeJob job{.tokens = header.tokens,
                            .first_position = header.first_position,
                            .bodies = bodies,
-                           .raw = &raw};
+                           .raw = &raw,
+                           .token_ids = header.token_ids};
   return made->codec->Decode({&job, 1});
 }
 

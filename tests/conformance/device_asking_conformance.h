@@ -158,7 +158,7 @@ class DeviceAskingConformance : public JointOnEveryDevice {
     asks[0].log_steps = on.At<float>(steps), asks[0].run_stride = page.tokens;
     gpu::PlaneEncodeLaunch planes;
     planes.answer = on.At<uint8_t>(answer), planes.answer_bytes = 16;
-    const absl::Status status = on.engine().Encode(asks, {}, planes);
+    const absl::Status status = on.engine().Encode({}, asks, {}, planes);
     EXPECT_TRUE(status.ok()) << status;
     const std::vector<uint8_t> bytes = Get(steps);
     std::vector<float> out(bytes.size() / sizeof(float));

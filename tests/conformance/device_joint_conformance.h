@@ -20,7 +20,6 @@
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/conformance/joint_on_every_device.h"
-#include "tests/kernels/vocabulary_pages.h"
 
 namespace kvstow::testing {
 
@@ -246,14 +245,6 @@ TEST_P(DeviceJointConformance, OtherRecipesAreRefusedByName) {
   }
   EXPECT_EQ(code("kvstow-cal(run=7)"), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(code("kvstow-cal(run=2,levels=9)"), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_P(DeviceJointConformance, ACalibrationWithAVocabularyIsTheProcessors) {
-  const KvSpec spec = CorrelatedSpec();
-  CalibrationStore store;
-  ASSERT_TRUE(store.Add(AsBytes(FitVocabulary(spec, 1, true).value())).ok());
-  const auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe("kvstow-cal"), spec, store);
-  EXPECT_TRUE(absl::IsUnimplemented(codec.status())) << codec.status();
 }
 
 }  // namespace kvstow::testing

@@ -153,7 +153,7 @@ inline std::vector<std::string> DevicePlaneConformance::Encode(const Case& of) {
   launch.spreads = launch.answer + spreads, launch.sums = At<double>(*engine, *answer, sums);
   launch.counts = At<uint32_t>(*engine, *answer, counts);
   launch.refused = At<uint32_t>(*engine, *answer, refused);
-  EXPECT_TRUE(engine->Encode({}, {}, launch).ok());
+  EXPECT_TRUE(engine->Encode({}, {}, {}, launch).ok());
 
   const std::vector<uint8_t> answers = Get(answer);
   EXPECT_EQ(answers[refused], 0);
@@ -207,7 +207,7 @@ inline std::optional<std::vector<uint16_t>> DevicePlaneConformance::Decode(
   launch.table = At<gpu::PlaneTable>(*engine, *table);
   launch.coefficients = At<uint16_t>(*engine, *out);
   launch.refused = At<uint32_t>(*engine, *refused);
-  EXPECT_TRUE(engine->Decode(launch, {}).ok());
+  EXPECT_TRUE(engine->Decode(launch, {}, {}).ok());
   if (Get(refused)[0] != 0) return std::nullopt;
   const std::vector<uint8_t> bytes = Get(out);
   std::vector<uint16_t> values;

@@ -61,9 +61,9 @@ absl::Status Cublas::Multiply(const gpu::JointProduct& p, cudaStream_t stream) {
   // multiple of 8, cuBLAS has slow kernels only.
   const auto to = static_cast<int>(gpu::PaddedWidth(p.to));
   const auto from = static_cast<int>(gpu::PaddedWidth(p.from));
-  const float one = 1, zero = 0;
+  const float one = 1, kept = p.adds ? 1 : 0;
   return ToStatus(functions_.gemm(handle_, CUBLAS_OP_N, CUBLAS_OP_N, to, static_cast<int>(p.rows),
-                                  from, &one, p.m, CUDA_R_16BF, to, p.x, CUDA_R_16BF, from, &zero,
+                                  from, &one, p.m, CUDA_R_16BF, to, p.x, CUDA_R_16BF, from, &kept,
                                   p.y, CUDA_R_32F, to, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                   "a product");
 }

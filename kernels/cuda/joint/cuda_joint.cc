@@ -12,6 +12,9 @@ namespace {
 
 using gpu::AskLaunch;
 using gpu::JointLaunch;
+using gpu::TokenLaunch;
+
+constexpr absl::string_view kStarting = "starting a kernel";
 
 class CudaJointEngine final : public JointEngine {
  public:
@@ -27,7 +30,8 @@ class CudaJointEngine final : public JointEngine {
     return cuda != nullptr && cuda->ordinal() == context_.gpu.ordinal() ? cuda->data() : nullptr;
   }
 
-  absl::Status Encode(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
+  absl::Status Encode(const TokenLaunch& tokens, std::span<const AskLaunch> asks,
+                      std::span<const JointLaunch> runs,
                       const gpu::PlaneEncodeLaunch& planes) override {
     const OnGpu current(context_.gpu);
     KVSTOW_RETURN_IF_ERROR(current.status());
@@ -37,7 +41,7 @@ class CudaJointEngine final : public JointEngine {
         cudaMemsetAsync(planes.answer, 0, planes.answer_bytes, stream), "clearing memory"));
     {
       MutexLock lock(mu_);
-      absl::Status status = StartAll(asks, runs, stream);
+      absl::Status status = StartAll(tokens, asks, runs, stream);
       // Whatever became of it, nothing is under way any more.
       status.Update(lane->Drain(cudaSuccess, "encoding calibrated pages"));
       KVSTOW_RETURN_IF_ERROR(status);
@@ -52,7 +56,7 @@ class CudaJointEngine final : public JointEngine {
     return lane->Drain(gpu::LaunchMoveWords(launch, lane->stream()), "gathering coded words");
   }
 
-  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes, const TokenLaunch& tokens,
                       std::span<const JointLaunch> runs) override {
     const OnGpu current(context_.gpu);
     KVSTOW_RETURN_IF_ERROR(current.status());
@@ -61,14 +65,7 @@ class CudaJointEngine final : public JointEngine {
     KVSTOW_RETURN_IF_ERROR(
         lane->Drain(gpu::LaunchDecodePlanes(planes, lane->stream()), "decoding calibrated pages"));
     MutexLock lock(mu_);
-    absl::Status status;
-    for (const JointLaunch& run : runs) {
-      status = Multiply(run, false, lane->stream());
-      if (status.ok()) {
-        status = ToStatus(gpu::LaunchAfterDecoding(run, lane->stream()), "starting a kernel");
-      }
-      if (!status.ok()) break;
-    }
+    absl::Status status = StartAfterStreams(tokens, runs, lane->stream());
     // Whatever became of it, nothing is under way any more.
     status.Update(lane->Drain(cudaSuccess, "decoding calibrated pages"));
     return status;
@@ -76,21 +73,37 @@ class CudaJointEngine final : public JointEngine {
 
  private:
   // Starts what makes coefficients of raw pages. Called under mu_.
-  absl::Status StartAll(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
-                        cudaStream_t stream) {
-    constexpr absl::string_view kStarting = "starting a kernel";
+  absl::Status StartAll(const TokenLaunch& tokens, std::span<const AskLaunch> asks,
+                        std::span<const JointLaunch> runs, cudaStream_t stream) {
+    KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchTokens(tokens, stream), kStarting));
     for (const AskLaunch& ask : asks)
       KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchAsking(ask, stream), kStarting));
     for (const JointLaunch& run : runs) {
+      KVSTOW_RETURN_IF_ERROR(Foretell(run, true, stream));
       KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchBeforeEncoding(run, stream), kStarting));
       KVSTOW_RETURN_IF_ERROR(Multiply(run, true, stream));
       KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchAfterEncoding(run, stream), kStarting));
     }
     return absl::OkStatus();
   }
+  // Starts what makes raw pages of coefficients. Called under mu_.
+  absl::Status StartAfterStreams(const TokenLaunch& tokens, std::span<const JointLaunch> runs,
+                                 cudaStream_t stream) {
+    KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchTokens(tokens, stream), kStarting));
+    for (const JointLaunch& run : runs) {
+      KVSTOW_RETURN_IF_ERROR(Multiply(run, false, stream));
+      KVSTOW_RETURN_IF_ERROR(Foretell(run, false, stream));
+      KVSTOW_RETURN_IF_ERROR(ToStatus(gpu::LaunchAfterDecoding(run, stream), kStarting));
+    }
+    return absl::OkStatus();
+  }
   absl::Status Multiply(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
     if (launch.coded() == 0) return absl::OkStatus();
     return cublas_->Multiply(gpu::ProductOf(launch, encoding), stream);
+  }
+  absl::Status Foretell(const JointLaunch& launch, bool encoding, cudaStream_t stream) {
+    if (launch.coded() == 0 || launch.token_width == 0) return absl::OkStatus();
+    return cublas_->Multiply(gpu::TokenProductOf(launch, encoding), stream);
   }
 
   const CudaContext context_;

@@ -1,7 +1,8 @@
 // The kernels of calibrated pages: a grid of a step's blocks by pages. All that they do is in
-// foretold_attention.cuh, joint_steps.cuh and joint_quantize.cuh.
+// find_tokens.cuh, foretold_attention.cuh, joint_steps.cuh and joint_quantize.cuh.
 //
 // Nothing is special to an architecture: sm_80 and up.
+#include "kernels/cuda/joint/find_tokens.cuh"
 #include "kernels/cuda/joint/foretold_attention.cuh"
 #include "kernels/cuda/joint/joint_launch.h"
 #include "kernels/cuda/joint/joint_quantize.cuh"
@@ -14,6 +15,11 @@ namespace kvstow::gpu {
 
 cudaError_t LaunchAsking(const AskLaunch& launch, cudaStream_t stream) {
   Ask(launch, StartKernel{launch, stream});
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchTokens(const TokenLaunch& launch, cudaStream_t stream) {
+  LookAtTokens(launch, StartKernel{launch, stream});
   return cudaGetLastError();
 }
 

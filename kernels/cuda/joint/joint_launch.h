@@ -10,6 +10,7 @@
 
 namespace kvstow::gpu {
 
+cudaError_t LaunchTokens(const TokenLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchAsking(const AskLaunch& launch, cudaStream_t stream);
 // The product comes in between.
 cudaError_t LaunchBeforeEncoding(const JointLaunch& launch, cudaStream_t stream);

@@ -34,7 +34,7 @@ struct QuantizeStep {
     const float* const c = launch.wide + row * PaddedWidth(launch.rank);
     Sums* const sums = reinterpret_cast<Sums*>(shared);
     float* const factor = &sums[kThreads].features;
-    run([&](uint32_t thread) { sums[thread] = SumsOf(launch, c, thread); });
+    run([&](uint32_t thread) { sums[thread] = SumsOf(launch, c, row, thread); });
     for (uint32_t half = kThreads / 2; half > 0; half /= 2) {
       run([&](uint32_t thread) {
         if (thread < half) sums[thread].Add(sums[thread + half]);
@@ -66,8 +66,14 @@ struct QuantizeStep {
   }
 
  private:
-  KVSTOW_GPU static Sums SumsOf(const JointLaunch& launch, const float* c, uint32_t thread) {
+  KVSTOW_GPU static Sums SumsOf(const JointLaunch& launch, const float* c, size_t row,
+                                uint32_t thread) {
     Sums sums = {0, 0, 0, 0};
+    if (launch.weights != nullptr && launch.token_weights != nullptr) {
+      const uint16_t* const known = launch.token_rows + row * PaddedWidth(launch.token_width);
+      for (uint32_t i = thread; i + 1 < launch.token_width; i += kThreads)
+        sums.features += launch.token_weights[i] * Bf16ToFloat(known[i]);
+    }
     for (uint32_t i = thread; i < launch.rank; i += kThreads) {
       const float u = c[i] / launch.sigma[i];
       if (i < launch.features && launch.weights != nullptr) {

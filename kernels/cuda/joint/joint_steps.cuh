@@ -93,7 +93,8 @@ class JointValue {
   size_t row_;
 };
 
-// Raw pages to `narrow`, a block for a row. Pages with NaN or Inf are refused.
+// Raw pages, less what `wide` foretells of them, to `narrow`, a block for a row. Pages with NaN or
+// Inf are refused.
 struct Gather {
   uint32_t Blocks(const JointLaunch& launch) const { return launch.coded(); }
   size_t SharedBytes(const JointLaunch&) const { return 0; }
@@ -103,7 +104,9 @@ struct Gather {
                        const Run& run) const {
     const auto stride = static_cast<uint32_t>(PaddedWidth(launch.width));
     const int32_t bytes = launch.dtype == DType::kF32 ? 4 : 2;
-    uint16_t* const to = launch.narrow + (size_t{page} * launch.coded() + token) * stride;
+    const size_t row = size_t{page} * launch.coded() + token;
+    uint16_t* const to = launch.narrow + row * stride;
+    const float* const foretold = launch.token_width > 0 ? launch.wide + row * stride : nullptr;
     run([&](uint32_t thread) {
       for (uint32_t i = launch.width + thread; i < stride; i += kThreads) to[i] = 0;
       for (uint32_t i = thread; i < launch.width; i += kThreads) {
@@ -114,7 +117,8 @@ struct Gather {
           const float others = ReadRaw(value.raw() + value.other() * bytes, launch.dtype);
           x = value.Turn(x, others, -1, 1 / launch.magnitude);
         }
-        to[i] = FloatToBf16(x - launch.mean[i]);
+        x -= launch.mean[i];
+        to[i] = FloatToBf16(foretold == nullptr ? x : x - foretold[i]);
       }
     });
   }

@@ -3,6 +3,7 @@
 #include "tests/conformance/device_asking_conformance.h"
 #include "tests/conformance/device_joint_conformance.h"
 #include "tests/conformance/device_plane_conformance.h"
+#include "tests/conformance/device_vocabulary_conformance.h"
 #include "tests/kernels/device/emulated_codec.h"
 
 namespace kvstow::testing {
@@ -24,6 +25,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DeviceJointConformance,
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DeviceAskingConformance, ::testing::ValuesIn(kEmulatedGpus));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceAskingConformance,
+                         ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
+
+INSTANTIATE_TEST_SUITE_P(Emulated, DeviceVocabularyConformance, ::testing::ValuesIn(kEmulatedGpus));
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceVocabularyConformance,
                          ::testing::Values(DeviceFactory{"gpu0", OpenGpuWithCublas}));
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DevicePlaneConformance, ::testing::ValuesIn(kEmulatedGpus));

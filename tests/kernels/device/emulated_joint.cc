@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda/joint/find_tokens.cuh"
 #include "kernels/cuda/joint/foretold_attention.cuh"
 #include "kernels/cuda/joint/joint_quantize.cuh"
 #include "kernels/cuda/joint/page_tables.cuh"
@@ -16,6 +17,7 @@ namespace {
 
 using gpu::AskLaunch;
 using gpu::JointLaunch;
+using gpu::TokenLaunch;
 
 void Multiply(const gpu::JointProduct& p) {
   const size_t from = gpu::PaddedWidth(p.from), to = gpu::PaddedWidth(p.to);
@@ -29,7 +31,13 @@ void Multiply(const gpu::JointProduct& p) {
   for (size_t t = 0; t < p.rows; ++t) {
     for (size_t i = 0; i < p.from; ++i) x[t * p.from + i] = Bf16ToFloat(p.x[t * from + i]);
   }
-  MultiplyRows(x.data(), p.rows, m, {0, p.to}, p.y, to);
+  std::vector<float> y(p.rows * to);
+  MultiplyRows(x.data(), p.rows, m, {0, p.to}, y.data(), to);
+  for (size_t i = 0; i < y.size(); ++i) p.y[i] = p.adds ? p.y[i] + y[i] : y[i];
+}
+
+void Foretell(const JointLaunch& run, bool encoding) {
+  if (run.coded() > 0 && run.token_width > 0) Multiply(gpu::TokenProductOf(run, encoding));
 }
 
 class Engine final : public JointEngine {
@@ -40,13 +48,16 @@ class Engine final : public JointEngine {
     const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
     return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
   }
-  absl::Status Encode(std::span<const AskLaunch> asks, std::span<const JointLaunch> runs,
+  absl::Status Encode(const TokenLaunch& tokens, std::span<const AskLaunch> asks,
+                      std::span<const JointLaunch> runs,
                       const gpu::PlaneEncodeLaunch& planes) override {
     std::fill_n(planes.answer, planes.answer_bytes, uint8_t{0});
+    gpu::LookAtTokens(tokens, [&](const auto& step) { RunStep(order_, tokens, step); });
     for (const AskLaunch& ask : asks)
       gpu::Ask(ask, [&](const auto& step) { RunStep(order_, ask, step); });
     for (const JointLaunch& run : runs) {
       const auto start = [&](const auto& step) { RunStep(order_, run, step); };
+      Foretell(run, true);
       gpu::BeforeEncoding(run, start);
       if (run.coded() > 0) Multiply(gpu::ProductOf(run, true));
       gpu::AfterEncoding(run, start);
@@ -62,11 +73,13 @@ class Engine final : public JointEngine {
     RunStep(order_, launch, gpu::MoveWords());
     return absl::OkStatus();
   }
-  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes,
+  absl::Status Decode(const gpu::PlaneDecodeLaunch& planes, const TokenLaunch& tokens,
                       std::span<const JointLaunch> runs) override {
     if (planes.streams > 0) RunStep(order_, planes, gpu::DecodePlanes());
+    gpu::LookAtTokens(tokens, [&](const auto& step) { RunStep(order_, tokens, step); });
     for (const JointLaunch& run : runs) {
       if (run.coded() > 0) Multiply(gpu::ProductOf(run, false));
+      Foretell(run, false);
       gpu::AfterDecoding(run, [&](const auto& step) { RunStep(order_, run, step); });
     }
     return absl::OkStatus();
