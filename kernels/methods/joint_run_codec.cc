@@ -161,7 +161,8 @@ class JointRunCodec final : public RunCodec {
           if (!run.log_steps.empty()) log_step += run.log_steps[tokens.first + done + t];
           const uint8_t step_class = StepClass(log_step);
           out.classes[done + t] = step_class;
-          for (float& value : row) value /= StepFactor(step_class);
+          const float factor = StepFactor(step_class);
+          for (float& value : row) value /= factor;
         }
         out.energies[done + t] = EnergyClass(row, telling);
       }
@@ -176,7 +177,7 @@ class JointRunCodec final : public RunCodec {
   void QuantizeChunk(std::span<const float> by_token, uint32_t n, size_t rank, uint32_t done,
                      size_t stride, std::vector<float>& c, QuantizedRun& out) const {
     const size_t padded = PlaneStride(n);
-    std::fill(c.begin(), c.end(), 0);
+    if (padded > n) std::fill(c.begin(), c.end(), 0);
     Transpose(by_token.data(), n, rank, rank, c.data(), padded);
     for (size_t i = 0; i < rank; ++i) {
       const float* const row = c.data() + i * padded;
