@@ -4,17 +4,17 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/transform/tridiagonal_qr.h"
+
 namespace kvstow {
 namespace {
 
 constexpr double kEpsilon = 0x1p-52;
-constexpr size_t kMostSteps = 60;  // of QR for each eigenvalue; three are usual
 
-// A symmetric tridiagonal matrix T, and the basis in which it stands for the matrix: basis^T T
-// basis.
-struct Tridiagonal {
-  std::vector<double> diagonal, beside;  // n, n - 1
-  std::vector<double> basis;             // rows, [n, n]
+// A tridiagonal matrix T, and the basis in which it stands for the matrix: basis^T T basis.
+struct Reduced {
+  Tridiagonal t;
+  std::vector<double> basis;  // rows, [n, n]
 };
 
 // Reflects `a` along unit vector v, whose first `from` entries are 0: H a H, H = I - 2 v v^T.
@@ -41,10 +41,10 @@ void ReflectRows(size_t n, size_t from, const std::vector<double>& v, std::vecto
   }
 }
 
-Tridiagonal Reduce(std::vector<double> a, size_t n) {
-  Tridiagonal t{std::vector<double>(n), std::vector<double>(n > 0 ? n - 1 : 0),
-                std::vector<double>(n * n)};
-  for (size_t i = 0; i < n; ++i) t.basis[i * n + i] = 1;
+Reduced Reduce(std::vector<double> a, size_t n) {
+  Reduced out{{std::vector<double>(n), std::vector<double>(n - 1)}, std::vector<double>(n * n)};
+  Tridiagonal& t = out.t;
+  for (size_t i = 0; i < n; ++i) out.basis[i * n + i] = 1;
   std::vector<double> v(n);
   for (size_t k = 0; k + 2 < n; ++k) {
     double squares = 0;
@@ -59,56 +59,19 @@ Tridiagonal Reduce(std::vector<double> a, size_t n) {
     v[k + 1] -= turned / reflector;
     t.beside[k] = turned;
     ReflectBothSides(n, k + 1, v, a);
-    ReflectRows(n, k + 1, v, t.basis);
+    ReflectRows(n, k + 1, v, out.basis);
   }
   if (n > 1) t.beside[n - 2] = a[(n - 1) * n + n - 2];
   for (size_t i = 0; i < n; ++i) t.diagonal[i] = a[i * n + i];
-  return t;
+  return out;
 }
 
-// One QR step on the unreduced block [begin, end].
-void Step(size_t n, size_t begin, size_t end, Tridiagonal& t) {
-  std::vector<double>&d = t.diagonal, &e = t.beside;
-  const double half = (d[end - 1] - d[end]) / 2, below = e[end - 1];
-  const double root = std::sqrt(half * half + below * below);
-  const double shift = d[end] - below * below / (half + (half < 0 ? -root : root));
-  double x = d[begin] - shift, z = e[begin];
-  for (size_t k = begin; k < end; ++k) {
-    const double r = std::sqrt(x * x + z * z);
-    const double c = r > 0 ? x / r : 1, s = r > 0 ? z / r : 0;
-    if (k > begin) e[k - 1] = r;
-    const double a = d[k], b = e[k], g = d[k + 1];
-    d[k] = c * c * a + 2 * c * s * b + s * s * g;
-    d[k + 1] = s * s * a - 2 * c * s * b + c * c * g;
-    e[k] = c * s * (g - a) + (c * c - s * s) * b;
-    x = e[k];
-    if (k + 1 < end) {
-      z = s * e[k + 1];
-      e[k + 1] *= c;
-    }
-    double *const upper = &t.basis[k * n], *const lower = upper + n;
-    for (size_t j = 0; j < n; ++j) {
-      const double u = upper[j], l = lower[j];
-      upper[j] = c * u + s * l;
-      lower[j] = c * l - s * u;
-    }
-  }
-}
-
-void Diagonalize(size_t n, Tridiagonal& t) {
-  double largest = 0;
-  for (const double d : t.diagonal) largest = std::max(largest, std::abs(d));
-  for (const double e : t.beside) largest = std::max(largest, std::abs(e));
-  size_t left = kMostSteps * n;
-  for (size_t end = n - 1; end > 0 && left > 0;) {
-    size_t begin = end;
-    while (begin > 0 && std::abs(t.beside[begin - 1]) > kEpsilon * largest) --begin;
-    if (begin == end) {
-      --end;
-      continue;
-    }
-    Step(n, begin, end, t);
-    --left;
+void RotateRows(size_t n, size_t k, double c, double s, std::vector<double>& rows) {
+  double *const upper = &rows[k * n], *const lower = upper + n;
+  for (size_t j = 0; j < n; ++j) {
+    const double u = upper[j], l = lower[j];
+    upper[j] = c * u + s * l;
+    lower[j] = c * l - s * u;
   }
 }
 
@@ -142,16 +105,17 @@ std::vector<double> SymmetricEigenvectors(std::vector<double> matrix, size_t n,
                                           std::vector<double>& values) {
   values.assign(n, 0);
   if (n == 0) return {};
-  Tridiagonal t = Reduce(std::move(matrix), n);
-  Diagonalize(n, t);
+  auto [t, basis] = Reduce(std::move(matrix), n);
+  Diagonalize(t,
+              [&rows = basis, n](size_t k, double c, double s) { RotateRows(n, k, c, s, rows); });
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return t.diagonal[a] > t.diagonal[b]; });
+                   [&d = t.diagonal](size_t a, size_t b) { return d[a] > d[b]; });
   std::vector<double> rows(n * n);
   for (size_t i = 0; i < n; ++i) {
     values[i] = t.diagonal[order[i]];
-    std::copy_n(&t.basis[order[i] * n], n, &rows[i * n]);
+    std::copy_n(&basis[order[i] * n], n, &rows[i * n]);
   }
   return rows;
 }

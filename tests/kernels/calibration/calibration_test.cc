@@ -4,11 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 
 #include "base/digest.h"
-#include "kernels/calibration/calibration_basis.h"
 #include "kernels/calibration/calibration_moments.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
@@ -275,32 +273,6 @@ TEST(CalibrationMomentsTest, ChunksAddUpToTheWhole) {
       ASSERT_NEAR(b[i * kWidth + j], expected / kCount, 1e-5);
     }
   }
-}
-
-TEST(CalibrationBasisTest, WhiteningHasTheMetricsSizeAndAnInverse) {
-  // Eigenvalues 4 and 0: the second is lifted to a thousandth of their mean.
-  const float metric[] = {2, 2, 2, 2};
-  const WhiteningBlock block = WhitenByMetric(0, metric, 2, 3);
-  const auto product = [&](size_t i, size_t j) {
-    return block.forward[i] * block.inverse[2 * j] +
-           block.forward[2 + i] * block.inverse[2 * j + 1];
-  };
-  EXPECT_NEAR(product(0, 0), 1, 1e-9);
-  EXPECT_NEAR(product(1, 0), 0, 1e-9);
-  const double along = block.forward[0] + block.forward[1];
-  EXPECT_NEAR(along, 3 * std::sqrt(2.0), 1e-9);
-  const double across = block.forward[0] - block.forward[1];
-  EXPECT_NEAR(across, 3 * std::sqrt(1e-3), 1e-9);
-}
-
-TEST(CalibrationBasisTest, ComponentsAreOrderedAndDecodeInvertsEncode) {
-  const std::vector<double> moments = {4, 0, 0, 0, 9, 0, 0, 0, 1};
-  const std::vector<WhiteningBlock> blocks = {WhitenByScale(0, 2, 1), WhitenByScale(2, 1, 10)};
-  const Basis basis = FitBasis(moments, 3, blocks);
-  EXPECT_NEAR(std::abs(basis.encode[2]), 10, 1e-5);
-  EXPECT_NEAR(std::abs(basis.decode[2]), 0.1, 1e-6);
-  EXPECT_NEAR(std::abs(basis.encode[3 + 1]), 1, 1e-5);
-  EXPECT_NEAR(std::abs(basis.encode[6 + 0]), 1, 1e-5);
 }
 
 }  // namespace
