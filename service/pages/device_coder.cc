@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/query_means.h"
+#include "kernels/calibration/vocabulary.h"
 #include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
@@ -28,7 +29,7 @@ KvSpec WithoutNames(const KvSpec& spec) {
   return out;
 }
 
-// Matrices both ways in bf16, vectors, and mean queries.
+// Matrices both ways in bf16, vectors, mean queries, and a vocabulary.
 uint64_t BytesOnDevice(const Calibration& calibration) {
   uint64_t bytes = 0;
   for (const CalibratedRun& run : calibration.runs()) {
@@ -37,6 +38,12 @@ uint64_t BytesOnDevice(const Calibration& calibration) {
   if (const QueryMeans* const queries = QueryMeansOf(calibration)) {
     const uint64_t values = uint64_t{queries->heads} * calibration.shape().head_dim_k;
     bytes += 4 * values * queries->layers.size();
+  }
+  if (const VocabularyTables* const tables = VocabularyOf(calibration)) {
+    const Vocabulary& of = *tables->vocabulary;
+    bytes += uint64_t{of.tokens()} * (4 * of.signature() + of.features());
+    for (const VocabularyRun& run : tables->runs)
+      bytes += 2 * uint64_t{of.width()} * run.means.columns();
   }
   return bytes;
 }

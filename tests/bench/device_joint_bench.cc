@@ -1,15 +1,12 @@
 // Calibrated pages within a GPU's memory, in GB/s of raw bytes: 64 pages in a call, coded bytes on
 // the host, so copies and the host's part count. `of_copy` is that rate over the rate at which the
 // GPU copies the same bytes, taken in turns with it; `ratio` is raw bytes over coded ones. Without
-// a GPU each row says why there is no figure. /threads: so many threads call at once. /asks: pages
-// ask (importance/foretold_attention.h) and have step classes.
-//
-// Pages have the shape of SmolLM2-135M, and coefficients that are Gaussian with the spreads that
-// its calibrations of ten layers have, so that the entropy coder has as much to do as on text.
+// a GPU each row says why there is no figure. /threads: so many threads call at once. /knows: what
+// the calibration has (Knows in calibrated_page.h): 0 a transform, 1 mean queries too, 2 also a
+// vocabulary.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,83 +15,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "kernels/calibration/calibration.h"
-#include "kernels/calibration/query_means.h"
-#include "kernels/codec/calibrate.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/device/device_joint_codec.h"
 #include "kernels/device/device_kernels.h"
-#include "kernels/methods/joint_vectors.h"
-#include "kernels/page/half.h"
-#include "tests/bench/small_model_page.h"
+#include "tests/bench/calibrated_page.h"
 
 namespace kvstow {
 namespace {
 
-constexpr uint32_t kPages = 64, kTexts = 4, kLayersPerRun = 10, kRank = 2800;
-
-KvSpec Spec() {
-  KvSpec spec = SmallModelSpec(DType::kF16);
-  spec.rope.layout = RopeSpec::Layout::kHalf;
-  return spec;
-}
-
-float Spread(size_t coefficient) {
-  const auto i = static_cast<float>(coefficient);
-  return 90 / std::sqrt(1 + i) * std::exp(-i / 1350);
-}
-
-// Mean queries of two heads a KV head in every third layer.
-std::string WithQueries(const KvSpec& spec, const std::string& blob) {
-  QueryMeans queries;
-  queries.heads = 2 * spec.kv_heads;
-  for (uint32_t layer = 1; layer < spec.layers; layer += 3) {
-    std::vector<float> means = GaussianValues(size_t{queries.heads} * spec.head_dim_k);
-    for (float& x : means) x *= 1e-2f;
-    queries.layers.push_back({layer, std::move(means)});
-  }
-  return *WithSection(AsBytes(blob), *QueryMeansSection(ShapeFor(spec, kLayersPerRun), queries));
-}
-
-// Coefficient i is value i of a vector. Step classes are all the usual one unless attention makes
-// others.
-std::string Calibrate(const KvSpec& spec, bool asks) {
-  CalibrationData data{.shape = ShapeFor(spec, kLayersPerRun), .tables = UniversalPlaneTables()};
-  for (uint32_t r = 0; r < data.shape.runs(); ++r) {
-    const size_t width = data.shape.WidthOfRun(r);
-    CalibratedRunData& run = data.runs.emplace_back();
-    run.mean.resize(width);
-    run.encode_scales.assign(kRank, 1), run.decode_scales.assign(kRank, 1);
-    run.encode_halves.resize(kRank * width);
-    for (size_t i = 0; i < kRank; ++i) {
-      run.sigma.push_back(Spread(i));
-      run.encode_halves[i * width + i] = FloatToHalf(1);
-    }
-    run.decode_halves = run.encode_halves;
-    if (asks) run.importance.weights.resize(ImportanceWeights(kRank));
-  }
-  const std::string blob = SerializeCalibration(data);
-  return asks ? WithQueries(spec, blob) : blob;
-}
-
-std::vector<uint8_t> Page(const KvSpec& spec, uint64_t first_position) {
-  std::vector<uint8_t> raw;
-  std::vector<float> values = GaussianValues(PageBytes(spec, kTokens) / 2 + first_position);
-  values.erase(values.begin(), values.begin() + static_cast<ptrdiff_t>(first_position));
-  const float* next = values.data();
-  raw.resize(PageBytes(spec, kTokens));
-  for (uint32_t first = 0; first < spec.layers; first += kLayersPerRun) {
-    const JointVectors vectors(spec, {{first, kLayersPerRun}, kTokens, first_position});
-    std::vector<float> x(next, next + kTokens * vectors.width());
-    next += x.size();
-    for (size_t i = 0; i < x.size(); ++i) x[i] *= Spread(i % vectors.width());
-    const size_t layer = LayerBytes(spec, kTokens);
-    vectors.Scatter(x.data(), {0, kTokens},
-                    std::span(raw).subspan(first * layer, kLayersPerRun * layer));
-  }
-  return raw;
-}
+constexpr uint32_t kPages = 64, kTexts = 4, kLayersPerRun = 10;
 
 double Seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -103,7 +33,7 @@ double Seconds(std::chrono::steady_clock::duration d) {
 // A GPU, a codec and its pages, made once.
 struct Setup {
   std::unique_ptr<Device> gpu;
-  KvSpec spec = Spec();
+  KvSpec spec = CalibratedSpec();
   CalibrationStore store;
   std::unique_ptr<DeviceJointCodec> codec;
   std::unique_ptr<DeviceCodec> copier;
@@ -112,11 +42,12 @@ struct Setup {
   std::vector<JointPage> coded;
   double ratio = 0;
 
-  absl::Status Open(int64_t stream, bool asks) {
+  absl::Status Open(int64_t stream, Knows knows) {
     auto device = OpenCudaDevice(0);
     if (!device.ok()) return device.status();
     gpu = *std::move(device);
-    if (auto added = store.Add(AsBytes(Calibrate(spec, asks))); !added.ok()) return added.status();
+    if (auto added = store.Add(AsBytes(CalibrationOf(kLayersPerRun, knows))); !added.ok())
+      return added.status();
     const auto recipe = ParseRecipe(absl::StrCat("kvstow-cal(run=10,step=4,stream=", stream, ")"));
     auto made = MakeDeviceJointCodec(*gpu, *recipe, spec, store);
     if (!made.ok()) return made.status();
@@ -124,7 +55,7 @@ struct Setup {
     copier = *gpu->kernels().NewCodec(*ParseRecipe("raw"), spec);
     std::vector<SharedBytes> texts;
     for (uint64_t i = 0; i < kTexts; ++i)
-      texts.push_back(SharedBytes::Take(Page(spec, (i + 1) * kTokens)));
+      texts.push_back(SharedBytes::Take(CalibratedPage(kLayersPerRun, knows, (i + 1) * kTokens)));
     for (uint32_t i = 0; i < kPages; ++i) {
       auto stored = gpu->Store(texts[i % kTexts]);
       if (!stored.ok()) return stored.status();
@@ -144,14 +75,14 @@ struct Setup {
   }
 };
 
-absl::StatusOr<Setup*> Ready(int64_t stream, bool asks) {
-  static auto* const setups = new std::map<std::pair<int64_t, bool>, std::unique_ptr<Setup>>;
-  std::unique_ptr<Setup>& setup = (*setups)[{stream, asks}];
+absl::StatusOr<Setup*> Ready(int64_t stream, Knows knows) {
+  static auto* const setups = new std::map<std::pair<int64_t, Knows>, std::unique_ptr<Setup>>;
+  std::unique_ptr<Setup>& setup = (*setups)[{stream, knows}];
   if (setup != nullptr) return setup.get();
   setups->clear();  // one fits
   auto opened = std::make_unique<Setup>();
-  if (const absl::Status status = opened->Open(stream, asks); !status.ok()) return status;
-  return ((*setups)[{stream, asks}] = std::move(opened)).get();
+  if (const absl::Status status = opened->Open(stream, knows); !status.ok()) return status;
+  return ((*setups)[{stream, knows}] = std::move(opened)).get();
 }
 
 // The buffers that one thread writes.
@@ -163,15 +94,16 @@ struct Room {
   explicit Room(const Setup& setup) {
     for (uint32_t i = 0; i < kPages; ++i) {
       to.push_back(*setup.gpu->Allocate(setup.from[i]->size()));
-      decode.push_back(
-          {kTokens, setup.encode[i].first_position, setup.coded[i].bodies, to[i].get()});
+      decode.push_back({kTokens, setup.encode[i].first_position, setup.coded[i].bodies, to[i].get(),
+                        setup.coded[i].token_ids});
       copy.push_back({kTokens, setup.from[i].get(), to[i].get()});
     }
   }
 };
 
 void BM_DeviceJoint(benchmark::State& state, bool decode) {
-  const absl::StatusOr<Setup*> ready = Ready(state.range(0), state.range(2) != 0);
+  const absl::StatusOr<Setup*> ready =
+      Ready(state.range(0), Knows{static_cast<int>(state.range(2))});
   if (!ready.ok()) return state.SkipWithError(std::string(ready.status().message()).c_str());
   Setup& setup = **ready;
   const auto threads = static_cast<size_t>(state.range(1));
@@ -205,11 +137,11 @@ void BM_DeviceJoint(benchmark::State& state, bool decode) {
   state.counters["ratio"] = setup.ratio;
 }
 
-void Register(bool decode, int64_t stream, int64_t threads, bool asks) {
+void Register(bool decode, int64_t stream, int64_t threads, Knows knows) {
   benchmark::RegisterBenchmark(decode ? "BM_DeviceJoint/decode" : "BM_DeviceJoint/encode",
                                BM_DeviceJoint, decode)
-      ->ArgNames({"stream", "threads", "asks"})
-      ->Args({stream, threads, asks})
+      ->ArgNames({"stream", "threads", "knows"})
+      ->Args({stream, threads, static_cast<int64_t>(knows)})
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond);
 }
@@ -217,10 +149,13 @@ void Register(bool decode, int64_t stream, int64_t threads, bool asks) {
 const int kRegistered = [] {
   for (const int64_t stream : {256, 64}) {
     for (const bool decode : {false, true}) {
-      for (const int64_t threads : {1, 4}) Register(decode, stream, threads, false);
+      for (const int64_t threads : {1, 4}) Register(decode, stream, threads, Knows::kTransform);
     }
   }
-  for (const int64_t threads : {1, 4}) Register(false, 256, threads, true);
+  for (const int64_t threads : {1, 4}) {
+    Register(false, 256, threads, Knows::kQueries);
+    for (const bool decode : {false, true}) Register(decode, 256, threads, Knows::kTokens);
+  }
   return 0;
 }();
 

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,3 +233,10 @@ def test_progress_is_a_bar_at_a_terminal_and_lines_elsewhere():
         assert "reading: 1 of 4" in said and "reading: 4 of 4" in said and said.endswith("\n")
         assert ("[#######" in said) == out.isatty()
         assert ("2 of 4" in said) == out.isatty()  # lines come now and then only
+
+
+@pytest.mark.parametrize("more", [["--statistics"], ["--recipe", "rotate(bits=4)"], ["--no-vocabulary"]])
+def test_other_results_have_no_vocabulary(more: list[str], tmp_path: Path) -> None:
+    arguments = ["m", "--out", str(tmp_path / "o")]
+    assert parse(arguments).foretells
+    assert not parse([*arguments, *more]).foretells

@@ -24,6 +24,7 @@
 #include "storage/tiers/noop_tier.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/kernels/random_query_means.h"
+#include "tests/kernels/vocabulary_pages.h"
 #include "tests/service/unsteady_gpu.h"
 
 namespace kvstow::testing {
@@ -398,6 +399,24 @@ TEST_F(DeviceCoderTest, MeanQueriesCount) {
       coded_with(WithMeans(spec_, *blob, RandomMeans(spec_, {0, 2}, kQueryHeads)), with);
   EXPECT_EQ(with - without, 2 * 4 * kQueryHeads * 16);
   EXPECT_FALSE(std::ranges::equal(plain[0].span(), asked[0].span()));
+}
+
+// The GPU finds tokens, puts them into headers, and decodes by them.
+TEST_F(DeviceCoderTest, PagesOfAVocabularyHaveTheirTokens) {
+  const auto blob = FitVocabulary(spec_, 2, true);
+  ASSERT_TRUE(calibrations_.Add(AsBytes(*blob)).ok());
+  DeviceCoder coder(&gpu_, calibrations_, options_);
+  const auto codec = CodecOf("kvstow-cal(run=2,step=0.5)");
+  auto page = Page(*codec, 1);
+  const std::vector<uint8_t>& raw =
+      raws_.emplace_back(VocabularyPage(spec_, kTokens, 7, page.page.first_position));
+  page.page.raw = raw, page.page.raw_digest = Xxh3_128(raw);
+  const auto coded = coder.Encode(Pages{page});
+  ExpectAsTheCpus(page, coded[0]);
+  EXPECT_EQ(coded[0]->header.token_ids, VocabularyText(kTokens, 7));
+  std::vector<uint8_t> out;
+  ASSERT_TRUE(Decodes(coder, *coded[0], Bodies(*coded[0]), &out));
+  EXPECT_LT(RelativeError(spec_.dtype, DecodeOnTheCpu(*coded[0]), out), kJointDeviceError);
 }
 
 TEST_F(DeviceCoderTest, SmallPagesAndOtherCodecsAreTheCpus) {

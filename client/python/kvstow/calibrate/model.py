@@ -141,9 +141,17 @@ class Subject:
 
         Each layer has a tensor `[tokens, 2, kv_heads, d]`.
         """
+        ids = torch.tensor(list(tokens), device=self.device)[:, None]
         cache = DynamicCache()
         with torch.no_grad():
-            self._run([[*before, token] for token in tokens], cache, 0, 1)
+            self._run([before], cache, 0, 1)
+            cache.batch_repeat_interleave(len(ids))
+            self.model.base_model(  # what follows a token is nobody's question
+                input_ids=ids,
+                position_ids=torch.full_like(ids, len(before)),
+                use_cache=True,
+                **{self._cache_name: cache},
+            )
         out = []
         for k, v in hf._states(cache):
             heads = k[:, :, -1].float()  # [tokens, kv_heads, d]

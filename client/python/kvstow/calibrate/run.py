@@ -49,7 +49,7 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     stats |= query_means(plan, work, subject.spec.layers)
     if plan.statistics:
         return write_statistics(plan, subject.spec, stats)
-    if plan.vocabulary:
+    if plan.foretells:
         stats |= foretold_by_tokens(work, subject, tokenizer, stats, tokens[0], progress)
     said = fit(plan, work, subject.spec, stats, progress)
     return f"{said}\n{judged(plan, subject, tokens, others, progress)}".rstrip("\n")
@@ -70,27 +70,24 @@ def foretold_by_tokens(
     text: Sequence[int],
     progress: Progress,
 ) -> Stats:
-    """The tensors of `kvstow.calibrate.vocabulary`.
+    """The tensors of `kvstow.calibrate.vocabulary`; none where V does not tell tokens.
 
-    text: the first one that was read. Raises ValueError where its V does not tell its tokens.
+    text: the first one that was read.
     """
+    special = (tokenizer.bos_token_id, tokenizer.eos_token_id, 0)
+    begins = next(token for token in special if token is not None)
+    before = leading_tokens(tokenizer) or [begins]
+    some = text[: vocabulary.BATCH]
+    v = torch.from_numpy(np.array(work.load(text_name(0))[0][1]))[: len(some)]
+    if not vocabulary.tells(subject, before, v, some):
+        return {}
     names = [vocabulary.PREFIX + name for name in ("projection", "signatures", "features")]
     if not all(work.has(name) for name in names):
-        special = (tokenizer.bos_token_id, tokenizer.eos_token_id, 0)
-        begins = next(token for token in special if token is not None)
         progress.step("running single tokens", -(-subject.vocabulary // vocabulary.BATCH))
-        found = vocabulary.of_model(
-            subject, stats, leading_tokens(tokenizer) or [begins], progress.advance
-        )
+        found = vocabulary.of_model(subject, stats, before, progress.advance)
         for name in names:
             work.save(name, found[name])
-    tensors = {name: np.array(work.load(name)) for name in names}
-    v = torch.from_numpy(np.array(work.load(text_name(0))[0][1]))
-    if not vocabulary.finds(tensors, v, text[: len(v)]):
-        raise ValueError(
-            "--vocabulary: V of this model's first layer does not tell the token; leave it out"
-        )
-    return tensors
+    return {name: np.array(work.load(name)) for name in names}
 
 
 def judged(

@@ -23,7 +23,7 @@ BATCH = 256  # tokens that run side by side
 _FEATURES = 256
 _SKETCH = 2 * _FEATURES  # random projections that features are taken of (Halko et al., 2011)
 _SIGNATURE = 16
-_KNOWN = 1 / 64  # of the signatures' spread: how near a token must come to itself in a text
+_KNOWN = 1 / 64  # of the spread of V: how near a token must come to itself in a text
 _LEAST_KNOWN = 0.9  # share of a text's tokens
 
 
@@ -59,15 +59,16 @@ def of_model(
     return {PREFIX + name: x.contiguous().numpy() for name, x in out.items()}
 
 
-def finds(tensors: Stats, v: torch.Tensor, tokens: Sequence[int]) -> bool:
+def tells(
+    subject: Subject, before: Sequence[int], v: torch.Tensor, tokens: Sequence[int]
+) -> bool:
     """Whether V of the first layer, `[tokens, kv_heads, d]`, tells which tokens a text has.
 
     It does not where a model adds positions to embeddings.
     """
-    signatures = torch.from_numpy(tensors[PREFIX + "signatures"])
-    seen = v.float().cpu().flatten(1) @ torch.from_numpy(tensors[PREFIX + "projection"]).T
-    away = (seen - signatures[torch.tensor(list(tokens))]).square().sum(1)
-    spread = signatures.var(0).sum()
+    alone = subject.alone(tokens, before)[0][:, 1].flatten(1)
+    away = (v.to(alone).flatten(1) - alone).square().sum(1)
+    spread = alone.var(0).sum()
     return bool((away < _KNOWN * spread).float().mean() > _LEAST_KNOWN)
 
 

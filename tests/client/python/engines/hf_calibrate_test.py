@@ -32,7 +32,7 @@ from kvstow.hf import spec_of  # noqa: E402
 from kvstow.statistics import STRANGERS  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 
-SMALL = ["--tokens", "384", "--context", "128", "--device", "cpu"]
+SMALL = ["--tokens", "384", "--context", "128", "--device", "cpu", "--no-vocabulary"]
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -285,7 +285,7 @@ def test_a_run_that_was_broken_off_goes_on(part_of_smollm: Path, tmp_path: Path,
     capsys.readouterr()
     assert main([*command, "--no-gradients"]) == 2
     assert "--no-gradients: True, but" in capsys.readouterr().err
-    assert main([*command[:-4], "--context", "192", "--device", "cpu"]) == 2
+    assert main([*command, "--context", "192"]) == 2
     assert "--context: 192, but" in capsys.readouterr().err
     states = Subject.states
 
@@ -304,7 +304,7 @@ def test_the_model_judges_its_calibration(
 ) -> None:
     """Codes that ask for a divergence then have it, on the texts of the judgement."""
     out = tmp_path / "judged.kvcal"
-    flags = ["--tokens", "2048", "--context", "512", "--device", "cpu"]
+    flags = ["--tokens", "2048", "--context", "512", "--device", "cpu", "--no-vocabulary"]
     assert main([str(part_of_smollm), "--out", str(out), *flags]) == 0
     assert b"query_means" in out.read_bytes()
     said = capsys.readouterr().out
@@ -400,18 +400,21 @@ def test_v_of_the_first_layer_tells_the_token(tmp_path: Path) -> None:
     model = tiny("llama")
     subject, tokens = Subject(model), tokens_of(128, 1)
     stats = collected(model, plan_of(tmp_path), [tokens_of(128, seed) for seed in range(3)])
+    first = torch.from_numpy(subject.states(tokens)[0][1])
+    assert vocabulary.tells(subject, [0], first, tokens)
+    assert not vocabulary.tells(subject, [0], first, tokens[::-1])
     tensors = vocabulary.of_model(subject, stats, [0], lambda: None)
-    first = subject.states(tokens)[0][1]
-    assert vocabulary.finds(tensors, torch.from_numpy(first), tokens)
-    assert not vocabulary.finds(tensors, torch.from_numpy(first), tokens[::-1])
+    signatures, projection = (torch.from_numpy(tensors[f"vocabulary.{x}"]) for x in ("signatures", "projection"))
+    seen = first.float().flatten(1) @ projection.T
+    assert torch.cdist(seen, signatures).argmin(1).tolist() == list(tokens)
 
 
 def test_a_calibration_with_a_vocabulary_takes_fewer_bytes(part_of_smollm: Path, tmp_path: Path) -> None:
     flags = ["--no-gradients", "--keep", "--work", str(tmp_path / "work"), "--device", "cpu"]
     flags += ["--tokens", "6144", "--context", "512"]
     plain, known = tmp_path / "plain.kvcal", tmp_path / "known.kvcal"
-    assert main([str(part_of_smollm), "--out", str(plain), *flags]) == 0
-    assert main([str(part_of_smollm), "--out", str(known), "--vocabulary", *flags]) == 0
+    assert main([str(part_of_smollm), "--out", str(plain), "--no-vocabulary", *flags]) == 0
+    assert main([str(part_of_smollm), "--out", str(known), *flags]) == 0
     model = transformers.AutoModelForCausalLM.from_pretrained(part_of_smollm)
     tokenizer = transformers.AutoTokenizer.from_pretrained(part_of_smollm)
     text = tokenizer(run.mix.read(())[-1][1])["input_ids"][:128]
@@ -424,12 +427,6 @@ def test_a_calibration_with_a_vocabulary_takes_fewer_bytes(part_of_smollm: Path,
             space = client.open_space("calibrated", spec, recipe="kvstow-cal(step=1)")
             stored.append(space.put([page])[0].stored_bytes)
     assert 0 < stored[1] < 0.97 * stored[0], stored
-
-
-@pytest.mark.parametrize("more", [["--statistics"], ["--recipe", "rotate(bits=4)"]])
-def test_a_vocabulary_that_nothing_would_use_is_refused(more: list[str], tmp_path: Path, capsys: Any) -> None:
-    assert main(["m", "--out", str(tmp_path / "o"), "--vocabulary", *more]) != 0
-    assert "--vocabulary" in capsys.readouterr().err
 
 
 def test_spaces_of_the_model_take_the_calibration(part_of_smollm: Path, tmp_path: Path) -> None:
