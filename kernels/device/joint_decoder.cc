@@ -184,7 +184,7 @@ absl::Status DecodeBatch(const JointOnDevice& on, Jobs pages, Batch batch) {
   planes.levels = on.levels();
   planes.decoded = static_cast<uint32_t>(pages[batch[0]].bodies.size() / on.run_count());
   planes.step = on.coder().options().StepAt(planes.decoded - 1);
-  planes.table = on.plane_table();
+  planes.table = on.tables().planes;
   planes.coefficients = on.At<uint16_t>(coefficients);
   planes.refused = reinterpret_cast<uint32_t*>(on.engine().AddressOf(*refused));
 

@@ -178,8 +178,8 @@ absl::Status BatchEncoder::Place() {
   planes_.most_tokens = on_.StreamTokens(), planes_.levels = on_.levels();
   planes_.step = on_.coder().options().step;
   planes_.adapts = on_.coder().fit() != nullptr;
-  planes_.table = on_.plane_table();
-  planes_.bits = on_.table_bits(), planes_.costs = on_.list_costs();
+  planes_.table = on_.tables().planes;
+  planes_.bits = on_.tables().bits, planes_.costs = on_.tables().list_costs;
   KVSTOW_RETURN_IF_ERROR(SendLists());
   KVSTOW_ASSIGN_OR_RETURN(const auto scratch, on_.ShareScratch(launches_, /*narrow=*/true));
   held_.push_back(scratch);

@@ -50,12 +50,17 @@ class JointOnDevice {
   const CalibratedRun& run(size_t r) const { return coder_.calibration().runs()[r]; }
   // Returns the rows of a run's plane layout, before a page's own tables.
   std::span<const int16_t> rows(size_t r) const { return runs_[r].rows; }
-  const gpu::PlaneTable* plane_table() const { return At<gpu::PlaneTable>(plane_table_); }
+  // What the plane coder looks up; `bits` and `list_costs` are null unless pages adapt.
+  struct Tables {
+    const gpu::PlaneTable* planes;
+    const uint16_t* bits;
+    const float* list_costs;
+  };
+  Tables tables() const {
+    return {At<gpu::PlaneTable>(plane_table_), At<uint16_t>(table_bits_), At<float>(list_costs_)};
+  }
   const QueryMeansOnDevice& query_means() const { return query_means_; }
   const VocabularyOnDevice& vocabulary() const { return vocabulary_; }
-  // Null unless pages adapt.
-  const uint16_t* table_bits() const { return At<uint16_t>(table_bits_); }
-  const float* list_costs() const { return At<float>(list_costs_); }
 
   // Returns how many first tokens the page has.
   template <typename Job>
