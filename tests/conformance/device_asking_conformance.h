@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/decode_page.h"
-#include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/device/device_kernels.h"
 #include "kernels/device/joint_on_device.h"
@@ -89,12 +88,6 @@ class DeviceAskingConformance : public JointOnEveryDevice {
     auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), spec, store);
     EXPECT_TRUE(codec.ok()) << codec.status();
     return codec.ok() ? *std::move(codec) : nullptr;
-  }
-  static EncodedPage OfTheCpu(const KvSpec& spec, const CalibrationStore& store,
-                              const std::string& recipe, const PageIn& page) {
-    const auto codec = *MakeCodec(*ParseRecipe(recipe), spec, store);
-    return *codec->Encode(
-        {.raw = page.raw, .tokens = page.tokens, .first_position = page.first_position});
   }
   static JointCoder CoderOf(const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
                             const std::string& recipe) {
@@ -209,8 +202,8 @@ TEST_P(DeviceAskingConformance, PagesAreTheCpusButForRounding) {
     for (size_t i = 0; i < pages.size(); ++i) {
       SCOPED_TRACE(absl::StrCat(model->name, ", page ", i));
       ASSERT_TRUE(coded[i].coded);
-      const EncodedPage cpu = OfTheCpu(model->spec, model->has, recipe, pages[i]);
-      const EncodedPage plain = OfTheCpu(model->spec, model->none, recipe, pages[i]);
+      const EncodedPage cpu = OfTheCpu(model->spec, model->has, *ParseRecipe(recipe), pages[i]);
+      const EncodedPage plain = OfTheCpu(model->spec, model->none, *ParseRecipe(recipe), pages[i]);
       const auto add = [&](std::vector<int>& to, std::span<const SharedBytes> bodies) {
         const auto classes = ClassesOf(coder, pages[i], bodies);
         to.insert(to.end(), classes.begin(), classes.end());
@@ -299,7 +292,7 @@ TEST_P(DeviceAskingConformance, PagesWithoutClassesDoNotAsk) {
     for (size_t i = 0; i < pages.size(); ++i) {
       EXPECT_EQ(Join(with[i]), Join(without[i])) << recipe << ", page " << i;
       std::vector<uint8_t> out(pages[i].raw.size());
-      PageHeader header = OfTheCpu(model.spec, a, recipe, pages[i]).header;
+      PageHeader header = OfTheCpu(model.spec, a, *ParseRecipe(recipe), pages[i]).header;
       header.segments = with[i].segments;
       EXPECT_TRUE(DecodePage(header, with[i].bodies, out, a).ok());
       EXPECT_LT(RelativeError(model.spec.dtype, pages[i].raw, out), 0.02) << i;

@@ -15,9 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "kernels/codec/codec.h"
-#include "kernels/codec/decode_page.h"
-#include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/conformance/joint_on_every_device.h"
 
@@ -73,23 +70,6 @@ class DeviceJointConformance : public JointOnEveryDevice {
     EXPECT_TRUE(status.ok()) << status;
     return Get(room);
   }
-  // The page as the CPU's codec makes it, and the header of either.
-  static EncodedPage OfTheCpu(const Model& model, const DeviceJointCodec& codec,
-                              const PageIn& page) {
-    const auto cpu = *MakeCodec(codec.recipe(), model.spec, model.store);
-    return *cpu->Encode(
-        {.raw = page.raw, .tokens = page.tokens, .first_position = page.first_position});
-  }
-  static std::vector<uint8_t> DecodeOnTheCpu(const Model& model, PageHeader header,
-                                             const std::vector<SegmentInfo>& segments,
-                                             std::span<const SharedBytes> bodies,
-                                             const PageIn& page) {
-    header.segments = segments;
-    std::vector<uint8_t> out(page.raw.size());
-    const absl::Status status = DecodePage(header, bodies, out, model.store);
-    EXPECT_TRUE(status.ok()) << status;
-    return out;
-  }
 
   static inline std::vector<std::unique_ptr<Model>>* models_ = nullptr;
 };
@@ -107,7 +87,7 @@ TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
         SCOPED_TRACE(absl::StrCat("page ", i));
         const PageIn& page = pages[i];
         ASSERT_TRUE(coded[i].coded);
-        const EncodedPage cpu = OfTheCpu(*model, *codec, page);
+        const EncodedPage cpu = OfTheCpu(model->spec, model->store, codec->recipe(), page);
         ASSERT_EQ(coded[i].segments.size(), cpu.header.segments.size());
         size_t bytes = 0, cpu_bytes = 0;
         double gain = 0, cpu_gain = 0;
@@ -121,10 +101,10 @@ TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
         EXPECT_NEAR(gain, cpu_gain, 1e-3 * cpu_gain);
         // All four ways: who encoded, who decodes.
         const DType dtype = model->spec.dtype;
-        const auto theirs =
-            DecodeOnTheCpu(*model, cpu.header, cpu.header.segments, cpu.segments, page);
-        const auto ours =
-            DecodeOnTheCpu(*model, cpu.header, coded[i].segments, coded[i].bodies, page);
+        PageHeader header = cpu.header;
+        const auto theirs = DecodeOnTheCpu(model->store, header, cpu.segments, page);
+        header.segments = coded[i].segments;
+        const auto ours = DecodeOnTheCpu(model->store, header, coded[i].bodies, page);
         const double lost = RelativeError(dtype, page.raw, theirs);
         EXPECT_LT(RelativeError(dtype, page.raw, ours), 1.02 * lost + kJointDeviceError);
         EXPECT_LT(RelativeError(dtype, ours, Decode(*codec, page, coded[i].bodies)),
@@ -140,7 +120,7 @@ TEST_P(DeviceJointConformance, LeadingLevelsDecodeAlone) {
   const Model& model = *models_->front();
   const auto codec = Make(model, "kvstow-cal(run=2,step=0.5,levels=3)");
   const PageIn page = Pages(model.spec)[0];
-  const EncodedPage cpu = OfTheCpu(model, *codec, page);
+  const EncodedPage cpu = OfTheCpu(model.spec, model.store, codec->recipe(), page);
   for (uint32_t levels = 1; levels <= 3; ++levels) {
     const auto bodies = std::span(cpu.segments).first(SegmentsForLevels(cpu.header, levels));
     std::vector<uint8_t> expected(page.raw.size());

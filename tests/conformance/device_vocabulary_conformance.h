@@ -13,9 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec/codec.h"
-#include "kernels/codec/decode_page.h"
-#include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
 #include "tests/conformance/joint_on_every_device.h"
 #include "tests/kernels/vocabulary_pages.h"
@@ -63,12 +60,6 @@ class DeviceVocabularyConformance : public JointOnEveryDevice {
     }
     return pages;
   }
-  static EncodedPage OfTheCpu(const Model& model, const DeviceJointCodec& codec,
-                              const PageIn& page) {
-    const auto cpu = *MakeCodec(codec.recipe(), model.spec, model.store);
-    return *cpu->Encode(
-        {.raw = page.raw, .tokens = page.tokens, .first_position = page.first_position});
-  }
   std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
                               std::span<const SharedBytes> bodies,
                               const std::vector<TokenId>& ids) {
@@ -81,14 +72,6 @@ class DeviceVocabularyConformance : public JointOnEveryDevice {
     const absl::Status status = codec.Decode({&job, 1});
     EXPECT_TRUE(status.ok()) << status;
     return Get(room);
-  }
-  static std::vector<uint8_t> DecodeOnTheCpu(const Model& model, const PageHeader& header,
-                                             std::span<const SharedBytes> bodies,
-                                             const PageIn& page) {
-    std::vector<uint8_t> out(page.raw.size());
-    const absl::Status status = DecodePage(header, bodies, out, model.store);
-    EXPECT_TRUE(status.ok()) << status;
-    return out;
   }
   static size_t Bytes(std::span<const SharedBytes> bodies) {
     size_t bytes = 0;
@@ -111,7 +94,7 @@ TEST_P(DeviceVocabularyConformance, PagesAreTheCpusButForRounding) {
         SCOPED_TRACE(absl::StrCat(model->name, ", ", recipe, ", page ", i));
         const PageIn& page = pages[i];
         ASSERT_TRUE(coded[i].coded);
-        const EncodedPage cpu = OfTheCpu(*model, *codec, page);
+        const EncodedPage cpu = OfTheCpu(model->spec, model->store, codec->recipe(), page);
         EXPECT_EQ(coded[i].token_ids, VocabularyText(page.tokens, 300 + i));
         EXPECT_EQ(coded[i].token_ids, cpu.header.token_ids);
         const auto bytes = static_cast<double>(Bytes(coded[i].bodies));
@@ -120,9 +103,9 @@ TEST_P(DeviceVocabularyConformance, PagesAreTheCpusButForRounding) {
         // All four ways: who encoded, who decodes.
         const DType dtype = model->spec.dtype;
         PageHeader header = cpu.header;
-        const auto theirs = DecodeOnTheCpu(*model, header, cpu.segments, page);
+        const auto theirs = DecodeOnTheCpu(model->store, header, cpu.segments, page);
         header.segments = coded[i].segments;
-        const auto ours = DecodeOnTheCpu(*model, header, coded[i].bodies, page);
+        const auto ours = DecodeOnTheCpu(model->store, header, coded[i].bodies, page);
         const double lost = RelativeError(dtype, page.raw, theirs);
         EXPECT_LT(RelativeError(dtype, page.raw, ours), 1.02 * lost + kJointDeviceError);
         EXPECT_LT(
@@ -144,14 +127,14 @@ TEST_P(DeviceVocabularyConformance, TokensThatAreNotKnownAreOrdinary) {
   PageIn page{128, 128, CorrelatedPage(model.spec, 128, 7, 128)};
   const JointPage coded = Encode(*codec, {page})[0];
   ASSERT_TRUE(coded.coded);
-  const EncodedPage cpu = OfTheCpu(model, *codec, page);
+  const EncodedPage cpu = OfTheCpu(model.spec, model.store, codec->recipe(), page);
   EXPECT_EQ(coded.token_ids, cpu.header.token_ids);
   EXPECT_LT(std::ranges::count_if(coded.token_ids, known), 30);
   const auto error = [&](const std::vector<uint8_t>& back) {
     return RelativeError(model.spec.dtype, page.raw, back);
   };
   EXPECT_NEAR(error(Decode(*codec, page, coded.bodies, coded.token_ids)),
-              error(DecodeOnTheCpu(model, cpu.header, cpu.segments, page)), 1e-3);
+              error(DecodeOnTheCpu(model.store, cpu.header, cpu.segments, page)), 1e-3);
 }
 
 TEST_P(DeviceVocabularyConformance, ATokenBeyondTheVocabularyIsLikeOneThatIsNotKnown) {

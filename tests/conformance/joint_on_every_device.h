@@ -10,6 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/codec/calibration_store.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/decode_page.h"
+#include "kernels/codec/make_codec.h"
 #include "kernels/device/device_joint_codec.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/correlated_pages.h"
@@ -64,6 +68,23 @@ class JointOnEveryDevice : public OnEveryDevice {
     auto coded = codec.Encode(jobs);
     EXPECT_TRUE(coded.ok()) << coded.status();
     return *std::move(coded);
+  }
+
+  // What the CPU's codec makes of a page, and what it decodes.
+  static EncodedPage OfTheCpu(const KvSpec& spec, const CalibrationStore& store,
+                              const Recipe& recipe, const PageIn& page) {
+    const auto codec = *MakeCodec(recipe, spec, store);
+    return *codec->Encode(
+        {.raw = page.raw, .tokens = page.tokens, .first_position = page.first_position});
+  }
+  static std::vector<uint8_t> DecodeOnTheCpu(const CalibrationStore& store,
+                                             const PageHeader& header,
+                                             std::span<const SharedBytes> bodies,
+                                             const PageIn& page) {
+    std::vector<uint8_t> out(page.raw.size());
+    const absl::Status status = DecodePage(header, bodies, out, store);
+    EXPECT_TRUE(status.ok()) << status;
+    return out;
   }
 };
 
