@@ -34,20 +34,15 @@ Eigen::Map<const Matrix> View(const std::vector<double>& values, size_t size) {
 
 std::vector<double> Values(const Matrix& m) { return {m.data(), m.data() + m.size()}; }
 
-// What SelfAdjointEigenSolver gives: ascending values, and vectors as columns.
-struct Eigenvectors {
-  Eigen::VectorXd values;
-  Matrix vectors;
-};
-
+// Returns the eigenvectors of a symmetric matrix as columns, those of the largest eigenvalues last.
+//
 // Eigen applies each rotation of QR steps to two whole columns at once. For large matrices that is
 // two thirds of its time or more, and RowRotations takes a tenth of it. Rows of the transposed
 // basis are columns of Eigen's.
-Eigenvectors EigenvectorsOf(const Matrix& m) {
+Matrix EigenvectorsOf(const Matrix& m) {
   const auto n = static_cast<size_t>(m.rows());
   if (n <= kSmallWidth) {
-    const Eigen::SelfAdjointEigenSolver<Matrix> solver(m);
-    return {solver.eigenvalues(), solver.eigenvectors()};
+    return Eigen::SelfAdjointEigenSolver<Matrix>(m).eigenvectors();
   }
   const Eigen::Tridiagonalization<Matrix> reduced(m);
   const auto values = [](const auto& x) {
@@ -67,11 +62,8 @@ Eigenvectors EigenvectorsOf(const Matrix& m) {
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](size_t i) { return t.diagonal[i]; });
-  Eigenvectors out{Eigen::VectorXd(Index(n)), Matrix(Index(n), Index(n))};
-  for (size_t i = 0; i < n; ++i) {
-    out.values(Index(i)) = t.diagonal[order[i]];
-    out.vectors.col(Index(i)) = basis.col(Index(order[i]));
-  }
+  Matrix out(Index(n), Index(n));
+  for (size_t i = 0; i < n; ++i) out.col(Index(i)) = basis.col(Index(order[i]));
   return out;
 }
 
@@ -151,7 +143,7 @@ Basis FitBasis(std::vector<double> moments, size_t width, std::span<const Whiten
     auto columns = m.middleCols(Index(block.column), Index(block.size));
     columns = (columns * View(block.forward, block.size)).eval();
   }
-  const Matrix vectors = EigenvectorsOf(m).vectors;
+  const Matrix vectors = EigenvectorsOf(m);
   return {width, Rows(vectors, blocks, &WhiteningBlock::forward),
           Rows(vectors, blocks, &WhiteningBlock::inverse)};
 }
@@ -165,7 +157,7 @@ std::vector<double> SolveSymmetric(const std::vector<double>& a, const std::vect
 std::vector<float> PrincipalComponents(std::vector<double> moments, size_t width, size_t rank) {
   const Eigen::Map<const Matrix> m(moments.data(), Index(width), Index(width));
   if (width <= kExactWidth || 2 * rank > width) {
-    return LastColumns(EigenvectorsOf(m).vectors, rank);
+    return LastColumns(EigenvectorsOf(m), rank);
   }
   PackedMatrix packed(width, width);
   std::vector<float> row(width);
@@ -186,8 +178,8 @@ std::vector<float> PrincipalComponents(std::vector<double> moments, size_t width
   // Within the subspace: its own principal components.
   MultiplyRows(basis.data(), rank, packed, {0, width}, product.data(), width);
   const Matrix inner = (y * q.transpose()).cast<double>();
-  const Eigenvectors of_inner = EigenvectorsOf((inner + inner.transpose()) / 2);
-  const Eigen::MatrixXf turn = of_inner.vectors.rowwise().reverse().cast<float>();
+  const Matrix vectors = EigenvectorsOf((inner + inner.transpose()) / 2);
+  const Eigen::MatrixXf turn = vectors.rowwise().reverse().cast<float>();
   const RowMatrix turned = turn.transpose() * q;
   return {turned.data(), turned.data() + turned.size()};
 }

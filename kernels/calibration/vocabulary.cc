@@ -180,6 +180,12 @@ absl::StatusOr<std::shared_ptr<const Vocabulary>> Vocabulary::Read(const Calibra
   return out;
 }
 
+std::vector<TokenId> HeaderIds(std::vector<TokenId> ids) {
+  const auto unknown = [](TokenId id) { return id == kUnknownToken; };
+  if (std::ranges::all_of(ids, unknown)) ids.clear();
+  return ids;
+}
+
 const VocabularyTables* VocabularyOf(const Calibration& calibration) {
   return static_cast<const VocabularyTables*>(calibration.Tables(kVocabularySection));
 }

@@ -104,6 +104,9 @@ struct VocabularyRunData {
   std::vector<float> importance;
 };
 
+// Returns what a page's header has of its tokens: `ids`, or none where no token is known.
+std::vector<TokenId> HeaderIds(std::vector<TokenId> ids);
+
 struct VocabularyTables final : CalibratedTables {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::vector<VocabularyRun> runs;

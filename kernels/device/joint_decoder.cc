@@ -148,12 +148,9 @@ absl::StatusOr<LookedAt> LookAt(const JointOnDevice& on, Jobs pages, Batch batch
     std::ranges::copy(pages[batch[p]].token_ids, ids.begin() + static_cast<ptrdiff_t>(p * tokens));
   }
   KVSTOW_ASSIGN_OR_RETURN(const auto there, on.Send(ids));
-  const size_t rows = size_t{out.launch.coded()} * batch.size();
-  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceBuffer> room,
-                          on.device().Allocate(rows * out.launch.stride * sizeof(uint16_t) + 16));
   out.launch.ids = reinterpret_cast<TokenId*>(on.engine().AddressOf(*there));
-  out.launch.rows = on.At<uint16_t>(room);
-  out.held = {there, room};
+  KVSTOW_ASSIGN_OR_RETURN(const auto rows, on.vocabulary().GiveRows(out.launch));
+  out.held = {there, rows};
   return out;
 }
 

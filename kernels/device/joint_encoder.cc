@@ -65,7 +65,6 @@ class BatchEncoder {
       std::memcpy(out.data(), answer_.data() + at + first * sizeof(T), count * sizeof(T));
     return out;
   }
-  std::vector<TokenId> TokenIdsOf(size_t p) const;
   bool Refused(size_t p) const { return Answer<uint32_t>(answers_.refused, p, 1)[0] != 0; }
   std::vector<EncodedLevel> BodyOf(size_t r, size_t p, absl::string_view head) const;
   std::optional<std::string> HeadOf(size_t r, size_t p) const;
@@ -262,12 +261,9 @@ absl::Status BatchEncoder::PlaceTokens() {
   const JointLaunch& of = runs_[0];
   tokens_ = on_.vocabulary().LaunchOf(of.pages, of.tokens, of.first);
   std::copy_n(of.page, of.pages, tokens_.page);
-  KVSTOW_ASSIGN_OR_RETURN(
-      const std::shared_ptr<DeviceBuffer> rows,
-      on_.device().Allocate(size_t{of.rows()} * tokens_.stride * sizeof(uint16_t) + 16));
-  held_.push_back(rows);
   tokens_.ids = on_.At<TokenId>(answer_there_, answers_.ids);
-  tokens_.rows = on_.At<uint16_t>(rows);
+  KVSTOW_ASSIGN_OR_RETURN(const auto rows, on_.vocabulary().GiveRows(tokens_));
+  held_.push_back(rows);
   for (size_t i = 0; i < launches_.size(); ++i)
     launches_[i].token_rows = tokens_.rows + parts_[i].first * tokens_.coded() * tokens_.stride;
   return absl::OkStatus();
@@ -363,13 +359,6 @@ std::vector<EncodedLevel> BatchEncoder::BodyOf(size_t r, size_t p, absl::string_
                               run.coded() > 0 ? ErrorsOf(b) : JointCoder::Errors{});
 }
 
-std::vector<TokenId> BatchEncoder::TokenIdsOf(size_t p) const {
-  std::vector<TokenId> ids = Answer<TokenId>(answers_.ids, p * tokens_.tokens, tokens_.tokens);
-  const auto unknown = [](TokenId id) { return id == kUnknownToken; };
-  if (std::ranges::all_of(ids, unknown)) ids.clear();
-  return ids;
-}
-
 JointPage BatchEncoder::PageOf(size_t p) const {
   JointPage out;
   if (Refused(p)) return out;
@@ -380,7 +369,7 @@ JointPage BatchEncoder::PageOf(size_t p) const {
     runs.push_back(BodyOf(r, p, *head));
   }
   out.coded = true;
-  out.token_ids = TokenIdsOf(p);
+  out.token_ids = HeaderIds(Answer<TokenId>(answers_.ids, p * tokens_.tokens, tokens_.tokens));
   for (uint32_t level = 0; level < on_.levels(); ++level) {
     for (size_t r = 0; r < runs.size(); ++r) {
       EncodedLevel& coded = runs[r][level];

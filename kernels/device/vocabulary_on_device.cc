@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/device/joint_memory.h"
+#include "kernels/transform/transpose.h"
 
 namespace kvstow {
 namespace {
@@ -15,7 +16,7 @@ using gpu::TokenLaunch;
 std::vector<float> Turned(std::span<const float> m, size_t rows) {
   const size_t columns = m.size() / rows;
   std::vector<float> out(m.size());
-  for (size_t i = 0; i < m.size(); ++i) out[i % columns * rows + i / columns] = m[i];
+  Transpose(m.data(), rows, columns, columns, out.data(), rows);
   return out;
 }
 
@@ -57,6 +58,14 @@ TokenLaunch VocabularyOnDevice::LaunchOf(uint32_t pages, uint32_t tokens, uint32
   launch.pages = pages, launch.tokens = tokens, launch.first = first;
   launch.v_at = SlabOffset(spec_, 0, Part::kV, tokens);
   return launch;
+}
+
+absl::StatusOr<std::shared_ptr<DeviceBuffer>> VocabularyOnDevice::GiveRows(
+    TokenLaunch& launch) const {
+  const size_t values = size_t{launch.pages} * launch.coded() * launch.stride;
+  KVSTOW_ASSIGN_OR_RETURN(auto rows, device_.Allocate(values * sizeof(uint16_t) + 16));
+  launch.rows = reinterpret_cast<uint16_t*>(engine_.AddressOf(*rows));
+  return rows;
 }
 
 void VocabularyOnDevice::Place(size_t r, JointLaunch& launch) const {

@@ -27,6 +27,8 @@ class VocabularyOnDevice {
   // Returns all of a launch but its ids, rows and raw pages. Each page has `tokens` tokens, and
   // `first` of these are first tokens.
   gpu::TokenLaunch LaunchOf(uint32_t pages, uint32_t tokens, uint32_t first) const;
+  // Gives a launch memory for its rows. Returns what holds it.
+  absl::StatusOr<std::shared_ptr<DeviceBuffer>> GiveRows(gpu::TokenLaunch& launch) const;
   // Gives run `r` of a launch what it multiplies with the rows of its tokens.
   void Place(size_t r, gpu::JointLaunch& launch) const;
 

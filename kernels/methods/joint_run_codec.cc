@@ -82,9 +82,7 @@ class JointRunCodec final : public RunCodec {
 
   std::vector<TokenId> TokenIds(const PageToEncode& page) const override {
     if (vocabulary_ == nullptr) return {};
-    std::vector<TokenId> ids = vocabulary_->vocabulary->Find(coder_.spec(), page.raw, page.tokens);
-    const auto unknown = [](TokenId id) { return id == kUnknownToken; };
-    return std::ranges::all_of(ids, unknown) ? std::vector<TokenId>() : ids;
+    return HeaderIds(vocabulary_->vocabulary->Find(coder_.spec(), page.raw, page.tokens));
   }
 
   absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
