@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -19,6 +21,7 @@
 #include "kernels/codec/run_codecs.h"
 #include "kernels/methods/run_codec.h"
 #include "kernels/quantize/loops.h"
+#include "tests/bench/calibrated_page.h"
 #include "tests/bench/small_model_page.h"
 
 namespace kvstow {
@@ -67,28 +70,57 @@ std::vector<std::vector<SharedBytes>> ColdCopies(const std::vector<SharedBytes>&
   return copies;
 }
 
+// A page of kTokens, and where it begins.
+struct BenchPage {
+  std::vector<uint8_t> raw;
+  uint64_t first_position = 0;
+};
+
 // The whole of a codec: with digests, header, gains.
-void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*ParseRecipe(recipe), SmallModelSpec(dtype));
-  Memory memory(GaussianPage(SmallModelSpec(dtype)));
+void TimeEncode(benchmark::State& state, const Codec& codec, const BenchPage& page) {
+  Memory memory(page.raw);
   uint64_t stored = 0;
   AgainstMemcpy(state, memory, false, [&](const auto& from, const auto&) {
-    stored = codec->Encode({.raw = from, .tokens = kTokens})->StoredBytes();
+    stored = codec.Encode({.raw = from, .tokens = kTokens, .first_position = page.first_position})
+                 ->StoredBytes();
   });
-  state.counters["ratio"] =
-      static_cast<double>(memory.from[0].size()) / static_cast<double>(stored);
+  state.counters["ratio"] = static_cast<double>(page.raw.size()) / static_cast<double>(stored);
+}
+
+void TimeDecode(benchmark::State& state, const Codec& codec, const BenchPage& page,
+                const CalibrationStore& calibrations = NoCalibrations()) {
+  Memory memory(page.raw);
+  const EncodedPage coded =
+      *codec.Encode({.raw = page.raw, .tokens = kTokens, .first_position = page.first_position});
+  const auto copies = ColdCopies(coded.segments);
+  size_t i = 0;
+  AgainstMemcpy(state, memory, false, [&](const auto&, auto& to) {
+    if (!DecodePage(coded.header, copies[++i % kPages], to, calibrations).ok())
+      state.SkipWithError("does not decode");
+  });
+}
+
+void BM_Encode(benchmark::State& state, absl::string_view recipe, DType dtype) {
+  const KvSpec spec = SmallModelSpec(dtype);
+  TimeEncode(state, **MakeCodec(*ParseRecipe(recipe), spec), {GaussianPage(spec)});
 }
 
 void BM_Decode(benchmark::State& state, absl::string_view recipe, DType dtype) {
-  const auto codec = *MakeCodec(*ParseRecipe(recipe), SmallModelSpec(dtype));
-  Memory memory(GaussianPage(SmallModelSpec(dtype)));
-  const EncodedPage page = *codec->Encode({.raw = memory.from[0], .tokens = kTokens});
-  const auto pages = ColdCopies(page.segments);
-  size_t i = 0;
-  AgainstMemcpy(state, memory, false, [&](const auto&, auto& to) {
-    if (!DecodePage(page.header, pages[++i % kPages], to).ok())
-      state.SkipWithError("does not decode");
-  });
+  const KvSpec spec = SmallModelSpec(dtype);
+  TimeDecode(state, **MakeCodec(*ParseRecipe(recipe), spec), {GaussianPage(spec)});
+}
+
+// Calibrated pages: BM_Calibrated/WHAT/LAYERS OF A RUN/WHAT THE CALIBRATION KNOWS.
+void BM_Calibrated(benchmark::State& state, bool decode, uint32_t layers_per_run, Knows knows) {
+  CalibrationStore store;
+  if (!store.Add(AsBytes(CalibrationOf(layers_per_run, knows))).ok()) {
+    return state.SkipWithError("the calibration is refused");
+  }
+  const auto recipe =
+      ParseRecipe(layers_per_run == 1 ? "kvstow-cal(run=1,step=3)" : "kvstow-cal(run=10,step=4)");
+  const auto codec = *MakeCodec(*recipe, CalibratedSpec(), store);
+  const BenchPage page{CalibratedPage(layers_per_run, knows, kTokens), kTokens};
+  decode ? TimeDecode(state, *codec, page, store) : TimeEncode(state, *codec, page);
 }
 
 // A run codec on all layers of a page: with gains, without digests and header. Decoding writes past
@@ -152,12 +184,28 @@ void Register(absl::string_view recipe, DType dtype, absl::string_view suffix) {
   one("BM_Decode", BM_Decode);
 }
 
+void RegisterCalibrated(uint32_t layers_per_run, Knows knows, absl::string_view name) {
+  for (const bool decode : {false, true}) {
+    benchmark::RegisterBenchmark(absl::StrCat("BM_Calibrated/", decode ? "decode" : "encode",
+                                              "/run:", layers_per_run, "/", name)
+                                     .c_str(),
+                                 BM_Calibrated, decode, layers_per_run, knows)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+}
+
 const int kRegistered = [] {
   for (const Preset& preset : CodecPresets()) {
-    if (preset.needs == "calibration") continue;  // none is at hand
+    if (preset.needs == "calibration") continue;  // BM_Calibrated
     Register(preset.name, DType::kF16, "");
   }
   Register("lossless", DType::kBF16, "/bf16");
+  for (const uint32_t run : {1, 10}) {
+    RegisterCalibrated(run, Knows::kTransform, "transform");
+    RegisterCalibrated(run, Knows::kQueries, "queries");
+    RegisterCalibrated(run, Knows::kTokens, "tokens");
+  }
   return 0;
 }();
 

@@ -83,12 +83,6 @@ class DeviceAskingConformance : public JointOnEveryDevice {
                                                     {8, 40},  {3, 1}};
     return PagesOf(spec, shapes, 50);
   }
-  std::unique_ptr<DeviceJointCodec> Make(const KvSpec& spec, const CalibrationStore& store,
-                                         const std::string& recipe) {
-    auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), spec, store);
-    EXPECT_TRUE(codec.ok()) << codec.status();
-    return codec.ok() ? *std::move(codec) : nullptr;
-  }
   static JointCoder CoderOf(const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
                             const std::string& recipe) {
     const Recipe parsed = *ParseRecipe(recipe);
@@ -112,10 +106,8 @@ class DeviceAskingConformance : public JointOnEveryDevice {
                          const std::vector<SegmentInfo>& segments,
                          std::span<const SharedBytes> bodies) {
     header.segments = segments;
-    std::vector<uint8_t> out(page.raw.size());
-    const absl::Status status = DecodePage(header, bodies, out, model.has);
-    EXPECT_TRUE(status.ok()) << status;
-    return RelativeError(model.spec.dtype, page.raw, out);
+    return RelativeError(model.spec.dtype, page.raw,
+                         DecodeOnTheCpu(model.has, header, bodies, page));
   }
   static double Same(const std::vector<int>& a, const std::vector<int>& b) {
     EXPECT_EQ(a.size(), b.size());

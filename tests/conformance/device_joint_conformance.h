@@ -22,15 +22,10 @@ namespace kvstow::testing {
 
 class DeviceJointConformance : public JointOnEveryDevice {
  protected:
-  struct Model {
-    const char* name;
-    KvSpec spec;
-    CalibrationStore store;
-  };
   // Run lengths that do and do not divide the layers, V of its own width or none, both layouts of
   // RoPE, in part and scaled, every dtype.
   static void SetUpTestSuite() {
-    models_ = new std::vector<std::unique_ptr<Model>>;
+    models_ = new std::vector<std::unique_ptr<RunsOfModel>>;
     KvSpec usual = CorrelatedSpec();
     Add("usual", usual);
     Add("bf16", Bf16Spec());
@@ -41,20 +36,9 @@ class DeviceJointConformance : public JointOnEveryDevice {
   }
   static void TearDownTestSuite() { delete models_; }
   static void Add(const char* name, const KvSpec& spec) {
-    auto model = std::make_unique<Model>();
-    model->name = name, model->spec = spec;
-    for (const uint32_t run : {1, 2}) {
-      const auto blob = FitCorrelated(spec, run, {}, /*with_sensitivity=*/run == 2);
-      ASSERT_TRUE(blob.ok()) << blob.status();
-      ASSERT_TRUE(model->store.Add(AsBytes(*blob)).ok());
-    }
-    models_->push_back(std::move(model));
-  }
-
-  std::unique_ptr<DeviceJointCodec> Make(const Model& model, const std::string& recipe) {
-    auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), model.spec, model.store);
-    EXPECT_TRUE(codec.ok()) << codec.status();
-    return codec.ok() ? *std::move(codec) : nullptr;
+    models_->push_back(FitRuns(name, spec, [](const KvSpec& of, uint32_t run, bool felt) {
+      return FitCorrelated(of, run, {}, felt);
+    }));
   }
 
   static std::vector<PageIn> Pages(const KvSpec& spec) {
@@ -62,16 +46,7 @@ class DeviceJointConformance : public JointOnEveryDevice {
                                                     {65, 2},  {1, 0},     {1, 9},      {3, 1}};
     return PagesOf(spec, shapes, 0);
   }
-  std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
-                              std::span<const SharedBytes> bodies) {
-    const auto room = Room(page.raw.size());
-    const JointDecodeJob job{page.tokens, page.first_position, bodies, room.get()};
-    const absl::Status status = codec.Decode({&job, 1});
-    EXPECT_TRUE(status.ok()) << status;
-    return Get(room);
-  }
-
-  static inline std::vector<std::unique_ptr<Model>>* models_ = nullptr;
+  static inline std::vector<std::unique_ptr<RunsOfModel>>* models_ = nullptr;
 };
 
 TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
@@ -79,7 +54,7 @@ TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
     for (const char* recipe : {"kvstow-cal(run=1,step=0.25)", "kvstow-cal(run=2,step=0.5,levels=3)",
                                "kvstow-cal(run=2,step=1,stream=32,first=4,focus=0)"}) {
       SCOPED_TRACE(absl::StrCat(model->name, ", ", recipe));
-      const auto codec = Make(*model, recipe);
+      const auto codec = Make(model->spec, model->store, recipe);
       ASSERT_NE(codec, nullptr);
       const std::vector<PageIn> pages = Pages(model->spec);
       const std::vector<JointPage> coded = Encode(*codec, pages);
@@ -117,8 +92,8 @@ TEST_P(DeviceJointConformance, PagesAreTheCpusButForRounding) {
 }
 
 TEST_P(DeviceJointConformance, LeadingLevelsDecodeAlone) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5,levels=3)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5,levels=3)");
   const PageIn page = Pages(model.spec)[0];
   const EncodedPage cpu = OfTheCpu(model.spec, model.store, codec->recipe(), page);
   for (uint32_t levels = 1; levels <= 3; ++levels) {
@@ -132,8 +107,8 @@ TEST_P(DeviceJointConformance, LeadingLevelsDecodeAlone) {
 
 // A GPU may sum in another order when there are other pages: no bytes are promised.
 TEST_P(DeviceJointConformance, APageIsAsGoodAloneAsAmongOthers) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5)");
   const std::vector<PageIn> pages = Pages(model.spec);
   const std::vector<JointPage> together = Encode(*codec, pages);
   for (size_t i = 0; i < pages.size(); ++i) {
@@ -147,8 +122,8 @@ TEST_P(DeviceJointConformance, APageIsAsGoodAloneAsAmongOthers) {
 }
 
 TEST_P(DeviceJointConformance, PagesForTheCpuAreNamedAndTheOthersCoded) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5)");
   const KvSpec& spec = model.spec;
   std::vector<PageIn> pages = {Pages(spec)[1], Pages(spec)[1], Pages(spec)[0], Pages(spec)[1]};
   const size_t last = pages[0].raw.size() - 1;
@@ -166,8 +141,8 @@ TEST_P(DeviceJointConformance, PagesForTheCpuAreNamedAndTheOthersCoded) {
 }
 
 TEST_P(DeviceJointConformance, ThreadsShareACodec) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5)");
   const std::vector<PageIn> pages = Pages(model.spec);
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < 4; ++i) {
@@ -182,8 +157,8 @@ TEST_P(DeviceJointConformance, ThreadsShareACodec) {
 }
 
 TEST_P(DeviceJointConformance, DamageAndWrongJobsAreNamed) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5)");
   const PageIn page = Pages(model.spec)[1];
   const JointPage good = Encode(*codec, {page})[0];
   const auto room = Room(page.raw.size());
@@ -213,7 +188,7 @@ TEST_P(DeviceJointConformance, DamageAndWrongJobsAreNamed) {
 }
 
 TEST_P(DeviceJointConformance, OtherRecipesAreRefusedByName) {
-  const Model& model = *models_->front();
+  const RunsOfModel& model = *models_->front();
   const auto code = [&](const char* recipe) {
     return MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), model.spec, model.store)
         .status()

@@ -21,34 +21,17 @@ namespace kvstow::testing {
 
 class DeviceVocabularyConformance : public JointOnEveryDevice {
  protected:
-  // Run 1 knows nothing of sensitivities, run 2 has step classes.
-  struct Model {
-    const char* name;
-    KvSpec spec;
-    CalibrationStore store;
-  };
   static void SetUpTestSuite() {
-    models_ = new std::vector<std::unique_ptr<Model>>;
-    KvSpec bf16 = Bf16Spec(), f32 = F32Spec();
-    for (const auto& [name, spec] :
-         {std::pair("usual", CorrelatedSpec(3, 16, 8)), {"bf16", bf16}, {"f32", f32}}) {
-      auto model = std::make_unique<Model>();
-      model->name = name, model->spec = spec;
-      for (const uint32_t run : {1, 2}) {
-        const auto blob = FitVocabulary(spec, run, true, /*with_sensitivity=*/run == 2);
-        ASSERT_TRUE(blob.ok()) << blob.status();
-        ASSERT_TRUE(model->store.Add(AsBytes(*blob)).ok());
-      }
-      models_->push_back(std::move(model));
-    }
+    models_ = new std::vector<std::unique_ptr<RunsOfModel>>;
+    const auto fit = [](const KvSpec& spec, uint32_t run, bool felt) {
+      return FitVocabulary(spec, run, true, felt);
+    };
+    models_->push_back(FitRuns("usual", CorrelatedSpec(3, 16, 8), fit));
+    models_->push_back(FitRuns("bf16", Bf16Spec(), fit));
+    models_->push_back(FitRuns("f32", F32Spec(), fit));
   }
   static void TearDownTestSuite() { delete models_; }
 
-  std::unique_ptr<DeviceJointCodec> Make(const Model& model, const std::string& recipe) {
-    auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), model.spec, model.store);
-    EXPECT_TRUE(codec.ok()) << codec.status();
-    return codec.ok() ? *std::move(codec) : nullptr;
-  }
   // Lengths that do and do not fill the blocks of the search, with first tokens of a text and
   // without.
   static std::vector<PageIn> Pages(const KvSpec& spec) {
@@ -60,33 +43,20 @@ class DeviceVocabularyConformance : public JointOnEveryDevice {
     }
     return pages;
   }
-  std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
-                              std::span<const SharedBytes> bodies,
-                              const std::vector<TokenId>& ids) {
-    const auto room = Room(page.raw.size());
-    const JointDecodeJob job{.tokens = page.tokens,
-                             .first_position = page.first_position,
-                             .bodies = bodies,
-                             .raw = room.get(),
-                             .token_ids = ids};
-    const absl::Status status = codec.Decode({&job, 1});
-    EXPECT_TRUE(status.ok()) << status;
-    return Get(room);
-  }
   static size_t Bytes(std::span<const SharedBytes> bodies) {
     size_t bytes = 0;
     for (const SharedBytes& body : bodies) bytes += body.size();
     return bytes;
   }
 
-  static inline std::vector<std::unique_ptr<Model>>* models_ = nullptr;
+  static inline std::vector<std::unique_ptr<RunsOfModel>>* models_ = nullptr;
 };
 
 TEST_P(DeviceVocabularyConformance, PagesAreTheCpusButForRounding) {
   for (const auto& model : *models_) {
     for (const char* recipe : {"kvstow-cal(run=1,step=0.25)", "kvstow-cal(run=2,step=0.5)",
                                "kvstow-cal(run=2,step=1,stream=32,first=4,focus=0)"}) {
-      const auto codec = Make(*model, recipe);
+      const auto codec = Make(model->spec, model->store, recipe);
       ASSERT_NE(codec, nullptr);
       const std::vector<PageIn> pages = Pages(model->spec);
       const std::vector<JointPage> coded = Encode(*codec, pages);
@@ -120,8 +90,8 @@ TEST_P(DeviceVocabularyConformance, PagesAreTheCpusButForRounding) {
 }
 
 TEST_P(DeviceVocabularyConformance, TokensThatAreNotKnownAreOrdinary) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=2,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=2,step=0.5)");
   const auto known = [](TokenId id) { return id != kUnknownToken; };
   // Tokens of another model, of which a few may look like ones of this.
   PageIn page{128, 128, CorrelatedPage(model.spec, 128, 7, 128)};
@@ -138,8 +108,8 @@ TEST_P(DeviceVocabularyConformance, TokensThatAreNotKnownAreOrdinary) {
 }
 
 TEST_P(DeviceVocabularyConformance, ATokenBeyondTheVocabularyIsLikeOneThatIsNotKnown) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=1,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=1,step=0.5)");
   const PageIn page = Pages(model.spec)[1];
   const JointPage coded = Encode(*codec, {page})[0];
   const auto none = Decode(*codec, page, coded.bodies, {});
@@ -149,8 +119,8 @@ TEST_P(DeviceVocabularyConformance, ATokenBeyondTheVocabularyIsLikeOneThatIsNotK
 }
 
 TEST_P(DeviceVocabularyConformance, IdsOfOtherTokensAreRefused) {
-  const Model& model = *models_->front();
-  const auto codec = Make(model, "kvstow-cal(run=1,step=0.5)");
+  const RunsOfModel& model = *models_->front();
+  const auto codec = Make(model.spec, model.store, "kvstow-cal(run=1,step=0.5)");
   const PageIn page = Pages(model.spec)[1];
   const JointPage coded = Encode(*codec, {page})[0];
   const auto room = Room(page.raw.size());

@@ -7,13 +7,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "kernels/codec/calibration_store.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
+#include "kernels/codec/parse_recipe.h"
 #include "kernels/device/device_joint_codec.h"
 #include "tests/conformance/device_factory.h"
 #include "tests/kernels/correlated_pages.h"
@@ -42,6 +45,26 @@ class JointOnEveryDevice : public OnEveryDevice {
     return spec;
   }
 
+  // A model with calibrations of runs of one layer and of two. The latter have step classes.
+  struct RunsOfModel {
+    const char* name;
+    KvSpec spec;
+    CalibrationStore store;
+  };
+  // fit(spec, layers a run, with sensitivities or not) makes a calibration.
+  template <typename Fit>
+  static std::unique_ptr<RunsOfModel> FitRuns(const char* name, const KvSpec& spec,
+                                              const Fit& fit) {
+    auto model = std::make_unique<RunsOfModel>();
+    model->name = name, model->spec = spec;
+    for (const uint32_t run : {1, 2}) {
+      const auto blob = fit(spec, run, run == 2);
+      EXPECT_TRUE(blob.ok()) << blob.status();
+      EXPECT_TRUE(blob.ok() && model->store.Add(AsBytes(*blob)).ok());
+    }
+    return model;
+  }
+
   struct PageIn {
     uint32_t tokens;
     uint64_t first_position;
@@ -58,6 +81,12 @@ class JointOnEveryDevice : public OnEveryDevice {
     return pages;
   }
 
+  std::unique_ptr<DeviceJointCodec> Make(const KvSpec& spec, const CalibrationStore& store,
+                                         const std::string& recipe) {
+    auto codec = MakeDeviceJointCodec(*device_, *ParseRecipe(recipe), spec, store);
+    EXPECT_TRUE(codec.ok()) << codec.status();
+    return codec.ok() ? *std::move(codec) : nullptr;
+  }
   std::vector<JointPage> Encode(DeviceJointCodec& codec, const std::vector<PageIn>& pages) {
     std::vector<std::shared_ptr<const DeviceBuffer>> buffers;
     std::vector<JointEncodeJob> jobs;
@@ -68,6 +97,16 @@ class JointOnEveryDevice : public OnEveryDevice {
     auto coded = codec.Encode(jobs);
     EXPECT_TRUE(coded.ok()) << coded.status();
     return *std::move(coded);
+  }
+
+  std::vector<uint8_t> Decode(DeviceJointCodec& codec, const PageIn& page,
+                              std::span<const SharedBytes> bodies,
+                              std::span<const TokenId> ids = {}) {
+    const auto room = Room(page.raw.size());
+    const JointDecodeJob job{page.tokens, page.first_position, bodies, room.get(), ids};
+    const absl::Status status = codec.Decode({&job, 1});
+    EXPECT_TRUE(status.ok()) << status;
+    return Get(room);
   }
 
   // What the CPU's codec makes of a page, and what it decodes.
