@@ -17,6 +17,7 @@ from types import TracebackType
 
 from kvstow.programs import program
 
+PATIENCE = 3600.0  # seconds: a client's timeout at a server of our own that codes large models
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_STOP = 30.0
 _running: weakref.WeakSet[Server] = weakref.WeakSet()

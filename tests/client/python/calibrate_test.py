@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kvstow.calibrate import main, mix
+from kvstow import mix
+from kvstow.calibrate import main
 from kvstow.calibrate.plan import Plan, parse
-from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.work import Work
+from kvstow.progress import Progress
 
 
 def test_torch_is_not_imported():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[3] / "client" / "python"
-ENGINES = ("calibrate", "hf.py", "sglang", "vllm", "vllm_plugin.py")  # need their engines: scripts/test --engines
+ENGINES = ("calibrate", "hf.py", "judge", "lm.py", "sglang", "vllm", "vllm_plugin.py")  # need their engines: scripts/test --engines
 
 USE = '''
 import kvstow

@@ -65,9 +65,10 @@ def test_the_console_scripts_are_the_programs(clean):
     assert "kvstow bench" in run(clean, "kvstow", "bench", "--help")
 
 
-def test_the_texts_to_calibrate_on_come_with_it(clean):
+def test_scripts_that_run_models_come_with_it_and_their_texts(clean):
     assert "kvstow-calibrate" in run(clean, "kvstow-calibrate", "--help")
-    count = "from kvstow.calibrate import mix; print(sum(len(text) for _, text in mix.read(())))"
+    assert "kvstow-judge" in run(clean, "kvstow-judge", "--help")
+    count = "from kvstow import mix; print(sum(len(text) for _, text in mix.read(())))"
     assert int(run(clean, "python", "-c", count)) > 100_000
 
 

@@ -10,45 +10,30 @@ others do not import them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
+from kvstow import console
 from kvstow.calibrate.plan import parse
-from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.work import Work
+from kvstow.progress import Progress
 
 __all__ = ["main"]
+
+_AGAIN = "the same command goes on from here"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns its exit code: 0, 1 for what went wrong, 2 for wrong use."""
-    progress = Progress(sys.stderr)
-    try:
-        plan = parse(arguments)
-        if problem := _missing_packages():
-            raise ValueError(problem)
-        from kvstow.calibrate.run import calibrate
-
-        with Work(plan.work) as work:
-            print(calibrate(plan, work, progress))
-            if not plan.keep:
-                work.remove()
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
-        progress.end()
-        print(f"kvstow-calibrate: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
-    except KeyboardInterrupt:
-        progress.end()
-        print("kvstow-calibrate: stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    return 0
+    return console.run("kvstow-calibrate", lambda progress: _calibrate(arguments, progress), _AGAIN)
 
 
-def _missing_packages() -> str:
-    """What to install; "" where nothing is missing."""
-    import importlib.util
+def _calibrate(arguments: Sequence[str] | None, progress: Progress) -> str:
+    plan = parse(arguments)
+    console.need("torch", "transformers")
+    from kvstow.calibrate.run import calibrate
 
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if not missing:
-        return ""
-    return f"{' and '.join(missing)}: not installed; pip install 'kvstow[hf]'"
+    with Work(plan.work) as work:
+        said = calibrate(plan, work, progress)
+        if not plan.keep:
+            work.remove()
+    return said

@@ -15,15 +15,14 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from kvstow.calibrate.plan import Plan
-from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.statistics import Stats, text_name
 from kvstow.calibrate.work import Work
 from kvstow.client import Client
 from kvstow.programs import program
-from kvstow.server import Server
+from kvstow.progress import Progress
+from kvstow.server import PATIENCE, Server
 from kvstow.types import KvSpec, Page
 
-PATIENCE = 3600.0  # seconds for a call: the server is our own, and codes large models slowly
 _PAGE_TOKENS = 1024
 _SPACE = "calibration"
 

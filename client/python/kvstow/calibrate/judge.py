@@ -13,45 +13,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
-import torch
 
 from kvstow import _native
-from kvstow.calibrate.blob import PATIENCE
 from kvstow.calibrate.model import Subject
 from kvstow.calibrate.plan import Plan
-from kvstow.calibrate.progress import Progress
-from kvstow.client import Client, Space
-from kvstow.server import Server
+from kvstow.judge import measure, places
+from kvstow.judge.measure import Text
+from kvstow.judge.verdict import Verdict, verdict_of
+from kvstow.progress import Progress
 from kvstow.statistics import PIVOT, STRANGERS
-from kvstow.types import KvSpec, Page
 
 _TARGETS = (0.005, 0.02)  # nats
 _ROUNDS = 2
 _PAGE_TOKENS = 256
 _LEAST_POWER, _MOST_POWER = 0.8, 1.6  # beyond these, chance spoke
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What one recipe did to all texts."""
-
-    ratio: float  # raw over stored bytes
-    divergence: float  # KL divergence of the next tokens: the mean, in nats
-
-
-@dataclasses.dataclass(frozen=True)
-class _Text:
-    """A text, and what the model makes of it."""
-
-    kv: npt.NDArray[np.float16]
-    window: Sequence[int]  # tokens that follow
-    log_p: torch.Tensor  # of what comes next in the window, with K and V as they are
 
 
 def judge(
@@ -70,9 +46,7 @@ def judge(
     progress.step("judging", len(texts) * (1 + _ROUNDS * len(_TARGETS)))
     read = []
     for tokens in texts:
-        kv = subject.states(tokens[:prefix])
-        window = tokens[prefix : prefix + plan.window]
-        read.append(_Text(kv, window, subject.log_probs(window, subject.past(kv, prefix))))
+        read.append(measure.read(subject, "", tokens[: prefix + plan.window], prefix))
         progress.advance()
     verdicts: list[Verdict] = []
     power = 1.0
@@ -93,55 +67,22 @@ def _is_joint(recipe: str) -> bool:
 
 
 def _judge_once(
-    plan: Plan, subject: Subject, texts: Sequence[_Text], progress: Progress
+    plan: Plan, subject: Subject, texts: Sequence[Text], progress: Progress
 ) -> list[Verdict]:
-    tokens = texts[0].kv.shape[2]
-    size = min(_PAGE_TOKENS, tokens)
+    size = min(_PAGE_TOKENS, texts[0].tokens)
     spec = dataclasses.replace(subject.spec, dtype="float16", page_tokens=size)
-    room = len(texts) * len(_TARGETS) * tokens * subject.token_bytes
+    room = sum(text.kv.nbytes for text in texts)
     verdicts = []
-    with (
-        tempfile.TemporaryDirectory() as folder,  # that of a large model is too large to be sent
-        Server(f"{room + (256 << 20)}", local_bytes=0, calibrations=folder) as server,
-        Client(server.address, timeout=PATIENCE) as client,
-    ):
-        os.symlink(plan.out.absolute(), Path(folder) / plan.out.name)  # read when a space is opened
-        for target in _TARGETS:
-            recipe = _native.recipe_with_divergence(plan.recipe, target)
-            space = client.open_space(f"at-{target}", spec, recipe=recipe)
-            shares, divergences = [], []
+    for target in _TARGETS:
+        recipe = _native.recipe_with_divergence(plan.recipe, target)
+        costs = []
+        with places.own_server(recipe, spec, room, [plan.out]) as place:
             for number, text in enumerate(texts):
-                coded, stored = _through(space, text.kv, number)
-                log_p = subject.log_probs(text.window, subject.past(coded, tokens))
-                divergences.append((text.log_p.exp() * (text.log_p - log_p)).sum(-1).mean().item())
-                shares.append(stored / text.kv.nbytes)
+                keys = measure.put(place.space, text.kv, str(number))
+                costs.append(measure.cost(subject, place.space, text, keys))
                 progress.advance()
-            count = len(texts)
-            verdicts.append(Verdict(count / math.fsum(shares), math.fsum(divergences) / count))
+        verdicts.append(verdict_of(costs))
     return verdicts
-
-
-def _through(
-    space: Space, kv: npt.NDArray[np.float16], text: int
-) -> tuple[npt.NDArray[np.float16], int]:
-    """Puts K and V of a text, and gets them back. Returns that, and the bytes that were stored."""
-    spec: KvSpec = space.spec
-    firsts = range(0, kv.shape[2], spec.page_tokens)
-    cuts = [np.ascontiguousarray(kv[:, :, at : at + spec.page_tokens]) for at in firsts]
-    keys = [b"%d %d" % (text, at) for at in firsts]
-    pages = [
-        Page(key, cut, first_position=at) for key, cut, at in zip(keys, cuts, firsts, strict=True)
-    ]
-    back = [np.empty_like(cut) for cut in cuts]
-    for put in space.put(pages):
-        if not put.stored:
-            raise RuntimeError(f"a page was not stored: {put.outcome}: {put.message}")
-    stored = 0
-    for got in space.get(keys, back):
-        if not got.hit:
-            raise RuntimeError(f"a page did not come back: {got.outcome}: {got.message}")
-        stored += got.stored_bytes
-    return np.concatenate(back, axis=2), stored
 
 
 def _put_right(plan: Plan, verdicts: Sequence[Verdict], power: float) -> float:

@@ -1,4 +1,4 @@
-"""Runs a model of transformers over texts: its K and V, its queries, and gradients by K and V.
+"""What a calibration needs of a model: its queries, single tokens, and gradients by K and V.
 
 Needs torch and transformers. Which models it takes is kvstow.hf's to say.
 """
@@ -6,24 +6,21 @@ Needs torch and transformers. Which models it takes is kvstow.hf's to say.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.utils.logging import disable_progress_bar
+from transformers import DynamicCache
 
 from kvstow import hf
 from kvstow.calibrate import forward, queries
 from kvstow.calibrate.rotation import Rotation
-from kvstow.types import KvSpec
+from kvstow.lm import LARGEST, LanguageModel
 
 FIRST = 4  # tokens that lie outside every distribution
 UNIT = 64  # gradients are kept as float16 in units of 1 / UNIT
-_CHUNK = 512  # tokens of a forward pass over a text
-_LARGEST = 60000.0  # that float16 holds with room to spare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,26 +34,18 @@ class Reading:
     asked: npt.NDArray[np.float64]
 
 
-class Subject:
+class Subject(LanguageModel):
     """A model that is calibrated.
 
     Raises ValueError for a model that kvstow.hf does not know.
     """
 
     def __init__(self, model: Any) -> None:
-        self.spec: KvSpec = hf.spec_of(model)
-        self.model = model.eval().requires_grad_(False)
-        self.device: torch.device = model.get_input_embeddings().weight.device
+        super().__init__(model)
         self.rotation = Rotation(self.spec.rope, self.spec.head_dim)
-        self._cache_name = hf._cache_name(model)
         config = hf._text_config(model)
         kinds = hf._layer_kinds(config)
         self._views = [config.sliding_window if k == "sliding_attention" else 0 for k in kinds]
-
-    @property
-    def token_bytes(self) -> int:
-        """K and V of a token in float16."""
-        return 4 * self.spec.layers * self.spec.kv_heads * self.spec.head_dim
 
     def first_felt(self, layer: int, prefix: int, window: int) -> int:
         """The first token of a prefix that at least half of the window after it sees.
@@ -67,27 +56,6 @@ class Subject:
         if not view:
             return FIRST
         return max(FIRST, prefix + 1 - view + min(window, view) // 2)
-
-    def logits(
-        self, tokens: Sequence[int], cache: DynamicCache, start: int, keep: int
-    ) -> torch.Tensor:
-        """Of the last `keep` of `tokens` (0: of all), which follow the cache's `start` tokens."""
-        return self._run([tokens], cache, start, keep)[0]
-
-    def _run(
-        self, texts: Sequence[Sequence[int]], cache: DynamicCache, start: int, keep: int
-    ) -> torch.Tensor:
-        """Of texts of one length, side by side, what `logits` gives for one."""
-        ids = torch.tensor([list(text) for text in texts], device=self.device)
-        positions = torch.arange(start, start + ids.shape[1], device=self.device)
-        found: torch.Tensor = self.model(
-            input_ids=ids,
-            position_ids=positions.expand(ids.shape),
-            use_cache=True,
-            logits_to_keep=keep,
-            **{self._cache_name: cache},
-        ).logits
-        return found
 
     def read(self, tokens: Sequence[int]) -> Reading:
         """Runs the model over a text. Errors are those of `states`."""
@@ -113,28 +81,6 @@ class Subject:
         moments = (sums / (len(tokens) - FIRST)).cpu().numpy()
         means = torch.stack([x.cpu() for x in asked.values()]) / (len(tokens) - FIRST)
         return Reading(states, moments, foretold.numpy(), means.numpy())
-
-    def states(
-        self, tokens: Sequence[int], look: Callable[[torch.Tensor], None] | None = None
-    ) -> npt.NDArray[np.float16]:
-        """K and V of a text, as in Reading. Runs the model over some tokens at a time.
-
-        look: gets the logits of each of these pieces, after it ran.
-
-        Raises ValueError where a value of K or V is too large for float16.
-        """
-        cache = DynamicCache()
-        with torch.no_grad():
-            for start in range(0, len(tokens), _CHUNK):
-                piece = tokens[start : start + _CHUNK]
-                logits = self.logits(piece, cache, start, 0 if look else 1)
-                if look:
-                    look(logits)
-        kv = torch.stack([torch.stack([k[0], v[0]]) for k, v in hf._states(cache)])
-        largest = kv.abs().max().item()
-        if not largest < _LARGEST:
-            raise ValueError(f"model: K or V reach {largest:g}, which float16 cannot hold")
-        return kv.transpose(2, 3).to(torch.float16).cpu().contiguous().numpy()
 
     def alone(self, tokens: Sequence[int], before: Sequence[int]) -> list[torch.Tensor]:
         """K before RoPE and V of single tokens, each behind `before` and nothing else.
@@ -169,20 +115,6 @@ class Subject:
         k, v = torch.from_numpy(np.ascontiguousarray(kv)).to(self.device).float()
         return torch.stack([self.rotation.turn(k, back=True), v], 1)
 
-    def cache_of(self, kv: Sequence[torch.Tensor]) -> DynamicCache:
-        """kv: for each layer and part, `[kv_heads, tokens, head_dim]`."""
-        cache = DynamicCache()
-        for layer in range(self.spec.layers):
-            k, v = (x[None].to(self.model.dtype) for x in kv[2 * layer : 2 * layer + 2])
-            cache.update(k, v, layer)
-        return cache
-
-    def past(self, kv: npt.NDArray[np.float16], prefix: int) -> list[torch.Tensor]:
-        """The leading tokens of what `read` gave, as `cache_of` takes them."""
-        slabs = (slab[:prefix].swapaxes(0, 1) for slab in kv.reshape(-1, *kv.shape[2:]))
-        tensors = (torch.from_numpy(np.ascontiguousarray(slab)) for slab in slabs)
-        return [tensor.to(self.device).float() for tensor in tensors]
-
     def gradients(
         self,
         kv: npt.NDArray[np.float16],
@@ -210,13 +142,7 @@ class Subject:
             parts = [x.transpose(0, 1) for x in found]
             parts[::2] = [self.rotation.turn_gradient_back(x) for x in parts[::2]]
             g = torch.stack(parts).view(self.spec.layers, 2, *parts[0].shape) * UNIT
-            yield g.clamp(-_LARGEST, _LARGEST).to(torch.float16).cpu().numpy()
-
-    def log_probs(self, tokens: Sequence[int], past: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Of what follows each of `tokens` but the last, which follow the past."""
-        with torch.no_grad():
-            logits = self.logits(tokens, self.cache_of(past), past[0].shape[1], 0)
-            return torch.log_softmax(logits.float(), -1)[:-1]
+            yield g.clamp(-LARGEST, LARGEST).to(torch.float16).cpu().numpy()
 
     def output_metrics(self) -> torch.Tensor:
         """W_O^T W_O of the heads that read each V, `[layers, kv_heads, d, d]`."""
@@ -232,31 +158,3 @@ class Subject:
             w = weight.float().view(len(weight), heads, -1, dim)
             out.append(torch.einsum("ohgd,ohge->hde", w, w))
         return torch.stack(out)
-
-
-def load(name: str, device: str, dtype: str) -> tuple[Subject, Any]:
-    """The model and its tokenizer.
-
-    Raises ValueError, which names the argument, for a model that is not there or not supported.
-    """
-    place = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device: {device}: {error}") from None
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    wanted: Any = "auto" if dtype == "auto" else getattr(torch, dtype)
-    if dtype == "auto" and place == "cpu":
-        wanted = torch.float32
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=wanted)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"MODEL: {name}: {error}") from None
-    return Subject(model.to(place)), tokenizer
-
-
-def leading_tokens(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before a text: the token that begins one, or nothing."""
-    found = tokenizer("a")["input_ids"]
-    return list(found[:1]) if found and found[0] == tokenizer.bos_token_id else []

@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvstow import console
 from kvstow.programs import program
 
 _WRONG_USE = 2  # the exit code of `kvstow` for arguments that it refuses
 _LEAST_CONTEXT, _MOST_CONTEXT = 128, 32768
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _EXAMPLES = """\
 examples:
   kvstow-calibrate HuggingFaceTB/SmolLM2-135M-Instruct --out smollm2.kvcal
@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    console.add_model(parser)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a folder with a model, or its name at the hub")
     add("--out", type=Path, required=True, metavar="FILE", help="where the calibration goes")
     add("--texts", type=Path, nargs="+", default=[], metavar="FILE",
         help="text files like what will be stored [a mix that comes with the package]")  # fmt: skip
@@ -111,9 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-vocabulary", dest="vocabulary", action="store_false",
         help="do not foretell K and V by a page's tokens, as kvstow-cal else does: processors\n"
         "decode faster, and pages take a tenth more bytes")  # fmt: skip
-    add("--device", default=Plan.device, help="cpu, cuda or cuda:N [cuda where there is one]")
-    add("--dtype", choices=_DTYPES, default=Plan.dtype,
-        help="of the weights [float32 on a CPU, the model's own on a GPU]")  # fmt: skip
+    console.add_device(parser, Plan.device, Plan.dtype)
     add("--work", type=Path, metavar="FOLDER",
         help="what is done so far, for a run that goes on [FILE.partial]")  # fmt: skip
     add("--keep", action="store_true", help="leave that folder when all is done")

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvstow.calibrate import forward, mix, queries, statistics, vocabulary
+from kvstow import mix
+from kvstow.calibrate import forward, queries, statistics, vocabulary
 from kvstow.calibrate.blob import fit
 from kvstow.calibrate.judge import judge
-from kvstow.calibrate.model import FIRST, Subject, leading_tokens, load
+from kvstow.calibrate.model import FIRST, Subject
 from kvstow.calibrate.plan import Plan
-from kvstow.calibrate.progress import Progress
 from kvstow.calibrate.statistics import Stats, gradient_name, text_name
 from kvstow.calibrate.work import Work
+from kvstow.lm import leading_tokens, load
+from kvstow.progress import Progress
 from kvstow.statistics import STRANGERS, model_statistics, with_power
 from kvstow.types import KvSpec
 
@@ -35,12 +37,9 @@ _ENTROPY = "entropy-{:04}"
 def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     """Does all of it. Returns what to say of the calibration."""
     progress.step(f"loading {plan.model}", 1)
-    subject, tokenizer = load(plan.model, plan.device, plan.dtype)
-    texts = [
-        tokenizer(mix.in_the_models_words(name, text, tokenizer), add_special_tokens=False)
-        for name, text in mix.read(plan.texts)
-    ]
-    ids = [text["input_ids"] for text in texts]
+    model, tokenizer = load(plan.model, plan.device, plan.dtype)
+    subject = Subject(model)
+    ids = mix.tokens_of(plan.texts, tokenizer)
     pieces = mix.cut(ids, leading_tokens(tokenizer), plan.cases, plan.context)
     tokens, others = pieces[: plan.cases], pieces[plan.cases :]
     begin(plan, work, subject, tokens)

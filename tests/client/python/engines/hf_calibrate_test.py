@@ -25,10 +25,10 @@ from hf_test import MODELS, tiny, tokens_of  # noqa: E402
 from kvstow.calibrate import forward, judge, main, queries, run, vocabulary  # noqa: E402
 from kvstow.calibrate.model import UNIT, Subject  # noqa: E402
 from kvstow.calibrate.plan import Plan  # noqa: E402
-from kvstow.calibrate.progress import Progress  # noqa: E402
 from kvstow.calibrate.rotation import Rotation  # noqa: E402
 from kvstow.calibrate.work import Work  # noqa: E402
 from kvstow.hf import spec_of  # noqa: E402
+from kvstow.progress import Progress  # noqa: E402
 from kvstow.statistics import STRANGERS  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 

@@ -15,7 +15,8 @@ import kvstow  # noqa: E402
 import kvstow.hf as hf  # noqa: E402
 from hf_calibrate_test import SMALL, part_of_smollm  # noqa: E402, F401
 from hf_test import MODELS, tiny, tokens_of  # noqa: E402
-from kvstow.calibrate import forward, main, mix  # noqa: E402
+from kvstow import mix  # noqa: E402
+from kvstow.calibrate import forward, main  # noqa: E402
 from kvstow.calibrate.model import Subject  # noqa: E402
 
 

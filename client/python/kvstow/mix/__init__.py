@@ -1,6 +1,6 @@
-"""The texts to calibrate on: files of the user's, or the mix that comes with the package.
+"""The texts that a model runs over: files of the user's, or the mix that comes with the package.
 
-The mix is in texts/: prose, code in several languages, chat, JSON, tables, logs and settings, and
+The mix lies beside this file: prose, code in several languages, chat, JSON, tables, logs and settings, and
 other human languages. It was written for this package, or is a piece of the project's own docs and
 sources.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Message: TypeAlias = dict[str, str]
-_MIX = Path(__file__).resolve().parent / "texts"  # the sources', where the build tree has links
+_MIX = Path(__file__).resolve().parent  # the sources', where the build tree has links
 _SPEAKERS = {"User: ": "user", "Assistant: ": "assistant", "System: ": "system"}
 
 
@@ -54,6 +54,14 @@ def in_the_models_words(name: str, text: str, tokenizer: Any) -> str:
         )
     except Exception:  # a template may refuse a speaker, in its own words
         return text
+
+
+def tokens_of(paths: Sequence[Path], tokenizer: Any) -> list[list[int]]:
+    """The token ids of each text, without those that a tokenizer puts before it."""
+    return [
+        tokenizer(in_the_models_words(name, text, tokenizer), add_special_tokens=False)["input_ids"]
+        for name, text in read(paths)
+    ]
 
 
 def cut(
