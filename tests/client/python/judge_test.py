@@ -6,10 +6,12 @@ import math
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 from kvstow.judge import main, match
 from kvstow.judge.plan import is_auto, parse
+from kvstow.judge.plot import as_svg
 from kvstow.judge.table import Row, as_json, as_text
 from kvstow.judge.verdict import Cost, Verdict, verdict_of
 
@@ -41,6 +43,7 @@ def test_torch_that_is_missing_is_named(monkeypatch, capsys):
         (["--tokens", "15"], "--tokens: 15 is less than 16"),
         (["--window", "1"], "--window: 1 is less than 2"),
         (["--page-tokens", "0"], "--page-tokens: 0 is less than 1"),
+        (["--plot", "/none/such/file.svg"], "--plot: there is no folder /none/such"),
         (["--server", "127.0.0.1:1"], "--server and --space"),
         (["--space", "s"], "--server and --space"),
         (["--cold"], "--cold: needs --server"),
@@ -158,3 +161,18 @@ def test_json_has_all_of_it():
     assert row["recipe"] == "kvstow" and row["ratio"] == pytest.approx(3.2)
     assert [text["text"] for text in row["texts"]] == ["one.txt", "two.txt"]
     assert row["texts"][1]["divergence"] == 0.03
+
+
+def test_the_drawing_joins_rows_that_differ_in_their_step():
+    steps = [Row(f"kvstow-cal(run=10,step={step})", [Cost(0.1 / step, 0.002 * step, 1.0)]) for step in (2, 4)]
+    others = [Row("a<b", [Cost(0.5, 0.0, 1.0)]), Row("auto(divergence=0.01)", [Cost(0.05, 0.01, 1.0)])]
+    drawing = as_svg("two & more", [*steps, *others])
+    root = ElementTree.fromstring(drawing)
+    space = "{http://www.w3.org/2000/svg}"
+    lines = [line.get("points", "").split() for line in root.iter(space + "polyline")]
+    assert [len(points) for points in lines] == [2, 1, 1]
+    names = [text.text for text in root.iter(space + "text")]
+    assert names[0] == "two & more" and names[-3:] == ["kvstow-cal(run=10)", "a<b", "auto"]
+    places = [tuple(map(float, point.split(","))) for points in lines for point in points]
+    assert places[1][0] > places[0][0] and places[1][1] < places[0][1]  # smaller, and dearer
+    assert all(70 <= x <= 550 and 50 <= y <= 390 for x, y in places)

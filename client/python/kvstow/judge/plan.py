@@ -47,6 +47,7 @@ class Plan:
     page_tokens: int = 256
     by_text: bool = False
     format: str = "text"
+    plot: Path | None = None  # where a drawing goes
     device: str = "auto"
     dtype: str = "auto"
 
@@ -101,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"tokens of a page [{Plan.page_tokens}; with --server, the space's]")  # fmt: skip
     add("--by-text", action="store_true", help="a row for each text, too")
     add("--format", choices=("text", "json"), default="text")
+    add("--plot", type=Path, metavar="FILE",
+        help="draw what it finds (SVG): how small pages are, and what they cost")  # fmt: skip
     console.add_device(parser, Plan.device, Plan.dtype)
     return parser
 
@@ -130,6 +133,8 @@ def check(plan: Plan) -> None:
         for path in paths:
             if not path.is_file():
                 raise ValueError(f"--{name}: there is no file {path}")
+    if plan.plot and not plan.plot.absolute().parent.is_dir():
+        raise ValueError(f"--plot: there is no folder {plan.plot.absolute().parent}")
     if bool(plan.server) != bool(plan.space):
         raise ValueError("--server and --space: give both, or neither")
     if plan.cold and not plan.server:

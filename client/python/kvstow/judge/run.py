@@ -12,6 +12,7 @@ from kvstow.judge import match, measure, places
 from kvstow.judge.measure import Text
 from kvstow.judge.places import Kv, Place
 from kvstow.judge.plan import Plan, is_auto
+from kvstow.judge.plot import as_svg
 from kvstow.judge.table import Row, as_json, as_text
 from kvstow.judge.verdict import Cost, Verdict
 from kvstow.lm import LanguageModel, leading_tokens, load
@@ -35,6 +36,9 @@ def judge(plan: Plan, progress: Progress) -> str:
         progress.advance()
     rows = _Judge(plan, model, tokenizer, texts, progress).rows()
     progress.end()
+    if plan.plot:
+        title = f"{plan.model}, {len(texts)} texts of {plan.tokens} tokens"
+        plan.plot.write_text(as_svg(title, rows), encoding="utf-8")
     show = as_json if plan.format == "json" else as_text
     return show(plan, [text.name for text in texts], rows)
 
