@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,11 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
-from kvstow.statistics import STRANGERS, model_statistics, with_power
+from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
+
+if TYPE_CHECKING:
+    from kvstow.calibrate.forward import Felt
 
 # The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
 _LAYOUTS: Mapping[str, Literal["half", "interleaved"]] = {
@@ -96,6 +99,11 @@ _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
 _revisions: weakref.WeakKeyDictionary[Any, tuple[object, str]] = weakref.WeakKeyDictionary()
+# What prompts told, until they are enough to be sent: of each client, by space.
+_felt: weakref.WeakKeyDictionary[Client, dict[str, list[tuple[int, Felt]]]] = (
+    weakref.WeakKeyDictionary()
+)
+_felt_lock = threading.Lock()
 _masked_lock = threading.Lock()
 _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
@@ -301,18 +309,33 @@ def _revision(model: Any, config: Any) -> str:
 def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
     """What a model feels of errors in its K and V, for Space.send_statistics.
 
-    texts: token ids of some texts like those that will be stored. Each costs two forward passes
+    texts: token ids of texts like those that will be stored: four or more, as one tells little of
+    others (docs/decisions/0098-statistics-of-several-prompts.md). Each costs two forward passes
     over at most 1,024 of its tokens. Raises ValueError for a model that this module does not know,
     for quantized weights, and where no text has 64 tokens.
     """
-    from kvstow.calibrate import forward, queries  # import this module
+    from kvstow.calibrate import forward  # imports this module
 
-    felt = forward.measure(model, texts)
+    counted = sum(_counted(text) for text in texts if len(text) >= forward.LEAST)
+    return _statistics(model, forward.measure(model, texts), counted)
+
+
+def _statistics(model: Any, felt: Felt, tokens: int) -> bytes:
+    """What was felt in so many tokens, as Space.send_statistics takes it."""
+    from kvstow.calibrate import forward, queries
+
     cost, slope = felt.cost.numpy(), felt.slope.numpy()
     parts = (cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
     entropy, spec = forward.over_its_mean(felt.entropy).numpy(), spec_of(model)
     asked = dict(zip(queries.asking_layers(spec.layers), felt.asked.numpy(), strict=True))
-    return with_power(model_statistics(spec, *parts, entropy, asked), STRANGERS)
+    return with_power(model_statistics(spec, *parts, entropy, asked), margin_of(tokens))
+
+
+def _counted(tokens: Sequence[int]) -> int:
+    """Of a text, those that tell what the model feels."""
+    from kvstow.calibrate.forward import MOST
+
+    return min(len(tokens), MOST)
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.
@@ -626,13 +649,41 @@ class PrefixCache:
         """Tells the server what the model feels of errors, where the space's recipe is auto.
 
         texts: as for `statistics_of`. Does nothing where somebody has told it already. False: the
-        server does not know it now.
+        server does not know it now. `gather_statistics` does this as prompts come.
         """
         if not self.space.ready():
             return False
         return not self.space.wants_statistics or self.space.send_statistics(
             statistics_of(self.model, texts)
         )
+
+    def gather_statistics(
+        self, token_ids: Sequence[int] | torch.Tensor, cached_tokens: int = 0
+    ) -> None:
+        """Looks at what the model feels of errors in this prompt, where the space's recipe is auto.
+
+        The server is told once prompts of 4,096 tokens were looked at, by all caches of this client
+        and space. A prompt counts if 512 of its tokens or more are not among the first
+        `cached_tokens`, which others had; up to 1,024 of its tokens do. It costs two passes of the
+        model over these. Does nothing once the server knows. Raises ValueError for quantized
+        weights.
+        """
+        tokens = _token_list(token_ids)
+        if not self.space.wants_statistics or len(tokens) - cached_tokens < _STATISTICS_TOKENS:
+            return
+        from kvstow.calibrate import forward
+
+        felt = forward.measure(self.model, [tokens])
+        with _felt_lock:
+            of_client = _felt.setdefault(self.space.client, {})
+            found = of_client.setdefault(self.space.name, [])
+            found.append((_counted(tokens), felt))
+            counted = sum(count for count, _ in found)
+            if counted < ENOUGH:
+                return
+            del of_client[self.space.name]
+        mean = forward.mean_of([felt for _, felt in found])
+        self.space.send_statistics(_statistics(self.model, mean, counted))
 
     def report(
         self, token_ids: Sequence[int] | torch.Tensor, cache: DynamicCache, cached_tokens: int
@@ -803,9 +854,9 @@ def generate(
     report: tells the server what attention the prompt's tokens received. Costs computing time.
 
     The other arguments are those of PrefixCache. The new full pages of the prompt go to the server
-    while the model decodes. The first long prompt of a space of recipe auto costs two more passes,
-    which tell the server what the model feels of errors (`statistics_of`). The time to the first
-    token has the opening of the space in it; many prompts share one with `PrefixCache.generate`.
+    while the model decodes. In a space of recipe auto the first long prompts cost two more passes
+    each, which tell the server what the model feels of errors (`PrefixCache.gather_statistics`).
+    The time to the first token has the opening of the space in it; many prompts share one with `PrefixCache.generate`.
     """
     begin = time.perf_counter()
     tokens = _prompt_tokens(tokenizer, prompt, max_new_tokens)
@@ -844,11 +895,10 @@ def _generate(
             said.append(_step(model, said[-1:], len(tokens) + len(said) - 1, cache))
     if report:
         prefix.report(tokens, cache, cached)
-    if prefix.space.wants_statistics and len(tokens) >= _STATISTICS_TOKENS:
-        try:
-            prefix.send_statistics([tokens])
-        except (ValueError, RuntimeError):  # quantized weights, no memory: the server does without
-            prefix.space.wants_statistics = False
+    try:
+        prefix.gather_statistics(tokens, cached)
+    except (ValueError, RuntimeError):  # quantized weights, no memory: the server does without
+        prefix.space.wants_statistics = False
     return Generated(
         text=tokenizer.decode(said, skip_special_tokens=True),
         token_ids=said,

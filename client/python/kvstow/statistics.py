@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
 # power of the sum of what errors cost, and is that sum at PIVOT nats (docs/FORMAT.md, "stats").
 # Texts of other kinds than those that statistics are of cost so many times as much.
 POWER, PIVOT, STRANGERS = 1.27, 0.01, 1.3
+ENOUGH = 4096  # tokens of texts: statistics of fewer foretell less than codes cost
 
 
 def model_statistics(
@@ -81,6 +83,14 @@ def with_power(statistics: bytes, more: float) -> bytes:
     more: every divergence is so many times as large.
     """
     return _native.scaled_costs(statistics, more ** (1 / POWER), POWER)
+
+
+def margin_of(tokens: int) -> float:
+    """How many times what they foretell statistics of so many tokens may cost, where none judges.
+
+    docs/decisions/0098-statistics-of-several-prompts.md has what one prompt and more tell.
+    """
+    return STRANGERS * math.sqrt(max(1.0, ENOUGH / tokens))
 
 
 def rank_statistics(

@@ -52,7 +52,7 @@ _PARTS = 4  # of a text, whose tokens the other parts foretell
 
 @dataclasses.dataclass
 class Felt:
-    """What a model feels of errors in its K before RoPE and in its V."""
+    """What a model feels of errors in its K before RoPE and in its V. On the CPU."""
 
     # [layers, 2, kv_heads, d, d]: x @ cost @ x is that of an error x, in nats. A mean over tokens,
     # each weighed by its squared step.
@@ -409,6 +409,12 @@ class _Head:
         x = query[:, None].expand(-1, size.shape[1], -1) * size[..., None]
         x = self.rotation.seen_before_rope(x, found.indices + FIRST).flatten(0, 1)
         return x.T @ x
+
+
+def mean_of(found: Sequence[Felt]) -> Felt:
+    """Of what texts told one by one."""
+    names = [field.name for field in dataclasses.fields(Felt)]
+    return Felt(*(sum(getattr(felt, name) for felt in found) / len(found) for name in names))
 
 
 def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:

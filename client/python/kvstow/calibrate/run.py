@@ -22,7 +22,7 @@ from kvstow.calibrate.statistics import Stats, gradient_name, text_name
 from kvstow.calibrate.work import Work
 from kvstow.lm import leading_tokens, load
 from kvstow.progress import Progress
-from kvstow.statistics import STRANGERS, model_statistics, with_power
+from kvstow.statistics import margin_of, model_statistics, with_power
 from kvstow.types import KvSpec
 
 _JUDGED = 8  # texts, at most
@@ -121,7 +121,8 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
     asked = {layer: stats[f"query_mean.{layer}"] for layer in queries.asking_layers(spec.layers)}
     parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"], asked)
     # Probes gave gradients their scale; that of forward passes is for the texts that they saw.
-    blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else STRANGERS)
+    counted = plan.cases * min(plan.context, forward.MOST)
+    blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else margin_of(counted))
     plan.out.write_bytes(blob)
     return (
         f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"

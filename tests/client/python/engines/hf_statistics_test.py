@@ -18,6 +18,7 @@ from hf_test import MODELS, tiny, tokens_of  # noqa: E402
 from kvstow import mix  # noqa: E402
 from kvstow.calibrate import forward, main  # noqa: E402
 from kvstow.calibrate.model import Subject  # noqa: E402
+from kvstow.statistics import ENOUGH, STRANGERS, margin_of  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -158,26 +159,69 @@ def test_the_model_of_entropy_finds_a_rule() -> None:
         assert foretold.mean().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_a_generation_tells_what_the_model_feels_once(monkeypatch: Any) -> None:
-    model = tiny("llama", max_position_embeddings=1024)
-    tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
-    calls = []
-    usual = forward.measure
-    monkeypatch.setattr(forward, "measure", lambda *a: calls.append(1) or usual(*a))
+class Tokenizer:
+    eos_token_id = 2
+
+    def decode(self, *_: Any, **__: Any) -> str:
+        return ""
+
+
+def test_generations_tell_what_the_model_feels_once_they_know_enough(monkeypatch: Any) -> None:
+    model = tiny("llama", max_position_embeddings=2048)
+    calls: list[int] = []
+    sent: list[bytes] = []
+    usual, send = forward.measure, kvstow.Space.send_statistics
+    monkeypatch.setattr(forward, "measure", lambda m, texts: calls.append(len(texts[0])) or usual(m, texts))
+    monkeypatch.setattr(kvstow.Space, "send_statistics", lambda s, blob: sent.append(blob) or send(s, blob))
     with kvstow.Server() as server, kvstow.Client(server.address) as client:
         asked: Any = {"client": client, "space": "felt", "recipe": "auto", "max_new_tokens": 2}
-        hf.generate(model, tokenizer, tokens_of(100), **asked)
+
+        def prompt(tokens: list[int]) -> None:
+            hf.generate(model, Tokenizer(), tokens, **asked)
+
+        prompt(tokens_of(100))
         assert not calls, "too short to tell"
-        hf.generate(model, tokenizer, tokens_of(600), **asked)
-        assert calls == [1]
-        hf.generate(model, tokenizer, tokens_of(600, 1), **asked)
-        assert calls == [1], "the server knows"
+        texts = [tokens_of(count, seed) for seed, count in enumerate((1100, 1100, 1100, 900))]
+        prompt(texts[0])
+        prompt(texts[0] + tokens_of(400, 9))
+        assert calls == [1100], "a prompt that was there tells nothing new"
+        for text in texts[1:]:
+            prompt(text)
+        assert calls == [1100, 1100, 1100, 900] and not sent, "3,972 tokens are not enough"
+        prompt(tokens_of(600, 7))
+        assert len(calls) == 5 and len(sent) == 1
+        prompt(tokens_of(600, 8))
+        assert len(calls) == 5, "the server knows"
         prefix = hf.PrefixCache(model, client, "felt", "auto")
         assert not prefix.space.wants_statistics and prefix.send_statistics([])
         other = hf.PrefixCache(model, client, "raw", "raw")
         assert not other.space.wants_statistics
         assert not other.space.send_statistics(hf.statistics_of(model, [tokens_of(80)]))
         assert "nothing uses statistics" in other.space.message
+        together = hf.statistics_of(model, [*texts, tokens_of(600, 7)])
+        assert sent[0] == together, "what one prompt after the other told is what all of them tell"
+
+
+def test_prompts_of_one_space_are_not_told_to_another(monkeypatch: Any) -> None:
+    model = tiny("llama", max_position_embeddings=2048)
+    sent: list[str] = []
+    send = kvstow.Space.send_statistics
+    monkeypatch.setattr(
+        kvstow.Space, "send_statistics", lambda s, blob: sent.append(s.name) or send(s, blob)
+    )
+    with kvstow.Server() as server, kvstow.Client(server.address) as client:
+        spaces = [hf.PrefixCache(model, client, name, "auto") for name in ("a", "b")]
+        for seed in range(4):
+            spaces[seed % 2].gather_statistics(tokens_of(1024, seed))
+        assert not sent
+        for seed in range(4, 6):
+            spaces[0].gather_statistics(tokens_of(1024, seed))
+        assert sent == ["a"] and spaces[1].space.wants_statistics
+
+
+def test_statistics_of_little_text_have_a_larger_margin() -> None:
+    assert margin_of(ENOUGH) == margin_of(10 * ENOUGH) == STRANGERS
+    assert margin_of(ENOUGH // 4) == pytest.approx(2 * STRANGERS)
 
 
 def test_a_model_that_cannot_tell_serves_all_the_same(monkeypatch: Any) -> None:
@@ -185,11 +229,10 @@ def test_a_model_that_cannot_tell_serves_all_the_same(monkeypatch: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(forward, "measure", fails)
-    tokenizer = type("Tokenizer", (), {"decode": lambda *_, **__: "", "eos_token_id": 2})()
     model = tiny("llama", max_position_embeddings=1024)
     with kvstow.Server() as server, kvstow.Client(server.address) as client:
         said = hf.generate(
-            model, tokenizer, tokens_of(600), client=client, space="s", recipe="auto", max_new_tokens=2
+            model, Tokenizer(), tokens_of(600), client=client, space="s", recipe="auto", max_new_tokens=2
         )
         assert said.prompt_tokens == 600 and said.stored_pages == 9
 
