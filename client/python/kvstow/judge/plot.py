@@ -11,7 +11,10 @@ from kvstow.judge.table import Row
 
 _WIDTH, _HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 50, 50
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
+_COLOURS = (
+    "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf",
+    "#8c564b", "#7f7f7f", "#bcbd22", "#e377c2", "#393b79", "#637939",
+)  # fmt: skip
 _LEAST = 1e-5  # nats: what costs less stands at this line
 _KNOBS = r"[,(](step|ratio|error|divergence)=[^,()]*"  # what tells rows of one line apart
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from kvstow import mix
@@ -37,7 +38,7 @@ def judge(plan: Plan, progress: Progress) -> str:
     rows = _Judge(plan, model, tokenizer, texts, progress).rows()
     progress.end()
     if plan.plot:
-        title = f"{plan.model}, {len(texts)} texts of {plan.tokens} tokens"
+        title = f"{Path(plan.model).name}, {len(texts)} texts of {plan.tokens} tokens"
         plan.plot.write_text(as_svg(title, rows), encoding="utf-8")
     show = as_json if plan.format == "json" else as_text
     return show(plan, [text.name for text in texts], rows)
