@@ -856,7 +856,8 @@ def generate(
     The other arguments are those of PrefixCache. The new full pages of the prompt go to the server
     while the model decodes. In a space of recipe auto the first long prompts cost two more passes
     each, which tell the server what the model feels of errors (`PrefixCache.gather_statistics`).
-    The time to the first token has the opening of the space in it; many prompts share one with `PrefixCache.generate`.
+    The time to the first token has the opening of the space in it; many prompts share one with
+    `PrefixCache.generate`.
     """
     begin = time.perf_counter()
     tokens = _prompt_tokens(tokenizer, prompt, max_new_tokens)

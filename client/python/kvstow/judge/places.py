@@ -78,12 +78,13 @@ def of_server(plan: Plan, spec: KvSpec) -> Iterator[Place]:
     with Client(plan.server, timeout=PATIENCE) as client:
         space = client.find_space(plan.space)
         if space is None:
-            raise ValueError(f"--space: {plan.server} has no space {plan.space}, or does not answer")
-        shape = ("layers", "kv_heads", "head_dim", "head_dim_v")
-        for name in shape:
-            here, there = getattr(spec, name), getattr(space.spec, name)
-            if here != there and not (name == "head_dim_v" and there in (None, space.spec.head_dim)):
-                raise ValueError(f"--space: {plan.space} has {name}={there}, the model {here}")
+            where = f"{plan.server} has no space {plan.space}"
+            raise ValueError(f"--space: {where}, or does not answer")
+        there = _shape(space.spec)
+        for name, here in _shape(spec).items():
+            if here != there[name]:
+                what = f"{name}={there[name]}, the model {here}"
+                raise ValueError(f"--space: {plan.space} has {what}")
         if not measure.can_hold(space.spec):
             raise ValueError(f"--space: {plan.space} holds {space.spec.dtype}, which is not judged")
         if space.fidelity == "sparse":
@@ -91,9 +92,15 @@ def of_server(plan: Plan, spec: KvSpec) -> Iterator[Place]:
         yield Place(space, plan.server, plan.cold, f"{plan.space} ({space.recipe})")
 
 
-def fit(
-    place: Place, held: Sequence[Kv], statistics: Path | None, progress: Progress
-) -> str:
+def _shape(spec: KvSpec) -> dict[str, object]:
+    """What pages of a model have in common, whoever puts them."""
+    shape: dict[str, object] = {name: getattr(spec, name) for name in ("layers", "kv_heads", "head_dim")}
+    shape["head_dim_v"] = spec.head_dim if spec.head_dim_v is None else spec.head_dim_v
+    shape |= {"rope.theta": spec.rope.theta, "rope.k_after_rope": spec.rope.k_after_rope}
+    return shape
+
+
+def fit(place: Place, held: Sequence[Kv], statistics: Path | None, progress: Progress) -> str:
     """Lets a server of recipe auto fit a cold form to texts that it gets, and loses afterwards.
 
     Returns what it says of that form. Raises RuntimeError where it fits nothing.

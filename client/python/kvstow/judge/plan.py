@@ -20,9 +20,9 @@ examples:
       what a calibration of kvstow-calibrate brings
   kvstow-judge ./my-model --texts prompts/*.txt --calibrations model.kvcal \\
       --match turboquant4 --recipes kvstow kvstow-cal 'kvstow-cal(run=10)'
-      how small pages get at equal cost: looks for the step at which each costs what turboquant4 does
+      how small pages are at equal cost: finds the step that costs what turboquant4 does
   kvstow-judge ./my-model --texts prompts/*.txt --recipes 'auto(divergence=0.01)' --held served/*.txt
-      what a server makes of them that held other texts before, and fitted its cold form to these
+      what a server makes of them that held other texts, and fitted its cold form to these
   kvstow-judge ./my-model --texts prompts/*.txt --server 127.0.0.1:7380 --space prod
       what a space of a server that runs gives back now
 """
@@ -69,9 +69,10 @@ def is_auto(recipe: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvstow-judge",
-        description="Tells what recipes cost a Hugging Face model. K and V of the beginning of each\n"
-        "text go through a server. The model then reads on, behind what came back and behind K and V\n"
-        "as they were. The divergence (Kullback-Leibler, in nats) of its next tokens is the cost.",
+        description="Tells what recipes cost a Hugging Face model. K and V of the beginning of\n"
+        "each text go through a server. The model then reads on, behind what came back\n"
+        "and behind K and V as they were. The divergence (Kullback-Leibler, in nats) of\n"
+        "its next tokens is the cost.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -86,9 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--match", default="", metavar="RECIPE",
         help="look for the step at which each recipe costs what this one does")  # fmt: skip
     add("--held", type=Path, nargs="+", default=[], metavar="FILE",
-        help="what a server of recipe auto holds before, and fits to [the mix of kvstow-calibrate]")  # fmt: skip
+        help="what a server of recipe auto holds before, and fits to [the mix of\n"
+        "kvstow-calibrate]")  # fmt: skip
     add("--statistics", type=Path, metavar="FILE",
-        help="of kvstow-calibrate --statistics, which a worker would send to spaces of recipe auto")  # fmt: skip
+        help="of kvstow-calibrate --statistics: goes to spaces of recipe auto, as a worker's do")  # fmt: skip
     add("--server", default="", metavar="ADDRESS", help="judge a space of this server, as it is")
     add("--space", default="", metavar="NAME", help="the space, with --server")
     add("--cold", action="store_true",

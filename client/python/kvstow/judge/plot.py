@@ -73,8 +73,8 @@ class _Axes:
             y = self.y(10.0**power)
             drawing.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#ddd"/>')
             drawing.append(_text(_LEFT - 6, y + 4, f"{10.0**power:g}", "end"))
-        middle = (_LEFT + right) / 2
-        drawing.append(_text(middle, _HEIGHT - 12, "smaller: K and V in 16 bits over stored bytes", "middle"))
+        smaller = "smaller: K and V in 16 bits over stored bytes"
+        drawing.append(_text((_LEFT + right) / 2, _HEIGHT - 12, smaller, "middle"))
         drawing.append(_text(_LEFT, _TOP - 6, "cost: divergence of the next token, in nats"))
         return drawing
 

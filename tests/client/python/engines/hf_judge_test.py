@@ -169,11 +169,14 @@ def test_a_space_of_another_model_is_refused(
     model: LanguageModel, texts: list[str], capsys: Any
 ) -> None:
     spec = dataclasses.replace(model.spec, layers=3, dtype="float16", page_tokens=16)
+    rope = dataclasses.replace(spec.rope, theta=500000.0)
     with kvstow.Server(local_bytes=0) as server, kvstow.Client(server.address) as client:
         client.open_space("other", spec)
+        client.open_space("turned", dataclasses.replace(spec, layers=2, rope=rope))
         arguments = ("--texts", *texts, "--server", server.address)
         assert "other has layers=3, the model 2" in refused(capsys, *arguments, "--space", "other")
-        assert "has no space none" in refused(capsys, *arguments, "--space", "none")
+        assert "turned has rope.theta=500000" in refused(capsys, *arguments, "--space", "turned")
+        assert "has no space none, or does not answer" in refused(capsys, *arguments, "--space", "none")
 
 
 def test_verdicts_are_means_over_texts(model: LanguageModel, texts: list[str], capsys: Any) -> None:
