@@ -50,7 +50,7 @@ from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
 if TYPE_CHECKING:
-    from kvstow.calibrate.forward import Felt
+    from kvstow.calibrate.forward import Felt, Gathered
 
 # The channels that RoPE pairs, for each model_type whose cache is plain K and V in every layer.
 _LAYOUTS: Mapping[str, Literal["half", "interleaved"]] = {
@@ -100,9 +100,7 @@ _watching = threading.local()  # .watch: what is called with the attention of th
 
 _revisions: weakref.WeakKeyDictionary[Any, tuple[object, str]] = weakref.WeakKeyDictionary()
 # What prompts told, until they are enough to be sent: of each client, by space.
-_felt: weakref.WeakKeyDictionary[Client, dict[str, list[tuple[int, Felt]]]] = (
-    weakref.WeakKeyDictionary()
-)
+_felt: weakref.WeakKeyDictionary[Client, dict[str, Gathered]] = weakref.WeakKeyDictionary()
 _felt_lock = threading.Lock()
 _masked_lock = threading.Lock()
 _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
@@ -676,14 +674,12 @@ class PrefixCache:
         felt = forward.measure(self.model, [tokens])
         with _felt_lock:
             of_client = _felt.setdefault(self.space.client, {})
-            found = of_client.setdefault(self.space.name, [])
-            found.append((_counted(tokens), felt))
-            counted = sum(count for count, _ in found)
-            if counted < ENOUGH:
+            gathered = of_client.setdefault(self.space.name, forward.Gathered())
+            gathered.add(felt, _counted(tokens))
+            if gathered.tokens < ENOUGH:
                 return
             del of_client[self.space.name]
-        mean = forward.mean_of([felt for _, felt in found])
-        self.space.send_statistics(_statistics(self.model, mean, counted))
+        self.space.send_statistics(_statistics(self.model, gathered.mean(), gathered.tokens))
 
     def report(
         self, token_ids: Sequence[int] | torch.Tensor, cache: DynamicCache, cached_tokens: int

@@ -411,10 +411,30 @@ class _Head:
         return x.T @ x
 
 
-def mean_of(found: Sequence[Felt]) -> Felt:
-    """Of what texts told one by one."""
-    names = [field.name for field in dataclasses.fields(Felt)]
-    return Felt(*(sum(getattr(felt, name) for felt in found) / len(found) for name in names))
+@dataclasses.dataclass
+class Gathered:
+    """What texts told one by one. It takes the memory of one."""
+
+    texts: int = 0
+    tokens: int = 0  # of these texts, that count
+    total: Felt | None = None
+
+    def add(self, felt: Felt, tokens: int) -> None:
+        self.texts, self.tokens = self.texts + 1, self.tokens + tokens
+        if self.total is None:
+            self.total = felt
+            return
+        cost, slope = self.total.cost + felt.cost, self.total.slope + felt.slope
+        entropy, asked = self.total.entropy + felt.entropy, self.total.asked + felt.asked
+        self.total = Felt(cost, slope, entropy, asked)
+
+    def mean(self) -> Felt:
+        """What `measure` gives for all of the texts. There is one at least."""
+        assert self.total is not None
+        total, count = self.total, self.texts
+        return Felt(
+            total.cost / count, total.slope / count, total.entropy / count, total.asked / count
+        )
 
 
 def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:
