@@ -314,8 +314,8 @@ def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
     """
     from kvstow.calibrate import forward  # imports this module
 
-    counted = sum(_counted(text) for text in texts if len(text) >= forward.LEAST)
-    return _statistics(model, forward.measure(model, texts), counted)
+    felt = forward.measure(model, texts)
+    return _statistics(model, felt, sum(forward.counted(len(text)) for text in texts))
 
 
 def _statistics(model: Any, felt: Felt, tokens: int) -> bytes:
@@ -327,13 +327,6 @@ def _statistics(model: Any, felt: Felt, tokens: int) -> bytes:
     entropy, spec = forward.over_its_mean(felt.entropy).numpy(), spec_of(model)
     asked = dict(zip(queries.asking_layers(spec.layers), felt.asked.numpy(), strict=True))
     return with_power(model_statistics(spec, *parts, entropy, asked), margin_of(tokens))
-
-
-def _counted(tokens: Sequence[int]) -> int:
-    """Of a text, those that tell what the model feels."""
-    from kvstow.calibrate.forward import MOST
-
-    return min(len(tokens), MOST)
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.
@@ -675,7 +668,7 @@ class PrefixCache:
         with _felt_lock:
             of_client = _felt.setdefault(self.space.client, {})
             gathered = of_client.setdefault(self.space.name, forward.Gathered())
-            gathered.add(felt, _counted(tokens))
+            gathered.add(felt, forward.counted(len(tokens)))
             if gathered.tokens < ENOUGH:
                 return
             del of_client[self.space.name]

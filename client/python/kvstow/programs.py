@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +16,19 @@ def program(name: str) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: this build of the package has no programs")
     return path
+
+
+def ask(verb: Sequence[str], *arguments: str) -> str:
+    """Runs a verb of `kvstow`. Returns what it prints.
+
+    Raises RuntimeError, with what it said, where it fails.
+    """
+    command = [str(program("kvstow")), *verb, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        why = done.stderr.strip() or done.stdout.strip()
+        raise RuntimeError(f"kvstow {' '.join(verb)}: {why}")
+    return done.stdout
 
 
 def _run(name: str) -> NoReturn:

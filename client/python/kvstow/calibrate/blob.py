@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from kvstow import programs
 from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.statistics import Stats, text_name
 from kvstow.calibrate.work import Work
 from kvstow.client import Client
-from kvstow.programs import program
 from kvstow.progress import Progress
 from kvstow.server import PATIENCE, Server
 from kvstow.types import KvSpec, Page
@@ -55,11 +54,8 @@ def fit(plan: Plan, work: Work, spec: KvSpec, stats: Stats, progress: Progress) 
 
 
 def _calibrate(arguments: list[str]) -> dict[str, Any]:
-    command = [str(program("kvstow")), "codec", "calibrate", "--format", "json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"kvstow codec calibrate: {done.stderr.strip() or done.stdout.strip()}")
-    said: dict[str, Any] = json.loads(done.stdout)
+    answer = programs.ask(["codec", "calibrate"], "--format", "json", *arguments)
+    said: dict[str, Any] = json.loads(answer)
     return said
 
 

@@ -267,7 +267,7 @@ def _foretold(x: torch.Tensor, sensitivity: torch.Tensor) -> torch.Tensor:
 
 
 class _Sums:
-    """The metrics and slopes of all layers, as texts add up."""
+    """The metrics and slopes of all layers, as one text tells them."""
 
     def __init__(self, reader: _Reader) -> None:
         spec = reader.spec
@@ -276,10 +276,9 @@ class _Sums:
         self.slope = torch.zeros(shape[:-1], dtype=torch.float64)
         self.entropy = torch.zeros(2 * spec.kv_heads * spec.head_dim + 2, dtype=torch.float64)
         self.asked = {layer: torch.zeros(1) for layer in queries.asking_layers(spec.layers)}
-        self.texts = 0
         self._reader = reader
 
-    def add(self, tokens: Sequence[int]) -> None:
+    def of(self, tokens: Sequence[int]) -> Felt:
         text = _look_at(self._reader, tokens)
 
         def watch(layer: int, seen: hf.Seen) -> None:
@@ -287,7 +286,7 @@ class _Sums:
 
         with hf._watched(self._reader.model, watch):
             self._reader.run(tokens)
-        self.texts += 1
+        return Felt(self.metric, self.slope, self.entropy, torch.stack(list(self.asked.values())))
 
     def _add_layer(self, number: int, text: _Text, seen: hf.Seen) -> None:
         if number in self.asked:
@@ -437,19 +436,23 @@ class Gathered:
         )
 
 
+def counted(length: int) -> int:
+    """How many tokens of a text of this length count: none where it is too short."""
+    return min(length, MOST) if length >= LEAST else 0
+
+
 def measure(model: Any, texts: Sequence[Sequence[int]]) -> Felt:
     """What a model feels of errors: a mean over texts.
 
     texts: token ids. Texts shorter than LEAST do not count, nor do tokens from MOST on. Raises
     ValueError where none is long enough, or the model is not supported.
     """
-    texts = [list(text)[:MOST] for text in texts if len(text) >= LEAST]
-    if not texts:
+    counting = [list(text)[: counted(len(text))] for text in texts if counted(len(text))]
+    if not counting:
         raise ValueError(f"texts: none has {LEAST} tokens")
+    gathered = Gathered()
     with torch.no_grad():
-        sums = _Sums(_Reader(model))
-        for text in texts:
-            sums.add(text)
-    asked = torch.stack(list(sums.asked.values()))
-    totals = (sums.metric, sums.slope, sums.entropy, asked)
-    return Felt(*(total / sums.texts for total in totals))
+        reader = _Reader(model)
+        for text in counting:
+            gathered.add(_Sums(reader).of(text), len(text))
+    return gathered.mean()

@@ -121,7 +121,7 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
     asked = {layer: stats[f"query_mean.{layer}"] for layer in queries.asking_layers(spec.layers)}
     parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"], asked)
     # Probes gave gradients their scale; that of forward passes is for the texts that they saw.
-    counted = plan.cases * min(plan.context, forward.MOST)
+    counted = plan.cases * forward.counted(plan.context)
     blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else margin_of(counted))
     plan.out.write_bytes(blob)
     return (

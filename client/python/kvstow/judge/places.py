@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,10 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from kvstow import programs
 from kvstow.client import Client, Space
 from kvstow.judge import measure
 from kvstow.judge.plan import Plan
-from kvstow.programs import program
 from kvstow.progress import Progress
 from kvstow.server import PATIENCE, Server
 from kvstow.types import KvSpec
@@ -47,7 +46,7 @@ class Place:
     def cool(self) -> None:
         """Gives all pages of the server their cold form, by moving them to disk."""
         if self.cold:
-            _ask(self.address, "evict", "--tier", "host")
+            programs.ask(["evict"], "--tier", "host", "--server", self.address)
 
 
 @contextlib.contextmanager
@@ -130,15 +129,8 @@ def fit(place: Place, held: Sequence[Kv], statistics: Path | None, progress: Pro
 
 def _fitted(address: str) -> dict[str, Any]:
     """What the server says of the one space that it has."""
-    found: dict[str, Any] = json.loads(_ask(address, "spaces", "--format", "json"))
+    found: dict[str, Any] = json.loads(
+        programs.ask(["spaces"], "--format", "json", "--server", address)
+    )
     form: dict[str, Any] = found["spaces"][0]["fitted"]
     return form
-
-
-def _ask(address: str, *arguments: str) -> str:
-    """Runs `kvstow`. Raises RuntimeError with what it said, where it fails."""
-    command = [str(program("kvstow")), *arguments, "--server", address]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"kvstow {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout

@@ -18,6 +18,7 @@ from hf_test import MODELS, tiny, tokens_of  # noqa: E402
 from kvstow.judge import main, measure, places, run  # noqa: E402
 from kvstow.judge.verdict import verdict_of  # noqa: E402
 from kvstow.lm import LanguageModel  # noqa: E402
+from kvstow.programs import ask  # noqa: E402
 
 WORDS = 128
 
@@ -161,7 +162,7 @@ def test_a_space_of_a_server_that_runs_is_judged_as_it_is(
         assert 0 < hot["divergence"] < cold["divergence"]
         assert hot["recipe"].startswith("prod (")
         assert client.find_space("prod") is not None and space.ready()
-        (usage,) = json.loads(places._ask(server.address, "spaces", "--format", "json"))["spaces"]
+        (usage,) = json.loads(ask(["spaces"], "--format", "json", "--server", server.address))["spaces"]
         assert usage["pages"] == 0  # it took its pages away
 
 
