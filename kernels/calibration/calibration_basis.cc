@@ -129,8 +129,13 @@ WhiteningBlock WhitenByMetric(size_t column, std::span<const float> metric, size
 }
 
 WhiteningBlock WhitenByScale(size_t column, size_t size, double scale) {
-  const Matrix identity = Matrix::Identity(Index(size), Index(size));
-  return {column, size, Values(identity * scale), Values(identity / scale)};
+  return WhitenByScales(column, std::vector<double>(size, scale));
+}
+
+WhiteningBlock WhitenByScales(size_t column, std::span<const double> scales) {
+  const Eigen::Map<const Eigen::VectorXd> factors(scales.data(), Index(scales.size()));
+  return {column, scales.size(), Values(factors.asDiagonal()),
+          Values(factors.cwiseInverse().asDiagonal())};
 }
 
 Basis FitBasis(std::vector<double> moments, size_t width, std::span<const WhiteningBlock> blocks) {

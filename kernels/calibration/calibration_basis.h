@@ -25,6 +25,8 @@ WhiteningBlock WhitenByMetric(size_t column, std::span<const float> metric, size
                               double gain);
 // Returns the same factor for every channel.
 WhiteningBlock WhitenByScale(size_t column, size_t size, double scale);
+// Returns a factor for each channel from `column` on, none of them 0.
+WhiteningBlock WhitenByScales(size_t column, std::span<const double> scales);
 
 // All components, the largest variance first, row by row. encode[i] gives a coefficient from a
 // vector. decode[i] is what a coefficient adds to a vector. decode is the inverse of encode.

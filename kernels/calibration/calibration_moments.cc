@@ -26,12 +26,14 @@ std::vector<float> FirstMoments::Mean() const {
   return out;
 }
 
-double FirstMoments::Spread(size_t first, size_t size) const {
+double FirstMoments::Variance(size_t column) const {
   const auto n = static_cast<double>(std::max<uint64_t>(count_, 1));
+  return std::max(squares_[column] / n - sums_[column] / n * (sums_[column] / n), 0.0);
+}
+
+double FirstMoments::Spread(size_t first, size_t size) const {
   double sum = 0;
-  for (size_t j = first; j < first + size; ++j) {
-    sum += std::max(squares_[j] / n - sums_[j] / n * (sums_[j] / n), 0.0);
-  }
+  for (size_t j = first; j < first + size; ++j) sum += Variance(j);
   return std::sqrt(sum / static_cast<double>(size));
 }
 

@@ -18,8 +18,9 @@ class FirstMoments {
   void Add(const float* x, size_t count);
   uint64_t count() const { return count_; }
   std::vector<float> Mean() const;
-  // Returns the root mean square of the differences of columns [first, first + size) from their
-  // means.
+  // Returns the mean square of a column's differences from its mean.
+  double Variance(size_t column) const;
+  // Returns the root of the mean variance of columns [first, first + size).
   double Spread(size_t first, size_t size) const;
 
  private:

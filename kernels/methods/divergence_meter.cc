@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/calibration/cost_prior.h"
 #include "kernels/methods/joint_vectors.h"
 
 namespace kvstow {
 namespace {
 
-constexpr double kScale = 0.37, kWeightOfK = 0.25;
 constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
-constexpr double kLeastSpread = 1e-12;  // of a channel, squared: one that stands still says nothing
 
 }  // namespace
 
@@ -104,32 +103,22 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
   return cost;
 }
 
-double DivergenceMeter::ErrorOf(size_t first, size_t count) const {
-  double error = 0, spread = 0;
-  for (const Column& column : std::span(columns_).subspan(first, count)) {
-    error += column.error;
-    spread += column.squares - column.sum * column.sum / static_cast<double>(tokens_);
-  }
-  const double least = kLeastSpread * static_cast<double>(tokens_ * count);
-  return error / std::max(spread, least);
-}
-
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
   if (!heads_.empty()) {
     const double cost = std::max(cost_, 0.0) / static_cast<double>(tokens_);
     return kPowerNats * std::pow(cost / kPowerNats, power_);
   }
-  const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, heads = spec_.kv_heads;
-  double sum = 0;
-  for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
-    const size_t first = layer * heads * (k + v);
-    for (size_t head = 0; head < heads; ++head) {
-      sum += kWeightOfK * ErrorOf(first + head * k, k);
-      if (v > 0) sum += ErrorOf(first + heads * k + head * v, v);
-    }
+  const auto tokens = static_cast<double>(tokens_);
+  std::vector<double> variances;
+  for (const Column& column : columns_) {
+    const double mean = column.sum / tokens;
+    variances.push_back(std::max(column.squares / tokens - mean * mean, 0.0));
   }
-  return kScale * sum / static_cast<double>(spec_.layers * heads);
+  const std::vector<double> costs = CostPrior(spec_, variances);
+  double sum = 0;
+  for (size_t i = 0; i < columns_.size(); ++i) sum += costs[i] * columns_[i].error;
+  return sum / tokens;
 }
 
 }  // namespace kvstow

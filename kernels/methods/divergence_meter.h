@@ -1,10 +1,10 @@
 // Predicts what lossy pages cost a model that reads them, from the pages and their decoded forms
 // alone: the KL divergence of the distribution of next tokens, in nats.
 //
-//   D = 0.37 * mean over layers and KV heads of (error of V + error of K / 4)
+//   D = mean over tokens of the sum over channels of cost * e^2
 //
-// The error of a head is the sum of squared differences over the sum of squared distances from the
-// channels' means, K before RoPE, without the first tokens of a text.
+// An error e is a difference of a channel, K before RoPE, without the first tokens of a text. What
+// it costs is a guess from the variances that these pages have (calibration/cost_prior.h).
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //
@@ -62,9 +62,6 @@ class DivergenceMeter {
   double CostOf(uint32_t layer, size_t tokens);
   // Returns how much more errors of a page cost than those of others. came_ has its last layer.
   double EntropyFactor(size_t tokens) const;
-  // Returns the error of the columns from `first` on.
-  double ErrorOf(size_t first, size_t count) const;
-
   const KvSpec spec_;
   uint64_t tokens_ = 0;
   std::vector<Column> columns_;     // of each layer: those of K, then those of V

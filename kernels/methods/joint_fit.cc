@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/calibration/calibration_basis.h"
 #include "kernels/calibration/calibration_moments.h"
+#include "kernels/calibration/cost_prior.h"
 #include "kernels/calibration/fit_passes.h"
 #include "kernels/calibration/query_means.h"
 #include "kernels/calibration/token_slopes.h"
@@ -20,11 +21,8 @@
 namespace kvstow {
 namespace {
 
-// The unit of a step of 1. With gains, coefficients are in units of sqrt(nat), and a hundredth of
-// it is about 12 x on a small model. Without gains, they are in units of each slab's own spread.
-constexpr double kUnitWithGains = 0.01;
-constexpr double kUnitOfSpread = 0.25;
-constexpr double kLeastSpread = 1e-6;
+// The unit of a step of 1, in sqrt(nat): about 12 x on a small model.
+constexpr double kUnit = 0.01;
 constexpr float kLeastSigma = 1e-6f;
 constexpr double kLeastShareNonZero = 1e-3;  // of a component that is kept
 constexpr uint64_t kSampleTokens = 1024;     // whose coefficients the tables are fitted on
@@ -258,7 +256,7 @@ class Fit final : public CalibrationFit {
   absl::Status EndPass() override {
     KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
-      if (passes_.now() == 0) runs_[i].EndFirst();
+      if (passes_.now() == 0) EndFirst(i);
       if (passes_.now() == 1) runs_[i].EndSecond(Blocks(i));
       if (passes_.now() == 2) runs_[i].EndThird();
     }
@@ -302,6 +300,27 @@ class Fit final : public CalibrationFit {
     stats_.vocabulary->Features(std::span(ids).subspan(first), features_.data());
   }
 
+  // Behind the first pass over a run: its means, and what its errors cost.
+  void EndFirst(uint32_t index) {
+    runs_[index].EndFirst();
+    if (stats_.empty() && index + 1 == shape_.runs()) costs_ = CostPrior(spec_, Variances());
+  }
+
+  // Of all channels, as CostPrior takes them.
+  std::vector<double> Variances() const {
+    const size_t k = size_t{spec_.kv_heads} * spec_.head_dim_k;
+    const size_t v = size_t{spec_.kv_heads} * spec_.head_dim_v;
+    std::vector<double> out;
+    for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
+      const uint32_t run = layer / shape_.layers_per_run, at = layer % shape_.layers_per_run;
+      const FirstMoments& first = runs_[run].first();
+      const size_t v_first = shape_.LayersOfRun(run) * k + at * v;
+      for (size_t c = 0; c < k; ++c) out.push_back(first.Variance(at * k + c));
+      for (size_t c = 0; c < v; ++c) out.push_back(first.Variance(v_first + c));
+    }
+    return out;
+  }
+
   void AddTo(RunFit& run, const Vectors& vectors) const {
     const uint64_t every = std::max<uint64_t>(passes_.tokens() / kSampleTokens, 1);
     if (passes_.now() == 0) run.AddFirst(vectors.x, vectors.count);
@@ -320,6 +339,19 @@ class Fit final : public CalibrationFit {
     return out;
   }
 
+  // Of the channels of a head of all layers, without statistics: the roots of what errors cost.
+  std::vector<double> ScalesOf(Part part, size_t head_of_all) const {
+    const size_t layer = head_of_all / spec_.kv_heads, head = head_of_all % spec_.kv_heads;
+    const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, dim = part == Part::kK ? k : v;
+    const size_t row = layer * spec_.kv_heads * (k + v);
+    const size_t first = part == Part::kK ? head * k : spec_.kv_heads * k + head * v;
+    std::vector<double> scales;
+    for (size_t c = 0; c < dim; ++c) {
+      scales.push_back(std::sqrt(static_cast<double>(dim) * costs_[row + first + c]) / kUnit);
+    }
+    return scales;
+  }
+
   // Returns the blocks that whiten the vectors of a run, in units of the step.
   std::vector<WhiteningBlock> Blocks(uint32_t index) const {
     std::vector<WhiteningBlock> blocks;
@@ -332,12 +364,10 @@ class Fit final : public CalibrationFit {
       const size_t slabs = size_t{shape_.LayersOfRun(index)} * spec_.kv_heads;
       for (size_t i = first; dim > 0 && i < first + slabs; ++i, column += dim) {
         if (gain.empty()) {
-          const double spread = std::max(runs_[index].first().Spread(column, dim), kLeastSpread);
-          blocks.push_back(WhitenByScale(column, dim, 1 / (spread * kUnitOfSpread)));
+          blocks.push_back(WhitenByScales(column, ScalesOf(part, i)));
         } else {
-          blocks.push_back(WhitenByMetric(column,
-                                          std::span(metric).subspan(i * dim * dim, dim * dim), dim,
-                                          gain[i] / kUnitWithGains));
+          blocks.push_back(WhitenByMetric(
+              column, std::span(metric).subspan(i * dim * dim, dim * dim), dim, gain[i] / kUnit));
         }
       }
     }
@@ -352,6 +382,7 @@ class Fit final : public CalibrationFit {
   uint64_t added_ = 0;  // tokens of this pass, those left out too
   std::vector<RunFit> runs_;
   std::vector<TokenSlopes> slopes_;  // of each run
+  std::vector<double> costs_;        // CostPrior, without statistics
   std::vector<float> vectors_, features_;
 };
 

@@ -3,7 +3,7 @@
 // nothing to do without sensitivities or slopes, token_slopes.h).
 //
 // It takes K before RoPE and leaves out the first kFirstTokens tokens of a text. It scales vectors
-// to what the model feels (ModelStats) or, without that, each (K|V, layer, head) to its own spread.
+// to what the model feels: ModelStats or, without these, a guess from K and V (cost_prior.h).
 // A principal component analysis of a run's K and V together follows. The fit keeps the components
 // up to the last that is non-zero in more than one token of a thousand at the finest step.
 //

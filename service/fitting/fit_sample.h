@@ -16,7 +16,7 @@
 namespace kvstow {
 
 struct FitSampleLimits {
-  uint64_t tokens = 16'384, held_out_tokens = 2'048;
+  uint64_t tokens = 32'768, held_out_tokens = 2'048;
   uint64_t bytes = uint64_t{192} << 20;  // stored, of both together
   size_t looks = 4'096;                  // pages that it asks the store of
 };

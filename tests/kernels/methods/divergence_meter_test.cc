@@ -44,7 +44,7 @@ TEST(DivergenceMeter, IsZeroForTheSameBytesAndGrowsWithTheError) {
   EXPECT_NEAR(After("kvstow", {1, 2}), After("kvstow", {3, 4}), 0.3 * After("kvstow", {1, 2}));
 }
 
-// 0.37 * (error of V + error of K / 4), each over the spread of its channels.
+// What errors of K and V cost by CostPrior, of the variances that the page has.
 TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
   KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
   std::vector<float> k(2 * kTokens), v(2 * kTokens);
@@ -66,13 +66,14 @@ TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
     }
     return squares - sum * sum / n;
   };
-  const double spread_k = spread(k, 0) + spread(k, 1), spread_v = spread(v, 0) + spread(v, 1);
+  const double k0 = spread(k, 0), k1 = spread(k, 1), spread_v = spread(v, 0) + spread(v, 1);
+  const double weight = 2 * std::sqrt(k0) / (std::sqrt(k0) + std::sqrt(k1));
   k[100] += 0.5f;
   v[101] -= 2;
   v[3] += 1000;  // of the first tokens of a text, which are left out
   DivergenceMeter meter(spec);
   ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, page_of()).ok());
-  EXPECT_NEAR(meter.Divergence(), 0.37 * (4 / spread_v + 0.25 * 0.25 / spread_k), 1e-7);
+  EXPECT_NEAR(meter.Divergence(), 0.125 * (4 / spread_v + 0.25 * weight / (k0 + k1)), 1e-7);
 }
 
 // The mean over tokens of gain^2 e' metric e / d, where the model's statistics are known.

@@ -57,7 +57,7 @@ class JointVocabularyTest : public ::testing::Test {
 TEST_F(JointVocabularyTest, TokensThatAreKnownTakeFewerBytes) {
   const auto raw = VocabularyPage(spec_, kTokens, 90);
   for (const char* recipe :
-       {"kvstow-cal(run=1,step=0.5,focus=0)", "kvstow-cal(run=2,step=0.5,focus=0)"}) {
+       {"kvstow-cal(run=1,step=2,focus=0)", "kvstow-cal(run=2,step=2,focus=0)"}) {
     const EncodedPage known = Encode(recipe, raw), plain = Encode(recipe, raw, *without_);
     EXPECT_EQ(known.header.token_ids, VocabularyText(kTokens, 90));
     EXPECT_TRUE(plain.header.token_ids.empty());
