@@ -31,8 +31,10 @@ double SumOfSquares(std::span<const double> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
-// How much of the model goes through each head [layers, kv_heads], 1 on average: u of the header.
-std::vector<double> FeltOf(const KvSpec& spec, std::span<const double> variances, size_t width) {
+}  // namespace
+
+std::vector<double> HeadsFelt(const KvSpec& spec, std::span<const double> variances) {
+  const size_t width = variances.size() / spec.layers;
   std::vector<double> felt;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
     for (uint32_t head = 0; head < spec.kv_heads; ++head) {
@@ -46,12 +48,10 @@ std::vector<double> FeltOf(const KvSpec& spec, std::span<const double> variances
   return felt;
 }
 
-}  // namespace
-
 std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances) {
   const size_t heads = spec.kv_heads, k_dim = spec.head_dim_k, v_dim = spec.head_dim_v;
   const size_t width = heads * (k_dim + v_dim);
-  const std::vector<double> felt = FeltOf(spec, variances, width);
+  const std::vector<double> felt = HeadsFelt(spec, variances);
   const double unit = kNats / static_cast<double>(felt.size());
   std::vector<double> costs(variances.size());
   for (size_t layer = 0; layer < spec.layers; ++layer) {

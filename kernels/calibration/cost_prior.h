@@ -17,7 +17,7 @@
 // within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's.
 // Latents (spaces without V) are no keys: all their layers and channels cost the same.
 //
-// A free function; thread-safe.
+// Free functions; thread-safe.
 #ifndef KVSTOW_KERNELS_CALIBRATION_COST_PRIOR_H_
 #define KVSTOW_KERNELS_CALIBRATION_COST_PRIOR_H_
 
@@ -28,10 +28,12 @@
 
 namespace kvstow {
 
-// `variances` is [layers, channels]: of a layer's K before RoPE, head after head, and then of its V.
-// Returns what a squared error of 1 in that channel of every token costs, in nats, in the same
+// `variances` is [layers, channels]: of a layer's K before RoPE, head after head, and then of its
+// V. Returns what a squared error of 1 in that channel of every token costs, in nats, in the same
 // shape.
 std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances);
+// Returns u of each head, [layers, kv_heads].
+std::vector<double> HeadsFelt(const KvSpec& spec, std::span<const double> variances);
 
 }  // namespace kvstow
 

@@ -49,7 +49,8 @@ constexpr absl::string_view kMergeArguments[] = {"heads"};
 constexpr absl::string_view kDeltasArguments[] = {"every", "bins", "early", "middle", "late"};
 constexpr absl::string_view kBinsArguments[] = {"k", "k_then", "k_from", "v", "v_then", "v_from"};
 constexpr absl::string_view kSharedBasisArguments[] = {"k", "v"};
-constexpr absl::string_view kPlanesArguments[] = {"step", "levels", "k", "depth", "firstbits"};
+constexpr absl::string_view kPlanesArguments[] = {"step",  "levels",    "k",
+                                                  "depth", "firstbits", "keys"};
 constexpr absl::string_view kOutliersArguments[] = {"share", "group"};
 constexpr absl::string_view kLatentArguments[] = {"rope"};
 constexpr absl::string_view kAnchorArguments[] = {"every"};

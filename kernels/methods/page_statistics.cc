@@ -145,10 +145,10 @@ ChannelStatistics ExpandStatistics(std::span<const SlabStatistics> slabs,
     const float step = StepOf(slab);
     for (uint32_t i = 0; i < channels[s].count(); ++i) {
       const int row = slab.rows.empty() ? 0 : slab.rows[i];
-      // A row in quarters of a quarter octave.
+      // A row in halves of a quarter octave.
       const int finer = channels[s].finer_where_wide ? std::clamp(row, -kMaxFiner, kMaxFiner) : 0;
-      out.rows.push_back(static_cast<int16_t>(slab.row + row + (finer + (finer < 0 ? -2 : 2)) / 4));
-      out.steps.push_back(step * static_cast<float>(Exp2Fraction(-finer, 4 * kRowsAnOctave)));
+      out.rows.push_back(static_cast<int16_t>(slab.row + row + (finer + (finer < 0 ? -1 : 1)) / 2));
+      out.steps.push_back(step * static_cast<float>(Exp2Fraction(-finer, 2 * kRowsAnOctave)));
       out.means.push_back(slab.means.empty() ? 0 : MeanOf(slab.means[i], step));
     }
   }

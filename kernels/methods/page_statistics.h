@@ -31,7 +31,7 @@ inline constexpr uint32_t kMinTokensForChannels = 8;
 // The channels of a slab.
 struct SlabChannels {
   uint32_t heads = 0, dim = 0;
-  bool finer_where_wide = false;  // steps follow spreads^-1/4
+  bool finer_where_wide = false;  // steps follow spreads^-1/2
   uint32_t count() const { return heads * dim; }
 };
 

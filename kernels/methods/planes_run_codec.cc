@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/calibration_moments.h"
+#include "kernels/calibration/cost_prior.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/methods/first_tokens.h"
 #include "kernels/methods/joint_vectors.h"
@@ -23,7 +25,9 @@ namespace {
 
 constexpr uint32_t kTokensPerStream = 64;
 constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
-constexpr float kLargest = 65504;                       // of fp16
+// Tokens of a page that say what the model feels: so many chunks of consecutive ones.
+constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
+constexpr float kLargest = 65504;  // of fp16
 
 // Tokens with steps of their own. Steps go in half octaves, as the plane coder's energy classes do,
 // and stand in their place. A token whose step is 2^(k/2) times the usual is divided by that factor
@@ -56,6 +60,7 @@ void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
+  bool keys = false;     // K says what the model feels
   bool classed = false;  // tokens have classes of steps
 };
 
@@ -66,6 +71,7 @@ class PlanesRunCodec final : public RunCodec {
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return levels_; }
+  std::vector<float> LayersFelt(const PageToEncode& page) const override;
   absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
                                                    std::span<const uint8_t> raw) const override;
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
@@ -82,11 +88,13 @@ class PlanesRunCodec final : public RunCodec {
     Part part;
     uint32_t heads, dim, first_channel;
     uint32_t channels() const { return heads * dim; }
-    SlabChannels Channels() const { return {heads, dim, part == Part::kK}; }
     SlabShape Shape(uint32_t tokens) const { return {part, tokens, heads, dim}; }
   };
   std::vector<Slab> SlabsOf(uint32_t layers) const;
-  static std::vector<SlabChannels> ChannelsOf(std::span<const Slab> slabs);
+  SlabChannels ChannelsOf(const Slab& slab) const {
+    return {slab.heads, slab.dim, options_.keys && slab.part == Part::kK};
+  }
+  std::vector<SlabChannels> ChannelsOf(std::span<const Slab> slabs) const;
   // Tokens that are kept apart.
   static uint32_t PlainTokens(const Run& run) {
     return static_cast<uint32_t>(
@@ -152,17 +160,52 @@ std::vector<PlanesRunCodec::Slab> PlanesRunCodec::SlabsOf(uint32_t layers) const
   return slabs;
 }
 
-std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) {
+std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs) const {
   std::vector<SlabChannels> channels;
-  for (const Slab& slab : slabs) channels.push_back({slab.heads, slab.dim});
+  for (const Slab& slab : slabs) channels.push_back(ChannelsOf(slab));
   return channels;
 }
 
+std::vector<float> PlanesRunCodec::LayersFelt(const PageToEncode& page) const {
+  const uint32_t plain =
+      PlainTokens({.tokens = page.tokens, .first_position = page.first_position});
+  const uint32_t coded = page.tokens - plain;
+  if (!options_.keys || spec_.head_dim_v == 0 || coded < kMinTokensForChannels) return {};
+  const uint32_t chunks = std::min(coded / kFeltChunk, kFeltChunks);
+  const uint32_t count = chunks == 0 ? coded : kFeltChunk;
+  const size_t layer_bytes = LayerBytes(spec_, page.tokens);
+  std::vector<double> variances;
+  std::vector<float> x;
+  for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
+    const JointVectors vectors(spec_, {{layer, 1}, page.tokens, page.first_position});
+    FirstMoments moments(vectors.width());
+    x.resize(count * vectors.width());
+    for (uint32_t i = 0; i < std::max(chunks, 1u); ++i) {
+      const uint32_t first = plain + i * (coded / std::max(chunks, 1u));
+      // Encode says what is wrong with such values.
+      if (!vectors.Gather(page.raw.subspan(layer * layer_bytes, layer_bytes), {first, count},
+                          x.data())) {
+        return {};
+      }
+      moments.Add(x.data(), count);
+    }
+    for (size_t c = 0; c < vectors.width(); ++c) variances.push_back(moments.Variance(c));
+  }
+  std::vector<float> felt(spec_.layers);
+  const std::vector<double> heads = HeadsFelt(spec_, variances);
+  for (size_t i = 0; i < heads.size(); ++i) {
+    felt[i / spec_.kv_heads] += static_cast<float>(heads[i] / spec_.kv_heads);
+  }
+  return felt;
+}
+
 double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
-  if (slab.part == Part::kK) return options_.step * options_.k;
-  if (spec_.layers < 2) return options_.step;
-  const double depth = static_cast<double>(run.layers.first + slab.layer) / (spec_.layers - 1);
-  return options_.step * std::pow(options_.depth, depth - 0.5);
+  const uint32_t layer = run.layers.first + slab.layer;
+  const double felt = run.felt.empty() ? 1 : run.felt[layer];
+  if (slab.part == Part::kK) return options_.step * options_.k / felt;
+  const double step = options_.step / std::sqrt(felt);
+  if (spec_.layers < 2) return step;
+  return step * std::pow(options_.depth, static_cast<double>(layer) / (spec_.layers - 1) - 0.5);
 }
 
 size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
@@ -266,7 +309,7 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
     const std::span<float> slab =
         values.subspan(slabs[s].first_channel * stride, slabs[s].channels() * stride);
-    statistics.push_back(MeasureSlab(slab, coded, slabs[s].Channels(), StepFor(run, slabs[s]),
+    statistics.push_back(MeasureSlab(slab, coded, ChannelsOf(slabs[s]), StepFor(run, slabs[s]),
                                      levels_, energies[s]));
   }
   const ChannelStatistics channels = ExpandStatistics(statistics, ChannelsOf(slabs));
@@ -383,7 +426,7 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
     if (decoded.count > 0) {
       float* const rest = values.data() + from_plain * slab.channels();
       DequantizeSlab(slab, coder, channels, decoded, rows);
-      RestoreSlab(statistics[&slab - slabs.data()], slab.Channels(),
+      RestoreSlab(statistics[&slab - slabs.data()], ChannelsOf(slab),
                   std::span(channels.means).subspan(slab.first_channel), rows);
       Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, stride, rest,
                 slab.channels());
@@ -397,12 +440,13 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
                                                      const KvSpec& spec, bool classed) {
-  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits"}));
+  KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits", "keys"}));
   PlanesOptions options{.classed = classed};
   KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
+  KVSTOW_ASSIGN_OR_RETURN(options.keys, arguments.Number("keys", 0, 0, 1));
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
 }

@@ -1,4 +1,4 @@
-// planes(step,levels,k,depth,firstbits): page statistics and the plane coder. An embedded code
+// planes(step,levels,k,depth,firstbits,keys): page statistics and the plane coder. An embedded code
 // without calibration, source: our own; docs/CODECS.md has the formula and the measurements.
 //
 // K loses its rotary positions; every channel loses its mean over the page. A quantizer with a full
@@ -7,6 +7,10 @@
 // x from 0 at the first layer to 1 at the last. Static tables, picked by the spread of the channel,
 // code the result. The first tokens of a text (positions below kPlainTokens) lie far from all
 // others. They are coded apart, in `firstbits` bits (first_tokens.h).
+//
+// With keys=1 the spread of K says what the model feels (calibration/cost_prior.h). A layer whose
+// heads are felt u times as much as those of the page on average has steps of 1 / u for K and of
+// u^-1/2 for V. Steps of K's channels follow their spread^-1/2.
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
 // plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
@@ -25,7 +29,8 @@ namespace kvstow {
 
 inline constexpr uint64_t kPlainTokens = 4;
 
-// step: 0.01 to 8 (0.5), of the finest level; levels: 1 to 8 (3); k, depth: 0.1 to 10 (1).
+// step: 0.01 to 8 (0.5), of the finest level; levels: 1 to 8 (3); k, depth: 0.1 to 10 (1); keys: 0
+// or 1 (0).
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec);
 // Makes the same behind a policy that ends in `class`. Each token has a class of steps, half an

@@ -105,8 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_cachegen_lmcache.bin", "cachegen-lmcache(k_from=1)", 0.05, 24},
         Golden{"page_v1_xkv.bin", "xkv", 0.8, 24},
         Golden{"page_v1_rotatekv4.bin", "rotatekv4", 0.06, 24},
-        Golden{"page_v1_kvstow_classes.bin", "key_norm|norm(kind=rank)|class(power=0.5)|kvstow",
-               0.1, 20},
+        Golden{
+            "page_v1_kvstow_classes.bin",
+            "key_norm|norm(kind=rank)|class(power=0.5)|planes(step=0.51,levels=3,k=1.1,depth=2.5)",
+            0.1, 20},
         Golden{"page_v1_think.bin", "think", 0.3},
         Golden{"page_v1_svd.bin", "k|svd(8,4,0)|v|keep", 0.2},
         Golden{"page_v1_anchor_residual.bin",
@@ -114,7 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_kivi4.bin", "kivi4", 0.007},
         Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
         Golden{"page_v1_lossless.bin", "run(2)|lossless", 0, 40},
-        Golden{"page_v1_kvstow.bin", "kvstow", 0.06, 24}),
+        Golden{"page_v1_kvstow.bin", "planes(step=0.51,levels=3,k=1.1,depth=2.5)", 0.06, 24},
+        Golden{"page_v1_kvstow_keys.bin", "kvstow", 0.06, 24}),
     [](const auto& info) {
       const std::string file = info.param.file;
       return file.substr(8, file.size() - 12);
