@@ -1,7 +1,9 @@
 // The codec `planes` on real KV: what its levels cost and bring.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -14,6 +16,7 @@
 #include "kernels/quantize/loops.h"
 #include "tests/kernels/every_target.h"
 #include "tests/kernels/fixture.h"
+#include "tests/kernels/pages.h"
 
 namespace kvstow {
 namespace {
@@ -138,6 +141,45 @@ TEST_F(Planes, StoresASixthAtTwoPercentOfTheEnergy) {
   const Cost cost = Of("kvstow");
   EXPECT_LT(cost.bytes * 5.8, static_cast<double>(raw_.size()));
   EXPECT_LT(cost.error, 0.02);
+}
+
+// With keys=1, errors are smaller in layers whose keys spread widely, and in wide channels of K.
+TEST(PlanesKeys, WideKeysAreCodedMoreFinely) {
+  const KvSpec spec = testing::SpecOf(DType::kF32, 2, 1, 8, 8, 128);
+  const uint32_t tokens = 128;
+  testing::Gaussian random(3);
+  std::vector<float> values(size_t{tokens} * 32);
+  const size_t slab = values.size() / 4;  // K of layer 0, V of layer 0, K of layer 1, V of layer 1
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool wide_layer = i / slab == 2, wide_channel = i / slab % 2 == 0 && i % 8 == 5;
+    values[i] = random() * (wide_layer ? 2 : 1) * (wide_channel ? 4 : 1);
+  }
+  std::vector<uint8_t> raw(PageBytes(spec, tokens)), back(raw.size());
+  std::memcpy(raw.data(), values.data(), raw.size());
+  // Squared errors of a slab, of its channel 5 and of the others.
+  const auto errors_of = [&](absl::string_view recipe) {
+    const auto codec = MakeCodec(*ParseRecipe(recipe), spec).value();
+    const auto page = codec->Encode({.raw = raw, .tokens = tokens, .first_position = 128}).value();
+    EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());
+    std::vector<float> decoded(values.size());
+    std::memcpy(decoded.data(), back.data(), back.size());
+    std::vector<std::array<double, 2>> out(4);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double e = double{decoded[i]} - values[i];
+      out[i / slab][i % 8 == 5] += e * e / (i % 8 == 5 ? 1 : 7);
+    }
+    return out;
+  };
+  const auto plain = errors_of("planes(step=0.3)"), keys = errors_of("planes(step=0.3,keys=1)");
+  // u is .4 and 1.6.
+  EXPECT_NEAR(plain[1][0] / plain[3][0], 1, 0.3);
+  EXPECT_GT(keys[1][0] / keys[3][0], 2.5);
+  EXPECT_LT(plain[0][0] / plain[2][0], 0.5) << "in proportion to the layer's spread";
+  EXPECT_GT(keys[0][0] / keys[2][0], 2.5);
+  for (const size_t k : {0, 2}) {
+    EXPECT_NEAR(plain[k][1] / plain[k][0], 1, 0.4);
+    EXPECT_LT(keys[k][1] / keys[k][0], 0.5);
+  }
 }
 
 }  // namespace
