@@ -150,7 +150,7 @@ class ForetoldStepsTest : public ::testing::Test {
   }
   // Squared error of each token, over all layers.
   std::vector<double> Errors(const std::string& blob) {
-    const EncodedPage page = Encode("kvstow-cal(run=1,step=1)", blob);
+    const EncodedPage page = Encode("kvstow-cal(run=1,step=4)", blob);
     CalibrationStore store;
     store.Add(ParseCalibration(AsBytes(blob)).value());
     std::vector<uint8_t> back(raw_.size());
