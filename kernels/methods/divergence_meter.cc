@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -17,7 +18,9 @@ constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
 
 DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
     : spec_(spec),
-      columns_(size_t{spec.layers} * spec.kv_heads * (spec.head_dim_k + spec.head_dim_v)),
+      width_(size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v)),
+      moments_(spec.layers, FirstMoments(width_)),
+      errors_of_columns_(spec.layers * width_),
       entropy_(stats.entropy),
       power_(stats.power) {
   if (stats.empty()) return;
@@ -47,23 +50,20 @@ DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
 absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint8_t> decoded) {
   PageToEncode other = page;
   other.raw = decoded;
-  const size_t width = columns_.size() / spec_.layers;
   size_t tokens = 0;
   double cost = 0;
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, page, came_));
     KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec_, {layer, 1}, other, left_));
-    tokens = came_.size() / width;
+    tokens = came_.size() / width_;
     if (!heads_.empty()) {
       cost += CostOf(layer, tokens);
       continue;
     }
+    moments_[layer].Add(came_.data(), tokens);
     for (size_t i = 0; i < came_.size(); ++i) {
-      Column& column = columns_[layer * width + i % width];
-      const double x = came_[i], error = left_[i] - x;
-      column.sum += x;
-      column.squares += x * x;
-      column.error += error * error;
+      const double error = double{left_[i]} - came_[i];
+      errors_of_columns_[layer * width_ + i % width_] += error * error;
     }
   }
   tokens_ += tokens;
@@ -84,7 +84,7 @@ double DivergenceMeter::EntropyFactor(size_t tokens) const {
 }
 
 double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
-  const size_t width = columns_.size() / spec_.layers, heads = heads_.size() / spec_.layers;
+  const size_t heads = heads_.size() / spec_.layers;
   double cost = 0;
   std::vector<float> felt(tokens, 1);
   if (!slopes_[layer].empty() && tokens > 0) felt = slopes_[layer].Sensitivity(came_);
@@ -92,7 +92,7 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
     errors_.resize(tokens * head.size);
     products_.resize(errors_.size());
     for (size_t i = 0; i < errors_.size(); ++i) {
-      const size_t at = i / head.size * width + head.first + i % head.size;
+      const size_t at = i / head.size * width_ + head.first + i % head.size;
       errors_[i] = left_[at] - came_[at];
     }
     MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
@@ -109,16 +109,14 @@ double DivergenceMeter::Divergence() const {
     const double cost = std::max(cost_, 0.0) / static_cast<double>(tokens_);
     return kPowerNats * std::pow(cost / kPowerNats, power_);
   }
-  const auto tokens = static_cast<double>(tokens_);
   std::vector<double> variances;
-  for (const Column& column : columns_) {
-    const double mean = column.sum / tokens;
-    variances.push_back(std::max(column.squares / tokens - mean * mean, 0.0));
+  for (const FirstMoments& moments : moments_) {
+    for (size_t c = 0; c < width_; ++c) variances.push_back(moments.Variance(c));
   }
   const std::vector<double> costs = CostPrior(spec_, variances);
-  double sum = 0;
-  for (size_t i = 0; i < columns_.size(); ++i) sum += costs[i] * columns_[i].error;
-  return sum / tokens;
+  const double sum =
+      std::inner_product(costs.begin(), costs.end(), errors_of_columns_.begin(), 0.0);
+  return sum / static_cast<double>(tokens_);
 }
 
 }  // namespace kvstow

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/model_stats.h"
 #include "kernels/calibration/token_slopes.h"
 #include "kernels/page/page.h"
@@ -50,9 +51,6 @@ class DivergenceMeter {
   double Divergence() const;
 
  private:
-  struct Column {
-    double sum = 0, squares = 0, error = 0;
-  };
   // Columns of a layer's vectors that are one head of K or V.
   struct Head {
     size_t first = 0, size = 0;
@@ -63,8 +61,11 @@ class DivergenceMeter {
   // Returns how much more errors of a page cost than those of others. came_ has its last layer.
   double EntropyFactor(size_t tokens) const;
   const KvSpec spec_;
+  const size_t width_;  // of a layer's vectors: the columns of K, then those of V
   uint64_t tokens_ = 0;
-  std::vector<Column> columns_;     // of each layer: those of K, then those of V
+  // Without statistics: of each layer, and of its columns the sums of squared errors.
+  std::vector<FirstMoments> moments_;
+  std::vector<double> errors_of_columns_;
   std::vector<float> came_, left_;  // vectors of a layer
   // With statistics: the heads of each layer, those of K first, and the sum over tokens.
   std::vector<Head> heads_;

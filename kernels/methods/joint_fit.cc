@@ -256,10 +256,11 @@ class Fit final : public CalibrationFit {
   absl::Status EndPass() override {
     KVSTOW_RETURN_IF_ERROR(passes_.CheckWhole());
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
-      if (passes_.now() == 0) EndFirst(i);
+      if (passes_.now() == 0) runs_[i].EndFirst();
       if (passes_.now() == 1) runs_[i].EndSecond(Blocks(i));
       if (passes_.now() == 2) runs_[i].EndThird();
     }
+    if (passes_.now() == 0 && stats_.empty()) costs_ = CostPrior(spec_, Variances());
     added_ = 0;
     passes_.EndPass();
     return absl::OkStatus();
@@ -300,13 +301,7 @@ class Fit final : public CalibrationFit {
     stats_.vocabulary->Features(std::span(ids).subspan(first), features_.data());
   }
 
-  // Behind the first pass over a run: its means, and what its errors cost.
-  void EndFirst(uint32_t index) {
-    runs_[index].EndFirst();
-    if (stats_.empty() && index + 1 == shape_.runs()) costs_ = CostPrior(spec_, Variances());
-  }
-
-  // Of all channels, as CostPrior takes them.
+  // Returns the variances of all channels, in the order of CostPrior.
   std::vector<double> Variances() const {
     const size_t k = size_t{spec_.kv_heads} * spec_.head_dim_k;
     const size_t v = size_t{spec_.kv_heads} * spec_.head_dim_v;
@@ -339,7 +334,8 @@ class Fit final : public CalibrationFit {
     return out;
   }
 
-  // Of the channels of a head of all layers, without statistics: the roots of what errors cost.
+  // Returns the factors that whiten the channels of a head without statistics. They are the roots
+  // of what errors cost.
   std::vector<double> ScalesOf(Part part, size_t head_of_all) const {
     const size_t layer = head_of_all / spec_.kv_heads, head = head_of_all % spec_.kv_heads;
     const size_t k = spec_.head_dim_k, v = spec_.head_dim_v, dim = part == Part::kK ? k : v;

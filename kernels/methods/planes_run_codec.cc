@@ -171,17 +171,17 @@ std::vector<float> PlanesRunCodec::LayersFelt(const PageToEncode& page) const {
       PlainTokens({.tokens = page.tokens, .first_position = page.first_position});
   const uint32_t coded = page.tokens - plain;
   if (!options_.keys || spec_.head_dim_v == 0 || coded < kMinTokensForChannels) return {};
-  const uint32_t chunks = std::min(coded / kFeltChunk, kFeltChunks);
-  const uint32_t count = chunks == 0 ? coded : kFeltChunk;
+  const uint32_t chunks = std::clamp(coded / kFeltChunk, 1u, kFeltChunks);
+  const uint32_t count = std::min(coded, kFeltChunk);
   const size_t layer_bytes = LayerBytes(spec_, page.tokens);
+  // All layers are alike.
+  const JointVectors vectors(spec_, {{0, 1}, page.tokens, page.first_position});
   std::vector<double> variances;
-  std::vector<float> x;
+  std::vector<float> x(count * vectors.width());
   for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
-    const JointVectors vectors(spec_, {{layer, 1}, page.tokens, page.first_position});
     FirstMoments moments(vectors.width());
-    x.resize(count * vectors.width());
-    for (uint32_t i = 0; i < std::max(chunks, 1u); ++i) {
-      const uint32_t first = plain + i * (coded / std::max(chunks, 1u));
+    for (uint32_t i = 0; i < chunks; ++i) {
+      const uint32_t first = plain + i * (coded / chunks);
       // Encode says what is wrong with such values.
       if (!vectors.Gather(page.raw.subspan(layer * layer_bytes, layer_bytes), {first, count},
                           x.data())) {
