@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/calibration/calibration_moments.h"
+#include "kernels/calibration/key_slopes.h"
 #include "kernels/calibration/token_importance.h"
 
 namespace kvstow {
@@ -24,6 +24,22 @@ TokenSlopes::TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange
     const size_t layer = layers.first + l;
     std::copy_n(stats.slope_k.begin() + layer * k, k, slopes.begin() + l * k);
     std::copy_n(stats.slope_v.begin() + layer * v, v, slopes.begin() + layers.count * k + l * v);
+  }
+}
+
+TokenSlopes::TokenSlopes(const KvSpec& spec, uint32_t layers, const FirstMoments& moments) {
+  if (spec.head_dim_v == 0) return;
+  const size_t k = size_t{spec.kv_heads} * spec.head_dim_k,
+               v = size_t{spec.kv_heads} * spec.head_dim_v;
+  width_ = layers * (k + v);
+  const std::vector<float> means = moments.Mean();
+  std::vector<double> variances(k);
+  for (size_t first = 0; first < layers * k; first += k) {
+    for (size_t c = 0; c < k; ++c) variances[c] = moments.Variance(first + c);
+    const std::vector<float> of_layer =
+        KeySlopes(spec.kv_heads, std::span(means).subspan(first, k), variances);
+    std::ranges::copy(of_layer,
+                      layers_.emplace_back(width_).begin() + static_cast<ptrdiff_t>(first));
   }
 }
 

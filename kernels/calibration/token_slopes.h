@@ -4,7 +4,8 @@
 //   sensitivity of a token in a layer = exp(slopes . (x - mean of x over the page's tokens))
 //
 // Attention goes to few tokens, and keys show which ones. So a linear model of a token's K and V is
-// as good as one with squares and energies (docs/decisions/0086-slopes-of-tokens.md).
+// as good as one with squares and energies (docs/decisions/0086-slopes-of-tokens.md). Where no
+// worker measured any, slopes are a guess from K (key_slopes.h).
 //
 // The codec's squared steps go down with sensitivity^0.4 (kDefaultFocus). The metrics of the
 // statistics are means over tokens that are weighed by that, as the errors are.
@@ -17,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/model_stats.h"
 #include "kernels/page/page.h"
 
@@ -26,6 +28,9 @@ class TokenSlopes {
  public:
   // Slopes of a run of layers. `stats` are of the spec (CheckModelStats).
   TokenSlopes(const KvSpec& spec, const ModelStats& stats, LayerRange layers);
+  // The guess for a run of so many layers, from the moments of its vectors. It is empty for latents
+  // (spaces without V), which are no keys.
+  TokenSlopes(const KvSpec& spec, uint32_t layers, const FirstMoments& moments);
 
   // Whether the statistics say nothing of tokens.
   bool empty() const { return layers_.empty(); }

@@ -13,6 +13,11 @@ namespace kvstow {
 namespace {
 
 constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
+constexpr double kGuessedPower = 1.27;                   // where nothing is known of the model
+
+double ToThePower(double divergence, double power) {
+  return kPowerNats * std::pow(divergence / kPowerNats, power);
+}
 
 }  // namespace
 
@@ -61,14 +66,24 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
       continue;
     }
     moments_[layer].Add(came_.data(), tokens);
+    const std::vector<float> felt = GuessFelt(layer, tokens);
     for (size_t i = 0; i < came_.size(); ++i) {
       const double error = double{left_[i]} - came_[i];
-      errors_of_columns_[layer * width_ + i % width_] += error * error;
+      errors_of_columns_[layer * width_ + i % width_] += felt[i / width_] * error * error;
     }
   }
   tokens_ += tokens;
   cost_ += cost * EntropyFactor(tokens);
   return absl::OkStatus();
+}
+
+std::vector<float> DivergenceMeter::GuessFelt(uint32_t layer, size_t tokens) const {
+  const TokenSlopes slopes(spec_, 1, moments_[layer]);
+  if (slopes.empty() || tokens == 0) return std::vector<float>(tokens, 1);
+  std::vector<float> felt = slopes.Sensitivity(came_);
+  const float mean = std::accumulate(felt.begin(), felt.end(), 0.0F) / static_cast<float>(tokens);
+  for (float& one : felt) one /= mean;
+  return felt;
 }
 
 double DivergenceMeter::EntropyFactor(size_t tokens) const {
@@ -106,8 +121,7 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
   if (!heads_.empty()) {
-    const double cost = std::max(cost_, 0.0) / static_cast<double>(tokens_);
-    return kPowerNats * std::pow(cost / kPowerNats, power_);
+    return ToThePower(std::max(cost_, 0.0) / static_cast<double>(tokens_), power_);
   }
   std::vector<double> variances;
   for (const FirstMoments& moments : moments_) {
@@ -116,7 +130,7 @@ double DivergenceMeter::Divergence() const {
   const std::vector<double> costs = CostPrior(spec_, variances);
   const double sum =
       std::inner_product(costs.begin(), costs.end(), errors_of_columns_.begin(), 0.0);
-  return sum / static_cast<double>(tokens_);
+  return ToThePower(sum / static_cast<double>(tokens_), kGuessedPower);
 }
 
 }  // namespace kvstow

@@ -1,10 +1,13 @@
 // Predicts what lossy pages cost a model that reads them, from the pages and their decoded forms
 // alone: the KL divergence of the distribution of next tokens, in nats.
 //
-//   D = mean over tokens of the sum over channels of cost * e^2
+//   D = mean over tokens of s / (mean of s over the page) * the sum over channels of cost * e^2
 //
 // An error e is a difference of a channel, K before RoPE, without the first tokens of a text. What
-// it costs is a guess from the variances that these pages have (calibration/cost_prior.h).
+// it costs is a guess from the variances that these pages have (calibration/cost_prior.h). How much
+// the model feels a token in the layer, s, is a guess from its keys (calibration/key_slopes.h). D
+// of all pages is then .01 (D / .01)^1.27: errors add up faster than their squares
+// (docs/decisions/0091-power-of-the-divergence.md).
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //
@@ -56,6 +59,9 @@ class DivergenceMeter {
     size_t first = 0, size = 0;
     PackedMatrix metric;  // gain^2 times the metric, over d
   };
+  // Returns how much more errors of each token of a layer cost than the mean of the page. The layer
+  // is in came_, and in its moments.
+  std::vector<float> GuessFelt(uint32_t layer, size_t tokens) const;
   // Returns what the errors of a layer cost. They are in came_ and left_.
   double CostOf(uint32_t layer, size_t tokens);
   // Returns how much more errors of a page cost than those of others. came_ has its last layer.

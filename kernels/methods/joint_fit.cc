@@ -260,7 +260,7 @@ class Fit final : public CalibrationFit {
       if (passes_.now() == 1) runs_[i].EndSecond(Blocks(i));
       if (passes_.now() == 2) runs_[i].EndThird();
     }
-    if (passes_.now() == 0 && stats_.empty()) costs_ = CostPrior(spec_, Variances());
+    if (passes_.now() == 0 && stats_.empty()) Guess();
     added_ = 0;
     passes_.EndPass();
     return absl::OkStatus();
@@ -290,7 +290,7 @@ class Fit final : public CalibrationFit {
   LayerRange LayersOf(uint32_t run) const {
     return {run * shape_.layers_per_run, shape_.LayersOfRun(run)};
   }
-  // Whether the statistics say how much the model feels single tokens.
+  // Whether statistics or keys say how much the model feels single tokens.
   bool KnowsTokens() const { return !stats_.sensitivity.empty() || !slopes_[0].empty(); }
 
   // Finds the features of the tokens of a page from `first` on.
@@ -299,6 +299,15 @@ class Fit final : public CalibrationFit {
     const std::vector<TokenId> ids = stats_.vocabulary->Find(spec_, page.raw, page.tokens);
     features_.resize((page.tokens - first) * stats_.vocabulary->width());
     stats_.vocabulary->Features(std::span(ids).subspan(first), features_.data());
+  }
+
+  // Looks at what K and V alone tell of the model.
+  void Guess() {
+    costs_ = CostPrior(spec_, Variances());
+    if (KnowsTokens()) return;
+    for (uint32_t i = 0; i < shape_.runs(); ++i) {
+      slopes_[i] = TokenSlopes(spec_, shape_.LayersOfRun(i), runs_[i].first());
+    }
   }
 
   // Returns the variances of all channels, in the order of CostPrior.

@@ -272,7 +272,7 @@ TEST_P(DeviceAskingConformance, FlatAttentionChangesNothing) {
 TEST_P(DeviceAskingConformance, PagesWithoutClassesDoNotAsk) {
   const Model& model = *models_->front();
   const std::vector<PageIn> pages = Pages(model.spec);
-  const auto blob = FitCorrelated(model.spec, model.run);  // without sensitivities
+  const auto blob = FitCorrelated(model.spec, model.run, AlikeStats(model.spec));
   const QueryMeans queries = RandomMeans(model.spec, model.asking, model.query_heads);
   CalibrationStore has, none;
   ASSERT_TRUE(none.Add(AsBytes(*blob)).ok());

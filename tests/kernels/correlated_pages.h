@@ -87,6 +87,21 @@ inline absl::StatusOr<std::string> FitCorrelated(const KvSpec& spec, uint32_t la
   return fit->Finish();
 }
 
+// Statistics of a model that feels all errors and all tokens alike: fits by them foretell nothing.
+inline ModelStats AlikeStats(const KvSpec& spec) {
+  ModelStats stats;
+  const size_t heads = size_t{spec.layers} * spec.kv_heads;
+  const auto identities = [heads](size_t dim) {
+    std::vector<float> out(heads * dim * dim);
+    for (size_t i = 0; i < heads * dim; ++i) out[i * dim + i % dim] = 1;
+    return out;
+  };
+  stats.metric_k = identities(spec.head_dim_k);
+  stats.metric_v = identities(spec.head_dim_v);
+  stats.gain_k = stats.gain_v = std::vector<float>(heads, 0.1f);
+  return stats;
+}
+
 // Makes the calibration that the recipe asks for, from six texts.
 inline absl::StatusOr<std::string> FitRecipe(absl::string_view recipe, const KvSpec& spec,
                                              const ModelStats& stats = {}) {

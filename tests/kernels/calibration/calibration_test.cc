@@ -16,6 +16,8 @@
 namespace kvstow::testing {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 
 // Puts the digest right again, so that what it guards is reached.
@@ -214,6 +216,17 @@ TEST(CalibrationFitTest, SensitivitiesMakeAModelOfImportance) {
   auto fit = StartJointFit(spec, {}, {.sensitivity = {1, 2, 1}}).value();
   const auto raw = CorrelatedPage(spec, 128, 1);
   EXPECT_TRUE(absl::IsInvalidArgument(fit->Add({.raw = raw, .tokens = 128}))) << "of 1 token";
+}
+
+// Nobody told how the model feels tokens: their keys do.
+TEST(CalibrationFitTest, KeysMakeAModelOfImportance) {
+  const KvSpec spec = CorrelatedSpec();
+  const std::string blob = FitCorrelated(spec, 2, {}, /*with_sensitivity=*/false).value();
+  const auto calibration = ParseCalibration(AsBytes(blob)).value();
+  for (const CalibratedRun& run : calibration->runs()) {
+    ASSERT_EQ(run.importance.weights.size(), ImportanceWeights(run.rank()));
+    EXPECT_THAT(run.importance.weights, Contains(Gt(0)));
+  }
 }
 
 // CorrelatedSensitivity is a slope of 2 by the first value of K of the first layer.

@@ -35,6 +35,26 @@ TEST(TokenSlopesTest, LayersOfARunAddUp) {
 
 TEST(TokenSlopesTest, NoSlopesSayNothing) { EXPECT_TRUE(TokenSlopes(Spec(), {}, {0, 3}).empty()); }
 
+// The guess: a layer's K, of the vectors of its run.
+TEST(TokenSlopesTest, KeysStandInForSlopes) {
+  const std::vector<float> x = {6, 1, 2, 4, 0.5f, 1, 4, 1, 2, 2, -0.5f, 3};
+  FirstMoments moments(6);
+  moments.Add(x.data(), 2);
+  const TokenSlopes slopes(Spec(), 2, moments);
+  ASSERT_FALSE(slopes.empty());
+  // Means of K are 5, 1 and 2, 3; variances 1, 0 and 0, 1.
+  const double first = 5.6 * 5 / std::sqrt(26), second = 5.6 * 3 / std::sqrt(13);
+  const std::vector<float> found = slopes.Sensitivity(x);
+  const double a = std::exp(-first) + std::exp(-second), b = std::exp(first) + std::exp(second);
+  EXPECT_NEAR(found[0] / found[1], a / b, 1e-5 * a / b);
+}
+
+TEST(TokenSlopesTest, LatentsAreNoKeys) {
+  const KvSpec latents = SpecOf(DType::kF16, 1, 1, 6, 0, 64);
+  FirstMoments moments(6);
+  EXPECT_TRUE(TokenSlopes(latents, 1, moments).empty());
+}
+
 TEST(TokenSlopesTest, SlopesOfAnotherModelStayFinite) {
   ModelStats stats = Stats();
   for (float& slope : stats.slope_k) slope = 1e30f;

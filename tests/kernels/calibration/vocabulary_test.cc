@@ -103,7 +103,7 @@ TEST_F(VocabularyTest, ASectionHasWhatWasPutIntoIt) {
     const VocabularyTables* const tables = VocabularyOf(*read);
     ASSERT_NE(tables, nullptr);
     EXPECT_EQ(tables->runs.size(), 2u);
-    EXPECT_EQ(tables->runs[1].importance.size(), with_sensitivity ? kVocabularyFeatures : 0);
+    EXPECT_EQ(tables->runs[1].importance.size(), kVocabularyFeatures);
     ByteWriter before, after;
     vocabulary_->Put(before);
     tables->vocabulary->Put(after);

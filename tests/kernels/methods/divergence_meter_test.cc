@@ -44,7 +44,8 @@ TEST(DivergenceMeter, IsZeroForTheSameBytesAndGrowsWithTheError) {
   EXPECT_NEAR(After("kvstow", {1, 2}), After("kvstow", {3, 4}), 0.3 * After("kvstow", {1, 2}));
 }
 
-// What errors of K and V cost by CostPrior, of the variances that the page has.
+// What errors of K and V cost by CostPrior, of the variances that the page has, times the token's
+// sensitivity by its key, over the mean.
 TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
   KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
   std::vector<float> k(2 * kTokens), v(2 * kTokens);
@@ -67,13 +68,25 @@ TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
     return squares - sum * sum / n;
   };
   const double k0 = spread(k, 0), k1 = spread(k, 1), spread_v = spread(v, 0) + spread(v, 1);
+  const double felt = [&] {  // of token 50
+    double m0 = 0, m1 = 0, n = kTokens - kFirstTokens, sum = 0;
+    for (size_t t = kFirstTokens; t < kTokens; ++t) m0 += k[2 * t] / n, m1 += k[2 * t + 1] / n;
+    const auto sensitivity = [&](size_t t) {
+      const double less = (m0 - k[2 * t]) * m0 + (m1 - k[2 * t + 1]) * m1;
+      return std::exp(5.6 * less / std::sqrt((m0 * m0 + m1 * m1) * (k0 + k1) / n));
+    };
+    for (size_t t = kFirstTokens; t < kTokens; ++t) sum += sensitivity(t);
+    return sensitivity(50) / (sum / n);
+  }();
   const double weight = 2 * std::sqrt(k0) / (std::sqrt(k0) + std::sqrt(k1));
   k[100] += 0.5f;
   v[101] -= 2;
   v[3] += 1000;  // of the first tokens of a text, which are left out
   DivergenceMeter meter(spec);
   ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, page_of()).ok());
-  EXPECT_NEAR(meter.Divergence(), 0.125 * (4 / spread_v + 0.25 * weight / (k0 + k1)), 1e-7);
+  const double cost = 0.125 * felt * (4 / spread_v + 0.25 * weight / (k0 + k1));
+  const double expected = 0.01 * std::pow(cost / 0.01, 1.27);
+  EXPECT_NEAR(meter.Divergence(), expected, 1e-5 * expected);
 }
 
 // The mean over tokens of gain^2 e' metric e / d, where the model's statistics are known.

@@ -31,7 +31,9 @@ class JointCodecTest : public ::testing::Test {
   static void SetUpTestSuite() {
     store_ = new CalibrationStore;
     for (const uint32_t run : {1, 2, 3}) {
-      const auto blob = FitCorrelated(CorrelatedSpec(), run, {}, /*with_sensitivity=*/run == 2);
+      const bool felt = run == 2;  // the others are codes without classes
+      const ModelStats stats = felt ? ModelStats{} : AlikeStats(CorrelatedSpec());
+      const auto blob = FitCorrelated(CorrelatedSpec(), run, stats, /*with_sensitivity=*/felt);
       ASSERT_TRUE(store_->Add(AsBytes(blob.value())).ok());
     }
   }
