@@ -116,7 +116,7 @@ constexpr Preset kPresets[] = {
     {"think", "k|outliers(share=0.6)|keep|rest|zero|v|keep",
      "the weakest 40 % of K's channels of each head dropped, all else as it is",
      "ThinK, arXiv 2407.21018", ""},
-    {"kvstow", "planes(step=0.52,levels=3,k=1.1,depth=2.5,keys=1)",
+    {"kvstow", "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1)",
      "embedded and entropy coded by statistics of the page, no calibration; about 2.5 bits a value",
      "", ""},
     {"kvquant2", "nuq(bits=2,outliers=0.01,first=1,last=0,blob=any)",

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/calibration_moments.h"
 #include "kernels/calibration/cost_prior.h"
+#include "kernels/calibration/key_slopes.h"
+#include "kernels/calibration/token_importance.h"
 #include "kernels/entropy/plane_coder.h"
 #include "kernels/methods/first_tokens.h"
 #include "kernels/methods/joint_vectors.h"
@@ -28,6 +31,9 @@ constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages
 // Tokens of a page that say what the model feels: so many chunks of consecutive ones.
 constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
 constexpr float kLargest = 65504;  // of fp16
+// log2 of a token's step over the logarithm of its sensitivity: squared steps go down with
+// sensitivity^kDefaultFocus.
+constexpr float kLogStep = -kDefaultFocus / (2 * std::numbers::ln2_v<float>);
 
 // Tokens with steps of their own. Steps go in half octaves, as the plane coder's energy classes do,
 // and stand in their place. A token whose step is 2^(k/2) times the usual is divided by that factor
@@ -60,8 +66,9 @@ void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
-  bool keys = false;     // K says what the model feels
-  bool classed = false;  // tokens have classes of steps
+  bool keys = false;                                 // K says what the model feels
+  bool reported = false;                             // workers say how finely tokens are coded
+  bool classed() const { return keys || reported; }  // tokens have classes of steps
 };
 
 class PlanesRunCodec final : public RunCodec {
@@ -107,12 +114,16 @@ class PlanesRunCodec final : public RunCodec {
   // tokens go into `body`.
   absl::Status LoadSlabs(const Run& run, std::span<const uint8_t> raw, std::span<const Slab> slabs,
                          std::span<float> values, std::string& body) const;
+  // log2 of the step of each coded token over the usual one, from the keys of the run. `values` are
+  // those of LoadSlabs.
+  std::vector<float> StepsOfKeys(std::span<const Slab> slabs, std::span<const float> values,
+                                 uint32_t coded) const;
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
     PlaneLayout layout{
         .rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream};
-    if (options_.classed) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
+    if (options_.classed()) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
     return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
   }
   // Codes [channels of the run, stride] of whole streams; the wanted tokens behind the plain ones
@@ -206,6 +217,36 @@ double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
   const double step = options_.step / std::sqrt(felt);
   if (spec_.layers < 2) return step;
   return step * std::pow(options_.depth, static_cast<double>(layer) / (spec_.layers - 1) - 0.5);
+}
+
+std::vector<float> PlanesRunCodec::StepsOfKeys(std::span<const Slab> slabs,
+                                               std::span<const float> values,
+                                               uint32_t coded) const {
+  const size_t stride = PlaneStride(coded);
+  std::vector<float> steps(coded);
+  if (spec_.head_dim_v == 0 || coded < kMinTokensForChannels) return steps;
+  const size_t layers = slabs.size() / 2;
+  for (const Slab& slab : slabs) {
+    if (slab.part != Part::kK) continue;
+    std::vector<float> means(slab.channels());
+    std::vector<double> variances(slab.channels());
+    const auto row = [&](size_t c) {
+      return values.subspan((slab.first_channel + c) * stride, coded);
+    };
+    for (size_t c = 0; c < means.size(); ++c) {
+      double sum = 0, squares = 0;
+      for (const double x : row(c)) sum += x, squares += x * x;
+      const double mean = sum / coded;
+      means[c] = static_cast<float>(mean);
+      variances[c] = std::max(squares / coded - mean * mean, 0.0);
+    }
+    const std::vector<float> slopes = KeySlopes(slab.heads, means, variances);
+    for (size_t c = 0; c < means.size(); ++c) {
+      const float slope = slopes[c] * kLogStep / static_cast<float>(layers);
+      for (uint32_t t = 0; t < coded; ++t) steps[t] += slope * (row(c)[t] - means[c]);
+    }
+  }
+  return steps;
 }
 
 size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
@@ -304,6 +345,13 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   const std::span<float> values(values_memory.get(), count);
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
+  std::vector<uint8_t> classes;
+  if (options_.keys && run.log_steps.empty()) {
+    classes = StepEnergies(StepsOfKeys(slabs, values, coded), stride);
+  } else if (options_.classed()) {
+    const size_t known = std::min<size_t>(run.log_steps.size(), plain);
+    classes = StepEnergies(run.log_steps.subspan(known), stride);
+  }
   std::vector<SlabStatistics> statistics;
   std::vector<double> energies(slabs.size());
   for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {
@@ -316,12 +364,7 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   base += SerializeStatistics(statistics);
 
   const PlaneCoder coder = CoderOf(channels);
-  std::vector<uint8_t> classes;
-  if (options_.classed) {
-    const size_t known = std::min<size_t>(run.log_steps.size(), plain);
-    classes = StepEnergies(run.log_steps.subspan(known), stride);
-    ScaleTokens(classes, stride, false, values);
-  }
+  ScaleTokens(classes, stride, false, values);
   const auto q_memory = std::make_unique_for_overwrite<int32_t[]>(count);
   const std::span<int32_t> q(q_memory.get(), count);
   for (size_t i = 0; i < channels.steps.size(); ++i) {
@@ -373,7 +416,7 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     std::vector<std::span<const uint8_t>> levels;
     for (const SharedBytes& body : bodies) levels.push_back(body.span());
     levels[0] = reader.GetBytes(reader.remaining());
-    decoded.classes.resize(options_.classed ? streams.count : 0);
+    decoded.classes.resize(options_.classed() ? streams.count : 0);
     KVSTOW_RETURN_IF_ERROR(
         coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, decoded.classes));
     const auto dropped = static_cast<int>(levels_ - bodies.size());
@@ -439,9 +482,9 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
 }
 
 absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
-                                                     const KvSpec& spec, bool classed) {
+                                                     const KvSpec& spec, bool reported) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits", "keys"}));
-  PlanesOptions options{.classed = classed};
+  PlanesOptions options{.reported = reported};
   KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));

@@ -170,7 +170,7 @@ TEST_F(KeyGroupsTest, FirstTokensOfPagesWithLargeMeansGetEightBits) {
     return testing::RelativeError(spec.dtype, raw, back);
   };
   const EncodedPage pinned =
-      Encode("planes(step=0.52,levels=3,k=1.1,depth=2.5,keys=1,firstbits=5)", with_means, 64);
+      Encode("planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1,firstbits=5)", with_means, 64);
   EXPECT_LT(first_error(coded) * 40, first_error(pinned));
   for (const char* const recipe : {"kvstow-cal(run=2)", "column(name=attn_sum)|class|kvstow"}) {
     EXPECT_THAT(WithKeyChannels(ParseRecipe(recipe).value()).value()->pipeline(),

@@ -137,10 +137,10 @@ TEST_F(Planes, DroppingLevelsCostsHardlyMoreThanCodingSoDirectly) {
   }
 }
 
-TEST_F(Planes, StoresASixthAtTwoPercentOfTheEnergy) {
+TEST_F(Planes, StoresASixthAtAFortiethOfTheEnergy) {
   const Cost cost = Of("kvstow");
   EXPECT_LT(cost.bytes * 5.8, static_cast<double>(raw_.size()));
-  EXPECT_LT(cost.error, 0.02);
+  EXPECT_LT(cost.error, 0.025);
 }
 
 // With keys=1, errors are smaller in layers whose keys spread widely, and in wide channels of K.
@@ -180,6 +180,35 @@ TEST(PlanesKeys, WideKeysAreCodedMoreFinely) {
     EXPECT_NEAR(plain[k][1] / plain[k][0], 1, 0.4);
     EXPECT_LT(keys[k][1] / keys[k][0], 0.5);
   }
+}
+
+// With keys=1, a token whose key has less of the page's mean key is coded more finely, V as well.
+TEST(PlanesKeys, KeysUnlikeTheOthersAreCodedMoreFinely) {
+  const KvSpec spec = testing::SpecOf(DType::kF32, 1, 1, 8, 8, 128);
+  const uint32_t tokens = 128;
+  testing::Gaussian random(3);
+  std::vector<float> values(size_t{tokens} * 16);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = random();
+  const auto apart = [](size_t token) { return token % 16 == 5; };
+  for (size_t i = 0; i < values.size() / 2; ++i) values[i] += apart(i / 8) ? -1.0f : 1.0f;
+  std::vector<uint8_t> raw(PageBytes(spec, tokens)), back(raw.size());
+  std::memcpy(raw.data(), values.data(), raw.size());
+  // The mean squared error of the tokens apart over that of the others.
+  const auto share_of = [&](absl::string_view recipe) {
+    const auto codec = MakeCodec(*ParseRecipe(recipe), spec).value();
+    const auto page = codec->Encode({.raw = raw, .tokens = tokens, .first_position = 128}).value();
+    EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());
+    std::vector<float> decoded(values.size());
+    std::memcpy(decoded.data(), back.data(), back.size());
+    std::array<double, 2> errors{};
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double e = double{decoded[i]} - values[i];
+      errors[apart(i / 8 % tokens)] += e * e;
+    }
+    return errors[1] * 15 / errors[0];
+  };
+  EXPECT_NEAR(share_of("planes(step=0.3)"), 1, 0.3);
+  EXPECT_LT(share_of("planes(step=0.3,keys=1)"), 0.5);
 }
 
 }  // namespace
