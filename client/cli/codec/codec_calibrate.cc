@@ -253,7 +253,7 @@ void AddCodecCalibrate(const Verb& codec) {
       "what the model feels: a file of `kvstow-calibrate --statistics`; or a safetensors "
       "file with metric_k.L, metric_v.L, gain_k, gain_v, and optionally slope_k.L, "
       "slope_v.L, query_mean.L and sensitivity of the cases' tokens in their order; without "
-      "it the spread of K says which heads count more");
+      "it the keys say which heads and which tokens count more");
   AddServerFlags(verb, flags->server);
   const Flag space =
       verb.Option("--space", flags->space,

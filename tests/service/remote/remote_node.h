@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/aead.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "service/remote/remote_tier.h"
 #include "tests/service/remote/memory_remote_store.h"
 #include "tests/service/server_fixture.h"
@@ -21,6 +22,8 @@
 namespace kvstow::testing {
 
 inline constexpr int kPages = 5;
+// A failure stands out where servers do not say each time that they start.
+inline const absl::Status kQuiet = SetUpLog("error", "text");
 
 // A source of a master key whose bytes are all the same.
 inline std::string MasterKeyOf(uint8_t byte) {
