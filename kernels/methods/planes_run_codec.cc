@@ -60,7 +60,9 @@ void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
   for (size_t t = 0; t < energies.size(); ++t)
     factors[t] =
         EnergyFactor(back ? static_cast<uint8_t>(kPlaneEnergies - energies[t]) : energies[t]);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] *= factors[i % stride];
+  for (float* row = rows.data(); row != rows.data() + rows.size(); row += stride) {
+    for (size_t t = 0; t < stride; ++t) row[t] *= factors[t];
+  }
 }
 
 struct PlanesOptions {
