@@ -12,6 +12,10 @@
 // heads are felt u times as much as those of the page on average has steps of 1 / u for K and of
 // u^-1/2 for V. Steps of K's channels follow their spread^-1/2.
 //
+// With keys=1 each token of a run has a class of steps, too, by what its key says of the attention
+// that it gets (calibration/key_slopes.h), or by what a policy knows (MakeClassedPlanes). Pages of
+// fewer than kMinTokensForChannels coded tokens, and latents, have the usual step.
+//
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
 // plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
 // OUT_OF_RANGE.
@@ -33,8 +37,9 @@ inline constexpr uint64_t kPlainTokens = 4;
 // or 1 (0).
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec);
-// Makes the same behind a policy that ends in `class`. Each token has a class of steps, half an
-// octave each, in the place of the plane coder's energy classes. The calibration is null.
+// Makes the same behind a policy that ends in `class`, which says how finely tokens are coded. Each
+// has a class of steps, half an octave each, in the place of the plane coder's energy classes. The
+// calibration is null.
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakeClassedPlanes(
     const OpArguments& arguments, const KvSpec& spec, std::shared_ptr<const Calibration>);
 
