@@ -34,6 +34,11 @@ void ImportanceFeatures(std::span<const float> coefficients, std::span<const flo
   features[2 * n + 2] = 1;
 }
 
+float LogStepFor(float log_sensitivity, float focus) {
+  // Error power goes with the square of the step.
+  return -focus * log_sensitivity / std::log(2.0f) / 2;
+}
+
 float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
                       std::span<const float> sigma, float focus, float of_token) {
   if (model.weights.empty() || focus == 0) return 0;
@@ -41,8 +46,7 @@ float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coeff
   ImportanceFeatures(coefficients, sigma, features);
   float log_sensitivity = of_token;
   for (size_t i = 0; i < features.size(); ++i) log_sensitivity += model.weights[i] * features[i];
-  // Error power goes with the square of the step.
-  return -focus * log_sensitivity / std::log(2.0f) / 2;
+  return LogStepFor(log_sensitivity, focus);
 }
 
 uint8_t StepClass(float log_step) {

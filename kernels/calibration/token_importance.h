@@ -44,9 +44,11 @@ inline size_t ImportanceWeights(size_t rank) {
 void ImportanceFeatures(std::span<const float> coefficients, std::span<const float> sigma,
                         std::span<float> features);
 
-// Returns log2 of a token's step over the usual one. The error of the token goes down with its
-// sensitivity to the power `focus`. `of_token` is what features of the token add to the logarithm
-// of the sensitivity. Returns 0 when the model is not known.
+// Returns log2 of a token's step over the usual one, by the logarithm of its sensitivity. The error
+// of the token goes down with its sensitivity to the power `focus`.
+float LogStepFor(float log_sensitivity, float focus);
+// Returns the same, by the sensitivity that the model foretells. `of_token` is what features of the
+// token add to the logarithm of the sensitivity. Returns 0 when the model is not known.
 float ForetoldLogStep(const ImportanceModel& model, std::span<const float> coefficients,
                       std::span<const float> sigma, float focus, float of_token = 0);
 // Returns the nearest class; NaN gives the usual step.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -31,9 +30,6 @@ constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages
 // Tokens of a page that say what the model feels: so many chunks of consecutive ones.
 constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
 constexpr float kLargest = 65504;  // of fp16
-// log2 of a token's step over the logarithm of its sensitivity: squared steps go down with
-// sensitivity^kDefaultFocus.
-constexpr float kLogStep = -kDefaultFocus / (2 * std::numbers::ln2_v<float>);
 
 // Tokens with steps of their own. Steps go in half octaves, as the plane coder's energy classes do,
 // and stand in their place. A token whose step is 2^(k/2) times the usual is divided by that factor
@@ -236,18 +232,18 @@ std::vector<float> PlanesRunCodec::StepsOfKeys(std::span<const Slab> slabs,
       return values.subspan((slab.first_channel + c) * stride, coded);
     };
     for (size_t c = 0; c < means.size(); ++c) {
-      double sum = 0, squares = 0;
-      for (const double x : row(c)) sum += x, squares += x * x;
-      const double mean = sum / coded;
+      const RowSums sums = SumRow(row(c).data(), coded);
+      const double mean = sums.values / coded;
       means[c] = static_cast<float>(mean);
-      variances[c] = std::max(squares / coded - mean * mean, 0.0);
+      variances[c] = std::max(sums.squares / coded - mean * mean, 0.0);
     }
     const std::vector<float> slopes = KeySlopes(slab.heads, means, variances);
     for (size_t c = 0; c < means.size(); ++c) {
-      const float slope = slopes[c] * kLogStep / static_cast<float>(layers);
+      const float slope = slopes[c] / static_cast<float>(layers);
       for (uint32_t t = 0; t < coded; ++t) steps[t] += slope * (row(c)[t] - means[c]);
     }
   }
+  for (float& step : steps) step = LogStepFor(step, kDefaultFocus);
   return steps;
 }
 
