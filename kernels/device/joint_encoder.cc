@@ -200,6 +200,8 @@ absl::Status BatchEncoder::Place() {
 
   Places work;
   const size_t q = work.Take(q_values_ * sizeof(int16_t)), energies = work.Take(energy_values_);
+  const size_t order = work.Take(energy_values_ * sizeof(uint32_t));
+  const size_t shifts = work.Take(energy_values_);
   const size_t sample = work.Take(sample_values_ * sizeof(float));
   const size_t move_saves = work.Take(list_values_ * sizeof(float));
   const size_t tilt_saves = work.Take(list_values_ * sizeof(float));
@@ -209,6 +211,7 @@ absl::Status BatchEncoder::Place() {
                           on_.device().Allocate(work.size() + 16));
   held_.push_back(room);
   planes_.q = on_.At<int16_t>(room, q), planes_.energies = on_.At<uint8_t>(room, energies);
+  planes_.order = on_.At<uint32_t>(room, order), planes_.shifts = on_.At<int8_t>(room, shifts);
   planes_.sample = on_.At<float>(room, sample);
   planes_.move_saves = on_.At<float>(room, move_saves);
   planes_.tilt_saves = on_.At<float>(room, tilt_saves);
@@ -345,7 +348,7 @@ std::vector<EncodedLevel> BatchEncoder::BodyOf(size_t r, size_t p, absl::string_
       lengths.push_back(counts_[s * on_.levels() + level]);
       words += lengths.back();
     }
-    planes[level] = StreamLengths(lengths);
+    planes[level] = StreamLengths(lengths, /*classed=*/true);
     if (words == 0) continue;
     const auto of_level = words_.span().subspan(2 * words_at_[b * on_.levels() + level], 2 * words);
     planes[level].append(reinterpret_cast<const char*>(of_level.data()), of_level.size());

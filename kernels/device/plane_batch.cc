@@ -47,7 +47,8 @@ absl::Status PlaneBatch::Add(const PlaneJob& page, uint32_t tokens, uint32_t tok
     jobs_.push_back(job);
   }
   for (size_t level = 0; level < planes.size(); ++level) {
-    KVSTOW_ASSIGN_OR_RETURN(const auto of_level, SplitStreams(planes[level], streams));
+    KVSTOW_ASSIGN_OR_RETURN(const auto of_level,
+                            SplitStreams(planes[level], streams, /*classed=*/true));
     for (size_t s = 0; s < streams; ++s) {
       PlaneJob& job = jobs_[first_job + s];
       job.words_at[level] = static_cast<uint32_t>(words_.Add(of_level[s]) / 2);

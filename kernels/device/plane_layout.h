@@ -115,7 +115,10 @@ struct PlaneEncodeLaunch {
   int16_t* q = nullptr;            // magnitudes at the finest step; the runs write these three
   uint8_t* energies = nullptr;
   float* sample = nullptr;  // coefficients of sampled tokens
-  // Made on the way: what each row and tilt would save, then the lists and the rows.
+  // Made on the way: the tokens in the order of their places (entropy/plane_order.h) and the shift
+  // of each place's rows; what each row and tilt would save, then the lists and the rows.
+  uint32_t* order = nullptr;
+  int8_t* shifts = nullptr;
   float *move_saves = nullptr, *tilt_saves = nullptr;
   int8_t *moves = nullptr, *tilts = nullptr;
   int16_t* rows = nullptr;

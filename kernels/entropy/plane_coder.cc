@@ -10,30 +10,21 @@
 #include "base/status_macros.h"
 
 namespace kvstow {
-namespace {
-
-// Returns the shift of each block and token, from `energies` [tokens, blocks].
-std::vector<int32_t> ShiftsOf(std::span<const uint8_t> energies, size_t blocks, uint32_t tokens,
-                              size_t stride) {
-  std::vector<int32_t> shifts(blocks * stride);
-  for (size_t t = 0; t < tokens; ++t) {
-    for (size_t b = 0; b < blocks; ++b)
-      shifts[b * stride + t] = EnergyShift(energies[t * blocks + b]);
-  }
-  return shifts;
-}
-
-}  // namespace
 
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
-// The least takes 4 bytes and the bits 1.
+// The least takes 4 bytes and the bits 1. Beside the bits stands whether tokens come by class:
+// earlier versions wrote tokens with classes as they follow each other.
 
-std::string StreamLengths(std::span<const uint32_t> lengths) {
+namespace {
+constexpr uint8_t kByClass = 0x80;
+}  // namespace
+
+std::string StreamLengths(std::span<const uint32_t> lengths, bool classed) {
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   const uint32_t bits = static_cast<uint32_t>(std::bit_width(*most - *least));
   ByteWriter header;
   header.Put(*least);
-  header.Put(static_cast<uint8_t>(bits));
+  header.Put(static_cast<uint8_t>(bits | (classed ? kByClass : 0u)));
   std::string out(header.bytes());
   uint64_t pending = 0;
   uint32_t held = 0;
@@ -47,10 +38,16 @@ std::string StreamLengths(std::span<const uint32_t> lengths) {
 }
 
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
-                                                                   size_t streams) {
+                                                                   size_t streams, bool classed) {
   ByteReader reader(body);
   const uint32_t least = reader.Get<uint32_t>();
-  const uint32_t bits = reader.Get<uint8_t>();
+  const uint8_t bits_and_order = reader.Get<uint8_t>();
+  const uint32_t bits = bits_and_order & ~kByClass;
+  if (reader.ok() && ((bits_and_order & kByClass) != 0) != classed) {
+    return absl::DataLossError(
+        classed ? "plane body: its tokens do not come by class; an earlier version wrote it"
+                : "plane body: its tokens come by class, and they have none");
+  }
   if (!reader.ok() || bits > 32) return absl::DataLossError("plane body: bad lengths of streams");
   const std::span<const uint8_t> packed = reader.GetBytes((streams * bits + 7) / 8);
   if (!reader.ok()) return absl::DataLossError("plane body: cut within the lengths of its streams");
@@ -80,42 +77,36 @@ TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_
 PlaneCoder::PlaneCoder(PlaneLayout layout, const PlaneTables& tables, const PlaneLookups& lookups)
     : layout_(std::move(layout)), tables_(tables), lookups_(lookups) {}
 
-PlaneStream PlaneCoder::StreamOf(uint32_t tokens, size_t stride, const int32_t* shifts) const {
+PlaneStream PlaneCoder::StreamOf(uint32_t tokens, size_t stride, const int8_t* shifts) const {
   return {.rows = layout_.rows,
           .tables = &tables_,
           .lookups = &lookups_,
           .levels = layout_.levels,
           .tokens = tokens,
           .stride = stride,
-          .block_ends = layout_.block_ends,
-          .shifts = blocks() == 0 ? nullptr : shifts,
+          .shifts = layout_.classed ? shifts : nullptr,
           .tilts = layout_.tilts};
 }
 
-// Energy classes stand before the coefficients: block after block, token after token.
+// Energy classes stand before the coefficients, token after token as in the page.
 
 void PlaneCoder::PutEnergies(std::span<const uint8_t> energies, uint32_t tokens,
                              RansEncoder& rans) const {
-  for (size_t b = blocks(); b-- > 0;) {
-    for (uint32_t t = tokens; t-- > 0;) {
-      const uint8_t energy = energies[t * blocks() + b];
-      uint32_t start = 0;
-      for (uint8_t k = 0; k < energy; ++k) start += tables_.energy[k];
-      rans.Put(t % kRansLanes, start, tables_.energy[energy]);
-    }
+  for (uint32_t t = tokens; t-- > 0;) {
+    uint32_t start = 0;
+    for (uint8_t k = 0; k < energies[t]; ++k) start += tables_.energy[k];
+    rans.Put(t % kRansLanes, start, tables_.energy[energies[t]]);
   }
 }
 
 void PlaneCoder::GetEnergies(RansDecoder& rans, uint32_t tokens, uint8_t* energies) const {
-  for (size_t b = 0; b < blocks(); ++b) {
-    for (uint32_t t = 0; t < tokens; ++t) {
-      const uint32_t slot = rans.Peek(t % kRansLanes);
-      uint32_t start = 0;
-      uint8_t energy = 0;
-      while (slot >= start + tables_.energy[energy]) start += tables_.energy[energy++];
-      rans.Take(t % kRansLanes, start, tables_.energy[energy]);
-      energies[t * blocks() + b] = energy;
-    }
+  for (uint32_t t = 0; t < tokens; ++t) {
+    const uint32_t slot = rans.Peek(t % kRansLanes);
+    uint32_t start = 0;
+    uint8_t energy = 0;
+    while (slot >= start + tables_.energy[energy]) start += tables_.energy[energy++];
+    rans.Take(t % kRansLanes, start, tables_.energy[energy]);
+    energies[t] = energy;
   }
 }
 
@@ -123,7 +114,7 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
                                             std::span<const uint8_t> energies,
                                             uint32_t tokens) const {
   const size_t stride = PlaneStride(tokens);
-  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
+  const std::vector<int8_t> shifts = OrderByClass(energies, layout_.tokens_per_stream).shifts;
   std::vector<std::vector<uint16_t>> words(layout_.levels);
   std::vector<std::vector<uint32_t>> lengths(layout_.levels);
   // Two streams at a time.
@@ -135,13 +126,14 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
     const uint32_t count = std::min(each, tokens - first);
     const auto part = [&](size_t w) {
       const size_t at = first + w * each;
-      return PlaneEncoding{StreamOf(count, stride, shifts.data() + at), q.data() + at, encoders[w]};
+      return PlaneEncoding{StreamOf(count, stride, shifts.data() + at / kRansLanes), q.data() + at,
+                           encoders[w]};
     };
     std::optional<PlaneEncoding> other;
     if (pair) other = part(1);
     PlaneEncodeLoops::Best().encode(part(0), pair ? &*other : nullptr);
     for (size_t w = 0; w < (pair ? 2 : 1); ++w, first += count) {
-      PutEnergies(energies.subspan(first * blocks()), count, encoders[w][0]);
+      if (layout_.classed) PutEnergies(energies.subspan(first), count, encoders[w][0]);
       for (uint32_t level = 0; level < layout_.levels; ++level) {
         const size_t before = words[level].size();
         encoders[w][level].Finish(words[level]);
@@ -151,7 +143,7 @@ std::vector<std::string> PlaneCoder::Encode(std::span<const int32_t> q,
   }
   std::vector<std::string> out(layout_.levels);
   for (uint32_t level = 0; level < layout_.levels; ++level) {
-    out[level] = StreamLengths(lengths[level]);
+    out[level] = StreamLengths(lengths[level], layout_.classed);
     out[level].append(reinterpret_cast<const char*>(words[level].data()), 2 * words[level].size());
   }
   return out;
@@ -164,12 +156,13 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
   const size_t stride = PlaneStride(wanted.count);
   std::vector<std::vector<std::span<const uint8_t>>> streams(bodies.size());
   for (size_t level = 0; level < bodies.size(); ++level) {
-    KVSTOW_ASSIGN_OR_RETURN(streams[level],
-                            SplitStreams(bodies[level], (size_t{tokens} + each - 1) / each));
+    KVSTOW_ASSIGN_OR_RETURN(
+        streams[level],
+        SplitStreams(bodies[level], (size_t{tokens} + each - 1) / each, layout_.classed));
   }
   // Two streams at a time.
   std::array<std::vector<RansDecoder>, 2> decoders;
-  std::array<std::vector<int32_t>, 2> shifts;
+  std::array<std::vector<int8_t>, 2> shifts;
   for (uint32_t first = 0; first < wanted.count;) {
     const bool pair = wanted.count - first >= 2 * each;
     const uint32_t count = std::min(each, wanted.count - first);
@@ -178,9 +171,11 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
       const size_t at = first + w * each;
       decoders[w].clear();
       for (const auto& level : streams) decoders[w].emplace_back(level[stream + w]);
-      const std::span<uint8_t> classes = energies.subspan(at * blocks());
-      GetEnergies(decoders[w][0], count, classes.data());
-      shifts[w] = ShiftsOf(classes, blocks(), count, stride);
+      if (layout_.classed) {
+        const std::span<uint8_t> classes = energies.subspan(at, count);
+        GetEnergies(decoders[w][0], count, classes.data());
+        shifts[w] = OrderByClass(classes, each).shifts;
+      }
       return PlaneDecoding{StreamOf(count, stride, shifts[w].data()), decoders[w], q.data() + at};
     };
     std::optional<PlaneDecoding> other;
@@ -197,27 +192,17 @@ absl::Status PlaneCoder::Decode(std::span<const std::span<const uint8_t>> bodies
   return absl::OkStatus();
 }
 
-void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies,
+void PlaneCoder::Dequantize(std::span<const int32_t> q, std::span<const int8_t> shifts,
                             uint32_t tokens, uint32_t level, std::span<const float> steps,
                             std::span<float> coefficients) const {
-  const size_t stride = PlaneStride(tokens);
-  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
-  PlaneDecodeLoops::Best().dequantize(StreamOf(tokens, stride, shifts.data()), q.data(), level,
-                                      steps, coefficients.data());
+  DequantizeRows(q, shifts, tokens, level, steps, 0, width(), coefficients);
 }
 
-void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
+void PlaneCoder::DequantizeRows(std::span<const int32_t> q, std::span<const int8_t> shifts,
                                 uint32_t tokens, uint32_t level, std::span<const float> steps,
                                 size_t first, size_t count, std::span<float> coefficients) const {
-  const size_t stride = PlaneStride(tokens);
-  const std::vector<int32_t> shifts = ShiftsOf(energies, blocks(), tokens, stride);
-  const auto block = static_cast<size_t>(
-      std::upper_bound(layout_.block_ends.begin(), layout_.block_ends.end(), first) -
-      layout_.block_ends.begin());
-  const uint32_t end = static_cast<uint32_t>(count);
-  PlaneStream stream = StreamOf(tokens, stride, shifts.data() + block * stride);
+  PlaneStream stream = StreamOf(tokens, PlaneStride(tokens), shifts.data());
   stream.rows = stream.rows.subspan(first, count);
-  if (blocks() > 0) stream.block_ends = {&end, 1};
   PlaneDecodeLoops::Best().dequantize(stream, q.data(), level, steps, coefficients.data());
 }
 

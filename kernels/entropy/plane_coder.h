@@ -4,8 +4,9 @@
 // doubles the step and drops a bit of the magnitude, so a level is the leading bits of the next.
 // The base is coded by symbols. A refinement is one bit for each coefficient, and a sign where the
 // coefficient becomes non-zero. Tables are static (plane_tables.h). The row of a coefficient picks
-// the table: row = 16 + 4 log2(sigma / base step), moved by 2 (class - 8) rows, half octaves of
-// amplitude, for the energy class of its (token, block).
+// the table: row = 16 + 4 log2(sigma / base step). Tokens may have energy classes, half octaves of
+// amplitude: these bring tokens into another order within their stream, and move the rows
+// (plane_order.h).
 //
 // The body of a level is the lengths of its streams, then the streams. A stream holds
 // `tokens_per_stream` consecutive tokens. It is one rANS stream of kRansLanes lanes (rans.h), and
@@ -13,7 +14,7 @@
 // (plane_loops.h). docs/FORMAT.md has every byte.
 //
 // Integers and coefficients are arrays [width, stride] with stride = PlaneStride(tokens): the
-// tokens of a coefficient stand together.
+// tokens of a coefficient stand together, in their places where they have energy classes.
 //
 //   const PlaneCoder coder({.rows = rows, .levels = 4, .tokens_per_stream = 256}, tables, lookups);
 //   std::vector<std::string> bodies = coder.Encode(q, {}, tokens);
@@ -31,6 +32,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/entropy/plane_loops.h"
+#include "kernels/entropy/plane_order.h"
 #include "kernels/entropy/plane_tables.h"
 #include "kernels/entropy/rans.h"
 #include "kernels/page/page.h"
@@ -43,11 +45,6 @@ inline int32_t CoarserLevel(int32_t q, uint32_t levels) {
 }
 
 inline constexpr uint32_t kMaxPlaneLevels = 8;
-
-// Returns the distance from a coefficient's first token to the next coefficient's.
-inline size_t PlaneStride(size_t tokens) {
-  return (tokens + kRansLanes - 1) / kRansLanes * kRansLanes;
-}
 
 // Takes every `every`-th vector of kRansLanes tokens of rows [rows, stride].
 template <typename T>
@@ -65,11 +62,9 @@ std::vector<T> SamplePlanes(std::span<const T> rows, size_t stride, size_t every
 
 struct PlaneLayout {
   std::vector<int16_t> rows;  // of each coefficient of a token, at the base step; any value
-  // Where each block of coefficients that share an energy class ends, ascending, the last =
-  // rows.size(); empty = no energy classes.
-  std::vector<uint32_t> block_ends;
+  bool classed = false;       // tokens have energy classes
   // Which sign of each coefficient is more likely (PositiveShare in plane_loops.h), within
-  // kMaxPlaneTilt; empty = all signs are equally likely. Only beside energy classes.
+  // kMaxPlaneTilt; empty = all signs are equally likely.
   std::vector<int8_t> tilts;
   uint32_t levels = 1;                      // 1 to kMaxPlaneLevels
   uint32_t tokens_per_stream = kRansLanes;  // a multiple of kRansLanes
@@ -78,11 +73,13 @@ struct PlaneLayout {
 // Returns the least range of whole streams that holds `wanted`, within a page of `tokens` tokens.
 TokenRange WholeStreams(TokenRange wanted, uint32_t tokens, uint32_t tokens_per_stream);
 
-// Returns the beginning of a level's body, which says how many words each of its streams has.
-std::string StreamLengths(std::span<const uint32_t> words);
-// Cuts the body of a level into its streams. Fails with DATA_LOSS.
+// Returns the beginning of a level's body, which says how many words each of its streams has, and
+// whether tokens come by class.
+std::string StreamLengths(std::span<const uint32_t> words, bool classed);
+// Cuts the body of a level into its streams. Fails with DATA_LOSS, also where tokens come in
+// another order than `classed` says.
 absl::StatusOr<std::vector<std::span<const uint8_t>>> SplitStreams(std::span<const uint8_t> body,
-                                                                   size_t streams);
+                                                                   size_t streams, bool classed);
 
 class PlaneCoder {
  public:
@@ -91,32 +88,33 @@ class PlaneCoder {
 
   const PlaneLayout& layout() const { return layout_; }
   size_t width() const { return layout_.rows.size(); }
-  size_t blocks() const { return layout_.block_ends.size(); }
 
   // Returns the bodies of all levels, base first. `q` is [width, stride], at least one token, at
-  // the step of the finest level; `energies` is [tokens, blocks], below kPlaneEnergies.
+  // the step of the finest level. `energies` has the class of each token, below kPlaneEnergies; it
+  // is empty without classes.
   std::vector<std::string> Encode(std::span<const int32_t> q, std::span<const uint8_t> energies,
                                   uint32_t tokens) const;
 
   // Decodes the tokens `wanted`, whole streams, from the bodies of the first levels (at least one)
   // of `tokens` tokens: `q` [width, stride of wanted] at the last of these levels, and `energies`
-  // [wanted, blocks].
+  // of the wanted, which is empty without classes.
   absl::Status Decode(std::span<const std::span<const uint8_t>> bodies, uint32_t tokens,
                       TokenRange wanted, std::span<int32_t> q, std::span<uint8_t> energies) const;
 
-  // Makes coefficients [width, stride] of `q` at `level`, at the centroids of the bins. steps[i] is
-  // the step of coefficient i at that level; one entry is the same for all.
-  void Dequantize(std::span<const int32_t> q, std::span<const uint8_t> energies, uint32_t tokens,
+  // Makes coefficients [width, stride] of `q` at `level`, at the centroids of the bins. `shifts`
+  // are PlaneOrder's, or empty. steps[i] is the step of coefficient i at that level; one entry is
+  // the same for all.
+  void Dequantize(std::span<const int32_t> q, std::span<const int8_t> shifts, uint32_t tokens,
                   uint32_t level, std::span<const float> steps,
                   std::span<float> coefficients) const;
-  // Does the same for `count` coefficients from `first` on, all of one block. `q`, `coefficients`
-  // [count, stride] and `steps` are of these alone.
-  void DequantizeRows(std::span<const int32_t> q, std::span<const uint8_t> energies,
-                      uint32_t tokens, uint32_t level, std::span<const float> steps, size_t first,
-                      size_t count, std::span<float> coefficients) const;
+  // Does the same for `count` coefficients from `first` on. `q`, `coefficients` [count, stride] and
+  // `steps` are of these alone.
+  void DequantizeRows(std::span<const int32_t> q, std::span<const int8_t> shifts, uint32_t tokens,
+                      uint32_t level, std::span<const float> steps, size_t first, size_t count,
+                      std::span<float> coefficients) const;
 
  private:
-  PlaneStream StreamOf(uint32_t tokens, size_t stride, const int32_t* shifts) const;
+  PlaneStream StreamOf(uint32_t tokens, size_t stride, const int8_t* shifts) const;
   void PutEnergies(std::span<const uint8_t> energies, uint32_t tokens, RansEncoder& rans) const;
   void GetEnergies(RansDecoder& rans, uint32_t tokens, uint8_t* energies) const;
 

@@ -73,14 +73,13 @@ class Chain {
   }
 
   // Gets the parts that follow the symbols of a step. False for what no encoder writes.
-  template <bool kSame>
-  HWY_NOINLINE bool GetRests(const Step& step, uint32_t limit, LaneArrays<kSame>& lanes) {
+  HWY_NOINLINE bool GetRests(const Step& step, uint32_t limit, LaneArrays& lanes) {
     Store();
     for (size_t lane = 0; lane < step.lanes; ++lane) {
       if (!lanes.HasRest(lane)) continue;
       bool negative = lanes.negative[lane] != 0;
-      if (!GetPlaneRest(rans_, lane, lanes.raw_bits[lane], lanes.escape[lane], limit,
-                        lanes.magnitude[lane], negative))
+      if (!GetPlaneRest(rans_, lane, lanes.raw_bits, lanes.escape, limit, lanes.magnitude[lane],
+                        negative))
         return false;
       lanes.negative[lane] = negative ? ~0u : 0;
     }
@@ -114,24 +113,31 @@ class Chain {
   const uint8_t* last_;  // at which vectors of words may be read
 };
 
-template <bool kSame>
-HWY_INLINE bool GetBase(const Step& step, const Tables<kSame>& tables, uint32_t limit, Chain& chain,
-                        Values& values) {
+template <bool kTilted>
+HWY_INLINE bool GetBase(const Step& step, const Tables<kTilted>& tables, uint32_t limit,
+                        Chain& chain, Values& values) {
   const D d;
   Symbols out;
-  bool more = tables.AnyRaw();
-  const uint32_t most = tables.MostEscape();
+  bool more = tables.raw_bits() > 0;
+  const auto escape = hn::Set(d, tables.escape());
+  // No slot is above those of symbols behind the escape. A processor foretells few different
+  // counts.
+  constexpr uint32_t kAtOnce = 3;
+  static_assert((kPlaneSymbols - 1) % kAtOnce == 0);
+  const uint32_t most = (tables.escape() + kAtOnce - 1) / kAtOnce * kAtOnce;
   for (size_t v = 0; v < kVectors; ++v) {
     const auto slot = chain.Slots(v);
     auto below = hn::Zero(d);  // minus how many symbols start at or below the slot, but the first
-    for (uint32_t k = 1; k <= most; ++k)
-      below = hn::Add(below, hn::VecFromMask(d, Above(slot, tables.Before(v, k))));
+    for (uint32_t k = 1; k <= most; k += kAtOnce) {
+      for (uint32_t i = k; i < k + kAtOnce; ++i)
+        below = hn::Add(below, hn::VecFromMask(d, Above(slot, tables.Before(i))));
+    }
     auto symbol = hn::Sub(hn::Zero(d), below);
     if (HWY_UNLIKELY(!step.whole())) symbol = hn::IfThenElseZero(step.Active(v), symbol);
-    const auto entry = tables.Symbol(v, symbol);
+    const auto entry = tables.Symbol(symbol);
     const auto half = hn::ShiftRight<16>(entry);  // of the two signs' intervals, or all of symbol 0
     const auto first =
-        kSame ? half : hn::IfThenElse(hn::Eq(symbol, hn::Zero(d)), half, tables.Positive(half));
+        kTilted ? hn::IfThenElse(hn::Eq(symbol, hn::Zero(d)), half, tables.Positive(half)) : half;
     out.start[v] = hn::And(entry, hn::Set(d, uint32_t{0xffff}));
     const auto second = hn::Add(out.start[v], first);
     const auto positive = Above(second, slot);
@@ -139,12 +145,12 @@ HWY_INLINE bool GetBase(const Step& step, const Tables<kSame>& tables, uint32_t 
     out.frequency[v] = hn::IfThenElse(positive, first, hn::Sub(hn::Add(half, half), first));
     values.magnitude[v] = symbol;
     values.negative[v] = hn::VecFromMask(d, hn::Not(positive));
-    more |= !hn::AllFalse(d, hn::Eq(symbol, tables.Escape(v)));
+    more |= !hn::AllFalse(d, hn::Eq(symbol, escape));
   }
   Mask(step, out);
   chain.Take(out);
   if (HWY_LIKELY(!more)) return true;
-  LaneArrays<kSame> lanes(values, values.magnitude, tables);
+  LaneArrays lanes(values, values.magnitude, tables);
   if (!chain.GetRests(step, limit, lanes)) return false;
   for (size_t v = 0; v < kVectors; ++v) {
     values.magnitude[v] = hn::Load(d, lanes.magnitude + v * kLanes);
@@ -153,15 +159,15 @@ HWY_INLINE bool GetBase(const Step& step, const Tables<kSame>& tables, uint32_t 
   return true;
 }
 
-template <bool kSame>
-HWY_INLINE void GetRefinement(const Step& step, const Tables<kSame>& tables, Chain& chain,
+template <bool kTilted>
+HWY_INLINE void GetRefinement(const Step& step, const Tables<kTilted>& tables, Chain& chain,
                               Values& values) {
   const D d;
   Symbols out;
   for (size_t v = 0; v < kVectors; ++v) {
     const auto coarse = values.magnitude[v], slot = chain.Slots(v);
     V zero, one, positive;
-    Refine(tables, v, coarse, zero, one, positive);
+    Refine(tables, coarse, zero, one, positive);
     auto is_zero = Above(zero, slot);
     if (HWY_UNLIKELY(!step.whole())) is_zero = hn::Or(is_zero, hn::Not(step.Active(v)));
     // Beyond all slots unless a coefficient becomes non-zero.
@@ -179,7 +185,7 @@ HWY_INLINE void GetRefinement(const Step& step, const Tables<kSame>& tables, Cha
 }
 
 // The levels [first + kIndex, first + kCount) of a stream, each with its state.
-template <bool kSame, size_t kIndex, size_t kCount>
+template <bool kTilted, size_t kIndex, size_t kCount>
 class Levels {
  public:
   HWY_INLINE Levels(const PlaneStream& stream, size_t first, std::span<RansDecoder> decoders)
@@ -211,13 +217,13 @@ class Levels {
  private:
   const PlaneStream& stream_;
   const size_t level_;
-  Tables<kSame> tables_;
+  Tables<kTilted> tables_;
   Chain chain_;
-  Levels<kSame, kIndex + 1, kCount> others_;
+  Levels<kTilted, kIndex + 1, kCount> others_;
 };
 
-template <bool kSame, size_t kCount>
-class Levels<kSame, kCount, kCount> {
+template <bool kTilted, size_t kCount>
+class Levels<kTilted, kCount, kCount> {
  public:
   HWY_INLINE Levels(const PlaneStream&, size_t, std::span<RansDecoder>) {}
   HWY_INLINE void Begin(size_t) {}
@@ -226,13 +232,16 @@ class Levels<kSame, kCount, kCount> {
 };
 
 // A stream at the levels [first, first + kCount).
-template <bool kSame, size_t kCount>
+template <bool kTilted, size_t kCount>
 class Way {
  public:
   HWY_INLINE Way(const PlaneDecoding& of, size_t first)
-      : stream_(of.stream), refines_(first > 0), q_(of.q), levels_(of.stream, first, of.decoders) {}
+      : stream_(of.stream),
+        refines_(first > 0),
+        q_(of.q),
+        steps_(StepsOf(of.stream)),
+        levels_(of.stream, first, of.decoders) {}
 
-  HWY_INLINE void BeginBlock(size_t block) { steps_ = StepsOf(stream_, block); }
   HWY_INLINE void Begin(size_t coefficient) {
     row_ = q_ + coefficient * stream_.stride;
     levels_.Begin(coefficient);
@@ -263,22 +272,18 @@ class Way {
   const bool refines_;
   int32_t* const q_;
   int32_t* row_ = nullptr;
-  std::vector<Step> steps_;
-  Levels<kSame, 0, kCount> levels_;
+  const std::vector<Step> steps_;
+  Levels<kTilted, 0, kCount> levels_;
 };
 
 // Streams of as many tokens side by side: while one waits for its state, the other goes on.
 template <class First, class... Others>
 HWY_INLINE bool DecodeWays(const PlaneStream& stream, First& first, Others&... others) {
-  for (size_t block = 0; block < BlocksOf(stream); ++block) {
-    first.BeginBlock(block);
-    (others.BeginBlock(block), ...);
-    for (size_t i = FirstOfBlock(stream, block); i < EndOfBlock(stream, block); ++i) {
-      first.Begin(i);
-      (others.Begin(i), ...);
-      for (size_t s = 0; s < first.steps(); ++s) {
-        if (!(first.Decode(s) && (others.Decode(s) && ...))) return false;
-      }
+  for (size_t i = 0; i < stream.rows.size(); ++i) {
+    first.Begin(i);
+    (others.Begin(i), ...);
+    for (size_t s = 0; s < first.steps(); ++s) {
+      if (!(first.Decode(s) && (others.Decode(s) && ...))) return false;
     }
   }
   first.Store();
@@ -287,35 +292,35 @@ HWY_INLINE bool DecodeWays(const PlaneStream& stream, First& first, Others&... o
 }
 
 // More than two levels keep the processor busy by themselves.
-template <bool kSame, size_t kCount>
+template <bool kTilted, size_t kCount>
 bool DecodeLevels(const PlaneDecoding& one, const PlaneDecoding* other, size_t first) {
-  Way<kSame, kCount> way(one, first);
+  Way<kTilted, kCount> way(one, first);
   if constexpr (kCount <= 2) {
     if (other != nullptr) {
-      Way<kSame, kCount> second(*other, first);
+      Way<kTilted, kCount> second(*other, first);
       return DecodeWays(one.stream, way, second);
     }
   }
   if (!DecodeWays(one.stream, way)) return false;
-  return other == nullptr || DecodeLevels<kSame, kCount>(*other, nullptr, first);
+  return other == nullptr || DecodeLevels<kTilted, kCount>(*other, nullptr, first);
 }
 
-template <bool kSame>
+template <bool kTilted>
 bool Decode(const PlaneDecoding& one, const PlaneDecoding* other) {
   for (size_t first = 0; first < one.decoders.size(); first += 4) {
     bool ok = false;
     switch (one.decoders.size() - first) {
       case 1:
-        ok = DecodeLevels<kSame, 1>(one, other, first);
+        ok = DecodeLevels<kTilted, 1>(one, other, first);
         break;
       case 2:
-        ok = DecodeLevels<kSame, 2>(one, other, first);
+        ok = DecodeLevels<kTilted, 2>(one, other, first);
         break;
       case 3:
-        ok = DecodeLevels<kSame, 3>(one, other, first);
+        ok = DecodeLevels<kTilted, 3>(one, other, first);
         break;
       default:
-        ok = DecodeLevels<kSame, 4>(one, other, first);
+        ok = DecodeLevels<kTilted, 4>(one, other, first);
         break;
     }
     if (!ok) return false;
@@ -324,53 +329,39 @@ bool Decode(const PlaneDecoding& one, const PlaneDecoding* other) {
 }
 
 bool DecodePlanes(const PlaneDecoding& one, const PlaneDecoding* other) {
-  return one.stream.shifts == nullptr ? Decode<true>(one, other) : Decode<false>(one, other);
+  return one.stream.tilts.empty() ? Decode<false>(one, other) : Decode<true>(one, other);
 }
 
 using VF = hn::Vec<DF>;
 
 // Coefficients of magnitudes at a level whose tables and rows are `tables`.
-template <bool kSame>
-HWY_INLINE VF Centroids(const Tables<kSame>& tables, size_t v, V magnitude, V negative, VF step) {
+HWY_INLINE VF Centroids(const Tables<false>& tables, V magnitude, V negative, VF step) {
   const D d;
   const DF df;
   const auto entry = hn::Min(magnitude, hn::Set(d, uint32_t{kPlaneSymbols - 1}));
   const auto middle = hn::Sub(hn::ConvertTo(df, hn::BitCast(DI(), magnitude)), hn::Set(df, 0.5f));
-  auto value = hn::Mul(hn::Add(middle, hn::BitCast(df, tables.Centre(v, entry))), step);
+  auto value = hn::Mul(hn::Add(middle, hn::BitCast(df, tables.Centre(entry))), step);
   value = hn::Or(value, hn::And(hn::BitCast(df, negative), hn::SignBit(df)));
   return hn::IfThenZeroElse(hn::RebindMask(df, hn::Eq(magnitude, hn::Zero(d))), value);
 }
 
-template <bool kSame>
-void Dequantize(const PlaneStream& stream, const int32_t* q, size_t level,
-                std::span<const float> step_sizes, float* coefficients) {
-  const DF df;
-  const auto& lookups = stream.lookups->levels[stream.Distance(level)];
-  for (size_t block = 0; block < BlocksOf(stream); ++block) {
-    const std::vector<Step> steps = StepsOf(stream, block);
-    for (size_t i = FirstOfBlock(stream, block); i < EndOfBlock(stream, block); ++i) {
-      const auto size = hn::Set(df, step_sizes[step_sizes.size() == 1 ? 0 : i]);
-      Tables<kSame> tables(lookups);
-      tables.Begin(stream.rows[i] + 4 * static_cast<int>(level));
-      for (const Step& step : steps) {
-        tables.Move(step);
-        for (size_t v = 0; v < kVectors; ++v) {
-          const size_t at = i * stream.stride + step.first + v * kLanes;
-          const auto value = hn::LoadU(DI(), q + at);
-          const auto sign = hn::BitCast(D(), hn::BroadcastSignBit(value));
-          hn::StoreU(Centroids(tables, v, Magnitudes(value), sign, size), df, coefficients + at);
-        }
-      }
-    }
-  }
-}
-
 void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
                       std::span<const float> step_sizes, float* coefficients) {
-  if (stream.shifts == nullptr) {
-    Dequantize<true>(stream, q, level, step_sizes, coefficients);
-  } else {
-    Dequantize<false>(stream, q, level, step_sizes, coefficients);
+  const DF df;
+  const std::vector<Step> steps = StepsOf(stream);
+  Tables<false> tables(stream.lookups->levels[stream.Distance(level)]);
+  for (size_t i = 0; i < stream.rows.size(); ++i) {
+    const auto size = hn::Set(df, step_sizes[step_sizes.size() == 1 ? 0 : i]);
+    tables.Begin(stream.rows[i] + 4 * static_cast<int>(level));
+    for (const Step& step : steps) {
+      tables.Move(step);
+      for (size_t v = 0; v < kVectors; ++v) {
+        const size_t at = i * stream.stride + step.first + v * kLanes;
+        const auto value = hn::LoadU(DI(), q + at);
+        const auto sign = hn::BitCast(D(), hn::BroadcastSignBit(value));
+        hn::StoreU(Centroids(tables, Magnitudes(value), sign, size), df, coefficients + at);
+      }
+    }
   }
 }
 

@@ -110,13 +110,12 @@ class Chain {
   }
 
   // Puts the parts that follow the symbols of a step. An encoder puts them first.
-  template <bool kSame>
-  HWY_NOINLINE void PutRests(const Step& step, const LaneArrays<kSame>& lanes) {
+  HWY_NOINLINE void PutRests(const Step& step, const LaneArrays& lanes) {
     Store();
     for (size_t lane = step.lanes; lane-- > 0;) {
       if (lanes.HasRest(lane))
-        PutPlaneRest(rans_, lane, lanes.magnitude[lane], lanes.negative[lane] != 0,
-                     lanes.raw_bits[lane], lanes.escape[lane]);
+        PutPlaneRest(rans_, lane, lanes.magnitude[lane], lanes.negative[lane] != 0, lanes.raw_bits,
+                     lanes.escape);
     }
     Load();
   }
@@ -142,33 +141,34 @@ class Chain {
   size_t written_;
 };
 
-template <bool kSame>
-HWY_INLINE void PutBase(const Step& step, const Tables<kSame>& tables, const Values& values,
+template <bool kTilted>
+HWY_INLINE void PutBase(const Step& step, const Tables<kTilted>& tables, const Values& values,
                         Chain& chain) {
   const D d;
   Symbols out;
   V symbols[kVectors];
-  bool more = tables.AnyRaw();
+  bool more = tables.raw_bits() > 0;
+  const auto escape = hn::Set(d, tables.escape());
   for (size_t v = 0; v < kVectors; ++v) {
-    const auto escape = tables.Escape(v);
-    symbols[v] = hn::Min(hn::Shr(values.magnitude[v], tables.RawBits(v)), escape);
+    const auto high = hn::ShiftRightSame(values.magnitude[v], static_cast<int>(tables.raw_bits()));
+    symbols[v] = hn::Min(high, escape);
     more |= !hn::AllFalse(d, hn::Eq(symbols[v], escape));
-    const auto entry = tables.Symbol(v, symbols[v]);
+    const auto entry = tables.Symbol(symbols[v]);
     const auto half = hn::ShiftRight<16>(entry);  // of the two signs' intervals, or all of symbol 0
     const auto zero = hn::Eq(symbols[v], hn::Zero(d));
-    const auto first = kSame ? half : hn::IfThenElse(zero, half, tables.Positive(half));
+    const auto first = kTilted ? hn::IfThenElse(zero, half, tables.Positive(half)) : half;
     const auto negative = hn::AndNot(hn::VecFromMask(d, zero), values.negative[v]);
     const auto second = hn::Sub(hn::Add(half, half), first);
     out.frequency[v] = hn::IfVecThenElse(negative, second, first);
     out.start[v] = hn::Add(hn::And(entry, hn::Set(d, uint32_t{0xffff})), hn::And(negative, first));
   }
-  if (HWY_UNLIKELY(more)) chain.PutRests(step, LaneArrays<kSame>(values, symbols, tables));
+  if (HWY_UNLIKELY(more)) chain.PutRests(step, LaneArrays(values, symbols, tables));
   Mask(step, out);
   chain.Put(out);
 }
 
-template <bool kSame>
-HWY_INLINE void PutRefinement(const Step& step, const Tables<kSame>& tables, const Values& values,
+template <bool kTilted>
+HWY_INLINE void PutRefinement(const Step& step, const Tables<kTilted>& tables, const Values& values,
                               Chain& chain) {
   const D d;
   const auto unit = hn::Set(d, uint32_t{1});
@@ -176,7 +176,7 @@ HWY_INLINE void PutRefinement(const Step& step, const Tables<kSame>& tables, con
   for (size_t v = 0; v < kVectors; ++v) {
     const auto magnitude = values.magnitude[v];
     V zero, one, positive;
-    Refine(tables, v, hn::ShiftRight<1>(magnitude), zero, one, positive);
+    Refine(tables, hn::ShiftRight<1>(magnitude), zero, one, positive);
     const auto bit = hn::Ne(hn::And(magnitude, unit), hn::Zero(d));
     const auto negative = hn::IfThenElseZero(hn::Eq(magnitude, unit), values.negative[v]);
     const auto of_sign = hn::IfVecThenElse(negative, hn::Sub(one, positive), positive);
@@ -188,7 +188,7 @@ HWY_INLINE void PutRefinement(const Step& step, const Tables<kSame>& tables, con
 }
 
 // The levels [first + kIndex, first + kCount) of a stream, each with its state.
-template <bool kSame, size_t kIndex, size_t kCount>
+template <bool kTilted, size_t kIndex, size_t kCount>
 class Levels {
  public:
   HWY_INLINE Levels(const PlaneStream& stream, size_t first, std::span<RansEncoder> encoders)
@@ -212,9 +212,12 @@ class Levels {
   }
   HWY_INLINE void Put(const Step& step, const Values& finest) {
     tables_.Move(step);
-    Values values = finest;
-    for (V& magnitude : values.magnitude)
-      magnitude = hn::ShiftRightSame(magnitude, static_cast<int>(stream_.levels - 1 - level_));
+    const auto dropped = static_cast<int>(stream_.levels - 1 - level_);
+    Values values;
+    for (size_t v = 0; v < kVectors; ++v) {
+      values.magnitude[v] = hn::ShiftRightSame(finest.magnitude[v], dropped);
+      values.negative[v] = finest.negative[v];
+    }
     if (kIndex == 0 && level_ == 0) {
       PutBase(step, tables_, values, chain_);
     } else {
@@ -226,13 +229,13 @@ class Levels {
  private:
   const PlaneStream& stream_;
   const size_t level_;
-  Tables<kSame> tables_;
+  Tables<kTilted> tables_;
   Chain chain_;
-  Levels<kSame, kIndex + 1, kCount> others_;
+  Levels<kTilted, kIndex + 1, kCount> others_;
 };
 
-template <bool kSame, size_t kCount>
-class Levels<kSame, kCount, kCount> {
+template <bool kTilted, size_t kCount>
+class Levels<kTilted, kCount, kCount> {
  public:
   HWY_INLINE Levels(const PlaneStream&, size_t, std::span<RansEncoder>) {}
   HWY_INLINE void Reserve(size_t) {}
@@ -254,13 +257,15 @@ HWY_INLINE Values LoadValues(const Step& step, const int32_t* q) {
 }
 
 // A stream at the levels [first, first + kCount).
-template <bool kSame, size_t kCount>
+template <bool kTilted, size_t kCount>
 class Way {
  public:
   HWY_INLINE Way(const PlaneEncoding& of, size_t first)
-      : stream_(of.stream), q_(of.q), levels_(of.stream, first, of.encoders) {}
+      : stream_(of.stream),
+        q_(of.q),
+        steps_(StepsOf(of.stream)),
+        levels_(of.stream, first, of.encoders) {}
 
-  HWY_INLINE void BeginBlock(size_t block) { steps_ = StepsOf(stream_, block); }
   HWY_INLINE void Begin(size_t coefficient) {
     constexpr size_t kWordsAStep = 8 * kRansLanes;  // the most that one writes
     row_ = q_ + coefficient * stream_.stride;
@@ -277,23 +282,19 @@ class Way {
   const PlaneStream& stream_;
   const int32_t* const q_;
   const int32_t* row_ = nullptr;
-  std::vector<Step> steps_;
-  Levels<kSame, 0, kCount> levels_;
+  const std::vector<Step> steps_;
+  Levels<kTilted, 0, kCount> levels_;
 };
 
 // Streams of as many tokens side by side: while one waits for its state, the other goes on.
 template <class First, class... Others>
 HWY_INLINE void EncodeWays(const PlaneStream& stream, First& first, Others&... others) {
-  for (size_t block = BlocksOf(stream); block-- > 0;) {
-    first.BeginBlock(block);
-    (others.BeginBlock(block), ...);
-    for (size_t i = EndOfBlock(stream, block); i-- > FirstOfBlock(stream, block);) {
-      first.Begin(i);
-      (others.Begin(i), ...);
-      for (size_t s = first.steps(); s-- > 0;) {
-        first.Encode(s);
-        (others.Encode(s), ...);
-      }
+  for (size_t i = stream.rows.size(); i-- > 0;) {
+    first.Begin(i);
+    (others.Begin(i), ...);
+    for (size_t s = first.steps(); s-- > 0;) {
+      first.Encode(s);
+      (others.Encode(s), ...);
     }
   }
   first.Store();
@@ -301,44 +302,44 @@ HWY_INLINE void EncodeWays(const PlaneStream& stream, First& first, Others&... o
 }
 
 // More than two levels keep the processor busy by themselves.
-template <bool kSame, size_t kCount>
+template <bool kTilted, size_t kCount>
 void EncodeLevels(const PlaneEncoding& one, const PlaneEncoding* other, size_t first) {
-  Way<kSame, kCount> way(one, first);
+  Way<kTilted, kCount> way(one, first);
   if constexpr (kCount <= 2) {
     if (other != nullptr) {
-      Way<kSame, kCount> second(*other, first);
+      Way<kTilted, kCount> second(*other, first);
       return EncodeWays(one.stream, way, second);
     }
   }
   EncodeWays(one.stream, way);
-  if (other != nullptr) EncodeLevels<kSame, kCount>(*other, nullptr, first);
+  if (other != nullptr) EncodeLevels<kTilted, kCount>(*other, nullptr, first);
 }
 
-template <bool kSame>
+template <bool kTilted>
 void Encode(const PlaneEncoding& one, const PlaneEncoding* other) {
   for (size_t first = 0; first < one.encoders.size(); first += 4) {
     switch (one.encoders.size() - first) {
       case 1:
-        EncodeLevels<kSame, 1>(one, other, first);
+        EncodeLevels<kTilted, 1>(one, other, first);
         break;
       case 2:
-        EncodeLevels<kSame, 2>(one, other, first);
+        EncodeLevels<kTilted, 2>(one, other, first);
         break;
       case 3:
-        EncodeLevels<kSame, 3>(one, other, first);
+        EncodeLevels<kTilted, 3>(one, other, first);
         break;
       default:
-        EncodeLevels<kSame, 4>(one, other, first);
+        EncodeLevels<kTilted, 4>(one, other, first);
         break;
     }
   }
 }
 
 void EncodePlanes(const PlaneEncoding& one, const PlaneEncoding* other) {
-  if (one.stream.shifts == nullptr) {
-    Encode<true>(one, other);
-  } else {
+  if (one.stream.tilts.empty()) {
     Encode<false>(one, other);
+  } else {
+    Encode<true>(one, other);
   }
 }
 

@@ -6,6 +6,8 @@
 // kRansLanes, ... Coefficient after coefficient, and within it kRansLanes tokens after kRansLanes
 // tokens, a step codes a symbol of each lane that has a token; then follows, lane after lane, what
 // does not fit a symbol: what is above an escape, raw bits and a sign.
+//
+// Where tokens have energy classes, all this is of places (plane_order.h) in their stead.
 #ifndef KVSTOW_KERNELS_ENTROPY_PLANE_LOOPS_H_
 #define KVSTOW_KERNELS_ENTROPY_PLANE_LOOPS_H_
 
@@ -42,25 +44,24 @@ constexpr uint32_t PositivePart(uint32_t frequency, uint32_t share) {
   return 1 + (((frequency - 2) * share + kEvenShare) >> 8);
 }
 
-// Tables in the form that vectors look up, by distance to the finest level.
+// Tables in the form that vectors look up.
 struct PlaneLookups {
-  static constexpr size_t kRows = 32;  // kPlaneRows, and zeros
-  struct Level {
+  // What a row has at a level, rows of raw bits too.
+  struct alignas(64) Row {
     // A symbol's start, and from bit 16 on its frequency, for each sign where it has two.
-    alignas(64) uint32_t symbols[kRows][kPlaneSymbols];
+    uint32_t symbols[kPlaneSymbols];
     // The slot before a symbol's first; symbol 0 does not use it.
-    alignas(64) uint32_t before[kRows][kPlaneSymbols];
-    alignas(64) uint32_t before_by_row[kPlaneSymbols][kRows];
-    alignas(64) uint32_t zero[kRows][kPlaneContexts];
-    alignas(64) uint32_t zero_by_row[kPlaneContexts][kRows];
-    alignas(64) uint32_t escape[kRows];
-    uint32_t most_escape[kRows];                        // of this row and those below
-    alignas(64) uint32_t centre[kRows][kPlaneSymbols];  // bits of a float, 1 = a step
+    uint32_t before[kPlaneSymbols];
+    uint32_t centre[kPlaneSymbols];  // bits of a float, 1 = a step
+    uint32_t zero[kPlaneContexts];
+    uint32_t escape, raw_bits;
   };
+  using Level = std::array<Row, kPlaneMaxRow + 1>;
+
   explicit PlaneLookups(const PlaneTables& tables);
   static const PlaneLookups& Universal();
 
-  std::array<Level, kPlaneDistances> levels;
+  std::array<Level, kPlaneDistances> levels;  // by distance to the finest
 };
 
 // The shape of a stream, as the loops need it.
@@ -71,11 +72,11 @@ struct PlaneStream {
   uint32_t levels;  // of the code: a stream of fewer levels may be decoded
   uint32_t tokens;
   size_t stride;  // of the integers
-  // Added to the row of each coefficient of a block: [blocks, stride], from the stream's first
-  // token on. Both are empty without energy classes.
-  std::span<const uint32_t> block_ends;
-  const int32_t* shifts = nullptr;
-  std::span<const int8_t> tilts;  // of each coefficient, or empty; only beside energy classes
+  // Added to the rows of each kRansLanes tokens; null without energy classes.
+  const int8_t* shifts = nullptr;
+  std::span<const int8_t> tilts;  // of each coefficient, or empty
+
+  int ShiftAt(size_t token) const { return shifts == nullptr ? 0 : shifts[token / kRansLanes]; }
 
   uint32_t Distance(size_t level) const {
     return std::min<uint32_t>(levels - 1 - static_cast<uint32_t>(level), kPlaneDistances - 1);
@@ -129,8 +130,6 @@ constexpr PlaneBaseRow SplitPlaneRow(int row) {
   const int octaves = (row - kPlaneRows + 4) / 4;
   return {static_cast<uint32_t>(row - 4 * octaves), static_cast<uint32_t>(octaves)};
 }
-// Returns what an energy class adds to the rows of a token.
-constexpr int EnergyShift(uint8_t energy) { return 2 * (int{energy} - kPlaneEnergies / 2); }
 // Returns the row of a coefficient at a level.
 constexpr int PlaneRow(int row, int shift, size_t level) {
   const int at = row + shift + 4 * static_cast<int>(level);

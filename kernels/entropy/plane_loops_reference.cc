@@ -31,26 +31,22 @@ RansSymbol RefinementSymbol(const std::array<uint16_t, kPlaneContexts>& zeros, u
 // One coefficient of up to kRansLanes tokens, at one level.
 class Cell {
  public:
-  Cell(const PlaneStream& stream, size_t coefficient, size_t block, size_t first, size_t level)
+  Cell(const PlaneStream& stream, size_t coefficient, size_t first, size_t level)
       : tables_(stream.tables->distance[stream.Distance(level)]),
         share_(stream.ShareAt(coefficient, level)),
-        lanes_(std::min(kRansLanes, stream.tokens - first)) {
-    for (size_t lane = 0; lane < lanes_; ++lane) {
-      const int shift =
-          stream.shifts == nullptr ? 0 : stream.shifts[block * stream.stride + first + lane];
-      rows_[lane] = PlaneRow(stream.rows[coefficient], shift, level == 0 ? 0 : level - 1);
-    }
-  }
+        lanes_(std::min(kRansLanes, stream.tokens - first)),
+        row_(PlaneRow(stream.rows[coefficient], stream.ShiftAt(first), level == 0 ? 0 : level - 1)),
+        base_(SplitPlaneRow(row_)),
+        frequencies_(tables_.base[base_.row]),
+        escape_(EscapeOf(frequencies_)) {}
 
   void PutBase(const int32_t* q, RansEncoder& rans) const {
     RansStep step;
     for (size_t lane = lanes_; lane-- > 0;) {
-      const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
       const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
-      const uint32_t escape = EscapeOf(tables_.base[row]);
-      PutPlaneRest(rans, lane, magnitude, q[lane] < 0, raw_bits, escape);
-      const uint32_t symbol = std::min(magnitude >> raw_bits, escape);
-      step[lane] = BaseSymbol(tables_.base[row], symbol, q[lane] < 0, share_);
+      PutPlaneRest(rans, lane, magnitude, q[lane] < 0, base_.raw_bits, escape_);
+      const uint32_t symbol = std::min(magnitude >> base_.raw_bits, escape_);
+      step[lane] = BaseSymbol(frequencies_, symbol, q[lane] < 0, share_);
     }
     rans.Put(step);
   }
@@ -60,12 +56,11 @@ class Cell {
     std::array<uint32_t, kRansLanes> magnitude{};
     std::array<bool, kRansLanes> negative{};
     for (size_t lane = 0; lane < lanes_; ++lane) {
-      const auto& frequencies = tables_.base[SplitPlaneRow(rows_[lane]).row];
       const auto past = [&](const RansSymbol& s) {
         return rans.Peek(lane) >= s.start + s.frequency;
       };
       const auto symbol = [&](bool is_negative) {
-        return BaseSymbol(frequencies, magnitude[lane], is_negative, share_);
+        return BaseSymbol(frequencies_, magnitude[lane], is_negative, share_);
       };
       while (past(symbol(magnitude[lane] > 0))) ++magnitude[lane];
       negative[lane] = magnitude[lane] > 0 && past(symbol(false));
@@ -73,8 +68,7 @@ class Cell {
     }
     rans.Take(step);
     for (size_t lane = 0; lane < lanes_; ++lane) {
-      const auto [row, raw_bits] = SplitPlaneRow(rows_[lane]);
-      if (!GetPlaneRest(rans, lane, raw_bits, EscapeOf(tables_.base[row]), limit, magnitude[lane],
+      if (!GetPlaneRest(rans, lane, base_.raw_bits, escape_, limit, magnitude[lane],
                         negative[lane]))
         return false;
       const auto value = static_cast<int32_t>(magnitude[lane]);
@@ -88,7 +82,7 @@ class Cell {
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[lane]));
       step[lane] =
-          RefinementSymbol(Zeros(lane), magnitude >> 1, (magnitude & 1) != 0, q[lane] < 0, share_);
+          RefinementSymbol(Zeros(), magnitude >> 1, (magnitude & 1) != 0, q[lane] < 0, share_);
     }
     rans.Put(step);
   }
@@ -98,7 +92,7 @@ class Cell {
     for (size_t lane = 0; lane < lanes_; ++lane) {
       const uint32_t coarse = static_cast<uint32_t>(std::abs(q[lane])), slot = rans.Peek(lane);
       const auto symbol = [&](bool is_one, bool is_negative) {
-        return RefinementSymbol(Zeros(lane), coarse, is_one, is_negative, share_);
+        return RefinementSymbol(Zeros(), coarse, is_one, is_negative, share_);
       };
       const bool bit = slot >= symbol(false, false).frequency;
       const bool negative = coarse > 0 ? q[lane] < 0 : bit && slot >= symbol(true, true).start;
@@ -110,21 +104,18 @@ class Cell {
   }
 
  private:
-  const std::array<uint16_t, kPlaneContexts>& Zeros(size_t lane) const {
-    return tables_.zero[std::min(rows_[lane], kPlaneRows - 1)];
+  const std::array<uint16_t, kPlaneContexts>& Zeros() const {
+    return tables_.zero[std::min(row_, kPlaneRows - 1)];
   }
 
   const LevelTables& tables_;
   const uint32_t share_;  // of positive signs
   const size_t lanes_;
-  std::array<int, kRansLanes> rows_{};
+  const int row_;
+  const PlaneBaseRow base_;
+  const std::array<uint16_t, kPlaneSymbols>& frequencies_;
+  const uint32_t escape_;
 };
-
-size_t BlockOf(const PlaneStream& stream, size_t coefficient) {
-  size_t block = 0;
-  while (block < stream.block_ends.size() && coefficient >= stream.block_ends[block]) ++block;
-  return block;
-}
 
 void EncodeOne(const PlaneEncoding& encoding) {
   const auto& [stream, q, encoders] = encoding;
@@ -132,7 +123,7 @@ void EncodeOne(const PlaneEncoding& encoding) {
   for (size_t level = 0; level < encoders.size(); ++level) {
     for (size_t i = stream.rows.size(); i-- > 0;) {
       for (size_t s = steps; s-- > 0;) {
-        const Cell cell(stream, i, BlockOf(stream, i), s * kRansLanes, level);
+        const Cell cell(stream, i, s * kRansLanes, level);
         std::array<int32_t, kRansLanes> coarse{};
         for (size_t lane = 0; lane < std::min(kRansLanes, stream.tokens - s * kRansLanes); ++lane) {
           const int32_t value = q[i * stream.stride + s * kRansLanes + lane];
@@ -160,7 +151,7 @@ bool DecodeOne(const PlaneDecoding& decoding) {
     for (size_t i = 0; i < stream.rows.size(); ++i) {
       for (size_t s = 0; s < steps; ++s) {
         int32_t* const values = q + i * stream.stride + s * kRansLanes;
-        const Cell cell(stream, i, BlockOf(stream, i), s * kRansLanes, level);
+        const Cell cell(stream, i, s * kRansLanes, level);
         if (level > 0) {
           cell.GetRefinement(decoders[level], values);
         } else {
@@ -183,9 +174,7 @@ void DequantizePlanes(const PlaneStream& stream, const int32_t* q, size_t level,
   for (size_t i = 0; i < stream.rows.size(); ++i) {
     for (size_t t = 0; t < stream.tokens; ++t) {
       const size_t at = i * stream.stride + t;
-      const int shift =
-          stream.shifts == nullptr ? 0 : stream.shifts[BlockOf(stream, i) * stream.stride + t];
-      const int row = std::min(PlaneRow(stream.rows[i], shift, level), kPlaneRows - 1);
+      const int row = std::min(PlaneRow(stream.rows[i], stream.ShiftAt(t), level), kPlaneRows - 1);
       const uint32_t magnitude = static_cast<uint32_t>(std::abs(q[at]));
       const uint32_t centre = tables.centre[row][std::min<uint32_t>(magnitude, kPlaneSymbols - 1)];
       const float value =

@@ -41,10 +41,9 @@ struct Values {
 
 // The common part of a step's lanes.
 struct Step {
-  size_t first;    // token of lane 0
-  size_t lanes;    // that have a token
-  int most_shift;  // of the rows
-  const int32_t* shifts;
+  size_t first;  // token of lane 0
+  size_t lanes;  // that have a token
+  int shift;     // of the rows
 
   bool whole() const { return lanes == kRansLanes; }
   HWY_INLINE M Active(size_t v) const {
@@ -52,31 +51,14 @@ struct Step {
   }
 };
 
-// The steps of a coefficient of block `block`.
-inline std::vector<Step> StepsOf(const PlaneStream& stream, size_t block) {
-  std::vector<Step> steps((stream.tokens + kRansLanes - 1) / kRansLanes);
-  for (size_t s = 0; s < steps.size(); ++s) {
-    Step& step = steps[s];
-    step.first = s * kRansLanes;
-    step.lanes = std::min(kRansLanes, stream.tokens - step.first);
-    step.most_shift = 0;
-    if (stream.shifts == nullptr) continue;
-    step.shifts = stream.shifts + block * stream.stride + step.first;
-    step.most_shift = *std::max_element(step.shifts, step.shifts + step.lanes);
-  }
+// The steps of a coefficient.
+inline std::vector<Step> StepsOf(const PlaneStream& stream) {
+  std::vector<Step> steps;
+  for (size_t first = 0; first < stream.tokens; first += kRansLanes)
+    steps.push_back({first, std::min(kRansLanes, stream.tokens - first), stream.ShiftAt(first)});
   return steps;
 }
 
-inline size_t FirstOfBlock(const PlaneStream& stream, size_t block) {
-  return block == 0 ? 0 : stream.block_ends[block - 1];
-}
-inline size_t EndOfBlock(const PlaneStream& stream, size_t block) {
-  return stream.block_ends.empty() ? stream.rows.size() : stream.block_ends[block];
-}
-// Blocks, or one for all coefficients.
-inline size_t BlocksOf(const PlaneStream& stream) {
-  return std::max<size_t>(stream.block_ends.size(), 1);
-}
 // The row of a coefficient for the tables of a level: refinements use the row at the coarser step.
 inline int RowAt(const PlaneStream& stream, size_t coefficient, size_t level) {
   return stream.rows[coefficient] + 4 * static_cast<int>(level == 0 ? 0 : level - 1);

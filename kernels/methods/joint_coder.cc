@@ -87,9 +87,8 @@ size_t JointCoder::CodedRank(const CalibratedRun& run) const {
 
 PlaneLayout JointCoder::LayoutOf(const CalibratedRun& run) const {
   const size_t rank = CodedRank(run);
-  PlaneLayout layout{.block_ends = {static_cast<uint32_t>(rank)},
-                     .levels = options_.levels,
-                     .tokens_per_stream = options_.tokens_per_stream};
+  PlaneLayout layout{
+      .classed = true, .levels = options_.levels, .tokens_per_stream = options_.tokens_per_stream};
   for (const float sigma : std::span(run.sigma).first(rank)) {
     const float row = kPlaneUnitRow + 4 * std::log2(sigma / options_.StepAt(0));
     layout.rows.push_back(static_cast<int16_t>(std::lround(std::clamp(row, -999.0f, 999.0f))));
@@ -106,15 +105,14 @@ PlaneCoder JointCoder::CoderOf(const CalibratedRun& run, const PageTables& table
 std::vector<EncodedLevel> JointCoder::Encode(const CalibratedRun& calibrated, const Run& run,
                                              absl::string_view head,
                                              const QuantizedRun& quantized) const {
-  const bool adapts = options_.adapt && quantized.tokens > 0;
+  const auto energies = std::span(quantized.energies).first(quantized.tokens);
+  const PlaneOrder order = OrderByClass(energies, options_.tokens_per_stream);
+  const std::vector<int32_t> q = InOrder<int32_t>(order, quantized.q);
   PageTables tables;
-  if (adapts) {
-    tables = fit_->Fit(LayoutOf(calibrated), quantized.q, quantized.energies, quantized.tokens);
-  }
+  if (options_.adapt && quantized.tokens > 0) tables = fit_->Fit(LayoutOf(calibrated), q, order);
   const PlaneCoder coder = CoderOf(calibrated, tables);
   std::vector<std::string> planes(options_.levels);
-  if (quantized.tokens > 0)
-    planes = coder.Encode(quantized.q, quantized.energies, quantized.tokens);
+  if (quantized.tokens > 0) planes = coder.Encode(q, energies, quantized.tokens);
   return Assemble(run, {head, quantized.classes, tables}, std::move(planes),
                   ErrorsOf(coder, quantized));
 }
@@ -137,22 +135,25 @@ std::vector<EncodedLevel> JointCoder::Assemble(const Run& run, const Beside& bes
   return out;
 }
 
-// Finds what each level leaves of the sampled tokens.
+// Finds what each level leaves of the sampled tokens. These come by class among themselves: a row
+// of tables is all but that of their stream.
 JointCoder::Errors JointCoder::ErrorsOf(const PlaneCoder& coder,
                                         const QuantizedRun& quantized) const {
   Errors errors{.energy = SquaredSum(quantized.sample.data(), quantized.sample.size()), .left = {}};
   std::vector<float> decoded(quantized.sample.size());
   const size_t stride = PlaneStride(quantized.tokens);
-  const auto finest = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
   const auto energies = SamplePlanes<uint8_t>(quantized.energies, stride, kGainEvery);
+  const auto count = static_cast<uint32_t>(energies.size());
+  const PlaneOrder order = OrderByClass(energies, count);
+  const auto sampled = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
+  const std::vector<int32_t> finest = InOrder<int32_t>(order, sampled);
+  const std::vector<float> sample = InOrder<float>(order, quantized.sample);
   for (uint32_t level = 0; level < options_.levels; ++level) {
     std::vector<int32_t> q(finest);
     for (int32_t& x : q) x = CoarserLevel(x, options_.levels - 1 - level);
     const float step = options_.StepAt(level);
-    coder.Dequantize(q, energies, static_cast<uint32_t>(energies.size()), level, {&step, 1},
-                     decoded);
-    errors.left.push_back(
-        SquaredError(quantized.sample.data(), decoded.data(), quantized.sample.size()));
+    coder.Dequantize(q, order.shifts, count, level, {&step, 1}, decoded);
+    errors.left.push_back(SquaredError(sample.data(), decoded.data(), sample.size()));
   }
   return errors;
 }
@@ -194,13 +195,18 @@ absl::Status JointReader::Read(TokenRange streams, TokenRange wanted,
   const float step = options_.StepAt(level);
   q_.resize(stride * rank()), c_.resize(q_.size()), energies_.resize(streams.count);
   KVSTOW_RETURN_IF_ERROR(planes_.Decode(parts_.planes, tokens_, streams, q_, energies_));
-  planes_.Dequantize(q_, energies_, streams.count, level, {&step, 1}, c_);
+  const PlaneOrder order = OrderByClass(energies_, options_.tokens_per_stream);
+  planes_.Dequantize(q_, order.shifts, streams.count, level, {&step, 1}, c_);
+  by_place_.resize(streams.count * rank());
+  Transpose(c_.data(), rank(), streams.count, stride, by_place_.data(), rank());
   by_token.resize(wanted.count * rank());
-  Transpose(c_.data() + (wanted.first - streams.first), rank(), wanted.count, stride,
-            by_token.data(), rank());
-  for (size_t t = 0; !parts_.classes.empty() && t < wanted.count; ++t) {
-    const float factor = StepFactor(parts_.classes[wanted.first + t]);
-    for (float& value : std::span(by_token).subspan(t * rank(), rank())) value *= factor;
+  for (size_t p = 0; p < streams.count; ++p) {
+    const uint32_t token = streams.first + order.tokens[p];
+    if (token < wanted.first || token >= wanted.first + wanted.count) continue;
+    const float factor = parts_.classes.empty() ? 1 : StepFactor(parts_.classes[token]);
+    const float* const from = by_place_.data() + p * rank();
+    float* const to = by_token.data() + (token - wanted.first) * rank();
+    for (size_t i = 0; i < rank(); ++i) to[i] = from[i] * factor;
   }
   return absl::OkStatus();
 }

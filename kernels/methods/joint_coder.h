@@ -37,7 +37,8 @@ struct JointOptions {
   float StepAt(uint32_t level) const { return std::ldexp(step, levels - 1 - level); }
 };
 
-// The quantized tokens of one run: magnitudes at the finest step, and energy classes.
+// The quantized tokens of one run: magnitudes at the finest step, and energy classes. Tokens are in
+// the order of the page.
 struct QuantizedRun {
   uint32_t tokens = 0;            // all but the first ones
   std::vector<int32_t> q;         // [coded rank, PlaneStride(tokens)], 0 behind the tokens
@@ -148,7 +149,7 @@ class JointReader {
   const PlaneCoder planes_;
   std::vector<int32_t> q_;
   std::vector<uint8_t> energies_;
-  std::vector<float> c_;
+  std::vector<float> c_, by_place_;
 };
 
 }  // namespace kvstow

@@ -69,11 +69,11 @@ std::vector<int8_t> Choose(std::span<const Candidate> candidates, int limit, uin
 // How often a coefficient became non-zero with each sign, by the distance of that level.
 using SignCounts = std::array<std::array<float, 2>, kPlaneDistances>;
 
-// Counts those of the tokens `non_zeros`.
+// Counts those at the places `non_zeros`.
 SignCounts CountSigns(const int32_t* q, std::span<const uint32_t> non_zeros, uint32_t levels) {
   SignCounts counts{};
-  for (const uint32_t t : non_zeros) {
-    const int32_t value = q[t];
+  for (const uint32_t p : non_zeros) {
+    const int32_t value = q[p];
     const auto width =
         static_cast<uint32_t>(std::bit_width(static_cast<uint32_t>(std::abs(value))));
     const uint32_t distance = std::min(std::min(width, levels) - 1, kPlaneDistances - 1u);
@@ -194,11 +194,12 @@ const uint16_t* PageTablesFit::BitsOf(int row) const {
 // Most coefficients of most tokens are 0. Those are counted by the shift of their rows, and the
 // others looked up one by one.
 PageTables PageTablesFit::Fit(const PlaneLayout& layout, std::span<const int32_t> q,
-                              std::span<const uint8_t> energies, uint32_t tokens) const {
+                              const PlaneOrder& order) const {
+  const auto tokens = static_cast<uint32_t>(order.tokens.size());
   const size_t rank = layout.rows.size(), stride = PlaneStride(tokens);
   const uint32_t every = EveryOf(tokens);
-  std::array<uint32_t, kPlaneEnergies> sampled{};  // tokens of each energy class
-  for (uint32_t t = 0; t < tokens; t += every) ++sampled[energies[t]];
+  std::vector<uint32_t> sampled(order.shifts.size());  // of each kRansLanes places
+  for (uint32_t p = 0; p < tokens; p += every) ++sampled[p / kRansLanes];
   const float scale =
       static_cast<float>(tokens) / static_cast<float>((tokens + every - 1) / every) / kUnits;
   struct NonZero {
@@ -211,26 +212,25 @@ PageTables PageTablesFit::Fit(const PlaneLayout& layout, std::span<const int32_t
   for (size_t i = 0; i < rank; ++i) {
     const int32_t* const row_of_q = &q[i * stride];
     size_t n = 0;
-    for (uint32_t t = 0; t < tokens; ++t) {
-      places[n] = t;
-      n += row_of_q[t] != 0 ? 1 : 0;  // without a branch: nobody can predict it
+    for (uint32_t p = 0; p < tokens; ++p) {
+      places[n] = p;
+      n += row_of_q[p] != 0 ? 1 : 0;  // without a branch: nobody can predict it
     }
     const auto non_zeros = std::span<const uint32_t>(places).first(n);
     tilts[i] = BestTilt(CountSigns(row_of_q, non_zeros, levels_));
     looked_up.clear();
     auto zeros = sampled;
-    for (const uint32_t t : non_zeros) {
-      if (t % every != 0) continue;
-      --zeros[energies[t]];
-      looked_up.push_back(
-          {EnergyShift(energies[t]), static_cast<uint8_t>(std::min(std::abs(row_of_q[t]), 255))});
+    for (const uint32_t p : non_zeros) {
+      if (p % every != 0) continue;
+      --zeros[p / kRansLanes];
+      looked_up.push_back({order.shifts[p / kRansLanes],
+                           static_cast<uint8_t>(std::min(std::abs(row_of_q[p]), 255))});
     }
     const auto bits = [&](int move) {
       const int row = layout.rows[i] + move;
       uint64_t sum = 0;
-      for (uint8_t e = 0; e < kPlaneEnergies; ++e) {
-        if (zeros[e] > 0) sum += uint64_t{zeros[e]} * BitsOf(row + EnergyShift(e))[0];
-      }
+      for (size_t v = 0; v < zeros.size(); ++v)
+        sum += uint64_t{zeros[v]} * BitsOf(row + order.shifts[v])[0];
       for (const NonZero& one : looked_up) sum += BitsOf(row + one.shift)[one.magnitude];
       return sum;
     };

@@ -1,7 +1,7 @@
 // What a page's coefficients have in common that their calibration does not say. Text of a kind
 // that no calibration saw spreads otherwise over the coefficients, and prefers one sign in many.
 //
-//   PageTables tables = fit.Fit(layout, q, energies, tokens);   // quantized coefficients in
+//   PageTables tables = fit.Fit(layout, q, order);              // quantized coefficients in
 //   PutPageTables(tables, body);                                // written before the plane body
 //   Adapt(tables, layout);                                      // both sides code with these rows
 //
@@ -46,15 +46,15 @@ class PageTablesFit {
   static constexpr uint32_t kMagnitudes = 256;
   // Bits that a list takes beside its integers.
   static constexpr float kListBits = 32;
-  // Returns the distance between the tokens that Fit looks at.
+  // Returns the distance between the places that Fit looks at.
   static constexpr uint32_t EveryOf(uint32_t tokens) { return tokens > 128 ? 2 : 1; }
 
   // For a code of `levels` levels with these tables.
   PageTablesFit(const PlaneTables& tables, uint32_t levels);
 
-  // `q` and `energies` are PlaneCoder::Encode's, of one block of coefficients.
+  // `q` and `order` are what PlaneCoder::Encode takes and goes by.
   PageTables Fit(const PlaneLayout& layout, std::span<const int32_t> q,
-                 std::span<const uint8_t> energies, uint32_t tokens) const;
+                 const PlaneOrder& order) const;
 
   // Returns 256ths of a bit that a magnitude takes at all levels, without its sign, by its row at
   // the base from kLeastRow to kPlaneMaxRow: [rows, kMagnitudes]. The last magnitude stands for all

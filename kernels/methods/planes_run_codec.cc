@@ -26,7 +26,11 @@ namespace kvstow {
 namespace {
 
 constexpr uint32_t kTokensPerStream = 64;
-constexpr size_t kTokensToSample = 64, kGainEvery = 4;  // gains of longer pages are of a sample
+// Gains of long pages are of a sample. Tokens of a stream come by class, so each stream gives
+// another of its vectors.
+constexpr size_t kVectorsOfAStream = kTokensPerStream / kRansLanes;
+constexpr size_t kGainEvery = kVectorsOfAStream + 1;
+constexpr size_t kStrideToSample = kVectorsOfAStream * kTokensPerStream;
 // Tokens of a page that say what the model feels: so many chunks of consecutive ones.
 constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
 constexpr float kLargest = 65504;  // of fp16
@@ -35,29 +39,50 @@ constexpr float kLargest = 65504;  // of fp16
 // and stand in their place. A token whose step is 2^(k/2) times the usual is divided by that factor
 // before it is coded.
 
-// Returns the energy class of each token, [stride], from the binary logarithms of steps. NaN, and
-// tokens behind the last, give the usual step.
-std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t stride) {
+// Returns the energy class of each token from the binary logarithms of steps; NaN gives the usual
+// step. Tokens behind the last of `log_steps` have it, too.
+std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t tokens) {
   constexpr int kPlain = kPlaneEnergies / 2;
-  std::vector<uint8_t> out(stride, kPlain);
-  for (size_t t = 0; t < log_steps.size(); ++t) {
+  std::vector<uint8_t> out(tokens, kPlain);
+  for (size_t t = 0; t < std::min(tokens, log_steps.size()); ++t) {
     const float half_octaves = std::isnan(log_steps[t]) ? 0 : std::round(2 * log_steps[t]);
     out[t] = static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain));
   }
   return out;
 }
 
-// Scales rows of a value for each token, [..., stride], to the values that are coded, or `back`.
-// Without energies, rows stay as they are.
-void ScaleTokens(std::span<const uint8_t> energies, size_t stride, bool back,
-                 std::span<float> rows) {
-  if (energies.empty()) return;
-  std::vector<float> factors(stride, 1.0f);
-  for (size_t t = 0; t < energies.size(); ++t)
-    factors[t] =
-        EnergyFactor(back ? static_cast<uint8_t>(kPlaneEnergies - energies[t]) : energies[t]);
+// The places of tokens in their streams, and what the values of each place are times to be coded;
+// empty where tokens have no classes.
+struct Places {
+  PlaneOrder order;
+  std::vector<float> factors;
+
+  Places() = default;
+  explicit Places(std::span<const uint8_t> classes)
+      : order(OrderByClass(classes, kTokensPerStream)) {
+    for (const uint32_t token : order.tokens) factors.push_back(EnergyFactor(classes[token]));
+  }
+  bool empty() const { return factors.empty(); }
+
+  // Brings rows of a value for each token, [..., stride], into their places, as they are coded.
+  void Sort(size_t stride, std::span<float> rows) const {
+    if (empty()) return;
+    std::vector<float> row(stride);
+    for (float* to = rows.data(); to != rows.data() + rows.size(); to += stride) {
+      std::copy_n(to, factors.size(), row.begin());
+      for (size_t p = 0; p < factors.size(); ++p) to[p] = row[order.tokens[p]] * factors[p];
+    }
+  }
+};
+
+// Makes coded values of rows [..., stride] tokens' own again, in their places. `factors` are those
+// of the places.
+void Unscale(std::span<const float> factors, size_t stride, std::span<float> rows) {
+  if (factors.empty()) return;
+  std::vector<float> inverse(stride, 1.0f);
+  for (size_t p = 0; p < factors.size(); ++p) inverse[p] = 1 / factors[p];
   for (float* row = rows.data(); row != rows.data() + rows.size(); row += stride) {
-    for (size_t t = 0; t < stride; ++t) row[t] *= factors[t];
+    for (size_t p = 0; p < stride; ++p) row[p] *= inverse[p];
   }
 }
 
@@ -119,16 +144,17 @@ class PlanesRunCodec final : public RunCodec {
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
-    PlaneLayout layout{
-        .rows = channels.rows, .levels = levels_, .tokens_per_stream = kTokensPerStream};
-    if (options_.classed()) layout.block_ends = {static_cast<uint32_t>(layout.rows.size())};
+    PlaneLayout layout{.rows = channels.rows,
+                       .classed = options_.classed(),
+                       .levels = levels_,
+                       .tokens_per_stream = kTokensPerStream};
     return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
   }
-  // Codes [channels of the run, stride] of whole streams; the wanted tokens behind the plain ones
-  // are `count` from the row's `first` on.
+  // Codes [channels of the run, stride] of whole streams, in the places of tokens; the wanted
+  // tokens behind the plain ones are `count` from the `first` of the streams on.
   struct Decoded {
     std::unique_ptr<int32_t[]> q;
-    std::vector<uint8_t> classes;
+    Places places;
     uint32_t tokens = 0, level = 0, first = 0, count = 0;
   };
   // Stores the wanted range, from plain tokens and the codes of the others. `channels` has the
@@ -138,16 +164,20 @@ class PlanesRunCodec final : public RunCodec {
                           std::span<const SlabStatistics> statistics,
                           const ChannelStatistics& channels, const Decoded& decoded,
                           std::span<uint8_t> raw) const;
-  // Writes one slab, [channels, stride], as MeasureSlab left the values, into `rows`.
+  // Writes one slab, [channels, stride], as MeasureSlab left the values, into `rows`, in the places
+  // of tokens.
   void DequantizeSlab(const Slab& slab, const PlaneCoder& coder, const ChannelStatistics& channels,
                       const Decoded& decoded, std::vector<float>& rows) const;
+  // Writes the wanted tokens of a slab, [channels, stride] in their places, to `out`: [tokens,
+  // channels].
+  static void TakeTokens(const Slab& slab, const Decoded& decoded, std::span<const float> rows,
+                         std::vector<float>& by_place, float* out);
   // Returns the gain of each level, see SegmentInfo. `values` are coded, `energies` are squared
   // sums of the slabs before they were centred.
   std::vector<double> GainsOf(uint32_t plain, uint32_t tokens, std::span<const Slab> slabs,
                               std::span<const double> energies, std::span<const float> values,
                               const ChannelStatistics& channels, const PlaneCoder& coder,
-                              std::span<const int32_t> q,
-                              std::span<const uint8_t> steps_of_tokens) const;
+                              std::span<const int32_t> q, const Places& places) const;
 
   const KvSpec spec_;
   const PlanesOptions options_;
@@ -292,15 +322,23 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
 std::vector<double> PlanesRunCodec::GainsOf(
     uint32_t plain, uint32_t tokens, std::span<const Slab> slabs, std::span<const double> energies,
     std::span<const float> values, const ChannelStatistics& channels, const PlaneCoder& coder,
-    std::span<const int32_t> q, std::span<const uint8_t> steps_of_tokens) const {
+    std::span<const int32_t> q, const Places& places) const {
   std::vector<double> gains(levels_);
   gains[0] = static_cast<double>(plain * slabs.size());
   if (tokens == 0) return gains;
   // Behind the last token, values and what they are decoded to are 0.
-  const size_t stride = PlaneStride(tokens), every = tokens >= kTokensToSample ? kGainEvery : 1;
-  const std::vector<uint8_t> classes = SamplePlanes(steps_of_tokens, stride, every);
+  const size_t stride = PlaneStride(tokens), every = stride >= kStrideToSample ? kGainEvery : 1;
+  std::vector<float> factors;
+  std::vector<int8_t> shifts;
   size_t seen = 0;
-  for (size_t t = 0; t < tokens; t += every * kRansLanes) seen += std::min(kRansLanes, tokens - t);
+  for (size_t t = 0; t < tokens; t += every * kRansLanes) {
+    const size_t count = std::min(kRansLanes, tokens - t);
+    seen += count;
+    if (places.empty()) continue;
+    shifts.push_back(places.order.shifts[t / kRansLanes]);
+    factors.insert(factors.end(), places.factors.begin() + static_cast<ptrdiff_t>(t),
+                   places.factors.begin() + static_cast<ptrdiff_t>(t + count));
+  }
   const double share = static_cast<double>(tokens) / static_cast<double>(seen);
   std::vector<int32_t> coarse;
   std::vector<float> decoded, steps;
@@ -309,7 +347,7 @@ std::vector<double> PlanesRunCodec::GainsOf(
     std::vector<float> wanted = SamplePlanes(values.subspan(first, count), stride, every);
     const std::vector<int32_t> finest = SamplePlanes(q.subspan(first, count), stride, every);
     const size_t sampled = finest.size() / slabs[s].channels();
-    ScaleTokens(classes, sampled, true, wanted);
+    Unscale(factors, sampled, wanted);
     coarse.resize(finest.size()), decoded.resize(finest.size()), steps.resize(slabs[s].channels());
     const auto finest_steps =
         std::span(channels.steps).subspan(slabs[s].first_channel, slabs[s].channels());
@@ -321,9 +359,9 @@ std::vector<double> PlanesRunCodec::GainsOf(
       std::ranges::transform(finest_steps, steps.begin(), [shift](float step) {
         return std::ldexp(step, static_cast<int>(shift));
       });
-      coder.DequantizeRows(coarse, classes, static_cast<uint32_t>(sampled), level, steps,
+      coder.DequantizeRows(coarse, shifts, static_cast<uint32_t>(sampled), level, steps,
                            slabs[s].first_channel, slabs[s].channels(), decoded);
-      ScaleTokens(classes, sampled, true, decoded);
+      Unscale(factors, sampled, decoded);
       const double error = SquaredError(wanted.data(), decoded.data(), wanted.size());
       const double now = energies[s] > 0 ? error * share / energies[s] : 0;
       gains[level] += static_cast<double>(tokens) * std::max(left - now, 0.0);
@@ -345,10 +383,10 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<uint8_t> classes;
   if (options_.keys && run.log_steps.empty()) {
-    classes = StepEnergies(StepsOfKeys(slabs, values, coded), stride);
+    classes = StepEnergies(StepsOfKeys(slabs, values, coded), coded);
   } else if (options_.classed()) {
     const size_t known = std::min<size_t>(run.log_steps.size(), plain);
-    classes = StepEnergies(run.log_steps.subspan(known), stride);
+    classes = StepEnergies(run.log_steps.subspan(known), coded);
   }
   std::vector<SlabStatistics> statistics;
   std::vector<double> energies(slabs.size());
@@ -362,7 +400,8 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   base += SerializeStatistics(statistics);
 
   const PlaneCoder coder = CoderOf(channels);
-  ScaleTokens(classes, stride, false, values);
+  const Places places(classes);
+  places.Sort(stride, values);
   const auto q_memory = std::make_unique_for_overwrite<int32_t[]>(count);
   const std::span<int32_t> q(q_memory.get(), count);
   for (size_t i = 0; i < channels.steps.size(); ++i) {
@@ -370,7 +409,7 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
                      kPlaneMaxMagnitude - 1, &q[i * stride]);
   }
   const std::vector<double> gains =
-      GainsOf(plain, coded, slabs, energies, values, channels, coder, q, classes);
+      GainsOf(plain, coded, slabs, energies, values, channels, coder, q, places);
   std::vector<std::string> bodies(levels_);
   if (coded > 0) bodies = coder.Encode(q, classes, coded);
   bodies[0].insert(0, base);
@@ -414,9 +453,9 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     std::vector<std::span<const uint8_t>> levels;
     for (const SharedBytes& body : bodies) levels.push_back(body.span());
     levels[0] = reader.GetBytes(reader.remaining());
-    decoded.classes.resize(options_.classed() ? streams.count : 0);
-    KVSTOW_RETURN_IF_ERROR(
-        coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, decoded.classes));
+    std::vector<uint8_t> classes(options_.classed() ? streams.count : 0);
+    KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, classes));
+    decoded.places = Places(classes);
     const auto dropped = static_cast<int>(levels_ - bodies.size());
     for (float& step : channels.steps) step = std::ldexp(step, dropped);
   }
@@ -430,10 +469,27 @@ void PlanesRunCodec::DequantizeSlab(const Slab& slab, const PlaneCoder& coder,
   rows.resize(slab.channels() * stride);
   const std::span<const float> steps(channels.steps);
   coder.DequantizeRows({decoded.q.get() + slab.first_channel * stride, rows.size()},
-                       decoded.classes, decoded.tokens, decoded.level,
+                       decoded.places.order.shifts, decoded.tokens, decoded.level,
                        steps.subspan(slab.first_channel, slab.channels()), slab.first_channel,
                        slab.channels(), rows);
-  ScaleTokens(decoded.classes, stride, true, rows);
+  Unscale(decoded.places.factors, stride, rows);
+}
+
+void PlanesRunCodec::TakeTokens(const Slab& slab, const Decoded& decoded,
+                                std::span<const float> rows, std::vector<float>& by_place,
+                                float* out) {
+  const size_t channels = slab.channels(), stride = PlaneStride(decoded.tokens);
+  if (decoded.places.empty()) {
+    Transpose(rows.data() + decoded.first, channels, decoded.count, stride, out, channels);
+    return;
+  }
+  by_place.resize(decoded.tokens * channels);
+  Transpose(rows.data(), channels, decoded.tokens, stride, by_place.data(), channels);
+  for (size_t p = 0; p < decoded.tokens; ++p) {
+    const size_t token = size_t{decoded.places.order.tokens[p]} - decoded.first;  // of the wanted
+    if (token < decoded.count)
+      std::copy_n(by_place.data() + p * channels, channels, out + token * channels);
+  }
 }
 
 absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
@@ -450,8 +506,7 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
                               tokens.count);
   const uint8_t* plain_body = plain_bytes.data();
   const PlaneCoder coder = CoderOf(channels);
-  const size_t stride = PlaneStride(decoded.tokens);
-  std::vector<float> values, plain_values, rows;
+  std::vector<float> values, plain_values, rows, by_place;
   for (const Slab& slab : slabs) {
     const SlabShape plain_shape = slab.Shape(plain);
     const uint8_t* const plain_bodies[] = {plain_body};
@@ -469,8 +524,7 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
       DequantizeSlab(slab, coder, channels, decoded, rows);
       RestoreSlab(statistics[&slab - slabs.data()], ChannelsOf(slab),
                   std::span(channels.means).subspan(slab.first_channel), rows);
-      Transpose(rows.data() + decoded.first, slab.channels(), decoded.count, stride, rest,
-                slab.channels());
+      TakeTokens(slab, decoded, rows, by_place, rest);
       if (slab.part == Part::kK) rotation.Redo(from_plain, decoded.count, slab.heads, rest);
     }
     StoreFloats(spec_.dtype, values.data(), values.size(),

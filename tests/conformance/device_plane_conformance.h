@@ -40,13 +40,16 @@ class DevicePlaneConformance : public OnEveryDevice {
     size_t stride() const { return PlaneStride(tokens); }
     PlaneCoder Coder() const {
       return PlaneCoder({.rows = rows,
-                         .block_ends = {rank},
+                         .classed = true,
                          .tilts = tilts,
                          .levels = levels,
                          .tokens_per_stream = each},
                         UniversalPlaneTables(), PlaneLookups::Universal());
     }
-    std::vector<std::string> Bodies() const { return Coder().Encode(q, energies, tokens); }
+    std::vector<std::string> Bodies() const {
+      const std::vector<int32_t> in_places = InOrder<int32_t>(OrderByClass(energies, each), q);
+      return Coder().Encode(in_places, energies, tokens);
+    }
   };
   // Spreads from far below a step to beyond the highest row, so that there are raw bits, escapes
   // and streams of hardly any words. `tilted`: signs of one kind.
@@ -131,6 +134,7 @@ inline std::vector<std::string> DevicePlaneConformance::Encode(const Case& of) {
       Send(std::vector{gpu::PlaneBody{.tokens = of.tokens, .rank = of.rank, .stride = stride}});
   const auto sent_jobs = Send(jobs), rows = Send(of.rows), magnitudes = Send(q);
   const auto energies = Send(of.energies);
+  const auto order = Room(4 * of.tokens), shifts = Room(of.tokens);
   const auto sample = Send(std::vector<float>(of.rank * SampledTokens(of.tokens) + 1));
   gpu::Places places;
   const size_t refused = places.Take(4), counts = places.Take(4 * jobs.size() * of.levels);
@@ -147,6 +151,7 @@ inline std::vector<std::string> DevicePlaneConformance::Encode(const Case& of) {
   launch.jobs = At<gpu::PlaneEncodeJob>(*engine, *sent_jobs);
   launch.base_rows = At<int16_t>(*engine, *rows), launch.q = At<int16_t>(*engine, *magnitudes);
   launch.energies = At<uint8_t>(*engine, *energies), launch.sample = At<float>(*engine, *sample);
+  launch.order = At<uint32_t>(*engine, *order), launch.shifts = At<int8_t>(*engine, *shifts);
   launch.moves = At<int8_t>(*engine, *answer, lists), launch.tilts = launch.moves + of.rank;
   launch.rows = At<int16_t>(*engine, *own_rows), launch.words = At<uint16_t>(*engine, *words);
   launch.answer = At<uint8_t>(*engine, *answer), launch.answer_bytes = places.size();
@@ -175,7 +180,7 @@ inline std::vector<std::string> DevicePlaneConformance::BodiesOf(
       streams.append(reinterpret_cast<const char*>(words.data()) + 2 * (end - lengths.back()),
                      2 * lengths.back());
     }
-    out.push_back(StreamLengths(lengths) + streams);
+    out.push_back(StreamLengths(lengths, /*classed=*/true) + streams);
   }
   return out;
 }
@@ -230,12 +235,14 @@ inline std::optional<std::vector<uint16_t>> DevicePlaneConformance::DecodeOnTheC
   std::vector<float> values(q.size());
   const auto level = static_cast<uint32_t>(bodies.size() - 1);
   const float step = std::ldexp(1.0f, static_cast<int>(of.levels - 1 - level));
-  coder.Dequantize(q, energies, of.tokens, level, {&step, 1}, values);
-  std::vector<uint16_t> out;
-  for (uint32_t t = 0; t < of.tokens; ++t) {
+  const PlaneOrder order = OrderByClass(energies, of.each);
+  coder.Dequantize(q, order.shifts, of.tokens, level, {&step, 1}, values);
+  std::vector<uint16_t> out(of.tokens * of.rank);
+  for (uint32_t p = 0; p < of.tokens; ++p) {
+    const uint32_t t = order.tokens[p];
     const float factor = factors.empty() ? 1 : factors[t];
     for (uint32_t i = 0; i < of.rank; ++i)
-      out.push_back(FloatToBf16(values[i * of.stride() + t] * factor));
+      out[t * of.rank + i] = FloatToBf16(values[i * of.stride() + p] * factor);
   }
   return out;
 }

@@ -69,7 +69,7 @@ TEST_P(DeviceVocabularyConformance, PagesAreTheCpusButForRounding) {
         EXPECT_EQ(coded[i].token_ids, cpu.header.token_ids);
         const auto bytes = static_cast<double>(Bytes(coded[i].bodies));
         const auto cpu_bytes = static_cast<double>(Bytes(cpu.segments));
-        EXPECT_NEAR(bytes, cpu_bytes, 0.02 * cpu_bytes + 16.0 * cpu.segments.size());
+        EXPECT_NEAR(bytes, cpu_bytes, 0.03 * cpu_bytes + 16.0 * cpu.segments.size());
         // All four ways: who encoded, who decodes.
         const DType dtype = model->spec.dtype;
         PageHeader header = cpu.header;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/joint/page_tables.cuh"
 #include "kernels/cuda/joint/plane_decode.cuh"
 #include "kernels/cuda/joint/plane_encode.cuh"
+#include "kernels/cuda/joint/plane_order.cuh"
 #include "kernels/cuda/run_step.cuh"
 
 namespace kvstow::gpu {
@@ -46,6 +47,7 @@ cudaError_t LaunchDecodePlanes(const PlaneDecodeLaunch& launch, cudaStream_t str
 cudaError_t LaunchEncodePlanes(const PlaneEncodeLaunch& launch, cudaStream_t stream) {
   if (launch.streams == 0) return cudaSuccess;
   const StartKernel start{launch, stream};
+  start(OrderTokens());
   if (launch.adapts) start(FitTables());
   start(ChooseTables());
   start(SumGains());

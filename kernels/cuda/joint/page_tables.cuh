@@ -49,10 +49,11 @@ struct FitTables {
     uint32_t bits[kMoves] = {};
     const uint32_t every = PageTablesFit::EveryOf(body.tokens);
     const int row = launch.base_rows[body.rows_at + i];
-    for (uint32_t t = 0; t < body.tokens; t += every) {
+    for (uint32_t p = 0; p < body.tokens; p += every) {
+      const uint32_t t = launch.order[body.energies_at + p];
       const int q = launch.q[body.q_at + size_t{t} * body.stride + i];
       const int magnitude = q < 0 ? -q : q;
-      const int shift = EnergyShift(launch.energies[body.energies_at + t]);
+      const int shift = launch.shifts[body.energies_at + p];
       const int column = magnitude < static_cast<int>(PageTablesFit::kMagnitudes)
                              ? magnitude
                              : static_cast<int>(PageTablesFit::kMagnitudes) - 1;
@@ -249,7 +250,8 @@ struct SumGains {
     const uint32_t dropped = launch.levels - 1 - level;
     const uint32_t magnitude = static_cast<uint32_t>(q < 0 ? -q : q) >> dropped;
     if (magnitude == 0) return 0;
-    const int shift = EnergyShift(launch.energies[body.energies_at + t]);
+    // All but the shift of the token's place.
+    const int shift = ClassShift(launch.energies[body.energies_at + t], 1);
     const int at = PlaneRow(launch.rows[body.lists_at + i], shift, level);
     const float value = CentreOf(*launch.table, level, at, magnitude) *
                         (launch.step * static_cast<float>(1u << dropped));

@@ -1,12 +1,13 @@
 // Decodes streams of the plane coder, all levels of one at once: a thread block takes a stream, and
 // warp l its level l. A level needs what the one before says of the same coefficient, so the levels
 // go through the coefficients one *piece* behind another. All threads write what the last level
-// has done.
+// has done. Tokens stand in their places (entropy/plane_order.h) until they are written.
 //
 // The steps are those of plane_loops_reference.cc.
 #ifndef KVSTOW_KERNELS_CUDA_JOINT_PLANE_DECODE_CUH_
 #define KVSTOW_KERNELS_CUDA_JOINT_PLANE_DECODE_CUH_
 
+#include "kernels/cuda/joint/plane_order.cuh"
 #include "kernels/cuda/joint/plane_piece.cuh"
 #include "kernels/cuda/joint/rans_lanes.cuh"
 #include "kernels/device/plane_layout.h"
@@ -18,7 +19,7 @@ namespace kvstow::gpu {
 template <bool base, bool whole>
 struct LevelDecoding {
   const PlaneTable& table;
-  const int8_t* shifts;  // of the rows of each token
+  const int8_t* shifts;  // of the rows of each kRansLanes places
   uint32_t level, tokens, limit;
   LaneDecoder& rans;
 
@@ -30,17 +31,18 @@ struct LevelDecoding {
   };
   KVSTOW_GPU Ahead LookUp(int row, uint32_t first, const int32_t* values) const {
     Ahead ahead;
+    const int shift = shifts[first < tokens ? first / kRansLanes : 0];
     Lanes::For([&](uint32_t l) {
       // Behind the last token it looks at one that is there.
       const uint32_t t = (whole ? first < tokens : first + l < tokens) ? first + l : l;
       if constexpr (base) {
-        const uint32_t split = table.splits[PlaneRow(row, shifts[t], 0)];
+        const uint32_t split = table.splits[PlaneRow(row, shift, 0)];
         ahead.at[l] = split & 0xff, ahead.raw_bits[l] = Has(first, l) ? split >> 8 : 0;
       } else {
         const int32_t before = values[t];
         const auto coarse = static_cast<uint32_t>(before < 0 ? -before : before);
         ahead.before[l] = before;
-        ahead.at[l] = ZeroOf(table, level, PlaneRow(row, shifts[t], level - 1), coarse);
+        ahead.at[l] = ZeroOf(table, level, PlaneRow(row, shift, level - 1), coarse);
       }
     });
     return ahead;
@@ -144,7 +146,8 @@ struct DecodePlanes {
   uint32_t Blocks(const PlaneDecodeLaunch& launch) const { return launch.streams; }
   static constexpr size_t SharedBytes(const PlaneDecodeLaunch& launch) {
     const uint32_t most = launch.most_tokens;
-    return sizeof(PlaneTable) + SavedBytes() + most + PieceBytes(most) * (launch.decoded + 1);
+    return sizeof(PlaneTable) + SavedBytes() + OrderBytes(most) +
+           PieceBytes(most) * (launch.decoded + 1);
   }
 
   template <typename Run>
@@ -157,6 +160,10 @@ struct DecodePlanes {
     run([&](uint32_t thread) {
       const uint32_t level = thread / kWarp;
       if (level < launch.decoded && Lanes::Has(thread)) Begin(launch, job, memory, level);
+    });
+    run([&](uint32_t thread) { FindPlaces(memory.energies, job.tokens, memory.order, thread); });
+    run([&](uint32_t thread) {
+      FindShifts(memory.energies, memory.order, job.tokens, memory.shifts, thread);
     });
     for (uint32_t turn = 0; turn < pieces + launch.decoded; ++turn) {
       run([&](uint32_t thread) {
@@ -178,6 +185,8 @@ struct DecodePlanes {
   static constexpr size_t SavedBytes() {
     return (kMaxPlaneLevels * sizeof(SavedDecoder) + 15) / 16 * 16;
   }
+  // Energy classes, shifts, and places of two bytes.
+  static constexpr size_t OrderBytes(uint32_t tokens) { return size_t{4} * tokens; }
   static constexpr size_t PieceBytes(uint32_t tokens) {
     return size_t{kPieceRows} * tokens * sizeof(int32_t);
   }
@@ -185,19 +194,22 @@ struct DecodePlanes {
   struct Memory {
     PlaneTable* table;
     SavedDecoder* saved;
-    int8_t* shifts;
+    uint8_t* energies;  // of each token
+    int8_t* shifts;     // of each kRansLanes places
+    uint16_t* order;    // the token of each place
     int32_t* pieces;
     uint32_t most, places;
 
     KVSTOW_GPU Memory(const PlaneDecodeLaunch& launch, uint8_t* shared)
         : table(reinterpret_cast<PlaneTable*>(shared)),
           saved(reinterpret_cast<SavedDecoder*>(shared + sizeof(PlaneTable))),
-          shifts(reinterpret_cast<int8_t*>(shared + sizeof(PlaneTable) + SavedBytes())),
+          energies(shared + sizeof(PlaneTable) + SavedBytes()),
+          shifts(reinterpret_cast<int8_t*>(energies + launch.most_tokens)),
+          order(reinterpret_cast<uint16_t*>(energies + size_t{2} * launch.most_tokens)),
+          pieces(reinterpret_cast<int32_t*>(energies + OrderBytes(launch.most_tokens))),
           most(launch.most_tokens),
-          places(launch.decoded + 1) {
-      pieces = reinterpret_cast<int32_t*>(shifts + most);
-    }
-    // The values of a coefficient of a piece, [tokens].
+          places(launch.decoded + 1) {}
+    // The values of a coefficient of a piece, [places].
     KVSTOW_GPU int32_t* Row(uint32_t piece, uint32_t row) const {
       return pieces + (size_t{piece % places} * kPieceRows + row) * most;
     }
@@ -223,7 +235,7 @@ struct DecodePlanes {
     const auto find = [&](uint32_t l, uint32_t slot) {
       uint32_t e = 0;
       while (slot >= (memory.table->energy[e] & 0xffff) + (memory.table->energy[e] >> 16)) ++e;
-      memory.shifts[first + l] = static_cast<int8_t>(EnergyShift(static_cast<uint8_t>(e)));
+      memory.energies[first + l] = static_cast<uint8_t>(e);
       return memory.table->energy[e];
     };
     if (!rans.Tight()) {
@@ -286,15 +298,16 @@ struct DecodePlanes {
   KVSTOW_GPU static void Put(const PlaneDecodeLaunch& launch, const PlaneJob& job,
                              const Memory& memory, uint32_t piece, uint32_t thread) {
     const uint32_t level = launch.decoded - 1;
-    for (uint32_t t = thread; t < job.tokens; t += kThreads) {
+    for (uint32_t p = thread; p < job.tokens; p += kThreads) {
+      const uint32_t t = memory.order[p];
       const float factor = job.factors_at == kNotThere ? 1.0f : launch.factors[job.factors_at + t];
       uint16_t bits[kPieceRows] = {};
       for (uint32_t r = 0; r < kPieceRows && piece * kPieceRows + r < job.rank; ++r) {
-        const int32_t q = memory.Row(piece, r)[t];
+        const int32_t q = memory.Row(piece, r)[p];
         const auto magnitude = static_cast<uint32_t>(q < 0 ? -q : q);
         if (magnitude == 0) continue;
         const int base = launch.rows[job.rows_at + piece * kPieceRows + r];
-        const int at = PlaneRow(base, memory.shifts[t], level);
+        const int at = PlaneRow(base, memory.shifts[p / kRansLanes], level);
         const float value = CentreOf(*memory.table, level, at, magnitude) * launch.step * factor;
         bits[r] = FloatToBf16(q < 0 ? -value : value);
       }

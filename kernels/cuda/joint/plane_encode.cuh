@@ -1,6 +1,7 @@
 // Encodes streams of the plane coder, all levels of one at once: a thread block takes a stream, and
 // warp l its level l. All threads fetch the magnitudes of the next *piece*, some coefficients of
 // all tokens, while the lanes code one. rANS codes backwards: the last coefficient comes first.
+// Tokens are in their places (plane_order.cuh) from then on.
 //
 // The steps are those of plane_loops_reference.cc; the bytes are the CPU's.
 #ifndef KVSTOW_KERNELS_CUDA_JOINT_PLANE_ENCODE_CUH_
@@ -17,7 +18,7 @@ namespace kvstow::gpu {
 template <bool base, bool whole>
 struct LevelEncoding {
   const PlaneTable& table;
-  const int8_t* shifts;  // of the rows of each token
+  const int8_t* shifts;  // of the rows of each place
   uint32_t level, levels, tokens;
   LaneEncoder& rans;
 
@@ -31,15 +32,15 @@ struct LevelEncoding {
   // Looks up the tokens from `first` on, of magnitudes `q`.
   KVSTOW_GPU Ahead LookUp(int row, uint32_t share, uint32_t first, const int16_t* q) const {
     Ahead ahead;
+    const int moved = row + shifts[first];
     Lanes::For([&](uint32_t l) {
       const bool has = whole || first + l < tokens;
       const uint32_t t = has ? first + l : 0;
       const uint32_t magnitude =
           static_cast<uint32_t>(q[t] < 0 ? -q[t] : q[t]) >> (levels - 1 - level);
       const bool negative = q[t] < 0 && magnitude > 0;
-      const uint32_t symbol =
-          level == 0 ? BaseSymbol(row + shifts[t], share, magnitude, negative, l, ahead)
-                     : BitSymbol(row + shifts[t], share, magnitude, negative);
+      const uint32_t symbol = level == 0 ? BaseSymbol(moved, share, magnitude, negative, l, ahead)
+                                         : BitSymbol(moved, share, magnitude, negative);
       ahead.symbols[l] = has ? symbol : kFreeSymbol;
       ahead.has_rest[l] = has && ahead.has_rest[l];
     });
@@ -142,13 +143,12 @@ struct EncodePlanes {
           shifts(reinterpret_cast<int8_t*>(shared + sizeof(PlaneTable) + SavedBytes())) {
       pieces = reinterpret_cast<int16_t*>(shifts + whole.most_tokens);
     }
-    // The magnitudes of a coefficient of a piece, [tokens].
+    // The magnitudes of a coefficient of a piece, [places].
     KVSTOW_GPU int16_t* Row(uint32_t piece, uint32_t row) const {
       return pieces + size_t{piece % 2 * kPieceRows + row} * launch.most_tokens;
     }
-    KVSTOW_GPU uint8_t EnergyOf(uint32_t token) const {
-      return launch.energies[body.energies_at + job.first + token];
-    }
+    KVSTOW_GPU size_t FirstAt() const { return body.energies_at + job.first; }
+    KVSTOW_GPU uint8_t EnergyOf(uint32_t token) const { return launch.energies[FirstAt() + token]; }
   };
 
   KVSTOW_GPU static bool IsOfLevel(const PlaneEncodeLaunch& launch, uint32_t thread) {
@@ -163,15 +163,16 @@ struct EncodePlanes {
   }
 
   KVSTOW_GPU static void LoadShifts(const Stream& stream, uint32_t thread) {
-    for (uint32_t t = thread; t < stream.job.tokens; t += kThreads)
-      stream.shifts[t] = static_cast<int8_t>(EnergyShift(stream.EnergyOf(t)));
+    for (uint32_t p = thread; p < stream.job.tokens; p += kThreads)
+      stream.shifts[p] = stream.launch.shifts[stream.FirstAt() + p];
   }
   KVSTOW_GPU static void LoadPiece(const Stream& stream, uint32_t piece, uint32_t thread) {
-    for (uint32_t t = thread; t < stream.job.tokens; t += kThreads) {
-      const size_t at = stream.body.q_at + size_t{stream.job.first + t} * stream.body.stride;
+    for (uint32_t p = thread; p < stream.job.tokens; p += kThreads) {
+      const uint32_t token = stream.launch.order[stream.FirstAt() + p];
+      const size_t at = stream.body.q_at + size_t{token} * stream.body.stride;
       const Words words = LoadWords(stream.launch.q + at + piece * kPieceRows);
       for (uint32_t r = 0; r < kPieceRows; ++r)
-        stream.Row(piece, r)[t] = static_cast<int16_t>(words.word[r / 2] >> (r % 2 * 16));
+        stream.Row(piece, r)[p] = static_cast<int16_t>(words.word[r / 2] >> (r % 2 * 16));
     }
   }
 

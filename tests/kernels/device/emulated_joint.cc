@@ -9,6 +9,7 @@
 #include "kernels/cuda/joint/page_tables.cuh"
 #include "kernels/cuda/joint/plane_decode.cuh"
 #include "kernels/cuda/joint/plane_encode.cuh"
+#include "kernels/cuda/joint/plane_order.cuh"
 #include "kernels/device/host_buffer.h"
 #include "kernels/transform/dense_product.h"
 
@@ -63,6 +64,7 @@ class Engine final : public JointEngine {
       gpu::AfterEncoding(run, start);
     }
     if (planes.streams == 0) return absl::OkStatus();
+    RunStep(order_, planes, gpu::OrderTokens());
     if (planes.adapts) RunStep(order_, planes, gpu::FitTables());
     RunStep(order_, planes, gpu::ChooseTables());
     RunStep(order_, planes, gpu::SumGains());

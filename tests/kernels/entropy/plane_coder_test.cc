@@ -20,7 +20,8 @@ namespace {
 struct Sample {
   PlaneLayout layout;
   uint32_t tokens;
-  std::vector<int32_t> q;  // [width, stride] at level `finest`; behind the tokens is rubbish
+  // [width, stride] at level `finest`, tokens in their places; behind the tokens is rubbish.
+  std::vector<int32_t> q;
   std::vector<uint8_t> energies;
 
   size_t stride() const { return PlaneStride(tokens); }
@@ -35,7 +36,7 @@ PlaneCoder CoderOf(const Sample& s) {
   return {s.layout, UniversalPlaneTables(), PlaneLookups::Universal()};
 }
 
-Sample MakeSample(uint32_t tokens, uint32_t width, uint32_t blocks, uint32_t finest,
+Sample MakeSample(uint32_t tokens, uint32_t width, bool classed, uint32_t finest,
                   uint32_t tokens_per_stream, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
@@ -44,13 +45,13 @@ Sample MakeSample(uint32_t tokens, uint32_t width, uint32_t blocks, uint32_t fin
   s.layout.tokens_per_stream = tokens_per_stream;
   for (uint32_t i = 0; i < width; ++i)
     s.layout.rows.push_back(static_cast<int16_t>(random() % 60 - 10));
-  for (uint32_t b = 1; b <= blocks; ++b) s.layout.block_ends.push_back(width * b / blocks);
-  for (uint32_t k = 0; k < tokens * blocks; ++k)
+  s.layout.classed = classed;
+  for (uint32_t t = 0; classed && t < tokens; ++t)
     s.energies.push_back(static_cast<uint8_t>(random() % kPlaneEnergies));
-  for (uint32_t i = 0, b = 0; i < width; ++i) {
-    while (blocks > 0 && i >= s.layout.block_ends[b]) ++b;
-    for (uint32_t t = 0; t < s.stride(); ++t) {
-      const int shift = blocks == 0 || t >= tokens ? 0 : 2 * (s.energies[t * blocks + b] - 8);
+  const PlaneOrder order = OrderByClass(s.energies, tokens_per_stream);
+  for (uint32_t i = 0; i < width; ++i) {
+    for (uint32_t p = 0; p < s.stride(); ++p) {
+      const int shift = !classed || p >= tokens ? 0 : 2 * (s.energies[order.tokens[p]] - 8);
       const double sigma = std::exp2((s.layout.rows[i] + shift - kPlaneUnitRow) / 4.0 + finest);
       s.q.push_back(static_cast<int32_t>(
           std::clamp(normal(random) * sigma, -kPlaneMaxMagnitude + 1.0, kPlaneMaxMagnitude - 1.0)));
@@ -76,9 +77,9 @@ class PlaneCoderTest : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(PlaneCoderTest, EveryLevelIsTheLeadingBitsOfTheFinest) {
   const uint32_t finest = 3;
-  for (const auto& [blocks, tilted] :
-       {std::pair{0u, false}, {1u, false}, {3u, false}, {1u, true}, {3u, true}}) {
-    Sample s = MakeSample(117, 53, blocks, finest, GetParam(), 7 + blocks);
+  for (const auto& [classed, tilted] :
+       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    Sample s = MakeSample(117, 53, classed, finest, GetParam(), classed ? 8 : 7);
     if (tilted) s.layout.tilts = Tilts(53);
     const PlaneCoder coder = CoderOf(s);
     const std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
@@ -100,7 +101,7 @@ TEST_P(PlaneCoderTest, EveryLevelIsTheLeadingBitsOfTheFinest) {
 
 TEST_P(PlaneCoderTest, TokenRangesDecodeAlone) {
   const uint32_t each = GetParam();
-  const Sample s = MakeSample(141, 20, 2, 1, each, 11);
+  const Sample s = MakeSample(141, 20, true, 1, each, 11);
   const PlaneCoder coder = CoderOf(s);
   const std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
   const auto spans = s.Spans(bodies);
@@ -110,7 +111,7 @@ TEST_P(PlaneCoderTest, TokenRangesDecodeAlone) {
     ASSERT_GE(range.first + range.count, std::min(first + 3, s.tokens));
     const size_t stride = PlaneStride(range.count);
     std::vector<int32_t> got(20 * stride);
-    std::vector<uint8_t> energies(range.count * 2);
+    std::vector<uint8_t> energies(range.count);
     ASSERT_TRUE(coder.Decode(spans, s.tokens, range, got, energies).ok());
     for (size_t i = 0; i < 20; ++i) {
       const auto want = s.q.begin() + static_cast<ptrdiff_t>(i * s.stride() + range.first);
@@ -121,22 +122,24 @@ TEST_P(PlaneCoderTest, TokenRangesDecodeAlone) {
   }
 }
 
-TEST(PlaneCoder, RowsOfABlockDequantizeAlone) {
-  for (const uint32_t blocks : {0u, 1u, 3u}) {
-    const Sample s = MakeSample(117, 53, blocks, 2, 64, 3 + blocks);
+TEST(PlaneCoder, SomeCoefficientsDequantizeAlone) {
+  for (const bool classed : {false, true}) {
+    const Sample s = MakeSample(117, 53, classed, 2, 64, 3);
+    const std::vector<int8_t> shifts = OrderByClass(s.energies, 64).shifts;
     const PlaneCoder coder = CoderOf(s);
     std::vector<float> steps(coder.width());
     for (size_t i = 0; i < steps.size(); ++i) steps[i] = 0.1f + static_cast<float>(i);
     std::vector<float> all(s.q.size());
-    coder.Dequantize(s.q, s.energies, s.tokens, 1, steps, all);
+    coder.Dequantize(s.q, shifts, s.tokens, 1, steps, all);
     uint32_t first = 0;
-    for (const uint32_t end : {5u, blocks == 3 ? 17u : 20u, blocks == 3 ? 35u : 50u, 53u}) {
+    for (const uint32_t end : {5u, 20u, 50u, 53u}) {
       std::vector<float> rows((end - first) * s.stride());
-      coder.DequantizeRows(std::span(s.q).subspan(first * s.stride(), rows.size()), s.energies,
+      coder.DequantizeRows(std::span(s.q).subspan(first * s.stride(), rows.size()), shifts,
                            s.tokens, 1, std::span(steps).subspan(first, end - first), first,
                            end - first, rows);
       const auto want = all.begin() + static_cast<ptrdiff_t>(first * s.stride());
-      EXPECT_TRUE(std::equal(rows.begin(), rows.end(), want)) << first << " of " << blocks;
+      EXPECT_TRUE(std::equal(rows.begin(), rows.end(), want))
+          << first << (classed ? "" : ", plain");
       first = end;
     }
   }
@@ -205,48 +208,45 @@ void ExpectTheBytesOfTheReference(const PlaneStream& stream, const std::vector<i
 }
 
 TEST(PlaneLoops, EverySimdTargetGivesTheBytesOfTheReference) {
-  OnEveryTarget<PlaneDecodeLoops>(
-      [&](const PlaneDecodeLoops& best, const PlaneDecodeLoops& reference) {
-        for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
-          for (const auto& [blocks, tilted] : {std::pair{0u, false}, {2u, false}, {2u, true}}) {
-            const Sample s = MakeSample(tokens, 70, blocks, 2, 256, tokens + blocks);
-            std::vector<int32_t> shifts(blocks * s.stride());
-            for (uint32_t k = 0; k < tokens * blocks; ++k)
-              shifts[k % blocks * s.stride() + k / blocks] = 2 * (s.energies[k] - 8);
-            const std::vector<int8_t> tilts = Tilts(tilted ? s.layout.rows.size() : 0);
-            const PlaneStream stream{.rows = s.layout.rows,
-                                     .tables = &UniversalPlaneTables(),
-                                     .lookups = &PlaneLookups::Universal(),
-                                     .levels = 3,
-                                     .tokens = tokens,
-                                     .stride = s.stride(),
-                                     .block_ends = s.layout.block_ends,
-                                     .shifts = blocks == 0 ? nullptr : shifts.data(),
-                                     .tilts = tilts};
-            SCOPED_TRACE(absl::StrCat(tokens, " tokens, ", blocks, " blocks"));
-            ExpectTheBytesOfTheReference(stream, s.q);
-            const Words words = WordsOfTheReference(stream, s.q);
-            std::vector<int32_t> want(s.q.size());
-            std::vector<float> expected(s.q.size()), coefficients(s.q.size());
-            for (const size_t levels : {3, 2, 1}) {
-              std::vector<RansDecoder> decoders = DecodersOf(words, levels);
-              ASSERT_TRUE(reference.decode({stream, decoders, want.data()}, nullptr));
-              const std::vector<float> step = {0.37f};
-              reference.dequantize(stream, want.data(), levels - 1, step, expected.data());
-              best.dequantize(stream, want.data(), levels - 1, step, coefficients.data());
-              for (size_t k = 0; k < want.size(); ++k) {
-                if (k % s.stride() < tokens) {
-                  ASSERT_EQ(coefficients[k], expected[k]) << k;
-                }
-              }
+  OnEveryTarget<PlaneDecodeLoops>([&](const PlaneDecodeLoops& best,
+                                      const PlaneDecodeLoops& reference) {
+    for (const uint32_t tokens : {1u, 16u, 39u, 128u}) {
+      for (const auto& [classed, tilted] : {std::pair{false, false}, {true, false}, {true, true}}) {
+        const Sample s = MakeSample(tokens, 70, classed, 2, 256, tokens);
+        const std::vector<int8_t> shifts = OrderByClass(s.energies, 256).shifts;
+        const std::vector<int8_t> tilts = Tilts(tilted ? s.layout.rows.size() : 0);
+        const PlaneStream stream{.rows = s.layout.rows,
+                                 .tables = &UniversalPlaneTables(),
+                                 .lookups = &PlaneLookups::Universal(),
+                                 .levels = 3,
+                                 .tokens = tokens,
+                                 .stride = s.stride(),
+                                 .shifts = classed ? shifts.data() : nullptr,
+                                 .tilts = tilts};
+        SCOPED_TRACE(absl::StrCat(tokens, " tokens", classed ? ", classed" : ""));
+        ExpectTheBytesOfTheReference(stream, s.q);
+        const Words words = WordsOfTheReference(stream, s.q);
+        std::vector<int32_t> want(s.q.size());
+        std::vector<float> expected(s.q.size()), coefficients(s.q.size());
+        for (const size_t levels : {3, 2, 1}) {
+          std::vector<RansDecoder> decoders = DecodersOf(words, levels);
+          ASSERT_TRUE(reference.decode({stream, decoders, want.data()}, nullptr));
+          const std::vector<float> step = {0.37f};
+          reference.dequantize(stream, want.data(), levels - 1, step, expected.data());
+          best.dequantize(stream, want.data(), levels - 1, step, coefficients.data());
+          for (size_t k = 0; k < want.size(); ++k) {
+            if (k % s.stride() < tokens) {
+              ASSERT_EQ(coefficients[k], expected[k]) << k;
             }
           }
         }
-      });
+      }
+    }
+  });
 }
 
 TEST(PlaneCoder, DamageIsDataLossOrOtherValuesAndNeverACrash) {
-  const Sample s = MakeSample(84, 20, 2, 1, 32, 3);
+  const Sample s = MakeSample(84, 20, true, 1, 32, 3);
   const PlaneCoder coder = CoderOf(s);
   std::vector<std::string> bodies = coder.Encode(s.q, s.energies, s.tokens);
   std::mt19937 random(1);
@@ -319,7 +319,7 @@ TEST(PlaneCoder, CostsWhatTheTablesSay) {
 }
 
 TEST(PlaneCoder, ATiltSavesWhereSignsAreOfOneKind) {
-  Sample s = MakeSample(256, 20, 1, 2, 256, 3);
+  Sample s = MakeSample(256, 20, true, 2, 256, 3);
   std::ranges::fill(s.layout.rows, int16_t{12});
   std::ranges::fill(s.energies, kPlaneEnergies / 2);
   for (int32_t& value : s.q) value = std::abs(value) % 12;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/status_macros.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -416,39 +417,57 @@ TEST(ChannelMeans, LargeOnesCostLittle) {
   }
 }
 
-// A blob and a page at rest, the page as in golden_test.cc. Encoding them anew may differ in a
-// rounding decision on another SIMD target; reading them may not.
+std::string GoldenFile(absl::string_view name) {
+  std::ifstream in(TestsPath(absl::StrCat("golden/", name)), std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(in)), {});
+}
+
+// Decodes a page at rest, as in golden_test.cc, into `back`.
+absl::Status DecodeGolden(absl::string_view name, const CalibrationStore& store,
+                          std::vector<uint8_t>& back) {
+  const std::string page = GoldenFile(name);
+  ByteReader reader(AsBytes(page));
+  KVSTOW_ASSIGN_OR_RETURN(const PageHeader header,
+                          ParsePageHeader(reader.GetBytes(reader.Get<uint32_t>())));
+  std::vector<SharedBytes> bodies;
+  for (const SegmentInfo& s : header.segments)
+    bodies.push_back(SharedBytes::CopyOf(reader.GetBytes(s.bytes)));
+  EXPECT_EQ(reader.remaining(), 0);
+  return DecodePage(header, bodies, back, store);
+}
+
+// A blob and a page at rest. Encoding them anew may differ in a rounding decision on another SIMD
+// target; reading them may not.
 void CheckGolden(absl::string_view blob_name, absl::string_view id, absl::string_view page_name,
                  uint32_t tokens = 9, float mean_size = 3, double error = 5e-3) {
-  const auto golden = [](absl::string_view name) {
-    std::ifstream in(TestsPath(absl::StrCat("golden/", name)), std::ios::binary);
-    return std::string((std::istreambuf_iterator<char>(in)), {});
-  };
   const KvSpec spec = CorrelatedSpec(3, 4, 2);
   CalibrationStore store;
-  const std::string blob = golden(blob_name);
+  const std::string blob = GoldenFile(blob_name);
   const auto calibration = store.Add(AsBytes(blob));
   ASSERT_TRUE(calibration.ok()) << calibration.status();
   EXPECT_EQ(HexOf((*calibration)->id()), id);
   EXPECT_EQ((*calibration)->shape(), ShapeFor(spec, 2));
 
-  const std::string page = golden(page_name);
-  ByteReader reader(AsBytes(page));
-  const auto header = ParsePageHeader(reader.GetBytes(reader.Get<uint32_t>()));
-  ASSERT_TRUE(header.ok()) << header.status();
-  std::vector<SharedBytes> bodies;
-  for (const SegmentInfo& s : header->segments) {
-    bodies.push_back(SharedBytes::CopyOf(reader.GetBytes(s.bytes)));
-  }
-  EXPECT_EQ(reader.remaining(), 0);
   std::vector<uint8_t> back(PageBytes(spec, tokens));
-  ASSERT_TRUE(DecodePage(*header, bodies, back, store).ok());
+  const absl::Status status = DecodeGolden(page_name, store, back);
+  ASSERT_TRUE(status.ok()) << status;
   const auto raw = CorrelatedPage(spec, tokens, 700, 2, mean_size);
   EXPECT_LT(RelativeError(spec.dtype, raw, back), error);
 }
 
 TEST(JointCodecGolden, ABlobAndItsPageAreReadForEver) {
   CheckGolden("calibration_v1.kvcal", "b85994e7f871d91caf228f1be483ca1e", "page_v1_kvstow_cal.bin");
+}
+
+// Tokens came as in the page, before they came by class.
+TEST(JointCodecGolden, APageOfAnEarlierVersionIsRefused) {
+  const KvSpec spec = CorrelatedSpec(3, 4, 2);
+  CalibrationStore store;
+  ASSERT_TRUE(store.Add(AsBytes(GoldenFile("calibration_v1.kvcal"))).ok());
+  std::vector<uint8_t> back(PageBytes(spec, 9));
+  const absl::Status status = DecodeGolden("page_v1_kvstow_cal_unordered.bin", store, back);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("an earlier version wrote it"));
 }
 
 TEST(JointCodecGolden, APageWithClassesToo) {

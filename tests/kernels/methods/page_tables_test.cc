@@ -31,7 +31,7 @@ Page MakePage(double factor, double mean, size_t width = 200) {
   Page page;
   page.layout.levels = kLevels;
   page.layout.tokens_per_stream = kTokens;
-  page.layout.block_ends = {static_cast<uint32_t>(width)};
+  page.layout.classed = true;
   for (size_t i = 0; i < width; ++i) {
     const auto row = static_cast<int16_t>(16 - static_cast<int>(i % 20));
     page.layout.rows.push_back(row);
@@ -48,7 +48,7 @@ Page MakePage(double factor, double mean, size_t width = 200) {
 
 PageTables Fit(const Page& page) {
   return PageTablesFit(UniversalPlaneTables(), kLevels)
-      .Fit(page.layout, page.q, page.energies, kTokens);
+      .Fit(page.layout, page.q, OrderByClass(page.energies, kTokens));
 }
 
 size_t Bytes(const Page& page, const PageTables& tables) {
