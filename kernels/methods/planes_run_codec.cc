@@ -89,9 +89,8 @@ void Unscale(std::span<const float> factors, size_t stride, std::span<float> row
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
-  bool keys = false;                                 // K says what the model feels
-  bool reported = false;                             // workers say how finely tokens are coded
-  bool classed() const { return keys || reported; }  // tokens have classes of steps
+  bool keys = false;     // K says what the model feels
+  bool classed = false;  // tokens have classes of steps
 };
 
 class PlanesRunCodec final : public RunCodec {
@@ -145,7 +144,7 @@ class PlanesRunCodec final : public RunCodec {
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
     PlaneLayout layout{.rows = channels.rows,
-                       .classed = options_.classed(),
+                       .classed = options_.classed,
                        .levels = levels_,
                        .tokens_per_stream = kTokensPerStream};
     return PlaneCoder(std::move(layout), UniversalPlaneTables(), PlaneLookups::Universal());
@@ -252,7 +251,7 @@ std::vector<float> PlanesRunCodec::StepsOfKeys(std::span<const Slab> slabs,
                                                uint32_t coded) const {
   const size_t stride = PlaneStride(coded);
   std::vector<float> steps(coded);
-  if (spec_.head_dim_v == 0 || coded < kMinTokensForChannels) return steps;
+  if (coded < kMinTokensForChannels) return steps;
   const size_t layers = slabs.size() / 2;
   for (const Slab& slab : slabs) {
     if (slab.part != Part::kK) continue;
@@ -382,9 +381,9 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<uint8_t> classes;
-  if (options_.keys && run.log_steps.empty()) {
+  if (options_.classed && options_.keys && run.log_steps.empty()) {
     classes = StepEnergies(StepsOfKeys(slabs, values, coded), coded);
-  } else if (options_.classed()) {
+  } else if (options_.classed) {
     const size_t known = std::min<size_t>(run.log_steps.size(), plain);
     classes = StepEnergies(run.log_steps.subspan(known), coded);
   }
@@ -453,7 +452,7 @@ absl::Status PlanesRunCodec::DecodeTokens(const Run& run, std::span<const Shared
     std::vector<std::span<const uint8_t>> levels;
     for (const SharedBytes& body : bodies) levels.push_back(body.span());
     levels[0] = reader.GetBytes(reader.remaining());
-    std::vector<uint8_t> classes(options_.classed() ? streams.count : 0);
+    std::vector<uint8_t> classes(options_.classed ? streams.count : 0);
     KVSTOW_RETURN_IF_ERROR(coder.Decode(levels, coded, streams, {decoded.q.get(), codes}, classes));
     decoded.places = Places(classes);
     const auto dropped = static_cast<int>(levels_ - bodies.size());
@@ -536,12 +535,14 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
 absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& arguments,
                                                      const KvSpec& spec, bool reported) {
   KVSTOW_RETURN_IF_ERROR(arguments.Only({"step", "levels", "k", "depth", "firstbits", "keys"}));
-  PlanesOptions options{.reported = reported};
+  PlanesOptions options;
   KVSTOW_ASSIGN_OR_RETURN(options.step, arguments.Real("step", 0.5, 0.01, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.keys, arguments.Number("keys", 0, 0, 1));
+  // Latents are no keys, and say nothing of tokens.
+  options.classed = reported || (options.keys && spec.head_dim_v > 0);
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
 }

@@ -211,5 +211,17 @@ TEST(PlanesKeys, KeysUnlikeTheOthersAreCodedMoreFinely) {
   EXPECT_LT(share_of("planes(step=0.3,keys=1)"), 0.5);
 }
 
+// Latents are no keys. Classes alone would take half a byte for each token.
+TEST(PlanesOfLatents, HaveNoClasses) {
+  const uint32_t tokens = kMaxPageTokens;
+  const KvSpec spec = testing::SpecOf(DType::kF16, 1, 1, 16, 0, tokens);
+  const auto raw = testing::GaussianPage(spec, tokens, 7);
+  const auto codec = MakeCodec(*ParseRecipe("planes(step=8,levels=1,keys=1)"), spec).value();
+  const auto page = codec->Encode({.raw = raw, .tokens = tokens}).value();
+  EXPECT_LT(page.StoredBytes(), tokens / 2);
+  std::vector<uint8_t> back(raw.size());
+  EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());
+}
+
 }  // namespace
 }  // namespace kvstow
