@@ -10,14 +10,16 @@
 #include "base/status_macros.h"
 
 namespace kvstow {
+namespace {
+
+// Beside the bits of lengths: tokens come by class. Earlier versions wrote tokens with classes as
+// they follow each other.
+constexpr uint8_t kByClass = 0x80;
+
+}  // namespace
 
 // Lengths of streams, in words: the least, how many bits the others need above it, and those bits.
-// The least takes 4 bytes and the bits 1. Beside the bits stands whether tokens come by class:
-// earlier versions wrote tokens with classes as they follow each other.
-
-namespace {
-constexpr uint8_t kByClass = 0x80;
-}  // namespace
+// The least takes 4 bytes and the bits 1.
 
 std::string StreamLengths(std::span<const uint32_t> lengths, bool classed) {
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());

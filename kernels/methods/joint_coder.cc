@@ -135,8 +135,8 @@ std::vector<EncodedLevel> JointCoder::Assemble(const Run& run, const Beside& bes
   return out;
 }
 
-// Finds what each level leaves of the sampled tokens. These come by class among themselves: a row
-// of tables is all but that of their stream.
+// Finds what each level leaves of the sampled tokens. These come by class among themselves, so a
+// row of tables is nearly that of their stream.
 JointCoder::Errors JointCoder::ErrorsOf(const PlaneCoder& coder,
                                         const QuantizedRun& quantized) const {
   Errors errors{.energy = SquaredSum(quantized.sample.data(), quantized.sample.size()), .left = {}};

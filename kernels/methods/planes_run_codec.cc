@@ -51,16 +51,17 @@ std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t token
   return out;
 }
 
-// The places of tokens in their streams, and what the values of each place are times to be coded;
-// empty where tokens have no classes.
+// The places of tokens in their streams, and what the values of each place are times to be coded: 1
+// behind the last. Empty where tokens have no classes.
 struct Places {
   PlaneOrder order;
-  std::vector<float> factors;
+  std::vector<float> factors;  // [stride]
 
   Places() = default;
   explicit Places(std::span<const uint8_t> classes)
       : order(OrderByClass(classes, kTokensPerStream)) {
     for (const uint32_t token : order.tokens) factors.push_back(EnergyFactor(classes[token]));
+    factors.resize(PlaneStride(factors.size()), 1.0f);
   }
   bool empty() const { return factors.empty(); }
 
@@ -69,8 +70,8 @@ struct Places {
     if (empty()) return;
     std::vector<float> row(stride);
     for (float* to = rows.data(); to != rows.data() + rows.size(); to += stride) {
-      std::copy_n(to, factors.size(), row.begin());
-      for (size_t p = 0; p < factors.size(); ++p) to[p] = row[order.tokens[p]] * factors[p];
+      std::copy_n(to, stride, row.begin());
+      for (size_t p = 0; p < order.tokens.size(); ++p) to[p] = row[order.tokens[p]] * factors[p];
     }
   }
 };
@@ -79,8 +80,8 @@ struct Places {
 // of the places.
 void Unscale(std::span<const float> factors, size_t stride, std::span<float> rows) {
   if (factors.empty()) return;
-  std::vector<float> inverse(stride, 1.0f);
-  for (size_t p = 0; p < factors.size(); ++p) inverse[p] = 1 / factors[p];
+  std::vector<float> inverse(stride);
+  for (size_t p = 0; p < stride; ++p) inverse[p] = 1 / factors[p];
   for (float* row = rows.data(); row != rows.data() + rows.size(); row += stride) {
     for (size_t p = 0; p < stride; ++p) row[p] *= inverse[p];
   }
@@ -90,6 +91,7 @@ struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
   bool keys = false;     // K says what the model feels
+  bool guesses = false;  // of each token, too, where no report does
   bool classed = false;  // tokens have classes of steps
 };
 
@@ -327,16 +329,12 @@ std::vector<double> PlanesRunCodec::GainsOf(
   if (tokens == 0) return gains;
   // Behind the last token, values and what they are decoded to are 0.
   const size_t stride = PlaneStride(tokens), every = stride >= kStrideToSample ? kGainEvery : 1;
-  std::vector<float> factors;
+  const std::vector<float> factors = SamplePlanes<float>(places.factors, stride, every);
   std::vector<int8_t> shifts;
   size_t seen = 0;
   for (size_t t = 0; t < tokens; t += every * kRansLanes) {
-    const size_t count = std::min(kRansLanes, tokens - t);
-    seen += count;
-    if (places.empty()) continue;
-    shifts.push_back(places.order.shifts[t / kRansLanes]);
-    factors.insert(factors.end(), places.factors.begin() + static_cast<ptrdiff_t>(t),
-                   places.factors.begin() + static_cast<ptrdiff_t>(t + count));
+    seen += std::min(kRansLanes, tokens - t);
+    if (!places.empty()) shifts.push_back(places.order.shifts[t / kRansLanes]);
   }
   const double share = static_cast<double>(tokens) / static_cast<double>(seen);
   std::vector<int32_t> coarse;
@@ -381,7 +379,7 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
   std::vector<uint8_t> classes;
-  if (options_.classed && options_.keys && run.log_steps.empty()) {
+  if (options_.guesses && run.log_steps.empty()) {
     classes = StepEnergies(StepsOfKeys(slabs, values, coded), coded);
   } else if (options_.classed) {
     const size_t known = std::min<size_t>(run.log_steps.size(), plain);
@@ -542,7 +540,8 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& argument
   KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.keys, arguments.Number("keys", 0, 0, 1));
   // Latents are no keys, and say nothing of tokens.
-  options.classed = reported || (options.keys && spec.head_dim_v > 0);
+  options.guesses = options.keys && spec.head_dim_v > 0;
+  options.classed = reported || options.guesses;
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));
 }

@@ -250,7 +250,7 @@ struct SumGains {
     const uint32_t dropped = launch.levels - 1 - level;
     const uint32_t magnitude = static_cast<uint32_t>(q < 0 ? -q : q) >> dropped;
     if (magnitude == 0) return 0;
-    // All but the shift of the token's place.
+    // Nearly the shift of the token's place.
     const int shift = ClassShift(launch.energies[body.energies_at + t], 1);
     const int at = PlaneRow(launch.rows[body.lists_at + i], shift, level);
     const float value = CentreOf(*launch.table, level, at, magnitude) *

@@ -223,5 +223,19 @@ TEST(PlanesOfLatents, HaveNoClasses) {
   EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());
 }
 
+TEST(PlanesOfLatents, ClassesWithoutAReportChangeNoValue) {
+  const KvSpec spec = testing::SpecOf(DType::kF16, 1, 1, 32, 0, 64);
+  const auto raw = testing::GaussianPage(spec, 64, 7);
+  const auto back_of = [&](absl::string_view recipe) {
+    const auto codec = MakeCodec(*ParseRecipe(recipe), spec).value();
+    const auto page = codec->Encode({.raw = raw, .tokens = 64}).value();
+    std::vector<uint8_t> back(raw.size());
+    EXPECT_TRUE(DecodePage(page.header, page.segments, back).ok());
+    return back;
+  };
+  EXPECT_EQ(back_of("column(name=attn_sum)|class|planes(step=0.5,keys=1)"),
+            back_of("planes(step=0.5,keys=1)"));
+}
+
 }  // namespace
 }  // namespace kvstow
