@@ -102,7 +102,7 @@ absl::Status CaseAttention::ReadQueries(const CaseFile& file) {
     Append(columns_, "attn_last", queries.heads, 1, window.last);
     Append(columns_, "attn_hits", queries.heads, queries.count,
            AttentionOf(view, of_layer, queries.count).hits);
-    AppendQueryStatistics(of_layer, spec.rope, tokens_ - queries.count, *queries_);
+    AppendQueryStatistics(of_layer, RopeOfLayer(spec, layer), tokens_ - queries.count, *queries_);
   }
   FindDirections(*queries_);
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 
 namespace kvstow {
@@ -92,6 +93,7 @@ absl::Status CaseFile::ReadSpec() {
   spec_.head_dim_v = spec_.head_dim_k;
   KVSTOW_RETURN_IF_ERROR(NumberField(file_, "rope_theta", spec_.rope.theta));
   KVSTOW_ASSIGN_OR_RETURN(spec_.rope.layout, ParseLayout(file_));
+  KVSTOW_RETURN_IF_ERROR(ReadOtherRope());
   KVSTOW_ASSIGN_OR_RETURN(const Tensor first, file_.Find(SlabName(Part::kK, 0)));
   if (first.dtype != "F16" && first.dtype != "BF16" && first.dtype != "F32") {
     return absl::InvalidArgumentError(
@@ -100,6 +102,21 @@ absl::Status CaseFile::ReadSpec() {
   KVSTOW_ASSIGN_OR_RETURN(spec_.dtype, ParseDType(first.dtype));
   if (absl::Status s = Validate(Spec(1)); !s.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path(), ": metadata: ", s.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CaseFile::ReadOtherRope() {
+  constexpr char kTheta[] = "other_rope_theta", kLayers[] = "other_rope_layers";
+  if (!metadata().contains(kTheta) && !metadata().contains(kLayers)) return absl::OkStatus();
+  spec_.other_rope.rope = spec_.rope;
+  KVSTOW_RETURN_IF_ERROR(NumberField(file_, kTheta, spec_.other_rope.rope.theta));
+  KVSTOW_ASSIGN_OR_RETURN(const std::string layers, Field(file_, kLayers));
+  for (const absl::string_view text : absl::StrSplit(layers, ',')) {
+    if (!absl::SimpleAtoi(text, &spec_.other_rope.layers.emplace_back())) {
+      return absl::InvalidArgumentError(absl::StrCat(path(), ": metadata: ", kLayers, ": '", layers,
+                                                     "' is not a list of layers"));
+    }
   }
   return absl::OkStatus();
 }

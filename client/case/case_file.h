@@ -2,8 +2,9 @@
 //
 // The file has the tensors `k.L`, `v.L` [tokens, kv_heads, head_dim] (F16, BF16 or F32) for each
 // layer L, and `tokens` (I32); the metadata `layers, kv_heads, head_dim, rope_theta, rope_layout,
-// prefix` and optionally `model` and `revision`. Only the first `prefix` of `tokens` have KV. The
-// reader ignores everything else.
+// prefix` and optionally `model` and `revision`. Where some layers have another theta, it is
+// `other_rope_theta`, and `other_rope_layers` lists them ("5,11,17"). Only the first `prefix` of
+// `tokens` have KV. The reader ignores everything else.
 //
 // Errors: INVALID_ARGUMENT or NOT_FOUND, with the file and the tensor or metadata field.
 #ifndef KVSTOW_CLIENT_CASE_CASE_FILE_H_
@@ -43,6 +44,7 @@ class CaseFile {
  private:
   explicit CaseFile(SafetensorsReader file) : file_(std::move(file)) {}
   absl::Status ReadSpec();
+  absl::Status ReadOtherRope();
   absl::Status ReadTokens();
   absl::Status FindSlabs();
 

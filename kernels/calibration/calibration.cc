@@ -18,51 +18,82 @@ namespace {
 constexpr absl::string_view kMagic = "KVSTOWCA";
 constexpr size_t kDigestBytes = sizeof(Digest128::bytes);
 constexpr size_t kMaxSections = 16;
+constexpr uint8_t kHasOtherRope = 1;  // in the last byte before the numbers of the RoPE
+
+// `flag` is the byte behind the others.
+void PutRope(const RopeSpec& rope, uint8_t flag, ByteWriter& out) {
+  out.Put(rope.rotary_dims);
+  out.Put(rope.original_context);
+  out.Put(static_cast<uint8_t>(rope.layout));
+  out.Put(static_cast<uint8_t>(rope.scaling));
+  out.Put(static_cast<uint8_t>(rope.k_after_rope));
+  out.Put(flag);
+  for (const double x : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor}) {
+    out.Put(x);
+  }
+}
 
 void PutShape(const CalibrationShape& shape, ByteWriter& out) {
   for (const uint32_t n :
-       {shape.layers, shape.kv_heads, shape.head_dim_k, shape.head_dim_v, shape.layers_per_run,
-        shape.rope.rotary_dims, shape.rope.original_context}) {
+       {shape.layers, shape.kv_heads, shape.head_dim_k, shape.head_dim_v, shape.layers_per_run}) {
     out.Put(n);
   }
-  out.Put(static_cast<uint8_t>(shape.rope.layout));
-  out.Put(static_cast<uint8_t>(shape.rope.scaling));
-  out.Put(static_cast<uint8_t>(shape.rope.k_after_rope));
-  out.Put(uint8_t{0});
-  for (const double x : {shape.rope.theta, shape.rope.factor, shape.rope.low_freq_factor,
-                         shape.rope.high_freq_factor}) {
-    out.Put(x);
-  }
+  const auto others = static_cast<uint32_t>(shape.other_rope.layers.size());
+  PutRope(shape.rope, others > 0 ? kHasOtherRope : 0, out);
+  if (others == 0) return;
+  PutRope(shape.other_rope.rope, 0, out);
+  out.Put(others);
+  for (const uint32_t layer : shape.other_rope.layers) out.Put(static_cast<uint16_t>(layer));
 }
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("calibration blob: ", what));
 }
 
-absl::StatusOr<CalibrationShape> ReadShape(ByteReader& in) {
-  CalibrationShape shape;
-  for (uint32_t* n :
-       {&shape.layers, &shape.kv_heads, &shape.head_dim_k, &shape.head_dim_v, &shape.layers_per_run,
-        &shape.rope.rotary_dims, &shape.rope.original_context}) {
-    *n = in.Get<uint32_t>();
-  }
-  shape.rope.layout = static_cast<RopeSpec::Layout>(in.Get<uint8_t>());
-  shape.rope.scaling = static_cast<RopeSpec::Scaling>(in.Get<uint8_t>());
-  const auto after = in.Get<uint8_t>(), reserved = in.Get<uint8_t>();
-  shape.rope.k_after_rope = after != 0;
-  for (double* x : {&shape.rope.theta, &shape.rope.factor, &shape.rope.low_freq_factor,
-                    &shape.rope.high_freq_factor}) {
+// Returns false for a flag that is out of range.
+bool ReadRope(ByteReader& in, uint8_t most, RopeSpec& rope, uint8_t& flag) {
+  rope.rotary_dims = in.Get<uint32_t>();
+  rope.original_context = in.Get<uint32_t>();
+  rope.layout = static_cast<RopeSpec::Layout>(in.Get<uint8_t>());
+  rope.scaling = static_cast<RopeSpec::Scaling>(in.Get<uint8_t>());
+  const auto after = in.Get<uint8_t>();
+  flag = in.Get<uint8_t>();
+  rope.k_after_rope = after != 0;
+  for (double* x : {&rope.theta, &rope.factor, &rope.low_freq_factor, &rope.high_freq_factor}) {
     *x = in.Get<double>();
   }
+  return after <= 1 && flag <= most;
+}
+
+// Returns false for flags that are out of range.
+bool ReadRopes(ByteReader& in, CalibrationShape& shape) {
+  uint8_t flag = 0, none = 0;
+  if (!ReadRope(in, kHasOtherRope, shape.rope, flag)) return false;
+  if (flag == 0) return true;
+  const bool read = ReadRope(in, 0, shape.other_rope.rope, none);
+  const auto others = in.Get<uint32_t>();
+  if (!read || others == 0 || others > kMaxLayers) return false;
+  for (uint32_t i = 0; i < others; ++i) shape.other_rope.layers.push_back(in.Get<uint16_t>());
+  return true;
+}
+
+absl::StatusOr<CalibrationShape> ReadShape(ByteReader& in) {
+  CalibrationShape shape;
+  for (uint32_t* n : {&shape.layers, &shape.kv_heads, &shape.head_dim_k, &shape.head_dim_v,
+                      &shape.layers_per_run}) {
+    *n = in.Get<uint32_t>();
+  }
+  const bool flags = ReadRopes(in, shape);
   if (!in.ok()) return Damaged("it ends within its shape");
   const absl::Status valid = Validate(KvSpec{.layers = shape.layers,
                                              .kv_heads = shape.kv_heads,
                                              .head_dim_k = shape.head_dim_k,
                                              .head_dim_v = shape.head_dim_v,
                                              .page_tokens = 1,
-                                             .rope = shape.rope});
+                                             .rope = shape.rope,
+                                             .other_rope = shape.other_rope});
   if (!valid.ok()) return Damaged(valid.message());
-  if (after > 1 || reserved != 0) return Damaged("a flag of its shape is out of range");
+  if (!flags) return Damaged("a flag of its shape is out of range");
   if (shape.layers_per_run < 1 || shape.layers_per_run > shape.layers ||
       shape.WidthOfRun(0) > kMaxCalibrationWidth) {
     return Damaged(absl::StrCat("runs of ", shape.layers_per_run, " layers"));
@@ -203,7 +234,8 @@ CalibrationShape ShapeFor(const KvSpec& spec, uint32_t layers_per_run) {
           spec.head_dim_k,
           spec.head_dim_v,
           std::min(layers_per_run, spec.layers),
-          spec.rope};
+          spec.rope,
+          spec.other_rope};
 }
 
 std::string SerializeCalibration(const CalibrationData& data) {

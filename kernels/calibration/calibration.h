@@ -56,6 +56,7 @@ struct CalibrationShape {
   uint32_t layers = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0;
   uint32_t layers_per_run = 0;  // the last run may be shorter
   RopeSpec rope;
+  OtherRope other_rope;
   bool operator==(const CalibrationShape&) const = default;
 
   uint32_t runs() const { return (layers + layers_per_run - 1) / layers_per_run; }

@@ -96,6 +96,14 @@ std::vector<float> PartOf(const std::vector<float>& all, size_t heads, size_t wi
   return out;
 }
 
+bool SameRopes(const CalibrationShape& model, const KvSpec& spec, uint32_t first_layer) {
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const RopeSpec& of = RopeOfLayer(model.rope, model.other_rope, first_layer + layer);
+    if (of != RopeOfLayer(spec, layer)) return false;
+  }
+  return true;
+}
+
 absl::Status CheckRank(const CalibrationShape& model, const KvSpec& spec, const RankOfModel& rank) {
   const auto refused = [](absl::string_view what, uint64_t has, uint64_t wants) {
     return absl::InvalidArgumentError(absl::StrCat("the statistics are of a model of ", has, " ",
@@ -118,7 +126,7 @@ absl::Status CheckRank(const CalibrationShape& model, const KvSpec& spec, const 
   if (!even || heads != spec.kv_heads) {
     return refused("KV heads a layer", model.kv_heads, uint64_t{spec.kv_heads} * rank.tensor_size);
   }
-  if (model.rope != ShapeFor(spec, 1).rope) {
+  if (!SameRopes(model, spec, rank.first_layer)) {
     return absl::InvalidArgumentError("the statistics are of a model with another RoPE");
   }
   return absl::OkStatus();

@@ -26,6 +26,7 @@ PageHeader NewPageHeader(const Codec& codec, const PageToEncode& page) {
   header.head_dim_v = spec.head_dim_v;
   header.dtype = spec.dtype;
   header.rope = spec.rope;
+  header.other_rope = spec.other_rope;
   header.tokens = page.tokens;
   header.first_position = page.first_position;
   header.raw_digest = page.raw_digest.has_value() ? *page.raw_digest : Xxh3_128(page.raw);

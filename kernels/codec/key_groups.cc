@@ -137,14 +137,12 @@ absl::StatusOr<KeyGroups> KeyGroups::Make(const Recipe& recipe, const KvSpec& sp
 }
 
 KeyGroups::KeyGroups(const KvSpec& spec, uint32_t group)
-    : spec_(spec), group_(group), rotation_(spec.rope, spec.head_dim_k, 0, kSpanTokens) {}
+    : spec_(spec), group_(group), rotations_(spec, {0, spec.layers}, 0, kSpanTokens) {}
 
 bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
   if (tokens < kFewestKeys) return false;
   const uint32_t dim = spec_.head_dim_k;
   const size_t value = DTypeBytes(spec_.dtype);
-  // Scaling of K beside its rotation is in the ranges, and undone in the variances.
-  const double magnitude = RopeMagnitude(spec_.rope);
   const uint32_t padded = (dim + kLanes - 1) / kLanes * kLanes;
   std::vector<float> vectors(size_t{kSampledKeys} * padded);
   double errors = 0;
@@ -158,8 +156,10 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
       float* const vector = vectors.data() + size_t{i} * padded;
       if (!LoadFloats(spec_.dtype, slab + at * value, dim, vector)) return false;
       range += SquaredRange(vector, dim, group_) / kSampledKeys;
-      rotation_.Undo(token, 1, 1, vector);
+      rotations_.Of(layer).Undo(token, 1, 1, vector);
     }
+    // Scaling of K beside its rotation is in the ranges, and undone in the variances.
+    const double magnitude = RopeMagnitude(RopeOfLayer(spec_, layer));
     const double spread = Variance(vectors.data(), dim, padded) * magnitude * magnitude;
     if (range > 0) errors += range / spread;
   }

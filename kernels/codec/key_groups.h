@@ -52,8 +52,8 @@ class KeyGroups {
   KeyGroups(const KvSpec& spec, uint32_t group);
 
   const KvSpec spec_;
-  const uint32_t group_;         // channels
-  const RopeRotation rotation_;  // of the first tokens, whatever their positions
+  const uint32_t group_;            // channels
+  const LayerRotations rotations_;  // of the first tokens, whatever their positions
 };
 
 // Returns whether `codec` would code this page otherwise than its recipe is written. A device only

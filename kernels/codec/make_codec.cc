@@ -137,14 +137,15 @@ class PageCodec final : public Codec {
       KVSTOW_ASSIGN_OR_RETURN(attention, AttentionOf(to_score));
     }
     const std::vector<TokenId> token_ids = run_codec_->TokenIds(page);
-    const std::vector<float> felt = run_codec_->LayersFelt(page);
+    const PageGuess guess = run_codec_->Guess(page);
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
-      const std::vector<float> log_steps = StepsOf(to_score, attention, layers);
+      std::vector<float> log_steps = StepsOf(to_score, attention, layers);
+      if (log_steps.empty()) log_steps = guess.log_steps;
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
           run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, token_ids,
-                              felt, page.raw_owner},
+                              guess.felt, page.raw_owner},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));

@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
   if (!recipe.drops_tokens()) return MakeClassed(recipe, spec, std::move(calibration));
   KvSpec head = spec;
   head.layers = head.kv_heads = 1;
+  head.other_rope = {};
   if (recipe.codec_ops().empty()) {
     return MakeSparseRunCodec(spec, MakeRawRunCodec(head));
   }

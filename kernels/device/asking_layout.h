@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device/device_ropes.h"
 #include "kernels/device/slab_layout.h"
 #include "kernels/importance/asking_tokens.h"
 #include "kernels/page/page.h"
@@ -24,9 +25,8 @@ struct AskLaunch {
   uint32_t heads = 0, dim = 0;  // of K
   size_t layer_bytes = 0;       // raw
   DType dtype = DType::kF16;
-  // RoPE: radians a position of each pair, K times `magnitude`.
+  // RoPE: radians a position of each pair (device_ropes.h), K times `magnitude`.
   uint32_t pairs = 0;
-  bool interleaved = false;
   bool k_is_turned = false;  // as it is stored
   float magnitude = 1;
   const double* frequencies = nullptr;
@@ -34,6 +34,7 @@ struct AskLaunch {
   // The mean queries.
   uint32_t query_layers = 0, query_heads = 0, runs = 0;
   const uint32_t* layers = nullptr;  // [query_layers]
+  const LayerTurn* turns = nullptr;  // of these
   const float* queries = nullptr;    // [query_layers, query_heads, dim]
   // What the layers of a run take of each query layer's scores: others stand between two.
   const float* shares = nullptr;  // [runs, query_layers]

@@ -10,6 +10,7 @@
 #include "kernels/codec/rate_codec.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/device_kernels.h"
+#include "kernels/device/device_ropes.h"
 #include "kernels/device/joint_decoder.h"
 #include "kernels/device/joint_encoder.h"
 #include "kernels/device/joint_on_device.h"
@@ -107,6 +108,9 @@ absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
   if (target.has_value() || IsFloat8(spec.dtype)) {
     return absl::UnimplementedError(absl::StrCat(
         "recipe '", recipe.text(), "': devices take a step, and pages of F16, BF16 and F32"));
+  }
+  if (!gpu::ScalesAlike(spec)) {
+    return absl::UnimplementedError("devices scale K of all layers alike: code it on the CPU");
   }
   KVSTOW_ASSIGN_OR_RETURN(auto engine, device.kernels().NewJointEngine());
   KVSTOW_ASSIGN_OR_RETURN(auto calibration, calibrations.Choose(spec, *needs));

@@ -34,9 +34,9 @@ constexpr uint32_t PaddedWidth(size_t values) {
 struct JointColumn {
   static constexpr uint16_t kNotTurned = UINT16_MAX;
   uint16_t layer = 0, value = 0;  // of the run; of a token's row
-  uint16_t pair = kNotTurned;
-  uint8_t part = 0;   // K or V
-  uint8_t leads = 0;  // the first of its pair
+  uint16_t pair = kNotTurned;     // of all pairs of the model's RoPEs
+  int16_t other = 0;              // how far the other of the pair is; below 0 for the second
+  uint8_t part = 0;               // K or V
 };
 
 struct JointLaunch {
@@ -48,9 +48,8 @@ struct JointLaunch {
   size_t layer_bytes = 0;           // raw
   DType dtype = DType::kF16;
   uint32_t width = 0, rank = 0;
-  // RoPE: radians a position of each pair, K times `magnitude`.
+  // RoPE: radians a position of each pair (device_ropes.h), K times `magnitude`.
   uint32_t pairs = 0;
-  bool interleaved = false;
   float magnitude = 1;
   const double* frequencies = nullptr;
   uint64_t first_position[kPagesALaunch] = {};

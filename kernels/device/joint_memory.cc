@@ -18,21 +18,23 @@ std::vector<uint16_t> Bf16Rows(const PackedMatrix& m, size_t rows, size_t column
   return out;
 }
 
-std::vector<JointColumn> ColumnsOf(const KvSpec& spec, uint32_t layers, size_t pairs) {
+std::vector<JointColumn> ColumnsOf(const KvSpec& spec, LayerRange layers,
+                                   const DeviceRopes& ropes) {
   std::vector<JointColumn> out;
   const uint32_t dims[] = {spec.head_dim_k, spec.head_dim_v};
-  const bool interleaved = spec.rope.layout == RopeSpec::Layout::kInterleaved;
   for (uint8_t part = 0; part < 2; ++part) {
     const uint32_t row = spec.kv_heads * dims[part];
-    for (uint32_t i = 0; i < layers * row; ++i) {
+    for (uint32_t i = 0; i < layers.count * row; ++i) {
       JointColumn& column = out.emplace_back();
       column.part = part;
       column.layer = static_cast<uint16_t>(i / row), column.value = static_cast<uint16_t>(i % row);
       const uint32_t channel = i % row % dims[part];
-      if (part != 0 || channel >= 2 * pairs) continue;
-      const auto pair = static_cast<uint32_t>(interleaved ? channel / 2 : channel % pairs);
-      column.pair = static_cast<uint16_t>(pair);
-      column.leads = channel == (interleaved ? 2 * pair : pair) ? 1 : 0;
+      const LayerTurn& turn = ropes.Of(layers.first + column.layer);
+      if (part != 0 || channel >= 2 * turn.pairs) continue;
+      const uint32_t pair = turn.apart == 1 ? channel / 2 : channel % turn.pairs;
+      const bool leads = channel / turn.apart % 2 == 0;
+      column.pair = static_cast<uint16_t>(turn.first_pair + pair);
+      column.other = static_cast<int16_t>(leads ? turn.apart : -static_cast<int32_t>(turn.apart));
     }
   }
   return out;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/shared_bytes.h"
+#include "kernels/device/device_ropes.h"
 #include "kernels/device/joint_layout.h"
 #include "kernels/transform/dense_product.h"
 
@@ -50,8 +51,8 @@ class Parcel {
   std::vector<uint8_t> bytes_;
 };
 
-// The columns of a run of so many layers, of which RoPE turns so many pairs.
-std::vector<JointColumn> ColumnsOf(const KvSpec& spec, uint32_t layers, size_t pairs);
+// The columns of a run of these layers of the page.
+std::vector<JointColumn> ColumnsOf(const KvSpec& spec, LayerRange layers, const DeviceRopes& ropes);
 
 // What integers take in lists of every spread: PlaneEncodeLaunch::costs.
 std::vector<float> ListCosts();

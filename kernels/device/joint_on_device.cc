@@ -22,9 +22,8 @@ absl::Status JointOnDevice::Open() {
     KVSTOW_ASSIGN_OR_RETURN(there.decode, Send(gpu::Bf16Rows(run.decode, rank, width)));
     KVSTOW_ASSIGN_OR_RETURN(there.mean, Send(run.mean));
     there.rows = coder_.LayoutOf(run).rows;
-    const size_t pairs = frequencies_ == nullptr ? 0 : frequencies_->size() / sizeof(double);
-    KVSTOW_ASSIGN_OR_RETURN(there.columns,
-                            Send(gpu::ColumnsOf(coder_.spec(), run.layer_count, pairs)));
+    const LayerRange layers{run.first_layer, run.layer_count};
+    KVSTOW_ASSIGN_OR_RETURN(there.columns, Send(gpu::ColumnsOf(coder_.spec(), layers, ropes_)));
     KVSTOW_ASSIGN_OR_RETURN(there.sigma, Send(run.sigma));
     if (!coder_.HasClasses(run)) continue;
     KVSTOW_ASSIGN_OR_RETURN(there.weights, Send(run.importance.weights));
@@ -34,8 +33,9 @@ absl::Status JointOnDevice::Open() {
 
 absl::Status JointOnDevice::OpenTables() {
   const KvSpec& spec = coder_.spec();
-  if (spec.rope.layout != RopeSpec::Layout::kNone && spec.rope.k_after_rope) {
-    KVSTOW_ASSIGN_OR_RETURN(frequencies_, Send(RopeFrequencies(spec.rope, spec.head_dim_k)));
+  if (spec.rope.k_after_rope) ropes_ = gpu::RopesForDevice(spec);
+  if (!ropes_.frequencies.empty()) {
+    KVSTOW_ASSIGN_OR_RETURN(frequencies_, Send(ropes_.frequencies));
   }
   const auto table = gpu::MakePlaneTable(coder_.calibration().plane_tables(), levels());
   KVSTOW_ASSIGN_OR_RETURN(plane_table_, Send(std::vector{table}));
@@ -57,11 +57,9 @@ JointLaunch JointOnDevice::ShapeOf(uint32_t tokens, uint32_t first, size_t r) co
   launch.layer_bytes = LayerBytes(spec, tokens), launch.dtype = spec.dtype;
   launch.width = static_cast<uint32_t>(of.width());
   launch.rank = static_cast<uint32_t>(coder_.CodedRank(of));
-  if (frequencies_ != nullptr)
-    launch.pairs = static_cast<uint32_t>(frequencies_->size() / sizeof(double));
+  launch.pairs = static_cast<uint32_t>(ropes_.frequencies.size());
   launch.frequencies = At<double>(frequencies_);
   launch.magnitude = static_cast<float>(RopeMagnitude(spec.rope));
-  launch.interleaved = spec.rope.layout == RopeSpec::Layout::kInterleaved;
   launch.columns = At<gpu::JointColumn>(there.columns);
   launch.mean = At<float>(there.mean), launch.sigma = At<float>(there.sigma);
   launch.weights = At<float>(there.weights);

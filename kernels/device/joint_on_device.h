@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/device/device_ropes.h"
 #include "kernels/device/joint_jobs.h"
 #include "kernels/device/joint_layout.h"
 #include "kernels/device/query_means_on_device.h"
@@ -122,7 +123,8 @@ class JointOnDevice {
   const JointCoder coder_;
   QueryMeansOnDevice query_means_;
   VocabularyOnDevice vocabulary_;
-  Buffer frequencies_;  // of RoPE; null: K is not turned
+  gpu::DeviceRopes ropes_;  // no frequencies: K is not turned
+  Buffer frequencies_;      // these, or null
   Buffer plane_table_, table_bits_, list_costs_;
   std::vector<OfRun> runs_;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/device/device_ropes.h"
 #include "kernels/device/joint_memory.h"
 #include "kernels/transform/rope.h"
 
@@ -33,7 +34,6 @@ AskLaunch ShapeOf(const KvSpec& spec, const QueryMeans& queries) {
   AskLaunch shape;
   shape.heads = spec.kv_heads, shape.dim = spec.head_dim_k;
   shape.dtype = spec.dtype;
-  shape.interleaved = spec.rope.layout == RopeSpec::Layout::kInterleaved;
   shape.k_is_turned = spec.rope.k_after_rope;
   shape.magnitude = static_cast<float>(RopeMagnitude(spec.rope));
   shape.query_layers = static_cast<uint32_t>(queries.layers.size());
@@ -51,22 +51,26 @@ absl::Status QueryMeansOnDevice::Open(const JointCoder& coder) {
   spec_ = coder.spec();
   shape_ = ShapeOf(spec_, *queries);
   shape_.runs = static_cast<uint32_t>(runs.size());
+  // Queries are turned also where K is stored before RoPE: then both are.
+  const gpu::DeviceRopes ropes = gpu::RopesForDevice(spec_);
   std::vector<uint32_t> layers;
+  std::vector<gpu::LayerTurn> turns;
   std::vector<float> means;
   for (const QueryMeans::Layer& layer : queries->layers) {
     layers.push_back(layer.layer);
+    turns.push_back(ropes.Of(layer.layer));
     means.insert(means.end(), layer.means.begin(), layer.means.end());
   }
-  // Queries are turned also where K is stored before RoPE: then both are.
-  const std::vector<double> frequencies = RopeFrequencies(spec_.rope, spec_.head_dim_k);
-  shape_.pairs = static_cast<uint32_t>(frequencies.size());
+  shape_.pairs = static_cast<uint32_t>(ropes.frequencies.size());
   Parcel parcel;
   const size_t layers_at = parcel.Put<uint32_t>(layers), means_at = parcel.Put<float>(means);
   const size_t shares_at = parcel.Put<float>(SharesOf(*queries, runs));
-  const size_t frequencies_at = parcel.Put<double>(frequencies);
+  const size_t frequencies_at = parcel.Put<double>(ropes.frequencies);
+  const size_t turns_at = parcel.Put<gpu::LayerTurn>(turns);
   KVSTOW_ASSIGN_OR_RETURN(held_, device_.Store(std::move(parcel).Take()));
   const uint8_t* const base = engine_.AddressOf(*held_);
   shape_.layers = reinterpret_cast<const uint32_t*>(base + layers_at);
+  shape_.turns = reinterpret_cast<const gpu::LayerTurn*>(base + turns_at);
   shape_.queries = reinterpret_cast<const float*>(base + means_at);
   shape_.shares = reinterpret_cast<const float*>(base + shares_at);
   shape_.frequencies = reinterpret_cast<const double*>(base + frequencies_at);

@@ -12,9 +12,10 @@
 namespace kvstow {
 namespace {
 
-RopeSpec Turning(RopeSpec rope) {
-  rope.k_after_rope = true;  // a rotation of K that is stored without would do nothing
-  return rope;
+KvSpec Turning(KvSpec spec) {
+  // A rotation of K that is stored without would do nothing.
+  spec.rope.k_after_rope = spec.other_rope.rope.k_after_rope = true;
+  return spec;
 }
 
 // K and the queries of a page's layers, one after the other.
@@ -24,7 +25,7 @@ class LayerQueries {
       : means_(means),
         page_(page),
         spec_(page.spec),
-        rotation_(Turning(page.spec.rope), page.spec.head_dim_k, page.first_position, page.tokens),
+        rotations_(Turning(page.spec), {0, page.spec.layers}, page.first_position, page.tokens),
         k_(SlabValues(spec_, Part::kK, page.tokens)) {
     for (uint32_t i = 0; i < AskingTokens(page.tokens); ++i)
       asking_.push_back(AskingToken(page.tokens, i));
@@ -37,11 +38,12 @@ class LayerQueries {
       return absl::OutOfRangeError(
           absl::StrCat("layer ", layer.layer, " holds NaN or Inf: its tokens have no score"));
     }
-    if (!spec_.rope.k_after_rope) rotation_.Redo(spec_.kv_heads, k_.data());
+    const RopeRotation& rotation = rotations_.Of(layer.layer);
+    if (!spec_.rope.k_after_rope) rotation.Redo(spec_.kv_heads, k_.data());
     std::fill_n(out, size_t{page_.tokens} * spec_.kv_heads, 0.0f);
     for (const uint32_t token : asking_) {
       query_ = layer.means;
-      rotation_.Redo(token, 1, means_.heads, query_.data());
+      rotation.Redo(token, 1, means_.heads, query_.data());
       for (uint32_t head = 0; head < means_.heads; ++head) Attend(token, head, out);
     }
     for (uint32_t h = 0; h < spec_.kv_heads; ++h) Normalize(out + h);
@@ -83,7 +85,7 @@ class LayerQueries {
   const QueryMeans& means_;
   const PageToScore& page_;
   const KvSpec& spec_;
-  const RopeRotation rotation_;
+  const LayerRotations rotations_;
   std::vector<uint32_t> asking_;  // tokens, ascending
   std::vector<float> k_;          // of a layer, with RoPE
   std::vector<float> query_;      // of a token, all heads, with RoPE

@@ -27,9 +27,9 @@ size_t HeadIndex(const LayerView& layer, const QueryStatistics& queries, uint32_
 // Keys of a page with RoPE or without, whatever it stores.
 class TurnedKeys {
  public:
-  TurnedKeys(const PageToScore& page, bool turned)
+  TurnedKeys(const PageToScore& page, RopeSpec rope, bool turned)
       : redo_(turned),
-        rotation_(Needed(page, turned), page.spec.head_dim_k, page.first_position, page.tokens) {}
+        rotation_(Needed(rope, turned), page.spec.head_dim_k, page.first_position, page.tokens) {}
 
   // The layer's, as it has them; `scratch` may hold them.
   LayerView Of(const LayerView& layer, std::vector<float>& scratch) const {
@@ -43,8 +43,7 @@ class TurnedKeys {
   }
 
  private:
-  static RopeSpec Needed(const PageToScore& page, bool turned) {
-    RopeSpec rope = page.spec.rope;
+  static RopeSpec Needed(RopeSpec rope, bool turned) {
     rope.k_after_rope = rope.k_after_rope != turned;  // a rotation of K without is no rotation
     return rope;
   }
@@ -167,17 +166,17 @@ void AddStandardized(std::span<const float> logits, double share, size_t stride,
   }
 }
 
-// Everything of ExpectedAttentionScore that a page's layers have in common.
+// Everything of ExpectedAttentionScore that a page's layers of one RoPE have in common.
 struct Expected {
   const QueryStatistics& queries;
   const TurnedKeys keys;
   const ChannelPairs pairs;
   const FutureTurns turns;
 
-  Expected(const PageToScore& page, uint32_t ahead)
+  Expected(const PageToScore& page, const RopeSpec& rope, uint32_t ahead)
       : queries(*page.queries),
-        keys(page, true),
-        pairs(page.spec.rope, page.spec.head_dim_k),
+        keys(page, rope, true),
+        pairs(rope, page.spec.head_dim_k),
         turns(pairs, page.first_position + page.tokens, ahead) {}
 
   void Score(const LayerView& stored, float* out) const;
@@ -225,17 +224,17 @@ void Expected::Score(const LayerView& stored, float* out) const {
   }
 }
 
-// Everything of TrigonometricScore that a page's layers have in common.
+// Everything of TrigonometricScore that a page's layers of one RoPE have in common.
 struct Trigonometric {
   const QueryStatistics& queries;
   const TurnedKeys keys;
   const ChannelPairs pairs;
   std::vector<Complex> turns;  // the mean over offsets 1, 2, 4 .. 65536 after the page
 
-  explicit Trigonometric(const PageToScore& page)
+  Trigonometric(const PageToScore& page, const RopeSpec& rope)
       : queries(*page.queries),
-        keys(page, true),
-        pairs(page.spec.rope, page.spec.head_dim_k),
+        keys(page, rope, true),
+        pairs(rope, page.spec.head_dim_k),
         turns(pairs.turned) {
     constexpr int kOffsets = 17;
     for (size_t f = 0; f < turns.size(); ++f) {
@@ -286,6 +285,38 @@ struct Trigonometric {
   }
 };
 
+LayerScore DirectionScore(const PageToScore& page, const RopeSpec& rope) {
+  const auto keys = std::make_shared<const TurnedKeys>(page, rope, false);
+  return [keys, &queries = *page.queries](const LayerView& stored, float* out) {
+    std::vector<float> scratch, along(stored.tokens);
+    const LayerView layer = keys->Of(stored, scratch);
+    const uint32_t group = queries.heads / layer.heads, dim = layer.dim_k;
+    for (uint32_t h = 0; h < layer.heads; ++h) {
+      // The mean over the group of what is along each is what is along their mean.
+      const float* const first =
+          queries.direction.data() + HeadIndex(layer, queries, h * group) * dim;
+      std::vector<float> mean(dim);
+      VectorSums::Best().add_scaled({first, group, dim, dim},
+                                    std::vector<float>(group, 1.0F / group).data(), mean.data());
+      VectorSums::Best().dot_products(
+          {layer.Key(0, h), layer.tokens, size_t{layer.heads} * dim, dim}, mean.data(), 0,
+          along.data());
+      for (uint32_t t = 0; t < layer.tokens; ++t) out[size_t{t} * layer.heads + h] = along[t];
+    }
+  };
+}
+
+// Returns the score of layers, which `make` makes for each RoPE that layers of the page have.
+template <typename Make>
+LayerScore ByRope(const PageToScore& page, const Make& make) {
+  LayerScore usual = make(page.spec.rope);
+  if (page.spec.other_rope.layers.empty()) return usual;
+  return [usual, other = make(page.spec.other_rope.rope), layers = page.spec.other_rope.layers](
+             const LayerView& layer, float* out) {
+    (std::ranges::binary_search(layers, layer.layer) ? other : usual)(layer, out);
+  };
+}
+
 }  // namespace
 
 void FindDirections(QueryStatistics& queries) {
@@ -308,34 +339,21 @@ void FindDirections(QueryStatistics& queries) {
 }
 
 LayerScore ExpectedAttentionScore(const PageToScore& page, uint32_t ahead) {
-  const auto score = std::make_shared<const Expected>(page, ahead);
-  return [score](const LayerView& layer, float* out) { score->Score(layer, out); };
+  return ByRope(page, [&](const RopeSpec& rope) -> LayerScore {
+    const auto score = std::make_shared<const Expected>(page, rope, ahead);
+    return [score](const LayerView& layer, float* out) { score->Score(layer, out); };
+  });
 }
 
 LayerScore QueryDirectionScore(const PageToScore& page) {
-  const auto keys = std::make_shared<const TurnedKeys>(page, false);
-  return [keys, &queries = *page.queries](const LayerView& stored, float* out) {
-    std::vector<float> scratch, along(stored.tokens);
-    const LayerView layer = keys->Of(stored, scratch);
-    const uint32_t group = queries.heads / layer.heads, dim = layer.dim_k;
-    for (uint32_t h = 0; h < layer.heads; ++h) {
-      // The mean over the group of what is along each is what is along their mean.
-      const float* const first =
-          queries.direction.data() + HeadIndex(layer, queries, h * group) * dim;
-      std::vector<float> mean(dim);
-      VectorSums::Best().add_scaled({first, group, dim, dim},
-                                    std::vector<float>(group, 1.0F / group).data(), mean.data());
-      VectorSums::Best().dot_products(
-          {layer.Key(0, h), layer.tokens, size_t{layer.heads} * dim, dim}, mean.data(), 0,
-          along.data());
-      for (uint32_t t = 0; t < layer.tokens; ++t) out[size_t{t} * layer.heads + h] = along[t];
-    }
-  };
+  return ByRope(page, [&](const RopeSpec& rope) { return DirectionScore(page, rope); });
 }
 
 LayerScore TrigonometricScore(const PageToScore& page) {
-  const auto score = std::make_shared<const Trigonometric>(page);
-  return [score](const LayerView& layer, float* out) { score->Score(layer, out); };
+  return ByRope(page, [&](const RopeSpec& rope) -> LayerScore {
+    const auto score = std::make_shared<const Trigonometric>(page, rope);
+    return [score](const LayerView& layer, float* out) { score->Score(layer, out); };
+  });
 }
 
 }  // namespace kvstow

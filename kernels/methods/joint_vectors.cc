@@ -10,11 +10,12 @@
 namespace kvstow {
 
 JointVectors::JointVectors(const KvSpec& spec, const Run& run)
-    : spec_(spec), rotation_(spec.rope, spec.head_dim_k, run.first_position, run.tokens) {
+    : spec_(spec), rotations_(spec, run.layers, run.first_position, run.tokens) {
   for (const Part part : {Part::kK, Part::kV}) {
     const size_t row = SlabValues(spec, part, 1);
     for (uint32_t i = 0; row > 0 && i < run.layers.count; ++i) {
-      slabs_.push_back({part, SlabOffset(spec, i, part, run.tokens), row, width_});
+      slabs_.push_back(
+          {part, run.layers.first + i, SlabOffset(spec, i, part, run.tokens), row, width_});
       width_ += row;
     }
   }
@@ -28,7 +29,7 @@ bool JointVectors::Gather(std::span<const uint8_t> raw, TokenRange tokens, float
         raw.data() + slab.raw_offset + tokens.first * slab.row * DTypeBytes(spec_.dtype);
     if (!LoadFloats(spec_.dtype, from, values.size(), values.data())) return false;
     if (slab.part == Part::kK) {
-      rotation_.Undo(tokens.first, tokens.count, spec_.kv_heads, values.data());
+      rotations_.Of(slab.layer).Undo(tokens.first, tokens.count, spec_.kv_heads, values.data());
     }
     for (size_t t = 0; t < tokens.count; ++t) {
       std::memcpy(x + t * width_ + slab.column, values.data() + t * slab.row,
@@ -47,7 +48,7 @@ void JointVectors::Scatter(const float* x, TokenRange tokens, std::span<uint8_t>
                   slab.row * sizeof(float));
     }
     if (slab.part == Part::kK) {
-      rotation_.Redo(tokens.first, tokens.count, spec_.kv_heads, values.data());
+      rotations_.Of(slab.layer).Redo(tokens.first, tokens.count, spec_.kv_heads, values.data());
     }
     uint8_t* to = raw.data() + slab.raw_offset + tokens.first * slab.row * DTypeBytes(spec_.dtype);
     StoreFloats(spec_.dtype, values.data(), values.size(), to);

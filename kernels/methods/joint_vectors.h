@@ -34,13 +34,14 @@ class JointVectors {
   // One slab of the run, and the place of its values in a vector.
   struct Slab {
     Part part;
+    uint32_t layer;     // of the page
     size_t raw_offset;  // offset of its first token
     size_t row;         // values a token
     size_t column;
   };
 
   const KvSpec spec_;
-  const RopeRotation rotation_;
+  const LayerRotations rotations_;
   size_t width_ = 0;
   std::vector<Slab> slabs_;
 };

@@ -7,8 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "kernels/calibration/calibration_moments.h"
-#include "kernels/calibration/cost_prior.h"
 #include "kernels/calibration/key_slopes.h"
 #include "kernels/calibration/token_importance.h"
 #include "kernels/entropy/plane_coder.h"
@@ -31,8 +29,6 @@ constexpr uint32_t kTokensPerStream = 64;
 constexpr size_t kVectorsOfAStream = kTokensPerStream / kRansLanes;
 constexpr size_t kGainEvery = kVectorsOfAStream + 1;
 constexpr size_t kStrideToSample = kVectorsOfAStream * kTokensPerStream;
-// Tokens of a page that say what the model feels: so many chunks of consecutive ones.
-constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
 constexpr float kLargest = 65504;  // of fp16
 
 // Tokens with steps of their own. Steps go in half octaves, as the plane coder's energy classes do,
@@ -102,7 +98,7 @@ class PlanesRunCodec final : public RunCodec {
 
   bool exact() const override { return false; }
   uint32_t levels() const override { return levels_; }
-  std::vector<float> LayersFelt(const PageToEncode& page) const override;
+  PageGuess Guess(const PageToEncode& page) const override;
   absl::StatusOr<std::vector<EncodedLevel>> Encode(const Run& run,
                                                    std::span<const uint8_t> raw) const override;
   absl::Status Decode(const Run& run, std::span<const SharedBytes> bodies, LayerRange wanted,
@@ -206,37 +202,10 @@ std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs
   return channels;
 }
 
-std::vector<float> PlanesRunCodec::LayersFelt(const PageToEncode& page) const {
-  const uint32_t plain =
-      PlainTokens({.tokens = page.tokens, .first_position = page.first_position});
-  const uint32_t coded = page.tokens - plain;
-  if (!options_.keys || spec_.head_dim_v == 0 || coded < kMinTokensForChannels) return {};
-  const uint32_t chunks = std::clamp(coded / kFeltChunk, 1u, kFeltChunks);
-  const uint32_t count = std::min(coded, kFeltChunk);
-  const size_t layer_bytes = LayerBytes(spec_, page.tokens);
-  // All layers are alike.
-  const JointVectors vectors(spec_, {{0, 1}, page.tokens, page.first_position});
-  std::vector<double> variances;
-  std::vector<float> x(count * vectors.width());
-  for (uint32_t layer = 0; layer < spec_.layers; ++layer) {
-    FirstMoments moments(vectors.width());
-    for (uint32_t i = 0; i < chunks; ++i) {
-      const uint32_t first = plain + i * (coded / chunks);
-      // Encode says what is wrong with such values.
-      if (!vectors.Gather(page.raw.subspan(layer * layer_bytes, layer_bytes), {first, count},
-                          x.data())) {
-        return {};
-      }
-      moments.Add(x.data(), count);
-    }
-    for (size_t c = 0; c < vectors.width(); ++c) variances.push_back(moments.Variance(c));
-  }
-  std::vector<float> felt(spec_.layers);
-  const std::vector<double> heads = HeadsFelt(spec_, variances);
-  for (size_t i = 0; i < heads.size(); ++i) {
-    felt[i / spec_.kv_heads] += static_cast<float>(heads[i] / spec_.kv_heads);
-  }
-  return felt;
+PageGuess PlanesRunCodec::Guess(const PageToEncode& page) const {
+  if (!options_.guesses) return {};
+  return GuessOf(spec_, page,
+                 PlainTokens({.tokens = page.tokens, .first_position = page.first_position}));
 }
 
 double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
@@ -290,7 +259,7 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
   const uint32_t plain = PlainTokens(run), coded = run.tokens - plain;
   const size_t stride = PlaneStride(coded);
   std::vector<float> all;
-  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+  const LayerRotations rotations(spec_, run.layers, run.first_position, run.tokens);
   body.resize(PlainBytes(slabs, plain));
   auto* plain_body = reinterpret_cast<uint8_t*>(body.data());
   for (const Slab& slab : slabs) {
@@ -310,7 +279,10 @@ absl::Status PlanesRunCodec::LoadSlabs(const Run& run, std::span<const uint8_t> 
         return absl::OutOfRangeError("a step beyond the range of fp16");
       plain_body += plain_->LevelBytes(shape, 0);
     }
-    if (slab.part == Part::kK) rotation.Undo(plain, coded, slab.heads, all.data() + skipped);
+    if (slab.part == Part::kK) {
+      rotations.Of(run.layers.first + slab.layer)
+          .Undo(plain, coded, slab.heads, all.data() + skipped);
+    }
     float* const to = values.data() + slab.first_channel * stride;
     Transpose(all.data() + skipped, coded, slab.channels(), slab.channels(), to, stride);
     for (uint32_t i = 0; i < slab.channels(); ++i)
@@ -499,8 +471,7 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
   const uint32_t plain = PlainTokens(run);
   const uint32_t from_plain =
       std::min(tokens.first + tokens.count, plain) - std::min(tokens.first, plain);
-  const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position + tokens.first,
-                              tokens.count);
+  const LayerRotations rotations(spec_, layers, run.first_position + tokens.first, tokens.count);
   const uint8_t* plain_body = plain_bytes.data();
   const PlaneCoder coder = CoderOf(channels);
   std::vector<float> values, plain_values, rows, by_place;
@@ -522,7 +493,9 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
       RestoreSlab(statistics[&slab - slabs.data()], ChannelsOf(slab),
                   std::span(channels.means).subspan(slab.first_channel), rows);
       TakeTokens(slab, decoded, rows, by_place, rest);
-      if (slab.part == Part::kK) rotation.Redo(from_plain, decoded.count, slab.heads, rest);
+      if (slab.part == Part::kK) {
+        rotations.Of(layer).Redo(from_plain, decoded.count, slab.heads, rest);
+      }
     }
     StoreFloats(spec_.dtype, values.data(), values.size(),
                 raw.data() + SlabOffset(spec_, layer - layers.first, slab.part, tokens.count));

@@ -8,13 +8,14 @@
 // code the result. The first tokens of a text (positions below kPlainTokens) lie far from all
 // others. They are coded apart, in `firstbits` bits (first_tokens.h).
 //
-// With keys=1 the spread of K says what the model feels (calibration/cost_prior.h). A layer whose
-// heads are felt u times as much as those of the page on average has steps of 1 / u for K and of
-// u^-1/2 for V. Steps of K's channels follow their spread^-1/2.
+// With keys=1 the keys of the page say what the model feels (page_guess.h). A layer whose heads are
+// felt u times as much as those of the page on average has steps of 1 / u for K and of u^-1/2 for
+// V. Steps of K's channels follow their spread^-1/2.
 //
-// With keys=1 each token of a run has a class of steps, too, by what its key says of the attention
-// that it gets (calibration/key_slopes.h), or by what a policy knows (MakeClassedPlanes). Pages of
-// fewer than kMinTokensForChannels coded tokens, and latents, have the usual step.
+// With keys=1 each token has a class of steps, too, by what its keys say of the attention that it
+// gets, or by what a policy knows (MakeClassedPlanes). Where the page is not known as a whole, as
+// with a head of which tokens were dropped, the keys of the run say it. Pages of fewer than
+// kMinTokensForChannels coded tokens, and latents, have the usual step.
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
 // plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are

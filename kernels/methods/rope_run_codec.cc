@@ -25,9 +25,9 @@ class RopeRunCodec final : public RunCodec {
       return absl::OutOfRangeError(
           absl::StrCat("layers from ", run.layers.first, " on have NaN or Inf"));
     }
-    const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+    const LayerRotations rotations(spec_, run.layers, run.first_position, run.tokens);
     for (uint32_t i = 0; i < run.layers.count; ++i)
-      rotation.Undo(spec_.kv_heads, K(values, i, run.tokens));
+      rotations.Of(run.layers.first + i).Undo(spec_.kv_heads, K(values, i, run.tokens));
     return inner_->Encode(run, Bytes(values));
   }
 
@@ -37,9 +37,9 @@ class RopeRunCodec final : public RunCodec {
     const auto bytes = reinterpret_cast<uint8_t*>(values.data());
     KVSTOW_RETURN_IF_ERROR(
         inner_->Decode(run, bodies, wanted, {bytes, values.size() * sizeof(float)}));
-    const RopeRotation rotation(spec_.rope, spec_.head_dim_k, run.first_position, run.tokens);
+    const LayerRotations rotations(spec_, wanted, run.first_position, run.tokens);
     for (uint32_t i = 0; i < wanted.count; ++i)
-      rotation.Redo(spec_.kv_heads, K(values, i, run.tokens));
+      rotations.Of(wanted.first + i).Redo(spec_.kv_heads, K(values, i, run.tokens));
     StoreFloats(spec_.dtype, values.data(), values.size(), raw.data());
     return absl::OkStatus();
   }

@@ -16,11 +16,11 @@
 
 #include "absl/status/statusor.h"
 #include "base/shared_bytes.h"
+#include "kernels/methods/page_guess.h"
 #include "kernels/page/page.h"
 
 namespace kvstow {
 
-struct PageToEncode;
 struct Selection;
 
 // The part of a page that a run covers.
@@ -36,8 +36,8 @@ struct Run {
   std::span<const float> log_steps = {};
   // Which tokens these are (PageHeader::token_ids). Empty when none is known.
   std::span<const TokenId> token_ids = {};
-  // How much the model feels each layer of the page (RunCodec::LayersFelt). Empty when nothing is
-  // known, and when decoding.
+  // How much the model feels each layer of the page (PageGuess). Empty when nothing is known, and
+  // when decoding.
   std::span<const float> felt = {};
   // Keeps the raw bytes alive when encoding may reference them instead of copying; else null.
   std::shared_ptr<const void> raw_owner = nullptr;
@@ -57,9 +57,9 @@ class RunCodec {
   // Returns what Run::token_ids and the page's header shall have, for a codec that foretells K and
   // V of tokens; else nothing. The page fits its spec.
   virtual std::vector<TokenId> TokenIds(const PageToEncode& /*page*/) const { return {}; }
-  // Returns what Run::felt shall have, for a codec that goes by it; else nothing. The page fits its
-  // spec.
-  virtual std::vector<float> LayersFelt(const PageToEncode& /*page*/) const { return {}; }
+  // Returns what Run::felt shall have, and Run::log_steps where nobody knows more, for a codec that
+  // goes by it; else nothing. The page fits its spec.
+  virtual PageGuess Guess(const PageToEncode& /*page*/) const { return {}; }
   // Returns all levels, base first. `raw` holds the run's layers as a page does. Fails with
   // OUT_OF_RANGE when the values cannot be coded (NaN, Inf, beyond fp16): the page is then kept
   // exactly.

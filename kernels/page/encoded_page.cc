@@ -17,8 +17,8 @@ constexpr size_t kMaxPipelineBytes = 1024;
 
 // Bits of the flags byte.
 constexpr uint8_t kExact = 1, kFellBack = 2, kHasCalibration = 4, kHasClasses = 8;
-constexpr uint8_t kHasTokenIds = 16;
-constexpr uint8_t kAllFlags = 31;
+constexpr uint8_t kHasTokenIds = 16, kHasOtherRope = 32;
+constexpr uint8_t kAllFlags = 63;
 
 // Bits of the RoPE byte: layout in 0-1, scaling in 2-4, then these.
 constexpr uint8_t kAfterRope = 32, kHasFrequencies = 64, kHasScaling = 128;
@@ -99,6 +99,25 @@ bool GetRope(ByteReader& in, RopeSpec& rope) {
     if (!GetVarint(in, rope.original_context)) return false;
   }
   return in.ok();
+}
+
+// The layers are bits, the first layer in the lowest bit of the first byte.
+void PutOtherRope(ByteWriter& out, const OtherRope& other, uint32_t layers) {
+  if (other.layers.empty()) return;
+  PutRope(out, other.rope);
+  std::vector<uint8_t> bits((layers + 7) / 8);
+  for (const uint32_t layer : other.layers) bits[layer / 8] |= 1 << layer % 8;
+  out.PutBytes(bits);
+}
+
+bool GetOtherRope(ByteReader& in, uint32_t layers, OtherRope& other) {
+  if (layers > kMaxLayers || !GetRope(in, other.rope)) return false;
+  const auto bits = in.GetBytes((layers + 7) / 8);
+  if (!in.ok()) return false;
+  for (uint32_t layer = 0; layer < 8 * bits.size(); ++layer) {
+    if ((bits[layer / 8] >> layer % 8 & 1) != 0) other.layers.push_back(layer);
+  }
+  return !other.layers.empty();
 }
 
 void PutClasses(ByteWriter& out, const std::vector<uint8_t>& classes) {
@@ -214,7 +233,8 @@ absl::Status ValidateSegments(const PageHeader& header) {
 bool SameGeometry(const PageHeader& header, const KvSpec& spec) {
   return header.layers == spec.layers && header.kv_heads == spec.kv_heads &&
          header.head_dim_k == spec.head_dim_k && header.head_dim_v == spec.head_dim_v &&
-         header.dtype == spec.dtype && header.rope == spec.rope && header.tokens >= 1 &&
+         header.dtype == spec.dtype && header.rope == spec.rope &&
+         header.other_rope == spec.other_rope && header.tokens >= 1 &&
          header.tokens <= spec.page_tokens;
 }
 
@@ -227,6 +247,7 @@ KvSpec PageHeader::Geometry() const {
   spec.dtype = dtype;
   spec.page_tokens = tokens;
   spec.rope = rope;
+  spec.other_rope = other_rope;
   return spec;
 }
 
@@ -261,7 +282,8 @@ std::string SerializePageHeader(const PageHeader& header) {
   out.Put(static_cast<uint8_t>((header.exact ? kExact : 0) | (header.fell_back ? kFellBack : 0) |
                                (calibrated ? kHasCalibration : 0) |
                                (header.token_classes.empty() ? 0 : kHasClasses) |
-                               (header.token_ids.empty() ? 0 : kHasTokenIds)));
+                               (header.token_ids.empty() ? 0 : kHasTokenIds) |
+                               (header.other_rope.layers.empty() ? 0 : kHasOtherRope)));
   out.Put(static_cast<uint8_t>(header.dtype));
   PutVarint(out, header.layers);
   PutVarint(out, header.kv_heads);
@@ -270,6 +292,7 @@ std::string SerializePageHeader(const PageHeader& header) {
   PutVarint(out, header.tokens);
   PutVarint(out, header.first_position);
   PutRope(out, header.rope);
+  PutOtherRope(out, header.other_rope, header.layers);
   PutText(out, header.key);
   PutText(out, header.pipeline);
   out.PutBytes(header.raw_digest.bytes);
@@ -306,6 +329,9 @@ absl::StatusOr<PageHeader> ParsePageHeader(std::span<const uint8_t> bytes) {
   header.fell_back = (flags & kFellBack) != 0;
   if ((flags & ~kAllFlags) != 0) return damaged("it has an unknown flag");
   if (!GetGeometry(in, header)) return damaged("its geometry does not parse");
+  if ((flags & kHasOtherRope) != 0 && !GetOtherRope(in, header.layers, header.other_rope)) {
+    return damaged("its other RoPE does not parse");
+  }
   if (!GetText(in, kMaxKeyBytes, header.key)) return damaged("its key does not parse");
   if (!GetText(in, kMaxPipelineBytes, header.pipeline)) return damaged("its pipeline is cut");
   GetArray(in, header.raw_digest.bytes);

@@ -67,6 +67,7 @@ struct PageHeader {
   uint32_t layers = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0;
   DType dtype = DType::kF16;
   RopeSpec rope;
+  OtherRope other_rope;
   uint32_t tokens = 0;
   uint64_t first_position = 0;  // position of the page's first token in its sequence
   Digest128 raw_digest;         // digest of the raw page

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -54,6 +55,29 @@ absl::Status ValidateRope(const RopeSpec& rope, uint32_t head_dim_k) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateOtherRope(const KvSpec& spec) {
+  const auto& [rope, layers] = spec.other_rope;
+  const auto refused = [](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("other_rope: ", why));
+  };
+  if (layers.empty()) {
+    if (rope == RopeSpec()) return absl::OkStatus();
+    return refused("no layer has it: list its layers, or leave it out");
+  }
+  if (const absl::Status valid = ValidateRope(rope, spec.head_dim_k); !valid.ok()) {
+    return refused(valid.message());
+  }
+  if (rope == spec.rope) return refused("it is the RoPE of the other layers: leave it out");
+  if (rope.k_after_rope != spec.rope.k_after_rope) {
+    return refused("K of all layers is stored before RoPE, or of all behind it");
+  }
+  if (std::ranges::adjacent_find(layers, std::greater_equal<>()) != layers.end()) {
+    return refused("its layers are not in ascending order");
+  }
+  if (layers.size() >= spec.layers) return refused("all layers have it: make it the RoPE");
+  return CheckRange("other_rope: its last layer", layers.back(), 0, spec.layers - 1);
+}
+
 // NaN would differ from itself.
 absl::Status ValidateDetails(const RopeDetails& details) {
   const auto finite = [](double x) { return std::isfinite(x); };
@@ -88,19 +112,37 @@ void CompareText(absl::string_view name, const std::string& have, const std::str
   if (have != asked) Compare(name, shown(have), shown(asked), out);
 }
 
+// StrCat prints six digits: lists that differ only beyond them are shown alike.
+template <typename T>
+void CompareList(absl::string_view name, const std::vector<T>& have, const std::vector<T>& asked,
+                 std::string& out) {
+  if (out.empty() && have != asked)
+    out = absl::StrCat(name, ": ", ListText(have), " here, ", ListText(asked), " asked");
+}
+
+void CompareRope(absl::string_view name, const RopeSpec& have, const RopeSpec& asked,
+                 std::string& out) {
+  const auto compare = [&](absl::string_view field, const auto& a, const auto& b) {
+    Compare(absl::StrCat(name, ".", field), a, b, out);
+  };
+  compare("layout", static_cast<int>(have.layout), static_cast<int>(asked.layout));
+  compare("scaling", static_cast<int>(have.scaling), static_cast<int>(asked.scaling));
+  compare("k_after_rope", have.k_after_rope, asked.k_after_rope);
+  compare("rotary_dims", have.rotary_dims, asked.rotary_dims);
+  compare("theta", have.theta, asked.theta);
+  compare("factor", have.factor, asked.factor);
+  compare("low_freq_factor", have.low_freq_factor, asked.low_freq_factor);
+  compare("high_freq_factor", have.high_freq_factor, asked.high_freq_factor);
+  compare("original_context", have.original_context, asked.original_context);
+}
+
 void CompareDetails(const RopeDetails& have, const RopeDetails& asked, std::string& out) {
   Compare("rope.attention_factor", have.attention_factor, asked.attention_factor, out);
   Compare("rope.mscale", have.mscale, asked.mscale, out);
   Compare("rope.mscale_all_dim", have.mscale_all_dim, asked.mscale_all_dim, out);
-  if (!out.empty()) return;
-  // StrCat prints six digits: lists that differ only beyond them are shown alike.
-  const auto lists = [&](absl::string_view name, const auto& a, const auto& b) {
-    if (out.empty() && a != b)
-      out = absl::StrCat(name, ": ", ListText(a), " here, ", ListText(b), " asked");
-  };
-  lists("rope.short_factors", have.short_factors, asked.short_factors);
-  lists("rope.long_factors", have.long_factors, asked.long_factors);
-  lists("rope.mrope_sections", have.mrope_sections, asked.mrope_sections);
+  CompareList("rope.short_factors", have.short_factors, asked.short_factors, out);
+  CompareList("rope.long_factors", have.long_factors, asked.long_factors, out);
+  CompareList("rope.mrope_sections", have.mrope_sections, asked.mrope_sections, out);
 }
 
 }  // namespace
@@ -137,6 +179,7 @@ absl::Status Validate(const KvSpec& spec) {
   KVSTOW_RETURN_IF_ERROR(CheckRange("rank", spec.rank, 0, spec.world_size - 1));
   KVSTOW_RETURN_IF_ERROR(ValidateRope(spec.rope, spec.head_dim_k));
   KVSTOW_RETURN_IF_ERROR(ValidateDetails(spec.rope_details));
+  KVSTOW_RETURN_IF_ERROR(ValidateOtherRope(spec));
   const uint64_t bytes = PageBytes(spec, spec.page_tokens);
   if (bytes > kMaxPageBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a page of ", spec.page_tokens, " tokens has ",
@@ -158,16 +201,7 @@ std::string FirstDifference(const KvSpec& have, const KvSpec& asked) {
   Compare("page_tokens", have.page_tokens, asked.page_tokens, out);
   Compare("rank", have.rank, asked.rank, out);
   Compare("world_size", have.world_size, asked.world_size, out);
-  const RopeSpec &a = have.rope, &b = asked.rope;
-  Compare("rope.layout", static_cast<int>(a.layout), static_cast<int>(b.layout), out);
-  Compare("rope.scaling", static_cast<int>(a.scaling), static_cast<int>(b.scaling), out);
-  Compare("rope.k_after_rope", a.k_after_rope, b.k_after_rope, out);
-  Compare("rope.rotary_dims", a.rotary_dims, b.rotary_dims, out);
-  Compare("rope.theta", a.theta, b.theta, out);
-  Compare("rope.factor", a.factor, b.factor, out);
-  Compare("rope.low_freq_factor", a.low_freq_factor, b.low_freq_factor, out);
-  Compare("rope.high_freq_factor", a.high_freq_factor, b.high_freq_factor, out);
-  Compare("rope.original_context", a.original_context, b.original_context, out);
+  CompareRope("rope", have.rope, asked.rope, out);
   Compare("engine", have.engine, asked.engine, out);
   CompareText("weight_quantization", have.weight_quantization, asked.weight_quantization, out);
   CompareText("adapter", have.adapter, asked.adapter, out);
@@ -175,7 +209,13 @@ std::string FirstDifference(const KvSpec& have, const KvSpec& asked) {
   Compare("sliding_window", have.sliding_window, asked.sliding_window, out);
   CompareText("layer_layout", have.layer_layout, asked.layer_layout, out);
   CompareDetails(have.rope_details, asked.rope_details, out);
+  CompareRope("other_rope", have.other_rope.rope, asked.other_rope.rope, out);
+  CompareList("other_rope.layers", have.other_rope.layers, asked.other_rope.layers, out);
   return out;
+}
+
+const RopeSpec& RopeOfLayer(const RopeSpec& usual, const OtherRope& other, uint32_t layer) {
+  return std::ranges::binary_search(other.layers, layer) ? other.rope : usual;
 }
 
 size_t SlabValues(const KvSpec& spec, Part part, uint32_t tokens) {

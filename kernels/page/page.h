@@ -55,6 +55,15 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// The rotation of some layers, where it is another one than that of the rest: Gemma 3 turns K of
+// full layers by other frequencies than K of layers with a window, and SmolLM3 leaves the K of
+// every fourth layer as it is.
+struct OtherRope {
+  RopeSpec rope;                 // stored before or behind it, as K of the rest
+  std::vector<uint32_t> layers;  // that have it, ascending; empty = all layers are alike
+  bool operator==(const OtherRope&) const = default;
+};
+
 // Other settings that turn or scale K. They change bytes, so they are part of the identity; no
 // codec reads them.
 struct RopeDetails {
@@ -91,6 +100,7 @@ struct KvSpec {
   uint32_t sliding_window = 0;      // tokens that a windowed layer sees; 0 = no such layers
   std::string layer_layout;         // which layers are here, and which of them see a window
   RopeDetails rope_details;
+  OtherRope other_rope;
   bool operator==(const KvSpec&) const = default;
 };
 
@@ -107,6 +117,12 @@ absl::Status Validate(const KvSpec& spec);
 // Returns the first field in which two specs differ, with both values ("layers: 30 here, 32
 // asked"), or "".
 std::string FirstDifference(const KvSpec& have, const KvSpec& asked);
+
+// Returns the rotation of a layer.
+const RopeSpec& RopeOfLayer(const RopeSpec& usual, const OtherRope& other, uint32_t layer);
+inline const RopeSpec& RopeOfLayer(const KvSpec& spec, uint32_t layer) {
+  return RopeOfLayer(spec.rope, spec.other_rope, layer);
+}
 
 // Consecutive layers of a page.
 struct LayerRange {

@@ -141,4 +141,17 @@ void RopeRotation::Undo(uint32_t heads, float* values) const { Undo(0, tokens_, 
 
 void RopeRotation::Redo(uint32_t heads, float* values) const { Redo(0, tokens_, heads, values); }
 
+LayerRotations::LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t first_position,
+                               uint32_t tokens)
+    : others_(spec.other_rope.layers) {
+  const auto is_other = [&](uint32_t layer) { return std::ranges::binary_search(others_, layer); };
+  for (uint32_t i = 0; i < layers.count; ++i) {
+    const bool other = is_other(layers.first + i);
+    std::optional<RopeRotation>& rotation = other ? other_ : usual_;
+    if (rotation.has_value()) continue;
+    rotation.emplace(other ? spec.other_rope.rope : spec.rope, spec.head_dim_k, first_position,
+                     tokens);
+  }
+}
+
 }  // namespace kvstow

@@ -1,8 +1,8 @@
 // Rotary position embeddings (RoFormer, arXiv:2104.09864): takes them off K and puts them back.
 //
-//   const RopeRotation rotation(spec.rope, spec.head_dim_k, page.first_position, page.tokens);
-//   rotation.Undo(spec.kv_heads, slab);   // [tokens, heads, head_dim], in place
-//   rotation.Redo(spec.kv_heads, slab);
+//   const LayerRotations rotations(spec, layers, page.first_position, page.tokens);
+//   rotations.Of(layer).Undo(spec.kv_heads, slab);   // [tokens, heads, head_dim], in place
+//   rotations.Of(layer).Redo(spec.kv_heads, slab);
 //
 // Channel pair i of a token at position p is turned by p * frequency[i]; RopeFrequencies says what
 // scaling does to the frequencies:
@@ -14,15 +14,17 @@
 //   llama3  by wavelength: long ones over `factor`, short ones unchanged, a blend between
 //
 // Undo is the inverse of Redo up to rounding (2^-22 of the pair's norm). Angles are computed in
-// F64. Both do nothing when the spec has no layout or K is stored before RoPE. The plan depends on
-// positions only: make one a page and use it for all layers.
+// F64. Both do nothing when the spec has no layout or K is stored before RoPE. A rotation depends
+// on positions only: make one a page and use it for all layers of one RoPE.
 //
 // Immutable after construction: thread-safe. The spec must be valid (page.h).
 #ifndef KVSTOW_KERNELS_TRANSFORM_ROPE_H_
 #define KVSTOW_KERNELS_TRANSFORM_ROPE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -65,6 +67,22 @@ class RopeRotation {
   size_t pairs_ = 0;
   float magnitude_ = 1;
   std::vector<float> cos_, sin_;  // [tokens, pairs]
+};
+
+// The rotations of some layers of a page, which may have two kinds of RoPE (OtherRope).
+class LayerRotations {
+ public:
+  // `spec` must be valid; `layers` are of the page.
+  LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t first_position, uint32_t tokens);
+
+  // Returns the rotation of one of these layers.
+  const RopeRotation& Of(uint32_t layer) const {
+    return std::ranges::binary_search(others_, layer) ? *other_ : *usual_;
+  }
+
+ private:
+  const std::vector<uint32_t> others_;         // layers that have the other RoPE
+  std::optional<RopeRotation> usual_, other_;  // nullopt: none of the layers has it
 };
 
 }  // namespace kvstow

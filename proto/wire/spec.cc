@@ -94,6 +94,10 @@ void ToProto(const KvSpec& spec, v1::KvSpec& out) {
   out.set_kv_scales(spec.kv_scales);
   out.set_sliding_window(spec.sliding_window);
   out.set_layer_layout(spec.layer_layout);
+  if (spec.other_rope.layers.empty()) return;
+  ToProto(spec.other_rope.rope, *out.mutable_other_rope());
+  out.mutable_other_rope_layers()->Assign(spec.other_rope.layers.begin(),
+                                          spec.other_rope.layers.end());
 }
 
 absl::StatusOr<KvSpec> FromProto(const v1::KvSpec& spec) {
@@ -120,6 +124,14 @@ absl::StatusOr<KvSpec> FromProto(const v1::KvSpec& spec) {
   out.kv_scales = spec.kv_scales();
   out.sliding_window = spec.sliding_window();
   out.layer_layout = spec.layer_layout();
+  if (!spec.has_other_rope() && spec.other_rope_layers().empty()) return out;
+  KVSTOW_ASSIGN_OR_RETURN(out.other_rope.rope, FromProto(spec.other_rope()));
+  if (DetailsOf(spec.other_rope()) != RopeDetails()) {
+    return absl::InvalidArgumentError(
+        "spec.other_rope: attention_factor and the fields behind it must be left out: write them "
+        "into layer_layout");
+  }
+  out.other_rope.layers = {spec.other_rope_layers().begin(), spec.other_rope_layers().end()};
   return out;
 }
 

@@ -25,7 +25,8 @@ KvSpec WithoutNames(const KvSpec& spec) {
   KvSpec out;
   out.layers = spec.layers, out.kv_heads = spec.kv_heads;
   out.head_dim_k = spec.head_dim_k, out.head_dim_v = spec.head_dim_v;
-  out.dtype = spec.dtype, out.page_tokens = spec.page_tokens, out.rope = spec.rope;
+  out.dtype = spec.dtype, out.page_tokens = spec.page_tokens;
+  out.rope = spec.rope, out.other_rope = spec.other_rope;
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,28 @@
 namespace kvstow {
 namespace {
 
-constexpr uint16_t kSpaceVersion = 2;   // of what identifies a space, and of its record
-constexpr uint16_t kTenantVersion = 3;  // of the record of a tenant's space: 2, and the tenant
-constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow space v2"};
+// Of what identifies a space. A space whose layers all have one RoPE is of version 2.
+constexpr uint16_t kUsualIdentity = 2, kRopesIdentity = 3;
+constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow space v2",
+                                                  "kvstow space v3"};
+
+// The versions of the record of a space.
+struct RecordVersion {
+  uint16_t identity;
+  bool tenant;  // the record names one
+};
+constexpr RecordVersion kRecordVersions[] = {{},        {1, false}, {2, false},
+                                             {2, true}, {3, false}, {3, true}};
+constexpr uint16_t kLastRecord = std::size(kRecordVersions) - 1;
+
+uint16_t IdentityVersion(const KvSpec& spec) {
+  return spec.other_rope.layers.empty() ? kUsualIdentity : kRopesIdentity;
+}
+
+uint16_t VersionOfRecord(const Space& space) {
+  const uint16_t without = IdentityVersion(space.spec) == kUsualIdentity ? 2 : 4;
+  return space.tenant.empty() ? without : without + 1;
+}
 
 // A field is a 16-bit length and its bytes; numbers are little-endian.
 struct FieldWriter {
@@ -76,14 +96,30 @@ void FieldsOfVersion2(Archive& archive, KvSpec& spec) {
   archive(rope.mrope_sections);
 }
 
+template <typename Archive>
+void RopeFields(Archive& archive, RopeSpec& rope) {
+  auto layout = static_cast<uint8_t>(rope.layout);
+  auto scaling = static_cast<uint8_t>(rope.scaling);
+  auto after = static_cast<uint8_t>(rope.k_after_rope);
+  archive(layout);
+  archive(scaling);
+  archive(after);
+  archive(rope.rotary_dims);
+  archive(rope.theta);
+  archive(rope.factor);
+  archive(rope.low_freq_factor);
+  archive(rope.high_freq_factor);
+  archive(rope.original_context);
+  rope.layout = static_cast<RopeSpec::Layout>(layout);
+  rope.scaling = static_cast<RopeSpec::Scaling>(scaling);
+  rope.k_after_rope = after != 0;
+}
+
 // Every field that changes bytes, in the order of the format.
 template <typename Archive>
 void IdentityFields(Archive& archive, uint16_t version, KvSpec& spec, std::string& pipeline,
                     uint8_t& promise) {
   auto dtype = static_cast<uint8_t>(spec.dtype);
-  auto layout = static_cast<uint8_t>(spec.rope.layout);
-  auto scaling = static_cast<uint8_t>(spec.rope.scaling);
-  auto after = static_cast<uint8_t>(spec.rope.k_after_rope);
   archive(spec.model);
   archive(spec.revision);
   archive(spec.layers);
@@ -94,23 +130,16 @@ void IdentityFields(Archive& archive, uint16_t version, KvSpec& spec, std::strin
   archive(spec.page_tokens);
   archive(spec.rank);
   archive(spec.world_size);
-  archive(layout);
-  archive(scaling);
-  archive(after);
-  archive(spec.rope.rotary_dims);
-  archive(spec.rope.theta);
-  archive(spec.rope.factor);
-  archive(spec.rope.low_freq_factor);
-  archive(spec.rope.high_freq_factor);
-  archive(spec.rope.original_context);
+  RopeFields(archive, spec.rope);
   archive(spec.engine);
-  if (version >= 2) FieldsOfVersion2(archive, spec);
+  if (version >= kUsualIdentity) FieldsOfVersion2(archive, spec);
+  if (version >= kRopesIdentity) {
+    RopeFields(archive, spec.other_rope.rope);
+    archive(spec.other_rope.layers);
+  }
   archive(pipeline);
   archive(promise);
   spec.dtype = static_cast<DType>(dtype);
-  spec.rope.layout = static_cast<RopeSpec::Layout>(layout);
-  spec.rope.scaling = static_cast<RopeSpec::Scaling>(scaling);
-  spec.rope.k_after_rope = after != 0;
 }
 
 std::string Identity(uint16_t version, KvSpec spec, std::string pipeline, SpacePromise promise) {
@@ -135,17 +164,18 @@ Fingerprint FingerprintAs(uint16_t version, const KvSpec& spec, absl::string_vie
 }  // namespace
 
 Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpacePromise promise) {
-  return FingerprintAs(kSpaceVersion, spec, pipeline, promise);
+  return FingerprintAs(IdentityVersion(spec), spec, pipeline, promise);
 }
 
 std::string SerializeSpace(const Space& space) {
   ByteWriter out;
-  out.Put(space.tenant.empty() ? kSpaceVersion : kTenantVersion);
+  out.Put(VersionOfRecord(space));
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
   if (!space.tenant.empty()) out.PutString16(space.tenant);
-  const std::string identity = Identity(kSpaceVersion, space.spec, space.pipeline, space.promise);
+  const std::string identity =
+      Identity(IdentityVersion(space.spec), space.spec, space.pipeline, space.promise);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
   return std::move(out).Take();
@@ -156,16 +186,16 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
   auto space = std::make_shared<Space>();
   FieldReader reader{ByteReader(bytes)};
   const auto record_version = reader.in.Get<uint16_t>();
-  if (record_version < 1 || record_version > kTenantVersion) {
+  if (record_version < 1 || record_version > kLastRecord) {
     return absl::FailedPreconditionError(absl::StrCat("the record of a space has version ",
                                                       record_version, ", this server knows 1 to ",
-                                                      kTenantVersion));
+                                                      kLastRecord));
   }
-  const uint16_t version = std::min(record_version, kSpaceVersion);
+  const auto [version, has_tenant] = kRecordVersions[record_version];
   space->id = reader.in.Get<SpaceId>();
   space->name = std::string(reader.in.GetString16());
   space->recipe = std::string(reader.in.GetString16());
-  if (record_version == kTenantVersion) {
+  if (has_tenant) {
     space->tenant = std::string(reader.in.GetString16());
     reader.ok = !space->tenant.empty();
   }

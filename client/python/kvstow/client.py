@@ -154,7 +154,10 @@ class Client:
         if info is None:
             return None
         found = info.dict()
-        spec = KvSpec(**{**found["spec"], "rope": Rope(**found["spec"]["rope"])})
+        fields = dict(found["spec"])
+        for name in ("rope", "other_rope"):
+            fields[name] = fields[name] and Rope(**fields[name])
+        spec = KvSpec(**fields)
         space = Space(self, name, spec, found["recipe"], found["fidelity"], None, None, b"")
         space._opened(info)
         return space

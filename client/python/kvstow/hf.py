@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
+from kvstow.models import Ropes
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
@@ -117,10 +118,9 @@ def spec_of(model: Any, page_tokens: int = 64) -> KvSpec:
     config = _text_config(model)
     head_dim = _head_dim(config)
     kinds = _layer_kinds(config)
-    ropes = {
-        kind: _rope_of(values, config, head_dim)
-        for kind, values in _rope_parameters(config, kinds).items()
-    }
+    settings = _rope_parameters(config, kinds)
+    ropes = {kind: _rope_of(values, config, head_dim) for kind, values in settings.items()}
+    each = Ropes.of([ropes[kind] for kind in kinds])
     sliding = "sliding_attention" in kinds
     dtype: Any = str(model.dtype).removeprefix("torch.")
     if dtype not in ("float16", "bfloat16", "float32"):
@@ -133,12 +133,12 @@ def spec_of(model: Any, page_tokens: int = 64) -> KvSpec:
         head_dim=head_dim,
         dtype=dtype,
         page_tokens=page_tokens,
-        rope=ropes[max(ropes, key=kinds.count)],
         engine="transformers",
         weight_quantization=_weight_quantization(config),
         adapter=_adapter(model),
         sliding_window=(config.sliding_window or 0) if sliding else 0,
-        layer_layout=_layer_layout(kinds, ropes) if sliding or len(ropes) > 1 else "",
+        layer_layout=_layer_layout(kinds, each) if sliding or each.other_rope else "",
+        **each.as_codecs_read().fields(),
     )
 
 
@@ -176,13 +176,13 @@ def _layer_kinds(config: Any) -> list[str]:
     return list(kinds)
 
 
-def _layer_layout(kinds: Sequence[str], ropes: Mapping[str, Rope]) -> str:
-    """The kinds of the layers in order, S or F, and the RoPE of each kind where they differ."""
+def _layer_layout(kinds: Sequence[str], ropes: Ropes) -> str:
+    """The kinds of the layers in order, S or F, and their other RoPE where codecs read less."""
     layout = "".join("S" if kind == "sliding_attention" else "F" for kind in kinds)
-    if len(set(ropes.values())) < 2:
+    if ropes.other_rope in (None, ropes.as_codecs_read().other_rope):
         return layout
-    texts = {kind: dataclasses.asdict(rope) for kind, rope in ropes.items()}
-    return f"{layout} {json.dumps(texts, sort_keys=True, separators=(',', ':'))}"
+    rope = dataclasses.asdict(cast(Rope, ropes.other_rope))
+    return f"{layout} {json.dumps(rope, sort_keys=True, separators=(',', ':'))}"
 
 
 def _rope_parameters(config: Any, kinds: Sequence[str]) -> dict[str, Mapping[str, Any]]:

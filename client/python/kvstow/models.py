@@ -5,10 +5,12 @@ Engines describe a model by the config of its hub and a folder of files. Nothing
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,6 +22,19 @@ _SAMPLE_BYTES = 4096
 _NOT_IDENTITY = ("transformers_version", "_name_or_path", "_model_name_or_path", "_commit_hash")
 _INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "glm", "glm4", "gptj")
 _SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
+
+# Of a RoPE, what no codec reads.
+_UNREAD: Mapping[str, Any] = {
+    name: getattr(Rope(), name)
+    for name in (
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "short_factors",
+        "long_factors",
+        "mrope_sections",
+    )
+}
 
 
 def digest_of(value: object) -> str:
@@ -51,13 +66,67 @@ def weights_digest(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-def rope_of(hf: Any, head_dim: int) -> Rope:
-    """The rotation that a model's config describes.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ropes:
+    """The rotations of layers, as KvSpec has them."""
 
-    A rotation that kvstow does not know is Rope(layout="none"): recipes that undo rotations refuse
-    it then. The digest of the config tells such models apart.
+    rope: Rope  # of most layers
+    other_rope: Rope | None  # of the layers below; None: all layers have `rope`
+    other_rope_layers: tuple[int, ...]
+
+    @staticmethod
+    def of(each: Sequence[Rope]) -> Ropes:
+        """Of the rotation of each layer. Raises ValueError where layers have more than two."""
+        kinds = Counter(each).most_common()
+        usual = kinds[0][0]
+        if len(kinds) > 2:
+            raise ValueError(f"layers have {len(kinds)} kinds of RoPE; at most 2 are supported")
+        others = tuple(layer for layer, rope in enumerate(each) if rope != usual)
+        return Ropes(usual, kinds[1][0] if others else None, others)
+
+    def as_codecs_read(self) -> Ropes:
+        """The same with no more of the other RoPE than codecs read, as KvSpec takes it."""
+        if self.other_rope is None:
+            return self
+        other = dataclasses.replace(self.other_rope, **_UNREAD)
+        if other == dataclasses.replace(self.rope, **_UNREAD):
+            return Ropes(self.rope, None, ())
+        return dataclasses.replace(self, other_rope=other)
+
+    def fields(self) -> dict[str, Any]:
+        """Arguments of KvSpec."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def ropes_of(hf: Any, head_dim: int, layers: Sequence[int]) -> Ropes:
+    """The rotations that a model's config describes, of these layers of the model.
+
+    Rotations that kvstow does not know are Rope(layout="none"): codecs then leave K as it is. The
+    digest of the config tells such models apart.
     """
+    kinds = getattr(hf, "layer_types", None) or []
+    if not kinds or max(layers) >= len(kinds):
+        return Ropes(rope_of(hf, head_dim), None, ())
+    ropes = {kind: rope_of(hf, head_dim, kind) for kind in set(kinds)}
+    return Ropes.of([ropes[kinds[layer]] for layer in layers])
+
+
+def _parameters(hf: Any, kind: str) -> Mapping[str, Any]:
+    """What a config says of RoPE in layers of a kind. Reads those of transformers 5 and 4."""
     found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}
+    if isinstance(found.get(kind), Mapping):
+        return cast(Mapping[str, Any], found[kind])
+    local = getattr(hf, "rope_local_base_freq", None)
+    return {"rope_theta": local} if local and kind == "sliding_attention" else found
+
+
+def rope_of(hf: Any, head_dim: int, kind: str = "full_attention") -> Rope:
+    """The rotation that a model's config describes, of layers of a kind.
+
+    A rotation that kvstow does not know is Rope(layout="none"): codecs then leave K as it is. The
+    digest of the config tells such models apart.
+    """
+    found = _parameters(hf, kind)
     theta = found.get("rope_theta") or getattr(hf, "rope_theta", None)
     kind = found.get("rope_type") or found.get("type") or "default"
     if theta is None or kind not in _SCALINGS or "mrope_section" in found:

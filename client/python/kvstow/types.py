@@ -80,6 +80,8 @@ class KvSpec:
     kv_scales: str = ""
     sliding_window: int = 0
     layer_layout: str = ""
+    other_rope: Rope | None = None  # of the layers below; None: all layers have `rope`
+    other_rope_layers: tuple[int, ...] = ()  # ascending
 
     def native(self) -> _native.Spec:
         """The native form. Raises ValueError that names a field out of range."""

@@ -143,6 +143,16 @@ KvSpec SpecOf(nb::handle spec) {
   const nb::object head_dim_v = spec.attr("head_dim_v");
   out.head_dim_v = head_dim_v.is_none() ? out.head_dim_k : Field<uint32_t>(spec, "head_dim_v");
   out.rope = RopeOf(spec.attr("rope"), out.rope_details);
+  if (const nb::object other = spec.attr("other_rope"); !other.is_none()) {
+    RopeDetails details;
+    out.other_rope = {RopeOf(other, details),
+                      Field<std::vector<uint32_t>>(spec, "other_rope_layers")};
+    if (details != RopeDetails()) {
+      throw nb::value_error(
+          "other_rope: attention_factor and the fields behind it must be left out: write them into "
+          "layer_layout");
+    }
+  }
   if (const absl::Status valid = Validate(out); !valid.ok()) {
     throw nb::value_error(std::string(valid.message()).c_str());
   }
@@ -169,6 +179,10 @@ nb::dict SpecDict(const KvSpec& spec) {
   out["kv_scales"] = spec.kv_scales;
   out["sliding_window"] = spec.sliding_window;
   out["layer_layout"] = spec.layer_layout;
+  const OtherRope& other = spec.other_rope;
+  out["other_rope"] =
+      other.layers.empty() ? nb::none() : nb::object(RopeDict(other.rope, RopeDetails()));
+  out["other_rope_layers"] = nb::tuple(nb::cast(other.layers));
   return out;
 }
 

@@ -31,17 +31,16 @@ class RawKey {
   const uint8_t* raw_;
 };
 
-// Channel `channel` of a vector at a token once RoPE turned it; value(channel) is what it was
-// before.
+// Channel `channel` of a vector at a token once the RoPE of a layer turned it; value(channel) is
+// what it was before.
 template <typename Value>
-KVSTOW_GPU float TurnedChannel(const AskLaunch& launch, uint32_t page, uint32_t token,
-                               uint32_t channel, const Value& value) {
+KVSTOW_GPU float TurnedChannel(const AskLaunch& launch, const LayerTurn& turn, uint32_t page,
+                               uint32_t token, uint32_t channel, const Value& value) {
   const float mine = value(channel);
-  if (channel >= 2 * launch.pairs) return mine;
-  const bool leads = launch.interleaved ? channel % 2 == 0 : channel < launch.pairs;
-  const uint32_t pair = launch.interleaved ? channel / 2 : channel % launch.pairs;
-  const uint32_t step = launch.interleaved ? 1 : launch.pairs;
-  const float others = value(leads ? channel + step : channel - step);
+  if (channel >= 2 * turn.pairs) return mine;
+  const bool leads = channel / turn.apart % 2 == 0;
+  const uint32_t pair = turn.first_pair + (turn.apart == 1 ? channel / 2 : channel % turn.pairs);
+  const float others = value(leads ? channel + turn.apart : channel - turn.apart);
   const size_t at = (size_t{page} * launch.tokens + token) * launch.pairs + pair;
   const float c = launch.cosines[at] * launch.magnitude, s = launch.sines[at] * launch.magnitude;
   return leads ? mine * c - others * s : mine * c + others * s;
@@ -170,8 +169,8 @@ struct Attend {
     const size_t head =
         size_t{of.layer} * launch.query_heads + of.head * of.group + query % of.group;
     const float* const mean = launch.queries + head * launch.dim;
-    return TurnedChannel(launch, of.page, of.TokenOf(launch, query), channel,
-                         [&](uint32_t c) { return mean[c]; });
+    return TurnedChannel(launch, launch.turns[of.layer], of.page, of.TokenOf(launch, query),
+                         channel, [&](uint32_t c) { return mean[c]; });
   }
   KVSTOW_GPU static float KeyValue(const AskLaunch& launch, const Head& of, uint32_t token,
                                    uint32_t channel) {
@@ -179,7 +178,7 @@ struct Attend {
     const size_t before = size_t{of.head} * launch.dim;
     const auto value = [&](uint32_t c) { return k[before + c]; };
     if (launch.k_is_turned) return value(channel);
-    return TurnedChannel(launch, of.page, token, channel, value);
+    return TurnedChannel(launch, launch.turns[of.layer], of.page, token, channel, value);
   }
 
   // Adds the weights of `count` queries to the scores.

@@ -73,17 +73,14 @@ class JointValue {
 
   KVSTOW_GPU bool turned() const { return column_.pair != JointColumn::kNotTurned; }
   // How far the other of the pair is, in values.
-  KVSTOW_GPU int32_t other() const {
-    const auto step = static_cast<int32_t>(launch_.interleaved ? 1 : launch_.pairs);
-    return column_.leads != 0 ? step : -step;
-  }
+  KVSTOW_GPU int32_t other() const { return column_.other; }
   KVSTOW_GPU uint8_t* raw() const { return raw_; }
 
   // Turns `mine`; `sign` -1 takes the rotation off, 1 puts it back.
   KVSTOW_GPU float Turn(float mine, float others, float sign, float scale) const {
     const size_t at = row_ * launch_.pairs + column_.pair;
     const float c = launch_.cosines[at] * scale, s = launch_.sines[at] * sign * scale;
-    return column_.leads != 0 ? mine * c - others * s : mine * c + others * s;
+    return column_.other > 0 ? mine * c - others * s : mine * c + others * s;
   }
 
  private:

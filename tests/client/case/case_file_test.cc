@@ -113,6 +113,23 @@ TEST_F(CaseFiles, PagesThatWereReadAndWrittenMakeTheSameCase) {
   }
 }
 
+TEST_F(CaseFiles, SomeLayersHaveAnotherRope) {
+  auto tensors = Good();
+  for (const char* name : {"k.1", "v.1"}) tensors.push_back({name, "F16", {4, 1, 2}});
+  TensorMetadata metadata = {
+      {"layers", "2"}, {"other_rope_theta", "1e6"}, {"other_rope_layers", "1"}};
+  const auto file = CaseFile::Open(Write(metadata, tensors));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(RopeOfLayer(file->Spec(4), 0).theta, 1e4);
+  EXPECT_EQ(RopeOfLayer(file->Spec(4), 1).theta, 1e6);
+  for (const char* layers : {"", "x", "0,1", "2", "1,"}) {
+    metadata["other_rope_layers"] = layers;
+    ExpectRefused(Write(metadata, tensors), "other_rope");
+  }
+  metadata.erase("other_rope_theta");
+  ExpectRefused(Write(metadata, tensors), "other_rope_theta is missing");
+}
+
 TEST_F(CaseFiles, WhatDoesNotFitIsRefusedByTensorOrField) {
   for (const char* field :
        {"layers", "kv_heads", "head_dim", "rope_theta", "rope_layout", "prefix"}) {

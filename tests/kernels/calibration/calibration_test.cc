@@ -49,6 +49,19 @@ TEST(CalibrationTest, ABlobReadsBackAsWhatWasFitted) {
   EXPECT_TRUE(std::is_sorted(first.sigma.rbegin(), first.sigma.rend()));
 }
 
+TEST(CalibrationTest, ABlobIsForTheRopesOfAllLayers) {
+  KvSpec spec = CorrelatedSpec();
+  spec.other_rope = {.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 50}, .layers = {0, 2}};
+  const std::string blob = FitCorrelated(spec, 2).value();
+  const auto calibration = ParseCalibration(AsBytes(blob));
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  EXPECT_EQ((*calibration)->shape(), ShapeFor(spec, 2));
+  EXPECT_NE((*calibration)->shape(), ShapeFor(CorrelatedSpec(), 2));
+  for (size_t n = 0; n < 140; ++n) {
+    EXPECT_FALSE(ParseCalibration(AsBytes(Resealed(blob.substr(0, n) + std::string(16, 0)))).ok());
+  }
+}
+
 TEST(CalibrationTest, FittingIsDeterministic) {
   EXPECT_EQ(FitCorrelated(CorrelatedSpec(), 2).value(), Blob());
 }

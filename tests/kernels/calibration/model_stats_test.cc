@@ -241,6 +241,21 @@ TEST(ModelStatsTest, APartHasNoPower) {
   EXPECT_EQ(part->gain_k[0], OfModel().gain_k[4]);
 }
 
+// A model may have two RoPEs, and a rank of its layers one of them.
+TEST(ModelStatsTest, ARankHasTheRopesOfItsLayers) {
+  KvSpec model = ModelSpec();
+  model.other_rope = {.rope = {.theta = 5e5}, .layers = {1}};
+  KvSpec rank = ModelSpec();
+  rank.layers = 1;
+  const auto of_rank = [&](uint32_t first_layer) {
+    return StatsOfRank(ShapeFor(model, 1), OfModel(), rank, {.first_layer = first_layer}).status();
+  };
+  EXPECT_TRUE(of_rank(0).ok()) << of_rank(0);
+  EXPECT_TRUE(absl::IsInvalidArgument(of_rank(1)));
+  rank.rope.theta = 5e5;
+  EXPECT_TRUE(of_rank(1).ok()) << of_rank(1);
+}
+
 TEST(ModelStatsTest, ARankOfAnotherModelIsRefused) {
   const auto refused = [](const auto& change, const RankOfModel& rank) {
     KvSpec spec = ModelSpec();
@@ -257,6 +272,12 @@ TEST(ModelStatsTest, ARankOfAnotherModelIsRefused) {
   EXPECT_THAT(refused([](KvSpec& s) { s.head_dim_k = 4; }, {}), HasSubstr("values of K a head"));
   EXPECT_THAT(refused([](KvSpec& s) { s.head_dim_v = 2; }, {}), HasSubstr("values of V a head"));
   EXPECT_THAT(refused([](KvSpec& s) { s.rope.theta = 5e5; }, {}), HasSubstr("another RoPE"));
+  EXPECT_THAT(refused(
+                  [](KvSpec& s) {
+                    s.other_rope = {{.theta = 5e5}, {0}};
+                  },
+                  {}),
+              HasSubstr("another RoPE"));
 }
 
 TEST(ModelStatsTest, DamagedSectionsAreRefused) {

@@ -37,7 +37,7 @@ std::vector<double> PlainScores(const KvSpec& spec, const QueryMeans::Layer& of,
     k.insert(k.end(), row, row + size_t{heads} * dim);
     q.insert(q.end(), of.means.begin(), of.means.end());
   }
-  RopeSpec rope = spec.rope;
+  RopeSpec rope = RopeOfLayer(spec, of.layer);
   rope.k_after_rope = true;
   const RopeRotation rotation(rope, dim, first, tokens);
   rotation.Redo(heads, k.data());
@@ -83,6 +83,8 @@ TEST_F(ForetoldAttentionTest, IsWhatThePlainDefinitionGives) {
         KvSpec spec = CorrelatedSpec();
         spec.rope.layout = layout;
         spec.rope.k_after_rope = after_rope;
+        spec.other_rope = {.rope = spec.rope, .layers = {1}};
+        spec.other_rope.rope.theta = 50;
         const auto raw = CorrelatedPage(spec, tokens, 3, 40);
         const QueryMeans means = RandomMeans(spec, {0, 1, 2}, kHeads);
         const auto scores = Scores(spec, means, raw, tokens, 40);

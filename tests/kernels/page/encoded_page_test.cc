@@ -66,6 +66,9 @@ TEST(PageHeaderTest, EveryFieldComesBack) {
   EXPECT_EQ(Reparse(header).value(), header);
   header.token_ids = {kMaxVocabulary - 1, kUnknownToken, 0};
   EXPECT_EQ(Reparse(header).value(), header);
+  header.other_rope = {.rope = {.layout = RopeSpec::Layout::kHalf, .k_after_rope = false},
+                       .layers = {0, 2}};
+  EXPECT_EQ(Reparse(header).value(), header);
   header.token_classes.clear();
   std::erase_if(header.segments, [](const SegmentInfo& s) { return s.token_class > 0; });
   EXPECT_EQ(Reparse(header).value(), header);
@@ -132,7 +135,9 @@ TEST(PageHeaderTest, OtherVersionsAreNamed) {
 // With a digest that fits, a changed byte is another valid header or is refused; never a crash, and
 // what parses serializes to the same bytes.
 TEST(PageHeaderTest, EveryByteIsCheckedBehindTheDigest) {
-  const std::string good = SerializePageHeader(SomeHeader());
+  PageHeader header = SomeHeader();
+  header.other_rope = {.rope = {.layout = RopeSpec::Layout::kHalf}, .layers = {1}};
+  const std::string good = SerializePageHeader(header);
   for (size_t i = 0; i + 8 < good.size(); ++i) {
     for (int value = 0; value < 256; ++value) {
       std::string bytes = good;

@@ -57,6 +57,33 @@ TEST(PageTest, ValidateNamesTheField) {
       {[](KvSpec& s) { s.rope.scaling = static_cast<RopeSpec::Scaling>(6); }, "rope.scaling"},
       {[](KvSpec& s) { s.rope_details.mscale = std::numeric_limits<double>::quiet_NaN(); }, "rope"},
       {[](KvSpec& s) { s.rope_details.long_factors.resize(1025); }, "rope"},
+      {[](KvSpec& s) { s.other_rope.rope.theta = 5e5; }, "other_rope: no layer"},
+      {[](KvSpec& s) { s.other_rope.layers = {1}; }, "other_rope: it is the RoPE"},
+      {[](KvSpec& s) {
+         s.other_rope = {{.rotary_dims = 65}, {1}};
+       },
+       "other_rope: rope.rotary_dims"},
+      {[](KvSpec& s) {
+         s.other_rope = {{.k_after_rope = false}, {1}};
+       },
+       "other_rope: K of all"},
+      {[](KvSpec& s) {
+         s.other_rope = {{.theta = 5e5}, {1, 30}};
+       },
+       "other_rope: its last layer"},
+      {[](KvSpec& s) {
+         s.other_rope = {{.theta = 5e5}, {2, 1}};
+       },
+       "other_rope: its layers"},
+      {[](KvSpec& s) {
+         s.other_rope = {{.theta = 5e5}, {1, 1}};
+       },
+       "other_rope: its layers"},
+      {[](KvSpec& s) {
+         s = {.layers = 1, .kv_heads = 1, .head_dim_k = 8, .page_tokens = 1};
+         s.other_rope = {{.theta = 5e5}, {0}};
+       },
+       "other_rope: all layers"},
       {[](KvSpec& s) { s.layers = s.kv_heads = s.page_tokens = 1024; }, "page_tokens"},
   };
   for (const auto& c : cases) {
@@ -65,6 +92,17 @@ TEST(PageTest, ValidateNamesTheField) {
     const absl::Status status = Validate(spec);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.field;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.field));
+  }
+}
+
+TEST(PageTest, ALayerHasItsOwnRope) {
+  KvSpec spec = kSpec;
+  EXPECT_EQ(&RopeOfLayer(spec, 29), &spec.rope);
+  spec.other_rope = {.rope = {.theta = 5e5}, .layers = {2, 29}};
+  ASSERT_TRUE(Validate(spec).ok());
+  for (uint32_t layer = 0; layer < 30; ++layer) {
+    const bool other = layer == 2 || layer == 29;
+    EXPECT_EQ(&RopeOfLayer(spec, layer), other ? &spec.other_rope.rope : &spec.rope) << layer;
   }
 }
 
@@ -79,6 +117,11 @@ TEST(PageTest, FirstDifferenceNamesFieldAndBothValues) {
   asked = kSpec;
   asked.rope.theta = 500000;
   EXPECT_THAT(FirstDifference(kSpec, asked), HasSubstr("rope.theta: 10000 here"));
+  asked = kSpec;
+  asked.other_rope = {.rope = kSpec.rope, .layers = {2, 5}};
+  EXPECT_EQ(FirstDifference(kSpec, asked), "other_rope.layers: none here, 2,5 asked");
+  asked.other_rope.rope.theta = 5e5;
+  EXPECT_EQ(FirstDifference(kSpec, asked), "other_rope.theta: 10000 here, 500000 asked");
   asked = kSpec;
   asked.dtype = DType::kBF16;
   EXPECT_EQ(FirstDifference(kSpec, asked), "dtype: F16 here, BF16 asked");

@@ -124,6 +124,22 @@ TEST(RopeTest, NothingToUndoWithoutLayoutOrBeforeRope) {
   }
 }
 
+TEST(RopeTest, LayersTurnByTheirOwnRope) {
+  KvSpec spec{.layers = 6, .kv_heads = 2, .head_dim_k = 16, .rope = Spec(Layout::kHalf)};
+  spec.other_rope = {.rope = Spec(Layout::kInterleaved), .layers = {1, 4}};
+  for (const LayerRange layers : {LayerRange{0, 6}, LayerRange{2, 2}, LayerRange{4, 1}}) {
+    const LayerRotations rotations(spec, layers, 7, 5);
+    for (uint32_t layer = layers.first; layer < layers.first + layers.count; ++layer) {
+      std::vector<float> got = RandomValues(5 * 2 * 16), want = got;
+      rotations.Of(layer).Undo(2, got.data());
+      const bool other = layer == 1 || layer == 4;
+      RopeRotation(Spec(other ? Layout::kInterleaved : Layout::kHalf), 16, 7, 5)
+          .Undo(2, want.data());
+      EXPECT_EQ(got, want) << layer;
+    }
+  }
+}
+
 TEST(RopeTest, FarPositionsKeepTheirPrecision) {
   RopeSpec rope = Spec(Layout::kHalf);
   rope.theta = 500000;

@@ -229,7 +229,7 @@ TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
 }
 
 TEST(FingerprintTest, EveryFieldCounts) {
-  std::vector<KvSpec> specs(33, SmallSpec());
+  std::vector<KvSpec> specs(35, SmallSpec());
   specs[1].model = "x";
   specs[2].revision = "x";
   specs[3].layers = 5;
@@ -264,6 +264,8 @@ TEST(FingerprintTest, EveryFieldCounts) {
   specs[30].rope_details.short_factors = {2};
   specs[31].rope_details.long_factors = {2};
   specs[32].rope_details.mrope_sections = {2};
+  specs[33].other_rope = {.rope = {.theta = 5e5}, .layers = {1}};
+  specs[34].other_rope = {.rope = {.theta = 5e5}, .layers = {1, 2}};
   for (size_t i = 1; i < specs.size(); ++i) {
     EXPECT_NE(FirstDifference(specs[0], specs[i]), "") << i;
     v1::KvSpec wire;
@@ -303,9 +305,10 @@ Space GoldenSpace() {
 }
 
 // Records as they were written, for ever: of no tenant's space, and of a tenant's.
-void ExpectGolden(const std::string& file, const std::string& tenant) {
+void ExpectGolden(const std::string& file, const std::string& tenant, OtherRope other = {}) {
   Space space = GoldenSpace();
   space.tenant = tenant;
+  space.spec.other_rope = std::move(other);
   space.spec.adapter = "lora@1";
   space.spec.sliding_window = 4096;
   space.spec.rope.scaling = RopeSpec::Scaling::kLongRope;
@@ -328,13 +331,20 @@ void ExpectGolden(const std::string& file, const std::string& tenant) {
     EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n)), calibrations).ok()) << "cut at " << n;
   }
   std::string newer = golden;
-  newer[0] = 4;
+  newer[0] = 6;
   EXPECT_EQ(ParseSpace(AsBytes(newer), calibrations).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(SpaceRecordTest, GoldenFile) { ExpectGolden("service_space_v2.bin", ""); }
 TEST(SpaceRecordTest, GoldenFileOfATenantsSpace) { ExpectGolden("service_space_v3.bin", "team-a"); }
+
+TEST(SpaceRecordTest, GoldenFilesOfSpacesWithTwoRopes) {
+  const OtherRope other{.rope = {.layout = RopeSpec::Layout::kHalf, .theta = 1e6},
+                        .layers = {1, 3}};
+  ExpectGolden("service_space_v4.bin", "", other);
+  ExpectGolden("service_space_v5.bin", "team-a", other);
+}
 
 TEST(SpaceRecordTest, ARecordOfVersion1IsTheSpaceThatNamesNoMore) {
   Calibrations calibrations("");

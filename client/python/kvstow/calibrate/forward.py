@@ -35,7 +35,7 @@ import torch
 
 from kvstow import hf
 from kvstow.calibrate import queries
-from kvstow.calibrate.rotation import Rotation
+from kvstow.calibrate.rotation import Rotation, rotations_of
 from kvstow.types import KvSpec
 
 FIRST = 4  # tokens that lie outside every distribution
@@ -85,7 +85,7 @@ class _Reader:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.spec: KvSpec = hf.spec_of(model)
-        self.rotation = Rotation(self.spec.rope, self.spec.head_dim)
+        self.rotations = rotations_of(self.spec)
         modules = dict(model.named_modules())
         names = {name.rsplit(".layers.", 1)[-1]: name for name in modules if ".layers." in name}
         self.layers = []
@@ -290,11 +290,12 @@ class _Sums:
 
     def _add_layer(self, number: int, text: _Text, seen: hf.Seen) -> None:
         if number in self.asked:
-            self.asked[number] = self.asked[number] + self._asked(seen).cpu()
+            self.asked[number] = self.asked[number] + self._asked(number, seen).cpu()
         heads = list(self._heads(number, text, seen))
         counted = slice(FIRST, text.prefix)
         key, value = (x[0].float().transpose(0, 1)[counted] for x in (seen.key, seen.value))
-        x = torch.stack([self._reader.rotation.turn(key, FIRST, back=True), value], 1)
+        rotation = self._reader.rotations[number]
+        x = torch.stack([rotation.turn(key, FIRST, back=True), value], 1)
         # The codec gives every head its share of the error.
         each = torch.cat([head.sensitivity() for head in heads])
         sensitivity = (each / each.mean(1, keepdim=True).clamp(min=1e-30)).sum(0)
@@ -305,10 +306,10 @@ class _Sums:
         for number_of_head, head in enumerate(heads):
             self.metric[number, :, number_of_head] += head.costs(step).cpu().double()
 
-    def _asked(self, seen: hf.Seen) -> torch.Tensor:
-        """The mean queries of a text."""
+    def _asked(self, number: int, seen: hf.Seen) -> torch.Tensor:
+        """The mean queries of a layer of a text."""
         query = seen.query[0].float().transpose(0, 1)[FIRST:]
-        query = self._reader.rotation.turn(query, FIRST, back=True)
+        query = self._reader.rotations[number].turn(query, FIRST, back=True)
         chosen = queries.chosen(query, self._reader.spec.kv_heads)
         return chosen.mean(0, dtype=torch.float64) * seen.scale
 
@@ -333,7 +334,7 @@ class _Sums:
             mine = slice(head * groups, (head + 1) * groups)
             read = torch.einsum("oad,obe->abde", moves[:, mine], moves[:, mine])
             yield _Head(
-                rotation=self._reader.rotation,
+                rotation=self._reader.rotations[number],
                 prefix=text.prefix,
                 energy=text.energy[number].to(query.device),
                 query=query[mine][:, at],

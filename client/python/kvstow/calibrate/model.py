@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from kvstow import hf
 from kvstow.calibrate import forward, queries
-from kvstow.calibrate.rotation import Rotation
+from kvstow.calibrate.rotation import rotations_of
 from kvstow.lm import LARGEST, LanguageModel
 
 FIRST = 4  # tokens that lie outside every distribution
@@ -42,7 +42,7 @@ class Subject(LanguageModel):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.rotation = Rotation(self.spec.rope, self.spec.head_dim)
+        self.rotations = rotations_of(self.spec)
         config = hf._text_config(model)
         kinds = hf._layer_kinds(config)
         self._views = [config.sliding_window if k == "sliding_attention" else 0 for k in kinds]
@@ -66,7 +66,8 @@ class Subject(LanguageModel):
 
         def watch(layer: int, seen: hf.Seen) -> None:
             start = sum(map(len, entropy))
-            q = self.rotation.turn(seen.query[0].transpose(0, 1).float(), start, back=True)
+            q = seen.query[0].transpose(0, 1).float()
+            q = self.rotations[layer].turn(q, start, back=True)
             q = q[max(FIRST - start, 0) :]
             if layer in asked:
                 total = queries.chosen(q, heads).double().sum(0) * seen.scale
@@ -76,7 +77,7 @@ class Subject(LanguageModel):
 
         with hf._watched(self.model, watch):
             states = self.states(tokens, lambda logits: entropy.append(forward.entropy_of(logits)))
-        last = self.before_rope(states[-1])
+        last = self.before_rope(states[-1], self.spec.layers - 1)
         foretold = forward.entropy_model(last[FIRST:], torch.cat(entropy)[FIRST:])
         moments = (sums / (len(tokens) - FIRST)).cpu().numpy()
         means = torch.stack([x.cpu() for x in asked.values()]) / (len(tokens) - FIRST)
@@ -99,9 +100,9 @@ class Subject(LanguageModel):
                 **{self._cache_name: cache},
             )
         out = []
-        for k, v in hf._states(cache):
+        for (k, v), rotation in zip(hf._states(cache), self.rotations, strict=True):
             heads = k[:, :, -1].float()  # [tokens, kv_heads, d]
-            turned = self.rotation.turn(heads.reshape(1, -1, heads.shape[2]), len(before), back=True)
+            turned = rotation.turn(heads.reshape(1, -1, heads.shape[2]), len(before), back=True)
             out.append(torch.stack([turned.reshape(heads.shape), v[:, :, -1].float()], 1))
         return out
 
@@ -110,10 +111,10 @@ class Subject(LanguageModel):
         """Tokens that the model has embeddings of."""
         return len(self.model.get_input_embeddings().weight)
 
-    def before_rope(self, kv: npt.NDArray[np.float16]) -> torch.Tensor:
-        """A layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""
+    def before_rope(self, kv: npt.NDArray[np.float16], layer: int) -> torch.Tensor:
+        """This layer of a text, `[tokens, 2, kv_heads, d]`, without rotary positions."""
         k, v = torch.from_numpy(np.ascontiguousarray(kv)).to(self.device).float()
-        return torch.stack([self.rotation.turn(k, back=True), v], 1)
+        return torch.stack([self.rotations[layer].turn(k, back=True), v], 1)
 
     def gradients(
         self,
@@ -140,7 +141,8 @@ class Subject(LanguageModel):
             more = draw + 1 < len(uniform)
             found = torch.autograd.grad(likelihood, leaves, retain_graph=more)
             parts = [x.transpose(0, 1) for x in found]
-            parts[::2] = [self.rotation.turn_gradient_back(x) for x in parts[::2]]
+            keys = zip(parts[::2], self.rotations, strict=True)
+            parts[::2] = [rotation.turn_gradient_back(x) for x, rotation in keys]
             g = torch.stack(parts).view(self.spec.layers, 2, *parts[0].shape) * UNIT
             yield g.clamp(-LARGEST, LARGEST).to(torch.float16).cpu().numpy()
 

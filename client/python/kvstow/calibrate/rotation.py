@@ -1,7 +1,6 @@
 """The rotary positions that codecs take off K, and put back: those of kernels/transform/rope.cc.
 
-A model may rotate otherwise (LongRoPE, other settings in some layers). What counts here is K as a
-codec sees it.
+A model may rotate otherwise (LongRoPE). What counts here is K as a codec sees it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvstow.types import Rope
+from kvstow.types import KvSpec, Rope
 
 _TWO_PI = 2 * math.pi
 
@@ -64,6 +63,15 @@ class Rotation:
             r = self.turn(eye, -int(distance))[0].T
             out += r.T @ qq @ r
         return out / len(distances)
+
+
+def rotations_of(spec: KvSpec) -> list[Rotation]:
+    """Of each layer."""
+    out = [Rotation(spec.rope, spec.head_dim)] * spec.layers
+    for layer in spec.other_rope_layers:
+        assert spec.other_rope is not None
+        out[layer] = Rotation(spec.other_rope, spec.head_dim)
+    return out
 
 
 def _magnitude(rope: Rope) -> float:

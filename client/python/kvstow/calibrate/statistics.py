@@ -64,7 +64,9 @@ def first_metric(subject: Subject, queries: torch.Tensor) -> torch.Tensor:
 
     queries: E[q q^T] before RoPE, `[layers, kv_heads, d, d]`, float64.
     """
-    k, v = subject.rotation.seen_from_afar(queries), subject.output_metrics().double()
+    each = zip(queries, subject.rotations, strict=True)
+    k = torch.stack([rotation.seen_from_afar(x) for x, rotation in each])
+    v = subject.output_metrics().double()
     metric = torch.stack([k, v.to(k.device)], 1)
     lifted = roots(metric / trace(metric) * subject.spec.head_dim)[0]
     return lifted @ lifted
@@ -76,7 +78,7 @@ def _probe_sizes(subject: Subject, plan: Plan, work: Work, metric: torch.Tensor)
     for layer in range(subject.spec.layers):
         sums, count, first = torch.zeros(1), 0, None
         for text in range(plan.cases):
-            x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:]
+            x = subject.before_rope(work.load(text_name(text))[layer], layer)[FIRST:]
             first = x[: plan.probed - FIRST] if first is None else first
             sums, count = sums.to(x.device) + x.sum(0, dtype=torch.float64), count + len(x)
         assert first is not None
@@ -112,7 +114,7 @@ def probe(
         noise[:FIRST] = 0
         changed = list(past)
         slab = past[2 * layer + part].clone()
-        slab[head] += (noise if part else subject.rotation.turn(noise))[:, 0]
+        slab[head] += (noise if part else subject.rotations[layer].turn(noise))[:, 0]
         changed[2 * layer + part] = slab.half().float()  # as in a cache
         got = subject.log_probs(window, changed)
         divergence = (base.exp() * (base - got)).sum(-1).mean().item()
@@ -236,7 +238,7 @@ def _read_layer(
 ) -> tuple[list[torch.Tensor], Gradients]:
     texts, gradients = [], []
     for text in range(plan.cases):
-        x = subject.before_rope(work.load(text_name(text))[layer])[FIRST:].half().float()
+        x = subject.before_rope(work.load(text_name(text))[layer], layer)[FIRST:].half().float()
         texts.append(x.reshape(len(x), -1))
         for prefix in plan.prefixes:
             first, draws = subject.first_felt(layer, prefix, plan.window), []

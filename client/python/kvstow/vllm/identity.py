@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVQuantMode
 
-from kvstow.models import config_digest, digest_of, rope_of, weights_digest
+from kvstow.models import Ropes, config_digest, digest_of, rope_of, ropes_of, weights_digest
 from kvstow.types import KvSpec, Rope
 from kvstow.vllm.settings import Settings
 
@@ -116,19 +117,29 @@ class Identity:
             head_dim=spec.head_size,
             dtype=cast(Any, _DTYPES[spec.dtype]),
             page_tokens=self.page_tokens,
-            rope=rope_of(hf, spec.head_size),
+            rope=Rope(layout="none"),
             rank=rank,
             world_size=self.world_size,
             engine=_ENGINE,
             weight_quantization=str(config.model_config.quantization or ""),
             sliding_window=spec.sliding_window or 0,
         )
+        result.native()
         try:
-            result.native()
+            ropes = _ropes(hf, spec.head_size, group.layer_names)
+            turned = dataclasses.replace(result, **ropes.as_codecs_read().fields())
+            turned.native()
         except ValueError:
-            result = dataclasses.replace(result, rope=Rope(layout="none"))
-            result.native()
-        return result
+            return result
+        return turned
+
+
+def _ropes(hf: Any, head_dim: int, names: Sequence[str]) -> Ropes:
+    """The rotations of the layers that these modules have."""
+    found = [re.search(r"\.layers\.(\d+)\.", name) for name in names]
+    if None in found:
+        return Ropes(rope_of(hf, head_dim), None, ())
+    return ropes_of(hf, head_dim, [int(match[1]) for match in found if match])
 
 
 def _revision(model: Any) -> str:

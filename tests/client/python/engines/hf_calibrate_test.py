@@ -193,7 +193,7 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         for part in range(2 * subject.spec.layers):
             slab = torch.from_numpy(gradient.reshape(-1, *gradient.shape[2:])[part]).double() / UNIT
             change = slab / slab.norm()
-            turned = change if part % 2 else subject.rotation.turn(change)
+            turned = change if part % 2 else subject.rotations[part // 2].turn(change)
             sides = []
             for step in (size, -size):
                 moved = list(past)
@@ -354,7 +354,7 @@ def test_mean_queries_are_those_of_logits(kind: str) -> None:
     heads = subject.spec.kv_heads
     for number, layer in enumerate(queries.asking_layers(subject.spec.layers)):
         query = torch.cat([what.query[0].transpose(0, 1) for what in seen[layer]])
-        turned = subject.rotation.turn(query.float(), back=True)
+        turned = subject.rotations[layer].turn(query.float(), back=True)
         mean = (queries.chosen(turned, heads) * seen[layer][0].scale)[4:].mean(0).numpy()
         assert mean.shape[0] % heads == 0
         np.testing.assert_allclose(asked[number], mean, atol=1e-4, rtol=1e-3)
@@ -374,7 +374,7 @@ def test_mean_queries_foretell_attention(part_of_smollm: Path) -> None:
     causal = torch.ones(512, 512).tril().bool()
     for number, layer in enumerate((1, 3)):
         mean = asked[number].float().expand(512, -1, -1)
-        foretold = subject.rotation.turn(mean).transpose(0, 1)  # [heads, tokens, d]
+        foretold = subject.rotations[layer].turn(mean).transpose(0, 1)  # [heads, tokens, d]
         true = queries.chosen(seen[layer].query[0].transpose(0, 1), subject.spec.kv_heads)
         true = true.transpose(0, 1) * seen[layer].scale
         key = seen[layer].key[0].repeat_interleave(len(true) // subject.spec.kv_heads, 0)
@@ -392,7 +392,7 @@ def test_a_token_alone_has_the_k_and_v_of_a_text_of_two(kind: str) -> None:
     for i, token in enumerate((7, 9)):
         kv = subject.states([3, token])
         for layer, found in enumerate(alone):
-            want = subject.before_rope(kv[layer])[1]
+            want = subject.before_rope(kv[layer], layer)[1]
             torch.testing.assert_close(found[i], want, atol=2e-2, rtol=2e-3)
 
 

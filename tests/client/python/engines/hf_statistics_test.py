@@ -38,12 +38,12 @@ def test_every_kind_of_model_has_costs(kind: str) -> None:
         forward.measure(model, [tokens_of(63)])
 
 
-def noisy(subject: Subject, slab: Any, part: int, size: float) -> Any:
-    """A slab [kv_heads, tokens, d] with noise on all tokens but the first, in K before RoPE."""
+def noisy(subject: Subject, slab: Any, layer: int, part: int, size: float) -> Any:
+    """A slab of a layer [kv_heads, tokens, d] with noise on all tokens but the first, in K before RoPE."""
     noise = size * torch.randn(slab.shape, generator=torch.Generator().manual_seed(part))
     noise[:, : forward.FIRST] = 0
     if part == 0:
-        noise = subject.rotation.turn(noise.transpose(0, 1)).transpose(0, 1)
+        noise = subject.rotations[layer].turn(noise.transpose(0, 1)).transpose(0, 1)
     return slab + noise
 
 
@@ -66,7 +66,7 @@ def test_noise_costs_about_what_was_foretold(part_of_smollm: Path) -> None:  # n
                 slab = past[2 * layer + part]
                 size = 0.2 * slab[:, forward.FIRST :].std().item()
                 changed = list(past)
-                changed[2 * layer + part] = noisy(subject, slab, part, size)
+                changed[2 * layer + part] = noisy(subject, slab, layer, part, size)
                 got = subject.log_probs(text[prefix:], changed)
                 divergence = (base.exp() * (base - got)).sum(-1).mean().item()
                 foretold = size**2 * cost[layer, part].diagonal(dim1=-2, dim2=-1).sum().item()
@@ -93,13 +93,13 @@ def test_slopes_tell_which_tokens_are_felt(part_of_smollm: Path) -> None:  # noq
     for felt in (True, False):
         changed = list(past)
         for layer in range(subject.spec.layers):
-            x = subject.before_rope(kv[layer])[forward.FIRST : prefix]
+            x = subject.before_rope(kv[layer], layer)[forward.FIRST : prefix]
             log = (x * slope[layer]).sum((1, 2, 3))
             chosen = (log > log.median()) == felt
             slab = past[2 * layer + 1]
             size = 0.3 * slab[:, forward.FIRST :].std().item()
             mask = torch.cat([torch.zeros(forward.FIRST, dtype=torch.bool), chosen])
-            changed[2 * layer + 1] = torch.where(mask[:, None], noisy(subject, slab, 1, size), slab)
+            changed[2 * layer + 1] = torch.where(mask[:, None], noisy(subject, slab, layer, 1, size), slab)
         got = subject.log_probs(other[prefix:], changed)
         cost.append((base.exp() * (base - got)).sum(-1).mean().item())
     assert cost[0] > 2 * cost[1], cost
@@ -133,7 +133,7 @@ def test_the_entropy_of_a_text_is_foretold(part_of_smollm: Path) -> None:  # noq
     foretold, true = [], []
     for other in others:
         reading = subject.read(other)
-        x = subject.before_rope(reading.kv[-1])[forward.FIRST :].flatten(1)
+        x = subject.before_rope(reading.kv[-1], subject.spec.layers - 1)[forward.FIRST :].flatten(1)
         entropy = x.double() @ forward.over_its_mean(found)[:-1] + forward.over_its_mean(found)[-1]
         foretold.append(entropy.mean().item())
         with torch.no_grad():

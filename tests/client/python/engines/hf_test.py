@@ -589,8 +589,10 @@ def test_spec_of_every_model(model_type: str) -> None:
 def test_spec_of_windows() -> None:
     gemma = kvstow.hf.spec_of(tiny("gemma3_text", **MODELS["gemma3_text"]))
     assert gemma.sliding_window == 24
-    assert gemma.layer_layout.startswith("SFSF ")
-    assert '"theta":1000000.0' in gemma.layer_layout and '"theta":10000.0' in gemma.layer_layout
+    assert gemma.layer_layout == "SFSF"
+    assert {gemma.rope.theta, gemma.other_rope.theta} == {1e4, 1e6}
+    assert gemma.other_rope_layers == ((1, 3) if gemma.rope.theta == 1e4 else (0, 2))
+    gemma.native()
     mistral = kvstow.hf.spec_of(tiny("mistral", sliding_window=24))
     assert (mistral.sliding_window, mistral.layer_layout) == (24, "SSSS")
     assert kvstow.hf.spec_of(tiny("mistral", sliding_window=None)).sliding_window == 0

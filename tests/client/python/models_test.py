@@ -1,0 +1,59 @@
+"""What configs say of a model's rotations."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kvstow
+from kvstow.models import Ropes, ropes_of
+
+NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+            }
+        },
+    ],
+    ids=["transformers 4", "transformers 5"],
+)
+def test_layers_have_the_rope_of_their_kind(config: dict[str, Any]) -> None:
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+    model = SimpleNamespace(layer_types=kinds, **config)
+    assert ropes_of(model, 64, range(6)) == Ropes(NEAR, FAR, (2, 5))
+    assert ropes_of(model, 64, [2]) == Ropes(FAR, None, ()), "a pipeline parallel rank"
+
+
+def test_layers_of_one_rope_are_alike() -> None:
+    assert ropes_of(SimpleNamespace(rope_theta=1e6), 64, range(4)) == Ropes(FAR, None, ())
+    kinds = ["sliding_attention", "full_attention"]
+    model = SimpleNamespace(rope_theta=1e6, layer_types=kinds)
+    assert ropes_of(model, 64, range(2)) == Ropes(FAR, None, ())
+
+
+def test_three_kinds_of_rope_are_too_many() -> None:
+    with pytest.raises(ValueError, match="3 kinds"):
+        Ropes.of([NEAR, FAR, kvstow.Rope(theta=5e5)])
+
+
+def test_a_spec_takes_what_codecs_read() -> None:
+    scaled = kvstow.Rope(theta=1e6, attention_factor=1.5)
+    ropes = Ropes.of([NEAR, NEAR, scaled])
+    assert ropes.other_rope == scaled
+    assert ropes.as_codecs_read() == Ropes(NEAR, FAR, (2,))
+    shape = {"model": "m", "layers": 3, "kv_heads": 1, "head_dim": 64, "page_tokens": 16}
+    spec = kvstow.KvSpec(dtype="float16", **shape, **ropes.as_codecs_read().fields())
+    assert spec.native().token_bytes == 3 * 2 * 64 * 2
+    with pytest.raises(ValueError, match="write them into layer_layout"):
+        kvstow.KvSpec(dtype="float16", **shape, **ropes.fields()).native()
+    same = Ropes.of([FAR, FAR, scaled])
+    assert same.as_codecs_read() == Ropes(FAR, None, ()), "codecs see no difference"
