@@ -86,7 +86,7 @@ void Unscale(std::span<const float> factors, size_t stride, std::span<float> row
 struct PlanesOptions {
   double step = 0, k = 0, depth = 0;
   uint32_t levels = 0;
-  bool keys = false;     // K says what the model feels
+  uint32_t keys = 0;     // 1, 2: K says what the model feels; 2: K that passed a norm
   bool guesses = false;  // of each token, too, where no report does
   bool classed = false;  // tokens have classes of steps
 };
@@ -119,7 +119,7 @@ class PlanesRunCodec final : public RunCodec {
   };
   std::vector<Slab> SlabsOf(uint32_t layers) const;
   SlabChannels ChannelsOf(const Slab& slab) const {
-    return {slab.heads, slab.dim, options_.keys && slab.part == Part::kK};
+    return {slab.heads, slab.dim, options_.keys == 1 && slab.part == Part::kK};
   }
   std::vector<SlabChannels> ChannelsOf(std::span<const Slab> slabs) const;
   // Tokens that are kept apart.
@@ -211,8 +211,11 @@ PageGuess PlanesRunCodec::Guess(const PageToEncode& page) const {
 double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {
   const uint32_t layer = run.layers.first + slab.layer;
   const double felt = run.felt.empty() ? 1 : run.felt[layer];
-  if (slab.part == Part::kK) return options_.step * options_.k / felt;
-  const double step = options_.step / std::sqrt(felt);
+  const bool normed = options_.keys == 2;
+  if (slab.part == Part::kK) {
+    return options_.step * options_.k / (normed ? std::sqrt(felt) : felt);
+  }
+  const double step = normed ? options_.step : options_.step / std::sqrt(felt);
   if (spec_.layers < 2) return step;
   return step * std::pow(options_.depth, static_cast<double>(layer) / (spec_.layers - 1) - 0.5);
 }
@@ -511,9 +514,9 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> Make(const OpArguments& argument
   KVSTOW_ASSIGN_OR_RETURN(options.levels, arguments.Number("levels", 3, 1, 8));
   KVSTOW_ASSIGN_OR_RETURN(options.k, arguments.Real("k", 1, 0.1, 10));
   KVSTOW_ASSIGN_OR_RETURN(options.depth, arguments.Real("depth", 1, 0.1, 10));
-  KVSTOW_ASSIGN_OR_RETURN(options.keys, arguments.Number("keys", 0, 0, 1));
+  KVSTOW_ASSIGN_OR_RETURN(options.keys, arguments.Number("keys", 0, 0, 2));
   // Latents are no keys, and say nothing of tokens.
-  options.guesses = options.keys && spec.head_dim_v > 0;
+  options.guesses = options.keys > 0 && spec.head_dim_v > 0;
   options.classed = reported || options.guesses;
   KVSTOW_ASSIGN_OR_RETURN(auto plain, MakeFirstQuantizer(arguments));
   return std::make_unique<PlanesRunCodec>(spec, options, std::move(plain));

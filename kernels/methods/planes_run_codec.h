@@ -12,9 +12,13 @@
 // felt u times as much as those of the page on average has steps of 1 / u for K and of u^-1/2 for
 // V. Steps of K's channels follow their spread^-1/2.
 //
-// With keys=1 each token has a class of steps, too, by what its keys say of the attention that it
-// gets, or by what a policy knows (MakeClassedPlanes). Where the page is not known as a whole, as
-// with a head of which tokens were dropped, the keys of the run say it. Pages of fewer than
+// keys=2 is for models that norm their keys (QK-norm: Gemma 3, Qwen 3). Weights of that norm make a
+// channel of K large, and queries have weights of their own. So K's channels have one step, u^-1/2
+// times the usual one, and V's does not depend on u.
+//
+// With keys=1 or 2 each token has a class of steps, too, by what its keys say of the attention that
+// it gets, or by what a policy knows (MakeClassedPlanes). Where the page is not known as a whole,
+// as with a head of which tokens were dropped, the keys of the run say it. Pages of fewer than
 // kMinTokensForChannels coded tokens, and latents, have the usual step.
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
@@ -35,7 +39,7 @@ namespace kvstow {
 inline constexpr uint64_t kPlainTokens = 4;
 
 // step: 0.01 to 8 (0.5), of the finest level; levels: 1 to 8 (3); k, depth: 0.1 to 10 (1); keys: 0
-// or 1 (0).
+// to 2 (0).
 absl::StatusOr<std::unique_ptr<const RunCodec>> MakePlanes(const OpArguments& arguments,
                                                            const KvSpec& spec);
 // Makes the same behind a policy that ends in `class`, which says how finely tokens are coded. Each

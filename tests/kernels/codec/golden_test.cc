@@ -24,6 +24,7 @@ struct Golden {
   const char* recipe;
   double error;  // of the whole page, relative to its energy: at most this
   uint32_t tokens = 5;
+  RopeSpec other = {};  // of the middle layer
 
   friend void PrintTo(const Golden& g, std::ostream* out) { *out << g.recipe; }
 };
@@ -46,7 +47,8 @@ std::string FileOf(const EncodedPage& page) {
 
 TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   const uint32_t tokens = GetParam().tokens;
-  const KvSpec spec = Spec(tokens);
+  KvSpec spec = Spec(tokens);
+  if (GetParam().other != RopeSpec()) spec.other_rope = {GetParam().other, {1}};
   const auto raw = testing::GaussianPage(spec, tokens, 42);
   const auto codec = MakeCodec(*ParseRecipe(GetParam().recipe), spec);
   ASSERT_TRUE(codec.ok()) << codec.status();
@@ -117,7 +119,9 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
         Golden{"page_v1_lossless.bin", "run(2)|lossless", 0, 40},
         Golden{"page_v1_kvstow.bin", "planes(step=0.51,levels=3,k=1.1,depth=2.5)", 0.06, 24},
-        Golden{"page_v1_kvstow_keys.bin", "kvstow", 0.06, 24}),
+        Golden{"page_v1_kvstow_keys.bin", "kvstow", 0.06, 24},
+        Golden{"page_v1_kvstow_normed.bin", "kvstow(keys=2)", 0.06, 24},
+        Golden{"page_v1_other_rope.bin", "kvstow", 0.06, 24, {.theta = 50}}),
     [](const auto& info) {
       const std::string file = info.param.file;
       return file.substr(8, file.size() - 12);

@@ -103,7 +103,7 @@ TEST_P(LayerRopes, LayersDecodeAlone) {
 INSTANTIATE_TEST_SUITE_P(Codecs, LayerRopes,
                          ::testing::Values("planes(step=0.5)", "run(layers=1)|planes(step=0.5)",
                                            "kvstow", "run(layers=4)|rope|mean|affine(bits=4)",
-                                           "joint(run=2)", "pca(run=4)", "rotate(bits=4)"),
+                                           "joint(run=2)", "pca(run=4)"),
                          [](const auto& info) {
                            std::string name;
                            for (const char c : info.param) name += std::isalnum(c) ? c : '_';

@@ -171,6 +171,7 @@ TEST(PlanesKeys, WideKeysAreCodedMoreFinely) {
     return out;
   };
   const auto plain = errors_of("planes(step=0.3)"), keys = errors_of("planes(step=0.3,keys=1)");
+  const auto normed = errors_of("planes(step=0.3,keys=2)");
   // u is .4 and 1.6.
   EXPECT_NEAR(plain[1][0] / plain[3][0], 1, 0.3);
   EXPECT_GT(keys[1][0] / keys[3][0], 2.5);
@@ -179,7 +180,11 @@ TEST(PlanesKeys, WideKeysAreCodedMoreFinely) {
   for (const size_t k : {0, 2}) {
     EXPECT_NEAR(plain[k][1] / plain[k][0], 1, 0.4);
     EXPECT_LT(keys[k][1] / keys[k][0], 0.5);
+    EXPECT_NEAR(normed[k][1] / normed[k][0], 1, 0.4)
+        << "channels of K that passed a norm are alike";
   }
+  EXPECT_NEAR(normed[1][0] / normed[3][0], 1, 0.3) << "V of all layers is alike";
+  EXPECT_NEAR(normed[0][0] / normed[2][0], 1, 0.5) << "K has its spread over the root of u";
 }
 
 // With keys=1, a token whose key has less of the page's mean key is coded more finely, V as well.
@@ -209,6 +214,36 @@ TEST(PlanesKeys, KeysUnlikeTheOthersAreCodedMoreFinely) {
   };
   EXPECT_NEAR(share_of("planes(step=0.3)"), 1, 0.3);
   EXPECT_LT(share_of("planes(step=0.3,keys=1)"), 0.5);
+  EXPECT_LT(share_of("planes(step=0.3,keys=2)"), 0.5);
+}
+
+// The keys of one layer say which tokens are felt in all, whatever run a layer is in.
+TEST(PlanesKeys, ALayerTellsTheTokensOfAll) {
+  const KvSpec spec = testing::SpecOf(DType::kF32, 3, 1, 8, 8, 128);
+  const uint32_t tokens = 128;
+  const auto apart = [](size_t token) { return token % 16 == 5; };
+  testing::Gaussian random(3);
+  std::vector<float> values(size_t{tokens} * 8 * 6);
+  const size_t slab = values.size() / 6;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool told = i / slab == 2;  // K of layer 1
+    values[i] = random() + (told ? (apart(i % slab / 8) ? -1.0f : 1.0f) : 0.0f);
+  }
+  std::vector<uint8_t> raw(PageBytes(spec, tokens)), back(raw.size());
+  std::memcpy(raw.data(), values.data(), raw.size());
+  const auto codec = MakeCodec(*ParseRecipe("run(layers=1)|planes(step=0.3,keys=1)"), spec).value();
+  const auto page = codec->Encode({.raw = raw, .tokens = tokens, .first_position = 128}).value();
+  ASSERT_TRUE(DecodePage(page.header, page.segments, back).ok());
+  std::vector<float> decoded(values.size());
+  std::memcpy(decoded.data(), back.data(), back.size());
+  for (size_t part = 0; part < 6; ++part) {
+    std::array<double, 2> errors{};
+    for (size_t i = part * slab; i < (part + 1) * slab; ++i) {
+      const double e = double{decoded[i]} - values[i];
+      errors[apart(i % slab / 8)] += e * e;
+    }
+    EXPECT_LT(errors[1] * 15 / errors[0], 0.6) << part;
+  }
 }
 
 // Latents are no keys. Classes alone would take half a byte for each token.
