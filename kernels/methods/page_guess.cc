@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kFeltChunk = 16, kFeltChunks = 4;
 // One of so many layers says which tokens are felt.
 constexpr uint32_t kLayersATeller = 3;
+// Squared steps go with sensitivity^-kFocus.
+constexpr float kFocus = 0.8F;
 
 // The second of every three, and the last layer of one or two.
 bool Tells(const KvSpec& spec, uint32_t layer) {
@@ -89,7 +91,7 @@ bool AddTokens(const KvSpec& spec, PageKeys& keys, uint32_t layer, TokenRange co
 
 }  // namespace
 
-PageGuess GuessOf(const KvSpec& spec, const PageToEncode& page, uint32_t plain) {
+PageGuess GuessOf(const KvSpec& spec, const PageToEncode& page, uint32_t plain, bool tokens) {
   const TokenRange coded{plain, page.tokens - plain};
   if (coded.count < kFewestTokensToGuess) return {};
   PageKeys keys(spec, page);
@@ -98,7 +100,7 @@ PageGuess GuessOf(const KvSpec& spec, const PageToEncode& page, uint32_t plain) 
   uint32_t tellers = 0;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
     if (!AddVariances(spec, keys, layer, coded, variances)) return {};
-    if (!Tells(spec, layer)) continue;
+    if (!tokens || !Tells(spec, layer)) continue;
     if (!AddTokens(spec, keys, layer, coded, std::span(logs).subspan(plain))) return {};
     ++tellers;
   }
@@ -107,8 +109,9 @@ PageGuess GuessOf(const KvSpec& spec, const PageToEncode& page, uint32_t plain) 
   for (size_t i = 0; i < heads.size(); ++i) {
     out.felt[i / spec.kv_heads] += static_cast<float>(heads[i] / spec.kv_heads);
   }
+  if (!tokens) return out;
   for (const float log : logs) {
-    out.log_steps.push_back(LogStepFor(log / static_cast<float>(tellers), kDefaultFocus));
+    out.log_steps.push_back(LogStepFor(log / static_cast<float>(tellers), kFocus));
   }
   return out;
 }

@@ -205,7 +205,8 @@ std::vector<SlabChannels> PlanesRunCodec::ChannelsOf(std::span<const Slab> slabs
 PageGuess PlanesRunCodec::Guess(const PageToEncode& page) const {
   if (!options_.guesses) return {};
   return GuessOf(spec_, page,
-                 PlainTokens({.tokens = page.tokens, .first_position = page.first_position}));
+                 PlainTokens({.tokens = page.tokens, .first_position = page.first_position}),
+                 options_.keys == 2);
 }
 
 double PlanesRunCodec::StepFor(const Run& run, const Slab& slab) const {

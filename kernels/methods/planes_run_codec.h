@@ -17,8 +17,10 @@
 // times the usual one, and V's does not depend on u.
 //
 // With keys=1 or 2 each token has a class of steps, too, by what its keys say of the attention that
-// it gets, or by what a policy knows (MakeClassedPlanes). Where the page is not known as a whole,
-// as with a head of which tokens were dropped, the keys of the run say it. Pages of fewer than
+// it gets, or by what a policy knows (MakeClassedPlanes). For keys=1 that is what the keys of the
+// run say (calibration/key_slopes.h), and squared steps go with its sensitivity^-.4. For keys=2 it
+// is what those of the page say, and the power is -.8. Where the page is not known as a whole, as
+// with a head of which tokens were dropped, the run says it. Pages of fewer than
 // kMinTokensForChannels coded tokens, and latents, have the usual step.
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the

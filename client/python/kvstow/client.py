@@ -155,8 +155,8 @@ class Client:
             return None
         found = info.dict()
         fields = dict(found["spec"])
-        for name in ("rope", "other_rope"):
-            fields[name] = fields[name] and Rope(**fields[name])
+        for rope in ("rope", "other_rope"):
+            fields[rope] = fields[rope] and Rope(**fields[rope])
         spec = KvSpec(**fields)
         space = Space(self, name, spec, found["recipe"], found["fidelity"], None, None, b"")
         space._opened(info)

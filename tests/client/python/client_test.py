@@ -249,6 +249,18 @@ def test_a_space_is_found_as_it_is(client, space):
     assert found.open and found.recipe == "raw"
 
 
+def test_layers_of_a_space_may_have_another_rope(client, space):
+    ropes = {"other_rope": kvstow.Rope(theta=1e6), "other_rope_layers": (5, 11)}
+    spec = kvstow.KvSpec(**{**fields(SPEC), **ropes})
+    client.open_space("two-ropes", spec, recipe="raw")
+    assert client.find_space("two-ropes").spec == spec
+    with pytest.raises(kvstow.SpaceMismatch, match="other_rope.layers: 5,11 here, 5 asked"):
+        less = kvstow.KvSpec(**{**fields(spec), "other_rope_layers": (5,)})
+        client.open_space("two-ropes", less, recipe="raw")
+    with pytest.raises(ValueError, match="other_rope: its last layer"):
+        kvstow.KvSpec(**{**fields(spec), "other_rope_layers": (5, 12)}).native()
+
+
 def test_the_name_of_another_models_space_is_refused(client, space):
     with pytest.raises(kvstow.SpaceMismatch, match="layers"):
         client.open_space(space.name, kvstow.KvSpec(**{**fields(SPEC), "layers": 13}), recipe="raw")
