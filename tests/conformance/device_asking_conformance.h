@@ -52,6 +52,10 @@ class DeviceAskingConformance : public JointOnEveryDevice {
     interleaved.head_dim_k = 16;
     interleaved.rope.layout = RopeSpec::Layout::kInterleaved;
     Add("K before RoPE, interleaved", interleaved, {2}, 4, 3);
+    KvSpec two = CorrelatedSpec();
+    two.other_rope = {{.layout = RopeSpec::Layout::kInterleaved, .rotary_dims = 8, .theta = 50},
+                      {1}};
+    Add("two kinds of RoPE", two, {0, 1, 2}, 4, 1);
     KvSpec plain = CorrelatedSpec(3, 12, 0);
     plain.rope = {};
     Add("no RoPE, no V", plain, {0, 1}, 4, 1);

@@ -23,13 +23,17 @@ namespace kvstow::testing {
 class DeviceJointConformance : public JointOnEveryDevice {
  protected:
   // Run lengths that do and do not divide the layers, V of its own width or none, both layouts of
-  // RoPE, in part and scaled, every dtype.
+  // RoPE, also in one page, in part and scaled, every dtype.
   static void SetUpTestSuite() {
     models_ = new std::vector<std::unique_ptr<RunsOfModel>>;
     KvSpec usual = CorrelatedSpec();
     Add("usual", usual);
     Add("bf16", Bf16Spec());
     Add("f32", F32Spec());
+    KvSpec two = CorrelatedSpec();
+    two.other_rope = {{.layout = RopeSpec::Layout::kInterleaved, .rotary_dims = 8, .theta = 50},
+                      {1}};
+    Add("two kinds of RoPE", two);
     KvSpec plain = CorrelatedSpec(3, 12, 0);
     plain.rope = {};
     Add("no RoPE, no V", plain);
