@@ -33,8 +33,7 @@ DeviceRopes RopesForDevice(const KvSpec& spec) {
 
 bool ScalesAlike(const KvSpec& spec) {
   const RopeSpec& other = spec.other_rope.rope;
-  const auto turns = [](const RopeSpec& rope) { return rope.layout != RopeSpec::Layout::kNone; };
-  return spec.other_rope.layers.empty() || !turns(other) || !turns(spec.rope) ||
+  return spec.other_rope.layers.empty() || other.layout == RopeSpec::Layout::kNone ||
          RopeMagnitude(spec.rope) == RopeMagnitude(other);
 }
 

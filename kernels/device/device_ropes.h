@@ -29,7 +29,8 @@ struct DeviceRopes {
 // Of a valid spec, whether K is stored before RoPE or behind it.
 DeviceRopes RopesForDevice(const KvSpec& spec);
 
-// Returns whether all layers that turn K scale it alike. Device code has one scale.
+// Returns whether all layers that turn K have the scale of the usual RoPE. Device code has one
+// scale.
 bool ScalesAlike(const KvSpec& spec);
 
 }  // namespace kvstow::gpu

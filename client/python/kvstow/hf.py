@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +181,7 @@ def _layer_layout(kinds: Sequence[str], ropes: Ropes) -> str:
     layout = "".join("S" if kind == "sliding_attention" else "F" for kind in kinds)
     if ropes.other_rope in (None, ropes.as_codecs_read().other_rope):
         return layout
-    rope = dataclasses.asdict(cast(Rope, ropes.other_rope))
+    rope = dataclasses.asdict(ropes.other_rope)
     return f"{layout} {json.dumps(rope, sort_keys=True, separators=(',', ':'))}"
 
 
