@@ -26,7 +26,7 @@ struct DeviceRopes {
 
   const LayerTurn& Of(uint32_t layer) const;
 };
-// Of a valid spec, whether K is stored before RoPE or behind it.
+// The spec must be valid. It does not matter whether K is stored before RoPE or behind it.
 DeviceRopes RopesForDevice(const KvSpec& spec);
 
 // Returns whether all layers that turn K have the scale of the usual RoPE. Device code has one

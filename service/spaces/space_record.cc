@@ -18,7 +18,7 @@
 namespace kvstow {
 namespace {
 
-// Of what identifies a space. A space whose layers all have one RoPE is of version 2.
+// Versions of the identity: 2 where all layers have one RoPE, 3 where some have another.
 constexpr uint16_t kUsualIdentity = 2, kRopesIdentity = 3;
 constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow space v2",
                                                   "kvstow space v3"};

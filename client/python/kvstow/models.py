@@ -23,7 +23,7 @@ _NOT_IDENTITY = ("transformers_version", "_name_or_path", "_model_name_or_path",
 _INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "glm", "glm4", "gptj")
 _SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 
-# Of a RoPE, what no codec reads.
+# The fields of Rope that no codec reads, with their defaults.
 _UNREAD: Mapping[str, Any] = {
     name: getattr(Rope(), name)
     for name in (
