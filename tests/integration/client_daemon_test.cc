@@ -152,7 +152,9 @@ TEST(LayerGets, AreWhatWholeGetsAre) {
 TEST(LayerGets, AskForNoMoreThanServersTakeAtOnce) {
   DaemonInDir server(/*unix_socket=*/false, /*disk=*/false);
   const Prompt prompt(SmallSpec(), 2 * 64, 1);
-  const auto client = Client::Connect({.address = server.address()});
+  // So many requests may take more than a call's usual ten seconds where sanitizers run.
+  const auto client =
+      Client::Connect({.address = server.address(), .timeout = std::chrono::minutes(2)});
   const auto space = client->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"});
   ASSERT_TRUE(space.ok()) << space.status();
   ASSERT_THAT(OutcomesOf(client->Put("s", prompt.Puts()).get()),
