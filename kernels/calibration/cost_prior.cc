@@ -10,6 +10,7 @@ namespace kvstow {
 namespace {
 
 constexpr double kNats = 0.125;       // of errors as large as K and V themselves, where u is 1
+constexpr double kNormedK = 1.25, kNormedV = 0.5;  // nats of such errors where keys pass a norm
 constexpr double kMostFelt = 16;      // of u
 constexpr double kLeastShare = 1e-3;  // of a channel's variance in the mean of its head
 constexpr double kLeastVariance = 1e-12;
@@ -48,11 +49,13 @@ std::vector<double> HeadsFelt(const KvSpec& spec, std::span<const double> varian
   return felt;
 }
 
-std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances) {
+std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances,
+                              bool normed_keys) {
   const size_t heads = spec.kv_heads, k_dim = spec.head_dim_k, v_dim = spec.head_dim_v;
   const size_t width = heads * (k_dim + v_dim);
   const std::vector<double> felt = HeadsFelt(spec, variances);
-  const double unit = kNats / static_cast<double>(felt.size());
+  const auto all_heads = static_cast<double>(felt.size());
+  const bool normed = normed_keys && v_dim > 0;
   std::vector<double> costs(variances.size());
   for (size_t layer = 0; layer < spec.layers; ++layer) {
     const auto of_layer = variances.subspan(layer * width, width);
@@ -64,11 +67,13 @@ std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> varian
       const double u = felt[layer * heads + head];
       const std::vector<double> k = Floored(of_layer.subspan(head * k_dim, k_dim));
       std::vector<double> weights(k_dim, 1);
-      if (v_dim > 0)
+      if (v_dim > 0 && !normed)
         std::ranges::transform(k, weights.begin(), [](double v) { return std::sqrt(v); });
-      const double k_unit = unit * u * u / SumOf(k) * static_cast<double>(k_dim) / SumOf(weights);
+      const double cost_k = (normed ? kNormedK * u : kNats * u * u) / all_heads;
+      const double cost_v = (normed ? kNormedV : kNats * u) / all_heads;
+      const double k_unit = cost_k / SumOf(k) * static_cast<double>(k_dim) / SumOf(weights);
       for (size_t c = 0; c < k_dim; ++c) out[head * k_dim + c] = k_unit * weights[c];
-      std::fill_n(out + heads * k_dim + head * v_dim, v_dim, unit * u / spread_v);
+      std::fill_n(out + heads * k_dim + head * v_dim, v_dim, cost_v / spread_v);
     }
   }
   return costs;

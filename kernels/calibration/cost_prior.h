@@ -13,8 +13,13 @@
 // A variance of K or V is a sum over channels. The mean of these costs over all heads, times a
 // constant, is the KL divergence of the next token's distribution, in nats.
 //
+// Where keys pass a norm (QK-norm), its weights make the spread of channels, and one law has other
+// powers: of an error e of K u |e|^2 / (variance of the head's K), and of V |e|^2 / (variance of V
+// of the layer). Each has a constant of its own.
+//
 // Measured on SmolLM2-135M: where gradients say what errors cost, both laws hold over its 90 heads
-// within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's.
+// within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's. Those for
+// normed keys are Gemma-3-270M's (docs/decisions/0103-auto-for-normed-keys.md).
 // Latents (spaces without V) are no keys: all their layers and channels cost the same.
 //
 // Free functions; thread-safe.
@@ -30,8 +35,9 @@ namespace kvstow {
 
 // `variances` is [layers, channels]: of a layer's K before RoPE, head after head, and then of its
 // V. Returns what a squared error of 1 in that channel of every token costs, in nats, in the same
-// shape.
-std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances);
+// shape. `normed_keys`: ModelStats::normed_keys; it says nothing of latents.
+std::vector<double> CostPrior(const KvSpec& spec, std::span<const double> variances,
+                              bool normed_keys = false);
 // Returns u of each head, [layers, kv_heads].
 std::vector<double> HeadsFelt(const KvSpec& spec, std::span<const double> variances);
 

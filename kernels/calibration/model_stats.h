@@ -51,6 +51,9 @@ struct ModelStats {
   // token in that layer, in any unit; 0 = not known. Tokens are only compared within their page.
   // May be empty by itself: slopes then stand in.
   std::vector<float> sensitivity;
+  // Whether keys pass a norm (QK-norm: Gemma 3, Qwen 3). Only what K and V alone say goes by it
+  // (cost_prior.h), so only where metrics and gains are not known. In no section.
+  bool normed_keys = false;
   // For codes of `joint`; null = not known. They have sections of their own (query_means.h,
   // vocabulary.h).
   std::shared_ptr<const QueryMeans> queries = nullptr;

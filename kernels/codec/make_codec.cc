@@ -213,9 +213,10 @@ absl::StatusOr<std::shared_ptr<const QueryStatistics>> QueriesOf(
 
 // Returns what decodes a page and asks the meter, by the statistics of the model if the calibration
 // has them.
-PredictDivergence PredictionOf(const KvSpec& spec, std::shared_ptr<const Calibration> calibration) {
+PredictDivergence PredictionOf(const Recipe& recipe, const KvSpec& spec,
+                               std::shared_ptr<const Calibration> calibration) {
   const auto store = std::make_shared<CalibrationStore>();
-  ModelStats stats;
+  ModelStats stats{.normed_keys = IsForNormedKeys(recipe)};
   if (calibration != nullptr) {
     if (const ModelStats* const known = StatsOf(*calibration)) stats = *known;
     store->Add(std::move(calibration));
@@ -263,7 +264,7 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
   if (!target.has_value()) return choosing(recipe);
   const bool predicts = target->rate == Rate::kDivergence;
   return MakeRateCodec(recipe, *target, choosing,
-                       predicts ? PredictionOf(spec, calibration) : nullptr);
+                       predicts ? PredictionOf(recipe, spec, calibration) : nullptr);
 }
 
 }  // namespace kvstow

@@ -93,6 +93,13 @@ absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& re
   return std::optional<CalibrationNeed>();
 }
 
+bool IsForNormedKeys(const Recipe& recipe) {
+  return std::ranges::any_of(recipe.codec_ops(), [](const Op& op) {
+    const auto keys = OpArguments(op).Number("keys", 0, 0, 2);
+    return op.name == "planes" && keys.ok() && *keys == 2;
+  });
+}
+
 absl::StatusOr<Recipe> NameCalibration(const Recipe& recipe, absl::string_view id) {
   KVSTOW_ASSIGN_OR_RETURN(const auto need, CalibrationNeeds(recipe));
   if (!need.has_value() || !absl::StartsWith(id, need->blob)) return recipe;

@@ -26,6 +26,9 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeRunCodec(
 // Returns the calibration that the recipe needs, or nothing when it needs none.
 absl::StatusOr<std::optional<CalibrationNeed>> CalibrationNeeds(const Recipe& recipe);
 
+// Returns whether the recipe codes pages of a model that norms its keys, as `kvstow(keys=2)` does.
+bool IsForNormedKeys(const Recipe& recipe);
+
 // Returns the recipe with the calibration of this id (in hexadecimal) named in full, when the
 // recipe leaves the calibration open or gives the first digits of this id. Returns other recipes as
 // they are.

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
 constexpr double kGuessedPower = 1.27;                   // where nothing is known of the model
+constexpr double kPowerOfNormedKeys = 1;                 // nor here
 
 double ToThePower(double divergence, double power) {
   return kPowerNats * std::pow(divergence / kPowerNats, power);
@@ -26,9 +27,13 @@ DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
       width_(size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v)),
       moments_(spec.layers, FirstMoments(width_)),
       errors_of_columns_(spec.layers * width_),
+      normed_keys_(stats.normed_keys),
       entropy_(stats.entropy),
       power_(stats.power) {
-  if (stats.empty()) return;
+  if (stats.empty()) {
+    power_ = normed_keys_ ? kPowerOfNormedKeys : kGuessedPower;
+    return;
+  }
   std::vector<float> row;
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
     slopes_.emplace_back(spec, stats, LayerRange{layer, 1});
@@ -120,17 +125,16 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
 
 double DivergenceMeter::Divergence() const {
   if (tokens_ == 0) return 0;
-  if (!heads_.empty()) {
-    return ToThePower(std::max(cost_, 0.0) / static_cast<double>(tokens_), power_);
-  }
+  const auto tokens = static_cast<double>(tokens_);
+  if (!heads_.empty()) return ToThePower(std::max(cost_, 0.0) / tokens, power_);
   std::vector<double> variances;
   for (const FirstMoments& moments : moments_) {
     for (size_t c = 0; c < width_; ++c) variances.push_back(moments.Variance(c));
   }
-  const std::vector<double> costs = CostPrior(spec_, variances);
+  const std::vector<double> costs = CostPrior(spec_, variances, normed_keys_);
   const double sum =
       std::inner_product(costs.begin(), costs.end(), errors_of_columns_.begin(), 0.0);
-  return ToThePower(sum / static_cast<double>(tokens_), kGuessedPower);
+  return ToThePower(sum / tokens, power_);
 }
 
 }  // namespace kvstow

@@ -7,7 +7,8 @@
 // it costs is a guess from the variances that these pages have (calibration/cost_prior.h). How much
 // the model feels a token in the layer, s, is a guess from its keys (calibration/key_slopes.h). D
 // of all pages is then .01 (D / .01)^1.27: errors add up faster than their squares
-// (docs/decisions/0091-power-of-the-divergence.md).
+// (docs/decisions/0091-power-of-the-divergence.md). Of models that norm their keys
+// (ModelStats::normed_keys) it stays as it is.
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //
@@ -22,7 +23,8 @@
 // Measured on SmolLM2-135M (docs/CODECS.md, "Predicted divergence"): without statistics the mean
 // over texts of prose and code is right within a third for codecs of this project, int4 and
 // TurboQuant. One text may be off by a factor, as nothing tells how sure the model is of the text.
-// The constants are those of one model. So it ranks codecs on the same pages, and gives a scale.
+// The constants are those of one model, and of another one for normed keys. So it ranks codecs on
+// the same pages, and gives a scale.
 //
 // Pages add up, and means are those of all pages. Not thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_DIVERGENCE_METER_H_
@@ -73,11 +75,12 @@ class DivergenceMeter {
   std::vector<FirstMoments> moments_;
   std::vector<double> errors_of_columns_;
   std::vector<float> came_, left_;  // vectors of a layer
+  bool normed_keys_ = false;        // ModelStats::normed_keys
   // With statistics: the heads of each layer, those of K first, and the sum over tokens.
   std::vector<Head> heads_;
   std::vector<TokenSlopes> slopes_;  // of each layer
   std::vector<float> entropy_;       // ModelStats::entropy
-  double power_ = 1;                 // ModelStats::power
+  double power_ = 1;                 // of the divergence by what errors cost
   double cost_ = 0;
   std::vector<float> errors_, products_;  // of a head
 };

@@ -303,7 +303,7 @@ class Fit final : public CalibrationFit {
 
   // Looks at what K and V alone tell of the model.
   void Guess() {
-    costs_ = CostPrior(spec_, Variances());
+    costs_ = CostPrior(spec_, Variances(), stats_.normed_keys);
     if (KnowsTokens()) return;
     for (uint32_t i = 0; i < shape_.runs(); ++i) {
       slopes_[i] = TokenSlopes(spec_, shape_.LayersOfRun(i), runs_[i].first());

@@ -250,6 +250,7 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   if (!job.statistics.empty()) {
     KVSTOW_ASSIGN_OR_RETURN(stats, ParseModelStats(AsBytes(job.statistics), spec));
   }
+  stats.normed_keys = IsForNormedKeys(space->cold->recipe());
   KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job, stats));
   KVSTOW_ASSIGN_OR_RETURN(out.own, trials.Try(*space->cold, none.store()));
   if (!job.recipe.empty()) {
@@ -261,8 +262,9 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   }
   out.tokens = tokens;
   KVSTOW_ASSIGN_OR_RETURN(out.best,
-                          trials.Seek(absl::StrCat("kvstow(levels=", space->cold->levels()), spec,
-                                      none.store(), FindOp("planes")->steps));
+                          trials.Seek(absl::StrCat("kvstow(levels=", space->cold->levels(),
+                                                   stats.normed_keys ? ",keys=2" : ""),
+                                      spec, none.store(), FindOp("planes")->steps));
   KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, stats, out));
   if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
   return out;

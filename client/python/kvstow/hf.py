@@ -46,7 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
-from kvstow.models import Ropes
+from kvstow.models import Ropes, recipe_for
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
@@ -570,11 +570,12 @@ class PrefixCache:
         private: bool | None = None,
     ) -> None:
         self.spec: KvSpec = spec_of(model, page_tokens)
+        self.model = model
+        self._config = _text_config(model)
+        recipe = recipe_for(recipe, self._config)
         self.space: Space = client.open_space(
             space, self.spec, recipe=recipe, fidelity=fidelity, private=private
         )
-        self.model = model
-        self._config = _text_config(model)
         self._fixed_context = _fixed_context(self._config)
         self._dtype: torch.dtype = getattr(torch, self.spec.dtype)
         self._all_kept = np.ones((self.spec.layers, page_tokens, self.spec.kv_heads), np.bool_)

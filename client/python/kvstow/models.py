@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,22 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 _NOT_IDENTITY = ("transformers_version", "_name_or_path", "_model_name_or_path", "_commit_hash")
 _INTERLEAVED = ("chatglm", "codegen", "cohere", "cohere2", "glm", "glm4", "gptj")
+# Types whose keys pass a norm. Other ones say so in their config.
+_NORMED_KEYS = (
+    "apertus",
+    "exaone4",
+    "exaone_moe",
+    "flex_olmo",
+    "gemma3",
+    "gemma4",
+    "hunyuan_v1",
+    "lfm2",
+    "minimax_m2",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "qwen3",
+)
 _SCALINGS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 
 # The fields of Rope that no codec reads, with their defaults.
@@ -96,6 +113,23 @@ class Ropes:
     def fields(self) -> dict[str, Any]:
         """Arguments of KvSpec."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def norms_keys(hf: Any) -> bool:
+    """Whether a model's config says that its keys pass a norm (QK-norm)."""
+    said = (getattr(hf, name, False) for name in ("use_qk_norm", "qk_layernorm"))
+    return any(said) or str(getattr(hf, "model_type", "")).startswith(_NORMED_KEYS)
+
+
+def recipe_for(recipe: str, hf: Any) -> str:
+    """The recipe to ask for, where a user wrote this one for a model with this config.
+
+    What `auto` guesses of a model depends on whether that norms its keys. The cold form says so.
+    Other recipes, and an `auto` that names its forms, stay as they are.
+    """
+    if "hot=" in recipe or not re.match(r"auto($|\()", recipe) or not norms_keys(hf):
+        return recipe
+    return f"{recipe},hot=int8,cold=kvstow(keys=2)"
 
 
 def ropes_of(hf: Any, head_dim: int, layers: Sequence[int]) -> Ropes:

@@ -117,15 +117,31 @@ def rank_statistics(
 
 
 def send_file(
-    space: Space, path: str, *, first_layer: int, tensor_rank: int, tensor_size: int
+    space: Space,
+    path: str,
+    *,
+    first_layer: int,
+    tensor_rank: int,
+    tensor_size: int,
+    normed_keys: bool = False,
 ) -> str:
     """Sends a rank's part of a file of statistics, where the server wants them.
 
-    Returns why it could not, for an engine's log; "" otherwise. Never raises.
+    normed_keys: whether the model's keys pass a norm.
+    Returns why it could not, or why it should have been asked to, for an engine's log; "" otherwise.
+    Never raises.
     """
-    if not path or not space.wants_statistics:
+    if not space.wants_statistics:
+        return ""
+    guesses = not path and normed_keys and "keys=2" not in space.recipe
+    if not path and not guesses:
         return ""
     space.wants_statistics = False  # one trial
+    if guesses:
+        return (
+            f"recipe: {space.recipe!r} does not say that the model's keys pass a norm, so the server "
+            "guesses too low what errors cost; name recipe 'auto' in the engine's options"
+        )
     try:
         part = rank_statistics(
             Path(path).read_bytes(),

@@ -68,7 +68,8 @@ def test_a_calibration_adds_the_recipe_that_needs_one():
 
 def test_recipes_that_a_server_fits_are_known():
     assert is_auto("auto") and is_auto("auto(divergence=0.02)")
-    assert not is_auto("kvstow") and not is_auto("hot=int8,cold=kvstow")
+    assert is_auto("auto,hot=int8,cold=kvstow(keys=2)")
+    assert not is_auto("automatic") and not is_auto("kvstow") and not is_auto("hot=int8,cold=kvstow")
 
 
 def test_help_has_examples(capsys):

@@ -316,6 +316,14 @@ def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, capl
     assert re.search(f"statistics: .*No such file.*{path}", record.getMessage())
 
 
+def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    config = sglang.Config(model_name=str(tmp_path))
+    storage = open_storage(sglang.MHATokenToKVPoolHost(), config=config, recipe="auto")
+    space = storage._stores["kv"]._space
+    assert space.ready() and space.recipe.startswith("auto") and "keys=2" in space.recipe
+
+
 # Bad input: an error that names it when SGLang starts, or a miss.
 
 

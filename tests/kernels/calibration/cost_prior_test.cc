@@ -31,6 +31,19 @@ TEST(CostPrior, IsTheFormulaOfItsHeader) {
   EXPECT_NEAR(costs[7], unit * u1 / 6, 1e-12);
 }
 
+// The same where keys pass a norm: channels of K alike, V of all layers alike.
+TEST(CostPrior, NormedKeysHaveAFormulaOfTheirOwn) {
+  const KvSpec spec = SpecOf(DType::kF16, 1, 2, 2, 2, 128);
+  const std::vector<double> variances = {1, 4, 9, 9, 2, 2, 6, 2};
+  const std::vector<double> costs = CostPrior(spec, variances, /*normed_keys=*/true);
+  const double s0 = 17.0 / 5, s1 = 9, mean = (s0 + s1) / 2, u0 = s0 / mean, u1 = s1 / mean;
+  const std::vector<double> of_k = {u0 / 5, u0 / 5, u1 / 18, u1 / 18};
+  for (size_t c = 0; c < 4; ++c) {
+    EXPECT_NEAR(costs[c], 1.25 / 2 * of_k[c], 1e-12) << c;
+    EXPECT_NEAR(costs[4 + c], 0.5 / 2 / 6, 1e-12) << c;
+  }
+}
+
 TEST(CostPrior, NoUnitOfKOrVMatters) {
   const KvSpec spec = SpecOf(DType::kF16, 2, 1, 2, 2, 128);
   std::vector<double> variances = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -67,10 +80,13 @@ TEST(CostPrior, ChannelsThatStandStillCostSomething) {
 // Latents are no keys: their spread says nothing of scores.
 TEST(CostPrior, LatentsCountTheSame) {
   KvSpec spec = SpecOf(DType::kF16, 2, 1, 4, 0, 128);
-  const std::vector<double> costs = CostPrior(spec, std::vector<double>{1, 1, 1, 1, 9, 9, 9, 27});
-  for (size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(costs[i], kNats / 2 / 4, 1e-12);
-    EXPECT_NEAR(costs[4 + i], kNats / 2 / 54, 1e-12);
+  for (const bool normed : {false, true}) {
+    const std::vector<double> costs =
+        CostPrior(spec, std::vector<double>{1, 1, 1, 1, 9, 9, 9, 27}, normed);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_NEAR(costs[i], kNats / 2 / 4, 1e-12);
+      EXPECT_NEAR(costs[4 + i], kNats / 2 / 54, 1e-12);
+    }
   }
 }
 

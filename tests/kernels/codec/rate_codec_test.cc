@@ -87,6 +87,8 @@ TEST_F(Rate, TheDivergenceAskedForIsReached) {
     const EncodedPage page = Encode(absl::StrCat("kvstow(divergence=", divergence, ")"));
     EXPECT_NEAR(Divergence(page), divergence, 0.03 * divergence);
   }
+  const EncodedPage normed = Encode("kvstow(keys=2,divergence=0.05)");
+  EXPECT_NEAR(Divergence(normed, {.normed_keys = true}), 0.05, 0.0015);
 }
 
 // A calibration that brings the model's statistics: they say what a page costs.

@@ -89,6 +89,27 @@ TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
   EXPECT_NEAR(meter.Divergence(), expected, 1e-5 * expected);
 }
 
+// The divergence grows with what errors cost, where keys pass a norm.
+TEST(DivergenceMeter, NormedKeysHaveAPowerOfTheirOwn) {
+  const KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);
+  std::vector<float> values(4 * kTokens);
+  Gaussian random(5);
+  for (float& x : values) x = random();
+  std::vector<uint8_t> raw(PageBytes(spec, kTokens)), decoded(raw.size());
+  std::memcpy(raw.data(), values.data(), raw.size());
+  const float came = values[2 * kTokens + 101];  // V of token 50
+  const auto with_error = [&](float error, const ModelStats& stats) {
+    values[2 * kTokens + 101] = came + error;
+    std::memcpy(decoded.data(), values.data(), raw.size());
+    DivergenceMeter meter(spec, stats);
+    EXPECT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
+    return meter.Divergence();
+  };
+  const ModelStats usual, normed{.normed_keys = true};
+  EXPECT_NEAR(with_error(2, normed) / with_error(1, normed), 4, 0.01);
+  EXPECT_NEAR(with_error(2, usual) / with_error(1, usual), std::pow(4, 1.27), 0.01);
+}
+
 // The mean over tokens of gain^2 e' metric e / d, where the model's statistics are known.
 TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
   KvSpec spec = SpecOf(DType::kF32, 1, 1, 2, 2, 128);

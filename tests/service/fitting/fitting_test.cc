@@ -36,12 +36,12 @@ FitPage HotPage(const Codec& hot, uint64_t seed) {
 // A job of this many pages to fit to, and of four to test on.
 class FitTest : public ::testing::Test {
  protected:
-  FitJob Job(uint64_t pages, double divergence = kTarget) {
+  FitJob Job(uint64_t pages, double divergence = kTarget, const std::string& forms = "") {
     Space space;
     space.id = 1;
     space.name = "s";
     space.spec = Spec();
-    space.recipe = absl::StrCat("auto(divergence=", divergence, ")");
+    space.recipe = absl::StrCat("auto(divergence=", divergence, ")", forms);
     EXPECT_TRUE(MakeCodecs(*SpaceRecipe::Parse(space.recipe), none_, space).ok());
     space.promise = {};
     space.fingerprint = FingerprintOf(space.spec, space.pipeline, space.promise);
@@ -92,6 +92,25 @@ TEST_F(FitTest, StatisticsOfTheModelSayWhatItCosts) {
   EXPECT_GT(with->own.divergence, 2 * without.own.divergence);
   job.statistics = "nonsense";
   EXPECT_FALSE(RunFit(job).ok());
+}
+
+// A cold form for normed keys says that the model has such, and what it feels is guessed by that.
+TEST_F(FitTest, ACodeOfNormedKeysGoesByTheirLaw) {
+  const FitOutcome usual = *RunFit(Job(24));
+  const FitOutcome normed = *RunFit(Job(24, kTarget, ",hot=int8,cold=kvstow(keys=2)"));
+  EXPECT_THAT(normed.own.recipe, HasSubstr("keys=2"));
+  EXPECT_THAT(normed.best.recipe, StartsWith("kvstow-cal("));
+  EXPECT_LE(normed.best.divergence, 1.04 * kTarget);
+  EXPECT_LT(normed.best.ratio, usual.best.ratio / 1.1) << "such a model feels errors more";
+}
+
+// A fit that gains nothing by a transform still finds a step of that code.
+TEST_F(FitTest, ACodeOfNormedKeysStaysOne) {
+  FitJob job = Job(24, kTarget, ",hot=int8,cold=kvstow(keys=2)");
+  job.most_table_bytes = 1;
+  const FitOutcome out = *RunFit(job);
+  EXPECT_THAT(out.best.recipe, AllOf(StartsWith("kvstow("), HasSubstr("keys=2")));
+  EXPECT_LE(out.best.divergence, 1.04 * kTarget);
 }
 
 // Noise of full rank shows no directions: a calibrated code has nothing to gain.

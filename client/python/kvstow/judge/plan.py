@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class Plan:
 
 def is_auto(recipe: str) -> bool:
     """Whether a server fits the cold form by itself."""
-    return recipe.split("(")[0].strip() == "auto"
+    return re.match(r"\s*auto\s*($|[(,])", recipe) is not None
 
 
 def _parser() -> argparse.ArgumentParser:

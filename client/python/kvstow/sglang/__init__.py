@@ -17,11 +17,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
+from kvstow.models import norms_keys, recipe_for
 from kvstow.sglang.identity import Model, space_of
 from kvstow.sglang.pools import PageFormat, address_of, format_of
 from kvstow.sglang.settings import EXACT_RECIPES, Settings
@@ -91,6 +93,7 @@ class KvstowStorage(HiCacheStorage):
                 first_layer=getattr(pool, "start_layer", 0),
                 tensor_rank=self._config.tp_rank,
                 tensor_size=self._config.tp_size,
+                normed_keys=norms_keys(SimpleNamespace(**self._model.config)),
             ),
         )
         self._pools[name] = pool
@@ -100,6 +103,7 @@ class KvstowStorage(HiCacheStorage):
         """The recipe for a pool. Only exact ones fit a pool whose bytes kvstow does not know."""
         recipe = self._settings.recipe
         if pages.known:
+            recipe = recipe_for(recipe, SimpleNamespace(**self._model.config))
             rope = getattr(pool, "qk_rope_head_dim", 0)
             return recipe or (f"mla8(rope={rope})" if rope and not pages.head_dim_v else "")
         if recipe in EXACT_RECIPES:

@@ -17,7 +17,15 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVQuantMode
 
-from kvstow.models import Ropes, config_digest, digest_of, rope_of, ropes_of, weights_digest
+from kvstow.models import (
+    Ropes,
+    config_digest,
+    digest_of,
+    recipe_for,
+    rope_of,
+    ropes_of,
+    weights_digest,
+)
 from kvstow.types import KvSpec, Rope
 from kvstow.vllm.settings import Settings
 
@@ -59,6 +67,7 @@ class Identity:
     revision: str
     prefix: str  # of the names of all ranks
     world_size: int
+    recipe: str  # to open a space with
 
     @property
     def page_tokens(self) -> int:
@@ -84,12 +93,13 @@ class Identity:
         configured = config_digest(model.hf_config.to_dict())
         revision = settings.revision or _revision(model)
         world = config.parallel_config.world_size
+        recipe = recipe_for(settings.recipe, model.hf_text_config)
         parts: dict[str, object] = {
             "engine": _ENGINE,
             "model": name,
             "revision": revision,
             "config": configured,
-            "recipe": settings.recipe,
+            "recipe": recipe,
             "fidelity": settings.fidelity,
             "page_tokens": blocks * block_tokens,
             "quantization": str(model.quantization or ""),
@@ -102,7 +112,7 @@ class Identity:
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
         prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"
         revision = f"{revision}+{configured[:16]}"
-        return Identity(block_tokens, blocks, name, revision, prefix, world)
+        return Identity(block_tokens, blocks, name, revision, prefix, world, recipe)
 
     def kv_spec(self, config: VllmConfig, cache: KVCacheConfig, rank: int) -> KvSpec:
         """The spec of this rank's pages."""
