@@ -115,7 +115,8 @@ TEST_F(MemoryTest, GetStreamsWithoutCreditCostNothing) {
   // Pages that others asked for before come first, as far as anybody fetches them.
   EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
   EXPECT_LE(ResidentBytes(), before + kLargePage / 2);
-  EXPECT_EQ(Metric("kvstow_get_bytes"), 0);
+  // The server lets go of the small page once its own half of that call has ended.
+  EXPECT_TRUE(Eventually([&] { return Metric("kvstow_get_bytes") == 0; }));
 }
 
 TEST_F(MemoryTest, GetStreamsWithAByteOfCreditTakeTurnsAndMakeWay) {
