@@ -9,9 +9,9 @@
 namespace kvstow {
 namespace {
 
-constexpr double kNats = 0.125;       // of errors as large as K and V themselves, where u is 1
+constexpr double kNats = 0.125;  // of errors as large as K and V themselves, where u is 1
 constexpr double kNormedK = 1.25, kNormedV = 0.5;  // nats of such errors where keys pass a norm
-constexpr double kMostFelt = 16;      // of u
+constexpr double kMostFelt = 16;                   // of u
 constexpr double kLeastShare = 1e-3;  // of a channel's variance in the mean of its head
 constexpr double kLeastVariance = 1e-12;
 

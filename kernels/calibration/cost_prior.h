@@ -13,13 +13,15 @@
 // A variance of K or V is a sum over channels. The mean of these costs over all heads, times a
 // constant, is the KL divergence of the next token's distribution, in nats.
 //
-// Where keys pass a norm (QK-norm), its weights make the spread of channels, and one law has other
-// powers: of an error e of K u |e|^2 / (variance of the head's K), and of V |e|^2 / (variance of V
-// of the layer). Each has a constant of its own.
+// Keys may pass a norm (QK-norm). Its weights then make the spread of channels, and other costs
+// hold, with a constant for K and one for V:
+//
+//   cost of an error e of V:      |e|^2 / (variance of V of the layer, a mean over its heads)
+//   cost of an error e of K:  u * |e|^2 / (variance of the head's K)
 //
 // Measured on SmolLM2-135M: where gradients say what errors cost, both laws hold over its 90 heads
-// within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's. Those for
-// normed keys are Gemma-3-270M's (docs/decisions/0103-auto-for-normed-keys.md).
+// within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's.
+// Those for normed keys are of Gemma-3-270M (docs/decisions/0103-auto-for-normed-keys.md).
 // Latents (spaces without V) are no keys: all their layers and channels cost the same.
 //
 // Free functions; thread-safe.
