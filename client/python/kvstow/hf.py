@@ -46,7 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
-from kvstow.models import Ropes, recipe_for
+from kvstow.models import Ropes, norms_keys, recipe_for
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
@@ -326,7 +326,8 @@ def _statistics(model: Any, felt: Felt, tokens: int) -> bytes:
     parts = (cost[:, 0], cost[:, 1], slope[:, 0], slope[:, 1])
     entropy, spec = forward.over_its_mean(felt.entropy).numpy(), spec_of(model)
     asked = dict(zip(queries.asking_layers(spec.layers), felt.asked.numpy(), strict=True))
-    return with_power(model_statistics(spec, *parts, entropy, asked), margin_of(tokens))
+    margin = margin_of(tokens, norms_keys(_text_config(model)))
+    return with_power(model_statistics(spec, *parts, entropy, asked), margin)
 
 
 # Attention that leaves out absent tokens, and that watches what tokens receive.

@@ -18,6 +18,9 @@ _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
 # power of the sum of what errors cost, and is that sum at PIVOT nats (docs/FORMAT.md, "stats").
 # Texts of other kinds than those that statistics are of cost so many times as much.
 POWER, PIVOT, STRANGERS = 1.27, 0.01, 1.3
+# Of Gemma-3-270M, which norms its keys (docs/decisions/0103-auto-for-normed-keys.md): forward passes
+# foretell so many times too little.
+NORMED = 2.5
 ENOUGH = 4096  # tokens of texts: statistics of fewer foretell less than codes cost
 
 
@@ -85,12 +88,14 @@ def with_power(statistics: bytes, more: float) -> bytes:
     return _native.scaled_costs(statistics, more ** (1 / POWER), POWER)
 
 
-def margin_of(tokens: int) -> float:
+def margin_of(tokens: int, normed_keys: bool) -> float:
     """How many times what they foretell statistics of so many tokens may cost, where none judges.
 
     docs/decisions/0098-statistics-of-several-prompts.md has what one prompt and more tell.
+    normed_keys: whether the model's keys pass a norm (kvstow.models.norms_keys).
     """
-    return STRANGERS * math.sqrt(max(1.0, ENOUGH / tokens))
+    margin = STRANGERS * math.sqrt(max(1.0, ENOUGH / tokens))
+    return NORMED * margin if normed_keys else margin
 
 
 def rank_statistics(

@@ -21,9 +21,9 @@ from kvstow.calibrate.plan import Plan
 from kvstow.calibrate.statistics import Stats, gradient_name, text_name
 from kvstow.calibrate.work import Work
 from kvstow.lm import leading_tokens, load
+from kvstow.models import norms_keys
 from kvstow.progress import Progress
 from kvstow.statistics import margin_of, model_statistics, with_power
-from kvstow.types import KvSpec
 
 _JUDGED = 8  # texts, at most
 _QUERIES = "queries-{:04}"
@@ -47,7 +47,7 @@ def calibrate(plan: Plan, work: Work, progress: Progress) -> str:
     stats = collect(plan, work, subject, tokens, progress)
     stats |= query_means(plan, work, subject.spec.layers)
     if plan.statistics:
-        return write_statistics(plan, subject.spec, stats)
+        return write_statistics(plan, subject, stats)
     if plan.foretells:
         stats |= foretold_by_tokens(work, subject, tokenizer, stats, tokens[0], progress)
     said = fit(plan, work, subject.spec, stats, progress)
@@ -111,8 +111,9 @@ def judged(
     return "\n".join([f"judged by the model on {len(texts)} {kind}:", *lines])
 
 
-def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
+def write_statistics(plan: Plan, subject: Subject, stats: Stats) -> str:
     """Writes what the model feels of errors. Returns what to say of it."""
+    spec = subject.spec
     cost, slope = [], []
     for name in "kv":
         metric = np.stack([stats[f"metric_{name}.{layer}"] for layer in range(spec.layers)])
@@ -122,7 +123,8 @@ def write_statistics(plan: Plan, spec: KvSpec, stats: Stats) -> str:
     parts = (cost[0], cost[1], slope[0], slope[1], stats["entropy"], asked)
     # Probes gave gradients their scale; that of forward passes is for the texts that they saw.
     counted = plan.cases * forward.counted(plan.context)
-    blob = with_power(model_statistics(spec, *parts), 1.0 if plan.gradients else margin_of(counted))
+    margin = 1.0 if plan.gradients else margin_of(counted, norms_keys(subject.config))
+    blob = with_power(model_statistics(spec, *parts), margin)
     plan.out.write_bytes(blob)
     return (
         f"statistics of {plan.cases * plan.context} tokens\n{plan.out}: {len(blob)} bytes\n"

@@ -18,7 +18,7 @@ from hf_test import MODELS, tiny, tokens_of  # noqa: E402
 from kvstow import mix  # noqa: E402
 from kvstow.calibrate import forward, main  # noqa: E402
 from kvstow.calibrate.model import Subject  # noqa: E402
-from kvstow.statistics import ENOUGH, STRANGERS, margin_of  # noqa: E402
+from kvstow.statistics import ENOUGH, NORMED, STRANGERS, margin_of  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -220,8 +220,9 @@ def test_prompts_of_one_space_are_not_told_to_another(monkeypatch: Any) -> None:
 
 
 def test_statistics_of_little_text_have_a_larger_margin() -> None:
-    assert margin_of(ENOUGH) == margin_of(10 * ENOUGH) == STRANGERS
-    assert margin_of(ENOUGH // 4) == pytest.approx(2 * STRANGERS)
+    assert margin_of(ENOUGH, False) == margin_of(10 * ENOUGH, False) == STRANGERS
+    assert margin_of(ENOUGH // 4, False) == pytest.approx(2 * STRANGERS)
+    assert margin_of(ENOUGH, True) == NORMED * STRANGERS
 
 
 def test_a_model_that_cannot_tell_serves_all_the_same(monkeypatch: Any) -> None:
