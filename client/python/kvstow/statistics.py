@@ -133,8 +133,8 @@ def send_file(
     """Sends a rank's part of a file of statistics, where the server wants them.
 
     normed_keys: whether the model's keys pass a norm.
-    Returns why it could not, or why it should have been asked to, for an engine's log; "" otherwise.
-    Never raises.
+    Returns what belongs into an engine's log: why it could not, or that the server guesses wrongly
+    without statistics. "" where all is well. Never raises.
     """
     if not space.wants_statistics:
         return ""
