@@ -30,7 +30,7 @@ class LanguageModel:
 
     def __init__(self, model: Any) -> None:
         self.spec: KvSpec = hf.spec_of(model)
-        self.config = model.config.get_text_config(decoder=True)
+        self.config = hf._text_config(model)
         self.model = model.eval().requires_grad_(False)
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._cache_name = hf._cache_name(model)

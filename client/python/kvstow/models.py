@@ -121,13 +121,18 @@ def norms_keys(hf: Any) -> bool:
     return any(said) or str(getattr(hf, "model_type", "")).startswith(_NORMED_KEYS)
 
 
+def is_auto(recipe: str) -> bool:
+    """Whether a server fits the cold form by itself."""
+    return re.match(r"\s*auto\s*($|[(,])", recipe) is not None
+
+
 def recipe_for(recipe: str, hf: Any) -> str:
     """The recipe to ask for, where a user wrote this one for a model with this config.
 
     What `auto` guesses of a model depends on whether that norms its keys. The cold form says so.
     Other recipes, and an `auto` that names its forms, stay as they are.
     """
-    if "hot=" in recipe or not re.match(r"auto($|\()", recipe) or not norms_keys(hf):
+    if "hot=" in recipe or not is_auto(recipe) or not norms_keys(hf):
         return recipe
     return f"{recipe},hot=int8,cold=kvstow(keys=2)"
 

@@ -128,7 +128,7 @@ def send_file(
     first_layer: int,
     tensor_rank: int,
     tensor_size: int,
-    normed_keys: bool = False,
+    normed_keys: bool,
 ) -> str:
     """Sends a rank's part of a file of statistics, where the server wants them.
 
@@ -138,11 +138,10 @@ def send_file(
     """
     if not space.wants_statistics:
         return ""
-    guesses = not path and normed_keys and "keys=2" not in space.recipe
-    if not path and not guesses:
+    if not path and (not normed_keys or "keys=2" in space.recipe):
         return ""
     space.wants_statistics = False  # one trial
-    if guesses:
+    if not path:
         return (
             f"recipe: {space.recipe!r} does not say that the model's keys pass a norm, so the server "
             "guesses too low what errors cost; name recipe 'auto' in the engine's options"

@@ -67,7 +67,6 @@ def test_statistics_of_a_model_go_to_a_space_of_recipe_auto(client):
     assert "its recipe is raw, not auto" in raw.message
 
 
-
 def test_an_auto_space_of_normed_keys_is_told_so(client):
     """Once a space: what an engine logs where the recipe does not say it."""
 

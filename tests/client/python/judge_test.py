@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 from kvstow.judge import main, match
-from kvstow.judge.plan import is_auto, parse
+from kvstow.judge.plan import parse
 from kvstow.judge.plot import as_svg
 from kvstow.judge.table import Row, as_json, as_text
 from kvstow.judge.verdict import Cost, Verdict, verdict_of
+from kvstow.models import is_auto
 
 
 def test_torch_is_not_imported():

@@ -43,9 +43,8 @@ class Subject(LanguageModel):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.rotations = rotations_of(self.spec)
-        config = hf._text_config(model)
-        kinds = hf._layer_kinds(config)
-        self._views = [config.sliding_window if k == "sliding_attention" else 0 for k in kinds]
+        kinds = hf._layer_kinds(self.config)
+        self._views = [self.config.sliding_window if k == "sliding_attention" else 0 for k in kinds]
 
     def first_felt(self, layer: int, prefix: int, window: int) -> int:
         """The first token of a prefix that at least half of the window after it sees.

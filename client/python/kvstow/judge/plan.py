@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvstow import console
+from kvstow.models import is_auto
 
 _USUAL = ("int8", "turboquant4", "kvstow")
 _CALIBRATED = "kvstow-cal"
@@ -60,11 +60,6 @@ class Plan:
         if self.recipes:
             return self.recipes
         return (*_USUAL, _CALIBRATED) if self.calibrations else _USUAL
-
-
-def is_auto(recipe: str) -> bool:
-    """Whether a server fits the cold form by itself."""
-    return re.match(r"\s*auto\s*($|[(,])", recipe) is not None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,12 +12,12 @@ from kvstow import mix
 from kvstow.judge import match, measure, places
 from kvstow.judge.measure import Text
 from kvstow.judge.places import Kv, Place
-from kvstow.judge.plan import Plan, is_auto
+from kvstow.judge.plan import Plan
 from kvstow.judge.plot import as_svg
 from kvstow.judge.table import Row, as_json, as_text
 from kvstow.judge.verdict import Cost, Verdict
 from kvstow.lm import LanguageModel, leading_tokens, load
-from kvstow.models import recipe_for
+from kvstow.models import is_auto, recipe_for
 from kvstow.progress import Progress
 
 _HELD_TOKENS = 2048  # of a text that a server holds before: long texts give several

@@ -17,7 +17,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -93,7 +92,7 @@ class KvstowStorage(HiCacheStorage):
                 first_layer=getattr(pool, "start_layer", 0),
                 tensor_rank=self._config.tp_rank,
                 tensor_size=self._config.tp_size,
-                normed_keys=norms_keys(SimpleNamespace(**self._model.config)),
+                normed_keys=norms_keys(self._model.hf),
             ),
         )
         self._pools[name] = pool
@@ -103,7 +102,7 @@ class KvstowStorage(HiCacheStorage):
         """The recipe for a pool. Only exact ones fit a pool whose bytes kvstow does not know."""
         recipe = self._settings.recipe
         if pages.known:
-            recipe = recipe_for(recipe, SimpleNamespace(**self._model.config))
+            recipe = recipe_for(recipe, self._model.hf)
             rope = getattr(pool, "qk_rope_head_dim", 0)
             return recipe or (f"mla8(rope={rope})" if rope and not pages.head_dim_v else "")
         if recipe in EXACT_RECIPES:

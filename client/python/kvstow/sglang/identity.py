@@ -44,6 +44,11 @@ class Model:
     facts: dict[str, str]
     config: dict[str, Any]
 
+    @property
+    def hf(self) -> SimpleNamespace:
+        """The config as kvstow.models reads it."""
+        return SimpleNamespace(**self.config)
+
     @staticmethod
     def of(settings: Settings, storage_config: Any) -> Model:
         """Raises ValueError where SGLang does not say which model it runs."""
@@ -117,7 +122,7 @@ def space_of(
         head_dim_v=pages.head_dim_v,
         dtype=pages.dtype,
         page_tokens=pages.page_tokens,
-        rope=_rope(model.config, pages),
+        rope=_rope(model, pages),
         rank=rank,
         world_size=size,
         engine=_ENGINE,
@@ -159,10 +164,10 @@ def _config(folder: Path | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rope(config: dict[str, Any], pages: PageFormat) -> Rope:
-    if not pages.known or not pages.head_dim_v or config.get("model_type") not in _ROTATIONS:
+def _rope(model: Model, pages: PageFormat) -> Rope:
+    if not pages.known or not pages.head_dim_v or model.config.get("model_type") not in _ROTATIONS:
         return Rope(layout="none")
-    return rope_of(SimpleNamespace(**config), pages.head_dim)
+    return rope_of(model.hf, pages.head_dim)
 
 
 def _sharded(pool_name: str, pool: Any) -> bool:
