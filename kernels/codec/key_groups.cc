@@ -7,8 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/methods/first_tokens.h"
-#include "kernels/methods/joint_vectors.h"
 #include "kernels/page/convert.h"
 #include "kernels/recipe/op_arguments.h"
 
@@ -72,16 +70,6 @@ double Variance(const float* vectors, uint32_t dim, uint32_t padded) {
   return sum / (dim * (kSampledKeys - 1.0));
 }
 
-bool KeepsFirstTokens(const Recipe& recipe) {
-  const std::string& last = recipe.ops().back().name;
-  return last == "planes" || last == "joint";
-}
-
-// A recipe that keeps first tokens apart leaves open how; other pages have none.
-bool LeavesOpen(const Recipe& recipe, const PageToEncode& page) {
-  return page.first_position < kFirstTokens || !KeepsFirstTokens(recipe);
-}
-
 class KeyGroupsCodec final : public Codec {
  public:
   KeyGroupsCodec(KeyGroups groups, std::shared_ptr<const Codec> by_token,
@@ -98,8 +86,7 @@ class KeyGroupsCodec final : public Codec {
     // Pages of a wrong size get their error from the codec.
     const bool fits =
         page.tokens <= spec().page_tokens && page.raw.size() == PageBytes(spec(), page.tokens);
-    const bool coarse =
-        fits && LeavesOpen(recipe(), page) && groups_.TooCoarse(page.raw, page.tokens);
+    const bool coarse = fits && groups_.TooCoarse(page.raw, page.tokens);
     return (coarse ? by_channel_ : by_token_)->Encode(page);
   }
 
@@ -113,24 +100,18 @@ class KeyGroupsCodec final : public Codec {
 absl::StatusOr<std::optional<Recipe>> WithKeyChannels(const Recipe& recipe) {
   std::vector<Op> ops(recipe.ops().begin(), recipe.ops().end());
   if (ops.empty() || recipe.drops_tokens()) return std::optional<Recipe>();
+  const size_t alone = ops[0].name == "run" ? 2 : 1;
+  if (ops.size() != alone || ops.back().name != "affine") return std::optional<Recipe>();
   const OpArguments arguments(ops.back());
-  if (KeepsFirstTokens(recipe)) {
-    if (!arguments.Text("firstbits", "").empty()) return std::optional<Recipe>();
-    ops.back().arguments.push_back({"firstbits", absl::StrCat(kFineFirstBits)});
-  } else {
-    const size_t alone = ops[0].name == "run" ? 2 : 1;
-    if (ops.size() != alone || ops.back().name != "affine") return std::optional<Recipe>();
-    KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", kUsualBits, 1, 8));
-    if (bits != 8 || !arguments.Text("k", "").empty()) return std::optional<Recipe>();
-    ops.back().arguments.push_back({"k", "channel"});
-  }
+  KVSTOW_ASSIGN_OR_RETURN(const uint32_t bits, arguments.Number("bits", kUsualBits, 1, 8));
+  if (bits != 8 || !arguments.Text("k", "").empty()) return std::optional<Recipe>();
+  ops.back().arguments.push_back({"k", "channel"});
   Recipe out(std::move(ops));
   return std::optional<Recipe>(std::move(out));
 }
 
 absl::StatusOr<KeyGroups> KeyGroups::Make(const Recipe& recipe, const KvSpec& spec) {
   const OpArguments arguments(recipe.ops().back());
-  if (KeepsFirstTokens(recipe)) return KeyGroups(spec, kUsualGroup);
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t group,
                           arguments.Number("group", kUsualGroup, 1, kMostGroup));
   return KeyGroups(spec, group);
@@ -168,7 +149,7 @@ bool KeyGroups::TooCoarse(std::span<const uint8_t> raw, uint32_t tokens) const {
 
 absl::StatusOr<bool> KeysAreTooCoarse(const Codec& codec, const PageToEncode& page) {
   KVSTOW_ASSIGN_OR_RETURN(const auto channels, WithKeyChannels(codec.recipe()));
-  if (!channels.has_value() || !LeavesOpen(codec.recipe(), page)) return false;
+  if (!channels.has_value()) return false;
   KVSTOW_ASSIGN_OR_RETURN(const KeyGroups groups, KeyGroups::Make(codec.recipe(), codec.spec()));
   return groups.TooCoarse(page.raw, page.tokens);
 }

@@ -8,10 +8,6 @@
 // by token would be too coarse for it. Its header says it, so decoding knows nothing of the choice.
 // Other pages have the bytes that the recipe says. `k=token` pins the axis.
 //
-// `planes` and `joint` take means off before they code. But they keep the first tokens of a text
-// apart in groups by token of 5 bits (first_tokens.h). A page that begins below position
-// kFirstTokens and is too coarse gets `firstbits=8`, unless the recipe names `firstbits`.
-//
 // K is too coarse when the error of 8-bit steps of its groups by token, (max - min)^2 / (12 *
 // 255^2), is more than kCoarseKeys of the variance of the same channels over the tokens without
 // RoPE, as the mean of the layers. The measure takes kSampledKeys of the first 64 tokens, in one

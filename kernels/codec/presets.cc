@@ -116,7 +116,7 @@ constexpr Preset kPresets[] = {
     {"think", "k|outliers(share=0.6)|keep|rest|zero|v|keep",
      "the weakest 40 % of K's channels of each head dropped, all else as it is",
      "ThinK, arXiv 2407.21018", ""},
-    {"kvstow", "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1)",
+    {"kvstow", "planes(step=0.65,levels=3,k=1.1,depth=2.5,firstbits=8,keys=1)",
      "embedded and entropy coded by statistics of the page, no calibration; about 2.2 bits a value",
      "", ""},
     {"kvquant2", "nuq(bits=2,outliers=0.01,first=1,last=0,blob=any)",
@@ -142,7 +142,8 @@ constexpr Preset kPresets[] = {
     {"aatc", "waterfill(bits=2.75,first=4,last=0,blob=any)",
      "whitened components of each head, bits shared out over all heads; 2.75 bits a value",
      "AATC, arXiv 2608.14191", "calibration"},
-    {"kvstow-cal", "joint(run=1,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1,adapt=1)",
+    {"kvstow-cal",
+     "joint(run=1,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1,firstbits=8,adapt=1)",
      "K and V of a run of layers through one calibrated transform, embedded: 12 to 60 x", "",
      "calibration"},
 };

@@ -16,8 +16,6 @@
 // Where the calibration has mean queries, the encoder foretells the attention of tokens as the
 // CPU's does (importance/foretold_attention.h). Step classes are those of the CPU but for rounding.
 //
-// A recipe counts as it is written: without `firstbits` it means 5 (key_groups.h).
-//
 // Thread-safe: the host's part of one thread's call overlaps the kernels of another's. A call of
 // many pages uses some threads of the host, and takes up to twice its raw bytes of the device's
 // memory. Calls borrow buffers, which are the device's own. The device outlives its codecs.

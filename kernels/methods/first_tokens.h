@@ -1,7 +1,7 @@
 // The first tokens of a text, which lie far outside the distribution of all others. The joint codec
-// codes them apart, slab after slab as affine(bits=5,group=32), K with its rotary positions. Where
-// K has large means, 5 bits are too few for it, and their loss is most of what a page loses.
-// `firstbits` says another number, and key_groups.h chooses it.
+// codes them apart, slab after slab as affine(bits=`firstbits`,group=32), K with its rotary
+// positions. Much of the attention is theirs. Where K has large means, what 5 bits lose of them is
+// most of what a page loses, so the presets have 8.
 //
 // Immutable: thread-safe.
 #ifndef KVSTOW_KERNELS_METHODS_FIRST_TOKENS_H_
@@ -21,7 +21,7 @@
 
 namespace kvstow {
 
-inline constexpr uint32_t kFirstBits = 5, kFineFirstBits = 8;
+inline constexpr uint32_t kFirstBits = 5;  // where a recipe does not say it
 
 // Makes the quantizer of first tokens, for an op that has the argument `firstbits`.
 absl::StatusOr<std::unique_ptr<Quantizer>> MakeFirstQuantizer(const OpArguments& arguments);

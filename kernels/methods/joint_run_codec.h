@@ -1,7 +1,7 @@
 // The run codec of calibrated pages: K and V of a run of layers go through one calibrated transform
 // together, then through a dead-zone quantizer and the plane coder.
 //
-//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1)
+//   joint(run=10,step=2,levels=4,stream=256,blob=any,focus=0.4,first=1,firstbits=8)
 //
 //   run     layers that are transformed together; the calibration must be made for it
 //   step    of the finest level, in the calibration's units
@@ -10,7 +10,7 @@
 //   focus   0..2: how much finer tokens are coded that the model feels more (token_importance.h);
 //           0 = all the same
 //   first   positions below this are coded apart (4 where it is not given): sinks of attention
-//   firstbits  5..8 bits of them; left out: 5, or 8 where K has large means (key_groups.h)
+//   firstbits  5..8 bits of them (5 where it is not given)
 //   blob    leading hexadecimal digits of the calibration's id; any = the one that fits
 //
 // A calibration may have a vocabulary (calibration/vocabulary.h). What the tokens that it finds in

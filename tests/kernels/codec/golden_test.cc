@@ -25,6 +25,7 @@ struct Golden {
   double error;  // of the whole page, relative to its energy: at most this
   uint32_t tokens = 5;
   RopeSpec other = {};  // of the middle layer
+  uint64_t first_position = 640;
 
   friend void PrintTo(const Golden& g, std::ostream* out) { *out << g.recipe; }
 };
@@ -52,8 +53,10 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   const auto raw = testing::GaussianPage(spec, tokens, 42);
   const auto codec = MakeCodec(*ParseRecipe(GetParam().recipe), spec);
   ASSERT_TRUE(codec.ok()) << codec.status();
-  const auto page =
-      (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 640, .key = "golden"});
+  const auto page = (*codec)->Encode({.raw = raw,
+                                      .tokens = tokens,
+                                      .first_position = GetParam().first_position,
+                                      .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
   const std::string path = TestsPath(absl::StrCat("golden/", GetParam().file));
@@ -119,9 +122,16 @@ INSTANTIATE_TEST_SUITE_P(
         Golden{"page_v1_rotated8.bin", "rotated8", 6e-5},
         Golden{"page_v1_lossless.bin", "run(2)|lossless", 0, 40},
         Golden{"page_v1_kvstow.bin", "planes(step=0.51,levels=3,k=1.1,depth=2.5)", 0.06, 24},
-        Golden{"page_v1_kvstow_keys.bin", "kvstow", 0.06, 24},
-        Golden{"page_v1_kvstow_normed.bin", "kvstow(keys=2)", 0.07, 24},
-        Golden{"page_v1_other_rope.bin", "kvstow", 0.06, 24, {.theta = 50}}),
+        Golden{"page_v1_kvstow_keys.bin", "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1)", 0.06,
+               24},
+        Golden{"page_v1_kvstow_normed.bin", "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=2)",
+               0.07, 24},
+        Golden{"page_v1_kvstow_first.bin", "kvstow", 0.06, 24, {}, 0},
+        Golden{"page_v1_other_rope.bin",
+               "planes(step=0.65,levels=3,k=1.1,depth=2.5,keys=1)",
+               0.06,
+               24,
+               {.theta = 50}}),
     [](const auto& info) {
       const std::string file = info.param.file;
       return file.substr(8, file.size() - 12);
