@@ -34,6 +34,8 @@ struct SpaceOptions {
   // The calibration (from SendCalibration) with the statistics of queries that the recipe's policy
   // reads. "": the space's own, or those that the server has if only one fits.
   std::string queries = {};
+  // The model norms its keys (QK-norm: Gemma 3, Qwen 3). A recipe `auto` goes by it.
+  bool normed_keys = false;
 };
 
 struct SpaceInfo {

@@ -197,6 +197,7 @@ v1::OpenSpaceRequest RequestOf(const SpaceOptions& options) {
   request.set_fidelity(static_cast<v1::Fidelity>(options.fidelity));
   if (options.is_private.has_value()) request.set_is_private(*options.is_private);
   request.set_queries(options.queries);
+  request.set_normed_keys(options.normed_keys);
   return request;
 }
 

@@ -97,6 +97,7 @@ absl::Status KvOperator::OpenSpace(const Caller& caller, const v1::OpenSpaceRequ
                                                    sizeof(CalibrationId)));
   }
   request.queries = HexOf(AsBytes(in.queries()));
+  request.normed_keys = in.normed_keys();
   absl::StatusOr<Spaces::Opened> result = spaces_.Open(caller, request);
   if (absl::IsResourceExhausted(result.status()) &&
       DropIdleSpaces(Duration(0), 1, &caller.tenant) > 0) {

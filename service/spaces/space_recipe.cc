@@ -16,12 +16,13 @@ namespace kvstow {
 namespace {
 
 constexpr absl::string_view kHot = "hot=", kCold = ",cold=";
-constexpr absl::string_view kAuto = "auto", kAutoForms = "hot=int8,cold=kvstow";
+constexpr absl::string_view kAuto = "auto", kAutoForms = "hot=int8,cold=kvstow",
+                            kAutoFormsOfNormedKeys = "hot=int8,cold=kvstow(keys=2)";
 constexpr double kLeastDivergence = 1e-4, kMostDivergence = 1;
 
 // Takes `auto`, maybe with its argument, and a comma before more off the front of `text`. Returns
 // nothing when it begins otherwise.
-absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text) {
+absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text, bool normed_keys) {
   absl::string_view rest = text;
   if (!absl::ConsumePrefix(&rest, kAuto)) return std::nullopt;
   double divergence = kDefaultDivergence;
@@ -38,16 +39,17 @@ absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text) {
         "recipe '", text, "': write auto or auto(divergence=D), D from ", kLeastDivergence, " to ",
         kMostDivergence, " nats, and maybe ,hot=RECIPE,cold=RECIPE behind it"));
   }
-  text = rest.empty() ? kAutoForms : rest;
+  if (rest.empty()) rest = normed_keys ? kAutoFormsOfNormedKeys : kAutoForms;
+  text = rest;
   return divergence;
 }
 
 }  // namespace
 
-absl::StatusOr<SpaceRecipe> SpaceRecipe::Parse(absl::string_view text) {
+absl::StatusOr<SpaceRecipe> SpaceRecipe::Parse(absl::string_view text, bool normed_keys) {
   SpaceRecipe out;
   absl::string_view hot = text;
-  KVSTOW_ASSIGN_OR_RETURN(out.divergence, ConsumeAuto(hot));
+  KVSTOW_ASSIGN_OR_RETURN(out.divergence, ConsumeAuto(hot, normed_keys));
   if (out.divergence.has_value() && !absl::StartsWith(hot, kHot)) {
     return absl::InvalidArgumentError(
         absl::StrCat("recipe '", text, "': auto needs two forms: hot=RECIPE,cold=RECIPE"));

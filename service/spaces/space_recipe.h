@@ -7,7 +7,8 @@
 //                                           looks for the smallest cold form that costs the model
 //                                           no more (service/fitting)
 //
-// `auto` may name its two forms, as in auto(divergence=0.01),hot=int8,cold=kvstow.
+// `auto` may name its two forms, as in auto(divergence=0.01),hot=int8,cold=kvstow. Where it does
+// not, its cold form is kvstow(keys=2) for models that norm their keys.
 //
 // Value; thread-safe. Errors are ParseRecipe's, and INVALID_ARGUMENT for a form that is missing.
 #ifndef KVSTOW_SERVICE_SPACES_SPACE_RECIPE_H_
@@ -34,7 +35,8 @@ struct SpaceRecipe {
   // 1. None = the recipe is not `auto`.
   std::optional<double> divergence;
 
-  static absl::StatusOr<SpaceRecipe> Parse(absl::string_view text);
+  // `normed_keys`: the model norms its keys (QK-norm).
+  static absl::StatusOr<SpaceRecipe> Parse(absl::string_view text, bool normed_keys = false);
 };
 
 // Returns the ids of the calibrations that a recipe names in full: those that code its pages, and

@@ -62,8 +62,9 @@ absl::StatusOr<bool> Means(const Recipe& recipe, const Codec& codec) {
 }
 
 // The recipe as Open asks for it: its forms read the statistics of queries that the request names.
-absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, absl::string_view queries) {
-  KVSTOW_ASSIGN_OR_RETURN(SpaceRecipe recipe, SpaceRecipe::Parse(text));
+absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, const SpaceToOpen& asked) {
+  KVSTOW_ASSIGN_OR_RETURN(SpaceRecipe recipe, SpaceRecipe::Parse(text, asked.normed_keys));
+  const absl::string_view queries = asked.queries;
   if (queries.empty()) return recipe;
   bool named = false;
   for (Recipe* form : {&recipe.hot, recipe.cold.has_value() ? &*recipe.cold : nullptr}) {
@@ -90,20 +91,29 @@ absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
   return hot && cold;
 }
 
+// Returns whether the request has the words that the space was made by. It is for this space then,
+// even where a preset means more in this version than in the one that made the space.
+bool SaysTheSame(const Space& have, const SpaceToOpen& asked) {
+  const bool same_words = asked.recipe.empty() || asked.recipe == have.recipe;
+  if (!asked.queries.empty() || !same_words) return false;
+  return !asked.normed_keys || have.fitted == nullptr || IsForNormedKeys(have.cold->recipe());
+}
+
 absl::Status CheckSame(const Space& have, const SpaceToOpen& asked) {
   if (asked.spec.has_value()) {
     const std::string difference = FirstDifference(have.spec, *asked.spec);
     if (!difference.empty()) return Differs(have.name, difference);
   }
-  if (!asked.recipe.empty() || !asked.queries.empty()) {
+  if (!SaysTheSame(have, asked)) {
     const std::string& text = asked.recipe.empty() ? have.recipe : asked.recipe;
-    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(text, asked.queries));
+    KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(text, asked));
     KVSTOW_ASSIGN_OR_RETURN(const bool same, Serves(have, recipe));
     if (!same) {
       return Differs(have.name,
                      absl::StrCat("recipe: ", asked.queries.empty() ? have.recipe : have.pipeline,
                                   " here, ", text, " asked",
-                                  asked.queries.empty() ? "" : ", with queries ", asked.queries));
+                                  asked.queries.empty() ? "" : ", with queries ", asked.queries,
+                                  asked.normed_keys ? ", for a model that norms its keys" : ""));
     }
   }
   const SpacePromise& promise = have.promise;
@@ -163,7 +173,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request, 
   space->name = request.name;
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
-  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(space->recipe, request.queries));
+  KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(space->recipe, request));
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
   const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
   KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseOf(recipe, exact, request.fidelity,

@@ -65,6 +65,7 @@ struct SpaceToOpen {
   // Hexadecimal id of the statistics of queries for the recipe's policy, where the recipe does not
   // name them. "" = the space's own, or those that fit.
   std::string queries = {};
+  bool normed_keys = false;  // the model norms its keys, which `auto` then goes by
 };
 
 // What a caller does with a space. Writing is everything that changes it or its pages.

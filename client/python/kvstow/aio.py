@@ -142,6 +142,7 @@ class Client:
         private: bool | None = None,
         payload: Payload | None = None,
         queries: bytes = b"",
+        normed_keys: bool = False,
     ) -> Space:
         """See kvstow.Client.open_space."""
         return Space(
@@ -154,6 +155,7 @@ class Client:
                 private=private,
                 payload=payload,
                 queries=queries,
+                normed_keys=normed_keys,
             )
         )
 

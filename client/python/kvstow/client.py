@@ -136,15 +136,19 @@ class Client:
         private: bool | None = None,
         payload: Payload | None = None,
         queries: bytes = b"",
+        normed_keys: bool = False,
     ) -> Space:
         """Opens a space: pages of one model under one recipe. Makes it where it is new.
+
+        normed_keys: whether the model's keys pass a norm (QK-norm); `auto` goes by it. For a config
+            of a hub, kvstow.models.norms_keys knows it.
 
         Returns it even where the server cannot be reached: its pages are misses then, and it opens
         when the server comes back. Raises SpaceMismatch where the name belongs to another model.
         """
         if not name:
             raise ValueError("name: a space needs one")
-        space = Space(self, name, spec, recipe, fidelity, private, payload, queries)
+        space = Space(self, name, spec, recipe, fidelity, private, payload, queries, normed_keys)
         space.ready()
         return space
 
@@ -158,7 +162,7 @@ class Client:
         for rope in ("rope", "other_rope"):
             fields[rope] = fields[rope] and Rope(**fields[rope])
         spec = KvSpec(**fields)
-        space = Space(self, name, spec, found["recipe"], found["fidelity"], None, None, b"")
+        space = Space(self, name, spec, found["recipe"], found["fidelity"], None, None, b"", False)
         space._opened(info)
         return space
 
@@ -231,6 +235,7 @@ class Space:
         private: bool | None,
         payload: Payload | None,
         queries: bytes,
+        normed_keys: bool,
     ) -> None:
         self.client = client
         self.name = name
@@ -240,7 +245,10 @@ class Space:
         self.message = ""  # why the space is not open
         self.wants_statistics = False  # of its model, which nobody has sent: see send_statistics
         self._spec = spec.native()
-        self._arguments = (name, self._spec, recipe, fidelity, private, payload, queries)
+        native = self._spec
+        self._arguments = (
+            name, native, recipe, fidelity, private, payload, queries, normed_keys,
+        )  # fmt: skip
         self._info: _native.SpaceInfo | None = None
         self._lock = threading.Lock()
         self._retry_at = 0.0

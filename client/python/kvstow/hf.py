@@ -46,7 +46,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvstow import _native
 from kvstow.client import Client, Space
-from kvstow.models import Ropes, norms_keys, recipe_for
+from kvstow.models import Ropes, norms_keys
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
 
@@ -573,9 +573,13 @@ class PrefixCache:
         self.spec: KvSpec = spec_of(model, page_tokens)
         self.model = model
         self._config = _text_config(model)
-        recipe = recipe_for(recipe, self._config)
         self.space: Space = client.open_space(
-            space, self.spec, recipe=recipe, fidelity=fidelity, private=private
+            space,
+            self.spec,
+            recipe=recipe,
+            fidelity=fidelity,
+            private=private,
+            normed_keys=norms_keys(self._config),
         )
         self._fixed_context = _fixed_context(self._config)
         self._dtype: torch.dtype = getattr(torch, self.spec.dtype)

@@ -126,17 +126,6 @@ def is_auto(recipe: str) -> bool:
     return re.match(r"\s*auto\s*($|[(,])", recipe) is not None
 
 
-def recipe_for(recipe: str, hf: Any) -> str:
-    """The recipe to ask for, where a user wrote this one for a model with this config.
-
-    What `auto` guesses of a model depends on whether that norms its keys. The cold form says so.
-    Other recipes, and an `auto` that names its forms, stay as they are.
-    """
-    if "hot=" in recipe or not is_auto(recipe) or not norms_keys(hf):
-        return recipe
-    return f"{recipe},hot=int8,cold=kvstow(keys=2)"
-
-
 def ropes_of(hf: Any, head_dim: int, layers: Sequence[int]) -> Ropes:
     """The rotations that a model's config describes, of these layers of the model.
 

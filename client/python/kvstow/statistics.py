@@ -128,24 +128,14 @@ def send_file(
     first_layer: int,
     tensor_rank: int,
     tensor_size: int,
-    normed_keys: bool,
 ) -> str:
     """Sends a rank's part of a file of statistics, where the server wants them.
 
-    normed_keys: whether the model's keys pass a norm.
-    Returns what belongs into an engine's log: why it could not, or that the server guesses wrongly
-    without statistics. "" where all is well. Never raises.
+    Returns why it could not, for an engine's log; "" where all is well. Never raises.
     """
-    if not space.wants_statistics:
-        return ""
-    if not path and (not normed_keys or "keys=2" in space.recipe):
+    if not path or not space.wants_statistics:
         return ""
     space.wants_statistics = False  # one trial
-    if not path:
-        return (
-            f"recipe: {space.recipe!r} does not say that the model's keys pass a norm, so the server "
-            "guesses too low what errors cost; name recipe 'auto' in the engine's options"
-        )
     try:
         part = rank_statistics(
             Path(path).read_bytes(),

@@ -206,13 +206,15 @@ std::unique_ptr<NativeClient> Connect(const std::string& address, const std::str
 
 SpaceOptions OptionsOf(const std::string& name, const KvSpec& spec, const std::string& recipe,
                        const std::string& fidelity, std::optional<bool> is_private,
-                       const std::optional<std::string>& payload, nb::bytes queries) {
+                       const std::optional<std::string>& payload, nb::bytes queries,
+                       bool normed_keys) {
   SpaceOptions options = {.name = name,
                           .spec = spec,
                           .recipe = recipe,
                           .fidelity = FidelityOf(fidelity),
                           .is_private = is_private,
-                          .queries = std::string(queries.c_str(), queries.size())};
+                          .queries = std::string(queries.c_str(), queries.size()),
+                          .normed_keys = normed_keys};
   if (payload) options.payload = PayloadOf(*payload);
   return options;
 }
@@ -223,13 +225,13 @@ void BindUnaryCalls(nb::class_<NativeClient>& client) {
           "open_space",
           [](NativeClient& c, const std::string& name, const KvSpec& spec,
              const std::string& recipe, const std::string& fidelity, std::optional<bool> is_private,
-             const std::optional<std::string>& payload, nb::bytes queries) {
+             const std::optional<std::string>& payload, nb::bytes queries, bool normed_keys) {
             return c.OpenSpace(
-                OptionsOf(name, spec, recipe, fidelity, is_private, payload, queries));
+                OptionsOf(name, spec, recipe, fidelity, is_private, payload, queries, normed_keys));
           },
           nb::sig("def open_space(self, name: str, spec: Spec, recipe: str, fidelity: str, "
-                  "private: bool | None, payload: str | None, queries: bytes, /) -> tuple[str, "
-                  "str, SpaceInfo | None]"))
+                  "private: bool | None, payload: str | None, queries: bytes, normed_keys: bool, "
+                  "/) -> tuple[str, str, SpaceInfo | None]"))
       .def("find_space", &NativeClient::FindSpace,
            nb::sig("def find_space(self, name: str, /) -> tuple[str, str, SpaceInfo | None]"))
       .def("drop_space", &NativeClient::DropSpace,

@@ -6,7 +6,7 @@ import kvstow
 import numpy as np
 import pytest
 from conftest import SPEC, Prompt, outcomes
-from kvstow.statistics import POWER, STRANGERS, send_file, with_power
+from kvstow.statistics import POWER, STRANGERS, with_power
 
 
 def test_pages_come_back_as_they_were(space):
@@ -67,20 +67,12 @@ def test_statistics_of_a_model_go_to_a_space_of_recipe_auto(client):
     assert "its recipe is raw, not auto" in raw.message
 
 
-def test_an_auto_space_of_normed_keys_is_told_so(client):
-    """Once a space: what an engine logs where the recipe does not say it."""
-
-    def said(space, normed):
-        place = {"first_layer": 0, "tensor_rank": 0, "tensor_size": 1}
-        return send_file(space, "", normed_keys=normed, **place)
-
-    space = client.open_space("unsaid", SPEC, recipe="auto")
-    assert not said(space, normed=False)
-    assert "keys pass a norm" in said(space, normed=True)
-    assert not said(space, normed=True)
-    recipe = "auto,hot=int8,cold=kvstow(keys=2)"
-    assert not said(client.open_space("said", SPEC, recipe=recipe), normed=True)
-    assert not said(client.open_space("no-auto", SPEC, recipe="int8"), normed=True)
+def test_auto_goes_by_whether_keys_pass_a_norm(client):
+    normed = client.open_space("normed", SPEC, recipe="auto", normed_keys=True)
+    assert "keys=2" in normed.pipeline
+    assert "keys=1" in client.open_space("usual", SPEC, recipe="auto").pipeline
+    with pytest.raises(kvstow.SpaceMismatch, match="norms its keys"):
+        client.open_space("usual", SPEC, recipe="auto", normed_keys=True)
 
 
 def test_slopes_go_with_the_costs(client):

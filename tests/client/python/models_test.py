@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kvstow
-from kvstow.models import Ropes, recipe_for, ropes_of
+from kvstow.models import Ropes, norms_keys, ropes_of
 
 NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
 
@@ -64,18 +64,10 @@ USUAL = {"model_type": "llama"}, {"model_type": "phi", "qk_layernorm": False}, {
 
 
 @pytest.mark.parametrize("config", NORMED)
-def test_auto_is_told_of_keys_that_pass_a_norm(config: dict[str, Any]) -> None:
-    model = SimpleNamespace(**config)
-    assert recipe_for("auto", model) == "auto,hot=int8,cold=kvstow(keys=2)"
-    asked = "auto(divergence=0.02)"
-    assert recipe_for(asked, model) == f"{asked},hot=int8,cold=kvstow(keys=2)"
-
-
-@pytest.mark.parametrize("recipe", ["", "int8", "kvstow", "auto,hot=raw,cold=kvstow"])
-def test_recipes_that_say_their_forms_stay_as_they_are(recipe: str) -> None:
-    assert recipe_for(recipe, SimpleNamespace(**NORMED[0])) == recipe
+def test_configs_say_that_keys_pass_a_norm(config: dict[str, Any]) -> None:
+    assert norms_keys(SimpleNamespace(**config))
 
 
 @pytest.mark.parametrize("config", USUAL)
-def test_models_without_such_a_norm_get_what_was_asked(config: dict[str, Any]) -> None:
-    assert recipe_for("auto", SimpleNamespace(**config)) == "auto"
+def test_other_models_have_no_such_norm(config: dict[str, Any]) -> None:
+    assert not norms_keys(SimpleNamespace(**config))

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
@@ -75,6 +76,55 @@ TEST_F(SpacesTest, WhatDiffersIsNamed) {
               HasSubstr("recipe: int8 here, raw asked"));
   EXPECT_THAT(std::string(Open("s", "int8", SpaceFidelity::kExact).status().message()),
               HasSubstr("fidelity: DENSE here, EXACT asked"));
+}
+
+TEST_F(SpacesTest, ASpaceOfAnEarlierVersionKeepsWhatItsRecipeMeant) {
+  ASSERT_TRUE(Open("s", "planes(step=0.65,levels=3,k=1.1,depth=2.5)").ok());
+  // As a version would have saved it whose `kvstow` meant that.
+  auto earlier = std::make_shared<Space>(*spaces_->All()[0]);
+  earlier->recipe = "kvstow";
+  Remake({});
+  const SpaceRecord record{.id = earlier->id, .bytes = SharedBytes::Take(SerializeSpace(*earlier))};
+  ASSERT_EQ(spaces_->Recover(std::vector{record}), 0u);
+  for (const char* const recipe : {"kvstow", ""}) {
+    const auto again = Open("s", recipe);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->space->pipeline, earlier->pipeline);
+  }
+  EXPECT_THAT(std::string(Open("s", "kvstow(step=0.65)").status().message()),
+              HasSubstr("recipe: kvstow here, kvstow(step=0.65) asked"));
+}
+
+TEST_F(SpacesTest, AutoGoesByWhetherTheModelNormsItsKeys) {
+  Remake({.default_recipe = "auto(divergence=0.02)"});
+  const auto open = [&](const std::string& name, const std::string& recipe, bool normed) {
+    return spaces_->Open(
+        Caller{}, {.name = name, .spec = SmallSpec(), .recipe = recipe, .normed_keys = normed});
+  };
+  int made = 0;
+  for (const char* const recipe : {"", "auto", "auto(divergence=0.02)"}) {
+    SCOPED_TRACE(recipe);
+    const std::string name = absl::StrCat("normed", ++made), other = absl::StrCat("usual", made);
+    const auto normed = open(name, recipe, true), usual = open(other, recipe, false);
+    ASSERT_TRUE(normed.ok()) << normed.status();
+    ASSERT_TRUE(usual.ok()) << usual.status();
+    EXPECT_THAT(normed->space->pipeline, HasSubstr("keys=2"));
+    EXPECT_THAT(usual->space->pipeline, HasSubstr("keys=1"));
+    // Who does not say it takes the space as it is. Who says it gets no space that goes by less.
+    EXPECT_TRUE(open(name, recipe, true).ok());
+    EXPECT_TRUE(open(name, recipe, false).ok());
+    EXPECT_THAT(std::string(open(other, recipe, true).status().message()),
+                HasSubstr("for a model that norms its keys"));
+  }
+  for (const char* const recipe : {"kvstow", "auto,hot=raw,cold=kvstow"}) {
+    const std::string name = absl::StrCat("named", ++made);
+    for (const bool again : {false, true}) {
+      const auto named = open(name, recipe, true);
+      ASSERT_TRUE(named.ok()) << named.status();
+      EXPECT_EQ(named->created, !again);
+      EXPECT_THAT(named->space->pipeline, HasSubstr("keys=1"));
+    }
+  }
 }
 
 TEST_F(SpacesTest, LossyIsNeverExact) {

@@ -51,11 +51,17 @@ class Place:
 
 @contextlib.contextmanager
 def own_server(
-    recipe: str, spec: KvSpec, room: int, calibrations: Sequence[Path]
+    recipe: str,
+    spec: KvSpec,
+    room: int,
+    calibrations: Sequence[Path],
+    *,
+    normed_keys: bool = False,
 ) -> Iterator[Place]:
     """A space of this recipe on a server of its own, with a disk for cold pages.
 
     room: bytes of K and V that it shall hold.
+    normed_keys: whether the model's keys pass a norm.
     """
     size = f"{room + (256 << 20)}"
     with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory() as folder:
@@ -65,7 +71,7 @@ def own_server(
             Server(size, disk, disk_bytes=size, local_bytes=0, calibrations=folder) as server,
             Client(server.address, timeout=PATIENCE) as client,
         ):
-            space = client.open_space(_SPACE, spec, recipe=recipe)
+            space = client.open_space(_SPACE, spec, recipe=recipe, normed_keys=normed_keys)
             if not space.open:
                 raise RuntimeError(f"the space was not opened: {space.message}")
             yield Place(space, server.address, True, recipe)

@@ -17,7 +17,7 @@ from kvstow.judge.plot import as_svg
 from kvstow.judge.table import Row, as_json, as_text
 from kvstow.judge.verdict import Cost, Verdict
 from kvstow.lm import LanguageModel, leading_tokens, load
-from kvstow.models import is_auto, recipe_for
+from kvstow.models import is_auto, norms_keys
 from kvstow.progress import Progress
 
 _HELD_TOKENS = 2048  # of a text that a server holds before: long texts give several
@@ -105,10 +105,10 @@ class _Judge:
         return dataclasses.replace(tried[best.step], title=f"{recipe}, step={best.step:.3g}")
 
     def _of_recipe(self, recipe: str) -> Row:
-        recipe = recipe_for(recipe, self._model.config)
         held = self._to_hold() if is_auto(recipe) else []
         room = sum(kv.nbytes for kv in [*held, *(text.kv for text in self._texts)])
-        with places.own_server(recipe, self._spec, room, self._plan.calibrations) as place:
+        normed, blobs = norms_keys(self._model.config), self._plan.calibrations
+        with places.own_server(recipe, self._spec, room, blobs, normed_keys=normed) as place:
             note = ""
             if held:
                 note = places.fit(place, held, self._plan.statistics, self._progress)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
-from kvstow.models import norms_keys, recipe_for
+from kvstow.models import norms_keys
 from kvstow.sglang.identity import Model, space_of
 from kvstow.sglang.pools import PageFormat, address_of, format_of
 from kvstow.sglang.settings import EXACT_RECIPES, Settings
@@ -84,6 +84,7 @@ class KvstowStorage(HiCacheStorage):
             pages,
             recipe,
             fidelity,
+            norms_keys(self._model.hf),
             self._loads,
             self._saves,
             functools.partial(
@@ -92,7 +93,6 @@ class KvstowStorage(HiCacheStorage):
                 first_layer=getattr(pool, "start_layer", 0),
                 tensor_rank=self._config.tp_rank,
                 tensor_size=self._config.tp_size,
-                normed_keys=norms_keys(self._model.hf),
             ),
         )
         self._pools[name] = pool
@@ -102,7 +102,6 @@ class KvstowStorage(HiCacheStorage):
         """The recipe for a pool. Only exact ones fit a pool whose bytes kvstow does not know."""
         recipe = self._settings.recipe
         if pages.known:
-            recipe = recipe_for(recipe, self._model.hf)
             rope = getattr(pool, "qk_rope_head_dim", 0)
             return recipe or (f"mla8(rope={rope})" if rope and not pages.head_dim_v else "")
         if recipe in EXACT_RECIPES:

@@ -101,6 +101,7 @@ class PoolStore:
         pages: PageFormat,
         recipe: str,
         fidelity: Any,
+        normed_keys: bool,
         loads: Staging,
         saves: Staging,
         statistics: Callable[[Space], str],
@@ -114,14 +115,15 @@ class PoolStore:
         self._loads = loads
         self._saves = saves
         self._statistics = statistics
-        self._arguments = (name, spec, recipe, fidelity)
+        self._name, self._spec = name, spec
+        self._options = {"recipe": recipe, "fidelity": fidelity, "normed_keys": normed_keys}
         self._space, self._index = self._open()
 
     def _open(self) -> tuple[Space, Space]:
         """The space by both connections. Asks a server that is there; else they open later."""
-        name, spec, recipe, fidelity = self._arguments
-        index = self._link.questions.open_space(name, spec, recipe=recipe, fidelity=fidelity)
-        return self._link.pages.open_space(name, spec, recipe=recipe, fidelity=fidelity), index
+        clients = self._link.pages, self._link.questions
+        pages, index = (c.open_space(self._name, self._spec, **self._options) for c in clients)
+        return pages, index
 
     def leading(self, keys: Sequence[bytes]) -> int:
         """How many of the leading keys are stored."""
@@ -197,7 +199,7 @@ class PoolStore:
 
     def forget(self) -> None:
         """Drops the space, for everyone, and begins a new one."""
-        self._link.questions.drop_space(self._arguments[0])
+        self._link.questions.drop_space(self._name)
         self._space, self._index = self._open()
 
     def _rooms(self, slots: Bytes | None, addresses: Addresses) -> list[Bytes]:

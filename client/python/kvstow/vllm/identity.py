@@ -21,7 +21,6 @@ from kvstow.models import (
     Ropes,
     config_digest,
     digest_of,
-    recipe_for,
     rope_of,
     ropes_of,
     weights_digest,
@@ -67,7 +66,6 @@ class Identity:
     revision: str
     prefix: str  # of the names of all ranks
     world_size: int
-    recipe: str  # to open a space with
 
     @property
     def page_tokens(self) -> int:
@@ -93,13 +91,12 @@ class Identity:
         configured = config_digest(model.hf_config.to_dict())
         revision = settings.revision or _revision(model)
         world = config.parallel_config.world_size
-        recipe = recipe_for(settings.recipe, model.hf_text_config)
         parts: dict[str, object] = {
             "engine": _ENGINE,
             "model": name,
             "revision": revision,
             "config": configured,
-            "recipe": recipe,
+            "recipe": settings.recipe,
             "fidelity": settings.fidelity,
             "page_tokens": blocks * block_tokens,
             "quantization": str(model.quantization or ""),
@@ -112,7 +109,7 @@ class Identity:
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
         prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"
         revision = f"{revision}+{configured[:16]}"
-        return Identity(block_tokens, blocks, name, revision, prefix, world, recipe)
+        return Identity(block_tokens, blocks, name, revision, prefix, world)
 
     def kv_spec(self, config: VllmConfig, cache: KVCacheConfig, rank: int) -> KvSpec:
         """The spec of this rank's pages."""

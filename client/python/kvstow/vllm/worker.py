@@ -101,7 +101,6 @@ class WorkerHalf:
         self._tensor_size = config.parallel_config.tensor_parallel_size
         self._name = identity.space(rank)
         self._spec = identity.kv_spec(config, cache, rank)
-        self._recipe = identity.recipe
         self._normed_keys = norms_keys(config.model_config.hf_text_config)
         self._page_blocks = identity.page_blocks
         self._layers = list(cache.kv_cache_groups[0].layer_names)
@@ -174,7 +173,11 @@ class WorkerHalf:
         dtype = next(iter(self._caches.values())).dtype
         try:
             space = self._client.open_space(
-                self._name, spec, recipe=self._recipe, fidelity=settings.fidelity
+                self._name,
+                spec,
+                recipe=settings.recipe,
+                fidelity=settings.fidelity,
+                normed_keys=self._normed_keys,
             )
             while not space.ready():
                 if self._closing.wait(0.2):
@@ -207,7 +210,6 @@ class WorkerHalf:
             first_layer=int(number[0]) if number else 0,
             tensor_rank=self._rank % self._tensor_size,
             tensor_size=self._tensor_size,
-            normed_keys=self._normed_keys,
         )
         if why:
             _log.warning("kvstow: %s", why)

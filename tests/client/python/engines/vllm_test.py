@@ -163,7 +163,7 @@ class Halves:
         from kvstow.vllm.settings import Settings
 
         name = f"halves/{stored}/{time.monotonic_ns()}"
-        identity = Identity(32, 2, "test", "1", name, 1, "")
+        identity = Identity(32, 2, "test", "1", name, 1)
         settings = Settings.of({"address": server.address, "lookup_timeout": 5.0} | settings)
         self.half = SchedulerHalf(settings, identity, 32)
         spec = kvstow.KvSpec(
