@@ -9,10 +9,10 @@
 namespace kvstow {
 namespace {
 
-constexpr double kNats = 0.125;  // of errors as large as K and V themselves, where u is 1
-constexpr double kNormedK = 1.25, kNormedV = 0.5;  // nats of such errors where keys pass a norm
-constexpr double kMostFelt = 16;                   // of u
-constexpr double kLeastShare = 1e-3;  // of a channel's variance in the mean of its head
+constexpr double kNats = 0.14;  // of errors as large as K and V themselves, where u is 1
+constexpr double kNormedK = 1, kNormedV = 0.4;  // nats of such errors where keys pass a norm
+constexpr double kMostFelt = 16;                // of u
+constexpr double kLeastShare = 1e-3;            // of a channel's variance in the mean of its head
 constexpr double kLeastVariance = 1e-12;
 
 // The channels of a head, none far below their mean: one that stands still may move later.

@@ -21,7 +21,7 @@
 //
 // Measured on SmolLM2-135M: where gradients say what errors cost, both laws hold over its 90 heads
 // within a factor of 1.6 (docs/decisions/0099-costs-from-keys.md). The constant is that model's.
-// Those for normed keys are of Gemma-3-270M (docs/decisions/0103-auto-for-normed-keys.md).
+// Those for normed keys are of Gemma-3-270M (docs/decisions/0104-first-tokens-in-8-bits.md).
 // Latents (spaces without V) are no keys: all their layers and channels cost the same.
 //
 // Free functions; thread-safe.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kLeastEntropy = 0.1, kMostEntropy = 8;  // over its mean
 constexpr double kGuessedPower = 1.27;                   // where nothing is known of the model
-constexpr double kPowerOfNormedKeys = 1;                 // the same, where keys pass a norm
+constexpr double kPowerOfNormedKeys = 1.1;               // the same, where keys pass a norm
 
 double ToThePower(double divergence, double power) {
   return kPowerNats * std::pow(divergence / kPowerNats, power);

@@ -7,8 +7,8 @@
 // it costs is a guess from the variances that these pages have (calibration/cost_prior.h). How much
 // the model feels a token in the layer, s, is a guess from its keys (calibration/key_slopes.h). D
 // of all pages is then .01 (D / .01)^1.27: errors add up faster than their squares
-// (docs/decisions/0091-power-of-the-divergence.md). For models that norm their keys
-// (ModelStats::normed_keys), D stays as it is.
+// (docs/decisions/0091-power-of-the-divergence.md). The power is 1.1 for models that norm their
+// keys (ModelStats::normed_keys).
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //

@@ -18,9 +18,9 @@ _LEAST = 1e-6  # of the mean cost: what a model feels nothing of at all
 # power of the sum of what errors cost, and is that sum at PIVOT nats (docs/FORMAT.md, "stats").
 # Texts of other kinds than those that statistics are of cost so many times as much.
 POWER, PIVOT, STRANGERS = 1.27, 0.01, 1.3
-# Of Gemma-3-270M, which norms its keys (docs/decisions/0103-auto-for-normed-keys.md): forward passes
-# foretell so many times too little.
-NORMED = 2.5
+# Of Gemma-3-270M, which norms its keys (docs/decisions/0104-first-tokens-in-8-bits.md): forward
+# passes foretell so many times too little.
+NORMED = 2.1
 ENOUGH = 4096  # tokens of texts: statistics of fewer foretell less than codes cost
 
 
