@@ -321,7 +321,7 @@ def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
     config = sglang.Config(model_name=str(tmp_path))
     storage = open_storage(sglang.MHATokenToKVPoolHost(), config=config, recipe="auto")
     space = storage._stores["kv"]._space
-    assert space.ready() and space.recipe.startswith("auto") and "keys=2" in space.recipe
+    assert space.ready() and space.recipe == "auto" and "keys=2" in space.pipeline
 
 
 # Bad input: an error that names it when SGLang starts, or a miss.
