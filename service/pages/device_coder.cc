@@ -8,12 +8,10 @@
 #include "base/status_macros.h"
 #include "kernels/calibration/query_means.h"
 #include "kernels/calibration/vocabulary.h"
-#include "kernels/codec/key_groups.h"
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/device/device_kernels.h"
 #include "kernels/device/device_pages.h"
-#include "kernels/methods/joint_vectors.h"
 
 namespace kvstow {
 namespace {
@@ -98,12 +96,10 @@ bool Suits(const DeviceCoder::PageOfCodec& of, uint64_t least_bytes) {
     return false;
   }
   if (page.raw.empty()) {
-    return header != nullptr && page.first_position >= kFirstTokens &&
-           SameGeometry(*header, codec->spec()) && header->tokens == page.tokens;
+    return header != nullptr && SameGeometry(*header, codec->spec()) &&
+           header->tokens == page.tokens;
   }
-  if (page.raw.size() != bytes) return false;
-  const auto coarse = KeysAreTooCoarse(*codec, page);
-  return coarse.ok() && !*coarse;
+  return page.raw.size() == bytes;
 }
 
 // Other errors say nothing of the device.
@@ -243,9 +239,8 @@ std::shared_ptr<DeviceCodec> DeviceCoder::PlainCodecOf(const PageHeader& header,
   return entry.codec;
 }
 
-// First tokens may be coded in more than one way, which the host decides (key_groups.h).
 bool DeviceCoder::Recodes(const Codec& codec, const PageHeader& header) {
-  return on() && header.first_position >= kFirstTokens && SameGeometry(header, codec.spec()) &&
+  return on() && SameGeometry(header, codec.spec()) &&
          PageBytes(codec.spec(), header.tokens) >= options_.least_page_bytes && Takes(codec) &&
          PlainCodecOf(header, codec.spec()) != nullptr;
 }
