@@ -53,10 +53,8 @@ TEST_P(GoldenPage, HasTheseBytesAndDecodes) {
   const auto raw = testing::GaussianPage(spec, tokens, 42);
   const auto codec = MakeCodec(*ParseRecipe(GetParam().recipe), spec);
   ASSERT_TRUE(codec.ok()) << codec.status();
-  const auto page = (*codec)->Encode({.raw = raw,
-                                      .tokens = tokens,
-                                      .first_position = GetParam().first_position,
-                                      .key = "golden"});
+  const auto page = (*codec)->Encode(
+      {.raw = raw, .tokens = tokens, .first_position = GetParam().first_position, .key = "golden"});
   ASSERT_TRUE(page.ok()) << page.status();
 
   const std::string path = TestsPath(absl::StrCat("golden/", GetParam().file));
