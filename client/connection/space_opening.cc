@@ -28,14 +28,16 @@ absl::Status IsAnother(absl::string_view name) {
                    "open it with a spec to see what differs, or use another name"));
 }
 
-// Returns the options that open the same space once more.
-SpaceOptions AgainOf(const SpaceInfo& info, std::string queries) {
+// Returns the options that open the same space once more. Where it was found by its name, what its
+// recipe means is in its pipeline alone.
+SpaceOptions AgainOf(const SpaceInfo& info, const v1::OpenSpaceRequest& request) {
   return {.name = info.name,
           .spec = info.spec,
-          .recipe = info.recipe,
+          .recipe = request.has_spec() ? info.recipe : info.pipeline,
           .fidelity = info.fidelity,
           .is_private = info.is_private,
-          .queries = std::move(queries)};
+          .queries = request.queries(),
+          .normed_keys = request.normed_keys()};
 }
 
 absl::StatusOr<SpaceInfo> Note(ClientCore& core, const v1::OpenSpaceRequest& request,
@@ -46,7 +48,7 @@ absl::StatusOr<SpaceInfo> Note(ClientCore& core, const v1::OpenSpaceRequest& req
     return IsAnother(info.name);
   }
   info.put_encoded =
-      core.payloads.Add(info, response.put_pipeline(), payload, AgainOf(info, request.queries()));
+      core.payloads.Add(info, response.put_pipeline(), payload, AgainOf(info, request));
   core.nodes.current().direct.Warm();  // pages will follow
   return info;
 }
@@ -109,7 +111,7 @@ bool IsStale(ClientCore& core, const SpaceInfo& space) {
   if (space.fingerprint.empty()) return false;
   const std::string known = core.payloads.Find(space.name)->fingerprint;
   if (!known.empty()) return known != space.fingerprint;
-  (void)core.payloads.Add(space, /*put_pipeline=*/"", core.options.payload, AgainOf(space, ""));
+  (void)core.payloads.Add(space, /*put_pipeline=*/"", core.options.payload, AgainOf(space, {}));
   return false;
 }
 

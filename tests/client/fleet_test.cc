@@ -351,6 +351,20 @@ TEST_F(FleetTest, AnotherModelsSpaceOnTheNextNodeServesNothing) {
   EXPECT_EQ(client->serving().address, b_->address());
 }
 
+TEST_F(FleetTest, ASpaceOfNormedKeysIsTheSameOnTheNextNode) {
+  const auto opened = Connect(), found = Connect();
+  const auto space =
+      opened->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "auto", .normed_keys = true});
+  ASSERT_TRUE(space.ok()) << space.status();
+  ASSERT_TRUE(found->FindSpace("s").ok());
+  a_->Kill();
+  for (Client* const client : {found.get(), opened.get()}) {
+    const PrefixHit hit = client->Lookup("s", std::vector<std::string>{"none"}, false);
+    EXPECT_TRUE(hit.status.ok()) << hit.status;
+    EXPECT_EQ(client->serving().address, b_->address());
+  }
+}
+
 TEST_F(FleetTest, WhatIsNotThereIsPassedOver) {
   const Prompt prompt(SmallSpec(), 64, 1);
   for (const std::string& dead :

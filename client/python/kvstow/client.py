@@ -162,7 +162,8 @@ class Client:
         for rope in ("rope", "other_rope"):
             fields[rope] = fields[rope] and Rope(**fields[rope])
         spec = KvSpec(**fields)
-        space = Space(self, name, spec, found["recipe"], found["fidelity"], None, None, b"", False)
+        recipe = found["pipeline"]  # all that the space's recipe means
+        space = Space(self, name, spec, recipe, found["fidelity"], None, None, b"", False)
         space._opened(info)
         return space
 
@@ -245,10 +246,16 @@ class Space:
         self.message = ""  # why the space is not open
         self.wants_statistics = False  # of its model, which nobody has sent: see send_statistics
         self._spec = spec.native()
-        native = self._spec
         self._arguments = (
-            name, native, recipe, fidelity, private, payload, queries, normed_keys,
-        )  # fmt: skip
+            name,
+            self._spec,
+            recipe,
+            fidelity,
+            private,
+            payload,
+            queries,
+            normed_keys,
+        )
         self._info: _native.SpaceInfo | None = None
         self._lock = threading.Lock()
         self._retry_at = 0.0
