@@ -253,18 +253,17 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const Recipe& recipe, con
   const auto make = [=](const Recipe& stepped) {
     return MakePageCodec(stepped, spec, calibration, queries, fallback);
   };
-  const auto choosing = [=](const Recipe& stepped) -> absl::StatusOr<std::shared_ptr<const Codec>> {
-    KVSTOW_ASSIGN_OR_RETURN(auto codec, make(stepped));
-    KVSTOW_ASSIGN_OR_RETURN(const auto for_means, WithKeyChannels(stepped));
-    if (!for_means.has_value()) return codec;
-    KVSTOW_ASSIGN_OR_RETURN(auto finer, make(*for_means));
-    KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(stepped, spec));
-    return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(finer));
-  };
-  if (!target.has_value()) return choosing(recipe);
-  const bool predicts = target->rate == Rate::kDivergence;
-  return MakeRateCodec(recipe, *target, choosing,
-                       predicts ? PredictionOf(recipe, spec, calibration) : nullptr);
+  if (target.has_value()) {
+    const bool predicts = target->rate == Rate::kDivergence;
+    return MakeRateCodec(recipe, *target, make,
+                         predicts ? PredictionOf(recipe, spec, calibration) : nullptr);
+  }
+  KVSTOW_ASSIGN_OR_RETURN(auto codec, make(recipe));
+  KVSTOW_ASSIGN_OR_RETURN(const auto for_means, WithKeyChannels(recipe));
+  if (!for_means.has_value()) return codec;
+  KVSTOW_ASSIGN_OR_RETURN(auto by_channel, make(*for_means));
+  KVSTOW_ASSIGN_OR_RETURN(KeyGroups groups, KeyGroups::Make(recipe, spec));
+  return MakeKeyGroupsCodec(std::move(groups), std::move(codec), std::move(by_channel));
 }
 
 }  // namespace kvstow

@@ -110,7 +110,8 @@ TEST_F(SpacesTest, AutoGoesByWhetherTheModelNormsItsKeys) {
     ASSERT_TRUE(usual.ok()) << usual.status();
     EXPECT_THAT(normed->space->pipeline, HasSubstr("keys=2"));
     EXPECT_THAT(usual->space->pipeline, HasSubstr("keys=1"));
-    // Who does not say it takes the space as it is. Who says it gets no space that goes by less.
+    // A worker that does not say it gets the space as it is. A worker that says it gets only a
+    // space that goes by it.
     EXPECT_TRUE(open(name, recipe, true).ok());
     EXPECT_TRUE(open(name, recipe, false).ok());
     EXPECT_THAT(std::string(open(other, recipe, true).status().message()),
