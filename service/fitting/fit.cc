@@ -242,7 +242,8 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   FitOutcome out;
   KVSTOW_ASSIGN_OR_RETURN(const uint64_t tokens, TokensOf(job.fitted_on, spec));
   KVSTOW_ASSIGN_OR_RETURN(const uint64_t held_out, TokensOf(job.held_out, spec));
-  if (tokens < kLeastFitTokens || held_out < kLeastHeldOutTokens) {
+  const bool step_alone = job.fitted_on.empty();
+  if ((tokens < kLeastFitTokens && !step_alone) || held_out < kLeastHeldOutTokens) {
     return absl::InvalidArgumentError(
         absl::StrCat(tokens, " and ", held_out, " tokens: too few for a fit and its test"));
   }
@@ -252,6 +253,15 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   }
   stats.normed_keys = IsForNormedKeys(space->cold->recipe());
   KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job, stats));
+  const auto seek_step = [&] {
+    return trials.Seek(
+        absl::StrCat("kvstow(levels=", space->cold->levels(), stats.normed_keys ? ",keys=2" : ""),
+        spec, none.store(), FindOp("planes")->steps);
+  };
+  if (step_alone) {
+    KVSTOW_ASSIGN_OR_RETURN(out.best, seek_step());
+    return out;
+  }
   KVSTOW_ASSIGN_OR_RETURN(out.own, trials.Try(*space->cold, none.store()));
   if (!job.recipe.empty()) {
     KVSTOW_ASSIGN_OR_RETURN(out.before, TryBefore(job, trials, spec));
@@ -261,10 +271,7 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
     }
   }
   out.tokens = tokens;
-  KVSTOW_ASSIGN_OR_RETURN(out.best,
-                          trials.Seek(absl::StrCat("kvstow(levels=", space->cold->levels(),
-                                                   stats.normed_keys ? ",keys=2" : ""),
-                                      spec, none.store(), FindOp("planes")->steps));
+  KVSTOW_ASSIGN_OR_RETURN(out.best, seek_step());
   KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, stats, out));
   if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
   return out;

@@ -30,6 +30,7 @@ struct FitJob {
   bool refit = false;
   std::string statistics;  // of the space's model (model_stats.h), a blob; "" = none
   uint64_t most_table_bytes = uint64_t{256} << 20;  // longer runs are not fitted
+  // Without pages to fit to, it looks for a step of `kvstow` alone.
   std::vector<FitPage> fitted_on, held_out;
 };
 

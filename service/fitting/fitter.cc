@@ -13,6 +13,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "kernels/codec/rate_codec.h"
 #include "service/fitting/fit.h"
 #include "service/spaces/space_record.h"
 
@@ -20,14 +21,25 @@ namespace kvstow {
 namespace {
 
 constexpr int kLowestPriority = 19;
-constexpr int kRests = 4;            // times as long as a fit took
-constexpr int kRestsOfTest = 20;     // times as long as it took to see that the form holds
-constexpr double kClearly = 1.05;    // times the ratio of the form before
-constexpr uint64_t kMoreTokens = 2;  // times those of the last fit
+constexpr int kRests = 4;               // times as long as a fit took
+constexpr int kRestsOfTest = 20;        // times as long as it took to see that the form holds
+constexpr double kClearly = 1.05;       // times the ratio of the form before
+constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
+constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
 
 // Says why nothing is fitted now, unless the space has a form: how it came says more.
 void SayWaits(const Space& space, std::string why) {
-  if (space.fitted->state().recipe.empty()) space.fitted->SetNote(std::move(why));
+  if (!space.fitted->state().recipe.empty()) return;
+  if (const auto step = space.fitted->codec(); step != nullptr) {
+    absl::StrAppend(&why, "; until then ", step->recipe().text());
+  }
+  space.fitted->SetNote(std::move(why));
+}
+
+// Returns whether the space's own cold form looks for a step page by page.
+bool SeeksSteps(const Space& space) {
+  const auto target = RateTargetOf(space.cold->recipe());
+  return target.ok() && target->has_value() && (*target)->rate == Rate::kDivergence;
 }
 
 std::string Figures(const FormFigures& form) {
@@ -114,8 +126,12 @@ void Fitter::Restore(const Space& space, State& state) {
   space.fitted->Set(*codec, {.recipe = note.recipe, .note = "fitted before the server started"});
 }
 
+uint64_t Fitter::TokensOf(const Space& space) {
+  return store_.residency().Usage(space.id).raw_bytes / BytesPerToken(space.spec);
+}
+
 bool Fitter::HasEnough(const Space& space) {
-  const uint64_t tokens = store_.residency().Usage(space.id).raw_bytes / BytesPerToken(space.spec);
+  const uint64_t tokens = TokensOf(space);
   const uint64_t least = LeastFitTokens(space.spec) + kLeastHeldOutTokens;
   if (tokens >= least) return true;
   SayWaits(space, absl::StrCat("waits for pages: ", tokens, " tokens of ", least));
@@ -133,7 +149,10 @@ void Fitter::LookAt(const Space& space) {
     state.heard = stats->id();
     state.due = begin;
   }
-  if (begin < state.due || !HasEnough(space)) return;
+  if (begin < state.due) return;
+  const bool has_step = space.fitted->codec() != nullptr || state.sought_step;
+  if (!has_step && SeeksSteps(space)) SeekStep(space, state, stats.get());
+  if (!HasEnough(space)) return;
   const absl::Status keeps = calibrations_.CanKeep(space.tenant);
   absl::StatusOr<FitJob> job = keeps.ok() ? JobOf(space, state, stats.get()) : keeps;
   if (!job.ok()) {
@@ -142,14 +161,10 @@ void Fitter::LookAt(const Space& space) {
     return;
   }
   SayWaits(space, absl::StrCat("a fit to ", job->fitted_on.size(), " pages runs"));
-  // Nothing is kept of a space that was dropped meanwhile: its keys may be erased.
-  const auto gone = [&] { return spaces_.Find(space.id) == nullptr; };
-  absl::StatusOr<FitOutcome> outcome = options_.run(*job, [&] { return stopping() || gone(); });
-  if (absl::IsCancelled(outcome.status()) || gone()) return;
+  absl::StatusOr<FitOutcome> outcome = Run(space, *job);
+  if (absl::IsCancelled(outcome.status())) return;
   if (stats != nullptr) state.statistics = stats->id();
   const Duration took = options_.clock->Now() - begin;
-  milliseconds_ +=
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
   const bool fitted = !outcome.ok() || outcome->tokens > 0;
   const absl::Status done =
       outcome.ok() ? Take(space, *std::move(outcome), state) : outcome.status();
@@ -160,6 +175,54 @@ void Fitter::LookAt(const Space& space) {
   }
   const Duration rest = (fitted ? kRests : kRestsOfTest) * took;
   state.due = options_.clock->Now() + std::max(options_.least_rest, rest);
+}
+
+absl::StatusOr<FitOutcome> Fitter::Run(const Space& space, const FitJob& job) {
+  const auto gone = [&] { return spaces_.Find(space.id) == nullptr; };
+  const Time begin = options_.clock->Now();
+  absl::StatusOr<FitOutcome> outcome = options_.run(job, [&] { return stopping() || gone(); });
+  const Duration took = options_.clock->Now() - begin;
+  milliseconds_ +=
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
+  // Nothing is kept of a space that was dropped meanwhile: its keys may be erased.
+  if (gone()) return absl::CancelledError("the space was dropped");
+  return outcome;
+}
+
+// The form stays the space's own: it has no note of a fit, and no figures.
+void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats) {
+  if (TokensOf(space) < kLeastHeldOutTokens) return;
+  FitSampleLimits limits = options_.sample;
+  limits.tokens = kStepTokens;
+  limits.held_out_tokens = 0;
+  FitSample sample = TakeFitSample(store_, space.id, limits);
+  if (sample.tokens < kLeastHeldOutTokens) return;
+  FitJob job = EmptyJob(space, stats);
+  job.held_out = std::move(sample.fitted_on);
+  const absl::StatusOr<FitOutcome> outcome = Run(space, job);
+  state.sought_step = true;  // once: the own form does without
+  if (!outcome.ok() || outcome->best.recipe.empty()) return;
+  const auto codec =
+      CodecOfForm(outcome->best.recipe, CalibrationId{}, space.spec, calibrations_.store());
+  if (!codec.ok()) return;
+  Log().info("space '{}' codes cold pages as {} until there is a fit", space.name,
+             Figures(outcome->best));
+  space.fitted->Set(*codec, space.fitted->state());
+}
+
+FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
+  FitJob job{.space = SerializeSpace(space),
+             .divergence = space.fitted->target(),
+             .recipe = {},
+             .blob = {},
+             .statistics = {},
+             .most_table_bytes = options_.most_table_bytes,
+             .fitted_on = {},
+             .held_out = {}};
+  if (stats == nullptr) return job;
+  const auto blob = calibrations_.Blob(stats->id());
+  if (blob.ok()) job.statistics = std::string(AsString(blob->span()));
+  return job;
 }
 
 // Takes a sample. UNAVAILABLE: there is nothing to do, as it says.
@@ -177,18 +240,11 @@ absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
   const bool news = stats != nullptr && stats->id() != state.statistics;
   const bool refit = news || sample.tokens >= kMoreTokens * state.fitted_tokens;
   if (now.recipe.empty() && !refit) return absl::UnavailableError(now.note);
-  FitJob job{.space = SerializeSpace(space),
-             .divergence = space.fitted->target(),
-             .recipe = now.recipe,
-             .refit = refit,
-             .statistics = {},
-             .most_table_bytes = options_.most_table_bytes,
-             .fitted_on = std::move(sample.fitted_on),
-             .held_out = std::move(sample.held_out)};
-  if (stats != nullptr) {
-    const auto blob = calibrations_.Blob(stats->id());
-    if (blob.ok()) job.statistics = std::string(AsString(blob->span()));
-  }
+  FitJob job = EmptyJob(space, stats);
+  job.recipe = now.recipe;
+  job.refit = refit;
+  job.fitted_on = std::move(sample.fitted_on);
+  job.held_out = std::move(sample.held_out);
   if (state.calibration != CalibrationId{}) {
     const auto blob = calibrations_.Blob(state.calibration);
     if (blob.ok()) {

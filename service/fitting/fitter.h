@@ -6,6 +6,10 @@
 // space's divergence, codes the cold pages from then on. Pages that are cold already keep their
 // form: every page names its own.
 //
+// The fit takes minutes. Where the space's own cold form follows a divergence, as that of a bare
+// `auto` does, the first look gives it a step instead: the one at which the first pages cost what
+// they may. Looking for a step page by page takes eight times as long.
+//
 // Later it looks whether the form still holds on new pages, and fits again when it does not, or
 // when there are twice as many pages as it was fitted on. A space rests after a fit for four times
 // as long as the fit took, and one fit runs at a time, at the lowest priority.
@@ -68,6 +72,7 @@ class Fitter {
     CalibrationId calibration{};  // of the form; zero = it needs none
     CalibrationId heard{};        // the statistics of the model that came last; zero = none
     CalibrationId statistics{};   // that the last fit went by
+    bool sought_step = false;     // for the space's own form
   };
 
   void Loop();
@@ -75,8 +80,14 @@ class Fitter {
   std::vector<std::shared_ptr<const Space>> AutoSpaces();
   void LookAt(const Space& space);
   void Restore(const Space& space, State& state);
+  uint64_t TokensOf(const Space& space);
   // Returns whether the space has as many pages as it takes; leaves a note when it has not.
   bool HasEnough(const Space& space);
+  // Gives the space's own form the step for its first pages. Does nothing while there are too few.
+  void SeekStep(const Space& space, State& state, const Calibration* stats);
+  // Does a job. CANCELLED: the server stops, or the space was dropped.
+  absl::StatusOr<FitOutcome> Run(const Space& space, const FitJob& job);
+  FitJob EmptyJob(const Space& space, const Calibration* stats);  // without pages
   absl::StatusOr<FitJob> JobOf(const Space& space, const State& state, const Calibration* stats);
   // Decides on a fit that ended.
   absl::Status Take(const Space& space, FitOutcome outcome, State& state);

@@ -16,13 +16,12 @@ namespace kvstow {
 namespace {
 
 constexpr absl::string_view kHot = "hot=", kCold = ",cold=";
-constexpr absl::string_view kAuto = "auto", kAutoForms = "hot=int8,cold=kvstow",
-                            kAutoFormsOfNormedKeys = "hot=int8,cold=kvstow(keys=2)";
+constexpr absl::string_view kAuto = "auto";
 constexpr double kLeastDivergence = 1e-4, kMostDivergence = 1;
 
 // Takes `auto`, maybe with its argument, and a comma before more off the front of `text`. Returns
 // nothing when it begins otherwise.
-absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text, bool normed_keys) {
+absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text) {
   absl::string_view rest = text;
   if (!absl::ConsumePrefix(&rest, kAuto)) return std::nullopt;
   double divergence = kDefaultDivergence;
@@ -39,9 +38,15 @@ absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text, bool 
         "recipe '", text, "': write auto or auto(divergence=D), D from ", kLeastDivergence, " to ",
         kMostDivergence, " nats, and maybe ,hot=RECIPE,cold=RECIPE behind it"));
   }
-  if (rest.empty()) rest = normed_keys ? kAutoFormsOfNormedKeys : kAutoForms;
   text = rest;
   return divergence;
+}
+
+// The forms of an `auto` that names none. The cold one costs the model what it may from the first
+// page on.
+std::string FormsOfAuto(double divergence, bool normed_keys) {
+  return absl::StrCat("hot=int8,cold=kvstow(", normed_keys ? "keys=2," : "",
+                      "divergence=", divergence, ")");
 }
 
 }  // namespace
@@ -49,7 +54,11 @@ absl::StatusOr<std::optional<double>> ConsumeAuto(absl::string_view& text, bool 
 absl::StatusOr<SpaceRecipe> SpaceRecipe::Parse(absl::string_view text, bool normed_keys) {
   SpaceRecipe out;
   absl::string_view hot = text;
-  KVSTOW_ASSIGN_OR_RETURN(out.divergence, ConsumeAuto(hot, normed_keys));
+  KVSTOW_ASSIGN_OR_RETURN(out.divergence, ConsumeAuto(hot));
+  std::string forms;
+  if (out.divergence.has_value() && hot.empty()) {
+    hot = forms = FormsOfAuto(*out.divergence, normed_keys);
+  }
   if (out.divergence.has_value() && !absl::StartsWith(hot, kHot)) {
     return absl::InvalidArgumentError(
         absl::StrCat("recipe '", text, "': auto needs two forms: hot=RECIPE,cold=RECIPE"));

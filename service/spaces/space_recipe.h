@@ -3,12 +3,12 @@
 //   int8                                    every page is coded once, when it is put
 //   hot=int8,cold=kvstow-cal(run=10)        put codes by the first, which is fast; before a page
 //                                           leaves the memory it becomes the second, once
-//   auto(divergence=0.005)                  hot=int8,cold=kvstow at first; then the server itself
-//                                           looks for the smallest cold form that costs the model
-//                                           no more (service/fitting)
+//   auto(divergence=0.005)                  hot=int8,cold=kvstow(divergence=0.005) at first; then
+//                                           the server itself looks for the smallest cold form that
+//                                           costs the model no more (service/fitting)
 //
 // `auto` may name its two forms, as in auto(divergence=0.01),hot=int8,cold=kvstow. Where it does
-// not, its cold form is kvstow(keys=2) for models that norm their keys.
+// not, its cold form has keys=2, too, for models that norm their keys.
 //
 // Value; thread-safe. Errors are ParseRecipe's, and INVALID_ARGUMENT for a form that is missing.
 #ifndef KVSTOW_SERVICE_SPACES_SPACE_RECIPE_H_

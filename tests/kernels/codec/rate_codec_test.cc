@@ -146,6 +146,26 @@ TEST_F(Rate, PagesThatCannotBeCodedAreKeptExactly) {
   EXPECT_EQ(back, raw_);
 }
 
+// Pages whose cost no variance tells: all zeros, one token, and only first tokens of a text.
+TEST_F(Rate, PagesThatSayLittleOfTheirCostComeBack) {
+  const auto codec = MakeCodec(ParseRecipe("kvstow(divergence=0.01)").value(), spec_).value();
+  const auto comes_back = [&](PageToEncode page) {
+    const auto encoded = codec->Encode(page);
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    EXPECT_GT(encoded->StoredBytes(), 0u);
+    std::vector<uint8_t> back(page.raw.size());
+    ASSERT_TRUE(DecodePage(encoded->header, encoded->segments, back).ok());
+    EXPECT_LT(testing::RelativeError(spec_.dtype, page.raw, back), 0.2);
+  };
+  const std::vector<uint8_t> zeros(raw_.size());
+  comes_back({.raw = zeros, .tokens = testing::kFixtureTokens});
+  const std::vector<uint8_t> few(raw_.begin(), raw_.begin() + PageBytes(spec_, 4));
+  const std::vector<uint8_t> one(few.begin(), few.begin() + PageBytes(spec_, 1));
+  comes_back({.raw = one, .tokens = 1, .first_position = 1024});
+  comes_back({.raw = one, .tokens = 1});
+  comes_back({.raw = few, .tokens = 4});
+}
+
 TEST(RateOfCalibrated, TheRatioAskedForIsReached) {
   const KvSpec spec = testing::CorrelatedSpec();
   CalibrationStore store;

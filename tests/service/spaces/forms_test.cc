@@ -199,5 +199,20 @@ TEST(SpaceRecipe, IsOneRecipeOrTwo) {
   }
 }
 
+TEST(SpaceRecipe, AutoKeepsItsPromiseFromTheFirstPageOn) {
+  const auto cold = [](absl::string_view text, bool normed_keys) {
+    const auto recipe = SpaceRecipe::Parse(text, normed_keys);
+    EXPECT_TRUE(recipe.ok()) << recipe.status();
+    const auto again = SpaceRecipe::Parse(PipelineOf(*recipe));
+    EXPECT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(PipelineOf(*again), PipelineOf(*recipe));
+    return recipe->cold->text();
+  };
+  EXPECT_EQ(cold("auto", false), "kvstow(divergence=0.01)");
+  EXPECT_EQ(cold("auto(divergence=0.0001)", false), "kvstow(divergence=0.0001)");
+  EXPECT_EQ(cold("auto(divergence=0.025)", true), "kvstow(keys=2,divergence=0.025)");
+  EXPECT_EQ(cold("auto(divergence=0.025),hot=int8,cold=kvstow", true), "kvstow");
+}
+
 }  // namespace
 }  // namespace kvstow::testing

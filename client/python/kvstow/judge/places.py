@@ -126,7 +126,7 @@ def fit(place: Place, held: Sequence[Kv], statistics: Path | None, progress: Pro
     progress.advance()
     space.delete(keys, force=True)
     if not form["recipe"]:
-        return f"the server keeps cold=kvstow: {form['note']}"
+        return f"the server keeps kvstow for cold pages: {form['note']}"
     return (
         f"the server fitted {form['recipe']} to {form['tokens']} tokens: "
         f"{form['ratio']:.1f} x at {form['divergence']:.4f} nats, it foretells"
