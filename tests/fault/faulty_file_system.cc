@@ -140,8 +140,7 @@ class FaultyDirectory final : public rocksdb::FSDirectoryWrapper {
 
   IOStatus Fsync(const IOOptions&, IODebugContext*) override {
     IOStatus s = system_.BeforeWrite(name_, 0);
-    if (s.ok()) system_.FolderSynced(name_);
-    return s;
+    return s.ok() ? system_.FolderSynced(name_) : s;
   }
   IOStatus FsyncWithDirOptions(const IOOptions& options, IODebugContext* debug,
                                const rocksdb::DirFsyncOptions&) override {
@@ -315,14 +314,15 @@ IOStatus FaultyFileSystem::Sync(const std::string& name) {
   return IOStatus::OK();
 }
 
-void FaultyFileSystem::FolderSynced(const std::string& folder) {
+IOStatus FaultyFileSystem::FolderSynced(const std::string& folder) {
   MutexLock lock(mu_);
-  if (cut_) return;
+  if (cut_) return Cut();
   for (auto& [name, state] : files_) {
     if (fs::path(name).parent_path() != folder) continue;
     state.named = true;
     state.replaced.reset();
   }
+  return IOStatus::OK();
 }
 
 IOStatus FaultyFileSystem::Track(const std::string& name, IOStatus made,

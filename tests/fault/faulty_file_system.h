@@ -118,7 +118,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   void Written(const std::string& name, uint64_t end);
   void Truncated(const std::string& name, uint64_t size);
   rocksdb::IOStatus Sync(const std::string& name);
-  void FolderSynced(const std::string& folder);
+  rocksdb::IOStatus FolderSynced(const std::string& folder);
   uint64_t Used() KVSTOW_REQUIRES(mu_);
   bool OneIn(uint32_t n) KVSTOW_REQUIRES(mu_) { return n > 0 && random_() % n == 0; }
   void Stall(bool& which, bool stall) KVSTOW_EXCLUDES(mu_);
