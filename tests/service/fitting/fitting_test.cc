@@ -283,9 +283,8 @@ TEST_F(AutoSpaceTest, FirstPagesGetTheStepThatCostsWhatTheyMay) {
   EXPECT_THAT(RecipeOf("s", "p0"), StartsWith("planes(")) << "128 tokens are too few for a step";
   Put("s", 1, 5);
   constexpr char kUntilThen[] = "waits for pages: 640 tokens of 2304; until then ";
-  ASSERT_TRUE(Eventually([&] {
-    return absl::StartsWith(Fitted("s").note(), kUntilThen);
-  })) << Fitted("s").note();
+  ASSERT_TRUE(Eventually([&] { return absl::StartsWith(Fitted("s").note(), kUntilThen); }))
+      << Fitted("s").note();
   EXPECT_EQ(Fitted("s").recipe(), "") << "nothing is fitted";
   const std::string form = Fitted("s").note().substr(sizeof(kUntilThen) - 1);
   MakeCold();
