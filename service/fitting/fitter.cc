@@ -27,9 +27,11 @@ constexpr double kClearly = 1.05;       // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
 constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
 
-// Says why nothing is fitted now, unless the space has a form: how it came says more.
+// Says why nothing is fitted now, unless the space has a form: how it came says more. What is said
+// already stays as it is.
 void SayWaits(const Space& space, std::string why) {
-  if (!space.fitted->state().recipe.empty()) return;
+  const FittedForm::State now = space.fitted->state();
+  if (!now.recipe.empty() || now.note == why) return;
   if (const auto step = space.fitted->codec(); step != nullptr) {
     absl::StrAppend(&why, "; until then ", step->recipe().text());
   }
@@ -201,6 +203,9 @@ void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats
   job.held_out = std::move(sample.fitted_on);
   const absl::StatusOr<FitOutcome> outcome = Run(space, job);
   state.sought_step = true;  // once: the own form does without
+  if (!outcome.ok() && !absl::IsCancelled(outcome.status())) {
+    Log().warn("space '{}': no step was found: {}", space.name, outcome.status().ToString());
+  }
   if (!outcome.ok() || outcome->best.recipe.empty()) return;
   const auto codec =
       CodecOfForm(outcome->best.recipe, CalibrationId{}, space.spec, calibrations_.store());
