@@ -27,8 +27,8 @@ constexpr double kClearly = 1.05;       // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
 constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
 
-// Says why nothing is fitted now, unless the space has a form: how it came says more. What is said
-// already stays as it is.
+// Notes why nothing is fitted now. Two notes stay: that of a space with a form, which tells how the
+// form came, and one that says `why` already.
 void SayWaits(const Space& space, std::string why) {
   const FittedForm::State now = space.fitted->state();
   if (!now.recipe.empty() || now.note == why) return;

@@ -256,7 +256,9 @@ TEST_F(AutoSpaceTest, ColdPagesBecomeTheFittedFormAlsoAfterARestart) {
   EXPECT_THAT(Open("s").pipeline(), StartsWith("auto(divergence=0.01),hot=affine("));
   Put("s", 0, 4);
   EXPECT_TRUE(Eventually([&] {
-    return absl::StartsWith(Fitted("s").note(), "waits for pages: 512 tokens of 2304");
+    return absl::StartsWith(
+        Fitted("s").note(),
+        "waits for pages: 512 tokens of 2304; until then kvstow(levels=3,step=");
   })) << Fitted("s").note();
   Put("s", 4, 40);
   ASSERT_TRUE(Eventually([&] { return !Fitted("s").recipe().empty(); })) << Fitted("s").note();
@@ -294,7 +296,7 @@ TEST_F(AutoSpaceTest, FirstPagesGetTheStepThatCostsWhatTheyMay) {
   EXPECT_NE(RecipeOf("s", "p0"), RecipeOf("s", "p1"));
 }
 
-// Who names the forms has chosen the step.
+// A recipe that names the forms keeps its step.
 TEST_F(AutoSpaceTest, AStepThatARecipeNamesStays) {
   Open("s", "auto,hot=int8,cold=kvstow");
   Put("s", 0, 8);
