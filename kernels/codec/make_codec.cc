@@ -8,6 +8,7 @@
 #include "base/shared_bytes.h"
 #include "base/status_macros.h"
 #include "kernels/calibration/model_stats.h"
+#include "kernels/calibration/page_end.h"
 #include "kernels/calibration/query_means.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/key_groups.h"
@@ -39,6 +40,7 @@ class PageCodec final : public Codec {
         queries_(std::move(queries)),
         calibration_(std::move(calibration)),
         query_means_(calibration_ == nullptr ? nullptr : QueryMeansOf(*calibration_)),
+        end_steps_(EndLogSteps(spec_.page_tokens)),
         fallback_(std::move(fallback)) {}
 
   const Recipe& recipe() const override { return recipe_; }
@@ -138,14 +140,18 @@ class PageCodec final : public Codec {
     }
     const std::vector<TokenId> token_ids = run_codec_->TokenIds(page);
     const PageGuess guess = run_codec_->Guess(page);
+    std::span<const float> end_steps;
+    if (!attention.reported.has_value()) {
+      end_steps = std::span(end_steps_).last(page.tokens);
+    }
     for (uint32_t first = 0; first < spec_.layers; first += layers_per_run_) {
       const LayerRange layers{first, std::min(layers_per_run_, spec_.layers - first)};
       std::vector<float> log_steps = StepsOf(to_score, attention, layers);
       if (log_steps.empty()) log_steps = guess.log_steps;
       KVSTOW_ASSIGN_OR_RETURN(
           std::vector<EncodedLevel> bodies,
-          run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, token_ids,
-                              guess.felt, page.raw_owner},
+          run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, end_steps,
+                              token_ids, guess.felt, page.raw_owner},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
@@ -178,6 +184,7 @@ class PageCodec final : public Codec {
   const std::shared_ptr<const QueryStatistics> queries_;  // null: those of each page
   const std::shared_ptr<const Calibration> calibration_;  // null = none
   const QueryMeans* const query_means_;                   // of the calibration; null without them
+  const std::vector<float> end_steps_;                    // of a whole page
   const std::shared_ptr<const Codec> fallback_;           // null when exact
 };
 

@@ -70,6 +70,7 @@ struct JointLaunch {
   uint32_t token_width = 0;               // features and a 1
   // log2 of what attention makes of steps, [pages, tokens]; null: no page asks.
   const float* log_steps = nullptr;
+  const float* end_steps = nullptr;  // EndLogSteps of these pages, [tokens]
   // Memory of the launch.
   float *cosines = nullptr, *sines = nullptr;  // of RoPE's angles, [rows, pairs]
   uint16_t* narrow = nullptr;                  // what goes into the product, [rows, padded]

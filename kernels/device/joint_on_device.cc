@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/calibration/page_end.h"
 #include "kernels/device/joint_memory.h"
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/transform/rope.h"
@@ -39,6 +40,7 @@ absl::Status JointOnDevice::OpenTables() {
   }
   const auto table = gpu::MakePlaneTable(coder_.calibration().plane_tables(), levels());
   KVSTOW_ASSIGN_OR_RETURN(plane_table_, Send(std::vector{table}));
+  KVSTOW_ASSIGN_OR_RETURN(end_steps_, Send(EndLogSteps(spec.page_tokens)));
   if (coder_.fit() == nullptr) return absl::OkStatus();
   const std::span<const uint16_t> bits = coder_.fit()->bits();
   KVSTOW_ASSIGN_OR_RETURN(table_bits_, Send(std::vector(bits.begin(), bits.end())));
@@ -63,6 +65,7 @@ JointLaunch JointOnDevice::ShapeOf(uint32_t tokens, uint32_t first, size_t r) co
   launch.columns = At<gpu::JointColumn>(there.columns);
   launch.mean = At<float>(there.mean), launch.sigma = At<float>(there.sigma);
   launch.weights = At<float>(there.weights);
+  launch.end_steps = At<float>(end_steps_) + (spec.page_tokens - tokens);
   launch.features = static_cast<uint32_t>(std::min<size_t>(of.rank(), kImportanceFeatures));
   const size_t rank = launch.rank;
   launch.quarter = static_cast<uint32_t>(std::clamp<size_t>(of.rank() / 4, 1, rank));

@@ -126,6 +126,7 @@ class JointOnDevice {
   gpu::DeviceRopes ropes_;  // no frequencies: K is not turned
   Buffer frequencies_;      // these, or null
   Buffer plane_table_, table_bits_, list_costs_;
+  Buffer end_steps_;  // EndLogSteps
   std::vector<OfRun> runs_;
 };
 

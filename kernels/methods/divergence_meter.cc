@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/calibration/cost_prior.h"
+#include "kernels/calibration/page_end.h"
 #include "kernels/methods/joint_vectors.h"
 
 namespace kvstow {
@@ -27,6 +28,7 @@ DivergenceMeter::DivergenceMeter(const KvSpec& spec, const ModelStats& stats)
       width_(size_t{spec.kv_heads} * (spec.head_dim_k + spec.head_dim_v)),
       moments_(spec.layers, FirstMoments(width_)),
       errors_of_columns_(spec.layers * width_),
+      end_weights_(EndWeights(spec.page_tokens)),
       normed_keys_(stats.normed_keys),
       entropy_(stats.entropy),
       power_(stats.power) {
@@ -72,9 +74,11 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
     }
     moments_[layer].Add(came_.data(), tokens);
     const std::vector<float> felt = GuessFelt(layer, tokens);
+    const auto end = std::span(end_weights_).last(tokens);
     for (size_t i = 0; i < came_.size(); ++i) {
       const double error = double{left_[i]} - came_[i];
-      errors_of_columns_[layer * width_ + i % width_] += felt[i / width_] * error * error;
+      errors_of_columns_[layer * width_ + i % width_] +=
+          end[i / width_] * felt[i / width_] * error * error;
     }
   }
   tokens_ += tokens;
@@ -107,6 +111,7 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
   const size_t heads = heads_.size() / spec_.layers;
   double cost = 0;
   std::vector<float> felt(tokens, 1);
+  const auto end = std::span(end_weights_).last(tokens);
   if (!slopes_[layer].empty() && tokens > 0) felt = slopes_[layer].Sensitivity(came_);
   for (const Head& head : std::span(heads_).subspan(layer * heads, heads)) {
     errors_.resize(tokens * head.size);
@@ -117,7 +122,7 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
     }
     MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
     for (size_t i = 0; i < errors_.size(); ++i) {
-      cost += double{felt[i / head.size]} * errors_[i] * products_[i];
+      cost += end[i / head.size] * felt[i / head.size] * errors_[i] * products_[i];
     }
   }
   return cost;

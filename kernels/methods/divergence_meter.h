@@ -74,8 +74,9 @@ class DivergenceMeter {
   // Without statistics: of each layer, and of its columns the sums of squared errors.
   std::vector<FirstMoments> moments_;
   std::vector<double> errors_of_columns_;
-  std::vector<float> came_, left_;  // vectors of a layer
-  bool normed_keys_ = false;        // ModelStats::normed_keys
+  std::vector<float> came_, left_;         // vectors of a layer
+  const std::vector<double> end_weights_;  // EndWeights
+  bool normed_keys_ = false;               // ModelStats::normed_keys
   // With statistics: the heads of each layer, those of K first, and the sum over tokens.
   std::vector<Head> heads_;
   std::vector<TokenSlopes> slopes_;  // of each layer

@@ -157,6 +157,7 @@ class JointRunCodec final : public RunCodec {
           float log_step = ForetoldLogStep(calibrated.importance, row, calibrated.sigma,
                                            coder_.options().focus, means.Importance(t));
           if (!run.log_steps.empty()) log_step += run.log_steps[tokens.first + done + t];
+          if (!run.end_steps.empty()) log_step += run.end_steps[tokens.first + done + t];
           const uint8_t step_class = StepClass(log_step);
           out.classes[done + t] = step_class;
           const float factor = StepFactor(step_class);

@@ -1,6 +1,7 @@
 #include "kernels/methods/planes_run_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -24,10 +25,11 @@ namespace kvstow {
 namespace {
 
 constexpr uint32_t kTokensPerStream = 64;
-// Gains of long pages are of a sample. Tokens of a stream come by class, so each stream gives
-// another of its vectors.
+// Gains of long pages are of a sample: a vector of each stream. Tokens of a stream come by class,
+// the coarsest first, and streams near the end of the page are finer. In this order of vectors,
+// neither goes with the other.
 constexpr size_t kVectorsOfAStream = kTokensPerStream / kRansLanes;
-constexpr size_t kGainEvery = kVectorsOfAStream + 1;
+constexpr std::array<size_t, kVectorsOfAStream> kSampledVector = {1, 3, 0, 2};
 constexpr size_t kStrideToSample = kVectorsOfAStream * kTokensPerStream;
 constexpr float kLargest = 65504;  // of fp16
 
@@ -36,13 +38,44 @@ constexpr float kLargest = 65504;  // of fp16
 // before it is coded.
 
 // Returns the energy class of each token from the binary logarithms of steps; NaN gives the usual
-// step. Tokens behind the last of `log_steps` have it, too.
-std::vector<uint8_t> StepEnergies(std::span<const float> log_steps, size_t tokens) {
+// step.
+std::vector<uint8_t> StepEnergies(std::span<const float> log_steps) {
   constexpr int kPlain = kPlaneEnergies / 2;
-  std::vector<uint8_t> out(tokens, kPlain);
-  for (size_t t = 0; t < std::min(tokens, log_steps.size()); ++t) {
-    const float half_octaves = std::isnan(log_steps[t]) ? 0 : std::round(2 * log_steps[t]);
-    out[t] = static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain));
+  std::vector<uint8_t> out;
+  for (const float log_step : log_steps) {
+    const float half_octaves = std::isnan(log_step) ? 0 : std::round(2 * log_step);
+    out.push_back(
+        static_cast<uint8_t>(kPlain - std::clamp<float>(half_octaves, 1 - kPlain, kPlain)));
+  }
+  return out;
+}
+
+// Returns the vectors of places that gains are measured on.
+std::vector<size_t> VectorsToMeasure(size_t stride) {
+  const size_t vectors = stride / kRansLanes;
+  std::vector<size_t> out;
+  if (stride < kStrideToSample) {
+    for (size_t v = 0; v < vectors; ++v) out.push_back(v);
+    return out;
+  }
+  for (size_t first = 0; first < vectors; first += kVectorsOfAStream) {
+    const size_t in_stream = kSampledVector[out.size() % kVectorsOfAStream];
+    out.push_back(std::min(first + in_stream, vectors - 1));
+  }
+  return out;
+}
+
+// Takes these vectors of rows [rows, stride].
+template <typename T>
+std::vector<T> TakeVectors(std::span<const T> rows, size_t stride,
+                           std::span<const size_t> vectors) {
+  std::vector<T> out;
+  out.reserve(rows.size() / stride * vectors.size() * kRansLanes);
+  for (size_t row = 0; row < rows.size(); row += stride) {
+    for (const size_t v : vectors) {
+      const auto from = rows.subspan(row + v * kRansLanes, kRansLanes);
+      out.insert(out.end(), from.begin(), from.end());
+    }
   }
   return out;
 }
@@ -138,6 +171,9 @@ class PlanesRunCodec final : public RunCodec {
   // those of LoadSlabs.
   std::vector<float> StepsOfKeys(std::span<const Slab> slabs, std::span<const float> values,
                                  uint32_t coded) const;
+  // The class of the step of each token behind the first `plain`; empty where all have the same.
+  std::vector<uint8_t> ClassesOf(const Run& run, uint32_t plain, std::span<const Slab> slabs,
+                                 std::span<const float> values) const;
   // The finest step relative to the rms spread of a slab.
   double StepFor(const Run& run, const Slab& slab) const;
   PlaneCoder CoderOf(const ChannelStatistics& channels) const {
@@ -251,6 +287,23 @@ std::vector<float> PlanesRunCodec::StepsOfKeys(std::span<const Slab> slabs,
   return steps;
 }
 
+std::vector<uint8_t> PlanesRunCodec::ClassesOf(const Run& run, uint32_t plain,
+                                               std::span<const Slab> slabs,
+                                               std::span<const float> values) const {
+  if (!options_.classed) return {};
+  const uint32_t coded = run.tokens - plain;
+  std::vector<float> steps(coded);
+  if (!run.log_steps.empty()) {
+    std::ranges::copy(run.log_steps.subspan(plain), steps.begin());
+  } else if (options_.guesses) {
+    steps = StepsOfKeys(slabs, values, coded);
+  }
+  if (options_.guesses && !run.end_steps.empty()) {
+    for (uint32_t t = 0; t < coded; ++t) steps[t] += run.end_steps[plain + t];
+  }
+  return StepEnergies(steps);
+}
+
 size_t PlanesRunCodec::PlainBytes(std::span<const Slab> slabs, uint32_t plain) const {
   size_t bytes = 0;
   for (const Slab& slab : slabs) bytes += plain == 0 ? 0 : plain_->LevelBytes(slab.Shape(plain), 0);
@@ -304,21 +357,22 @@ std::vector<double> PlanesRunCodec::GainsOf(
   gains[0] = static_cast<double>(plain * slabs.size());
   if (tokens == 0) return gains;
   // Behind the last token, values and what they are decoded to are 0.
-  const size_t stride = PlaneStride(tokens), every = stride >= kStrideToSample ? kGainEvery : 1;
-  const std::vector<float> factors = SamplePlanes<float>(places.factors, stride, every);
+  const size_t stride = PlaneStride(tokens);
+  const std::vector<size_t> vectors = VectorsToMeasure(stride);
+  const std::vector<float> factors = TakeVectors<float>(places.factors, stride, vectors);
   std::vector<int8_t> shifts;
   size_t seen = 0;
-  for (size_t t = 0; t < tokens; t += every * kRansLanes) {
-    seen += std::min(kRansLanes, tokens - t);
-    if (!places.empty()) shifts.push_back(places.order.shifts[t / kRansLanes]);
+  for (const size_t v : vectors) {
+    seen += std::min(kRansLanes, tokens - v * kRansLanes);
+    if (!places.empty()) shifts.push_back(places.order.shifts[v]);
   }
   const double share = static_cast<double>(tokens) / static_cast<double>(seen);
   std::vector<int32_t> coarse;
   std::vector<float> decoded, steps;
   for (size_t s = 0; s < slabs.size(); ++s) {
     const size_t first = slabs[s].first_channel * stride, count = slabs[s].channels() * stride;
-    std::vector<float> wanted = SamplePlanes(values.subspan(first, count), stride, every);
-    const std::vector<int32_t> finest = SamplePlanes(q.subspan(first, count), stride, every);
+    std::vector<float> wanted = TakeVectors(values.subspan(first, count), stride, vectors);
+    const std::vector<int32_t> finest = TakeVectors(q.subspan(first, count), stride, vectors);
     const size_t sampled = finest.size() / slabs[s].channels();
     Unscale(factors, sampled, wanted);
     coarse.resize(finest.size()), decoded.resize(finest.size()), steps.resize(slabs[s].channels());
@@ -354,13 +408,7 @@ absl::StatusOr<std::vector<EncodedLevel>> PlanesRunCodec::Encode(
   const std::span<float> values(values_memory.get(), count);
   std::string base;
   KVSTOW_RETURN_IF_ERROR(LoadSlabs(run, raw, slabs, values, base));
-  std::vector<uint8_t> classes;
-  if (options_.guesses && run.log_steps.empty()) {
-    classes = StepEnergies(StepsOfKeys(slabs, values, coded), coded);
-  } else if (options_.classed) {
-    const size_t known = std::min<size_t>(run.log_steps.size(), plain);
-    classes = StepEnergies(run.log_steps.subspan(known), coded);
-  }
+  const std::vector<uint8_t> classes = ClassesOf(run, plain, slabs, values);
   std::vector<SlabStatistics> statistics;
   std::vector<double> energies(slabs.size());
   for (size_t s = 0; s < slabs.size() && coded > 0; ++s) {

@@ -34,6 +34,9 @@ struct Run {
   // log2 of each token's step over the usual one, for codecs that take classes of steps. Empty when
   // nothing is known, and when decoding.
   std::span<const float> log_steps = {};
+  // What comes on top of that, as tokens stand near the end of the page (calibration/page_end.h).
+  // Empty where a report says all, and when decoding.
+  std::span<const float> end_steps = {};
   // Which tokens these are (PageHeader::token_ids). Empty when none is known.
   std::span<const TokenId> token_ids = {};
   // How much the model feels each layer of the page (PageGuess). Empty when nothing is known, and

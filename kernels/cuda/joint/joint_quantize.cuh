@@ -42,8 +42,11 @@ struct QuantizeStep {
     }
     run([&](uint32_t thread) {
       if (thread != 0) return;
-      const size_t in_pages = size_t{page} * launch.tokens + launch.first + token;
-      const float log_step = launch.log_steps == nullptr ? 0 : launch.log_steps[in_pages];
+      const uint32_t in_page = launch.first + token;
+      float log_step = launch.end_steps[in_page];
+      if (launch.log_steps != nullptr) {
+        log_step += launch.log_steps[size_t{page} * launch.tokens + in_page];
+      }
       *factor = Classify(launch, row, sums[0], log_step);
     });
     run([&](uint32_t thread) {
@@ -88,7 +91,8 @@ struct QuantizeStep {
     return sums;
   }
 
-  // Writes the classes of a row; what its coefficients are over. `log_step` is what attention adds.
+  // Writes the classes of a row; what its coefficients are over. `log_step` is what attention and
+  // the end of the page add.
   KVSTOW_GPU static float Classify(const JointLaunch& launch, size_t row, const Sums& total,
                                    float log_step) {
     const float quarter = total.quarter / static_cast<float>(launch.quarter);

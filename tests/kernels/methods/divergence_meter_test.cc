@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "kernels/calibration/page_end.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -84,7 +85,8 @@ TEST(DivergenceMeter, IsTheFormulaOfItsHeader) {
   v[3] += 1000;  // of the first tokens of a text, which are left out
   DivergenceMeter meter(spec);
   ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, page_of()).ok());
-  const double cost = 0.14 * felt * (4 / spread_v + 0.25 * weight / (k0 + k1));
+  const double end = EndWeights(kTokens)[50];
+  const double cost = 0.14 * felt * end * (4 / spread_v + 0.25 * weight / (k0 + k1));
   const double expected = 0.01 * std::pow(cost / 0.01, 1.27);
   EXPECT_NEAR(meter.Divergence(), expected, 1e-5 * expected);
 }
@@ -134,7 +136,8 @@ TEST(DivergenceMeter, GoesByTheStatisticsOfTheModel) {
   DivergenceMeter meter(spec, stats);
   ASSERT_TRUE(meter.Add({.raw = raw, .tokens = kTokens}, decoded).ok());
   const double k = 0.04 * (1.5 * 0.25 + 2 * 0.5 * 0.5 * 1 + 0.5) / 2, v = 9 * 4 / 2.0;
-  EXPECT_NEAR(meter.Divergence(), (k + v) / (kTokens - kFirstTokens), 1e-6);
+  const std::vector<double> end = EndWeights(kTokens);
+  EXPECT_NEAR(meter.Divergence(), (end[50] * k + end[20] * v) / (kTokens - kFirstTokens), 1e-6);
 }
 
 // Each token's cost counts by its sensitivity s, over the mean of s^0.6, where slopes are known.
@@ -164,8 +167,9 @@ TEST(DivergenceMeter, WeighsTokensByTheirSensitivity) {
   const double less = std::exp(-2 * many / all), more = std::exp(2 * few / all);
   // gain^2 e' metric e / d is 0.5.
   const double unit = 0.5 / (few * std::pow(less, 0.6) + many * std::pow(more, 0.6));
-  EXPECT_NEAR(cost_of(20), unit * less, 1e-6);
-  EXPECT_NEAR(cost_of(100), unit * more, 1e-6);
+  const std::vector<double> end = EndWeights(kTokens);
+  EXPECT_NEAR(cost_of(20), end[20] * unit * less, 1e-6);
+  EXPECT_NEAR(cost_of(100), end[100] * unit * more, 1e-6);
 }
 
 // Errors of a text cost as the square root of the entropy that its last layer foretells.

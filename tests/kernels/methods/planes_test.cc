@@ -247,6 +247,30 @@ TEST(PlanesKeys, ALayerTellsTheTokensOfAll) {
   }
 }
 
+// Whoever reads a prefix goes on behind a page's end. A short page is the end of a whole one.
+TEST(PlanesKeys, TheEndOfAPageIsCodedMoreFinely) {
+  const KvSpec spec = testing::SpecOf(DType::kF32, 1, 1, 16, 16, 256);
+  const auto error_of = [&](uint32_t tokens, const char* keys, TokenRange of) {
+    std::vector<float> values(size_t{tokens} * 32), decoded(values.size());
+    testing::Gaussian random(3);
+    for (float& value : values) value = random();
+    std::vector<uint8_t> raw(PageBytes(spec, tokens)), back(raw.size());
+    std::memcpy(raw.data(), values.data(), raw.size());
+    const auto codec = MakeCodec(*ParseRecipe(absl::StrCat("planes(step=0.3,", keys, ")")), spec);
+    const auto page = (*codec)->Encode({.raw = raw, .tokens = tokens, .first_position = 512});
+    EXPECT_TRUE(DecodePage(page->header, page->segments, back).ok());
+    std::memcpy(decoded.data(), back.data(), back.size());
+    double sum = 0;
+    for (size_t i = tokens * 16 + of.first * 16; i < tokens * 16 + (of.first + of.count) * 16; ++i)
+      sum += std::pow(double{decoded[i]} - values[i], 2);
+    return sum / of.count;
+  };
+  const double first = error_of(256, "keys=1", {0, 32});
+  EXPECT_LT(error_of(256, "keys=1", {248, 8}), 0.4 * first);
+  EXPECT_LT(error_of(64, "keys=1", {56, 8}), 0.4 * first);
+  EXPECT_GT(error_of(256, "keys=0", {248, 8}), 0.7 * error_of(256, "keys=0", {0, 32}));
+}
+
 // Latents are no keys. Classes alone would take half a byte for each token.
 TEST(PlanesOfLatents, HaveNoClasses) {
   const uint32_t tokens = kMaxPageTokens;
