@@ -1,18 +1,19 @@
 // Predicts what lossy pages cost a model that reads them, from the pages and their decoded forms
 // alone: the KL divergence of the distribution of next tokens, in nats.
 //
-//   D = mean over tokens of s / (mean of s over the page) * the sum over channels of cost * e^2
+//   D = mean over tokens of w * s / (mean of s over the page) * the sum over channels of cost * e^2
 //
-// An error e is a difference of a channel, K before RoPE, without the first tokens of a text. What
-// it costs is a guess from the variances that these pages have (calibration/cost_prior.h). How much
-// the model feels a token in the layer, s, is a guess from its keys (calibration/key_slopes.h). D
-// of all pages is then .01 (D / .01)^1.27: errors add up faster than their squares
+// w is how much a token near the end of its page counts (calibration/page_end.h). An error e is a
+// difference of a channel, K before RoPE, without the first tokens of a text. What it costs is a
+// guess from the variances that these pages have (calibration/cost_prior.h). How much the model
+// feels a token in the layer, s, is a guess from its keys (calibration/key_slopes.h). D of all
+// pages is then .01 (D / .01)^1.27: errors add up faster than their squares
 // (docs/decisions/0091-power-of-the-divergence.md). The power is 1.1 for models that norm their
 // keys (ModelStats::normed_keys).
 //
 // Where the model's statistics are known (ModelStats), these say what an error e costs:
 //
-//   D = mean over tokens of the sum over layers, KV heads, K and V of s gain^2 e' metric e / d
+//   D = mean over tokens of w * the sum over layers, KV heads, K and V of s gain^2 e' metric e / d
 //
 // s is what the token feels more than others in the layer (token_slopes.h). It is 1 where the
 // statistics have no slopes. Where they foretell the model's entropy (ModelStats::entropy), D of a

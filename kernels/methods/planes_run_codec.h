@@ -20,8 +20,9 @@
 // it gets, or by what a policy knows (MakeClassedPlanes). For keys=1 that is what the keys of the
 // run say (calibration/key_slopes.h), and squared steps go with its sensitivity^-.4. For keys=2 it
 // is what those of the page say, and the power is -.8. Where the page is not known as a whole, as
-// with a head of which tokens were dropped, the run says it. Pages of fewer than
-// kMinTokensForChannels coded tokens, and latents, have the usual step.
+// with a head of which tokens were dropped, the run says it. Keys of fewer than
+// kMinTokensForChannels coded tokens say nothing. Unless a policy knows, the end of the page makes
+// steps finer (calibration/page_end.h). Latents have the usual step.
 //
 // The body of the base level has those first tokens, the statistics (page_statistics.h) and the
 // plane coder's base. Bodies of the other levels are the plane coder's. Values beyond fp16 are
