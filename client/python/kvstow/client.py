@@ -154,9 +154,13 @@ class Client:
 
     def find_space(self, name: str) -> Space | None:
         """The space of that name as it is; None where there is none, or no server."""
-        _, _, info = self._native.find_space(name)
+        return self._find_space(name)[0]
+
+    def _find_space(self, name: str) -> tuple[Space | None, str]:
+        """The space, and why the server could not be asked; "" where it was."""
+        code, message, info = self._native.find_space(name)
         if info is None:
-            return None
+            return None, "" if code == "NOT_FOUND" else message
         found = info.dict()
         fields = dict(found["spec"])
         for rope in ("rope", "other_rope"):
@@ -165,7 +169,7 @@ class Client:
         recipe = found["pipeline"]  # all that the space's recipe means
         space = Space(self, name, spec, recipe, found["fidelity"], None, None, b"", False)
         space._opened(info)
-        return space
+        return space, ""
 
     def drop_space(self, name: str) -> int | None:
         """Forgets a space and all its pages, for everyone. How many pages; None: it is not done."""

@@ -77,10 +77,11 @@ class Index:
         pages = len(keys)
         leases: list[int] = []
         for name in self._names:
-            space = self._spaces.get(name) or self._client.find_space(name)
+            space, trouble = self._spaces.get(name), ""
             if space is None:
-                pages = 0
-                break
+                space, trouble = self._client._find_space(name)
+            if space is None:
+                return self._none(leases, trouble)
             hit = space.lookup(keys[:pages])
             leases.append(hit.lease)
             pages = min(pages, hit.pages)

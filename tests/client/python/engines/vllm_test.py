@@ -276,6 +276,17 @@ def test_a_frozen_server_is_asked_once_in_a_while(own_server):
         own_server.send_signal(signal.SIGCONT)
 
 
+def test_a_question_that_ends_without_an_answer_is_not_asked_again_at_once(own_server):
+    with Halves(own_server, stored=2, lookup_timeout=0.3) as half:
+        own_server.send_signal(signal.SIGSTOP)
+        first = Request("a", 192)
+        assert half.matched(first, 0) == (None, False)
+        half._lookups["a"].future.result()
+        assert half.matched(first, 0) == (0, False)
+        assert half.matched(Request("b", 192), 0) == (0, False)
+        own_server.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
