@@ -46,16 +46,18 @@ inline int32_t CoarserLevel(int32_t q, uint32_t levels) {
 
 inline constexpr uint32_t kMaxPlaneLevels = 8;
 
-// Takes every `every`-th vector of kRansLanes tokens of rows [rows, stride].
+// Takes these vectors of kRansLanes tokens of rows [rows, stride].
 template <typename T>
-std::vector<T> SamplePlanes(std::span<const T> rows, size_t stride, size_t every) {
+std::vector<T> TakeVectors(std::span<const T> rows, size_t stride,
+                           std::span<const size_t> vectors) {
   std::vector<T> out;
-  if (rows.empty()) return out;
-  out.reserve(rows.size() / stride * PlaneStride((stride + every - 1) / every));
+  if (rows.empty()) return out;  // `stride` may be 0
+  out.reserve(rows.size() / stride * vectors.size() * kRansLanes);
   for (size_t row = 0; row < rows.size(); row += stride) {
-    for (size_t t = 0; t < stride; t += every * kRansLanes)
-      out.insert(out.end(), rows.begin() + static_cast<ptrdiff_t>(row + t),
-                 rows.begin() + static_cast<ptrdiff_t>(row + t + kRansLanes));
+    for (const size_t v : vectors) {
+      const auto from = rows.subspan(row + v * kRansLanes, kRansLanes);
+      out.insert(out.end(), from.begin(), from.end());
+    }
   }
   return out;
 }

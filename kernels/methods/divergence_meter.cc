@@ -73,17 +73,27 @@ absl::Status DivergenceMeter::Add(const PageToEncode& page, std::span<const uint
       continue;
     }
     moments_[layer].Add(came_.data(), tokens);
-    const std::vector<float> felt = GuessFelt(layer, tokens);
-    const auto end = std::span(end_weights_).last(tokens);
+    const std::vector<float> felt = Felt(layer, tokens);
     for (size_t i = 0; i < came_.size(); ++i) {
       const double error = double{left_[i]} - came_[i];
-      errors_of_columns_[layer * width_ + i % width_] +=
-          end[i / width_] * felt[i / width_] * error * error;
+      errors_of_columns_[layer * width_ + i % width_] += felt[i / width_] * error * error;
     }
   }
   tokens_ += tokens;
   cost_ += cost * EntropyFactor(tokens);
   return absl::OkStatus();
+}
+
+std::vector<float> DivergenceMeter::Felt(uint32_t layer, size_t tokens) const {
+  std::vector<float> felt(tokens, 1);
+  if (heads_.empty()) {
+    felt = GuessFelt(layer, tokens);
+  } else if (!slopes_[layer].empty() && tokens > 0) {
+    felt = slopes_[layer].Sensitivity(came_);
+  }
+  const auto end = std::span(end_weights_).last(tokens);
+  for (size_t t = 0; t < tokens; ++t) felt[t] *= static_cast<float>(end[t]);
+  return felt;
 }
 
 std::vector<float> DivergenceMeter::GuessFelt(uint32_t layer, size_t tokens) const {
@@ -110,9 +120,7 @@ double DivergenceMeter::EntropyFactor(size_t tokens) const {
 double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
   const size_t heads = heads_.size() / spec_.layers;
   double cost = 0;
-  std::vector<float> felt(tokens, 1);
-  const auto end = std::span(end_weights_).last(tokens);
-  if (!slopes_[layer].empty() && tokens > 0) felt = slopes_[layer].Sensitivity(came_);
+  const std::vector<float> felt = Felt(layer, tokens);
   for (const Head& head : std::span(heads_).subspan(layer * heads, heads)) {
     errors_.resize(tokens * head.size);
     products_.resize(errors_.size());
@@ -122,7 +130,7 @@ double DivergenceMeter::CostOf(uint32_t layer, size_t tokens) {
     }
     MultiplyRows(errors_.data(), tokens, head.metric, {0, head.size}, products_.data(), head.size);
     for (size_t i = 0; i < errors_.size(); ++i) {
-      cost += end[i / head.size] * felt[i / head.size] * errors_[i] * products_[i];
+      cost += double{felt[i / head.size]} * errors_[i] * products_[i];
     }
   }
   return cost;

@@ -62,8 +62,10 @@ class DivergenceMeter {
     size_t first = 0, size = 0;
     PackedMatrix metric;  // gain^2 times the metric, over d
   };
-  // Returns how much more errors of each token of a layer cost than the mean of the page. The layer
-  // is in came_, and in its moments.
+  // Returns how much more errors of each token of a layer cost than those of others: by its place
+  // in the page, and by the layer's vectors. They are in came_.
+  std::vector<float> Felt(uint32_t layer, size_t tokens) const;
+  // Returns the second, without statistics. The layer is in its moments, too.
   std::vector<float> GuessFelt(uint32_t layer, size_t tokens) const;
   // Returns what the errors of a layer cost. They are in came_ and left_.
   double CostOf(uint32_t layer, size_t tokens);

@@ -142,10 +142,12 @@ JointCoder::Errors JointCoder::ErrorsOf(const PlaneCoder& coder,
   Errors errors{.energy = SquaredSum(quantized.sample.data(), quantized.sample.size()), .left = {}};
   std::vector<float> decoded(quantized.sample.size());
   const size_t stride = PlaneStride(quantized.tokens);
-  const auto energies = SamplePlanes<uint8_t>(quantized.energies, stride, kGainEvery);
+  std::vector<size_t> vectors;
+  for (size_t v = 0; v < stride / kRansLanes; v += kGainEvery) vectors.push_back(v);
+  const auto energies = TakeVectors<uint8_t>(quantized.energies, stride, vectors);
   const auto count = static_cast<uint32_t>(energies.size());
   const PlaneOrder order = OrderByClass(energies, count);
-  const auto sampled = SamplePlanes<int32_t>(quantized.q, stride, kGainEvery);
+  const auto sampled = TakeVectors<int32_t>(quantized.q, stride, vectors);
   const std::vector<int32_t> finest = InOrder<int32_t>(order, sampled);
   const std::vector<float> sample = InOrder<float>(order, quantized.sample);
   for (uint32_t level = 0; level < options_.levels; ++level) {

@@ -65,21 +65,6 @@ std::vector<size_t> VectorsToMeasure(size_t stride) {
   return out;
 }
 
-// Takes these vectors of rows [rows, stride].
-template <typename T>
-std::vector<T> TakeVectors(std::span<const T> rows, size_t stride,
-                           std::span<const size_t> vectors) {
-  std::vector<T> out;
-  out.reserve(rows.size() / stride * vectors.size() * kRansLanes);
-  for (size_t row = 0; row < rows.size(); row += stride) {
-    for (const size_t v : vectors) {
-      const auto from = rows.subspan(row + v * kRansLanes, kRansLanes);
-      out.insert(out.end(), from.begin(), from.end());
-    }
-  }
-  return out;
-}
-
 // The places of tokens in their streams, and what the values of each place are times to be coded: 1
 // behind the last. Empty where tokens have no classes.
 struct Places {

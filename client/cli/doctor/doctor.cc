@@ -41,6 +41,7 @@ ServerFacts AskServer(const Flags& flags) {
     facts.settings = {status->config().begin(), status->config().end()};
   } else {
     facts.error = std::string(status.status().message());
+    facts.answers = absl::IsUnimplemented(status.status());
     facts.settings = SettingsOfFile(flags.config.empty() ? kInstalledConfig : flags.config);
   }
   return facts;

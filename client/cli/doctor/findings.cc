@@ -186,9 +186,8 @@ const char* VerdictName(Verdict verdict) {
 std::vector<Finding> FindServer(const ServerFacts& server, absl::string_view own_version) {
   Finding f{.subject = "server"};
   if (!server.error.empty()) {
-    f.verdict = Verdict::kWrong;
+    f.verdict = server.answers ? Verdict::kUnknown : Verdict::kWrong;
     f.found = server.error;
-    f.advice = "start kvstowd, or name its address by --server";
     return {f};
   }
   f.found = absl::StrCat(server.address, " runs kvstowd ", server.version, ", ",

@@ -33,7 +33,8 @@ struct Finding {
 // What a server says, or does not.
 struct ServerFacts {
   std::string address;
-  std::string error;  // why it does not answer; "" = it answers
+  std::string error;  // why its settings are not known, and what to do; "" = they are
+  bool answers = true;
   std::string version;
   bool ready = false;
   bool on_this_host = true;

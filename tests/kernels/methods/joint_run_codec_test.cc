@@ -385,7 +385,7 @@ TEST(JointCodecShapes, OddShapesWork) {
 // QK-norm leaves K with channels whose means are many times what varies, and RoPE turns them by
 // position: neither codec may spend its bits or its error on them.
 TEST(ChannelMeans, LargeOnesCostLittle) {
-  const KvSpec spec = CorrelatedSpec(3, 64, 64);
+  const KvSpec spec = CorrelatedSpec(3, 32, 32);
   const uint32_t tokens = 128;
   struct Outcome {
     double bytes = 0, error = 0;  // error: over the square of what varies
