@@ -172,6 +172,10 @@ absl::StatusOr<SpaceInfo> Client::FindSpace(absl::string_view name) {
   return kvstow::FindSpace(impl_->core, name);
 }
 
+bool Client::IsStale(const SpaceInfo& space) const {
+  return !Forked() && kvstow::IsStale(impl_->core, space);
+}
+
 absl::StatusOr<std::string> Client::SendCalibration(std::span<const uint8_t> blob) {
   if (Forked()) return ForkedStatus();
   KVSTOW_ASSIGN_OR_RETURN(const grpc::ByteBuffer answer,

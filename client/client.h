@@ -92,6 +92,9 @@ class Client {
   // Returns the space as it is. Fails with NOT_FOUND when there is none, and with
   // FAILED_PRECONDITION when this client opened another one of that name.
   absl::StatusOr<SpaceInfo> FindSpace(absl::string_view name);
+  // Returns whether this client has opened another space under that name since. Calls that name the
+  // space then mean the other one.
+  bool IsStale(const SpaceInfo& space) const;
   // Forgets a space and all of its pages, for everyone. Returns the number of the pages. Fails with
   // UNAVAILABLE when its bytes on a disk are not erased yet; the server tries on.
   absl::StatusOr<uint64_t> DropSpace(absl::string_view space);

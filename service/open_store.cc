@@ -52,6 +52,16 @@ absl::Status OpenGpu(const Config& config, OpenedStore& out) {
   return absl::OkStatus();
 }
 
+// A disk that holds sealed data waits for its master key. A new one would only refuse all puts.
+absl::Status CheckFirstKey(const Config& config, KeyRing& keys) {
+  const KeyRing::Counts counts = keys.counts();
+  if (counts.master_keys > 0 || counts.keys + counts.locked > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("master-key: ", config.master_key, " gives no key, and ", config.disk_path,
+                   " has no data that waits for one: see the error above, and name a source that "
+                   "gives a key"));
+}
+
 }  // namespace
 
 absl::Status CheckRecipe(const std::string& text) {
@@ -103,6 +113,7 @@ absl::StatusOr<OpenedStore> OpenStore(const Config& config, StoreObserver& obser
     RocksOptions disk_options{.path = config.disk_path, .budget_bytes = config.disk_bytes};
     if (out.masters != nullptr) {
       KVSTOW_ASSIGN_OR_RETURN(out.keys, KeyRing::Open(config.disk_path, out.masters));
+      KVSTOW_RETURN_IF_ERROR(CheckFirstKey(config, *out.keys));
       disk_options.keys = out.keys;
     }
     auto disk = OpenRocksStore(disk_options);

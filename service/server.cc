@@ -471,8 +471,7 @@ absl::Status Server::Impl::StartGrpc() {
   if (admin == AdminPlace::kOnListen) builder.RegisterService(admin_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port <= 0) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: ", config_.listen, " cannot be bound: is another server there?"));
+    return CannotListen("listen", config_.listen, TryToListen(address));
   }
   SetServing(false);
   if (by_user) {
@@ -501,8 +500,7 @@ absl::Status Server::Impl::StartAdmin(const std::string& listen) {
   builder.RegisterService(kv_cache_of_admin_.get());
   admin_grpc_ = builder.BuildAndStart();
   if (admin_grpc_ == nullptr || port <= 0) {
-    return absl::UnavailableError(
-        absl::StrCat("admin-listen: ", listen, " cannot be bound: is another server there?"));
+    return CannotListen("admin-listen", listen, TryToListen(address));
   }
   if (by_user) {
     KVSTOW_ASSIGN_OR_RETURN(admin_unix_, UnixListener::Start(address.path, *admin_grpc_, users_));

@@ -22,8 +22,9 @@ inline absl::Status NotServed(absl::string_view address, absl::string_view metho
       "with --admin-listen unix:PATH"));
 }
 
-// Makes one unary call. `method` is for example "/kvstow.v1.Admin/Status". Fails with UNIMPLEMENTED,
-// which says where else to ask, when the server does not serve the call at this address.
+// Makes one unary call. `method` is for example "/kvstow.v1.Admin/Status". Fails with
+// UNIMPLEMENTED, which says where else to ask, when the server does not serve the call at this
+// address.
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallServer(Client& client, absl::string_view method,
                                     const Request& request) {

@@ -48,9 +48,13 @@ std::string WhyStopped(const GetResult& result) {
 int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
               const std::string& stopped) {
   const bool miss = json["hit_pages"] == 0;
-  std::string text =
-      miss ? absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n")
-           : FormatFields(fields);
+  std::string text = FormatFields(fields);
+  if (miss && stopped.empty()) {
+    text = absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n");
+  } else if (miss) {
+    text = absl::StrCat("a miss: this prompt is stored in '", flags.pages.space,
+                        "', and its first page did not come\n");
+  }
   if (!stopped.empty()) {
     json["stopped"] = stopped;
     absl::StrAppend(&text, "stopped at ", stopped, "\n");

@@ -50,7 +50,7 @@ void AddConnectionFlags(const Verb& verb, ServerFlags& flags, double timeout_s) 
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
   verb.Option("--server", flags.server,
               "address of kvstowd: HOST:PORT or unix:PATH; or several, of which the first that "
-              "serves is taken: unix:/run/kvstow.sock,10.0.0.1:7380 or dns:///NAME:PORT")
+              "serves is taken: unix:/run/kvstow/kvstow.sock,10.0.0.1:7380 or dns:///NAME:PORT")
       .FromEnvironment("KVSTOW_SERVER")
       .ShowDefault();
   AddConnectionFlags(verb, flags, timeout_s);

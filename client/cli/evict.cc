@@ -36,13 +36,11 @@ int Call(const Flags& flags, void (Request::*set_bytes)(uint64_t), const char* m
   return kDone;
 }
 
-Verb AddVerb(const Verb& app, const char* name, const char* what, Flags& flags) {
+Verb AddVerb(const Verb& app, const char* name, const char* what, const char* tier, Flags& flags) {
   const Verb verb = app.Add(name, what);
   AddOneServerFlags(verb, flags.server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags.output);
-  verb.Option("--tier", flags.tier, "tier to make room in")
-      .Required()
-      .OneOf({"gpu", "host", "disk"});
+  verb.Option("--tier", flags.tier, tier).Required().OneOf({"gpu", "host", "disk"});
   return verb;
 }
 
@@ -50,8 +48,8 @@ Verb AddVerb(const Verb& app, const char* name, const char* what, Flags& flags) 
 
 void AddEvict(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
-  const Verb verb =
-      AddVerb(app, "evict", "Move or drop what a tier holds until it fits a size", *flags);
+  const Verb verb = AddVerb(app, "evict", "Move or drop what a tier holds until it fits a size",
+                            "tier to make room in", *flags);
   verb.Option("--to", flags->bytes, "what it may hold afterwards, for example 64MiB; 0 empties it")
       .ShowDefault();
   verb.Footer(
@@ -66,7 +64,8 @@ void AddEvict(const Verb& app) {
 void AddBudget(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   const Verb verb =
-      AddVerb(app, "budget", "Change what a tier may hold, until the server's next start", *flags);
+      AddVerb(app, "budget", "Change what a tier may hold, until the server's next start",
+              "tier to change", *flags);
   verb.Option("SIZE", flags->bytes, "its budget, for example 64GiB; 0 empties it").Required();
   verb.Footer(
       "Examples:\n  kvstow budget --tier host 96GiB\n"

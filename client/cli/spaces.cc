@@ -26,6 +26,7 @@ Json ToJson(const v1::SpaceUsage& space) {
               {"recipe", space.recipe()},
               {"fidelity", FidelityText(space.fidelity())},
               {"model", space.spec().model()},
+              {"revision", space.spec().revision()},
               {"layers", space.spec().layers()},
               {"kv_heads", space.spec().kv_heads()},
               {"head_dim", space.spec().head_dim_k()},

@@ -1,8 +1,8 @@
 // The addresses of a client: what ClientOptions::address says, and the order in which nodes are
 // preferred.
 //
-//   unix:/run/kvstow.sock,10.0.0.1:7380,10.0.0.2:7380
-//   unix:/run/kvstow.sock,dns:///kvstow.example:7380
+//   unix:/run/kvstow/kvstow.sock,10.0.0.1:7380,10.0.0.2:7380
+//   unix:/run/kvstow/kvstow.sock,dns:///kvstow.example:7380
 //
 // Each part between commas is HOST:PORT, unix:PATH or dns:///NAME:PORT. HOST:PORT is one node, even
 // where HOST is a name of several hosts. dns:///NAME:PORT is a node for each address of NAME.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/chunk.h"
@@ -47,11 +48,16 @@ std::optional<Duration> Attempts::Elsewhere(const absl::Status& status) {
 }
 
 absl::Status Explain(const absl::Status& status, absl::string_view address) {
+  if (absl::IsUnavailable(status) && absl::StrContains(status.message(), "tls: ")) {
+    return absl::UnavailableError(absl::StrCat("cannot talk to ", address, ": ", status.message()));
+  }
   if (absl::IsUnavailable(status)) {
-    return absl::UnavailableError(absl::StrCat("cannot reach ", address,
-                                               ": is kvstowd running? start it, or name another "
-                                               "address (",
-                                               status.message(), ")"));
+    const bool hung_up = absl::StrContains(status.message(), "Socket closed");
+    return absl::UnavailableError(absl::StrCat(
+        "cannot reach ", address,
+        ": is kvstowd running? start it, or name another "
+        "address",
+        hung_up ? "; if it runs, it may want TLS (tls-ca)" : "", " (", status.message(), ")"));
   }
   if (absl::IsDeadlineExceeded(status)) {
     return absl::DeadlineExceededError(absl::StrCat(

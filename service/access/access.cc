@@ -175,7 +175,8 @@ absl::StatusOr<CallerPtr> Access::Identify(const PeerFacts& facts) {
   } else if (facts.uid.has_value()) {
     caller = known->Find(*facts.uid);
   } else {
-    constexpr char kNone[] = "the call has no identity: show a certificate or a token";
+    constexpr char kNone[] =
+        "the call has no identity: show a certificate (--tls-cert) or a token (--token-file)";
     CountRefusal(Refusal::kNoIdentity, kNone);
     return absl::UnauthenticatedError(kNone);
   }

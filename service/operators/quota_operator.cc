@@ -139,7 +139,8 @@ absl::Status QuotaOperator::Tenants(const v1::TenantsRequest& in, v1::TenantsRes
     *out.add_tenants() = ToProto(row, usage[row.id]);
   }
   if (in.has_tenant() && out.tenants().empty()) {
-    return absl::NotFoundError(absl::StrCat("there is no tenant '", in.tenant(), "'"));
+    return absl::NotFoundError(
+        absl::StrCat("there is no tenant '", in.tenant(), "': `kvstow quota` lists them"));
   }
   return absl::OkStatus();
 }

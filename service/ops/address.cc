@@ -1,6 +1,13 @@
 #include "service/ops/address.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -14,7 +21,61 @@ absl::Status Refuse(absl::string_view value, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is not ", expected));
 }
 
+// What to do about an errno of bind.
+absl::string_view Advice(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return "another program listens there: stop it, or choose another address";
+    case EACCES:
+    case EPERM:
+      return "this user may not: choose a port above 1023, or a folder that it may write to";
+    case EADDRNOTAVAIL:
+      return "this machine has no such address: choose one of its own, or 0.0.0.0";
+    case ENOENT:
+      return "make its folder first";
+    default:
+      return "choose another address";
+  }
+}
+
+int TryToListen(const sockaddr* address, socklen_t bytes) {
+  const int descriptor = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return errno;
+  const int on = 1;
+  setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool listens = bind(descriptor, address, bytes) == 0 && listen(descriptor, 1) == 0;
+  const int error = listens ? 0 : errno;
+  close(descriptor);
+  return error;
+}
+
 }  // namespace
+
+absl::Status CannotListen(absl::string_view setting, absl::string_view where, int error) {
+  return absl::UnavailableError(absl::StrCat(setting, ": the server cannot listen at ", where, " (",
+                                             strerror(error), "): ", Advice(error)));
+}
+
+int TryToListen(const Address& address) {
+  if (!address.path.empty()) {
+    sockaddr_un local{};
+    local.sun_family = AF_UNIX;
+    std::strncpy(local.sun_path, address.path.c_str(), sizeof(local.sun_path) - 1);
+    const int error = TryToListen(reinterpret_cast<const sockaddr*>(&local), sizeof(local));
+    if (error == 0) unlink(address.path.c_str());
+    return error;
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list) != 0) {
+    return EADDRNOTAVAIL;
+  }
+  const int error = TryToListen(list->ai_addr, list->ai_addrlen);
+  freeaddrinfo(list);
+  return error;
+}
 
 bool Address::loopback() const {
   return !path.empty() || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");

@@ -20,6 +20,12 @@ struct Address {
 };
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
+// Returns the UNAVAILABLE that says why `setting` cannot listen at `where`, and what to do. `error`
+// is an errno.
+absl::Status CannotListen(absl::string_view setting, absl::string_view where, int error);
+// Tries to listen at an address and gives it up at once. Returns the errno; 0 = it worked.
+int TryToListen(const Address& address);
+
 }  // namespace kvstow
 
 #endif  // KVSTOW_SERVICE_OPS_ADDRESS_H_

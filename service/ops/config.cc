@@ -466,6 +466,24 @@ absl::Status Complete(Config& c, bool host_given, bool disk_given) {
   return absl::OkStatus();
 }
 
+// Returns the error for a line of the file that is no setting. `what` is CLI11's sentence, which
+// ends in the line's name.
+absl::Status WrongLine(const std::string& path, absl::string_view what) {
+  absl::ConsumePrefix(&what, "INI was not able to parse ");
+  const std::string word(what);
+  std::ifstream in(path);
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    if (!absl::StartsWith(text, word)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ", line ", number, ": '", text,
+                                                   "' is no setting: write NAME = \"VALUE\", "
+                                                   "with a name that kvstowd --help lists"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": '", word, "' is no setting: kvstowd --help lists them"));
+}
+
 std::string HelpOf(const Setting& s) {
   const std::string policies = absl::StrJoin(
       EvictionPolicies(), ", ",
@@ -498,13 +516,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
     std::reverse(all.begin(), all.end());  // CLI11 takes them from the back
     app.parse(all);
   } catch (const CLI::CallForHelp&) {
-    out.print = app.help();
+    out.print = absl::StrReplaceAll(app.help(), {{"BOOLEAN=true", "[true|false]"}});
     return out;
   } catch (const CLI::CallForVersion& v) {
     out.print = absl::StrCat(v.what(), "\n");
     return out;
   } catch (const CLI::FileError& e) {
     return absl::InvalidArgumentError(absl::StrCat("config: the file cannot be read: ", e.what()));
+  } catch (const CLI::ConfigError& e) {
+    return WrongLine(app.get_config_ptr()->as<std::string>(), e.what());
   } catch (const CLI::Error& e) {
     return absl::InvalidArgumentError(e.what());
   }

@@ -40,25 +40,21 @@ constexpr size_t kTlsBytesAtOnce = 256 << 10;
 constexpr char kPlain[] = "text/plain";
 
 absl::StatusOr<Descriptor> Listen(const Address& address) {
-  const auto failed = [&](absl::string_view why) {
-    return absl::UnavailableError(absl::StrCat("http-listen: ", address.host, ":", address.port,
-                                               " cannot be bound (", why,
-                                               "): is another server there?"));
-  };
+  const std::string where = absl::StrCat(address.host, ":", address.port);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* list = nullptr;
   const int error =
       getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
-  if (error != 0) return failed(gai_strerror(error));
+  if (error != 0) return CannotListen("http-listen", where, EADDRNOTAVAIL);
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, freeaddrinfo);
   Descriptor out(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // Not SO_REUSEPORT: two servers on one port would share it silently.
   const int on = 1;
   setsockopt(out.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(out.get(), list->ai_addr, list->ai_addrlen) != 0 || listen(out.get(), kBacklog) != 0) {
-    return failed(std::strerror(errno));
+    return CannotListen("http-listen", where, errno);
   }
   return out;
 }

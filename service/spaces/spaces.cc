@@ -274,8 +274,10 @@ absl::StatusOr<std::shared_ptr<const Space>> Spaces::Find(const Caller& caller,
   MutexLock lock(mu_);
   const auto it = by_name_.find(key);
   if (it == by_name_.end()) {
-    return absl::NotFoundError(absl::StrCat("space '", name.substr(0, kMaxSpaceNameBytes),
-                                            "' is not open: call OpenSpace first"));
+    return absl::NotFoundError(
+        absl::StrCat("space '", name.substr(0, kMaxSpaceNameBytes),
+                     "' is not open: `kvstow spaces` lists those that are; a worker "
+                     "opens one by OpenSpace"));
   }
   it->second.used = options_.clock->Now();
   return it->second.space;

@@ -144,10 +144,23 @@ class StartFailureTest : public ServerTest {
 TEST_F(StartFailureTest, APortThatIsTaken) {
   StartServer();
   config_.listen = server_->address();
-  EXPECT_THAT(Failure(), HasSubstr("listen: " + config_.listen + " cannot be bound"));
+  EXPECT_THAT(Failure(), HasSubstr("listen: the server cannot listen at " + config_.listen));
   config_.listen = "127.0.0.1:0";
   config_.http_listen = server_->http_address();
-  EXPECT_THAT(Failure(), HasSubstr("http-listen: " + config_.http_listen + " cannot be bound"));
+  EXPECT_THAT(Failure(),
+              HasSubstr("http-listen: the server cannot listen at " + config_.http_listen));
+}
+
+TEST_F(StartFailureTest, ASocketWithoutAFolder) {
+  config_.listen = "unix:" + DiskPath() + "/none/kvstow.sock";
+  EXPECT_THAT(Failure(), HasSubstr("(No such file or directory): make its folder first"));
+}
+
+TEST_F(StartFailureTest, AMasterKeyThatNobodyWaitsFor) {
+  config_.disk_path = DiskPath();
+  config_.disk_bytes = 64 << 20;
+  config_.master_key = "file:" + DiskPath() + "/no.key";
+  EXPECT_THAT(Failure(), HasSubstr("/no.key gives no key"));
 }
 
 TEST_F(StartFailureTest, AFolderThatIsHeld) {

@@ -33,7 +33,10 @@ int Send(const Flags& flags) {
   if (!file.ok()) return Fail(flags.output, file.status());
   if (!flags.space.empty()) return SendToSpace(flags, *client, file->bytes());
   const absl::StatusOr<std::string> id = client->SendCalibration(file->bytes());
-  if (!id.ok()) return Fail(flags.output, id.status());
+  if (!id.ok()) {
+    return Fail(flags.output, absl::Status(id.status().code(),
+                                           absl::StrCat(flags.path, ": ", id.status().message())));
+  }
   const std::string name = HexOf(AsBytes(*id));
   Print(flags.output, {{"calibration", name}, {"bytes", file->bytes().size()}},
         FormatFields(

@@ -282,9 +282,15 @@ class Space:
         return self._info is not None
 
     def ready(self) -> bool:
-        """Opens the space if it is not open. Asks at most once a second; False: it is not open."""
+        """Opens the space if it is not open. Asks at most once a second; False: it is not open.
+
+        A space is not open any more once this client opened another one under its name.
+        """
         if self._info is not None:
-            return True
+            if not self.client._native.is_stale(self._info):
+                return True
+            self.message = "NOT_COMPATIBLE: this client opened another space of that name since"
+            return False
         with self._lock:
             if self._info is not None:
                 return True

@@ -234,6 +234,8 @@ void BindUnaryCalls(nb::class_<NativeClient>& client) {
                   "/) -> tuple[str, str, SpaceInfo | None]"))
       .def("find_space", &NativeClient::FindSpace,
            nb::sig("def find_space(self, name: str, /) -> tuple[str, str, SpaceInfo | None]"))
+      .def("is_stale", &NativeClient::IsStale,
+           nb::sig("def is_stale(self, space: SpaceInfo, /) -> bool"))
       .def("drop_space", &NativeClient::DropSpace,
            nb::sig("def drop_space(self, name: str, /) -> tuple[str, str, int | None]"))
       .def(

@@ -108,6 +108,8 @@ nb::tuple NativeClient::FindSpace(const std::string& name) {
                 [](const SpaceInfo& info) { return nb::cast(info); });
 }
 
+bool NativeClient::IsStale(const SpaceInfo& space) const { return client()->IsStale(space); }
+
 nb::tuple NativeClient::DropSpace(const std::string& name) {
   return OrNone(WithoutGil(client(), [&](Client& c) { return c.DropSpace(name); }),
                 [](uint64_t pages) { return nb::int_(pages); });

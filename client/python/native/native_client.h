@@ -37,6 +37,7 @@ class NativeClient {
   // These wait, and give (code, message, result or None).
   nanobind::tuple OpenSpace(const SpaceOptions& options);
   nanobind::tuple FindSpace(const std::string& name);
+  bool IsStale(const SpaceInfo& space) const;
   nanobind::tuple DropSpace(const std::string& name);
   nanobind::tuple SendCalibration(nanobind::bytes blob);
   nanobind::tuple SendStatistics(const std::string& space, nanobind::bytes blob);

@@ -123,8 +123,10 @@ TEST(HostFindings, AGpuThatNobodyUsesIsNamed) {
 }
 
 TEST(ServerFindings, TellWhetherItAnswersAndWhichVersionItIs) {
-  EXPECT_THAT(FindServer({.address = "a:1", .error = "cannot reach a:1"}, "1.0"),
-              ElementsAre(Is("server", Verdict::kWrong, "start kvstowd")));
+  EXPECT_THAT(FindServer({.address = "a:1", .error = "no operators' calls"}, "1.0"),
+              ElementsAre(Is("server", Verdict::kUnknown, "")));
+  EXPECT_THAT(FindServer({.address = "a:1", .error = "cannot reach a:1", .answers = false}, "1.0"),
+              ElementsAre(Is("server", Verdict::kWrong, "")));
   EXPECT_THAT(FindServer({.address = "a:1", .version = "1.0", .ready = true}, "1.0"),
               ElementsAre(Is("server", Verdict::kOk, "")));
   EXPECT_THAT(FindServer({.address = "a:1", .version = "0.9", .ready = true}, "1.0"),

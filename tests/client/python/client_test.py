@@ -40,6 +40,20 @@ def test_a_page_that_is_there_already_is_told(space):
     assert all(result.stored for result in again)
 
 
+def test_a_space_whose_name_now_means_another_one_is_not_open(client):
+    prompt = Prompt()
+    old = client.open_space("changes hands", SPEC, recipe="raw")
+    client.drop_space("changes hands")
+    other = dataclasses.replace(SPEC, revision="another one")
+    new = client.open_space("changes hands", other, recipe="raw")
+    assert all(result.stored for result in new.put(prompt.puts()))
+    found = old.lookup(prompt.keys)
+    assert found.pages == 0 and "another space of that name" in found.message
+    assert outcomes(old.get(prompt.keys)) != ["HIT"] * len(prompt.keys)
+    assert not any(result.stored for result in old.put(prompt.puts()))
+    assert new.lookup(prompt.keys).pages == len(prompt.keys)
+
+
 def test_a_page_that_is_not_there_is_a_miss(space):
     result = space.get([b"nothing"])[0]
     assert result.outcome == "MISS" and not result.hit

@@ -244,7 +244,11 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
 }
 
 TEST_F(ConfigTest, AnUnknownKeyOfTheFileIsAnError) {
-  EXPECT_THAT(Error({"--config", File("hostbytes = \"1GiB\"\n").c_str()}), HasSubstr("hostbytes"));
+  const std::string file = File("# sizes\nhostbytes = \"1GiB\"\n");
+  EXPECT_THAT(Error({"--config", file.c_str()}),
+              HasSubstr(file + ", line 2: 'hostbytes = \"1GiB\"' is no setting"));
+  EXPECT_THAT(Error({"--config", File("host-bytes 1GiB\n").c_str()}),
+              HasSubstr("line 1: 'host-bytes 1GiB' is no setting: write NAME = \"VALUE\""));
 }
 
 TEST_F(ConfigTest, ADiskWithoutASizeGetsHalfOfItsFileSystem) {

@@ -199,7 +199,7 @@ TEST_F(GetTest, NonsenseEndsTheStream) {
   } kCases[] = {
       {{not_open}, grpc::StatusCode::INVALID_ARGUMENT, "has `open`"},
       {{open, open}, grpc::StatusCode::INVALID_ARGUMENT, "has `open`"},
-      {{nowhere}, grpc::StatusCode::NOT_FOUND, "call OpenSpace first"},
+      {{nowhere}, grpc::StatusCode::NOT_FOUND, "`kvstow spaces` lists"},
       {{unknown}, grpc::StatusCode::INVALID_ARGUMENT, "payload: 9"},
       {{open, many}, grpc::StatusCode::INVALID_ARGUMENT, "ask for fewer"},
   };

@@ -188,7 +188,7 @@ TEST_F(PutTest, TheFirstMessageMustOpen) {
       {BeginPage(1, page, page.raw), grpc::StatusCode::INVALID_ARGUMENT, "`open`"},
       {with_page, grpc::StatusCode::INVALID_ARGUMENT, "only that"},
       {OpenPut("nowhere"), grpc::StatusCode::NOT_FOUND,
-       "space 'nowhere' is not open: call OpenSpace first"},
+       "space 'nowhere' is not open: `kvstow spaces` lists"},
       {unknown, grpc::StatusCode::INVALID_ARGUMENT, "payload: 9"},
   };
   for (const auto& c : kCases) {
