@@ -48,7 +48,16 @@ from kvstow import _native
 from kvstow.client import Client, Space
 from kvstow.models import Ropes, norms_keys
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
-from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
+from kvstow.types import (
+    Column,
+    Fidelity,
+    GetResult,
+    KvSpec,
+    Page,
+    Rope,
+    SpaceMismatch,
+    page_keys,
+)
 
 if TYPE_CHECKING:
     from kvstow.calibrate.forward import Felt, Gathered
@@ -99,7 +108,6 @@ _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
 
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
-_revisions: weakref.WeakKeyDictionary[Any, tuple[object, str]] = weakref.WeakKeyDictionary()
 # What prompts told, until they are enough to be sent: of each client, by space.
 _felt: weakref.WeakKeyDictionary[Client, dict[str, Gathered]] = weakref.WeakKeyDictionary()
 _felt_lock = threading.Lock()
@@ -284,24 +292,39 @@ def _adapter(model: Any) -> str:
 
 
 def _revision(model: Any, config: Any) -> str:
-    """A digest of the config and of a sample of the weights. Costs one pass for a model."""
-    named = list(model.named_parameters())
-    state = tuple(0 if value.is_inference() else value._version for _, value in named)
-    known = _revisions.get(model)
-    if known is not None and known[0] == state:
-        return known[1]
+    """A digest of the config and of a sample of the weights."""
     settings = {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_REVISION}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, value in named:
+    samples = _samples(model)
+    for name, value in model.named_parameters():
+        kind, size = (value.device, value.dtype), 2 * min(value.numel(), _SAMPLED_VALUES)
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+        digest.update(samples[kind][:size].view(torch.uint8).numpy().tobytes())
+        samples[kind] = samples[kind][size:]
+    return digest.hexdigest()[:16]
+
+
+@torch.no_grad()
+def _samples(model: Any) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
+    """The first and the last values of each parameter, one after the other, on the CPU.
+
+    Nothing but values tells that weights were replaced: `p.data.copy_()` leaves no other trace. So
+    this is done for every prompt, with one copy from each device.
+    """
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for name, value in model.named_parameters():
         if value.is_meta:
             raise ValueError(f"model: {name} is not in memory; load the model without offload")
-        flat = value.detach().reshape(-1)
-        sample = torch.cat([flat[:_SAMPLED_VALUES], flat[-_SAMPLED_VALUES:]])
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(sample.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    revision = digest.hexdigest()[:16]
-    _revisions[model] = (state, revision)
-    return revision
+        flat = value.reshape(-1)
+        some = alike.setdefault((value.device, value.dtype), [])
+        some += [flat[:_SAMPLED_VALUES], flat[-_SAMPLED_VALUES:]]
+    return {kind: torch.cat(some).cpu() for kind, some in alike.items()}
+
+
+def _weights(model: Any) -> object:
+    """What the weights that a model computes with now are compared by: adapters, and samples."""
+    samples = _samples(model).items()
+    return _adapter(model), [(k, x.view(torch.uint8).numpy().tobytes()) for k, x in samples]
 
 
 def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
@@ -558,6 +581,9 @@ class PrefixCache:
 
     A prompt beyond the context up to which dynamic scaling or LongRoPE leave K alone is neither
     loaded nor stored: its K would depend on its length.
+
+    `load` and `store` raise SpaceMismatch once the model has other weights or adapters than at
+    first.
     """
 
     def __init__(
@@ -570,6 +596,7 @@ class PrefixCache:
         fidelity: Fidelity = "",
         private: bool | None = None,
     ) -> None:
+        self._weights = _weights(model)
         self.spec: KvSpec = spec_of(model, page_tokens)
         self.model = model
         self._config = _text_config(model)
@@ -594,6 +621,7 @@ class PrefixCache:
         attention that tokens receive, call the model inside `with prefix_cache.masked():`.
         """
         tokens = _token_list(token_ids)
+        self._check_weights()
         size = self.spec.page_tokens
         keys = page_keys(tokens, size)[: (len(tokens) - 1) // size]
         if self._fixed_context is not None and len(tokens) > self._fixed_context:
@@ -630,6 +658,7 @@ class PrefixCache:
             last = first
         if first >= last or not self.space.open:
             return Storing(None)  # load() tries to open the space; this does not wait for it again
+        self._check_weights()
         keys = page_keys(tokens, size)
         data = self._empty(last - first)
         for number, states_of_layer in enumerate(_states(cache)):
@@ -715,6 +744,14 @@ class PrefixCache:
         """Inside it the model's attention leaves out absent tokens. Other caches see no change."""
         with _masked(self.model):
             yield
+
+    def _check_weights(self) -> None:
+        """Raises SpaceMismatch where the model has other weights than the space's."""
+        if _weights(self.model) != self._weights:
+            raise SpaceMismatch(
+                f"model: its weights or adapters changed since this PrefixCache of space "
+                f"{self.space.name!r} was made; make a PrefixCache with another space"
+            )
 
     def _empty(self, pages: int) -> torch.Tensor:
         return torch.empty((pages, *self.spec.page_shape()), dtype=self._dtype)

@@ -731,6 +731,56 @@ def test_other_weights_are_another_revision(client: kvstow.Client) -> None:
         kvstow.hf.PrefixCache(other, client, "weights", "raw", 8)
 
 
+def copy_data(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data.copy_(theirs.data)
+
+
+def swap_data(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data = theirs.data
+
+
+def assign(model: Any, other: Any) -> None:
+    model.load_state_dict(other.state_dict(), assign=True)
+
+
+def train(model: Any, other: Any) -> None:
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1.0
+
+
+@pytest.mark.parametrize("replace", [copy_data, swap_data, assign, train])
+def test_pages_of_old_weights_do_not_serve_new_ones(client: kvstow.Client, replace: Any) -> None:
+    model, tokens = tiny("llama"), tokens_of(40)
+    space = f"new-{replace.__name__}"
+    prefix = kvstow.hf.PrefixCache(model, client, space, "raw", 8)
+    cache, _ = prefix.load(tokens)
+    logits_of(model, tokens, cache)
+    assert prefix.store(tokens[:16], cache) == 2
+    replace(model, tiny("llama", seed=1))
+    says = SimpleNamespace(decode=str, eos_token_id=None)
+    for call in (
+        lambda: prefix.load(tokens),
+        lambda: prefix.store(tokens, cache),
+        lambda: prefix.generate(says, tokens),
+        lambda: kvstow.hf.PrefixCache(model, client, space, "raw", 8),
+    ):
+        with pytest.raises(kvstow.SpaceMismatch, match=space):
+            call()
+    assert kvstow.hf.PrefixCache(model, client, f"{space}-2", "raw", 8).load(tokens)[1] == 0
+
+
+def test_pages_without_an_adapter_do_not_serve_one(client: kvstow.Client) -> None:
+    model = tiny("llama")
+    prefix = kvstow.hf.PrefixCache(model, client, "adapted", "raw", 8)
+    prefix.load([1])
+    model.peft_config = {"tales": SimpleNamespace(is_prompt_learning=False)}
+    model.active_adapters = lambda: ["tales"]
+    with pytest.raises(kvstow.SpaceMismatch, match="adapters changed"):
+        prefix.load([1])
+
+
 def test_spec_of_adapters() -> None:
     model = tiny("llama")
     assert kvstow.hf.spec_of(model).adapter == ""
