@@ -211,9 +211,18 @@ class KvstowStorage(HiCacheStorage):
     # The rest.
 
     def clear(self) -> None:
-        """Forgets the pages of this rank's pools, for every engine that shares them."""
-        for store in self._stores.values():
-            self._answer(None, store.forget)
+        """Forgets the pages of this rank's pools, for every engine that shares them.
+
+        Raises RuntimeError where the server did not answer: SGLang then says that it failed. This
+        engine loads and saves nothing until the server has forgotten them.
+        """
+        failed = [self._answer("an error", store.forget) for store in self._stores.values()]
+        why = next(filter(None, failed), "")
+        if why:
+            raise RuntimeError(
+                f"kvstow: old pages may still be stored, and other engines may load them; clear "
+                f"again once the server answers: {why}"
+            )
 
     def get_stats(self) -> Any:
         """Counts for SGLang's metrics, since the last time."""
