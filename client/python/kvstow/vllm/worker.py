@@ -393,8 +393,7 @@ class WorkerHalf:
             else:
                 missed.append(page)
         blocks.scatter(slots, [slot for _, slot in hits], [page.blocks for page, _ in hits])
-        if not blocks.on_host:
-            torch.cuda.current_stream().synchronize()
+        blocks.synchronize()
         return missed
 
     # Results.

@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import queue
 import re
 import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -143,6 +145,99 @@ def stored(faulty, prompts):
 
 
 # The halves, without an engine.
+
+
+class Worker:
+    """A worker's half that loads, in place of whose blocks a list has what comes."""
+
+    def __init__(self, address, timeout=10.0, batch_pages=2):
+        import torch
+        from kvstow.vllm.settings import Settings
+        from kvstow.vllm.stats import Counters
+        from kvstow.vllm.worker import _BATCHES, _LOADERS, Buffer, KnownKeys, WorkerHalf
+
+        self.filled = []
+        spec = kvstow.KvSpec(
+            model="test", layers=1, kv_heads=1, head_dim=32, dtype="float16", page_tokens=64
+        )
+        self.half = half = WorkerHalf.__new__(WorkerHalf)
+        half._settings = Settings.of({"timeout": timeout})
+        half._spec, half._rank, half._disabled = spec, 0, ""
+        half._counters, half._known, half._lock = Counters(), KnownKeys(), threading.Lock()
+        half._received, half._invalid, half._closing = set(), set(), threading.Event()
+        half._opened = threading.Event()
+        half._opened.set()
+        half._load_queue, half._threads = queue.SimpleQueue(), []
+        half._blocks = self
+        half._client = kvstow.Client(address, timeout=timeout)
+        half._space = half._client.open_space(f"worker/{time.monotonic_ns()}", spec, recipe="raw")
+        half._batch_pages = batch_pages
+        pages = batch_pages * _LOADERS * _BATCHES
+        half._load_buffer = Buffer(half._client, spec, pages, torch.float16)
+        for number in range(_LOADERS):
+            half._start(half._run_loads, number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _ in self.half._threads:
+            self.half._load_queue.put(None)
+        self.half._client.close()
+        for thread in self.half._threads:
+            thread.join()
+
+    def slots(self, pages):
+        return pages
+
+    def scatter(self, slots, numbers, places):
+        self.filled += [(float(slots[at, 0]), place) for at, place in zip(numbers, places)]
+
+    def synchronize(self):
+        pass
+
+    def store(self, count):
+        """Pages whose elements are their number."""
+        spec = self.half._spec
+        pages = [spec.empty(1)[0] for _ in range(count)]
+        for number, page in enumerate(pages):
+            page[:] = number
+        puts = [kvstow.Page(b"%d" % number, page) for number, page in enumerate(pages)]
+        assert all(put.stored for put in self.half._space.put(puts))
+
+    def load(self, numbers, name="r"):
+        from kvstow.vllm.messages import Load, LoadedPage, StepMetadata
+
+        pages = [LoadedPage(b"%d" % number, [number]) for number in numbers]
+        self.half.load(StepMetadata(loads=[Load(name, pages, [0])]))
+
+    def wait(self, names, seconds=30):
+        """Waits until all of these loads have ended."""
+        end, found = time.monotonic() + seconds, set()
+        while not names <= (found := found | self.half.finished()):
+            assert time.monotonic() < end, (names, found)
+            time.sleep(0.005)
+
+
+def test_a_load_waits_for_the_device_of_the_blocks(server, monkeypatch):
+    import torch
+    from kvstow.vllm.blocks import Blocks
+
+    blocks = Blocks.__new__(Blocks)
+    blocks.on_host, blocks._device = False, torch.device("cuda:3")
+    waited = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "current_stream",
+        lambda device=None: SimpleNamespace(synchronize=lambda: waited.append(device)),
+    )
+    with Worker(server.address) as worker:
+        worker.synchronize = blocks.synchronize
+        worker.store(2)
+        worker.load(range(2))
+        worker.wait({"r"})
+    assert sorted(worker.filled) == [(0.0, [0]), (1.0, [1])]
+    assert waited == [blocks._device]
 
 
 class Request(SimpleNamespace):
