@@ -64,16 +64,20 @@ def config_digest(config: Mapping[str, Any]) -> str:
     return digest_of({k: v for k, v in config.items() if k not in _NOT_IDENTITY})
 
 
+def weight_files(path: Path) -> list[Path]:
+    """The files of weights: a file itself, or those of a folder. None: the weights are elsewhere."""
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    return [path] if path.is_file() else []
+
+
 def weights_digest(path: Path) -> str:
-    """A digest of the sizes of files of weights, and of samples all over them. "": no such path."""
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = [file for file in path.iterdir() if file.suffix in _WEIGHTS]
-    else:
+    """A digest of the sizes of files of weights, and of samples all over them. "": there are none."""
+    files = weight_files(path)
+    if not files:
         return ""
     digest = hashlib.sha256()
-    for file in sorted(files):
+    for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}:{size};".encode())
         with open(file, "rb") as data:

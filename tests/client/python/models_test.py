@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kvstow
-from kvstow.models import Ropes, norms_keys, ropes_of
+from kvstow.models import Ropes, norms_keys, ropes_of, weights_digest
 
 NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
 
@@ -71,3 +72,14 @@ def test_configs_say_that_keys_pass_a_norm(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("config", USUAL)
 def test_other_models_have_no_such_norm(config: dict[str, Any]) -> None:
     assert not norms_keys(SimpleNamespace(**config))
+
+
+def test_a_folder_without_weights_has_no_digest(tmp_path: Path) -> None:
+    assert weights_digest(tmp_path / "nowhere") == ""
+    (tmp_path / "config.json").write_text("{}")
+    assert weights_digest(tmp_path) == ""
+    (tmp_path / "model.safetensors").write_bytes(b"a" * 9000)
+    one = weights_digest(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"b" * 9000)
+    assert len(one) == 32 and weights_digest(tmp_path) not in ("", one)
+    assert weights_digest(tmp_path / "model.safetensors") == weights_digest(tmp_path)

@@ -318,6 +318,7 @@ def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, capl
 
 def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
     config = sglang.Config(model_name=str(tmp_path))
     storage = open_storage(sglang.MHATokenToKVPoolHost(), config=config, recipe="auto")
     space = storage._stores["kv"]._space
@@ -367,6 +368,23 @@ def test_a_layout_without_pages_is_refused_by_name(open_storage):
 def test_an_engine_that_names_no_model_is_refused(open_storage):
     with pytest.raises(ValueError, match="model_name"):
         open_storage(config=sglang.Config(model_name=None))
+
+
+def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplog):
+    """As where the weights come from S3: nothing tells them from others."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    pool, keys = sglang.MHATokenToKVPoolHost(), sglang.hashes(2)
+    where = sglang.indices(pool, range(2))
+    for name in (str(tmp_path), "s3://bucket/model"):
+        storage = open_storage(pool, config=sglang.Config(model_name=name))
+        assert "caches nothing" in caplog.text and "name a 'revision'" in caplog.text
+        caplog.clear()
+        assert storage.batch_set_v1(keys, where) == storage.batch_get_v1(keys, where) == [False] * 2
+        assert storage.batch_exists(keys) == 0 and not storage.counts and not caplog.records
+        storage.clear()
+    storage = open_storage(pool, config=sglang.Config(model_name=str(tmp_path)), revision="1")
+    assert storage.batch_set_v1(keys, where) == [True] * 2
+    assert storage.batch_get_v1(keys, where) == [True] * 2
 
 
 def test_another_models_space_is_refused(server, open_storage, monkeypatch):

@@ -36,6 +36,7 @@ _ROTATIONS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 class Model:
     """The model that an engine runs, as far as SGLang tells.
 
+    revision: "" where other weights could not be told from these.
     facts: what else changes its pages. config: of the hub, where its file is found.
     """
 
@@ -64,9 +65,10 @@ class Model:
         if folder is not None and not found:
             found = weights_digest(folder)
         local = Path(path)
+        known = not local.exists() and "://" not in path  # by a name, of a hub
         return Model(
             name=local.resolve().name if local.exists() else path,
-            revision=settings.revision or found or "unversioned",
+            revision=settings.revision or found or ("unversioned" if known else ""),
             facts=facts,
             config=_config(folder),
         )

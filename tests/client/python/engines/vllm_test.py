@@ -569,6 +569,43 @@ def test_models_that_are_not_supported_are_named():
     assert "decode_context" in why(full, decode_context_parallel_size=2)
 
 
+def test_a_folder_without_weights_needs_a_revision(tmp_path, monkeypatch):
+    """As where the weights come from S3: nothing tells them from others."""
+    import kvstow.vllm
+    from kvstow.vllm.identity import unversioned
+    from kvstow.vllm.settings import Settings
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+
+    (tmp_path / "config.json").write_text("{}")
+    config = SimpleNamespace(model_config=SimpleNamespace(model=str(tmp_path)))
+    assert "name a 'revision'" in unversioned(Settings(), config)
+    assert unversioned(Settings(revision="1"), config) == ""
+
+    def begin(self, *_):
+        self._kv_transfer_config = SimpleNamespace(
+            kv_connector_extra_config={},
+            is_kv_consumer=True,
+            is_kv_producer=True,
+            kv_load_failure_policy="recompute",
+        )
+
+    said = []
+    monkeypatch.setattr(KVConnectorBase_V1, "__init__", begin)
+    monkeypatch.setattr(kvstow.vllm, "unsupported", lambda *_: "")
+    monkeypatch.setattr(kvstow.vllm._log, "warning", lambda text, why: said.append(text % why))
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        connector = kvstow.vllm.KvstowConnector(config, role, None)
+        assert connector.get_num_new_matched_tokens(Request("a", 256), 0) == (0, False)
+        connector.register_kv_caches({})
+        connector.start_load_kv(None)
+        connector.shutdown()
+    assert len(said) == 1 and said[0].startswith("kvstow caches nothing")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert unversioned(Settings(), config) == ""
+    config.model_config.model = "org/model"
+    assert unversioned(Settings(), config) == ""
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
