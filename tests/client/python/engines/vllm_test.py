@@ -147,6 +147,27 @@ def stored(faulty, prompts):
 # The halves, without an engine.
 
 
+def test_loads_behind_a_frozen_one_wait_no_longer_than_it(own_server):
+    with Worker(own_server.address, timeout=1.0) as worker:
+        worker.store(8)
+        worker.load(range(8), "before")
+        worker.wait({"before"})
+        own_server.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        names = {f"frozen {number}" for number in range(12)}
+        for name in names:
+            worker.load(range(8), name)
+        worker.wait(names)
+        seconds = time.monotonic() - began
+        own_server.send_signal(signal.SIGCONT)
+        assert seconds < 3, "12 loads on 2 threads"
+        assert len(worker.filled) == 8
+        worker.load(range(8), "after")
+        worker.wait({"after"})
+        assert sorted(worker.filled) == sorted(2 * [(float(i), [i]) for i in range(8)])
+        assert worker.half.invalid() == set(range(8))
+
+
 class Worker:
     """A worker's half that loads, in place of whose blocks a list has what comes."""
 
