@@ -12,7 +12,7 @@ A loop of your own takes a PrefixCache:
         model(tokens[:, cached:], past_key_values=cache)  # computes what the server lacks
     prefix.store(tokens, cache, cached)
 
-A server that is dead or slow costs time and never raises. Another model, or other weights, under
+A server that is dead or slow costs time, once for each load, and never raises. Another model, or other weights, under
 the name of a space raises kvstow.SpaceMismatch.
 
 This module needs torch and transformers: `pip install kvstow[hf]`.
@@ -105,12 +105,15 @@ _MASKED = "kvstow_masked"
 _WINDOW_QUERIES = 32  # that the column attn_window sums over
 _STATISTICS_TOKENS = 512  # of a prompt that is long enough to tell what the model feels
 _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
+_SECONDS_OF_QUIET = 5.0  # after a server did not answer
 
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
 # What prompts told, until they are enough to be sent: of each client, by space.
 _felt: weakref.WeakKeyDictionary[Client, dict[str, Gathered]] = weakref.WeakKeyDictionary()
 _felt_lock = threading.Lock()
+# Until when the servers of clients are spared, as they did not answer.
+_quiet: weakref.WeakKeyDictionary[Client, float] = weakref.WeakKeyDictionary()
 _masked_lock = threading.Lock()
 _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
@@ -555,7 +558,8 @@ def _watched(model: Any, watch: Callable[[int, Seen], None]) -> Iterator[None]:
 class Storing:
     """Pages that travel to the server (PrefixCache.start_store)."""
 
-    def __init__(self, call: _native.Call | None) -> None:
+    def __init__(self, client: Client, call: _native.Call | None) -> None:
+        self._client = client
         self._call = call
         self._pages: int | None = None
 
@@ -565,8 +569,22 @@ class Storing:
             self._pages = 0
             if self._call is not None:
                 self._call.wait()
-                self._pages = sum(result[0] == "STORED" for result in self._call.take_puts())
+                outcomes = [result[0] for result in self._call.take_puts()]
+                _note(self._client, answered="UNAVAILABLE" not in outcomes)
+                self._pages = outcomes.count("STORED")
         return self._pages
+
+
+def _note(client: Client, answered: bool) -> None:
+    """Remembers that a server did not answer. It is asked what it has, and little else, then."""
+    if answered:
+        _quiet.pop(client, None)
+    else:
+        _quiet[client] = time.monotonic() + _SECONDS_OF_QUIET
+
+
+def _is_quiet(client: Client) -> bool:
+    return time.monotonic() < _quiet.get(client, 0.0)
 
 
 class PrefixCache:
@@ -656,8 +674,9 @@ class PrefixCache:
         first, last = cached_tokens // size, len(tokens) // size
         if self._fixed_context is not None and len(tokens) > self._fixed_context:
             last = first
-        if first >= last or not self.space.open:
-            return Storing(None)  # load() tries to open the space; this does not wait for it again
+        client = self.space.client
+        if first >= last or not self.space.open or _is_quiet(client):
+            return Storing(client, None)  # load() asks the server; this does not wait for it again
         self._check_weights()
         keys = page_keys(tokens, size)
         data = self._empty(last - first)
@@ -669,7 +688,7 @@ class PrefixCache:
             Page(keys[at], data[at - first], at * size, columns=self._columns(cache, at, tokens))
             for at in range(first, last)
         ]
-        return Storing(self.space.start_put(pages))
+        return Storing(client, self.space.start_put(pages))
 
     def send_statistics(self, texts: Sequence[Sequence[int]]) -> bool:
         """Tells the server what the model feels of errors, where the space's recipe is auto.
@@ -697,6 +716,8 @@ class PrefixCache:
         tokens = _token_list(token_ids)
         if not self.space.wants_statistics or len(tokens) - cached_tokens < _STATISTICS_TOKENS:
             return
+        if _is_quiet(self.space.client):
+            return
         from kvstow.calibrate import forward
 
         felt = forward.measure(self.model, [tokens])
@@ -723,8 +744,10 @@ class PrefixCache:
             for at, key in enumerate(keys)
             for column in self._columns(cache, at, tokens)
         ]
-        if reports:
-            self.space.report_attention(reports)
+        if reports and not _is_quiet(self.space.client):
+            results = self.space.report_attention(reports)
+            outcomes = [result.outcome for result in results]
+            _note(self.space.client, answered="UNAVAILABLE" not in outcomes)
 
     def generate(
         self,
@@ -758,12 +781,17 @@ class PrefixCache:
 
     def _get(self, keys: Sequence[bytes]) -> tuple[torch.Tensor, list[GetResult]]:
         """Pages on the CPU, and the results of the leading ones that are hits."""
+        client = self.space.client
         hit = self.space.lookup(keys)
+        _note(client, answered=not hit.message)
         pages = self._empty(hit.pages)
         try:
             found = self.space.get(keys[: hit.pages], list(pages), lease=hit.lease) if hit else []
+            if any(result.outcome == "UNAVAILABLE" for result in found):
+                _note(client, answered=False)
         finally:
-            self.space.client.release(hit.lease)
+            if not _is_quiet(client):  # else the lease ends by itself
+                client.release(hit.lease)
         results: list[GetResult] = []
         for result in found:
             expected = (self.spec.page_tokens, len(results) * self.spec.page_tokens)
@@ -926,6 +954,7 @@ def _generate(
         stops = _stop_tokens(model, tokenizer)
         while len(said) < max_new_tokens and said[-1] not in stops:
             said.append(_step(model, said[-1:], len(tokens) + len(said) - 1, cache))
+    stored = storing.wait()
     if report:
         prefix.report(tokens, cache, cached)
     try:
@@ -938,7 +967,7 @@ def _generate(
         cached_tokens=cached,
         prompt_tokens=len(tokens),
         seconds_to_first_token=seconds,
-        stored_pages=storing.wait(),
+        stored_pages=stored,
     )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -283,6 +284,39 @@ def test_server_that_dies_between_load_and_store(smollm: tuple[Any, Any]) -> Non
         assert prefix.generate(smollm[1], STORY, max_new_tokens=2).token_ids == said.token_ids
 
 
+@pytest.mark.parametrize("at", ["lookup", "get", "start_put", "report_attention"])
+def test_a_request_asks_a_frozen_server_once(at: str) -> None:
+    model, tokens = tiny("llama"), tokens_of(60)
+    says = SimpleNamespace(decode=lambda ids, **_: str(ids), eos_token_id=None)
+    with kvstow.Server() as server, kvstow.Client(server.address, timeout=1.0) as client:
+        prefix = kvstow.hf.PrefixCache(model, client, "frozen", "raw", 8)
+        assert prefix.generate(says, tokens[:30], max_new_tokens=1).stored_pages == 3
+        asked: list[str] = []
+
+        def watch(owner: Any, name: str) -> None:
+            inner = getattr(owner, name)
+
+            def call(*arguments: Any, **more: Any) -> Any:
+                if name == at:
+                    server.send_signal(signal.SIGSTOP)
+                asked.append(name)
+                return inner(*arguments, **more)
+
+            setattr(owner, name, call)
+
+        order = ["lookup", "get", "release", "start_put", "report_attention"]
+        for name in order:
+            watch(client if name == "release" else prefix.space, name)
+        frozen = prefix.generate(says, tokens, max_new_tokens=2, report=True)
+        assert asked == order[: order.index(at) + 1]
+        server.send_signal(signal.SIGCONT)
+        at = ""
+        back = prefix.generate(says, tokens, max_new_tokens=2, report=True)
+        assert back.token_ids == frozen.token_ids and back.cached_tokens >= 24
+        again = prefix.generate(says, tokens, max_new_tokens=2)
+        assert again.token_ids == frozen.token_ids and again.cached_tokens == 56
+
+
 def test_report_of_attention_changes_no_token(
     client: kvstow.Client, smollm: tuple[Any, Any]
 ) -> None:
@@ -495,7 +529,9 @@ def test_sums_are_those_of_the_model(
     torch.testing.assert_close(cache.layers[3].sums.sum(1), torch.full((2,), 12.0))
     reported: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(prefix.space, "report_attention", reported.extend)
+        patch.setattr(
+            prefix.space, "report_attention", lambda some: reported.extend(some) or []
+        )
         prefix.report(tokens, cache, cached)
     assert [column.name for _, column in reported[:2]] == ["attn_sum", "attn_window"]
     assert [column.queries for _, column in reported] == [12, 10] * 9
