@@ -143,6 +143,16 @@ def ropes_of(hf: Any, head_dim: int, layers: Sequence[int]) -> Ropes:
     return Ropes.of([ropes[kinds[layer]] for layer in layers])
 
 
+def rope_version(hf: Any) -> dict[str, str]:
+    """What names of spaces hold beside the config, where kvstow reads its RoPE otherwise than before.
+
+    {} for all but YaRN, so that spaces of other models keep their names.
+    """
+    kinds = {"full_attention", *(getattr(hf, "layer_types", None) or [])}
+    yarn = any(rope_of(hf, 64, kind).scaling == "yarn" for kind in kinds)
+    return {"rope": "yarn:2"} if yarn else {}
+
+
 def _parameters(hf: Any, kind: str) -> Mapping[str, Any]:
     """What a config says of RoPE in layers of a kind. Reads those of transformers 5 and 4."""
     found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}
@@ -167,15 +177,24 @@ def rope_of(hf: Any, head_dim: int, kind: str = "full_attention") -> Rope:
     if getattr(hf, "model_type", "") in _INTERLEAVED:
         layout = "interleaved"
     share = found.get("partial_rotary_factor") or getattr(hf, "partial_rotary_factor", None) or 1.0
+    factor, context = found.get("factor"), found.get("original_max_position_embeddings")
+    low, high = found.get("low_freq_factor"), found.get("high_freq_factor")
+    if kind == "yarn":
+        low, high = found.get("beta_slow"), found.get("beta_fast") or 32.0
+        most = getattr(hf, "max_position_embeddings", None)
+        context = context or getattr(hf, "original_max_position_embeddings", None) or most
+        if not context:
+            return Rope(layout="none")
+        factor = factor or (most or context) / context
     return Rope(
         layout=layout,
         theta=float(theta),
         scaling=cast(Any, _SCALINGS[kind]),
         rotary_dims=0 if share == 1.0 else int(head_dim * share),
-        factor=float(found.get("factor") or 1.0),
-        low_freq_factor=float(found.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(found.get("high_freq_factor") or 1.0),
-        original_context=int(found.get("original_max_position_embeddings") or 0),
+        factor=float(factor or 1.0),
+        low_freq_factor=float(low or 1.0),
+        high_freq_factor=float(high or 1.0),
+        original_context=int(context or 0),
         attention_factor=float(found.get("attention_factor") or 0.0),
         mscale=float(found.get("mscale") or 0.0),
         mscale_all_dim=float(found.get("mscale_all_dim") or 0.0),

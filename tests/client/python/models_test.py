@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kvstow
-from kvstow.models import Ropes, norms_keys, ropes_of, weights_digest
+from kvstow.models import Ropes, norms_keys, rope_of, rope_version, ropes_of, weights_digest
 
 NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
 
@@ -58,6 +58,36 @@ def test_a_spec_takes_what_codecs_read() -> None:
         kvstow.KvSpec(dtype="float16", **shape, **ropes.fields()).native()
     same = Ropes.of([FAR, FAR, scaled])
     assert same.as_codecs_read() == Ropes(FAR, None, ()), "codecs see no difference"
+
+
+@pytest.mark.parametrize(
+    ("config", "want"),
+    [
+        ({}, {"original_context": 512, "factor": 4.0, "high_freq_factor": 32.0}),
+        ({"beta_slow": 2.0, "beta_fast": 16.0}, {"low_freq_factor": 2.0, "high_freq_factor": 16.0}),
+        ({"original_max_position_embeddings": 128}, {"original_context": 128}),
+        ({"original_max_position_embeddings": 128, "factor": None}, {"factor": 4.0}),
+    ],
+)
+def test_yarn_is_read_by_its_own_names(config: dict[str, Any], want: dict[str, Any]) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, **config}
+    model = SimpleNamespace(rope_theta=1e6, rope_scaling=scaling, max_position_embeddings=512)
+    rope = rope_of(model, 64)
+    assert rope.scaling == "yarn"
+    assert {name: getattr(rope, name) for name in want} == want
+
+
+def test_only_spaces_of_yarn_change_their_names() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}
+    assert rope_version(SimpleNamespace(rope_theta=1e6, rope_scaling=yarn)) != {}
+    kinds = {"full_attention": {"rope_theta": 1e6, **yarn}, "sliding_attention": {"rope_theta": 1e4}}
+    both = SimpleNamespace(rope_parameters=kinds, layer_types=["sliding_attention"])
+    assert rope_version(both) != {}
+    for other in ({}, {"rope_theta": 1e6}, {"rope_theta": 1e6, "rope_scaling": llama3}):
+        assert rope_version(SimpleNamespace(**other)) == {}
+    without = SimpleNamespace(rope_theta=1e6, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    assert rope_of(without, 64) == kvstow.Rope(layout="none")
 
 
 NORMED = {"model_type": "qwen3_moe"}, {"model_type": "phi", "qk_layernorm": True}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kvstow.models import config_digest, digest_of, rope_of, weights_digest
+from kvstow.models import config_digest, digest_of, rope_of, rope_version, weights_digest
 from kvstow.sglang.pools import PageFormat
 from kvstow.sglang.settings import Settings
 from kvstow.types import KvSpec, Rope
@@ -90,6 +90,7 @@ def space_of(
         tp_rank, tp_size = 0, 1  # every rank has the same pages, and one of them writes
     rank = (config.pp_rank * config.attn_cp_size + config.attn_cp_rank) * tp_size + tp_rank
     size = config.pp_size * config.attn_cp_size * tp_size
+    rope = _rope(model, pages)
     parts = {
         "engine": _ENGINE,
         "model": model.name,
@@ -112,6 +113,7 @@ def space_of(
         "tokens": pool.page_size,
         "layers": [getattr(pool, "start_layer", 0), getattr(pool, "target_layer_num", 0)],
         "parallel": [config.pp_size, config.attn_cp_size, tp_size],
+        **(rope_version(model.hf) if rope.layout != "none" else {}),
     }
     short = re.sub(r"[^A-Za-z0-9._-]", "-", model.name)[-40:]
     name = f"{settings.space}/{short}/{digest_of(parts)[:16]}/{pool_name}/{rank}of{size}"
@@ -124,7 +126,7 @@ def space_of(
         head_dim_v=pages.head_dim_v,
         dtype=pages.dtype,
         page_tokens=pages.page_tokens,
-        rope=_rope(model, pages),
+        rope=rope,
         rank=rank,
         world_size=size,
         engine=_ENGINE,

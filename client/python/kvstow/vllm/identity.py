@@ -22,6 +22,7 @@ from kvstow.models import (
     config_digest,
     digest_of,
     rope_of,
+    rope_version,
     ropes_of,
     weight_files,
     weights_digest,
@@ -117,6 +118,7 @@ class Identity:
             "tensor_parallel": config.parallel_config.tensor_parallel_size,
             "pipeline_parallel": config.parallel_config.pipeline_parallel_size,
             "draft": str(getattr(config.speculative_config, "model", None) or ""),
+            **rope_version(model.hf_text_config),
         }
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
         prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"

@@ -24,6 +24,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import kvstow  # noqa: E402
 import kvstow.hf  # noqa: E402
 import smollm2  # noqa: E402
+from kvstow.models import rope_of  # noqa: E402
 from kvstow.programs import program  # noqa: E402
 
 STORY = (
@@ -700,6 +701,23 @@ def test_spec_of_rope(parameters: dict[str, Any], want: dict[str, Any]) -> None:
         tiny("llama", rope_parameters={"rope_theta": 10000.0, **parameters})
     ).rope
     assert {name: getattr(rope, name) for name in want} == want
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"factor": 4.0},
+        {"factor": 4.0, "original_max_position_embeddings": 128},
+        {"factor": 4.0, "original_max_position_embeddings": 128, "beta_slow": 2, "beta_fast": 16},
+        {"factor": 2.0, "original_max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 1},
+    ],
+)
+def test_engines_and_transformers_read_yarn_alike(parameters: dict[str, Any]) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, **parameters}
+    model = tiny("qwen3", rope_parameters=yarn)
+    assert kvstow.hf.spec_of(model).rope == rope_of(model.config, 16)
+    old = OldModel(rope_scaling={**yarn, "type": "yarn"})
+    assert kvstow.hf.spec_of(old).rope == rope_of(old.config, 16)
 
 
 class OldModel(torch.nn.Module):
