@@ -36,6 +36,7 @@ worked if all is stored. The others worked if the server was asked, whatever it 
 
 _ROW = 512  # values in what stands for a token: 8 "heads" of 64
 _ROWS = 4096  # in a page
+_MOST_PAGES = 256  # of a value whose size nobody has told: 1 GiB
 _SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _SEPARATOR = "@"  # between the fields of a key; the model's name comes first
 
@@ -78,6 +79,8 @@ class KvstowL2:
         self._quiet_until = 0.0
         self._trouble = ""  # why the server is left alone, or was
         self._spaces: dict[str, Space] = {}
+        # How many pages values of a model, rank and group have: the least that calls told.
+        self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._done: list[Completion] = []
         self._numbers = itertools.count(1)
@@ -219,33 +222,59 @@ class KvstowL2:
         for space, numbers in self._by_space(keys):
             if left_alone := self._why_not():
                 return there, left_alone
-            names = [_page_name(keys[i], 0) for i in numbers]
-            hit = space.lookup(names)
+            counts = self._page_counts(space, [keys[i] for i in numbers])
+            if left_alone := self._why_not():
+                return there, left_alone
+            values = [
+                [_page_name(keys[i], at) for at in range(count)]
+                for i, count in zip(numbers, counts)
+            ]
+            hit = space.lookup([name for names in values for name in names])
             if hit.message:
                 self._leave_alone(hit.message)
                 return there, hit.message
-            for i in numbers[: hit.pages]:
+            leading = _whole(values, hit.pages)
+            for i in numbers[:leading]:
                 there[i] = True
             # A lookup ends at the first that is not there. Others may follow; it is rare.
-            rest, first = numbers[hit.pages + 1 :], names[hit.pages + 1 :]
-            for i, found in zip(rest, self._found(space, first)):
+            rest = numbers[leading + 1 :]
+            for i, found in zip(rest, self._found(space, values[leading + 1 :])):
                 there[i] = found
         return there, ""
 
-    def _found(self, space: Space, names: Sequence[bytes]) -> list[bool]:
-        """Asks which pages are there, by one fetch of their first rows. Leases what it finds."""
-        if not names:
+    def _found(self, space: Space, values: Sequence[Sequence[bytes]]) -> list[bool]:
+        """Asks which values are there, by one fetch of their pages' first rows. Leases these."""
+        if not values:
             return []
-        results = space.get(names, tokens=(0, 1))
+        results = space.get([name for names in values for name in names], tokens=(0, 1))
         self._look_for_trouble(results)
-        found = [result.hit for result in results]
+        hits = iter([result.hit for result in results])
+        found = [all([next(hits) for _ in names]) for names in values]
         at = 0
         for hit, run in itertools.groupby(found):
             end = at + len(list(run))
             if hit:
-                space.lookup(names[at:end])
+                space.lookup([name for names in values[at:end] for name in names])
             at = end
         return found
+
+    def _page_counts(self, space: Space, keys: Sequence[str]) -> list[int]:
+        """How many pages the value of each key has.
+
+        LMCache does not say how large a value is that it asks for. Those of a model, rank and group
+        are alike, so calls that store and fetch tell it. Before these, the pages of the first one
+        that the server has tell.
+        """
+        with self._lock:
+            counts = dict(self._counts)
+        for key in keys:
+            if _kind(key) not in counts:
+                hit = space.lookup([_page_name(key, at) for at in range(_MOST_PAGES)], lease=False)
+                if hit.message:
+                    self._leave_alone(hit.message)
+                    break
+                counts[_kind(key)] = max(1, hit.pages)
+        return [counts.get(_kind(key), 1) for key in keys]
 
     def _delete(self, keys: Sequence[str]) -> tuple[list[bool], str]:
         gone = [False] * len(keys)
@@ -304,15 +333,28 @@ class KvstowL2:
         # LMCache's views may have a format that memoryview cannot cast, such as "<B".
         data = np.frombuffer(value, np.uint8).data if value.nbytes else value
         step = _ROWS * _ROW * 2
+        count, kind = max(1, -(-len(data) // step)), _kind(key)
+        with self._lock:
+            self._counts[kind] = min(count, self._counts.get(kind, count))
         return [
-            (at, _page_name(key, at), data[at * step : (at + 1) * step])
-            for at in range(max(1, -(-len(data) // step)))
+            (at, _page_name(key, at), data[at * step : (at + 1) * step]) for at in range(count)
         ]
 
 
 def _check_sizes(keys: Sequence[str], values: Sequence[memoryview]) -> None:
     if len(keys) != len(values):
         raise ValueError(f"values: length mismatch, {len(values)} for {len(keys)} keys")
+
+
+def _kind(key: str) -> str:
+    """The first fields of a key: model, rank and group."""
+    return _SEPARATOR.join(key.split(_SEPARATOR)[:3])
+
+
+def _whole(values: Sequence[Sequence[bytes]], pages: int) -> int:
+    """How many of the leading values the leading pages are."""
+    ends = itertools.accumulate(len(names) for names in values)
+    return sum(end <= pages for end in ends)
 
 
 def _page_name(key: str, page: int) -> bytes:
