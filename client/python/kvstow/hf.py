@@ -15,7 +15,7 @@ A loop of your own takes a PrefixCache:
 A server that is dead or slow costs time, once for each load, and never raises. Another model, or other weights, under
 the name of a space raises kvstow.SpaceMismatch.
 
-This module needs torch and transformers: `pip install kvstow[hf]`.
+This module needs torch and transformers, which the extra `hf` brings (docs/ENGINES.md).
 """
 
 from __future__ import annotations
