@@ -7,20 +7,21 @@
         async for layers, results in space.get_layers(keys, out): ...
 
 Gets and puts run on the client's own threads and wake the event loop through a descriptor. The
-other calls are short; they wait on a thread of the executor. A task that is cancelled stops waiting;
-its call goes on, and keeps its buffers, until it ends.
+other calls are short; they wait on other threads of the client. Where these are busy, a call waits
+`timeout` for its answer, and is a miss. A task that is cancelled stops waiting; its call goes on,
+and keeps its buffers, until it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
-import functools
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +42,36 @@ from kvstow.types import (
     Serving,
 )
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_THREADS = 16  # of a client, for short calls
 
 
-async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    loop = asyncio.get_running_loop()
-    run = functools.partial(contextvars.copy_context().run, call, *args, **kwargs)
-    return await loop.run_in_executor(None, run)
+class _Threads:
+    """Where a client's short calls wait for the server."""
+
+    def __init__(self, client: sync.Client) -> None:
+        self._client = client
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, "kvstow_aio")
+        self.late = f"UNAVAILABLE: no answer in {client.timeout:g} s"
+
+    async def run(
+        self, call: Callable[[], _T], miss: Callable[[], _T], lease: Callable[[_T], int] = lambda _: 0
+    ) -> _T:
+        """The call's result; a miss where none comes in time. A lease that nobody gets is released."""
+        future = self._pool.submit(contextvars.copy_context().run, call)
+
+        def release(ended: concurrent.futures.Future[_T]) -> None:
+            if not ended.cancelled() and ended.exception() is None and lease(ended.result()):
+                self._pool.submit(self._client.release, lease(ended.result()))
+
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._client.timeout)
+        except asyncio.TimeoutError:
+            future.add_done_callback(release)
+            return miss()
+        except asyncio.CancelledError:
+            future.add_done_callback(release)
+            raise
 
 
 class _Waker:
@@ -131,6 +154,7 @@ class Client:
             calibrations=calibrations,
             traceparent=traceparent,
         )
+        self._threads = _Threads(self._sync)
 
     async def open_space(
         self,
@@ -145,40 +169,39 @@ class Client:
         normed_keys: bool = False,
     ) -> Space:
         """See kvstow.Client.open_space."""
-        return Space(
-            await _in_thread(
-                self._sync.open_space,
-                name,
-                spec,
-                recipe=recipe,
-                fidelity=fidelity,
-                private=private,
-                payload=payload,
-                queries=queries,
-                normed_keys=normed_keys,
-            )
+        space = Space(
+            self._sync._space(
+                name, spec, recipe, fidelity, private, payload, queries, normed_keys
+            ),
+            self._threads,
         )
+        await space.ready()
+        return space
 
     async def find_space(self, name: str) -> Space | None:
         """See kvstow.Client.find_space."""
-        space = await _in_thread(self._sync.find_space, name)
-        return None if space is None else Space(space)
+        space = await self._threads.run(lambda: self._sync.find_space(name), lambda: None)
+        return None if space is None else Space(space, self._threads)
 
     async def drop_space(self, name: str) -> int | None:
         """See kvstow.Client.drop_space."""
-        return await _in_thread(self._sync.drop_space, name)
+        return await self._threads.run(lambda: self._sync.drop_space(name), lambda: None)
 
     async def send_calibration(self, calibration: bytes | str | Path) -> bytes | None:
         """See kvstow.Client.send_calibration."""
-        return await _in_thread(self._sync.send_calibration, calibration)
+        return await self._threads.run(
+            lambda: self._sync.send_calibration(calibration), lambda: None
+        )
 
     async def release(self, lease: int) -> None:
         """See kvstow.Client.release."""
-        await _in_thread(self._sync.release, lease)
+        await self._threads.run(lambda: self._sync.release(lease), lambda: None)
 
     async def buffer(self, bytes: int) -> npt.NDArray[np.uint8]:
         """See kvstow.Client.buffer."""
-        return await _in_thread(self._sync.buffer, bytes)
+        return await self._threads.run(
+            lambda: self._sync.buffer(bytes), lambda: np.zeros(bytes, np.uint8)
+        )
 
     @property
     def serving(self) -> Serving:
@@ -191,7 +214,7 @@ class Client:
 
     async def close(self) -> None:
         """Ends open calls as misses. Calls after it raise ValueError."""
-        await _in_thread(self._sync.close)
+        await asyncio.to_thread(self._sync.close)  # the client's own may all wait for the server
 
     async def __aenter__(self) -> Client:
         return self
@@ -208,8 +231,9 @@ class Client:
 class Space:
     """kvstow.Space, awaitable."""
 
-    def __init__(self, space: sync.Space) -> None:
+    def __init__(self, space: sync.Space, threads: _Threads) -> None:
         self._sync = space
+        self._threads = threads
 
     @property
     def name(self) -> str:
@@ -233,15 +257,25 @@ class Space:
 
     async def ready(self) -> bool:
         """See kvstow.Space.ready."""
-        return self._sync.open or await _in_thread(self._sync.ready)
+        return self._sync.open or await self._threads.run(self._sync.ready, self._not_ready)
+
+    def _not_ready(self) -> bool:
+        self._sync.message = self._threads.late
+        return False
 
     async def lookup(self, keys: Sequence[bytes], *, lease: bool = True) -> PrefixHit:
         """See kvstow.Space.lookup."""
-        return await _in_thread(self._sync.lookup, keys, lease=lease)
+        return await self._threads.run(
+            lambda: self._sync.lookup(keys, lease=lease),
+            lambda: PrefixHit(message=self._threads.late),
+            lambda hit: hit.lease,
+        )
 
     async def send_statistics(self, statistics: bytes) -> bool:
         """See kvstow.Space.send_statistics."""
-        return await _in_thread(self._sync.send_statistics, statistics)
+        return await self._threads.run(
+            lambda: self._sync.send_statistics(statistics), self._not_ready
+        )
 
     async def put(self, pages: Sequence[Page]) -> list[PutResult]:
         """See kvstow.Space.put."""
@@ -311,27 +345,37 @@ class Space:
 
     async def put_layers(self, pages: Sequence[Page]) -> LayersPut:
         """See kvstow.Space.put_layers."""
-        await self.ready()
-        return LayersPut(self._sync.put_layers(pages))
+        waker = _waker()
+        if await self.ready():
+            return LayersPut(self._sync._start_put_layers(pages, waker.completions), waker)
+        return LayersPut(self._sync._missed_layers(pages), waker)
 
     async def report_attention(self, reports: Sequence[tuple[bytes, Column]]) -> list[ReportResult]:
         """See kvstow.Space.report_attention."""
-        return await _in_thread(self._sync.report_attention, reports)
+        return await self._threads.run(
+            lambda: self._sync.report_attention(reports),
+            lambda: [ReportResult("UNAVAILABLE", self._threads.late) for _ in reports],
+        )
 
     async def delete(self, keys: Sequence[bytes], *, force: bool = False) -> list[Outcome]:
         """See kvstow.Space.delete."""
-        return await _in_thread(self._sync.delete, keys, force=force)
+        return await self._threads.run(
+            lambda: self._sync.delete(keys, force=force), lambda: ["UNAVAILABLE" for _ in keys]
+        )
 
     async def pin(self, keys: Sequence[bytes], pinned: bool = True) -> list[Outcome]:
         """See kvstow.Space.pin."""
-        return await _in_thread(self._sync.pin, keys, pinned)
+        return await self._threads.run(
+            lambda: self._sync.pin(keys, pinned), lambda: ["UNAVAILABLE" for _ in keys]
+        )
 
 
 class LayersPut:
     """kvstow.client.LayersPut, whose results are awaited."""
 
-    def __init__(self, put: sync.LayersPut) -> None:
+    def __init__(self, put: sync.LayersPut, waker: _Waker) -> None:
         self._sync = put
+        self._waker = waker
 
     def filled(self, layers: int) -> None:
         """The first `layers` layers of every page hold what is to be stored."""
@@ -339,4 +383,7 @@ class LayersPut:
 
     async def results(self) -> list[PutResult]:
         """Waits for the put to end. A put whose layers are not all filled is given up."""
-        return await _in_thread(self._sync.results)
+        self._sync._put = None
+        if self._sync._call is not None:
+            await self._waker.progress(self._sync._call)
+        return self._sync.results()

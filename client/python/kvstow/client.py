@@ -146,11 +146,17 @@ class Client:
         Returns it even where the server cannot be reached: its pages are misses then, and it opens
         when the server comes back. Raises SpaceMismatch where the name belongs to another model.
         """
-        if not name:
-            raise ValueError("name: a space needs one")
-        space = Space(self, name, spec, recipe, fidelity, private, payload, queries, normed_keys)
+        space = self._space(
+            name, spec, recipe, fidelity, private, payload, queries, normed_keys
+        )
         space.ready()
         return space
+
+    def _space(self, name: str, *arguments: Any) -> Space:
+        """A space that nobody has asked the server for yet."""
+        if not name:
+            raise ValueError("name: a space needs one")
+        return Space(self, name, *arguments)
 
     def find_space(self, name: str) -> Space | None:
         """The space of that name as it is; None where there is none, or no server."""
@@ -399,10 +405,18 @@ class Space:
 
     def put_layers(self, pages: Sequence[Page]) -> LayersPut:
         """Starts a put of pages that are still being computed: say which layers are filled."""
-        if not self.ready() or self._info is None:
-            return LayersPut(None, None, pages, self.message)
-        call, put = self.client._native.put_layers(self._info, pages, None)
+        return self._start_put_layers(pages) if self.ready() else self._missed_layers(pages)
+
+    def _start_put_layers(
+        self, pages: Sequence[Page], completions: _native.Completions | None = None
+    ) -> LayersPut:
+        """For a space that is open."""
+        assert self._info is not None
+        call, put = self.client._native.put_layers(self._info, pages, completions)
         return LayersPut(call, put, pages, "")
+
+    def _missed_layers(self, pages: Sequence[Page]) -> LayersPut:
+        return LayersPut(None, None, pages, self.message)
 
     def report_attention(self, reports: Sequence[tuple[bytes, Column]]) -> list[ReportResult]:
         """Tells what attention stored pages received: it decides which bytes go first."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from kvstow.progress import Progress
+from kvstow.versions import how_to_install
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _HUB = "a folder with a model, or its name at the hub"
@@ -52,4 +53,4 @@ def need(*packages: str) -> None:
     """Raises ValueError, which says what to install, where a package is missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"{' and '.join(missing)}: not installed; pip install 'kvstow[hf]'")
+        raise ValueError(f"{' and '.join(missing)}: not installed; {how_to_install('hf')}")

@@ -12,10 +12,10 @@ A loop of your own takes a PrefixCache:
         model(tokens[:, cached:], past_key_values=cache)  # computes what the server lacks
     prefix.store(tokens, cache, cached)
 
-A server that is dead or slow costs time and never raises. Another model, or other weights, under
+A server that is dead or slow costs time, once for each load, and never raises. Another model, or other weights, under
 the name of a space raises kvstow.SpaceMismatch.
 
-This module needs torch and transformers: `pip install kvstow[hf]`.
+This module needs torch and transformers, which the extra `hf` brings (docs/ENGINES.md).
 """
 
 from __future__ import annotations
@@ -48,7 +48,16 @@ from kvstow import _native
 from kvstow.client import Client, Space
 from kvstow.models import Ropes, norms_keys
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
-from kvstow.types import Column, Fidelity, GetResult, KvSpec, Page, Rope, page_keys
+from kvstow.types import (
+    Column,
+    Fidelity,
+    GetResult,
+    KvSpec,
+    Page,
+    Rope,
+    SpaceMismatch,
+    page_keys,
+)
 
 if TYPE_CHECKING:
     from kvstow.calibrate.forward import Felt, Gathered
@@ -96,13 +105,15 @@ _MASKED = "kvstow_masked"
 _WINDOW_QUERIES = 32  # that the column attn_window sums over
 _STATISTICS_TOKENS = 512  # of a prompt that is long enough to tell what the model feels
 _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
+_SECONDS_OF_QUIET = 5.0  # after a server did not answer
 
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
-_revisions: weakref.WeakKeyDictionary[Any, tuple[object, str]] = weakref.WeakKeyDictionary()
 # What prompts told, until they are enough to be sent: of each client, by space.
 _felt: weakref.WeakKeyDictionary[Client, dict[str, Gathered]] = weakref.WeakKeyDictionary()
 _felt_lock = threading.Lock()
+# Until when the servers of clients are spared, as they did not answer.
+_quiet: weakref.WeakKeyDictionary[Client, float] = weakref.WeakKeyDictionary()
 _masked_lock = threading.Lock()
 _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
@@ -284,24 +295,39 @@ def _adapter(model: Any) -> str:
 
 
 def _revision(model: Any, config: Any) -> str:
-    """A digest of the config and of a sample of the weights. Costs one pass for a model."""
-    named = list(model.named_parameters())
-    state = tuple(0 if value.is_inference() else value._version for _, value in named)
-    known = _revisions.get(model)
-    if known is not None and known[0] == state:
-        return known[1]
+    """A digest of the config and of a sample of the weights."""
     settings = {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_REVISION}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, value in named:
+    samples = _samples(model)
+    for name, value in model.named_parameters():
+        kind, size = (value.device, value.dtype), 2 * min(value.numel(), _SAMPLED_VALUES)
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+        digest.update(samples[kind][:size].view(torch.uint8).numpy().tobytes())
+        samples[kind] = samples[kind][size:]
+    return digest.hexdigest()[:16]
+
+
+@torch.no_grad()
+def _samples(model: Any) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
+    """The first and the last values of each parameter, one after the other, on the CPU.
+
+    Nothing but values tells that weights were replaced: `p.data.copy_()` leaves no other trace. So
+    this is done for every prompt, with one copy from each device.
+    """
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for name, value in model.named_parameters():
         if value.is_meta:
             raise ValueError(f"model: {name} is not in memory; load the model without offload")
-        flat = value.detach().reshape(-1)
-        sample = torch.cat([flat[:_SAMPLED_VALUES], flat[-_SAMPLED_VALUES:]])
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(sample.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    revision = digest.hexdigest()[:16]
-    _revisions[model] = (state, revision)
-    return revision
+        flat = value.reshape(-1)
+        some = alike.setdefault((value.device, value.dtype), [])
+        some += [flat[:_SAMPLED_VALUES], flat[-_SAMPLED_VALUES:]]
+    return {kind: torch.cat(some).cpu() for kind, some in alike.items()}
+
+
+def _weights(model: Any) -> object:
+    """What the weights that a model computes with now are compared by: adapters, and samples."""
+    samples = _samples(model).items()
+    return _adapter(model), [(k, x.view(torch.uint8).numpy().tobytes()) for k, x in samples]
 
 
 def statistics_of(model: Any, texts: Sequence[Sequence[int]]) -> bytes:
@@ -532,7 +558,8 @@ def _watched(model: Any, watch: Callable[[int, Seen], None]) -> Iterator[None]:
 class Storing:
     """Pages that travel to the server (PrefixCache.start_store)."""
 
-    def __init__(self, call: _native.Call | None) -> None:
+    def __init__(self, client: Client, call: _native.Call | None) -> None:
+        self._client = client
         self._call = call
         self._pages: int | None = None
 
@@ -542,8 +569,22 @@ class Storing:
             self._pages = 0
             if self._call is not None:
                 self._call.wait()
-                self._pages = sum(result[0] == "STORED" for result in self._call.take_puts())
+                outcomes = [result[0] for result in self._call.take_puts()]
+                _note(self._client, answered="UNAVAILABLE" not in outcomes)
+                self._pages = outcomes.count("STORED")
         return self._pages
+
+
+def _note(client: Client, answered: bool) -> None:
+    """Remembers that a server did not answer. It is asked what it has, and little else, then."""
+    if answered:
+        _quiet.pop(client, None)
+    else:
+        _quiet[client] = time.monotonic() + _SECONDS_OF_QUIET
+
+
+def _is_quiet(client: Client) -> bool:
+    return time.monotonic() < _quiet.get(client, 0.0)
 
 
 class PrefixCache:
@@ -558,6 +599,9 @@ class PrefixCache:
 
     A prompt beyond the context up to which dynamic scaling or LongRoPE leave K alone is neither
     loaded nor stored: its K would depend on its length.
+
+    `load` and `store` raise SpaceMismatch once the model has other weights or adapters than at
+    first.
     """
 
     def __init__(
@@ -570,6 +614,7 @@ class PrefixCache:
         fidelity: Fidelity = "",
         private: bool | None = None,
     ) -> None:
+        self._weights = _weights(model)
         self.spec: KvSpec = spec_of(model, page_tokens)
         self.model = model
         self._config = _text_config(model)
@@ -594,6 +639,7 @@ class PrefixCache:
         attention that tokens receive, call the model inside `with prefix_cache.masked():`.
         """
         tokens = _token_list(token_ids)
+        self._check_weights()
         size = self.spec.page_tokens
         keys = page_keys(tokens, size)[: (len(tokens) - 1) // size]
         if self._fixed_context is not None and len(tokens) > self._fixed_context:
@@ -628,8 +674,10 @@ class PrefixCache:
         first, last = cached_tokens // size, len(tokens) // size
         if self._fixed_context is not None and len(tokens) > self._fixed_context:
             last = first
-        if first >= last or not self.space.open:
-            return Storing(None)  # load() tries to open the space; this does not wait for it again
+        client = self.space.client
+        if first >= last or not self.space.open or _is_quiet(client):
+            return Storing(client, None)  # load() asks the server; this does not wait for it again
+        self._check_weights()
         keys = page_keys(tokens, size)
         data = self._empty(last - first)
         for number, states_of_layer in enumerate(_states(cache)):
@@ -640,7 +688,7 @@ class PrefixCache:
             Page(keys[at], data[at - first], at * size, columns=self._columns(cache, at, tokens))
             for at in range(first, last)
         ]
-        return Storing(self.space.start_put(pages))
+        return Storing(client, self.space.start_put(pages))
 
     def send_statistics(self, texts: Sequence[Sequence[int]]) -> bool:
         """Tells the server what the model feels of errors, where the space's recipe is auto.
@@ -668,6 +716,8 @@ class PrefixCache:
         tokens = _token_list(token_ids)
         if not self.space.wants_statistics or len(tokens) - cached_tokens < _STATISTICS_TOKENS:
             return
+        if _is_quiet(self.space.client):
+            return
         from kvstow.calibrate import forward
 
         felt = forward.measure(self.model, [tokens])
@@ -694,8 +744,10 @@ class PrefixCache:
             for at, key in enumerate(keys)
             for column in self._columns(cache, at, tokens)
         ]
-        if reports:
-            self.space.report_attention(reports)
+        if reports and not _is_quiet(self.space.client):
+            results = self.space.report_attention(reports)
+            outcomes = [result.outcome for result in results]
+            _note(self.space.client, answered="UNAVAILABLE" not in outcomes)
 
     def generate(
         self,
@@ -716,17 +768,30 @@ class PrefixCache:
         with _masked(self.model):
             yield
 
+    def _check_weights(self) -> None:
+        """Raises SpaceMismatch where the model has other weights than the space's."""
+        if _weights(self.model) != self._weights:
+            raise SpaceMismatch(
+                f"model: its weights or adapters changed since this PrefixCache of space "
+                f"{self.space.name!r} was made; make a PrefixCache with another space"
+            )
+
     def _empty(self, pages: int) -> torch.Tensor:
         return torch.empty((pages, *self.spec.page_shape()), dtype=self._dtype)
 
     def _get(self, keys: Sequence[bytes]) -> tuple[torch.Tensor, list[GetResult]]:
         """Pages on the CPU, and the results of the leading ones that are hits."""
+        client = self.space.client
         hit = self.space.lookup(keys)
+        _note(client, answered=not hit.message)
         pages = self._empty(hit.pages)
         try:
             found = self.space.get(keys[: hit.pages], list(pages), lease=hit.lease) if hit else []
+            if any(result.outcome == "UNAVAILABLE" for result in found):
+                _note(client, answered=False)
         finally:
-            self.space.client.release(hit.lease)
+            if not _is_quiet(client):  # else the lease ends by itself
+                client.release(hit.lease)
         results: list[GetResult] = []
         for result in found:
             expected = (self.spec.page_tokens, len(results) * self.spec.page_tokens)
@@ -889,6 +954,7 @@ def _generate(
         stops = _stop_tokens(model, tokenizer)
         while len(said) < max_new_tokens and said[-1] not in stops:
             said.append(_step(model, said[-1:], len(tokens) + len(said) - 1, cache))
+    stored = storing.wait()
     if report:
         prefix.report(tokens, cache, cached)
     try:
@@ -901,7 +967,7 @@ def _generate(
         cached_tokens=cached,
         prompt_tokens=len(tokens),
         seconds_to_first_token=seconds,
-        stored_pages=storing.wait(),
+        stored_pages=stored,
     )
 
 

@@ -19,9 +19,10 @@ import itertools
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -35,6 +36,8 @@ worked if all is stored. The others worked if the server was asked, whatever it 
 
 _ROW = 512  # values in what stands for a token: 8 "heads" of 64
 _ROWS = 4096  # in a page
+_MOST_PAGES = 256  # of a value whose size nobody has told: 1 GiB
+_SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _SEPARATOR = "@"  # between the fields of a key; the model's name comes first
 
 
@@ -45,7 +48,8 @@ class KvstowL2:
     recipe: of the spaces that it makes; "lossless" and "raw" give the very bytes back.
     dtype: of LMCache's values, for recipes that look at them.
     space: the first part of the names of its spaces.
-    timeout: seconds that a call may take.
+    timeout: seconds that a call may take, and that it may wait before. A server that did not answer
+        is left alone for some seconds: calls end at once.
     payload: how pages cross the network; see kvstow.Client.
     threads: calls that run at once.
     """
@@ -70,8 +74,13 @@ class KvstowL2:
         self._dtype: Literal["float16", "bfloat16"] = dtype
         self._prefix = space
         self._fidelity: Fidelity = "exact" if recipe in ("raw", "lossless") else ""
+        self._timeout = timeout
         self._client = Client(address, timeout=timeout, payload=payload)
+        self._quiet_until = 0.0
+        self._trouble = ""  # why the server is left alone, or was
         self._spaces: dict[str, Space] = {}
+        # How many pages values of a model, rank and group have: the least that calls told.
+        self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._done: list[Completion] = []
         self._numbers = itertools.count(1)
@@ -124,16 +133,30 @@ class KvstowL2:
 
     # Calls.
 
-    def _submit(self, run: Callable[..., tuple[list[bool], str]], *arguments: object) -> int:
-        number = next(self._numbers)
-        self._threads.submit(self._run, number, run, arguments)
+    def _submit(
+        self,
+        run: Callable[..., tuple[list[bool], str]],
+        keys: Sequence[str],
+        *arguments: object,
+    ) -> int:
+        number, end = next(self._numbers), time.monotonic() + self._timeout
+        self._threads.submit(self._run, number, end, run, keys, *arguments)
         return number
 
     def _run(
-        self, number: int, run: Callable[..., tuple[list[bool], str]], arguments: Sequence[object]
+        self,
+        number: int,
+        end: float,
+        run: Callable[..., tuple[list[bool], str]],
+        keys: Sequence[str],
+        *arguments: object,
     ) -> None:
         try:
-            each, why = run(*arguments)
+            each, why = [False] * len(keys), self._why_not()
+            if not why and time.monotonic() >= end:
+                why = f"UNAVAILABLE: the call waited {self._timeout:g} s behind others"
+            if not why:
+                each, why = run(keys, *arguments)
             completion: Completion = (number, not why, why, each)
         except Exception as error:  # LMCache must hear of the end of every call
             completion = (number, False, str(error), None)
@@ -141,15 +164,34 @@ class KvstowL2:
             self._done.append(completion)
             os.eventfd_write(self._descriptor, 1)
 
+    def _why_not(self) -> str:
+        """Why the server is not asked now; "" where it is."""
+        if time.monotonic() >= self._quiet_until:
+            return ""
+        return f"UNAVAILABLE: the server is left alone, as it did not answer: {self._trouble}"
+
+    def _leave_alone(self, why: str) -> None:
+        self._trouble = why
+        self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
+
+    def _look_for_trouble(self, results: Sequence[Any]) -> None:
+        why = next((r.message or r.outcome for r in results if r.outcome == "UNAVAILABLE"), "")
+        if why:
+            self._leave_alone(why)
+
     def _set(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:
         good = [False] * len(keys)
         why = ""
         for space, numbers in self._by_space(keys):
+            if left_alone := self._why_not():
+                return good, left_alone
             pages = [
                 [Page(name, _padded(part), at * _ROWS) for at, name, part in self._pages(keys[i], values[i])]
                 for i in numbers
             ]
-            results = iter(space.put([page for value in pages for page in value]))
+            puts = space.put([page for value in pages for page in value])
+            self._look_for_trouble(puts)
+            results = iter(puts)
             for i, value in zip(numbers, pages):
                 ended = [next(results) for _ in value]
                 good[i] = all(result.stored for result in ended)
@@ -159,11 +201,14 @@ class KvstowL2:
     def _get(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:
         good = [False] * len(keys)
         for space, numbers in self._by_space(keys):
+            if left_alone := self._why_not():
+                return good, left_alone
             pages = [(i, *page) for i in numbers for page in self._pages(keys[i], values[i])]
             rooms = [_padded(part) for _, _, _, part in pages]
             for i in numbers:
                 good[i] = True
             results = space.get([name for _, _, name, _ in pages], rooms)
+            self._look_for_trouble(results)
             for (i, at, _, part), room, result in zip(pages, rooms, results):
                 rows = len(room) // (2 * _ROW)
                 if not result.hit or (result.tokens, result.first_position) != (rows, at * _ROWS):
@@ -175,37 +220,73 @@ class KvstowL2:
     def _exists(self, keys: Sequence[str]) -> tuple[list[bool], str]:
         there = [False] * len(keys)
         for space, numbers in self._by_space(keys):
-            names = [_page_name(keys[i], 0) for i in numbers]
-            hit = space.lookup(names)
+            if left_alone := self._why_not():
+                return there, left_alone
+            counts = self._page_counts(space, [keys[i] for i in numbers])
+            if left_alone := self._why_not():
+                return there, left_alone
+            values = [
+                [_page_name(keys[i], at) for at in range(count)]
+                for i, count in zip(numbers, counts)
+            ]
+            hit = space.lookup([name for names in values for name in names])
             if hit.message:
+                self._leave_alone(hit.message)
                 return there, hit.message
-            for i in numbers[: hit.pages]:
+            leading = _whole(values, hit.pages)
+            for i in numbers[:leading]:
                 there[i] = True
             # A lookup ends at the first that is not there. Others may follow; it is rare.
-            rest, first = numbers[hit.pages + 1 :], names[hit.pages + 1 :]
-            for i, found in zip(rest, self._found(space, first)):
+            rest = numbers[leading + 1 :]
+            for i, found in zip(rest, self._found(space, values[leading + 1 :])):
                 there[i] = found
         return there, ""
 
-    def _found(self, space: Space, names: Sequence[bytes]) -> list[bool]:
-        """Asks which pages are there, by one fetch of their first rows. Leases what it finds."""
-        if not names:
+    def _found(self, space: Space, values: Sequence[Sequence[bytes]]) -> list[bool]:
+        """Asks which values are there, by one fetch of their pages' first rows. Leases these."""
+        if not values:
             return []
-        found = [result.hit for result in space.get(names, tokens=(0, 1))]
+        results = space.get([name for names in values for name in names], tokens=(0, 1))
+        self._look_for_trouble(results)
+        hits = iter([result.hit for result in results])
+        found = [all([next(hits) for _ in names]) for names in values]
         at = 0
         for hit, run in itertools.groupby(found):
             end = at + len(list(run))
             if hit:
-                space.lookup(names[at:end])
+                space.lookup([name for names in values[at:end] for name in names])
             at = end
         return found
+
+    def _page_counts(self, space: Space, keys: Sequence[str]) -> list[int]:
+        """How many pages the value of each key has.
+
+        LMCache does not say how large a value is that it asks for. Those of a model, rank and group
+        are alike, so calls that store and fetch tell it. Before these, the pages of the first one
+        that the server has tell.
+        """
+        with self._lock:
+            counts = dict(self._counts)
+        for key in keys:
+            if _kind(key) not in counts:
+                hit = space.lookup([_page_name(key, at) for at in range(_MOST_PAGES)], lease=False)
+                if hit.message:
+                    self._leave_alone(hit.message)
+                    break
+                counts[_kind(key)] = max(1, hit.pages)
+        return [counts.get(_kind(key), 1) for key in keys]
 
     def _delete(self, keys: Sequence[str]) -> tuple[list[bool], str]:
         gone = [False] * len(keys)
         for space, numbers in self._by_space(keys):
             left = list(numbers)
             for at in itertools.count():  # nobody says how many pages a value has
+                if left_alone := self._why_not():
+                    return gone, left_alone
                 outcomes = space.delete([_page_name(keys[i], at) for i in left], force=True)
+                if "UNAVAILABLE" in outcomes:
+                    self._leave_alone(space.message or "no answer to a deletion")
+                    return gone, self._trouble
                 left = [i for i, outcome in zip(left, outcomes) if outcome == "HIT"]
                 for i in left:
                     gone[i] = True
@@ -252,15 +333,28 @@ class KvstowL2:
         # LMCache's views may have a format that memoryview cannot cast, such as "<B".
         data = np.frombuffer(value, np.uint8).data if value.nbytes else value
         step = _ROWS * _ROW * 2
+        count, kind = max(1, -(-len(data) // step)), _kind(key)
+        with self._lock:
+            self._counts[kind] = min(count, self._counts.get(kind, count))
         return [
-            (at, _page_name(key, at), data[at * step : (at + 1) * step])
-            for at in range(max(1, -(-len(data) // step)))
+            (at, _page_name(key, at), data[at * step : (at + 1) * step]) for at in range(count)
         ]
 
 
 def _check_sizes(keys: Sequence[str], values: Sequence[memoryview]) -> None:
     if len(keys) != len(values):
         raise ValueError(f"values: length mismatch, {len(values)} for {len(keys)} keys")
+
+
+def _kind(key: str) -> str:
+    """The first fields of a key: model, rank and group."""
+    return _SEPARATOR.join(key.split(_SEPARATOR)[:3])
+
+
+def _whole(values: Sequence[Sequence[bytes]], pages: int) -> int:
+    """How many of the leading values the leading pages are."""
+    ends = itertools.accumulate(len(names) for names in values)
+    return sum(end <= pages for end in ends)
 
 
 def _page_name(key: str, page: int) -> bytes:

@@ -64,16 +64,20 @@ def config_digest(config: Mapping[str, Any]) -> str:
     return digest_of({k: v for k, v in config.items() if k not in _NOT_IDENTITY})
 
 
+def weight_files(path: Path) -> list[Path]:
+    """The files of weights: a file itself, or those of a folder. None: the weights are elsewhere."""
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    return [path] if path.is_file() else []
+
+
 def weights_digest(path: Path) -> str:
-    """A digest of the sizes of files of weights, and of samples all over them. "": no such path."""
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = [file for file in path.iterdir() if file.suffix in _WEIGHTS]
-    else:
+    """A digest of the sizes of files of weights, and of samples all over them. "": there are none."""
+    files = weight_files(path)
+    if not files:
         return ""
     digest = hashlib.sha256()
-    for file in sorted(files):
+    for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}:{size};".encode())
         with open(file, "rb") as data:
@@ -139,6 +143,16 @@ def ropes_of(hf: Any, head_dim: int, layers: Sequence[int]) -> Ropes:
     return Ropes.of([ropes[kinds[layer]] for layer in layers])
 
 
+def rope_version(hf: Any) -> dict[str, str]:
+    """What names of spaces hold beside the config, where kvstow reads its RoPE otherwise than before.
+
+    {} for all but YaRN, so that spaces of other models keep their names.
+    """
+    kinds = {"full_attention", *(getattr(hf, "layer_types", None) or [])}
+    yarn = any(rope_of(hf, 64, kind).scaling == "yarn" for kind in kinds)
+    return {"rope": "yarn:2"} if yarn else {}
+
+
 def _parameters(hf: Any, kind: str) -> Mapping[str, Any]:
     """What a config says of RoPE in layers of a kind. Reads those of transformers 5 and 4."""
     found = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None) or {}
@@ -163,15 +177,24 @@ def rope_of(hf: Any, head_dim: int, kind: str = "full_attention") -> Rope:
     if getattr(hf, "model_type", "") in _INTERLEAVED:
         layout = "interleaved"
     share = found.get("partial_rotary_factor") or getattr(hf, "partial_rotary_factor", None) or 1.0
+    factor, context = found.get("factor"), found.get("original_max_position_embeddings")
+    low, high = found.get("low_freq_factor"), found.get("high_freq_factor")
+    if kind == "yarn":
+        low, high = found.get("beta_slow"), found.get("beta_fast") or 32.0
+        most = getattr(hf, "max_position_embeddings", None)
+        context = context or getattr(hf, "original_max_position_embeddings", None) or most
+        if not context:
+            return Rope(layout="none")
+        factor = factor or (most or context) / context
     return Rope(
         layout=layout,
         theta=float(theta),
         scaling=cast(Any, _SCALINGS[kind]),
         rotary_dims=0 if share == 1.0 else int(head_dim * share),
-        factor=float(found.get("factor") or 1.0),
-        low_freq_factor=float(found.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(found.get("high_freq_factor") or 1.0),
-        original_context=int(found.get("original_max_position_embeddings") or 0),
+        factor=float(factor or 1.0),
+        low_freq_factor=float(low or 1.0),
+        high_freq_factor=float(high or 1.0),
+        original_context=int(context or 0),
         attention_factor=float(found.get("attention_factor") or 0.0),
         mscale=float(found.get("mscale") or 0.0),
         mscale_all_dim=float(found.get("mscale_all_dim") or 0.0),

@@ -40,7 +40,7 @@ def check_version(engine: str) -> None:
     if numbers < oldest:
         raise ImportError(
             f"{engine} {version} is too old for kvstow, which needs {_text(oldest)} or newer: "
-            f"pip install 'kvstow[{_extra(engine)}]'"
+            + how_to_install(_extra(engine))
         )
     if numbers[: len(newest)] > newest:
         warnings.warn(
@@ -48,6 +48,10 @@ def check_version(engine: str) -> None:
             "with: compare its output with and without kvstow before you rely on it",
             stacklevel=2,
         )
+
+
+def how_to_install(extra: str) -> str:
+    return f"pip install 'WHEEL[{extra}]', where WHEEL is the file of kvstow's wheel"
 
 
 def _installed(packages: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import threading
 import weakref
 
 import kvstow
@@ -95,6 +96,53 @@ async def test_a_cancelled_get_frees_its_buffers(own_server):
             assert asyncio.get_running_loop().time() < end, "the call kept its buffers"
             await client.find_space("s")
             gc.collect()
+
+
+async def test_questions_to_a_frozen_server_end_together_and_leave_others_their_threads(own_server):
+    async with kvstow.aio.Client(own_server.address, timeout=1.5) as client:
+        space = await client.open_space("s", SPEC, recipe="raw")
+        own_server.send_signal(signal.SIGSTOP)
+        loop, keys = asyncio.get_running_loop(), Prompt().keys
+        began = loop.time()
+        asked = [asyncio.create_task(space.lookup(keys)) for _ in range(40)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(threading.get_ident) != threading.get_ident()
+        assert not any(task.done() for task in asked)
+        hits = await asyncio.gather(*asked)
+        assert loop.time() - began < 4
+        assert not any(hits) and all(hit.message for hit in hits)
+        began = loop.time()
+        assert await space.delete([b"k"]) == await space.pin([b"k"]) == ["UNAVAILABLE"]
+        assert await client.find_space("s") is None
+        assert not await space.send_statistics(b"x") and "no answer in 1.5 s" in space.message
+        assert loop.time() - began < 12
+        own_server.send_signal(signal.SIGCONT)
+
+
+async def test_a_lease_that_comes_late_is_released(server, monkeypatch):
+    late, released = threading.Event(), threading.Event()
+    async with kvstow.aio.Client(server.address, timeout=0.2) as client:
+        space = await client.open_space("aio-late", SPEC, recipe="raw")
+
+        def lookup(keys, lease):
+            assert late.wait(60)
+            return kvstow.PrefixHit(pages=1, lease=7)
+
+        monkeypatch.setattr(space._sync, "lookup", lookup)
+        monkeypatch.setattr(client._sync, "release", lambda lease: lease == 7 and released.set())
+        hit = await space.lookup([b"k"])
+        assert not hit and hit.message == "UNAVAILABLE: no answer in 0.2 s"
+        late.set()
+        assert await asyncio.to_thread(released.wait, 60)
+        late.clear()
+        released.clear()
+        task = asyncio.create_task(space.lookup([b"k"]))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        late.set()
+        assert await asyncio.to_thread(released.wait, 60)
 
 
 async def test_a_dead_server_is_a_miss():

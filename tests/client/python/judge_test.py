@@ -22,6 +22,12 @@ def test_torch_is_not_imported():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "kvstow.judge", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("usage: kvstow-judge")
+
+
 def test_torch_that_is_missing_is_named(monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -29,7 +35,7 @@ def test_torch_that_is_missing_is_named(monkeypatch, capsys):
     )
     assert main(["model", "--texts", __file__]) == 2
     said = capsys.readouterr().err
-    assert "torch" in said and "pip install 'kvstow[hf]'" in said
+    assert "torch" in said and "pip install 'WHEEL[hf]'" in said
 
 
 # Arguments.

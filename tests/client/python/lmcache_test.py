@@ -2,6 +2,8 @@
 
 import ctypes
 import select
+import signal
+import time
 
 import kvstow.lmcache
 import numpy as np
@@ -103,7 +105,8 @@ def test_a_lossy_recipe_is_near(server):
     l2.close()
 
 
-def test_a_dead_server_is_a_miss(own_server):
+def test_a_dead_server_is_a_miss(own_server, monkeypatch):
+    monkeypatch.setattr("kvstow.lmcache._SECONDS_OF_QUIET", 0.5)
     l2 = kvstow.lmcache.KvstowL2(own_server.address, timeout=2)
     caller = Caller(l2)
     keys = [KEY.format(i) for i in range(3)]
@@ -117,7 +120,47 @@ def test_a_dead_server_is_a_miss(own_server):
     assert not ok and why
     assert caller.delete(keys)[2] == [False] * 3
     own_server.start()
-    assert any(caller.set(keys, values)[0] for _ in range(10))  # each call waits up to 2 s for it
+    end = time.monotonic() + 60
+    while not caller.set(keys, values)[0]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    l2.close()
+
+
+def test_calls_to_a_frozen_server_end_within_two_timeouts_and_then_at_once(own_server):
+    l2 = kvstow.lmcache.KvstowL2(own_server.address, timeout=1)
+    caller = Caller(l2)
+    keys, other = [KEY.format(0)], ["other/" + KEY.format(0)]
+    values = [memoryview(value(5000, 0))]
+    for some in (keys, other):
+        assert caller.set(some, values)[0]
+    own_server.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    calls = []
+    for _ in range(4):
+        calls.append(l2.submit_batch_exists(keys + other))
+        calls.append(l2.submit_batch_get(keys + other, values * 2))
+        calls.append(l2.submit_batch_set(keys + other, values * 2))
+        calls.append(l2.submit_batch_delete(keys + other))
+    assert [caller.result(call)[2] for call in calls] == [[False] * 2] * 16
+    assert time.monotonic() - began < 3
+    began = time.monotonic()
+    ok, why, each = caller.exists(keys)
+    assert not ok and each == [False] and "left alone" in why
+    assert time.monotonic() - began < 1
+    own_server.send_signal(signal.SIGCONT)
+    l2.close()
+
+
+def test_a_call_that_waited_a_timeout_behind_others_ends(server, monkeypatch):
+    l2 = kvstow.lmcache.KvstowL2(server.address, timeout=0.2, threads=1)
+    caller = Caller(l2)
+    first = l2._space("org/model")
+    monkeypatch.setattr(first, "lookup", lambda names, lease=True: time.sleep(0.5) or kvstow.PrefixHit())
+    slow, behind = (l2.submit_batch_exists([KEY.format(0)]) for _ in range(2))
+    assert caller.result(slow) == (True, "", [False])
+    ok, why, each = caller.result(behind)
+    assert not ok and each == [False] and "waited 0.2 s behind others" in why
     l2.close()
 
 
@@ -141,6 +184,40 @@ def test_keys_behind_many_gaps_are_found(caller):
     some = [key for key, stored in zip(keys, there) if stored]
     assert caller.set(some, [value(1000 + 5000 * i, i) for i in range(len(some))])[0]
     assert caller.exists(keys) == (True, "", there)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["same process", "another process"])
+def test_a_value_that_lost_a_page_is_not_there(server, caller, told):
+    """So LMCache stores it again, and can load it."""
+    keys = [KEY.format(i) for i in range(5)]
+    values = [value(9 << 20, i) for i in range(5)]  # 3 pages each
+    assert caller.set(keys, values)[0]
+    space = caller.l2._space("org/model")
+    lost = [kvstow.lmcache._page_name(keys[1], 1), kvstow.lmcache._page_name(keys[3], 2)]
+    assert space.delete(lost, force=True) == ["HIT", "HIT"]
+    other = caller
+    if not told:
+        other = Caller(kvstow.lmcache.KvstowL2(server.address, space=caller.l2._prefix))
+    assert other.exists(keys) == (True, "", [True, False, True, False, True])
+    # All pages of the others are leased.
+    left = [kvstow.lmcache._page_name(keys[i], at) for i in (0, 2, 4) for at in range(3)]
+    assert space.delete(left) == ["REFUSED"] * 9
+    assert other.set(keys, values)[0]
+    assert other.exists(keys)[2] == [True] * 5
+    rooms = [bytearray(9 << 20) for _ in keys]
+    assert other.get(keys, rooms)[0] and rooms == values
+    if not told:
+        other.l2.close()
+
+
+def test_values_of_two_groups_have_sizes_of_their_own(server, caller):
+    keys = [f"org/model@00000000@{i % 2}@{i:032x}" for i in range(8)]
+    values = [value([9 << 20, 5000][i % 2], i) for i in range(8)]
+    assert caller.set(keys[:6], values[:6])[0]
+    assert caller.exists(keys)[2] == [True] * 6 + [False] * 2
+    l2 = kvstow.lmcache.KvstowL2(server.address, space=caller.l2._prefix)
+    assert Caller(l2).exists(keys)[2] == [True] * 6 + [False] * 2
+    l2.close()
 
 
 def test_views_of_any_format_are_values(caller):

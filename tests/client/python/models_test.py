@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kvstow
-from kvstow.models import Ropes, norms_keys, ropes_of
+from kvstow.models import Ropes, norms_keys, rope_of, rope_version, ropes_of, weights_digest
 
 NEAR, FAR = kvstow.Rope(theta=1e4), kvstow.Rope(theta=1e6)
 
@@ -59,6 +60,36 @@ def test_a_spec_takes_what_codecs_read() -> None:
     assert same.as_codecs_read() == Ropes(FAR, None, ()), "codecs see no difference"
 
 
+@pytest.mark.parametrize(
+    ("config", "want"),
+    [
+        ({}, {"original_context": 512, "factor": 4.0, "high_freq_factor": 32.0}),
+        ({"beta_slow": 2.0, "beta_fast": 16.0}, {"low_freq_factor": 2.0, "high_freq_factor": 16.0}),
+        ({"original_max_position_embeddings": 128}, {"original_context": 128}),
+        ({"original_max_position_embeddings": 128, "factor": None}, {"factor": 4.0}),
+    ],
+)
+def test_yarn_is_read_by_its_own_names(config: dict[str, Any], want: dict[str, Any]) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, **config}
+    model = SimpleNamespace(rope_theta=1e6, rope_scaling=scaling, max_position_embeddings=512)
+    rope = rope_of(model, 64)
+    assert rope.scaling == "yarn"
+    assert {name: getattr(rope, name) for name in want} == want
+
+
+def test_only_spaces_of_yarn_change_their_names() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}
+    assert rope_version(SimpleNamespace(rope_theta=1e6, rope_scaling=yarn)) != {}
+    kinds = {"full_attention": {"rope_theta": 1e6, **yarn}, "sliding_attention": {"rope_theta": 1e4}}
+    both = SimpleNamespace(rope_parameters=kinds, layer_types=["sliding_attention"])
+    assert rope_version(both) != {}
+    for other in ({}, {"rope_theta": 1e6}, {"rope_theta": 1e6, "rope_scaling": llama3}):
+        assert rope_version(SimpleNamespace(**other)) == {}
+    without = SimpleNamespace(rope_theta=1e6, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    assert rope_of(without, 64) == kvstow.Rope(layout="none")
+
+
 NORMED = {"model_type": "qwen3_moe"}, {"model_type": "phi", "qk_layernorm": True}
 USUAL = {"model_type": "llama"}, {"model_type": "phi", "qk_layernorm": False}, {}
 
@@ -71,3 +102,14 @@ def test_configs_say_that_keys_pass_a_norm(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("config", USUAL)
 def test_other_models_have_no_such_norm(config: dict[str, Any]) -> None:
     assert not norms_keys(SimpleNamespace(**config))
+
+
+def test_a_folder_without_weights_has_no_digest(tmp_path: Path) -> None:
+    assert weights_digest(tmp_path / "nowhere") == ""
+    (tmp_path / "config.json").write_text("{}")
+    assert weights_digest(tmp_path) == ""
+    (tmp_path / "model.safetensors").write_bytes(b"a" * 9000)
+    one = weights_digest(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"b" * 9000)
+    assert len(one) == 32 and weights_digest(tmp_path) not in ("", one)
+    assert weights_digest(tmp_path / "model.safetensors") == weights_digest(tmp_path)

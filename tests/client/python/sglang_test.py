@@ -318,6 +318,7 @@ def test_a_file_that_is_no_statistics_is_named_once(open_storage, tmp_path, capl
 
 def test_auto_is_told_of_keys_that_pass_a_norm(open_storage, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
     config = sglang.Config(model_name=str(tmp_path))
     storage = open_storage(sglang.MHATokenToKVPoolHost(), config=config, recipe="auto")
     space = storage._stores["kv"]._space
@@ -369,6 +370,23 @@ def test_an_engine_that_names_no_model_is_refused(open_storage):
         open_storage(config=sglang.Config(model_name=None))
 
 
+def test_a_folder_without_weights_needs_a_revision(open_storage, tmp_path, caplog):
+    """As where the weights come from S3: nothing tells them from others."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    pool, keys = sglang.MHATokenToKVPoolHost(), sglang.hashes(2)
+    where = sglang.indices(pool, range(2))
+    for name in (str(tmp_path), "s3://bucket/model"):
+        storage = open_storage(pool, config=sglang.Config(model_name=name))
+        assert "caches nothing" in caplog.text and "name a 'revision'" in caplog.text
+        caplog.clear()
+        assert storage.batch_set_v1(keys, where) == storage.batch_get_v1(keys, where) == [False] * 2
+        assert storage.batch_exists(keys) == 0 and not storage.counts and not caplog.records
+        storage.clear()
+    storage = open_storage(pool, config=sglang.Config(model_name=str(tmp_path)), revision="1")
+    assert storage.batch_set_v1(keys, where) == [True] * 2
+    assert storage.batch_get_v1(keys, where) == [True] * 2
+
+
 def test_another_models_space_is_refused(server, open_storage, monkeypatch):
     pool = sglang.MHATokenToKVPoolHost()
     storage, _ = stored(pool, open_storage)
@@ -414,7 +432,6 @@ def misses(storage, pool, keys):
     assert storage.get(keys[0], pool.get_dummy_flat_data_page()) is None
     assert storage.batch_set(keys[:1], [pool.get_data_page(0)]) is False
     assert storage.exists(keys[0]) is False
-    storage.clear()
 
 
 def test_a_closed_backend_is_a_miss(open_storage):
@@ -422,6 +439,8 @@ def test_a_closed_backend_is_a_miss(open_storage):
     storage, keys = stored(pool, open_storage)
     storage.close()
     misses(storage, pool, keys)
+    with pytest.raises(RuntimeError, match="old pages"):
+        storage.clear()
 
 
 def test_a_dead_server_is_a_miss_and_found_again(own_server, monkeypatch):
@@ -459,6 +478,65 @@ def test_a_frozen_server_is_a_miss_within_the_timeouts_and_then_at_once(own_serv
     while storage.batch_get_v1(keys, where) != [True] * 6:
         assert time.monotonic() < end, storage.counts
         time.sleep(0.05)
+    storage.close()
+
+
+class Deaf:
+    """A native client whose server does not hear of spaces to drop."""
+
+    def __init__(self, native):
+        self.native, self.asked = native, []
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+    def drop_space(self, name):
+        self.asked.append(name)
+        return "DEADLINE_EXCEEDED", "no answer", None
+
+
+def test_pages_that_the_server_did_not_forget_are_misses(open_storage, monkeypatch):
+    monkeypatch.setattr("kvstow.sglang.store._SECONDS_OF_QUIET", 0.0)
+    storage, kv, state = hybrid(open_storage)
+    kv.fill()
+    keys, where = sglang.hashes(3), sglang.indices(kv, range(3))
+    assert storage.batch_set_v1(keys, where) == [True] * 3
+    assert storage.batch_set_v2([transfer(state, keys)]) == {"mamba": [True] * 3}
+    questions = storage._link.questions
+    questions._native = deaf = Deaf(questions._native)
+    with pytest.raises(RuntimeError, match="clear again.*DEADLINE_EXCEEDED: no answer"):
+        storage.clear()
+    assert len(set(deaf.asked)) == 2  # the space of each pool
+    misses(storage, kv, keys)
+    assert storage.batch_get_v2([transfer(state, keys)]) == {"mamba": [False] * 3}
+    questions._native = deaf.native  # it answers again: the next call drops the pages first
+    assert storage.batch_get_v1(keys, where) == [False] * 3
+    assert storage.batch_get_v2([transfer(state, keys)]) == {"mamba": [False] * 3}
+    assert open_storage(kv).batch_exists(keys) == 0
+    assert storage.batch_set_v1(keys, where) == [True] * 3
+    assert storage.batch_get_v1(keys, where) == [True] * 3
+    storage.clear()
+    assert storage.batch_exists(keys) == 0
+
+
+def test_clear_tries_a_server_that_is_left_alone(own_server):
+    pool = sglang.MHATokenToKVPoolHost()
+    storage = storage_of(own_server.address, pool, lookup_timeout=0.5)
+    keys, where = sglang.hashes(2), sglang.indices(pool, range(2))
+    assert storage.batch_set_v1(keys, where) == [True] * 2
+    own_server.send_signal(signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="old pages"):
+        storage.clear()
+    own_server.send_signal(signal.SIGCONT)
+    assert storage._link.quiet and storage.batch_get_v1(keys, where) == [False] * 2
+    end = time.monotonic() + 60
+    while True:
+        try:
+            storage.clear()
+            break
+        except RuntimeError:
+            assert time.monotonic() < end
+    assert storage.batch_exists(keys) == 0
     storage.close()
 
 

@@ -4,7 +4,7 @@
 
 It runs the model over texts, takes what the model feels of errors in its K and V, and lets
 `kvstow codec calibrate` fit the recipe's tables (docs/CODECS.md says how a calibration is used).
-The modules `model` and `statistics` need torch and transformers: `pip install kvstow[hf]`. The
+The modules `model` and `statistics` need torch and transformers, which the extra `hf` brings. The
 others do not import them.
 """
 

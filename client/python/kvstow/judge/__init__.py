@@ -6,8 +6,8 @@ K and V of the beginning of each text go through a server as pages of a recipe. 
 on behind what came back, and behind K and V as they were. How far its next tokens differ, and how
 many bytes the server stored, is the verdict on the recipe.
 
-The modules `measure`, `places` and `run` need torch and transformers:
-`pip install kvstow[hf]`. The others do not import them.
+The modules `measure`, `places` and `run` need torch and transformers, which the extra `hf` brings.
+The others do not import them.
 """
 
 from __future__ import annotations

@@ -47,6 +47,13 @@ class KvstowStorage(HiCacheStorage):
         self._settings = Settings.of(options)
         self._config = storage_config
         self._model = Model.of(self._settings, storage_config)
+        if not self._model.revision:
+            _log.warning(
+                "kvstow caches nothing: %s has no files of weights here, so other weights could "
+                "not be told from these; name a 'revision' in "
+                "--hicache-storage-backend-extra-config",
+                self._model.name,
+            )
         # SGLang reads this next: it then gives the memory of pages, not copies of them.
         options.setdefault("interface_v1", 1)
         self._link = Link(self._settings)
@@ -69,7 +76,7 @@ class KvstowStorage(HiCacheStorage):
         self._register(_name(host_pool_name), host_pool)
 
     def _register(self, name: str, pool: Any) -> None:
-        if self._pools.get(name) is pool:
+        if self._pools.get(name) is pool or not self._model.revision:
             return
         pages = format_of(pool)
         recipe = self._recipe(name, pool, pages)
@@ -211,9 +218,18 @@ class KvstowStorage(HiCacheStorage):
     # The rest.
 
     def clear(self) -> None:
-        """Forgets the pages of this rank's pools, for every engine that shares them."""
-        for store in self._stores.values():
-            self._answer(None, store.forget)
+        """Forgets the pages of this rank's pools, for every engine that shares them.
+
+        Raises RuntimeError where the server did not answer: SGLang then says that it failed. This
+        engine loads and saves nothing until the server has forgotten them.
+        """
+        failed = [self._answer("an error", store.forget) for store in self._stores.values()]
+        why = next(filter(None, failed), "")
+        if why:
+            raise RuntimeError(
+                f"kvstow: old pages may still be stored, and other engines may load them; clear "
+                f"again once the server answers: {why}"
+            )
 
     def get_stats(self) -> Any:
         """Counts for SGLang's metrics, since the last time."""
@@ -293,6 +309,8 @@ class KvstowStorage(HiCacheStorage):
 
     def _answer(self, miss: _Answer, run: Callable[[], _Answer]) -> _Answer:
         """Returns the result of `run`; a miss where it raises, which must not end SGLang's threads."""
+        if not self._model.revision:
+            return miss
         try:
             return run()
         except Exception as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kvstow.models import config_digest, digest_of, rope_of, weights_digest
+from kvstow.models import config_digest, digest_of, rope_of, rope_version, weights_digest
 from kvstow.sglang.pools import PageFormat
 from kvstow.sglang.settings import Settings
 from kvstow.types import KvSpec, Rope
@@ -36,6 +36,7 @@ _ROTATIONS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 class Model:
     """The model that an engine runs, as far as SGLang tells.
 
+    revision: "" where other weights could not be told from these.
     facts: what else changes its pages. config: of the hub, where its file is found.
     """
 
@@ -64,9 +65,10 @@ class Model:
         if folder is not None and not found:
             found = weights_digest(folder)
         local = Path(path)
+        known = not local.exists() and "://" not in path  # by a name, of a hub
         return Model(
             name=local.resolve().name if local.exists() else path,
-            revision=settings.revision or found or "unversioned",
+            revision=settings.revision or found or ("unversioned" if known else ""),
             facts=facts,
             config=_config(folder),
         )
@@ -88,6 +90,7 @@ def space_of(
         tp_rank, tp_size = 0, 1  # every rank has the same pages, and one of them writes
     rank = (config.pp_rank * config.attn_cp_size + config.attn_cp_rank) * tp_size + tp_rank
     size = config.pp_size * config.attn_cp_size * tp_size
+    rope = _rope(model, pages)
     parts = {
         "engine": _ENGINE,
         "model": model.name,
@@ -110,6 +113,7 @@ def space_of(
         "tokens": pool.page_size,
         "layers": [getattr(pool, "start_layer", 0), getattr(pool, "target_layer_num", 0)],
         "parallel": [config.pp_size, config.attn_cp_size, tp_size],
+        **(rope_version(model.hf) if rope.layout != "none" else {}),
     }
     short = re.sub(r"[^A-Za-z0-9._-]", "-", model.name)[-40:]
     name = f"{settings.space}/{short}/{digest_of(parts)[:16]}/{pool_name}/{rank}of{size}"
@@ -122,7 +126,7 @@ def space_of(
         head_dim_v=pages.head_dim_v,
         dtype=pages.dtype,
         page_tokens=pages.page_tokens,
-        rope=_rope(model, pages),
+        rope=rope,
         rank=rank,
         world_size=size,
         engine=_ENGINE,

@@ -118,6 +118,8 @@ class PoolStore:
         self._name, self._spec = name, spec
         self._options = {"recipe": recipe, "fidelity": fidelity, "normed_keys": normed_keys}
         self._space, self._index = self._open()
+        self._forgotten = False  # the space is to be dropped, and the server has not done it
+        self._dropping = threading.Lock()
 
     def _open(self) -> tuple[Space, Space]:
         """The space by both connections. Asks a server that is there; else they open later."""
@@ -125,9 +127,18 @@ class PoolStore:
         pages, index = (c.open_space(self._name, self._spec, **self._options) for c in clients)
         return pages, index
 
+    @property
+    def _usable(self) -> bool:
+        """Whether to ask the server. Pages that were to be forgotten go first."""
+        if self._forgotten:
+            with self._dropping:
+                if not self._link.quiet:
+                    self._drop()
+        return not self._link.quiet and not self._forgotten
+
     def leading(self, keys: Sequence[bytes]) -> int:
         """How many of the leading keys are stored."""
-        if not keys or self._link.quiet:
+        if not keys or not self._usable:
             return 0
         hit = self._index.lookup(keys, lease=False)
         if hit.message:
@@ -151,7 +162,7 @@ class PoolStore:
             slots = None if self.pages.whole else self._loads.slots(self.pages.page_bytes)
             step = len(keys) if slots is None else len(slots)
             for first in range(0, len(keys), max(1, step)):
-                if self._link.quiet:
+                if not self._usable:
                     break
                 some = addresses[first : first + step]
                 rooms = self._rooms(slots, some)
@@ -177,7 +188,7 @@ class PoolStore:
             slots = None if self.pages.whole else self._saves.slots(self.pages.page_bytes)
             step = len(keys) if slots is None else len(slots)
             for first in range(stored, len(keys), max(1, step)):
-                if self._link.quiet:
+                if not self._usable:
                     break
                 some = addresses[first : first + step]
                 rooms = self._rooms(slots, some)
@@ -197,10 +208,26 @@ class PoolStore:
             _log.warning("kvstow: %s", why)
         return good
 
-    def forget(self) -> None:
-        """Drops the space, for everyone, and begins a new one."""
-        self._link.questions.drop_space(self._name)
+    def forget(self) -> str:
+        """Drops the space, for everyone, and begins a new one. Why the server has not done it yet.
+
+        Until it has, all is a miss, and each call tries again.
+        """
+        self._forgotten = True
+        with self._dropping:
+            return self._drop()
+
+    def _drop(self) -> str:
+        """For whoever holds the lock."""
+        if not self._forgotten:
+            return ""
+        code, message, _ = self._link.questions._native.drop_space(self._name)
+        if code not in ("OK", "NOT_FOUND"):
+            self._link.failed(message)
+            return f"{code}: {message}"
+        self._forgotten = False
         self._space, self._index = self._open()
+        return ""
 
     def _rooms(self, slots: Bytes | None, addresses: Addresses) -> list[Bytes]:
         """Where the pages are for the client: SGLang's own memory, or slots."""

@@ -11,7 +11,8 @@ is dead, slow or frozen costs a request `lookup_timeout` before a load or `timeo
 request is then computed. `Settings` (kvstow.vllm.settings) describes the options.
 
 Models with one group of full attention are cached, each rank of a tensor or pipeline parallel
-engine in a space of its own. For others the connector says why and caches nothing.
+engine in a space of its own. For others, and for local weights that it cannot tell from others, the
+connector says why and caches nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStat
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from kvstow.vllm.identity import Identity, unsupported
+from kvstow.vllm.identity import Identity, unsupported, unversioned
 from kvstow.vllm.messages import StepMetadata
 from kvstow.vllm.scheduler import SchedulerHalf
 from kvstow.vllm.settings import Settings
@@ -64,7 +65,7 @@ class KvstowConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
-        why = unsupported(vllm_config, kv_cache_config)
+        why = unsupported(vllm_config, kv_cache_config) or unversioned(settings, vllm_config)
         if why:
             if role == KVConnectorRole.SCHEDULER:
                 _log.warning("kvstow caches nothing: %s", why)

@@ -86,6 +86,11 @@ class Blocks:
                     source += [slot[at] for at, _ in places]
         _copy(into, source)
 
+    def synchronize(self) -> None:
+        """Waits until what this thread copied is in the blocks."""
+        if not self.on_host:
+            torch.cuda.current_stream(self._device).synchronize()
+
     def _of(self, block: int) -> range:
         return range(block * self._parts, (block + 1) * self._parts)
 

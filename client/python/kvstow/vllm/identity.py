@@ -22,7 +22,9 @@ from kvstow.models import (
     config_digest,
     digest_of,
     rope_of,
+    rope_version,
     ropes_of,
+    weight_files,
     weights_digest,
 )
 from kvstow.types import KvSpec, Rope
@@ -54,6 +56,17 @@ def unsupported(config: VllmConfig, cache: KVCacheConfig) -> str:
         if getattr(parallel, name, 1) != 1:
             return f"{name} is {getattr(parallel, name)}; only 1 is supported"
     return ""
+
+
+def unversioned(settings: Settings, config: VllmConfig) -> str:
+    """Why other weights could not be told from this engine's; "" where they can."""
+    path = Path(config.model_config.model)
+    if settings.revision or not path.exists() or weight_files(path):
+        return ""
+    return (
+        f"{path} has no files of weights, so other weights could not be told from these; name a "
+        "'revision' in kv_connector_extra_config"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +118,7 @@ class Identity:
             "tensor_parallel": config.parallel_config.tensor_parallel_size,
             "pipeline_parallel": config.parallel_config.pipeline_parallel_size,
             "draft": str(getattr(config.speculative_config, "model", None) or ""),
+            **rope_version(model.hf_text_config),
         }
         short = re.sub(r"[^A-Za-z0-9._-]", "-", name)[-40:]
         prefix = f"{settings.space}/{short}/{digest_of(parts)[:16]}"
@@ -160,7 +174,7 @@ def _revision(model: Any) -> str:
 def revision_of(name: str) -> str:
     """A digest of a local model's files, or the only commit that this host has of a hub's model.
 
-    "": the host has several, or none.
+    "": the host has several, or none, or the folder has no files of weights.
     """
     path = Path(name)
     if path.exists():

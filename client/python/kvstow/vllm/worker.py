@@ -305,17 +305,15 @@ class WorkerHalf:
             self._ready()
 
     def _run_loads(self, number: int) -> None:
+        late: list[_native.Call] = []  # of earlier loads: they may still write into the slots
         while (work := self._load_queue.get()) is not None:
             load, deadline = work
             missed = list(load.pages)
-            late: list[_native.Call] = []
             try:
                 missed = self._load(load, deadline, number, late)
             except Exception as error:  # the engine must hear of every load
                 self._complain("a load failed", error)
             self._loaded(load, missed)
-            for call in late:  # it may still write into the slots
-                call.wait()
 
     def _loaded(self, load: Load, missed: Sequence[LoadedPage]) -> None:
         """The load has ended. The blocks of missed pages are to be computed."""
@@ -330,8 +328,12 @@ class WorkerHalf:
     def _load(
         self, load: Load, deadline: float, number: int, late: list[_native.Call]
     ) -> list[LoadedPage]:
-        """Fetches pages, some batches at a time. The pages that did not come in time."""
-        if not self._opened.wait(max(0.0, deadline - time.monotonic())):
+        """Fetches pages, some batches at a time. The pages that did not come by the deadline."""
+        while late and late[-1].wait(max(0.0, deadline - time.monotonic())):
+            late.pop()
+        if late or not self._opened.wait(max(0.0, deadline - time.monotonic())):
+            return list(load.pages)
+        if time.monotonic() >= deadline:  # it waited behind others
             return list(load.pages)
         while (blocks := self._blocks) is None:  # the worker's thread finds the layout
             if self._disabled or time.monotonic() > deadline:
@@ -348,14 +350,17 @@ class WorkerHalf:
         )
         flying: collections.deque[_Batch] = collections.deque()
         missed: list[LoadedPage] = []
-        while waiting or flying:
-            while waiting and room and not missed:
-                flying.append(self._fetch(waiting.popleft(), room.popleft(), load))
-            if not flying:
-                break
-            batch = flying.popleft()
-            missed += self._finish(batch, blocks, slots, deadline, late)
-            room.append(range(batch.slots[0], batch.slots[0] + size))
+        try:
+            while waiting or flying:
+                while waiting and room and not missed:
+                    flying.append(self._fetch(waiting.popleft(), room.popleft(), load))
+                if not flying:
+                    break
+                batch = flying.popleft()
+                missed += self._finish(batch, blocks, slots, deadline, late)
+                room.append(range(batch.slots[0], batch.slots[0] + size))
+        finally:  # where something was raised, some are on their way
+            late += [batch.call for batch in flying if batch.call is not None]
         return missed + [page for pages in waiting for page in pages]
 
     def _fetch(self, pages: Sequence[LoadedPage], room: range, load: Load) -> _Batch:
@@ -393,8 +398,7 @@ class WorkerHalf:
             else:
                 missed.append(page)
         blocks.scatter(slots, [slot for _, slot in hits], [page.blocks for page, _ in hits])
-        if not blocks.on_host:
-            torch.cuda.current_stream().synchronize()
+        blocks.synchronize()
         return missed
 
     # Results.

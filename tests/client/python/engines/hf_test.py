@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import kvstow  # noqa: E402
 import kvstow.hf  # noqa: E402
 import smollm2  # noqa: E402
+from kvstow.models import rope_of  # noqa: E402
 from kvstow.programs import program  # noqa: E402
 
 STORY = (
@@ -283,6 +285,39 @@ def test_server_that_dies_between_load_and_store(smollm: tuple[Any, Any]) -> Non
         assert prefix.generate(smollm[1], STORY, max_new_tokens=2).token_ids == said.token_ids
 
 
+@pytest.mark.parametrize("at", ["lookup", "get", "start_put", "report_attention"])
+def test_a_request_asks_a_frozen_server_once(at: str) -> None:
+    model, tokens = tiny("llama"), tokens_of(60)
+    says = SimpleNamespace(decode=lambda ids, **_: str(ids), eos_token_id=None)
+    with kvstow.Server() as server, kvstow.Client(server.address, timeout=1.0) as client:
+        prefix = kvstow.hf.PrefixCache(model, client, "frozen", "raw", 8)
+        assert prefix.generate(says, tokens[:30], max_new_tokens=1).stored_pages == 3
+        asked: list[str] = []
+
+        def watch(owner: Any, name: str) -> None:
+            inner = getattr(owner, name)
+
+            def call(*arguments: Any, **more: Any) -> Any:
+                if name == at:
+                    server.send_signal(signal.SIGSTOP)
+                asked.append(name)
+                return inner(*arguments, **more)
+
+            setattr(owner, name, call)
+
+        order = ["lookup", "get", "release", "start_put", "report_attention"]
+        for name in order:
+            watch(client if name == "release" else prefix.space, name)
+        frozen = prefix.generate(says, tokens, max_new_tokens=2, report=True)
+        assert asked == order[: order.index(at) + 1]
+        server.send_signal(signal.SIGCONT)
+        at = ""
+        back = prefix.generate(says, tokens, max_new_tokens=2, report=True)
+        assert back.token_ids == frozen.token_ids and back.cached_tokens >= 24
+        again = prefix.generate(says, tokens, max_new_tokens=2)
+        assert again.token_ids == frozen.token_ids and again.cached_tokens == 56
+
+
 def test_report_of_attention_changes_no_token(
     client: kvstow.Client, smollm: tuple[Any, Any]
 ) -> None:
@@ -495,7 +530,9 @@ def test_sums_are_those_of_the_model(
     torch.testing.assert_close(cache.layers[3].sums.sum(1), torch.full((2,), 12.0))
     reported: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(prefix.space, "report_attention", reported.extend)
+        patch.setattr(
+            prefix.space, "report_attention", lambda some: reported.extend(some) or []
+        )
         prefix.report(tokens, cache, cached)
     assert [column.name for _, column in reported[:2]] == ["attn_sum", "attn_window"]
     assert [column.queries for _, column in reported] == [12, 10] * 9
@@ -666,6 +703,23 @@ def test_spec_of_rope(parameters: dict[str, Any], want: dict[str, Any]) -> None:
     assert {name: getattr(rope, name) for name in want} == want
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"factor": 4.0},
+        {"factor": 4.0, "original_max_position_embeddings": 128},
+        {"factor": 4.0, "original_max_position_embeddings": 128, "beta_slow": 2, "beta_fast": 16},
+        {"factor": 2.0, "original_max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 1},
+    ],
+)
+def test_engines_and_transformers_read_yarn_alike(parameters: dict[str, Any]) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, **parameters}
+    model = tiny("qwen3", rope_parameters=yarn)
+    assert kvstow.hf.spec_of(model).rope == rope_of(model.config, 16)
+    old = OldModel(rope_scaling={**yarn, "type": "yarn"})
+    assert kvstow.hf.spec_of(old).rope == rope_of(old.config, 16)
+
+
 class OldModel(torch.nn.Module):
     """A model whose config has RoPE as transformers 4 wrote it."""
 
@@ -729,6 +783,56 @@ def test_other_weights_are_another_revision(client: kvstow.Client) -> None:
     kvstow.hf.PrefixCache(model, client, "weights", "raw", 8)
     with pytest.raises(kvstow.SpaceMismatch, match="revision"):
         kvstow.hf.PrefixCache(other, client, "weights", "raw", 8)
+
+
+def copy_data(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data.copy_(theirs.data)
+
+
+def swap_data(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.data = theirs.data
+
+
+def assign(model: Any, other: Any) -> None:
+    model.load_state_dict(other.state_dict(), assign=True)
+
+
+def train(model: Any, other: Any) -> None:
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1.0
+
+
+@pytest.mark.parametrize("replace", [copy_data, swap_data, assign, train])
+def test_pages_of_old_weights_do_not_serve_new_ones(client: kvstow.Client, replace: Any) -> None:
+    model, tokens = tiny("llama"), tokens_of(40)
+    space = f"new-{replace.__name__}"
+    prefix = kvstow.hf.PrefixCache(model, client, space, "raw", 8)
+    cache, _ = prefix.load(tokens)
+    logits_of(model, tokens, cache)
+    assert prefix.store(tokens[:16], cache) == 2
+    replace(model, tiny("llama", seed=1))
+    says = SimpleNamespace(decode=str, eos_token_id=None)
+    for call in (
+        lambda: prefix.load(tokens),
+        lambda: prefix.store(tokens, cache),
+        lambda: prefix.generate(says, tokens),
+        lambda: kvstow.hf.PrefixCache(model, client, space, "raw", 8),
+    ):
+        with pytest.raises(kvstow.SpaceMismatch, match=space):
+            call()
+    assert kvstow.hf.PrefixCache(model, client, f"{space}-2", "raw", 8).load(tokens)[1] == 0
+
+
+def test_pages_without_an_adapter_do_not_serve_one(client: kvstow.Client) -> None:
+    model = tiny("llama")
+    prefix = kvstow.hf.PrefixCache(model, client, "adapted", "raw", 8)
+    prefix.load([1])
+    model.peft_config = {"tales": SimpleNamespace(is_prompt_learning=False)}
+    model.active_adapters = lambda: ["tales"]
+    with pytest.raises(kvstow.SpaceMismatch, match="adapters changed"):
+        prefix.load([1])
 
 
 def test_spec_of_adapters() -> None:

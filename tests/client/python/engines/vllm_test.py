@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import queue
 import re
 import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -143,6 +145,120 @@ def stored(faulty, prompts):
 
 
 # The halves, without an engine.
+
+
+def test_loads_behind_a_frozen_one_wait_no_longer_than_it(own_server):
+    with Worker(own_server.address, timeout=1.0) as worker:
+        worker.store(8)
+        worker.load(range(8), "before")
+        worker.wait({"before"})
+        own_server.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        names = {f"frozen {number}" for number in range(12)}
+        for name in names:
+            worker.load(range(8), name)
+        worker.wait(names)
+        seconds = time.monotonic() - began
+        own_server.send_signal(signal.SIGCONT)
+        assert seconds < 3, "12 loads on 2 threads"
+        assert len(worker.filled) == 8
+        worker.load(range(8), "after")
+        worker.wait({"after"})
+        assert sorted(worker.filled) == sorted(2 * [(float(i), [i]) for i in range(8)])
+        assert worker.half.invalid() == set(range(8))
+
+
+class Worker:
+    """A worker's half that loads, in place of whose blocks a list has what comes."""
+
+    def __init__(self, address, timeout=10.0, batch_pages=2):
+        import torch
+        from kvstow.vllm.settings import Settings
+        from kvstow.vllm.stats import Counters
+        from kvstow.vllm.worker import _BATCHES, _LOADERS, Buffer, KnownKeys, WorkerHalf
+
+        self.filled = []
+        spec = kvstow.KvSpec(
+            model="test", layers=1, kv_heads=1, head_dim=32, dtype="float16", page_tokens=64
+        )
+        self.half = half = WorkerHalf.__new__(WorkerHalf)
+        half._settings = Settings.of({"timeout": timeout})
+        half._spec, half._rank, half._disabled = spec, 0, ""
+        half._counters, half._known, half._lock = Counters(), KnownKeys(), threading.Lock()
+        half._received, half._invalid, half._closing = set(), set(), threading.Event()
+        half._opened = threading.Event()
+        half._opened.set()
+        half._load_queue, half._threads = queue.SimpleQueue(), []
+        half._blocks = self
+        half._client = kvstow.Client(address, timeout=timeout)
+        half._space = half._client.open_space(f"worker/{time.monotonic_ns()}", spec, recipe="raw")
+        half._batch_pages = batch_pages
+        pages = batch_pages * _LOADERS * _BATCHES
+        half._load_buffer = Buffer(half._client, spec, pages, torch.float16)
+        for number in range(_LOADERS):
+            half._start(half._run_loads, number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _ in self.half._threads:
+            self.half._load_queue.put(None)
+        self.half._client.close()
+        for thread in self.half._threads:
+            thread.join()
+
+    def slots(self, pages):
+        return pages
+
+    def scatter(self, slots, numbers, places):
+        self.filled += [(float(slots[at, 0]), place) for at, place in zip(numbers, places)]
+
+    def synchronize(self):
+        pass
+
+    def store(self, count):
+        """Pages whose elements are their number."""
+        spec = self.half._spec
+        pages = [spec.empty(1)[0] for _ in range(count)]
+        for number, page in enumerate(pages):
+            page[:] = number
+        puts = [kvstow.Page(b"%d" % number, page) for number, page in enumerate(pages)]
+        assert all(put.stored for put in self.half._space.put(puts))
+
+    def load(self, numbers, name="r"):
+        from kvstow.vllm.messages import Load, LoadedPage, StepMetadata
+
+        pages = [LoadedPage(b"%d" % number, [number]) for number in numbers]
+        self.half.load(StepMetadata(loads=[Load(name, pages, [0])]))
+
+    def wait(self, names, seconds=30):
+        """Waits until all of these loads have ended."""
+        end, found = time.monotonic() + seconds, set()
+        while not names <= (found := found | self.half.finished()):
+            assert time.monotonic() < end, (names, found)
+            time.sleep(0.005)
+
+
+def test_a_load_waits_for_the_device_of_the_blocks(server, monkeypatch):
+    import torch
+    from kvstow.vllm.blocks import Blocks
+
+    blocks = Blocks.__new__(Blocks)
+    blocks.on_host, blocks._device = False, torch.device("cuda:3")
+    waited = []
+    monkeypatch.setattr(
+        torch.cuda,
+        "current_stream",
+        lambda device=None: SimpleNamespace(synchronize=lambda: waited.append(device)),
+    )
+    with Worker(server.address) as worker:
+        worker.synchronize = blocks.synchronize
+        worker.store(2)
+        worker.load(range(2))
+        worker.wait({"r"})
+    assert sorted(worker.filled) == [(0.0, [0]), (1.0, [1])]
+    assert waited == [blocks._device]
 
 
 class Request(SimpleNamespace):
@@ -472,6 +588,43 @@ def test_models_that_are_not_supported_are_named():
     assert "MLAAttentionSpec" in why(MLAAttentionSpec(dtype=torch.bfloat16, **shape))
     assert "fp8" in why(FullAttentionSpec(dtype=torch.uint8, **shape))
     assert "decode_context" in why(full, decode_context_parallel_size=2)
+
+
+def test_a_folder_without_weights_needs_a_revision(tmp_path, monkeypatch):
+    """As where the weights come from S3: nothing tells them from others."""
+    import kvstow.vllm
+    from kvstow.vllm.identity import unversioned
+    from kvstow.vllm.settings import Settings
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+
+    (tmp_path / "config.json").write_text("{}")
+    config = SimpleNamespace(model_config=SimpleNamespace(model=str(tmp_path)))
+    assert "name a 'revision'" in unversioned(Settings(), config)
+    assert unversioned(Settings(revision="1"), config) == ""
+
+    def begin(self, *_):
+        self._kv_transfer_config = SimpleNamespace(
+            kv_connector_extra_config={},
+            is_kv_consumer=True,
+            is_kv_producer=True,
+            kv_load_failure_policy="recompute",
+        )
+
+    said = []
+    monkeypatch.setattr(KVConnectorBase_V1, "__init__", begin)
+    monkeypatch.setattr(kvstow.vllm, "unsupported", lambda *_: "")
+    monkeypatch.setattr(kvstow.vllm._log, "warning", lambda text, why: said.append(text % why))
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        connector = kvstow.vllm.KvstowConnector(config, role, None)
+        assert connector.get_num_new_matched_tokens(Request("a", 256), 0) == (0, False)
+        connector.register_kv_caches({})
+        connector.start_load_kv(None)
+        connector.shutdown()
+    assert len(said) == 1 and said[0].startswith("kvstow caches nothing")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert unversioned(Settings(), config) == ""
+    config.model_config.model = "org/model"
+    assert unversioned(Settings(), config) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,5 @@
+import sys
+
+from kvstow.calibrate import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+import sys
+
+from kvstow.judge import main
+
+sys.exit(main())
