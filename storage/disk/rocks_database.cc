@@ -26,13 +26,6 @@ std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
   return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
 
-// Raises `number` to `value`, if it is less.
-void RaiseTo(std::atomic<uint64_t>& number, uint64_t value) {
-  uint64_t old = number;
-  while (old < value && !number.compare_exchange_weak(old, value)) {
-  }
-}
-
 }  // namespace
 
 // The changes of one call: the batch, and the batch that undoes it when it fails. A removal is not
@@ -83,7 +76,6 @@ Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
       db_(db),
       families_(std::move(families)),
       vault_(std::move(keys)) {
-  synced_logs_ = logs_->begun();  // what older logs held is in tables by now
   // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
   // blocks are read unchecked. Those that lead to values are then not checked either, so they are
   // here.
@@ -322,9 +314,7 @@ absl::Status Database::Write(Batch& batch, Ack ack) {
   rocksdb::WriteOptions options;
   options.sync = ack == Ack::kDurable;
   KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write(options, &batch), folder_));
-  KVSTOW_RETURN_IF_ERROR(logs_->failure());
-  if (ack == Ack::kProcess) return SyncOlderLogs();
-  return absl::OkStatus();
+  return logs_->failure();
 }
 
 absl::Status Database::MendLogs() {
@@ -339,14 +329,6 @@ absl::Status Database::MendLogs() {
   KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Flush({}, families_), folder_));
   logs_->Forget(begun);
   return logs_->failure();
-}
-
-absl::Status Database::SyncOlderLogs() {
-  const uint64_t begun = logs_->begun();
-  if (synced_logs_ >= begun) return absl::OkStatus();
-  KVSTOW_RETURN_IF_ERROR(SyncLogs());
-  RaiseTo(synced_logs_, begun);
-  return absl::OkStatus();
 }
 
 // By a write, which waits in line with the others.

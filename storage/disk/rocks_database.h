@@ -22,7 +22,6 @@
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_DATABASE_H_
 #define KVSTOW_STORAGE_DISK_ROCKS_DATABASE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -134,10 +133,6 @@ class Database {
   absl::Status Write(Batch& batch, Ack ack);
   // Repairs the logs after one failed (storage/disk/rocks_logs.h).
   absl::Status MendLogs();
-  // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
-  // nothing in a log is acknowledged before the older logs are synced. (A write with `sync` syncs
-  // them itself.)
-  absl::Status SyncOlderLogs();
   absl::Status SyncLogs();
   // Adds the number of the commit up to which bodies are synced.
   void AddSynced(Batch& batch);
@@ -161,8 +156,7 @@ class Database {
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;
   Vault vault_;
   std::unique_ptr<SegmentStore> segments_;
-  bool verify_blocks_ = false;            // see the constructor
-  std::atomic<uint64_t> synced_logs_{0};  // logs_->begun() when logs were last synced
+  bool verify_blocks_ = false;  // see the constructor
 
   Mutex spaces_mu_;  // taken before the others
   Mutex mend_mu_;    // taken before mu_

@@ -25,6 +25,8 @@ IOStatus Failed() { return IOStatus::IOError("injected: I/O error"); }
 // RocksDB writes names with and without doubled slashes.
 std::string Plain(const std::string& name) { return fs::path(name).lexically_normal().string(); }
 
+bool IsLog(const std::string& name) { return name.ends_with(".log"); }
+
 std::string Contents(const std::string& name) {
   std::ifstream in(name, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -174,8 +176,9 @@ void FaultyFileSystem::CutPowerAfterNewLog(uint64_t writes) {
 void FaultyFileSystem::PowerOn() {
   MutexLock lock(mu_);
   for (const auto& [name, state] : files_) {
-    if (cut_) Lose(name, state);
+    if (cut_ && !(worst_order && IsLog(name))) Lose(name, state);
   }
+  if (cut_ && worst_order) LoseInWorstOrder();
   std::error_code error;
   std::erase_if(files_, [&](const auto& file) { return !fs::exists(file.first, error); });
   for (auto& [name, state] : files_) {
@@ -215,10 +218,25 @@ void FaultyFileSystem::Lose(const std::string& name, const FileState& state) {
   file.close();
   const uint64_t size = fs::file_size(name, error);
   if (state.synced >= size) return;
-  const uint64_t kind = random_() % (name.ends_with(".log") ? 3 : 2);
+  const uint64_t kind = random_() % (IsLog(name) ? 3 : 2);
   const uint64_t end = kind == 0 ? state.synced : state.synced + random_() % (size - state.synced);
   fs::resize_file(name, end, error);
   if (kind == 2) fs::resize_file(name, size, error);
+}
+
+// Names of logs count upwards, so the newest is the last.
+void FaultyFileSystem::LoseInWorstOrder() {
+  std::error_code error;
+  bool newest = true;
+  for (auto it = files_.rbegin(); it != files_.rend(); ++it) {
+    const auto& [name, state] = *it;
+    if (!IsLog(name) || !fs::exists(name, error) || std::exchange(newest, false)) continue;
+    if (state.named) {
+      fs::resize_file(name, state.synced, error);
+    } else {
+      fs::remove(name, error);
+    }
+  }
 }
 
 uint64_t FaultyFileSystem::Used() {
@@ -255,7 +273,7 @@ IOStatus FaultyFileSystem::BeforeWrite(const std::string& name, uint64_t end) {
   if (writes_stalled_) WaitOut(writes_stalled_);
   if (writes_left_ > 0 && --writes_left_ == 0) cut_ = true;
   if (cut_) return Cut();
-  if (OneIn(write_errors_one_in) || (name.ends_with(".log") && OneIn(log_errors_one_in))) {
+  if (OneIn(write_errors_one_in) || (IsLog(name) && OneIn(log_errors_one_in))) {
     ++errors_;
     return Failed();
   }
@@ -348,7 +366,7 @@ IOStatus FaultyFileSystem::NewWritableFile(const std::string& name, const Option
   if (made.ok()) {
     MutexLock lock(mu_);
     files_[plain] = {};
-    if (writes_after_log_ > 0 && plain.ends_with(".log")) {
+    if (writes_after_log_ > 0 && IsLog(plain)) {
       writes_left_ = std::exchange(writes_after_log_, 0);
     }
   }

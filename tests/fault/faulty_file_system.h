@@ -10,6 +10,7 @@
 //     that writes data before the size (ext4 by default, XFS);
 //   - a file whose folder was not synced since it was made: there or not;
 //   - a rename over another file, its folder not synced since: done or not.
+// With `worst_order`, logs come back in the order that is worst for their reader, see there.
 // Segment files are under the same faults: tests/fault/faulty_segment_files.h.
 // Removals count at once. sync_file_range (RangeSync) promises nothing.
 //
@@ -45,6 +46,9 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // The same, counted from when the next log file is begun.
   void CutPowerAfterNewLog(uint64_t writes);
   void PowerOn();
+  // A cut leaves all of the newest log (*.log), and of each older one what was synced. It removes
+  // an older one whose folder was not synced.
+  std::atomic<bool> worst_order{false};
   // Before PowerOn: files below the folder that were made elsewhere, and never synced here, are
   // empty from now on.
   void LoseWhatIsUnknown(const std::string& folder);
@@ -124,6 +128,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   void Stall(bool& which, bool stall) KVSTOW_EXCLUDES(mu_);
   void WaitOut(const bool& which) KVSTOW_REQUIRES(mu_);
   void Lose(const std::string& name, const FileState& state) KVSTOW_REQUIRES(mu_);
+  void LoseInWorstOrder() KVSTOW_REQUIRES(mu_);
 
   Mutex mu_;
   CondVar changed_;
