@@ -408,7 +408,8 @@ absl::Status Database::SettleFailed() {
   settling_ = false;
   settled_.NotifyAll();
   if (!settled.ok()) {
-    failed_.insert(failed_.end(), std::move_iterator(failed.begin()),
+    // Before those that failed meanwhile: of two commits, the later one is settled last.
+    failed_.insert(failed_.begin(), std::move_iterator(failed.begin()),
                    std::move_iterator(failed.end()));
   }
   return settled;
