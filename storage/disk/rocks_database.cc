@@ -34,7 +34,7 @@ struct Database::Commit {
   struct Value {
     Family family;
     std::string key;
-    std::optional<std::string> value;  // none = the key is not there, or cannot be read
+    std::optional<std::string> value;  // none = the key is not there, or its value is damaged
   };
 
   rocksdb::WriteBatch batch;
@@ -162,25 +162,31 @@ std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const Expected
   return out;
 }
 
-void Database::Put(Commit& commit, Family family, std::string key, const std::string& value) {
+absl::Status Database::Put(Commit& commit, Family family, std::string key,
+                           const std::string& value) {
   commit.batch.Put(families_[family], key, value);
-  Remember(commit, family, std::move(key));
+  return Remember(commit, family, std::move(key));
 }
 
+// What cannot be read goes all the same. The blocks of its body are free after a restart.
 void Database::Delete(Commit& commit, Family family, std::string key) {
   commit.batch.Delete(families_[family], key);
-  Remember(commit, family, std::move(key));
+  Remember(commit, family, std::move(key)).IgnoreError();
 }
 
-void Database::Remember(Commit& commit, Family family, std::string key) {
+absl::Status Database::Remember(Commit& commit, Family family, std::string key) {
   auto bytes = Get(family, key);
   if (bytes.ok() && family == kSegments) {
     const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
     if (value.ok() && value->place.file != 0) commit.replaced.push_back(value->place.extent());
   }
+  absl::Status read = bytes.status();
+  // A damaged value is lost either way.
+  if (absl::IsNotFound(read) || absl::IsDataLoss(read)) read = absl::OkStatus();
   std::optional<std::string> value;
   if (bytes.ok()) value = *std::move(bytes);
   commit.if_failed.push_back({family, std::move(key), std::move(value)});
+  return read;
 }
 
 absl::Status Database::Apply(Commit& commit, Ack ack) {
@@ -235,10 +241,10 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
   Commit commit;
   for (const SegmentPlace& place : written.places) commit.free_if_failed.push_back(place.extent());
-  absl::Status sealed = AddPage(commit, record, all, written);
-  if (!sealed.ok()) {
+  absl::Status added = AddPage(commit, record, all, written);
+  if (!added.ok()) {
     segments_->Free(commit.free_if_failed);
-    return sealed;
+    return added;
   }
   AddSynced(commit.batch);
   KVSTOW_RETURN_IF_ERROR(Apply(commit, ack));
@@ -249,13 +255,14 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   return absl::OkStatus();
 }
 
-// Adds the record and the values of the bodies. Fails when they cannot be sealed.
+// Adds the record and the values of the bodies. Fails when they cannot be sealed, or what is there
+// cannot be read.
 absl::Status Database::AddPage(Commit& commit, const PageRecord* record,
                                std::span<const SegmentStore::Body> bodies,
                                const SegmentStore::Written& written) {
   if (record != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string bytes, vault_.Serialize(*record));
-    Put(commit, kPages, PageRecordKey(record->number), bytes);
+    KVSTOW_RETURN_IF_ERROR(Put(commit, kPages, PageRecordKey(record->number), bytes));
   }
   auto place = written.places.begin();
   for (const SegmentStore::Body& body : bodies) {
@@ -266,7 +273,7 @@ absl::Status Database::AddPage(Commit& commit, const PageRecord* record,
     } else {
       value = SerializeSegmentValue(key, *place++, {});
     }
-    Put(commit, kSegments, std::move(key), value);
+    KVSTOW_RETURN_IF_ERROR(Put(commit, kSegments, std::move(key), value));
   }
   return absl::OkStatus();
 }
@@ -278,7 +285,8 @@ absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t f
   std::string bytes;
   if (record != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(bytes, vault_.Serialize(*record));
-    Put(commit, kPages, PageRecordKey(number), bytes);
+    // The commit is not taken back, so what was there is not needed.
+    Put(commit, kPages, PageRecordKey(number), bytes).IgnoreError();
   } else {
     Delete(commit, kPages, PageRecordKey(number));
   }

@@ -119,11 +119,12 @@ class Database {
   void ForgetOverwritten(std::vector<Found>& found);
 
   absl::StatusOr<std::string> Get(Family family, const std::string& key);
-  // The changes of one call. Put and Delete add them and read what was there. Apply writes them.
+  // The changes of one call. Put and Delete add them and read what was there. Put fails when that
+  // cannot be read: it could not be put back. Apply writes the changes.
   struct Commit;
-  void Put(Commit& commit, Family family, std::string key, const std::string& value);
+  absl::Status Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
-  void Remember(Commit& commit, Family family, std::string key);
+  absl::Status Remember(Commit& commit, Family family, std::string key);
   absl::Status AddPage(Commit& commit, const PageRecord* record,
                        std::span<const SegmentStore::Body> bodies,
                        const SegmentStore::Written& written);
