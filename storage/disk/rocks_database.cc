@@ -59,11 +59,16 @@ absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& fold
   std::shared_ptr<Database> out(
       new Database(folder, std::move(env), logs, db, std::move(families), options.keys));
   const std::string segments = absl::StrCat(folder, "/segments");
-  KVSTOW_ASSIGN_OR_RETURN(out->segments_,
-                          SegmentStore::Open(segments, options.make_files(segments, direct_io),
-                                             options.budget_bytes, out->vault_));
-  KVSTOW_RETURN_IF_ERROR(out->Recover());
-  return out;
+  auto bodies = SegmentStore::Open(segments, options.make_files(segments, direct_io),
+                                   options.budget_bytes, out->vault_);
+  absl::Status recovered = bodies.status();
+  if (bodies.ok()) {
+    out->segments_ = *std::move(bodies);
+    recovered = out->Recover();
+  }
+  if (recovered.ok()) return out;
+  return absl::Status(recovered.code(),
+                      absl::StrCat(recovered.message(), "; check the disk and start again"));
 }
 
 Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,

@@ -109,10 +109,12 @@ class Database {
   Database(std::string folder, std::unique_ptr<rocksdb::Env> env, std::shared_ptr<LogWatch> logs,
            rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families,
            std::shared_ptr<DataKeys> keys);
-  // Takes over what an earlier process left: finds the free blocks, and forgets what must go.
+  // Takes over what an earlier process left: finds the free blocks, and forgets what must go. After
+  // OK all that is left survives power loss.
   absl::Status Recover();
   // Returns the first commit of `doubtful`, sorted by commit, that is not whole; 0 = all are whole.
-  uint64_t FirstTorn(std::span<const Found> doubtful);
+  // Fails when it cannot read one of them.
+  absl::StatusOr<uint64_t> FirstTorn(std::span<const Found> doubtful);
   // Forgets segments, and the segments behind them in their pages.
   absl::Status Forget(std::span<const Found> found);
   // When two values claim one block, the later commit wrote it. Forgets the other value.

@@ -47,7 +47,7 @@ absl::Status Database::Recover() {
   if (unreadable > 0) Log().error("{}: places of {} segments are damaged", folder_, unreadable);
   std::sort(doubtful.begin(), doubtful.end(),
             [](const Found& a, const Found& b) { return a.place.commit < b.place.commit; });
-  const uint64_t torn = FirstTorn(doubtful);
+  KVSTOW_ASSIGN_OR_RETURN(const uint64_t torn, FirstTorn(doubtful));
   if (torn > 0) {
     const auto is_lost = [&](const Found& f) { return f.place.commit >= torn; };
     std::erase_if(doubtful, [&](const Found& f) { return !is_lost(f); });
@@ -80,11 +80,15 @@ absl::Status Database::Recover() {
   return absl::OkStatus();
 }
 
-uint64_t Database::FirstTorn(std::span<const Found> doubtful) {
+absl::StatusOr<uint64_t> Database::FirstTorn(std::span<const Found> doubtful) {
   for (const Found& one : doubtful) {
     if (one.place.file == 0) continue;
     const SegmentStore::Wanted wanted{one.id, one.place};
-    if (!segments_->CheckWhole(wanted).ok()) return one.place.commit;
+    absl::Status whole = segments_->CheckWhole(wanted);
+    // What cannot be read may be whole, and what is forgotten here is gone for good.
+    if (!whole.ok() && !absl::IsDataLoss(whole)) whole = segments_->CheckWhole(wanted);
+    if (absl::IsDataLoss(whole)) return one.place.commit;
+    KVSTOW_RETURN_IF_ERROR(whole);
   }
   return 0;
 }

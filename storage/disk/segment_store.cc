@@ -220,6 +220,9 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(
   const std::span<uint8_t> first(block.get(), kDiskBlock);
   for (const SegmentFileInfo& file : there) {
     absl::Status ours = store->files_->Read(file.number, 0, {&first, 1});
+    if (absl::IsUnavailable(ours)) ours = store->files_->Read(file.number, 0, {&first, 1});
+    // Without the file, all in it would seem to be lost.
+    if (absl::IsUnavailable(ours)) return ours;
     if (ours.ok()) ours = CheckSegmentFileHeader(first, file.number);
     MutexLock lock(store->mu_);
     store->next_file_ = std::max(store->next_file_, file.number + 1);

@@ -34,7 +34,8 @@ namespace kvstow {
 class SegmentStore {
  public:
   // Opens the existing files; nothing in them is free before SetLive. Files without a header of
-  // ours, or of another version, are named in the log and never touched. Messages name `folder`.
+  // ours, or of another version, are named in the log and never touched. Fails with UNAVAILABLE
+  // when a header cannot be read. Messages name `folder`.
   // `budget_bytes` is the intended content; it sizes the files. `vault` outlives the store.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(std::string folder,
                                                             std::unique_ptr<SegmentFiles> files,

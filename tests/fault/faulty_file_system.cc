@@ -22,6 +22,8 @@ namespace fs = std::filesystem;
 IOStatus Cut() { return IOStatus::IOError("injected: the power is cut"); }
 IOStatus Failed() { return IOStatus::IOError("injected: I/O error"); }
 
+constexpr uint64_t kBlock = 4096;
+
 // RocksDB writes names with and without doubled slashes.
 std::string Plain(const std::string& name) { return fs::path(name).lexically_normal().string(); }
 
@@ -208,12 +210,15 @@ void FaultyFileSystem::Lose(const std::string& name, const FileState& state) {
   }
   std::fstream file(name, std::ios::binary | std::ios::in | std::ios::out);
   for (auto it = state.overwritten.rbegin(); it != state.overwritten.rend(); ++it) {
-    constexpr uint64_t kBlock = 4096;
     const uint64_t fate = random_() % 4, blocks = it->before.size() / kBlock;
     const uint64_t stays = fate < 2 ? blocks : fate == 2 ? 0 : random_() % (blocks + 1);
     file.seekp(static_cast<std::streamoff>(it->offset + stays * kBlock));
     file.write(reinterpret_cast<const char*>(it->before.data()) + stays * kBlock,
                static_cast<std::streamsize>((blocks - stays) * kBlock));
+  }
+  for (const auto& [offset, before] : state.unsyncable) {
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(before.data()), kBlock);
   }
   file.close();
   const uint64_t size = fs::file_size(name, error);
@@ -293,6 +298,26 @@ IOStatus FaultyFileSystem::BeforeRead() {
   return Failed();
 }
 
+void FaultyFileSystem::FailReadsOfBodies(uint64_t pass, uint64_t fail) {
+  MutexLock lock(mu_);
+  reads_to_pass_ = pass;
+  reads_to_fail_ = fail;
+}
+
+IOStatus FaultyFileSystem::BeforeReadOfBodies() {
+  {
+    MutexLock lock(mu_);
+    if (reads_to_pass_ > 0) {
+      --reads_to_pass_;
+    } else if (reads_to_fail_ > 0) {
+      --reads_to_fail_;
+      ++errors_;
+      return Failed();
+    }
+  }
+  return BeforeRead();
+}
+
 void FaultyFileSystem::MayFlip(uint8_t* bytes, size_t size) {
   MutexLock lock(mu_);
   if (!OneIn(flips_one_in)) return;
@@ -330,6 +355,21 @@ IOStatus FaultyFileSystem::Sync(const std::string& name) {
     list.erase(list.begin(), list.begin() + std::min(overwritten, list.size()));
   }
   return IOStatus::OK();
+}
+
+IOStatus FaultyFileSystem::SyncBodies(const std::string& name) {
+  if (!syncs_of_bodies_fail) return Sync(name);
+  MutexLock lock(mu_);
+  FileState& file = files_[name];
+  for (const Overwritten& write : file.overwritten) {
+    for (size_t at = 0; at < write.before.size(); at += kBlock) {
+      const auto block = write.before.begin() + static_cast<std::ptrdiff_t>(at);
+      file.unsyncable.try_emplace(write.offset + at, block, block + kBlock);
+    }
+  }
+  file.overwritten.clear();
+  ++errors_;
+  return Failed();
 }
 
 IOStatus FaultyFileSystem::FolderSynced(const std::string& folder) {

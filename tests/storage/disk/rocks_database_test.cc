@@ -103,5 +103,35 @@ TEST_F(RocksDatabaseTest, ARemovalNeedsNotReadWhatWasThere) {
   EXPECT_THAT(Read(1), HasCode(StatusCode::kNotFound));
 }
 
+TEST_F(RocksDatabaseTest, RecoveryReadsAgainWhatCouldNotBeRead) {
+  for (const uint64_t pass : {0, 1}) {  // the header of the file, and the body
+    SCOPED_TRACE(pass);
+    Open();
+    ASSERT_OK(Put(1, Ack::kProcess));
+    Kill();
+    disk_->FailReadsOfBodies(pass, 1);
+    Open();
+    EXPECT_OK(Read(1));
+    EXPECT_EQ(Records(), 1u);
+  }
+}
+
+TEST_F(RocksDatabaseTest, RecoveryForgetsNothingThatCannotBeRead) {
+  for (const uint64_t pass : {0, 1}) {
+    SCOPED_TRACE(pass);
+    Open();
+    ASSERT_OK(Put(1, Ack::kProcess));
+    Kill();
+    disk_->FailReadsOfBodies(pass, 1000);
+    const absl::Status opened = TryToOpen();
+    disk_->FailReadsOfBodies(0, 0);
+    EXPECT_THAT(opened, HasCode(StatusCode::kUnavailable));
+    EXPECT_THAT(std::string(opened.message()), HasSubstr("start again"));
+    Open();
+    EXPECT_OK(Read(1));
+    EXPECT_EQ(Records(), 1u);
+  }
+}
+
 }  // namespace
 }  // namespace kvstow
