@@ -118,7 +118,7 @@ class Database {
   // Forgets segments, and the segments behind them in their pages.
   absl::Status Forget(std::span<const Found> found);
   // When two values claim one block, the later commit wrote it. Forgets the other value.
-  void ForgetOverwritten(std::vector<Found>& found);
+  absl::Status ForgetOverwritten(std::vector<Found>& found);
 
   absl::StatusOr<std::string> Get(Family family, const std::string& key);
   // The changes of one call. Put and Delete add them and read what was there. Put fails when that

@@ -133,5 +133,16 @@ TEST_F(RocksDatabaseTest, RecoveryForgetsNothingThatCannotBeRead) {
   }
 }
 
+TEST_F(RocksDatabaseTest, DoesNotOpenWhenRecoveryCannotSync) {
+  Open();
+  ASSERT_OK(Put(1, Ack::kProcess));
+  Kill();
+  disk_->syncs_of_bodies_fail = true;
+  const absl::Status opened = TryToOpen();
+  disk_->syncs_of_bodies_fail = false;
+  EXPECT_THAT(opened, HasCode(StatusCode::kUnavailable));
+  EXPECT_THAT(std::string(opened.message()), HasSubstr("start again"));
+}
+
 }  // namespace
 }  // namespace kvstow
