@@ -6,8 +6,9 @@
 // publish last. It syncs segment files only for DURABLE, and after every 64 MiB, while RocksDB's
 // log may survive a power cut further than that. So every value carries the number of its commit,
 // and every batch carries the number up to which bodies were synced. Open reads back the bodies of
-// later commits. It keeps nothing from the first of them that is not whole: a power cut loses the
-// last commits, never one in the middle, and no record stays without its bodies.
+// later commits, and writes them again. It keeps nothing from the first of them that is not whole:
+// a power cut loses the last commits, never one in the middle, and no record stays without its
+// bodies.
 //
 // The blocks of a replaced or removed body are written again only after the removal was synced, so
 // a value that comes back finds its bytes. A failed commit may still be in the log or be visible.
@@ -113,7 +114,7 @@ class Database {
   // OK all that is left survives power loss.
   absl::Status Recover();
   // Returns the first commit of `doubtful`, sorted by commit, that is not whole; 0 = all are whole.
-  // Fails when it cannot read one of them.
+  // Writes those before it again. Fails when it cannot read or write one of them.
   absl::StatusOr<uint64_t> FirstTorn(std::span<const Found> doubtful);
   // Forgets segments, and the segments behind them in their pages.
   absl::Status Forget(std::span<const Found> found);

@@ -79,9 +79,9 @@ absl::StatusOr<uint64_t> Database::FirstTorn(std::span<const Found> doubtful) {
   for (const Found& one : doubtful) {
     if (one.place.file == 0) continue;
     const SegmentStore::Wanted wanted{one.id, one.place};
-    absl::Status whole = segments_->CheckWhole(wanted);
+    absl::Status whole = segments_->WriteAgain(wanted);
     // What cannot be read may be whole, and what is forgotten here is gone for good.
-    if (!whole.ok() && !absl::IsDataLoss(whole)) whole = segments_->CheckWhole(wanted);
+    if (!whole.ok() && !absl::IsDataLoss(whole)) whole = segments_->WriteAgain(wanted);
     if (absl::IsDataLoss(whole)) return one.place.commit;
     KVSTOW_RETURN_IF_ERROR(whole);
   }

@@ -142,6 +142,44 @@ TEST_F(RocksDatabaseTest, DoesNotOpenWhenRecoveryCannotSync) {
   disk_->syncs_of_bodies_fail = false;
   EXPECT_THAT(opened, HasCode(StatusCode::kUnavailable));
   EXPECT_THAT(std::string(opened.message()), HasSubstr("start again"));
+  Open();
+  LosePower();  // what was recovered counts as DURABLE
+  Open();
+  EXPECT_OK(Read(1));
+  EXPECT_EQ(Records(), 1u);
+}
+
+TEST_F(RocksDatabaseTest, AFailedSyncOfBodiesIsNotBelievedLater) {
+  Open();
+  ASSERT_OK(Put(1, Ack::kDurable));
+  ASSERT_OK(Put(2, Ack::kProcess));
+  disk_->syncs_of_bodies_fail = true;
+  EXPECT_THAT(store_->catalog->Sync(), HasCode(StatusCode::kUnavailable));
+  disk_->syncs_of_bodies_fail = false;
+  EXPECT_THAT(store_->catalog->Sync(), HasCode(StatusCode::kUnavailable));
+  EXPECT_THAT(Put(3, Ack::kDurable), HasCode(StatusCode::kUnavailable));
+  EXPECT_THAT(Put(3, Ack::kProcess), HasCode(StatusCode::kUnavailable));
+  EXPECT_OK(Read(2)) << "reads go on";
+  LosePower();
+  Open();
+  EXPECT_OK(Read(1));
+  EXPECT_THAT(Read(2), HasCode(StatusCode::kNotFound));
+  EXPECT_EQ(Records(), 1u) << "no record without its bodies";
+}
+
+TEST_F(RocksDatabaseTest, ARestartWritesAgainWhatASyncFailedFor) {
+  Open();
+  ASSERT_OK(Put(1, Ack::kProcess));
+  disk_->syncs_of_bodies_fail = true;
+  EXPECT_THAT(store_->catalog->Sync(), HasCode(StatusCode::kUnavailable));
+  disk_->syncs_of_bodies_fail = false;
+  Kill();
+  Open();
+  EXPECT_OK(Put(2, Ack::kDurable));
+  LosePower();
+  Open();
+  EXPECT_OK(Read(1));
+  EXPECT_OK(Read(2));
 }
 
 }  // namespace
