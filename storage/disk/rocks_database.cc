@@ -26,13 +26,6 @@ std::span<const uint8_t> ToBytes(const rocksdb::Slice& s) {
   return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
 
-// Raises `number` to `value`, if it is less.
-void RaiseTo(std::atomic<uint64_t>& number, uint64_t value) {
-  uint64_t old = number;
-  while (old < value && !number.compare_exchange_weak(old, value)) {
-  }
-}
-
 }  // namespace
 
 // The changes of one call: the batch, and the batch that undoes it when it fails. A removal is not
@@ -41,7 +34,7 @@ struct Database::Commit {
   struct Value {
     Family family;
     std::string key;
-    std::optional<std::string> value;  // none = the key is not there, or cannot be read
+    std::optional<std::string> value;  // none = the key is not there, or its value is damaged
   };
 
   rocksdb::WriteBatch batch;
@@ -66,11 +59,16 @@ absl::StatusOr<std::shared_ptr<Database>> Database::Open(const std::string& fold
   std::shared_ptr<Database> out(
       new Database(folder, std::move(env), logs, db, std::move(families), options.keys));
   const std::string segments = absl::StrCat(folder, "/segments");
-  KVSTOW_ASSIGN_OR_RETURN(out->segments_,
-                          SegmentStore::Open(segments, options.make_files(segments, direct_io),
-                                             options.budget_bytes, out->vault_));
-  KVSTOW_RETURN_IF_ERROR(out->Recover());
-  return out;
+  auto bodies = SegmentStore::Open(segments, options.make_files(segments, direct_io),
+                                   options.budget_bytes, out->vault_);
+  absl::Status recovered = bodies.status();
+  if (bodies.ok()) {
+    out->segments_ = *std::move(bodies);
+    recovered = out->Recover();
+  }
+  if (recovered.ok()) return out;
+  return absl::Status(recovered.code(),
+                      absl::StrCat(recovered.message(), "; check the disk and start again"));
 }
 
 Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
@@ -83,7 +81,6 @@ Database::Database(std::string folder, std::unique_ptr<rocksdb::Env> env,
       db_(db),
       families_(std::move(families)),
       vault_(std::move(keys)) {
-  synced_logs_ = logs_->begun();  // what older logs held is in tables by now
   // Values carry digests of ours, so that a damaged one costs itself and not its whole block:
   // blocks are read unchecked. Those that lead to values are then not checked either, so they are
   // here.
@@ -170,25 +167,31 @@ std::vector<absl::StatusOr<SharedBytes>> Database::Read(std::span<const Expected
   return out;
 }
 
-void Database::Put(Commit& commit, Family family, std::string key, const std::string& value) {
+absl::Status Database::Put(Commit& commit, Family family, std::string key,
+                           const std::string& value) {
   commit.batch.Put(families_[family], key, value);
-  Remember(commit, family, std::move(key));
+  return Remember(commit, family, std::move(key));
 }
 
+// What cannot be read goes all the same. The blocks of its body are free after a restart.
 void Database::Delete(Commit& commit, Family family, std::string key) {
   commit.batch.Delete(families_[family], key);
-  Remember(commit, family, std::move(key));
+  Remember(commit, family, std::move(key)).IgnoreError();
 }
 
-void Database::Remember(Commit& commit, Family family, std::string key) {
+absl::Status Database::Remember(Commit& commit, Family family, std::string key) {
   auto bytes = Get(family, key);
   if (bytes.ok() && family == kSegments) {
     const auto value = ParseSegmentValue(AsBytes(key), AsBytes(*bytes));
     if (value.ok() && value->place.file != 0) commit.replaced.push_back(value->place.extent());
   }
+  absl::Status read = bytes.status();
+  // A damaged value is lost either way.
+  if (absl::IsNotFound(read) || absl::IsDataLoss(read)) read = absl::OkStatus();
   std::optional<std::string> value;
   if (bytes.ok()) value = *std::move(bytes);
   commit.if_failed.push_back({family, std::move(key), std::move(value)});
+  return read;
 }
 
 absl::Status Database::Apply(Commit& commit, Ack ack) {
@@ -243,10 +246,10 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   KVSTOW_ASSIGN_OR_RETURN(const SegmentStore::Written written, WriteBodies(large, ack));
   Commit commit;
   for (const SegmentPlace& place : written.places) commit.free_if_failed.push_back(place.extent());
-  absl::Status sealed = AddPage(commit, record, all, written);
-  if (!sealed.ok()) {
+  absl::Status added = AddPage(commit, record, all, written);
+  if (!added.ok()) {
     segments_->Free(commit.free_if_failed);
-    return sealed;
+    return added;
   }
   AddSynced(commit.batch);
   KVSTOW_RETURN_IF_ERROR(Apply(commit, ack));
@@ -257,13 +260,14 @@ absl::Status Database::Put(const PageRecord* record, std::span<const SegmentBody
   return absl::OkStatus();
 }
 
-// Adds the record and the values of the bodies. Fails when they cannot be sealed.
+// Adds the record and the values of the bodies. Fails when they cannot be sealed, or what is there
+// cannot be read.
 absl::Status Database::AddPage(Commit& commit, const PageRecord* record,
                                std::span<const SegmentStore::Body> bodies,
                                const SegmentStore::Written& written) {
   if (record != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string bytes, vault_.Serialize(*record));
-    Put(commit, kPages, PageRecordKey(record->number), bytes);
+    KVSTOW_RETURN_IF_ERROR(Put(commit, kPages, PageRecordKey(record->number), bytes));
   }
   auto place = written.places.begin();
   for (const SegmentStore::Body& body : bodies) {
@@ -274,7 +278,7 @@ absl::Status Database::AddPage(Commit& commit, const PageRecord* record,
     } else {
       value = SerializeSegmentValue(key, *place++, {});
     }
-    Put(commit, kSegments, std::move(key), value);
+    KVSTOW_RETURN_IF_ERROR(Put(commit, kSegments, std::move(key), value));
   }
   return absl::OkStatus();
 }
@@ -286,7 +290,8 @@ absl::Status Database::Cut(PageNumber number, const PageRecord* record, size_t f
   std::string bytes;
   if (record != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(bytes, vault_.Serialize(*record));
-    Put(commit, kPages, PageRecordKey(number), bytes);
+    // The commit is not taken back, so what was there is not needed.
+    Put(commit, kPages, PageRecordKey(number), bytes).IgnoreError();
   } else {
     Delete(commit, kPages, PageRecordKey(number));
   }
@@ -322,9 +327,7 @@ absl::Status Database::Write(Batch& batch, Ack ack) {
   rocksdb::WriteOptions options;
   options.sync = ack == Ack::kDurable;
   KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Write(options, &batch), folder_));
-  KVSTOW_RETURN_IF_ERROR(logs_->failure());
-  if (ack == Ack::kProcess) return SyncOlderLogs();
-  return absl::OkStatus();
+  return logs_->failure();
 }
 
 absl::Status Database::MendLogs() {
@@ -339,14 +342,6 @@ absl::Status Database::MendLogs() {
   KVSTOW_RETURN_IF_ERROR(FromRocks(db_->Flush({}, families_), folder_));
   logs_->Forget(begun);
   return logs_->failure();
-}
-
-absl::Status Database::SyncOlderLogs() {
-  const uint64_t begun = logs_->begun();
-  if (synced_logs_ >= begun) return absl::OkStatus();
-  KVSTOW_RETURN_IF_ERROR(SyncLogs());
-  RaiseTo(synced_logs_, begun);
-  return absl::OkStatus();
 }
 
 // By a write, which waits in line with the others.
@@ -426,7 +421,8 @@ absl::Status Database::SettleFailed() {
   settling_ = false;
   settled_.NotifyAll();
   if (!settled.ok()) {
-    failed_.insert(failed_.end(), std::move_iterator(failed.begin()),
+    // Before those that failed meanwhile: of two commits, the later one is settled last.
+    failed_.insert(failed_.begin(), std::move_iterator(failed.begin()),
                    std::move_iterator(failed.end()));
   }
   return settled;

@@ -6,8 +6,9 @@
 // publish last. It syncs segment files only for DURABLE, and after every 64 MiB, while RocksDB's
 // log may survive a power cut further than that. So every value carries the number of its commit,
 // and every batch carries the number up to which bodies were synced. Open reads back the bodies of
-// later commits. It keeps nothing from the first of them that is not whole: a power cut loses the
-// last commits, never one in the middle, and no record stays without its bodies.
+// later commits, and writes them again. It keeps nothing from the first of them that is not whole:
+// a power cut loses the last commits, never one in the middle, and no record stays without its
+// bodies.
 //
 // The blocks of a replaced or removed body are written again only after the removal was synced, so
 // a value that comes back finds its bytes. A failed commit may still be in the log or be visible.
@@ -22,7 +23,6 @@
 #ifndef KVSTOW_STORAGE_DISK_ROCKS_DATABASE_H_
 #define KVSTOW_STORAGE_DISK_ROCKS_DATABASE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -110,21 +110,24 @@ class Database {
   Database(std::string folder, std::unique_ptr<rocksdb::Env> env, std::shared_ptr<LogWatch> logs,
            rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families,
            std::shared_ptr<DataKeys> keys);
-  // Takes over what an earlier process left: finds the free blocks, and forgets what must go.
+  // Takes over what an earlier process left: finds the free blocks, and forgets what must go. After
+  // OK all that is left survives power loss.
   absl::Status Recover();
   // Returns the first commit of `doubtful`, sorted by commit, that is not whole; 0 = all are whole.
-  uint64_t FirstTorn(std::span<const Found> doubtful);
+  // Writes those before it again. Fails when it cannot read or write one of them.
+  absl::StatusOr<uint64_t> FirstTorn(std::span<const Found> doubtful);
   // Forgets segments, and the segments behind them in their pages.
   absl::Status Forget(std::span<const Found> found);
   // When two values claim one block, the later commit wrote it. Forgets the other value.
-  void ForgetOverwritten(std::vector<Found>& found);
+  absl::Status ForgetOverwritten(std::vector<Found>& found);
 
   absl::StatusOr<std::string> Get(Family family, const std::string& key);
-  // The changes of one call. Put and Delete add them and read what was there. Apply writes them.
+  // The changes of one call. Put and Delete add them and read what was there. Put fails when that
+  // cannot be read: it could not be put back. Apply writes the changes.
   struct Commit;
-  void Put(Commit& commit, Family family, std::string key, const std::string& value);
+  absl::Status Put(Commit& commit, Family family, std::string key, const std::string& value);
   void Delete(Commit& commit, Family family, std::string key);
-  void Remember(Commit& commit, Family family, std::string key);
+  absl::Status Remember(Commit& commit, Family family, std::string key);
   absl::Status AddPage(Commit& commit, const PageRecord* record,
                        std::span<const SegmentStore::Body> bodies,
                        const SegmentStore::Written& written);
@@ -134,10 +137,6 @@ class Database {
   absl::Status Write(Batch& batch, Ack ack);
   // Repairs the logs after one failed (storage/disk/rocks_logs.h).
   absl::Status MendLogs();
-  // A power cut may take the unsynced end of a log and leave what is in the next one: a hole. So
-  // nothing in a log is acknowledged before the older logs are synced. (A write with `sync` syncs
-  // them itself.)
-  absl::Status SyncOlderLogs();
   absl::Status SyncLogs();
   // Adds the number of the commit up to which bodies are synced.
   void AddSynced(Batch& batch);
@@ -161,8 +160,7 @@ class Database {
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;
   Vault vault_;
   std::unique_ptr<SegmentStore> segments_;
-  bool verify_blocks_ = false;            // see the constructor
-  std::atomic<uint64_t> synced_logs_{0};  // logs_->begun() when logs were last synced
+  bool verify_blocks_ = false;  // see the constructor
 
   Mutex spaces_mu_;  // taken before the others
   Mutex mend_mu_;    // taken before mu_

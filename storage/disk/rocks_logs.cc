@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,15 +38,39 @@ class NoFile final : public rocksdb::FSWritableFile {
   IOStatus Sync(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
 };
 
+class LogFile;
+
+// The log that was begun last, while RocksDB has it open. RocksDB closes a log when its content is
+// in tables, or with the database.
+class NewestLog {
+ public:
+  void Set(LogFile* log) {
+    MutexLock lock(mu_);
+    log_ = log;
+  }
+  void Closes(const LogFile* log) {
+    MutexLock lock(mu_);
+    if (log_ == log) log_ = nullptr;
+  }
+  // Returns the error if the log fails with this. A log that failed before is not synced.
+  IOStatus Sync();
+
+ private:
+  Mutex mu_;  // held over a sync, so that the log stays open meanwhile
+  LogFile* log_ KVSTOW_GUARDED_BY(mu_) = nullptr;
+};
+
 // One log. RocksDB's threads take turns at appending, and sync meanwhile.
 class LogFile final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   LogFile(std::unique_ptr<rocksdb::FSWritableFile> file, std::string name,
-          std::shared_ptr<LogWatch> watch, uint64_t number)
+          std::shared_ptr<LogWatch> watch, uint64_t number, std::shared_ptr<NewestLog> newest)
       : FSWritableFileOwnerWrapper(std::move(file)),
         name_(std::move(name)),
         watch_(std::move(watch)),
-        number_(number) {}
+        number_(number),
+        newest_(std::move(newest)) {}
+  ~LogFile() override { newest_->Closes(this); }
 
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* debug) override {
     return Do([&] { return target()->Append(data, options, debug); });
@@ -71,28 +96,46 @@ class LogFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return Do([&] { return target()->RangeSync(offset, size, options, debug); });
   }
   IOStatus Close(const IOOptions& options, IODebugContext* debug) override {
+    newest_->Closes(this);
     if (!failed_) return Do([&] { return target()->Close(options, debug); });
     target()->Close(options, debug).PermitUncheckedError();
     return IOStatus::OK();
   }
 
- private:
+  // Returns the error if the log fails with this call. After a failure it calls nothing more.
   template <typename Call>
-  IOStatus Do(const Call& call) {
+  IOStatus Try(const Call& call) {
     if (failed_) return IOStatus::OK();
-    if (const IOStatus status = call(); !status.ok()) {
+    IOStatus status = call();
+    if (!status.ok()) {
       // In this order: who finds the log failed finds failure() too.
       watch_->Failed(number_, FromRocks(status, name_));
       failed_ = true;
     }
+    return status;
+  }
+  IOStatus SyncToTheEnd() {
+    return Try([&] { return target()->Sync({}, nullptr); });
+  }
+
+ private:
+  template <typename Call>
+  IOStatus Do(const Call& call) {
+    Try(call).PermitUncheckedError();
     return IOStatus::OK();
   }
 
   const std::string name_;
   const std::shared_ptr<LogWatch> watch_;
   const uint64_t number_;
+  const std::shared_ptr<NewestLog> newest_;
   std::atomic<bool> failed_{false};
 };
+
+IOStatus NewestLog::Sync() {
+  MutexLock lock(mu_);
+  return log_ == nullptr ? IOStatus::OK() : log_->SyncToTheEnd();
+}
 
 class LogFiles final : public rocksdb::FileSystemWrapper {
  public:
@@ -103,20 +146,35 @@ class LogFiles final : public rocksdb::FileSystemWrapper {
   IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                            std::unique_ptr<rocksdb::FSWritableFile>* file,
                            IODebugContext* debug) override {
-    IOStatus made = target()->NewWritableFile(name, options, file, debug);
-    if (!name.ends_with(".log")) return made;
+    if (!name.ends_with(".log")) return target()->NewWritableFile(name, options, file, debug);
+    // RocksDB makes a log before it writes to it, while no other thread writes to the one before.
+    IOStatus made = newest_->Sync();
+    if (made.ok()) made = target()->NewWritableFile(name, options, file, debug);
+    if (made.ok()) made = SyncFolder(name, debug);
     const uint64_t number = watch_->Begin();
     if (!made.ok()) {
       watch_->Failed(number, FromRocks(made, name));
       *file = std::make_unique<NoFile>();
-    } else {
-      *file = std::make_unique<LogFile>(std::move(*file), name, watch_, number);
+      return IOStatus::OK();
     }
+    auto log = std::make_unique<LogFile>(std::move(*file), name, watch_, number, newest_);
+    newest_->Set(log.get());
+    *file = std::move(log);
     return IOStatus::OK();
   }
 
  private:
+  // Makes the names in the folder of `name` survive power loss.
+  IOStatus SyncFolder(const std::string& name, IODebugContext* debug) {
+    const std::string folder = std::filesystem::path(name).parent_path();
+    std::unique_ptr<rocksdb::FSDirectory> directory;
+    IOStatus s = target()->NewDirectory(folder, {}, &directory, debug);
+    if (s.ok()) s = directory->FsyncWithDirOptions({}, debug, {});
+    return s;
+  }
+
   const std::shared_ptr<LogWatch> watch_;
+  const std::shared_ptr<NewestLog> newest_ = std::make_shared<NewestLog>();
 };
 
 // Passes everything on, and looks for "LOG: dropping N bytes; Corruption: WHY".

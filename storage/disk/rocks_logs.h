@@ -1,10 +1,15 @@
 // Watches RocksDB's log files: how many it began, which of them failed, and which were damaged.
 //
+// No log begins before the log before it survives power loss, with its name. Otherwise a power cut
+// could take the end of a log and leave what is in the next one: a hole. RocksDB reads such logs
+// one after the other, and finds nothing amiss.
+//
 // RocksDB 7.8 with assertions, as Debian ships it, ends the process when a log fails while another
 // of its threads is about to touch that log. So the watch hides the failure. Once a log cannot be
 // made, appended to or synced, nothing more is written to it, and RocksDB is told that all went
-// well. The database must ask for failure() after every write. After a failure it must write all
-// buffers to tables, which makes the older logs needless.
+// well. A log that begins while the log before it cannot be synced fails, too. The database must
+// ask for failure() after every write. After a failure it must write all buffers to tables, which
+// makes the older logs needless.
 //
 // When RocksDB opens, it leaves out the unreadable part of a log and what comes after it, and
 // reports that in its info log alone. A log that merely ends in the middle of a record was being
@@ -56,8 +61,8 @@ class LogWatch {
   std::set<std::string> damaged_ KVSTOW_GUARDED_BY(mu_);
 };
 
-// Returns `files` with one change: it reports the failures of a log (a file *.log) to `watch`
-// alone.
+// Returns `files` with two changes. It syncs a log (a file *.log) before the next one begins. It
+// reports the failures of a log to `watch` alone.
 std::shared_ptr<rocksdb::FileSystem> WatchLogs(std::shared_ptr<rocksdb::FileSystem> files,
                                                std::shared_ptr<LogWatch> watch);
 

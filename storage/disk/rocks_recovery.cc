@@ -47,19 +47,16 @@ absl::Status Database::Recover() {
   if (unreadable > 0) Log().error("{}: places of {} segments are damaged", folder_, unreadable);
   std::sort(doubtful.begin(), doubtful.end(),
             [](const Found& a, const Found& b) { return a.place.commit < b.place.commit; });
-  const uint64_t torn = FirstTorn(doubtful);
+  KVSTOW_ASSIGN_OR_RETURN(const uint64_t torn, FirstTorn(doubtful));
   if (torn > 0) {
     const auto is_lost = [&](const Found& f) { return f.place.commit >= torn; };
     std::erase_if(doubtful, [&](const Found& f) { return !is_lost(f); });
     Log().warn("{}: the last {} segments were not yet on disk when power was lost", folder_,
                doubtful.size());
-    if (const absl::Status s = Forget(doubtful); s.ok()) {
-      std::erase_if(found, is_lost);
-    } else {
-      Log().error("they will be misses: {}", s.ToString());
-    }
+    KVSTOW_RETURN_IF_ERROR(Forget(doubtful));
+    std::erase_if(found, is_lost);
   }
-  ForgetOverwritten(found);
+  KVSTOW_RETURN_IF_ERROR(ForgetOverwritten(found));
   std::vector<Extent> live;
   for (const Found& one : found) {
     live.push_back(one.place.extent());
@@ -75,16 +72,18 @@ absl::Status Database::Recover() {
         folder_, scanned.ToString());
   }
   segments_->SetCommit(last, synced);
-  if (last == synced) return absl::OkStatus();
-  if (const absl::Status s = Sync(); !s.ok()) Log().warn("{}", s.ToString());
-  return absl::OkStatus();
+  return last == synced ? absl::OkStatus() : Sync();
 }
 
-uint64_t Database::FirstTorn(std::span<const Found> doubtful) {
+absl::StatusOr<uint64_t> Database::FirstTorn(std::span<const Found> doubtful) {
   for (const Found& one : doubtful) {
     if (one.place.file == 0) continue;
     const SegmentStore::Wanted wanted{one.id, one.place};
-    if (!segments_->CheckWhole(wanted).ok()) return one.place.commit;
+    absl::Status whole = segments_->WriteAgain(wanted);
+    // What cannot be read may be whole, and what is forgotten here is gone for good.
+    if (!whole.ok() && !absl::IsDataLoss(whole)) whole = segments_->WriteAgain(wanted);
+    if (absl::IsDataLoss(whole)) return one.place.commit;
+    KVSTOW_RETURN_IF_ERROR(whole);
   }
   return 0;
 }
@@ -115,7 +114,7 @@ absl::Status Database::Forget(std::span<const Found> found) {
   return Write(batch, Ack::kDurable);
 }
 
-void Database::ForgetOverwritten(std::vector<Found>& found) {
+absl::Status Database::ForgetOverwritten(std::vector<Found>& found) {
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return std::tie(a.place.file, a.place.offset) < std::tie(b.place.file, b.place.offset);
   });
@@ -135,11 +134,10 @@ void Database::ForgetOverwritten(std::vector<Found>& found) {
   }
   if (survivors.size() < found.size()) {
     Log().error("{}: {} segments were written over", folder_, found.size() - survivors.size());
-    if (const absl::Status s = Write(batch, Ack::kDurable); !s.ok()) {
-      Log().error("{}", s.ToString());
-    }
+    KVSTOW_RETURN_IF_ERROR(Write(batch, Ack::kDurable));
   }
   found = std::move(survivors);
+  return absl::OkStatus();
 }
 
 }  // namespace kvstow

@@ -220,6 +220,9 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(
   const std::span<uint8_t> first(block.get(), kDiskBlock);
   for (const SegmentFileInfo& file : there) {
     absl::Status ours = store->files_->Read(file.number, 0, {&first, 1});
+    if (absl::IsUnavailable(ours)) ours = store->files_->Read(file.number, 0, {&first, 1});
+    // Without the file, all in it would seem to be lost.
+    if (absl::IsUnavailable(ours)) return ours;
     if (ours.ok()) ours = CheckSegmentFileHeader(first, file.number);
     MutexLock lock(store->mu_);
     store->next_file_ = std::max(store->next_file_, file.number + 1);
@@ -362,6 +365,7 @@ absl::StatusOr<SegmentStore::Written> SegmentStore::Write(std::span<const Body> 
   std::vector<Extent> extents;
   std::vector<Seal> seals;
   if (!bodies.empty()) {
+    KVSTOW_RETURN_IF_ERROR(sync_failure());
     KVSTOW_ASSIGN_OR_RETURN(extents, Place(bodies));
     auto written = WriteExtents(bodies, extents);
     if (!written.ok()) {
@@ -444,22 +448,31 @@ std::vector<absl::StatusOr<SharedBytes>> SegmentStore::Read(std::span<const Want
   return out;
 }
 
-absl::Status SegmentStore::CheckWhole(const Wanted& wanted) {
+absl::StatusOr<std::shared_ptr<uint8_t[]>> SegmentStore::ReadWhole(const Wanted& wanted) {
   const Extent extent = wanted.place.extent();
   {
     MutexLock lock(mu_);
     if (!space_.Contains(extent)) return absl::DataLossError("a place in no segment file");
   }
-  const std::shared_ptr<uint8_t[]> block = pool_.Take(extent.bytes);
+  std::shared_ptr<uint8_t[]> block = pool_.Take(extent.bytes);
   const std::span<uint8_t> bytes(block.get(), extent.bytes);
   KVSTOW_RETURN_IF_ERROR(files_->Read(extent.file, extent.offset, {&bytes, 1}));
   KVSTOW_ASSIGN_OR_RETURN(const uint64_t digest,
                           CheckExtent(bytes, wanted.id, wanted.place.length));
   const auto body = bytes.first(wanted.place.length);
-  if (digest == (wanted.place.sealed() ? DigestOfSealed(body) : Xxh3(body))) {
-    return absl::OkStatus();
+  if (digest != (wanted.place.sealed() ? DigestOfSealed(body) : Xxh3(body))) {
+    return absl::DataLossError("a segment fails its digest");
   }
-  return absl::DataLossError("a segment fails its digest");
+  return block;
+}
+
+absl::Status SegmentStore::CheckWhole(const Wanted& wanted) { return ReadWhole(wanted).status(); }
+
+absl::Status SegmentStore::WriteAgain(const Wanted& wanted) {
+  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<uint8_t[]> block, ReadWhole(wanted));
+  const Extent extent = wanted.place.extent();
+  return files_->Write(extent.file, extent.offset, {block.get(), extent.bytes},
+                       [](size_t, size_t) {});
 }
 
 void SegmentStore::Free(std::span<const Extent> extents) {
@@ -486,6 +499,7 @@ absl::Status SegmentStore::Sync(uint64_t commit) {
       MutexLock lock(mu_);
       while (syncing_ && synced_ < commit) changed_.Wait(mu_);
       if (synced_ >= commit) return absl::OkStatus();
+      if (!sync_failure_.ok()) return sync_failure_;
       syncing_ = true;
       until = commit_;
       bytes = unsynced_bytes_;
@@ -496,16 +510,25 @@ absl::Status SegmentStore::Sync(uint64_t commit) {
       const absl::Status one = files_->Sync(file);
       if (!absl::IsNotFound(one)) synced.Update(one);  // removed: nothing in it is wanted
     }
+    if (!synced.ok()) {
+      Log().error("{}: a sync failed, and no more bodies are written until a restart: {}", folder_,
+                  synced.ToString());
+    }
     MutexLock lock(mu_);
     syncing_ = false;
     changed_.NotifyAll();
     if (!synced.ok()) {
-      dirty_.merge(files);
-      return synced;
+      return sync_failure_ = absl::UnavailableError(absl::StrCat(
+                 "a sync failed: ", synced.message(), "; check the disk and restart the server"));
     }
     synced_ = until;
     unsynced_bytes_ -= bytes;
   }
+}
+
+absl::Status SegmentStore::sync_failure() {
+  MutexLock lock(mu_);
+  return sync_failure_;
 }
 
 uint64_t SegmentStore::synced() {
@@ -520,7 +543,7 @@ uint64_t SegmentStore::last_commit() {
 
 bool SegmentStore::ShouldSync() {
   MutexLock lock(mu_);
-  return !syncing_ && unsynced_bytes_ > kMaxUnsynced;
+  return !syncing_ && sync_failure_.ok() && unsynced_bytes_ > kMaxUnsynced;
 }
 
 uint64_t SegmentStore::file_bytes() {

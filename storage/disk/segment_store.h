@@ -34,7 +34,8 @@ namespace kvstow {
 class SegmentStore {
  public:
   // Opens the existing files; nothing in them is free before SetLive. Files without a header of
-  // ours, or of another version, are named in the log and never touched. Messages name `folder`.
+  // ours, or of another version, are named in the log and never touched. Fails with UNAVAILABLE
+  // when a header cannot be read. Messages name `folder`.
   // `budget_bytes` is the intended content; it sizes the files. `vault` outlives the store.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(std::string folder,
                                                             std::unique_ptr<SegmentFiles> files,
@@ -78,6 +79,9 @@ class SegmentStore {
   // Checks by the stored digest that the whole extent was written. Needs no key. A sealed body that
   // was changed in other ways than by a torn write passes, and Read finds it.
   absl::Status CheckWhole(const Wanted& wanted);
+  // The same, and writes the extent again as it is, so that the next Sync syncs it. It would not
+  // sync what an earlier process wrote and failed to sync. Called before the first Write.
+  absl::Status WriteAgain(const Wanted& wanted);
 
   // Lets the extents be written again.
   void Free(std::span<const Extent> extents);
@@ -85,7 +89,9 @@ class SegmentStore {
   void ClearMemory() { pool_.Renew(); }
 
   // Makes the bodies of all commits up to this number survive power loss. Callers that wait at the
-  // same time share one sync.
+  // same time share one sync. After a failure the system takes those bodies for synced, and a later
+  // sync would answer OK without them. So no later Sync succeeds, and no Write of bodies does. Both
+  // are UNAVAILABLE until a new store has written the bodies again.
   absl::Status Sync(uint64_t commit);
   // Returns the commit up to which all bodies are known to survive power loss.
   uint64_t synced();
@@ -103,6 +109,8 @@ class SegmentStore {
  private:
   SegmentStore(std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes,
                Vault& vault);
+  absl::Status sync_failure();
+  absl::StatusOr<std::shared_ptr<uint8_t[]>> ReadWhole(const Wanted& wanted);
   absl::StatusOr<std::vector<Extent>> Place(std::span<const Body> bodies);
   bool Take(std::span<const Body> bodies, uint64_t total, std::vector<Extent>& out)
       KVSTOW_REQUIRES(mu_);
@@ -127,7 +135,8 @@ class SegmentStore {
   uint64_t commit_ KVSTOW_GUARDED_BY(mu_) = 0;
   uint64_t synced_ KVSTOW_GUARDED_BY(mu_) = 0;
   uint64_t unsynced_bytes_ KVSTOW_GUARDED_BY(mu_) = 0;
-  std::set<uint64_t> dirty_ KVSTOW_GUARDED_BY(mu_);  // files to sync
+  std::set<uint64_t> dirty_ KVSTOW_GUARDED_BY(mu_);   // files to sync
+  absl::Status sync_failure_ KVSTOW_GUARDED_BY(mu_);  // of the first sync that failed
 };
 
 }  // namespace kvstow

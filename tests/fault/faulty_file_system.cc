@@ -22,8 +22,12 @@ namespace fs = std::filesystem;
 IOStatus Cut() { return IOStatus::IOError("injected: the power is cut"); }
 IOStatus Failed() { return IOStatus::IOError("injected: I/O error"); }
 
+constexpr uint64_t kBlock = 4096;
+
 // RocksDB writes names with and without doubled slashes.
 std::string Plain(const std::string& name) { return fs::path(name).lexically_normal().string(); }
+
+bool IsLog(const std::string& name) { return name.ends_with(".log"); }
 
 std::string Contents(const std::string& name) {
   std::ifstream in(name, std::ios::binary);
@@ -174,8 +178,9 @@ void FaultyFileSystem::CutPowerAfterNewLog(uint64_t writes) {
 void FaultyFileSystem::PowerOn() {
   MutexLock lock(mu_);
   for (const auto& [name, state] : files_) {
-    if (cut_) Lose(name, state);
+    if (cut_ && !(worst_order && IsLog(name))) Lose(name, state);
   }
+  if (cut_ && worst_order) LoseInWorstOrder();
   std::error_code error;
   std::erase_if(files_, [&](const auto& file) { return !fs::exists(file.first, error); });
   for (auto& [name, state] : files_) {
@@ -205,20 +210,38 @@ void FaultyFileSystem::Lose(const std::string& name, const FileState& state) {
   }
   std::fstream file(name, std::ios::binary | std::ios::in | std::ios::out);
   for (auto it = state.overwritten.rbegin(); it != state.overwritten.rend(); ++it) {
-    constexpr uint64_t kBlock = 4096;
     const uint64_t fate = random_() % 4, blocks = it->before.size() / kBlock;
     const uint64_t stays = fate < 2 ? blocks : fate == 2 ? 0 : random_() % (blocks + 1);
     file.seekp(static_cast<std::streamoff>(it->offset + stays * kBlock));
     file.write(reinterpret_cast<const char*>(it->before.data()) + stays * kBlock,
                static_cast<std::streamsize>((blocks - stays) * kBlock));
   }
+  for (const auto& [offset, before] : state.unsyncable) {
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(before.data()), kBlock);
+  }
   file.close();
   const uint64_t size = fs::file_size(name, error);
   if (state.synced >= size) return;
-  const uint64_t kind = random_() % (name.ends_with(".log") ? 3 : 2);
+  const uint64_t kind = random_() % (IsLog(name) ? 3 : 2);
   const uint64_t end = kind == 0 ? state.synced : state.synced + random_() % (size - state.synced);
   fs::resize_file(name, end, error);
   if (kind == 2) fs::resize_file(name, size, error);
+}
+
+// Names of logs count upwards, so the newest is the last.
+void FaultyFileSystem::LoseInWorstOrder() {
+  std::error_code error;
+  bool newest = true;
+  for (auto it = files_.rbegin(); it != files_.rend(); ++it) {
+    const auto& [name, state] = *it;
+    if (!IsLog(name) || !fs::exists(name, error) || std::exchange(newest, false)) continue;
+    if (state.named) {
+      fs::resize_file(name, state.synced, error);
+    } else {
+      fs::remove(name, error);
+    }
+  }
 }
 
 uint64_t FaultyFileSystem::Used() {
@@ -255,7 +278,7 @@ IOStatus FaultyFileSystem::BeforeWrite(const std::string& name, uint64_t end) {
   if (writes_stalled_) WaitOut(writes_stalled_);
   if (writes_left_ > 0 && --writes_left_ == 0) cut_ = true;
   if (cut_) return Cut();
-  if (OneIn(write_errors_one_in) || (name.ends_with(".log") && OneIn(log_errors_one_in))) {
+  if (OneIn(write_errors_one_in) || (IsLog(name) && OneIn(log_errors_one_in))) {
     ++errors_;
     return Failed();
   }
@@ -273,6 +296,26 @@ IOStatus FaultyFileSystem::BeforeRead() {
   if (!OneIn(read_errors_one_in)) return IOStatus::OK();
   ++errors_;
   return Failed();
+}
+
+void FaultyFileSystem::FailReadsOfBodies(uint64_t pass, uint64_t fail) {
+  MutexLock lock(mu_);
+  reads_to_pass_ = pass;
+  reads_to_fail_ = fail;
+}
+
+IOStatus FaultyFileSystem::BeforeReadOfBodies() {
+  {
+    MutexLock lock(mu_);
+    if (reads_to_pass_ > 0) {
+      --reads_to_pass_;
+    } else if (reads_to_fail_ > 0) {
+      --reads_to_fail_;
+      ++errors_;
+      return Failed();
+    }
+  }
+  return BeforeRead();
 }
 
 void FaultyFileSystem::MayFlip(uint8_t* bytes, size_t size) {
@@ -314,6 +357,21 @@ IOStatus FaultyFileSystem::Sync(const std::string& name) {
   return IOStatus::OK();
 }
 
+IOStatus FaultyFileSystem::SyncBodies(const std::string& name) {
+  if (!syncs_of_bodies_fail) return Sync(name);
+  MutexLock lock(mu_);
+  FileState& file = files_[name];
+  for (const Overwritten& write : file.overwritten) {
+    for (size_t at = 0; at < write.before.size(); at += kBlock) {
+      const auto block = write.before.begin() + static_cast<std::ptrdiff_t>(at);
+      file.unsyncable.try_emplace(write.offset + at, block, block + kBlock);
+    }
+  }
+  file.overwritten.clear();
+  ++errors_;
+  return Failed();
+}
+
 IOStatus FaultyFileSystem::FolderSynced(const std::string& folder) {
   MutexLock lock(mu_);
   if (cut_) return Cut();
@@ -348,7 +406,7 @@ IOStatus FaultyFileSystem::NewWritableFile(const std::string& name, const Option
   if (made.ok()) {
     MutexLock lock(mu_);
     files_[plain] = {};
-    if (writes_after_log_ > 0 && plain.ends_with(".log")) {
+    if (writes_after_log_ > 0 && IsLog(plain)) {
       writes_left_ = std::exchange(writes_after_log_, 0);
     }
   }

@@ -10,6 +10,7 @@
 //     that writes data before the size (ext4 by default, XFS);
 //   - a file whose folder was not synced since it was made: there or not;
 //   - a rename over another file, its folder not synced since: done or not.
+// With `worst_order`, logs come back in the order that is worst for their reader, see there.
 // Segment files are under the same faults: tests/fault/faulty_segment_files.h.
 // Removals count at once. sync_file_range (RangeSync) promises nothing.
 //
@@ -45,6 +46,9 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // The same, counted from when the next log file is begun.
   void CutPowerAfterNewLog(uint64_t writes);
   void PowerOn();
+  // A cut leaves all of the newest log (*.log), and of each older one what was synced. It removes
+  // an older one whose folder was not synced.
+  std::atomic<bool> worst_order{false};
   // Before PowerOn: files below the folder that were made elsewhere, and never synced here, are
   // empty from now on.
   void LoseWhatIsUnknown(const std::string& folder);
@@ -55,6 +59,11 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // One of N reads of tables and bodies fails, or has one bit flipped; 0 = none.
   std::atomic<uint32_t> read_errors_one_in{0};
   std::atomic<uint32_t> flips_one_in{0};
+  // Lets `pass` reads of segment files pass from now on, and fails the `fail` reads after them.
+  void FailReadsOfBodies(uint64_t pass, uint64_t fail);
+  // Syncs of segment files fail. As on Linux, what a failed sync was for is lost: a later sync
+  // answers OK and does not write it.
+  std::atomic<bool> syncs_of_bodies_fail{false};
   // How long a sync takes; others' writes go on meanwhile.
   std::atomic<uint32_t> sync_millis{0};
   // The bytes that all files together may hold. Appends beyond them are refused: no space.
@@ -107,6 +116,8 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     bool named = false;                   // its folder was synced since it was made
     std::optional<std::string> replaced;  // what a rename over it took away; until then, too
     std::vector<Overwritten> overwritten = {};
+    // Blocks of 4 KiB, by offset, that a failed sync was for, and what was there before.
+    std::map<uint64_t, std::vector<uint8_t>> unsyncable = {};
   };
 
   rocksdb::IOStatus Track(const std::string& name, rocksdb::IOStatus made,
@@ -114,6 +125,8 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // Returns the fate of a write that lets the file grow to `end`; 0 for a sync.
   rocksdb::IOStatus BeforeWrite(const std::string& name, uint64_t end);
   rocksdb::IOStatus BeforeRead();
+  rocksdb::IOStatus BeforeReadOfBodies();
+  rocksdb::IOStatus SyncBodies(const std::string& name);
   void MayFlip(uint8_t* bytes, size_t size);
   void Written(const std::string& name, uint64_t end);
   void Truncated(const std::string& name, uint64_t size);
@@ -124,6 +137,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   void Stall(bool& which, bool stall) KVSTOW_EXCLUDES(mu_);
   void WaitOut(const bool& which) KVSTOW_REQUIRES(mu_);
   void Lose(const std::string& name, const FileState& state) KVSTOW_REQUIRES(mu_);
+  void LoseInWorstOrder() KVSTOW_REQUIRES(mu_);
 
   Mutex mu_;
   CondVar changed_;
@@ -132,6 +146,8 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   bool cut_ KVSTOW_GUARDED_BY(mu_) = false;
   uint64_t writes_left_ KVSTOW_GUARDED_BY(mu_) = 0;       // until the power is cut; 0 = it is not
   uint64_t writes_after_log_ KVSTOW_GUARDED_BY(mu_) = 0;  // what that becomes with the next log
+  uint64_t reads_to_pass_ KVSTOW_GUARDED_BY(mu_) = 0;     // of segment files
+  uint64_t reads_to_fail_ KVSTOW_GUARDED_BY(mu_) = 0;     // after those
   bool writes_stalled_ = false, reads_stalled_ = false;   // guarded by mu_
   int stalled_ KVSTOW_GUARDED_BY(mu_) = 0;                // calls that wait
   std::atomic<uint64_t> flips_{0}, errors_{0};

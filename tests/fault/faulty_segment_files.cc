@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "storage/disk/block_pool.h"
+#include "storage/disk/segment_format.h"
 
 namespace kvstow {
 
@@ -24,8 +25,11 @@ class FaultySegmentFiles final : public SegmentFiles {
     KVSTOW_ASSIGN_OR_RETURN(std::vector<SegmentFileInfo> out, files_->List());
     MutexLock lock(system_->mu_);
     for (const SegmentFileInfo& file : out) {
-      system_->files_[NameOf(file.number)] = {
-          .written = file.bytes, .synced = file.bytes, .named = true, .replaced = {}};
+      // After kill -9 it is known what was not synced.
+      system_->files_.try_emplace(
+          NameOf(file.number),
+          FaultyFileSystem::FileState{
+              .written = file.bytes, .synced = file.bytes, .named = true, .replaced = {}});
     }
     return out;
   }
@@ -56,12 +60,17 @@ class FaultySegmentFiles final : public SegmentFiles {
     KVSTOW_RETURN_IF_ERROR(files_->Write(number, offset, bytes, fill));
     MutexLock lock(system_->mu_);
     if (system_->cut_) return Of(rocksdb::IOStatus::IOError("injected: the power is cut"));
-    system_->files_[name].overwritten.push_back({offset, {buffer.begin(), buffer.end()}});
+    FaultyFileSystem::FileState& file = system_->files_[name];
+    for (size_t at = 0; at < buffer.size(); at += kDiskBlock) {
+      const auto on_disk = file.unsyncable.extract(offset + at);
+      if (!on_disk.empty()) std::copy_n(on_disk.mapped().begin(), kDiskBlock, buffer.data() + at);
+    }
+    file.overwritten.push_back({offset, {buffer.begin(), buffer.end()}});
     return absl::OkStatus();
   }
   absl::Status Read(uint64_t number, uint64_t offset,
                     std::span<const std::span<uint8_t>> buffers) override {
-    KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeRead()));
+    KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeReadOfBodies()));
     KVSTOW_RETURN_IF_ERROR(files_->Read(number, offset, buffers));
     for (const std::span<uint8_t> buffer : buffers) {
       system_->MayFlip(buffer.data(), buffer.size());
@@ -70,12 +79,12 @@ class FaultySegmentFiles final : public SegmentFiles {
   }
   absl::Status ReadInParts(uint64_t number, uint64_t offset,
                            std::span<const std::span<uint8_t>> buffers, Use use) override {
-    KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeRead()));
+    KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeReadOfBodies()));
     // Every part is a read of its own: it may fail, and it may have a flipped bit.
     absl::Status status;
     const absl::Status read =
         files_->ReadInParts(number, offset, buffers, [&](size_t begin, size_t end) {
-          if (begin > 0 && status.ok()) status = Of(system_->BeforeRead());
+          if (begin > 0 && status.ok()) status = Of(system_->BeforeReadOfBodies());
           if (!status.ok()) return;
           MayFlip(buffers, begin, end);
           use(begin, end);
@@ -85,7 +94,7 @@ class FaultySegmentFiles final : public SegmentFiles {
   absl::Status Sync(uint64_t number) override {
     const std::string name = NameOf(number);
     KVSTOW_RETURN_IF_ERROR(Of(system_->BeforeWrite(name, 0)));
-    return Of(system_->Sync(name));
+    return Of(system_->SyncBodies(name));
   }
   absl::Status Remove(uint64_t number) override {
     MutexLock lock(system_->mu_);

@@ -39,7 +39,7 @@ std::unique_ptr<PageEntry> RecoveredEntry(const PageRecord& record) {
   TierSet disk;
   disk.Add(TierId::kDisk);
   std::unique_ptr<PageEntry> page = PageEntry::Make(record, disk);
-  page->disk_ack = Ack::kDurable;  // opening wrote the log's content to files
+  page->disk_ack = Ack::kDurable;  // opening synced all that it found
   return page;
 }
 

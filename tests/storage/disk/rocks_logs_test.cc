@@ -73,6 +73,45 @@ TEST_F(LogWatchTest, ALogThatCannotBeMadeHasFailed) {
   EXPECT_EQ(watch_->begun(), 1u);
 }
 
+TEST_F(LogWatchTest, ALogBeginsOnlyAfterTheOneBeforeItIsSynced) {
+  disk_->worst_order = true;
+  auto first = New("1.log");
+  EXPECT_TRUE(first->Append("first", {}, nullptr).ok());
+  auto second = New("2.log");
+  EXPECT_TRUE(second->Append("second", {}, nullptr).ok());
+  disk_->CutPower();
+  first.reset();
+  second.reset();
+  disk_->PowerOn();
+  EXPECT_EQ(Content("1.log"), "first");
+  EXPECT_EQ(Content("2.log"), "second");
+}
+
+TEST_F(LogWatchTest, ALogFailsWhenTheOneBeforeItCannotBeSynced) {
+  const auto first = New("1.log");
+  EXPECT_TRUE(first->Append("first", {}, nullptr).ok());
+  disk_->log_errors_one_in = 1;
+  const auto second = New("2.log");
+  disk_->log_errors_one_in = 0;
+  EXPECT_TRUE(second->Append("second", {}, nullptr).ok());
+  EXPECT_EQ(Content("2.log"), "");
+  EXPECT_EQ(watch_->failure().message(), folder_.path() + "/1.log: IO error: injected: I/O error");
+  watch_->Forget(1);
+  EXPECT_FALSE(watch_->failure().ok()) << "the second one's";
+  const auto third = New("3.log");
+  EXPECT_TRUE(third->Append("third", {}, nullptr).ok());
+  EXPECT_EQ(Content("3.log"), "third");
+}
+
+TEST_F(LogWatchTest, AClosedLogIsNotSynced) {
+  auto first = New("1.log");
+  EXPECT_TRUE(first->Close({}, nullptr).ok());
+  first.reset();
+  New("2.log");
+  New("3.log");
+  EXPECT_TRUE(watch_->failure().ok());
+}
+
 TEST_F(LogWatchTest, FailuresOfOtherFilesAreToldAsTheyAre) {
   const auto table = New("1.sst");
   disk_->write_errors_one_in = 1;
