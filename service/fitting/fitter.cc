@@ -273,10 +273,13 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   const bool better =
       !outcome.best.recipe.empty() && (!holds || outcome.best.ratio > kClearly * before.ratio);
   const bool no_tables = outcome.blob.empty() && !outcome.why.empty();
-  const std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
+  std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
+  if (outcome.left_out > 0) {
+    absl::StrAppend(&lack, "; left out ", outcome.left_out, " pages that are unlike the others");
+  }
   if (!better) {
     now.note = outcome.best.recipe.empty()
-                   ? outcome.why
+                   ? outcome.why + lack
                    : absl::StrCat("no clearly smaller form: ", Figures(outcome.best), lack);
     space.fitted->Set(space.fitted->codec(), std::move(now));
     return absl::OkStatus();

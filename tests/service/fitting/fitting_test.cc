@@ -13,10 +13,13 @@
 #include "kernels/calibration/query_means.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/methods/joint_vectors.h"
 #include "service/fitting/fit.h"
 #include "service/fitting/fit_process.h"
 #include "service/fitting/fit_sample.h"
+#include "service/fitting/sound_pages.h"
 #include "service/spaces/space_record.h"
 #include "tests/kernels/random_query_means.h"
 #include "tests/paths.h"
@@ -34,6 +37,25 @@ FitPage HotPage(const Codec& hot, uint64_t seed) {
   const EncodedPage page = *hot.Encode(
       {.raw = raw, .tokens = kTokens, .first_position = seed % 2 * kTokens, .key = "k"});
   return {page.header_bytes, page.segments};
+}
+
+// A page whose tokens from `first` on are so many times as large.
+FitPage ScaledPage(const Codec& hot, uint64_t seed, float scale, uint32_t first = 0) {
+  const uint64_t position = seed % 2 * kTokens;
+  std::vector<uint8_t> raw = CorrelatedPage(Spec(), kTokens, seed, position);
+  const JointVectors vectors(Spec(), {{0, Spec().layers}, kTokens, position});
+  std::vector<float> x(kTokens * vectors.width());
+  EXPECT_TRUE(vectors.Gather(raw, {0, kTokens}, x.data()));
+  for (size_t i = first * vectors.width(); i < x.size(); ++i) x[i] *= scale;
+  vectors.Scatter(x.data(), {0, kTokens}, raw);
+  const EncodedPage page =
+      *hot.Encode({.raw = raw, .tokens = kTokens, .first_position = position, .key = "k"});
+  return {page.header_bytes, page.segments};
+}
+
+double StepOf(const std::string& recipe) {
+  const size_t at = recipe.find("step=");
+  return at == std::string::npos ? 0 : std::stod(recipe.substr(at + 5));
 }
 
 // A job of this many pages to fit to, and of four to test on.
@@ -211,6 +233,46 @@ TEST_F(FitTest, BadJobsAreRefused) {
   EXPECT_FALSE(RunFit(damaged).ok());
 }
 
+// Without statistics the spread of the pages says what errors cost. One page of another scale would
+// make errors of all others look cheap.
+TEST_F(FitTest, APageOfAnotherScaleChangesNothing) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  for (const uint64_t pages : {0, 24}) {
+    const FitOutcome clean = *RunFit(Job(pages));
+    EXPECT_EQ(clean.left_out, 0u) << "first pages of texts are like the others";
+    for (const float scale : {100.0F, 0.01F}) {
+      FitJob job = Job(pages);
+      job.held_out.push_back(ScaledPage(*hot, 2001, scale));
+      if (pages > 0) job.fitted_on.push_back(ScaledPage(*hot, 2003, scale));
+      const auto fit = RunFit(job);
+      ASSERT_TRUE(fit.ok()) << fit.status();
+      EXPECT_EQ(fit->left_out, pages > 0 ? 2u : 1u);
+      EXPECT_EQ(fit->tokens, pages * kTokens);
+      EXPECT_NEAR(StepOf(fit->best.recipe), StepOf(clean.best.recipe), 0.01)
+          << clean.best.recipe << " and " << fit->best.recipe;
+    }
+  }
+}
+
+// Tokens that draw much attention are far out in honest pages, too.
+TEST_F(FitTest, APageWithAFewTokensFarOutIsLikeTheOthers) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  FitJob job = Job(5);
+  job.held_out.push_back(ScaledPage(*hot, 2001, 100, kTokens - 5));
+  const auto pages = TakeSoundPages(job, Spec());
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  EXPECT_EQ(pages->left_out, 0u);
+  EXPECT_EQ(pages->held_out.size(), 5u);
+  EXPECT_EQ(pages->tokens, 5u * kTokens);
+}
+
+TEST_F(FitTest, OfTwoPagesNoneIsLeftOut) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  FitJob job = Job(0);
+  job.held_out = {HotPage(*hot, 1), ScaledPage(*hot, 3, 100)};
+  EXPECT_EQ(TakeSoundPages(job, Spec())->left_out, 0u);
+}
+
 TEST_F(FitTest, MessagesComeBackAsTheyWent) {
   FitJob job = Job(2);
   job.recipe = "kvstow(step=0.7)";
@@ -233,6 +295,7 @@ TEST_F(FitTest, MessagesComeBackAsTheyWent) {
                            .best = {"b", 3, 4},
                            .blob = "blob",
                            .tokens = 7,
+                           .left_out = 8,
                            .why = "why"};
   const std::string said = SerializeFitOutcome(outcome);
   EXPECT_EQ(SerializeFitOutcome(*ParseFitOutcome(SharedBytes::CopyOf(AsBytes(said)))), said);
