@@ -62,14 +62,17 @@ class Trials {
                        .divergence = meter.Divergence()};
   }
 
-  // Looks for the largest step whose form costs no more than the target. `op` is a recipe up to its
-  // step. Returns figures with recipe "" when no step does.
+  // Looks for the largest step whose form costs no more than the target, within the steps of the
+  // op. `op` is a recipe up to its step. Returns figures with recipe "" when no step does.
   absl::StatusOr<FormFigures> Seek(absl::string_view op, const KvSpec& spec,
                                    const CalibrationStore& calibrations, StepRange steps) const {
     FormFigures best;
     double least = 0, most = steps.most, step = steps.usual;
+    std::string text;
     for (int i = 0; i < kMostTrials; ++i) {
-      const std::string text = absl::StrFormat("%s,step=%.3f)", op, step);
+      std::string next_text = absl::StrFormat("%s,step=%.3f)", op, step);
+      if (next_text == text) break;
+      text = std::move(next_text);
       KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, ParseRecipe(text));
       KVSTOW_ASSIGN_OR_RETURN(const auto codec, MakeCodec(parsed, spec, calibrations));
       KVSTOW_ASSIGN_OR_RETURN(FormFigures figures, Try(*codec, calibrations));
@@ -84,6 +87,7 @@ class Trials {
       // A page that costs nothing at all says nothing of the step.
       const double next = over > 0 ? step * std::pow(over, -1 / kSteepness) : 4 * step;
       step = next > least && next < most ? next : std::sqrt(std::max(least, step / 4) * most);
+      step = std::max(step, steps.least);
     }
     return best;
   }
@@ -163,26 +167,39 @@ absl::StatusOr<FormFigures> TryBefore(const FitJob& job, const Trials& trials, c
   return figures;
 }
 
-// Fits each length of run, and keeps the best form in `outcome`.
-absl::Status TryFits(const FitJob& job, const std::vector<FitPage>& pages, const Trials& trials,
-                     const Space& space, const ModelStats& stats, FitOutcome& outcome) {
+struct FittedRuns {
+  FormFigures figures;
+  std::string blob;
+};
+
+// Fits runs of so many layers, and looks for their step.
+absl::StatusOr<FittedRuns> FitRuns(uint32_t run, const std::vector<FitPage>& pages,
+                                   const Trials& trials, const Space& space,
+                                   const ModelStats& stats) {
+  FittedRuns out;
+  const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
+  KVSTOW_ASSIGN_OR_RETURN(out.blob, Fit(pages, finest, space.spec, stats));
+  CalibrationStore calibrations;
+  KVSTOW_RETURN_IF_ERROR(calibrations.Add(AsBytes(out.blob)).status());
+  KVSTOW_ASSIGN_OR_RETURN(out.figures,
+                          trials.Seek(op, space.spec, calibrations, FindOp("joint")->steps));
+  return out;
+}
+
+// Fits each length of run, and keeps the best form in `outcome`. A length that fails leaves the
+// form that was found before, and `why` says what went wrong.
+void TryFits(const FitJob& job, const std::vector<FitPage>& pages, const Trials& trials,
+             const Space& space, const ModelStats& stats, FitOutcome& outcome) {
   for (const uint32_t run : RunLengths(job, space.spec, outcome.tokens, outcome.why)) {
-    const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
-    KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
-    auto blob = Fit(pages, finest, space.spec, stats);
-    if (!blob.ok()) {
-      outcome.why = std::string(blob.status().message());
-      continue;
+    absl::StatusOr<FittedRuns> fitted = FitRuns(run, pages, trials, space, stats);
+    if (!fitted.ok()) {
+      outcome.why = absl::StrCat("runs of ", run, " layers: ", fitted.status().message());
+    } else if (fitted->figures.ratio > outcome.best.ratio) {
+      outcome.best = std::move(fitted->figures);
+      outcome.blob = std::move(fitted->blob);
     }
-    CalibrationStore calibrations;
-    KVSTOW_RETURN_IF_ERROR(calibrations.Add(AsBytes(*blob)).status());
-    KVSTOW_ASSIGN_OR_RETURN(FormFigures figures,
-                            trials.Seek(op, space.spec, calibrations, FindOp("joint")->steps));
-    if (figures.ratio <= outcome.best.ratio) continue;
-    outcome.best = std::move(figures);
-    outcome.blob = *std::move(blob);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -242,8 +259,13 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
     }
   }
   out.tokens = pages.tokens;
-  KVSTOW_ASSIGN_OR_RETURN(out.best, seek_step());
-  KVSTOW_RETURN_IF_ERROR(TryFits(job, pages.fitted_on, trials, *space, stats, out));
+  absl::StatusOr<FormFigures> step = seek_step();
+  if (step.ok()) {
+    out.best = *std::move(step);
+  } else {
+    out.why = absl::StrCat("no step: ", step.status().message());
+  }
+  TryFits(job, pages.fitted_on, trials, *space, stats, out);
   if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
   return out;
 }

@@ -273,6 +273,22 @@ TEST_F(FitTest, OfTwoPagesNoneIsLeftOut) {
   EXPECT_EQ(TakeSoundPages(job, Spec())->left_out, 0u);
 }
 
+// No step of `kvstow` costs as little. The search ends at its finest one, and the transform still
+// gets a step of its own.
+TEST_F(FitTest, ASearchEndsAtTheFinestStepOfItsOp) {
+  for (const uint64_t pages : {0, 24}) {
+    FitJob job = Job(pages);
+    job.divergence = 1e-8;
+    const auto fit = RunFit(job);
+    ASSERT_TRUE(fit.ok()) << fit.status();
+    if (pages == 0) {
+      EXPECT_EQ(fit->best.recipe, "");
+    } else {
+      EXPECT_THAT(fit->best.recipe, StartsWith("kvstow-cal(")) << fit->why;
+    }
+  }
+}
+
 TEST_F(FitTest, MessagesComeBackAsTheyWent) {
   FitJob job = Job(2);
   job.recipe = "kvstow(step=0.7)";
