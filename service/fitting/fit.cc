@@ -233,7 +233,9 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
       pages.held_out_tokens < kLeastHeldOutTokens) {
     return absl::InvalidArgumentError(absl::StrCat(
         pages.tokens, " and ", pages.held_out_tokens, " tokens: too few for a fit and its test",
-        pages.left_out == 0 ? "" : absl::StrCat("; ", pages.left_out, " pages were left out")));
+        pages.left_out == 0 ? ""
+                            : absl::StrCat("; ", pages.left_out,
+                                           " pages were left out, the last one as ", pages.why)));
   }
   ModelStats stats;  // empty: the job has none
   if (!job.statistics.empty()) {

@@ -275,7 +275,7 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   const bool no_tables = outcome.blob.empty() && !outcome.why.empty();
   std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
   if (outcome.left_out > 0) {
-    absl::StrAppend(&lack, "; left out ", outcome.left_out, " pages that are unlike the others");
+    absl::StrAppend(&lack, "; left out ", outcome.left_out, " pages, damaged or unlike the others");
   }
   if (!better) {
     now.note = outcome.best.recipe.empty()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/methods/joint_vectors.h"
@@ -21,17 +22,26 @@ double MedianOf(std::vector<double> values) {
 // The scales of a page: of K of each layer, and of V. Empty where it has only first tokens.
 using Scales = std::vector<double>;
 
+// INVALID_ARGUMENT: the page holds NaN or Inf, be it in its first tokens.
 absl::StatusOr<Scales> ScalesOf(const KvSpec& spec, const RawPage& page) {
   Scales out;
-  std::vector<float> vectors;
+  const uint32_t tokens = page.header.tokens;
+  const uint32_t first_tokens = CountFirstTokens(page.header.first_position, tokens);
+  const std::span<const uint8_t> raw(page.raw.data(), page.raw.size());
+  const size_t layer_bytes = LayerBytes(spec, tokens);
   std::vector<double> squares;
   const size_t width_k = size_t{spec.kv_heads} * spec.head_dim_k;
   const size_t width_v = size_t{spec.kv_heads} * spec.head_dim_v, width = width_k + width_v;
+  std::vector<float> vectors(tokens * width);
   for (uint32_t layer = 0; layer < spec.layers; ++layer) {
-    KVSTOW_RETURN_IF_ERROR(GatherToCalibrate(spec, {layer, 1}, ToEncode(page), vectors));
+    const JointVectors layout(spec, {{layer, 1}, tokens, page.header.first_position});
+    if (!layout.Gather(raw.subspan(layer * layer_bytes, layer_bytes), {0, tokens},
+                       vectors.data())) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " has NaN or Inf"));
+    }
     for (const auto& [first, size] : {std::pair(size_t{0}, width_k), std::pair(width_k, width_v)}) {
       squares.clear();
-      for (size_t at = first; size > 0 && at < vectors.size(); at += width) {
+      for (size_t at = first_tokens * width + first; size > 0 && at < vectors.size(); at += width) {
         double sum = 0;
         for (size_t i = at; i < at + size; ++i) sum += double{vectors[i]} * vectors[i];
         squares.push_back(sum / static_cast<double>(size));
@@ -41,6 +51,17 @@ absl::StatusOr<Scales> ScalesOf(const KvSpec& spec, const RawPage& page) {
   }
   return out;
 }
+
+absl::StatusOr<Scales> DecodedScales(const KvSpec& spec, const FitPage& page) {
+  KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, DecodeFitPage(page));
+  return ScalesOf(spec, raw);
+}
+
+struct LookedAt {
+  const FitPage* page;
+  bool held_out;
+  uint32_t tokens;
+};
 
 // Returns the median page's. Empty: there are too few pages.
 Scales UsualScales(const std::vector<Scales>& pages) {
@@ -86,35 +107,35 @@ PageToEncode ToEncode(const RawPage& page) {
 }
 
 absl::StatusOr<SoundPages> TakeSoundPages(const FitJob& job, const KvSpec& spec) {
-  struct Looked {
-    const FitPage* page;
-    bool held_out;
-    uint32_t tokens;
-  };
   if (IsFloat8(spec.dtype)) {
     return absl::InvalidArgumentError("FP8 values have no lossy form: take a recipe without auto");
   }
-  std::vector<Looked> pages;
+  SoundPages out;
+  std::vector<LookedAt> pages;
   std::vector<Scales> scales;
   for (const auto* part : {&job.fitted_on, &job.held_out}) {
     for (const FitPage& page : *part) {
-      KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(page.header.span()));
-      if (!SameGeometry(header, spec)) {
+      const auto header = ParsePageHeader(page.header.span());
+      if (header.ok() && !SameGeometry(*header, spec)) {
         return absl::InvalidArgumentError("a page has another geometry than the space");
       }
-      KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, DecodeFitPage(page));
-      KVSTOW_ASSIGN_OR_RETURN(Scales of_page, ScalesOf(spec, raw));
-      pages.push_back({&page, part == &job.held_out, header.tokens});
-      scales.push_back(std::move(of_page));
+      absl::StatusOr<Scales> of_page = DecodedScales(spec, page);
+      if (!of_page.ok()) {
+        ++out.left_out;
+        out.why = std::string(of_page.status().message());
+        continue;
+      }
+      pages.push_back({&page, part == &job.held_out, header->tokens});
+      scales.push_back(*std::move(of_page));
     }
   }
-  SoundPages out;
   if (pages.empty()) return out;
   const Scales usual = UsualScales(scales);
   for (size_t i = 0; i < pages.size(); ++i) {
     const auto& [page, held_out, tokens] = pages[i];
     if (!IsLike(scales[i], usual)) {
       ++out.left_out;
+      out.why = "its K or V is of another scale";
       continue;
     }
     (held_out ? out.held_out : out.fitted_on).push_back(*page);

@@ -221,16 +221,33 @@ TEST_F(FitTest, BadJobsAreRefused) {
   header.kv_heads = 1;  // another model's
   other.fitted_on[5].header = SharedBytes::Take(SerializePageHeader(header));
   EXPECT_EQ(RunFit(other).status().code(), absl::StatusCode::kInvalidArgument);
-  FitJob damaged = Job(24);
-  damaged.fitted_on[3].bodies[0] = SharedBytes::Take(std::string("short"));
-  const auto without = RunFit(damaged);
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_THAT(without->best.recipe, StartsWith("kvstow(")) << "nothing is fitted to damage";
-  EXPECT_FALSE(without->why.empty());
-  damaged.held_out[0] = damaged.fitted_on[3];
-  EXPECT_FALSE(RunFit(damaged).ok());
-  damaged.space = "nonsense";
-  EXPECT_FALSE(RunFit(damaged).ok());
+  other.space = "nonsense";
+  EXPECT_FALSE(RunFit(other).ok());
+}
+
+TEST_F(FitTest, DamagedPagesAreLeftOut) {
+  const auto hot = *MakeCodec(*ParseRecipe("raw"), Spec(), none_.store());
+  const FitOutcome clean = *RunFit(Job(24));
+  FitJob job = Job(24);
+  FitPage cut = HotPage(*hot, 7), no_header = cut;
+  cut.bodies[0] = SharedBytes::Take(std::string("short"));
+  no_header.header = SharedBytes::Take(std::string("short"));
+  // The first token of a text holds NaN.
+  std::vector<uint8_t> raw = CorrelatedPage(Spec(), kTokens, 8, 0);
+  raw[0] = raw[1] = 0xff;
+  const EncodedPage nan = *hot->Encode({.raw = raw, .tokens = kTokens, .key = "k"});
+  for (const FitPage& page : {cut, no_header, FitPage{nan.header_bytes, nan.segments}}) {
+    job.fitted_on.push_back(page);
+    job.held_out.push_back(page);
+  }
+  const auto fit = RunFit(job);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_EQ(fit->left_out, 6u);
+  EXPECT_EQ(fit->tokens, clean.tokens);
+  EXPECT_EQ(fit->best.recipe, clean.best.recipe);
+  job.held_out.erase(job.held_out.begin(), job.held_out.begin() + 3);
+  EXPECT_THAT(std::string(RunFit(job).status().message()),
+              AllOf(HasSubstr("too few"), HasSubstr("6 pages were left out, the last one as")));
 }
 
 // Without statistics the spread of the pages says what errors cost. One page of another scale would
