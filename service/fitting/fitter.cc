@@ -21,8 +21,10 @@ namespace kvstow {
 namespace {
 
 constexpr int kLowestPriority = 19;
-constexpr int kRests = 4;               // times as long as a fit took
-constexpr int kRestsOfTest = 20;        // times as long as it took to see that the form holds
+constexpr int kRests = 4;            // times as long as a fit took
+constexpr int kRestsOfTest = 20;     // times as long as it took to see that the form holds
+constexpr int kRestsOfFailure = 30;  // times as long as a fit took that failed or found nothing
+constexpr int kLeastRestsOfFailure = 15;
 constexpr double kClearly = 1.05;       // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
 constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
@@ -101,6 +103,7 @@ void Fitter::Loop() {
     for (const auto& space : spaces) {
       if (!stopping()) LookAt(*space);
     }
+    ++looks_;
   }
 }
 
@@ -152,21 +155,20 @@ void Fitter::LookAt(const Space& space) {
     state.due = begin;
   }
   if (begin < state.due) return;
-  const bool has_step = space.fitted->codec() != nullptr || state.sought_step;
-  if (!has_step && SeeksSteps(space)) SeekStep(space, state, stats.get());
+  if (begin >= state.seek_after && SeeksSteps(space) && space.fitted->codec() == nullptr) {
+    SeekStep(space, state, stats.get());
+  }
   if (!HasEnough(space)) return;
-  const absl::Status keeps = calibrations_.CanKeep(space.tenant);
-  absl::StatusOr<FitJob> job = keeps.ok() ? JobOf(space, state, stats.get()) : keeps;
-  if (!job.ok()) {
-    SayWaits(space, std::string(job.status().message()));
-    state.due = begin + options_.least_rest / 4;
+  const absl::StatusOr<Attempt> attempt = NextAttempt(space, state, stats.get());
+  if (!attempt.ok()) {
+    SayWaits(space, std::string(attempt.status().message()));
+    const Time now = options_.clock->Now();
+    state.due = now + std::max(options_.least_rest / 4, kRestsOfTest * (now - begin));
     return;
   }
-  SayWaits(space, absl::StrCat("a fit to ", job->fitted_on.size(), " pages runs"));
-  absl::StatusOr<FitOutcome> outcome = Run(space, *job);
+  SayWaits(space, absl::StrCat("a fit to ", attempt->job.fitted_on.size(), " pages runs"));
+  absl::StatusOr<FitOutcome> outcome = Run(space, attempt->job);
   if (absl::IsCancelled(outcome.status())) return;
-  if (stats != nullptr) state.statistics = stats->id();
-  const Duration took = options_.clock->Now() - begin;
   const bool fitted = !outcome.ok() || outcome->tokens > 0;
   const absl::Status done =
       outcome.ok() ? Take(space, *std::move(outcome), state) : outcome.status();
@@ -175,8 +177,20 @@ void Fitter::LookAt(const Space& space) {
     space.fitted->SetNote(absl::StrCat("a fit failed: ", done.message()));
     Log().warn("space '{}': no cold form was fitted: {}", space.name, std::string(done.message()));
   }
+  const Duration took = options_.clock->Now() - begin;
   const Duration rest = (fitted ? kRests : kRestsOfTest) * took;
   state.due = options_.clock->Now() + std::max(options_.least_rest, rest);
+  if (!fitted) return;
+  state.tried_tokens = std::max(state.tried_tokens, attempt->tokens);
+  state.tried_statistics = stats == nullptr ? CalibrationId{} : stats->id();
+  const bool has_form = !space.fitted->state().recipe.empty();
+  state.again = done.ok() && has_form ? Time::max() : AfterFailure(took);
+  if (!done.ok()) state.due = state.again;
+}
+
+Time Fitter::AfterFailure(Duration took) const {
+  return options_.clock->Now() +
+         std::max(kLeastRestsOfFailure * options_.least_rest, kRestsOfFailure * took);
 }
 
 absl::StatusOr<FitOutcome> Fitter::Run(const Space& space, const FitJob& job) {
@@ -197,12 +211,14 @@ void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats
   FitSampleLimits limits = options_.sample;
   limits.tokens = kStepTokens;
   limits.held_out_tokens = 0;
-  FitSample sample = TakeFitSample(store_, space.id, limits);
-  if (sample.tokens < kLeastHeldOutTokens) return;
+  const FitSamplePlan plan = PlanFitSample(store_, space.id, limits);
+  if (plan.tokens < kLeastHeldOutTokens) return;
   FitJob job = EmptyJob(space, stats);
-  job.held_out = std::move(sample.fitted_on);
+  job.held_out = ReadFitSample(store_, plan).fitted_on;
+  const Time begin = options_.clock->Now();
   const absl::StatusOr<FitOutcome> outcome = Run(space, job);
-  state.sought_step = true;  // once: the own form does without
+  // The own form does without: a search that failed has time.
+  state.seek_after = outcome.ok() ? Time::max() : AfterFailure(options_.clock->Now() - begin);
   if (!outcome.ok() && !absl::IsCancelled(outcome.status())) {
     Log().warn("space '{}': no step was found: {}", space.name, outcome.status().ToString());
   }
@@ -230,22 +246,28 @@ FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
   return job;
 }
 
-// Takes a sample. UNAVAILABLE: there is nothing to do, as it says.
-absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
-                                     const Calibration* stats) {
-  FitSample sample = TakeFitSample(store_, space.id, options_.sample);
+absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, const State& state,
+                                                    const Calibration* stats) {
+  KVSTOW_RETURN_IF_ERROR(calibrations_.CanKeep(space.tenant));
+  const FitSamplePlan plan = PlanFitSample(store_, space.id, options_.sample);
   // With as many pages as memory allows, `kvstow` gets its step at least.
-  const uint64_t least = sample.full ? kLeastFitTokens : LeastFitTokens(space.spec);
-  if (sample.tokens < least || sample.held_out_tokens < kLeastHeldOutTokens) {
+  const uint64_t least = plan.full ? kLeastFitTokens : LeastFitTokens(space.spec);
+  if (plan.tokens < least || plan.held_out_tokens < kLeastHeldOutTokens) {
     return absl::UnavailableError(
-        absl::StrCat("waits for pages in their hot form: ", sample.tokens + sample.held_out_tokens,
+        absl::StrCat("waits for pages in their hot form: ", plan.tokens + plan.held_out_tokens,
                      " tokens of ", least + kLeastHeldOutTokens));
   }
   const FittedForm::State now = space.fitted->state();
-  const bool news = stats != nullptr && stats->id() != state.statistics;
-  const bool refit = news || sample.tokens >= kMoreTokens * state.fitted_tokens;
+  const bool news = stats != nullptr && stats->id() != state.tried_statistics;
+  const bool refit = news || plan.tokens >= kMoreTokens * state.tried_tokens ||
+                     options_.clock->Now() >= state.again;
   if (now.recipe.empty() && !refit) return absl::UnavailableError(now.note);
-  FitJob job = EmptyJob(space, stats);
+  FitSample sample = ReadFitSample(store_, plan);
+  if (sample.tokens < kLeastFitTokens || sample.held_out_tokens < kLeastHeldOutTokens) {
+    return absl::UnavailableError("waits for pages: the bytes of some are gone, or damaged");
+  }
+  Attempt out{.job = EmptyJob(space, stats), .tokens = plan.tokens};
+  FitJob& job = out.job;
   job.recipe = now.recipe;
   job.refit = refit;
   job.fitted_on = std::move(sample.fitted_on);
@@ -259,7 +281,7 @@ absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
       job.refit = true;
     }
   }
-  return job;
+  return out;
 }
 
 absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) {
@@ -269,7 +291,6 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   ++now.fits;
   now.ratio = before.ratio;
   now.divergence = before.divergence;
-  state.fitted_tokens = std::max(state.fitted_tokens, outcome.tokens);
   const bool better =
       !outcome.best.recipe.empty() && (!holds || outcome.best.ratio > kClearly * before.ratio);
   const bool no_tables = outcome.blob.empty() && !outcome.why.empty();

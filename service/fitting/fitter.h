@@ -12,7 +12,9 @@
 //
 // Later it looks whether the form still holds on new pages, and fits again when it does not, or
 // when there are twice as many pages as it was fitted on. A space rests after a fit for four times
-// as long as the fit took, and one fit runs at a time, at the lowest priority.
+// as long as the fit took, and one fit runs at a time, at the lowest priority. A fit that failed,
+// or left the space without a form, is repeated on the pages of then: after 15 of the least rests,
+// or 30 times as long as it took.
 //
 // Workers may send statistics of a space's model (SendStatistics). The next look after that fits
 // again at once.
@@ -63,16 +65,20 @@ class Fitter {
   Fitter(Options options, TieredStore& store, const Spaces& spaces, Calibrations& calibrations);
   ~Fitter();
 
-  std::vector<MetricRow> Rows() const;  // its counters, and those of tables on disk
+  std::vector<MetricRow> Rows() const;       // its counters, and those of tables on disk
+  uint64_t looks() const { return looks_; }  // at all spaces, that ended
 
  private:
   struct State {
     Time due{};  // of the next look
-    uint64_t fitted_tokens = 0, last_number = 0;
+    uint64_t last_number = 0;
     CalibrationId calibration{};  // of the form; zero = it needs none
     CalibrationId heard{};        // the statistics of the model that came last; zero = none
-    CalibrationId statistics{};   // that the last fit went by
-    bool sought_step = false;     // for the space's own form
+    // Of the last fit, be it a failed one: tokens of its sample, and the statistics.
+    uint64_t tried_tokens = 0;
+    CalibrationId tried_statistics{};
+    Time again = Time::max();  // when it is repeated for itself: it failed, or found nothing
+    Time seek_after{};         // when a step may be sought for the space's own form; max = it was
   };
 
   void Loop();
@@ -88,7 +94,16 @@ class Fitter {
   // Does a job. CANCELLED: the server stops, or the space was dropped.
   absl::StatusOr<FitOutcome> Run(const Space& space, const FitJob& job);
   FitJob EmptyJob(const Space& space, const Calibration* stats);  // without pages
-  absl::StatusOr<FitJob> JobOf(const Space& space, const State& state, const Calibration* stats);
+  struct Attempt {
+    FitJob job;
+    uint64_t tokens = 0;  // of the pages to fit to
+  };
+  // Decides whether there is anything to do, and then reads the pages for it. UNAVAILABLE: there is
+  // nothing, as it says.
+  absl::StatusOr<Attempt> NextAttempt(const Space& space, const State& state,
+                                      const Calibration* stats);
+  // Returns when something is tried again that took so long in vain.
+  Time AfterFailure(Duration took) const;
   // Decides on a fit that ended.
   absl::Status Take(const Space& space, FitOutcome outcome, State& state);
 
@@ -96,7 +111,7 @@ class Fitter {
   TieredStore& store_;
   const Spaces& spaces_;
   Calibrations& calibrations_;
-  std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0;
+  std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0, looks_ = 0;
   std::map<SpaceId, State> states_;  // of the thread alone
   Mutex mu_;
   CondVar changed_;
