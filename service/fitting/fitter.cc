@@ -152,10 +152,10 @@ void Fitter::LookAt(const Space& space) {
   const auto stats = calibrations_.StatisticsOf(FitNameOf(space));
   if (stats != nullptr && stats->id() != state.heard) {
     state.heard = stats->id();
-    state.due = begin;
+    state.due = state.seek_after = begin;
   }
   if (begin < state.due) return;
-  if (begin >= state.seek_after && SeeksSteps(space) && space.fitted->codec() == nullptr) {
+  if (begin >= state.seek_after && SeeksSteps(space) && space.fitted->state().recipe.empty()) {
     SeekStep(space, state, stats.get());
   }
   if (!HasEnough(space)) return;
@@ -222,12 +222,17 @@ void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats
   if (!outcome.ok() && !absl::IsCancelled(outcome.status())) {
     Log().warn("space '{}': no step was found: {}", space.name, outcome.status().ToString());
   }
-  if (!outcome.ok() || outcome->best.recipe.empty()) return;
-  const auto codec =
-      CodecOfForm(outcome->best.recipe, CalibrationId{}, space.spec, calibrations_.store());
+  if (!outcome.ok()) return;
+  const std::string& recipe = outcome->best.recipe;
+  if (recipe.empty()) {  // a step that was found before costs too much by statistics of now
+    state.step.clear();
+    return space.fitted->Set(nullptr, space.fitted->state());
+  }
+  const auto codec = CodecOfForm(recipe, CalibrationId{}, space.spec, calibrations_.store());
   if (!codec.ok()) return;
   Log().info("space '{}' codes cold pages as {} until there is a fit", space.name,
              Figures(outcome->best));
+  state.step = recipe;
   space.fitted->Set(*codec, space.fitted->state());
 }
 
@@ -261,14 +266,15 @@ absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, const St
   const bool news = stats != nullptr && stats->id() != state.tried_statistics;
   const bool refit = news || plan.tokens >= kMoreTokens * state.tried_tokens ||
                      options_.clock->Now() >= state.again;
-  if (now.recipe.empty() && !refit) return absl::UnavailableError(now.note);
+  const std::string& before = now.recipe.empty() ? state.step : now.recipe;
+  if (before.empty() && !refit) return absl::UnavailableError(now.note);
   FitSample sample = ReadFitSample(store_, plan);
   if (sample.tokens < kLeastFitTokens || sample.held_out_tokens < kLeastHeldOutTokens) {
     return absl::UnavailableError("waits for pages: the bytes of some are gone, or damaged");
   }
   Attempt out{.job = EmptyJob(space, stats), .tokens = plan.tokens};
   FitJob& job = out.job;
-  job.recipe = now.recipe;
+  job.recipe = before;
   job.refit = refit;
   job.fitted_on = std::move(sample.fitted_on);
   job.held_out = std::move(sample.held_out);

@@ -8,7 +8,8 @@
 //
 // The fit takes minutes. Where the space's own cold form follows a divergence, as that of a bare
 // `auto` does, the first look gives it a step instead: the one at which the first pages cost what
-// they may. Looking for a step page by page takes eight times as long.
+// they may. Looking for a step page by page takes eight times as long. New statistics of the model
+// have it sought again. Later looks judge it on new pages, as they do fitted forms.
 //
 // Later it looks whether the form still holds on new pages, and fits again when it does not, or
 // when there are twice as many pages as it was fitted on. A space rests after a fit for four times
@@ -78,7 +79,8 @@ class Fitter {
     uint64_t tried_tokens = 0;
     CalibrationId tried_statistics{};
     Time again = Time::max();  // when it is repeated for itself: it failed, or found nothing
-    Time seek_after{};         // when a step may be sought for the space's own form; max = it was
+    std::string step;   // the space's own form at the step that was sought; "" = there is none
+    Time seek_after{};  // when it may be sought; max = it was
   };
 
   void Loop();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -172,6 +173,46 @@ TEST_F(FitterTest, AStepThatWasNotFoundIsSoughtAgain) {
   clock_.Advance(minutes(61));
   EXPECT_TRUE(Eventually([&] { return space->fitted->codec() != nullptr; }));
   EXPECT_EQ(space->fitted->state().recipe, "") << "it is the space's own form";
+}
+
+// The step is the form that fits are compared with, and it is judged on new pages.
+TEST_F(FitterTest, TheStepThatWasSoughtIsJudgedLater) {
+  const auto space = Open();
+  Put(*space, 0, 40);
+  Answer(Found("kvstow(levels=3,step=0.7)", 6));  // the step
+  FitOutcome fit = Found("kvstow(levels=3,step=0.71)", 6.1);
+  fit.before = {"kvstow(levels=3,step=0.7)", 6, kTarget};
+  Answer(fit);
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  EXPECT_EQ(LastJob().recipe, "kvstow(levels=3,step=0.7)");
+  EXPECT_EQ(LastJob().blob, "");
+  EXPECT_EQ(space->fitted->state().ratio, 6) << "of the step";
+
+  // It holds no longer.
+  fit.before.divergence = 2 * kTarget;
+  fit.best = {"kvstow(levels=3,step=0.4)", 4, kTarget};
+  Answer(fit);
+  clock_.Advance(minutes(9));
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 2; }));
+  EXPECT_FALSE(LastJob().refit) << "there is nothing new but pages";
+  EXPECT_EQ(space->fitted->state().recipe, "kvstow(levels=3,step=0.4)");
+}
+
+TEST_F(FitterTest, NewStatisticsHaveTheStepSoughtAgain) {
+  const auto space = Open();
+  Put(*space, 0, 4);
+  Answer(Found("kvstow(levels=3,step=0.7)", 6));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->codec() != nullptr; }));
+  EXPECT_EQ(JobsAfterLooks(), 1u);
+  Answer(Found("kvstow(levels=3,step=0.3)", 4));
+  const std::string blob = *StatsCalibration(Spec(), OnlyHeadZero());
+  ASSERT_TRUE(calibrations_->TakeStatistics(FitOwnerOf(*space), Spec(), AsBytes(blob)).ok());
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(space->fitted->codec()->recipe().text(), "step=0.3"); }));
+  EXPECT_FALSE(LastJob().statistics.empty());
+  EXPECT_EQ(JobsAfterLooks(), 2u);
 }
 
 }  // namespace
