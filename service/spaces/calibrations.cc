@@ -74,6 +74,13 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
+CalibrationId IdOf(std::span<const uint8_t> blob) {
+  const Sha256Digest digest = Sha256(blob);
+  CalibrationId out;
+  std::copy_n(digest.begin(), out.size(), out.begin());
+  return out;
+}
+
 uint64_t RandomNumber() {  // never 0
   uint64_t out = 0;
   while (out == 0) RandomBytes({reinterpret_cast<uint8_t*>(&out), sizeof(out)});
@@ -321,8 +328,12 @@ absl::Status Calibrations::CheckRoomForTables(uint64_t bytes) const {
 absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
                                                       std::span<const uint8_t> blob) {
   KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
-  const CalibrationId id = made->id();
   MutexLock lock(mu_);
+  return KeepFor(owner, made->id(), blob);
+}
+
+absl::StatusOr<CalibrationId> Calibrations::KeepFor(const FitOwner& owner, const CalibrationId& id,
+                                                    std::span<const uint8_t> blob) {
   KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(blob.size()));
   if (!fitted_.contains(id)) {
     KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
@@ -357,19 +368,18 @@ absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner&
   const auto stats = ParseModelStats(blob, spec);
   if (!stats.ok()) return absl::InvalidArgumentError(stats.status().message());
   KVSTOW_ASSIGN_OR_RETURN(const std::string alone, StatsCalibration(spec, *stats));
-  const auto before = StatisticsOf(owner.name);
+  // One call at a time: each replaces those that it found, and no others.
+  MutexLock lock(mu_);
+  const auto before = LastOf(owner.name, kStatsSection);
   const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
   const auto noted = [&](uint64_t n) { return WithFitNote(AsBytes(alone), {owner.name, n, ""}); };
   if (before != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string again, noted(number));
-    const Sha256Digest digest = Sha256(AsBytes(again));
-    if (std::ranges::equal(before->id(), std::span(digest).first(sizeof(CalibrationId)))) {
-      return Added{before->id(), true};
-    }
+    if (before->id() == IdOf(AsBytes(again))) return Added{before->id(), true};
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string now, noted(number + 1));
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(owner, AsBytes(now)));
-  MutexLock lock(mu_);
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id,
+                          KeepFor(owner, IdOf(AsBytes(now)), AsBytes(now)));
   EraseIf(fitted_, [&](const File& file) {
     const Calibration& other = *file.calibration;
     return other.fit_note()->space == owner.name && other.Has(kStatsSection) && other.id() != id;

@@ -156,6 +156,9 @@ class Calibrations {
   absl::StatusOr<OpenedTables> Open(const std::string& path, std::string bytes) const;
   // RESOURCE_EXHAUSTED: so many bytes of tables are too many, alone or with all others.
   absl::Status CheckRoomForTables(uint64_t bytes) const KVSTOW_REQUIRES(mu_);
+  // As AddFitted, for a blob of this id.
+  absl::StatusOr<CalibrationId> KeepFor(const FitOwner& owner, const CalibrationId& id,
+                                        std::span<const uint8_t> blob) KVSTOW_REQUIRES(mu_);
   // As Add. `owner` null: it is for all.
   absl::StatusOr<Added> AddSent(std::span<const uint8_t> blob, const FitOwner* owner);
   // Adds a blob that is not here yet, with its file in `folder`. An owner's is sealed.
