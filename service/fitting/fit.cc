@@ -146,9 +146,9 @@ std::vector<uint32_t> RunLengths(const FitJob& job, const KvSpec& spec, uint64_t
     break;
   }
   if (out.empty()) {
-    why =
-        absl::StrCat("tables may take ", MostTableBytes(spec, 1) >> 20, " MiB, which is more than ",
-                     job.most_table_bytes >> 20, ": raise fit-bytes");
+    why = absl::StrCat("tables may take ", MostTableBytes(spec, 1) >> 20,
+                       " MiB, which is more than ", job.most_table_bytes >> 20,
+                       ": raise fit-bytes, or drop spaces that nobody needs");
   }
   return {out.begin(), out.end()};
 }

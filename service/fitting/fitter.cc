@@ -107,13 +107,20 @@ void Fitter::Loop() {
   }
 }
 
-// Returns the spaces of recipe `auto`. What was fitted to others, which are gone, is erased.
+// Returns the spaces of recipe `auto`. What was fitted to spaces that are gone is erased.
 std::vector<std::shared_ptr<const Space>> Fitter::AutoSpaces() {
+  std::set<FitName> gone = calibrations_.FittedSpaces();  // first: see EraseFitted
   std::vector<std::shared_ptr<const Space>> out = spaces_.All();
+  const bool all_known = spaces_.left_out() == 0;
+  for (const auto& space : out) {
+    const FitName name = FitNameOf(*space);
+    gone.erase(name);
+    if (!all_known) seen_.insert(name);
+  }
+  // A space whose record could not be read is none that is gone.
+  if (!all_known) std::erase_if(gone, [&](const FitName& name) { return !seen_.contains(name); });
+  calibrations_.EraseFitted(gone);
   std::erase_if(out, [](const auto& space) { return space->fitted == nullptr; });
-  std::set<FitName> names;
-  for (const auto& space : out) names.insert(FitNameOf(*space));
-  calibrations_.KeepFitted(names);
   return out;
 }
 
@@ -121,13 +128,14 @@ void Fitter::Restore(const Space& space, State& state) {
   const auto last = calibrations_.LastFitted(FitNameOf(space));
   if (last == nullptr) return;
   const FitNote& note = *last->fit_note();
-  const auto codec = CodecOfForm(note.recipe, last->id(), space.spec, calibrations_.store());
+  const CalibrationId tables = last->Has(kJointSection) ? last->id() : CalibrationId{};
+  const auto codec = CodecOfForm(note.recipe, tables, space.spec, calibrations_.store());
   state.last_number = note.number;
   if (!codec.ok()) {
     space.fitted->SetNote(std::string(codec.status().message()));
     return;
   }
-  state.calibration = last->id();
+  state.calibration = tables;
   space.fitted->Set(*codec, {.recipe = note.recipe, .note = "fitted before the server started"});
 }
 
@@ -242,7 +250,8 @@ FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
              .recipe = {},
              .blob = {},
              .statistics = {},
-             .most_table_bytes = options_.most_table_bytes,
+             .most_table_bytes =
+                 std::min(options_.most_table_bytes, calibrations_.RoomFor(FitNameOf(space))),
              .fitted_on = {},
              .held_out = {}};
   if (stats == nullptr) return job;
@@ -312,12 +321,16 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
     return absl::OkStatus();
   }
   CalibrationId calibration{};
-  if (!outcome.blob.empty()) {
-    const FitNote note{FitNameOf(space), state.last_number + 1, outcome.best.recipe};
+  const FitOwner owner = FitOwnerOf(space);
+  const FitNote note{owner.name, state.last_number + 1, outcome.best.recipe};
+  if (outcome.blob.empty()) {
+    // Else tables that it replaces would come back after a restart.
+    KVSTOW_RETURN_IF_ERROR(calibrations_.AddNote(owner, space.spec, note));
+  } else {
     KVSTOW_ASSIGN_OR_RETURN(const std::string blob, WithFitNote(AsBytes(outcome.blob), note));
-    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(FitOwnerOf(space), AsBytes(blob)));
-    ++state.last_number;
+    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(owner, AsBytes(blob)));
   }
+  ++state.last_number;
   KVSTOW_ASSIGN_OR_RETURN(
       auto codec, CodecOfForm(outcome.best.recipe, calibration, space.spec, calibrations_.store()));
   state.calibration = calibration;

@@ -24,6 +24,9 @@
 // names (FitNote), and no recipe finds it by chance. On a server with a master key it lies on disk
 // sealed as pages do (calibrations.h). While a tenant has no key, nothing is fitted to its spaces.
 //
+// A space whose share of the room for tables (Calibrations::RoomFor) is taken gets forms that need
+// none. What was fitted to a space goes with it.
+//
 // Whatever fails leaves a space with the form that it has, and with a note of why. Thread-safe. The
 // destructor ends a fit that runs.
 #ifndef KVSTOW_SERVICE_FITTING_FITTER_H_
@@ -34,6 +37,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -114,7 +118,9 @@ class Fitter {
   const Spaces& spaces_;
   Calibrations& calibrations_;
   std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0, looks_ = 0;
-  std::map<SpaceId, State> states_;  // of the thread alone
+  // Of the thread alone.
+  std::map<SpaceId, State> states_;
+  std::set<FitName> seen_;  // that were open, while the records of some spaces could not be read
   Mutex mu_;
   CondVar changed_;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;

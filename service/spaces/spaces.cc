@@ -154,6 +154,7 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
     const Key key{(*space)->tenant, (*space)->name};
     by_name_[key] = {*std::move(space), options_.clock->Now()};
   }
+  left_out_ = left_out;
   return left_out;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +16,8 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "kernels/codec/calibrate.h"
-#include "kernels/device/host_device.h"
-#include "storage/store/staging.h"
+#include "kernels/device/device.h"
+#include "service/spaces/space_record.h"
 #include "storage/tiers/memory_tier.h"
 #include "storage/tiers/noop_tier.h"
 #include "tests/service/fitting/auto_space.h"
@@ -39,12 +40,14 @@ class FitterTest : public ::testing::Test {
     options.budget_bytes = {0, uint64_t{64} << 20, 0};
     store_ = std::move(TieredStore::Open(options, std::move(parts)).value());
     EXPECT_TRUE(calibrations_->Load().ok());
+    MakeSpaces();
   }
   ~FitterTest() override { fitter_.reset(); }
 
-  std::shared_ptr<const Space> Open(const std::string& recipe = "auto") {
+  std::shared_ptr<const Space> Open(const std::string& recipe = "auto",
+                                    const std::string& name = "s") {
     const auto opened =
-        spaces_.Open(Caller{}, {.name = "s", .spec = Spec(), .recipe = recipe, .fidelity = {}});
+        spaces_->Open(Caller{}, {.name = name, .spec = Spec(), .recipe = recipe, .fidelity = {}});
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened->space;
   }
@@ -61,11 +64,28 @@ class FitterTest : public ::testing::Test {
       ASSERT_TRUE(store_->Put(std::move(page)).ok());
     }
   }
+  // Starts a server on the same disk, which may lack a space.
+  void Restart(const std::vector<SpaceRecord>& records) {
+    fitter_.reset();
+    calibrations_ = std::make_unique<Calibrations>("", disk_.path());
+    EXPECT_TRUE(calibrations_->Load().ok());
+    MakeSpaces();
+    spaces_->Recover(records);
+    Start();
+  }
+  void MakeSpaces() {
+    spaces_.emplace(
+        Spaces::Options{}, *calibrations_, [this] { return store_->residency().NewSpaceId(); },
+        [](const SpaceRecord&) { return absl::OkStatus(); });
+  }
+  static SpaceRecord RecordOf(const Space& space) {
+    return {.id = space.id, .bytes = SharedBytes::Take(SerializeSpace(space)), .tenant = ""};
+  }
   void Start() {
     Fitter::Options options{
         .look_every = std::chrono::milliseconds(1), .least_rest = minutes(1), .clock = &clock_};
     options.run = [this](const FitJob& job, const std::function<bool()>&) { return Run(job); };
-    fitter_.emplace(std::move(options), *store_, spaces_, *calibrations_);
+    fitter_.emplace(std::move(options), *store_, *spaces_, *calibrations_);
   }
   // The next fit answers this; without an answer, that it failed.
   void Answer(FitOutcome outcome) {
@@ -108,10 +128,7 @@ class FitterTest : public ::testing::Test {
   ManualClock clock_;
   std::unique_ptr<Calibrations> calibrations_ = std::make_unique<Calibrations>("", disk_.path());
   std::unique_ptr<TieredStore> store_;
-  Spaces spaces_{{},
-                 *calibrations_,
-                 [this] { return store_->residency().NewSpaceId(); },
-                 [](const SpaceRecord&) { return absl::OkStatus(); }};
+  std::optional<Spaces> spaces_;
   Mutex mu_;
   std::vector<FitJob> jobs_ KVSTOW_GUARDED_BY(mu_);
   std::deque<FitOutcome> answers_ KVSTOW_GUARDED_BY(mu_);
@@ -213,6 +230,66 @@ TEST_F(FitterTest, NewStatisticsHaveTheStepSoughtAgain) {
       [&] { return absl::StrContains(space->fitted->codec()->recipe().text(), "step=0.3"); }));
   EXPECT_FALSE(LastJob().statistics.empty());
   EXPECT_EQ(JobsAfterLooks(), 2u);
+}
+
+// A form without tables replaces one with tables also after a restart.
+TEST_F(FitterTest, AFormWithoutTablesComesBackAfterARestart) {
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40);
+  Answer(Found("kvstow-cal(run=1,levels=3,step=2)", 20, *FitCorrelated(Spec(), 1)));
+  Start();
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 1; }));
+  FitOutcome fit = Found("kvstow(levels=3,step=0.4)", 4);
+  fit.before = {"kvstow-cal(run=1,levels=3,step=2)", 20, 2 * kTarget};
+  Answer(fit);
+  clock_.Advance(minutes(9));
+  ASSERT_TRUE(Eventually([&] { return space->fitted->state().fits == 2; }));
+  EXPECT_EQ(space->fitted->state().recipe, "kvstow(levels=3,step=0.4)");
+
+  const SpaceRecord record = RecordOf(*space);
+  Restart({record});
+  const auto again = spaces_->Find(space->id);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->fitted->state().recipe, "kvstow(levels=3,step=0.4)");
+}
+
+// An older server finds the record of a space that a newer one wrote. The pages come back with the
+// newer server, and need the tables.
+TEST_F(FitterTest, TablesOfSpacesThatCouldNotBeReadStay) {
+  const auto known = Open("auto", "known"), unknown = Open("auto", "unknown");
+  std::map<SpaceId, CalibrationId> tables;
+  for (const auto& space : {known, unknown}) {
+    const FitOwner owner = FitOwnerOf(*space);
+    const std::string blob = *WithFitNote(AsBytes(*FitCorrelated(Spec(), 1)),
+                                          {owner.name, 1, "kvstow-cal(run=1,levels=3,step=2)"});
+    tables[space->id] = calibrations_->AddFitted(owner, AsBytes(blob)).value();
+  }
+  const auto is_here = [&](const Space& space) {
+    return calibrations_->store().Find(tables[space.id]) != nullptr;
+  };
+  SpaceRecord newer = RecordOf(*unknown);
+  newer.bytes = SharedBytes::Take(std::string("\xff\xff"));
+  const SpaceRecord record = RecordOf(*known);
+  Restart({record, newer});
+  JobsAfterLooks();
+  EXPECT_TRUE(is_here(*known));
+  EXPECT_TRUE(is_here(*unknown));
+  spaces_->Forget(*known);
+  JobsAfterLooks();
+  EXPECT_FALSE(is_here(*known)) << "it was open, and is dropped";
+  EXPECT_TRUE(is_here(*unknown));
+  Restart({});
+  EXPECT_FALSE(is_here(*unknown)) << "all records were read, and none is of that space";
+}
+
+TEST_F(FitterTest, AFitMayMakeAsManyTablesAsTheSpaceHasRoomFor) {
+  calibrations_ = std::make_unique<Calibrations>("", disk_.path(), NoDataKeys(), 1000);
+  MakeSpaces();
+  const auto space = Open("auto,hot=int8,cold=kvstow");
+  Put(*space, 0, 40);
+  Start();
+  ASSERT_TRUE(Eventually([&] { return Jobs() == 1; }));
+  EXPECT_EQ(LastJob().most_table_bytes, 500u);
 }
 
 }  // namespace
