@@ -573,6 +573,15 @@ TEST_F(AutoSpaceTest, ThePromiseIsPartOfTheSpace) {
   }
 }
 
+TEST_F(AutoSpaceTest, FormsThatNeedACalibrationHaveNoPlaceInAuto) {
+  v1::OpenSpaceResponse out;
+  for (const char* forms : {"hot=int8,cold=kvstow-cal(run=3)", "hot=kvstow-cal,cold=kvstow"}) {
+    const grpc::Status status = TryOpen("s", absl::StrCat("auto,", forms), out);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("write cold=kvstow, or leave auto out"));
+  }
+}
+
 TEST_F(AutoSpaceTest, AServerWithoutFitsSaysSo) {
   StopServer();
   config_.fit_bytes = 0;
