@@ -167,11 +167,12 @@ void Fitter::LookAt(const Space& space) {
     SeekStep(space, state, stats.get());
   }
   if (!HasEnough(space)) return;
+  const Time asked = options_.clock->Now();
   const absl::StatusOr<Attempt> attempt = NextAttempt(space, state, stats.get());
   if (!attempt.ok()) {
     SayWaits(space, std::string(attempt.status().message()));
     const Time now = options_.clock->Now();
-    state.due = now + std::max(options_.least_rest / 4, kRestsOfTest * (now - begin));
+    state.due = now + std::max(options_.least_rest / 4, kRestsOfTest * (now - asked));
     return;
   }
   SayWaits(space, absl::StrCat("a fit to ", attempt->job.fitted_on.size(), " pages runs"));
@@ -185,7 +186,7 @@ void Fitter::LookAt(const Space& space) {
     space.fitted->SetNote(absl::StrCat("a fit failed: ", done.message()));
     Log().warn("space '{}': no cold form was fitted: {}", space.name, std::string(done.message()));
   }
-  const Duration took = options_.clock->Now() - begin;
+  const Duration took = options_.clock->Now() - asked;
   const Duration rest = (fitted ? kRests : kRestsOfTest) * took;
   state.due = options_.clock->Now() + std::max(options_.least_rest, rest);
   if (!fitted) return;

@@ -345,12 +345,12 @@ absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
                                                       std::span<const uint8_t> blob) {
   KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
   MutexLock lock(mu_);
+  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(owner.name, blob.size()));
   return KeepFor(owner, made->id(), blob);
 }
 
 absl::StatusOr<CalibrationId> Calibrations::KeepFor(const FitOwner& owner, const CalibrationId& id,
                                                     std::span<const uint8_t> blob) {
-  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(owner.name, blob.size()));
   if (!fitted_.contains(id)) {
     KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
   }
@@ -360,8 +360,10 @@ absl::StatusOr<CalibrationId> Calibrations::KeepFor(const FitOwner& owner, const
 absl::Status Calibrations::AddNote(const FitOwner& owner, const KvSpec& spec, const FitNote& note) {
   const std::string nothing = SerializeCalibration(ShapeFor(spec, 1), {});
   KVSTOW_ASSIGN_OR_RETURN(const std::string blob, WithFitNote(AsBytes(nothing), note));
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(owner, AsBytes(blob)));
   MutexLock lock(mu_);
+  // It takes some hundred bytes, and a space has one: it needs no room.
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id,
+                          KeepFor(owner, IdOf(AsBytes(blob)), AsBytes(blob)));
   EraseIf(fitted_, [&](const File& file) {
     const Calibration& other = *file.calibration;
     const bool alone = !other.Has(kJointSection) && !other.Has(kStatsSection);
@@ -407,6 +409,7 @@ absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner&
     if (before->id() == IdOf(AsBytes(again))) return Added{before->id(), true};
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string now, noted(number + 1));
+  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(owner.name, now.size()));
   KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, KeepFor(owner, IdOf(AsBytes(now)), AsBytes(now)));
   EraseIf(fitted_, [&](const File& file) {
     const Calibration& other = *file.calibration;

@@ -104,7 +104,7 @@ class Calibrations {
   // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond RoomFor.
   // UNAVAILABLE as for AddOf.
   absl::StatusOr<CalibrationId> AddFitted(const FitOwner& owner, std::span<const uint8_t> blob);
-  // The same for a form that needs no tables: a note alone, in place of such a note before.
+  // The same for a form without tables: a note alone, in place of one before. It needs no room.
   absl::Status AddNote(const FitOwner& owner, const KvSpec& spec, const FitNote& note);
   // Returns what was fitted last to a space (FitNote::space); null: nothing was. Without section
   // `joint` it is a note alone.
@@ -169,7 +169,7 @@ class Calibrations {
   uint64_t RoomHeld(const FitName& space) const KVSTOW_REQUIRES(mu_);  // RoomFor
   // RESOURCE_EXHAUSTED: so many bytes of tables are too many for a space.
   absl::Status CheckRoomForTables(const FitName& space, uint64_t bytes) const KVSTOW_REQUIRES(mu_);
-  // As AddFitted, for a blob of this id.
+  // As AddFitted, for a blob of this id that there is room for.
   absl::StatusOr<CalibrationId> KeepFor(const FitOwner& owner, const CalibrationId& id,
                                         std::span<const uint8_t> blob) KVSTOW_REQUIRES(mu_);
   // As Add. `owner` null: it is for all.

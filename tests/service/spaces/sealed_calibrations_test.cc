@@ -221,6 +221,9 @@ TEST_F(SealedCalibrationsTest, EachSpaceHasAShareOfTheRoom) {
   const auto refused = here_->AddFitted(OwnerOf(2), AsBytes(NotedBlob(OwnerOf(2))));
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("drop spaces"));
+  Start(NoDataKeys(), 0);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(3).name), 0u);
+  EXPECT_TRUE(here_->AddNote(OwnerOf(3), CorrelatedSpec(), {OwnerOf(3).name, 1, "kvstow"}).ok());
 }
 
 TEST_F(SealedCalibrationsTest, ANoteAloneReplacesTheTablesAndTheNoteBefore) {
