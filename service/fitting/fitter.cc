@@ -310,13 +310,15 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   const bool better =
       !outcome.best.recipe.empty() && (!holds || outcome.best.ratio > kClearly * before.ratio);
   const bool no_tables = outcome.blob.empty() && !outcome.why.empty();
-  std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
-  if (outcome.left_out > 0) {
-    absl::StrAppend(&lack, "; left out ", outcome.left_out, " pages, damaged or unlike the others");
-  }
+  const std::string left =
+      outcome.left_out == 0
+          ? ""
+          : absl::StrCat("; left out ", outcome.left_out, " pages, damaged or unlike the others");
+  const std::string lack =
+      absl::StrCat(no_tables ? absl::StrCat("; no tables: ", outcome.why) : "", left);
   if (!better) {
     now.note = outcome.best.recipe.empty()
-                   ? outcome.why + lack
+                   ? outcome.why + left
                    : absl::StrCat("no clearly smaller form: ", Figures(outcome.best), lack);
     space.fitted->Set(space.fitted->codec(), std::move(now));
     return absl::OkStatus();
