@@ -17,6 +17,7 @@
 #include "kernels/codec/parse_recipe.h"
 #include "kernels/codec/run_codecs.h"
 #include "kernels/methods/divergence_meter.h"
+#include "service/fitting/sound_pages.h"
 #include "service/spaces/calibrations.h"
 #include "service/spaces/space.h"
 #include "service/spaces/space_record.h"
@@ -29,37 +30,16 @@ constexpr int kMostTrials = 7;           // of a step
 constexpr double kTolerance = 0.03;      // of the divergence
 constexpr double kSteepness = 2;         // of the divergence by the step, in logarithms
 
-struct RawPage {
-  PageHeader header;  // of the hot form
-  ByteBlock raw;
-};
-
-// Reads pages one at a time: many decoded ones would not fit into memory.
-absl::StatusOr<RawPage> Decode(const FitPage& page) {
-  RawPage out;
-  KVSTOW_ASSIGN_OR_RETURN(out.header, ParsePageHeader(page.header.span()));
-  out.raw = ByteBlock(PageBytes(out.header.Geometry(), out.header.tokens));
-  KVSTOW_RETURN_IF_ERROR(DecodePage(out.header, page.bodies, out.raw.span()));
-  return out;
-}
-
-PageToEncode ToEncode(const RawPage& page) {
-  return {.raw = {page.raw.data(), page.raw.size()},
-          .tokens = page.header.tokens,
-          .first_position = page.header.first_position,
-          .key = page.header.key,
-          .raw_digest = page.header.raw_digest};
-}
-
 // The forms, and the pages on which they are tested.
 class Trials {
  public:
-  static absl::StatusOr<Trials> Make(const FitJob& job, const ModelStats& stats) {
+  static absl::StatusOr<Trials> Make(const std::vector<FitPage>& held_out, const ModelStats& stats,
+                                     double target) {
     Trials out;
-    out.target_ = job.divergence;
+    out.target_ = target;
     out.stats_ = stats;
-    for (const FitPage& page : job.held_out) {
-      KVSTOW_ASSIGN_OR_RETURN(RawPage raw, Decode(page));
+    for (const FitPage& page : held_out) {
+      KVSTOW_ASSIGN_OR_RETURN(RawPage raw, DecodeFitPage(page));
       out.pages_.push_back(std::move(raw));
     }
     return out;
@@ -82,14 +62,17 @@ class Trials {
                        .divergence = meter.Divergence()};
   }
 
-  // Looks for the largest step whose form costs no more than the target. `op` is a recipe up to its
-  // step. Returns figures with recipe "" when no step does.
+  // Looks for the largest step whose form costs no more than the target, within the steps of the
+  // op. `op` is a recipe up to its step. Returns figures with recipe "" when no step does.
   absl::StatusOr<FormFigures> Seek(absl::string_view op, const KvSpec& spec,
                                    const CalibrationStore& calibrations, StepRange steps) const {
     FormFigures best;
     double least = 0, most = steps.most, step = steps.usual;
+    std::string text;
     for (int i = 0; i < kMostTrials; ++i) {
-      const std::string text = absl::StrFormat("%s,step=%.3f)", op, step);
+      std::string next_text = absl::StrFormat("%s,step=%.3f)", op, step);
+      if (next_text == text) break;
+      text = std::move(next_text);
       KVSTOW_ASSIGN_OR_RETURN(const Recipe parsed, ParseRecipe(text));
       KVSTOW_ASSIGN_OR_RETURN(const auto codec, MakeCodec(parsed, spec, calibrations));
       KVSTOW_ASSIGN_OR_RETURN(FormFigures figures, Try(*codec, calibrations));
@@ -104,6 +87,7 @@ class Trials {
       // A page that costs nothing at all says nothing of the step.
       const double next = over > 0 ? step * std::pow(over, -1 / kSteepness) : 4 * step;
       step = next > least && next < most ? next : std::sqrt(std::max(least, step / 4) * most);
+      step = std::max(step, steps.least);
     }
     return best;
   }
@@ -114,29 +98,18 @@ class Trials {
   double target_ = 0;
 };
 
-absl::StatusOr<std::string> Fit(const FitJob& job, const Recipe& recipe, const KvSpec& spec,
-                                const ModelStats& stats) {
+// Reads pages one at a time: many decoded ones would not fit into memory.
+absl::StatusOr<std::string> Fit(const std::vector<FitPage>& pages, const Recipe& recipe,
+                                const KvSpec& spec, const ModelStats& stats) {
   KVSTOW_ASSIGN_OR_RETURN(const auto fit, StartCalibration(recipe, spec, stats));
   for (int pass = 0; pass < fit->passes(); ++pass) {
-    for (const FitPage& page : job.fitted_on) {
-      KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, Decode(page));
+    for (const FitPage& page : pages) {
+      KVSTOW_ASSIGN_OR_RETURN(const RawPage raw, DecodeFitPage(page));
       KVSTOW_RETURN_IF_ERROR(fit->Add(ToEncode(raw)));
     }
     KVSTOW_RETURN_IF_ERROR(fit->EndPass());
   }
   return fit->Finish();
-}
-
-absl::StatusOr<uint64_t> TokensOf(const std::vector<FitPage>& pages, const KvSpec& spec) {
-  uint64_t tokens = 0;
-  for (const FitPage& page : pages) {
-    KVSTOW_ASSIGN_OR_RETURN(const PageHeader header, ParsePageHeader(page.header.span()));
-    if (!SameGeometry(header, spec)) {
-      return absl::InvalidArgumentError("a page has another geometry than the space");
-    }
-    tokens += header.tokens;
-  }
-  return tokens;
 }
 
 // The most that tables of runs of `run` layers take: two matrices of fp16 a run.
@@ -173,9 +146,9 @@ std::vector<uint32_t> RunLengths(const FitJob& job, const KvSpec& spec, uint64_t
     break;
   }
   if (out.empty()) {
-    why =
-        absl::StrCat("tables may take ", MostTableBytes(spec, 1) >> 20, " MiB, which is more than ",
-                     job.most_table_bytes >> 20, ": raise fit-bytes");
+    why = absl::StrCat("tables may take ", MostTableBytes(spec, 1) >> 20,
+                       " MiB, which is more than ", job.most_table_bytes >> 20,
+                       ": raise fit-bytes, or drop spaces that nobody needs");
   }
   return {out.begin(), out.end()};
 }
@@ -194,26 +167,39 @@ absl::StatusOr<FormFigures> TryBefore(const FitJob& job, const Trials& trials, c
   return figures;
 }
 
-// Fits each length of run, and keeps the best form in `outcome`.
-absl::Status TryFits(const FitJob& job, const Trials& trials, const Space& space,
-                     const ModelStats& stats, FitOutcome& outcome) {
+struct FittedRuns {
+  FormFigures figures;
+  std::string blob;
+};
+
+// Fits runs of so many layers, and looks for their step.
+absl::StatusOr<FittedRuns> FitRuns(uint32_t run, const std::vector<FitPage>& pages,
+                                   const Trials& trials, const Space& space,
+                                   const ModelStats& stats) {
+  FittedRuns out;
+  const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
+  KVSTOW_ASSIGN_OR_RETURN(out.blob, Fit(pages, finest, space.spec, stats));
+  CalibrationStore calibrations;
+  KVSTOW_RETURN_IF_ERROR(calibrations.Add(AsBytes(out.blob)).status());
+  KVSTOW_ASSIGN_OR_RETURN(out.figures,
+                          trials.Seek(op, space.spec, calibrations, FindOp("joint")->steps));
+  return out;
+}
+
+// Fits each length of run, and keeps the best form in `outcome`. A length that fails leaves the
+// form that was found before, and `why` says what went wrong.
+void TryFits(const FitJob& job, const std::vector<FitPage>& pages, const Trials& trials,
+             const Space& space, const ModelStats& stats, FitOutcome& outcome) {
   for (const uint32_t run : RunLengths(job, space.spec, outcome.tokens, outcome.why)) {
-    const std::string op = absl::StrCat("kvstow-cal(run=", run, ",levels=", space.cold->levels());
-    KVSTOW_ASSIGN_OR_RETURN(const Recipe finest, ParseRecipe(absl::StrCat(op, ",step=1)")));
-    auto blob = Fit(job, finest, space.spec, stats);
-    if (!blob.ok()) {
-      outcome.why = std::string(blob.status().message());
-      continue;
+    absl::StatusOr<FittedRuns> fitted = FitRuns(run, pages, trials, space, stats);
+    if (!fitted.ok()) {
+      outcome.why = absl::StrCat("runs of ", run, " layers: ", fitted.status().message());
+    } else if (fitted->figures.ratio > outcome.best.ratio) {
+      outcome.best = std::move(fitted->figures);
+      outcome.blob = std::move(fitted->blob);
     }
-    CalibrationStore calibrations;
-    KVSTOW_RETURN_IF_ERROR(calibrations.Add(AsBytes(*blob)).status());
-    KVSTOW_ASSIGN_OR_RETURN(FormFigures figures,
-                            trials.Seek(op, space.spec, calibrations, FindOp("joint")->steps));
-    if (figures.ratio <= outcome.best.ratio) continue;
-    outcome.best = std::move(figures);
-    outcome.blob = *std::move(blob);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -240,19 +226,23 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
   KVSTOW_ASSIGN_OR_RETURN(const auto space, ParseSpace(AsBytes(job.space), none));
   const KvSpec& spec = space->spec;
   FitOutcome out;
-  KVSTOW_ASSIGN_OR_RETURN(const uint64_t tokens, TokensOf(job.fitted_on, spec));
-  KVSTOW_ASSIGN_OR_RETURN(const uint64_t held_out, TokensOf(job.held_out, spec));
+  KVSTOW_ASSIGN_OR_RETURN(const SoundPages pages, TakeSoundPages(job, spec));
+  out.left_out = pages.left_out;
   const bool step_alone = job.fitted_on.empty();
-  if ((tokens < kLeastFitTokens && !step_alone) || held_out < kLeastHeldOutTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tokens, " and ", held_out, " tokens: too few for a fit and its test"));
+  if ((pages.tokens < kLeastFitTokens && !step_alone) ||
+      pages.held_out_tokens < kLeastHeldOutTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        pages.tokens, " and ", pages.held_out_tokens, " tokens: too few for a fit and its test",
+        pages.left_out == 0 ? ""
+                            : absl::StrCat("; ", pages.left_out,
+                                           " pages were left out, the last one as ", pages.why)));
   }
   ModelStats stats;  // empty: the job has none
   if (!job.statistics.empty()) {
     KVSTOW_ASSIGN_OR_RETURN(stats, ParseModelStats(AsBytes(job.statistics), spec));
   }
   stats.normed_keys = IsForNormedKeys(space->cold->recipe());
-  KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(job, stats));
+  KVSTOW_ASSIGN_OR_RETURN(const Trials trials, Trials::Make(pages.held_out, stats, job.divergence));
   const auto seek_step = [&] {
     return trials.Seek(
         absl::StrCat("kvstow(levels=", space->cold->levels(), stats.normed_keys ? ",keys=2" : ""),
@@ -270,9 +260,14 @@ absl::StatusOr<FitOutcome> RunFit(const FitJob& job) {
       return out;
     }
   }
-  out.tokens = tokens;
-  KVSTOW_ASSIGN_OR_RETURN(out.best, seek_step());
-  KVSTOW_RETURN_IF_ERROR(TryFits(job, trials, *space, stats, out));
+  out.tokens = pages.tokens;
+  absl::StatusOr<FormFigures> step = seek_step();
+  if (step.ok()) {
+    out.best = *std::move(step);
+  } else {
+    out.why = absl::StrCat("no step: ", step.status().message());
+  }
+  TryFits(job, pages.fitted_on, trials, *space, stats, out);
   if (out.best.recipe.empty() && out.why.empty()) out.why = "no step costs as little";
   return out;
 }

@@ -6,11 +6,11 @@
 // (kernels/methods/divergence_meter.h), what the space allows. Where a worker sent statistics of
 // the model, transform and prediction go by what the model feels. The form that stores these pages
 // in the fewest bytes is the best. The space's own cold form, with a step of its own, takes part
-// too.
+// too. Pages that are damaged, or unlike the others, are left out of all of this (sound_pages.h).
 //
 // A free function: thread-safe, one core, seconds to minutes. Memory: a few times the square of a
-// run's values in doubles, and the pages. Fails with INVALID_ARGUMENT for pages that are not the
-// space's, and with DATA_LOSS for damaged ones.
+// run's values in doubles, and the pages. Fails with INVALID_ARGUMENT for pages that are not
+// the space's, and for too few of them.
 #ifndef KVSTOW_SERVICE_FITTING_FIT_H_
 #define KVSTOW_SERVICE_FITTING_FIT_H_
 

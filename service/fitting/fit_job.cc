@@ -103,6 +103,7 @@ std::string SerializeFitOutcome(const FitOutcome& outcome) {
     PutFigures(*figures, out);
   }
   out.Put(outcome.tokens);
+  out.Put(outcome.left_out);
   out.PutString16(outcome.why);
   PutLong(AsBytes(outcome.blob), out);  // last: what it needs is not copied again
   return std::move(out).Take();
@@ -113,6 +114,7 @@ absl::StatusOr<FitOutcome> ParseFitOutcome(const SharedBytes& bytes) {
   FitOutcome out;
   for (FormFigures* figures : {&out.own, &out.before, &out.best}) *figures = GetFigures(in);
   out.tokens = in.Get<uint64_t>();
+  out.left_out = in.Get<uint32_t>();
   out.why = std::string(in.GetString16());
   out.blob = GetLongText(in);
   KVSTOW_RETURN_IF_ERROR(CheckEnd(in));

@@ -45,6 +45,7 @@ struct FitOutcome {
   FormFigures own, before, best;  // the space's own cold form, the one of the job, and the new one
   std::string blob;               // of `best`, without a note; "" = it needs none
   uint64_t tokens = 0;            // that forms were fitted on; 0 = none was
+  uint32_t left_out = 0;          // pages: damaged, or unlike the others (sound_pages.h)
   std::string why;                // there is no `best`, or not from a calibration
 };
 

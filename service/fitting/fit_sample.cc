@@ -11,20 +11,15 @@ namespace {
 
 constexpr uint64_t kHeldOutShare = 5;  // one token in so many
 
-struct Candidate {
-  PageName name;
-  PageFacts facts;
-};
-
 // Returns pages in their hot form, by no order.
-std::vector<Candidate> HotPages(TieredStore& store, SpaceId space, size_t looks) {
+std::vector<PlannedPage> HotPages(TieredStore& store, SpaceId space, size_t looks) {
   std::vector<PageName> names = store.residency().Pages(space);
   if (names.size() > looks) {
     const auto by_digest = [](const PageName& name) { return Xxh3(AsBytes(name.key)); };
     std::ranges::nth_element(names, names.begin() + static_cast<ptrdiff_t>(looks), {}, by_digest);
     names.resize(looks);
   }
-  std::vector<Candidate> out;
+  std::vector<PlannedPage> out;
   for (PageName& name : names) {
     absl::StatusOr<PageFacts> facts = store.residency().Find(name);
     if (facts.ok() && facts->hot) out.push_back({std::move(name), *std::move(facts)});
@@ -32,16 +27,26 @@ std::vector<Candidate> HotPages(TieredStore& store, SpaceId space, size_t looks)
   return out;
 }
 
-// Reads pages until a limit is reached; `full` is set where that is the bytes'. A page that is
-// damaged or gone is left out.
-uint64_t Read(TieredStore& store, std::span<const Candidate> pages, uint64_t most_tokens,
-              uint64_t& bytes_left, bool& full, std::vector<FitPage>& out) {
-  uint64_t tokens = 0;
-  for (const Candidate& page : pages) {
+// Takes pages until a limit is reached; `full` is set where that is the bytes'.
+std::vector<PlannedPage> FirstOf(std::span<const PlannedPage> pages, uint64_t most_tokens,
+                                 uint64_t& tokens, uint64_t& bytes_left, bool& full) {
+  std::vector<PlannedPage> out;
+  for (const PlannedPage& page : pages) {
     const uint64_t bytes = page.facts.stored_bytes();
     if (tokens >= most_tokens) break;
     full = bytes > bytes_left;
     if (full) break;
+    tokens += page.facts.tokens;
+    bytes_left -= bytes;
+    out.push_back(page);
+  }
+  return out;
+}
+
+std::vector<FitPage> Read(TieredStore& store, std::span<const PlannedPage> pages,
+                          uint64_t& tokens) {
+  std::vector<FitPage> out;
+  for (const PlannedPage& page : pages) {
     std::vector<uint16_t> indices(page.facts.segments.size());
     std::iota(indices.begin(), indices.end(), uint16_t{0});
     FitPage read{.header = page.facts.header, .bodies = {}};
@@ -50,18 +55,17 @@ uint64_t Read(TieredStore& store, std::span<const Candidate> pages, uint64_t mos
     }
     if (read.bodies.size() != indices.size()) continue;
     tokens += page.facts.tokens;
-    bytes_left -= bytes;
     out.push_back(std::move(read));
   }
-  return tokens;
+  return out;
 }
 
 }  // namespace
 
-FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits) {
-  std::vector<Candidate> pages = HotPages(store, space, limits.looks);
-  std::ranges::sort(pages, {}, [](const Candidate& page) { return page.facts.number; });
-  const auto tokens_of = [](uint64_t sum, const Candidate& page) {
+FitSamplePlan PlanFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits) {
+  std::vector<PlannedPage> pages = HotPages(store, space, limits.looks);
+  std::ranges::sort(pages, {}, [](const PlannedPage& page) { return page.facts.number; });
+  const auto tokens_of = [](uint64_t sum, const PlannedPage& page) {
     return sum + page.facts.tokens;
   };
   const uint64_t all = std::accumulate(pages.begin(), pages.end(), uint64_t{0}, tokens_of);
@@ -70,15 +74,23 @@ FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits
   for (uint64_t tokens = 0; first > 0 && tokens < apart; --first) {
     tokens += pages[first - 1].facts.tokens;
   }
-  const std::span held_out = std::span<const Candidate>(pages).subspan(first);
+  const std::span held_out = std::span<const PlannedPage>(pages).subspan(first);
   const std::span older = std::span(pages).first(first);
   // By the digests of their keys: a part of the old pages is spread over all of them.
-  std::ranges::sort(older, {}, [](const Candidate& page) { return Xxh3(AsBytes(page.name.key)); });
-  FitSample out;
+  std::ranges::sort(older, {},
+                    [](const PlannedPage& page) { return Xxh3(AsBytes(page.name.key)); });
+  FitSamplePlan out;
   uint64_t bytes_left = limits.bytes;
-  out.held_out_tokens =
-      Read(store, held_out, limits.held_out_tokens, bytes_left, out.full, out.held_out);
-  out.tokens = Read(store, older, limits.tokens, bytes_left, out.full, out.fitted_on);
+  out.held_out =
+      FirstOf(held_out, limits.held_out_tokens, out.held_out_tokens, bytes_left, out.full);
+  out.fitted_on = FirstOf(older, limits.tokens, out.tokens, bytes_left, out.full);
+  return out;
+}
+
+FitSample ReadFitSample(TieredStore& store, const FitSamplePlan& plan) {
+  FitSample out;
+  out.held_out = Read(store, plan.held_out, out.held_out_tokens);
+  out.fitted_on = Read(store, plan.fitted_on, out.tokens);
   return out;
 }
 

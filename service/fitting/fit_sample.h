@@ -2,7 +2,10 @@
 //
 // Only pages in their hot form count: they are close to what the worker sent. The newest are held
 // out, so that a form is tested on what came after the pages that it was fitted on. Reading pages
-// is no use of them. A free function; thread-safe.
+// is no use of them.
+//
+// A plan costs a look at the index alone, so that whoever has no use for the sample need not read
+// it. Free functions; thread-safe.
 #ifndef KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
 #define KVSTOW_SERVICE_FITTING_FIT_SAMPLE_H_
 
@@ -21,13 +24,27 @@ struct FitSampleLimits {
   size_t looks = 4'096;                  // pages that it asks the store of
 };
 
-struct FitSample {
-  std::vector<FitPage> fitted_on, held_out;
+// A page that is to be read.
+struct PlannedPage {
+  PageName name;
+  PageFacts facts;
+};
+
+struct FitSamplePlan {
+  std::vector<PlannedPage> fitted_on, held_out;
   uint64_t tokens = 0, held_out_tokens = 0;
   bool full = false;  // more pages are there than the bytes allow
 };
 
-FitSample TakeFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits);
+FitSamplePlan PlanFitSample(TieredStore& store, SpaceId space, const FitSampleLimits& limits);
+
+struct FitSample {
+  std::vector<FitPage> fitted_on, held_out;
+  uint64_t tokens = 0, held_out_tokens = 0;
+};
+
+// Leaves out pages that are gone, or whose bytes are damaged.
+FitSample ReadFitSample(TieredStore& store, const FitSamplePlan& plan);
 
 }  // namespace kvstow
 

@@ -21,8 +21,10 @@ namespace kvstow {
 namespace {
 
 constexpr int kLowestPriority = 19;
-constexpr int kRests = 4;               // times as long as a fit took
-constexpr int kRestsOfTest = 20;        // times as long as it took to see that the form holds
+constexpr int kRests = 4;            // times as long as a fit took
+constexpr int kRestsOfTest = 20;     // times as long as it took to see that the form holds
+constexpr int kRestsOfFailure = 30;  // times as long as a fit took that failed or found nothing
+constexpr int kLeastRestsOfFailure = 15;
 constexpr double kClearly = 1.05;       // times the ratio of the form before
 constexpr uint64_t kMoreTokens = 2;     // times those of the last fit
 constexpr uint64_t kStepTokens = 1024;  // of the first pages, for a step alone
@@ -101,16 +103,24 @@ void Fitter::Loop() {
     for (const auto& space : spaces) {
       if (!stopping()) LookAt(*space);
     }
+    ++looks_;
   }
 }
 
-// Returns the spaces of recipe `auto`. What was fitted to others, which are gone, is erased.
+// Returns the spaces of recipe `auto`. What was fitted to spaces that are gone is erased.
 std::vector<std::shared_ptr<const Space>> Fitter::AutoSpaces() {
+  std::set<FitName> gone = calibrations_.FittedSpaces();  // first: see EraseFitted
   std::vector<std::shared_ptr<const Space>> out = spaces_.All();
+  const bool all_known = spaces_.left_out() == 0;
+  for (const auto& space : out) {
+    const FitName name = FitNameOf(*space);
+    gone.erase(name);
+    if (!all_known) seen_.insert(name);
+  }
+  // A space whose record could not be read is none that is gone.
+  if (!all_known) std::erase_if(gone, [&](const FitName& name) { return !seen_.contains(name); });
+  calibrations_.EraseFitted(gone);
   std::erase_if(out, [](const auto& space) { return space->fitted == nullptr; });
-  std::set<FitName> names;
-  for (const auto& space : out) names.insert(FitNameOf(*space));
-  calibrations_.KeepFitted(names);
   return out;
 }
 
@@ -118,13 +128,14 @@ void Fitter::Restore(const Space& space, State& state) {
   const auto last = calibrations_.LastFitted(FitNameOf(space));
   if (last == nullptr) return;
   const FitNote& note = *last->fit_note();
-  const auto codec = CodecOfForm(note.recipe, last->id(), space.spec, calibrations_.store());
+  const CalibrationId tables = last->Has(kJointSection) ? last->id() : CalibrationId{};
+  const auto codec = CodecOfForm(note.recipe, tables, space.spec, calibrations_.store());
   state.last_number = note.number;
   if (!codec.ok()) {
     space.fitted->SetNote(std::string(codec.status().message()));
     return;
   }
-  state.calibration = last->id();
+  state.calibration = tables;
   space.fitted->Set(*codec, {.recipe = note.recipe, .note = "fitted before the server started"});
 }
 
@@ -149,24 +160,24 @@ void Fitter::LookAt(const Space& space) {
   const auto stats = calibrations_.StatisticsOf(FitNameOf(space));
   if (stats != nullptr && stats->id() != state.heard) {
     state.heard = stats->id();
-    state.due = begin;
+    state.due = state.seek_after = begin;
   }
   if (begin < state.due) return;
-  const bool has_step = space.fitted->codec() != nullptr || state.sought_step;
-  if (!has_step && SeeksSteps(space)) SeekStep(space, state, stats.get());
+  if (begin >= state.seek_after && SeeksSteps(space) && space.fitted->state().recipe.empty()) {
+    SeekStep(space, state, stats.get());
+  }
   if (!HasEnough(space)) return;
-  const absl::Status keeps = calibrations_.CanKeep(space.tenant);
-  absl::StatusOr<FitJob> job = keeps.ok() ? JobOf(space, state, stats.get()) : keeps;
-  if (!job.ok()) {
-    SayWaits(space, std::string(job.status().message()));
-    state.due = begin + options_.least_rest / 4;
+  const Time asked = options_.clock->Now();
+  const absl::StatusOr<Attempt> attempt = NextAttempt(space, state, stats.get());
+  if (!attempt.ok()) {
+    SayWaits(space, std::string(attempt.status().message()));
+    const Time now = options_.clock->Now();
+    state.due = now + std::max(options_.least_rest / 4, kRestsOfTest * (now - asked));
     return;
   }
-  SayWaits(space, absl::StrCat("a fit to ", job->fitted_on.size(), " pages runs"));
-  absl::StatusOr<FitOutcome> outcome = Run(space, *job);
+  SayWaits(space, absl::StrCat("a fit to ", attempt->job.fitted_on.size(), " pages runs"));
+  absl::StatusOr<FitOutcome> outcome = Run(space, attempt->job);
   if (absl::IsCancelled(outcome.status())) return;
-  if (stats != nullptr) state.statistics = stats->id();
-  const Duration took = options_.clock->Now() - begin;
   const bool fitted = !outcome.ok() || outcome->tokens > 0;
   const absl::Status done =
       outcome.ok() ? Take(space, *std::move(outcome), state) : outcome.status();
@@ -175,8 +186,20 @@ void Fitter::LookAt(const Space& space) {
     space.fitted->SetNote(absl::StrCat("a fit failed: ", done.message()));
     Log().warn("space '{}': no cold form was fitted: {}", space.name, std::string(done.message()));
   }
+  const Duration took = options_.clock->Now() - asked;
   const Duration rest = (fitted ? kRests : kRestsOfTest) * took;
   state.due = options_.clock->Now() + std::max(options_.least_rest, rest);
+  if (!fitted) return;
+  state.tried_tokens = std::max(state.tried_tokens, attempt->tokens);
+  state.tried_statistics = stats == nullptr ? CalibrationId{} : stats->id();
+  const bool has_form = !space.fitted->state().recipe.empty();
+  state.again = done.ok() && has_form ? Time::max() : AfterFailure(took);
+  if (!done.ok()) state.due = state.again;
+}
+
+Time Fitter::AfterFailure(Duration took) const {
+  return options_.clock->Now() +
+         std::max(kLeastRestsOfFailure * options_.least_rest, kRestsOfFailure * took);
 }
 
 absl::StatusOr<FitOutcome> Fitter::Run(const Space& space, const FitJob& job) {
@@ -197,21 +220,28 @@ void Fitter::SeekStep(const Space& space, State& state, const Calibration* stats
   FitSampleLimits limits = options_.sample;
   limits.tokens = kStepTokens;
   limits.held_out_tokens = 0;
-  FitSample sample = TakeFitSample(store_, space.id, limits);
-  if (sample.tokens < kLeastHeldOutTokens) return;
+  const FitSamplePlan plan = PlanFitSample(store_, space.id, limits);
+  if (plan.tokens < kLeastHeldOutTokens) return;
   FitJob job = EmptyJob(space, stats);
-  job.held_out = std::move(sample.fitted_on);
+  job.held_out = ReadFitSample(store_, plan).fitted_on;
+  const Time begin = options_.clock->Now();
   const absl::StatusOr<FitOutcome> outcome = Run(space, job);
-  state.sought_step = true;  // once: the own form does without
+  // The own form does without: a search that failed has time.
+  state.seek_after = outcome.ok() ? Time::max() : AfterFailure(options_.clock->Now() - begin);
   if (!outcome.ok() && !absl::IsCancelled(outcome.status())) {
     Log().warn("space '{}': no step was found: {}", space.name, outcome.status().ToString());
   }
-  if (!outcome.ok() || outcome->best.recipe.empty()) return;
-  const auto codec =
-      CodecOfForm(outcome->best.recipe, CalibrationId{}, space.spec, calibrations_.store());
+  if (!outcome.ok()) return;
+  const std::string& recipe = outcome->best.recipe;
+  if (recipe.empty()) {  // a step that was found before costs too much by statistics of now
+    state.step.clear();
+    return space.fitted->Set(nullptr, space.fitted->state());
+  }
+  const auto codec = CodecOfForm(recipe, CalibrationId{}, space.spec, calibrations_.store());
   if (!codec.ok()) return;
   Log().info("space '{}' codes cold pages as {} until there is a fit", space.name,
              Figures(outcome->best));
+  state.step = recipe;
   space.fitted->Set(*codec, space.fitted->state());
 }
 
@@ -221,7 +251,8 @@ FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
              .recipe = {},
              .blob = {},
              .statistics = {},
-             .most_table_bytes = options_.most_table_bytes,
+             .most_table_bytes =
+                 std::min(options_.most_table_bytes, calibrations_.RoomFor(FitNameOf(space))),
              .fitted_on = {},
              .held_out = {}};
   if (stats == nullptr) return job;
@@ -230,23 +261,30 @@ FitJob Fitter::EmptyJob(const Space& space, const Calibration* stats) {
   return job;
 }
 
-// Takes a sample. UNAVAILABLE: there is nothing to do, as it says.
-absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
-                                     const Calibration* stats) {
-  FitSample sample = TakeFitSample(store_, space.id, options_.sample);
+absl::StatusOr<Fitter::Attempt> Fitter::NextAttempt(const Space& space, const State& state,
+                                                    const Calibration* stats) {
+  KVSTOW_RETURN_IF_ERROR(calibrations_.CanKeep(space.tenant));
+  const FitSamplePlan plan = PlanFitSample(store_, space.id, options_.sample);
   // With as many pages as memory allows, `kvstow` gets its step at least.
-  const uint64_t least = sample.full ? kLeastFitTokens : LeastFitTokens(space.spec);
-  if (sample.tokens < least || sample.held_out_tokens < kLeastHeldOutTokens) {
+  const uint64_t least = plan.full ? kLeastFitTokens : LeastFitTokens(space.spec);
+  if (plan.tokens < least || plan.held_out_tokens < kLeastHeldOutTokens) {
     return absl::UnavailableError(
-        absl::StrCat("waits for pages in their hot form: ", sample.tokens + sample.held_out_tokens,
+        absl::StrCat("waits for pages in their hot form: ", plan.tokens + plan.held_out_tokens,
                      " tokens of ", least + kLeastHeldOutTokens));
   }
   const FittedForm::State now = space.fitted->state();
-  const bool news = stats != nullptr && stats->id() != state.statistics;
-  const bool refit = news || sample.tokens >= kMoreTokens * state.fitted_tokens;
-  if (now.recipe.empty() && !refit) return absl::UnavailableError(now.note);
-  FitJob job = EmptyJob(space, stats);
-  job.recipe = now.recipe;
+  const bool news = stats != nullptr && stats->id() != state.tried_statistics;
+  const bool refit = news || plan.tokens >= kMoreTokens * state.tried_tokens ||
+                     options_.clock->Now() >= state.again;
+  const std::string& before = now.recipe.empty() ? state.step : now.recipe;
+  if (before.empty() && !refit) return absl::UnavailableError(now.note);
+  FitSample sample = ReadFitSample(store_, plan);
+  if (sample.tokens < kLeastFitTokens || sample.held_out_tokens < kLeastHeldOutTokens) {
+    return absl::UnavailableError("waits for pages: the bytes of some are gone, or damaged");
+  }
+  Attempt out{.job = EmptyJob(space, stats), .tokens = plan.tokens};
+  FitJob& job = out.job;
+  job.recipe = before;
   job.refit = refit;
   job.fitted_on = std::move(sample.fitted_on);
   job.held_out = std::move(sample.held_out);
@@ -259,7 +297,7 @@ absl::StatusOr<FitJob> Fitter::JobOf(const Space& space, const State& state,
       job.refit = true;
     }
   }
-  return job;
+  return out;
 }
 
 absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) {
@@ -269,25 +307,33 @@ absl::Status Fitter::Take(const Space& space, FitOutcome outcome, State& state) 
   ++now.fits;
   now.ratio = before.ratio;
   now.divergence = before.divergence;
-  state.fitted_tokens = std::max(state.fitted_tokens, outcome.tokens);
   const bool better =
       !outcome.best.recipe.empty() && (!holds || outcome.best.ratio > kClearly * before.ratio);
   const bool no_tables = outcome.blob.empty() && !outcome.why.empty();
-  const std::string lack = no_tables ? absl::StrCat("; no tables: ", outcome.why) : "";
+  const std::string left =
+      outcome.left_out == 0
+          ? ""
+          : absl::StrCat("; left out ", outcome.left_out, " pages, damaged or unlike the others");
+  const std::string lack =
+      absl::StrCat(no_tables ? absl::StrCat("; no tables: ", outcome.why) : "", left);
   if (!better) {
     now.note = outcome.best.recipe.empty()
-                   ? outcome.why
+                   ? outcome.why + left
                    : absl::StrCat("no clearly smaller form: ", Figures(outcome.best), lack);
     space.fitted->Set(space.fitted->codec(), std::move(now));
     return absl::OkStatus();
   }
   CalibrationId calibration{};
-  if (!outcome.blob.empty()) {
-    const FitNote note{FitNameOf(space), state.last_number + 1, outcome.best.recipe};
+  const FitOwner owner = FitOwnerOf(space);
+  const FitNote note{owner.name, state.last_number + 1, outcome.best.recipe};
+  if (outcome.blob.empty()) {
+    // Else tables that it replaces would come back after a restart.
+    KVSTOW_RETURN_IF_ERROR(calibrations_.AddNote(owner, space.spec, note));
+  } else {
     KVSTOW_ASSIGN_OR_RETURN(const std::string blob, WithFitNote(AsBytes(outcome.blob), note));
-    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(FitOwnerOf(space), AsBytes(blob)));
-    ++state.last_number;
+    KVSTOW_ASSIGN_OR_RETURN(calibration, calibrations_.AddFitted(owner, AsBytes(blob)));
   }
+  ++state.last_number;
   KVSTOW_ASSIGN_OR_RETURN(
       auto codec, CodecOfForm(outcome.best.recipe, calibration, space.spec, calibrations_.store()));
   state.calibration = calibration;

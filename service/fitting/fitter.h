@@ -8,11 +8,14 @@
 //
 // The fit takes minutes. Where the space's own cold form follows a divergence, as that of a bare
 // `auto` does, the first look gives it a step instead: the one at which the first pages cost what
-// they may. Looking for a step page by page takes eight times as long.
+// they may. Looking for a step page by page takes eight times as long. New statistics of the model
+// have it sought again. Later looks judge it on new pages, as they do fitted forms.
 //
 // Later it looks whether the form still holds on new pages, and fits again when it does not, or
 // when there are twice as many pages as it was fitted on. A space rests after a fit for four times
-// as long as the fit took, and one fit runs at a time, at the lowest priority.
+// as long as the fit took, and one fit runs at a time, at the lowest priority. A fit that failed,
+// or left the space without a form, is repeated on the pages of then: after 15 of the least rests,
+// or 30 times as long as it took.
 //
 // Workers may send statistics of a space's model (SendStatistics). The next look after that fits
 // again at once.
@@ -20,6 +23,9 @@
 // A calibration tells of the pages that it was fitted on. It is for its space alone, which its note
 // names (FitNote), and no recipe finds it by chance. On a server with a master key it lies on disk
 // sealed as pages do (calibrations.h). While a tenant has no key, nothing is fitted to its spaces.
+//
+// A space whose share of the room for tables (Calibrations::RoomFor) is taken gets forms that need
+// none. What was fitted to a space goes with it.
 //
 // Whatever fails leaves a space with the form that it has, and with a note of why. Thread-safe. The
 // destructor ends a fit that runs.
@@ -31,6 +37,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,16 +70,21 @@ class Fitter {
   Fitter(Options options, TieredStore& store, const Spaces& spaces, Calibrations& calibrations);
   ~Fitter();
 
-  std::vector<MetricRow> Rows() const;  // its counters, and those of tables on disk
+  std::vector<MetricRow> Rows() const;       // its counters, and those of tables on disk
+  uint64_t looks() const { return looks_; }  // at all spaces, that ended
 
  private:
   struct State {
     Time due{};  // of the next look
-    uint64_t fitted_tokens = 0, last_number = 0;
+    uint64_t last_number = 0;
     CalibrationId calibration{};  // of the form; zero = it needs none
     CalibrationId heard{};        // the statistics of the model that came last; zero = none
-    CalibrationId statistics{};   // that the last fit went by
-    bool sought_step = false;     // for the space's own form
+    // Of the last fit, be it a failed one: tokens of its sample, and the statistics.
+    uint64_t tried_tokens = 0;
+    CalibrationId tried_statistics{};
+    Time again = Time::max();  // when it is repeated for itself: it failed, or found nothing
+    std::string step;   // the space's own form at the step that was sought; "" = there is none
+    Time seek_after{};  // when it may be sought; max = it was
   };
 
   void Loop();
@@ -88,7 +100,16 @@ class Fitter {
   // Does a job. CANCELLED: the server stops, or the space was dropped.
   absl::StatusOr<FitOutcome> Run(const Space& space, const FitJob& job);
   FitJob EmptyJob(const Space& space, const Calibration* stats);  // without pages
-  absl::StatusOr<FitJob> JobOf(const Space& space, const State& state, const Calibration* stats);
+  struct Attempt {
+    FitJob job;
+    uint64_t tokens = 0;  // of the pages to fit to
+  };
+  // Decides whether there is anything to do, and then reads the pages for it. UNAVAILABLE: there is
+  // nothing, as it says.
+  absl::StatusOr<Attempt> NextAttempt(const Space& space, const State& state,
+                                      const Calibration* stats);
+  // Returns when something is tried again that took so long in vain.
+  Time AfterFailure(Duration took) const;
   // Decides on a fit that ended.
   absl::Status Take(const Space& space, FitOutcome outcome, State& state);
 
@@ -96,8 +117,10 @@ class Fitter {
   TieredStore& store_;
   const Spaces& spaces_;
   Calibrations& calibrations_;
-  std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0;
-  std::map<SpaceId, State> states_;  // of the thread alone
+  std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0, looks_ = 0;
+  // Of the thread alone.
+  std::map<SpaceId, State> states_;
+  std::set<FitName> seen_;  // that were open, while the records of some spaces could not be read
   Mutex mu_;
   CondVar changed_;
   bool stop_ KVSTOW_GUARDED_BY(mu_) = false;

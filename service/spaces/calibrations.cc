@@ -74,6 +74,13 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
 }
 
+CalibrationId IdOf(std::span<const uint8_t> blob) {
+  const Sha256Digest digest = Sha256(blob);
+  CalibrationId out;
+  std::copy_n(digest.begin(), out.size(), out.begin());
+  return out;
+}
+
 uint64_t RandomNumber() {  // never 0
   uint64_t out = 0;
   while (out == 0) RandomBytes({reinterpret_cast<uint8_t*>(&out), sizeof(out)});
@@ -97,7 +104,8 @@ absl::Status Calibrations::Load() {
   if (!error && fs::exists(FittedFolder(), ignored)) ReadFolder(FittedFolder(), fitted);
   for (const File& file : found) {
     Log().info("calibration {} from {}", HexOf(file.calibration->id()), file.path);
-    if (file.place.number != 0) foreign_[file.calibration->id()] = file;
+    const bool tells_of_pages = file.calibration->fit_note().has_value();
+    if (file.place.number != 0 || tells_of_pages) foreign_[file.calibration->id()] = file;
   }
   for (File& file : fitted) {
     const CalibrationId id = file.calibration->id();
@@ -251,7 +259,7 @@ absl::StatusOr<Calibrations::Added> Calibrations::AddSent(std::span<const uint8_
   if (out.already_there) return out;
   if (!(*calibration)->fit_note().has_value()) owner = nullptr;  // it tells of no pages
   if (owner != nullptr) {
-    KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(blob.size()));
+    KVSTOW_RETURN_IF_ERROR(CheckRoomForTables((*calibration)->fit_note()->space, blob.size()));
   } else if (blob.size() > kMaxSentBytes - sent_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "calibrations of ", sent_bytes_, " bytes were sent since the server started, of ",
@@ -307,35 +315,69 @@ absl::StatusOr<Calibrations::File> Calibrations::Keep(const CalibrationId& id,
   return out;
 }
 
-absl::Status Calibrations::CheckRoomForTables(uint64_t bytes) const {
-  uint64_t all = bytes;
+uint64_t Calibrations::RoomHeld(const FitName& space) const {
+  uint64_t all = 0, own = 0;
   for (const Files* files : {&fitted_, &foreign_}) {
-    for (const auto& [id, file] : *files) all += file.bytes;
+    for (const auto& [id, file] : *files) {
+      all += file.bytes;
+      const auto& note = file.calibration->fit_note();
+      if (note.has_value() && note->space == space) own += file.bytes;
+    }
   }
-  if (bytes <= kMaxTablesBytes && all <= kMaxFittedBytes) return absl::OkStatus();
+  const uint64_t left = most_fitted_bytes_ - std::min(all, most_fitted_bytes_);
+  return std::min<uint64_t>(kMaxTablesBytes, left > own ? (left - own) / 2 : 0);
+}
+
+uint64_t Calibrations::RoomFor(const FitName& space) const {
+  MutexLock lock(mu_);
+  return RoomHeld(space);
+}
+
+absl::Status Calibrations::CheckRoomForTables(const FitName& space, uint64_t bytes) const {
+  const uint64_t room = RoomHeld(space);
+  if (bytes <= room) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("a fitted calibration of ", bytes, " bytes; one has at most ", kMaxTablesBytes,
-                   ", and all that servers fitted ", kMaxFittedBytes));
+      absl::StrCat("a fitted calibration of ", bytes, " bytes; its space may add ", room, ", of ",
+                   most_fitted_bytes_, " that all spaces have: drop spaces that nobody needs"));
 }
 
 absl::StatusOr<CalibrationId> Calibrations::AddFitted(const FitOwner& owner,
                                                       std::span<const uint8_t> blob) {
   KVSTOW_ASSIGN_OR_RETURN(const auto made, ParseCalibration(blob));
-  const CalibrationId id = made->id();
   MutexLock lock(mu_);
-  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(blob.size()));
+  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(owner.name, blob.size()));
+  return KeepFor(owner, made->id(), blob);
+}
+
+absl::StatusOr<CalibrationId> Calibrations::KeepFor(const FitOwner& owner, const CalibrationId& id,
+                                                    std::span<const uint8_t> blob) {
   if (!fitted_.contains(id)) {
     KVSTOW_ASSIGN_OR_RETURN(fitted_[id], Keep(id, blob, FittedFolder(), &owner));
   }
   return id;
 }
 
+absl::Status Calibrations::AddNote(const FitOwner& owner, const KvSpec& spec, const FitNote& note) {
+  const std::string nothing = SerializeCalibration(ShapeFor(spec, 1), {});
+  KVSTOW_ASSIGN_OR_RETURN(const std::string blob, WithFitNote(AsBytes(nothing), note));
+  MutexLock lock(mu_);
+  // It takes some hundred bytes, and a space has one: it needs no room.
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id,
+                          KeepFor(owner, IdOf(AsBytes(blob)), AsBytes(blob)));
+  EraseIf(fitted_, [&](const File& file) {
+    const Calibration& other = *file.calibration;
+    const bool alone = !other.Has(kJointSection) && !other.Has(kStatsSection);
+    return alone && other.fit_note()->space == owner.name && other.id() != id;
+  });
+  return absl::OkStatus();
+}
+
 std::shared_ptr<const Calibration> Calibrations::LastOf(const FitName& space,
-                                                        absl::string_view section) const {
+                                                        bool statistics) const {
   std::shared_ptr<const Calibration> last;
   for (const auto& [id, file] : fitted_) {
     const FitNote& note = *file.calibration->fit_note();
-    if (note.space != space || !file.calibration->Has(section)) continue;
+    if (note.space != space || file.calibration->Has(kStatsSection) != statistics) continue;
     if (last == nullptr || last->fit_note()->number < note.number) last = file.calibration;
   }
   return last;
@@ -343,12 +385,12 @@ std::shared_ptr<const Calibration> Calibrations::LastOf(const FitName& space,
 
 std::shared_ptr<const Calibration> Calibrations::LastFitted(const FitName& space) const {
   MutexLock lock(mu_);
-  return LastOf(space, kJointSection);
+  return LastOf(space, /*statistics=*/false);
 }
 
 std::shared_ptr<const Calibration> Calibrations::StatisticsOf(const FitName& space) const {
   MutexLock lock(mu_);
-  return LastOf(space, kStatsSection);
+  return LastOf(space, /*statistics=*/true);
 }
 
 absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner& owner,
@@ -357,19 +399,18 @@ absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner&
   const auto stats = ParseModelStats(blob, spec);
   if (!stats.ok()) return absl::InvalidArgumentError(stats.status().message());
   KVSTOW_ASSIGN_OR_RETURN(const std::string alone, StatsCalibration(spec, *stats));
-  const auto before = StatisticsOf(owner.name);
+  // One call at a time: each replaces those that it found, and no others.
+  MutexLock lock(mu_);
+  const auto before = LastOf(owner.name, /*statistics=*/true);
   const uint64_t number = before == nullptr ? 0 : before->fit_note()->number;
   const auto noted = [&](uint64_t n) { return WithFitNote(AsBytes(alone), {owner.name, n, ""}); };
   if (before != nullptr) {
     KVSTOW_ASSIGN_OR_RETURN(const std::string again, noted(number));
-    const Sha256Digest digest = Sha256(AsBytes(again));
-    if (std::ranges::equal(before->id(), std::span(digest).first(sizeof(CalibrationId)))) {
-      return Added{before->id(), true};
-    }
+    if (before->id() == IdOf(AsBytes(again))) return Added{before->id(), true};
   }
   KVSTOW_ASSIGN_OR_RETURN(const std::string now, noted(number + 1));
-  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, AddFitted(owner, AsBytes(now)));
-  MutexLock lock(mu_);
+  KVSTOW_RETURN_IF_ERROR(CheckRoomForTables(owner.name, now.size()));
+  KVSTOW_ASSIGN_OR_RETURN(const CalibrationId id, KeepFor(owner, IdOf(AsBytes(now)), AsBytes(now)));
   EraseIf(fitted_, [&](const File& file) {
     const Calibration& other = *file.calibration;
     return other.fit_note()->space == owner.name && other.Has(kStatsSection) && other.id() != id;
@@ -377,15 +418,23 @@ absl::StatusOr<Calibrations::Added> Calibrations::TakeStatistics(const FitOwner&
   return Added{id, false};
 }
 
-void Calibrations::KeepFitted(const std::set<FitName>& spaces) {
+std::set<FitName> Calibrations::FittedSpaces() const {
+  MutexLock lock(mu_);
+  std::set<FitName> out;
+  for (const auto& [id, file] : fitted_) out.insert(file.calibration->fit_note()->space);
+  return out;
+}
+
+void Calibrations::EraseFitted(const std::set<FitName>& spaces) {
+  if (spaces.empty()) return;
   MutexLock lock(mu_);
   EraseIf(fitted_,
-          [&](const File& file) { return !spaces.contains(file.calibration->fit_note()->space); });
+          [&](const File& file) { return spaces.contains(file.calibration->fit_note()->space); });
 }
 
 void Calibrations::DropTenant(const std::string& tenant) {
   MutexLock lock(mu_);
-  // A file in clear does not name its tenant. KeepFitted erases it with its space.
+  // A file in clear does not name its tenant. EraseFitted erases it with its space.
   const auto of_tenant = [&](const File& file) {
     return file.place.tenant == tenant && (file.place.number != 0 || file.path.empty());
   };

@@ -66,12 +66,14 @@ class Calibrations {
   // An empty `folder` means the folder `calibrations` below `disk_path`, beside the pages that need
   // it; the first blob that is sent makes it. Without a disk either, calibrations live in memory
   // alone. `keys` seal what tells of a tenant's pages. Null: it may not be written at all, and
-  // lives in memory.
+  // lives in memory. `most_fitted_bytes` are those of all that servers fitted.
   explicit Calibrations(const std::string& folder, const std::string& disk_path = "",
-                        std::shared_ptr<DataKeys> keys = NoDataKeys())
+                        std::shared_ptr<DataKeys> keys = NoDataKeys(),
+                        uint64_t most_fitted_bytes = kMaxFittedBytes)
       : folder_(folder.empty() && !disk_path.empty() ? disk_path + "/calibrations" : folder),
         may_lack_(folder.empty()),
-        keys_(std::move(keys)) {}
+        keys_(std::move(keys)),
+        most_fitted_bytes_(most_fitted_bytes) {}
 
   // Reads the files that were not read yet. NOT_FOUND and PERMISSION_DENIED are about the folder.
   absl::Status Load();
@@ -95,10 +97,17 @@ class Calibrations {
 
   // Says whether what tells of the tenant's pages may be written. UNAVAILABLE: it has no key now.
   absl::Status CanKeep(const std::string& tenant) const;
-  // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond
-  // kMaxTablesBytes, or with kMaxFittedBytes of all. UNAVAILABLE as for AddOf.
+  // Returns how many bytes of tables a space may add now. One has at most kMaxTablesBytes. Of
+  // most_fitted_bytes, all spaces together, a space may take as many as it leaves free: so none
+  // takes them all, and where one is alone it has half of them.
+  uint64_t RoomFor(const FitName& space) const;
+  // Takes a calibration with a FitNote that the server made. RESOURCE_EXHAUSTED: beyond RoomFor.
+  // UNAVAILABLE as for AddOf.
   absl::StatusOr<CalibrationId> AddFitted(const FitOwner& owner, std::span<const uint8_t> blob);
-  // Returns the last one of a space (FitNote::space); null: there is none.
+  // The same for a form without tables: a note alone, in place of one before. It needs no room.
+  absl::Status AddNote(const FitOwner& owner, const KvSpec& spec, const FitNote& note);
+  // Returns what was fitted last to a space (FitNote::space); null: nothing was. Without section
+  // `joint` it is a note alone.
   std::shared_ptr<const Calibration> LastFitted(const FitName& space) const;
 
   // Takes statistics of a space's model (model_stats.h), in place of those that the space had. OK
@@ -109,8 +118,11 @@ class Calibrations {
   // Returns them; null: there are none.
   std::shared_ptr<const Calibration> StatisticsOf(const FitName& space) const;
 
-  // Forgets what was fitted to all other spaces, their statistics too, and erases the files.
-  void KeepFitted(const std::set<FitName>& spaces);
+  // Returns the spaces to which something was fitted, or that have statistics.
+  std::set<FitName> FittedSpaces() const;
+  // Forgets what was fitted to these, their statistics too, and erases the files. Whoever goes by
+  // the spaces that are open asks for FittedSpaces first: a space may be opened meanwhile.
+  void EraseFitted(const std::set<FitName>& spaces);
   // Forgets what tells of the tenant's pages, and erases the files, those without a key too.
   void DropTenant(const std::string& tenant);
 
@@ -154,8 +166,12 @@ class Calibrations {
   absl::StatusOr<File> ReadOne(const std::string& path) KVSTOW_REQUIRES(mu_);
   // Opens the bytes of a file that may be sealed. The place of one in clear has number 0.
   absl::StatusOr<OpenedTables> Open(const std::string& path, std::string bytes) const;
-  // RESOURCE_EXHAUSTED: so many bytes of tables are too many, alone or with all others.
-  absl::Status CheckRoomForTables(uint64_t bytes) const KVSTOW_REQUIRES(mu_);
+  uint64_t RoomHeld(const FitName& space) const KVSTOW_REQUIRES(mu_);  // RoomFor
+  // RESOURCE_EXHAUSTED: so many bytes of tables are too many for a space.
+  absl::Status CheckRoomForTables(const FitName& space, uint64_t bytes) const KVSTOW_REQUIRES(mu_);
+  // As AddFitted, for a blob of this id that there is room for.
+  absl::StatusOr<CalibrationId> KeepFor(const FitOwner& owner, const CalibrationId& id,
+                                        std::span<const uint8_t> blob) KVSTOW_REQUIRES(mu_);
   // As Add. `owner` null: it is for all.
   absl::StatusOr<Added> AddSent(std::span<const uint8_t> blob, const FitOwner* owner);
   // Adds a blob that is not here yet, with its file in `folder`. An owner's is sealed.
@@ -164,8 +180,8 @@ class Calibrations {
   absl::StatusOr<DataKey> KeyFor(const std::string& tenant) const;
   absl::Status Write(const std::string& name, std::span<const uint8_t> bytes,
                      const std::string& folder) const;
-  // Returns the last blob of a space that has this section; null: there is none.
-  std::shared_ptr<const Calibration> LastOf(const FitName& space, absl::string_view section) const
+  // Returns the last statistics of a space, or what was fitted to it last; null: there is none.
+  std::shared_ptr<const Calibration> LastOf(const FitName& space, bool statistics) const
       KVSTOW_REQUIRES(mu_);
   // Forgets those of which `gone` is true, and erases their files.
   void EraseIf(Files& files, const std::function<bool(const File&)>& gone) KVSTOW_REQUIRES(mu_);
@@ -177,6 +193,7 @@ class Calibrations {
   const std::string folder_;
   const bool may_lack_;
   const std::shared_ptr<DataKeys> keys_;
+  const uint64_t most_fitted_bytes_;
   CalibrationStore store_;
   mutable Mutex mu_;                                   // one reader of the folder at a time
   std::set<std::string> read_ KVSTOW_GUARDED_BY(mu_);  // name, size and time of each

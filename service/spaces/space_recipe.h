@@ -8,7 +8,9 @@
 //                                           costs the model no more (service/fitting)
 //
 // `auto` may name its two forms, as in auto(divergence=0.01),hot=int8,cold=kvstow. Where it does
-// not, its cold form has keys=2, too, for models that norm their keys.
+// not, its cold form has keys=2, too, for models that norm their keys. Forms that need a
+// calibration have no place in it: new spaces refuse them (spaces.h), and spaces that have them are
+// not fitted.
 //
 // Value; thread-safe. Errors are ParseRecipe's, and INVALID_ARGUMENT for a form that is missing.
 #ifndef KVSTOW_SERVICE_SPACES_SPACE_RECIPE_H_

@@ -80,6 +80,20 @@ absl::StatusOr<SpaceRecipe> RecipeOf(absl::string_view text, const SpaceToOpen& 
                                                  queries, ": leave them out"));
 }
 
+// A space of recipe `auto` is fitted in a process that has no calibrations but its own.
+absl::Status CheckCanBeFitted(const SpaceRecipe& recipe) {
+  if (!recipe.divergence.has_value()) return absl::OkStatus();
+  for (const Recipe* form : {&recipe.hot, &*recipe.cold}) {
+    KVSTOW_ASSIGN_OR_RETURN(const auto calibration, CalibrationNeeds(*form));
+    KVSTOW_ASSIGN_OR_RETURN(const auto queries, QueryNeeds(*form));
+    if (!calibration.has_value() && !queries.has_value()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "recipe: auto fits its tables by itself, and its form ", form->text(), " needs a ",
+        "calibration: write cold=kvstow, or leave auto out and keep hot=RECIPE,cold=RECIPE"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> Serves(const Space& space, const SpaceRecipe& recipe) {
   const bool is_auto = space.fitted != nullptr;
   if (recipe.divergence.has_value() != is_auto) return false;
@@ -154,6 +168,7 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
     const Key key{(*space)->tenant, (*space)->name};
     by_name_[key] = {*std::move(space), options_.clock->Now()};
   }
+  left_out_ = left_out;
   return left_out;
 }
 
@@ -174,6 +189,7 @@ absl::StatusOr<std::shared_ptr<Space>> Spaces::Make(const SpaceToOpen& request, 
   space->spec = *request.spec;
   space->recipe = request.recipe.empty() ? options_.default_recipe : request.recipe;
   KVSTOW_ASSIGN_OR_RETURN(const SpaceRecipe recipe, RecipeOf(space->recipe, request));
+  KVSTOW_RETURN_IF_ERROR(CheckCanBeFitted(recipe));
   KVSTOW_RETURN_IF_ERROR(MakeCodecs(recipe, calibrations_, *space));
   const bool exact = space->codec->exact() && (space->cold == nullptr || space->cold->exact());
   KVSTOW_ASSIGN_OR_RETURN(space->promise, PromiseOf(recipe, exact, request.fidelity,

@@ -90,6 +90,7 @@ class Spaces {
   // Takes over what was saved. Returns the number of records that it left out. Called once, before
   // Open.
   size_t Recover(std::span<const SpaceRecord> records);
+  size_t left_out() const { return left_out_; }
 
   // Opens a space, or makes it. INVALID_ARGUMENT: a bad name, spec or recipe, or a promise that the
   // recipe does not keep. NOT_FOUND: no spec was given and the space is new. FAILED_PRECONDITION:
@@ -145,6 +146,7 @@ class Spaces {
   const Save save_;
   mutable Mutex mu_;
   std::atomic<uint64_t> mismatches_ = 0;
+  std::atomic<size_t> left_out_ = 0;
   CondVar created_;  // a name left `creating_`
   struct Entry {
     std::shared_ptr<const Space> space;

@@ -13,10 +13,13 @@
 #include "kernels/calibration/query_means.h"
 #include "kernels/codec/calibrate.h"
 #include "kernels/codec/codec.h"
+#include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
+#include "kernels/methods/joint_vectors.h"
 #include "service/fitting/fit.h"
 #include "service/fitting/fit_process.h"
 #include "service/fitting/fit_sample.h"
+#include "service/fitting/sound_pages.h"
 #include "service/spaces/space_record.h"
 #include "tests/kernels/random_query_means.h"
 #include "tests/paths.h"
@@ -34,6 +37,25 @@ FitPage HotPage(const Codec& hot, uint64_t seed) {
   const EncodedPage page = *hot.Encode(
       {.raw = raw, .tokens = kTokens, .first_position = seed % 2 * kTokens, .key = "k"});
   return {page.header_bytes, page.segments};
+}
+
+// A page whose tokens from `first` on are so many times as large.
+FitPage ScaledPage(const Codec& hot, uint64_t seed, float scale, uint32_t first = 0) {
+  const uint64_t position = seed % 2 * kTokens;
+  std::vector<uint8_t> raw = CorrelatedPage(Spec(), kTokens, seed, position);
+  const JointVectors vectors(Spec(), {{0, Spec().layers}, kTokens, position});
+  std::vector<float> x(kTokens * vectors.width());
+  EXPECT_TRUE(vectors.Gather(raw, {0, kTokens}, x.data()));
+  for (size_t i = first * vectors.width(); i < x.size(); ++i) x[i] *= scale;
+  vectors.Scatter(x.data(), {0, kTokens}, raw);
+  const EncodedPage page =
+      *hot.Encode({.raw = raw, .tokens = kTokens, .first_position = position, .key = "k"});
+  return {page.header_bytes, page.segments};
+}
+
+double StepOf(const std::string& recipe) {
+  const size_t at = recipe.find("step=");
+  return at == std::string::npos ? 0 : std::stod(recipe.substr(at + 5));
 }
 
 // A job of this many pages to fit to, and of four to test on.
@@ -199,16 +221,85 @@ TEST_F(FitTest, BadJobsAreRefused) {
   header.kv_heads = 1;  // another model's
   other.fitted_on[5].header = SharedBytes::Take(SerializePageHeader(header));
   EXPECT_EQ(RunFit(other).status().code(), absl::StatusCode::kInvalidArgument);
-  FitJob damaged = Job(24);
-  damaged.fitted_on[3].bodies[0] = SharedBytes::Take(std::string("short"));
-  const auto without = RunFit(damaged);
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_THAT(without->best.recipe, StartsWith("kvstow(")) << "nothing is fitted to damage";
-  EXPECT_FALSE(without->why.empty());
-  damaged.held_out[0] = damaged.fitted_on[3];
-  EXPECT_FALSE(RunFit(damaged).ok());
-  damaged.space = "nonsense";
-  EXPECT_FALSE(RunFit(damaged).ok());
+  other.space = "nonsense";
+  EXPECT_FALSE(RunFit(other).ok());
+}
+
+TEST_F(FitTest, DamagedPagesAreLeftOut) {
+  const auto hot = *MakeCodec(*ParseRecipe("raw"), Spec(), none_.store());
+  const FitOutcome clean = *RunFit(Job(24));
+  FitJob job = Job(24);
+  FitPage cut = HotPage(*hot, 7), no_header = cut;
+  cut.bodies[0] = SharedBytes::Take(std::string("short"));
+  no_header.header = SharedBytes::Take(std::string("short"));
+  // The first token of a text holds NaN.
+  std::vector<uint8_t> raw = CorrelatedPage(Spec(), kTokens, 8, 0);
+  raw[0] = raw[1] = 0xff;
+  const EncodedPage nan = *hot->Encode({.raw = raw, .tokens = kTokens, .key = "k"});
+  for (const FitPage& page : {cut, no_header, FitPage{nan.header_bytes, nan.segments}}) {
+    job.fitted_on.push_back(page);
+    job.held_out.push_back(page);
+  }
+  const auto fit = RunFit(job);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_EQ(fit->left_out, 6u);
+  EXPECT_EQ(fit->tokens, clean.tokens);
+  EXPECT_EQ(fit->best.recipe, clean.best.recipe);
+  job.held_out.erase(job.held_out.begin(), job.held_out.begin() + 3);
+  EXPECT_THAT(std::string(RunFit(job).status().message()),
+              AllOf(HasSubstr("too few"), HasSubstr("6 pages were left out, the last one as")));
+}
+
+// Without statistics the spread of the pages says what errors cost. One page of another scale would
+// make errors of all others look cheap.
+TEST_F(FitTest, APageOfAnotherScaleChangesNothing) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  for (const uint64_t pages : {0, 24}) {
+    const FitOutcome clean = *RunFit(Job(pages));
+    EXPECT_EQ(clean.left_out, 0u) << "first pages of texts are like the others";
+    for (const float scale : {100.0F, 0.01F}) {
+      FitJob job = Job(pages);
+      job.held_out.push_back(ScaledPage(*hot, 2001, scale));
+      if (pages > 0) job.fitted_on.push_back(ScaledPage(*hot, 2003, scale));
+      const auto fit = RunFit(job);
+      ASSERT_TRUE(fit.ok()) << fit.status();
+      EXPECT_EQ(fit->left_out, pages > 0 ? 2u : 1u);
+      EXPECT_EQ(fit->tokens, pages * kTokens);
+      EXPECT_NEAR(StepOf(fit->best.recipe), StepOf(clean.best.recipe), 0.01)
+          << clean.best.recipe << " and " << fit->best.recipe;
+    }
+  }
+}
+
+// Tokens that draw much attention are far out in honest pages, too.
+TEST_F(FitTest, APageWithAFewTokensFarOutIsLikeTheOthers) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  FitJob job = Job(5);
+  job.held_out.push_back(ScaledPage(*hot, 2001, 100, kTokens - 5));
+  const auto pages = TakeSoundPages(job, Spec());
+  ASSERT_TRUE(pages.ok()) << pages.status();
+  EXPECT_EQ(pages->left_out, 0u);
+  EXPECT_EQ(pages->held_out.size(), 5u);
+  EXPECT_EQ(pages->tokens, 5u * kTokens);
+}
+
+TEST_F(FitTest, OfTwoPagesNoneIsLeftOut) {
+  const auto hot = *MakeCodec(*ParseRecipe("int8"), Spec(), none_.store());
+  FitJob job = Job(0);
+  job.held_out = {HotPage(*hot, 1), ScaledPage(*hot, 3, 100)};
+  EXPECT_EQ(TakeSoundPages(job, Spec())->left_out, 0u);
+}
+
+// A search that goes below the finest step of its op ends there.
+TEST_F(FitTest, WhereNoStepCostsAsLittleThereIsNoForm) {
+  for (const uint64_t pages : {0, 24}) {
+    FitJob job = Job(pages);
+    job.divergence = 1e-8;
+    const auto fit = RunFit(job);
+    ASSERT_TRUE(fit.ok()) << fit.status();
+    EXPECT_EQ(fit->best.recipe, "");
+    EXPECT_EQ(fit->why, pages > 0 ? "no step costs as little" : "");
+  }
 }
 
 TEST_F(FitTest, MessagesComeBackAsTheyWent) {
@@ -233,6 +324,7 @@ TEST_F(FitTest, MessagesComeBackAsTheyWent) {
                            .best = {"b", 3, 4},
                            .blob = "blob",
                            .tokens = 7,
+                           .left_out = 8,
                            .why = "why"};
   const std::string said = SerializeFitOutcome(outcome);
   EXPECT_EQ(SerializeFitOutcome(*ParseFitOutcome(SharedBytes::CopyOf(AsBytes(said)))), said);
@@ -446,9 +538,12 @@ TEST_F(AutoSpaceTest, ASampleSaysThatItIsFull) {
   StartServer();
   Open("s");
   Put("s", 0, 16);
-  const FitSample all = TakeFitSample(server_->store(), 1, {});
-  EXPECT_EQ(all.tokens + all.held_out_tokens, 16u * kTokens);
-  EXPECT_FALSE(all.full);
+  const FitSamplePlan plan = PlanFitSample(server_->store(), 1, {});
+  EXPECT_EQ(plan.tokens + plan.held_out_tokens, 16u * kTokens);
+  EXPECT_FALSE(plan.full);
+  const FitSample all = ReadFitSample(server_->store(), plan);
+  EXPECT_EQ(all.tokens, plan.tokens);
+  EXPECT_EQ(all.held_out_tokens, plan.held_out_tokens);
   uint64_t bytes = 0;
   for (const auto* pages : {&all.fitted_on, &all.held_out}) {
     for (const FitPage& page : *pages) {
@@ -456,7 +551,7 @@ TEST_F(AutoSpaceTest, ASampleSaysThatItIsFull) {
       for (const SharedBytes& body : page.bodies) bytes += body.size();
     }
   }
-  const FitSample half = TakeFitSample(server_->store(), 1, {.bytes = bytes / 2});
+  const FitSamplePlan half = PlanFitSample(server_->store(), 1, {.bytes = bytes / 2});
   EXPECT_TRUE(half.full);
   EXPECT_LE(half.tokens + half.held_out_tokens, 8u * kTokens);
   EXPECT_EQ(half.held_out_tokens, all.held_out_tokens);
@@ -475,6 +570,15 @@ TEST_F(AutoSpaceTest, ThePromiseIsPartOfTheSpace) {
   for (const char* wrong : {"auto()", "auto(divergence=2)", "auto(divergence=x)", "auto(step=1)",
                             "auto,int8", "auto,hot=int8", "automatic", "auto(divergence=0.01"}) {
     EXPECT_EQ(TryOpen("w", wrong, out).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << wrong;
+  }
+}
+
+TEST_F(AutoSpaceTest, FormsThatNeedACalibrationHaveNoPlaceInAuto) {
+  v1::OpenSpaceResponse out;
+  for (const char* forms : {"hot=int8,cold=kvstow-cal(run=3)", "hot=kvstow-cal,cold=kvstow"}) {
+    const grpc::Status status = TryOpen("s", absl::StrCat("auto,", forms), out);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("write cold=kvstow, or leave auto out"));
   }
 }
 

@@ -7,9 +7,11 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/digest.h"
+#include "kernels/calibration/model_stats.h"
 #include "service/spaces/calibrations.h"
 #include "tests/kernels/correlated_pages.h"
 #include "tests/storage/temp_dir.h"
@@ -42,8 +44,8 @@ class SealedCalibrationsTest : public ::testing::Test {
   static std::string NotedBlob(const FitOwner& owner) {
     return WithFitNote(AsBytes(Blob()), {owner.name, 1, "kvstow-cal(run=2)"}).value();
   }
-  void Start(std::shared_ptr<DataKeys> keys) {
-    here_ = std::make_unique<Calibrations>("", disk_.path(), std::move(keys));
+  void Start(std::shared_ptr<DataKeys> keys, uint64_t most = Calibrations::kMaxFittedBytes) {
+    here_ = std::make_unique<Calibrations>("", disk_.path(), std::move(keys), most);
     ASSERT_TRUE(here_->Load().ok());
   }
   void StartSealed() { Start(std::make_shared<TestKeys>()); }
@@ -91,7 +93,7 @@ TEST_F(SealedCalibrationsTest, TablesComeBackAndNothingOfThemIsInClear) {
   EXPECT_FALSE(Has(OwnerOf(2)));
   EXPECT_EQ(AsString(here_->Blob(id)->span()), NotedBlob(OwnerOf(1)));
   EXPECT_EQ(here_->unread().locked + here_->unread().damaged, 0u);
-  here_->KeepFitted({});
+  here_->EraseFitted(here_->FittedSpaces());
   EXPECT_TRUE(Files(Fitted()).empty());
 
   Start(NoDataKeys());
@@ -139,7 +141,7 @@ TEST_F(SealedCalibrationsTest, WithoutTheKeyTheyStay) {
     Start(keys);
     EXPECT_FALSE(Has(OwnerOf(1)));
     EXPECT_EQ(here_->unread().locked, 1u);
-    here_->KeepFitted({});
+    here_->EraseFitted(here_->FittedSpaces());
     EXPECT_EQ(Files(Fitted()).size(), 1u);
   }
   Start(locked);
@@ -193,12 +195,68 @@ TEST_F(SealedCalibrationsTest, WhatAnotherServerFittedIsSealedToo) {
   EXPECT_EQ(InClear(), 0u);
   StartSealed();
   EXPECT_NE(here_->store().Find(id), nullptr);
-  here_->KeepFitted({});
+  here_->EraseFitted(here_->FittedSpaces());
   EXPECT_NE(here_->store().Find(id), nullptr) << "its space is another server's";
   const fs::path path = Files(Folder())[0];
   here_->DropTenant("acme");
   EXPECT_EQ(here_->store().Find(id), nullptr);
   EXPECT_FALSE(fs::exists(path));
+}
+
+// A space may add as much as it leaves free, so none takes all.
+TEST_F(SealedCalibrationsTest, EachSpaceHasAShareOfTheRoom) {
+  const uint64_t one = NotedBlob(OwnerOf(1)).size(), all = 10 * one;
+  Start(NoDataKeys(), all);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(1).name), all / 2);
+  AddFitted(OwnerOf(1));
+  EXPECT_EQ(here_->RoomFor(OwnerOf(1).name), (all - 2 * one) / 2);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - one) / 2);
+  ASSERT_TRUE(here_->AddOf("acme", AsBytes(NotedBlob(OwnerOf(9)))).ok());
+  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - 2 * one) / 2);
+  Start(NoDataKeys(), all);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(2).name), (all - 2 * one) / 2)
+      << "files in clear of other servers count, too";
+  Start(NoDataKeys(), 3 * one);
+  EXPECT_LT(here_->RoomFor(OwnerOf(2).name), one);
+  const auto refused = here_->AddFitted(OwnerOf(2), AsBytes(NotedBlob(OwnerOf(2))));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("drop spaces"));
+  Start(NoDataKeys(), 0);
+  EXPECT_EQ(here_->RoomFor(OwnerOf(3).name), 0u);
+  EXPECT_TRUE(here_->AddNote(OwnerOf(3), CorrelatedSpec(), {OwnerOf(3).name, 1, "kvstow"}).ok());
+}
+
+TEST_F(SealedCalibrationsTest, ANoteAloneReplacesTheTablesAndTheNoteBefore) {
+  StartSealed();
+  const FitOwner owner = OwnerOf(1);
+  AddFitted(owner);
+  for (const uint64_t number : {2, 3}) {
+    ASSERT_TRUE(here_->AddNote(owner, CorrelatedSpec(), {owner.name, number, "kvstow"}).ok());
+  }
+  EXPECT_EQ(Files(Fitted()).size(), 2u) << "the tables, which pages name, and one note";
+  StartSealed();
+  const auto last = here_->LastFitted(owner.name);
+  EXPECT_EQ(*last->fit_note(), (FitNote{owner.name, 3, "kvstow"}));
+  EXPECT_FALSE(last->Has(kJointSection));
+}
+
+// Each call answers OK, so one of the two must stay.
+TEST_F(SealedCalibrationsTest, StatisticsThatComeTogetherDoNotEraseEachOther) {
+  Start(NoDataKeys());
+  const KvSpec spec = CorrelatedSpec();
+  const auto send = [&](float gain) {
+    ModelStats stats = AlikeStats(spec);
+    stats.gain_k[0] = gain;
+    EXPECT_TRUE(
+        here_->TakeStatistics(OwnerOf(1), spec, AsBytes(*StatsCalibration(spec, stats))).ok());
+  };
+  for (int i = 0; i < 50; ++i) {
+    std::thread other([&] { send(0.2F + static_cast<float>(i)); });
+    send(0.7F + static_cast<float>(i));
+    other.join();
+    ASSERT_NE(here_->StatisticsOf(OwnerOf(1).name), nullptr) << i;
+    ASSERT_EQ(Files(Fitted()).size(), 1u);
+  }
 }
 
 }  // namespace
