@@ -284,17 +284,17 @@ class Space:
 
     @property
     def open(self) -> bool:
-        """Whether the server was asked and agreed. The client keeps it so over restarts."""
-        return self._info is not None
+        """Whether the server was asked and agreed. The client keeps it so over restarts.
+
+        False again once this client opened another space under the name.
+        """
+        return self._info is not None and not self.client._native.is_stale(self._info)
 
     def ready(self) -> bool:
-        """Opens the space if it is not open. Asks at most once a second; False: it is not open.
-
-        A space is not open any more once this client opened another one under its name.
-        """
+        """Opens the space if it is not open. Asks at most once a second; False: it is not open."""
+        if self.open:
+            return True
         if self._info is not None:
-            if not self.client._native.is_stale(self._info):
-                return True
             self.message = "NOT_COMPATIBLE: this client opened another space of that name since"
             return False
         with self._lock:

@@ -12,8 +12,8 @@ A loop of your own takes a PrefixCache:
         model(tokens[:, cached:], past_key_values=cache)  # computes what the server lacks
     prefix.store(tokens, cache, cached)
 
-A server that is dead or slow costs time, once for each load, and never raises. Another model, or other weights, under
-the name of a space raises kvstow.SpaceMismatch.
+A server that is dead or slow costs time, once for each load, and never raises. Another model, or
+other weights, under the name of a space raises kvstow.SpaceMismatch.
 
 This module needs torch and transformers, which the extra `hf` brings (docs/ENGINES.md).
 """
