@@ -170,8 +170,8 @@ class Client:
     ) -> Space:
         """See kvstow.Client.open_space."""
         space = Space(
-            self._sync._space(
-                name, spec, recipe, fidelity, private, payload, queries, normed_keys
+            sync.Space(
+                self._sync, name, spec, recipe, fidelity, private, payload, queries, normed_keys
             ),
             self._threads,
         )

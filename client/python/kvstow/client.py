@@ -146,17 +146,9 @@ class Client:
         Returns it even where the server cannot be reached: its pages are misses then, and it opens
         when the server comes back. Raises SpaceMismatch where the name belongs to another model.
         """
-        space = self._space(
-            name, spec, recipe, fidelity, private, payload, queries, normed_keys
-        )
+        space = Space(self, name, spec, recipe, fidelity, private, payload, queries, normed_keys)
         space.ready()
         return space
-
-    def _space(self, name: str, *arguments: Any) -> Space:
-        """A space that nobody has asked the server for yet."""
-        if not name:
-            raise ValueError("name: a space needs one")
-        return Space(self, name, *arguments)
 
     def find_space(self, name: str) -> Space | None:
         """The space of that name as it is; None where there is none, or no server."""
@@ -248,6 +240,8 @@ class Space:
         queries: bytes,
         normed_keys: bool,
     ) -> None:
+        if not name:
+            raise ValueError("name: a space needs one")
         self.client = client
         self.name = name
         self.spec = spec

@@ -152,11 +152,23 @@ class KvstowTier(SecondaryTierManager):
         elif enable_kv_events:
             _log.warning("kvstow: enable_kv_events: vLLM publishes no KV events, nor does the tier")
         exact = recipe in _EXACT
-        rest: tuple[Any, ...] = (recipe, "exact" if exact else "dense", None, None, b"")
         index = Client(address, timeout=lookup_timeout, shared_bytes=0, direct_connections=0)
+        pages = Client(address, timeout=timeout, shared_bytes=0)
         # A space opens at its first call, on a thread.
-        self._index = Space(index, name, spec, *rest)
-        self._pages = Space(Client(address, timeout=timeout, shared_bytes=0), name, spec, *rest)
+        self._index, self._pages = (
+            Space(
+                client,
+                name,
+                spec,
+                recipe=recipe,
+                fidelity="exact" if exact else "dense",
+                private=None,
+                payload=None,
+                queries=b"",
+                normed_keys=False,  # no recipe of a tier goes by it
+            )
+            for client in (index, pages)
+        )
         self._exact = exact
         self._quiet_until = 0.0
         self._disabled = False
