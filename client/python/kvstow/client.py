@@ -65,8 +65,9 @@ class Client:
     """A connection to kvstowd. Making it does not wait for the server.
 
     address: HOST:PORT or unix:PATH; or several with commas between, of which one serves at a time:
-        "unix:/run/kvstow.sock,10.0.0.1:7380". A UNIX socket comes first, then an address of this
-        host, then the others in their order. "dns:///NAME:PORT" is every address that NAME has.
+        "unix:/run/kvstow/kvstow.sock,10.0.0.1:7380". A UNIX socket comes first, then an address of
+        this host, then the others in their order. "dns:///NAME:PORT" is every address that NAME
+        has.
     token: the bearer token that says who this is, where the server asks.
     token_file: in its place a file with the token; it is read again when it changes. Without
         either, KVSTOW_TOKEN_FILE names it.

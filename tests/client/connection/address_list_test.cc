@@ -20,11 +20,11 @@ using ::testing::UnorderedElementsAreArray;
 
 TEST(ParseAddresses, SplitsAtCommas) {
   const auto listed =
-      ParseAddresses("unix:/run/kvstow.sock, 10.0.0.1:7380,dns:///kvstow.svc:7380,[::1]:7380");
+      ParseAddresses("unix:/run/kvstow/kvstow.sock, 10.0.0.1:7380,dns:///kvstow.svc:7380,[::1]:7380");
   ASSERT_TRUE(listed.ok()) << listed.status();
   EXPECT_THAT(
       *listed,
-      ElementsAre(ListedAddress{"unix:/run/kvstow.sock"}, ListedAddress{"10.0.0.1:7380"},
+      ElementsAre(ListedAddress{"unix:/run/kvstow/kvstow.sock"}, ListedAddress{"10.0.0.1:7380"},
                   ListedAddress{"kvstow.svc:7380", /*by_name=*/true}, ListedAddress{"[::1]:7380"}));
 }
 
