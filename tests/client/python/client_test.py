@@ -42,10 +42,10 @@ def test_a_page_that_is_there_already_is_told(space):
 
 def test_a_space_whose_name_now_means_another_one_is_not_open(client):
     prompt = Prompt()
-    old = client.open_space("changes hands", SPEC, recipe="raw")
-    client.drop_space("changes hands")
+    old = client.open_space("changes-hands", SPEC, recipe="raw")
+    client.drop_space("changes-hands")
     other = dataclasses.replace(SPEC, revision="another one")
-    new = client.open_space("changes hands", other, recipe="raw")
+    new = client.open_space("changes-hands", other, recipe="raw")
     assert all(result.stored for result in new.put(prompt.puts()))
     found = old.lookup(prompt.keys)
     assert found.pages == 0 and "another space of that name" in found.message
