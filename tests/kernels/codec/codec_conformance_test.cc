@@ -30,8 +30,6 @@ std::vector<CodecCase> Cases() {
       {"hadamard|sketch(bits=5)", 0.03},
       {"outliers(share=0.5)|hadamard|codebook(bits=4)|rest|hadamard|codebook(bits=3)", 0.04},
       {"outliers(share=0.25,group=8)|affine(bits=8)|rest|affine(bits=6,group=32)", 8e-4},
-      {"k|outliers(share=0.0625,group=32)|signs(rows=24)|rest|signs(rows=24)|v|affine(bits=4)",
-       0.15},
       {"latent(rope=16)|hadamard|levels(2,2,4)|rest|affine(bits=8)", 6e-5},
       {"anchor(every=10)|affine(bits=8)|rest|affine(bits=6)", 2e-3},
       {"affine(bits=4)|residual|hadamard|levels(2,2)", 2e-4},
@@ -46,7 +44,9 @@ std::vector<CodecCase> Cases() {
       {"deltas(every=10,bins=256,early=0.1,middle=0.1,late=0.1)", 3e-3},
       {"bins(k=256,k_then=64,k_from=1,v=128,v_then=64,v_from=2)", 3e-3},
       {"rope|sharedbasis(k=1,v=1)", 1e-6},
-      // Presets that leave much of a Gaussian: sketches, few bits, low rank.
+      // Pipelines that leave much of a Gaussian: sketches, few bits, low rank.
+      {"k|outliers(share=0.0625,group=32)|signs(rows=24)|rest|signs(rows=24)|v|affine(bits=4)",
+       0.2},
       {"hadamard|sketch(bits=2)", 1},
       {"outliers(share=0.5)|hadamard|sketch(bits=3)|rest|hadamard|sketch(bits=2)", 0.8},
       {"outliers(share=0.5)|hadamard|sketch(bits=4)|rest|hadamard|sketch(bits=3)", 0.5},
