@@ -53,6 +53,15 @@ namespace kvstow {
 namespace {
 
 constexpr char kServiceName[] = "kvstow.v1.KvCache";
+
+// gRPC could not listen at an address, and does not say why. So this tries.
+absl::Status WhyNotListening(absl::string_view setting, const Address& address) {
+  const absl::StatusOr<Descriptor> tried = ListenAt(setting, address);
+  if (!tried.ok()) return tried.status();
+  if (!address.path.empty()) unlink(address.path.c_str());
+  return absl::UnavailableError(absl::StrCat(setting, ": the server could not listen: try again"));
+}
+
 constexpr size_t kAdminThreads = 2;
 constexpr size_t kFarThreads = 8;
 constexpr uint64_t kAttentionBytes = uint64_t{256} << 20;  // of pooled reports
@@ -471,7 +480,7 @@ absl::Status Server::Impl::StartGrpc() {
   if (admin == AdminPlace::kOnListen) builder.RegisterService(admin_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port <= 0) {
-    return CannotListen("listen", config_.listen, TryToListen(address));
+    return WhyNotListening("listen", address);
   }
   SetServing(false);
   if (by_user) {
@@ -500,7 +509,7 @@ absl::Status Server::Impl::StartAdmin(const std::string& listen) {
   builder.RegisterService(kv_cache_of_admin_.get());
   admin_grpc_ = builder.BuildAndStart();
   if (admin_grpc_ == nullptr || port <= 0) {
-    return CannotListen("admin-listen", listen, TryToListen(address));
+    return WhyNotListening("admin-listen", address);
   }
   if (by_user) {
     KVSTOW_ASSIGN_OR_RETURN(admin_unix_, UnixListener::Start(address.path, *admin_grpc_, users_));

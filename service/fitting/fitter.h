@@ -79,7 +79,7 @@ class Fitter {
     uint64_t last_number = 0;
     CalibrationId calibration{};  // of the form; zero = it needs none
     CalibrationId heard{};        // the statistics of the model that came last; zero = none
-    // Of the last fit, be it a failed one: tokens of its sample, and the statistics.
+    // The last fit, also a failed one, had so many tokens and went by these statistics.
     uint64_t tried_tokens = 0;
     CalibrationId tried_statistics{};
     Time again = Time::max();  // when it is repeated for itself: it failed, or found nothing
@@ -118,7 +118,7 @@ class Fitter {
   const Spaces& spaces_;
   Calibrations& calibrations_;
   std::atomic<uint64_t> fits_ = 0, switches_ = 0, failures_ = 0, milliseconds_ = 0, looks_ = 0;
-  // Of the thread alone.
+  // Only the thread touches these.
   std::map<SpaceId, State> states_;
   std::set<FitName> seen_;  // that were open, while the records of some spaces could not be read
   Mutex mu_;

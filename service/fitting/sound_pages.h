@@ -11,7 +11,7 @@
 // nor predictions see them.
 //
 // Pages of 16 tokens of a text have .58 to 1.7 times the scale of the median page (SmolLM2-135M).
-// Where there are fewer than three pages, none is left out for its scale.
+// With fewer than three pages, no page is left out for its scale.
 //
 // Free functions; thread-safe. One page is decoded at a time.
 #ifndef KVSTOW_SERVICE_FITTING_SOUND_PAGES_H_
@@ -29,7 +29,7 @@
 
 namespace kvstow {
 
-// Of mean squares: five times as large.
+// A ratio of mean squares: the values are five times as large.
 inline constexpr double kMostScale = 25;
 
 // A page of a job, decoded.

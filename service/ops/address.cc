@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -20,6 +21,8 @@ namespace {
 absl::Status Refuse(absl::string_view value, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is not ", expected));
 }
+
+constexpr int kBacklog = 128;
 
 // What to do about an errno of bind.
 absl::string_view Advice(int error) {
@@ -38,43 +41,56 @@ absl::string_view Advice(int error) {
   }
 }
 
-int TryToListen(const sockaddr* address, socklen_t bytes) {
-  const int descriptor = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return errno;
+absl::Status CannotListen(absl::string_view setting, const Address& address, absl::string_view why,
+                          absl::string_view advice) {
+  const bool is_ipv6 = absl::StrContains(address.host, ':');
+  const std::string host = is_ipv6 ? absl::StrCat("[", address.host, "]") : address.host;
+  const std::string where = address.path.empty() ? absl::StrCat(host, ":", address.port)
+                                                 : absl::StrCat("unix:", address.path);
+  return absl::UnavailableError(
+      absl::StrCat(setting, ": the server cannot listen at ", where, " (", why, "): ", advice));
+}
+
+// Returns the errno; 0 = it listens.
+int Listen(int descriptor, const sockaddr* address, socklen_t bytes) {
+  // Not SO_REUSEPORT: two servers on one port would share it silently.
   const int on = 1;
   setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  const bool listens = bind(descriptor, address, bytes) == 0 && listen(descriptor, 1) == 0;
-  const int error = listens ? 0 : errno;
-  close(descriptor);
-  return error;
+  const bool listens = bind(descriptor, address, bytes) == 0 && listen(descriptor, kBacklog) == 0;
+  return listens ? 0 : errno;
+}
+
+Descriptor NewSocket(int family) {
+  return Descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 }  // namespace
 
-absl::Status CannotListen(absl::string_view setting, absl::string_view where, int error) {
-  return absl::UnavailableError(absl::StrCat(setting, ": the server cannot listen at ", where, " (",
-                                             strerror(error), "): ", Advice(error)));
-}
-
-int TryToListen(const Address& address) {
+absl::StatusOr<Descriptor> ListenAt(absl::string_view setting, const Address& address) {
+  Descriptor out(-1);
+  int error = 0;
   if (!address.path.empty()) {
     sockaddr_un local{};
     local.sun_family = AF_UNIX;
     std::strncpy(local.sun_path, address.path.c_str(), sizeof(local.sun_path) - 1);
-    const int error = TryToListen(reinterpret_cast<const sockaddr*>(&local), sizeof(local));
-    if (error == 0) unlink(address.path.c_str());
-    return error;
+    out = NewSocket(AF_UNIX);
+    error = Listen(out.get(), reinterpret_cast<const sockaddr*>(&local), sizeof(local));
+  } else {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    addrinfo* list = nullptr;
+    const int unknown =
+        getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
+    if (unknown != 0) {
+      return CannotListen(setting, address, gai_strerror(unknown), Advice(EADDRNOTAVAIL));
+    }
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, freeaddrinfo);
+    out = NewSocket(list->ai_family);
+    error = Listen(out.get(), list->ai_addr, list->ai_addrlen);
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list) != 0) {
-    return EADDRNOTAVAIL;
-  }
-  const int error = TryToListen(list->ai_addr, list->ai_addrlen);
-  freeaddrinfo(list);
-  return error;
+  if (error != 0) return CannotListen(setting, address, std::strerror(error), Advice(error));
+  return out;
 }
 
 bool Address::loopback() const {

@@ -1,6 +1,6 @@
 // An address to listen on, as settings write it.
 //
-// A value and a free function; thread-safe. Errors are INVALID_ARGUMENT.
+// A value and free functions; thread-safe. Errors of ParseAddress are INVALID_ARGUMENT.
 #ifndef KVSTOW_SERVICE_OPS_ADDRESS_H_
 #define KVSTOW_SERVICE_OPS_ADDRESS_H_
 
@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/descriptor.h"
 
 namespace kvstow {
 
@@ -20,11 +21,9 @@ struct Address {
 };
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
-// Returns the UNAVAILABLE that says why `setting` cannot listen at `where`, and what to do. `error`
-// is an errno.
-absl::Status CannotListen(absl::string_view setting, absl::string_view where, int error);
-// Tries to listen at an address and gives it up at once. Returns the errno; 0 = it worked.
-int TryToListen(const Address& address);
+// Listens at an address, without blocking. Fails with UNAVAILABLE, which says why `setting` cannot
+// have it, and what to do.
+absl::StatusOr<Descriptor> ListenAt(absl::string_view setting, const Address& address);
 
 }  // namespace kvstow
 

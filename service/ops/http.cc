@@ -1,6 +1,5 @@
 #include "service/ops/http.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -32,32 +31,11 @@ namespace kvstow {
 namespace {
 
 constexpr size_t kMaxConnections = 64;
-constexpr int kBacklog = 128;
 constexpr Duration kAskTime = std::chrono::seconds(5);
 constexpr Duration kAnswerTime = std::chrono::seconds(5);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(100);  // after it failed
 constexpr size_t kTlsBytesAtOnce = 256 << 10;
 constexpr char kPlain[] = "text/plain";
-
-absl::StatusOr<Descriptor> Listen(const Address& address) {
-  const std::string where = absl::StrCat(address.host, ":", address.port);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &list);
-  if (error != 0) return CannotListen("http-listen", where, EADDRNOTAVAIL);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, freeaddrinfo);
-  Descriptor out(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // Not SO_REUSEPORT: two servers on one port would share it silently.
-  const int on = 1;
-  setsockopt(out.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(out.get(), list->ai_addr, list->ai_addrlen) != 0 || listen(out.get(), kBacklog) != 0) {
-    return CannotListen("http-listen", where, errno);
-  }
-  return out;
-}
 
 int PortOf(const Descriptor& listener) {
   sockaddr_storage address{};
@@ -403,7 +381,7 @@ void PollServer::WriteTls(Connection& connection) {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& address,
                                                               HttpPages pages,
                                                               std::shared_ptr<TlsContext> tls) {
-  KVSTOW_ASSIGN_OR_RETURN(Descriptor listener, Listen(address));
+  KVSTOW_ASSIGN_OR_RETURN(Descriptor listener, ListenAt("http-listen", address));
   return std::make_unique<PollServer>(address, std::move(listener), std::move(pages),
                                       std::move(tls));
 }

@@ -448,13 +448,13 @@ std::vector<absl::StatusOr<SharedBytes>> SegmentStore::Read(std::span<const Want
   return out;
 }
 
-absl::StatusOr<std::shared_ptr<uint8_t[]>> SegmentStore::ReadWhole(const Wanted& wanted) {
+absl::Status SegmentStore::WriteAgain(const Wanted& wanted) {
   const Extent extent = wanted.place.extent();
   {
     MutexLock lock(mu_);
     if (!space_.Contains(extent)) return absl::DataLossError("a place in no segment file");
   }
-  std::shared_ptr<uint8_t[]> block = pool_.Take(extent.bytes);
+  const std::shared_ptr<uint8_t[]> block = pool_.Take(extent.bytes);
   const std::span<uint8_t> bytes(block.get(), extent.bytes);
   KVSTOW_RETURN_IF_ERROR(files_->Read(extent.file, extent.offset, {&bytes, 1}));
   KVSTOW_ASSIGN_OR_RETURN(const uint64_t digest,
@@ -463,16 +463,7 @@ absl::StatusOr<std::shared_ptr<uint8_t[]>> SegmentStore::ReadWhole(const Wanted&
   if (digest != (wanted.place.sealed() ? DigestOfSealed(body) : Xxh3(body))) {
     return absl::DataLossError("a segment fails its digest");
   }
-  return block;
-}
-
-absl::Status SegmentStore::CheckWhole(const Wanted& wanted) { return ReadWhole(wanted).status(); }
-
-absl::Status SegmentStore::WriteAgain(const Wanted& wanted) {
-  KVSTOW_ASSIGN_OR_RETURN(const std::shared_ptr<uint8_t[]> block, ReadWhole(wanted));
-  const Extent extent = wanted.place.extent();
-  return files_->Write(extent.file, extent.offset, {block.get(), extent.bytes},
-                       [](size_t, size_t) {});
+  return files_->Write(extent.file, extent.offset, bytes, [](size_t, size_t) {});
 }
 
 void SegmentStore::Free(std::span<const Extent> extents) {

@@ -76,11 +76,10 @@ class SegmentStore {
   // disk in one call. Each body keeps only its own memory alive, not that of its neighbours.
   std::vector<absl::StatusOr<SharedBytes>> Read(std::span<const Wanted> wanted);
 
-  // Checks by the stored digest that the whole extent was written. Needs no key. A sealed body that
-  // was changed in other ways than by a torn write passes, and Read finds it.
-  absl::Status CheckWhole(const Wanted& wanted);
-  // The same, and writes the extent again as it is, so that the next Sync syncs it. It would not
-  // sync what an earlier process wrote and failed to sync. Called before the first Write.
+  // Checks by the stored digest that the whole extent was written, and writes it again as it is, so
+  // that the next Sync syncs it: it would not sync what an earlier process wrote and failed to
+  // sync. Needs no key. A sealed body that was changed in other ways than by a torn write passes,
+  // and Read finds it. Called before the first Write.
   absl::Status WriteAgain(const Wanted& wanted);
 
   // Lets the extents be written again.
@@ -110,7 +109,6 @@ class SegmentStore {
   SegmentStore(std::string folder, std::unique_ptr<SegmentFiles> files, uint64_t budget_bytes,
                Vault& vault);
   absl::Status sync_failure();
-  absl::StatusOr<std::shared_ptr<uint8_t[]>> ReadWhole(const Wanted& wanted);
   absl::StatusOr<std::vector<Extent>> Place(std::span<const Body> bodies);
   bool Take(std::span<const Body> bodies, uint64_t total, std::vector<Extent>& out)
       KVSTOW_REQUIRES(mu_);

@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from kvstow.client import Client, Space
-from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope
+from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope, trouble_of
 from kvstow.versions import check_version
 
 Completion: TypeAlias = tuple[int, bool, str, list[bool] | None]
@@ -175,8 +175,7 @@ class KvstowL2:
         self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
 
     def _look_for_trouble(self, results: Sequence[Any]) -> None:
-        why = next((r.message or r.outcome for r in results if r.outcome == "UNAVAILABLE"), "")
-        if why:
+        if why := trouble_of(results):
             self._leave_alone(why)
 
     def _set(self, keys: Sequence[str], values: Sequence[memoryview]) -> tuple[list[bool], str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -246,6 +246,11 @@ class Bounds:
 
 class SpaceMismatch(ValueError):
     """A space of this name exists and holds other pages: another model, layout or fidelity."""
+
+
+def trouble_of(results: Iterable[PutResult | GetResult]) -> str:
+    """Why the server did not answer for a page; "" where it answered for all."""
+    return next((r.message or r.outcome for r in results if r.outcome == "UNAVAILABLE"), "")
 
 
 def page_keys(

@@ -214,8 +214,8 @@ TEST_F(SegmentStoreTest, WritesFreedBlocksAgainAndNoLiveOnes) {
   EXPECT_EQ(store_->file_bytes(), files);
   const SegmentPlace third = Write({3, 0}, body);
   EXPECT_EQ(third.offset, first.offset);
-  EXPECT_OK(store_->CheckWhole({{2, 0}, second}));
-  EXPECT_OK(store_->CheckWhole({{3, 0}, third}));
+  EXPECT_OK(store_->WriteAgain({{2, 0}, second}));
+  EXPECT_OK(store_->WriteAgain({{3, 0}, third}));
   EXPECT_THAT(Read({1, 0}, first).status(), HasCode(StatusCode::kDataLoss)) << "written over";
   Open();
   store_->SetLive({});
@@ -242,7 +242,7 @@ TEST_F(SegmentStoreTest, BodiesOfEverySize) {
       const auto read = Read({i, 0}, places[i]);
       ASSERT_OK(read.status());
       EXPECT_EQ(AsString(read->span()), bodies[i]);
-      EXPECT_OK(store_->CheckWhole({{i, 0}, places[i]}));
+      EXPECT_OK(store_->WriteAgain({{i, 0}, places[i]}));
     }
     // All of them in one call.
     std::vector<SegmentStore::Body> all;
@@ -252,7 +252,7 @@ TEST_F(SegmentStoreTest, BodiesOfEverySize) {
     const auto written = store_->Write(all);
     ASSERT_OK(written.status());
     for (size_t i = 0; i < bodies.size(); ++i) {
-      EXPECT_OK(store_->CheckWhole({{i, 1}, written->places[i]})) << i;
+      EXPECT_OK(store_->WriteAgain({{i, 1}, written->places[i]})) << i;
     }
   }
 }
@@ -363,14 +363,14 @@ TEST_F(SealedSegmentStoreTest, ATornWriteIsToldWithAndWithoutTheKey) {
   for (const bool locked : {false, true}) {
     keys_->locked = locked;
     PutExtent(whole);
-    EXPECT_OK(store_->CheckWhole({{1, 0}, place_}));
+    EXPECT_OK(store_->WriteAgain({{1, 0}, place_}));
     for (const size_t begin : {size_t{0}, size_t{512}, size_t{1} << 20, whole.size() - 4096}) {
       for (const size_t bytes : {size_t{512}, size_t{4096}, size_t{1} << 20}) {
         std::string torn = whole;
         torn.replace(begin, bytes, before, begin, bytes);
         if (begin + bytes < whole.size() || bytes >= 4096) {
           PutExtent(torn);
-          EXPECT_THAT(store_->CheckWhole({{1, 0}, place_}), HasCode(StatusCode::kDataLoss))
+          EXPECT_THAT(store_->WriteAgain({{1, 0}, place_}), HasCode(StatusCode::kDataLoss))
               << begin << " " << bytes;
         }
       }

@@ -53,7 +53,7 @@ from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from kvstow.client import Client, Space
-from kvstow.types import KvSpec, Page, Rope
+from kvstow.types import KvSpec, Page, Rope, trouble_of
 from kvstow.vllm.identity import revision_of
 from kvstow.vllm.scheduler import page_key
 
@@ -342,8 +342,7 @@ class KvstowTier(SecondaryTierManager):
         self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
 
     def _look_for_trouble(self, results: Collection[Any]) -> None:
-        why = next((r.message or r.outcome for r in results if r.outcome == "UNAVAILABLE"), "")
-        if why:
+        if why := trouble_of(results):
             self._leave_alone(why)
 
     def _complain(self, what: str, error: Exception) -> None:

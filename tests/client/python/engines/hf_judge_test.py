@@ -106,7 +106,7 @@ def test_the_cost_is_that_of_the_model_itself(kind: str) -> None:
 def test_a_step_is_found_at_which_two_recipes_cost_the_same(
     model: LanguageModel, tmp_path: Path, capsys: Any
 ) -> None:
-    # Of few tokens, the cost goes up and down with the step by chance.
+    # With few tokens, the cost rises and falls with the step by chance.
     texts = [text_file(tmp_path, f"{seed}.txt", 384, seed) for seed in range(4)]
     rows = judged(
         capsys, "--texts", *texts, "--window", "288", "--match", "int4", "--recipes", "kvstow", "turboquant4"
