@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
 TEST(ParseAddresses, SplitsAtCommas) {
-  const auto listed =
-      ParseAddresses("unix:/run/kvstow/kvstow.sock, 10.0.0.1:7380,dns:///kvstow.svc:7380,[::1]:7380");
+  const auto listed = ParseAddresses(
+      "unix:/run/kvstow/kvstow.sock, 10.0.0.1:7380,dns:///kvstow.svc:7380,[::1]:7380");
   ASSERT_TRUE(listed.ok()) << listed.status();
   EXPECT_THAT(
       *listed,
