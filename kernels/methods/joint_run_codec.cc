@@ -36,7 +36,7 @@ class RunMeans {
     // A text has many of its tokens several times.
     std::vector<TokenId> different(ids.begin(), ids.end());
     std::ranges::sort(different);
-    different.erase(std::ranges::unique(different).begin(), different.end());
+    different.erase(std::unique(different.begin(), different.end()), different.end());
     for (const TokenId id : ids) {
       const auto found = std::ranges::lower_bound(different, id);
       place_.push_back(static_cast<size_t>(found - different.begin()));
