@@ -4,10 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
-#include "client/cli/plan/plan_flags.h"
 #include "client/cli/plan/plan_fleet.h"
 #include "client/cli/plan/plan_report.h"
 #include "client/cli/plan/plan_server.h"
+#include "client/cli/plan_flags.h"
 #include "client/cli/text.h"
 #include "client/planner/profile.h"
 
