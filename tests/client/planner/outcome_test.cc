@@ -175,14 +175,17 @@ TEST(FetchTime, TheSlowestPartDecidesAndHasAName) {
 
 TEST(Bandwidth, UnitsOfBytesAndBits) {
   const std::pair<const char*, double> good[] = {
-      {"10GB/s", 10e9}, {"25Gbit/s", 25e9 / 8}, {"100Gbps", 100e9 / 8}, {"3gib/s", 3.0 * kGib},
-      {"1.5GB", 1.5e9}, {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6}, {"25Gbit", 25e9 / 8}};
+      {"10GB/s", 10e9},     {"25Gbit/s", 25e9 / 8}, {"100Gbps", 100e9 / 8},  {"3GiB/s", 3.0 * kGib},
+      {"1.5GB", 1.5e9},     {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6},  {"25Gbit", 25e9 / 8},
+      {"25Gb/s", 25e9 / 8}, {"3GBps", 3e9},         {"8Gib/s", 1.0 * kGib},  {"8kb/s", 1e3},
+      {"8gbit/s", 1e9},     {"3gB/s", 3e9},         {"100GBIT/S", 100e9 / 8}};
   for (const auto& [text, bytes] : good) {
     const auto speed = ParseBandwidth(text);
     ASSERT_TRUE(speed.ok()) << text << speed.status();
     EXPECT_DOUBLE_EQ(*speed, bytes) << text;
   }
-  for (const char* text : {"", "0", "0GB/s", "fast", "-3GB/s", "10GB/h", "Gbit/s", "GB/s"}) {
+  for (const char* text : {"", "0", "0GB/s", "fast", "-3GB/s", "10GB/h", "Gbit/s", "GB/s", "3gb/s",
+                           "3gib/s", "100mbps", "10G", "10G/s", "1000"}) {
     EXPECT_THAT(std::string(ParseBandwidth(text).status().message()), HasSubstr("bandwidth"))
         << text;
   }
