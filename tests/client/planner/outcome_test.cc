@@ -97,6 +97,19 @@ TEST(Outcome, WhatIsNotToldStaysEmpty) {
   EXPECT_FALSE(o.warm_s || o.hit_s) << "nothing tells how long a fetch takes";
 }
 
+TEST(Outcome, ADiskOfUnknownSpeedHasNoTime) {
+  Hardware h = SomeHardware();
+  h.tiers[Hardware::kDisk].bytes_per_s = 0;
+  Outcome o = Predict(SomeLoad(), kRaw, kRawRecipe, h);
+  EXPECT_DOUBLE_EQ(o.hit_rate, 0.4);
+  EXPECT_TRUE(o.hit_s.has_value()) << "RAM is the fastest";
+  EXPECT_FALSE(o.warm_s.has_value()) << "a part of the hits is on the disk";
+  h.tiers[Hardware::kRam].bytes = 0;
+  o = Predict(SomeLoad(), kRaw, kRawRecipe, h);
+  EXPECT_FALSE(o.hit_s || o.warm_s);
+  EXPECT_TRUE(o.cold_s.has_value());
+}
+
 TEST(Outcome, TooMuchForALinkIsSaid) {
   Hardware h = SomeHardware();
   h.tiers[Hardware::kDisk].bytes_per_s = 30e6;
@@ -148,6 +161,15 @@ TEST(Advise, SlowHardwareAndImpossibleGoals) {
   EXPECT_THAT(
       std::string(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).status().message()),
       HasSubstr("link"));
+  h = SomeHardware();
+  h.tiers[Hardware::kDisk].bytes_per_s = 0;
+  EXPECT_THAT(
+      std::string(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).status().message()),
+      HasSubstr("--disk-bandwidth"));
+  EXPECT_TRUE(Advise(SomeLoad(), kRaw, recipes, h, {.hit_rate = 0.3}).ok());
+  h.tiers[Hardware::kDisk].price_per_gib = 0;
+  EXPECT_TRUE(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).ok())
+      << "no disk is bought";
   h.tiers[Hardware::kRam].price_per_gib = 0;
   EXPECT_THAT(
       std::string(Advise(SomeLoad(), kRaw, recipes, h, {.hit_rate = 0.1}).status().message()),
