@@ -175,6 +175,17 @@ TEST(CliGet, APageThatFailsIsNoMiss) {
   EXPECT_EQ(run(get).exit_code, 3);
 }
 
+TEST(CliDrain, TheCallLastsAsLongAsTheGrace) {
+  const auto server = StartFakeServer("127.0.0.1:0");
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--grace", "3600"}, {"--grace", "30", "--timeout", "20"}, {"--timeout", "1000"}}) {
+    std::vector<std::string> drain = {"drain", "--server", server->address()};
+    drain.insert(drain.end(), flags.begin(), flags.end());
+    const Finished run = RunKvstow(drain);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  }
+}
+
 TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {
   RunJson({"put", "--space", "s", "--recipe", "raw", kCase});
   RunJson({"get", "--space", "s", kCase, out_});
