@@ -68,6 +68,15 @@ TEST(Plan, FirstTokenOfAPromptThatIsAllThere) {
   EXPECT_EQ(plan["recipes"][1]["prompt"]["limit"], "decoder");
   EXPECT_NEAR(plan["recipes"][1]["prompt"]["first_token_s"].get<double>(), raw / 1e8, 1e-3);
   EXPECT_THAT(RunPlan(asked).out, HasSubstr("FIRST TOKEN OF 32000"));
+  // A tier counts by its bandwidth, with or without a size.
+  for (const std::vector<std::string>& disk : std::vector<std::vector<std::string>>{
+           {"--disk-bandwidth", "500MB/s"}, {"--disk-bandwidth", "500MB/s", "--disk", "1TiB"}}) {
+    std::vector<std::string> flags = asked;
+    flags.insert(flags.end(), disk.begin(), disk.end());
+    const Json from_disk = PlanJson(flags)["recipes"][0]["prompt"];
+    EXPECT_EQ(from_disk["limit"], "tier");
+    EXPECT_NEAR(from_disk["tier_s"].get<double>(), raw / 4 / 5e8, 1e-6);
+  }
   EXPECT_FALSE(PlanJson({"--model", kConfig})["recipes"][0].contains("prompt"));
 }
 
@@ -264,6 +273,10 @@ TEST(Plan, BadInputNamesFileLineAndField) {
   for (const auto& [arguments, words] : bad) {
     const Finished run = RunPlan(arguments);
     EXPECT_EQ(run.exit_code, 1) << testing::PrintToString(arguments);
+      {{"--model", model, "--size", "1GiB"}, {"--size", "--trace"}},
+      {{"--model", model, "--plot", folder.path("curve.svg")}, {"--plot", "--trace"}},
+      {{"--model", model, "--trace", kTrace, "--target-hit", "5", "--disk-price", "1"},
+       {"--ram-price"}},
     for (const std::string& word : words) EXPECT_THAT(run.err, HasSubstr(word));
   }
 }

@@ -72,8 +72,10 @@ absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
   report.goal = {flags.target_hit_percent / 100, flags.target_ttft_ms / 1000};
   const bool goal = report.goal.hit_rate > 0 || report.goal.first_token_s > 0;
   if (!report.load.has_value()) {
-    if (!goal && report.hardware.bytes() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("tiers and targets need a load: --trace or --profile");
+    const bool tiers = report.hardware.bytes() > 0 && report.prompt_tokens == 0;
+    if (!goal && !tiers && flags.sizes.empty() && flags.plot.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "targets, --size, --plot, and tiers without --prompt need a load: --trace or --profile");
   }
   const uint64_t raw = report.rank.all_bytes_per_token;
   if (report.hardware.bytes() > 0) {
