@@ -193,7 +193,8 @@ absl::StatusOr<std::optional<Advice>> Advise(const Load& load, uint64_t raw_byte
                                              std::span<const RecipeSize> recipes,
                                              const Hardware& hardware, const Goal& goal) {
   if (hardware.tiers[Hardware::kRam].price_per_gib <= 0) {
-    return absl::InvalidArgumentError("the cheapest setting needs a price of RAM");
+    return absl::InvalidArgumentError(
+        "the cheapest setting needs a price of RAM: give --ram-price");
   }
   if (goal.first_token_s > 0 && hardware.prefill_tokens_per_s <= 0) {
     return absl::InvalidArgumentError("a time to first token needs the prefill speed");
@@ -201,13 +202,13 @@ absl::StatusOr<std::optional<Advice>> Advise(const Load& load, uint64_t raw_byte
   if (goal.first_token_s > 0 && hardware.link_bytes_per_s <= 0) {
     return absl::InvalidArgumentError("a time to first token needs the bandwidth of the link");
   }
-  return Search(load, raw_bytes_per_token, recipes, hardware).Run(goal);
   const Hardware::Tier& disk = hardware.tiers[Hardware::kDisk];
   if (goal.first_token_s > 0 && disk.price_per_gib > 0 && disk.bytes_per_s <= 0) {
     return absl::InvalidArgumentError(
         "a time to first token needs the bandwidth of the disk: give --disk-bandwidth, or leave "
         "--disk-price out");
   }
+  return Search(load, raw_bytes_per_token, recipes, hardware).Run(goal);
 }
 
 }  // namespace kvstow::planner

@@ -235,7 +235,16 @@ TEST(Plan, WrongFlagsAreWrongUse) {
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-fill", "101"},
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-bandwidth", "0"},
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-commands", "0"},
-      {"--server", "127.0.0.1:1", "--nodes", "2"}};
+      {"--server", "127.0.0.1:1", "--nodes", "2"},
+      {"--server", "127.0.0.1:1", "--model", "llama-3.1-8b"},
+      {"--server", "127.0.0.1:1", "--trace", kTrace},
+      {"--server", "127.0.0.1:1", "--profile", "sessions=1"},
+      {"--server", "127.0.0.1:1", "--tp", "2"},
+      {"--server", "127.0.0.1:1", "--plot", "curve.svg"},
+      {"--server", "127.0.0.1:1", "--ram", "1GiB"},
+      {"--server", "127.0.0.1:1", "--disk-price", "1"},
+      {"--server", "127.0.0.1:1", "--prompt", "100"},
+      {"--server", "127.0.0.1:1", "--target-hit", "10"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunPlan(arguments);
     EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
