@@ -41,7 +41,8 @@ auto Is(const std::string& subject, Verdict verdict, const std::string& advice) 
 TEST(HostFacts, AreReadFromTheKernelsFiles) {
   FakeHost host;
   host.Write("proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
-  host.Write("sys/fs/cgroup/memory.max", "4294967296\n");
+  host.Write("proc/42/cgroup", "0::/system.slice/kvstowd.service\n");
+  host.Write("sys/fs/cgroup/system.slice/kvstowd.service/memory.max", "4294967296\n");
   host.Write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
   host.Write("sys/kernel/mm/transparent_hugepage/shmem_enabled",
              "always within_size [advise] never deny force\n");
