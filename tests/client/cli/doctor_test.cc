@@ -116,6 +116,17 @@ TEST(HostFindings, SayWhatToDo) {
   EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "no TLS")));
 }
 
+TEST(HostFindings, KvEventsHaveNoTlsWhateverTheOthersHave) {
+  std::map<std::string, std::string> settings = {
+      {"listen", "0.0.0.0:7380"}, {"tls-cert", "/c.pem"}, {"kv-events-listen", "127.0.0.1:5557"}};
+  EXPECT_THAT(FindHost({}, settings), Contains(Is("listeners", Verdict::kOk, "")));
+  settings["kv-events-listen"] = "0.0.0.0:5557";
+  settings["kv-events-replay-listen"] = "0.0.0.0:5558";
+  const auto findings = FindHost({}, settings);
+  EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "kv-events-listen")));
+  EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "kv-events-replay-listen")));
+}
+
 TEST(HostFindings, AGpuThatNobodyUsesIsNamed) {
   const HostFacts facts{.has_gpu = true};
   EXPECT_THAT(FindHost(facts, {{"device", "cpu"}}), Contains(Is("GPU", Verdict::kWarning, "auto")));
