@@ -16,8 +16,8 @@
 //   writes       (1 - h) B / s: every block that was not there is stored, and reaches the disk
 //                once; the disk writes it `write_amplification` times
 //
-// Zero in Hardware means unknown: it is no limit, and figures that depend on it are empty. Memory of
-// unknown speed counts as faster than the link; a disk never does, so times that need it are empty.
+// Zero in Hardware means unknown: it is no limit, and figures that depend on it are empty. Memory
+// of unknown speed counts as faster than the link. A disk never does: times that need it are empty.
 //
 // Values and free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PLANNER_OUTCOME_H_
