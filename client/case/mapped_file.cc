@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -17,6 +18,16 @@ namespace {
 
 absl::Status Errno(const std::string& path, absl::string_view what) {
   return absl::ErrnoToStatus(errno, absl::StrCat(path, ": ", what));
+}
+
+// Opens a new file beside `path`, and sets its name. The umask decides who may read it.
+int OpenBeside(const std::string& path, std::string& name) {
+  static std::atomic<uint64_t> next = 0;
+  for (;;) {
+    name = absl::StrCat(path, ".", getpid(), "-", next++);
+    const int fd = open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
 }
 
 }  // namespace
@@ -42,8 +53,8 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
 absl::StatusOr<MappedFile> MappedFile::Create(const std::string& path, uint64_t bytes) {
   MappedFile file;
   file.path_ = path;
-  std::string temporary = absl::StrCat(path, ".XXXXXX");
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
+  std::string temporary;
+  const int fd = OpenBeside(path, temporary);
   if (fd < 0) return Errno(path, "cannot make a file beside it");
   const absl::Cleanup close_fd = [fd] { close(fd); };
   file.temporary_ = temporary;
@@ -52,7 +63,6 @@ absl::StatusOr<MappedFile> MappedFile::Create(const std::string& path, uint64_t 
     errno = error;
     return Errno(path, absl::StrCat("cannot make it ", bytes, " bytes long"));
   }
-  if (fchmod(fd, 0644) != 0) return Errno(path, "cannot set its mode");
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return Errno(path, "cannot map it");
   file.data_ = static_cast<uint8_t*>(data);

@@ -19,8 +19,8 @@ class MappedFile {
  public:
   // Fails with NOT_FOUND and so on, with the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
-  // Makes a file beside `path`, `bytes` long and zero. Commit() renames it to `path`. Without
-  // Commit(), the destructor removes it.
+  // Makes a file beside `path`, `bytes` long and zero, with the mode that the umask gives. Commit()
+  // renames it to `path`. Without Commit(), the destructor removes it.
   static absl::StatusOr<MappedFile> Create(const std::string& path, uint64_t bytes);
 
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

@@ -41,25 +41,27 @@ absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags
   return pages;
 }
 
-std::string WhyStopped(const GetResult& result) {
-  return absl::StrCat(OutcomeName(result.outcome), ": ", result.message);
+Stop StopOf(const GetResult& result) {
+  return {
+      .why = absl::StrCat(OutcomeName(result.outcome), ": ", result.message),
+      .failed = result.outcome != PageOutcome::kMiss && result.outcome != PageOutcome::kExpired};
 }
 
-int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
-              const std::string& stopped) {
+int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields, const Stop& stop) {
   const bool miss = json["hit_pages"] == 0;
   std::string text = FormatFields(fields);
-  if (miss && stopped.empty()) {
+  if (miss && stop.why.empty()) {
     text = absl::StrCat("a miss: nothing of this prompt is stored in '", flags.pages.space, "'\n");
   } else if (miss) {
-    text = absl::StrCat("a miss: this prompt is stored in '", flags.pages.space,
-                        "', and its first page did not come\n");
+    text = absl::StrCat(stop.failed ? "failed" : "a miss", ": this prompt is stored in '",
+                        flags.pages.space, "', and its first page did not come\n");
   }
-  if (!stopped.empty()) {
-    json["stopped"] = stopped;
-    absl::StrAppend(&text, "stopped at ", stopped, "\n");
+  if (!stop.why.empty()) {
+    json["stopped"] = stop.why;
+    absl::StrAppend(&text, "stopped at ", stop.why, "\n");
   }
   Print(flags.output, json, text);
+  if (stop.failed) return kFailed;
   return miss ? kMiss : kDone;
 }
 

@@ -48,14 +48,17 @@ CasePages CutCase(CaseFile file, uint32_t page_tokens);
 // space or file.
 absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags);
 
-// Returns the outcome of a page that is no hit, in a word and a sentence.
-std::string WhyStopped(const GetResult& result);
+// Why a page that was found did not come.
+struct Stop {
+  std::string why;      // "" = all that were found came
+  bool failed = false;  // the page is not merely gone, or coarser than asked for
+};
+// `result` is no hit.
+Stop StopOf(const GetResult& result);
 
 // Prints the result for the leading pages of a case, or a miss when `hit_pages` of `json` is 0.
-// `stopped` says why there are no more pages, when a page that was found did not come. Returns the
-// exit code.
-int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields,
-              const std::string& stopped = "");
+// Returns the exit code: kFailed when the stop is a failure, else kMiss when no page came.
+int PrintHits(const CaseVerbFlags& flags, Json json, const Fields& fields, const Stop& stop = {});
 
 // Returns for example "host: 7, disk: 1".
 std::string TiersText(const std::map<std::string, uint64_t>& pages_by_tier);

@@ -1,4 +1,6 @@
 // kvstow drain: a server takes no more work, and finishes what it has.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli/admin.h"
 #include "client/cli/cli.h"
@@ -7,6 +9,8 @@
 
 namespace kvstow::cli {
 namespace {
+
+constexpr double kFlushSeconds = 60;  // that --timeout leaves after the grace, at least
 
 struct Flags {
   OutputFlags output;
@@ -29,7 +33,9 @@ std::string TextOf(const v1::DrainResponse& left) {
   return text;
 }
 
-int Run(const Flags& flags) {
+// The call lasts as long as the grace, and a flush follows.
+int Run(Flags flags) {
+  flags.server.timeout_s = std::max(flags.server.timeout_s, flags.grace_s + kFlushSeconds);
   const auto client = Connect(flags.server);
   v1::DrainRequest request;
   request.set_grace_ms(static_cast<uint64_t>(flags.grace_s * 1e3));
@@ -55,7 +61,8 @@ void AddDrain(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   AddOneServerFlags(verb, flags->server, /*timeout_s=*/600);
   AddOutputFlags(verb, flags->output);
-  verb.Option("--grace", flags->grace_s, "seconds that streams have to finish")
+  verb.Option("--grace", flags->grace_s,
+              "seconds that streams have to finish; --timeout is a minute more, at least")
       .Within(0.0, 3600.0)
       .ShowDefault();
   verb.Switch("--resume", flags->resume, "take streams and puts again");

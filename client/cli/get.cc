@@ -88,7 +88,7 @@ struct Fetched {
   std::set<std::string> recipes;
   std::set<uint32_t> levels;
   uint64_t raw_bytes = 0, stored_bytes = 0;
-  std::string stopped;  // why there is no more, when a page that was found did not come
+  Stop stop;
   double seconds = 0;
 };
 
@@ -98,11 +98,11 @@ bool Take(std::vector<GetResult> results, std::vector<std::vector<uint8_t>> buff
   for (size_t i = 0; i < results.size(); ++i) {
     GetResult& r = results[i];
     if (r.outcome == PageOutcome::kHit && r.bytes != buffers[i].size()) {
-      fetched.stopped = "a page came back with another size than the case's";
+      fetched.stop = {.why = "a page came back with another size than the case's", .failed = true};
       return false;
     }
     if (r.outcome != PageOutcome::kHit) {
-      fetched.stopped = WhyStopped(r);
+      fetched.stop = StopOf(r);
       return false;
     }
     fetched.tokens += r.tokens;
@@ -207,15 +207,16 @@ int Get(const Flags& flags) {
        {"stored", absl::StrCat(got->stored_bytes, " bytes, ",
                                FormatRatio(got->raw_bytes, got->stored_bytes))},
        {"time", absl::StrCat(FormatFixed(got->seconds, 3), " s, ", FormatFixed(gbps, 2), " GB/s")}},
-      got->stopped);
+      got->stop);
 }
 
 }  // namespace
 
 void AddGet(const Verb& app) {
-  const Verb verb = app.Add(
-      "get",
-      "Fetch the longest stored prefix of a case into a file; exit code 3 when there is none");
+  const Verb verb = app.Add("get",
+                            "Fetch the longest stored prefix of a case into a file; exit code 3 "
+                            "when there is none, 1 when "
+                            "a page failed");
   const auto flags = std::make_shared<Flags>();
   AddCaseVerbFlags(verb, *flags);
   verb.Option("OUT", flags->out,

@@ -1,7 +1,7 @@
 #include "client/cli/payload_flags.h"
 
 #include "base/status_macros.h"
-#include "client/cli/codec/calibration_files.h"
+#include "client/cli/calibration_files.h"
 #include "kernels/codec/calibration_store.h"
 
 namespace kvstow::cli {

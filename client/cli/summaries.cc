@@ -20,7 +20,7 @@ struct Flags : CaseVerbFlags {
 struct Summaries {
   size_t pages = 0;
   uint64_t tokens = 0, asked_tokens = 0, bytes = 0, raw_bytes = 0;
-  std::string stopped;  // why there are no more, when a page that was found did not come
+  Stop stop;
 };
 
 // k_min.L and k_max.L [pages, kv_heads, head_dim] of the payloads of `pages` pages.
@@ -63,7 +63,7 @@ absl::StatusOr<Summaries> Fetch(const Flags& flags) {
   Summaries out{.asked_tokens = pages.tokens()};
   for (const GetResult& r : results) {
     if (r.outcome != PageOutcome::kHit) {
-      out.stopped = WhyStopped(r);
+      out.stop = StopOf(r);
       break;
     }
     ++out.pages;
@@ -87,7 +87,7 @@ int Run(const Flags& flags) {
                    {{"hit", absl::StrCat(got->tokens, " of ", got->asked_tokens, " tokens")},
                     {"pages", absl::StrCat(got->pages)},
                     {"came", absl::StrCat(got->bytes, " bytes for pages of ", got->raw_bytes)}},
-                   got->stopped);
+                   got->stop);
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ void AddSummaries(const Verb& app) {
   const Verb verb = app.Add(
       "summaries",
       "Fetch what the keys of a case's stored pages span, to choose pages by; exit code 3 when "
-      "there are none");
+      "there are none, 1 when one failed");
   const auto flags = std::make_shared<Flags>();
   AddCaseVerbFlags(verb, *flags);
   verb.Option("OUT", flags->out,

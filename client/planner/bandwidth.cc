@@ -1,31 +1,45 @@
 #include "client/planner/bandwidth.h"
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/bytes.h"
 
 namespace kvstow::planner {
+namespace {
+
+bool ConsumeSuffixIgnoreCase(absl::string_view& text, absl::string_view suffix) {
+  if (!absl::EndsWithIgnoreCase(text, suffix)) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+// Returns whether the prefix is written small ("g", "gi"). Its "b" may be meant as bytes, too.
+bool HasSmallPrefix(absl::string_view text) {
+  absl::ConsumeSuffix(&text, "i");
+  return absl::EndsWith(text, "m") || absl::EndsWith(text, "g") || absl::EndsWith(text, "t");
+}
+
+absl::StatusOr<uint64_t> CountOf(absl::string_view number_and_prefix) {
+  return ParseSize(absl::StrCat(number_and_prefix, "B"));
+}
+
+}  // namespace
 
 absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
-  double scale = 1;
-  std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
-  for (const absl::string_view end : {"bit/s", "bps", "bit"}) {
-    if (!absl::EndsWith(lower, end)) continue;
-    lower = lower.substr(0, lower.size() - end.size()) + "B";  // kilo is 1000 here
-    scale = 0.125;
-    break;
+  absl::string_view rest = absl::StripAsciiWhitespace(text);
+  if (!ConsumeSuffixIgnoreCase(rest, "/s")) ConsumeSuffixIgnoreCase(rest, "ps");
+  const bool bits = ConsumeSuffixIgnoreCase(rest, "bit") ||
+                    (absl::ConsumeSuffix(&rest, "b") && !HasSmallPrefix(rest));
+  if (bits || absl::ConsumeSuffix(&rest, "B")) {
+    const absl::StatusOr<uint64_t> count = CountOf(rest);
+    if (count.ok() && *count > 0) return static_cast<double>(*count) / (bits ? 8 : 1);
   }
-  if (scale == 1 && absl::EndsWith(lower, "/s")) lower.resize(lower.size() - 2);
-  const absl::StatusOr<uint64_t> size = ParseSize(lower);
-  if (!size.ok() || *size == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is not a bandwidth above 0: write 10GB/s or 25Gbit/s"));
-  }
-  return static_cast<double>(*size) * scale;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not a bandwidth above 0: write 10GB/s, or 25Gbit/s for bits"));
 }
 
 }  // namespace kvstow::planner

@@ -126,7 +126,8 @@ void AddTimes(const Load& load, uint64_t raw, const RecipeSize& recipe, const Ha
   const auto* const fastest = std::ranges::find_if(
       hardware.tiers, [](const Hardware::Tier& tier) { return tier.bytes > 0; });
   const double local = SecondsToFetch(hardware, fastest->bytes_per_s, raw, recipe);
-  if (local > 0) out.local_s = load.prompt_tokens * local;
+  const bool told = fastest != &hardware.tiers[Hardware::kDisk] || fastest->bytes_per_s > 0;
+  if (told && local > 0) out.local_s = load.prompt_tokens * local;
   double speed =
       fleet.remote_bytes_per_s > 0 ? fleet.remote_bytes_per_s : hardware.link_bytes_per_s;
   if (fleet.remote_bytes == 0 || speed <= 0) return;

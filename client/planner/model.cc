@@ -142,7 +142,6 @@ absl::StatusOr<RankKv> DivideOverRanks(const ModelKv& model, uint32_t ranks) {
   if (ranks == 0) return absl::InvalidArgumentError("tensor-parallel size 0: it must be 1 or more");
   RankKv out{.ranks = ranks};
   for (KvLayers l : model.layers) {
-    const uint64_t whole = l.layers * LayerTokenBytes(l, model.dtype);
     if (l.latent() || (ranks > l.kv_heads && ranks % l.kv_heads == 0)) {
       out.copies = std::max(out.copies, ranks / l.kv_heads);
       l.kv_heads = 1;
@@ -156,7 +155,7 @@ absl::StatusOr<RankKv> DivideOverRanks(const ModelKv& model, uint32_t ranks) {
     const uint64_t bytes = l.layers * LayerTokenBytes(l, model.dtype);
     out.bytes_per_token += bytes;
     out.window_bytes += l.window > 0 ? bytes : 0;
-    out.all_bytes_per_token += whole;
+    out.all_bytes_per_token += l.latent() ? bytes : ranks * bytes;
     out.layers.push_back(l);
   }
   return out;

@@ -80,11 +80,12 @@ absl::StatusOr<DType> ParseKvDType(absl::string_view name);
 // One rank of a tensor-parallel group, and all of them.
 struct RankKv {
   uint32_t ranks = 1;
-  std::vector<KvLayers> layers;      // kv_heads of the rank
-  uint64_t bytes_per_token = 0;      // of a rank
-  uint64_t window_bytes = 0;         // the part of them in layers with a window
-  uint64_t all_bytes_per_token = 0;  // of all ranks, each head counted once
-  uint32_t copies = 1;               // ranks that hold the same heads (the most of any layer)
+  std::vector<KvLayers> layers;  // kv_heads of the rank
+  uint64_t bytes_per_token = 0;  // of a rank
+  uint64_t window_bytes = 0;     // the part of them in layers with a window
+  // What all ranks store: each rank its heads, in a space of its own, and all ranks one latent.
+  uint64_t all_bytes_per_token = 0;
+  uint32_t copies = 1;  // ranks that hold the same heads (the most of any layer)
 };
 
 // Divides heads over ranks, and replicates latent KV on every rank. With fewer heads than ranks,

@@ -16,6 +16,7 @@ void AddTimes(const Load& load, uint64_t raw, const RecipeSize& recipe, const Ha
   double warm = (1 - out.hit_rate) * compute;
   for (size_t t = 0; t < Hardware::kTiers; ++t) {
     if (hardware.tiers[t].bytes == 0) continue;
+    if (t == Hardware::kDisk && hardware.tiers[t].bytes_per_s <= 0) return;
     const double fetch = SecondsToFetch(hardware, hardware.tiers[t].bytes_per_s, raw, recipe);
     if (fetch <= 0) return;
     if (!out.hit_s.has_value()) out.hit_s = load.prompt_tokens * fetch;
@@ -192,13 +193,20 @@ absl::StatusOr<std::optional<Advice>> Advise(const Load& load, uint64_t raw_byte
                                              std::span<const RecipeSize> recipes,
                                              const Hardware& hardware, const Goal& goal) {
   if (hardware.tiers[Hardware::kRam].price_per_gib <= 0) {
-    return absl::InvalidArgumentError("the cheapest setting needs a price of RAM");
+    return absl::InvalidArgumentError(
+        "the cheapest setting needs a price of RAM: give --ram-price");
   }
   if (goal.first_token_s > 0 && hardware.prefill_tokens_per_s <= 0) {
     return absl::InvalidArgumentError("a time to first token needs the prefill speed");
   }
   if (goal.first_token_s > 0 && hardware.link_bytes_per_s <= 0) {
     return absl::InvalidArgumentError("a time to first token needs the bandwidth of the link");
+  }
+  const Hardware::Tier& disk = hardware.tiers[Hardware::kDisk];
+  if (goal.first_token_s > 0 && disk.price_per_gib > 0 && disk.bytes_per_s <= 0) {
+    return absl::InvalidArgumentError(
+        "a time to first token needs the bandwidth of the disk: give --disk-bandwidth, or leave "
+        "--disk-price out");
   }
   return Search(load, raw_bytes_per_token, recipes, hardware).Run(goal);
 }

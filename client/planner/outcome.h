@@ -16,7 +16,8 @@
 //   writes       (1 - h) B / s: every block that was not there is stored, and reaches the disk
 //                once; the disk writes it `write_amplification` times
 //
-// Zero in Hardware means unknown: it is no limit, and figures that depend on it are empty.
+// Zero in Hardware means unknown: it is no limit, and figures that depend on it are empty. Memory
+// of unknown speed counts as faster than the link. A disk never does: times that need it are empty.
 //
 // Values and free functions; thread-safe.
 #ifndef KVSTOW_CLIENT_PLANNER_OUTCOME_H_
@@ -111,7 +112,7 @@ struct Advice {
 };
 // Searches recipes and sizes. Considers the disk when it has a price. Returns nothing when no
 // setting meets the goal. Fails with INVALID_ARGUMENT when RAM has no price, and when the goal has
-// a time but the prefill speed or the link is unknown.
+// a time but the prefill speed, the link or the speed of a disk with a price is unknown.
 absl::StatusOr<std::optional<Advice>> Advise(const Load& load, uint64_t raw_bytes_per_token,
                                              std::span<const RecipeSize> recipes,
                                              const Hardware& hardware, const Goal& goal);

@@ -91,8 +91,9 @@ class GetStream final : public StreamHandler {
     if (!kind_.summaries) trip_.End();
     Executor& executor = call_->core.executor;
     executor.Run([call = std::move(call_), status, asked = todo_.size(), damaged = damaged_,
-                  foreign = foreign_lease_, again = lacks_calibration_]() mutable {
-      if (!damaged && !foreign && !again) return AfterStream(std::move(call), status, asked);
+                  foreign = foreign_lease_, again = lacks_calibration_ || misfit_]() mutable {
+      if ((!damaged && !foreign && !again) || call->batch->AllAnswered())
+        return AfterStream(std::move(call), status, asked);
       if (damaged) call->batch->checked = false;
       if (foreign) call->batch->lease = 0;
       StartStream(std::move(call));
@@ -108,7 +109,8 @@ class GetStream final : public StreamHandler {
     KVSTOW_RETURN_IF_ERROR(CheckKey(asked.key, response.begin()));
     landing_.emplace(asked, *batch_.payload, kind_, call_->core.options, batch_.decoder);
     if (absl::Status s = landing_->Begin(response.begin()); !s.ok()) {
-      // The pages after it come over another stream.
+      // The pages after it come over another stream, at once: the server is well.
+      misfit_ = true;
       KVSTOW_RETURN_IF_ERROR(EndPage(page));
       return s;
     }
@@ -170,6 +172,7 @@ class GetStream final : public StreamHandler {
   bool damaged_ = false;            // some page was; the server then checks
   bool foreign_lease_ = false;      // the node does not know the lease
   bool lacks_calibration_ = false;  // some page must come raw
+  bool misfit_ = false;             // a page does not fit its buffer, which ended the stream
   uint64_t wanted_bytes_ = 0, granted_ = 0, received_ = 0;
   uint64_t current_ = 0;                // the page that is arriving; 0 = none
   std::optional<PageLanding> landing_;  // of it

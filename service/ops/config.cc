@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
+#include "base/control_group.h"
 #include "base/status_macros.h"
 #include "service/keys/master_key.h"
 #include "service/ops/address.h"
@@ -552,15 +553,9 @@ std::vector<std::pair<std::string, std::string>> Describe(const Config& config) 
 }
 
 uint64_t UsableMemory() {
-  uint64_t bytes =
+  const uint64_t bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  for (const char* file :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream in(file);
-    uint64_t limit = 0;
-    if (in >> limit && limit > 0) bytes = std::min(bytes, limit);
-  }
-  return bytes;
+  return std::min(bytes, ControlGroupMemory("", "self").value_or(bytes));
 }
 
 }  // namespace kvstow

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -158,6 +159,19 @@ class FakeAdmin final : public v1::Admin::CallbackService {
     uint64_t sent_ = 0;
     v1::VerifyProgress progress_;
   };
+  // Only whoever waits for as long as the grace sees it end.
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override {
+    const auto left = context->deadline() - std::chrono::system_clock::now();
+    response->set_draining(true);
+    response->set_flushed(true);
+    auto* const reactor = context->DefaultReactor();
+    reactor->Finish(left > std::chrono::milliseconds(request->grace_ms())
+                        ? grpc::Status::OK
+                        : grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the grace is longer"));
+    return reactor;
+  }
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
                                    v1::StatusResponse* response) override {
     response->set_version("fake");

@@ -203,6 +203,27 @@ TEST_F(FaultyServer, APageThatIsDamagedIsAskedForAgainAndCheckedByTheServer) {
   EXPECT_EQ(fetch.buffers, prompt_.pages);
 }
 
+// Nothing is wrong with the server: the pages after it take no attempt, and no wait.
+TEST_F(FaultyServer, APageThatDoesNotFitItsBufferCostsAStreamAndNoAttempt) {
+  const auto client =
+      Client::Connect({.address = server_->address(), .attempts = 1, .direct_connections = 0});
+  ASSERT_TRUE(client->OpenSpace({.name = "s", .spec = SmallSpec(), .recipe = "raw"}).ok());
+  ASSERT_THAT(OutcomesOf(client->Put("s", prompt_.Puts()).get()),
+              testing::Each(PageOutcome::kStored));
+  server_->faults().streams = 0;
+  Fetch fetch(prompt_);
+  for (const size_t page : {1, 3, 5}) {
+    fetch.gets[page].out = fetch.gets[page].out.first(fetch.buffers[page].size() / 2);
+  }
+  const auto results = client->Get("s", 0, fetch.gets).get();
+  for (size_t page = 0; page < results.size(); ++page) {
+    EXPECT_EQ(results[page].outcome,
+              page % 2 == 1 ? PageOutcome::kNotCompatible : PageOutcome::kHit)
+        << results[page].message;
+  }
+  EXPECT_EQ(server_->faults().streams, 3);
+}
+
 TEST_F(FaultyServer, AServerThatBreaksTheProtocolIsNotBelievedNorTriedAgain) {
   ASSERT_THAT(OutcomesOf(client_->Put("s", prompt_.Puts()).get()),
               testing::Each(PageOutcome::kStored));

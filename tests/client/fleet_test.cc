@@ -275,6 +275,22 @@ INSTANTIATE_TEST_SUITE_P(, FleetWays,
                          ::testing::Values(kClientWays[0], kClientWays[1], kClientWays[2]),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST_F(FleetTest, APageThatDoesNotFitItsBufferSaysNothingOfItsNode) {
+  const auto client = Connect({.direct_connections = 0});
+  Open(*client);
+  const Prompt prompt(SmallSpec(), 64 * kPages, 1);
+  Room room = MakeRoom(*client, {}, prompt);
+  ExpectStored(*client, room);
+  std::vector<PageGet> gets = room.gets;
+  gets[0].out = gets[0].out.first(gets[0].out.size() / 2);
+  const auto results = client->Get("s", 0, gets).get();
+  EXPECT_EQ(results[0].outcome, PageOutcome::kNotCompatible);
+  for (size_t page = 1; page < results.size(); ++page) {
+    EXPECT_EQ(results[page].outcome, PageOutcome::kHit) << results[page].message;
+  }
+  EXPECT_EQ(client->serving().changes, 0u);
+}
+
 TEST_F(FleetTest, ASecondNodeThatDiesIsTheThirdOnesTurn) {
   const auto client = Connect();
   Open(*client);

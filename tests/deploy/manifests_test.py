@@ -20,6 +20,7 @@ OBJECTS = [
     for thing in yaml.safe_load_all((DEPLOY / f"kubernetes/{name}.yaml").read_text())
 ]
 PORTS = {"grpc": 7380, "http": 7381, "direct": 7382}
+OF_KVSTOW = {"KVSTOW_SERVER", "KVSTOW_TLS_CA", "KVSTOW_TLS_NAME"}  # settings of the command line
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "g": 2**30, "G": 10**9, "GB": 10**9}
 
 
@@ -50,7 +51,7 @@ class Manifests(unittest.TestCase):
         yield "compose.yaml", settings(COMPOSE["services"]["kvstow"]["environment"])
         for workload in workloads():
             container = workload["spec"]["template"]["spec"]["containers"][0]
-            yield workload["metadata"]["name"], {e["name"]: e["value"] for e in container["env"]}
+            yield workload["metadata"]["name"], settings({e["name"]: e.get("value") for e in container["env"]})
 
     def test_the_server_takes_every_setting(self):
         for where, environment in self.environments():
@@ -58,7 +59,7 @@ class Manifests(unittest.TestCase):
             # As a flag: --help tells names, and --version with flags checks nothing.
             known = subprocess.run([KVSTOWD, "--help"], capture_output=True, text=True, check=True).stdout
             for name in environment:
-                if name == "KVSTOW_SERVER":  # of kvstow
+                if name in OF_KVSTOW:
                     continue
                 flag = "--" + name.removeprefix("KVSTOW_").lower().replace("_", "-")
                 self.assertRegex(known, rf"(?m)^\s+{flag} ", where)
@@ -70,6 +71,23 @@ class Manifests(unittest.TestCase):
             else:
                 tls = {"KVSTOW_TLS_CERT", "KVSTOW_TLS_KEY"} <= set(environment)
                 self.assertNotEqual(tls, environment.get("KVSTOW_INSECURE") == "true", where)
+
+    def test_kvstow_in_a_pod_with_tls_knows_whom_to_trust(self):
+        (pod,) = (w["spec"]["template"]["spec"] for w in objects("StatefulSet"))
+        (container,) = pod["containers"]
+        environment = {e["name"]: e.get("value") for e in container["env"]}
+        self.assertRegex(environment["KVSTOW_TLS_NAME"], r"^\$\(POD_NAME\)\.kvstow\.\$\(POD_NAMESPACE\)\.svc$")
+        names = [e["name"] for e in container["env"]]
+        for name in ("POD_NAME", "POD_NAMESPACE"):  # a variable is replaced where it stands before
+            self.assertLess(names.index(name), names.index("KVSTOW_TLS_NAME"))
+        (folder,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "tls")
+        self.assertEqual(environment["KVSTOW_TLS_CA"], f"{folder}/ca.crt")
+        command = container["lifecycle"]["preStop"]["exec"]["command"]
+        self.assertEqual(command[:2], ["kvstow", "drain"])
+        self.assertLess(int(command[-1]), pod["terminationGracePeriodSeconds"])
+        head = (DEPLOY / "kubernetes/shared.yaml").read_text().split("apiVersion")[0]
+        for key in ("tls.crt", "tls.key", "ca.crt"):
+            self.assertIn(f"--from-file={key}=", head)
 
     def test_budgets_fit_into_the_memory_that_they_get(self):
         pairs = [(COMPOSE["services"]["kvstow"]["environment"]["KVSTOW_HOST_BYTES"], COMPOSE["services"]["kvstow"]["mem_limit"])]

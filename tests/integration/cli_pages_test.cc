@@ -1,5 +1,6 @@
 // The command line: what it shows of stored pages.
 #include "kernels/page/convert.h"
+#include "tests/client/fake_server.h"
 #include "tests/integration/cli_server.h"
 
 namespace kvstow {
@@ -146,6 +147,43 @@ TEST_F(CliServer, SummariesSpanTheKeysOfEachPage) {
   EXPECT_EQ(Run({"summaries", "--space", "nowhere", kCase, out_}).exit_code, 1);
   ASSERT_EQ(Run({"del", "--space", "s", kCase}).exit_code, 0);
   EXPECT_EQ(Run({"summaries", "--space", "s", kCase, out_}).exit_code, 3);
+}
+
+TEST(CliGet, APageThatFailsIsNoMiss) {
+  const TempDir dir;
+  const std::string out = dir.path("out.safetensors");
+  const auto server = StartFakeServer("127.0.0.1:0");
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    return RunKvstow(arguments, {"KVSTOW_SERVER=" + server->address()});
+  };
+  const std::vector<std::string> get = {"get", "--space", "s", kCase, out};
+  ASSERT_EQ(run({"put", "--space", "s", "--page-tokens", "64", kCase}).exit_code, 0);
+  server->faults().flip_a_bit = true;
+  const Finished corrupt = run(get);
+  EXPECT_EQ(corrupt.exit_code, 1);
+  EXPECT_THAT(corrupt.out, testing::AllOf(HasSubstr("failed: this prompt is stored in 's'"),
+                                          HasSubstr("stopped at CORRUPT")));
+  server->faults().flip_a_bit = false;
+  server->faults().shift_chunks = true;
+  const Finished unavailable = run(get);
+  EXPECT_EQ(unavailable.exit_code, 1);
+  EXPECT_THAT(unavailable.out, HasSubstr("stopped at UNAVAILABLE"));
+  server->faults().shift_chunks = false;
+  EXPECT_EQ(run({"summaries", "--space", "s", kCase, out}).exit_code, 1) << "it sends whole pages";
+  EXPECT_EQ(run(get).exit_code, 0);
+  EXPECT_EQ(run({"del", "--space", "s", kCase}).exit_code, 0);
+  EXPECT_EQ(run(get).exit_code, 3);
+}
+
+TEST(CliDrain, TheCallLastsAsLongAsTheGrace) {
+  const auto server = StartFakeServer("127.0.0.1:0");
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--grace", "3600"}, {"--grace", "30", "--timeout", "20"}, {"--timeout", "1000"}}) {
+    std::vector<std::string> drain = {"drain", "--server", server->address()};
+    drain.insert(drain.end(), flags.begin(), flags.end());
+    const Finished run = RunKvstow(drain);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  }
 }
 
 TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {

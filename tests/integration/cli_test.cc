@@ -103,6 +103,7 @@ TEST(Cli, WrongUseIsTwo) {
       {"plan", "--model", "llama-3.1-8b", "--nodes", "many"},
       {"simulate"},
       {"simulate", "--nodes", "2", "--routing", "near", kCase},
+      {"simulate", "--capacity-bits", "8", kCase},
       {"codec", "roundtrip", "--recipe", "nosuch", kCase, "out"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunKvstow(arguments);

@@ -68,6 +68,15 @@ TEST(Plan, FirstTokenOfAPromptThatIsAllThere) {
   EXPECT_EQ(plan["recipes"][1]["prompt"]["limit"], "decoder");
   EXPECT_NEAR(plan["recipes"][1]["prompt"]["first_token_s"].get<double>(), raw / 1e8, 1e-3);
   EXPECT_THAT(RunPlan(asked).out, HasSubstr("FIRST TOKEN OF 32000"));
+  // A tier counts by its bandwidth, with or without a size.
+  for (const std::vector<std::string>& disk : std::vector<std::vector<std::string>>{
+           {"--disk-bandwidth", "500MB/s"}, {"--disk-bandwidth", "500MB/s", "--disk", "1TiB"}}) {
+    std::vector<std::string> flags = asked;
+    flags.insert(flags.end(), disk.begin(), disk.end());
+    const Json from_disk = PlanJson(flags)["recipes"][0]["prompt"];
+    EXPECT_EQ(from_disk["limit"], "tier");
+    EXPECT_NEAR(from_disk["tier_s"].get<double>(), raw / 4 / 5e8, 1e-6);
+  }
   EXPECT_FALSE(PlanJson({"--model", kConfig})["recipes"][0].contains("prompt"));
 }
 
@@ -99,14 +108,16 @@ TEST(Plan, WhatRoundtripMeasuredIsRead) {
 }
 
 TEST(Plan, HardwareGivesTimesWearAndAdvice) {
-  const Json plan = PlanJson({"--model",       "llama-3.1-8b", "--recipe",    "4x=4",
-                              "--trace",       kTrace,         "--ram",       "64GiB",
-                              "--disk",        "1T",           "--link",      "25Gbit/s",
-                              "--prefill-tps", "8000",         "--disk-life", "7000TB",
-                              "--target-hit",  "10",           "--ram-price", "3",
-                              "--disk-price",  "0.1"});
+  std::vector<std::string> flags = {"--model",       "llama-3.1-8b", "--recipe",     "4x=4",
+                                    "--trace",       kTrace,         "--ram",        "64GiB",
+                                    "--disk",        "1T",           "--link",       "25Gbit/s",
+                                    "--prefill-tps", "8000",         "--target-hit", "10"};
+  flags.insert(flags.end(), {"--disk-bandwidth", "3GB/s", "--disk-life", "7000TB", "--ram-price",
+                             "3", "--disk-price", "0.1"});
+  const Json plan = PlanJson(flags);
   const Json& outcome = plan["recipes"][0]["outcome"];
   EXPECT_EQ(outcome["origin"], "modelled");
+  EXPECT_GT(outcome["first_token_mean_s"], 0);
   EXPECT_LT(outcome["first_token_mean_s"], outcome["first_token_cold_s"]);
   EXPECT_GT(outcome["disk_life_years"], 0);
   EXPECT_EQ(plan["recipes"][0]["break_even_link_bytes_per_second"], 8000 * 32768);
@@ -182,7 +193,7 @@ TEST(Plan, AServerTellsWhatItWasAskedFor) {
   EXPECT_NEAR(plan["recipes"][1]["curve"][0]["hit_rate"], again, 0.01);
   run = RunPlan(silent);
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, AllOf(HasSubstr("(now)"), HasSubstr("measured"), HasSubstr("modelled")));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("(budget)"), HasSubstr("measured"), HasSubstr("modelled")));
 }
 
 TEST(Plan, TextSaysWhereFiguresComeFromAndAPlotIsDrawn) {
@@ -224,7 +235,16 @@ TEST(Plan, WrongFlagsAreWrongUse) {
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-fill", "101"},
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-bandwidth", "0"},
       {"--model", "llama-3.1-8b", "--nodes", "2", "--redis-commands", "0"},
-      {"--server", "127.0.0.1:1", "--nodes", "2"}};
+      {"--server", "127.0.0.1:1", "--nodes", "2"},
+      {"--server", "127.0.0.1:1", "--model", "llama-3.1-8b"},
+      {"--server", "127.0.0.1:1", "--trace", kTrace},
+      {"--server", "127.0.0.1:1", "--profile", "sessions=1"},
+      {"--server", "127.0.0.1:1", "--tp", "2"},
+      {"--server", "127.0.0.1:1", "--plot", "curve.svg"},
+      {"--server", "127.0.0.1:1", "--ram", "1GiB"},
+      {"--server", "127.0.0.1:1", "--disk-price", "1"},
+      {"--server", "127.0.0.1:1", "--prompt", "100"},
+      {"--server", "127.0.0.1:1", "--target-hit", "10"}};
   for (const auto& arguments : wrong) {
     const Finished run = RunPlan(arguments);
     EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments);
@@ -253,6 +273,10 @@ TEST(Plan, BadInputNamesFileLineAndField) {
       {{"--model", model, "--recipe", "kvstow"}, {"kvstow=RATIO"}},
       {{"--model", model, "--tp", "3"}, {"3", "8 KV heads"}},
       {{"--model", model, "--ram", "1GiB"}, {"--trace"}},
+      {{"--model", model, "--size", "1GiB"}, {"--size", "--trace"}},
+      {{"--model", model, "--plot", folder.path("curve.svg")}, {"--plot", "--trace"}},
+      {{"--model", model, "--trace", kTrace, "--target-hit", "5", "--disk-price", "1"},
+       {"--ram-price"}},
       {{"--model", model, "--nodes", "2"}, {"--nodes", "--trace"}},
       {{"--model", model, "--nodes", "2", "--trace", kTrace}, {"--nodes", "--ram"}},
       {{"--model", model, "--nodes", "5", "--loads", "2", "--ram", "1GiB", "--trace", kTrace},

@@ -275,6 +275,23 @@ TEST_F(TlsServerTest, NewCertificatesCountWithoutARestart) {
   ExpectPagesOverTls(*before);  // its connections stand
 }
 
+TEST_F(TlsServerTest, OperatorsListenerHasItsOwnHandshakes) {
+  config_.admin_listen = "127.0.0.1:0";
+  Start(files().server());
+  const auto both_answer = [&](const TlsOptions& tls) {
+    for (const std::string& address : {server_->address(), server_->admin_address()}) {
+      const auto client = Client::Connect(
+          {.address = address, .tls = tls, .timeout = std::chrono::seconds(20), .attempts = 1});
+      if (!client->Call(kOpenDirect, "").ok()) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(both_answer(OptionsOf(files().anyone())));
+  std::filesystem::rename(others().server().certificate, files().server().certificate);
+  std::filesystem::rename(others().server().key, files().server().key);
+  EXPECT_TRUE(Eventually([&] { return both_answer(OptionsOf(others().anyone())); }));
+}
+
 TEST_F(TlsServerTest, PeersThatStallInTheHandshakeKeepNobodyOut) {
   Start(files().server(), /*open_http=*/true);
   const auto client = Connect(OptionsOf(files().anyone()));

@@ -12,7 +12,7 @@
 #include "client/cli/bench/peer.h"
 #include "client/cli/bench/rounds.h"
 #include "client/cli/cli.h"
-#include "client/cli/plan/plan_flags.h"
+#include "client/cli/plan_flags.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {

@@ -141,14 +141,16 @@ Finding FindGpu(const HostFacts& host, const Settings& settings) {
 // The listeners that other machines reach.
 Finding FindListeners(const HostFacts& host, const Settings& settings) {
   Finding f{.subject = "listeners"};
-  std::vector<std::string> open;
+  std::vector<std::string> open, events;
   bool any = false;
   for (const char* name : {"listen", "direct-listen", "http-listen", "admin-listen",
                            "kv-events-listen", "kv-events-replay-listen"}) {
     const std::string address = Setting(settings, name);
     if (address.empty() || address == "off" || address == "auto") continue;
     any = true;
-    if (!StaysHere(address)) open.push_back(absl::StrCat(name, " ", address));
+    if (StaysHere(address)) continue;
+    open.push_back(absl::StrCat(name, " ", address));
+    if (absl::StartsWith(name, "kv-events-")) events.emplace_back(name);
   }
   if (!any) {
     f.verdict = Verdict::kUnknown;
@@ -166,6 +168,10 @@ Finding FindListeners(const HostFacts& host, const Settings& settings) {
     f.advice =
         "they have no TLS: keep the network to itself, or set tls-cert, tls-key and "
         "tls-client-ca (docs/SECURITY.md)";
+  } else if (!events.empty()) {
+    f.verdict = Verdict::kWarning;
+    f.advice = absl::StrCat(absl::StrJoin(events, ", "),
+                            ": KV events have no TLS: keep their network to itself");
   }
   return f;
 }

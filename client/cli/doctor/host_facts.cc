@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/control_group.h"
 
 namespace kvstow::cli {
 namespace {
@@ -155,18 +156,16 @@ HostFacts ReadHost(const std::string& root) {
   HostFacts facts;
   const std::string meminfo = ReadText(root + "/proc/meminfo");
   facts.memory_bytes = MeminfoBytes(meminfo, "MemTotal:");
-  uint64_t limit = 0;
-  if (absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadText(root + "/sys/fs/cgroup/memory.max")),
-                       &limit)) {
-    facts.memory_bytes = std::min(facts.memory_bytes.value_or(limit), limit);
+  const std::vector<std::string> servers = ServerProcesses(root);
+  facts.server_processes = servers.size();
+  const std::string process = servers.size() == 1 ? servers[0] : "self";
+  if (const auto limit = ControlGroupMemory(root, process); limit.has_value()) {
+    facts.memory_bytes = std::min(facts.memory_bytes.value_or(*limit), *limit);
   }
   const std::string pages = root + "/sys/kernel/mm/transparent_hugepage/";
   facts.huge_pages = Chosen(ReadText(pages + "enabled"));
   facts.shared_huge_pages = Chosen(ReadText(pages + "shmem_enabled"));
-  const std::vector<std::string> servers = ServerProcesses(root);
-  facts.server_processes = servers.size();
-  facts.open_files = OpenFiles(
-      ReadText(absl::StrCat(root, "/proc/", servers.size() == 1 ? servers[0] : "self", "/limits")));
+  facts.open_files = OpenFiles(ReadText(absl::StrCat(root, "/proc/", process, "/limits")));
   facts.has_gpu = fs::exists(root + "/dev/nvidia0");
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     AddOpenPorts(ReadText(root + table), facts.open_ports);

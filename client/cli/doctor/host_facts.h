@@ -17,7 +17,7 @@
 namespace kvstow::cli {
 
 struct HostFacts {
-  std::optional<uint64_t> memory_bytes;      // of the machine, or the control group's limit if less
+  std::optional<uint64_t> memory_bytes;      // of the machine, or the server's limit if less
   std::string huge_pages;                    // "always", "madvise", "never"; "" = not known
   std::string shared_huge_pages;             // the same for shared memory: "advise", "never", ...
   std::optional<uint64_t> open_files;        // soft limit of the server's process

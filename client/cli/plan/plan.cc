@@ -4,10 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
-#include "client/cli/plan/plan_flags.h"
 #include "client/cli/plan/plan_fleet.h"
 #include "client/cli/plan/plan_report.h"
 #include "client/cli/plan/plan_server.h"
+#include "client/cli/plan_flags.h"
 #include "client/cli/text.h"
 #include "client/planner/profile.h"
 
@@ -72,8 +72,10 @@ absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
   report.goal = {flags.target_hit_percent / 100, flags.target_ttft_ms / 1000};
   const bool goal = report.goal.hit_rate > 0 || report.goal.first_token_s > 0;
   if (!report.load.has_value()) {
-    if (!goal && report.hardware.bytes() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("tiers and targets need a load: --trace or --profile");
+    const bool tiers = report.hardware.bytes() > 0 && report.prompt_tokens == 0;
+    if (!goal && !tiers && flags.sizes.empty() && flags.plot.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "targets, --size, --plot, and tiers without --prompt need a load: --trace or --profile");
   }
   const uint64_t raw = report.rank.all_bytes_per_token;
   if (report.hardware.bytes() > 0) {
@@ -81,7 +83,9 @@ absl::Status AddOutcomes(const Flags& flags, PlanReport& report) {
       report.outcomes.push_back(planner::Predict(*report.load, raw, recipe, report.hardware));
     }
   }
-  const bool prices = report.hardware.tiers[planner::Hardware::kRam].price_per_gib > 0;
+  const auto& tiers = report.hardware.tiers;
+  const bool prices = tiers[planner::Hardware::kRam].price_per_gib > 0 ||
+                      tiers[planner::Hardware::kDisk].price_per_gib > 0;
   report.advised = goal && (prices || report.goal.first_token_s > 0);
   if (!report.advised) return absl::OkStatus();
   KVSTOW_ASSIGN_OR_RETURN(report.advice, planner::Advise(*report.load, raw, report.recipes,
@@ -115,32 +119,43 @@ int Plan(Flags flags, bool recipes_given) {
   return kDone;
 }
 
-void AddHardware(const Verb& verb, Flags& flags) {
+// Adds the flags of the hardware and of what is asked of it. A plan of a server has none of them.
+void AddHardware(const Verb& verb, Flags& flags, const Flag& server) {
   planner::Hardware& h = flags.hardware;
   for (size_t t = 0; t < planner::Hardware::kTiers; ++t) {
     const std::string tier = absl::StrCat("--", planner::TierName(t));
-    AddSize(verb, tier, h.tiers[t].bytes, "size of the tier, as 512GiB");
-    AddBandwidth(verb, tier + "-bandwidth", h.tiers[t].bytes_per_s, "what it reads, as 3GB/s");
+    AddSize(verb, tier, h.tiers[t].bytes, "size of the tier, as 512GiB").Excludes(server);
+    AddBandwidth(verb, tier + "-bandwidth", h.tiers[t].bytes_per_s, "what it reads, as 3GB/s")
+        .Excludes(server);
     AddNumber(verb, tier + "-price", h.tiers[t].price_per_gib, 1e-9, 1e9,
-              "of a GiB, in any currency");
+              "of a GiB, in any currency")
+        .Excludes(server);
   }
-  AddBandwidth(verb, "--link", h.link_bytes_per_s, "from kvstowd to the worker, as 25Gbit/s");
+  AddBandwidth(verb, "--link", h.link_bytes_per_s, "from kvstowd to the worker, as 25Gbit/s")
+      .Excludes(server);
   AddBandwidth(verb, "--decode-speed", h.decode_bytes_per_s,
-               "raw bytes that a decoder gives whose speed is not told with its recipe");
+               "raw bytes that a decoder gives whose speed is not told with its recipe")
+      .Excludes(server);
   AddNumber(verb, "--prefill-tps", h.prefill_tokens_per_s, 1e-3, 1e12,
-            "tokens a second that the worker computes");
+            "tokens a second that the worker computes")
+      .Excludes(server);
   AddSize(verb, "--disk-life", h.disk_life_bytes,
-          "bytes that may be written to the disk, as 7000TB");
+          "bytes that may be written to the disk, as 7000TB")
+      .Excludes(server);
   AddNumber(verb, "--write-amplification", h.write_amplification, 1, 1000,
             "bytes written to the disk for one stored")
-      .ShowDefault();
+      .ShowDefault()
+      .Excludes(server);
   verb.Option("--prompt", flags.prompt_tokens,
               "tokens of a prompt that is all there: its time to first token, and what limits it")
-      .Within(1u, uint32_t{1} << 30);
+      .Within(1u, uint32_t{1} << 30)
+      .Excludes(server);
   AddNumber(verb, "--target-hit", flags.target_hit_percent, 1e-6, 100,
-            "hit rate to reach, in %: the size for it, and with prices the cheapest setting");
+            "hit rate to reach, in %: the size for it, and with prices the cheapest setting")
+      .Excludes(server);
   AddNumber(verb, "--target-ttft", flags.target_ttft_ms, 1e-6, 1e9,
-            "mean time to first token to reach, in ms");
+            "mean time to first token to reach, in ms")
+      .Excludes(server);
 }
 
 constexpr char kFooter[] =
@@ -174,20 +189,23 @@ void AddPlan(const Verb& app) {
       "plan", "Capacity planning: what a model's KV cache takes, and what keeping it gains");
   const auto flags = std::make_shared<Flags>();
   AddOutputFlags(verb, flags->output);
-  verb.Option("--model", flags->model,
-              "a Hugging Face config.json, a folder with one, or a name of the built-in table");
   const Flag server =
       verb.Option("--server", flags->server.server,
                   "instead of a model and a load: a kvstowd (HOST:PORT or unix:PATH) that tells "
                   "what it was asked for");
+  verb.Option("--model", flags->model,
+              "a Hugging Face config.json, a folder with one, or a name of the built-in table")
+      .Excludes(server);
   verb.Option("--token-file", flags->server.token_file,
               "file with the bearer token that says who you are, where that kvstowd asks")
       .FromEnvironment("KVSTOW_TOKEN_FILE");
   verb.Option("--kv-dtype", flags->kv_dtype,
-              "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says");
+              "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says")
+      .Excludes(server);
   verb.Option("--tp", flags->ranks, "ranks of the tensor-parallel group")
       .Within(1u, 1024u)
-      .ShowDefault();
+      .ShowDefault()
+      .Excludes(server);
   const Flag recipes =
       verb.Option(
               "--recipe", flags->recipes,
@@ -201,20 +219,23 @@ void AddPlan(const Verb& app) {
       .Repeats();
   verb.Option("--page-tokens", flags->page_tokens, "tokens of a page")
       .Within(1u, kMaxPageTokens)
-      .ShowDefault();
+      .ShowDefault()
+      .Excludes(server);
   const Flag trace = verb.Option("--trace", flags->trace,
                                  "a Mooncake or Bailian trace (JSON lines, also .gz): the load");
   const Flag profile =
       verb.Option("--profile", flags->profile,
                   "a load in numbers: sessions=,turns=,shared=,prompt=,output=,rate=,think=");
-  profile.Excludes(trace);
+  trace.Excludes(server);
+  profile.Excludes(server).Excludes(trace);
   verb.Each(
           "--size", [flags](const std::string& text) { flags->sizes.push_back(SizeOf(text)); },
           "may be repeated: a size to tell the hit rate of")
       .Repeats()
       .TypeName("SIZE");
-  verb.Option("--plot", flags->plot, "SVG file to draw hit rate against size into");
-  AddHardware(verb, *flags);
+  verb.Option("--plot", flags->plot, "SVG file to draw hit rate against size into")
+      .Excludes(server);
+  AddHardware(verb, *flags, server);
   AddFleetFlags(verb, flags->fleet, server);
   verb.Footer(kFooter);
   verb.Run([flags, recipes] { return Plan(*flags, recipes.given()); });

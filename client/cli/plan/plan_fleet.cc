@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
-#include "client/cli/plan/plan_flags.h"
+#include "client/cli/plan_flags.h"
 #include "client/cli/text.h"
 
 namespace kvstow::cli {

@@ -125,11 +125,13 @@ std::string OutcomesTable(const PlanReport& report) {
       "modelled from the load and from what was given; '-': not enough was given\n");
 }
 
-// Returns how long it takes to fetch the prompt of --prompt from the fastest tier that was given.
+// Returns how long it takes to fetch the prompt of --prompt from the fastest tier that was given,
+// by its size or its bandwidth.
 planner::FetchTime PromptTime(const PlanReport& report, const planner::RecipeSize& recipe) {
   const auto& tiers = report.hardware.tiers;
-  const auto* const tier = std::find_if(std::begin(tiers), std::end(tiers),
-                                        [](const Hardware::Tier& t) { return t.bytes > 0; });
+  const auto* const tier =
+      std::find_if(std::begin(tiers), std::end(tiers),
+                   [](const Hardware::Tier& t) { return t.bytes > 0 || t.bytes_per_s > 0; });
   planner::FetchTime time =
       TimeToFetch(report.hardware, tier == std::end(tiers) ? 0 : tier->bytes_per_s,
                   report.rank.all_bytes_per_token, recipe);

@@ -97,8 +97,8 @@ std::string SizesText(const PlanReport& report) {
                            rank.ranks > 1 ? " and rank" : "", ", published")}};
   if (rank.ranks > 1) {
     fields.emplace_back(
-        "all ranks", absl::StrCat(rank.all_bytes_per_token, " bytes a token on ", rank.ranks,
-                                  " ranks, each head counted once; ", rank.copies,
+        "all ranks", absl::StrCat(rank.all_bytes_per_token, " bytes a token that ", rank.ranks,
+                                  " ranks store (a latent once); ", rank.copies,
                                   rank.copies == 1 ? " rank holds" : " ranks hold", " the same"));
   }
   if (rank.window_bytes > 0) {

@@ -130,7 +130,8 @@ std::string Text(const Live& live, const std::string& server) {
   std::vector<std::string> heading = {"HIT RATE, % OF PAGES"};
   std::vector<std::vector<std::string>> rows(live.sizes.size() + 1);
   for (size_t i = 0; i < live.sizes.size(); ++i) {
-    rows[i] = {FormatSize(live.sizes[i]) + (live.sizes[i] == live.present_bytes ? " (now)" : "")};
+    rows[i] = {FormatSize(live.sizes[i]) +
+               (live.sizes[i] == live.present_bytes ? " (budget)" : "")};
   }
   rows.back() = {"infinite"};
   for (const RecipeSize& recipe : live.recipes) {

@@ -231,7 +231,8 @@ void AddSimulate(const Verb& app) {
   verb.Option("--capacity-bits", flags->capacity_bits,
               "bits of a value of the pages that capacities are in, such as 8; without it "
               "those of all levels")
-      .Within(1e-3, 64.0);
+      .Within(1e-3, 64.0)
+      .Needs(levels);
   AddNodesFlags(verb, flags->nodes, levels);
   verb.Footer(
       "Examples:\n  kvstow simulate conversation_trace.jsonl\n"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "client/cli/plan/plan_flags.h"
+#include "client/cli/plan_flags.h"
 #include "client/cli/text.h"
 #include "storage/trace/simulator.h"
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -153,6 +154,21 @@ TEST_F(Safetensors, RandomDamageOfTheHeaderNeverCrashes) {
       EXPECT_EQ(reader->Data(tensor).size(), tensor.bytes);
     }
   }
+}
+
+TEST_F(Safetensors, TheUmaskSaysWhoMayReadAFile) {
+  const std::pair<mode_t, mode_t> modes[] = {{0022, 0644}, {0077, 0600}, {0002, 0664}};
+  for (const auto& [mask, mode] : modes) {
+    const mode_t before = umask(mask);
+    auto writer = SafetensorsWriter::Create(path_, std::vector<NewTensor>{{"a", "U8", {1}}}, {});
+    umask(before);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE(writer->Commit().ok());
+    struct stat about {};
+    ASSERT_EQ(stat(path_.c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 0777, mode);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1) << "nothing beside it";
 }
 
 }  // namespace

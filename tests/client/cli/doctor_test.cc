@@ -41,7 +41,8 @@ auto Is(const std::string& subject, Verdict verdict, const std::string& advice) 
 TEST(HostFacts, AreReadFromTheKernelsFiles) {
   FakeHost host;
   host.Write("proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
-  host.Write("sys/fs/cgroup/memory.max", "4294967296\n");
+  host.Write("proc/42/cgroup", "0::/system.slice/kvstowd.service\n");
+  host.Write("sys/fs/cgroup/system.slice/kvstowd.service/memory.max", "4294967296\n");
   host.Write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
   host.Write("sys/kernel/mm/transparent_hugepage/shmem_enabled",
              "always within_size [advise] never deny force\n");
@@ -113,6 +114,17 @@ TEST(HostFindings, SayWhatToDo) {
   EXPECT_THAT(findings, Contains(Is("clock", Verdict::kWarning, "chrony")));
   EXPECT_THAT(findings, Contains(Is("GPU", Verdict::kWrong, "driver")));
   EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "no TLS")));
+}
+
+TEST(HostFindings, KvEventsHaveNoTlsWhateverTheOthersHave) {
+  std::map<std::string, std::string> settings = {
+      {"listen", "0.0.0.0:7380"}, {"tls-cert", "/c.pem"}, {"kv-events-listen", "127.0.0.1:5557"}};
+  EXPECT_THAT(FindHost({}, settings), Contains(Is("listeners", Verdict::kOk, "")));
+  settings["kv-events-listen"] = "0.0.0.0:5557";
+  settings["kv-events-replay-listen"] = "0.0.0.0:5558";
+  const auto findings = FindHost({}, settings);
+  EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "kv-events-listen")));
+  EXPECT_THAT(findings, Contains(Is("listeners", Verdict::kWarning, "kv-events-replay-listen")));
 }
 
 TEST(HostFindings, AGpuThatNobodyUsesIsNamed) {

@@ -120,6 +120,10 @@ TEST(FleetPlan, ARemotePrefixTakesTheSlowestOfItsWay) {
   h.link_bytes_per_s = 0;
   fleet.remote_bytes_per_s = 0;
   EXPECT_FALSE(Predicted(fleet, h).remote_s.has_value()) << "nothing tells how fast it is";
+  h = SomeHardware();
+  std::swap(h.tiers[Hardware::kRam], h.tiers[Hardware::kDisk]);
+  h.tiers[Hardware::kDisk].bytes_per_s = 0;
+  EXPECT_FALSE(Predicted(fleet, h).local_s.has_value()) << "nor a disk alone";
 }
 
 TEST(FleetPlan, LoadsScale) {

@@ -73,12 +73,12 @@ TEST(Model, RanksDivideHeadsAndReplicateWhatTheyCannot) {
   ASSERT_TRUE(replicated.ok());
   EXPECT_EQ(replicated->bytes_per_token, 131072u / 8) << "one head a rank, each on two ranks";
   EXPECT_EQ(replicated->copies, 2u);
-  EXPECT_EQ(replicated->all_bytes_per_token, 131072u);
+  EXPECT_EQ(replicated->all_bytes_per_token, 2 * 131072u) << "each rank stores its own";
   const auto latent = DivideOverRanks(*deepseek, 8);
   ASSERT_TRUE(latent.ok());
   EXPECT_EQ(latent->bytes_per_token, 70272u) << "a latent has no heads to divide";
   EXPECT_EQ(latent->copies, 8u);
-  EXPECT_EQ(latent->all_bytes_per_token, 70272u);
+  EXPECT_EQ(latent->all_bytes_per_token, 70272u) << "ranks share a latent";
   EXPECT_THAT(std::string(DivideOverRanks(*llama, 3).status().message()), HasSubstr("multiple"));
   EXPECT_FALSE(DivideOverRanks(*llama, 0).ok());
 }

@@ -97,6 +97,19 @@ TEST(Outcome, WhatIsNotToldStaysEmpty) {
   EXPECT_FALSE(o.warm_s || o.hit_s) << "nothing tells how long a fetch takes";
 }
 
+TEST(Outcome, ADiskOfUnknownSpeedHasNoTime) {
+  Hardware h = SomeHardware();
+  h.tiers[Hardware::kDisk].bytes_per_s = 0;
+  Outcome o = Predict(SomeLoad(), kRaw, kRawRecipe, h);
+  EXPECT_DOUBLE_EQ(o.hit_rate, 0.4);
+  EXPECT_TRUE(o.hit_s.has_value()) << "RAM is the fastest";
+  EXPECT_FALSE(o.warm_s.has_value()) << "a part of the hits is on the disk";
+  h.tiers[Hardware::kRam].bytes = 0;
+  o = Predict(SomeLoad(), kRaw, kRawRecipe, h);
+  EXPECT_FALSE(o.hit_s || o.warm_s);
+  EXPECT_TRUE(o.cold_s.has_value());
+}
+
 TEST(Outcome, TooMuchForALinkIsSaid) {
   Hardware h = SomeHardware();
   h.tiers[Hardware::kDisk].bytes_per_s = 30e6;
@@ -148,6 +161,15 @@ TEST(Advise, SlowHardwareAndImpossibleGoals) {
   EXPECT_THAT(
       std::string(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).status().message()),
       HasSubstr("link"));
+  h = SomeHardware();
+  h.tiers[Hardware::kDisk].bytes_per_s = 0;
+  EXPECT_THAT(
+      std::string(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).status().message()),
+      HasSubstr("--disk-bandwidth"));
+  EXPECT_TRUE(Advise(SomeLoad(), kRaw, recipes, h, {.hit_rate = 0.3}).ok());
+  h.tiers[Hardware::kDisk].price_per_gib = 0;
+  EXPECT_TRUE(Advise(SomeLoad(), kRaw, recipes, h, {.first_token_s = 1}).ok())
+      << "no disk is bought";
   h.tiers[Hardware::kRam].price_per_gib = 0;
   EXPECT_THAT(
       std::string(Advise(SomeLoad(), kRaw, recipes, h, {.hit_rate = 0.1}).status().message()),
@@ -175,14 +197,17 @@ TEST(FetchTime, TheSlowestPartDecidesAndHasAName) {
 
 TEST(Bandwidth, UnitsOfBytesAndBits) {
   const std::pair<const char*, double> good[] = {
-      {"10GB/s", 10e9}, {"25Gbit/s", 25e9 / 8}, {"100Gbps", 100e9 / 8}, {"3gib/s", 3.0 * kGib},
-      {"1.5GB", 1.5e9}, {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6}, {"25Gbit", 25e9 / 8}};
+      {"10GB/s", 10e9},     {"25Gbit/s", 25e9 / 8}, {"100Gbps", 100e9 / 8},  {"3GiB/s", 3.0 * kGib},
+      {"1.5GB", 1.5e9},     {"8 bit/s", 1},         {"100 Mbit/s", 12.5e6},  {"25Gbit", 25e9 / 8},
+      {"25Gb/s", 25e9 / 8}, {"3GBps", 3e9},         {"8Gib/s", 1.0 * kGib},  {"8kb/s", 1e3},
+      {"8gbit/s", 1e9},     {"3gB/s", 3e9},         {"100GBIT/S", 100e9 / 8}};
   for (const auto& [text, bytes] : good) {
     const auto speed = ParseBandwidth(text);
     ASSERT_TRUE(speed.ok()) << text << speed.status();
     EXPECT_DOUBLE_EQ(*speed, bytes) << text;
   }
-  for (const char* text : {"", "0", "0GB/s", "fast", "-3GB/s", "10GB/h", "Gbit/s", "GB/s"}) {
+  for (const char* text : {"", "0", "0GB/s", "fast", "-3GB/s", "10GB/h", "Gbit/s", "GB/s", "3gb/s",
+                           "3gib/s", "100mbps", "10G", "10G/s", "1000"}) {
     EXPECT_THAT(std::string(ParseBandwidth(text).status().message()), HasSubstr("bandwidth"))
         << text;
   }

@@ -1,4 +1,4 @@
-#include "client/cli/codec/calibration_files.h"
+#include "client/cli/calibration_files.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"

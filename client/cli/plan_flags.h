@@ -1,6 +1,6 @@
-// Flags of the verbs that plan: sizes, and bandwidths.
-#ifndef KVSTOW_CLIENT_CLI_PLAN_PLAN_FLAGS_H_
-#define KVSTOW_CLIENT_CLI_PLAN_PLAN_FLAGS_H_
+// Flags of the verbs that plan and measure: sizes, and bandwidths.
+#ifndef KVSTOW_CLIENT_CLI_PLAN_FLAGS_H_
+#define KVSTOW_CLIENT_CLI_PLAN_FLAGS_H_
 
 #include <cstdint>
 #include <string>
@@ -67,4 +67,4 @@ inline Flag AddRemoteSize(const Verb& verb, uint64_t& bytes, const std::string& 
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_PLAN_PLAN_FLAGS_H_
+#endif  // KVSTOW_CLIENT_CLI_PLAN_FLAGS_H_

@@ -1,6 +1,6 @@
 // Loads calibrations from files, for the verbs that decode here.
-#ifndef KVSTOW_CLIENT_CLI_CODEC_CALIBRATION_FILES_H_
-#define KVSTOW_CLIENT_CLI_CODEC_CALIBRATION_FILES_H_
+#ifndef KVSTOW_CLIENT_CLI_CALIBRATION_FILES_H_
+#define KVSTOW_CLIENT_CLI_CALIBRATION_FILES_H_
 
 #include <string>
 #include <vector>
@@ -20,4 +20,4 @@ absl::Status LoadCalibrations(const std::vector<std::string>& files, Calibration
 
 }  // namespace kvstow::cli
 
-#endif  // KVSTOW_CLIENT_CLI_CODEC_CALIBRATION_FILES_H_
+#endif  // KVSTOW_CLIENT_CLI_CALIBRATION_FILES_H_
