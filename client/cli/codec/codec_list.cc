@@ -77,10 +77,14 @@ int List(const OutputFlags& flags) {
   }
   Json policies = Json::array();
   const std::string table = ListPolicies(policies);
-  Print(
-      flags, {{"presets", presets}, {"policies", policies}},
-      absl::StrCat(FormatTable({"NAME", "LEVELS", "BITS", "NEEDS", "PIPELINE", "WHAT IT IS"}, rows),
-                   "\nPolicies stand before a codec, as in 'snapkv(keep=0.25)|int8':\n\n", table));
+  Print(flags, {{"presets", presets}, {"policies", policies}},
+        absl::StrCat(
+            FormatTable({"NAME", "LEVELS", "BITS", "NEEDS", "PIPELINE", "WHAT IT IS"}, rows),
+            "\nBITS are those of a value, all levels and headers counted, of a page of noise: 256 "
+            "tokens,\n4 layers, 2 heads of 128. Real KV takes fewer with entropy coders: see "
+            "kvstow codec roundtrip.\n\nPolicies stand before a codec, as in "
+            "'snapkv(keep=0.25)|int8':\n\n",
+            table));
   return kDone;
 }
 
@@ -99,6 +103,10 @@ void AddCodec(const Verb& app) {
   AddCodecRoundtrip(codec);
   AddCodecCalibrate(codec);
   AddCodecSend(codec);
+  codec.Footer(
+      "Examples:\n  kvstow codec list\n"
+      "  kvstow codec roundtrip --recipe kvstow prompt.safetensors decoded.safetensors\n"
+      "  kvstow codec VERB --help");
 }
 
 }  // namespace kvstow::cli
