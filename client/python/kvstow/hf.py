@@ -47,6 +47,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from kvstow import _native
 from kvstow.client import Client, Space
 from kvstow.models import Ropes, norms_keys
+from kvstow.quiet import Quiet
 from kvstow.statistics import ENOUGH, margin_of, model_statistics, with_power
 from kvstow.types import (
     Column,
@@ -105,15 +106,14 @@ _MASKED = "kvstow_masked"
 _WINDOW_QUERIES = 32  # that the column attn_window sums over
 _STATISTICS_TOKENS = 512  # of a prompt that is long enough to tell what the model feels
 _QUERIES_AT_ONCE = 256  # whose probabilities are in memory together
-_SECONDS_OF_QUIET = 5.0  # after a server did not answer
 
 _watching = threading.local()  # .watch: what is called with the attention of this thread's models
 
 # What prompts told, until they are enough to be sent: of each client, by space.
 _felt: weakref.WeakKeyDictionary[Client, dict[str, Gathered]] = weakref.WeakKeyDictionary()
 _felt_lock = threading.Lock()
-# Until when the servers of clients are spared, as they did not answer.
-_quiet: weakref.WeakKeyDictionary[Client, float] = weakref.WeakKeyDictionary()
+# The servers of these clients did not answer.
+_quiet: weakref.WeakKeyDictionary[Client, Quiet] = weakref.WeakKeyDictionary()
 _masked_lock = threading.Lock()
 _masked_uses: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
@@ -580,11 +580,11 @@ def _note(client: Client, answered: bool) -> None:
     if answered:
         _quiet.pop(client, None)
     else:
-        _quiet[client] = time.monotonic() + _SECONDS_OF_QUIET
+        _quiet.setdefault(client, Quiet()).begin()
 
 
 def _is_quiet(client: Client) -> bool:
-    return time.monotonic() < _quiet.get(client, 0.0)
+    return bool(_quiet.get(client))
 
 
 class PrefixCache:

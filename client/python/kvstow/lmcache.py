@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from kvstow.client import Client, Space
+from kvstow.quiet import Quiet
 from kvstow.types import Fidelity, KvSpec, Page, Payload, Rope, trouble_of
 from kvstow.versions import check_version
 
@@ -37,7 +38,6 @@ worked if all is stored. The others worked if the server was asked, whatever it 
 _ROW = 512  # values in what stands for a token: 8 "heads" of 64
 _ROWS = 4096  # in a page
 _MOST_PAGES = 256  # of a value whose size nobody has told: 1 GiB
-_SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _SEPARATOR = "@"  # between the fields of a key; the model's name comes first
 
 
@@ -76,7 +76,7 @@ class KvstowL2:
         self._fidelity: Fidelity = "exact" if recipe in ("raw", "lossless") else ""
         self._timeout = timeout
         self._client = Client(address, timeout=timeout, payload=payload)
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
         self._trouble = ""  # why the server is left alone, or was
         self._spaces: dict[str, Space] = {}
         # How many pages values of a model, rank and group have: the least that calls told.
@@ -166,13 +166,13 @@ class KvstowL2:
 
     def _why_not(self) -> str:
         """Why the server is not asked now; "" where it is."""
-        if time.monotonic() >= self._quiet_until:
+        if not self._quiet:
             return ""
         return f"UNAVAILABLE: the server is left alone, as it did not answer: {self._trouble}"
 
     def _leave_alone(self, why: str) -> None:
         self._trouble = why
-        self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
+        self._quiet.begin()
 
     def _look_for_trouble(self, results: Sequence[Any]) -> None:
         if why := trouble_of(results):

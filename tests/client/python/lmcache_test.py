@@ -106,7 +106,7 @@ def test_a_lossy_recipe_is_near(server):
 
 
 def test_a_dead_server_is_a_miss(own_server, monkeypatch):
-    monkeypatch.setattr("kvstow.lmcache._SECONDS_OF_QUIET", 0.5)
+    monkeypatch.setattr("kvstow.quiet.Quiet.seconds", 0.5)
     l2 = kvstow.lmcache.KvstowL2(own_server.address, timeout=2)
     caller = Caller(l2)
     keys = [KEY.format(i) for i in range(3)]

@@ -444,7 +444,7 @@ def test_a_closed_backend_is_a_miss(open_storage):
 
 
 def test_a_dead_server_is_a_miss_and_found_again(own_server, monkeypatch):
-    monkeypatch.setattr("kvstow.sglang.store._SECONDS_OF_QUIET", 0.5)
+    monkeypatch.setattr("kvstow.quiet.Quiet.seconds", 0.5)
     own_server.kill()
     pool, keys = sglang.MHATokenToKVPoolHost(), sglang.hashes(6)
     pool.fill()
@@ -496,7 +496,7 @@ class Deaf:
 
 
 def test_pages_that_the_server_did_not_forget_are_misses(open_storage, monkeypatch):
-    monkeypatch.setattr("kvstow.sglang.store._SECONDS_OF_QUIET", 0.0)
+    monkeypatch.setattr("kvstow.quiet.Quiet.seconds", 0.0)
     storage, kv, state = hybrid(open_storage)
     kv.fill()
     keys, where = sglang.hashes(3), sglang.indices(kv, range(3))

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from kvstow.client import Client, Space
+from kvstow.quiet import Quiet
 from kvstow.sglang.pools import Addresses, Bytes, PageFormat, memory
 from kvstow.sglang.settings import Settings
 from kvstow.types import KvSpec, Page
 
 _log = logging.getLogger(__name__)
 _ALIGNMENT = 4096  # of pages in shared memory
-_SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,19 +53,19 @@ class Link:
             direct_connections=0,
         )
         self.counts: Counter[str] = Counter()
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
 
     @property
     def quiet(self) -> bool:
         """Whether to leave the server alone."""
-        return self.pages.closed or time.monotonic() < self._quiet_until
+        return self.pages.closed or bool(self._quiet)
 
     def failed(self, message: str) -> None:
         """The server did not answer."""
         self.counts["unavailable"] += 1
         if not self.quiet:
-            _log.warning("kvstow: no answer; a miss for %g s: %s", _SECONDS_OF_QUIET, message)
-        self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
+            _log.warning("kvstow: no answer; a miss for %g s: %s", Quiet.seconds, message)
+        self._quiet.begin()
 
     def close(self) -> None:
         self.pages.close()

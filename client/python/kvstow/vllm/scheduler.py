@@ -17,12 +17,12 @@ from typing import Any
 from vllm.logger import init_logger
 
 from kvstow.client import Client, Space
+from kvstow.quiet import Quiet
 from kvstow.vllm.identity import Identity
 from kvstow.vllm.messages import Load, LoadedPage, SavedPage, StepMetadata
 from kvstow.vllm.settings import Settings
 
 _log = init_logger(__name__)
-_SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _SECONDS_OF_ANSWER = 5.0  # after which a request that still waits for blocks asks again
 _MAX_KEY_BYTES = 64
 
@@ -139,7 +139,7 @@ class SchedulerHalf:
         self._failed: set[str] = set()
         self._loads: list[Load] = []
         self._loading: dict[str, Load] = {}
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
         self._salt = b""
 
     def on_new_request(self, request: Any) -> None:
@@ -165,7 +165,7 @@ class SchedulerHalf:
                 self._drop_lookup(name)
                 lookup = None
         if lookup is None:
-            if now < self._quiet_until:
+            if self._quiet:
                 return 0, False
             keys = self._keys(request, first, last)
             lookup = self._lookups[name] = _Lookup(first, now, self._index.ask(keys))
@@ -188,12 +188,12 @@ class SchedulerHalf:
         else:
             return False
         if lookup.answer.trouble:
-            self._quiet_until = now + _SECONDS_OF_QUIET
+            self._quiet.begin()
             _log.warning(
                 "kvstow: %s: %s; requests are computed for %.0f s",
                 self._settings.address,
                 lookup.answer.trouble,
-                _SECONDS_OF_QUIET,
+                Quiet.seconds,
             )
         return True
 

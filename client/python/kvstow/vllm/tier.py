@@ -53,6 +53,7 @@ from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from kvstow.client import Client, Space
+from kvstow.quiet import Quiet
 from kvstow.types import KvSpec, Page, Rope, trouble_of
 from kvstow.vllm.identity import revision_of
 from kvstow.vllm.scheduler import page_key
@@ -69,7 +70,6 @@ _VECTOR = 64  # elements, where nobody says head_dim
 _MAX_VECTORS = 4096  # KvSpec.page_tokens
 _THREADS = 4  # that load, and as many that store
 _GAPS = 16  # that a lookup passes in a group that is scanned from its end
-_SECONDS_OF_QUIET = 5.0  # after the server did not answer
 _SECONDS_TO_DRAIN = 5.0  # at the end
 
 Row: TypeAlias = npt.NDArray[np.uint8]
@@ -170,7 +170,7 @@ class KvstowTier(SecondaryTierManager):
             for client in (index, pages)
         )
         self._exact = exact
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
         self._disabled = False
         self._closing = False
         self._counts: dict[str, int] = {}
@@ -329,7 +329,7 @@ class KvstowTier(SecondaryTierManager):
     # Trouble.
 
     def _left_alone(self) -> bool:
-        return self._disabled or time.monotonic() < self._quiet_until
+        return self._disabled or bool(self._quiet)
 
     def _leave_alone(self, why: str) -> None:
         if not self._left_alone() and not self._closing:
@@ -337,9 +337,9 @@ class KvstowTier(SecondaryTierManager):
                 "kvstow: %s: %s; the tier is left alone for %.0f s",
                 self._pages.client.address,
                 why,
-                _SECONDS_OF_QUIET,
+                Quiet.seconds,
             )
-        self._quiet_until = time.monotonic() + _SECONDS_OF_QUIET
+        self._quiet.begin()
 
     def _look_for_trouble(self, results: Collection[Any]) -> None:
         if why := trouble_of(results):

@@ -138,7 +138,7 @@ class Tier:
         end = time.monotonic() + SECONDS
         while not ready():
             assert time.monotonic() < end
-            self.tier._quiet_until = 0.0
+            self.tier._quiet.end()
             time.sleep(0.05)
 
     def look(self, names, context=None):
