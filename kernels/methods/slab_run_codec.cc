@@ -301,7 +301,7 @@ class SlabRunCodec final : public RunCodec {
     for (uint32_t level = 0; level < levels(); ++level) {
       const double now = measure.energy > 0 ? measure.errors[level] / measure.energy : 0;
       gains[level] += shape.tokens * std::max(left - now, 0.0);
-      left = now;
+      left = std::min(left, now);
     }
   }
 
