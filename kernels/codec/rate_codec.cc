@@ -199,6 +199,9 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,
   const StepRange& steps = FindOp(recipe.ops()[target.op].name)->steps;
   KVSTOW_ASSIGN_OR_RETURN(const Recipe usual, WithStep(recipe, target, steps.usual));
   KVSTOW_ASSIGN_OR_RETURN(auto codec, make(usual));
+  // The step that is longest as text must fit a page's header, too.
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe coarsest, WithStep(recipe, target, steps.most));
+  KVSTOW_RETURN_IF_ERROR(make(coarsest).status());
   return std::make_shared<RateCodec>(recipe, target, steps, std::move(codec), std::move(make),
                                      std::move(predict));
 }

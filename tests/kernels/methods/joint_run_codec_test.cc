@@ -330,6 +330,18 @@ TEST_F(JointCodecTest, RefusesRecipesThatMakeNoSense) {
     ASSERT_TRUE(parsed.ok()) << recipe;
     EXPECT_TRUE(absl::IsInvalidArgument(MakeCodec(*parsed, spec_, *store_).status())) << recipe;
   }
+  // A page's header has room for 1,024 bytes of pipeline: with the blob's name and any step.
+  const auto of_length = [](absl::string_view begin, size_t length) {
+    return absl::StrCat(begin, std::string(length - begin.size() - 1, '0'), ")");
+  };
+  for (const auto& [begin, most] : {std::pair{"joint(run=3,step=0.5", 1024 - 38},
+                                    std::pair{"joint(run=3,ratio=8,focus=0.5", 1024 - 38 - 8}}) {
+    const auto make = [&](size_t length) {
+      return MakeCodec(ParseRecipe(of_length(begin, length)).value(), spec_, *store_).status();
+    };
+    EXPECT_TRUE(make(most).ok()) << make(most);
+    EXPECT_TRUE(absl::IsInvalidArgument(make(most + 1))) << begin;
+  }
   KvSpec fp8 = spec_;
   fp8.dtype = DType::kF8E4M3;
   EXPECT_TRUE(
