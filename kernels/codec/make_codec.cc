@@ -1,6 +1,7 @@
 #include "kernels/codec/make_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -153,6 +154,11 @@ class PageCodec final : public Codec {
           run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, end_steps,
                               token_ids, guess.felt, page.raw_owner},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
+      const auto is_number = [](const EncodedLevel& level) { return std::isfinite(level.gain); };
+      if (!std::ranges::all_of(bodies, is_number)) {
+        return absl::OutOfRangeError(
+            absl::StrCat("layers from ", first, " on have values whose squares overflow"));
+      }
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
     }

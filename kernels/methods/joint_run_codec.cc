@@ -151,6 +151,8 @@ class JointRunCodec final : public RunCodec {
       means.Look(Ids(run, {tokens.first + done, n}));
       means.AddTo(x.data(), width, {0, width}, -1);
       MultiplyRowsInTiles(x.data(), n, width, calibrated.encode, {0, rank}, by_token.data(), rank);
+      // Finite values may overflow on their way, and cancel out.
+      if (!std::isfinite(LargestMagnitude(by_token.data(), n * rank))) return false;
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {

@@ -20,6 +20,7 @@
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/squared_error.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/kernels/every_target.h"
 #include "tests/paths.h"
 
 namespace kvstow::testing {
@@ -300,6 +301,25 @@ TEST_F(JointCodecTest, APageThatCannotBeCodedIsKeptExactly) {
       EXPECT_EQ(page.header.calibration, CalibrationId{});
       EXPECT_EQ(Decode(page), raw);
     }
+  }
+}
+
+// Finite values that overflow within the transform, and cancel out as NaN.
+TEST_F(JointCodecTest, APageThatOverflowsIsKeptExactlyOnEveryTarget) {
+  KvSpec spec = spec_;
+  spec.dtype = DType::kBF16;
+  CalibrationStore store;
+  ASSERT_TRUE(store.Add(AsBytes(FitCorrelated(spec, 3).value())).ok());
+  ASSERT_TRUE(store.Add(AsBytes(FitCorrelated(spec, 1, {}, true).value())).ok());
+  int at = 0;
+  const auto raw = MakePage(spec, 40, [&] { return (++at * 7 / 3) % 2 == 0 ? 3e38f : -3e38f; });
+  for (const char* recipe : {"kvstow-cal(run=3)", "kvstow-cal(run=1)"}) {  // one has classes
+    const auto codec = MakeCodec(ParseRecipe(recipe).value(), spec, store).value();
+    OnEveryTarget([&] {
+      const auto page = codec->Encode({.raw = raw, .tokens = 40, .first_position = 128});
+      ASSERT_TRUE(page.ok()) << page.status();
+      EXPECT_TRUE(page->header.fell_back) << recipe;
+    });
   }
 }
 
