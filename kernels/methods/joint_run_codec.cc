@@ -202,8 +202,10 @@ class JointRunCodec final : public RunCodec {
     const uint32_t tokens = run.tokens - first, stream = coder_.options().tokens_per_stream;
     const TokenRange streams = WholeStreams({begin, end - first - begin}, tokens, stream);
     const uint32_t chunk = std::max(kChunkTokens / stream, 1u) * stream;
-    const JointVectors vectors(coder_.spec(), {wanted.layers, wanted.tokens.count,
-                                               run.first_position + wanted.tokens.first});
+    const JointVectors vectors(
+        coder_.spec(),
+        {wanted.layers, wanted.tokens.count, run.first_position + wanted.tokens.first},
+        wanted.tokens.first);
     JointReader reader(coder_, calibrated, parts, tokens);
     std::vector<float> by_token, x;
     RunMeans means = MeansOf(calibrated);
