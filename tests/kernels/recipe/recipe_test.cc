@@ -64,6 +64,7 @@ TEST(RecipeTest, ArgumentsOfAPresetReplaceThoseOfItsOps) {
   EXPECT_EQ(PipelineOf("kivi4(bits=2)"), "affine(bits=2,group=32,k=channel,v=token)");
   EXPECT_THAT(PipelineOf("int8(grup=32)"), HasSubstr("by name one of: bits, group"));
   EXPECT_THAT(PipelineOf("int8(32)"), HasSubstr("INVALID_ARGUMENT"));
+  EXPECT_THAT(PipelineOf("int8(group=32,group=64)"), HasSubstr("'int8': give 'group' only once"));
   EXPECT_THAT(PipelineOf("raw(1)"), ::testing::StrEq("raw(1)"));  // an op; MakeCodec refuses it
 }
 
