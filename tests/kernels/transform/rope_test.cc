@@ -103,7 +103,7 @@ TEST(RopeTest, PartOfThePageIsThatPart) {
 // Angles go from token to token, and anew every so often: at the same tokens in any part.
 TEST(RopeTest, TokensOfAPageTurnByTheSameAnglesInAnyPart) {
   constexpr uint32_t kTokens = 200;
-  for (const uint64_t position : {0, 1000, 123457}) {
+  for (const uint64_t position : {0, 1000, 1'000'000'007}) {
     const RopeRotation whole(Spec(Layout::kHalf), 16, position, kTokens);
     for (uint32_t first = 0; first < kTokens; ++first) {
       const uint32_t count = std::min(70u, kTokens - first);
