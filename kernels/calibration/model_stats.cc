@@ -19,11 +19,23 @@ bool AllFinite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }
 
+// Costs of errors as large as codecs may leave stay finite in F32: values go up to 65,504.
+constexpr double kMostCost = 1e20;
+
+bool CostsFit(std::span<const float> metric, std::span<const float> gain) {
+  const size_t each = metric.size() / std::max<size_t>(gain.size(), 1);
+  for (size_t i = 0; i < metric.size(); ++i) {
+    const double square = double{gain[i / each]} * gain[i / each];
+    if (square > kMostCost || square * std::abs(metric[i]) > kMostCost) return false;
+  }
+  return true;
+}
+
 bool Fits(const std::vector<float>& metric, const std::vector<float>& gain, size_t heads,
           size_t dim) {
   return metric.size() == heads * dim * dim && gain.size() == (dim > 0 ? heads : 0) &&
          AllFinite(metric) && AllFinite(gain) &&
-         std::ranges::all_of(gain, [](float x) { return x > 0; });
+         std::ranges::all_of(gain, [](float x) { return x > 0; }) && CostsFit(metric, gain);
 }
 
 // Appends the gain of a head and the lower triangle of its metric.
@@ -165,7 +177,7 @@ absl::Status CheckModelStats(const CalibrationShape& shape, const ModelStats& st
   }
   return absl::InvalidArgumentError(
       "the model's statistics do not fit the pages' layers, KV heads and head_dim, or hold a gain "
-      "that is not positive");
+      "that is not positive, or costs above 1e20");
 }
 
 const ModelStats* StatsOf(const Calibration& calibration) {

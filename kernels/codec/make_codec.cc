@@ -1,6 +1,7 @@
 #include "kernels/codec/make_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -153,6 +154,11 @@ class PageCodec final : public Codec {
           run_codec_->Encode({layers, page.tokens, page.first_position, &kept, log_steps, end_steps,
                               token_ids, guess.felt, page.raw_owner},
                              page.raw.subspan(first * layer_bytes, layers.count * layer_bytes)));
+      const auto is_number = [](const EncodedLevel& level) { return std::isfinite(level.gain); };
+      if (!std::ranges::all_of(bodies, is_number)) {
+        return absl::OutOfRangeError(
+            absl::StrCat("layers from ", first, " on have values whose squares overflow"));
+      }
       runs.push_back(layers);
       coded.push_back(std::move(bodies));
     }
@@ -188,10 +194,31 @@ class PageCodec final : public Codec {
   const std::shared_ptr<const Codec> fallback_;           // null when exact
 };
 
+// Refuses a recipe whose pages no reader takes: their header has room for so many levels, and for
+// a pipeline as long as a recipe may be. The calibration's name counts where pages may carry it.
+absl::Status CheckFitsHeader(const Recipe& recipe, uint32_t levels,
+                             const Calibration* calibration) {
+  const auto wrong = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe '", recipe.text(), "': ", why));
+  };
+  if (levels > kMaxLevels) {
+    return wrong(absl::StrCat("it has ", levels, " levels; a page has at most ", kMaxLevels));
+  }
+  Recipe named = recipe;
+  if (calibration != nullptr) {
+    KVSTOW_ASSIGN_OR_RETURN(named, NameCalibration(recipe, HexOf(calibration->id())));
+  }
+  const absl::Status read = ParseRecipe(named.pipeline()).status();
+  if (read.ok()) return absl::OkStatus();
+  return wrong(absl::StrCat("pages say all of its arguments by name, and that does not fit: ",
+                            read.message()));
+}
+
 absl::StatusOr<std::shared_ptr<const Codec>> MakePageCodec(
     const Recipe& recipe, const KvSpec& spec, std::shared_ptr<const Calibration> calibration,
     std::shared_ptr<const QueryStatistics> queries, std::shared_ptr<const Codec> fallback) {
   KVSTOW_ASSIGN_OR_RETURN(auto run_codec, MakeRunCodec(recipe, spec, calibration));
+  KVSTOW_RETURN_IF_ERROR(CheckFitsHeader(recipe, run_codec->levels(), calibration.get()));
   KVSTOW_ASSIGN_OR_RETURN(const uint32_t layers, LayersPerRun(recipe, spec, run_codec->levels()));
   if (run_codec->exact()) fallback = nullptr;
   std::optional<ImportancePolicy> policy;

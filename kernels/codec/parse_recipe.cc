@@ -110,6 +110,10 @@ absl::Status OneRate(const Op& op) {
 // Arguments of a preset replace those that its pipeline writes out.
 absl::Status Override(const Op& preset, std::vector<Op>& ops) {
   for (const OpArgument& given : preset.arguments) {
+    if (std::ranges::count(preset.arguments, given.name, &OpArgument::name) > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("preset '", preset.name, "': give '", given.name, "' only once"));
+    }
     bool found = false;
     std::string known;
     for (Op& op : ops) {

@@ -105,14 +105,16 @@ class RateCodec final : public Codec {
       KVSTOW_ASSIGN_OR_RETURN(EncodedPage encoded, codec->Encode(trial));
       if (encoded.header.fell_back) return encoded;
       trial.raw_digest = encoded.header.raw_digest;
-      KVSTOW_ASSIGN_OR_RETURN(const double reached, Reached(page, encoded));
+      KVSTOW_ASSIGN_OR_RETURN(double reached, Reached(page, encoded));
+      if (std::isnan(reached)) reached = std::numeric_limits<double>::infinity();
       const double distance = std::abs(reached / target_.value - 1);
-      if (distance < closest) {
+      if (i == 0 || distance < closest) {
         closest = distance;
         best = std::move(encoded);
       }
       if (distance <= row.tolerance) break;
-      const double logarithm = reached > 0 ? RoughLog2(reached) : -64;
+      // A prediction beyond all numbers asks for finer steps.
+      const double logarithm = std::isinf(reached) ? 64 : reached > 0 ? RoughLog2(reached) : -64;
       if (!search.Tell(logarithm - RoughLog2(target_.value))) break;
     }
     return best;
@@ -199,6 +201,9 @@ absl::StatusOr<std::shared_ptr<const Codec>> MakeRateCodec(const Recipe& recipe,
   const StepRange& steps = FindOp(recipe.ops()[target.op].name)->steps;
   KVSTOW_ASSIGN_OR_RETURN(const Recipe usual, WithStep(recipe, target, steps.usual));
   KVSTOW_ASSIGN_OR_RETURN(auto codec, make(usual));
+  // The step that is longest as text must fit a page's header, too.
+  KVSTOW_ASSIGN_OR_RETURN(const Recipe coarsest, WithStep(recipe, target, steps.most));
+  KVSTOW_RETURN_IF_ERROR(make(coarsest).status());
   return std::make_shared<RateCodec>(recipe, target, steps, std::move(codec), std::move(make),
                                      std::move(predict));
 }

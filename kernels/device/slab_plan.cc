@@ -214,7 +214,7 @@ std::vector<double> GainsOf(const double* totals, uint32_t slabs, uint32_t level
       const double error = *totals++;
       const double now = energy > 0 ? error / energy : 0;
       gains.push_back(tokens * std::max(left - now, 0.0));
-      left = now;
+      left = std::min(left, now);
     }
   }
   return gains;

@@ -159,7 +159,8 @@ double EntropyOf(const ScoreMap& map, uint32_t layer) {
   }
   double entropy = 0;
   for (uint32_t h = 0; h < map.heads; ++h) {
-    if (sums[h] > 0) entropy += std::log(sums[h]) - logs[h] / sums[h];
+    // Rounding may leave a head that looks at one token just below 0.
+    if (sums[h] > 0) entropy += std::max(0.0, std::log(sums[h]) - logs[h] / sums[h]);
   }
   return entropy / map.heads;
 }
@@ -218,8 +219,9 @@ std::vector<double> LayerShares(const Budget& budget, const Protection& protecti
     case LayerProfile::kVariance:
       for (uint32_t l = 0; l < scores.layers; ++l) {
         // Exponents 1 / 1.6 and 1 / 0.4: the paper's temperatures.
-        weights[l] =
+        const double weight =
             std::pow(EntropyOf(*window, l), 1 / 1.6) * std::pow(SumOf(*variance, l), 1 / 0.4);
+        weights[l] = std::isfinite(weight) ? weight : 0;
       }
       break;
     case LayerProfile::kLazy:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "kernels/importance/exponential.h"
@@ -41,7 +42,9 @@ void Softmax(std::vector<float>& x) {
   for (float& v : x) v = static_cast<float>(v / sum);
 }
 
+// Scores that are not finite rank least, as they are chosen last (Chooser in budget.cc).
 void Rank(std::vector<float>& x) {
+  for (float& v : x) v = std::isfinite(v) ? v : -std::numeric_limits<float>::infinity();
   std::vector<uint32_t> order(x.size());
   std::iota(order.begin(), order.end(), 0);
   // Least first; of equals the later token first, so that the earlier ranks higher.

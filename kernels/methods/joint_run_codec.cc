@@ -151,6 +151,8 @@ class JointRunCodec final : public RunCodec {
       means.Look(Ids(run, {tokens.first + done, n}));
       means.AddTo(x.data(), width, {0, width}, -1);
       MultiplyRowsInTiles(x.data(), n, width, calibrated.encode, {0, rank}, by_token.data(), rank);
+      // Finite values may overflow on their way, and cancel out.
+      if (!std::isfinite(LargestMagnitude(by_token.data(), n * rank))) return false;
       for (uint32_t t = 0; t < n; ++t) {
         const std::span<float> row(by_token.data() + t * rank, rank);
         if (!out.classes.empty()) {
@@ -200,8 +202,10 @@ class JointRunCodec final : public RunCodec {
     const uint32_t tokens = run.tokens - first, stream = coder_.options().tokens_per_stream;
     const TokenRange streams = WholeStreams({begin, end - first - begin}, tokens, stream);
     const uint32_t chunk = std::max(kChunkTokens / stream, 1u) * stream;
-    const JointVectors vectors(coder_.spec(), {wanted.layers, wanted.tokens.count,
-                                               run.first_position + wanted.tokens.first});
+    const JointVectors vectors(
+        coder_.spec(),
+        {wanted.layers, wanted.tokens.count, run.first_position + wanted.tokens.first},
+        wanted.tokens.first);
     JointReader reader(coder_, calibrated, parts, tokens);
     std::vector<float> by_token, x;
     RunMeans means = MeansOf(calibrated);

@@ -9,8 +9,8 @@
 
 namespace kvstow {
 
-JointVectors::JointVectors(const KvSpec& spec, const Run& run)
-    : spec_(spec), rotations_(spec, run.layers, run.first_position, run.tokens) {
+JointVectors::JointVectors(const KvSpec& spec, const Run& run, uint32_t before)
+    : spec_(spec), rotations_(spec, run.layers, run.first_position, run.tokens, before) {
   for (const Part part : {Part::kK, Part::kV}) {
     const size_t row = SlabValues(spec, part, 1);
     for (uint32_t i = 0; row > 0 && i < run.layers.count; ++i) {

@@ -20,8 +20,8 @@ namespace kvstow {
 
 class JointVectors {
  public:
-  // `spec` must be valid and not FP8.
-  JointVectors(const KvSpec& spec, const Run& run);
+  // `spec` must be valid and not FP8. The run's tokens follow `before` others of their page.
+  JointVectors(const KvSpec& spec, const Run& run, uint32_t before = 0);
 
   size_t width() const { return width_; }
   // Writes the vectors of `tokens`, one after the other, to `x`, from the run's raw bytes (as a

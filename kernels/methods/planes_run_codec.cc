@@ -508,7 +508,8 @@ absl::Status PlanesRunCodec::StoreSlabs(const Run& run, const PageRange& wanted,
   const uint32_t plain = PlainTokens(run);
   const uint32_t from_plain =
       std::min(tokens.first + tokens.count, plain) - std::min(tokens.first, plain);
-  const LayerRotations rotations(spec_, layers, run.first_position + tokens.first, tokens.count);
+  const LayerRotations rotations(spec_, layers, run.first_position + tokens.first, tokens.count,
+                                 tokens.first);
   const uint8_t* plain_body = plain_bytes.data();
   const PlaneCoder coder = CoderOf(channels);
   std::vector<float> values, plain_values, rows, by_place;

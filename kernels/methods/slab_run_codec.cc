@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -220,7 +221,8 @@ class SlabRunCodec final : public RunCodec {
   bool EncodeTile(const SlabTile& tile, const uint8_t* raw, Scratch& scratch, uint8_t* side,
                   const std::vector<uint8_t*>& bodies, Measure& measure) const {
     if (const RawQuantizer* const forms = RawForms(tile); forms != nullptr) {
-      return forms->EncodeRaw(tile, Raw(), raw, bodies, &measure.energy, &measure.errors[0]);
+      return forms->EncodeRaw(tile, Raw(), raw, bodies, &measure.energy, &measure.errors[0]) &&
+             std::isfinite(measure.energy);
     }
     const SlabShape shape = tile.shape();
     const size_t count = tile.values();
@@ -235,8 +237,10 @@ class SlabRunCodec final : public RunCodec {
       if (!t->Forward(shape, values, side)) return false;
       side += t->SideBytes(tile.slab);
     }
-    if (!quantizer_->Encode(tile, values, bodies)) return false;
     if (!shifted) measure.energy = SquaredSum(values, count, measure.energy);
+    // Values whose squares overflow may have become NaN on their way, or will within the quantizer.
+    if (!std::isfinite(measure.energy)) return false;
+    if (!quantizer_->Encode(tile, values, bodies)) return false;
     const std::vector<const uint8_t*> written(bodies.begin(), bodies.end());
     for (uint32_t level = 0; level < levels(); ++level) {
       quantizer_->Decode(tile, std::span(written).first(level + 1), decoded);
@@ -301,7 +305,7 @@ class SlabRunCodec final : public RunCodec {
     for (uint32_t level = 0; level < levels(); ++level) {
       const double now = measure.energy > 0 ? measure.errors[level] / measure.energy : 0;
       gains[level] += shape.tokens * std::max(left - now, 0.0);
-      left = now;
+      left = std::min(left, now);
     }
   }
 

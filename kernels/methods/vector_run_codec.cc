@@ -32,6 +32,7 @@ class VectorRunCodec final : public RunCodec {
             [](uint8_t* at, const uint8_t* slab, size_t n) { std::memcpy(at, slab, n); });
     const float* const coded_x = x.data() + coded.first * vectors.width();
     if (!vectors.Gather(raw, {0, run.tokens}, x.data()) ||
+        !std::isfinite(SquaredSum(x.data(), x.size())) ||
         (coded.count > 0 && !coder_->Encode(run.layers, coded_x, coded.count, body))) {
       return absl::OutOfRangeError(absl::StrCat("layers from ", run.layers.first,
                                                 " on have NaN, Inf or values beyond their scales"));

@@ -1,7 +1,9 @@
 #include "kernels/page/channel_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/page/channel_rows.cc"
@@ -66,13 +68,16 @@ size_t AddVectors(const float* other, size_t count, float* row) {
   return i;
 }
 
-size_t LargestOfVectors(const float* values, size_t count, float& largest) {
+// The bits of magnitudes have their order, and NaN stands above them. As floats, each target would
+// lose other NaNs.
+size_t LargestOfVectors(const float* values, size_t count, int32_t& largest) {
   const hn::ScalableTag<float> d;
-  auto most = hn::Zero(d);
+  const hn::RebindToSigned<decltype(d)> di;
+  auto most = hn::Zero(di);
   size_t i = 0;
   for (const size_t lanes = hn::Lanes(d); i + lanes <= count; i += lanes)
-    most = hn::Max(most, hn::Abs(hn::LoadU(d, values + i)));
-  largest = hn::GetLane(hn::MaxOfLanes(d, most));
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, values + i))));
+  largest = hn::GetLane(hn::MaxOfLanes(di, most));
   return i;
 }
 
@@ -100,10 +105,10 @@ void AddRow(const float* other, size_t count, float* row) {
 }
 
 float LargestMagnitude(const float* values, size_t count) {
-  float largest = 0;
+  int32_t largest = 0;
   size_t i = HWY_DYNAMIC_DISPATCH(LargestOfVectors)(values, count, largest);
-  for (; i < count; ++i) largest = std::max(largest, std::abs(values[i]));
-  return largest;
+  for (; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(std::abs(values[i])));
+  return std::bit_cast<float>(largest);
 }
 
 }  // namespace kvstow

@@ -19,7 +19,7 @@ void ShiftRow(float shift, size_t count, float* row);
 // Adds `other` value by value.
 void AddRow(const float* other, size_t count, float* row);
 
-// Returns the largest magnitude, or 0 when there are no values. Values are finite.
+// Returns the largest magnitude, or 0 when there are no values. NaN counts as larger than Inf.
 float LargestMagnitude(const float* values, size_t count);
 
 }  // namespace kvstow

@@ -52,7 +52,7 @@ class Block final : public Quantizer {
   bool Encode(const SlabTile& tile, const float* values,
               std::span<uint8_t* const> bodies) const override {
     const float top = LargestMagnitude(values, tile.values());
-    if (top > kMaxHalf) return false;
+    if (!(top <= kMaxHalf)) return false;
     const float tensor = tensor_scale_ ? top / (kMaxE4M3 * kMaxE2M1) : 0;
     if (tensor_scale_) std::memcpy(bodies[0], &tensor, sizeof(tensor));
     uint8_t* out = bodies[0] + BlocksAt(tile);

@@ -9,6 +9,7 @@ namespace kvstow {
 namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
+constexpr uint32_t kAnew = 64;
 
 // The share of each pair that keeps its frequency (1) or takes the interpolated one (0).
 double YarnShare(const RopeSpec& rope, uint32_t dims, size_t pair) {
@@ -89,7 +90,7 @@ double RopeMagnitude(const RopeSpec& rope) {
 }
 
 RopeRotation::RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t first_position,
-                           uint32_t tokens)
+                           uint32_t tokens, uint32_t before)
     : interleaved_(rope.layout == RopeSpec::Layout::kInterleaved),
       head_dim_(head_dim),
       tokens_(tokens) {
@@ -100,15 +101,17 @@ RopeRotation::RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t fir
   cos_.resize(tokens * pairs_);
   sin_.resize(tokens * pairs_);
   for (size_t i = 0; i < pairs_; ++i) {
-    // A token's angle from the one before by a complex product in F64; every 64th anew, so that
-    // rounding does not add up.
+    // A token's angle from the one before by a complex product in F64; every 64th of the page anew,
+    // so that rounding does not add up.
     const std::complex<double> step = std::polar(1.0, frequencies[i]);
+    const uint32_t since = before % kAnew;
     std::complex<double> turn;
-    for (uint32_t t = 0; t < tokens; ++t) {
-      const auto position = static_cast<double>(first_position + t);
-      turn = t % 64 == 0 ? std::polar(1.0, position * frequencies[i]) : Product(turn, step);
-      cos_[t * pairs_ + i] = static_cast<float>(turn.real());
-      sin_[t * pairs_ + i] = static_cast<float>(turn.imag());
+    for (uint32_t t = 0; t < since + tokens; ++t) {
+      const auto position = static_cast<double>(first_position - since + t);
+      turn = t % kAnew == 0 ? std::polar(1.0, position * frequencies[i]) : Product(turn, step);
+      if (t < since) continue;
+      cos_[(t - since) * pairs_ + i] = static_cast<float>(turn.real());
+      sin_[(t - since) * pairs_ + i] = static_cast<float>(turn.imag());
     }
   }
 }
@@ -142,7 +145,7 @@ void RopeRotation::Undo(uint32_t heads, float* values) const { Undo(0, tokens_, 
 void RopeRotation::Redo(uint32_t heads, float* values) const { Redo(0, tokens_, heads, values); }
 
 LayerRotations::LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t first_position,
-                               uint32_t tokens)
+                               uint32_t tokens, uint32_t before)
     : others_(spec.other_rope.layers) {
   const auto is_other = [&](uint32_t layer) { return std::ranges::binary_search(others_, layer); };
   for (uint32_t i = 0; i < layers.count; ++i) {
@@ -150,7 +153,7 @@ LayerRotations::LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t f
     std::optional<RopeRotation>& rotation = other ? other_ : usual_;
     if (rotation.has_value()) continue;
     rotation.emplace(other ? spec.other_rope.rope : spec.rope, spec.head_dim_k, first_position,
-                     tokens);
+                     tokens, before);
   }
 }
 

@@ -42,7 +42,10 @@ double RopeMagnitude(const RopeSpec& rope);
 
 class RopeRotation {
  public:
-  RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t first_position, uint32_t tokens);
+  // The tokens follow `before` others of their page; the first of them is at `first_position`. They
+  // turn by the very angles that they have among all tokens of the page.
+  RopeRotation(const RopeSpec& rope, uint32_t head_dim, uint64_t first_position, uint32_t tokens,
+               uint32_t before = 0);
 
   // Returns whether Undo and Redo leave values as they are.
   bool identity() const { return pairs_ == 0; }
@@ -72,8 +75,9 @@ class RopeRotation {
 // The rotations of some layers of a page, which may have two kinds of RoPE (OtherRope).
 class LayerRotations {
  public:
-  // `spec` must be valid; `layers` are of the page.
-  LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t first_position, uint32_t tokens);
+  // `spec` must be valid; `layers` are of the page. For `before` see RopeRotation.
+  LayerRotations(const KvSpec& spec, LayerRange layers, uint64_t first_position, uint32_t tokens,
+                 uint32_t before = 0);
 
   // Returns the rotation of one of these layers.
   const RopeRotation& Of(uint32_t layer) const {

@@ -1,6 +1,7 @@
 #include "service/pages/page_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -29,7 +30,8 @@ double ErrorLeft(const PageHeader& header, size_t used, LayerRange layers) {
     const SegmentInfo& s = header.segments[i];
     if (s.layer_count > 0) left -= s.gain * s.Overlap(layers).count / s.layer_count;
   }
-  return std::max(0.0, left / (slabs * header.tokens));
+  const double share = left / (slabs * header.tokens);
+  return std::isfinite(share) ? std::max(0.0, share) : 1;  // gains that are no numbers say nothing
 }
 
 absl::StatusOr<LayerRange> LayersOf(const KvSpec& spec, const v1::GetPage& request) {

@@ -310,14 +310,30 @@ TEST_P(CodecConformance, ConstantsZerosDenormalsAndTheLargestValuesStayFinite) {
 
 TEST_P(CodecConformance, ValuesBeyondFp16AreKeptExactly) {
   if (GetParam().dtype != DType::kBF16 && GetParam().dtype != DType::kF32) return;
-  const KvSpec spec = UsualSpec();
-  const auto codec = Make(spec);
   Gaussian gaussian;
-  const auto raw = MakePage(spec, 40, [&] { return gaussian() * 1e30f; });
-  const EncodedPage page = Encode(*codec, raw, 40);
-  EXPECT_TRUE(page.header.exact);
-  EXPECT_EQ(page.header.fell_back, !codec->exact());
-  EXPECT_EQ(Decode(page), raw);
+  const std::function<float()> pages[] = {
+      [&] { return gaussian() * 1e30f; },
+      // Sums of these overflow, and differences of such sums are NaN.
+      [&] { return gaussian() * 1e38f; },
+      [&] { return std::copysign(3e38f, gaussian()); },
+  };
+  // In a page of one token, all that is coded may be NaN.
+  for (const Geometry& g : {kGeometries[0], Geometry{1, 1, 128, 64, 1}}) {
+    const KvSpec spec = Spec(g);
+    const auto codec = Make(spec);
+    for (size_t i = 0; i < std::size(pages); ++i) {
+      const auto raw = MakePage(spec, g.tokens, pages[i]);
+      for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+        SCOPED_TRACE(absl::StrCat(g.tokens, " tokens, page ", i, ", ", hwy::TargetName(target)));
+        hwy::SetSupportedTargetsForTest(target);
+        const EncodedPage page = Encode(*codec, raw, g.tokens);
+        EXPECT_TRUE(page.header.exact);
+        EXPECT_EQ(page.header.fell_back, !codec->exact());
+        EXPECT_EQ(Decode(page), raw);
+      }
+      hwy::SetSupportedTargetsForTest(0);
+    }
+  }
 }
 
 TEST_P(CodecConformance, PagesThatDoNotFitTheSpaceAreRefused) {

@@ -174,6 +174,16 @@ TEST_P(DeviceCodecConformance, ZerosConstantsDenormalsAndTheLargestValuesAsTheCp
   }
 }
 
+// Sums of such values overflow, and differences of these are NaN: all that is coded may be.
+TEST_P(DeviceCodecConformance, ValuesThatOverflowOnTheirWayAreLeftToTheCpu) {
+  for (const uint32_t tokens : {1u, 40u}) {
+    const KvSpec spec = SpecOf(DType::kBF16, 2, 1, 128, 64, tokens);
+    Gaussian gaussian;
+    const auto raw = MakePage(spec, tokens, [&] { return std::copysign(3e38f, gaussian()); });
+    for (const char* recipe : kRecipes) ExpectAsTheCpu(recipe, spec, raw, tokens);
+  }
+}
+
 TEST_P(DeviceCodecConformance, NanAndInfAnywhereAreLeftToTheCpu) {
   const KvSpec spec = UsualSpec();
   for (const char* recipe : {"int8", "kivi4", "turboquant4", "rotated8", "fp8"}) {

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/entropy/bit_pack.h"
 #include "kernels/entropy/loops.h"
+#include "kernels/page/channel_rows.h"
 #include "kernels/page/convert.h"
 #include "kernels/page/loops.h"
 #include "kernels/page/squared_error.h"
@@ -62,6 +65,28 @@ TEST(SimdTest, StoringRoundsTheSame) {
       EXPECT_TRUE(SameBits(got, expected)) << DTypeName(dtype);
     }
   });
+}
+
+TEST(SimdTest, TheLargestMagnitudeIsNaNWhereverOneIs) {
+  OnEveryTarget([] {
+    for (const size_t count : {1, 7, 16, 67}) {
+      std::vector<float> values = ValuesOfAllSizes(count, 5);
+      const auto larger = [](float a, float b) { return std::abs(a) < std::abs(b); };
+      EXPECT_EQ(LargestMagnitude(values.data(), count),
+                std::abs(*std::max_element(values.begin(), values.end(), larger)));
+      for (size_t at = 0; at < count; ++at) {
+        for (const float odd :
+             {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+          std::vector<float> bad = values;
+          bad[count - 1 - at] = std::numeric_limits<float>::infinity();
+          EXPECT_TRUE(std::isinf(LargestMagnitude(bad.data(), count)));
+          bad[at] = odd;
+          EXPECT_TRUE(std::isnan(LargestMagnitude(bad.data(), count))) << at << " of " << count;
+        }
+      }
+    }
+  });
+  EXPECT_EQ(LargestMagnitude(nullptr, 0), 0);
 }
 
 TEST(SimdTest, BytesSplitAndMergeTheSame) {

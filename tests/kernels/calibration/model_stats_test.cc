@@ -108,6 +108,9 @@ TEST(ModelStatsTest, WrongStatisticsAreRefused) {
   EXPECT_TRUE(refused([](ModelStats& s) { s.gain_v.push_back(1); }));
   EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[1] = 0; }));
   EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[0] = -1; }));
+  EXPECT_TRUE(refused([](ModelStats& s) { s.gain_k[0] = 1e11f; })) << "costs would overflow";
+  EXPECT_TRUE(refused([](ModelStats& s) { s.gain_v[1] = 1e5f, s.metric_v[1] = 1e11f; }));
+  EXPECT_FALSE(refused([](ModelStats& s) { s.gain_v[1] = 1e5f, s.metric_v[1] = 1e9f; }));
   EXPECT_TRUE(refused([](ModelStats& s) { s.metric_v[0] = NAN; }));
   EXPECT_TRUE(refused([](ModelStats& s) { s = {}; })) << "there are none";
   EXPECT_TRUE(refused([](ModelStats& s) { s.slope_k = {1, 2, 3, 4}; })) << "no slopes of V";

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/digest.h"
 #include "kernels/codec/decode_page.h"
 #include "kernels/codec/make_codec.h"
@@ -58,6 +60,30 @@ TEST(CodecTest, ADigestThatTheCallerHasGivesTheSamePage) {
   ASSERT_TRUE(computed.ok() && given.ok());
   EXPECT_EQ(given->header, computed->header);
   EXPECT_EQ(given->header.raw_digest, Xxh3_128(raw));
+}
+
+// A base that leaves more than all of the energy gains nothing, and what follows no more than it
+// takes off the whole.
+TEST(CodecTest, NoPageGainsMoreThanItHas) {
+  const KvSpec spec = testing::SpecOf(DType::kF16, 2, 2, 64, 64, 64);
+  const std::vector<uint8_t> raw = testing::GaussianPage(spec, 64);
+  for (const char* recipe :
+       {"affine(bits=1)|residual|affine(bits=2)", "signs(rows=1)|residual|affine(bits=2)"}) {
+    SCOPED_TRACE(recipe);
+    const auto codec = MakeCodec(*ParseRecipe(recipe), spec).value();
+    const EncodedPage page = codec->Encode({.raw = raw, .tokens = 64}).value();
+    double left = 64.0 * 2 * spec.layers;
+    const double all = left;
+    size_t at = 0;
+    for (uint32_t level = 1; level <= codec->levels(); ++level) {
+      for (; at < SegmentsForLevels(page.header, level); ++at)
+        left -= page.header.segments[at].gain;
+      std::vector<uint8_t> back(raw.size());
+      ASSERT_TRUE(DecodePage(page.header, std::span(page.segments).first(at), back).ok());
+      const double error = testing::RelativeError(spec.dtype, raw, back);
+      EXPECT_NEAR(left / all, std::min(error, 1.0), 0.05 * error) << "level " << level;
+    }
+  }
 }
 
 std::vector<uint8_t> Join(const std::vector<SharedBytes>& parts) {

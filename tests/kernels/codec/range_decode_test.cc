@@ -121,6 +121,37 @@ TEST_P(RangeDecode, TokensThatThePageHasNotAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Recipes, RangeDecode, ::testing::ValuesIn(Recipes()),
                          [](const auto& info) { return absl::StrCat("recipe", info.index); });
 
+// F32 keeps each bit of the angles that K turns by. Far into a text, an angle that is computed anew
+// differs from one that the token before gave, and the page is long enough to have both.
+TEST(RangeDecodeOfLongPages, IsThatPartOfTheWholeBitByBit) {
+  constexpr uint32_t kLong = 150;
+  constexpr uint64_t kFar = 1'000'000'000;
+  KvSpec spec = SpecOf(DType::kF32, 2, 2, 16, 8, kLong);
+  spec.rope.layout = RopeSpec::Layout::kHalf;
+  CalibrationStore calibrations;
+  ASSERT_TRUE(calibrations.Add(AsBytes(FitCorrelated(spec, 2).value())).ok());
+  const auto raw = CorrelatedPage(spec, kLong, 3, kFar);
+  for (const char* recipe : {"planes(step=0.5)", "joint(run=2,stream=16)"}) {
+    SCOPED_TRACE(recipe);
+    const auto codec = MakeCodec(*ParseRecipe(recipe), spec, calibrations).value();
+    const auto page = codec->Encode({.raw = raw, .tokens = kLong, .first_position = kFar}).value();
+    const std::vector<std::optional<SharedBytes>> bodies(page.segments.begin(),
+                                                         page.segments.end());
+    const auto decode = [&](TokenRange tokens) {
+      std::vector<uint8_t> out(PageBytes(spec, tokens.count));
+      EXPECT_TRUE(DecodePage(page.header, bodies, {.tokens = tokens}, out, calibrations).ok());
+      return out;
+    };
+    const auto whole = decode({0, kLong});
+    for (const uint32_t first : {1u, 20u, 63u, 64u, 65u, 100u, 149u}) {
+      const TokenRange part{first, kLong - first};
+      std::vector<uint8_t> expected(PageBytes(spec, part.count));
+      CopyTokens(spec, spec.layers, kLong, whole, part, expected);
+      EXPECT_EQ(decode(part), expected) << "tokens from " << first;
+    }
+  }
+}
+
 // A reader of one token does not decode the whole slab. The cases are quantizers whose scales are a
 // vector's, or a group of tokens'.
 TEST(BodyParts, SumUpToTheBodyAndCutCloseToWhatIsWanted) {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "kernels/calibration/model_stats.h"
@@ -182,6 +185,32 @@ TEST(RateOfCalibrated, TheRatioAskedForIsReached) {
     EXPECT_THAT(page.header.pipeline, HasSubstr("joint(run=3,step="));
     std::vector<uint8_t> back(raw.size());
     EXPECT_TRUE(DecodePage(page.header, page.segments, back, store).ok());
+  }
+}
+
+// A prediction that is no number, or too large for one, asks for finer steps. The page comes back
+// whatever is predicted.
+TEST(RateOfPredictions, OnesThatAreNoNumbersStillMakeAPage) {
+  const KvSpec spec = testing::CorrelatedSpec();
+  const auto raw = testing::CorrelatedPage(spec, 128, 500, 128);
+  const Recipe recipe = ParseRecipe("planes(divergence=0.01)").value();
+  const auto make = [&](const Recipe& stepped) { return MakeCodec(stepped, spec); };
+  const auto step_of = [&](PredictDivergence predict) {
+    const auto codec = MakeRateCodec(recipe, RateTargetOf(recipe).value().value(), make, predict);
+    const auto page = codec.value()->Encode({.raw = raw, .tokens = 128, .first_position = 128});
+    EXPECT_TRUE(page.ok()) << page.status();
+    EXPECT_FALSE(page->segments.empty());
+    const Recipe made = ParseRecipe(page->header.pipeline).value();
+    return std::stod(made.ops().back().arguments.at(0).value);
+  };
+  for (const double odd :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    const auto always = [=](const PageToEncode&, const EncodedPage&) { return odd; };
+    EXPECT_GT(step_of(always), 0);
+    const auto of_large_steps = [&](const PageToEncode&, const EncodedPage& page) {
+      return page.StoredBytes() * 3 < raw.size() ? odd : 0.01;
+    };
+    EXPECT_LT(step_of(of_large_steps), 0.5);
   }
 }
 

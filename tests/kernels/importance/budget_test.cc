@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -172,6 +173,32 @@ TEST(LayerSharesTest, APyramidFallsWithDepth) {
       LayerShares({.keep = 0.25, .profile = LayerProfile::kPyramid}, {}, scores, nullptr, nullptr);
   for (uint32_t l = 1; l < kLayers; ++l) EXPECT_LT(shares[l], shares[l - 1]);
   EXPECT_NEAR(shares.back(), 0.25 / 20, 1e-12);
+}
+
+// The entropy of such a layer is 0, whatever rounding leaves of it.
+TEST(LayerSharesTest, ALayerThatLooksAtOneTokenLeavesTheBudgetToTheOthers) {
+  for (int i = 1; i <= 500; ++i) {
+    ScoreMap window = RandomScores(12);
+    const ScoreMap variance = RandomScores(13);
+    std::fill_n(window.Layer(0), window.LayerSize(), 0.0F);
+    for (uint32_t h = 0; h < kHeads; ++h) window.Layer(0)[h] = 0.001F * static_cast<float>(i);
+    const std::vector<double> shares = LayerShares(
+        {.keep = 0.25, .profile = LayerProfile::kVariance}, {}, window, &window, &variance);
+    EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 0.25 * kLayers, 1e-9) << i;
+    EXPECT_LT(shares[0], 1e-6) << i;
+  }
+}
+
+TEST(LayerSharesTest, AVarianceThatIsNoNumberWeighsNothing) {
+  const ScoreMap window = RandomScores(12);
+  for (const float odd :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    ScoreMap variance = RandomScores(13);
+    variance.Layer(2)[7] = odd;
+    const std::vector<double> shares = LayerShares(
+        {.keep = 0.25, .profile = LayerProfile::kVariance}, {}, window, &window, &variance);
+    EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 0.25 * kLayers, 1e-9);
+  }
 }
 
 TEST(LayerSharesTest, ALayerWhoseProtectedHoldTheScoreIsLazy) {

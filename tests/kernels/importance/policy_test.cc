@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/parse_recipe.h"
@@ -265,6 +266,23 @@ TEST_F(PolicyTest, ProductsAndSums) {
   for (size_t i = 0; i < a.values.size(); ++i) {
     EXPECT_FLOAT_EQ(product.values[i], a.values[i] * b.values[i]);
     EXPECT_NEAR(sum.values[i], a.values[i] + 0.5 * b.values[i], 1e-5);
+  }
+}
+
+TEST_F(PolicyTest, ScoresThatAreNotFiniteRankLeast) {
+  AttentionColumn& column = columns_["attn_sum"];
+  column = Column(spec_.kv_heads, 8);
+  const auto score = [&](uint32_t t) -> float& { return column.scores[t * spec_.kv_heads]; };
+  for (uint32_t t = 0; t < kTokens; t += 3) {
+    score(t) = t % 2 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                          : std::numeric_limits<float>::infinity();
+  }
+  const ScoreMap plain = Scores("column(name=attn_sum)");
+  const ScoreMap rank = Scores("column(name=attn_sum)|norm(kind=rank)");
+  for (uint32_t t = 0; t < kTokens; ++t) {
+    const float of = rank.Layer(0)[t * spec_.kv_heads];
+    const float least = 1.0F / 3;  // a third is not finite
+    EXPECT_TRUE(std::isfinite(plain.Layer(0)[t * spec_.kv_heads]) ? of >= least : of < least) << t;
   }
 }
 

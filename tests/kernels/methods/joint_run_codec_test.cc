@@ -20,6 +20,7 @@
 #include "kernels/methods/joint_vectors.h"
 #include "kernels/page/squared_error.h"
 #include "tests/kernels/correlated_pages.h"
+#include "tests/kernels/every_target.h"
 #include "tests/paths.h"
 
 namespace kvstow::testing {
@@ -303,6 +304,25 @@ TEST_F(JointCodecTest, APageThatCannotBeCodedIsKeptExactly) {
   }
 }
 
+// Finite values that overflow within the transform, and cancel out as NaN.
+TEST_F(JointCodecTest, APageThatOverflowsIsKeptExactlyOnEveryTarget) {
+  KvSpec spec = spec_;
+  spec.dtype = DType::kBF16;
+  CalibrationStore store;
+  ASSERT_TRUE(store.Add(AsBytes(FitCorrelated(spec, 3).value())).ok());
+  ASSERT_TRUE(store.Add(AsBytes(FitCorrelated(spec, 1, {}, true).value())).ok());
+  int at = 0;
+  const auto raw = MakePage(spec, 40, [&] { return (++at * 7 / 3) % 2 == 0 ? 3e38f : -3e38f; });
+  for (const char* recipe : {"kvstow-cal(run=3)", "kvstow-cal(run=1)"}) {  // one has classes
+    const auto codec = MakeCodec(ParseRecipe(recipe).value(), spec, store).value();
+    OnEveryTarget([&] {
+      const auto page = codec->Encode({.raw = raw, .tokens = 40, .first_position = 128});
+      ASSERT_TRUE(page.ok()) << page.status();
+      EXPECT_TRUE(page->header.fell_back) << recipe;
+    });
+  }
+}
+
 TEST_F(JointCodecTest, WithoutItsBlobAPageIsRefused) {
   const auto raw = CorrelatedPage(spec_, 30, 506);
   const EncodedPage page = Encode("kvstow-cal", raw, 30);
@@ -329,6 +349,18 @@ TEST_F(JointCodecTest, RefusesRecipesThatMakeNoSense) {
     const auto parsed = ParseRecipe(recipe);
     ASSERT_TRUE(parsed.ok()) << recipe;
     EXPECT_TRUE(absl::IsInvalidArgument(MakeCodec(*parsed, spec_, *store_).status())) << recipe;
+  }
+  // A page's header has room for 1,024 bytes of pipeline: with the blob's name and any step.
+  const auto of_length = [](absl::string_view begin, size_t length) {
+    return absl::StrCat(begin, std::string(length - begin.size() - 1, '0'), ")");
+  };
+  for (const auto& [begin, most] : {std::pair{"joint(run=3,step=0.5", 1024 - 38},
+                                    std::pair{"joint(run=3,ratio=8,focus=0.5", 1024 - 38 - 8}}) {
+    const auto make = [&](size_t length) {
+      return MakeCodec(ParseRecipe(of_length(begin, length)).value(), spec_, *store_).status();
+    };
+    EXPECT_TRUE(make(most).ok()) << make(most);
+    EXPECT_TRUE(absl::IsInvalidArgument(make(most + 1))) << begin;
   }
   KvSpec fp8 = spec_;
   fp8.dtype = DType::kF8E4M3;

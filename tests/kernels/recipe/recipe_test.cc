@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/make_codec.h"
 #include "kernels/codec/parse_recipe.h"
@@ -62,6 +64,7 @@ TEST(RecipeTest, ArgumentsOfAPresetReplaceThoseOfItsOps) {
   EXPECT_EQ(PipelineOf("kivi4(bits=2)"), "affine(bits=2,group=32,k=channel,v=token)");
   EXPECT_THAT(PipelineOf("int8(grup=32)"), HasSubstr("by name one of: bits, group"));
   EXPECT_THAT(PipelineOf("int8(32)"), HasSubstr("INVALID_ARGUMENT"));
+  EXPECT_THAT(PipelineOf("int8(group=32,group=64)"), HasSubstr("'int8': give 'group' only once"));
   EXPECT_THAT(PipelineOf("raw(1)"), ::testing::StrEq("raw(1)"));  // an op; MakeCodec refuses it
 }
 
@@ -175,6 +178,35 @@ TEST(RecipeTest, RecipesThatDoNotFitAreRefusedWithTheReason) {
     EXPECT_TRUE(absl::IsInvalidArgument(codec.status())) << c.text;
     EXPECT_THAT(std::string(codec.status().message()), HasSubstr(c.message)) << c.text;
   }
+}
+
+// What a codec makes must be read again: a page's header holds 16 levels, and 1,024 bytes of
+// pipeline, where arguments have their names.
+TEST(RecipeTest, RecipesThatNoHeaderHoldsAreRefused) {
+  const KvSpec spec = testing::SpecOf(DType::kF16, 2, 2, 64, 64, 16);
+  const std::vector<uint8_t> raw = testing::GaussianPage(spec, 16);
+  const auto made_and_read = [&](absl::string_view text) -> absl::Status {
+    KVSTOW_ASSIGN_OR_RETURN(const auto recipe, ParseRecipe(text));
+    KVSTOW_ASSIGN_OR_RETURN(const auto codec, MakeCodec(recipe, spec));
+    KVSTOW_ASSIGN_OR_RETURN(const auto page, codec->Encode({.raw = raw, .tokens = 16}));
+    return ParsePageHeader(page.header_bytes.span()).status();
+  };
+  const auto means = [](size_t count) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += "mean(k)|";
+    return text + "affine";
+  };
+  const std::string eight = "levels(1,1,1,1,1,1,1,1)";
+  for (const std::string& text : {absl::StrCat(eight, "|residual|", eight), means(78)}) {
+    EXPECT_TRUE(made_and_read(text).ok()) << text << ": " << made_and_read(text);
+  }
+  const absl::Status levels =
+      made_and_read(absl::StrCat(eight, "|residual|", eight, "|residual|keep"));
+  EXPECT_TRUE(absl::IsInvalidArgument(levels)) << levels;
+  EXPECT_THAT(std::string(levels.message()), HasSubstr("17 levels; a page has at most 16"));
+  const absl::Status bytes = made_and_read(means(79));
+  EXPECT_TRUE(absl::IsInvalidArgument(bytes)) << bytes;
+  EXPECT_THAT(std::string(bytes.message()), HasSubstr("1033 characters; the limit is 1024"));
 }
 
 TEST(RecipeTest, Float8PagesTakeOnlyExactRecipes) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <random>
@@ -97,6 +98,21 @@ TEST(RopeTest, PartOfThePageIsThatPart) {
   rotation.Undo(2, all.data());
   rotation.Undo(2, 3, 2, part.data());
   EXPECT_EQ(part, std::vector<float>(all.begin() + 2 * 32, all.begin() + 5 * 32));
+}
+
+// Angles go from token to token, and anew every so often: at the same tokens in any part.
+TEST(RopeTest, TokensOfAPageTurnByTheSameAnglesInAnyPart) {
+  constexpr uint32_t kTokens = 200;
+  for (const uint64_t position : {0, 1000, 1'000'000'007}) {
+    const RopeRotation whole(Spec(Layout::kHalf), 16, position, kTokens);
+    for (uint32_t first = 0; first < kTokens; ++first) {
+      const uint32_t count = std::min(70u, kTokens - first);
+      const RopeRotation part(Spec(Layout::kHalf), 16, position + first, count, first);
+      const size_t at = first * whole.pairs(), values = count * whole.pairs();
+      EXPECT_TRUE(std::ranges::equal(part.cosines(), whole.cosines().subspan(at, values))) << first;
+      EXPECT_TRUE(std::ranges::equal(part.sines(), whole.sines().subspan(at, values))) << first;
+    }
+  }
 }
 
 TEST(RopeTest, ChannelsBeyondTheRotaryOnesStay) {

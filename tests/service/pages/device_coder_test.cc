@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <list>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/log.h"
@@ -536,14 +538,25 @@ TEST_F(DeviceCoderTest, WhatDoesNotDecodeIsAsCorruptAsByTheCpu) {
     const auto get = [&](const char* key) {
       v1::GetPage request;
       request.set_key(key);
-      return reader.Fetch(space, 0, v1::RAW, request, Checks::kReader).reply.status();
+      return reader.Fetch(space, 0, v1::RAW, request, Checks::kReader).reply;
     };
     ASSERT_TRUE(store->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("s"))}).ok());
     put(good, "good");
     put(noise, "noise");
-    EXPECT_EQ(get("noise"), v1::CORRUPT);
-    EXPECT_EQ(get("noise"), v1::MISS) << "it was dropped";
-    EXPECT_EQ(get("good"), v1::HIT) << "the GPU goes on";
+    EXPECT_EQ(get("noise").status(), v1::CORRUPT);
+    EXPECT_EQ(get("noise").status(), v1::MISS) << "it was dropped";
+    EXPECT_EQ(get("good").status(), v1::HIT) << "the GPU goes on";
+    EXPECT_LT(get("good").estimated_error(), 0.1);
+    // Gains that are no numbers say nothing of what is left.
+    for (const float gain :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      EncodedPage odd = good;
+      odd.header.segments[0].gain = gain;
+      const std::string key = absl::StrCat("gain of ", gain);
+      put(odd, key.c_str());
+      EXPECT_EQ(get(key.c_str()).status(), v1::HIT);
+      EXPECT_EQ(get(key.c_str()).estimated_error(), 1);
+    }
     EXPECT_EQ(coder.Takes(*codec), true);
   }
 }
