@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_buffer.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_lanes.h"
+#include "kernels/cuda/joint/cublas.h"
 #include "kernels/cuda/primary_context.h"
 #include "kernels/device/device.h"
 
@@ -21,12 +22,18 @@ namespace kvstow {
 namespace {
 
 constexpr uint64_t kKeptScratchBytes = 64 << 20;
+// Calls of calibrated pages that can be on the GPU at once. A page of few streams keeps a GPU busy
+// with hardly a fiftieth of its processors, and for milliseconds: copies do not wait for it.
+constexpr size_t kJointLanes = 12;
 
 class Cuda final : public Device, public DeviceKernels {
  public:
-  Cuda(int ordinal, std::string name) : name_(std::move(name)), gpu_(ordinal), lanes_(gpu_) {}
+  Cuda(int ordinal, std::string name)
+      : name_(std::move(name)), gpu_(ordinal), lanes_(gpu_), joint_lanes_(gpu_) {}
   ~Cuda() override {
+    joint_lanes_.Close();
     lanes_.Close();  // frees that are under way belong to the pools
+    CloseCublas();
     if (tier_ == nullptr && scratch_ == nullptr) return;
     const OnGpu current(gpu_);
     for (const cudaMemPool_t pool : {tier_, scratch_}) {
@@ -38,11 +45,12 @@ class Cuda final : public Device, public DeviceKernels {
     KVSTOW_RETURN_IF_ERROR(gpu_.Open());
     const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
-    // The tier has a budget and fills it again and again: it keeps what was freed. Scratch memory
-    // of one call may be half a gigabyte, which others on the GPU need once the call is over.
+    // The tier has a budget and fills it again and again: it keeps what was freed. What one call
+    // allocates may be half a gigabyte, which others on the GPU need once the call is over.
     KVSTOW_RETURN_IF_ERROR(OpenPool(std::numeric_limits<uint64_t>::max(), tier_));
     KVSTOW_RETURN_IF_ERROR(OpenPool(kKeptScratchBytes, scratch_));
-    return lanes_.Open();
+    KVSTOW_RETURN_IF_ERROR(joint_lanes_.Open(kJointLanes, LaneUse::kKernels));
+    return lanes_.Open(kCopyLanes, LaneUse::kCopies);
   }
 
   std::string name() const override { return name_; }
@@ -66,7 +74,7 @@ class Cuda final : public Device, public DeviceKernels {
     const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
-    KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes.size(), lane->stream()));
+    KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes.size(), tier_, lane->stream()));
     KVSTOW_RETURN_IF_ERROR(lane->ToDevice(bytes.span(), buffer->data()));
     return buffer;
   }
@@ -89,7 +97,7 @@ class Cuda final : public Device, public DeviceKernels {
     const OnGpu current(gpu_);
     KVSTOW_RETURN_IF_ERROR(current.status());
     const Lanes::Hold lane(lanes_);
-    KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes, lane->stream()));
+    KVSTOW_ASSIGN_OR_RETURN(auto buffer, NewBuffer(bytes, scratch_, lane->stream()));
     // Other streams may use it only once this one has it.
     KVSTOW_RETURN_IF_ERROR(lane->Drain(cudaSuccess, "allocating"));
     return buffer;
@@ -108,14 +116,22 @@ class Cuda final : public Device, public DeviceKernels {
   }
 
   absl::StatusOr<std::unique_ptr<JointEngine>> NewJointEngine() override {
-    return MakeCudaJointEngine(CudaContext{gpu_, scratch_, lanes_});
+    return MakeCudaJointEngine(CudaContext{gpu_, scratch_, joint_lanes_}, cublas_);
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<CudaBuffer>> NewBuffer(size_t bytes, cudaStream_t stream) {
+  void CloseCublas() {
+    MutexLock lock(cublas_.mu);
+    if (cublas_.handle == nullptr) return;
+    const OnGpu current(gpu_);
+    cublas_.handle.reset();
+  }
+
+  absl::StatusOr<std::shared_ptr<CudaBuffer>> NewBuffer(size_t bytes, cudaMemPool_t pool,
+                                                        cudaStream_t stream) {
     void* data = nullptr;
     KVSTOW_RETURN_IF_ERROR(
-        ToStatus(cudaMallocFromPoolAsync(&data, std::max<size_t>(bytes, 1), tier_, stream),
+        ToStatus(cudaMallocFromPoolAsync(&data, std::max<size_t>(bytes, 1), pool, stream),
                  absl::StrCat("allocating ", bytes, " bytes on ", name_)));
     return std::make_shared<CudaBuffer>(gpu_, stream, static_cast<uint8_t*>(data), bytes);
   }
@@ -133,9 +149,11 @@ class Cuda final : public Device, public DeviceKernels {
 
   const std::string name_;
   PrimaryContext gpu_;
-  cudaMemPool_t tier_ = nullptr;     // of buffers
+  cudaMemPool_t tier_ = nullptr;     // of what is stored
   cudaMemPool_t scratch_ = nullptr;  // of calls
   Lanes lanes_;
+  Lanes joint_lanes_;
+  SharedCublas cublas_;
 };
 
 absl::Status Unavailable(int ordinal, absl::string_view why) {

@@ -1,5 +1,5 @@
-// What DeviceKernels of a GPU makes. A call holds one of the device's lanes, so as many calls run
-// at once as there are lanes. Scratch memory comes from the device's pool.
+// What DeviceKernels of a GPU makes. A call holds one of the context's lanes, so as many calls run
+// at once as there are lanes. Scratch memory comes from the context's pool.
 #ifndef KVSTOW_KERNELS_CUDA_CUDA_KERNELS_H_
 #define KVSTOW_KERNELS_CUDA_CUDA_KERNELS_H_
 
@@ -10,6 +10,8 @@
 #include "kernels/device/device_kernels.h"
 
 namespace kvstow {
+
+struct SharedCublas;  // joint/cublas.h
 
 // Pages of a call go into launches of up to 64. A launch codes its pages in one pass over memory.
 // Gains take scratch memory of 6 % of the raw bytes of a launch.
@@ -28,9 +30,11 @@ absl::StatusOr<std::unique_ptr<DeviceScorer>> MakeCudaScorer(const Recipe& recip
                                                              const CudaContext& context);
 
 // Kernels around a product of cuBLAS, and those of the plane coder's streams. Products of one call
-// at a time work on the GPU, because they share a handle's workspace; streams of several calls go
-// side by side. Fails with UNIMPLEMENTED when the machine has no cuBLAS.
-absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context);
+// at a time work on the GPU, because all engines of a device share a handle's workspace; all else
+// of several calls goes side by side. Lanes need no pinned memory. Fails with UNIMPLEMENTED when
+// the machine has no cuBLAS.
+absl::StatusOr<std::unique_ptr<JointEngine>> MakeCudaJointEngine(const CudaContext& context,
+                                                                 SharedCublas& cublas);
 
 }  // namespace kvstow
 

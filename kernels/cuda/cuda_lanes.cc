@@ -13,8 +13,6 @@ namespace {
 // A copy goes through page-locked memory in pieces of this size, two at a time: while the GPU moves
 // one, the CPU fills or empties the other.
 constexpr size_t kPieceBytes = 1 << 20;
-// Callers that can be served at once. Each lane costs a stream and two pinned pieces.
-constexpr size_t kLanes = 4;
 
 }  // namespace
 
@@ -26,9 +24,10 @@ Lane::~Lane() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-absl::Status Lane::Open() {
+absl::Status Lane::Open(LaneUse use) {
   KVSTOW_RETURN_IF_ERROR(
       ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
+  if (use == LaneUse::kKernels) return absl::OkStatus();
   for (Piece& piece : pieces_) {
     KVSTOW_RETURN_IF_ERROR(ToStatus(cudaMallocHost(&piece.pinned, kPieceBytes), "pinned memory"));
     KVSTOW_RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&piece.moved, cudaEventDisableTiming),
@@ -96,11 +95,11 @@ absl::Status Lane::Drain(cudaError_t code, absl::string_view what) {
   return ToStatus(first, what);
 }
 
-absl::Status Lanes::Open() {
+absl::Status Lanes::Open(size_t count, LaneUse use) {
   MutexLock lock(mu_);
-  for (size_t i = 0; i < kLanes; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     lanes_.push_back(std::make_unique<Lane>(gpu_));
-    KVSTOW_RETURN_IF_ERROR(lanes_.back()->Open());
+    KVSTOW_RETURN_IF_ERROR(lanes_.back()->Open(use));
     free_.push_back(lanes_.back().get());
   }
   return absl::OkStatus();

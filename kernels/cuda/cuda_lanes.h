@@ -1,5 +1,5 @@
-// Streams of a GPU with their pinned memory, each lent to one caller at a time. kvstow never uses
-// the default stream: all of its work on a GPU is on these.
+// Streams of a GPU, each lent to one caller at a time; those for copies have pinned memory. kvstow
+// never uses the default stream: all of its work on a GPU is on these.
 //
 // Thread-safe, except for a Lane, which belongs to its holder alone. The current device must be the
 // GPU (OnGpu); Close makes it so itself.
@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,6 +21,11 @@
 
 namespace kvstow {
 
+enum class LaneUse : uint8_t {
+  kCopies,   // with two pinned pieces
+  kKernels,  // without: ToDevice and ToHost are not for these
+};
+
 // One caller at a time: a stream, two pinned pieces and, for each, the event after its last
 // transfer.
 class Lane {
@@ -29,7 +35,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
   ~Lane();
 
-  absl::Status Open();
+  absl::Status Open(LaneUse use);
   cudaStream_t stream() const { return stream_; }
 
   // After what the stream has to do before. Both return when the bytes are there, or when nothing
@@ -56,10 +62,13 @@ class Lane {
   std::array<Piece, 2> pieces_{};
 };
 
+// Callers that can copy at once, of one device.
+inline constexpr size_t kCopyLanes = 4;
+
 class Lanes {
  public:
   explicit Lanes(const PrimaryContext& gpu) : gpu_(gpu) {}
-  absl::Status Open();
+  absl::Status Open(size_t count, LaneUse use);
   // Waits for what the streams have to do, and closes them; none may be held. Does nothing where
   // they were not opened.
   void Close();

@@ -148,7 +148,7 @@ class CudaSharing final : public DeviceSharing {
     KVSTOW_RETURN_IF_ERROR(
         ToStatus(cudaGetDeviceProperties(&properties, gpu_.ordinal()), "the GPU"));
     uuid_.assign(properties.uuid.bytes, sizeof(properties.uuid.bytes));
-    return lanes_.Open();
+    return lanes_.Open(kCopyLanes, LaneUse::kCopies);
   }
 
   std::string uuid() const override { return uuid_; }

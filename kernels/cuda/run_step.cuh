@@ -37,12 +37,20 @@ struct StartKernel {
   }
 };
 
-// Starts one of a step that may need more shared memory than a kernel has without asking.
+// Starts one of a step that may need more shared memory than a kernel has without asking. The limit
+// is the kernel's, for all threads of the process. So every call asks for all that the GPU has:
+// else a call that needs little would lower the limit just before the launch of one that needs
+// more.
 template <typename Launch, typename Step>
 cudaError_t StartWide(const Launch& launch, cudaStream_t stream) {
-  const auto bytes = static_cast<int>(Step().SharedBytes(launch));
+  int gpu = 0, most = 0;
+  if (const auto e = cudaGetDevice(&gpu); e != cudaSuccess) return e;
+  if (const auto e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu);
+      e != cudaSuccess) {
+    return e;
+  }
   const cudaError_t code = cudaFuncSetAttribute(RunStep<Launch, Step>,
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize, most);
   if (code != cudaSuccess) return code;
   StartKernel{launch, stream}(Step());
   return cudaGetLastError();

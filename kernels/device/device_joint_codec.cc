@@ -117,11 +117,11 @@ absl::StatusOr<std::unique_ptr<DeviceJointCodec>> MakeDeviceJointCodec(
   KVSTOW_ASSIGN_OR_RETURN(Recipe named, NameCalibration(recipe, HexOf(calibration->id())));
   KVSTOW_ASSIGN_OR_RETURN(JointCoder coder, JointCoder::Make(OpArguments(named.ops()[0]), spec,
                                                              std::move(calibration), false));
-  const uint32_t most = gpu::MostStreamTokens(coder.options().levels);
+  const uint32_t most = gpu::MostStreamTokens(coder.options().levels, engine->shared_bytes());
   if (std::min(coder.options().tokens_per_stream, spec.page_tokens) > most) {
-    return absl::UnimplementedError(absl::StrCat("recipe '", recipe.text(),
-                                                 "': devices take streams of at most ", most,
-                                                 " tokens at ", coder.options().levels, " levels"));
+    return absl::UnimplementedError(absl::StrCat("recipe '", recipe.text(), "': ", device.name(),
+                                                 " takes streams of at most ", most, " tokens at ",
+                                                 coder.options().levels, " levels"));
   }
   auto on = std::make_unique<JointOnDevice>(device, std::move(engine), std::move(coder));
   KVSTOW_RETURN_IF_ERROR(on->Open());

@@ -119,6 +119,8 @@ class JointEngine {
 
   // Where a buffer lies; null when it is not the device's.
   virtual uint8_t* AddressOf(const DeviceBuffer& buffer) const = 0;
+  // How much shared memory a thread block may have.
+  virtual size_t shared_bytes() const = 0;
   // Raw pages to the ids and rows of `tokens`, and to the log steps of `asks`, one after another.
   // Then raw pages to head, q, energies, classes, sample and refused, one run after another; then
   // those to the streams of `planes`. The asks may share their other memory, and so may the runs.

@@ -147,9 +147,24 @@ struct WordsLaunch {
   uint16_t* to = nullptr;
 };
 
-// Returns the most tokens that a stream of so many levels may have: what a thread block has room
-// for.
-constexpr uint32_t MostStreamTokens(uint32_t levels) { return levels <= 4 ? 512 : 256; }
+// Shared memory of a thread block that decodes leading levels of a stream: the table, the states of
+// the lanes, the order of tokens (energy classes, shifts, and places of two bytes), and a *piece*
+// for each level and for what is being written. A block that encodes needs less.
+inline constexpr uint32_t kPieceRows = 8;  // coefficients of a piece, of all tokens
+inline constexpr size_t kPlaneSavedBytes = 640;
+constexpr size_t PlaneOrderBytes(uint32_t tokens) { return size_t{4} * tokens; }
+constexpr size_t PlaneSharedBytes(uint32_t levels, uint32_t tokens) {
+  const size_t piece = size_t{kPieceRows} * tokens * sizeof(int32_t);
+  return sizeof(PlaneTable) + kPlaneSavedBytes + PlaneOrderBytes(tokens) + piece * (levels + 1);
+}
+
+// Returns the most tokens that a stream of so many levels may have on a GPU whose thread blocks
+// have so much shared memory.
+constexpr uint32_t MostStreamTokens(uint32_t levels, size_t shared_bytes) {
+  uint32_t tokens = levels <= 4 ? 512 : 256;
+  while (tokens > 0 && PlaneSharedBytes(levels, tokens) > shared_bytes) tokens -= kRansLanes;
+  return tokens;
+}
 
 PlaneTable MakePlaneTable(const PlaneTables& tables, uint32_t levels);
 

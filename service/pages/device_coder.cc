@@ -28,7 +28,8 @@ KvSpec WithoutNames(const KvSpec& spec) {
   return out;
 }
 
-// Matrices both ways in bf16, vectors, mean queries, and a vocabulary.
+// Matrices both ways in bf16, vectors, mean queries, and a vocabulary with its projection. What
+// cuBLAS has is the device's, once.
 uint64_t BytesOnDevice(const Calibration& calibration) {
   uint64_t bytes = 0;
   for (const CalibratedRun& run : calibration.runs()) {
@@ -41,6 +42,7 @@ uint64_t BytesOnDevice(const Calibration& calibration) {
   if (const VocabularyTables* const tables = VocabularyOf(calibration)) {
     const Vocabulary& of = *tables->vocabulary;
     bytes += uint64_t{of.tokens()} * (4 * of.signature() + of.features());
+    bytes += of.projection().size_bytes();
     for (const VocabularyRun& run : tables->runs)
       bytes += 2 * uint64_t{of.width()} * run.means.columns();
   }
@@ -106,6 +108,21 @@ bool Suits(const DeviceCoder::PageOfCodec& of, uint64_t least_bytes) {
 bool IsOfTheDevice(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsInternal(status);
 }
+
+// One of the decodes that go at once, for a scope.
+class DecodePlace {
+ public:
+  DecodePlace(std::atomic<uint32_t>& decodes, uint32_t most)
+      : decodes_(decodes), taken_(decodes.fetch_add(1, std::memory_order_relaxed) < most) {}
+  ~DecodePlace() { decodes_.fetch_sub(1, std::memory_order_relaxed); }
+  DecodePlace(const DecodePlace&) = delete;
+  DecodePlace& operator=(const DecodePlace&) = delete;
+  bool taken() const { return taken_; }
+
+ private:
+  std::atomic<uint32_t>& decodes_;
+  const bool taken_;
+};
 
 bool IsWhole(const PageHeader& header, PageRange wanted) {
   const auto all = [](uint32_t have, uint32_t first, uint32_t count) {
@@ -341,13 +358,22 @@ absl::Status DeviceCoder::TryDecode(const KvSpec& spec, const PageHeader& header
   return made->codec->Decode({&job, 1});
 }
 
+bool DeviceCoder::MayDecode(const PageHeader& header, PageRange wanted) const {
+  return on() && header.calibration != CalibrationId{} && IsWhole(header, wanted) &&
+         PageBytes(header.Geometry(), header.tokens) >= options_.least_page_bytes && !Rests();
+}
+
 bool DeviceCoder::DecodeThere(const KvSpec& spec, const PageHeader& header,
                               std::span<const std::optional<SharedBytes>> segments,
                               PageRange wanted, DeviceBuffer& raw) {
-  const uint64_t bytes = PageBytes(header.Geometry(), header.tokens);
-  if (!on() || header.calibration == CalibrationId{} || bytes < options_.least_page_bytes) {
-    return false;
-  }
+  if (!MayDecode(header, wanted)) return false;
+  const DecodePlace place(decodes_, options_.most_decodes);
+  return place.taken() && DecodeInto(spec, header, segments, wanted, raw);
+}
+
+bool DeviceCoder::DecodeInto(const KvSpec& spec, const PageHeader& header,
+                             std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
+                             DeviceBuffer& raw) {
   const absl::Status status = TryDecode(spec, header, segments, wanted, raw);
   if (IsOfTheDevice(status)) Failed("did not decode a page", status);
   return status.ok();
@@ -356,17 +382,17 @@ bool DeviceCoder::DecodeThere(const KvSpec& spec, const PageHeader& header,
 bool DeviceCoder::Decode(const KvSpec& spec, const PageHeader& header,
                          std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                          std::span<uint8_t> out) {
-  if (!on() || header.calibration == CalibrationId{} || !IsWhole(header, wanted) ||
-      out.size() < options_.least_page_bytes ||
-      out.size() != PageBytes(header.Geometry(), header.tokens) || Rests()) {
+  if (!MayDecode(header, wanted) || out.size() != PageBytes(header.Geometry(), header.tokens)) {
     return false;
   }
+  const DecodePlace place(decodes_, options_.most_decodes);
+  if (!place.taken()) return false;
   const auto raw = device_->Allocate(out.size());
   if (!raw.ok()) {
     Failed("has no room for a page", raw.status());
     return false;
   }
-  if (!DecodeThere(spec, header, segments, wanted, **raw)) return false;
+  if (!DecodeInto(spec, header, segments, wanted, **raw)) return false;
   const absl::StatusOr<SharedBytes> bytes = device_->Load(*raw);
   if (!bytes.ok() || bytes->size() != out.size()) {
     Failed("did not return a page", bytes.status());

@@ -11,6 +11,10 @@
 //
 // After a failure of the GPU nothing goes there for a while (Options::rest). The log says why.
 //
+// A page of few streams takes a GPU as long as many pages do, and hardly uses it. So some pages are
+// decoded there at once (Options::most_decodes), and the others are the CPU's: no get waits for its
+// turn while the CPU could decode.
+//
 // A codec has its calibration's matrices in the GPU's memory, 15 to 100 MB. It is made at its first
 // page, whose thread waits for it; pages of other threads are the CPU's meanwhile. It goes when its
 // calibration has gone, or when another needs its room and nobody used it for a while. A call that
@@ -22,6 +26,7 @@
 #ifndef KVSTOW_SERVICE_PAGES_DEVICE_CODER_H_
 #define KVSTOW_SERVICE_PAGES_DEVICE_CODER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -51,6 +56,7 @@ class DeviceCoder {
     uint64_t most_codec_bytes = uint64_t{512} << 20;  // of matrices on the GPU, about
     uint64_t most_batch_bytes = uint64_t{256} << 20;  // of raw pages in one call of Encode
     uint64_t least_page_bytes = uint64_t{256} << 10;  // raw; of less, a launch costs more
+    uint32_t most_decodes = 8;                        // pages at once
     // After a failure; also how long a codec is kept that nobody uses, while another needs its
     // room.
     Duration rest = std::chrono::seconds(10);
@@ -91,8 +97,8 @@ class DeviceCoder {
   };
   std::vector<std::optional<EncodedPage>> Encode(std::span<const PageOfCodec> pages);
 
-  // Decodes like DecodePage; `spec` is that of the page's space. False: the CPU must, and the
-  // memory is undefined.
+  // Decodes like DecodePage; `spec` is that of the page's space. False: the CPU must, because the
+  // page is not the GPU's or the GPU is busy; the memory is undefined.
   bool Decode(const KvSpec& spec, const PageHeader& header,
               std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
               std::span<uint8_t> out);
@@ -140,6 +146,11 @@ class DeviceCoder {
   absl::Status EncodeTogether(const Made& made, std::span<const PageOfCodec> pages,
                               std::span<const size_t> which,
                               std::vector<std::optional<EncodedPage>>& out);
+  // Returns whether the GPU may have a page of a get.
+  bool MayDecode(const PageHeader& header, PageRange wanted) const;
+  bool DecodeInto(const KvSpec& spec, const PageHeader& header,
+                  std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
+                  DeviceBuffer& raw);
   absl::Status TryDecode(const KvSpec& spec, const PageHeader& header,
                          std::span<const std::optional<SharedBytes>> segments, PageRange wanted,
                          DeviceBuffer& raw);
@@ -147,6 +158,7 @@ class DeviceCoder {
   Device* const device_;
   const CalibrationStore& calibrations_;
   const Options options_;
+  std::atomic<uint32_t> decodes_ = 0;  // that go now
   mutable Mutex mu_;
   std::vector<Entry> entries_ KVSTOW_GUARDED_BY(mu_);
   std::vector<PlainEntry> plain_ KVSTOW_GUARDED_BY(mu_);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -273,6 +274,20 @@ TEST_P(DevicePlaneConformance, LeadingLevelsAreTheCpusCoefficients) {
       }
     }
   }
+}
+
+// Thread blocks of fewer levels need less shared memory. No call takes any from another's.
+TEST_P(DevicePlaneConformance, CallsOfOtherLevelsGoSideBySide) {
+  const Case of = Make(24, 256, 4, 256, false);
+  const std::vector<std::string> bodies = of.Bodies();
+  std::vector<std::thread> threads;
+  for (size_t levels = 1; levels <= bodies.size(); ++levels) {
+    threads.emplace_back([&, leading = std::span(bodies).first(levels)] {
+      const auto theirs = DecodeOnTheCpu(of, leading);
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(Decode(of, leading), theirs) << leading.size();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_P(DevicePlaneConformance, WhatIsDamagedToTheCpuIsDamagedHere) {

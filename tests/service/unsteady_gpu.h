@@ -3,6 +3,7 @@
 #define KVSTOW_TESTS_SERVICE_UNSTEADY_GPU_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,7 @@ class UnsteadyGpu final : public Device {
   std::atomic<bool> is_broken = false;  // nothing comes back from it
   std::atomic<int> buffers = 0;         // that were asked for
   std::atomic<int> loads = 0;
+  std::function<void()> on_load = [] {};  // set while nobody loads
 
   std::string name() const override { return gpu_->name(); }
   absl::StatusOr<DeviceMemory> Memory() const override { return gpu_->Memory(); }
@@ -28,6 +30,7 @@ class UnsteadyGpu final : public Device {
   }
   absl::StatusOr<SharedBytes> Load(const std::shared_ptr<const DeviceBuffer>& buffer) override {
     ++loads;
+    on_load();
     if (is_broken) return absl::InternalError("the GPU fell off the bus");
     return gpu_->Load(buffer);
   }

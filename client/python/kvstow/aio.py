@@ -30,6 +30,7 @@ from kvstow import _native, client as sync
 from kvstow.types import (
     Buffer,
     Column,
+    Event,
     Fidelity,
     GetResult,
     KvSpec,
@@ -300,7 +301,7 @@ class Space:
         layers: tuple[int, int] | None = None,
         tokens: tuple[int, int] | None = None,
         again: bool = False,
-        ready: int = 0,
+        ready: Event = 0,
     ) -> list[GetResult]:
         """See kvstow.Space.get."""
         bounds = sync._bounds(max_levels, min_levels, max_error, layers, tokens, again, ready)

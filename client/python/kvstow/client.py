@@ -35,6 +35,7 @@ from kvstow.types import (
     Bounds,
     Buffer,
     Column,
+    Event,
     Fidelity,
     GetResult,
     KvSpec,
@@ -355,13 +356,14 @@ class Space:
         layers: tuple[int, int] | None = None,
         tokens: tuple[int, int] | None = None,
         again: bool = False,
-        ready: int = 0,
+        ready: Event = 0,
     ) -> list[GetResult]:
         """Fetches pages into `out`, one writable buffer for each, or into new arrays of bytes.
 
         A page with fewer levels than `min_levels`, or with a larger estimated error than
         `max_error`, is a miss. `layers` and `tokens` are ranges (first, count). `data` of a hit is
-        its element of `out`; a page that is shorter than its buffer fills the front.
+        its element of `out`; a page that is shorter than its buffer fills the front. On a GPU,
+        `out` is written once the event `ready` has passed.
         """
         bounds = _bounds(max_levels, min_levels, max_error, layers, tokens, again, ready)
         rooms = self._rooms(keys, out, bounds)
@@ -555,7 +557,7 @@ def _bounds(
     layers: tuple[int, int] | None,
     tokens: tuple[int, int] | None,
     again: bool,
-    ready: int,
+    ready: Event,
 ) -> Bounds:
     for name, span in (("layers", layers), ("tokens", tokens)):
         if span is not None and (span[0] < 0 or span[1] < 1):

@@ -18,6 +18,10 @@ from kvstow import _native
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol or DLPack: bytes, numpy arrays, torch and JAX tensors."""
 
+Event: TypeAlias = Any
+"""A `torch.cuda.Event`, or anything with a CUDA event's handle as `cuda_event`: the call keeps it
+until it has ended. Or the handle, an int, of an event that lives that long. 0: nothing to wait for."""
+
 Ack: TypeAlias = Literal["default", "memory", "process", "durable"]
 Fidelity: TypeAlias = Literal["", "exact", "dense", "sparse"]
 Payload: TypeAlias = Literal["raw", "encoded", "auto"]
@@ -134,8 +138,7 @@ class Column:
 class Page:
     """A page to put. `data` must not change until the put has ended.
 
-    `ready` is a CUDA event's handle (`torch.cuda.Event.cuda_event`) for data on a GPU: the data is
-    complete once the event has passed. 0: it is complete.
+    `ready` is for data on a GPU, which is complete once the event has passed. 0: it is complete.
     """
 
     key: bytes
@@ -143,7 +146,7 @@ class Page:
     first_position: int = 0
     ack: Ack = "default"
     columns: Sequence[Column] = ()
-    ready: int = 0
+    ready: Event = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, bytes) or not 1 <= len(self.key) <= 64:
@@ -241,7 +244,7 @@ class Bounds:
     first_token: int = 0
     token_count: int = 0
     again: bool = False
-    ready: int = 0
+    ready: Event = 0
 
 
 class SpaceMismatch(ValueError):

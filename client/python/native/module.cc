@@ -44,10 +44,28 @@ std::vector<std::string> Keys(nb::sequence keys) {
   return out;
 }
 
+// The event that `ready` is or names. The client asks it until the call has ended, so an object is
+// kept until then: who drops a torch.cuda.Event destroys its event.
+void* EventOf(nb::handle ready, const std::string& argument, References& references) {
+  nb::object handle = nb::borrow(ready);
+  if (!nb::isinstance<nb::int_>(ready)) {
+    if (!nb::hasattr(ready, "cuda_event")) {
+      throw nb::value_error(absl::StrCat(argument, ": a ",
+                                         nb::str(ready.type().attr("__name__")).c_str(),
+                                         " is no event: pass a torch.cuda.Event, or the handle of "
+                                         "an event that lives until the call has ended")
+                                .c_str());
+    }
+    handle = ready.attr("cuda_event");
+    references.Keep(nb::borrow(ready));
+  }
+  return reinterpret_cast<void*>(nb::cast<uintptr_t>(handle));
+}
+
 // One page of kvstow.Page.
 PagePut PutOf(const Wanted& wanted, nb::handle page, size_t index, References& references) {
-  const std::string argument = absl::StrCat("pages[", index, "].data");
-  const PageMemory memory = MemoryOf(page.attr("data"), wanted, argument, references);
+  const std::string argument = absl::StrCat("pages[", index, "].");
+  const PageMemory memory = MemoryOf(page.attr("data"), wanted, argument + "data", references);
   PagePut put = {.raw = memory.bytes,
                  .tokens = memory.tokens,
                  .first_position = nb::cast<uint64_t>(page.attr("first_position")),
@@ -56,7 +74,7 @@ PagePut PutOf(const Wanted& wanted, nb::handle page, size_t index, References& r
   const auto key = nb::cast<nb::bytes>(page.attr("key"));
   put.key = std::string(key.c_str(), key.size());
   for (const nb::handle column : page.attr("columns")) put.columns.push_back(ColumnOf(column));
-  put.ready = reinterpret_cast<void*>(nb::cast<uintptr_t>(page.attr("ready")));
+  put.ready = EventOf(page.attr("ready"), argument + "ready", references);
   return put;
 }
 
@@ -79,7 +97,7 @@ std::vector<PageGet> GetsOf(const NativeClient& client, const KvSpec& spec, nb::
                      .first_token = nb::cast<uint32_t>(bounds.attr("first_token")),
                      .token_count = nb::cast<uint32_t>(bounds.attr("token_count")),
                      .again = nb::cast<bool>(bounds.attr("again")),
-                     .ready = reinterpret_cast<void*>(nb::cast<uintptr_t>(bounds.attr("ready")))};
+                     .ready = EventOf(bounds.attr("ready"), "ready", references)};
   if (pattern.first_layer >= spec.layers ||
       pattern.layer_count > spec.layers - pattern.first_layer) {
     throw nb::value_error(absl::StrCat("layers: the space has ", spec.layers, " of them").c_str());

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "kernels/device/joint_layout.h"
 
 namespace kvstow {
@@ -45,6 +46,12 @@ class Cublas {
 
   const Functions functions_;
   cublasHandle_t handle_ = nullptr;
+};
+
+// The handle of a GPU. All of its engines share it, because it has a workspace of tens of MiB.
+struct SharedCublas {
+  Mutex mu;
+  std::unique_ptr<Cublas> handle KVSTOW_GUARDED_BY(mu);  // null until the first engine is made
 };
 
 }  // namespace kvstow

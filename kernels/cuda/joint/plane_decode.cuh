@@ -145,9 +145,7 @@ struct LevelDecoding {
 struct DecodePlanes {
   uint32_t Blocks(const PlaneDecodeLaunch& launch) const { return launch.streams; }
   static constexpr size_t SharedBytes(const PlaneDecodeLaunch& launch) {
-    const uint32_t most = launch.most_tokens;
-    return sizeof(PlaneTable) + SavedBytes() + OrderBytes(most) +
-           PieceBytes(most) * (launch.decoded + 1);
+    return PlaneSharedBytes(launch.decoded, launch.most_tokens);
   }
 
   template <typename Run>
@@ -182,14 +180,7 @@ struct DecodePlanes {
   }
 
  private:
-  static constexpr size_t SavedBytes() {
-    return (kMaxPlaneLevels * sizeof(SavedDecoder) + 15) / 16 * 16;
-  }
-  // Energy classes, shifts, and places of two bytes.
-  static constexpr size_t OrderBytes(uint32_t tokens) { return size_t{4} * tokens; }
-  static constexpr size_t PieceBytes(uint32_t tokens) {
-    return size_t{kPieceRows} * tokens * sizeof(int32_t);
-  }
+  static_assert(kMaxPlaneLevels * sizeof(SavedDecoder) <= kPlaneSavedBytes);
   // Shared memory of a block. Piece p lies in place p of one more than there are levels.
   struct Memory {
     PlaneTable* table;
@@ -203,10 +194,10 @@ struct DecodePlanes {
     KVSTOW_GPU Memory(const PlaneDecodeLaunch& launch, uint8_t* shared)
         : table(reinterpret_cast<PlaneTable*>(shared)),
           saved(reinterpret_cast<SavedDecoder*>(shared + sizeof(PlaneTable))),
-          energies(shared + sizeof(PlaneTable) + SavedBytes()),
+          energies(shared + sizeof(PlaneTable) + kPlaneSavedBytes),
           shifts(reinterpret_cast<int8_t*>(energies + launch.most_tokens)),
           order(reinterpret_cast<uint16_t*>(energies + size_t{2} * launch.most_tokens)),
-          pieces(reinterpret_cast<int32_t*>(energies + OrderBytes(launch.most_tokens))),
+          pieces(reinterpret_cast<int32_t*>(energies + PlaneOrderBytes(launch.most_tokens))),
           most(launch.most_tokens),
           places(launch.decoded + 1) {}
     // The values of a coefficient of a piece, [places].

@@ -123,6 +123,8 @@ struct EncodePlanes {
   static constexpr size_t SavedBytes() {
     return (kMaxPlaneLevels * sizeof(SavedEncoder) + 15) / 16 * 16;
   }
+  static_assert(kMaxPlaneLevels * sizeof(SavedEncoder) <= kPlaneSavedBytes,
+                "decoding needs more, see PlaneSharedBytes");
 
   // A stream and its shared memory. Piece p lies in place p % 2.
   struct Stream {

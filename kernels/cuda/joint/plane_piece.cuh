@@ -7,7 +7,6 @@
 
 namespace kvstow::gpu {
 
-inline constexpr uint32_t kPieceRows = 8;  // coefficients of a piece
 static_assert(kThreads / kWarp >= kMaxPlaneLevels);
 
 // A thread's part of the copy.

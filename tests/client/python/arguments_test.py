@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import mmap
+import weakref
 
 import kvstow
 import kvstow.aio
@@ -112,6 +113,35 @@ def test_a_tensor_on_a_gpu_needs_a_client_of_that_gpu(space):
     with pytest.raises(ValueError, match=r"out\[0\]: is on CUDA GPU 1"):
         space.get([b"k"], [there])
     assert not space.lookup([b"j"]) and not space.lookup([b"k"])
+
+
+class Event:
+    """A torch.cuda.Event, as far as a call looks at it."""
+
+    cuda_event = 1234
+
+
+def test_what_is_no_event_is_refused(space):
+    with pytest.raises(ValueError, match=r"pages\[0\].ready: a str is no event: pass a torch.cuda.Event"):
+        space.put([kvstow.Page(b"k", PAGE, ready="soon")])
+    with pytest.raises(ValueError, match=r"^ready: a NoneType is no event"):
+        space.get([b"k"], ready=None)
+    assert outcomes(space.put([kvstow.Page(b"k", PAGE, ready=Event())])) == ["STORED"]
+    assert outcomes(space.get([b"k"], ready=Event())) == ["HIT"]
+    assert outcomes(space.get([b"k"], ready=Event.cuda_event)) == ["HIT"]
+
+
+def test_a_call_keeps_its_events_until_it_has_ended(space):
+    event = Event()
+    alive = weakref.ref(event)
+    pages = Prompt().puts(ready=event)
+    call, put = space.client._native.put_layers(space._info, pages, None)
+    del event, pages
+    assert alive() is not None
+    put.filled(SPEC.layers)
+    assert call.wait()
+    space.lookup([b"k"])  # lets go of what the call had
+    assert alive() is None
 
 
 def test_an_array_of_jax_never_changes(space):

@@ -43,12 +43,13 @@ void Foretell(const JointLaunch& run, bool encoding) {
 
 class Engine final : public JointEngine {
  public:
-  explicit Engine(ThreadOrder order) : order_(order) {}
+  Engine(ThreadOrder order, size_t shared_bytes) : order_(order), shared_bytes_(shared_bytes) {}
 
   uint8_t* AddressOf(const DeviceBuffer& buffer) const override {
     const auto* host = dynamic_cast<const HostBuffer*>(&buffer);
     return host == nullptr ? nullptr : const_cast<uint8_t*>(host->bytes().data());
   }
+  size_t shared_bytes() const override { return shared_bytes_; }
   absl::Status Encode(const TokenLaunch& tokens, std::span<const AskLaunch> asks,
                       std::span<const JointLaunch> runs,
                       const gpu::PlaneEncodeLaunch& planes) override {
@@ -89,12 +90,13 @@ class Engine final : public JointEngine {
 
  private:
   const ThreadOrder order_;
+  const size_t shared_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<JointEngine> EmulatedJoint(ThreadOrder order) {
-  return std::make_unique<Engine>(order);
+std::unique_ptr<JointEngine> EmulatedJoint(ThreadOrder order, size_t shared_bytes) {
+  return std::make_unique<Engine>(order, shared_bytes);
 }
 
 }  // namespace kvstow::testing

@@ -3,6 +3,7 @@
 #ifndef KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_JOINT_H_
 #define KVSTOW_TESTS_KERNELS_DEVICE_EMULATED_JOINT_H_
 
+#include <cstddef>
 #include <memory>
 
 #include "kernels/device/joint_layout.h"
@@ -10,8 +11,11 @@
 
 namespace kvstow::testing {
 
+inline constexpr size_t kHopperSharedBytes = 227 << 10;  // of a thread block of sm_90
+
 // Its buffers are the host's.
-std::unique_ptr<JointEngine> EmulatedJoint(ThreadOrder order);
+std::unique_ptr<JointEngine> EmulatedJoint(ThreadOrder order,
+                                           size_t shared_bytes = kHopperSharedBytes);
 
 }  // namespace kvstow::testing
 

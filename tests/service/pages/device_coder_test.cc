@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <limits>
 #include <list>
 #include <thread>
@@ -325,6 +326,35 @@ TEST_F(DeviceCoderTest, AfterAFailureTheCpuWorksForAWhile) {
   }
 }
 
+// The CPU does not wait for its turn on the GPU.
+TEST_F(DeviceCoderTest, PagesThatComeWhileOthersAreDecodedAreTheCpus) {
+  options_.most_decodes = 1;
+  DeviceCoder coder(&gpu_, calibrations_, options_);
+  const auto codec = CodecOf("kvstow-cal(run=3)");
+  const auto raw = Page(*codec, 1);
+  const EncodedPage page = *codec->Encode(raw.page);
+  ASSERT_TRUE(Decodes(coder, page, Bodies(page)));
+  std::promise<void> begun, end;
+  std::atomic<bool> first = true;
+  gpu_.on_load = [&] {
+    if (!first.exchange(false)) return;
+    begun.set_value();
+    end.get_future().wait();
+  };
+  std::thread other([&] { EXPECT_TRUE(Decodes(coder, page, Bodies(page))); });
+  begun.get_future().wait();
+  const auto there = *gpu_.Allocate(raw.page.raw.size());
+  const int buffers = gpu_.buffers;
+  EXPECT_FALSE(Decodes(coder, page, Bodies(page)));
+  EXPECT_FALSE(coder.DecodeThere(spec_, page.header, Bodies(page), {}, *there));
+  EXPECT_EQ(gpu_.buffers, buffers) << "nothing was asked of the GPU";
+  EXPECT_TRUE(coder.Takes(*codec)) << "nothing failed";
+  end.set_value();
+  other.join();
+  EXPECT_TRUE(Decodes(coder, page, Bodies(page)));
+  EXPECT_TRUE(coder.DecodeThere(spec_, page.header, Bodies(page), {}, *there));
+}
+
 TEST_F(DeviceCoderTest, ACodecThatFindsNoRoomIsMadeLater) {
   DeviceCoder coder(&gpu_, calibrations_, options_);
   const auto codec = CodecOf("kvstow-cal(run=3)");
@@ -396,6 +426,22 @@ TEST_F(DeviceCoderTest, MeanQueriesCount) {
       coded_with(WithMeans(spec_, *blob, RandomMeans(spec_, {0, 2}, kQueryHeads)), with);
   EXPECT_EQ(with - without, 2 * 4 * kQueryHeads * 16);
   EXPECT_FALSE(std::ranges::equal(plain[0].span(), asked[0].span()));
+}
+
+// And so is all of a vocabulary.
+TEST_F(DeviceCoderTest, VocabulariesCount) {
+  const auto blob = FitVocabulary(spec_, 2, true);
+  const auto calibration = *calibrations_.Add(AsBytes(*blob));
+  DeviceCoder coder(&gpu_, calibrations_, options_);
+  ASSERT_TRUE(coder.Takes(*CodecOf("kvstow-cal(run=2,step=0.5)")));
+  uint64_t matrices = 0, means = 0;
+  for (const CalibratedRun& run : calibration->runs())
+    matrices += 4 * run.width() * run.rank() + 4 * (run.width() + run.rank());
+  const VocabularyTables& tables = *VocabularyOf(*calibration);
+  const Vocabulary& of = *tables.vocabulary;
+  for (const VocabularyRun& run : tables.runs) means += 2 * of.width() * run.means.columns();
+  EXPECT_EQ(coder.codec_bytes() - matrices - means,
+            4 * of.projection().size() + 4 * of.signatures().size() + of.codes().size());
 }
 
 // The GPU finds tokens, puts them into headers, and decodes by them.

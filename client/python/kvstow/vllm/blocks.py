@@ -1,8 +1,14 @@
-"""Copies between the blocks of vLLM's cache and pages."""
+"""Copies between the blocks of vLLM's cache and pages.
+
+On a GPU no copy makes the engine's thread wait. Blocks become pages on the model's stream, within
+the GPU. They go to the host, and come from it, on threads and streams of the connector's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +17,16 @@ from kvstow.vllm.layout import UnknownLayout, probe, split_alike
 
 Slots: TypeAlias = torch.Tensor
 """Pages in memory: [slots, layers, 2, blocks, parts of tokens, heads and channels]."""
+
+_CHUNK_BYTES = 32 << 20  # of pages within the GPU, in one piece of its memory; or one page
+
+
+def after_now(device: torch.device) -> Any:
+    """An event behind all that the calling thread has given its GPU to do. None: the host."""
+    if device.type == "cpu":
+        return None
+    stream: Any = torch.cuda.current_stream(device)
+    return stream.record_event()
 
 
 class Blocks:
@@ -40,6 +56,7 @@ class Blocks:
             self._views.append((k.view(cache), v.view(cache)))
         self.on_host = first.device.type == "cpu"
         self._device = first.device
+        self._of_thread = threading.local()
 
     def slots(self, pages: torch.Tensor) -> Slots:
         """Pages [slots, elements] with the axes that copies need."""
@@ -47,12 +64,18 @@ class Blocks:
         slots: Slots = pages.unflatten(1, axes)  # type: ignore[no-untyped-call]
         return slots
 
-    def gather(self, pages: Sequence[Sequence[int]], slots: Slots, numbers: Sequence[int]) -> None:
-        """Copies blocks into slots: pages[i] into slots[numbers[i]]."""
+    def gather(
+        self, pages: Sequence[Sequence[int]], slots: Slots, numbers: Sequence[int]
+    ) -> Callable[[], None]:
+        """Copies blocks into slots: pages[i] into slots[numbers[i]].
+
+        Runs on the thread of the model. The model may then write the blocks again. The slots are
+        filled once the function that is returned has run, on any thread. Raises
+        torch.OutOfMemoryError where the GPU lacks the memory for these pages.
+        """
         parts = [[part for block in page for part in self._of(block)] for page in pages]
         if not self.on_host:
-            self._gather_device(parts, slots, numbers)
-            return
+            return self._gather_device(parts, slots, numbers)
         into: list[torch.Tensor] = []
         source: list[torch.Tensor] = []
         for number, page in zip(numbers, parts):
@@ -62,11 +85,29 @@ class Blocks:
                     into += [slot[at] for at in range(len(page))]
                     source += [view[part] for part in page]
         _copy(into, source)
+        return lambda: None
 
     def scatter(
+        self,
+        slots: Slots,
+        numbers: Sequence[int],
+        pages: Sequence[Sequence[int | None]],
+        after: Any = None,
+    ) -> None:
+        """Copies slots into blocks: slots[numbers[i]] into pages[i], not where a block is None.
+
+        On a GPU it begins once the event `after` has passed. The blocks are filled when it returns.
+        """
+        if self.on_host:
+            self._scatter(slots, numbers, pages)
+            return
+        with self._own_stream(after) as stream:
+            self._scatter(slots, numbers, pages)
+            stream.synchronize()
+
+    def _scatter(
         self, slots: Slots, numbers: Sequence[int], pages: Sequence[Sequence[int | None]]
     ) -> None:
-        """Copies slots into blocks: slots[numbers[i]] into pages[i], not where a block is None."""
         into: list[torch.Tensor] = []
         source: list[torch.Tensor] = []
         for number, page in zip(numbers, pages):
@@ -86,30 +127,54 @@ class Blocks:
                     source += [slot[at] for at, _ in places]
         _copy(into, source)
 
-    def synchronize(self) -> None:
-        """Waits until what this thread copied is in the blocks."""
-        if not self.on_host:
-            torch.cuda.current_stream(self._device).synchronize()
-
     def _of(self, block: int) -> range:
         return range(block * self._parts, (block + 1) * self._parts)
 
+    @contextlib.contextmanager
+    def _own_stream(self, after: Any) -> Iterator[Any]:
+        """The calling thread's own stream, behind an event, for what torch starts in the scope."""
+        if not hasattr(self._of_thread, "stream"):
+            new_stream: Any = torch.cuda.Stream
+            self._of_thread.stream = new_stream(self._device)
+        stream = self._of_thread.stream
+        if after is not None:
+            stream.wait_event(after)
+        with torch.cuda.stream(stream):
+            yield stream
+
+    def _index(self, parts: Sequence[int]) -> torch.Tensor:
+        # From pageable memory the copy would wait for the stream.
+        host = torch.tensor(parts, dtype=torch.int64).pin_memory()
+        return host.to(self._device, non_blocking=True)
+
     def _gather_device(
         self, pages: Sequence[Sequence[int]], slots: Slots, numbers: Sequence[int]
-    ) -> None:
+    ) -> Callable[[], None]:
         # On the stream of the model: after the step's writes, before those of the next one.
-        flat = [part for page in pages for part in page]
-        index = torch.tensor(flat, dtype=torch.int64).to(self._device)
-        shape = (len(pages), *slots.shape[1:])
-        dense = torch.empty(shape, dtype=slots.dtype, device=self._device)
-        for layer, views in enumerate(self._views):
-            for kind, view in enumerate(views):
-                dense[:, layer, kind] = view[index].unflatten(0, (len(pages), -1))  # type: ignore[no-untyped-call]
-        for i, number in enumerate(numbers):
-            slots[number].copy_(dense[i])
+        together = max(1, _CHUNK_BYTES // (slots[0].numel() * slots.element_size()))
+        chunks: list[tuple[torch.Tensor, Sequence[int]]] = []
+        for at in range(0, len(pages), together):
+            some = pages[at : at + together]
+            index = self._index([part for page in some for part in page])
+            shape = (len(some), *slots.shape[1:])
+            dense = torch.empty(shape, dtype=slots.dtype, device=self._device)
+            for layer, views in enumerate(self._views):
+                for kind, view in enumerate(views):
+                    dense[:, layer, kind] = view[index].unflatten(0, (len(some), -1))  # type: ignore[no-untyped-call]
+            chunks.append((dense, numbers[at : at + together]))
+        after = after_now(self._device)
+
+        def bring() -> None:
+            with self._own_stream(after):
+                while chunks:  # each goes back to the GPU's memory once it is copied
+                    dense, some = chunks.pop()
+                    for i, number in enumerate(some):
+                        slots[number].copy_(dense[i])
+
+        return bring
 
     def _scatter_device(self, slot: torch.Tensor, places: Sequence[tuple[int, int]]) -> None:
-        index = torch.tensor([part for _, part in places], dtype=torch.int64).to(self._device)
+        index = self._index([part for _, part in places])
         begin = places[0][0] if places else 0
         dense = slot.to(self._device)[:, :, begin : begin + len(places)]
         for layer, views in enumerate(self._views):

@@ -1,8 +1,9 @@
 """The worker's half: pages out of vLLM's blocks to the server, and back.
 
 Saves leave the blocks before the step ends: a copy into a buffer, from which a thread stores them.
-So no block is held for a save, and a buffer that is full drops pages. Loads run on threads of
-their own. A page that does not come is reported by its blocks, and vLLM computes it.
+So no block is held for a save, and a buffer that is full drops pages. On a GPU the copy stays in
+the GPU's memory, and the thread brings it to the buffer. Loads run on threads of their own. A page
+that does not come is reported by its blocks, and vLLM computes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from kvstow.client import Client, Space
 from kvstow.models import norms_keys
 from kvstow.statistics import send_file
 from kvstow.types import Bounds, GetResult, KvSpec, Page, PutResult
-from kvstow.vllm.blocks import Blocks, Slots
+from kvstow.vllm.blocks import Blocks, Slots, after_now
 from kvstow.vllm.identity import Identity
 from kvstow.vllm.layout import UnknownLayout
 from kvstow.vllm.messages import Load, LoadedPage, SavedPage, StepMetadata
@@ -81,6 +82,15 @@ class KnownKeys:
 
 
 @dataclasses.dataclass(slots=True)
+class _Save:
+    """Pages of a step on their way to the server. `fill` ends the copy into their slots."""
+
+    pages: list[SavedPage]
+    slots: list[int]
+    fill: Callable[[], None]
+
+
+@dataclasses.dataclass(slots=True)
 class _Batch:
     """Pages of a load that are on their way into slots. call None: they do not come."""
 
@@ -107,6 +117,7 @@ class WorkerHalf:
         self._num_blocks = cache.num_blocks
         self._modules: Mapping[str, Any] = config.compilation_config.static_forward_context
         self._caches: dict[str, torch.Tensor] = {}
+        self._device = torch.device("cpu")  # of the caches
         self._blocks: Blocks | None = None
         self._disabled = ""
         self._counters = Counters()
@@ -122,8 +133,9 @@ class WorkerHalf:
         self._save_buffer: Buffer
         self._load_buffer: Buffer
         self._batch_pages = 0
-        self._load_queue: queue.SimpleQueue[tuple[Load, float] | None] = queue.SimpleQueue()
-        self._save_queue: queue.Queue[tuple[list[SavedPage], list[int]] | None] = queue.Queue()
+        # A load, its deadline, and the event behind earlier steps, which may still use its blocks.
+        self._load_queue: queue.SimpleQueue[tuple[Load, float, Any] | None] = queue.SimpleQueue()
+        self._save_queue: queue.Queue[_Save | None] = queue.Queue()
         self._free: collections.deque[int] = collections.deque()
         self._threads: list[threading.Thread] = []
 
@@ -134,6 +146,7 @@ class WorkerHalf:
             self._disable(f"the engine gave no cache of layer {missing[0]}")
             return
         self._caches = {name: caches[name] for name in self._layers}
+        self._device = caches[self._layers[0]].device
         shared = self._settings.max_pending_bytes + self._settings.max_loading_bytes
         self._client = Client(
             self._settings.address, timeout=self._settings.timeout, shared_bytes=shared + (1 << 20)
@@ -251,22 +264,27 @@ class WorkerHalf:
         if new:
             room = blocks.slots(self._save_buffer.pages)
             try:
-                blocks.gather([page.blocks for page in new], room, slots)
+                fill = blocks.gather([page.blocks for page in new], room, slots)
+            except torch.OutOfMemoryError:  # the model needs it more; later steps find some again
+                self._counters.add("dropped_pages", len(new))
+                self._known.discard([page.key for page in new])
+                self._free.extend(slots)
+                return
             except Exception as error:  # a cache does not end the engine
                 self._disable(f"blocks cannot be copied: {error}")
                 return
-            self._save_queue.put((new, slots))
+            self._save_queue.put(_Save(new, slots, fill))
 
     def _run_saves(self) -> None:
-        while (work := self._save_queue.get()) is not None:
-            pages, slots = work
+        while (save := self._save_queue.get()) is not None:
             try:
-                self._put(pages, slots)
+                save.fill()
+                self._put(save.pages, save.slots)
             except Exception as error:  # the thread serves later steps too
-                self._known.discard([page.key for page in pages])
+                self._known.discard([page.key for page in save.pages])
                 self._complain("a save failed", error)
             finally:
-                self._free.extend(slots)
+                self._free.extend(save.slots)
                 self._save_queue.task_done()
         self._save_queue.task_done()
 
@@ -296,21 +314,22 @@ class WorkerHalf:
     def load(self, metadata: StepMetadata) -> None:
         """Leaves the loads of this step to the threads."""
         deadline = time.monotonic() + self._settings.timeout
+        after = after_now(self._device) if metadata.loads else None
         for load in metadata.loads:
             if self._disabled or not self._threads:
                 self._loaded(load, load.pages)
             else:
-                self._load_queue.put((load, deadline))
+                self._load_queue.put((load, deadline, after))
         if self._blocks is None:
             self._ready()
 
     def _run_loads(self, number: int) -> None:
         late: list[_native.Call] = []  # of earlier loads: they may still write into the slots
         while (work := self._load_queue.get()) is not None:
-            load, deadline = work
+            load, deadline, after = work
             missed = list(load.pages)
             try:
-                missed = self._load(load, deadline, number, late)
+                missed = self._load(load, deadline, after, number, late)
             except Exception as error:  # the engine must hear of every load
                 self._complain("a load failed", error)
             self._loaded(load, missed)
@@ -326,7 +345,7 @@ class WorkerHalf:
             self._received.add(load.request_id)
 
     def _load(
-        self, load: Load, deadline: float, number: int, late: list[_native.Call]
+        self, load: Load, deadline: float, after: Any, number: int, late: list[_native.Call]
     ) -> list[LoadedPage]:
         """Fetches pages, some batches at a time. The pages that did not come by the deadline."""
         while late and late[-1].wait(max(0.0, deadline - time.monotonic())):
@@ -357,7 +376,7 @@ class WorkerHalf:
                 if not flying:
                     break
                 batch = flying.popleft()
-                missed += self._finish(batch, blocks, slots, deadline, late)
+                missed += self._finish(batch, blocks, slots, deadline, after, late)
                 room.append(range(batch.slots[0], batch.slots[0] + size))
         finally:  # where something was raised, some are on their way
             late += [batch.call for batch in flying if batch.call is not None]
@@ -380,6 +399,7 @@ class WorkerHalf:
         blocks: Blocks,
         slots: Slots,
         deadline: float,
+        after: Any,
         late: list[_native.Call],
     ) -> list[LoadedPage]:
         """Waits for a batch and fills the blocks. The pages that did not come."""
@@ -397,8 +417,8 @@ class WorkerHalf:
                 self._counters.add("loaded_bytes", got.stored_bytes)
             else:
                 missed.append(page)
-        blocks.scatter(slots, [slot for _, slot in hits], [page.blocks for page, _ in hits])
-        blocks.synchronize()
+        places = [page.blocks for page, _ in hits]
+        blocks.scatter(slots, [slot for _, slot in hits], places, after)
         return missed
 
     # Results.

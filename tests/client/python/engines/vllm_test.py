@@ -1,5 +1,7 @@
 """The vLLM connector with the real engine on the CPU, and the arithmetic of its halves without."""
 
+import collections
+import contextlib
 import importlib.util
 import os
 import queue
@@ -177,7 +179,7 @@ class Worker:
         from kvstow.vllm.stats import Counters
         from kvstow.vllm.worker import _BATCHES, _LOADERS, Buffer, KnownKeys, WorkerHalf
 
-        self.filled = []
+        self.filled, self.afters = [], []
         spec = kvstow.KvSpec(
             model="test", layers=1, kv_heads=1, head_dim=32, dtype="float16", page_tokens=64
         )
@@ -190,6 +192,7 @@ class Worker:
         half._opened.set()
         half._load_queue, half._threads = queue.SimpleQueue(), []
         half._blocks = self
+        half._device = torch.device("cpu")
         half._client = kvstow.Client(address, timeout=timeout)
         half._space = half._client.open_space(f"worker/{time.monotonic_ns()}", spec, recipe="raw")
         half._batch_pages = batch_pages
@@ -211,11 +214,9 @@ class Worker:
     def slots(self, pages):
         return pages
 
-    def scatter(self, slots, numbers, places):
+    def scatter(self, slots, numbers, places, after):
         self.filled += [(float(slots[at, 0]), place) for at, place in zip(numbers, places)]
-
-    def synchronize(self):
-        pass
+        self.afters.append(after)
 
     def store(self, count):
         """Pages whose elements are their number."""
@@ -240,25 +241,60 @@ class Worker:
             time.sleep(0.005)
 
 
-def test_a_load_waits_for_the_device_of_the_blocks(server, monkeypatch):
+def test_a_load_begins_behind_the_steps_before_it(server, monkeypatch):
     import torch
-    from kvstow.vllm.blocks import Blocks
 
-    blocks = Blocks.__new__(Blocks)
-    blocks.on_host, blocks._device = False, torch.device("cuda:3")
-    waited = []
     monkeypatch.setattr(
         torch.cuda,
         "current_stream",
-        lambda device=None: SimpleNamespace(synchronize=lambda: waited.append(device)),
+        lambda device: SimpleNamespace(record_event=lambda: f"an event of {device}"),
     )
     with Worker(server.address) as worker:
-        worker.synchronize = blocks.synchronize
+        worker.half._device = torch.device("cuda:3")
         worker.store(2)
         worker.load(range(2))
         worker.wait({"r"})
     assert sorted(worker.filled) == [(0.0, [0]), (1.0, [1])]
-    assert waited == [blocks._device]
+    assert worker.afters == ["an event of cuda:3"]
+
+
+class FullBlocks:
+    """Blocks of a GPU that has no memory for the first copy."""
+
+    full = True
+
+    def slots(self, pages):
+        return pages
+
+    def gather(self, pages, slots, numbers):
+        import torch
+
+        if self.full:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return lambda: None
+
+
+def test_a_gpu_without_memory_drops_pages_and_goes_on():
+    import torch
+    from kvstow.vllm.messages import SavedPage, StepMetadata
+    from kvstow.vllm.settings import Settings
+    from kvstow.vllm.stats import Counters
+    from kvstow.vllm.worker import KnownKeys, WorkerHalf
+
+    half = WorkerHalf.__new__(WorkerHalf)
+    half._settings, half._disabled = Settings.of({}), ""
+    half._counters, half._known, half._blocks = Counters(), KnownKeys(), FullBlocks()
+    half._save_buffer = SimpleNamespace(pages=torch.zeros(2, 8))
+    half._save_queue, half._free = queue.Queue(), collections.deque(range(2))
+    saves = StepMetadata(saves=[SavedPage(b"%d" % i, [i], first_position=0, absent=False) for i in range(2)])
+    half.save(saves)
+    assert half._disabled == "" and half._save_queue.empty()
+    assert half._counters.take().data["dropped_pages"] == 2
+    half._blocks.full = False
+    half.save(saves)
+    save = half._save_queue.get_nowait()
+    assert [page.key for page in save.pages] == [b"0", b"1"]
+    assert sorted(save.slots) == [0, 1]
 
 
 class Request(SimpleNamespace):
@@ -477,15 +513,36 @@ class TiledLayer(PackedLayer):
             into[1] = value[part].unflatten(0, (-1, 2)).permute(2, 0, 3, 1).reshape(-1)
 
 
-@pytest.mark.parametrize("layer", [PackedLayer(), TiledLayer()])
-def test_blocks_of_an_unusual_layout_become_pages_and_come_back(layer):
+class FlashLayer(PackedLayer):
+    """One that writes as vLLM's FlashAttention and FlashInfer do."""
+
+    def do_kv_cache_update(self, layer, key, value, cache, slots):
+        rooms = cache.transpose(1, 2).split(self.channels, dim=-1)
+        for room, values in zip(rooms, (key, value), strict=True):
+            room[slots // self.tokens, slots % self.tokens] = values
+
+
+def cache_of(layer, blocks, heads_first):
+    """A layer's cache: its axes are the same wherever its heads lie."""
+    import torch
+
+    if heads_first:
+        return torch.zeros(blocks, layer.heads, layer.tokens, 2 * layer.channels)
+    return torch.zeros(blocks, layer.tokens, layer.heads, 2 * layer.channels).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "heads_first"),
+    [(PackedLayer(), True), (TiledLayer(), True), (FlashLayer(), True), (FlashLayer(), False)],
+)
+def test_blocks_of_an_unusual_layout_become_pages_and_come_back(layer, heads_first):
     import torch
 
     from kvstow.vllm.blocks import Blocks
 
     heads, tokens, channels = layer.heads, layer.tokens, layer.channels
     # Two kernel blocks make a block of the scheduler, two of those a page.
-    caches = {f"layer{i}": torch.zeros(12, heads, tokens, 2 * channels) for i in range(2)}
+    caches = {f"layer{i}": cache_of(layer, 12, heads_first) for i in range(2)}
     blocks = Blocks(dict.fromkeys(caches, layer), caches, 6, 2, heads, channels)
     kv = torch.randn(2, 2, 4 * tokens, heads, channels)
     slots = torch.cat([torch.arange(part * tokens, (part + 1) * tokens) for part in (6, 7, 2, 3)])
@@ -501,6 +558,77 @@ def test_blocks_of_an_unusual_layout_become_pages_and_come_back(layer):
     for name, cache in caches.items():
         assert torch.equal(cache[2:4], before[name][2:4])
         assert not cache[4:].any() and not cache[:2].any()
+
+
+class Stream:
+    """What torch.cuda has of streams, where the host plays the GPU. `log` says what was asked."""
+
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+
+    def record_event(self):
+        self.log.append(f"event of {self.name}")
+        return "the event"
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name} waits for {event}")
+
+    def synchronize(self):
+        self.log.append(f"{self.name} ends")
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    import torch
+
+    log = []
+
+    @contextlib.contextmanager
+    def current(stream):
+        log.append(f"copies of {stream.name}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(log, "the model"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(log, "a thread"))
+    monkeypatch.setattr(torch.cuda, "stream", current)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    return log
+
+
+def test_blocks_of_a_gpu_go_to_the_host_on_another_thread(streams, monkeypatch):
+    import torch
+    from kvstow.vllm import blocks as module
+
+    layer = PackedLayer()
+    heads, tokens, channels = layer.heads, layer.tokens, layer.channels
+    caches = {f"layer{i}": torch.randn(6, heads, tokens, 2 * channels) for i in range(2)}
+    blocks = module.Blocks(dict.fromkeys(caches, layer), caches, 6, 2, heads, channels)
+    numbers, places = [3, 0, 1], [[3, 1], [0, 5], [4, 2]]
+    pages, alike = torch.zeros(2, 4, caches["layer0"][0].numel() * 4)
+    blocks.gather(places, blocks.slots(alike), numbers)
+
+    blocks.on_host, blocks._device = False, SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **__: tensor)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, device, **more: empty(*shape, **more))
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 2 * pages[0].numel() * pages.element_size())
+    before = {name: cache.clone() for name, cache in caches.items()}
+    fill = blocks.gather(places, blocks.slots(pages), numbers)
+    assert streams == ["event of the model"] and not pages.any()
+    for cache in caches.values():
+        cache.zero_()  # by the next step
+    thread = threading.Thread(target=fill)
+    thread.start()
+    thread.join()
+    assert torch.equal(pages, alike)
+    assert streams[1:] == ["a thread waits for the event", "copies of a thread"]
+
+    del streams[:]
+    blocks.scatter(blocks.slots(pages), numbers, [[3, 1], [0, 5], [None, 2]], "a step")
+    assert streams == ["a thread waits for a step", "copies of a thread", "a thread ends"]
+    for name, cache in caches.items():
+        assert torch.equal(cache[[0, 1, 2, 3, 5]], before[name][[0, 1, 2, 3, 5]])
+        assert not cache[4].any()
 
 
 @pytest.mark.parametrize(
