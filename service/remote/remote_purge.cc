@@ -23,6 +23,8 @@ uint64_t RandomId() {
   return absl::Uniform<uint64_t>(random);
 }
 
+uint64_t IdOf(const RemoteKeyPtr& key) { return key == nullptr ? 0 : key->id(); }
+
 }  // namespace
 
 std::vector<SharedBytes> PurgeValue(const RemotePlace& space, const PurgeRecord& record) {
@@ -79,11 +81,14 @@ bool RemotePurge::stopping() {
   return stop_;
 }
 
-void RemotePurge::Watch(const SpacePtr& space) {
+void RemotePurge::Watch(const SpacePtr& space, const SavedEra& saved) {
   MutexLock lock(mu_);
   State& state = states_[SpaceTagOf(*space)];
   state.space = space;
   state.tenant = space->tenant;
+  if (state.saved_of == space->id) return;  // it knows better
+  state.saved_of = space->id;
+  state.saved = saved;
 }
 
 void RemotePurge::Find(const SpacePtr& space, RemoteKeys::Use use, Time deadline, Found done) {
@@ -307,6 +312,15 @@ void RemotePurge::Adopt(const PurgeRecord& there, State& state, Met& met) {
   met.pages = state.met ? Pages::kAll : Pages::kFromDisk;
 }
 
+// Has the era saved where the space's record on disk has another.
+void RemotePurge::NoteEra(State& state, Met& met) {
+  if (state.space == nullptr) return;
+  const SavedEra era =
+      state.generation == 0 ? SavedEra{} : SavedEra{IdOf(state.key), state.generation};
+  if (std::exchange(state.saved_of, state.space->id) != state.space->id) state.saved = {};
+  if (std::exchange(state.saved, era) != era) met.era = era;
+}
+
 // Forgets the deletions that every server has met by now. What the remote store still has, or may
 // get from a late writer, is kept in mind, so that it is no new one.
 void RemotePurge::ForgetOld(const PurgeRecord& there, State& state) {
@@ -361,12 +375,15 @@ void RemotePurge::Merge(const RemoteTag& tag, const RemotePlace& place,
   } else {
     state.damaged.reset();
   }
-  if (state.key != place.key) {
+  if (state.key != place.key || !state.met) {
     state.key = place.key;
-    state.generation = 0;
+    const bool saved = !state.met && state.saved.key == IdOf(place.key);
+    // A record that was lost is generation 0 for all that start.
+    state.generation = saved ? std::min(state.saved.generation, there->generation) : 0;
   }
   Met met{.space = state.space};
   Adopt(*there, state, met);
+  NoteEra(state, met);
   state.known = state.met = true;
   state.dirty = state.drop = false;
   ForgetOld(*there, state);
@@ -379,15 +396,16 @@ void RemotePurge::Merge(const RemoteTag& tag, const RemotePlace& place,
     states_.erase(tag);  // all is told, and nobody uses the space here
     return;
   }
-  if (met.space == nullptr || (!met.dropped && met.deleted.empty())) return;
+  const bool nothing = !met.dropped && met.deleted.empty() && !met.era.has_value();
+  if (met.space == nullptr || nothing) return;
   ++acting_;
   actor_.Submit([this, met = std::move(met)] { Act(met); });
 }
 
 void RemotePurge::Act(const Met& met) {
-  if (met.dropped) {
-    listener_.dropped(met.space, met.pages, [this] { return stopping(); });
-  }
+  const bool gone =
+      !met.dropped || listener_.dropped(met.space, met.pages, [this] { return stopping(); });
+  if (gone && met.era.has_value()) listener_.current(met.space, *met.era);
   for (const std::string& key : met.deleted) {
     if (stopping()) break;
     listener_.deleted(met.space, key, met.pages);

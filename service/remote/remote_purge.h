@@ -14,7 +14,9 @@
 //
 // A server uses no remote page of a space before it has read the space's record once. It cannot
 // tell what it met in that first reading from what happened before it started. So that concerns
-// pages alone that were on its disk when it started; what was put since then stays.
+// pages alone that were on its disk when it started; what was put since then stays. Those pages
+// stay too where their space's record on disk has the generation: it is saved once no older page is
+// left.
 //
 // A damaged record is written anew by a server that knows the generation. If nobody does so within
 // kKept, nobody knows it: servers then take another generation, which the damaged bytes give, so
@@ -51,6 +53,7 @@
 #include "service/remote/remote_keys.h"
 #include "service/remote/remote_store.h"
 #include "service/spaces/space.h"
+#include "service/spaces/space_record.h"
 
 namespace kvstow {
 
@@ -75,10 +78,13 @@ class RemotePurge {
   // The pages that something concerns: all of them, or those that were on disk when the server
   // started.
   enum class Pages : uint8_t { kAll, kFromDisk };
-  // What another server did. Both may take their time; `dropped` ends early once `stopping()`.
+  // What another server did. All may take their time.
   struct Listener {
-    std::function<void(const SpacePtr&, Pages, const std::function<bool()>& stopping)> dropped;
+    // Returns whether all pages are gone; ends early once `stopping()`.
+    std::function<bool(const SpacePtr&, Pages, const std::function<bool()>& stopping)> dropped;
     std::function<void(const SpacePtr&, const std::string& key, Pages)> deleted;
+    // What is here of the space is of this era.
+    std::function<void(const SpacePtr&, const SavedEra&)> current;
   };
   using Found = std::function<void(absl::StatusOr<RemoteEra>)>;
   // All of them outlive this. `clock` says how long something was kept.
@@ -86,8 +92,8 @@ class RemotePurge {
               RemoteCounters& counters, const Clock& clock = Clock::Real());
   ~RemotePurge();
 
-  // Reads the space's record from now on.
-  void Watch(const SpacePtr& space);
+  // Reads the space's record from now on. `saved` is what the space's record on disk has.
+  void Watch(const SpacePtr& space, const SavedEra& saved);
   // Returns the space's era when it is known.
   std::optional<RemoteEra> Known(const Space& space);
   // Calls `done` with the space's era, within the call when it is known. Fails as RemoteKeys::Find
@@ -121,6 +127,8 @@ class RemotePurge {
     std::string tenant;
     RemoteKeyPtr key;  // under which the record was read
     uint64_t generation = 0;
+    SpaceId saved_of = 0;  // the space that `saved` is of
+    SavedEra saved;
     absl::flat_hash_map<uint64_t, Deletion> deletions;  // by their ids
     std::deque<std::string> waiting;                    // keys that no record had room for yet
     absl::flat_hash_set<std::string> deleted;           // lately, and the keys that wait
@@ -138,6 +146,7 @@ class RemotePurge {
     Pages pages = Pages::kAll;
     bool dropped = false;
     std::vector<std::string> deleted;
+    std::optional<SavedEra> era;  // to be saved
   };
   struct Asked {
     RemoteTag tag;  // in states_
@@ -158,6 +167,7 @@ class RemotePurge {
   absl::StatusOr<PurgeRecord> InPlaceOf(const absl::Status& unread, const SharedBytes& value,
                                         bool knows, State& state) KVSTOW_REQUIRES(mu_);
   void Adopt(const PurgeRecord& there, State& state, Met& met) KVSTOW_REQUIRES(mu_);
+  static void NoteEra(State& state, Met& met);
   void ForgetOld(const PurgeRecord& there, State& state) KVSTOW_REQUIRES(mu_);
   PurgeRecord ToWrite(const PurgeRecord& there, State& state) KVSTOW_REQUIRES(mu_);
   void Act(const Met& met);

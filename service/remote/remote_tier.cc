@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "service/remote/remote_answers.h"
 #include "service/remote/remote_frame.h"
 #include "service/spaces/space_record.h"
@@ -37,16 +38,19 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
       calibrations_({.prefix = options_.prefix, .wait = options_.fetch_wait, .ttl = options_.ttl},
                     remote_, keys_, spaces, calibrations, counters_),
       records_(options_.prefix, remote_, counters_, *options_.clock),
-      purge_(options_.prefix, remote_, keys_,
-             {.dropped = [this](const SpacePtr& space, RemotePurge::Pages pages,
-                                const auto& stopping) { ForgetAllHere(space, pages, stopping); },
-              .deleted =
-                  [this](const SpacePtr& space, const std::string& key, RemotePurge::Pages pages) {
-                    ForgetHere(space, key, pages);
-                    // Before the first reading nothing was sent from here.
-                    if (pages == RemotePurge::Pages::kAll) EraseThere(*space, key, 0);
-                  }},
-             counters_, *options_.clock),
+      purge_(
+          options_.prefix, remote_, keys_,
+          {.dropped = [this](
+                          const SpacePtr& space, RemotePurge::Pages pages,
+                          const auto& stopping) { return ForgetAllHere(space, pages, stopping); },
+           .deleted =
+               [this](const SpacePtr& space, const std::string& key, RemotePurge::Pages pages) {
+                 ForgetHere(space, key, pages);
+                 // Before the first reading nothing was sent from here.
+                 if (pages == RemotePurge::Pages::kAll) EraseThere(*space, key, 0);
+               },
+           .current = [this](const SpacePtr& space, const SavedEra& era) { SaveEra(space, era); }},
+          counters_, *options_.clock),
       fetches_(
           {options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_, store,
           counters_, *options_.clock,
@@ -237,8 +241,12 @@ void RemoteTier::WatchTenants(std::span<const std::string> tenants) {
   keys_.Watch(tenants);
   if (!on()) return;
   calibrations_.Wake();
+  absl::flat_hash_map<SpaceId, SavedEra> saved;
+  for (const SpaceRecord& record : store_.recovered_spaces()) {
+    saved[record.id] = EraOfSpace(record.bytes.span());
+  }
   for (const SpacePtr& space : spaces_.All()) {
-    if (Shares(*space)) purge_.Watch(space);
+    if (Shares(*space)) purge_.Watch(space, saved[space->id]);
   }
 }
 
@@ -310,22 +318,38 @@ std::vector<MetricRow> RemoteTier::Rows() const {
   };
 }
 
-void RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key,
+// Returns whether the page is gone, if it was concerned at all.
+bool RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key,
                             RemotePurge::Pages pages) {
   const PageName name{.space = space->id, .key = key};
   if (pages == RemotePurge::Pages::kFromDisk) {
     const auto facts = store_.residency().Find(name);
-    if (!facts.ok() || facts->number > last_from_disk_) return;
+    if (!facts.ok() || facts->number > last_from_disk_) return true;
   }
-  store_.Delete(name, /*force=*/true).IgnoreError();
+  const absl::Status deleted = store_.Delete(name, /*force=*/true);
+  return deleted.ok() || absl::IsNotFound(deleted);
 }
 
-void RemoteTier::ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
+bool RemoteTier::ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
                                const std::function<bool()>& stopping) {
+  bool gone = true;
   for (const PageName& page : store_.residency().Pages(space->id)) {
-    if (stopping()) return;
-    ForgetHere(space, page.key, pages);
+    if (stopping()) return false;
+    gone = ForgetHere(space, page.key, pages) && gone;
   }
+  return gone;
+}
+
+// Without the era, a restart drops what the disk has of the space: an error costs no more.
+void RemoteTier::SaveEra(const SpacePtr& space, const SavedEra& era) {
+  if (spaces_.Find(space->id) == nullptr) return;
+  store_
+      .SaveSpace({.id = space->id,
+                  .bytes = SharedBytes::Take(SerializeSpace(*space, era)),
+                  .tenant = space->tenant})
+      .IgnoreError();
+  // It may have been dropped meanwhile.
+  if (spaces_.Find(space->id) == nullptr) store_.DropSpace(space->id).IgnoreError();
 }
 
 // Erases a page that has so many segments, or as many as are known of.

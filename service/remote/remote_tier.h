@@ -125,9 +125,10 @@ class RemoteTier {
     size_t calls_ KVSTOW_GUARDED_BY(mu_) = 0;
     bool over_ KVSTOW_GUARDED_BY(mu_) = false;
   };
-  void ForgetHere(const SpacePtr& space, const std::string& key, RemotePurge::Pages pages);
-  void ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
+  bool ForgetHere(const SpacePtr& space, const std::string& key, RemotePurge::Pages pages);
+  bool ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
                      const std::function<bool()>& stopping);
+  void SaveEra(const SpacePtr& space, const SavedEra& era);
   void EraseThere(const Space& space, const std::string& key, size_t segments);
 
   const Options options_;

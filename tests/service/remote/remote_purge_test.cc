@@ -45,6 +45,7 @@ class OneServer {
                     [this](const auto&, Pages pages, const auto& stopping) {
                       Note(absl::StrCat("drop", On(pages)));
                       while (blocks_ && !stopping()) std::this_thread::yield();
+                      return !fails_;
                     },
                 .deleted = [this](const auto&, const std::string& key,
                                   Pages pages) { Note(absl::StrCat(key, On(pages))); }},
@@ -52,8 +53,13 @@ class OneServer {
 
   RemotePurge& purge() { return purge_; }
   uint64_t damaged() const { return counters_.damaged_values; }
-  // From now on, dropping takes until the server ends.
+  // From now on, dropping takes until the server ends, or leaves pages.
   void Block() { blocks_ = true; }
+  void Fail() { fails_ = true; }
+  std::vector<SavedEra> Saved() {
+    MutexLock lock(mu_);
+    return saved_;
+  }
   absl::StatusOr<RemoteEra> Era(const std::shared_ptr<const Space>& space) {
     return EraOf(purge_, space, RemoteKeys::Use::kRead,
                  Clock::Real().Now() + std::chrono::seconds(5));
@@ -75,9 +81,10 @@ class OneServer {
     told_.push_back(std::move(what));
   }
 
-  std::atomic<bool> blocks_ = false;
+  std::atomic<bool> blocks_ = false, fails_ = false;
   Mutex mu_;
   std::vector<std::string> told_ KVSTOW_GUARDED_BY(mu_);
+  std::vector<SavedEra> saved_ KVSTOW_GUARDED_BY(mu_);
   RemoteCounters counters_;
   RemoteKeys keys_;
   RemotePurge purge_;
@@ -171,7 +178,7 @@ TEST_F(RemotePurgeTest, WhatTheFirstReadingTellsConcernsPagesOfTheDiskAlone) {
   a_.purge().Delete(*space_, "k");
   EXPECT_THAT(a_.Told(), IsEmpty());
   OneServer c(store_, clock_);
-  c.purge().Watch(space_);
+  c.purge().Watch(space_, {});
   EXPECT_THAT(c.Told(), ElementsAre("drop on disk", "k on disk"));
   EXPECT_EQ(c.Era(space_)->generation, 1u);
   a_.purge().Delete(*space_, "l");
@@ -181,6 +188,41 @@ TEST_F(RemotePurgeTest, WhatTheFirstReadingTellsConcernsPagesOfTheDiskAlone) {
   EXPECT_THAT(a_.Told(), IsEmpty());
   EXPECT_THAT(c.Told(), ElementsAre("drop"));
   EXPECT_EQ(c.Era(space_)->generation, 2u);
+}
+
+TEST_F(RemotePurgeTest, PagesOfTheDiskStayWhereItsRecordHasTheGeneration) {
+  Open(a_);
+  Open(b_);
+  a_.purge().Drop(*space_);
+  EXPECT_THAT(a_.Told(), IsEmpty());
+  EXPECT_THAT(b_.Told(), ElementsAre("drop"));
+  const SavedEra first{.key = 0, .generation = 1}, second{.key = 0, .generation = 2};
+  EXPECT_THAT(b_.Saved(), ElementsAre(first));
+  OneServer c(store_, clock_);
+  c.purge().Watch(space_, first);
+  EXPECT_THAT(c.Told(), IsEmpty());
+  EXPECT_THAT(c.Saved(), IsEmpty());
+  b_.Fail();
+  a_.purge().Drop(*space_);
+  EXPECT_THAT(a_.Told(), IsEmpty());
+  EXPECT_THAT(b_.Told(), ElementsAre("drop"));
+  EXPECT_THAT(b_.Saved(), ElementsAre(first)) << "old pages are left";
+  OneServer d(store_, clock_);
+  d.purge().Watch(space_, first);
+  EXPECT_THAT(d.Told(), ElementsAre("drop on disk"));
+  EXPECT_THAT(d.Saved(), ElementsAre(second));
+  OneServer e(store_, clock_);
+  e.purge().Watch(space_, {.key = 7, .generation = 2});
+  EXPECT_THAT(e.Told(), ElementsAre("drop on disk")) << "it counts under another key";
+}
+
+TEST_F(RemotePurgeTest, ARecordThatWasLostIsGeneration0ForAllThatStart) {
+  Open(b_);
+  a_.purge().Watch(space_, {.key = 0, .generation = 3});
+  EXPECT_THAT(a_.Told(), IsEmpty());
+  EXPECT_THAT(b_.Told(), IsEmpty()) << "it keeps what was put since";
+  EXPECT_THAT(a_.Saved(), ElementsAre(SavedEra()));
+  EXPECT_EQ(There().status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RemotePurgeTest, ManyDeletionsAreToldOneByOneAndNothingElseGoes) {
@@ -249,8 +291,8 @@ TEST_F(RemotePurgeTest, ADamagedRecordIsWrittenAnewByWhoKnowsTheGeneration) {
 TEST_F(RemotePurgeTest, WhereNobodyKnowsTheGenerationAllTakeTheSameNewOne) {
   PutThere({.generation = 5, .deleted = {}});
   ASSERT_TRUE(store_.Corrupt(Name(*space_), 40));
-  a_.purge().Watch(space_);
-  b_.purge().Watch(space_);
+  a_.purge().Watch(space_, {});
+  b_.purge().Watch(space_, {});
   for (int i = 0; i < 3; ++i) {
     EXPECT_THAT(a_.Told(), IsEmpty());
     EXPECT_FALSE(a_.purge().Known(*space_).has_value()) << "it may be 5";
@@ -277,7 +319,7 @@ TEST_F(RemotePurgeTest, ARecordOfALaterVersionStaysAndCountsAsNoAnswer) {
   const auto value = store_.Peek(Name(*space_));
   a_.purge().Delete(*space_, "k");
   EXPECT_THAT(a_.Told(), IsEmpty());
-  b_.purge().Watch(space_);
+  b_.purge().Watch(space_, {});
   clock_.Advance(2 * RemotePurge::kKept);
   EXPECT_THAT(a_.Told(), IsEmpty());
   EXPECT_THAT(b_.Told(), IsEmpty());

@@ -350,12 +350,18 @@ TEST_P(RemoteTierTest, AServerThatComesBackDropsWhatItsDiskHasOfADroppedSpace) {
   }
   a_.Drop();
   a_.server->remote().Flush();
+  {
+    Node c(remote_, config);
+    c.server->remote().Flush();
+    EXPECT_TRUE(c.server->store().residency().Pages(0).empty()) << "before anybody asks";
+    c.Open("raw");
+    c.PutAll();
+    EXPECT_EQ(c.Lookup().pages(), static_cast<uint32_t>(kPages));
+  }
   Node c(remote_, config);
   c.server->remote().Flush();
-  EXPECT_TRUE(c.server->store().residency().Pages(0).empty()) << "before anybody asks";
-  c.Open("raw");
-  c.PutAll();
-  EXPECT_EQ(c.Lookup().pages(), static_cast<uint32_t>(kPages));
+  EXPECT_EQ(c.server->store().residency().Pages(0).size(), static_cast<size_t>(kPages))
+      << "they were put after the drop";
 }
 
 TEST_P(RemoteTierTest, ADroppedSpaceIsNotOpenedByItsName) {
