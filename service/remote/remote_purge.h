@@ -10,7 +10,8 @@
 // told. After kKept a deletion leaves the record: any server writes the record without it. A server
 // remembers it until the record lacks it, so that it is met once.
 //
-// A record holds kMostDeleted keys. Further ones wait until there is room.
+// A record holds kMostDeleted keys. Further ones wait until there is room. More than kMostWaiting
+// keys that wait count as a drop.
 //
 // A server uses no remote page of a space before it has read the space's record once. It cannot
 // tell what it met in that first reading from what happened before it started. So that concerns
@@ -70,9 +71,9 @@ class RemotePurge {
  public:
   static constexpr Duration kPoll = std::chrono::milliseconds(250);
   static constexpr Duration kKept = std::chrono::seconds(60);
-  static constexpr size_t kMostDeleted = 65536;    // keys of a record
-  static constexpr size_t kMostWaiting = 1 << 20;  // keys; more of them raise the generation
-  static constexpr size_t kMostUnerased = 65536;   // names; older ones are left to their TTL
+  static constexpr size_t kMostDeleted = 65536;   // keys of a record
+  static constexpr size_t kMostWaiting = 262144;  // keys; more of them raise the generation
+  static constexpr size_t kMostUnerased = 65536;  // names; older ones are left to their TTL
 
   using SpacePtr = std::shared_ptr<const Space>;
   // The pages that something concerns: all of them, or those that were on disk when the server

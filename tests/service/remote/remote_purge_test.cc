@@ -30,6 +30,7 @@ using Pages = RemotePurge::Pages;
 
 std::shared_ptr<const Space> SpaceNamed(const std::string& name) {
   auto space = std::make_shared<Space>();
+  space->id = name == "s" ? 1 : 2;
   space->name = name;
   return space;
 }
@@ -48,7 +49,12 @@ class OneServer {
                       return !fails_;
                     },
                 .deleted = [this](const auto&, const std::string& key,
-                                  Pages pages) { Note(absl::StrCat(key, On(pages))); }},
+                                  Pages pages) { Note(absl::StrCat(key, On(pages))); },
+                .current =
+                    [this](const auto&, const SavedEra& era) {
+                      MutexLock lock(mu_);
+                      saved_.push_back(era);
+                    }},
                counters_, clock) {}
 
   RemotePurge& purge() { return purge_; }
@@ -311,7 +317,7 @@ TEST_F(RemotePurgeTest, ARecordOfALaterVersionStaysAndCountsAsNoAnswer) {
   Open(a_);
   std::string later;
   for (const SharedBytes& part : PurgeValue(Place(*space_), {.generation = 5, .deleted = {}})) {
-    later.append(AsString(part.span()));
+    later += std::string(AsString(part.span()));
   }
   later[4] = 2;  // the version
   ASSERT_TRUE(BlockingRemote(store_).PutText(Name(*space_), later).ok());
