@@ -391,6 +391,7 @@ TEST(SpaceRecordTest, AnEraStandsAtTheEnd) {
   for (const char* tenant : {"", "team-a"}) {
     Space space = GoldenSpace();
     space.tenant = tenant;
+    space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
     const std::string without = SerializeSpace(space);
     EXPECT_EQ(EraOfSpace(AsBytes(without)), SavedEra());
     const SavedEra era{.key = 5, .generation = 3};
