@@ -15,9 +15,9 @@
 //
 // A server uses no remote page of a space before it has read the space's record once. It cannot
 // tell what it met in that first reading from what happened before it started. So that concerns
-// pages alone that were on its disk when it started; what was put since then stays. Those pages
-// stay too where their space's record on disk has the generation: it is saved once no older page is
-// left.
+// pages alone that were on its disk when it started; what was put since then stays. A drop leaves
+// those pages too where their space's record on disk has its generation: that is saved once no
+// older page is left.
 //
 // A damaged record is written anew by a server that knows the generation. If nobody does so within
 // kKept, nobody knows it: servers then take another generation, which the damaged bytes give, so
