@@ -38,19 +38,16 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
       calibrations_({.prefix = options_.prefix, .wait = options_.fetch_wait, .ttl = options_.ttl},
                     remote_, keys_, spaces, calibrations, counters_),
       records_(options_.prefix, remote_, counters_, *options_.clock),
-      purge_(
-          options_.prefix, remote_, keys_,
-          {.dropped = [this](
-                          const SpacePtr& space, RemotePurge::Pages pages,
-                          const auto& stopping) { return ForgetAllHere(space, pages, stopping); },
-           .deleted =
-               [this](const SpacePtr& space, const std::string& key, RemotePurge::Pages pages) {
-                 ForgetHere(space, key, pages);
-                 // Before the first reading nothing was sent from here.
-                 if (pages == RemotePurge::Pages::kAll) EraseThere(*space, key, 0);
-               },
-           .current = [this](const SpacePtr& space, const SavedEra& era) { SaveEra(space, era); }},
-          counters_, *options_.clock),
+      purge_(options_.prefix, remote_, keys_,
+             {.dropped = std::bind_front(&RemoteTier::ForgetAllHere, this),
+              .deleted =
+                  [this](const SpacePtr& space, const std::string& key, RemotePurge::Pages pages) {
+                    ForgetHere(space, key, pages);
+                    // Before the first reading nothing was sent from here.
+                    if (pages == RemotePurge::Pages::kAll) EraseThere(*space, key, 0);
+                  },
+              .current = std::bind_front(&RemoteTier::SaveEra, this)},
+             counters_, *options_.clock),
       fetches_(
           {options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_, store,
           counters_, *options_.clock,
