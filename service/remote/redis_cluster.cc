@@ -189,8 +189,9 @@ absl::Status RedisCluster::TakeIn(Incoming& incoming, uint64_t bytes) {
     MutexLock lock(mu_);
     if (stop_) return Closed();
     const size_t commands = incoming.commands.size();
-    if (incoming_commands_ > 0 && (incoming_commands_ + commands > limits_.queue_commands ||
-                                   incoming_bytes_ + bytes > limits_.queue_bytes)) {
+    const size_t most = incoming.call->MostOf(limits_.queue_commands);
+    if (incoming_commands_ > 0 &&
+        (incoming_commands_ + commands > most || incoming_bytes_ + bytes > limits_.queue_bytes)) {
       counters_.refused += commands;
       return absl::ResourceExhaustedError(absl::StrCat(name_, ": too many calls wait"));
     }

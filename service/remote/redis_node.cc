@@ -62,7 +62,7 @@ RedisNode::RedisNode(RedisAddress address, RedisLogin login, RedisLimits limits,
 bool RedisNode::Take(RedisCommand& command, bool first) {
   const uint64_t bytes = command.value_bytes();
   const bool own = command.verb == RedisCommand::Verb::kSlots;
-  if (!own && (waiting_.size() + sent_.size() >= limits_.queue_commands ||
+  if (!own && (waiting_.size() + sent_.size() >= command.call->MostOf(limits_.queue_commands) ||
                (bytes_ > 0 && bytes_ + bytes > limits_.queue_bytes))) {
     return false;
   }

@@ -29,6 +29,7 @@
 namespace kvstow {
 
 inline constexpr int kRedisFailures = 3;
+inline constexpr size_t kRedisSmallCall = 256;  // names
 
 // A call of the store's, while some of its results are not there.
 struct RedisCall {
@@ -40,6 +41,12 @@ struct RedisCall {
   absl::Status last_trouble;  // why there is no result yet
   std::multimap<Time, std::shared_ptr<RedisCall>>::iterator alarm;
   bool over = false;  // it was answered
+
+  // Returns how many of the places of a queue the call may fill. Few large calls leave room for the
+  // small ones of everybody else.
+  size_t MostOf(size_t places) const {
+    return results.size() > kRedisSmallCall ? places - places / 4 : places;
+  }
 };
 
 // What is done for one name of a call.

@@ -98,25 +98,24 @@ void RemoteFetches::AskForSegments(const FlightPtr& flight, RemoteRecord record)
 
 void RemoteFetches::Enter(const FlightPtr& flight,
                           std::vector<absl::StatusOr<SharedBytes>> values) {
-  absl::Status status = Put(*flight, std::move(values));
-  // It may have been deleted meanwhile. Whoever deletes says so first, and deletes then: either way
-  // the page goes.
-  if (status.ok() && !wanted_(*flight->space, flight->key, flight->place)) {
-    status = NotThere();
-    store_.Delete({.space = flight->space->id, .key = flight->key}, /*force=*/true).IgnoreError();
-  }
-  // What was believed of the page is out of date.
-  if (!status.ok()) records_.Learn(flight->place.tag, nullptr);
-  // Two servers sent the page at once, and differently: somebody sends it again.
-  if (absl::IsAborted(status)) {
+  absl::StatusOr<PageToStore> page = PageOf(*flight, std::move(values));
+  // Two servers sent the page at once, and differently, or the remote store forgot a part of it:
+  // somebody sends it again.
+  if (absl::IsAborted(page.status())) {
     remote_.Erase({RecordName(options_.prefix, flight->place.tag)}, flight->deadline,
                   [](const std::vector<absl::Status>&) {});
   }
+  absl::Status status = absl::IsAborted(page.status()) ? NotThere() : page.status();
+  if (page.ok()) status = Put(*flight, *std::move(page));
+  // What was believed of the page is out of date; but a full queue says nothing of it.
+  const bool refused = !page.ok() && absl::IsResourceExhausted(status);
+  if (!status.ok() && !refused) records_.Learn(flight->place.tag, nullptr);
   Land(flight, status);
 }
 
-absl::Status RemoteFetches::Put(const Flight& flight,
-                                std::vector<absl::StatusOr<SharedBytes>> values) {
+// Returns the page with the segments that came. ABORTED: it is not there as its record says.
+absl::StatusOr<PageToStore> RemoteFetches::PageOf(const Flight& flight,
+                                                  std::vector<absl::StatusOr<SharedBytes>> values) {
   const PageRecord& record = *flight.record;
   PageToStore page;
   absl::Status missing;
@@ -135,8 +134,10 @@ absl::Status RemoteFetches::Put(const Flight& flight,
     page.facts.push_back(record.facts[i]);
   }
   if (page.bodies.empty() || (record.whole && !missing.ok())) {
-    return absl::IsNotFound(missing) || absl::IsDataLoss(missing) ? NotThere() : missing;
+    const bool gone = absl::IsNotFound(missing) || absl::IsDataLoss(missing);
+    return gone ? absl::AbortedError(missing.message()) : missing;
   }
+  if (!missing.ok()) ++counters_.coarser_pages;
   page.name = {.space = flight.space->id, .key = flight.key};
   page.header = record.header;
   page.raw_digest = record.raw_digest;
@@ -144,15 +145,24 @@ absl::Status RemoteFetches::Put(const Flight& flight,
   page.first_position = record.first_position;
   page.tokens = record.tokens;
   page.whole = record.whole;
-  const absl::Status stored = store_.Put(std::move(page)).status();
-  if (!stored.ok()) return stored;
+  return page;
+}
+
+absl::Status RemoteFetches::Put(const Flight& flight, PageToStore page) {
+  const SharedBytes header_bytes = page.header;
+  const PageName name = page.name;
+  const absl::StatusOr<PutOutcome> stored = store_.Put(std::move(page));
+  if (!stored.ok()) return stored.status();
   ++counters_.fetched_pages;
-  const auto header = ParsePageHeader(record.header.span());
+  const auto header = ParsePageHeader(header_bytes.span());
   if (header.ok() && header->calibration != CalibrationId{}) {
     needs_(*flight.space, header->calibration);
   }
-  if (!missing.ok()) ++counters_.coarser_pages;
-  return absl::OkStatus();
+  // It may have been deleted meanwhile. Whoever deletes says so first, and deletes then: either way
+  // the page goes. A page that was here before is somebody else's.
+  if (wanted_(*flight.space, flight.key, flight.place)) return absl::OkStatus();
+  if (*stored == PutOutcome::kStored) store_.Delete(name, /*force=*/true).IgnoreError();
+  return NotThere();
 }
 
 void RemoteFetches::Land(const FlightPtr& flight, const absl::Status& status) {

@@ -2,8 +2,8 @@
 //
 // A page is fetched once at a time, whoever wants it: those that want it meanwhile join. A page
 // whose refinements are missing enters with fewer levels. A page without its base, or a `whole`
-// page with a segment missing, does not enter. What fails its check is deleted from the remote
-// store, and counted.
+// page with a segment missing, does not enter; its record is deleted from the remote store, so that
+// somebody sends it again. What fails its check is deleted there, too, and counted.
 //
 // Thread-safe. The destructor waits for the fetches that run.
 #ifndef KVSTOW_SERVICE_REMOTE_REMOTE_FETCHES_H_
@@ -17,6 +17,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kernels/calibration/calibration.h"
@@ -65,7 +66,9 @@ class RemoteFetches {
   void FindRecord(const FlightPtr& flight);
   void AskForSegments(const FlightPtr& flight, RemoteRecord record);
   void Enter(const FlightPtr& flight, std::vector<absl::StatusOr<SharedBytes>> values);
-  absl::Status Put(const Flight& flight, std::vector<absl::StatusOr<SharedBytes>> values);
+  absl::StatusOr<PageToStore> PageOf(const Flight& flight,
+                                     std::vector<absl::StatusOr<SharedBytes>> values);
+  absl::Status Put(const Flight& flight, PageToStore page);
   void Land(const FlightPtr& flight, const absl::Status& status);
 
   const Options options_;

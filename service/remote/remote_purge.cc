@@ -1,11 +1,13 @@
 #include "service/remote/remote_purge.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "base/bytes.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 #include "service/remote/remote_answers.h"
 #include "service/remote/remote_frame.h"
@@ -14,11 +16,14 @@ namespace kvstow {
 namespace {
 
 constexpr Duration kWait = std::chrono::seconds(1);  // of a round
+constexpr size_t kErasedAtOnce = 1024;               // names
 
 uint64_t RandomId() {
   thread_local absl::BitGen random;
   return absl::Uniform<uint64_t>(random);
 }
+
+uint64_t IdOf(const RemoteKeyPtr& key) { return key == nullptr ? 0 : key->id(); }
 
 }  // namespace
 
@@ -51,12 +56,13 @@ absl::StatusOr<PurgeRecord> ParsePurgeValue(const RemotePlace& space, const Shar
 }
 
 RemotePurge::RemotePurge(std::string prefix, RemoteStore& remote, RemoteKeys& keys,
-                         Listener listener, RemoteCounters& counters)
+                         Listener listener, RemoteCounters& counters, const Clock& clock)
     : prefix_(std::move(prefix)),
       remote_(remote),
       keys_(keys),
       listener_(std::move(listener)),
-      counters_(counters) {
+      counters_(counters),
+      clock_(clock) {
   if (remote_.holds_values()) thread_ = std::thread([this] { Loop(); });
 }
 
@@ -68,6 +74,21 @@ RemotePurge::~RemotePurge() {
     while (asking_ > 0) changed_.Wait(mu_);
   }
   if (thread_.joinable()) thread_.join();
+}
+
+bool RemotePurge::stopping() {
+  MutexLock lock(mu_);
+  return stop_;
+}
+
+void RemotePurge::Watch(const SpacePtr& space, const SavedEra& saved) {
+  MutexLock lock(mu_);
+  State& state = states_[SpaceTagOf(*space)];
+  state.space = space;
+  state.tenant = space->tenant;
+  if (state.saved_of == space->id) return;  // it knows better
+  state.saved_of = space->id;
+  state.saved = saved;
 }
 
 void RemotePurge::Find(const SpacePtr& space, RemoteKeys::Use use, Time deadline, Found done) {
@@ -104,7 +125,7 @@ void RemotePurge::Ask(const RemoteTag& tag, RemoteKeyPtr key, Time deadline, Fou
                   MutexLock lock(mu_);
                   const auto it = states_.find(tag);
                   if (it != states_.end() && it->second.known && it->second.key == place.key) {
-                    era = RemoteEra{it->second.record.generation, place.key};
+                    era = RemoteEra{it->second.generation, place.key};
                   }
                 }
                 done(std::move(era));
@@ -120,7 +141,7 @@ void RemotePurge::EndAsking() {
 
 std::optional<RemoteEra> RemotePurge::EraOf(const State& state) {
   if (!state.known || keys_.Known(state.tenant) != state.key) return std::nullopt;
-  return RemoteEra{state.record.generation, state.key};
+  return RemoteEra{state.generation, state.key};
 }
 
 std::optional<RemoteEra> RemotePurge::Known(const Space& space) {
@@ -141,40 +162,50 @@ size_t RemotePurge::CountLive(const Space& space, std::span<const std::string> k
 void RemotePurge::Erase(std::vector<std::string> names) {
   MutexLock lock(mu_);
   for (std::string& name : names) unerased_.push_back(std::move(name));
-  if (unerased_.size() > kMostUnerased) {
-    unerased_.erase(unerased_.begin(), unerased_.end() - kMostUnerased);
-  }
+  while (unerased_.size() > kMostUnerased) unerased_.pop_front();
   wake_ = true;
   changed_.NotifyAll();
 }
 
-void RemotePurge::EraseAll() {
-  std::vector<std::string> names;
-  {
-    MutexLock lock(mu_);
-    names.swap(unerased_);
-  }
-  if (names.empty()) return;
-  RemoteAnswers<absl::Status> erased;
-  remote_.Erase(names, Clock::Real().Now() + kWait, erased.Take());
-  const std::vector<absl::Status> results = erased.Wait();
+void RemotePurge::Unerase(const std::string& name) {
   MutexLock lock(mu_);
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (!results[i].ok()) unerased_.push_back(std::move(names[i]));
+  std::erase(unerased_, name);
+  erasing_.erase(name);
+}
+
+// Few at a time: others use the remote store meanwhile.
+void RemotePurge::EraseAll() {
+  for (bool all_erased = true; all_erased;) {
+    std::vector<std::string> names;
+    {
+      MutexLock lock(mu_);
+      const auto end = unerased_.begin() + std::min(unerased_.size(), kErasedAtOnce);
+      std::move(unerased_.begin(), end, std::back_inserter(names));
+      unerased_.erase(unerased_.begin(), end);
+      if (names.empty() || stop_) return;
+      erasing_ = {names.begin(), names.end()};
+    }
+    RemoteAnswers<absl::Status> erased;
+    remote_.Erase(names, Clock::Real().Now() + kWait, erased.Take());
+    const std::vector<absl::Status> results = erased.Wait();
+    MutexLock lock(mu_);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (results[i].ok() || !erasing_.contains(names[i])) continue;
+      all_erased = false;
+      unerased_.push_back(std::move(names[i]));
+    }
   }
 }
 
 void RemotePurge::Delete(const Space& space, const std::string& key) {
-  const uint64_t id = RandomId();
   MutexLock lock(mu_);
   State& state = states_[SpaceTagOf(space)];
   state.tenant = space.tenant;
-  if (state.record.deleted.size() >= kMostDeleted) {
+  if (state.waiting.size() >= kMostWaiting) {
     state.drop = true;
     state.known = false;
   } else {
-    state.record.deleted[id] = key;
-    state.seen[id] = Clock::Real().Now();
+    state.waiting.push_back(key);
     state.deleted.insert(key);
   }
   state.dirty = wake_ = true;
@@ -204,7 +235,7 @@ void RemotePurge::Flush() {
   changed_.NotifyAll();
   // The round that runs now may have looked before, and the next may find that a key turns.
   const uint64_t until = rounds_ + (keys_.seals() ? 3 : 2);
-  while (thread_.joinable() && !stop_ && rounds_ < until) {
+  while (thread_.joinable() && !stop_ && (rounds_ < until || acting_ > 0)) {
     changed_.WaitFor(mu_, std::chrono::milliseconds(10));
     wake_ = true;
     changed_.NotifyAll();
@@ -226,7 +257,6 @@ void RemotePurge::Loop() {
     MakeKeys();
     Poll(turning);
     for (const std::string& tenant : turning) Turn(tenant);
-    RunActions();
     EraseAll();
     MutexLock lock(mu_);
     ++rounds_;
@@ -234,81 +264,155 @@ void RemotePurge::Loop() {
   }
 }
 
-// Takes over what is new in the remote store. Returns whether the pages that are here are those of
-// an older generation; adds the keys of new deletions.
-bool RemotePurge::Adopt(const PurgeRecord& there, State& state, std::vector<std::string>& deleted) {
-  const Time now = Clock::Real().Now();
-  const bool older = there.generation > state.record.generation;
-  if (older) {
-    if (state.known) state.record.deleted.clear();
-    state.record.generation = there.generation;
+// Returns what takes the place of a record that cannot be read; fails when it is as if nobody had
+// answered. `knows`: the generation.
+absl::StatusOr<PurgeRecord> RemotePurge::InPlaceOf(const absl::Status& unread,
+                                                   const SharedBytes& value, bool knows,
+                                                   State& state) {
+  const Time now = clock_.Now();
+  if (!absl::IsDataLoss(unread)) {
+    state.known = false;
+    return unread;
   }
-  if (state.drop) state.record = {.generation = state.record.generation + 1};
-  if (there.generation == state.record.generation) {
-    for (const auto& [id, key] : there.deleted) {
-      if (!state.seen.try_emplace(id, now).second) continue;
-      state.record.deleted[id] = key;
-      deleted.push_back(key);
-    }
+  if (!state.damaged.has_value()) {
+    ++counters_.damaged_values;
+    state.damaged = now;
   }
-  // Every server has met these by now.
-  std::erase_if(state.record.deleted, [&](const auto& one) {
-    const auto seen = state.seen.find(one.first);
-    return seen == state.seen.end() || seen->second < now - kKept;
-  });
-  absl::erase_if(state.seen, [&](const auto& one) { return one.second < now - 2 * kKept; });
-  state.deleted.clear();
-  for (const auto& [id, key] : state.record.deleted) state.deleted.insert(key);
-  return older && !state.drop;
+  if (knows) return PurgeRecord();
+  if (now < *state.damaged + kKept) return unread;
+  return PurgeRecord{.generation = (uint64_t{1} << 63) | (Xxh3(value.span()) >> 1)};
 }
 
-// Adds to `out` what the remote store lacks, and to actions_ what its record asks for.
+// Takes over what is new in the remote store.
+void RemotePurge::Adopt(const PurgeRecord& there, State& state, Met& met) {
+  const Time now = clock_.Now();
+  const bool older = there.generation > state.generation;
+  state.generation = std::max(state.generation, there.generation);
+  if (state.drop) ++state.generation;
+  if (state.drop || (older && state.known)) {
+    // The pages are gone with their generation.
+    for (auto& [id, deletion] : state.deletions) {
+      deletion.until = std::min(deletion.until, now);
+      deletion.lately = false;
+    }
+    state.waiting.clear();
+    state.deleted.clear();
+  }
+  if (there.generation == state.generation) {
+    for (const auto& [id, key] : there.deleted) {
+      auto [it, is_new] = state.deletions.try_emplace(id, Deletion{.key = key});
+      Deletion& deletion = it->second;
+      if (deletion.until == Time::max()) deletion.until = now + kKept;
+      if (!is_new) continue;
+      state.deleted.insert(key);
+      met.deleted.push_back(key);
+    }
+  }
+  met.dropped = older && !state.drop;
+  met.pages = state.met ? Pages::kAll : Pages::kFromDisk;
+}
+
+// Has the era saved where the space's record on disk has another.
+void RemotePurge::NoteEra(State& state, Met& met) {
+  if (state.space == nullptr) return;
+  const SavedEra era =
+      state.generation == 0 ? SavedEra{} : SavedEra{IdOf(state.key), state.generation};
+  if (std::exchange(state.saved_of, state.space->id) != state.space->id) state.saved = {};
+  if (std::exchange(state.saved, era) != era) met.era = era;
+}
+
+// Forgets the deletions that every server has met by now. What the remote store still has, or may
+// get from a late writer, is kept in mind, so that it is no new one.
+void RemotePurge::ForgetOld(const PurgeRecord& there, State& state) {
+  const Time now = clock_.Now();
+  bool any = false;
+  for (auto& [id, deletion] : state.deletions) {
+    if (deletion.until > now || !deletion.lately) continue;
+    deletion.lately = false;
+    any = true;
+  }
+  absl::erase_if(state.deletions, [&](const auto& one) {
+    return one.second.until <= now - kKept && !there.deleted.contains(one.first);
+  });
+  if (!any) return;
+  state.deleted = {state.waiting.begin(), state.waiting.end()};
+  for (const auto& [id, deletion] : state.deletions) {
+    if (deletion.lately) state.deleted.insert(deletion.key);
+  }
+}
+
+// Returns the record as it should be there. Keys that wait enter while there is room.
+PurgeRecord RemotePurge::ToWrite(const PurgeRecord& there, State& state) {
+  PurgeRecord out{.generation = state.generation};
+  for (const auto& [id, deletion] : state.deletions) {
+    const bool is_there = there.generation == state.generation && there.deleted.contains(id);
+    if (deletion.lately && (deletion.here || is_there)) out.deleted[id] = deletion.key;
+  }
+  while (!state.waiting.empty() && out.deleted.size() < kMostDeleted) {
+    const uint64_t id = RandomId();
+    state.deletions[id] = {.key = state.waiting.front(), .here = true};
+    out.deleted[id] = std::move(state.waiting.front());
+    state.waiting.pop_front();
+  }
+  return out;
+}
+
+// Adds to `out` what the remote store lacks, and does what its record asks for.
 void RemotePurge::Merge(const RemoteTag& tag, const RemotePlace& place,
                         const absl::StatusOr<SharedBytes>& value, std::vector<RemoteValue>& out) {
   if (!value.ok() && !absl::IsNotFound(value.status())) return;
-  PurgeRecord there;
-  if (value.ok()) {
-    absl::StatusOr<PurgeRecord> parsed = ParsePurgeValue(place, *value);
-    if (!parsed.ok()) ++counters_.damaged_values;  // it is written anew
-    there = std::move(parsed).value_or(PurgeRecord());
-  }
-  std::vector<std::string> deleted;
+  absl::StatusOr<PurgeRecord> there = PurgeRecord();
+  if (value.ok()) there = ParsePurgeValue(place, *value);
   MutexLock lock(mu_);
   const auto it = states_.find(tag);
   if (it == states_.end()) return;  // it was just forgotten
   State& state = it->second;
   if (keys_.Known(state.tenant) != place.key) return;  // the key has just turned
-  if (state.key != place.key) {
-    state.key = place.key;
-    state.record.generation = 0;
+  const bool damaged = !there.ok();
+  if (damaged) {
+    there = InPlaceOf(there.status(), *value, state.met && state.key == place.key, state);
+    if (!there.ok()) return;
+  } else {
+    state.damaged.reset();
   }
-  const bool older = Adopt(there, state, deleted);
-  state.known = true;
+  if (state.key != place.key || !state.met) {
+    state.key = place.key;
+    const bool saved = !state.met && state.saved.key == IdOf(place.key);
+    // A record that was lost is generation 0 for all that start.
+    state.generation = saved ? std::min(state.saved.generation, there->generation) : 0;
+  }
+  Met met{.space = state.space};
+  Adopt(*there, state, met);
+  NoteEra(state, met);
+  state.known = state.met = true;
   state.dirty = state.drop = false;
-  const bool lacks = std::ranges::any_of(
-      state.record.deleted, [&](const auto& one) { return !there.deleted.contains(one.first); });
-  if (there.generation < state.record.generation || lacks) {
-    out.push_back({PurgeName(prefix_, place.tag), PurgeValue(place, state.record)});
-  } else if (state.space == nullptr) {
+  ForgetOld(*there, state);
+  const PurgeRecord record = ToWrite(*there, state);
+  if (damaged || record != *there) {
+    out.push_back({PurgeName(prefix_, place.tag), PurgeValue(place, record)});
+    state.told = clock_.Now();
+    wake_ = true;
+  } else if (state.space == nullptr && state.told + kKept <= clock_.Now()) {
     states_.erase(tag);  // all is told, and nobody uses the space here
     return;
   }
-  if (const SpacePtr space = state.space; space != nullptr) {
-    if (older) actions_.push_back([this, space] { listener_.dropped(space); });
-    for (std::string& key : deleted) {
-      actions_.push_back([this, space, key = std::move(key)] { listener_.deleted(space, key); });
-    }
-  }
-  if (!actions_.empty() || !out.empty()) wake_ = true;
+  const bool nothing = !met.dropped && met.deleted.empty() && !met.era.has_value();
+  if (met.space == nullptr || nothing) return;
+  ++acting_;
+  actor_.Submit([this, met = std::move(met)] { Act(met); });
 }
 
-void RemotePurge::RunActions() {
-  std::vector<std::function<void()>> actions;
-  {
-    MutexLock lock(mu_);
-    actions.swap(actions_);
+void RemotePurge::Act(const Met& met) {
+  const bool gone =
+      !met.dropped || listener_.dropped(met.space, met.pages, [this] { return stopping(); });
+  if (gone && met.era.has_value()) listener_.current(met.space, *met.era);
+  for (const std::string& key : met.deleted) {
+    if (stopping()) break;
+    listener_.deleted(met.space, key, met.pages);
   }
-  for (const auto& action : actions) action();
+  MutexLock lock(mu_);
+  --acting_;
+  changed_.NotifyAll();
 }
 
 // Forgets a key that is no more the tenant's.

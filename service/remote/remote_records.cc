@@ -16,14 +16,24 @@ std::optional<RemoteRecord> RemoteRecords::Known(const RemoteTag& tag) {
 }
 
 void RemoteRecords::Learn(const RemoteTag& tag, RemoteRecord record) {
-  const Time now = clock_.Now();
-  const Time until = now + (record == nullptr ? kMissedFor : kFoundFor);
+  const bool missed = record == nullptr;
+  const Time now = clock_.Now(), until = now + (missed ? kMissedFor : kFoundFor);
   MutexLock lock(mu_);
-  if (beliefs_.size() >= kMost && !beliefs_.contains(tag)) {
-    absl::erase_if(beliefs_, [&](const auto& b) { return b.second.until <= now; });
-    if (beliefs_.size() >= kMost) beliefs_.erase(beliefs_.begin());  // by no order
-  }
+  Order& order = missed ? missed_ : found_;
+  order.emplace_back(until, tag);
   beliefs_[tag] = {std::move(record), until};
+  if (order.size() > kMost) ForgetOldest(order);
+  for (Order* const each : {&found_, &missed_}) {
+    while (!each->empty() && each->front().first <= now) ForgetOldest(*each);
+  }
+}
+
+void RemoteRecords::ForgetOldest(Order& order) {
+  const auto& [until, tag] = order.front();
+  const auto it = beliefs_.find(tag);
+  // It may have been learnt again.
+  if (it != beliefs_.end() && it->second.until == until) beliefs_.erase(it);
+  order.pop_front();
 }
 
 // Returns nothing when nobody can say whether there is a record.

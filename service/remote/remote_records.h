@@ -7,11 +7,13 @@
 #define KVSTOW_SERVICE_REMOTE_REMOTE_RECORDS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,7 +32,7 @@ class RemoteRecords {
  public:
   static constexpr Duration kFoundFor = std::chrono::seconds(30);
   static constexpr Duration kMissedFor = std::chrono::seconds(2);
-  static constexpr size_t kMost = 65536;
+  static constexpr size_t kMost = 65536;  // of each sort; the oldest go
 
   // All of them outlive this, and it outlives the calls that it makes.
   RemoteRecords(std::string prefix, RemoteStore& remote, RemoteCounters& counters,
@@ -55,6 +57,9 @@ class RemoteRecords {
     RemoteRecord record;
     Time until;
   };
+  // Beliefs of one sort, in the order in which they end.
+  using Order = std::deque<std::pair<Time, RemoteTag>>;
+  void ForgetOldest(Order& order) KVSTOW_REQUIRES(mu_);
   std::optional<RemoteRecord> Read(const Page& page, absl::StatusOr<SharedBytes> value);
 
   const std::string prefix_;
@@ -63,6 +68,7 @@ class RemoteRecords {
   const Clock& clock_;
   Mutex mu_;
   absl::flat_hash_map<RemoteTag, Belief> beliefs_ KVSTOW_GUARDED_BY(mu_);
+  Order found_ KVSTOW_GUARDED_BY(mu_), missed_ KVSTOW_GUARDED_BY(mu_);
 };
 
 }  // namespace kvstow

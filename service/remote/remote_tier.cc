@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "service/remote/remote_answers.h"
 #include "service/remote/remote_frame.h"
 #include "service/spaces/space_record.h"
 
 namespace kvstow {
+namespace {
+
+PageNumber LastNumber(Residency& residency) {
+  const std::vector<PageRef> oldest_first = residency.PageRefs();
+  return oldest_first.empty() ? 0 : oldest_first.back().number;
+}
+
+}  // namespace
 
 RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
                        std::shared_ptr<MasterKeys> masters, TieredStore& store,
@@ -17,6 +26,7 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
       remote_(owned_ == nullptr ? NoRemoteStore() : *owned_),
       store_(store),
       spaces_(spaces),
+      last_from_disk_(remote_.holds_values() ? LastNumber(store.residency()) : 0),
       keys_(
           options_.prefix, remote_, std::move(masters),
           [this](const std::string& tenant) {
@@ -29,18 +39,15 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
                     remote_, keys_, spaces, calibrations, counters_),
       records_(options_.prefix, remote_, counters_, *options_.clock),
       purge_(options_.prefix, remote_, keys_,
-             {.dropped =
-                  [this](const SpacePtr& space) {
-                    for (const PageName& page : store_.residency().Pages(space->id)) {
-                      ForgetHere(space, page.key);
-                    }
-                  },
+             {.dropped = std::bind_front(&RemoteTier::ForgetAllHere, this),
               .deleted =
-                  [this](const SpacePtr& space, const std::string& key) {
-                    ForgetHere(space, key);
-                    EraseThere(*space, key, 0);
-                  }},
-             counters_),
+                  [this](const SpacePtr& space, const std::string& key, RemotePurge::Pages pages) {
+                    ForgetHere(space, key, pages);
+                    // Before the first reading nothing was sent from here.
+                    if (pages == RemotePurge::Pages::kAll) EraseThere(*space, key, 0);
+                  },
+              .current = std::bind_front(&RemoteTier::SaveEra, this)},
+             counters_, *options_.clock),
       fetches_(
           {options_.prefix, options_.fetch_wait, options_.ahead_bytes}, remote_, records_, store,
           counters_, *options_.clock,
@@ -59,10 +66,7 @@ RemoteTier::RemoteTier(Options options, std::unique_ptr<RemoteStore> remote,
                .limit_of = options_.limit_of},
               remote_, purge_, store, spaces, std::move(cold), counters_) {}
 
-RemoteTier::~RemoteTier() {
-  MutexLock lock(mu_);
-  while (look_ups_ > 0) ended_.Wait(mu_);
-}
+RemoteTier::~RemoteTier() { calls_.EndAll(); }
 
 FoundPage RemoteTier::Describe(const PageRecord& record) const {
   FoundPage page{.tokens = record.tokens,
@@ -77,14 +81,21 @@ FoundPage RemoteTier::Describe(const PageRecord& record) const {
 
 bool RemoteTier::Shares(const Space& space) const { return on() && !space.promise.is_private; }
 
-void RemoteTier::Begin() {
+bool RemoteTier::Calls::Begin() {
   MutexLock lock(mu_);
-  ++look_ups_;
+  if (!over_) ++calls_;
+  return !over_;
 }
 
-void RemoteTier::End() {
+void RemoteTier::Calls::End() {
   MutexLock lock(mu_);
-  if (--look_ups_ == 0) ended_.NotifyAll();
+  if (--calls_ == 0) ended_.NotifyAll();
+}
+
+void RemoteTier::Calls::EndAll() {
+  MutexLock lock(mu_);
+  over_ = true;
+  while (calls_ > 0) ended_.Wait(mu_);
 }
 
 void RemoteTier::Flush() {
@@ -95,9 +106,9 @@ void RemoteTier::Flush() {
 
 void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
                         std::function<void(std::vector<FoundPage>)> done) {
-  if (keys.empty() || !Shares(*space)) return done({});
+  if (keys.empty() || !Shares(*space) || !calls_.Begin()) return done({});
+  if (keys.size() > kMostAsked) keys.resize(kMostAsked);
   counters_.asked_keys += keys.size();
-  Begin();
   const Time deadline = options_.clock->Now() + options_.lookup_wait;
   purge_.Find(space, RemoteKeys::Use::kRead, deadline,
               [this, space, keys = std::move(keys), deadline,
@@ -108,7 +119,7 @@ void RemoteTier::Extend(const SpacePtr& space, std::vector<std::string> keys,
                 }
                 if (absl::IsUnavailable(era.status())) ++counters_.late_lookups;
                 done({});
-                End();
+                calls_.End();
               });
 }
 
@@ -128,7 +139,7 @@ void RemoteTier::Find(const SpacePtr& space, const RemoteEra& era,
                   for (size_t i = 0; i < found.size(); ++i) {
                     fetches_.Ahead(space, pages[i], found[i]);
                   }
-                  End();
+                  calls_.End();
                 });
 }
 
@@ -148,25 +159,26 @@ absl::Status RemoteTier::Fetch(const Space& space, const std::string& key) {
 }
 
 void RemoteTier::Publish(const Space& space) {
-  if (!Shares(space)) return;
+  if (!Shares(space) || !calls_.Begin()) return;
   Space nobodys = space;
   nobodys.id = 1;  // every server gives its own
-  Begin();
   const Time deadline = options_.clock->Now() + options_.fetch_wait;
-  keys_.Find(space.tenant, RemoteKeys::Use::kWrite, deadline,
-             [this, tag = NameTagOf(space.tenant, space.name),
-              record = SharedBytes::Take(SerializeSpace(nobodys)),
-              deadline](const absl::StatusOr<RemoteKeyPtr>& key) {
-               if (key.ok()) {
-                 const RemotePlace place = PlaceAt(tag, *key);
-                 std::vector<RemoteValue> values;
-                 values.push_back({SpaceName(options_.prefix, place.tag),
-                                   FramedValue(place, RemoteKind::kSpace, 0, Digested(record))});
-                 remote_.Put(std::move(values), Duration(0), deadline,
-                             [](const std::vector<absl::Status>&) {});
-               }
-               End();
-             });
+  keys_.Find(
+      space.tenant, RemoteKeys::Use::kWrite, deadline,
+      [this, tag = NameTagOf(space.tenant, space.name),
+       record = SharedBytes::Take(SerializeSpace(nobodys)),
+       deadline](const absl::StatusOr<RemoteKeyPtr>& key) {
+        if (key.ok()) {
+          const RemotePlace place = PlaceAt(tag, *key);
+          const std::string name = SpaceName(options_.prefix, place.tag);
+          purge_.Unerase(name);  // an older space may have had it
+          std::vector<RemoteValue> values;
+          values.push_back({name, FramedValue(place, RemoteKind::kSpace, 0, Digested(record))});
+          remote_.Put(std::move(values), Duration(0), deadline,
+                      [](const std::vector<absl::Status>&) {});
+        }
+        calls_.End();
+      });
   calibrations_.Wake();
 }
 
@@ -199,19 +211,40 @@ void RemoteTier::Forget(const Space& space, const std::string& key, size_t segme
   const SpacePtr shared = Shares(space) ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return;
   purge_.Delete(space, key);
-  ForgetHere(shared, key);  // it may have come from there between its deletion and that word
+  ForgetHere(
+      shared, key,
+      RemotePurge::Pages::kAll);  // it may have come from there between its deletion and that word
   EraOf(purge_, shared, RemoteKeys::Use::kRead, options_.clock->Now() + options_.lookup_wait)
       .IgnoreError();
   EraseThere(space, key, segments);
 }
 
 void RemoteTier::Drop(const Space& space) {
-  if (Shares(space)) purge_.Drop(space);
+  if (!Shares(space)) return;
+  purge_.Drop(space);
+  const std::optional<RemoteKeyPtr> key = keys_.Known(space.tenant);
+  if (!key.has_value() || !calls_.Begin()) return;
+  // Nobody is to open it by its name any more. At once: a space that is made next may have it.
+  const std::string name =
+      SpaceName(options_.prefix, PlaceAt(NameTagOf(space.tenant, space.name), *key).tag);
+  remote_.Erase({name}, options_.clock->Now() + options_.fetch_wait,
+                [this, name](const std::vector<absl::Status>& erased) {
+                  if (!erased[0].ok()) purge_.Erase({name});
+                  calls_.End();
+                });
 }
 
 void RemoteTier::WatchTenants(std::span<const std::string> tenants) {
   keys_.Watch(tenants);
-  if (on()) calibrations_.Wake();
+  if (!on()) return;
+  calibrations_.Wake();
+  absl::flat_hash_map<SpaceId, SavedEra> saved;
+  for (const SpaceRecord& record : store_.recovered_spaces()) {
+    saved[record.id] = EraOfSpace(record.bytes.span());
+  }
+  for (const SpacePtr& space : spaces_.All()) {
+    if (Shares(*space)) purge_.Watch(space, saved[space->id]);
+  }
 }
 
 absl::Status RemoteTier::RotateKey(const std::string& tenant) {
@@ -282,8 +315,38 @@ std::vector<MetricRow> RemoteTier::Rows() const {
   };
 }
 
-void RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key) {
-  store_.Delete({.space = space->id, .key = key}, /*force=*/true).IgnoreError();
+// Returns whether the page is gone, if it was concerned at all.
+bool RemoteTier::ForgetHere(const SpacePtr& space, const std::string& key,
+                            RemotePurge::Pages pages) {
+  const PageName name{.space = space->id, .key = key};
+  if (pages == RemotePurge::Pages::kFromDisk) {
+    const auto facts = store_.residency().Find(name);
+    if (!facts.ok() || facts->number > last_from_disk_) return true;
+  }
+  const absl::Status deleted = store_.Delete(name, /*force=*/true);
+  return deleted.ok() || absl::IsNotFound(deleted);
+}
+
+bool RemoteTier::ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
+                               const std::function<bool()>& stopping) {
+  bool gone = true;
+  for (const PageName& page : store_.residency().Pages(space->id)) {
+    if (stopping()) return false;
+    gone = ForgetHere(space, page.key, pages) && gone;
+  }
+  return gone;
+}
+
+// Without the era, a restart drops what the disk has of the space: an error costs no more.
+void RemoteTier::SaveEra(const SpacePtr& space, const SavedEra& era) {
+  if (spaces_.Find(space->id) == nullptr) return;
+  store_
+      .SaveSpace({.id = space->id,
+                  .bytes = SharedBytes::Take(SerializeSpace(*space, era)),
+                  .tenant = space->tenant})
+      .IgnoreError();
+  // It may have been dropped meanwhile.
+  if (spaces_.Find(space->id) == nullptr) store_.DropSpace(space->id).IgnoreError();
 }
 
 // Erases a page that has so many segments, or as many as are known of.

@@ -37,6 +37,8 @@ namespace kvstow {
 class RemoteTier {
  public:
   using SpacePtr = std::shared_ptr<const Space>;
+  // What one look-up asks for at most: one caller leaves room for the others.
+  static constexpr size_t kMostAsked = 4096;
   struct Options {
     std::string prefix = "kvstow";  // of all names: servers with one prefix share pages
     Duration lookup_wait = std::chrono::milliseconds(20);
@@ -57,7 +59,7 @@ class RemoteTier {
 
   bool on() const { return remote_.holds_values(); }
   // Calls `done` with the leading ones of `keys` that the remote store has, after lookup_wait at
-  // most. They are the keys that follow a prefix which is here.
+  // most. They are the keys that follow a prefix which is here. Keys beyond kMostAsked are misses.
   void Extend(const std::shared_ptr<const Space>& space, std::vector<std::string> keys,
               std::function<void(std::vector<FoundPage>)> done);
   // Brings a page here that a worker asks for, after fetch_wait at most. NOT_FOUND: it is not
@@ -88,8 +90,8 @@ class RemoteTier {
   bool seals() const { return keys_.seals(); }
   // Returns how many tenants have a key that no master key here unwraps.
   uint64_t locked_keys() const { return keys_.counts().locked; }
-  // Looks after the keys of these tenants from now on, and after the calibrations of all spaces, as
-  // at the start and after new master keys.
+  // Looks after the keys of these tenants from now on, and after the calibrations and the purge
+  // records of all spaces, as at the start and after new master keys.
   void WatchTenants(std::span<const std::string> tenants);
   // A tenant gets a new key when something of it is sent next: what the old one sealed is noise
   // then. Fails as RemoteKeys::Drop does. Blocks.
@@ -110,9 +112,23 @@ class RemoteTier {
   FoundPage Describe(const PageRecord& record) const;
   void Find(const SpacePtr& space, const RemoteEra& era, std::span<const std::string> keys,
             Time deadline, std::function<void(std::vector<FoundPage>)> done);
-  void Begin();
-  void End();
-  void ForgetHere(const SpacePtr& space, const std::string& key);
+  // Calls under way, which end on the remote store's threads.
+  class Calls {
+   public:
+    bool Begin();  // false after EndAll
+    void End();
+    void EndAll();  // waits
+
+   private:
+    Mutex mu_;
+    CondVar ended_;
+    size_t calls_ KVSTOW_GUARDED_BY(mu_) = 0;
+    bool over_ KVSTOW_GUARDED_BY(mu_) = false;
+  };
+  bool ForgetHere(const SpacePtr& space, const std::string& key, RemotePurge::Pages pages);
+  bool ForgetAllHere(const SpacePtr& space, RemotePurge::Pages pages,
+                     const std::function<bool()>& stopping);
+  void SaveEra(const SpacePtr& space, const SavedEra& era);
   void EraseThere(const Space& space, const std::string& key, size_t segments);
 
   const Options options_;
@@ -120,16 +136,15 @@ class RemoteTier {
   RemoteStore& remote_;
   TieredStore& store_;
   const Spaces& spaces_;
+  const PageNumber last_from_disk_;  // pages up to this number were on disk at the start
   RemoteCounters counters_;
+  Calls calls_;  // threads of what follows begin some
   RemoteKeys keys_;
   RemoteCalibrations calibrations_;
   RemoteRecords records_;
   RemotePurge purge_;      // asks keys_
   RemoteFetches fetches_;  // asks purge_
   RemoteSender sender_;
-  Mutex mu_;
-  CondVar ended_;
-  size_t look_ups_ KVSTOW_GUARDED_BY(mu_) = 0;  // under way
 };
 
 }  // namespace kvstow

@@ -27,18 +27,31 @@ constexpr absl::string_view kFingerprintTags[] = {"", "kvstow space v1", "kvstow
 struct RecordVersion {
   uint16_t identity;
   bool tenant;  // the record names one
+  bool era;     // and one of these
 };
-constexpr RecordVersion kRecordVersions[] = {{},        {1, false}, {2, false},
-                                             {2, true}, {3, false}, {3, true}};
+constexpr RecordVersion kRecordVersions[] = {{},
+                                             {1, false, false},
+                                             {2, false, false},
+                                             {2, true, false},
+                                             {3, false, false},
+                                             {3, true, false},
+                                             {2, false, true},
+                                             {2, true, true},
+                                             {3, false, true},
+                                             {3, true, true}};
 constexpr uint16_t kLastRecord = std::size(kRecordVersions) - 1;
+constexpr uint16_t kMoreWithEra = 4;                // is the version
+constexpr size_t kEraBytes = 2 * sizeof(uint64_t);  // at the end
 
 uint16_t IdentityVersion(const KvSpec& spec) {
   return spec.other_rope.layers.empty() ? kUsualIdentity : kRopesIdentity;
 }
 
-uint16_t VersionOfRecord(const Space& space) {
-  const uint16_t without = IdentityVersion(space.spec) == kUsualIdentity ? 2 : 4;
-  return space.tenant.empty() ? without : without + 1;
+uint16_t VersionOfRecord(const Space& space, const SavedEra& era) {
+  uint16_t version = IdentityVersion(space.spec) == kUsualIdentity ? 2 : 4;
+  if (!space.tenant.empty()) ++version;
+  if (era.generation > 0) version += kMoreWithEra;
+  return version;
 }
 
 // A field is a 16-bit length and its bytes; numbers are little-endian.
@@ -167,9 +180,9 @@ Fingerprint FingerprintOf(const KvSpec& spec, absl::string_view pipeline, SpaceP
   return FingerprintAs(IdentityVersion(spec), spec, pipeline, promise);
 }
 
-std::string SerializeSpace(const Space& space) {
+std::string SerializeSpace(const Space& space, const SavedEra& era) {
   ByteWriter out;
-  out.Put(VersionOfRecord(space));
+  out.Put(VersionOfRecord(space, era));
   out.Put(space.id);
   out.PutString16(space.name);
   out.PutString16(space.recipe);
@@ -178,7 +191,21 @@ std::string SerializeSpace(const Space& space) {
       Identity(IdentityVersion(space.spec), space.spec, space.pipeline, space.promise);
   out.PutBytes(AsBytes(identity));
   out.PutBytes(space.fingerprint);
+  if (era.generation > 0) {
+    out.Put(era.key);
+    out.Put(era.generation);
+  }
   return std::move(out).Take();
+}
+
+SavedEra EraOfSpace(std::span<const uint8_t> bytes) {
+  const auto version = ByteReader(bytes).Get<uint16_t>();
+  if (version > kLastRecord || !kRecordVersions[version].era || bytes.size() < kEraBytes) return {};
+  ByteReader in(bytes.last(kEraBytes));
+  SavedEra era;
+  era.key = in.Get<uint64_t>();
+  era.generation = in.Get<uint64_t>();
+  return era;
 }
 
 absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes,
@@ -191,7 +218,7 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
                                                       record_version, ", this server knows 1 to ",
                                                       kLastRecord));
   }
-  const auto [version, has_tenant] = kRecordVersions[record_version];
+  const auto [version, has_tenant, has_era] = kRecordVersions[record_version];
   space->id = reader.in.Get<SpaceId>();
   space->name = std::string(reader.in.GetString16());
   space->recipe = std::string(reader.in.GetString16());
@@ -203,6 +230,7 @@ absl::StatusOr<std::shared_ptr<Space>> ParseSpace(std::span<const uint8_t> bytes
   uint8_t promise = 0;
   IdentityFields(reader, version, space->spec, pipeline, promise);
   const auto fingerprint = reader.in.GetBytes(space->fingerprint.size());
+  if (has_era) reader.in.GetBytes(kEraBytes);
   if (!reader.ok || !reader.in.ok() || reader.in.remaining() != 0 || space->id == 0) {
     return absl::DataLossError("the record of a space is damaged");
   }

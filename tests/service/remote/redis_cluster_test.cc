@@ -301,6 +301,26 @@ TEST(RedisClusterTest, ALateReplyIsDropped) {
   EXPECT_EQ(*calls.GetText("c"), "value of c");
 }
 
+TEST(RedisClusterTest, ALargeCallLeavesRoomForSmallOnes) {
+  FakeRedis server(Single([](const Words& w) { return Said{w[0] == "EXISTS" ? ":1\r\n" : ""}; }));
+  const auto store = Open({.seeds = {server.address()}, .queue_commands = 1000});
+  std::vector<std::string> names;
+  for (int i = 0; i < 1000; ++i) names.push_back(absl::StrCat(i));
+  EXPECT_OK(BlockingRemote(*store).Exists({"a"})[0]) << "it knows its servers";
+  std::atomic<bool> over{false};
+  std::atomic<int> full{0};
+  const Time deadline = Clock::Real().Now() + milliseconds(400);
+  store->Get(names, deadline, [&](const auto& results) {
+    for (const auto& result : results) full += absl::IsResourceExhausted(result.status()) ? 1 : 0;
+    over = true;
+  });
+  ASSERT_TRUE(Eventually([&] { return store->counters().refused == 250; }));
+  EXPECT_THAT(TimedGet(*store, milliseconds(50)).status,
+              testing::Not(HasCode(StatusCode::kResourceExhausted)));
+  ASSERT_TRUE(Eventually([&] { return over.load(); }));
+  EXPECT_EQ(full, 250);
+}
+
 TEST(RedisClusterTest, QueuesHaveBounds) {
   FakeRedis server(Single([](const Words&) { return Said{}; }));
   const auto store =

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/remote/remote_key_record.h"
 #include "tests/service/remote/remote_node.h"
+#include "tests/storage/temp_dir.h"
 
 namespace kvstow::testing {
 namespace {
@@ -150,6 +151,60 @@ TEST_P(RemoteTierTest, MissingRefinementsMakeAPageCoarserAndAMissingBaseAMiss) {
   EXPECT_LT(coarse.reply.levels(), all);
   EXPECT_EQ(b_.server->remote().counters().coarser_pages, 1u);
   EXPECT_EQ(b_.Get(1).reply.status(), v1::MISS);
+  EXPECT_TRUE(remote_.Peek(RecordOf(0)).has_value());
+  EXPECT_FALSE(remote_.Peek(RecordOf(1)).has_value()) << "nobody could ever fetch it";
+  b_.client->Put("s", {Node::PageAt(1)});
+  b_.server->remote().Flush();
+  EXPECT_TRUE(remote_.Peek(RecordOf(1)).has_value()) << "it is sent again";
+}
+
+TEST_P(RemoteTierTest, AFullQueueSaysNothingOfThePage) {
+  a_.Open("raw");
+  b_.Open("raw");
+  a_.PutAll();
+  remote_.FailName(SegmentOf(0, 0), absl::ResourceExhaustedError("full"));
+  EXPECT_EQ(b_.Get(0).reply.status(), v1::MISS);
+  remote_.FailName(SegmentOf(0, 0), absl::OkStatus());
+  EXPECT_EQ(b_.Get(0).reply.status(), v1::HIT);
+}
+
+TEST_P(RemoteTierTest, ALookupAsksForSoManyKeysAtMost) {
+  b_.Open("raw");
+  std::vector<std::string> keys;
+  while (keys.size() < RemoteTier::kMostAsked + 1) keys.push_back(absl::StrCat(keys.size()));
+  EXPECT_EQ(b_.client->Lookup("s", keys, false).pages(), 0u);
+  EXPECT_EQ(b_.server->remote().counters().asked_keys, RemoteTier::kMostAsked);
+}
+
+TEST_P(RemoteTierTest, AFetchThatNobodyWantsAnyMoreLeavesThePageThatWasHere) {
+  a_.Open("raw");
+  b_.Open("raw");
+  a_.PutAll();
+  b_.client->Put("s", {Node::PageAt(0)});
+  const auto here = b_.server->store().residency().Pages(0);
+  ASSERT_EQ(here.size(), 1u);
+  auto space = std::make_shared<Space>(*FindSpace());
+  space->id = here[0].space;
+  RemoteCounters counters;
+  RemoteRecords records("kvstow", remote_, counters, Clock::Real());
+  {
+    RemoteFetches fetches(
+        {"kvstow", std::chrono::seconds(2), 1 << 30}, remote_, records, b_.server->store(),
+        counters, Clock::Real(), [](const auto&, const auto&, const auto&) { return false; },
+        [](const auto&, const auto&) {});
+    for (int i = 0; i < 2; ++i) {
+      const std::string key = Node::KeyOf(i);
+      const RemoteRecords::Page page{key, PlaceOf(*space, {.generation = 0, .key = Key()}, key)};
+      records.Find({page}, Clock::Real().Now() + std::chrono::seconds(2),
+                   [&](const std::vector<RemoteRecord>& found) {
+                     ASSERT_EQ(found.size(), 1u);
+                     fetches.Ahead(space, page, found[0]);
+                   });
+    }
+  }
+  EXPECT_EQ(b_.server->store().residency().Pages(0).size(), 1u);
+  EXPECT_EQ(counters.fetched_pages, 2u);
+  EXPECT_TRUE(b_.Get(0).data == Node::PageAt(0).raw);
 }
 
 TEST_P(RemoteTierTest, AValueThatIsDamagedOrElsewhereIsAMissAndGoes) {
@@ -257,6 +312,71 @@ TEST_P(RemoteTierTest, AServerThatStartsLaterMeetsNoPageOfADroppedSpace) {
   Node c(remote_, config_);
   c.Open("raw");
   EXPECT_EQ(c.Lookup().pages(), 0u);
+}
+
+TEST_P(RemoteTierTest, PagesThatWerePutBeforeTheFirstReadingOfTheRecordStay) {
+  a_.Open("raw");
+  a_.PutAll();
+  a_.Drop();
+  a_.server->remote().Flush();
+  Node c(remote_, config_);
+  c.Open("raw");
+  c.PutAll();
+  for (int i = 0; i < kPages; ++i) EXPECT_EQ(c.Get(i).reply.tier(), "host") << i;
+  Node d(remote_, config_);
+  remote_.FailAll(absl::UnavailableError("down"));
+  d.Open("raw");
+  d.PutAll();
+  remote_.FailAll(absl::OkStatus());
+  d.server->remote().Flush();
+  for (int i = 0; i < kPages; ++i) EXPECT_EQ(d.Get(i).reply.tier(), "host") << i;
+}
+
+TEST_P(RemoteTierTest, AServerThatComesBackDropsWhatItsDiskHasOfADroppedSpace) {
+  const TempDir folder;
+  Config config = config_;
+  config.disk_path = folder.path() + "/disk";
+  config.disk_bytes = 64 << 20;
+  a_.Open("raw");
+  {
+    Node c(remote_, config);
+    c.Open("raw");
+    c.PutAll();
+  }
+  {
+    Node c(remote_, config);
+    c.Open("raw");
+    EXPECT_EQ(c.Lookup().info(0).tier(), "disk") << "nothing was dropped yet";
+  }
+  a_.Drop();
+  a_.server->remote().Flush();
+  {
+    Node c(remote_, config);
+    c.server->remote().Flush();
+    EXPECT_TRUE(c.server->store().residency().Pages(0).empty()) << "before anybody asks";
+    c.Open("raw");
+    c.PutAll();
+    EXPECT_EQ(c.Lookup().pages(), static_cast<uint32_t>(kPages));
+  }
+  Node c(remote_, config);
+  c.server->remote().Flush();
+  EXPECT_EQ(c.server->store().residency().Pages(0).size(), static_cast<size_t>(kPages))
+      << "they were put after the drop";
+}
+
+TEST_P(RemoteTierTest, ADroppedSpaceIsNotOpenedByItsName) {
+  a_.Open("raw");
+  a_.PutAll();
+  a_.Drop();
+  a_.server->remote().Flush();
+  EXPECT_FALSE(b_.client->FindSpace("s").ok());
+  a_.Open("int8");
+  a_.Drop();
+  a_.Open("raw");  // at once
+  a_.server->remote().Flush();
+  v1::OpenSpaceResponse there;
+  ASSERT_TRUE(b_.client->FindSpace("s", &there).ok());
+  EXPECT_EQ(there.recipe(), "raw");
 }
 
 TEST_P(RemoteTierTest, WithoutAnAnswerOfTheStoreADropIsToldLater) {

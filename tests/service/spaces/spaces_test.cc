@@ -382,9 +382,33 @@ void ExpectGolden(const std::string& file, const std::string& tenant, OtherRope 
     EXPECT_FALSE(ParseSpace(AsBytes(golden.substr(0, n)), calibrations).ok()) << "cut at " << n;
   }
   std::string newer = golden;
-  newer[0] = 6;
+  newer[0] = 10;
   EXPECT_EQ(ParseSpace(AsBytes(newer), calibrations).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SpaceRecordTest, AnEraStandsAtTheEnd) {
+  for (const char* tenant : {"", "team-a"}) {
+    Space space = GoldenSpace();
+    space.tenant = tenant;
+    space.fingerprint = FingerprintOf(space.spec, "raw", space.promise);
+    const std::string without = SerializeSpace(space);
+    EXPECT_EQ(EraOfSpace(AsBytes(without)), SavedEra());
+    const SavedEra era{.key = 5, .generation = 3};
+    const std::string record = SerializeSpace(space, era);
+    std::string expected = without;
+    expected[0] = static_cast<char>(expected[0] + 4);
+    expected += std::string("\5\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
+    EXPECT_EQ(HexOf(AsBytes(record)), HexOf(AsBytes(expected)));
+    EXPECT_EQ(EraOfSpace(AsBytes(record)), era);
+    Calibrations calibrations("");
+    const auto parsed = ParseSpace(AsBytes(record), calibrations);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(SerializeSpace(**parsed), without);
+    for (size_t n = 0; n < record.size(); ++n) {
+      EXPECT_FALSE(ParseSpace(AsBytes(record.substr(0, n)), calibrations).ok()) << "cut at " << n;
+    }
+  }
 }
 
 TEST(SpaceRecordTest, GoldenFile) { ExpectGolden("service_space_v2.bin", ""); }
