@@ -408,7 +408,7 @@ absl::Status Server::Impl::StartDirect() {
   }
   auto direct = DirectServer::Start(
       {.host = address.host, .port = address.port, .idle_time = config_.idle_timeout, .tls = tls_},
-      {spaces_, puts_, reader_, metrics_, admission_, op_, access_.get()});
+      {spaces_, puts_, reader_, metrics_, admission_, op_, access_.get(), nullptr, options_.clock});
   if (!direct.ok()) {
     return absl::Status(direct.status().code(),
                         absl::StrCat("direct-listen: ", direct.status().message()));
@@ -568,6 +568,7 @@ void Server::Impl::Reap() {
     const size_t reaped = staging_.Reap();
     if (reaped > 0) metrics_.CountReaped(reaped);
     admission_.Reap();
+    if (direct_ != nullptr && admission_.waiting_gets() > 0) direct_->HangUpOnStuck();
     op_.DropIdleSpaces(config_.private_space_idle);
   }
 }

@@ -274,6 +274,21 @@ absl::Status DirectSocket::SendBytes(std::span<const uint8_t> bytes, Time deadli
   return SendAll(descriptor_, all, deadline);
 }
 
+absl::Status DirectSocket::SendBytes(std::span<const SharedBytes> parts, Time deadline) const {
+  if (tls_ != nullptr) {
+    for (const SharedBytes& part : parts) KVSTOW_RETURN_IF_ERROR(SendTls(part.span(), deadline));
+    return FlushTls(deadline);
+  }
+  std::vector<iovec> all_parts;
+  for (const SharedBytes& part : parts) {
+    all_parts.push_back({const_cast<uint8_t*>(part.data()), part.size()});
+  }
+  msghdr all{};
+  all.msg_iov = all_parts.data();
+  all.msg_iovlen = all_parts.size();
+  return SendAll(descriptor_, all, deadline);
+}
+
 absl::Status DirectSocket::WaitForFrame(Time deadline) const {
   if (tls_ != nullptr && tls_->pending()) return absl::OkStatus();
   return WaitFor(descriptor_, POLLIN, deadline);

@@ -63,6 +63,7 @@ class DirectSocket {
   absl::Status Send(const google::protobuf::MessageLite& message,
                     std::span<const SharedBytes> payload, uint64_t more, Time deadline) const;
   absl::Status SendBytes(std::span<const uint8_t> bytes, Time deadline) const;
+  absl::Status SendBytes(std::span<const SharedBytes> parts, Time deadline) const;
 
   // Waits until a frame begins.
   absl::Status WaitForFrame(Time deadline) const;

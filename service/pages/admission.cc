@@ -60,6 +60,7 @@ Admission::Admission(const AdmissionLimits& limits, Metrics& metrics, const Cloc
       metrics_(metrics),
       clock_(clock),
       gets_(limits.get_bytes),
+      requests_(limits.get_bytes / 4),
       windows_(limits.put_bytes / 2),
       puts_(limits.put_bytes / 2) {}
 
@@ -116,6 +117,20 @@ absl::StatusOr<Admission::Bytes> Admission::TakeGet(uint64_t bytes, ByteBudget::
   auto held = gets_.WaitFor(bytes, limits_.patience, payer);
   if (held.has_value()) return *std::move(held);
   return Refuse("get_memory", "the memory for pages on their way out is spent");
+}
+
+absl::StatusOr<Admission::Bytes> Admission::TakeRequest(uint64_t bytes) {
+  auto held = requests_.Try(bytes);
+  if (held.has_value()) return *std::move(held);
+  std::weak_ptr<AdmittedStream> makes_way;
+  {
+    MutexLock lock(mu_);
+    makes_way = MakeWay(StreamKind::kGet, /*holding=*/true);
+  }
+  End(makes_way, "crowded");
+  return Refuse(
+      "get_memory",
+      "the memory for pages that were asked for without credit is given to other streams");
 }
 
 absl::Status Admission::CheckTakesPuts() const {

@@ -3,6 +3,8 @@
 //
 //   bytes out    Pages on their way out: the coded and the decoded form of a page, until the last
 //                byte left. When these bytes are spent, pages wait in line.
+//   requests     Requests of Get streams with many that wait: a quarter of the bytes out, beside
+//                them.
 //   bytes in     Pages on their way in, before and after coding: each byte counts twice, as it came
 //                and as it is coded. One half is for windows of Put streams, the other for pages
 //                beside streams, so neither shuts the other out.
@@ -100,6 +102,8 @@ class Admission {
   // limits.patience, and those of a tenant in a line of its own (ByteBudget).
   absl::StatusOr<Bytes> TakePut(uint64_t page_bytes, ByteBudget::Payer payer = {});
   absl::StatusOr<Bytes> TakeGet(uint64_t bytes, ByteBudget::Payer payer = {});
+  // Takes bytes for the request of a page that waits on a Get stream for credit.
+  absl::StatusOr<Bytes> TakeRequest(uint64_t bytes);
   // The budget of pages of Get streams, which wait in line.
   ByteBudget& gets() { return gets_; }
 
@@ -133,7 +137,7 @@ class Admission {
   const AdmissionLimits limits_;
   Metrics& metrics_;
   const Clock& clock_;
-  ByteBudget gets_, windows_, puts_;
+  ByteBudget gets_, requests_, windows_, puts_;
   std::atomic<bool> draining_ = false;
   mutable Mutex mu_;
   CondVar left_;  // a stream went

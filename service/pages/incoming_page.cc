@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/page/page.h"
 
 namespace kvstow {
 
@@ -21,20 +23,24 @@ std::optional<v1::PutResult> IncomingPage::Begin() {
   if (const absl::Status s = parts_.writer.Check(space_, payload_, page_); !s.ok()) {
     return Refuse(s.message());
   }
+  if (parent_key_.size() > kMaxKeyBytes) {
+    return Refuse(absl::StrCat("parent_key has ", parent_key_.size(), " bytes: a key has 1 to ",
+                               kMaxKeyBytes));
+  }
   auto there = parts_.writer.AlreadyThere(space_, page_);
   if (there.has_value()) return Counted(*std::move(there));
   if (const absl::Status s = parts_.admission.CheckTakesPuts(); !s.ok()) {
     return Refuse(s.message());
   }
   if (parts_.tenants == nullptr) return std::nullopt;
-  const absl::Status s = parts_.tenants->TakePut(space_.tenant, page_.payload_bytes());
+  const absl::Status s = parts_.tenants->TakePut(tenant_, page_.payload_bytes());
   if (s.ok()) return std::nullopt;
   parts_.metrics.CountRefusedCall("tenant_put_rate");
   return Refuse(s.message());
 }
 
 absl::Status IncomingPage::Admit() {
-  const auto payer = PayerOf(parts_.tenants, space_.tenant);
+  const auto payer = PayerOf(parts_.tenants, tenant_);
   KVSTOW_ASSIGN_OR_RETURN(held_, parts_.admission.TakePut(page_.payload_bytes(), payer));
   return absl::OkStatus();
 }

@@ -2,7 +2,7 @@
 // memory, a GPU. The rules of a put are here: check, already there, room, digests, write, count.
 // Transports only move bytes and send the answer:
 //
-//   IncomingPage page(parts, space, payload, begin, parent_key);
+//   IncomingPage page(parts, space, tenant, payload, begin, parent_key);
 //   if (auto answer = page.Begin()) ...   // it needs no bytes
 //   page.Admit()                          // beside streams, whose windows hold their pages
 //   page.Stage(), then Append or Fill     // bytes that travel
@@ -40,12 +40,13 @@ struct PutParts {
 
 class IncomingPage {
  public:
-  // `space` outlives this. `payload` is RAW or ENCODED. `parent_key` names the previous page in its
-  // prompt; "" = not known.
-  IncomingPage(PutParts& parts, const Space& space, v1::Payload payload, v1::PutPage page,
-               std::string parent_key)
+  // `space` outlives this. `tenant` is that of the caller, who pays for the way. `payload` is RAW
+  // or ENCODED. `parent_key` names the previous page in its prompt; "" = not known.
+  IncomingPage(PutParts& parts, const Space& space, std::string tenant, v1::Payload payload,
+               v1::PutPage page, std::string parent_key)
       : parts_(parts),
         space_(space),
+        tenant_(std::move(tenant)),
         payload_(payload),
         page_(std::move(page)),
         parent_key_(std::move(parent_key)) {}
@@ -56,8 +57,8 @@ class IncomingPage {
   const v1::PutPage& page() const { return page_; }
 
   // Returns the answer when the page needs no bytes: it is refused, or already there. It is also
-  // refused while the server drains, and beyond the rate of its tenant, which pays for the payload
-  // here.
+  // refused while the server drains, and beyond the rate of the caller's tenant, which pays for the
+  // payload here.
   std::optional<v1::PutResult> Begin();
   // Takes bytes of Admission. RESOURCE_EXHAUSTED: there is no room, even after a moment.
   absl::Status Admit();
@@ -90,6 +91,7 @@ class IncomingPage {
 
   PutParts& parts_;
   const Space& space_;
+  const std::string tenant_;
   const v1::Payload payload_;
   v1::PutPage page_;
   std::string parent_key_;

@@ -113,6 +113,13 @@ struct PageReader::Selected {
   }
 };
 
+absl::Status CheckRequest(const v1::GetPage& request) {
+  if (request.key().size() <= kMaxKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("page ", request.page(), ": key has ",
+                                                 request.key().size(), " bytes: a key has 1 to ",
+                                                 kMaxKeyBytes));
+}
+
 uint64_t PayloadBound(const Space& space, const v1::GetPage& request) {
   const auto layers = LayersOf(space.spec, request);
   const uint32_t all = space.spec.page_tokens;
@@ -364,45 +371,73 @@ bool PageReader::IsFar(const Space& space, const std::string& key) const {
          remote_->MayFetch(space, key);
 }
 
-FetchedPage PageReader::Fetch(const NamedLease& lease, const Wanted& wanted) {
-  const Time begin = Clock::Real().Now();
-  FetchedPage out;
-  const std::string& tenant = wanted.space.tenant;
-  const absl::Status may = tenants_ == nullptr ? absl::OkStatus() : tenants_->CheckGet(tenant);
+// Answers a caller that may have no page now.
+bool PageReader::Refuses(const Asking& by, FetchedPage& out) {
+  const absl::Status may = tenants_ == nullptr ? absl::OkStatus() : tenants_->CheckGet(by.tenant);
   if (!may.ok()) {
     out.reply.set_status(v1::UNAVAILABLE);
     out.reply.set_message(std::string(may.message()));
     metrics_.CountRefusedCall("tenant_get_rate");
-  } else if (lease.id != 0 && !store_.residency().Renew(lease)) {
-    out.reply.set_status(v1::EXPIRED);
-    out.reply.set_message(
-        absl::StrCat("lease ", lease.id, " has run out: look the pages up again"));
-  } else {
-    const bool use = lease.id == 0 && !wanted.request.again();
-    // A page that does not come is a miss.
-    const bool came = IsFar(wanted.space, wanted.request.key()) &&
-                      remote_->Fetch(wanted.space, wanted.request.key()).ok();
-    const PageName name{.space = wanted.space.id, .key = wanted.request.key()};
-    if (use) store_.residency().Use(name);
-    FetchChecked(wanted, out);
-    if (remote_ != nullptr && out.reply.status() == v1::HIT) remote_->Use(name);
-    if (came && out.reply.status() == v1::HIT) out.reply.set_tier("remote");
+    return true;
   }
-  out.reply.set_key(wanted.request.key());
-  if (tenants_ != nullptr && may.ok()) tenants_->TakeGet(tenant, out.reply.payload_bytes());
-  metrics_.CountGet(out.reply.status(), out.reply.tier(), out.reply.payload_bytes());
-  metrics_.NotePage(StreamKind::kGet, wanted.space.name, out.reply.status(), begin);
+  if (by.lease.id == 0 || store_.residency().Renew(by.lease)) return false;
+  out.reply.set_status(v1::EXPIRED);
+  out.reply.set_message(
+      absl::StrCat("lease ", by.lease.id, " has run out: look the pages up again"));
+  return true;
+}
+
+FetchedPage PageReader::Counted(const Space& space, const Asking& by, const v1::GetPage& request,
+                                Time begin, FetchedPage out) {
+  const v1::PageReply& reply = out.reply;
+  out.reply.set_key(request.key());
+  if (tenants_ != nullptr) tenants_->TakeGet(by.tenant, reply.payload_bytes());
+  metrics_.CountGet(reply.status(), reply.tier(), reply.payload_bytes());
+  metrics_.NotePage(StreamKind::kGet, space.name, reply.status(), begin);
   return out;
 }
 
-FetchedPage PageReader::Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
-                              const v1::GetPage& request, Checks checks) {
-  return Fetch(lease, {space, payload, request, nullptr, checks});
+PageReader::Brought PageReader::Bring(const Space& space, const Asking& by,
+                                      const v1::GetPage& request) {
+  if (!IsFar(space, request.key())) return {};
+  const Time begin = Clock::Real().Now();
+  FetchedPage out;
+  if (!Refuses(by, out)) {
+    if (remote_->Fetch(space, request.key()).ok()) return {.answer = nullptr, .since = begin};
+    // Somebody may have put it meanwhile.
+    const auto here = store_.residency().Find({.space = space.id, .key = request.key()});
+    if (here.ok()) return {};
+    out.reply.set_status(GetOutcome(here.status()));
+    out.reply.set_message(std::string(here.status().message()));
+  }
+  out = Counted(space, by, request, begin, std::move(out));
+  return {.answer = std::make_unique<FetchedPage>(std::move(out)), .since = std::nullopt};
 }
 
-FetchedPage PageReader::FetchTo(const Space& space, const NamedLease& lease,
-                                const v1::GetPage& request, PageSink& out) {
-  return Fetch(lease, {space, v1::RAW, request, &out});
+FetchedPage PageReader::Fetch(const Asking& by, const Wanted& wanted,
+                              std::optional<Time> far_since) {
+  const Time begin = far_since.value_or(Clock::Real().Now());
+  FetchedPage out;
+  if (!Refuses(by, out)) {
+    const PageName name{.space = wanted.space.id, .key = wanted.request.key()};
+    if (by.lease.id == 0 && !wanted.request.again()) store_.residency().Use(name);
+    FetchChecked(wanted, out);
+    const bool hit = out.reply.status() == v1::HIT;
+    if (remote_ != nullptr && hit) remote_->Use(name);
+    if (far_since.has_value() && hit) out.reply.set_tier("remote");
+  }
+  return Counted(wanted.space, by, wanted.request, begin, std::move(out));
+}
+
+FetchedPage PageReader::Fetch(const Space& space, const Asking& by, v1::Payload payload,
+                              const v1::GetPage& request, Checks checks,
+                              std::optional<Time> far_since) {
+  return Fetch(by, {space, payload, request, nullptr, checks}, far_since);
+}
+
+FetchedPage PageReader::FetchTo(const Space& space, const Asking& by, const v1::GetPage& request,
+                                PageSink& out, std::optional<Time> far_since) {
+  return Fetch(by, {space, v1::RAW, request, &out}, far_since);
 }
 
 v1::PageReply PageReader::Check(const Space& space, const v1::GetPage& request) {

@@ -8,17 +8,25 @@
 // the bytes: levels, exactness, error left, which tokens were kept. A page that falls short of the
 // request's limits (min_levels, max_error) is a MISS, counted, before anything is read. A page
 // whose calibration is not here cannot be decoded: it is a MISS, counted, until the calibration is
-// here again. A page that is not here is fetched from the remote tier first, where there is one.
-// Where the server has a GPU, it decodes calibrated pages that are wanted whole (DeviceCoder); the
-// CPU decodes all others, and those on which the GPU failed.
+// here again. Where the server has a GPU, it decodes calibrated pages that are wanted whole
+// (DeviceCoder); the CPU decodes all others, and those on which the GPU failed.
+//
+// A page that only the remote tier has is *far*: Bring waits for it, and then Fetch reads it. Fetch
+// alone waits for no network. So a transport holds bytes of Admission for a Fetch, and none while
+// the remote tier is slow.
 //
 // Without gRPC, so tests can run it alone. Thread-safe. Fetch takes the time of reading and
 // decoding, so it runs on a worker thread.
 #ifndef KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 #define KVSTOW_SERVICE_PAGES_PAGE_READER_H_
 
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/clock.h"
 #include "base/shared_bytes.h"
 #include "kernels/calibration/calibration.h"
 #include "kernels/codec/calibration_store.h"
@@ -35,6 +43,15 @@
 #include "storage/store/tiered_store.h"
 
 namespace kvstow {
+
+// Fails with INVALID_ARGUMENT for a request that nobody can mean: its key is longer than keys are.
+absl::Status CheckRequest(const v1::GetPage& request);
+
+// Who asks for pages.
+struct Asking {
+  std::string tenant = {};  // pays for the bytes
+  NamedLease lease = 0;     // 0 = none
+};
 
 struct FetchedPage {
   v1::PageReply reply;
@@ -54,21 +71,30 @@ class PageReader {
         remote_(remote),
         coder_(coder) {}
 
-  // Returns whether a Fetch would wait for the remote tier.
+  // Returns whether a page is far: Bring would wait for it.
   bool IsFar(const Space& space, const std::string& key) const;
 
-  // A page beyond the rate of its space's tenant is UNAVAILABLE; one that is read is paid for by
-  // the bytes of its payload. `lease` 0 = none. Each page that a lease is used for renews it. With
-  // Checks::kReader the worker compares the bytes with their digests where the payload has some.
-  // Then the reader does not check an exact page that goes whole, or an encoded one.
-  FetchedPage Fetch(const Space& space, const NamedLease& lease, v1::Payload payload,
-                    const v1::GetPage& request, Checks checks);
+  struct Brought {
+    std::unique_ptr<FetchedPage> answer;  // null: the page is to be fetched
+    std::optional<Time> since;            // when the wait for it began, if it was far and came
+  };
+  // Brings a far page here, within two seconds. `answer` is that of a page that is not to be
+  // fetched: it did not come, or Fetch would refuse it. Does nothing for a page that is not far.
+  Brought Bring(const Space& space, const Asking& by, const v1::GetPage& request);
+
+  // A page beyond the rate of the asking tenant is UNAVAILABLE; one that is read is paid for by the
+  // bytes of its payload. Each page that a lease is used for renews it. With Checks::kReader the
+  // worker compares the bytes with their digests where the payload has some. Then the reader does
+  // not check an exact page that goes whole, or an encoded one. `far_since` is Brought::since.
+  FetchedPage Fetch(const Space& space, const Asking& by, v1::Payload payload,
+                    const v1::GetPage& request, Checks checks,
+                    std::optional<Time> far_since = std::nullopt);
 
   // Fetches a raw page into memory of the caller's. The bytes must fit (else NOT_COMPATIBLE) and
   // fill its front: decoding is then the only copy. `payload` has what would follow them: the list
   // of kept tokens. Unless the reply is a HIT, the memory is undefined.
-  FetchedPage FetchTo(const Space& space, const NamedLease& lease, const v1::GetPage& request,
-                      PageSink& out);
+  FetchedPage FetchTo(const Space& space, const Asking& by, const v1::GetPage& request,
+                      PageSink& out, std::optional<Time> far_since = std::nullopt);
 
   // Does the same for Verify: reads and decodes every level, and counts nothing as a Get.
   v1::PageReply Check(const Space& space, const v1::GetPage& request);
@@ -84,7 +110,10 @@ class PageReader {
     PageSink* sink = nullptr;
     Checks checks = Checks::kStore;
   };
-  FetchedPage Fetch(const NamedLease& lease, const Wanted& wanted);
+  bool Refuses(const Asking& by, FetchedPage& out);
+  FetchedPage Counted(const Space& space, const Asking& by, const v1::GetPage& request, Time begin,
+                      FetchedPage out);
+  FetchedPage Fetch(const Asking& by, const Wanted& wanted, std::optional<Time> far_since);
   absl::StatusOr<PageHeader> CheckedHeader(const Space& space, const v1::GetPage& request,
                                            const PageFacts& facts) const;
   void FetchChecked(const Wanted& wanted, FetchedPage& out);

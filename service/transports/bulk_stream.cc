@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/status_macros.h"
+
 namespace kvstow {
 
 RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
@@ -10,9 +12,7 @@ RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
   absl::Status status = caller.status();
   if (status.ok()) {
     s.caller_ = *std::move(caller);
-    auto place = s.parts_.admission.Admit(s.kind_, stream);
-    status = place.status();
-    if (place.ok()) s.place_ = *std::move(place);
+    status = s.TakePlaces(stream);
   }
   if (!status.ok()) {
     MutexLock lock(s.mu_);
@@ -27,17 +27,18 @@ RawReactor* BulkStream::Start(std::shared_ptr<BulkStream> stream,
   return &s;
 }
 
-absl::Status BulkStream::TakePlaceOf(const Space& space) {
-  TenantTable* const tenants = parts_.puts.tenants;
-  if (tenants == nullptr) return absl::OkStatus();
-  auto stream = tenants->OpenStream(space.tenant);
-  if (stream.ok()) {
+absl::Status BulkStream::TakePlaces(const std::shared_ptr<BulkStream>& self) {
+  if (TenantTable* const tenants = parts_.puts.tenants; tenants != nullptr) {
+    auto stream = tenants->OpenStream(caller_->tenant);
+    if (!stream.ok()) {
+      parts_.metrics.CountRefusedCall("tenant_streams");
+      return stream.status();
+    }
     MutexLock lock(mu_);
-    if (!finished_) of_tenant_ = *std::move(stream);
-  } else {
-    parts_.metrics.CountRefusedCall("tenant_streams");
+    of_tenant_ = *std::move(stream);
   }
-  return stream.status();
+  KVSTOW_ASSIGN_OR_RETURN(place_, parts_.admission.Admit(kind_, self));
+  return absl::OkStatus();
 }
 
 BulkStream::Next BulkStream::Decide() {

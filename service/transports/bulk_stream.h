@@ -1,6 +1,6 @@
-// The common part of Put and Get streams: admission, and a writing side on which any thread may
-// find work to do. The thread decides under the lock and acts outside it, since gRPC may call back
-// at once. The thread that decided does the work.
+// The common part of Put and Get streams: admission, also as one of its caller's tenant, and a
+// writing side on which any thread may find work to do. The thread decides under the lock and acts
+// outside it, since gRPC may call back at once. The thread that decided does the work.
 //
 // A base of streams, not an interface of its own. It owns itself: it goes when the call is done and
 // nobody is about to end it any more.
@@ -38,8 +38,6 @@ class BulkStream : public RawReactor, public AdmittedStream {
   // Does the decided step: writes out_, or ends the stream with final_. Static, since with kNothing
   // the stream may be gone by now: another thread ended it.
   static void Act(BulkStream* stream, Next next);
-  // Counts the stream as one of its space's tenant. Called once, by the first message.
-  absl::Status TakePlaceOf(const Space& space);
 
   StreamParts& parts_;
   grpc::CallbackServerContext& context_;
@@ -56,6 +54,8 @@ class BulkStream : public RawReactor, public AdmittedStream {
   absl::Status final_ KVSTOW_GUARDED_BY(mu_);
 
  private:
+  // Takes a place among the tenant's streams, and one among all.
+  absl::Status TakePlaces(const std::shared_ptr<BulkStream>& self);
   // Notes a failure, and finishes. The stream may be gone afterwards.
   void FinishWith(const absl::Status& status);
 

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
@@ -16,11 +17,33 @@
 namespace kvstow {
 namespace {
 
+// As much as a stream sends at a time.
+constexpr uint64_t kPieceBytes = 1 << 20;
+
 absl::Status CheckPayload(v1::Payload payload) {
   if (payload == v1::RAW || payload == v1::ENCODED) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("payload: ", static_cast<int>(payload),
                    " does not go over a direct connection: ask for it over a stream"));
+}
+
+// The payload of a page, cut into pieces; one at least.
+std::vector<std::vector<SharedBytes>> InPieces(std::span<const SharedBytes> payload) {
+  std::vector<std::vector<SharedBytes>> pieces(1);
+  uint64_t room = kPieceBytes;
+  for (const SharedBytes& part : payload) {
+    for (size_t at = 0; at < part.size();) {
+      if (room == 0) {
+        pieces.emplace_back();
+        room = kPieceBytes;
+      }
+      const size_t bytes = std::min<uint64_t>(room, part.size() - at);
+      pieces.back().push_back(part.Slice(at, bytes));
+      at += bytes;
+      room -= bytes;
+    }
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -29,10 +52,11 @@ Time DirectRequests::Deadline(uint64_t bytes) const {
   return Clock::Real().Now() + patience_ + std::chrono::microseconds(bytes);
 }
 
-absl::Status DirectRequests::ServeOne() {
+absl::Status DirectRequests::ServeOne(Time until) {
   v1::DirectRequest request;
   uint64_t payload_bytes = 0;
-  KVSTOW_RETURN_IF_ERROR(socket_.ReceiveFrame(request, payload_bytes, Deadline(0)));
+  KVSTOW_RETURN_IF_ERROR(
+      socket_.ReceiveFrame(request, payload_bytes, std::min(until, Deadline(0))));
   if (request.has_hello() && payload_bytes == 0) return Hello(request.hello());
   KVSTOW_RETURN_IF_ERROR(CheckCaller());
   if (request.has_put()) return Put(*request.mutable_put(), payload_bytes);
@@ -106,24 +130,53 @@ absl::Status DirectRequests::Get(const v1::DirectGet& request) {
     return absl::InvalidArgumentError(absl::StrCat(
         request.pages_size(), " pages in one message: at most ", kMaxDirectPages, " may be"));
   }
+  for (const v1::GetPage& page : request.pages()) KVSTOW_RETURN_IF_ERROR(CheckRequest(page));
   const CallerPtr caller = this->caller();
   const auto space =
       parts_.spaces.Find(*caller, request.space(), request.fingerprint(), SpaceUse::kRead);
   if (!space.ok()) return Refuse(space.status());
-  const NamedLease lease(request.lease(), HolderOf(*caller));
+  const Asking by{.tenant = caller->tenant, .lease = {request.lease(), HolderOf(*caller)}};
+  const auto payer = PayerOf(parts_.puts.tenants, caller->tenant);
   if (const absl::Status s = CheckPayload(request.payload()); !s.ok()) return Refuse(s);
   const Checks checks = request.checked() ? Checks::kReader : Checks::kStore;
   for (const v1::GetPage& page : request.pages()) {
-    auto held = parts_.admission.TakeGet(FetchBytes(**space, page),
-                                         PayerOf(parts_.puts.tenants, (*space)->tenant));
-    if (!held.ok()) return Refuse(held.status());
-    FetchedPage fetched = parts_.reader.Fetch(**space, lease, request.payload(), page, checks);
+    PageReader::Brought brought = parts_.reader.Bring(**space, by, page);
+    absl::StatusOr<Admission::Bytes> held;
+    FetchedPage fetched;
+    if (brought.answer != nullptr) {
+      fetched = std::move(*brought.answer);
+    } else {
+      held = parts_.admission.TakeGet(FetchBytes(**space, page), payer);
+      if (!held.ok()) return Refuse(held.status());
+      fetched = parts_.reader.Fetch(**space, by, request.payload(), page, checks, brought.since);
+      held->Resize(fetched.reply.payload_bytes());
+    }
     parts_.metrics.CountDirect(StreamKind::kGet);
     v1::DirectReply reply;
     *reply.mutable_got() = std::move(fetched.reply);
-    const uint64_t bytes = reply.got().payload_bytes();
-    held->Resize(bytes);
-    KVSTOW_RETURN_IF_ERROR(socket_.Send(reply, fetched.payload, 0, Deadline(bytes)));
+    KVSTOW_RETURN_IF_ERROR(SendPage(reply, fetched.payload));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DirectRequests::SendPage(const v1::DirectReply& reply,
+                                      std::span<const SharedBytes> payload) {
+  sending_since_ = parts_.clock->Now();
+  const absl::Status sent = SendPieces(reply, payload);
+  sending_since_ = kNotSending;
+  return sent;
+}
+
+absl::Status DirectRequests::SendPieces(const v1::DirectReply& reply,
+                                        std::span<const SharedBytes> payload) {
+  const uint64_t bytes = reply.got().payload_bytes();
+  const Time deadline = Deadline(bytes);
+  const std::vector<std::vector<SharedBytes>> pieces = InPieces(payload);
+  const uint64_t more = bytes - std::min(bytes, kPieceBytes);
+  KVSTOW_RETURN_IF_ERROR(socket_.Send(reply, pieces[0], more, deadline));
+  for (const std::vector<SharedBytes>& piece : std::span(pieces).subspan(1)) {
+    sending_since_ = parts_.clock->Now();
+    KVSTOW_RETURN_IF_ERROR(socket_.SendBytes(piece, deadline));
   }
   return absl::OkStatus();
 }
@@ -159,8 +212,8 @@ absl::Status DirectRequests::Discard(uint64_t bytes, const absl::Status& why) co
 // Takes a page whose frame has the length that it says. Its digest may come behind the payload.
 absl::Status DirectRequests::PutPage(const Space& space, v1::DirectPut& request,
                                      uint64_t payload_bytes) {
-  IncomingPage page(parts_.puts, space, request.payload(), std::move(*request.mutable_page()),
-                    request.parent_key());
+  IncomingPage page(parts_.puts, space, caller()->tenant, request.payload(),
+                    std::move(*request.mutable_page()), request.parent_key());
   if (auto answer = page.Begin()) {
     const absl::Status refused = absl::InvalidArgumentError(answer->message());
     KVSTOW_RETURN_IF_ERROR(Discard(payload_bytes, refused));

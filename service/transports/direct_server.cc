@@ -32,7 +32,9 @@ class DirectServer::Connection {
         access_(*all.parts_.access),
         idle_time_(all.options_.idle_time),
         hello_time_(all.options_.hello_time) {
-    if (all.options_.tls != nullptr) idle_since_ = Clock::Real().Now() - kGivesWay;
+    if (all.options_.tls != nullptr || requests_.caller() == nullptr) {
+      idle_since_ = Clock::Real().Now() - kGivesWay;
+    }
   }
   ~Connection() {
     socket_.HangUp();
@@ -51,6 +53,14 @@ class DirectServer::Connection {
   void HangUpUnlessKnown() {
     const CallerPtr caller = requests_.caller();
     if (caller != nullptr && !access_.Knows(caller)) HangUp();
+  }
+  void HangUpIfStuck() {
+    const std::optional<Time> since = requests_.sending_since();
+    if (gave_way_ || !since.has_value() ||
+        all_.parts_.clock->Now() - *since < AdmissionLimits().grace)
+      return;
+    all_.parts_.metrics.CountEndedStream("crowded");
+    HangUp();
   }
   std::optional<Time> idle_since() const {
     if (gave_way_) return std::nullopt;
@@ -74,12 +84,15 @@ class DirectServer::Connection {
     absl::Status status = ShakeHands();
     while (status.ok()) {
       const Time now = Clock::Real().Now();
-      idle_since_ = now;
-      status =
-          socket_.WaitForFrame(now + (requests_.caller() == nullptr ? hello_time_ : idle_time_));
+      const bool known = requests_.caller() != nullptr;
+      if (known) idle_since_ = now;
+      status = socket_.WaitForFrame(now + (known ? idle_time_ : hello_time_));
       if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError("it was idle");
-      idle_since_ = kBusy;
-      if (status.ok()) status = requests_.ServeOne();
+      if (known) idle_since_ = kBusy;
+      if (status.ok()) status = requests_.ServeOne(known ? Time::max() : now + hello_time_);
+      if (!known && absl::IsDeadlineExceeded(status)) {
+        status = absl::UnavailableError("it showed no ticket");
+      }
     }
     if (!absl::IsUnavailable(status)) {
       Log().warn("hanging up on a direct connection: {}", std::string(status.message()));
@@ -128,6 +141,10 @@ void DirectServer::NoteFailedHandshake(const absl::Status& why) {
 
 void DirectServer::HangUpOnStrangers() const {
   connections_.ForEach([](Connection& connection) { connection.HangUpUnlessKnown(); });
+}
+
+void DirectServer::HangUpOnStuck() const {
+  connections_.ForEach([](Connection& connection) { connection.HangUpIfStuck(); });
 }
 
 size_t DirectServer::connections() const {

@@ -9,8 +9,9 @@
 // and no less. With them, a connection is the caller that got its ticket over gRPC
 // (direct_requests.h), and has a few seconds to show it.
 //
-// With TLS, a connection makes its handshake on its own thread, within 5 s, and gives way to others
-// at once until that is done. So peers that stall there keep nobody out.
+// With TLS, a connection makes its handshake on its own thread, within 5 s. It gives way to others
+// at once until that is done, and until it has shown its ticket. So peers that stall there keep
+// nobody out.
 //
 // Thread-safe. The destructor hangs up on all and waits for work under way.
 #ifndef KVSTOW_SERVICE_TRANSPORTS_DIRECT_SERVER_H_
@@ -35,7 +36,7 @@ struct DirectOptions {
   size_t max_connections = 128;
   Duration patience = std::chrono::seconds(30);     // see DirectRequests
   Duration idle_time = std::chrono::minutes(5);     // until a connection is hung up on
-  Duration hello_time = std::chrono::seconds(5);    // until it must have shown its ticket
+  Duration hello_time = std::chrono::seconds(5);    // by when it must have shown its ticket
   Duration ticket_life = std::chrono::seconds(30);  // as OpenDirectResponse says
   std::shared_ptr<TlsContext> tls = nullptr;        // null: none
 };
@@ -51,6 +52,9 @@ class DirectServer {
   std::string NewTicket(const CallerPtr& caller) { return tickets_.New(caller); }
   // Hangs up on the connections whose caller the access file does not have any more.
   void HangUpOnStrangers() const;
+  // Hangs up on the connections whose peer took nothing of its page for a second. The server calls
+  // it while others wait for the bytes that they hold.
+  void HangUpOnStuck() const;
   size_t connections() const;
   uint64_t refused() const;  // see AcceptedConnections
 

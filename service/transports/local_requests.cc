@@ -75,27 +75,33 @@ absl::Status LocalRequests::Get(const v1::LocalGet& request, Reply reply) {
   static_assert(RightOf("/kvstow.v1.KvCache/Get").least == Role::kReader);  // every role
   const auto space =
       parts_.spaces.Find(*caller_, request.space(), request.fingerprint(), SpaceUse::kRead);
-  const NamedLease lease(request.lease(), HolderOf(*caller_));
+  const Asking by{.tenant = caller_->tenant, .lease = {request.lease(), HolderOf(*caller_)}};
   for (const v1::LocalGetPage& page : request.pages()) {
+    KVSTOW_RETURN_IF_ERROR(CheckRequest(page.page()));
     v1::LocalReply answer;
     *answer.mutable_got() = space.ok()
-                                ? GetPage(**space, lease, page)
+                                ? GetPage(**space, by, page)
                                 : NoPage(page.page(), v1::NOT_COMPATIBLE, space.status().message());
     KVSTOW_RETURN_IF_ERROR(reply(answer));
   }
   return absl::OkStatus();
 }
 
-v1::LocalGot LocalRequests::GetPage(const Space& space, const NamedLease& lease,
+v1::LocalGot LocalRequests::GetPage(const Space& space, const Asking& by,
                                     const v1::LocalGetPage& request) {
   parts_.metrics.CountLocal(StreamKind::kGet);
+  const PageReader::Brought brought = parts_.reader.Bring(space, by, request.page());
+  if (brought.answer != nullptr) {
+    const v1::PageReply& reply = brought.answer->reply;
+    return NoPage(request.page(), reply.status(), reply.message());
+  }
   absl::StatusOr<Admission::Bytes> held;
   if (request.has_gpu_to()) {  // what the GPU does not decode is decoded beside its memory
     held = parts_.admission.TakeGet(FetchBytes(space, request.page()),
-                                    PayerOf(parts_.puts.tenants, space.tenant));
+                                    PayerOf(parts_.puts.tenants, by.tenant));
     if (!held.ok()) return NoPage(request.page(), v1::UNAVAILABLE, held.status().message());
   }
-  auto page = FetchTo(space, lease, request);
+  auto page = FetchTo(space, by, request, brought.since);
   if (!page.ok()) return NoPage(request.page(), v1::NOT_COMPATIBLE, page.status().message());
   v1::LocalGot got;
   got.set_page(request.page().page());
@@ -110,17 +116,18 @@ v1::LocalGot LocalRequests::GetPage(const Space& space, const NamedLease& lease,
 }
 
 // An error is about the place that the request names.
-absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, const NamedLease& lease,
-                                                   const v1::LocalGetPage& request) {
+absl::StatusOr<FetchedPage> LocalRequests::FetchTo(const Space& space, const Asking& by,
+                                                   const v1::LocalGetPage& request,
+                                                   std::optional<Time> far_since) {
   if (request.has_gpu_to()) {
     KVSTOW_ASSIGN_OR_RETURN(GpuPage to, PageAt(space, request.gpu_to()));
-    FetchedPage page = parts_.reader.FetchTo(space, lease, request.page(), to);
+    FetchedPage page = parts_.reader.FetchTo(space, by, request.page(), to, far_since);
     parts_.metrics.CountLocalGpu(StreamKind::kGet, to.coded_there());
     return page;
   }
   KVSTOW_ASSIGN_OR_RETURN(const SlotTable::Range to, slots_.Use(request.to()));
   HostSink sink(to.bytes());
-  return parts_.reader.FetchTo(space, lease, request.page(), sink);
+  return parts_.reader.FetchTo(space, by, request.page(), sink, far_since);
 }
 
 absl::StatusOr<GpuPage> LocalRequests::PageAt(const Space& space, const v1::GpuRange& range) {
@@ -160,7 +167,8 @@ absl::Status LocalRequests::Put(const v1::LocalPut& request, Reply reply) {
 }
 
 v1::PutResult LocalRequests::PutPage(const Space& space, const v1::LocalPutPage& request) {
-  IncomingPage page(parts_.puts, space, v1::RAW, request.page(), request.parent_key());
+  IncomingPage page(parts_.puts, space, caller_->tenant, v1::RAW, request.page(),
+                    request.parent_key());
   if (request.page().columns_size() > 0) {
     return page.Refuse("columns: pages with columns need a stream");
   }

@@ -15,6 +15,7 @@
 #define KVSTOW_SERVICE_TRANSPORTS_LOCAL_REQUESTS_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -64,10 +65,10 @@ class LocalRequests {
   absl::Status Allocate(const v1::LocalAllocate& request, Reply reply);
   absl::Status Get(const v1::LocalGet& request, Reply reply);
   absl::Status Put(const v1::LocalPut& request, Reply reply);
-  v1::LocalGot GetPage(const Space& space, const NamedLease& lease,
-                       const v1::LocalGetPage& request);
-  absl::StatusOr<FetchedPage> FetchTo(const Space& space, const NamedLease& lease,
-                                      const v1::LocalGetPage& request);
+  v1::LocalGot GetPage(const Space& space, const Asking& by, const v1::LocalGetPage& request);
+  absl::StatusOr<FetchedPage> FetchTo(const Space& space, const Asking& by,
+                                      const v1::LocalGetPage& request,
+                                      std::optional<Time> far_since);
   v1::PutResult PutPage(const Space& space, const v1::LocalPutPage& request);
   v1::PutResult PutFromGpu(const Space& space, const v1::GpuRange& range, IncomingPage& page);
   absl::StatusOr<GpuPage> PageAt(const Space& space, const v1::GpuRange& range);

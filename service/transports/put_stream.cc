@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/page/encoded_payload.h"
+#include "kernels/page/page.h"
 #include "proto/wire/chunk.h"
 #include "service/pages/encoded_put.h"
 #include "service/spaces/messages.h"
@@ -134,7 +135,6 @@ absl::Status PutStream::Open(const v1::PutRequest& message) {
   if (payload_ == v1::ENCODED) {
     if (const absl::Status s = CheckTakesEncoded(**space); !s.ok()) return s;
   }
-  if (const absl::Status s = TakePlaceOf(**space); !s.ok()) return s;
   space_ = *std::move(space);
   // A page must fit, and the next one should be able to come while it is encoded.
   const uint64_t page = PageBytes(space_->spec, space_->spec.page_tokens) +
@@ -164,11 +164,11 @@ absl::Status PutStream::Begin(const v1::PutRequest& message) {
   const v1::PutPage& begin = message.begin();
   // Pages of a prompt come in its order.
   std::string parent = begin.first_position() == last_end_ ? last_key_ : "";
-  last_key_ = begin.key();
+  last_key_ = begin.key().size() <= kMaxKeyBytes ? begin.key() : "";
   last_end_ = begin.first_position() + begin.tokens();
   receiving_ = {.number = message.page(),
-                .page = std::make_shared<IncomingPage>(parts_.puts, *space_, payload_, begin,
-                                                       std::move(parent))};
+                .page = std::make_shared<IncomingPage>(parts_.puts, *space_, caller_->tenant,
+                                                       payload_, begin, std::move(parent))};
   if (auto answer = receiving_.page->Begin()) {
     receiving_.page.reset();
     Answer(receiving_.number, *std::move(answer), 0, false);

@@ -5,10 +5,12 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/shared_memory.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "service/transports/direct_server.h"
 #include "tests/service/access/tenants.h"
 #include "tests/service/raw_call.h"
 #include "tests/service/transports/local_worker.h"
@@ -178,6 +180,22 @@ TEST_F(AccessMatrixTest, ADirectConnectionNeedsAGoodTicket) {
   EXPECT_TRUE(Asks(good)) << "the connection that used it";
   EXPECT_FALSE(Answers(good, DirectOf("b.worker").ticket())) << "nobody changes who they are";
   EXPECT_EQ(Refused("ticket"), 5);
+}
+
+// They may send a byte now and then. All connections that there may be are theirs.
+TEST_F(AccessMatrixTest, PeersWithoutATicketKeepNobodyOut) {
+  StartServer();
+  ASSERT_TRUE(As("a.worker").OpenSpace("s", "raw").ok());
+  const v1::OpenDirectResponse offer = DirectOf("a.worker");
+  const int port = static_cast<int>(offer.port());
+  const int most = static_cast<int>(DirectOptions().max_connections);
+  std::vector<DirectSocket> strangers;
+  for (int i = 0; i < most; ++i) {
+    strangers.push_back(Connect(port));
+    ASSERT_TRUE(strangers.back().SendBytes(AsBytes("K"), Soon()).ok());
+  }
+  ASSERT_TRUE(Eventually([&] { return Metric("kvstow_direct_connections") == most; }));
+  EXPECT_TRUE(Answers(Connect(port), offer.ticket()));
 }
 
 TEST_F(AccessMatrixTest, OnADirectConnectionAReaderReadsAndAWorkerPuts) {

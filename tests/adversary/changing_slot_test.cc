@@ -44,7 +44,7 @@ TEST_P(ChangingSlotTest, AnExactPageIsWhatItsDigestSays) {
     std::ranges::fill(std::span(slot).subspan(2), uint8_t{9});  // after its digest was made
     return space_->codec->Encode(to_encode);
   };
-  IncomingPage incoming(parts_.puts, *space_, v1::RAW, page, "");
+  IncomingPage incoming(parts_.puts, *space_, "", v1::RAW, page, "");
   ASSERT_FALSE(incoming.Begin().has_value());
   const v1::PutResult put = incoming.Store(SharedBytes(nullptr, slot), change_then_code);
   ASSERT_EQ(put.status(), v1::STORED) << put.message();
@@ -52,7 +52,7 @@ TEST_P(ChangingSlotTest, AnExactPageIsWhatItsDigestSays) {
   get.set_key("k");
   std::vector<uint8_t> out(slot.size());
   HostSink sink(out);
-  const FetchedPage got = parts_.reader.FetchTo(*space_, 0, get, sink);
+  const FetchedPage got = parts_.reader.FetchTo(*space_, {}, get, sink);
   ASSERT_EQ(got.reply.status(), v1::HIT) << got.reply.message();
   EXPECT_TRUE(got.reply.exact());
   const Digest128 digest = Xxh3_128(out);

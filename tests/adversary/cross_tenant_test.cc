@@ -349,6 +349,54 @@ TEST_F(SharedSpacesTest, OthersReadWhatIsSharedAndPutWhereTheyMay) {
       StatusCode::PERMISSION_DENIED);
 }
 
+TEST_F(SharedSpacesTest, WhoMovesPagesOfASharedSpacePaysForIt) {
+  access_["tenants"]["b"] = {
+      {"streams", 1}, {"get_bytes_per_second", "1"}, {"put_bytes_per_second", "1"}};
+  StartServer();
+  ASSERT_TRUE(As("a.worker").OpenSpace("pool", "raw").ok());
+  ASSERT_EQ(As("a.worker").Put("pool", {Page("k1", 1)}).pages.at(0).status(), v1::STORED);
+  const auto get = [&](const std::string& person) {
+    const auto got = As(person).Get("pool", {Ask("k1")});
+    return got.pages.empty() ? v1::PAGE_STATUS_UNSPECIFIED : got.pages[0].reply.status();
+  };
+  // A page passes where anything is left of the second.
+  EXPECT_EQ(get("b.reader"), v1::HIT);
+  EXPECT_EQ(get("b.reader"), v1::UNAVAILABLE);
+  EXPECT_EQ(get("a.reader"), v1::HIT);
+  EXPECT_EQ(As("b.worker").Put("pool", {Page("k2", 2)}).pages.at(0).status(), v1::STORED);
+  const v1::PutResult refused = As("b.worker").Put("pool", {Page("k3", 3)}).pages.at(0);
+  EXPECT_EQ(refused.status(), v1::REFUSED);
+  EXPECT_THAT(refused.message(), HasSubstr("tenant 'b' may put"));
+  EXPECT_EQ(As("a.worker").Put("pool", {Page("k3", 3)}).pages.at(0).status(), v1::STORED);
+  EXPECT_EQ(Metric("kvstow_tenant_get_bytes_total{tenant=\"b\"}"), 128 << 10);
+}
+
+// It counts from its first moment on, when it has not said yet which space it is about.
+TEST_F(SharedSpacesTest, AStreamIsItsCallersTenants) {
+  access_["tenants"]["b"]["streams"] = 1;
+  StartServer();
+  ASSERT_TRUE(As("a.worker").OpenSpace("docs", "raw").ok());
+  const auto streams = [&](const std::string& tenant) {
+    return Metric("kvstow_tenant_streams{tenant=\"" + tenant + "\"}");
+  };
+  const auto context = As("b.reader").Context();
+  const auto silent = As("b.reader").kv().Get(context.get());
+  ASSERT_TRUE(Eventually([&] { return streams("b") == 1; }));
+  const auto second = As("b.reader").Get("docs", {Ask("k")});
+  EXPECT_EQ(second.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(second.status.error_message(), HasSubstr("tenant 'b' has 1 streams"));
+  EXPECT_EQ(As("a.reader").Get("docs", {Ask("k")}).pages.at(0).reply.status(), v1::MISS);
+  v1::GetRequest request;
+  NameSpace("docs", *request.mutable_open());
+  ASSERT_TRUE(silent->Write(request));
+  silent->WritesDone();
+  v1::GetResponse response;
+  EXPECT_FALSE(silent->Read(&response));
+  EXPECT_TRUE(silent->Finish().ok());
+  EXPECT_EQ(streams("b"), 0);
+  EXPECT_EQ(As("b.reader").Get("docs", {Ask("k")}).pages.at(0).reply.status(), v1::MISS);
+}
+
 TEST_F(SharedSpacesTest, ATenantsSpacesComeBackAsItsOwn) {
   config_.disk_path = DiskPath();
   config_.disk_bytes = 64 << 20;

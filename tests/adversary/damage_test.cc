@@ -200,7 +200,7 @@ class PutAgainTest : public ::testing::TestWithParam<bool> {
   v1::PageReply Get(PageReader& reader, Checks checks) {
     v1::GetPage request;
     request.set_key(prompt_.keys[0]);
-    return reader.Fetch(space_, 0, v1::RAW, request, checks).reply;
+    return reader.Fetch(space_, {}, v1::RAW, request, checks).reply;
   }
 
   const Prompt prompt_{SmallSpec(), 64, 7};

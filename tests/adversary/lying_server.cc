@@ -223,7 +223,7 @@ void LyingServer::Put(const Prompt& prompt) {
       page.set_tokens(put.tokens);
       page.set_first_position(put.first_position);
       page.set_payload_bytes(put.raw.size());
-      IncomingPage incoming(parts_->honest.puts, **space, v1::RAW, page, /*parent_key=*/"");
+      IncomingPage incoming(parts_->honest.puts, **space, "", v1::RAW, page, /*parent_key=*/"");
       ASSERT_FALSE(incoming.Begin().has_value());
       const v1::PutResult result = incoming.Store(SharedBytes::CopyOf(put.raw));
       ASSERT_EQ(result.status(), v1::STORED) << result.message();
@@ -253,8 +253,8 @@ Told LyingServer::Tell(LyingWay transport, const std::string& space, v1::Payload
   const auto fetch = [&](const std::string& key) {
     v1::GetPage request = asked;
     request.set_key(key);
-    FetchedPage page = parts_->honest.reader.Fetch(**parts_->honest.spaces.Find(Caller{}, space), 0,
-                                                   payload, request, Checks::kStore);
+    FetchedPage page = parts_->honest.reader.Fetch(**parts_->honest.spaces.Find(Caller{}, space),
+                                                   {}, payload, request, Checks::kStore);
     Told told{std::move(page.reply), ""};
     for (const SharedBytes& part : page.payload)
       absl::StrAppend(&told.payload, AsString(part.span()));

@@ -11,6 +11,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "proto/wire/spec.h"
@@ -119,6 +120,88 @@ TEST_F(MemoryTest, GetStreamsWithoutCreditCostNothing) {
   EXPECT_TRUE(Eventually([&] { return Metric("kvstow_get_bytes") == 0; }));
 }
 
+// Requests of pages that are nowhere, which wait for credit behind a page that has a byte of it.
+class Waiting {
+ public:
+  static constexpr int kPages = 15'000;
+
+  explicit Waiting(WireClient& client)
+      : context_(client.Context(60)), call_(client.kv().Get(context_.get())) {
+    v1::GetRequest request;
+    NameSpace("small", *request.mutable_open());
+    *request.add_pages() = Ask("small", 1);
+    for (int i = 1; i < kPages; ++i) *request.add_pages() = Ask("nowhere", i + 1);
+    request.set_credit_bytes(1);
+    call_->Write(request);
+    v1::GetResponse first;
+    taken_ = call_->Read(&first);
+  }
+  bool taken() const { return taken_; }
+  // Grants credit. Returns how many pages are answered then.
+  int Take() {
+    v1::GetRequest request;
+    request.set_credit_bytes(kMiB);
+    call_->Write(request);
+    call_->WritesDone();
+    int answers = 0;
+    for (v1::GetResponse response; call_->Read(&response);) answers += response.has_begin() ? 1 : 0;
+    return answers;
+  }
+  grpc::StatusCode End() {
+    v1::GetResponse response;
+    EXPECT_FALSE(call_->Read(&response));
+    return call_->Finish().error_code();
+  }
+
+ private:
+  const std::unique_ptr<grpc::ClientContext> context_;
+  const std::unique_ptr<GetCall> call_;
+  bool taken_ = false;
+};
+
+TEST_F(MemoryTest, RequestsThatWaitForCreditShareABudget) {
+  Waiting first(*client_);
+  ASSERT_TRUE(first.taken());
+  Waiting second(*client_);
+  EXPECT_FALSE(second.taken()) << "there is room for one of them";
+  EXPECT_EQ(second.End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
+  // Who has been idle for a while makes way for those who come back.
+  ASSERT_TRUE(Eventually([&] {
+    clock_.Advance(seconds(2));
+    EXPECT_EQ(Waiting(*client_).End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    return Metric("kvstow_ended_streams_total{reason=\"crowded\"}") == 1;
+  }));
+  EXPECT_EQ(first.End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  Waiting another(*client_);
+  ASSERT_TRUE(another.taken());
+  EXPECT_EQ(another.Take(), Waiting::kPages - 1);
+  EXPECT_EQ(another.End(), grpc::StatusCode::OK);
+}
+
+// The server reads no more of them than it serves: else they would be too many.
+TEST_F(MemoryTest, RequestsWithCreditWaitAtTheClient) {
+  constexpr int kMessages = 40, kPages = 1000;
+  const auto context = client_->Context(60);
+  const auto call = client_->kv().Get(context.get());
+  std::thread asks([&] {
+    v1::GetRequest request;
+    NameSpace("small", *request.mutable_open());
+    request.set_credit_bytes(1);
+    for (int m = 0; m < kMessages; ++m) {
+      for (int i = 0; i < kPages; ++i) *request.add_pages() = Ask("nowhere", i + 1);
+      if (!call->Write(request)) return;
+      request = {};
+    }
+    call->WritesDone();
+  });
+  int answers = 0;
+  for (v1::GetResponse response; call->Read(&response);) ++answers;
+  asks.join();
+  EXPECT_TRUE(call->Finish().ok());
+  EXPECT_EQ(answers, kMessages * kPages);
+}
+
 TEST_F(MemoryTest, GetStreamsWithAByteOfCreditTakeTurnsAndMakeWay) {
   const uint64_t before = ResidentBytes();
   std::vector<std::unique_ptr<Greedy>> greedy;
@@ -158,9 +241,18 @@ TEST_F(MemoryTest, DirectConnectionsThatDoNotReadShareTheBudgetOfStreams) {
   }
   ExpectWithin(before);
   EXPECT_GE(Metric("kvstow_refused_calls_total{reason=\"get_memory\"}"), 1);
+  // Those that hold bytes and take nothing make way.
+  auto honest =
+      std::async(std::launch::async, [&] { return client_->Get("large", {Ask("zeros")}); });
+  while (honest.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    clock_.Advance(seconds(1));
+  }
+  const auto got = honest.get();
+  ASSERT_EQ(got.pages.size(), 1u) << got.status.error_message();
+  EXPECT_TRUE(got.pages[0].data == std::string(kLargePage, '\0'));
+  EXPECT_GE(Metric("kvstow_ended_streams_total{reason=\"crowded\"}"), 1);
   sockets.clear();
   EXPECT_TRUE(Eventually([&] { return Metric("kvstow_get_bytes") == 0; }));
-  EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
 }
 
 class LeaseFloodTest : public ServerTest {

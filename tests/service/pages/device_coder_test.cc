@@ -584,7 +584,7 @@ TEST_F(DeviceCoderTest, WhatDoesNotDecodeIsAsCorruptAsByTheCpu) {
     const auto get = [&](const char* key) {
       v1::GetPage request;
       request.set_key(key);
-      return reader.Fetch(space, 0, v1::RAW, request, Checks::kReader).reply;
+      return reader.Fetch(space, {}, v1::RAW, request, Checks::kReader).reply;
     };
     ASSERT_TRUE(store->SaveSpace({.id = 1, .bytes = SharedBytes::Take(std::string("s"))}).ok());
     put(good, "good");

@@ -64,7 +64,7 @@ class IncomingPageTest : public ::testing::TestWithParam<Arrival> {
     return page;
   }
   v1::PutResult Put(const v1::PutPage& page) {
-    IncomingPage incoming(parts_.puts, *space_, v1::RAW, page, "");
+    IncomingPage incoming(parts_.puts, *space_, "", v1::RAW, page, "");
     if (auto answer = incoming.Begin()) return *std::move(answer);
     return GetParam().store(incoming, bytes_);
   }
@@ -77,7 +77,7 @@ class IncomingPageTest : public ::testing::TestWithParam<Arrival> {
 
 TEST_P(IncomingPageTest, IsStoredAndThenAlreadyThere) {
   EXPECT_EQ(Put(PageOf("k", true)).status(), v1::STORED);
-  IncomingPage again(parts_.puts, *space_, v1::RAW, PageOf("k", true), "");
+  IncomingPage again(parts_.puts, *space_, "", v1::RAW, PageOf("k", true), "");
   const auto answer = again.Begin();
   ASSERT_TRUE(answer.has_value()) << "its bytes need not come";
   EXPECT_EQ(answer->status(), v1::ALREADY_THERE);
@@ -88,11 +88,19 @@ TEST_P(IncomingPageTest, IsStoredAndThenAlreadyThere) {
 TEST_P(IncomingPageTest, WhatCannotBeAPageIsRefusedBeforeItsBytes) {
   v1::PutPage page = PageOf("k", true);
   page.set_tokens(5);
-  IncomingPage incoming(parts_.puts, *space_, v1::RAW, page, "");
+  IncomingPage incoming(parts_.puts, *space_, "", v1::RAW, page, "");
   const auto answer = incoming.Begin();
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->status(), v1::REFUSED);
   EXPECT_THAT(answer->message(), ::testing::HasSubstr("tokens is 5"));
+}
+
+TEST_P(IncomingPageTest, AParentHasAKeyToo) {
+  IncomingPage incoming(parts_.puts, *space_, "", v1::RAW, PageOf("k", true), std::string(65, 'p'));
+  const auto answer = incoming.Begin();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status(), v1::REFUSED);
+  EXPECT_THAT(answer->message(), ::testing::HasSubstr("parent_key has 65 bytes"));
 }
 
 TEST_P(IncomingPageTest, DamageOnTheWayIsRefused) {
@@ -115,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, IncomingPageTest, ::testing::ValuesIn(kWays),
 class StagedPageTest : public IncomingPageTest {};
 
 TEST_P(StagedPageTest, ItsDigestMayComeBehindItsBytes) {
-  IncomingPage page(parts_.puts, *space_, v1::RAW, PageOf("k", false), "");
+  IncomingPage page(parts_.puts, *space_, "", v1::RAW, PageOf("k", false), "");
   ASSERT_FALSE(page.Begin().has_value());
   ASSERT_TRUE(page.Stage().ok());
   ASSERT_TRUE(page.Append(0, std::span(bytes_).first(100)).ok());
@@ -131,7 +139,7 @@ TEST_P(StagedPageTest, ItsDigestMayComeBehindItsBytes) {
 
 TEST_P(StagedPageTest, APageThatGoesGivesItsRoomBack) {
   {
-    IncomingPage page(parts_.puts, *space_, v1::RAW, PageOf("k", true), "");
+    IncomingPage page(parts_.puts, *space_, "", v1::RAW, PageOf("k", true), "");
     ASSERT_FALSE(page.Begin().has_value());
     ASSERT_TRUE(page.Admit().ok());
     ASSERT_TRUE(page.Stage().ok());
@@ -144,7 +152,7 @@ TEST_P(StagedPageTest, APageThatGoesGivesItsRoomBack) {
 }
 
 TEST_P(StagedPageTest, PiecesOutOfOrderAreRefused) {
-  IncomingPage page(parts_.puts, *space_, v1::RAW, PageOf("k", true), "");
+  IncomingPage page(parts_.puts, *space_, "", v1::RAW, PageOf("k", true), "");
   ASSERT_FALSE(page.Begin().has_value());
   ASSERT_TRUE(page.Stage().ok());
   EXPECT_TRUE(absl::IsInvalidArgument(page.Append(100, std::span(bytes_).subspan(100))));

@@ -330,6 +330,7 @@ TEST_F(DirectTest, BrokenFramesEndTheConnection) {
                 {GetOf("k"), 5, "neither a get nor a put"},
                 {PutOf("k", raw), 5, "in a frame of 5"},
                 {much, 0, "65 pages"},
+                {GetOf(std::string(65, 'k')), 0, "key has 65 bytes"},
                 {huge, (uint64_t{1} << 60) + 16, "nowhere"}};
   for (const auto& frame : frames) {
     SCOPED_TRACE(frame.says);
@@ -353,6 +354,16 @@ TEST_F(DirectTest, APageThatStopsHalfWayLeavesNothing) {
   EXPECT_EQ(Ended(/*by_itself=*/false).code(), absl::StatusCode::kUnavailable) << "it went";
   ExpectNothingStaged();
   EXPECT_EQ(server_.store().residency().Usage().pages, 0u);
+}
+
+// As of a peer that has no ticket yet: what it began is of no use.
+TEST_F(DirectTest, AFrameMustBeHereByThen) {
+  const auto [ours, theirs] = *DirectSocket::Pair();
+  DirectParts parts = server_.Direct();
+  DirectRequests requests(parts, theirs, kLong);
+  ASSERT_TRUE(ours.SendBytes(AsBytes("K"), Soon()).ok());
+  const Time before = Clock::Real().Now();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(requests.ServeOne(before)));
 }
 
 // Frames that are cut, flipped, or noise: whatever comes, the server takes the next connection.

@@ -85,8 +85,7 @@ TEST_F(GetTest, EachPageHasAnOutcomeOfItsOwn) {
   deep.set_min_levels(2);
   layers.set_first_layer(3);
   layers.set_layer_count(2);
-  const auto got = client_->Get(
-      "s", {Ask("nothing"), Ask("p0"), deep, Ask(std::string(100, 'x')), layers, Ask("p2")});
+  const auto got = client_->Get("s", {Ask("nothing"), Ask("p0"), deep, Ask(""), layers, Ask("p2")});
   ASSERT_EQ(got.pages.size(), 6u) << got.status.error_message();
   EXPECT_EQ(got.pages[0].reply.status(), v1::MISS);
   EXPECT_EQ(got.pages[1].data, pages_[0].raw);
@@ -185,13 +184,14 @@ TEST_F(GetTest, ClosingWithoutCreditIsAnErrorNotAHang) {
 }
 
 TEST_F(GetTest, NonsenseEndsTheStream) {
-  v1::GetRequest not_open, nowhere, unknown, open, many;
+  v1::GetRequest not_open, nowhere, unknown, open, many, long_key;
   *not_open.add_pages() = Ask("p0");
   NameSpace("nowhere", *nowhere.mutable_open());
   NameSpace("s", *unknown.mutable_open());
   unknown.mutable_open()->set_payload(static_cast<v1::Payload>(9));
   NameSpace("s", *open.mutable_open());
   for (int i = 0; i < 65537; ++i) many.add_pages();
+  *long_key.add_pages() = Ask(std::string(65, 'k'), 7);
   const struct {
     std::vector<v1::GetRequest> messages;
     grpc::StatusCode code;
@@ -202,6 +202,7 @@ TEST_F(GetTest, NonsenseEndsTheStream) {
       {{nowhere}, grpc::StatusCode::NOT_FOUND, "`kvstow spaces` lists"},
       {{unknown}, grpc::StatusCode::INVALID_ARGUMENT, "payload: 9"},
       {{open, many}, grpc::StatusCode::INVALID_ARGUMENT, "ask for fewer"},
+      {{open, long_key}, grpc::StatusCode::INVALID_ARGUMENT, "page 7: key has 65 bytes"},
   };
   for (const auto& c : kCases) {
     const auto context = client_->Context();

@@ -214,9 +214,10 @@ TEST_F(LocalSessionsTest, MalformedMessagesEndTheirSessionAlone) {
   for (int i = 0; i < 200; ++i) {
     const auto bad = NewWorker(Token(), kSharedPageBytes);
     ASSERT_NE(bad, nullptr) << i;
-    // Hellos again, requests without pages, too many pages, answers: what parses, but not here.
+    // Hellos again, requests without pages, too many pages, long keys, answers: what parses, but
+    // not here.
     v1::LocalRequest request;
-    switch (random() % 4) {
+    switch (random() % 5) {
       case 0:
         request.mutable_hello()->set_token("again");
         break;
@@ -225,6 +226,9 @@ TEST_F(LocalSessionsTest, MalformedMessagesEndTheirSessionAlone) {
         break;
       case 2:
         for (size_t p = 0; p <= kMaxLocalPages; ++p) request.mutable_put()->add_pages();
+        break;
+      case 3:
+        request = GetOf(v1::LocalSlot(), std::string(65, 'k'));
         break;
       default:
         request.mutable_free()->mutable_slot()->set_index(static_cast<uint32_t>(random()));
