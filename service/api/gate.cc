@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "service/access/audit.h"
 #include "service/api/call_notes.h"
 #include "service/api/peer_names.h"
 #include "service/transports/streams.h"
@@ -43,9 +42,12 @@ absl::StatusOr<CallerPtr> Gate::Enter(const grpc::CallbackServerContext& context
   absl::Status status = caller.status();
   if (status.ok()) status = access_.MayCall(**caller, right);
   if (status.ok()) return caller;
-  if (right.audited != Audited::kNo) {
-    Audit(caller.ok() ? (*caller)->identity : "", NameOf(right), "", status,
-          IdsIn(context.client_metadata()));
+  if (right.audited == Audited::kNo) return status;
+  const CallIds ids = IdsIn(context.client_metadata());
+  if (caller.ok()) {
+    Audit((*caller)->identity, NameOf(right), "", status, ids);
+  } else {
+    strangers_.Note(NameOf(right), status, ids, Clock::Real().Now());
   }
   return status;
 }

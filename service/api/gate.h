@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "service/access/access.h"
+#include "service/access/audit.h"
 #include "service/ops/metrics.h"
 
 namespace google::protobuf {
@@ -47,6 +48,7 @@ class Gate {
   Access& access_;
   Metrics& metrics_;
   const UserOf user_of_;
+  StrangersAudit strangers_;
 };
 
 }  // namespace kvstow

@@ -131,6 +131,30 @@ TEST_F(AccessMatrixTest, EveryCallIsDecidedByWhoMakesIt) {
   EXPECT_EQ(Refused("role"), refused_roles);
 }
 
+TEST_F(AccessMatrixTest, WhatStrangersCallASpaceIsInNoRow) {
+  StartServer();
+  for (const std::string& space : {std::string(4 << 20, '\x01'), std::string("guessed")}) {
+    v1::PinRequest pin;
+    pin.set_space(space);
+    v1::PinResponse pinned;
+    EXPECT_EQ(client_->kv().Pin(client_->Context().get(), pin, &pinned).error_code(),
+              StatusCode::UNAUTHENTICATED);
+  }
+  // A Lookup is read by hand: what is no UTF-8 would make the answer of Activity unreadable.
+  std::string response;
+  const std::string lookup("\x0a\x01\xff", 3);
+  EXPECT_FALSE(
+      RawCall(client_->channel(), "/kvstow.v1.KvCache/Lookup", lookup, &response, "a.reader").ok());
+  v1::ActivityResponse activity;
+  WireClient& operators = As("operator");
+  const auto status = operators.admin().Activity(operators.Context().get(), {}, &activity);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(activity.failing_size(), 2);
+  for (const v1::CallUsage& row : activity.failing()) EXPECT_EQ(row.space(), "") << row.method();
+  EXPECT_EQ(activity.failing(1).method(), "Pin");
+  EXPECT_EQ(activity.failing(1).calls(), 2u);
+}
+
 TEST_F(AccessMatrixTest, HealthIsOpenAndReflectionIsNotThere) {
   StartServer();
   std::string response;

@@ -43,6 +43,27 @@ TEST_F(AuditTest, ALineNamesRequestAndTrace) {
   EXPECT_FALSE(lines[1].contains("request"));
 }
 
+TEST_F(AuditTest, AFloodOfStrangersLeavesTenLinesASecondAndItsNumber) {
+  ManualClock clock;
+  StrangersAudit strangers;
+  const auto note = [&] {
+    strangers.Note("kvstow.v1.Admin/Evict", absl::UnauthenticatedError("who?"), {.request = "r"},
+                   clock.Now());
+  };
+  for (int i = 0; i < 500; ++i) note();
+  const std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), StrangersAudit::kLines);
+  EXPECT_EQ(lines[0]["identity"], "");
+  EXPECT_EQ(lines[0]["result"], "UNAUTHENTICATED");
+  EXPECT_EQ(lines[0]["request"], "r");
+  EXPECT_FALSE(lines[0].contains("left_out"));
+  clock.Advance(std::chrono::seconds(1));
+  note();
+  const std::vector<Json> next = lines_.Take();
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0]["left_out"], 500 - StrangersAudit::kLines);
+}
+
 TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   StartServer();
   v1::EvictRequest evict;
