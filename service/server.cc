@@ -102,6 +102,13 @@ std::optional<EventLog::Label> LabelOf(const Space* space, const Access& access)
   return EventLog::Label{.model = space->spec.model, .adapter = space->spec.adapter};
 }
 
+// The tenants of whose pages routers are told.
+std::vector<std::string> PublishedTenants(const Access& access) {
+  std::vector<std::string> out = access.Tenants();
+  std::erase_if(out, [&](const std::string& name) { return !access.PublishesKvEvents(name); });
+  return out;
+}
+
 // Where operators call.
 enum class AdminPlace { kNowhere, kOnListen, kApart };
 AdminPlace AdminPlaceOf(const Config& config, const Address& listen, const Access& access) {
@@ -528,7 +535,9 @@ void Server::Impl::SetServing(bool serving) {
 }
 
 absl::Status Server::Impl::Reload() {
+  const std::vector<std::string> published = PublishedTenants(*access_);
   const absl::Status access = access_->Reload();
+  if (events_ != nullptr && PublishedTenants(*access_) != published) events_->StartOver();
   if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, access);
   if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
   if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();
