@@ -306,8 +306,9 @@ class Server::Impl {
   std::unique_ptr<EventPublisher> publisher_;  // null: none
   PeerUsers users_;
   Gate gate_{*access_, metrics_, [this](absl::string_view peer) { return users_.Find(peer); }};
+  SendingPlaces sending_{calibrations_, *options_.clock};
   std::unique_ptr<grpc::Service> kv_cache_ =
-      MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
+      MakeKvCacheService(gate_, op_, sending_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
       MakeAdminService(gate_, {admin_op_, quotas_, drain_, tenant_op_},
                        {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
@@ -512,7 +513,7 @@ absl::Status Server::Impl::StartAdmin(const std::string& listen) {
     builder.AddListeningPort(listen, CredentialsOf(address), &port);
   }
   builder.RegisterService(admin_.get());
-  kv_cache_of_admin_ = MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
+  kv_cache_of_admin_ = MakeKvCacheService(gate_, op_, sending_, streams_, admin_workers_);
   builder.RegisterService(kv_cache_of_admin_.get());
   admin_grpc_ = builder.BuildAndStart();
   if (admin_grpc_ == nullptr || port <= 0) {

@@ -52,14 +52,22 @@ absl::StatusOr<CallerPtr> Gate::Enter(const grpc::CallbackServerContext& context
   return status;
 }
 
+bool Gate::IsKept(const Right& right) const {
+  return right.audited == Audited::kChange ||
+         (right.audited == Audited::kRead && access_.has_identities());
+}
+
 void Gate::Leave(const grpc::CallbackServerContext& context, const Caller& caller,
                  const Right& right, const google::protobuf::Message& request,
                  const absl::Status& result) const {
-  const bool kept = right.audited == Audited::kChange ||
-                    (right.audited == Audited::kRead && access_.has_identities());
-  if (!kept) return;
-  Audit(caller.identity, NameOf(right), request.ShortDebugString(), result,
-        IdsIn(context.client_metadata()));
+  if (IsKept(right)) Leave(context, caller, right, request.ShortDebugString(), result);
+}
+
+void Gate::Leave(const grpc::CallbackServerContext& context, const Caller& caller,
+                 const Right& right, absl::string_view arguments,
+                 const absl::Status& result) const {
+  if (!IsKept(right)) return;
+  Audit(caller.identity, NameOf(right), arguments, result, IdsIn(context.client_metadata()));
 }
 
 }  // namespace kvstow

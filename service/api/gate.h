@@ -38,11 +38,15 @@ class Gate {
   // Ends a call that Enter let in.
   void Leave(const grpc::CallbackServerContext& context, const Caller& caller, const Right& right,
              const google::protobuf::Message& request, const absl::Status& result) const;
+  // The same for a call whose request is not one message.
+  void Leave(const grpc::CallbackServerContext& context, const Caller& caller, const Right& right,
+             absl::string_view arguments, const absl::Status& result) const;
 
   Access& access() { return access_; }
   Metrics& metrics() { return metrics_; }
 
  private:
+  bool IsKept(const Right& right) const;
   PeerFacts FactsOf(const grpc::CallbackServerContext& context) const;
 
   Access& access_;

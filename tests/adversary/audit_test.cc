@@ -103,6 +103,36 @@ TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   EXPECT_EQ(reload[0]["call"], "Reload");
 }
 
+TEST_F(AuditTest, KeepsWhatABlobIsForAndNotTheBlob) {
+  options_.clock = &clock_;
+  StartServer();
+  const auto begin = [&](grpc::ClientContext& context, v1::SendStatisticsResponse& response) {
+    auto writer = As("a.worker").kv().SendStatistics(&context, &response);
+    v1::SendStatisticsRequest request;
+    request.set_space("chat");
+    request.set_data("secret");
+    EXPECT_TRUE(writer->Write(request));
+    writer->WaitForInitialMetadata();
+    return writer;
+  };
+  v1::SendStatisticsResponse response, refused;
+  const auto context = As("a.worker").Context(), another = As("a.worker").Context();
+  const auto writer = begin(*context, response);
+  auto second = As("a.worker").kv().SendStatistics(another.get(), &refused);
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["call"], "kvstow.v1.KvCache/SendStatistics");
+  EXPECT_EQ(lines[0]["result"], "RESOURCE_EXHAUSTED");
+  writer->WritesDone();
+  EXPECT_FALSE(writer->Finish().ok());
+  lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["identity"], "token:a.worker");
+  EXPECT_EQ(lines[0]["arguments"], "space: \"chat\" bytes: 6");
+  EXPECT_EQ(lines[0]["result"], "INVALID_ARGUMENT");
+}
+
 class AuditWithoutIdentitiesTest : public ServerTest {};
 
 TEST_F(AuditWithoutIdentitiesTest, KeepsChangesAlone) {
