@@ -26,7 +26,7 @@ constexpr size_t kReplays = 16;           // at a time
 constexpr auto kPatience = std::chrono::seconds(30);  // with a peer that takes none of its replay
 constexpr size_t kReplayMessages = 1024;              // of a replay in a round
 // Of what peers send. A subscription is a topic; a request is three frames of a few bytes.
-constexpr int64_t kMostFrameBytes = 64 << 10;
+constexpr int64_t kMostFrameBytes = 4 << 10;
 constexpr size_t kMostFrames = 3;
 constexpr int kWaitingRequests = 16;  // of one peer
 constexpr int kRequests = 64;         // in a round

@@ -9,8 +9,6 @@
 namespace kvstow::testing {
 namespace {
 
-using std::chrono::seconds;
-
 const Caller kOperator{.identity = "operator"};
 const Caller kA{.identity = "a.worker", .tenant = "a", .role = Role::kWorker};
 const Caller kB{.identity = "b.worker", .tenant = "b", .role = Role::kWorker};
@@ -68,9 +66,10 @@ TEST_F(SendingPlacesTest, OneThatIsSilentGivesWay) {
 
 TEST_F(SendingPlacesTest, OneThatDripsGivesWayAfterItsTurn) {
   const auto drips = Begin(kA);
-  for (Duration past{}; past < SendingPlaces::kTurn; past += seconds(1) / 2) {
+  constexpr Duration kStep = SendingPlaces::kGrace / 2;
+  for (Duration past{}; past < SendingPlaces::kTurn; past += kStep) {
     EXPECT_FALSE(Begin(kB)->place.has_value());
-    clock_.Advance(seconds(1) / 2);
+    clock_.Advance(kStep);
     drips->place->Moved();
   }
   EXPECT_TRUE(Begin(kB)->place.has_value());

@@ -256,7 +256,7 @@ TEST_F(EventPublisherTest, NonsenseIsNotAnswered) {
   EXPECT_EQ(publisher_->counters().replays, 1u);
 }
 
-TEST_F(EventPublisherTest, APeerThatSendsMegabytesIsHungUpOn) {
+TEST_F(EventPublisherTest, APeerThatSendsLargeFramesIsHungUpOn) {
   there_ = {1};
   Start({.listen = "127.0.0.1:0", .replay_listen = "127.0.0.1:0"});
   for (const auto& [type, address] : {std::pair(ZMQ_DEALER, publisher_->replay_address()),
@@ -264,7 +264,7 @@ TEST_F(EventPublisherTest, APeerThatSendsMegabytesIsHungUpOn) {
     Peer peer(type);
     peer.Watch();
     peer.Connect(address);
-    peer.Send({std::string(1 << 20, '\x01')});  // for XSUB: subscribe to this topic
+    peer.Send({std::string(8 << 10, '\x01')});  // for XSUB: subscribe to this topic
     EXPECT_TRUE(peer.IsHungUpOn()) << address;
   }
   Peer dealer(ZMQ_DEALER);
