@@ -30,9 +30,10 @@ std::optional<SendingPlaces::Place> SendingPlaces::Take(const Caller& caller,
   const bool of_tenant = !IsOperator(caller);
   std::optional<Place> place = TakeFree(of_tenant, stream);
   if (place.has_value()) return place;
-  const std::shared_ptr<Stream> other = FindOneThatGivesWay(of_tenant);
-  if (other == nullptr || !other->GiveWay()) return std::nullopt;
-  return TakeFree(of_tenant, stream);
+  for (const std::shared_ptr<Stream>& other : WhoseTurnIsOver(of_tenant)) {
+    if (other != nullptr && other->GiveWay()) return TakeFree(of_tenant, stream);
+  }
+  return std::nullopt;
 }
 
 std::optional<SendingPlaces::Place> SendingPlaces::TakeFree(bool of_tenant,
@@ -47,15 +48,16 @@ std::optional<SendingPlaces::Place> SendingPlaces::TakeFree(bool of_tenant,
   return Place(streams_.back());
 }
 
-std::shared_ptr<SendingPlaces::Stream> SendingPlaces::FindOneThatGivesWay(bool to_tenant) {
+std::vector<std::shared_ptr<SendingPlaces::Stream>> SendingPlaces::WhoseTurnIsOver(bool to_tenant) {
   const Time now = clock_.Now();
+  std::vector<std::shared_ptr<Stream>> out;  // the last owner of one may not hold the lock
   MutexLock lock(mu_);
   for (const Entry* const entry : streams_) {
     if (to_tenant && !entry->of_tenant) continue;
     const bool over = now - entry->begun >= kTurn || now - entry->moved.load() >= kGrace;
-    if (over) return entry->stream.lock();
+    if (over) out.push_back(entry->stream.lock());
   }
-  return nullptr;
+  return out;
 }
 
 }  // namespace kvstow

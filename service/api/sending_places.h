@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -64,8 +65,8 @@ class SendingPlaces {
   using Entry = Place::Entry;
 
   std::optional<Place> TakeFree(bool of_tenant, const std::weak_ptr<Stream>& stream);
-  // Returns the stream that is to give way, or null.
-  std::shared_ptr<Stream> FindOneThatGivesWay(bool to_tenant);
+  // Returns those that may be told to give way to a tenant, or to an operator. Null: it is going.
+  std::vector<std::shared_ptr<Stream>> WhoseTurnIsOver(bool to_tenant);
 
   Calibrations& calibrations_;
   const Clock& clock_;

@@ -81,6 +81,10 @@ TEST_F(SendingPlacesTest, OneWhoseBlobIsWholeKeepsItsPlace) {
   whole->whole = true;
   clock_.Advance(SendingPlaces::kTurn);
   EXPECT_FALSE(Begin(kB)->place.has_value());
+  const auto silent = Begin(kOperator);
+  clock_.Advance(SendingPlaces::kGrace);
+  EXPECT_TRUE(Begin(kOperator)->place.has_value());
+  EXPECT_TRUE(silent->gave_way);
 }
 
 TEST_F(SendingPlacesTest, AnOperatorGivesWayToOperatorsAlone) {
