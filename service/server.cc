@@ -102,6 +102,13 @@ std::optional<EventLog::Label> LabelOf(const Space* space, const Access& access)
   return EventLog::Label{.model = space->spec.model, .adapter = space->spec.adapter};
 }
 
+// The tenants of whose pages routers are told.
+std::vector<std::string> PublishedTenants(const Access& access) {
+  std::vector<std::string> out = access.Tenants();
+  std::erase_if(out, [&](const std::string& name) { return !access.PublishesKvEvents(name); });
+  return out;
+}
+
 // Where operators call.
 enum class AdminPlace { kNowhere, kOnListen, kApart };
 AdminPlace AdminPlaceOf(const Config& config, const Address& listen, const Access& access) {
@@ -299,8 +306,9 @@ class Server::Impl {
   std::unique_ptr<EventPublisher> publisher_;  // null: none
   PeerUsers users_;
   Gate gate_{*access_, metrics_, [this](absl::string_view peer) { return users_.Find(peer); }};
+  SendingPlaces sending_{calibrations_, *options_.clock};
   std::unique_ptr<grpc::Service> kv_cache_ =
-      MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
+      MakeKvCacheService(gate_, op_, sending_, streams_, admin_workers_);
   std::unique_ptr<grpc::Service> admin_ =
       MakeAdminService(gate_, {admin_op_, quotas_, drain_, tenant_op_},
                        {admin_workers_, verify_workers_, evict_workers_, drain_workers_});
@@ -505,7 +513,7 @@ absl::Status Server::Impl::StartAdmin(const std::string& listen) {
     builder.AddListeningPort(listen, CredentialsOf(address), &port);
   }
   builder.RegisterService(admin_.get());
-  kv_cache_of_admin_ = MakeKvCacheService(gate_, op_, calibrations_, streams_, admin_workers_);
+  kv_cache_of_admin_ = MakeKvCacheService(gate_, op_, sending_, streams_, admin_workers_);
   builder.RegisterService(kv_cache_of_admin_.get());
   admin_grpc_ = builder.BuildAndStart();
   if (admin_grpc_ == nullptr || port <= 0) {
@@ -528,7 +536,9 @@ void Server::Impl::SetServing(bool serving) {
 }
 
 absl::Status Server::Impl::Reload() {
+  const std::vector<std::string> published = PublishedTenants(*access_);
   const absl::Status access = access_->Reload();
+  if (events_ != nullptr && PublishedTenants(*access_) != published) events_->StartOver();
   if (access_->has_identities()) Audit("signal HUP", "Reload", config_.access, access);
   if (access.ok() && access_->has_identities()) tenants_->SetLimits(LimitsOf(*access_));
   if (access.ok() && direct_ != nullptr) direct_->HangUpOnStrangers();

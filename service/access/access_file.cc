@@ -266,8 +266,15 @@ absl::StatusOr<AccessFile::Identity> ParseIdentity(const json& value, const std:
   KVSTOW_RETURN_IF_ERROR(object.TakeText("tenant", out.caller.tenant));
   KVSTOW_RETURN_IF_ERROR(TakeRole(object, out.caller.role));
   KVSTOW_RETURN_IF_ERROR(object.Done());
-  if (out.caller.tenant.empty() && out.caller.role != Role::kAdmin) {
+  const bool is_admin = out.caller.role == Role::kAdmin;
+  if (out.caller.tenant.empty() && !is_admin) {
     return Wrong(object.At("tenant"), "say whose pages a reader or a worker may reach");
+  }
+  if (!out.caller.tenant.empty() && is_admin) {
+    return Wrong(
+        object.At("tenant"),
+        "an admin's calls are about all tenants, so it belongs to none: leave this out, or "
+        "make it a worker");
   }
   out.caller.identity = NameOf(out.fact, name);
   return out;

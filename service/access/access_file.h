@@ -46,7 +46,7 @@ struct AccessFile {
 };
 
 // Refuses unknown and repeated keys, identities and shares that are there twice, tenants that are
-// named and not there, and limits that contradict each other.
+// named and not there, admins of a tenant, and limits that contradict each other.
 absl::StatusOr<AccessFile> ParseAccessFile(absl::string_view text);
 
 }  // namespace kvstow

@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "kvstow/v1/admin.pb.h"
 #include "kvstow/v1/kv_cache.pb.h"
+#include "service/spaces/space.h"
 
 namespace kvstow {
 namespace {
@@ -17,14 +18,14 @@ using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
 template <typename Request>
-std::string SpaceOf(const void* request) {
+absl::string_view SpaceOf(const void* request) {
   return static_cast<const Request*>(request)->space();
 }
 
 // Calls that name a space. gRPC tells a request's address, and only its method its type.
 struct SpaceRow {
   absl::string_view method;
-  std::string (*space)(const void* request);
+  absl::string_view (*space)(const void* request);
 };
 constexpr SpaceRow kSpaces[] = {
     {"/kvstow.v1.KvCache/OpenSpace", SpaceOf<v1::OpenSpaceRequest>},
@@ -47,10 +48,7 @@ class CallNote final : public Interceptor {
       ids_ = IdsIn(*methods->GetRecvInitialMetadata());
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
-      const void* const request = methods->GetRecvMessage();
-      for (const SpaceRow& row : kSpaces) {
-        if (request != nullptr && row.method == method_) space_ = row.space(request);
-      }
+      TakeSpace(methods->GetRecvMessage());
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       const auto code = static_cast<absl::StatusCode>(methods->GetSendStatus().error_code());
@@ -59,6 +57,8 @@ class CallNote final : public Interceptor {
       const bool not_there =
           absl::StartsWith(name, "Open") &&
           (code == absl::StatusCode::kNotFound || code == absl::StatusCode::kUnimplemented);
+      // Whoever has no identity names what they like: no row is theirs alone.
+      if (code == absl::StatusCode::kUnauthenticated) space_.clear();
       const Time now = Clock::Real().Now();
       calls_.Note(name, space_, not_there ? "OK" : absl::StatusCodeToString(code), now - begin_,
                   now, [this] { return ids_; });
@@ -67,6 +67,16 @@ class CallNote final : public Interceptor {
   }
 
  private:
+  // Keeps the space that the request names. A longer text is no name, and is not copied.
+  void TakeSpace(const void* request) {
+    if (request == nullptr) return;
+    for (const SpaceRow& row : kSpaces) {
+      if (row.method != method_) continue;
+      const absl::string_view space = row.space(request);
+      if (space.size() <= kMaxSpaceNameBytes) space_ = std::string(space);
+    }
+  }
+
   CallLog& calls_;
   const absl::string_view method_;
   const Time begin_;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "service/access/audit.h"
 #include "service/api/call_notes.h"
 #include "service/api/peer_names.h"
 #include "service/transports/streams.h"
@@ -43,21 +42,32 @@ absl::StatusOr<CallerPtr> Gate::Enter(const grpc::CallbackServerContext& context
   absl::Status status = caller.status();
   if (status.ok()) status = access_.MayCall(**caller, right);
   if (status.ok()) return caller;
-  if (right.audited != Audited::kNo) {
-    Audit(caller.ok() ? (*caller)->identity : "", NameOf(right), "", status,
-          IdsIn(context.client_metadata()));
+  if (right.audited == Audited::kNo) return status;
+  const CallIds ids = IdsIn(context.client_metadata());
+  if (caller.ok()) {
+    Audit((*caller)->identity, NameOf(right), "", status, ids);
+  } else {
+    strangers_.Note(NameOf(right), status, ids, Clock::Real().Now());
   }
   return status;
+}
+
+bool Gate::IsKept(const Right& right) const {
+  return right.audited == Audited::kChange ||
+         (right.audited == Audited::kRead && access_.has_identities());
 }
 
 void Gate::Leave(const grpc::CallbackServerContext& context, const Caller& caller,
                  const Right& right, const google::protobuf::Message& request,
                  const absl::Status& result) const {
-  const bool kept = right.audited == Audited::kChange ||
-                    (right.audited == Audited::kRead && access_.has_identities());
-  if (!kept) return;
-  Audit(caller.identity, NameOf(right), request.ShortDebugString(), result,
-        IdsIn(context.client_metadata()));
+  if (IsKept(right)) Leave(context, caller, right, request.ShortDebugString(), result);
+}
+
+void Gate::Leave(const grpc::CallbackServerContext& context, const Caller& caller,
+                 const Right& right, absl::string_view arguments,
+                 const absl::Status& result) const {
+  if (!IsKept(right)) return;
+  Audit(caller.identity, NameOf(right), arguments, result, IdsIn(context.client_metadata()));
 }
 
 }  // namespace kvstow

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "service/access/access.h"
+#include "service/access/audit.h"
 #include "service/ops/metrics.h"
 
 namespace google::protobuf {
@@ -37,16 +38,21 @@ class Gate {
   // Ends a call that Enter let in.
   void Leave(const grpc::CallbackServerContext& context, const Caller& caller, const Right& right,
              const google::protobuf::Message& request, const absl::Status& result) const;
+  // The same for a call whose request is not one message.
+  void Leave(const grpc::CallbackServerContext& context, const Caller& caller, const Right& right,
+             absl::string_view arguments, const absl::Status& result) const;
 
   Access& access() { return access_; }
   Metrics& metrics() { return metrics_; }
 
  private:
+  bool IsKept(const Right& right) const;
   PeerFacts FactsOf(const grpc::CallbackServerContext& context) const;
 
   Access& access_;
   Metrics& metrics_;
   const UserOf user_of_;
+  StrangersAudit strangers_;
 };
 
 }  // namespace kvstow

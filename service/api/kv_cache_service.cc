@@ -41,9 +41,9 @@ class LookupCall final : public ServerUnaryReactor {
 
 class KvCacheService final : public UnaryMethods<RawMethods> {
  public:
-  KvCacheService(Gate& gate, KvOperator& op, Calibrations& calibrations, StreamParts& streams,
+  KvCacheService(Gate& gate, KvOperator& op, SendingPlaces& sending, StreamParts& streams,
                  WorkerPool& workers)
-      : gate_(gate), op_(op), calibrations_(calibrations), streams_(streams), workers_(workers) {}
+      : gate_(gate), op_(op), sending_(sending), streams_(streams), workers_(workers) {}
 
   RawReactor* Put(CallbackServerContext* c) override {
     return NewPutStream(streams_, c, gate_.Enter(*c, RightOf("/kvstow.v1.KvCache/Put")));
@@ -60,11 +60,11 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
   }
   grpc::ServerReadReactor<v1::SendCalibrationRequest>* SendCalibration(
       CallbackServerContext* c, v1::SendCalibrationResponse* out) override {
-    return NewCalibrationStream(calibrations_, gate_, workers_, c, out);
+    return NewCalibrationStream({sending_, gate_, workers_}, c, out);
   }
   grpc::ServerReadReactor<v1::SendStatisticsRequest>* SendStatistics(
       CallbackServerContext* c, v1::SendStatisticsResponse* out) override {
-    return NewStatisticsStream(op_, calibrations_, gate_, workers_, c, out);
+    return NewStatisticsStream({sending_, gate_, workers_}, op_, c, out);
   }
   ServerUnaryReactor* Lookup(CallbackServerContext* c, const grpc::ByteBuffer* in,
                              grpc::ByteBuffer* out) override {
@@ -160,7 +160,7 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
 
   Gate& gate_;
   KvOperator& op_;
-  Calibrations& calibrations_;
+  SendingPlaces& sending_;
   StreamParts& streams_;
   WorkerPool& workers_;
 };
@@ -168,9 +168,9 @@ class KvCacheService final : public UnaryMethods<RawMethods> {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeKvCacheService(Gate& gate, KvOperator& op,
-                                                  Calibrations& calibrations, StreamParts& streams,
+                                                  SendingPlaces& sending, StreamParts& streams,
                                                   WorkerPool& workers) {
-  return std::make_unique<KvCacheService>(gate, op, calibrations, streams, workers);
+  return std::make_unique<KvCacheService>(gate, op, sending, streams, workers);
 }
 
 }  // namespace kvstow

@@ -11,15 +11,15 @@
 #include <memory>
 
 #include "service/api/gate.h"
+#include "service/api/sending_places.h"
 #include "service/operators/kv_operator.h"
 #include "service/ops/worker_pool.h"
-#include "service/spaces/calibrations.h"
 #include "service/transports/streams.h"
 
 namespace kvstow {
 
 std::unique_ptr<grpc::Service> MakeKvCacheService(Gate& gate, KvOperator& op,
-                                                  Calibrations& calibrations, StreamParts& streams,
+                                                  SendingPlaces& sending, StreamParts& streams,
                                                   WorkerPool& workers);
 
 }  // namespace kvstow

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <grpcpp/server_posix.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/log.h"
 
 namespace kvstow {
 namespace {
@@ -30,6 +33,12 @@ sockaddr_un AddressOf(const std::string& path) {
   return out;
 }
 
+// Returns the number of a descriptor's socket; 0 = it is closed.
+ino_t SocketOf(int descriptor) {
+  struct stat there {};
+  return fstat(descriptor, &there) == 0 && S_ISSOCK(there.st_mode) ? there.st_ino : 0;
+}
+
 bool SomebodyListens(const sockaddr_un& address) {
   const int descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool there =
@@ -41,9 +50,30 @@ bool SomebodyListens(const sockaddr_un& address) {
 
 }  // namespace
 
+size_t MostConnectionsOfUser() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+  return std::max<size_t>(1, limit.rlim_cur / 4);
+}
+
 void PeerUsers::Note(int descriptor, uid_t user) {
   MutexLock lock(mu_);
-  users_[descriptor] = user;
+  peers_[descriptor] = {user, SocketOf(descriptor)};
+}
+
+size_t PeerUsers::Count(uid_t user) const {
+  return static_cast<size_t>(
+      std::ranges::count_if(peers_, [&](const auto& entry) { return entry.second.user == user; }));
+}
+
+// gRPC closes descriptors and tells nobody, so they are looked at when they seem too many.
+bool PeerUsers::HasFewerThan(size_t most, uid_t user) {
+  MutexLock lock(mu_);
+  if (Count(user) < most) return true;
+  std::erase_if(peers_, [&](const auto& entry) {
+    return entry.second.user == user && SocketOf(entry.first) != entry.second.socket;
+  });
+  return Count(user) < most;
 }
 
 std::optional<uid_t> PeerUsers::Find(absl::string_view peer) const {
@@ -52,13 +82,14 @@ std::optional<uid_t> PeerUsers::Find(absl::string_view peer) const {
     return std::nullopt;
   }
   MutexLock lock(mu_);
-  const auto it = users_.find(descriptor);
-  return it == users_.end() ? std::nullopt : std::optional(it->second);
+  const auto it = peers_.find(descriptor);
+  return it == peers_.end() ? std::nullopt : std::optional(it->second.user);
 }
 
 absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::string& path,
                                                                   grpc::Server& server,
-                                                                  PeerUsers& users) {
+                                                                  PeerUsers& users,
+                                                                  size_t most_of_user) {
   const sockaddr_un address = AddressOf(path);
   if (SomebodyListens(address)) {
     return absl::UnavailableError(absl::StrCat("unix:", path, ": another server listens there"));
@@ -73,14 +104,17 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
     close(descriptor);
     return failed;
   }
-  return std::unique_ptr<UnixListener>(new UnixListener(path, descriptor, server, users));
+  return std::unique_ptr<UnixListener>(
+      new UnixListener(path, descriptor, server, users, most_of_user));
 }
 
-UnixListener::UnixListener(std::string path, int descriptor, grpc::Server& server, PeerUsers& users)
+UnixListener::UnixListener(std::string path, int descriptor, grpc::Server& server, PeerUsers& users,
+                           size_t most_of_user)
     : path_(std::move(path)),
       descriptor_(descriptor),
       server_(server),
       users_(users),
+      most_of_user_(most_of_user),
       accepting_([this] { AcceptAll(); }) {}
 
 UnixListener::~UnixListener() {
@@ -100,13 +134,26 @@ void UnixListener::AcceptAll() {
     }
     ucred peer{};
     socklen_t bytes = sizeof(peer);
-    if (getsockopt(accepted, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    if (getsockopt(accepted, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0) {
+      Take(accepted, peer.uid);
+    } else {
       close(accepted);
-      continue;
     }
-    users_.Note(accepted, peer.uid);
-    grpc::AddInsecureChannelFromFd(&server_, accepted);
   }
+}
+
+void UnixListener::Take(int accepted, uid_t user) {
+  if (users_.HasFewerThan(most_of_user_, user)) {
+    users_.Note(accepted, user);
+    grpc::AddInsecureChannelFromFd(&server_, accepted);
+    return;
+  }
+  close(accepted);
+  const Time now = Clock::Real().Now();
+  if (now < complain_after_) return;
+  complain_after_ = now + std::chrono::seconds(10);
+  Log().warn("unix:{}: user {} has {} connections, which is the most: the next ones are hung up on",
+             path_, user, most_of_user_);
 }
 
 }  // namespace kvstow

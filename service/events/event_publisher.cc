@@ -25,6 +25,11 @@ constexpr int kQueuedMessages = 100'000;  // for one subscriber, before it misse
 constexpr size_t kReplays = 16;           // at a time
 constexpr auto kPatience = std::chrono::seconds(30);  // with a peer that takes none of its replay
 constexpr size_t kReplayMessages = 1024;              // of a replay in a round
+// Of what peers send. A subscription is a topic; a request is three frames of a few bytes.
+constexpr int64_t kMostFrameBytes = 4 << 10;
+constexpr size_t kMostFrames = 3;
+constexpr int kWaitingRequests = 16;  // of one peer
+constexpr int kRequests = 64;         // in a round
 
 using Context = std::unique_ptr<void, int (*)(void*)>;
 using Socket = std::unique_ptr<void, int (*)(void*)>;
@@ -51,7 +56,10 @@ absl::StatusOr<Socket> MakeSocket(void* context, int type) {
     zmq_setsockopt(socket.get(), option, &value, sizeof(value));
   };
   set(ZMQ_LINGER, 0);
+  // A peer that sends more is hung up on.
+  zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &kMostFrameBytes, sizeof(kMostFrameBytes));
   if (type != ZMQ_ROUTER) set(ZMQ_SNDHWM, kQueuedMessages);
+  if (type == ZMQ_ROUTER) set(ZMQ_RCVHWM, kWaitingRequests);
   if (type == ZMQ_XPUB) set(ZMQ_XPUB_VERBOSE, 1);  // every subscription, not only new topics
   // A replay is told when its peer takes no more, or has gone.
   if (type == ZMQ_ROUTER) set(ZMQ_ROUTER_MANDATORY, 1);
@@ -85,7 +93,8 @@ void SendEvents(void* socket, const EventFrame& frame) {
   SendFrame(socket, *frame.payload, false);
 }
 
-// Receives one message; empty when there is none.
+// Receives one message; empty when there is none. Of one with more frames than any that means
+// something, there is one frame too many.
 std::vector<std::string> Receive(void* socket) {
   std::vector<std::string> frames;
   for (int more = 1; more != 0;) {
@@ -95,7 +104,9 @@ std::vector<std::string> Receive(void* socket) {
       zmq_msg_close(&message);
       return {};
     }
-    frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    if (frames.size() <= kMostFrames) {
+      frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    }
     more = zmq_msg_more(&message);
     zmq_msg_close(&message);
   }
@@ -210,10 +221,10 @@ void EventPublisher::Impl::Publish() {
 
 void EventPublisher::Impl::TakeRequests() {
   if (router_ == nullptr) return;
-  for (;;) {
+  for (int taken = 0; taken < kRequests; ++taken) {
     const std::vector<std::string> request = Receive(router_.get());
     if (request.empty()) return;
-    if (request.size() != 3 || !request[1].empty() || request[2].size() != 8 ||
+    if (request.size() != kMostFrames || !request[1].empty() || request[2].size() != 8 ||
         replays_.size() >= kReplays) {
       continue;
     }

@@ -37,6 +37,13 @@ void EventQueue::Append(const PageChange& change) {
   needs_pages_ = true;
 }
 
+void EventQueue::StartOver() {
+  MutexLock lock(mu_);
+  changes_.clear();
+  needs_pages_ = true;
+  started_ = false;
+}
+
 bool EventQueue::NeedsPages() const {
   MutexLock lock(mu_);
   return needs_pages_;

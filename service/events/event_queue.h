@@ -36,8 +36,12 @@ class EventQueue final : public StoreObserver {
   void PageCame(SpaceId space, absl::string_view key, uint32_t tokens) override;
   void PageWent(SpaceId space, absl::string_view key) override;
 
-  // Returns whether the store must tell all its pages: nobody has asked it yet, or changes were
-  // lost.
+  // Drops what it holds, until the store tells all its pages anew: what may be told of them has
+  // changed. These changes do not count as lost.
+  void StartOver();
+
+  // Returns whether the store must tell all its pages: nobody has asked it yet, changes were lost,
+  // or it starts over.
   bool NeedsPages() const;
   std::vector<PageChange> Take();
   size_t size() const;

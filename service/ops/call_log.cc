@@ -5,12 +5,18 @@
 #include <utility>
 
 #include "base/log.h"
+#include "service/spaces/space.h"
 
 namespace kvstow {
 namespace {
 
 bool Faster(const CallRow& a, const CallRow& b) { return a.slowest < b.slowest; }
 bool Earlier(const CallRow& a, const CallRow& b) { return a.last < b.last; }
+
+// What no space can be called may be megabytes of anything, and of anybody's choice.
+absl::string_view NameOrNone(absl::string_view space) {
+  return CheckSpaceName(space).ok() ? space : absl::string_view();
+}
 
 void Write(const CallRow& call, const CallIds& ids, uint64_t left_out) {
   using Json = nlohmann::ordered_json;
@@ -52,7 +58,7 @@ void CallLog::Note(absl::string_view method, absl::string_view space, absl::stri
   if (!logged && !slow) return;
   if (!ok) ++failed_;
   const CallRow call{.method = std::string(method),
-                     .space = std::string(space),
+                     .space = std::string(NameOrNone(space)),
                      .code = std::string(code),
                      .calls = 1,
                      .slowest = took,

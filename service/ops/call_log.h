@@ -1,9 +1,9 @@
 // CallLog: the slowest and the failing calls of the last hour.
 //
-// A call has a method ("Lookup", "Get page"), the name of its space ("" = none) and a code ("OK",
-// "NOT_FOUND", "CORRUPT"). Keys, tokens and content of pages never come here. Calls of one method,
-// space and code share a row, so that a flood of one kind leaves room for others. When all rows are
-// taken, the fastest of the slow ones gives way, or the failing one that is longest ago.
+// A call has a method ("Lookup", "Get page"), the name of its space ("" = none, or none that a
+// space can have) and a code ("OK", "NOT_FOUND", "CORRUPT"). Keys, tokens and content of pages stay
+// out. Calls of one method, space and code share a row, so that a flood of one kind leaves room for
+// others. When all rows are taken, the fastest slow one or the oldest failing one gives way.
 //
 // A call that failed, or took as long as LogFrom() says, also gets a line in CallsLog()
 // (base/log.h): {"call": ..., "space": ..., "code": ..., "ms": ..., "request": ..., "trace": ...,

@@ -2,14 +2,19 @@
 // connections and local sessions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <map>
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/shared_memory.h"
 #include "kvstow/v1/direct.pb.h"
 #include "proto/wire/direct_socket.h"
+#include "service/api/unix_listener.h"
 #include "service/transports/direct_server.h"
 #include "tests/service/access/tenants.h"
 #include "tests/service/raw_call.h"
@@ -131,6 +136,30 @@ TEST_F(AccessMatrixTest, EveryCallIsDecidedByWhoMakesIt) {
   EXPECT_EQ(Refused("no_identity"), static_cast<double>(calls));
   EXPECT_EQ(Refused("unknown_identity"), static_cast<double>(calls));
   EXPECT_EQ(Refused("role"), refused_roles);
+}
+
+TEST_F(AccessMatrixTest, WhatStrangersCallASpaceIsInNoRow) {
+  StartServer();
+  for (const std::string& space : {std::string(4 << 20, '\x01'), std::string("guessed")}) {
+    v1::PinRequest pin;
+    pin.set_space(space);
+    v1::PinResponse pinned;
+    EXPECT_EQ(client_->kv().Pin(client_->Context().get(), pin, &pinned).error_code(),
+              StatusCode::UNAUTHENTICATED);
+  }
+  // A Lookup is read by hand: what is no UTF-8 would make the answer of Activity unreadable.
+  std::string response;
+  const std::string lookup("\x0a\x01\xff", 3);
+  EXPECT_FALSE(
+      RawCall(client_->channel(), "/kvstow.v1.KvCache/Lookup", lookup, &response, "a.reader").ok());
+  v1::ActivityResponse activity;
+  WireClient& operators = As("operator");
+  const auto status = operators.admin().Activity(operators.Context().get(), {}, &activity);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(activity.failing_size(), 2);
+  for (const v1::CallUsage& row : activity.failing()) EXPECT_EQ(row.space(), "") << row.method();
+  EXPECT_EQ(activity.failing(1).method(), "Pin");
+  EXPECT_EQ(activity.failing(1).calls(), 2u);
 }
 
 TEST_F(AccessMatrixTest, HealthIsOpenAndReflectionIsNotThere) {
@@ -321,6 +350,37 @@ TEST_F(AccessMatrixTest, OnAUnixSocketTheKernelNamesTheUser) {
   ASSERT_TRUE(server_->Reload().ok());
   EXPECT_EQ(client_->kv().Usage(client_->Context().get(), {}, &usage).error_code(),
             StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(AccessMatrixTest, OnAUnixSocketAUserHasSoManyConnections) {
+  config_.listen = "unix:" + (folder_ / "kvstow.sock").string();
+  rlimit was{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
+  rlimit few = was;
+  few.rlim_cur = 400;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const size_t most = MostConnectionsOfUser();
+  StartServer();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
+  EXPECT_EQ(most, 100u);
+  std::vector<Descriptor> open;
+  // Connects; returns whether gRPC greets.
+  const auto connects = [&] {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    config_.listen.copy(address.sun_path, sizeof(address.sun_path) - 1, 5);
+    Descriptor descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(
+        connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    char byte = 0;
+    const bool greets = read(descriptor.get(), &byte, 1) == 1;
+    if (greets) open.push_back(std::move(descriptor));
+    return greets;
+  };
+  for (size_t i = 0; i < most; ++i) EXPECT_TRUE(connects()) << i;
+  EXPECT_FALSE(connects());
+  open.erase(open.begin() + static_cast<ptrdiff_t>(most / 2), open.end());
+  EXPECT_TRUE(Eventually(connects)) << "those that are closed do not count";
 }
 
 class AdminListenTest : public ServerTest {};

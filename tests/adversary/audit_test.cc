@@ -43,6 +43,27 @@ TEST_F(AuditTest, ALineNamesRequestAndTrace) {
   EXPECT_FALSE(lines[1].contains("request"));
 }
 
+TEST_F(AuditTest, AFloodOfStrangersLeavesTenLinesASecondAndItsNumber) {
+  ManualClock clock;
+  StrangersAudit strangers;
+  const auto note = [&] {
+    strangers.Note("kvstow.v1.Admin/Evict", absl::UnauthenticatedError("who?"), {.request = "r"},
+                   clock.Now());
+  };
+  for (int i = 0; i < 500; ++i) note();
+  const std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), StrangersAudit::kLines);
+  EXPECT_EQ(lines[0]["identity"], "");
+  EXPECT_EQ(lines[0]["result"], "UNAUTHENTICATED");
+  EXPECT_EQ(lines[0]["request"], "r");
+  EXPECT_FALSE(lines[0].contains("left_out"));
+  clock.Advance(std::chrono::seconds(1));
+  note();
+  const std::vector<Json> next = lines_.Take();
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0]["left_out"], 500 - StrangersAudit::kLines);
+}
+
 TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   StartServer();
   v1::EvictRequest evict;
@@ -80,6 +101,36 @@ TEST_F(AuditTest, KeepsWhatOperatorsDidAndWhatWasRefused) {
   const std::vector<Json> reload = lines_.Take();
   ASSERT_EQ(reload.size(), 1u);
   EXPECT_EQ(reload[0]["call"], "Reload");
+}
+
+TEST_F(AuditTest, KeepsWhatABlobIsForAndNotTheBlob) {
+  options_.clock = &clock_;
+  StartServer();
+  const auto begin = [&](grpc::ClientContext& context, v1::SendStatisticsResponse& response) {
+    auto writer = As("a.worker").kv().SendStatistics(&context, &response);
+    v1::SendStatisticsRequest request;
+    request.set_space("chat");
+    request.set_data("secret");
+    EXPECT_TRUE(writer->Write(request));
+    writer->WaitForInitialMetadata();
+    return writer;
+  };
+  v1::SendStatisticsResponse response, refused;
+  const auto context = As("a.worker").Context(), another = As("a.worker").Context();
+  const auto writer = begin(*context, response);
+  auto second = As("a.worker").kv().SendStatistics(another.get(), &refused);
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  std::vector<Json> lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["call"], "kvstow.v1.KvCache/SendStatistics");
+  EXPECT_EQ(lines[0]["result"], "RESOURCE_EXHAUSTED");
+  writer->WritesDone();
+  EXPECT_FALSE(writer->Finish().ok());
+  lines = lines_.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["identity"], "token:a.worker");
+  EXPECT_EQ(lines[0]["arguments"], "space: \"chat\" bytes: 6");
+  EXPECT_EQ(lines[0]["result"], "INVALID_ARGUMENT");
 }
 
 class AuditWithoutIdentitiesTest : public ServerTest {};

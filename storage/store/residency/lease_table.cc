@@ -1,13 +1,17 @@
 #include "storage/store/residency/lease_table.h"
 
+#include "base/aead.h"
+
 namespace kvstow {
 
 LeaseId LeaseTable::Grant(std::vector<PageRef> pages, Time now, LeaseHolder holder) {
-  const LeaseId id = next_++;
-  if (next_ == 0) next_ = 1;
+  const LeaseId id = next_;
   pages_ += pages.size();
   ends_.emplace(now + ttl_, id);
   leases_[id] = {now + ttl_, std::move(pages), holder};
+  do {
+    RandomBytes({reinterpret_cast<uint8_t*>(&next_), sizeof(next_)});
+  } while (next_ == 0 || leases_.contains(next_));
   return id;
 }
 

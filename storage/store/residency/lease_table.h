@@ -35,8 +35,8 @@ class LeaseTable {
     uint64_t leases = 65'536;
     uint64_t pages = 4'194'304;  // of all leases together; a page counts once for each promise
   };
-  // Ids count up from `first`. It differs from one run of the server to the next, so a client's
-  // lease of an earlier run is not taken for another's.
+  // Ids after `first` are random: they tell nobody how many leases others take. So is `first` in a
+  // server, and a client's lease of an earlier run is not taken for another's.
   LeaseTable(Duration ttl, LeaseId first, const Limits& limits)
       : ttl_(ttl), limits_(limits), next_(first == 0 ? 1 : first) {}
 

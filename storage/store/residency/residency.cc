@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxWalk = 65536;  // pages that are looked at for a sample, at 0.1 us each
 constexpr size_t kAtOnce = 64;      // pages of a sample under one lock
 
-// Ids of a run start somewhere else each time: see LeaseTable.
+// Random, as those after it: see LeaseTable.
 LeaseId FirstLease() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) >> 1;

@@ -89,6 +89,8 @@ TEST(AccessFile, NamesThePlaceOfEveryMistake) {
       {R"({"identities": [{"uid": 1, "role": "king"}]})", "identities[0].role: write reader"},
       {R"({"identities": [{"uid": 1}]})", "identities[0].role: write reader"},
       {R"({"identities": [{"uid": 1, "role": "worker"}]})", "identities[0].tenant: say whose"},
+      {R"({"tenants": {"a": {}}, "identities": [{"uid": 1, "role": "admin", "tenant": "a"}]})",
+       "identities[0].tenant: an admin's calls are about all tenants"},
       {R"({"identities": [{"uid": 1, "role": "worker", "tenant": "x"}]})",
        "identities[0].tenant: there is no tenant 'x'"},
       {R"({"identities": [{"uid": 1, "role": "admin"}, {"uid": 1, "role": "admin"}]})",

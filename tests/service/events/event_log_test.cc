@@ -235,6 +235,31 @@ TEST_F(EventLogTest, BeforeTheFirstRestartNothingIsKeptAndNothingLost) {
   EXPECT_EQ(queue_.lost(), 0u);
 }
 
+TEST_F(EventLogTest, WhatStartsOverAsksAgainWhichSpacesArePublished) {
+  bool published = true;
+  log_.emplace(EventLog::Options{.name = "node"}, [&](SpaceId) -> std::optional<EventLog::Label> {
+    if (!published) return std::nullopt;
+    return EventLog::Label{.model = "m1"};
+  });
+  queue_.Restart(1);
+  Came(1);
+  Publish();
+  ASSERT_THAT(router_.Of(kTopic), ElementsAre(1));
+  published = false;
+  Came(2);
+  queue_.StartOver();
+  Came(3);
+  EXPECT_TRUE(queue_.NeedsPages());
+  EXPECT_EQ(queue_.lost(), 0u);
+  queue_.Restart(3);
+  for (uint64_t hash = 1; hash <= 3; ++hash) Came(hash);
+  Publish();
+  EXPECT_THAT(router_.Of(kTopic), IsEmpty());
+  Router late;
+  Replay(0, late);
+  EXPECT_TRUE(late.stored.empty());
+}
+
 TEST_F(EventLogTest, AllPagesCanBeToldAgain) {
   queue_.Restart(0);
   for (uint64_t hash = 1; hash <= 5; ++hash) Came(hash, 1 + hash % 2);

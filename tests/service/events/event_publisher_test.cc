@@ -35,6 +35,17 @@ class Peer {
   void Connect(const std::string& address) {
     ASSERT_EQ(zmq_connect(socket_.get(), ("tcp://" + address).c_str()), 0);
   }
+  void Watch() {
+    ASSERT_EQ(zmq_socket_monitor(socket_.get(), "inproc://watch", ZMQ_EVENT_DISCONNECTED), 0);
+    watch_.reset(zmq_socket(context_.get(), ZMQ_PAIR));
+    zmq_setsockopt(watch_.get(), ZMQ_RCVTIMEO, &kPatience, sizeof(kPatience));
+    ASSERT_EQ(zmq_connect(watch_.get(), "inproc://watch"), 0);
+  }
+  // Waits until the other side hangs up, after Watch().
+  bool IsHungUpOn() {
+    char event[16];
+    return zmq_recv(watch_.get(), event, sizeof(event), 0) > 0;
+  }
   std::string Bind() {
     EXPECT_EQ(zmq_bind(socket_.get(), "tcp://127.0.0.1:*"), 0);
     char endpoint[256];
@@ -67,6 +78,7 @@ class Peer {
  private:
   Socket context_{zmq_ctx_new(), zmq_ctx_term};
   Socket socket_;
+  Socket watch_{nullptr, zmq_close};
 };
 
 uint64_t NumberOf(const std::string& frame) {
@@ -237,10 +249,29 @@ TEST_F(EventPublisherTest, NonsenseIsNotAnswered) {
   dealer.Send({"hello"});
   dealer.Send({"", "short"});
   dealer.Send({"", std::string(8, '\0'), "more"});
+  dealer.Send(std::vector<std::string>(1000, ""));
   Router router;
   TakeReplay(dealer, 0, router);
   EXPECT_THAT(router.Of(kTopic), ElementsAre(1));
   EXPECT_EQ(publisher_->counters().replays, 1u);
+}
+
+TEST_F(EventPublisherTest, APeerThatSendsLargeFramesIsHungUpOn) {
+  there_ = {1};
+  Start({.listen = "127.0.0.1:0", .replay_listen = "127.0.0.1:0"});
+  for (const auto& [type, address] : {std::pair(ZMQ_DEALER, publisher_->replay_address()),
+                                      std::pair(ZMQ_XSUB, publisher_->address())}) {
+    Peer peer(type);
+    peer.Watch();
+    peer.Connect(address);
+    peer.Send({std::string(8 << 10, '\x01')});  // for XSUB: subscribe to this topic
+    EXPECT_TRUE(peer.IsHungUpOn()) << address;
+  }
+  Peer dealer(ZMQ_DEALER);
+  dealer.Connect(publisher_->replay_address());
+  Router router;
+  TakeReplay(dealer, 0, router);
+  EXPECT_THAT(router.Of(kTopic), ElementsAre(1));
 }
 
 // The store outruns the publisher: the pages are told anew, and a subscriber ends up with the

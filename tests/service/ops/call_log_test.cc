@@ -74,6 +74,19 @@ TEST_F(CallLogTest, AFloodOfNamesKeepsTheLastFailuresOnly) {
   EXPECT_EQ(log_.failed(), 1000u);
 }
 
+TEST_F(CallLogTest, WhatNoSpaceCanBeCalledIsNoName) {
+  for (const std::string& text : {std::string(4 << 20, '\x01'), std::string(129, 'a'),
+                                  std::string("\xff"), std::string("a \"b\"")}) {
+    Note("Lookup", text, "NOT_FOUND", {});
+  }
+  Note("Lookup", std::string(128, 'a'), "NOT_FOUND", {});
+  const auto rows = log_.Failing();
+  ASSERT_THAT(rows, SizeIs(2));
+  EXPECT_EQ(rows[0].space, std::string(128, 'a'));
+  EXPECT_EQ(rows[1].space, "");
+  EXPECT_EQ(rows[1].calls, 4u);
+}
+
 TEST_F(CallLogTest, AfterAnHourACallIsForgottenAndFasterOnesAreSlowAgain) {
   for (size_t i = 0; i < CallLog::kSlowRows; ++i) {
     Note("Flush", absl::StrCat(i), "OK", std::chrono::seconds(10));
@@ -103,15 +116,22 @@ class CallLinesTest : public CallLogTest {
 
 TEST_F(CallLinesTest, SlowAndFailingCallsGetALine) {
   const auto ids = [] { return CallIds{.request = "r", .trace = "t", .span = "s"}; };
-  log_.Note("Pin", "a \"b\"", "OK", milliseconds(1500), clock_.Now(), ids);
+  log_.Note("Pin", "a/b", "OK", milliseconds(1500), clock_.Now(), ids);
   Note("Pin", "s", "OK", milliseconds(999));
   Note("Get", "", "UNAVAILABLE", {});
   const auto lines = lines_.Take();
   ASSERT_THAT(lines, SizeIs(2));
   EXPECT_EQ(lines[0],
-            nlohmann::json::parse(R"({"call":"Pin","space":"a \"b\"","code":"OK",)"
+            nlohmann::json::parse(R"({"call":"Pin","space":"a/b","code":"OK",)"
                                   R"("ms":1500.0,"request":"r","trace":"t","span":"s"})"));
   EXPECT_EQ(lines[1], nlohmann::json::parse(R"({"call":"Get","code":"UNAVAILABLE","ms":0.0})"));
+}
+
+TEST_F(CallLinesTest, WhatNoSpaceCanBeCalledIsInNoLine) {
+  Note("Pin", std::string(4 << 20, '\x01'), "UNAUTHENTICATED", {});
+  const auto lines = lines_.Take();
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0], nlohmann::json::parse(R"({"call":"Pin","code":"UNAUTHENTICATED","ms":0.0})"));
 }
 
 TEST_F(CallLinesTest, AFullTableDoesNotHideWhatIsSlow) {

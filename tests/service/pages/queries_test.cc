@@ -56,6 +56,7 @@ class QueriesTest : public ServerTest {
   void SetUp() override {
     config_.disk_path = DiskPath();
     config_.disk_bytes = 64 << 20;
+    options_.clock = &clock_;
     page_ = {.key = "p", .raw = RandomPage(SmallSpec(), kTokens, 1), .tokens = kTokens};
     StartServer();
   }
@@ -248,6 +249,26 @@ TEST_F(QueriesTest, OneTooManyAtATimeIsToldWhenToComeBack) {
     EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
   EXPECT_TRUE(Eventually([&] { return Send(Blob(1)).ok(); }));
+}
+
+TEST_F(QueriesTest, OneThatIsSilentGivesWayToTheNext) {
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<v1::SendStatisticsResponse> responses(Calibrations::kMaxSending);
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::SendStatisticsRequest>>> silent;
+  for (auto& response : responses) {
+    contexts.push_back(client_->Context(600));
+    silent.push_back(client_->kv().SendStatistics(contexts.back().get(), &response));
+    silent.back()->WaitForInitialMetadata();
+  }
+  EXPECT_EQ(Send(Blob(1)).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  clock_.Advance(std::chrono::seconds(1));
+  const grpc::Status sent = Send(Blob(1));
+  EXPECT_TRUE(sent.ok()) << sent.error_message();
+  EXPECT_EQ(silent[0]->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(contexts[0]->GetServerTrailingMetadata().contains(kPushbackKey));
+  EXPECT_EQ(Metric("kvstow_ended_streams_total{reason=\"crowded\"}"), 1);
+  silent[1]->WritesDone();
+  EXPECT_EQ(silent[1]->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "it was left";
 }
 
 TEST(CalibrationsTest, AFolderThatCannotBeWrittenRefusesWhatIsSent) {

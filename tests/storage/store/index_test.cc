@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "storage/store/residency/lease_table.h"
 #include "storage/store/residency/page_index.h"
@@ -316,6 +317,22 @@ TEST(LeaseTable, EndsByItself) {
   EXPECT_EQ(leases.Release(a, now + seconds(12)), std::nullopt);
   EXPECT_EQ(leases.size(), 0u);
   EXPECT_EQ(leases.pages(), 0u);
+}
+
+// Whoever takes two leases must not see from their ids how many others took in between.
+TEST(LeaseTable, IdsSayNothingOfOthersLeases) {
+  LeaseTable leases(seconds(10), 77, {});
+  std::set<LeaseId> ids;
+  LeaseId before = 77;
+  int near = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const LeaseId id = leases.Grant({}, Time{});
+    EXPECT_NE(id, 0u);
+    EXPECT_TRUE(ids.insert(id).second);
+    near += id - before < (uint64_t{1} << 40) ? 1 : 0;
+    before = id;
+  }
+  EXPECT_LE(near, 1) << "the first one";
 }
 
 class StagingTest : public testing::Test {
