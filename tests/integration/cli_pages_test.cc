@@ -205,7 +205,7 @@ TEST_F(CliServer, TopTellsWhatIsHeldAndWhatFailed) {
   const Finished text = Run({"top", "--once"});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, testing::HasSubstr("FAILING CALLS"));
-  EXPECT_THAT(text.out, testing::HasSubstr("?[2Jgone"));
+  EXPECT_THAT(text.out, testing::Not(testing::HasSubstr("gone"))) << "no space can be called that";
   EXPECT_EQ(text.out.find('\033'), std::string::npos) << "a name moves the cursor";
 }
 
