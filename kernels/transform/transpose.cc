@@ -23,20 +23,22 @@ HWY_INLINE void TransposeTile(const float* from, size_t from_stride, float* to, 
 using Rows = hn::FixedTag<float, kTileRows>;
 
 // Four values of a row; behind them, where vectors hold two rows, four of the fourth row after it.
-HWY_INLINE hn::Vec<Rows> LoadRow(const float* from, size_t from_stride) {
-  const hn::Full128<float> d;
-  if constexpr (kTileRows == 4) {
-    return hn::LoadU(Rows(), from);
+// A template, as only templates leave out the branch that does not fit the vectors.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadRow(D d, const float* from, size_t from_stride) {
+  if constexpr (hn::MaxLanes(d) == 4) {
+    return hn::LoadU(d, from);
   } else {
-    return hn::Combine(Rows(), hn::LoadU(d, from + 4 * from_stride), hn::LoadU(d, from));
+    const hn::Half<D> half;
+    return hn::Combine(d, hn::LoadU(half, from + 4 * from_stride), hn::LoadU(half, from));
   }
 }
 
 HWY_INLINE void TransposeTile(const float* from, size_t from_stride, float* to, size_t to_stride) {
   const Rows d;
-  const auto a = LoadRow(from, from_stride), b = LoadRow(from + from_stride, from_stride);
-  const auto c = LoadRow(from + 2 * from_stride, from_stride);
-  const auto e = LoadRow(from + 3 * from_stride, from_stride);
+  const auto a = LoadRow(d, from, from_stride), b = LoadRow(d, from + from_stride, from_stride);
+  const auto c = LoadRow(d, from + 2 * from_stride, from_stride);
+  const auto e = LoadRow(d, from + 3 * from_stride, from_stride);
   const auto ac0 = hn::InterleaveLower(d, a, c), ac1 = hn::InterleaveUpper(d, a, c);
   const auto be0 = hn::InterleaveLower(d, b, e), be1 = hn::InterleaveUpper(d, b, e);
   hn::StoreU(hn::InterleaveLower(d, ac0, be0), d, to);
