@@ -25,7 +25,7 @@ constexpr int kQueuedMessages = 100'000;  // for one subscriber, before it misse
 constexpr size_t kReplays = 16;           // at a time
 constexpr auto kPatience = std::chrono::seconds(30);  // with a peer that takes none of its replay
 constexpr size_t kReplayMessages = 1024;              // of a replay in a round
-// Of what peers send. A subscription is a topic; a request is three frames of a few bytes.
+// The limits of what peers send. A subscription is a topic; a request has three small frames.
 constexpr int64_t kMostFrameBytes = 4 << 10;
 constexpr size_t kMostFrames = 3;
 constexpr int kWaitingRequests = 16;  // of one peer
@@ -93,8 +93,8 @@ void SendEvents(void* socket, const EventFrame& frame) {
   SendFrame(socket, *frame.payload, false);
 }
 
-// Receives one message; empty when there is none. Of one with more frames than any that means
-// something, there is one frame too many.
+// Receives one message; empty when there is none. Keeps kMostFrames of its frames, and one more
+// where it has more: its sender means nothing that we know.
 std::vector<std::string> Receive(void* socket) {
   std::vector<std::string> frames;
   for (int more = 1; more != 0;) {

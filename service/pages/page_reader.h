@@ -47,7 +47,7 @@ namespace kvstow {
 // Fails with INVALID_ARGUMENT for a request that nobody can mean: its key is longer than keys are.
 absl::Status CheckRequest(const v1::GetPage& request);
 
-// Who asks for pages.
+// The caller that asks for pages.
 struct Asking {
   std::string tenant = {};  // pays for the bytes
   NamedLease lease = 0;     // 0 = none

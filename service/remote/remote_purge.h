@@ -84,7 +84,7 @@ class RemotePurge {
     // Returns whether all pages are gone; ends early once `stopping()`.
     std::function<bool(const SpacePtr&, Pages, const std::function<bool()>& stopping)> dropped;
     std::function<void(const SpacePtr&, const std::string& key, Pages)> deleted;
-    // What is here of the space is of this era.
+    // All pages of the space here are of this era.
     std::function<void(const SpacePtr&, const SavedEra&)> current;
   };
   using Found = std::function<void(absl::StatusOr<RemoteEra>)>;

@@ -211,9 +211,8 @@ void RemoteTier::Forget(const Space& space, const std::string& key, size_t segme
   const SpacePtr shared = Shares(space) ? spaces_.Find(space.id) : nullptr;
   if (shared == nullptr) return;
   purge_.Delete(space, key);
-  ForgetHere(
-      shared, key,
-      RemotePurge::Pages::kAll);  // it may have come from there between its deletion and that word
+  // It may have come from there between its deletion and that word.
+  ForgetHere(shared, key, RemotePurge::Pages::kAll);
   EraOf(purge_, shared, RemoteKeys::Use::kRead, options_.clock->Now() + options_.lookup_wait)
       .IgnoreError();
   EraseThere(space, key, segments);

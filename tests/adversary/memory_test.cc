@@ -166,7 +166,7 @@ TEST_F(MemoryTest, RequestsThatWaitForCreditShareABudget) {
   EXPECT_FALSE(second.taken()) << "there is room for one of them";
   EXPECT_EQ(second.End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(client_->Get("small", {Ask("small")}).pages.at(0).data, small_.raw);
-  // Who has been idle for a while makes way for those who come back.
+  // A client that was idle for a while makes way for those that come back.
   ASSERT_TRUE(Eventually([&] {
     clock_.Advance(seconds(2));
     EXPECT_EQ(Waiting(*client_).End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
