@@ -37,7 +37,7 @@ class DeletesTest : public StoreTest {
     disk_->write_errors_one_in = 1;
     store_.reset();
     disk_->write_errors_one_in = disk_->log_errors_one_in = 0;
-    disk_->syncs_of_bodies_fail = false;
+    disk_->syncs_of_bodies_fail = disk_->syncs_of_logs_fail = false;
     Reopen();
   }
   void SetColdForm(const PrfPage& cold) {
@@ -158,6 +158,48 @@ TEST_F(DeletesTest, WhatWaitsForASyncKeepsNoOtherWaiting) {
   EXPECT_FALSE(IsThere(PageOf(2)));
   EXPECT_FALSE(Recovered(2));
   EXPECT_TRUE(store_->residency().Pages(2).empty());
+}
+
+// The refused page is in the log, and comes back after kill -9 unless it is erased, too.
+TEST_F(DeletesTest, ADeleteTakesARefusedPutOfItsNameAlong) {
+  Open(0, 4 << 20, 64 << 20);
+  disk_->syncs_of_logs_fail = true;
+  EXPECT_THAT(Put(PageOf(1), Ack::kDurable).status(), HasCode(StatusCode::kUnavailable));
+  ASSERT_OK(Put(PageOf(1)).status());
+  ASSERT_OK(Put(PageOf(2)).status());
+  EXPECT_OK(Delete(PageOf(2))) << "nothing of it may be on disk";
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  disk_->syncs_of_logs_fail = false;
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kNotFound));
+  Kill();
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
+}
+
+// The same for a page that could not be written when it was there already: it then gives way to
+// others, or to its cold form, before one of its name is deleted.
+TEST_F(DeletesTest, ADeleteTakesARefusedCopyOfItsNameAlong) {
+  for (const bool hot : {false, true}) {
+    SCOPED_TRACE(hot ? "hot" : "evicted");
+    Open(0, 4 << 20, 64 << 20);
+    const PrfPage page{.key = hot ? 2u : 1u, .sizes = {60'000}, .hot = hot};
+    const PrfPage cold{.key = page.key, .version = 2, .sizes = {100}};
+    SetColdForm(cold);
+    ASSERT_OK(Put(page).status());
+    disk_->syncs_of_logs_fail = true;
+    EXPECT_THAT(Put(page, Ack::kDurable).status(), HasCode(StatusCode::kUnavailable));
+    ASSERT_OK(store_->cooling().Shrink(TierId::kHost, hot ? 10'000 : 0));
+    ASSERT_EQ(IsThere(page), hot);
+    if (!hot) {
+      ASSERT_OK(Put(page).status());
+    }
+    const absl::Status deleted = Delete(page);
+    EXPECT_THAT(deleted, HasCode(StatusCode::kUnavailable));
+    disk_->syncs_of_logs_fail = false;
+    EXPECT_THAT(Delete(page), HasCode(StatusCode::kNotFound));
+    Kill();
+    EXPECT_EQ(store_->residency().Usage().pages, 0u);
+  }
 }
 
 // Deletes, puts and kills while the log fails now and then.

@@ -26,7 +26,7 @@ void Erasures::Done(const Unerased::Item& item, bool erased) {
 
 void Erasures::Add(const PageEntry& page) {
   MutexLock lock(residency_.mu_);
-  residency_.EraseLater(page, page.on_disk(), 0);
+  residency_.EraseLater(page, page.segment_count, 0);
 }
 
 void Erasures::AddSpace(SpaceId space) {
