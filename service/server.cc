@@ -44,6 +44,7 @@
 #include "service/pages/page_cooler.h"
 #include "service/spaces/calibrations.h"
 #include "service/spaces/messages.h"
+#include "service/spaces/space_record.h"
 #include "service/transports/direct_server.h"
 #include "service/transports/local_gpu.h"
 #include "service/transports/local_sessions.h"
@@ -241,6 +242,7 @@ class Server::Impl {
   RemoteTier& remote() { return remote_; }
 
  private:
+  void DropOlderSpaces();
   // Why no cold forms are fitted; "" = they are.
   std::string WhyNoFits() const;
   void StartFitter();
@@ -332,12 +334,37 @@ class Server::Impl {
   std::optional<Fitter> fitter_;
 };
 
+// Where two records have one name, Spaces::Recover took the newer. No name leads to the pages of
+// the older one. They go: else they would come back with the name when the newer one is dropped.
+void Server::Impl::DropOlderSpaces() {
+  const auto spaces = spaces_.All();
+  for (const SpaceRecord& record : store_->recovered_spaces()) {
+    if (spaces_.Find(record.id) != nullptr) continue;
+    const auto older = ParseSpace(record.bytes.span(), calibrations_);
+    if (!older.ok() || (*older)->id != record.id) continue;  // it was left out
+    if (!record.tenant.empty() && record.tenant != (*older)->tenant) continue;
+    const auto newer = std::ranges::find_if(spaces, [&](const auto& space) {
+      return space->tenant == (*older)->tenant && space->name == (*older)->name;
+    });
+    if (newer == spaces.end() || (*newer)->id < record.id) continue;
+    Log().warn(
+        "space '{}' was made anew while its record could not be read: the newer one (id {}, {} "
+        "pages) stays, and the older one (id {}, {} pages) is dropped",
+        (*older)->name, (*newer)->id, store_->residency().Usage((*newer)->id).pages, record.id,
+        store_->residency().Usage(record.id).pages);
+    if (const absl::Status dropped = store_->DropSpace(record.id); !dropped.ok()) {
+      Log().warn("space '{}': {}", (*older)->name, std::string(dropped.message()));
+    }
+  }
+}
+
 absl::Status Server::Impl::Start() {
   KVSTOW_RETURN_IF_ERROR(calibrations_.Load());
   if (const size_t left_out = spaces_.Recover(store_->recovered_spaces()); left_out > 0) {
     Log().warn("{} spaces of the store cannot be read by this version; their pages are lost to it",
                left_out);
   }
+  DropOlderSpaces();
   WatchRemoteKeys();
   StartFitter();
   for (const std::string& warning : WarningsOfListeners(config_)) Log().warn("{}", warning);

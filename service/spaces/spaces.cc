@@ -151,6 +151,10 @@ Spaces::Spaces(Options options, Calibrations& calibrations, NewId new_id, Save s
       new_id_(std::move(new_id)),
       save_(std::move(save)) {}
 
+// Two records have one name when the first could not be read for a while (a master key was missing,
+// or the version was an older one), and a worker made the space anew. Then the newer one counts,
+// which has the higher id: workers have it open, and a page that was deleted meanwhile is not to
+// come back with the older one. The caller drops the older one (server.cc).
 size_t Spaces::Recover(std::span<const SpaceRecord> records) {
   MutexLock lock(mu_);
   size_t left_out = 0;
@@ -166,7 +170,9 @@ size_t Spaces::Recover(std::span<const SpaceRecord> records) {
                  std::string((*space)->codec->Encode({}).status().message()));
     }
     const Key key{(*space)->tenant, (*space)->name};
-    by_name_[key] = {*std::move(space), options_.clock->Now()};
+    Entry& entry = by_name_[key];
+    if (entry.space != nullptr && entry.space->id > record.id) continue;
+    entry = {*std::move(space), options_.clock->Now()};
   }
   left_out_ = left_out;
   return left_out;

@@ -37,7 +37,14 @@ class DeletesTest : public StoreTest {
     disk_->write_errors_one_in = 1;
     store_.reset();
     disk_->write_errors_one_in = disk_->log_errors_one_in = 0;
+    disk_->syncs_of_bodies_fail = disk_->syncs_of_logs_fail = false;
     Reopen();
+  }
+  void SetColdForm(const PrfPage& cold) {
+    store_->cooling().SetMakeColdForm(
+        [cold](const PageName&, const SharedBytes&, std::span<const SharedBytes>) {
+          return std::optional<ColdForm>(cold.ToColdForm());
+        });
   }
   void SaveSpaces(SpaceId last) {
     for (SpaceId id = 2; id <= last; ++id) {
@@ -128,6 +135,71 @@ TEST_F(DeletesTest, ADeleteIsNotAcknowledgedBeforeOlderPagesOfItsNameAreGone) {
   EXPECT_THAT(Delete(PageOf(1, 2)), HasCode(StatusCode::kNotFound));
   Kill();
   EXPECT_EQ(store_->residency().Usage().pages, 0u);
+}
+
+// The hot form stays on disk until the cold one is synced: for good, once a sync has failed.
+TEST_F(DeletesTest, WhatWaitsForASyncKeepsNoOtherWaiting) {
+  Open(0, 4 << 20, 64 << 20);
+  SaveSpaces(2);
+  const PrfPage hot{.key = 1, .sizes = {60'000}, .hot = true};
+  const PrfPage cold{.key = 1, .version = 2, .sizes = {100}};
+  SetColdForm(cold);
+  ASSERT_OK(Put(PageOf(2), Ack::kDurable).status());
+  ASSERT_OK(Put(PageIn(2, 3), Ack::kDurable).status());
+  ASSERT_OK(Put(hot, Ack::kProcess).status());
+  disk_->syncs_of_bodies_fail = true;
+  ASSERT_OK(store_->cooling().Shrink(TierId::kHost, Bytes(TierId::kHost) - 1));
+  ASSERT_FALSE(store_->residency().Find(hot.name())->hot);
+
+  EXPECT_OK(Delete(PageOf(2)));
+  EXPECT_OK(store_->DropSpace(2));
+  EXPECT_THAT(Delete(cold), HasCode(StatusCode::kUnavailable)) << "its hot form is on disk";
+  Kill();
+  EXPECT_FALSE(IsThere(PageOf(2)));
+  EXPECT_FALSE(Recovered(2));
+  EXPECT_TRUE(store_->residency().Pages(2).empty());
+}
+
+// The refused page is in the log, and comes back after kill -9 unless it is erased, too.
+TEST_F(DeletesTest, ADeleteTakesARefusedPutOfItsNameAlong) {
+  Open(0, 4 << 20, 64 << 20);
+  disk_->syncs_of_logs_fail = true;
+  EXPECT_THAT(Put(PageOf(1), Ack::kDurable).status(), HasCode(StatusCode::kUnavailable));
+  ASSERT_OK(Put(PageOf(1)).status());
+  ASSERT_OK(Put(PageOf(2)).status());
+  EXPECT_OK(Delete(PageOf(2))) << "nothing of it may be on disk";
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kUnavailable));
+  EXPECT_FALSE(IsThere(PageOf(1)));
+  disk_->syncs_of_logs_fail = false;
+  EXPECT_THAT(Delete(PageOf(1)), HasCode(StatusCode::kNotFound));
+  Kill();
+  EXPECT_EQ(store_->residency().Usage().pages, 0u);
+}
+
+// The same for a page that could not be written when it was there already: it then gives way to
+// others, or to its cold form, before one of its name is deleted.
+TEST_F(DeletesTest, ADeleteTakesARefusedCopyOfItsNameAlong) {
+  for (const bool hot : {false, true}) {
+    SCOPED_TRACE(hot ? "hot" : "evicted");
+    Open(0, 4 << 20, 64 << 20);
+    const PrfPage page{.key = hot ? 2u : 1u, .sizes = {60'000}, .hot = hot};
+    const PrfPage cold{.key = page.key, .version = 2, .sizes = {100}};
+    SetColdForm(cold);
+    ASSERT_OK(Put(page).status());
+    disk_->syncs_of_logs_fail = true;
+    EXPECT_THAT(Put(page, Ack::kDurable).status(), HasCode(StatusCode::kUnavailable));
+    ASSERT_OK(store_->cooling().Shrink(TierId::kHost, hot ? 10'000 : 0));
+    ASSERT_EQ(IsThere(page), hot);
+    if (!hot) {
+      ASSERT_OK(Put(page).status());
+    }
+    const absl::Status deleted = Delete(page);
+    EXPECT_THAT(deleted, HasCode(StatusCode::kUnavailable));
+    disk_->syncs_of_logs_fail = false;
+    EXPECT_THAT(Delete(page), HasCode(StatusCode::kNotFound));
+    Kill();
+    EXPECT_EQ(store_->residency().Usage().pages, 0u);
+  }
 }
 
 // Deletes, puts and kills while the log fails now and then.

@@ -340,6 +340,10 @@ void FaultyFileSystem::Truncated(const std::string& name, uint64_t size) {
 
 IOStatus FaultyFileSystem::Sync(const std::string& name) {
   MutexLock lock(mu_);
+  if (syncs_of_logs_fail && IsLog(name)) {
+    ++errors_;
+    return Failed();
+  }
   const auto it = files_.find(name);
   if (it == files_.end()) return IOStatus::OK();
   const uint64_t written = it->second.written;  // what comes while it runs is not promised

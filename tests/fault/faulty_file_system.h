@@ -64,6 +64,8 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
   // Syncs of segment files fail. As on Linux, what a failed sync was for is lost: a later sync
   // answers OK and does not write it.
   std::atomic<bool> syncs_of_bodies_fail{false};
+  // Syncs of logs fail. What was appended stays in them: kill -9 takes nothing of it.
+  std::atomic<bool> syncs_of_logs_fail{false};
   // How long a sync takes; others' writes go on meanwhile.
   std::atomic<uint32_t> sync_millis{0};
   // The bytes that all files together may hold. Appends beyond them are refused: no space.

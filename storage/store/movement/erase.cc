@@ -2,6 +2,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -81,19 +82,26 @@ void Movement::EraseInMemory(const PageEntry& page) {
   }
 }
 
+// A disk that refuses one removal refuses the others, too. A sync that fails may fail until a
+// restart, so what needs none does not wait for what does.
 absl::Status Movement::EraseForgotten() {
-  for (size_t most = erasures_.size(); most > 0; --most) {
+  absl::Status synced, erased;
+  std::vector<Unerased::Item> unsynced;
+  for (size_t most = erasures_.size(); most > 0 && erased.ok(); --most) {
     const std::optional<Unerased::Item> item = erasures_.Next();
     if (!item.has_value()) break;
-    absl::Status erased = item->sync_first ? Sync() : absl::OkStatus();
-    if (erased.ok()) {
-      erased = item->name.key.empty() ? parts_.catalog->EraseSpace(item->name.space)
-                                      : parts_.catalog->ErasePage(item->number, item->segments);
+    if (item->sync_first && synced.ok()) synced = Sync();
+    if (item->sync_first && !synced.ok()) {
+      unsynced.push_back(*item);
+      continue;
     }
+    erased = item->name.key.empty() ? parts_.catalog->EraseSpace(item->name.space)
+                                    : parts_.catalog->ErasePage(item->number, item->segments);
     erasures_.Done(*item, erased.ok());
-    if (!erased.ok()) return erased;
   }
-  return absl::OkStatus();
+  for (const Unerased::Item& item : unsynced) erasures_.Done(item, false);
+  synced.Update(erased);
+  return synced;
 }
 
 absl::Status Movement::EraseForgotten(const PageName& name) {

@@ -122,14 +122,23 @@ uint64_t Movement::VerifyCopies(Claim& claim) {
     if (proven == segment.tiers) keep = std::min<size_t>(keep, i);
     if (good.has_value() && proven.Has(TierId::kDisk)) mend.push_back({id, *std::move(good)});
   }
+  absl::Status mended;
   if (!mend.empty()) {
     const PageRecord record = claim->Record(claim->on_disk());
-    const absl::Status mended = parts_.catalog->PutPage(record, mend, claim->disk_ack);
+    mended = parts_.catalog->PutPage(record, mend, claim->disk_ack);
     tally.disk_errors += mended.ok() ? 0 : 1;
   }
   if (!bad.empty()) Log().warn("page {} has {} damaged copies", claim->number, bad.size());
   tally.AddTo(residency_);
   DropBad(claim, bad, keep);
+  if (mended.ok() || claim.gone()) return bytes;
+  // What could not be mended is no copy: memory is not to drop a good one for it. What is behind it
+  // on disk goes along, unless the disk has the only copy of that.
+  const std::vector<uint16_t> lost = claim->SegmentsIn(TierId::kDisk, mend.front().id.index);
+  const bool spare = std::all_of(lost.begin(), lost.end(), [&](uint16_t i) {
+    return claim->segments()[i].tiers.Hottest() != TierId::kDisk;
+  });
+  if (spare) DropCopies(claim, TierId::kDisk, lost);
   return bytes;
 }
 

@@ -6,6 +6,13 @@
 #include "storage/store/movement/movement.h"
 
 namespace kvstow {
+namespace {
+
+// What may be left to erase before the disk gets another page. Each write that fails may leave
+// more, and that takes memory.
+constexpr size_t kMostForgotten = 1024;
+
+}  // namespace
 
 absl::Status Movement::Write(TierId to, const PageEntry& page, std::span<const SegmentBody> bodies,
                              Ack ack) {
@@ -15,9 +22,14 @@ absl::Status Movement::Write(TierId to, const PageEntry& page, std::span<const S
 
 absl::Status Movement::WriteNew(TierId to, const PageEntry& page,
                                 std::span<const SegmentBody> bodies, Ack ack) {
+  if (to != TierId::kDisk) return Write(to, page, bodies, ack);
+  if (erasures_.size() >= kMostForgotten) KVSTOW_RETURN_IF_ERROR(EraseForgotten());
   const absl::Status written = Write(to, page, bodies, ack);
-  // Bytes that reached the disk all the same come back at a restart as a whole page, or not at all.
-  if (!written.ok() && to == TierId::kDisk) CountDiskErrors(1);
+  if (written.ok()) return written;
+  CountDiskErrors(1);
+  // It may have reached the disk all the same, and is to go with the next page of its name.
+  erasures_.Add(page);
+  EraseForgotten().IgnoreError();  // it is tried again
   return written;
 }
 
@@ -70,6 +82,7 @@ absl::Status Movement::CopyToHost(Claim& claim, std::span<const uint16_t> indice
 }
 
 absl::Status Movement::CopyToDisk(Claim& claim, size_t end, Ack ack, Room room) {
+  if (erasures_.size() >= kMostForgotten) KVSTOW_RETURN_IF_ERROR(EraseForgotten());
   const size_t on_disk = claim->on_disk();
   // Earlier parts that were written with a weaker promise are written again.
   const size_t first = claim->disk_ack >= ack ? on_disk : 0;
@@ -104,19 +117,22 @@ absl::Status Movement::Strengthen(Claim& claim, Ack ack) {
 bool Movement::WriteElsewhere(const PageEntry& page, std::span<const SharedBytes> bodies) {
   std::vector<SegmentBody> list;
   for (size_t i = 0; i < bodies.size(); ++i) list.push_back({page.id(i), bodies[i]});
-  absl::Status written;
-  bool on_disk = false;
   const TierSet tiers = page.segments()[0].tiers;
+  if (tiers.Has(TierId::kDisk) && erasures_.size() >= kMostForgotten && !EraseForgotten().ok()) {
+    return false;
+  }
+  absl::Status written;
   for (const TierId t : {TierId::kDisk, TierId::kHost, TierId::kGpu}) {
     if (!tiers.Has(t)) continue;
     written = Write(t, page, list, page.disk_ack);
     if (!written.ok()) break;
-    on_disk |= t == TierId::kDisk;
   }
   if (written.ok()) return true;
   EraseInMemory(page);
-  if (tiers.Has(TierId::kDisk)) CountDiskErrors(1);
-  if (on_disk) erasures_.Add(page);
+  if (tiers.Has(TierId::kDisk)) {
+    CountDiskErrors(1);
+    erasures_.Add(page);  // it may be there, even if that failed
+  }
   EraseForgotten().IgnoreError();  // it is tried again
   return false;
 }

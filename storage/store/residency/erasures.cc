@@ -20,13 +20,15 @@ std::optional<Unerased::Item> Erasures::Next() {
 void Erasures::Done(const Unerased::Item& item, bool erased) {
   MutexLock lock(residency_.mu_);
   residency_.unerased_.Done(item, erased);
+  // Nothing asks any more whose the space was.
+  if (erased && item.name.key.empty()) residency_.index_.SetTenant(item.name.space, kOnlyTenant);
   residency_.counters_.disk_errors += erased ? 0 : 1;
   residency_.changed_.NotifyAll();
 }
 
 void Erasures::Add(const PageEntry& page) {
   MutexLock lock(residency_.mu_);
-  residency_.EraseLater(page, page.on_disk(), 0);
+  residency_.EraseLater(page, page.segment_count, 0);
 }
 
 void Erasures::AddSpace(SpaceId space) {

@@ -12,6 +12,12 @@ constexpr auto kDisk = static_cast<size_t>(TierId::kDisk);
 
 bool IsZero(const TierBytes& bytes) { return bytes == TierBytes{}; }
 
+// How many leading segments are to be erased on disk. A write that failed may have reached the log
+// all the same.
+size_t MayBeOnDisk(const PageEntry& page) {
+  return page.disk_failed ? page.segment_count : page.on_disk();
+}
+
 }  // namespace
 
 void Room::Release() {
@@ -122,7 +128,7 @@ Room Claim::DropCopies(TierId from, std::span<const uint16_t> indices, std::opti
 }
 
 absl::StatusOr<Room> Claim::Truncate(size_t keep, Why why, std::optional<TierId> by) {
-  const size_t had = page_->segment_count, on_disk = page_->on_disk();
+  const size_t had = page_->segment_count;
   TierBytes leaving{};
   for (size_t i = keep; i < had; ++i) {
     for (const TierId t : kAllTiers) {
@@ -139,9 +145,7 @@ absl::StatusOr<Room> Claim::Truncate(size_t keep, Why why, std::optional<TierId>
     residency_->counters_.dropped_pages += keep == 0 ? 1 : 0;
   }
   if (keep == 0) {
-    // A write that failed may have reached the log all the same.
-    const bool doubtful = why == Why::kDelete && page_->disk_failed;
-    residency_->EraseLater(*page_, doubtful ? had : on_disk, std::exchange(leaving[kDisk], 0));
+    residency_->EraseLater(*page_, MayBeOnDisk(*page_), std::exchange(leaving[kDisk], 0));
     removed = residency_->index_.Remove(std::exchange(page_, nullptr), by);
     residency_->options_.observer->PageWent(removed->space, removed->key());
     End();
@@ -177,7 +181,7 @@ Claim::Replaced Claim::Replace(std::unique_ptr<PageEntry> page) {
     for (int t = 0; t < kTiers; ++t) leaving[t] = before[t] - after[t];
   }
   // Before the old form goes, the new one survives what the old one did: power loss too.
-  residency_->EraseLater(*out.lost, out.lost->on_disk(), std::exchange(leaving[kDisk], 0),
+  residency_->EraseLater(*out.lost, MayBeOnDisk(*out.lost), std::exchange(leaving[kDisk], 0),
                          /*sync_first=*/!stays);
   residency_->Reserve(tenant_, leaving);
   residency_->changed_.NotifyAll();

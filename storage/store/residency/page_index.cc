@@ -209,7 +209,11 @@ void PageIndex::SetBudget(TierId tier, uint64_t bytes, double guaranteed_part) {
 }
 
 void PageIndex::SetTenant(SpaceId space, TenantId tenant) {
-  if (tenant != kOnlyTenant) tenant_of_[space] = tenant;
+  if (tenant == kOnlyTenant) {
+    tenant_of_.erase(space);
+  } else {
+    tenant_of_[space] = tenant;
+  }
 }
 
 TenantId PageIndex::TenantOf(SpaceId space) const {

@@ -28,6 +28,9 @@ class ServerKeysTest : public ServerTest {
     std::filesystem::remove(master_);
     if (byte > 0) std::ofstream(master_) << HexOf(std::vector<uint8_t>(32, byte)) << "\n";
   }
+  void AddMaster(uint8_t byte) {
+    std::ofstream(master_, std::ios::app) << HexOf(std::vector<uint8_t>(32, byte)) << "\n";
+  }
   void Restart() {
     StopServer();
     StartServer();
@@ -122,6 +125,39 @@ TEST_F(ServerKeysTest, NewKeysAndTheEndOfATenant) {
   EXPECT_EQ(Status("s", "a"), v1::MISS);
   ASSERT_EQ(client_->Put("s", {PageOf("a")}).pages[0].status(), v1::STORED);
   EXPECT_EQ(Status("s", "a"), v1::HIT);
+}
+
+// A worker makes its space anew while the key of the first is away. Then both keys are here.
+TEST_F(ServerKeysTest, OfTwoSpacesOfOneNameTheNewerStays) {
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("demo", "raw").ok());
+  for (const char* key : {"a", "b", "deleted"}) {
+    ASSERT_EQ(client_->Put("demo", {PageOf(key)}).pages[0].status(), v1::STORED);
+  }
+  StopServer();
+  SetMaster(2);
+  StartServer();
+  ASSERT_TRUE(client_->OpenSpace("demo", "int8").ok());
+  ASSERT_TRUE(client_->OpenSpace("other", "raw").ok());
+  ASSERT_EQ(client_->Put("demo", {PageOf("a")}).pages[0].status(), v1::STORED);
+  ASSERT_EQ(client_->Put("other", {PageOf("a")}).pages[0].status(), v1::STORED);
+  StopServer();
+  AddMaster(1);
+  StartServer();
+  EXPECT_EQ(Metric("kvstow_spaces"), 2);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 2u) << "no name leads to the others";
+  EXPECT_EQ(Status("demo", "a"), v1::HIT);
+  EXPECT_EQ(Status("demo", "b"), v1::MISS);
+  EXPECT_EQ(Status("other", "a"), v1::HIT);
+
+  v1::DropSpaceRequest drop;
+  v1::DropSpaceResponse dropped;
+  NameSpace("demo", drop);
+  ASSERT_TRUE(client_->kv().DropSpace(client_->Context().get(), drop, &dropped).ok());
+  Restart();
+  EXPECT_EQ(server_->store().recovered_spaces().size(), 1u) << "what was dropped stays dropped";
+  EXPECT_EQ(Metric("kvstow_spaces"), 1);
+  EXPECT_EQ(server_->store().residency().Usage().pages, 1u);
 }
 
 TEST_F(ServerKeysTest, WithoutEncryptionThereAreNoKeys) {

@@ -279,6 +279,18 @@ TEST_F(SpacesTest, RecoverBringsThemBackAndSkipsWhatIsDamaged) {
   }
 }
 
+TEST_F(SpacesTest, OfTwoRecordsOfOneNameTheNewerCounts) {
+  ASSERT_TRUE(Open("s", "raw").ok());
+  Remake({});
+  ASSERT_TRUE(Open("s", "int8").ok());
+  for (const auto& order : {saved_, std::vector<SpaceRecord>{saved_[1], saved_[0]}}) {
+    Remake({});
+    EXPECT_EQ(spaces_->Recover(order), 0u);
+    ASSERT_EQ(spaces_->All().size(), 1u);
+    EXPECT_EQ(spaces_->All()[0]->id, saved_[1].id);
+  }
+}
+
 TEST(FingerprintTest, EveryFieldCounts) {
   std::vector<KvSpec> specs(35, SmallSpec());
   specs[1].model = "x";

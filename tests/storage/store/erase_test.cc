@@ -72,6 +72,21 @@ TEST_F(EraseTest, WhatMayBeOnDiskIsErasedThere) {
   EXPECT_THAT(store_->Delete(PrfPage{.key = 1}.name(), false), HasCode(StatusCode::kNotFound));
 }
 
+// What is to be erased takes memory: a disk that takes neither pages nor removals is asked no more.
+TEST_F(EraseTest, WhatMayBeOnDiskTakesNoMemoryWithoutEnd) {
+  Open(0, 0, 10 * kPage);
+  PutOk(1, Ack::kProcess);
+  faults_[2].fail_writes = true;
+  const int before = faults_[2].writes;
+  for (uint64_t key = 2; key <= 2000; ++key) {
+    EXPECT_FALSE(store_->Put(PrfPage{.key = key}.ToStore(Ack::kProcess)).ok());
+  }
+  EXPECT_LE(faults_[2].writes, before + 1024);
+  faults_[2].fail_writes = false;
+  PutOk(2001, Ack::kProcess);
+  EXPECT_EQ(store_->residency().Usage().pages, 2u);
+}
+
 TEST_F(EraseTest, ARecoveredPageThatWasReplacedIsErasedInTheEnd) {
   Open(0, 10 * kPage, 10 * kPage);
   PutOk(1, Ack::kProcess);

@@ -70,6 +70,28 @@ TEST_F(ScrubberTest, ADamagedCopyOnDiskIsWrittenAgain) {
   EXPECT_EQ(ReadBack(first_), 3u);
 }
 
+// Memory is not to drop a good copy for a bad one on disk.
+TEST_F(ScrubberTest, ADamagedCopyThatCannotBeWrittenAgainIsNone) {
+  for (const int bad : {-1, 1}) {
+    SCOPED_TRACE(bad);
+    Open(0, 64 * kKiB, 1 << 20);
+    const PrfPage page{.key = static_cast<uint64_t>(bad + 2)};
+    ASSERT_OK(Put(page, Ack::kDurable).status());
+    faults_[2].damage_only = bad;
+    faults_[2].damage_reads = faults_[2].fail_writes = true;
+    ScrubAll();
+    faults_[2].damage_reads = faults_[2].fail_writes = false;
+    const int writes = faults_[2].writes;
+    EXPECT_EQ(ReadBack(page), 3u);
+    ASSERT_OK(store_->cooling().Shrink(TierId::kHost, 0));
+    EXPECT_GT(faults_[2].writes, writes) << "what is on disk counts as a copy";
+    EXPECT_EQ(ReadBack(page), 3u);
+    Reopen();
+    EXPECT_EQ(ReadBack(page), 3u);
+    ASSERT_OK(store_->Delete(page.name(), false));
+  }
+}
+
 TEST_F(ScrubberTest, ADamagedCopyInMemoryGoes) {
   Open(0, 64 * kKiB, 1 << 20);
   ASSERT_OK(Put(first_, Ack::kProcess).status());

@@ -67,6 +67,16 @@ class TenantsTest : public StoreTest {
   std::unique_ptr<FakeDisk> disk_ = std::make_unique<FakeDisk>();
 };
 
+TEST_F(TenantsTest, ASpaceThatIsGoneIsNobodysAnyMore) {
+  OpenFor(2, 0, 100'000, 100'000);
+  Share(1, {.pages = 7});
+  ASSERT_OK(PutOf(1, 1));
+  EXPECT_EQ(store_->cooling().ShareOf(SpaceOf(1)).pages, 7u);
+  ASSERT_OK(store_->DropSpace(SpaceOf(1)));
+  EXPECT_EQ(store_->cooling().ShareOf(SpaceOf(1)).pages, 0u);
+  EXPECT_EQ(PagesOf(1), 0u);
+}
+
 TEST_F(TenantsTest, UsageIsCountedByTenant) {
   OpenFor(2, 0, 50'000, 0);
   for (uint64_t key = 1; key <= 5; ++key) ASSERT_OK(PutOf(1, key));
