@@ -86,7 +86,7 @@ class Monitoring(unittest.TestCase):
         self.assertGreater(len(named), 100)
         for series in self.series:
             name = re.sub(r"_(bucket|sum|count)$", "", series.removeprefix("kvstow_"))
-            self.assertIn(name, named, "docs/OPERATIONS.md, Metrics")
+            self.assertTrue(name in named, f"{name}: docs/OPERATIONS.md, Metrics")
 
     def test_what_is_summed_by_is_a_label(self):
         for where, expression in expressions():
