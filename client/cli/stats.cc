@@ -131,7 +131,9 @@ void AddStats(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(verb, flags->server);
   AddOutputFlags(verb, flags->output);
-  const Flag space = verb.Option("--space", flags->space, "only this space; all when left out");
+  const Flag space = verb.Option("--space", flags->space,
+                                 "what this space holds; counters are the whole server's all the "
+                                 "same. All spaces when left out");
   verb.Option("--tenant", flags->tenant, "whose space it is; no tenant's when left out")
       .Needs(space);
   verb.Switch("--watch", flags->watch, "again and again, until interrupted");
