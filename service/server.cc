@@ -218,7 +218,7 @@ class Server::Impl {
             *store_, spaces_, reader_, metrics_, [this] { return Snapshot(); },
             ServerFactsOf(config, gpu_.get(), started)),
         quotas_(*store_, *tenants_, config.low_watermark),
-        tenant_op_(*store_, spaces_, calibrations_, keys_.get(), remote_),
+        tenant_op_(*store_, *tenants_, spaces_, calibrations_, keys_.get(), remote_),
         drain_(
             *store_, admission_, metrics_, [this](bool serving) { SetServing(serving); },
             [this] { return Snapshot(); }) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -9,6 +10,12 @@
 #include "client/page_columns.h"
 
 namespace kvstow::cli {
+namespace {
+
+// Marks the status of a space that is not there: files may be NOT_FOUND, too.
+constexpr char kNoSpace[] = "kvstow.cli/no-space";
+
+}  // namespace
 
 void AddCaseVerbFlags(const Verb& verb, CaseVerbFlags& flags) {
   AddServerFlags(verb, flags.server);
@@ -27,9 +34,11 @@ absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags
   KVSTOW_ASSIGN_OR_RETURN(CaseFile file, CaseFile::Open(flags.path));
   const absl::StatusOr<SpaceInfo> found = client.FindSpace(flags.space);
   if (absl::IsNotFound(found.status())) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no space '", flags.space,
-                     "': `kvstow spaces` lists them, `kvstow put` makes one"));
+    absl::Status none =
+        absl::NotFoundError(absl::StrCat("there is no space '", flags.space,
+                                         "': `kvstow spaces` lists them, `kvstow put` makes one"));
+    none.SetPayload(kNoSpace, absl::Cord());
+    return none;
   }
   KVSTOW_ASSIGN_OR_RETURN(const SpaceInfo space, found);
   CasePages pages = CutCase(std::move(file), space.spec.page_tokens);
@@ -39,6 +48,11 @@ absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags
         absl::StrCat(flags.path, " does not fit space '", flags.space, "': ", difference));
   }
   return pages;
+}
+
+int FailCase(const OutputFlags& flags, const absl::Status& status) {
+  Fail(flags, status);
+  return status.GetPayload(kNoSpace).has_value() ? kMiss : kFailed;
 }
 
 Stop StopOf(const GetResult& result) {

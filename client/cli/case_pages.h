@@ -47,6 +47,9 @@ CasePages CutCase(CaseFile file, uint32_t page_tokens);
 // field, when the case's model differs from the space's, and with NOT_FOUND when there is no such
 // space or file.
 absl::StatusOr<CasePages> OpenCaseInSpace(Client& client, const CaseFlags& flags);
+// Prints an error as Fail does. Returns the exit code: kMiss when OpenCaseInSpace found no space of
+// that name, for then none of the case's pages is stored.
+int FailCase(const OutputFlags& flags, const absl::Status& status);
 
 // Why a page that was found did not come.
 struct Stop {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/connection_flags.h"
 
 namespace kvstow::cli {
 
@@ -22,29 +23,6 @@ std::string NotOneServer(const std::string& address) {
   return absl::StrCat("'", address, "' names several servers, and this changes one: name that one");
 }
 
-void AddConnectionFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
-  flags.timeout_s = timeout_s;
-  verb.Option("--tls-ca", flags.tls.ca, "talk TLS, to a server whose certificate this CA signed")
-      .TypeName("FILE")
-      .FromEnvironment("KVSTOW_TLS_CA");
-  verb.Option("--tls-cert", flags.tls.certificate, "certificate to show to a server that asks")
-      .TypeName("FILE")
-      .FromEnvironment("KVSTOW_TLS_CERT");
-  verb.Option("--tls-key", flags.tls.key, "its key, without a passphrase")
-      .TypeName("FILE")
-      .FromEnvironment("KVSTOW_TLS_KEY");
-  verb.Option("--tls-name", flags.tls.server_name,
-              "name that the server's certificate must have [the host of --server]")
-      .TypeName("NAME")
-      .FromEnvironment("KVSTOW_TLS_NAME");
-  verb.Option("--token-file", flags.token_file,
-              "file with the bearer token that says who you are, where the server asks")
-      .FromEnvironment("KVSTOW_TOKEN_FILE");
-  verb.Option("--timeout", flags.timeout_s, "seconds that a call may take")
-      .Within(0.001, 86400.0)
-      .ShowDefault();
-}
-
 }  // namespace
 
 void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
@@ -53,7 +31,8 @@ void AddServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
               "serves is taken: unix:/run/kvstow/kvstow.sock,10.0.0.1:7380 or dns:///NAME:PORT")
       .FromEnvironment("KVSTOW_SERVER")
       .ShowDefault();
-  AddConnectionFlags(verb, flags, timeout_s);
+  flags.timeout_s = timeout_s;
+  AddConnectionFlags(verb, flags.tls, flags.token_file, flags.timeout_s);
 }
 
 void AddOneServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
@@ -61,7 +40,8 @@ void AddOneServerFlags(const Verb& verb, ServerFlags& flags, double timeout_s) {
       .FromEnvironment("KVSTOW_SERVER")
       .Check(NotOneServer)
       .ShowDefault();
-  AddConnectionFlags(verb, flags, timeout_s);
+  flags.timeout_s = timeout_s;
+  AddConnectionFlags(verb, flags.tls, flags.token_file, flags.timeout_s);
 }
 
 ClientOptions OptionsOf(const ServerFlags& flags) {

@@ -12,7 +12,7 @@ struct Flags : CaseVerbFlags {
 int Del(const Flags& flags) {
   const auto client = Connect(flags.server);
   const auto pages = OpenCaseInSpace(*client, flags.pages);
-  if (!pages.ok()) return Fail(flags.output, pages.status());
+  if (!pages.ok()) return FailCase(flags.output, pages.status());
   return ReportOutcomes(flags.output, "deleted",
                         client->Delete(flags.pages.space, pages->keys, flags.force));
 }

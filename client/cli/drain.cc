@@ -19,12 +19,24 @@ struct Flags {
   bool resume = false;
 };
 
-std::string TextOf(const v1::DrainResponse& left) {
+// What a flush has done, which is nothing on a server without a disk tier.
+std::string FlushedText(Client& client) {
+  const auto status =
+      CallServer<v1::StatusResponse>(client, "/kvstow.v1.Admin/Status", v1::StatusRequest());
+  if (!status.ok()) return "flushed\n";
+  const bool disk = std::ranges::any_of(status->tiers(), [](const v1::TierUsage& tier) {
+    return tier.tier() == "disk" && tier.budget_bytes() > 0;
+  });
+  return disk ? "everything is on disk\n"
+              : "there is no disk: what is in memory goes with the server\n";
+}
+
+std::string TextOf(const v1::DrainResponse& left, Client& client) {
   if (!left.draining()) return "the server takes streams and puts again\n";
   std::string text =
       absl::StrCat("drained: ", left.ended_streams(), " streams were ended after the grace\n");
   absl::StrAppend(&text, left.flushed()
-                             ? "everything is on disk, or there is no disk\n"
+                             ? FlushedText(client)
                              : absl::StrCat("not all is on disk: ", left.flush_error(), "\n"));
   absl::StrAppend(&text, "left: ", left.put_streams() + left.get_streams(), " streams, ",
                   left.direct_connections(), " direct connections and ", left.local_sessions(),
@@ -50,7 +62,7 @@ int Run(Flags flags) {
                {"local_sessions", left->local_sessions()},
                {"flushed", left->flushed()},
                {"flush_error", left->flush_error()}};
-  Print(flags.output, json, TextOf(*left));
+  Print(flags.output, json, TextOf(*left, *client));
   return left->draining() && !left->flushed() ? kFailed : kDone;
 }
 

@@ -35,7 +35,9 @@ void AddDrop(const Verb& app) {
   AddServerFlags(verb, flags->server);
   AddOutputFlags(verb, flags->output);
   verb.Option("--space", flags->space, "name of the space").Required();
-  verb.Footer("Examples:\n  kvstow drop --space old-model");
+  verb.Footer(
+      "An operator drops the spaces of a tenant, all at once, by `kvstow tenant drop TENANT`.\n\n"
+      "Examples:\n  kvstow drop --space old-model");
   verb.Run([flags] { return Drop(*flags); });
 }
 

@@ -14,7 +14,7 @@ using Flags = CaseVerbFlags;
 int Exists(const Flags& flags) {
   const auto client = Connect(flags.server);
   const auto pages = OpenCaseInSpace(*client, flags.pages);
-  if (!pages.ok()) return Fail(flags.output, pages.status());
+  if (!pages.ok()) return FailCase(flags.output, pages.status());
   const PrefixHit hit = client->Lookup(flags.pages.space, pages->keys, /*lease=*/false);
   if (!hit.status.ok()) return Fail(flags.output, hit.status);
   std::map<std::string, uint64_t> tiers;

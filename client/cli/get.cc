@@ -180,7 +180,7 @@ absl::StatusOr<Fetched> GetCase(const Flags& flags) {
 
 int Get(const Flags& flags) {
   const absl::StatusOr<Fetched> got = GetCase(flags);
-  if (!got.ok()) return Fail(flags.output, got.status());
+  if (!got.ok()) return FailCase(flags.output, got.status());
   const double gbps = GigabytesPerSecond(got->raw_bytes, got->seconds);
   Json json = {{"space", flags.pages.space},
                {"tokens", got->asked_tokens},

@@ -2,11 +2,33 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "client/cli/cli.h"
 
 namespace kvstow::cli {
 namespace {
+
+// Returns what is said of a flag that the verb does not have, or "". CLI11 itself may blame the
+// words beside it, or a flag that is missing because this one is misspelt.
+std::string WhichFlag(const CLI::App& app) {
+  std::string path = "kvstow";
+  const CLI::App* at = &app;
+  for (;;) {
+    for (const std::string& word : at->remaining()) {
+      if (word.size() < 2 || word[0] != '-') continue;
+      const std::string flag = word.substr(0, word.find('='));
+      if (at == &app)
+        return "there is no flag " + flag + " before a verb: flags of verbs follow it";
+      return "there is no flag " + flag + ": `" + path + " --help` lists them";
+    }
+    const std::vector<CLI::App*> verbs = at->get_subcommands();
+    if (verbs.empty()) return "";
+    at = verbs[0];
+    path += " " + at->get_name();
+  }
+}
 
 int Main(int argc, char** argv) {
   CLI::App app(
@@ -30,6 +52,11 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    const std::string flag = e.get_exit_code() == 0 ? "" : WhichFlag(app);
+    if (!flag.empty()) {
+      std::cerr << "kvstow: " << flag << std::endl;
+      return kWrongUse;
+    }
     return app.exit(e) == 0 ? kDone : kWrongUse;
   }
   if (app.get_subcommands().empty()) {

@@ -10,7 +10,7 @@ using Flags = CaseVerbFlags;
 int Pin(const Flags& flags, bool pinned) {
   const auto client = Connect(flags.server);
   const auto pages = OpenCaseInSpace(*client, flags.pages);
-  if (!pages.ok()) return Fail(flags.output, pages.status());
+  if (!pages.ok()) return FailCase(flags.output, pages.status());
   return ReportOutcomes(flags.output, pinned ? "pinned" : "unpinned",
                         client->Pin(flags.pages.space, pages->keys, pinned));
 }

@@ -51,8 +51,10 @@ int Ping(const Flags& flags) {
   const std::string server = client->serving().address;
   Print(flags.output,
         {{"server", server}, {"version", version}, {"ready", ready}, {"milliseconds", ms}},
-        absl::StrCat(server, " runs kvstowd", version.empty() ? "" : " ", version,
-                     ready ? ", ready (" : ", not ready yet (", FormatFixed(ms, 1), " ms)\n"));
+        absl::StrCat(
+            server, " runs kvstowd", version.empty() ? "" : " ", version,
+            ready ? ", ready (" : ", not ready (", FormatFixed(ms, 1), " ms)\n",
+            ready ? "" : "it drains or stops: `kvstow drain --resume` takes a drain back\n"));
   return ready ? kDone : kFailed;
 }
 

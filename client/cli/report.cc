@@ -43,7 +43,7 @@ absl::StatusOr<Totals> ReportCase(const Flags& flags) {
 
 int Report(const Flags& flags) {
   const absl::StatusOr<Totals> totals = ReportCase(flags);
-  if (!totals.ok()) return Fail(flags.output, totals.status());
+  if (!totals.ok()) return FailCase(flags.output, totals.status());
   if (totals->refused > 0) {
     return Fail(flags.output, absl::InvalidArgumentError(absl::StrCat(
                                   totals->refused, " of ", totals->reports,

@@ -1,4 +1,5 @@
 // kvstow stats: what the server holds, how finely, and what it has done.
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -43,8 +44,8 @@ absl::StatusOr<Held> Ask(Client& client, const std::string& space, const std::st
   auto told = CallServer<v1::AgesResponse>(client, "/kvstow.v1.Admin/Ages", ages);
   if (told.ok()) {
     held.ages = *std::move(told);
-  } else if (!absl::IsPermissionDenied(told.status())) {  // only an operator may ask for ages
-    return told.status();
+  } else if (!absl::IsPermissionDenied(told.status()) && !absl::IsUnimplemented(told.status())) {
+    return told.status();  // but only an operator may ask for ages, where operators' calls are on
   }
   return held;
 }
@@ -60,13 +61,19 @@ std::map<std::string, v1::FittedForm> FittedOf(const v1::UsageResponse& usage,
   return out;
 }
 
+// The answer for one space, or for a tenant, tells no budgets: those are the server's.
+bool HasBudgets(const v1::UsageResponse& usage) {
+  return std::ranges::any_of(usage.tiers(),
+                             [](const v1::TierUsage& tier) { return tier.budget_bytes() > 0; });
+}
+
 Json ToJson(const v1::UsageResponse& usage, const Counters& counters) {
   return {{"pages", usage.pages()},
           {"raw_bytes", usage.raw_bytes()},
           {"encoded_bytes", usage.encoded_bytes()},
           {"leases", usage.leases()},
           {"pinned_pages", usage.pinned_pages()},
-          {"tiers", TiersJson(usage.tiers())},
+          {"tiers", TiersJson(usage.tiers(), HasBudgets(usage))},
           {"reuse",
            {{"references", usage.reuse().references()},
             {"distinct_pages", usage.reuse().distinct_pages()},
@@ -82,8 +89,8 @@ std::string Text(const Held& held, const std::string& space, const Counters& cou
        {"encoded", absl::StrCat(FormatSize(usage.encoded_bytes()), ", ",
                                 FormatRatio(usage.raw_bytes(), usage.encoded_bytes()))},
        {"leases", absl::StrCat(usage.leases())}});
-  absl::StrAppend(&out, "\n", TiersTable(usage.tiers()));
-  if (usage.pages() > 0) absl::StrAppend(&out, "\n", AgesTable(held.ages));
+  absl::StrAppend(&out, "\n", TiersTable(usage.tiers(), HasBudgets(usage)));
+  if (!held.ages.rows().empty()) absl::StrAppend(&out, "\n", AgesTable(held.ages));
   for (const auto& [name, form] : FittedOf(usage, space)) {
     absl::StrAppend(&out, "\nauto space ", name, "\n", FittedText(form));
   }
@@ -93,7 +100,7 @@ std::string Text(const Held& held, const std::string& space, const Counters& cou
                     " % of them not for the first time (`kvstow plan --server`)\n");
   }
   if (counters.empty()) return out;
-  absl::StrAppend(&out, "\nsince start\n");
+  absl::StrAppend(&out, "\nthe whole server since its start\n");
   std::vector<std::pair<std::string, std::string>> fields;
   for (const auto& [name, value] : counters) fields.emplace_back("  " + name, absl::StrCat(value));
   return out + FormatFields(fields);
@@ -124,7 +131,9 @@ void AddStats(const Verb& app) {
   const auto flags = std::make_shared<Flags>();
   AddServerFlags(verb, flags->server);
   AddOutputFlags(verb, flags->output);
-  const Flag space = verb.Option("--space", flags->space, "only this space; all when left out");
+  const Flag space = verb.Option("--space", flags->space,
+                                 "what this space holds; counters are the whole server's all the "
+                                 "same. All spaces when left out");
   verb.Option("--tenant", flags->tenant, "whose space it is; no tenant's when left out")
       .Needs(space);
   verb.Switch("--watch", flags->watch, "again and again, until interrupted");

@@ -79,7 +79,7 @@ absl::StatusOr<Summaries> Fetch(const Flags& flags) {
 
 int Run(const Flags& flags) {
   const absl::StatusOr<Summaries> got = Fetch(flags);
-  if (!got.ok()) return Fail(flags.output, got.status());
+  if (!got.ok()) return FailCase(flags.output, got.status());
   Json json = {{"space", flags.pages.space}, {"tokens", got->asked_tokens},
                {"hit_tokens", got->tokens},  {"hit_pages", got->pages},
                {"bytes", got->bytes},        {"raw_bytes", got->raw_bytes}};

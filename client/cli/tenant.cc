@@ -34,7 +34,7 @@ int Drop(const Flags& flags) {
   if (!response.ok()) return Fail(flags.output, response.status());
   Print(flags.output, {{"tenant", flags.tenant}, {"spaces", response->spaces()}},
         absl::StrCat("dropped '", flags.tenant, "': ", response->spaces(),
-                     " spaces, and the data keys that open what is left of them on the disk\n"));
+                     " spaces, and its data keys where the server encrypts\n"));
   return kDone;
 }
 
@@ -52,15 +52,16 @@ void AddOne(const Verb& tenant, const char* name, const char* help, int (*run)(c
 }  // namespace
 
 void AddTenant(const Verb& app) {
-  const Verb verb = app.Add("tenant", "Data keys of a tenant on an encrypted disk, and its end");
+  const Verb verb = app.Add("tenant", "Data keys of a tenant, and its end");
   verb.NeedsVerb();
   AddOne(verb, "rotate-key", "A new data key for what the tenant writes from now on", RotateKey,
          "Pages that are there stay readable; nothing is written again.\n\n"
          "Examples:\n  kvstow tenant rotate-key team-a");
-  AddOne(
-      verb, "drop", "Drop a tenant's spaces, and erase its data keys", Drop,
-      "Its pages are misses at once. Their bytes that are left on the disk are noise without the "
-      "keys.\n\nExamples:\n  kvstow tenant drop team-a");
+  AddOne(verb, "drop", "Drop a tenant's spaces, and erase its data keys if the server encrypts",
+         Drop,
+         "Its pages are misses at once. Their bytes that are left on an encrypted disk are noise "
+         "without "
+         "the keys.\n\nExamples:\n  kvstow tenant drop team-a");
   verb.Footer("Examples:\n  kvstow tenant rotate-key team-a\n  kvstow tenant drop team-a");
 }
 

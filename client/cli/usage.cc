@@ -46,13 +46,16 @@ Json TierJson(const v1::TierUsage& usage) {
           {"segments", usage.segments()}};
 }
 
-Json TiersJson(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers) {
+Json TiersJson(const Tiers& tiers, bool budgets) {
   Json out = Json::array();
-  for (const v1::TierUsage& t : tiers) out.push_back(TierJson(t));
+  for (const v1::TierUsage& t : tiers) {
+    out.push_back(TierJson(t));
+    if (!budgets) out.back().erase("budget_bytes");
+  }
   return out;
 }
 
-std::string TiersTable(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers) {
+std::string TiersTable(const Tiers& tiers, bool budgets) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::TierUsage& t : tiers) {
     const std::string full = t.budget_bytes() == 0
@@ -62,8 +65,9 @@ std::string TiersTable(const google::protobuf::RepeatedPtrField<v1::TierUsage>& 
                                                1) +
                                        "%";
     rows.push_back({t.tier(), absl::StrCat(t.pages()), absl::StrCat(t.segments()),
-                    FormatSize(t.encoded_bytes()), FormatSize(t.budget_bytes()), full,
-                    FormatSize(t.raw_bytes()), FormatRatio(t.raw_bytes(), t.encoded_bytes())});
+                    FormatSize(t.encoded_bytes()), budgets ? FormatSize(t.budget_bytes()) : "-",
+                    full, FormatSize(t.raw_bytes()),
+                    FormatRatio(t.raw_bytes(), t.encoded_bytes())});
   }
   return FormatTable({"TIER", "PAGES", "SEGMENTS", "HELD", "BUDGET", "FULL", "RAW", "RATIO"}, rows);
 }
@@ -104,7 +108,9 @@ Json FittedJson(const v1::FittedForm& form) {
 
 std::string FittedText(const v1::FittedForm& form) {
   std::vector<std::pair<std::string, std::string>> fields = {
-      {"cold pages become", form.recipe().empty() ? "the space's own cold form" : form.recipe()}};
+      {"cold pages become", form.recipe().empty()
+                                ? "their recipe's own cold form, until a fit is smaller"
+                                : form.recipe()}};
   if (form.ratio() > 0) {
     fields.emplace_back("that is", absl::StrCat(FormatFixed(form.ratio(), 1), " x smaller, at ",
                                                 FormatFixed(form.divergence(), 4),

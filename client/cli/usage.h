@@ -12,8 +12,10 @@
 namespace kvstow::cli {
 
 Json TierJson(const v1::TierUsage& usage);
-Json TiersJson(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers);
-std::string TiersTable(const google::protobuf::RepeatedPtrField<v1::TierUsage>& tiers);
+using Tiers = google::protobuf::RepeatedPtrField<v1::TierUsage>;
+// Without `budgets`, budgets are left out: what one space or one tenant holds has none.
+Json TiersJson(const Tiers& tiers, bool budgets = true);
+std::string TiersTable(const Tiers& tiers, bool budgets = true);
 Json AgesJson(const v1::AgesResponse& ages);
 std::string AgesTable(const v1::AgesResponse& ages);
 // Returns a space's name, and whose it is.

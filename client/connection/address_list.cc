@@ -27,6 +27,10 @@ constexpr absl::string_view kByName = "dns:///";
 bool IsUnix(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
 
 absl::StatusOr<ListedAddress> ParseOne(absl::string_view part, absl::string_view list) {
+  if (part.empty() && !absl::StrContains(list, ',')) {
+    return absl::InvalidArgumentError(
+        "address: it is empty: write HOST:PORT, unix:PATH or dns:///NAME:PORT");
+  }
   if (part.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "address: '", list, "' has an empty part: put one comma between two addresses"));

@@ -74,7 +74,10 @@ class Composer {
       if (rest_.empty()) return Wrong("it must end in 'raw' or in a quantizer");
       const Op& op = rest_.front();
       const OpInfo* info = FindOp(op.name);
-      if (info == nullptr) return Wrong(absl::StrCat("there is no op or preset '", op.name, "'"));
+      if (info == nullptr) {
+        return Wrong(absl::StrCat("there is no op or preset '", op.name,
+                                  "': `kvstow codec list` shows what there is"));
+      }
       const OpArguments arguments(op);
       switch (info->kind) {
         case OpKind::kTransform: {

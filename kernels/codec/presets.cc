@@ -117,7 +117,8 @@ constexpr Preset kPresets[] = {
      "the weakest 40 % of K's channels of each head dropped, all else as it is",
      "ThinK, arXiv 2407.21018", ""},
     {"kvstow", "planes(step=0.65,levels=3,k=1.1,depth=2.5,firstbits=8,keys=1)",
-     "embedded and entropy coded by statistics of the page, no calibration; about 2.2 bits a value",
+     "embedded and entropy coded by statistics of the page, no calibration; about 2.2 bits a "
+     "value of real KV in pages of 256 tokens",
      "", ""},
     {"kvquant2", "nuq(bits=2,outliers=0.01,first=1,last=0,blob=any)",
      "as kvquant3 with 2-bit codes; 2.5 bits a value", "KVQuant, arXiv 2401.18079", "calibration"},

@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<const RunCodec>> MakeFrom(
   const OpArguments arguments(ops[first]);
   const OpInfo* info = FindOp(ops[first].name);
   if (info == nullptr)
-    return Wrong(recipe, absl::StrCat("there is no op or preset '", ops[first].name, "'"));
+    return Wrong(recipe, absl::StrCat("there is no op or preset '", ops[first].name,
+                                      "': `kvstow codec list` shows what there is"));
   const bool stands_alone = info->kind == OpKind::kRaw || info->kind == OpKind::kCalibrated ||
                             info->kind == OpKind::kRunCodec;
   if (stands_alone && first + 1 < ops.size())

@@ -1,5 +1,6 @@
 #include "service/keys/key_ring.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -178,6 +179,11 @@ absl::StatusOr<DataKey> KeyRing::KeyToOpen(absl::string_view tenant, uint32_t id
   const Entry& entry = entries_[it->second];
   if (entry.secret != nullptr) return DataKey{id, entry.secret};
   return absl::UnavailableError(absl::StrCat("data key ", id, " is locked"));
+}
+
+bool KeyRing::Has(absl::string_view tenant) {
+  MutexLock lock(mu_);
+  return std::ranges::any_of(entries_, [&](const Entry& e) { return e.wrapped.tenant == tenant; });
 }
 
 absl::Status KeyRing::Rotate(absl::string_view tenant) {

@@ -48,6 +48,8 @@ class KeyRing final : public DataKeys {
   // Reads the master keys again. After a failure everything stays as it was. Pages whose keys come
   // back are found again after a restart.
   absl::Status Reload();
+  // Returns whether the tenant has a key, a locked one too.
+  bool Has(absl::string_view tenant);
   // Makes a new data key for what the tenant writes from now on.
   absl::Status Rotate(absl::string_view tenant);
   // Erases all of the tenant's keys, locked ones too. When it fails, the keys are gone from memory,

@@ -16,7 +16,7 @@ absl::StatusOr<TierId> TierOf(const std::string& name) {
   for (int t = 0; t < kTiers; ++t) {
     if (name == TierName(static_cast<TierId>(t))) return static_cast<TierId>(t);
   }
-  return absl::InvalidArgumentError("tier: use gpu, host or disk");
+  return absl::InvalidArgumentError(absl::StrCat("tier '", name, "': use gpu, host or disk"));
 }
 
 }  // namespace
@@ -77,7 +77,12 @@ absl::Status AdminOperator::Evict(const v1::EvictRequest& in, v1::EvictResponse&
 
 absl::Status AdminOperator::SetBudget(const v1::SetBudgetRequest& in, v1::SetBudgetResponse& out) {
   KVSTOW_ASSIGN_OR_RETURN(const TierId tier, TierOf(in.tier()));
-  KVSTOW_RETURN_IF_ERROR(store_.cooling().SetBudget(tier, in.bytes()));
+  const absl::Status set = store_.cooling().SetBudget(tier, in.bytes());
+  if (absl::IsFailedPrecondition(set)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(set.message(), ": start kvstowd with ", TierName(tier), "-bytes"));
+  }
+  KVSTOW_RETURN_IF_ERROR(set);
   Log().info("{} has a budget of {} bytes now", TierName(tier), in.bytes());
   *out.mutable_usage() = UsageOf(tier);
   return absl::OkStatus();

@@ -42,7 +42,10 @@ absl::Status Change(const v1::TenantLimits& in, TenantLimits& limits) {
   for (const v1::TierQuota& quota : in.tiers()) {
     const auto t = std::find_if(std::begin(kAllTiers), std::end(kAllTiers),
                                 [&](TierId tier) { return quota.tier() == TierName(tier); });
-    if (t == std::end(kAllTiers)) return absl::InvalidArgumentError("tier: use gpu, host or disk");
+    if (t == std::end(kAllTiers)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tier '", quota.tier(), "': use gpu, host or disk"));
+    }
     const auto at = static_cast<size_t>(*t);
     if (quota.has_limit_bytes()) limits.limit[at] = quota.limit_bytes();
     if (quota.has_guarantee_bytes()) limits.guarantee[at] = quota.guarantee_bytes();
@@ -65,6 +68,11 @@ v1::TenantLimits ToProto(const TenantLimits& limits) {
   out.set_weight(limits.weight);
   for (const Field& field : kFields) (out.*field.set)(limits.*field.value);
   return out;
+}
+
+absl::Status NoTenant(const std::string& tenant) {
+  return absl::NotFoundError(
+      absl::StrCat("there is no tenant '", tenant, "': `kvstow quota` lists them"));
 }
 
 v1::TenantUsage ToProto(const TenantTable::Row& row, const StoreUsage& usage) {
@@ -93,7 +101,8 @@ absl::Status QuotaOperator::CheckGuarantees(const std::string& tenant, const Ten
     const uint64_t budget = store_.residency().budget(t);
     if (budget == 0) {
       return absl::FailedPreconditionError(
-          absl::StrCat("there is no ", TierName(t), " tier to guarantee bytes in"));
+          absl::StrCat("there is no ", TierName(t),
+                       " tier to guarantee bytes in: start kvstowd with ", TierName(t), "-bytes"));
     }
     uint64_t others = 0;
     for (const TenantTable::Row& row : tenants_.All()) {
@@ -113,6 +122,10 @@ absl::Status QuotaOperator::SetQuota(const v1::SetQuotaRequest& in, v1::SetQuota
   if (in.tenant().size() > kMaxTenantBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: a name has at most ", kMaxTenantBytes, " bytes"));
+  }
+  const std::vector<TenantTable::Row> rows = tenants_.All();
+  if (std::ranges::find(rows, in.tenant(), &TenantTable::Row::tenant) == rows.end()) {
+    return NoTenant(in.tenant());
   }
   TenantLimits limits = tenants_.LimitsOf(in.tenant());
   KVSTOW_RETURN_IF_ERROR(Change(in.limits(), limits));
@@ -139,8 +152,7 @@ absl::Status QuotaOperator::Tenants(const v1::TenantsRequest& in, v1::TenantsRes
     *out.add_tenants() = ToProto(row, usage[row.id]);
   }
   if (in.has_tenant() && out.tenants().empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no tenant '", in.tenant(), "': `kvstow quota` lists them"));
+    return NoTenant(in.tenant());
   }
   return absl::OkStatus();
 }

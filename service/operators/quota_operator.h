@@ -1,6 +1,7 @@
 // QuotaOperator: the work of Admin's SetQuota and Tenants.
 //
-// It takes a request and gives a response and a status, without gRPC. Thread-safe, but for SetQuota
+// It takes a request and gives a response and a status, without gRPC. A tenant is one of the access
+// file, or one that has had a space here; another name is NOT_FOUND. Thread-safe, but for SetQuota
 // of one tenant from two threads: one of them may not see the other's change. Responses are empty
 // when they are handed in.
 #ifndef KVSTOW_SERVICE_OPERATORS_QUOTA_OPERATOR_H_

@@ -247,10 +247,9 @@ constexpr Setting kSettings[] = {
     {"local-socket", "PATH",
      "where workers of this host ask for shared memory, to fetch and put without a stream [none]",
      SetText<&Config::local_socket>, GetText<&Config::local_socket>},
-    {"local-bytes", "SIZE", "shared memory of all of them together, beside the tiers [1GiB]",
+    {"local-bytes", "SIZE", "shared memory of all workers together, beside the tiers [1GiB]",
      SetSize<&Config::local_bytes>, GetSize<&Config::local_bytes>},
-    {"local-gpu-bytes", "SIZE",
-     "memory of the GPU shared with workers that run on it, all of them together [0: none]",
+    {"local-gpu-bytes", "SIZE", "GPU memory shared with all workers on that GPU together [0: none]",
      SetSize<&Config::local_gpu_bytes>, GetSize<&Config::local_gpu_bytes>},
     {"kv-events-listen", "ADDRESS",
      "where routers subscribe to KV events, by ZeroMQ: HOST:PORT or off [off]",
@@ -258,7 +257,7 @@ constexpr Setting kSettings[] = {
     {"kv-events-connect", "ADDRESS", "a router that listens for KV events itself: HOST:PORT [none]",
      SetRouter, GetText<&Config::kv_events_connect>},
     {"kv-events-replay-listen", "ADDRESS",
-     "where they ask for KV events that they missed: HOST:PORT or off [off]",
+     "where routers ask for KV events that they missed: HOST:PORT or off [off]",
      SetPort<&Config::kv_events_replay_listen>, GetText<&Config::kv_events_replay_listen>},
     {"kv-events-name", "NAME", "of this server in the topics kv@NAME@MODEL [the host's name]",
      SetEventsName, GetText<&Config::kv_events_name>},
@@ -274,7 +273,8 @@ constexpr Setting kSettings[] = {
      SetText<&Config::remote_password_file>, GetText<&Config::remote_password_file>},
     {"remote-tls-ca", "FILE", "talk TLS there, to servers whose certificate this CA signed [none]",
      SetText<&Config::remote_tls_ca>, GetText<&Config::remote_tls_ca>},
-    {"remote-wait", "TIME", "of a look-up for what the remote tier has; then: what is here [20ms]",
+    {"remote-wait", "TIME",
+     "how long a look-up waits for the remote tier before it answers with local pages [20ms]",
      SetTime<&Config::remote_wait>, GetTime<&Config::remote_wait>},
     {"remote-ttl", "TIME", "how long a page stays there at most [24h]",
      SetTime<&Config::remote_ttl>, GetTime<&Config::remote_ttl>},
@@ -310,7 +310,7 @@ constexpr Setting kSettings[] = {
     {"max-leased-pages", "NUMBER", "pages that all leases together promise [4194304]",
      SetCount<&Config::max_leased_pages>, GetCount<&Config::max_leased_pages>},
     {"get-bytes", "SIZE",
-     "of pages on their way out at a time, before and after they are decoded; others wait [512MiB]",
+     "encoded and decoded bytes of pages being sent, at a time; others wait [512MiB]",
      SetSize<&Config::get_bytes>, GetSize<&Config::get_bytes>},
     {"put-bytes", "SIZE",
      "of pages on their way in at a time, before and after they are coded [512MiB]",
@@ -485,6 +485,18 @@ absl::Status WrongLine(const std::string& path, absl::string_view what) {
       absl::StrCat(path, ": '", word, "' is no setting: kvstowd --help lists them"));
 }
 
+// Returns the error for words that no setting takes. CLI11 names them with their values, from the
+// back.
+absl::Status WrongWords(const std::vector<std::string>& words) {
+  const auto flag = std::ranges::find_if(
+      words, [](const std::string& word) { return absl::StartsWith(word, "-"); });
+  return absl::InvalidArgumentError(
+      flag != words.end()
+          ? absl::StrCat("there is no flag ", flag->substr(0, flag->find('=')),
+                         ": `kvstowd --help` lists them")
+          : absl::StrCat("'", words[0], "' is no flag: `kvstowd --help` lists them"));
+}
+
 std::string HelpOf(const Setting& s) {
   const std::string policies = absl::StrJoin(
       EvictionPolicies(), ", ",
@@ -526,6 +538,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> args, 
     return absl::InvalidArgumentError(absl::StrCat("config: the file cannot be read: ", e.what()));
   } catch (const CLI::ConfigError& e) {
     return WrongLine(app.get_config_ptr()->as<std::string>(), e.what());
+  } catch (const CLI::ExtrasError&) {
+    return WrongWords(app.remaining());
   } catch (const CLI::Error& e) {
     return absl::InvalidArgumentError(e.what());
   }

@@ -80,6 +80,14 @@ class Monitoring(unittest.TestCase):
                     for wanted in value.split("|") if how == "=~" else [value]:
                         self.assertIn(wanted, there, f"{where}: {name}{{{label}}}")
 
+    def test_every_metric_is_in_the_tables(self):
+        section = OPERATIONS.split("\n## Metrics\n")[1].split("\n## ")[0]
+        named = set(re.findall(r"`(\w+)(?:\{[^`]*\})?`", section))
+        self.assertGreater(len(named), 100)
+        for series in self.series:
+            name = re.sub(r"_(bucket|sum|count)$", "", series.removeprefix("kvstow_"))
+            self.assertTrue(name in named, f"{name}: docs/OPERATIONS.md, Metrics")
+
     def test_what_is_summed_by_is_a_label(self):
         for where, expression in expressions():
             for labels in re.findall(r"by \(([^)]*)\)", expression):

@@ -35,7 +35,7 @@ TEST_F(CliServer, ADroppedSpaceIsGoneForAllAndItsNameIsFree) {
   const Json dropped = RunJson({"drop", "--space", "s"});
   EXPECT_TRUE(dropped["dropped"].get<bool>());
   EXPECT_EQ(dropped["pages"], 4) << "pinned pages go too";
-  EXPECT_EQ(Run({"get", "--space", "s", kCase, out_}).exit_code, 1);
+  EXPECT_EQ(Run({"get", "--space", "s", kCase, out_}).exit_code, 3);
   const Finished again = Run({"drop", "--space", "s"});
   EXPECT_EQ(again.exit_code, 3);
   EXPECT_THAT(again.out, HasSubstr("`kvstow spaces` lists them"));
@@ -144,7 +144,7 @@ TEST_F(CliServer, SummariesSpanTheKeysOfEachPage) {
     ASSERT_EQ(least[i], low);
     ASSERT_EQ(largest[i], high);
   }
-  EXPECT_EQ(Run({"summaries", "--space", "nowhere", kCase, out_}).exit_code, 1);
+  EXPECT_EQ(Run({"summaries", "--space", "nowhere", kCase, out_}).exit_code, 3);
   ASSERT_EQ(Run({"del", "--space", "s", kCase}).exit_code, 0);
   EXPECT_EQ(Run({"summaries", "--space", "s", kCase, out_}).exit_code, 3);
 }

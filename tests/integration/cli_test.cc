@@ -15,7 +15,9 @@
 namespace kvstow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kNobody[] = "127.0.0.1:1";
 
@@ -109,6 +111,25 @@ TEST(Cli, WrongUseIsTwo) {
     const Finished run = RunKvstow(arguments);
     EXPECT_EQ(run.exit_code, 2) << ::testing::PrintToString(arguments);
     EXPECT_FALSE(run.err.empty()) << ::testing::PrintToString(arguments);
+  }
+}
+
+TEST(Cli, AFlagThatIsNotThereIsNamed) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } kCases[] = {
+      {{"get", "--space", "s", kCase, "out", "--page-tokens", "16"},
+       "there is no flag --page-tokens: `kvstow get --help` lists them"},
+      {{"put", "--spce=s", kCase}, "there is no flag --spce: `kvstow put --help` lists them"},
+      {{"codec", "list", "-x"}, "there is no flag -x: `kvstow codec list --help` lists them"},
+      {{"--server", kNobody, "ping"}, "there is no flag --server before a verb"},
+      {{"put", kCase}, "--space is required"},
+  };
+  for (const auto& c : kCases) {
+    const Finished run = RunKvstow(c.arguments);
+    EXPECT_EQ(run.exit_code, 2) << c.says;
+    EXPECT_THAT(run.err, HasSubstr(c.says));
   }
 }
 
@@ -229,6 +250,26 @@ TEST_F(CliServer, WhatItIsAndWhatItHolds) {
   }
 }
 
+TEST_F(CliServer, BudgetsAndCountersAreTheServersNotASpaces) {
+  ASSERT_EQ(Run({"put", "--space", "s", "--recipe", "int8", kCase}).exit_code, 0);
+  EXPECT_EQ(RunJson({"stats"})["tiers"][1]["budget_bytes"], 64 << 20);
+  EXPECT_THAT(Run({"stats"}).out, HasSubstr("64.0 MiB"));
+  EXPECT_FALSE(RunJson({"stats", "--space", "s"})["tiers"][1].contains("budget_bytes"));
+  EXPECT_THAT(
+      Run({"stats", "--space", "s"}).out,
+      AllOf(HasSubstr("  -     -  5.62 MiB"), HasSubstr("\nthe whole server since its start")));
+}
+
+TEST_F(CliServer, ADrainedServerSaysSo) {
+  EXPECT_THAT(Run({"drain"}).out, HasSubstr("everything is on disk\n"));
+  const Finished ping = Run({"ping"});
+  EXPECT_EQ(ping.exit_code, 1);
+  EXPECT_THAT(ping.out, AllOf(HasSubstr("not ready"), HasSubstr("`kvstow drain --resume`")));
+  EXPECT_THAT(Run({"doctor", "--no-disk"}).out, HasSubstr("`kvstow drain --resume`"));
+  EXPECT_EQ(Run({"drain", "--resume"}).exit_code, 0);
+  EXPECT_EQ(Run({"ping"}).exit_code, 0);
+}
+
 // The first server of the list is dead.
 TEST_F(CliServer, AListOfServersIsTheFirstThatServes) {
   const std::string list = "unix:" + dir_.path("nobody") + "," + daemon_.address();
@@ -255,12 +296,39 @@ TEST_F(CliServer, ACaseOfAnotherModelIsRefusedByTheFieldThatDiffers) {
   const Finished other = Run({"put", "--space", "s", "--page-tokens", "64", kCase});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.err, HasSubstr("page_tokens"));
-  const Finished nowhere = Run({"get", "--space", "nowhere", kCase, out_});
-  EXPECT_EQ(nowhere.exit_code, 1);
-  EXPECT_THAT(nowhere.err, HasSubstr("there is no space 'nowhere'"));
   const Finished recipe = Run({"put", "--space", "t", "--recipe", "nosuch", kCase});
   EXPECT_EQ(recipe.exit_code, 1);
-  EXPECT_THAT(recipe.err, HasSubstr("nosuch"));
+  EXPECT_THAT(recipe.err, HasSubstr("'nosuch': `kvstow codec list` shows what there is"));
+}
+
+TEST_F(CliServer, WhereThereIsNoSpaceNothingIsStored) {
+  for (const std::string verb : {"del", "exists", "get", "pin", "report", "summaries", "unpin"}) {
+    std::vector<std::string> arguments = {verb, "--space", "nowhere", kCase};
+    if (verb == "get" || verb == "summaries") arguments.push_back(out_);
+    const Finished run = Run(arguments);
+    EXPECT_EQ(run.exit_code, 3) << verb;
+    EXPECT_THAT(run.err, HasSubstr("there is no space 'nowhere'")) << verb;
+    arguments[3] = "/no/such/case";
+    EXPECT_EQ(Run(arguments).exit_code, 1) << verb << ": a file that is not there is no miss";
+  }
+}
+
+TEST_F(CliServer, WhatAnOperatorMistypesIsNamed) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } kCases[] = {
+      {{"budget", "--tier", "gpu", "1GiB"}, "start kvstowd with gpu-bytes"},
+      {{"quota", "", "--limit", "hosts=1GiB"}, "tier 'hosts': use gpu, host or disk"},
+      {{"quota", "", "--guarantee", "gpu=1GiB"}, "start kvstowd with gpu-bytes"},
+      {{"quota", "typo", "--weight", "2"}, "there is no tenant 'typo': `kvstow quota` lists them"},
+      {{"tenant", "drop", "typo"}, "there is no tenant 'typo' here: `kvstow quota` lists them"},
+  };
+  for (const auto& c : kCases) {
+    const Finished run = Run(c.arguments);
+    EXPECT_EQ(run.exit_code, 1) << c.says;
+    EXPECT_THAT(run.err, HasSubstr(c.says));
+  }
 }
 
 TEST_F(CliServer, ASparseSpaceGivesWhatTheLocalCodecGives) {
@@ -383,6 +451,12 @@ TEST(Cli, AServerWithoutOperatorsCallsSaysSo) {
   EXPECT_THAT(RunKvstow({"doctor", "--no-disk", "--server", daemon.address()}).out,
               AllOf(HasSubstr("serves no operators' calls"), Not(HasSubstr("not ready yet"))));
   EXPECT_EQ(RunKvstow({"ping", "--wait", "30", "--server", daemon.address()}).exit_code, 0);
+  ASSERT_EQ(RunKvstow({"put", "--server", daemon.address(), "--space", "s", kCase}).exit_code, 0);
+  for (const char* verb : {"stats", "spaces"}) {
+    const Finished run = RunKvstow({verb, "--server", daemon.address()});
+    EXPECT_EQ(run.exit_code, 0) << verb << ": " << run.err;
+    EXPECT_THAT(run.out, Not(HasSubstr("BITS/TOKEN")));
+  }
 }
 
 TEST_F(CliServer, APageThatIsCoarserThanAskedForIsNotCalledAbsent) {
@@ -419,6 +493,9 @@ TEST(Cli, TlsIsByFlagsOrByEnvironment) {
       RunKvstow(ping, {"KVSTOW_TLS_CA=" + worker.ca, "KVSTOW_TLS_CERT=" + worker.certificate,
                        "KVSTOW_TLS_KEY=" + worker.key, "KVSTOW_TLS_NAME=localhost"});
   EXPECT_EQ(by_environment.exit_code, 0) << by_environment.err;
+  std::vector<std::string> plan = {"plan", "--server", daemon.address()};
+  plan.insert(plan.end(), flags.begin(), flags.end());
+  EXPECT_THAT(RunKvstow(plan).err, HasSubstr("was asked for no page in the last hours"));
   auto other_name = flags;
   other_name.insert(other_name.end(), {"--tls-name", "kv.example"});
   const struct {

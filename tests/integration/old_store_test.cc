@@ -58,7 +58,7 @@ class OldStore : public testing::TestWithParam<const char*> {
                          dir_.path("none"), "--format", "json"},
                         environment)
                   .exit_code,
-              1)
+              3)
         << "a space that was dropped stays dropped";
     const Finished verified = RunKvstow({"verify", "--format", "json"}, environment);
     EXPECT_EQ(verified.exit_code, 0) << verified.err;

@@ -197,10 +197,10 @@ std::vector<Finding> FindServer(const ServerFacts& server, absl::string_view own
     return {f};
   }
   f.found = absl::StrCat(server.address, " runs kvstowd ", server.version, ", ",
-                         server.ready ? "ready" : "not ready yet");
+                         server.ready ? "ready" : "not ready");
   if (!server.ready) {
     f.verdict = Verdict::kWarning;
-    f.advice = "wait until it has read its records, and look into its log if that takes long";
+    f.advice = "it drains or stops: `kvstow drain --resume` takes a drain back";
   } else if (server.version != own_version) {
     f.verdict = Verdict::kWarning;
     f.advice =

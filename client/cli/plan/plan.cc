@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/cli/cli.h"
+#include "client/cli/connection_flags.h"
 #include "client/cli/plan/plan_fleet.h"
 #include "client/cli/plan/plan_report.h"
 #include "client/cli/plan/plan_server.h"
@@ -196,9 +197,7 @@ void AddPlan(const Verb& app) {
   verb.Option("--model", flags->model,
               "a Hugging Face config.json, a folder with one, or a name of the built-in table")
       .Excludes(server);
-  verb.Option("--token-file", flags->server.token_file,
-              "file with the bearer token that says who you are, where that kvstowd asks")
-      .FromEnvironment("KVSTOW_TOKEN_FILE");
+  AddConnectionFlags(verb, flags->server.tls, flags->server.token_file, flags->server.timeout_s);
   verb.Option("--kv-dtype", flags->kv_dtype,
               "f16, bf16, f32 or fp8: how the engine keeps KV, if not as the model says")
       .Excludes(server);

@@ -141,6 +141,8 @@ TEST(ServerFindings, TellWhetherItAnswersAndWhichVersionItIs) {
               ElementsAre(Is("server", Verdict::kWrong, "")));
   EXPECT_THAT(FindServer({.address = "a:1", .version = "1.0", .ready = true}, "1.0"),
               ElementsAre(Is("server", Verdict::kOk, "")));
+  EXPECT_THAT(FindServer({.address = "a:1", .version = "1.0", .ready = false}, "1.0"),
+              ElementsAre(Is("server", Verdict::kWarning, "`kvstow drain --resume`")));
   EXPECT_THAT(FindServer({.address = "a:1", .version = "0.9", .ready = true}, "1.0"),
               ElementsAre(Is("server", Verdict::kWarning, "same version")));
   EXPECT_THAT(

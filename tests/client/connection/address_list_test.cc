@@ -35,7 +35,10 @@ TEST(ParseAddresses, TakesAnAddressOnce) {
 }
 
 TEST(ParseAddresses, NamesTheWrongPart) {
-  for (const char* bad : {"", ",", "a:1,", ",a:1", "a:1,,b:1", "a:1, ,b:1"}) {
+  const absl::Status empty = ParseAddresses("").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(empty));
+  EXPECT_THAT(std::string(empty.message()), HasSubstr("it is empty: write HOST:PORT"));
+  for (const char* bad : {",", "a:1,", ",a:1", "a:1,,b:1", "a:1, ,b:1"}) {
     const absl::Status status = ParseAddresses(bad).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad;
     EXPECT_THAT(std::string(status.message()),

@@ -165,7 +165,7 @@ TEST_F(ServerKeysTest, WithoutEncryptionThereAreNoKeys) {
   StartServer();
   EXPECT_TRUE(server_->Reload().ok()) << "a SIGHUP is no failure";
   EXPECT_EQ(RotateKey(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(DropTenant(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(DropTenant(), absl::StatusCode::kOk) << "spaces go all the same";
 }
 
 }  // namespace

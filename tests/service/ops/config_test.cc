@@ -234,7 +234,10 @@ TEST_F(ConfigTest, WhatIsWrongIsNamed) {
       {{"--host-bits", "nan"}, "bits of a value"},
       {{"--host-bits", "2", "--disk-path", "/tmp/d", "--disk-bits", "4"},
        "disk-bits 4 is above host-bits 2"},
-      {{"--no-such-flag"}, "--no-such-flag"},
+      {{"--no-such-flag"}, "there is no flag --no-such-flag: `kvstowd --help` lists them"},
+      {{"--host-byts", "1"}, "there is no flag --host-byts: `kvstowd --help` lists them"},
+      {{"--host-byts=1"}, "there is no flag --host-byts: `kvstowd --help` lists them"},
+      {{"serve"}, "'serve' is no flag: `kvstowd --help` lists them"},
       {{"--config", "/no/such/file.conf"}, "/no/such/file.conf"},
       {{"--config", "/"}, "config: the file cannot be read"},
   };

@@ -222,10 +222,17 @@ TEST_F(SealedTierTest, DisksAndTheRemoteStoreHaveKeysOfTheirOwn) {
   ExpectMisses(b_);
 }
 
-TEST_F(SealedTierTest, InClearThereIsNoKeyToEnd) {
-  Node clear(remote_);
-  EXPECT_EQ(clear.DropTenant(), absl::StatusCode::kFailedPrecondition);
+TEST_F(SealedTierTest, InClearThereIsNoKeyToEndAndADroppedTenantIsGoneEverywhere) {
+  Node clear(remote_), other(remote_);
+  clear.Open("raw");
+  other.Open("raw");
+  clear.PutAll();
+  ExpectPages(other);
   EXPECT_EQ(clear.RotateKey(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(clear.DropTenant(), absl::StatusCode::kOk);
+  clear.server->remote().Flush();
+  other.server->remote().Flush();
+  ExpectMisses(other);
 }
 
 }  // namespace
