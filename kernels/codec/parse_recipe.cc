@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "kernels/codec/ops.h"
 #include "kernels/codec/presets.h"
@@ -16,6 +17,10 @@ namespace kvstow {
 namespace {
 
 constexpr size_t kMaxRecipeChars = 1024;  // bounds what a page header may make us parse
+
+bool InWord(char c) {
+  return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_' || c == '-' || c == '.';
+}
 
 // A cursor over recipe text; the first error sticks.
 class Parser {
@@ -60,10 +65,7 @@ class Parser {
   std::string Word() {
     SkipSpace();
     const size_t begin = at_;
-    const auto in_word = [](char c) {
-      return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_' || c == '-' || c == '.';
-    };
-    while (at_ < text_.size() && in_word(text_[at_])) ++at_;
+    while (at_ < text_.size() && InWord(text_[at_])) ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
 
@@ -152,9 +154,10 @@ absl::Status NameArguments(Op& op) {
 
 // Refuses what a space may have and a codec may not: `auto`, and two forms.
 absl::Status IsOfACodec(absl::string_view text) {
-  const bool of_a_space = text == "auto" || absl::StartsWith(text, "auto(") ||
-                          absl::StartsWith(text, "auto,") || absl::StartsWith(text, "hot=");
-  if (!of_a_space) return absl::OkStatus();
+  absl::string_view rest = absl::StripLeadingAsciiWhitespace(text);
+  const bool forms = absl::StartsWith(rest, "hot=");
+  const bool fits = absl::ConsumePrefix(&rest, "auto") && (rest.empty() || !InWord(rest[0]));
+  if (!forms && !fits) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("recipe '", text, "' is one of a space, whose server codes pages twice: name ",
                    "one form here, for example kvstow"));

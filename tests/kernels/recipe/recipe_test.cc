@@ -73,6 +73,8 @@ TEST(RecipeTest, ErrorsNameThePlace) {
     const char *text, *message;
   } cases[] = {
       {"auto", "recipe 'auto' is one of a space"},
+      {" auto", "is one of a space"},
+      {"auto (divergence=0.01)", "is one of a space"},
       {"auto(divergence=0.01)", "name one form here"},
       {"hot=int8,cold=kvstow", "is one of a space"},
       {"", "at character 1"},
