@@ -14,7 +14,7 @@
 namespace kvstow {
 namespace {
 
-// The answers to more pages might not fit into the socket, and the server does not wait for room.
+// The answers to more pages would not fit into the socket, and the server does not wait for long.
 constexpr size_t kMaxTravelling = 128;
 constexpr size_t kMostPagesPerMessage = 16;
 static_assert(kMostPagesPerMessage <= kMaxLocalPages);
