@@ -125,5 +125,15 @@ TEST_F(PutQueueTest, ACancelledStreamEndsWithThePagesThatWait) {
   EXPECT_TRUE(AllAreGone());
 }
 
+TEST_F(PutQueueTest, AStreamThatTheServerEndsGoesWithThePagesThatWait) {
+  ManyPages many(*client_, Page("many"));
+  ASSERT_TRUE(Eventually([&] { return queued() >= kMostWholePages; }));
+  EXPECT_EQ(bare_.admission().EndStreams(Duration::zero()), 1u);
+  EXPECT_EQ(queued(), kMostWholePages);
+  Free();
+  (void)many.End(grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(AllAreGone());
+}
+
 }  // namespace
 }  // namespace kvstow::testing
